@@ -1,0 +1,13 @@
+// One short file per area of the Python module; each adds its part to the module here.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace ringreduce {
+
+void bind_schedule(nanobind::module_& m);
+void bind_reduce(nanobind::module_& m);
+void bind_memory(nanobind::module_& m);
+void bind_communicator(nanobind::module_& m);
+
+}  // namespace ringreduce

@@ -1,0 +1,1 @@
+ringreduce_layer(reduce)

@@ -1,0 +1,28 @@
+// The one table of algorithms: names, functions, restrictions, cost.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "schedule/schedule.h"
+
+namespace ringreduce {
+
+struct Entry {
+  Collective collective;
+  std::string_view name;  // as users write it: "ring", "two_shot"
+  Algorithm build;
+  std::string_view rounds;        // formula for rounds, in n, as docs print it: "2(n-1)"
+  std::string_view bytes;         // formula for the bytes that the busiest rank sends, in n and S
+  std::string_view source;        // paper or standard
+  std::string_view restrictions;  // "" if any world will do
+};
+
+// All algorithms, grouped by collective.
+std::span<const Entry> catalogue();
+
+// The entry, or nullptr.
+const Entry* find_algorithm(Collective collective, std::string_view name);
+
+}  // namespace ringreduce

@@ -1,0 +1,28 @@
+// Proves a set of schedules right by running all ranks symbolically: no transport, no data.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "schedule/schedule.h"
+
+namespace ringreduce {
+
+// Empty if the schedules of all ranks (index = rank) together are complete, consistent, free of deadlock under
+// rendezvous sends and well-formed; otherwise one sentence that names the rank, the round and what is wrong.
+std::string check(const std::vector<Schedule>& all);
+
+// What one rank's schedule costs.
+struct Cost {
+  int rounds = 0;
+  // Bytes that this rank sends, in units of the whole buffer (chunks of equal size); a message to k peers
+  // counts k times.
+  double sent = 0;
+  double received = 0;
+};
+Cost cost(const Schedule& schedule);
+
+// The schedule in words, a line per round.
+std::string describe(const Schedule& schedule);
+
+}  // namespace ringreduce

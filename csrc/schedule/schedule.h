@@ -1,0 +1,106 @@
+// What each rank does in a collective, as data: no I/O, no clock, no tensor, no thread.
+//
+// Vocabulary. A *chunk* is a part of the user's buffer that a schedule names by number; how long it is, and
+// where it lies, is the engine's business. Chunks [0, chunks) are the user's, chunks [chunks, chunks + scratch)
+// are temporary. A *round* is everything that may proceed at the same time.
+//
+// What the user's chunks mean, collective by collective (world = n, this rank = r):
+//   all_reduce      any number of chunks; every rank starts with its own values and ends with the sums
+//   reduce_scatter  n chunks; rank r ends with the sum of everybody's chunk r; its other chunks are spoilt
+//   all_gather      n chunks; rank r starts with chunk r only and ends with all of them
+//   broadcast       any number of chunks; only the root starts with values, all end with them
+//   reduce          any number of chunks; only the root ends with the sums; other ranks' chunks are spoilt
+//   gather          n chunks; rank r starts with chunk r, the root ends with all; others' chunks are spoilt
+//   scatter         n chunks; the root starts with all, rank r ends with chunk r; its other chunks are spoilt
+//   all_to_all      n chunks; before: chunk j is meant for rank j; after: chunk j came from rank j
+//   barrier         no chunks; messages carry nothing
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ringreduce {
+
+enum class Collective : std::uint8_t {
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  broadcast,
+  reduce,
+  gather,
+  scatter,
+  all_to_all,
+  barrier,
+};
+
+const char* name_of(Collective collective);
+
+// The run of chunks [first, first + count).
+struct Span {
+  int first = 0;
+  int count = 0;
+  friend bool operator==(const Span&, const Span&) = default;
+};
+
+// One message: the named chunks, one behind the other, with the values they have when the round begins, to
+// every peer of a set (a set, so that shared memory publishes once for many readers). A barrier's message has
+// no chunks.
+struct Send {
+  std::vector<Span> chunks;
+  std::vector<int> peers;  // ascending, without this rank
+  friend bool operator==(const Send&, const Send&) = default;
+};
+
+// The matching end: the k-th Recv from a peer takes the k-th Send of that peer to this rank. The values replace
+// what is in the named chunks or are reduced into it. Several reducing Recvs of the same chunks in one round
+// are combined at once, in rank order, this rank's own value standing in its own place:
+// ((x0 + x1) + x2) + ...
+struct Recv {
+  std::vector<Span> chunks;
+  int peer = 0;
+  bool reduce = false;
+  friend bool operator==(const Recv&, const Recv&) = default;
+};
+
+// A copy (or reduction) between two runs of this rank's own chunks, with the source's value at the round's
+// beginning.
+struct Local {
+  Span to;
+  Span from;
+  bool reduce = false;
+  friend bool operator==(const Local&, const Local&) = default;
+};
+
+// Within a round at most one peer-bound message goes to, and one comes from, each peer; and no chunk is both
+// replaced and otherwise written. A chunk may be sent and received into in the same round: the old value goes.
+struct Round {
+  std::vector<Send> sends;
+  std::vector<Recv> recvs;
+  std::vector<Local> locals;
+  friend bool operator==(const Round&, const Round&) = default;
+};
+
+struct Schedule {
+  Collective collective = Collective::all_reduce;
+  int world = 1;
+  int rank = 0;
+  int root = 0;  // of broadcast, reduce, gather, scatter
+  int chunks = 1;
+  int scratch = 0;
+  std::vector<Round> rounds;
+  friend bool operator==(const Schedule&, const Schedule&) = default;
+};
+
+// For whom a schedule is made: what an algorithm is a function of.
+struct Place {
+  int world = 1;
+  int rank = 0;
+  int root = 0;
+  // Which group (host) each rank belongs to, for two-level algorithms; empty: chosen by the algorithm.
+  std::vector<int> groups;
+};
+
+using Algorithm = Schedule (*)(const Place&);
+
+}  // namespace ringreduce

@@ -1,0 +1,1 @@
+"""Collective communication you can read, measure and drop in."""
