@@ -1,0 +1,111 @@
+// How messages lie in memory that sender and receiver share: one segment per rank, written by its owner (but
+// for the abort word and the doorbell), read by all. Every atomic is lock-free and address-free, so the layout
+// serves threads and processes alike.
+//
+//   Header | slots[world][lanes][depth] | acks[world] | arena[lanes][capacity]
+//
+// A message from a to b on a lane is one 64-byte slot in a's segment: up to 40 bytes travel inside it, in the
+// one cache line that carries the flag; more lie in a's arena (once, for all readers) or wherever a lent
+// buffer is. b's acknowledgement is a counter in b's segment, read by a only when a runs out of room.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "transport/record.h"
+#include "transport/transport.h"
+
+namespace ringreduce {
+
+inline constexpr std::size_t line = 64;
+inline constexpr std::uint32_t channel_depth = 16;
+inline constexpr std::size_t inline_bytes = 40;
+inline constexpr int record_depth = 16;
+inline constexpr int shrink_words = 16;  // shrink() serves up to 64 * 16 ranks
+inline constexpr std::size_t blob_bytes = 512;
+
+// One rank's segment, as mapped here; the destructor unmaps it.
+struct Segment {
+  virtual ~Segment() = default;
+  std::byte* base = nullptr;
+};
+
+struct Location {  // memory of a rank that its peers can reach
+  std::uint32_t region = 0;
+  std::uint64_t offset = 0;
+};
+
+enum class SlotKind : std::uint8_t { inlined, staged, lent, lent_with_grant, delivered };
+
+struct alignas(line) Slot {
+  std::atomic<std::uint32_t> sequence;  // the message's number, from 1: the flag, written last
+  std::uint32_t bytes;
+  std::uint64_t contract;
+  SlotKind kind;
+  union {
+    std::byte inlined[inline_bytes];
+    std::uint64_t arena;  // staged: offset in the sender's lane arena
+    struct {
+      std::uint64_t offset, grant_offset;
+      std::uint32_t region, grant_region;
+    } lent;
+  };
+};
+static_assert(sizeof(Slot) == line);
+
+struct alignas(line) Acks {
+  std::atomic<std::uint32_t> consumed[Transport::lanes];  // messages of one peer that the owner is done with
+};
+
+struct alignas(line) Doorbell {
+  std::atomic<std::uint32_t> rung;
+  std::atomic<std::uint32_t> sleepers;
+};
+
+// A rank's part of the agreement on survivors; `version` is a sequence lock (odd while being written).
+struct alignas(line) ShrinkBoard {
+  std::atomic<std::uint32_t> version;
+  std::atomic<std::uint32_t> blob_version;
+  std::atomic<std::uint64_t> alive[shrink_words];
+  char blob[blob_bytes];
+  std::uint32_t blob_size;
+};
+
+struct alignas(line) Header {
+  std::uint64_t nonce;  // proves that the right memory was opened
+  alignas(line) Doorbell doorbell;
+  alignas(line) std::atomic<std::uint64_t> aborted;  // cause, culprit, reporter; written by whoever finds out
+  alignas(line) std::atomic<std::uint32_t> closed;
+  alignas(line) std::atomic<std::uint32_t> record_next;
+  Record records[record_depth];
+  char reason[2048];  // why the owner aborted the others
+  ShrinkBoard shrink;
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
+
+// Where things are in the segment of any rank of a group.
+struct SegmentLayout {
+  SegmentLayout(int world, std::size_t capacity)
+      : world(world),
+        capacity(capacity),
+        slots(align(sizeof(Header))),
+        acks(slots + sizeof(Slot) * world * Transport::lanes * channel_depth),
+        arena(align(acks + sizeof(Acks) * world, 4096)),
+        bytes(arena + capacity * Transport::lanes) {}
+
+  static std::size_t align(std::size_t n, std::size_t to = line) { return (n + to - 1) / to * to; }
+
+  Header& header(std::byte* base) const { return *reinterpret_cast<Header*>(base); }
+  Slot* slots_to(std::byte* base, int peer, int lane) const {
+    return reinterpret_cast<Slot*>(base + slots) + (peer * Transport::lanes + lane) * channel_depth;
+  }
+  Acks& acks_of(std::byte* base, int peer) const { return reinterpret_cast<Acks*>(base + acks)[peer]; }
+  std::byte* arena_of(std::byte* base, int lane) const { return base + arena + capacity * lane; }
+
+  int world;
+  std::size_t capacity;
+  std::size_t slots, acks, arena, bytes;
+};
+
+}  // namespace ringreduce

@@ -1,0 +1,37 @@
+// How things fail. Transports and the engine throw these; the bindings turn each into its Python exception.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+namespace ringreduce {
+
+struct Error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// An argument that cannot be served; the communicator stays usable.
+struct InvalidArgument : Error {
+  using Error::Error;
+};
+
+// A communicator that was closed, or that belongs to the process this one was forked from.
+struct Closed : Error {
+  using Error::Error;
+};
+
+// A wait was broken off by the user (Ctrl-C); the bindings re-raise what the signal handler raised.
+struct Interrupted : Error {
+  using Error::Error;
+};
+
+// After one of these a communicator refuses work with the same cause until shrink() makes a new one.
+enum class Cause : unsigned char { none, peer_lost, mismatch, timeout };
+
+struct Failure : Error {
+  Failure(Cause cause, int culprit, const std::string& what) : Error(what), cause(cause), culprit(culprit) {}
+  Cause cause;
+  int culprit;  // the rank that is to blame or was waited on, or -1
+};
+
+}  // namespace ringreduce

@@ -1,0 +1,29 @@
+// Between threads of one process: the same channels as shared memory, in ordinary memory, with every buffer of
+// the process within reach of every rank.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "transport/mapped.h"
+
+namespace ringreduce {
+
+class LocalTransport : public MappedTransport {
+ public:
+  // The transports of a new group of `world` ranks, by rank; each is then used by one thread at a time.
+  static std::vector<std::unique_ptr<Transport>> group(int world);
+
+  const char* name() const override { return "local"; }
+  std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override;
+
+ protected:
+  std::optional<Location> locate(const void* data, std::size_t bytes) override;
+  std::byte* resolve(int peer, Location place) override;
+  bool alive(int) override { return true; }
+
+ private:
+  using MappedTransport::MappedTransport;
+};
+
+}  // namespace ringreduce

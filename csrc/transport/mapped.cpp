@@ -1,0 +1,223 @@
+#include "transport/mapped.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "transport/wait.h"
+
+namespace ringreduce {
+
+MappedTransport::MappedTransport(int rank, int world, std::vector<std::shared_ptr<Segment>> segments, int cores)
+    : Transport(rank, world),
+      layout_(world, capacity_for(world)),
+      segments_(std::move(segments)),
+      outs_(static_cast<std::size_t>(world) * lanes),
+      ins_(static_cast<std::size_t>(world) * lanes),
+      arenas_(lanes),
+      spins_(world > cores ? 0 : 4000) {
+  for (int lane = 0; lane < lanes; ++lane) {
+    arenas_[lane].base = layout_.arena_of(segments_[rank]->base, lane);
+    for (int peer = 0; peer < world; ++peer) {
+      std::byte* theirs = segments_[peer]->base;
+      Out& o = out(lane, peer);
+      o.slots = layout_.slots_to(segments_[rank]->base, peer, lane);
+      o.acknowledged = &layout_.acks_of(theirs, rank).consumed[lane];
+      In& i = in(lane, peer);
+      i.slots = layout_.slots_to(theirs, rank, lane);
+      i.acknowledge = &layout_.acks_of(segments_[rank]->base, peer).consumed[lane];
+      i.arena = layout_.arena_of(theirs, lane);
+    }
+  }
+}
+
+// At most 32 MiB for a group of eight ranks, all lanes of all ranks together.
+std::size_t MappedTransport::capacity_for(int world) {
+  if (world <= 4) return std::size_t{1} << 20;
+  if (world <= 8) return std::size_t{3} << 18;
+  return std::size_t{1} << 18;
+}
+
+bool MappedTransport::has_slot(Out& o) {
+  if (o.sent - o.known < channel_depth) return true;
+  o.known = o.acknowledged->load(std::memory_order_acquire);
+  return o.sent - o.known < channel_depth;
+}
+
+bool MappedTransport::has_slots(int lane, Peers peers) {
+  return std::all_of(peers.begin(), peers.end(), [&](int peer) { return has_slot(out(lane, peer)); });
+}
+
+// The start of the oldest payload that some peer may still read, or the arena's head if there is none.
+std::uint64_t MappedTransport::oldest_payload(int lane) {
+  std::uint64_t oldest = arenas_[lane].head;
+  for (int peer = 0; peer < world; ++peer) {
+    Out& o = out(lane, peer);
+    if (o.sent == o.known) continue;
+    o.known = o.acknowledged->load(std::memory_order_acquire);
+    for (std::uint32_t n = o.known; n != o.sent; ++n) {
+      const std::uint64_t start = o.arena_start[n % channel_depth];
+      if (start == nothing) continue;
+      oldest = std::min(oldest, start);
+      break;  // later payloads of the same peer lie behind it
+    }
+  }
+  return oldest;
+}
+
+std::byte* MappedTransport::reserve(int lane, Peers peers, std::size_t bytes) {
+  if (!has_slots(lane, peers)) return nullptr;
+  Arena& arena = arenas_[lane];
+  if (bytes <= inline_bytes) return arena.small;
+  const std::size_t need = SegmentLayout::align(bytes);
+  std::uint64_t start = arena.head;
+  const std::size_t room = layout_.capacity - start % layout_.capacity;
+  if (need > room) start += room;  // a payload does not wrap
+  if (start + need - arena.tail > layout_.capacity) {
+    arena.tail = oldest_payload(lane);
+    if (arena.tail == arena.head) {
+      // Nobody reads any more: begin again at the front, whatever the last position was.
+      start = SegmentLayout::align(arena.head, layout_.capacity);
+      arena.tail = start;
+    }
+    if (start + need - arena.tail > layout_.capacity) return nullptr;
+  }
+  arena.head = start;
+  return arena.base + start % layout_.capacity;
+}
+
+template <typename Fill>
+void MappedTransport::publish(int lane, Peers peers, std::uint64_t arena_start, Fill fill) {
+  for (int peer : peers) {
+    Out& o = out(lane, peer);
+    const std::uint32_t index = o.sent % channel_depth;
+    Slot& slot = o.slots[index];
+    fill(slot);
+    o.arena_start[index] = arena_start;
+    slot.sequence.store(++o.sent, std::memory_order_release);
+    ring(peer);
+  }
+}
+
+void MappedTransport::post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
+                           std::uint64_t contract) {
+  Arena& arena = arenas_[lane];
+  if (bytes <= inline_bytes) {
+    publish(lane, peers, nothing, [&](Slot& slot) {
+      slot.bytes = static_cast<std::uint32_t>(bytes);
+      slot.contract = contract;
+      slot.kind = SlotKind::inlined;
+      std::memcpy(slot.inlined, reserved, inline_bytes);
+    });
+    return;
+  }
+  const std::uint64_t start = arena.head;
+  arena.head += SegmentLayout::align(bytes);
+  publish(lane, peers, start, [&](Slot& slot) {
+    slot.bytes = static_cast<std::uint32_t>(bytes);
+    slot.contract = contract;
+    slot.kind = SlotKind::staged;
+    slot.arena = start % layout_.capacity;
+  });
+}
+
+bool MappedTransport::reachable(const void* data, std::size_t bytes) { return locate(data, bytes).has_value(); }
+
+bool MappedTransport::lend(int lane, Peers peers, const std::byte* data, std::size_t bytes,
+                           std::uint64_t contract, std::byte* grant) {
+  if (!has_slots(lane, peers)) return false;
+  const auto place = locate(data, bytes);
+  const auto granted = grant ? locate(grant, bytes) : std::nullopt;
+  publish(lane, peers, nothing, [&](Slot& slot) {
+    slot.bytes = static_cast<std::uint32_t>(bytes);
+    slot.contract = contract;
+    slot.kind = granted ? SlotKind::lent_with_grant : SlotKind::lent;
+    slot.lent.region = place->region;
+    slot.lent.offset = place->offset;
+    if (granted) {
+      slot.lent.grant_region = granted->region;
+      slot.lent.grant_offset = granted->offset;
+    }
+  });
+  return true;
+}
+
+bool MappedTransport::announce(int lane, Peers peers, std::size_t bytes, std::uint64_t contract) {
+  if (!has_slots(lane, peers)) return false;
+  publish(lane, peers, nothing, [&](Slot& slot) {
+    slot.bytes = static_cast<std::uint32_t>(bytes);
+    slot.contract = contract;
+    slot.kind = SlotKind::delivered;
+  });
+  return true;
+}
+
+bool MappedTransport::consumed(int lane, int peer, std::uint32_t sent) {
+  Out& o = out(lane, peer);
+  if (static_cast<std::int32_t>(o.known - sent) >= 0) return true;
+  o.known = o.acknowledged->load(std::memory_order_acquire);
+  return static_cast<std::int32_t>(o.known - sent) >= 0;
+}
+
+bool MappedTransport::poll(int lane, int peer, Message& message) {
+  In& i = in(lane, peer);
+  const Slot& slot = i.slots[i.received % channel_depth];
+  if (slot.sequence.load(std::memory_order_acquire) != i.received + 1) return false;
+  message.bytes = slot.bytes;
+  message.contract = slot.contract;
+  message.delivered = slot.kind == SlotKind::delivered;
+  message.grant = nullptr;
+  switch (slot.kind) {
+    case SlotKind::inlined:
+      message.data = slot.inlined;
+      break;
+    case SlotKind::staged:
+      message.data = i.arena + slot.arena;
+      break;
+    case SlotKind::lent_with_grant:
+      message.grant = resolve(peer, {slot.lent.grant_region, slot.lent.grant_offset});
+      [[fallthrough]];
+    case SlotKind::lent:
+      message.data = resolve(peer, {slot.lent.region, slot.lent.offset});
+      break;
+    case SlotKind::delivered:
+      message.data = nullptr;
+      break;
+  }
+  return true;
+}
+
+void MappedTransport::release(int lane, int peer) {
+  In& i = in(lane, peer);
+  i.acknowledge->store(++i.received, std::memory_order_release);
+  ring(peer);
+}
+
+// A waker looks at `sleepers` without a fence after its store: if the store is still on its way while the
+// sleeper looks for the last time, the wake-up is missed, and the sleep's short limit makes good for it. A
+// fence would cost every message what almost none needs.
+void MappedTransport::ring(int peer) {
+  Doorbell& bell = header(peer).doorbell;
+  if (bell.sleepers.load(std::memory_order_relaxed) != 0) [[unlikely]] {
+    bell.rung.fetch_add(1, std::memory_order_release);
+    futex_wake(bell.rung);
+  }
+}
+
+void MappedTransport::record(const Record& record) {
+  Header& own = header(rank);
+  const std::uint32_t next = own.record_next.load(std::memory_order_relaxed);
+  own.records[next % record_depth] = record;
+  own.record_next.store(next + 1, std::memory_order_release);
+}
+
+std::vector<Record> MappedTransport::records(int of_rank) const {
+  const Header& theirs = header(of_rank);
+  const std::uint32_t next = theirs.record_next.load(std::memory_order_acquire);
+  std::vector<Record> recent;
+  for (std::uint32_t n = next < record_depth ? 0 : next - record_depth; n != next; ++n) {
+    recent.push_back(theirs.records[n % record_depth]);
+  }
+  return recent;
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,105 @@
+// The transport between ranks that can read each other's memory: everything but how a segment is obtained, how
+// a lent buffer is named to a peer, and how one learns that a peer is dead. LocalTransport (threads of one
+// process) and ShmTransport (processes of one host) add those.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "transport/channel.h"
+#include "transport/transport.h"
+
+namespace ringreduce {
+
+class MappedTransport : public Transport {
+ public:
+  // `segments` by rank, this rank's own included; `cores` is how many cores the ranks share.
+  MappedTransport(int rank, int world, std::vector<std::shared_ptr<Segment>> segments, int cores);
+
+  static std::size_t capacity_for(int world);
+
+  std::size_t capacity() const override { return layout_.capacity; }
+  std::size_t footprint() const override { return layout_.bytes; }
+
+  std::byte* reserve(int lane, Peers peers, std::size_t bytes) override;
+  void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
+            std::uint64_t contract) override;
+  bool reachable(const void* data, std::size_t bytes) override;
+  bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract,
+            std::byte* grant) override;
+  bool announce(int lane, Peers peers, std::size_t bytes, std::uint64_t contract) override;
+  std::uint32_t sent(int lane, int peer) const override { return out(lane, peer).sent; }
+  bool consumed(int lane, int peer, std::uint32_t sent) override;
+  bool poll(int lane, int peer, Message& message) override;
+  void release(int lane, int peer) override;
+
+  bool pause(Backoff& backoff, int waiting_for) override;
+  void check_abort() override;
+  void abort(const Failure& failure) override;
+  void record(const Record& record) override;
+  std::vector<Record> records(int of_rank) const override;
+
+  std::vector<int> survivors(Clock::time_point deadline) override;
+  std::vector<std::string> exchange_among(const std::vector<int>& members, const std::string& blob,
+                                          Clock::time_point deadline) override;
+  void close() override;
+  void disown() override { disowned_ = true; }
+
+ protected:
+  virtual std::optional<Location> locate(const void* data, std::size_t bytes) = 0;
+  virtual std::byte* resolve(int peer, Location place) = 0;
+  virtual bool alive(int peer) = 0;
+  bool closed(int peer) const { return header(peer).closed.load(std::memory_order_acquire) != 0; }
+  bool disowned() const { return disowned_; }
+
+ private:
+  static constexpr std::uint64_t nothing = ~std::uint64_t{0};
+
+  // The sending end towards one peer on one lane.
+  struct Out {
+    Slot* slots = nullptr;
+    std::atomic<std::uint32_t>* acknowledged = nullptr;  // in the peer's segment
+    std::uint32_t sent = 0;
+    std::uint32_t known = 0;                  // the last value read of *acknowledged
+    std::uint64_t arena_start[channel_depth] = {};  // of each slot's payload, or `nothing`
+  };
+  struct In {
+    Slot* slots = nullptr;
+    std::atomic<std::uint32_t>* acknowledge = nullptr;
+    std::byte* arena = nullptr;
+    std::uint32_t received = 0;
+  };
+  // A lane's ring of staged payloads: positions only grow, the place is position % capacity.
+  struct Arena {
+    std::byte* base = nullptr;
+    std::uint64_t head = 0;
+    std::uint64_t tail = 0;  // everything before it has been consumed
+    alignas(line) std::byte small[line];
+  };
+
+  Out& out(int lane, int peer) { return outs_[lane * world + peer]; }
+  const Out& out(int lane, int peer) const { return outs_[lane * world + peer]; }
+  In& in(int lane, int peer) { return ins_[lane * world + peer]; }
+  Header& header(int of_rank) const { return layout_.header(segments_[of_rank]->base); }
+  bool has_slot(Out& o);
+  bool has_slots(int lane, Peers peers);
+  std::uint64_t oldest_payload(int lane);
+  template <typename Fill>
+  void publish(int lane, Peers peers, std::uint64_t arena_start, Fill fill);
+  void ring(int peer);
+  void sleep(Backoff& backoff);
+  void check_peers(Backoff& backoff, int waiting_for);
+  std::string text_of(int reporter) const;
+
+  SegmentLayout layout_;
+  std::vector<std::shared_ptr<Segment>> segments_;
+  std::vector<Out> outs_;
+  std::vector<In> ins_;
+  std::vector<Arena> arenas_;
+  std::uint32_t spins_;
+  bool disowned_ = false;
+};
+
+}  // namespace ringreduce

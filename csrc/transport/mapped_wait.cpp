@@ -1,0 +1,117 @@
+// The waiting and failing of MappedTransport: when to spin, yield and sleep, who is alive, who aborted.
+#include <sched.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "transport/mapped.h"
+#include "transport/wait.h"
+
+namespace ringreduce {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr std::uint32_t busy_polls = 64;        // polls before the first pause instruction
+constexpr std::uint32_t look_every = 64;        // pauses or yields between two looks at the clock
+constexpr milliseconds sleep_after{1};          // yielding goes over into sleeping
+constexpr milliseconds check_peers_every{10};
+
+std::uint64_t pack(const Failure& failure, int reporter) {
+  return static_cast<std::uint64_t>(failure.cause) << 56 |
+         static_cast<std::uint64_t>(static_cast<std::uint32_t>(failure.culprit + 1) & 0xffffff) << 24 |
+         static_cast<std::uint64_t>(reporter);
+}
+
+}  // namespace
+
+bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
+  const std::uint32_t round = backoff.rounds++;
+  if (round < spins_) {
+    if (round < busy_polls) return false;
+    if (round % look_every == 0) check_abort();
+    relax();
+    return false;
+  }
+  if (backoff.sleepers) {
+    sleep(backoff);
+  } else {
+    sched_yield();
+    if (round % look_every != 0) return false;
+  }
+  check_abort();
+  const auto now = Clock::now();
+  if (backoff.since == Clock::time_point()) backoff.since = backoff.checked = now;
+  if (now - backoff.checked >= check_peers_every) {
+    backoff.checked = now;
+    check_peers(backoff, waiting_for);
+  }
+  if (!backoff.sleepers && now - backoff.since >= sleep_after) {
+    // Peers ring from now on; the caller looks once more before the first sleep.
+    Doorbell& bell = header(rank).doorbell;
+    backoff.sleepers = &bell.sleepers;
+    bell.sleepers.fetch_add(1);
+    backoff.armed = bell.rung.load();
+  }
+  return true;
+}
+
+void MappedTransport::sleep(Backoff& backoff) {
+  Doorbell& bell = header(rank).doorbell;
+  const auto waited = std::chrono::duration_cast<microseconds>(Clock::now() - backoff.since);
+  futex_wait(bell.rung, backoff.armed, std::clamp(waited / 4, microseconds(500), microseconds(20000)));
+  backoff.armed = bell.rung.load(std::memory_order_acquire);
+}
+
+// A peer that is dead without having closed can never finish what it began; one that closed has sent all that
+// it ever will, which fails only a wait for it. (A last look at its messages comes between the two.)
+void MappedTransport::check_peers(Backoff& backoff, int waiting_for) {
+  for (int peer = 0; peer < world; ++peer) {
+    if (peer == rank || alive(peer) || closed(peer)) continue;
+    throw Failure(Cause::peer_lost, peer, "rank " + std::to_string(peer) + " died");
+  }
+  if (waiting_for < 0 || !closed(waiting_for)) return;
+  if (backoff.peer_closed) {
+    throw Failure(Cause::peer_lost, waiting_for,
+                  "rank " + std::to_string(waiting_for) + " closed its communicator while rank " +
+                      std::to_string(rank) + " was waiting for it");
+  }
+  backoff.peer_closed = true;
+}
+
+void MappedTransport::check_abort() {
+  const std::uint64_t word = header(rank).aborted.load(std::memory_order_acquire);
+  if (word == 0) [[likely]] return;
+  const auto culprit = static_cast<int>(word >> 24 & 0xffffff) - 1;
+  throw Failure(static_cast<Cause>(word >> 56), culprit, text_of(static_cast<int>(word & 0xffffff)));
+}
+
+std::string MappedTransport::text_of(int reporter) const {
+  const Header& theirs = header(reporter);
+  return std::string(theirs.reason, strnlen(theirs.reason, sizeof theirs.reason));
+}
+
+// The first to report wins, rank by rank; whoever reads an abort word finds the reason with its reporter.
+void MappedTransport::abort(const Failure& failure) {
+  Header& own = header(rank);
+  if (own.aborted.load() != 0) return;
+  std::string reason = failure.what();
+  reason.resize(std::min(reason.size(), sizeof own.reason - 1));
+  std::memcpy(own.reason, reason.c_str(), reason.size() + 1);
+  for (int peer = 0; peer < world; ++peer) {
+    std::uint64_t none = 0;
+    header(peer).aborted.compare_exchange_strong(none, pack(failure, rank));
+    header(peer).doorbell.rung.fetch_add(1);
+    futex_wake(header(peer).doorbell.rung);
+  }
+}
+
+void MappedTransport::close() {
+  if (disowned_) return;
+  header(rank).closed.store(1, std::memory_order_release);
+  for (int peer = 0; peer < world; ++peer) ring(peer);
+}
+
+}  // namespace ringreduce

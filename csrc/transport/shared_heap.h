@@ -1,0 +1,77 @@
+// Arrays in shared memory: memory of this process that its peers on the same host may map, so that a collective
+// needs no staging copy. Nothing has a name in any file system, so nothing can be left behind.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "transport/channel.h"
+
+namespace ringreduce {
+
+// Anonymous shared memory: a memfd and its mapping. Other processes of the same user reach it through
+// /proc/<pid>/fd/<fd> while both live.
+class SharedMemory : public Segment {
+ public:
+  // Makes new zeroed memory. `huge` asks for huge pages where the system grants them.
+  static std::shared_ptr<SharedMemory> make(std::size_t bytes, bool huge);
+  // Maps a peer's. Throws Error if it cannot be opened or is smaller than it should be.
+  static std::shared_ptr<SharedMemory> open(pid_t pid, int fd, std::size_t bytes);
+  ~SharedMemory() override;
+
+  int fd = -1;
+  std::size_t bytes = 0;
+
+ private:
+  void map(bool huge);
+};
+
+// What a process tells its peers about its arrays: one page table of its own, mapped by them.
+struct Directory {
+  static constexpr std::uint32_t entries = 4096;
+  struct Entry {
+    std::atomic<std::uint32_t> generation;  // changes whenever the entry gets another array
+    std::int32_t fd;
+    std::uint64_t bytes;
+  };
+  Entry entry[entries];
+};
+
+// The process's arrays. Safe to use from several threads.
+namespace shared_heap {
+
+// 64-byte aligned zeroed memory in shared memory. Throws std::bad_alloc.
+void* allocate(std::size_t bytes);
+// Gives it back to the system at once, peers' mappings notwithstanding.
+void free(void* memory);
+// Where peers find [data, data + bytes), if it lies in one of the arrays.
+std::optional<Location> locate(const void* data, std::size_t bytes);
+// The directory's file descriptor, for peers. Made on first use.
+int directory_fd();
+
+}  // namespace shared_heap
+
+// A peer process's arrays, mapped when first needed.
+class PeerHeap {
+ public:
+  PeerHeap(pid_t pid, int directory_fd);
+  std::byte* resolve(Location place);
+
+ private:
+  struct Mapping {
+    std::shared_ptr<SharedMemory> memory;
+    std::uint32_t generation = 0;
+  };
+  pid_t pid_;
+  std::shared_ptr<SharedMemory> directory_;
+  std::vector<Mapping> mapped_;
+  std::mutex mutex_;  // collectives and point-to-point messages resolve at the same time
+};
+
+}  // namespace ringreduce
