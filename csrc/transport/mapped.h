@@ -20,6 +20,7 @@ class MappedTransport : public Transport {
 
   static std::size_t capacity_for(int world);
 
+  bool oversubscribed() const override { return spins_ == 0; }
   std::size_t capacity() const override { return layout_.capacity; }
   std::size_t footprint() const override { return layout_.bytes; }
 
@@ -98,7 +99,7 @@ class MappedTransport : public Transport {
   std::vector<Out> outs_;
   std::vector<In> ins_;
   std::vector<Arena> arenas_;
-  std::uint32_t spins_;
+  std::uint32_t spins_;  // before the first yield; none where ranks outnumber cores
   bool disowned_ = false;
 };
 

@@ -75,6 +75,8 @@ class Transport {
   static constexpr int lanes = collective_lanes + 1;
 
   virtual const char* name() const = 0;
+  // Whether there are more ranks than cores; all ranks say the same.
+  virtual bool oversubscribed() const = 0;
   // The bytes of staged messages that one lane can hold. A round's messages must fit.
   virtual std::size_t capacity() const = 0;
   // Bytes of memory this rank holds for the group.

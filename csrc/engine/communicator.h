@@ -1,0 +1,157 @@
+// A group of ranks and everything one can ask of it. Checks, chooses and caches what runs, runs it in the
+// caller's thread or hands it to the progress thread, and remembers how the group failed.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/executor.h"
+#include "engine/plan.h"
+#include "engine/point_to_point.h"
+#include "engine/work.h"
+#include "transport/transport.h"
+
+namespace ringreduce {
+
+struct Options {
+  Clock::duration timeout = std::chrono::seconds(300);
+};
+
+class Communicator {
+ public:
+  Communicator(std::unique_ptr<Transport> transport, Options options);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  const char* transport_name() const { return transport_name_; }
+  std::size_t footprint() const;
+  const Options& options() const { return options_; }
+
+  // Runs a collective in this thread (or, if asynchronous calls are under way, behind them).
+  void run(const Call& call);
+  // Hands it to the progress thread. Buffers must stay as they are until the work is done.
+  std::shared_ptr<Work> submit(const Call& call);
+
+  // Point to point: messages between two ranks match in the order of the calls.
+  void transfer(const Transfer& transfer);
+  std::shared_ptr<Work> submit(const Transfer& transfer);
+
+  // Adds a schedule written elsewhere; returns its handle for Call::algorithm.
+  int add_schedule(const std::string& name, Schedule schedule);
+  Choice explain(Collective collective, std::size_t bytes) const { return planner_.choose(collective, bytes); }
+
+  // Ranks of equal color form a new communicator, ordered by key, then rank. Negative: none (null is returned).
+  std::unique_ptr<Communicator> split(int color, int key);
+  // A communicator of the ranks that are still there. Every one of them must call it.
+  std::unique_ptr<Communicator> shrink();
+
+  // Waits for what is under way, then leaves the group. Doing it twice is fine.
+  void close();
+  bool closed() const { return closed_; }
+
+  // Called now and then during long waits, in the waiting thread; throws to break the wait off.
+  static void set_interrupt_check(void (*check)());
+
+ private:
+  // A collective that waits for the progress thread, with copies of what its call points to.
+  struct Pending {
+    Call call;
+    Extents input, output;
+    std::shared_ptr<Work> work;
+    Clock::time_point started;
+  };
+  struct PendingTransfer {
+    std::shared_ptr<PointToPoint::Job> job;
+    std::shared_ptr<Work> work;
+    Clock::time_point submitted;
+  };
+
+  void usable();
+  void begin(const Call& call);
+  void run_to_end(Clock::duration timeout);
+  void check_deadline(Clock::time_point since, Clock::duration timeout, int waiting_for, const std::string& what);
+  Clock::duration or_default(Clock::duration timeout) const {
+    return timeout.count() > 0 ? timeout : options_.timeout;
+  }
+  std::string now_doing() const;
+  std::string disagreement(const ContractBroken& broken) const;
+
+  // Runs `step`; whatever it throws that leaves the group in the middle of something ends it for all ranks.
+  template <typename Step>
+  void guarded(Step step);
+  [[noreturn]] void fail(const Failure& failure);
+
+  // progress.cpp
+  void wake_progress();
+  void progress();
+  bool wait_for_something(const Pending& current);
+  bool advance_current(Pending& current);
+  bool begin_next(Pending& current);
+  bool settle_transfers();
+  void pause_progress(Backoff& backoff, Pending& current);
+  void finish_current(Pending& current, const std::exception_ptr& problem);
+  void drop_pending(Pending& current, const std::exception_ptr& problem);
+  void stop_progress();
+
+  std::vector<std::string> exchange(const std::string& blob);
+
+  const int rank_;
+  const int size_;
+  const char* const transport_name_;
+  const Options options_;
+  std::unique_ptr<Transport> transport_;
+
+  std::mutex collective_mutex_;  // guards the planner, the executor and what follows: one collective at a time
+  Planner planner_;
+  Executor executor_;
+  std::uint64_t sequence_ = 0;
+  Record current_;
+
+  PointToPoint point_to_point_;
+
+  std::mutex queue_mutex_;
+  std::condition_variable queue_changed_;
+  std::deque<Pending> queue_;
+  std::deque<PendingTransfer> transfers_;
+  std::atomic<int> pending_{0};  // asynchronous collectives submitted and not over
+  std::atomic<int> pending_transfers_{0};
+  std::thread progress_thread_;
+  std::atomic<bool> stopping_{false};
+
+  std::atomic<bool> closed_{false};
+  std::atomic<bool> failed_{false};
+  std::mutex failure_mutex_;
+  std::unique_ptr<Failure> failure_;
+  const unsigned fork_epoch_;
+};
+
+template <typename Step>
+void Communicator::guarded(Step step) {
+  try {
+    step();
+  } catch (const Failure& failure) {
+    fail(failure);
+  } catch (const ContractBroken& broken) {
+    fail(Failure(Cause::mismatch, broken.peer, disagreement(broken)));
+  } catch (const InvalidArgument&) {
+    throw;  // refused before anything was sent
+  } catch (...) {
+    // Whoever leaves halfway must not be waited for.
+    try {
+      fail(Failure(Cause::peer_lost, rank_, "rank " + std::to_string(rank_) + " was interrupted in " + now_doing()));
+    } catch (const Failure&) {
+    }
+    throw;
+  }
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,70 @@
+// Where chunks lie in memory and how they are cut into slices: arithmetic only.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/program.h"
+
+namespace ringreduce {
+
+// Elements of each chunk and where they begin in the user's buffer; for collectives with uneven counts.
+struct Extents {
+  std::vector<std::size_t> offset;
+  std::vector<std::size_t> count;
+};
+
+// A run of elements: where it begins in the buffer of its memory, and how long it is.
+struct Run {
+  std::size_t offset = 0;
+  std::size_t count = 0;
+};
+
+struct Geometry {
+  bool whole = true;           // slices are cut from the whole buffer, and each divided into chunks
+  std::size_t element = 1;     // bytes
+  std::size_t count = 0;       // whole: elements in all; else: of every chunk, if there are no extents
+  std::size_t slice = 0;       // elements of a slice: whole: of the buffer; else: of each chunk
+  std::size_t slices = 1;
+  std::size_t chunk = 0;       // whole: elements of a chunk in a slice, and its stride in temporary memory
+  int chunks = 1;
+  const Extents* input = nullptr;   // uneven chunks
+  const Extents* output = nullptr;
+
+  // The run of chunks [first, first + n) of a slice. n > 1 only if whole.
+  Run run(Memory memory, std::size_t s, int first, int n) const {
+    if (whole) {
+      const std::size_t start = s * slice;
+      const std::size_t length = std::min(slice, count - start);
+      const int user = first < chunks ? first : (first - chunks) % chunks;
+      const std::size_t begin = std::min(user * chunk, length);
+      const std::size_t end = std::min((user + n) * chunk, length);
+      return {memory == Memory::temp ? first * chunk : start + begin, end - begin};
+    }
+    const int user = first < chunks ? first : (first - chunks) % chunks;
+    const Extents* extents = memory == Memory::input ? input : output;
+    const std::size_t total = extents ? extents->count[user] : count;
+    const std::size_t begin = std::min(s * slice, total);
+    const std::size_t length = std::min(slice, total - begin);
+    if (memory == Memory::temp) return {first * slice, length};
+    return {(extents ? extents->offset[user] : user * count) + begin, length};
+  }
+
+  // How many runs a part has, and how many chunks each of them takes.
+  int runs(const Part& part) const { return whole ? 1 : part.chunks.count; }
+  int run_chunks(const Part& part) const { return whole ? part.chunks.count : 1; }
+
+  // Bytes of temporary memory for one slice.
+  std::size_t temp_bytes(const Schedule& schedule) const {
+    return (whole ? chunk : slice) * element * static_cast<std::size_t>(schedule.chunks + schedule.scratch);
+  }
+};
+
+// Cuts slices so that the messages of one round take about `target` bytes and at most half of `capacity`.
+// `count` as in Geometry; with extents, the largest count of any chunk of any rank.
+Geometry make_geometry(const Program& program, std::size_t element, std::size_t count, std::size_t target,
+                       std::size_t capacity);
+
+}  // namespace ringreduce

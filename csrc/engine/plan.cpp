@@ -1,0 +1,227 @@
+#include "engine/plan.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <sstream>
+
+namespace ringreduce {
+namespace {
+
+constexpr int first_custom = 1 << 16;  // handles from here on are custom schedules
+
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  hash ^= value + 0x9e3779b97f4a7c15ull + (hash << 6) + (hash >> 2);
+  return hash * 0xff51afd7ed558ccdull;
+}
+
+std::uint64_t hash_of(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325ull;
+  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  return hash;
+}
+
+bool reduces(Collective collective) {
+  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
+         collective == Collective::reduce;
+}
+
+bool rooted(Collective collective) {
+  return collective == Collective::broadcast || collective == Collective::reduce ||
+         collective == Collective::gather || collective == Collective::scatter;
+}
+
+// "ring" for every collective that has one, or "all_reduce=ring,broadcast=chain".
+std::map<Collective, int> read_forced(const char* text) {
+  std::map<Collective, int> forced;
+  std::istringstream stream(text ? text : "");
+  for (std::string item; std::getline(stream, item, ',');) {
+    const std::size_t equals = item.find('=');
+    const std::string name = equals == std::string::npos ? item : item.substr(equals + 1);
+    bool found = name == "auto";
+    for (const Entry& entry : catalogue()) {
+      if (entry.name != name) continue;
+      if (equals != std::string::npos && item.substr(0, equals) != name_of(entry.collective)) continue;
+      forced[entry.collective] = static_cast<int>(&entry - catalogue().data());
+      found = true;
+    }
+    if (!found) throw InvalidArgument("RINGREDUCE_ALGORITHM: no algorithm is called '" + item + "'");
+  }
+  return forced;
+}
+
+}  // namespace
+
+std::string in_words(const Record& record) {
+  const auto collective = static_cast<Collective>(record.collective);
+  std::string text = name_of(collective);
+  if (collective == Collective::barrier) return text + "()";
+  text += std::string("(") + name_of(static_cast<DType>(record.dtype)) + "[" + std::to_string(record.count) + "]";
+  if (reduces(collective)) text += std::string(", ") + name_of(static_cast<Op>(record.op));
+  if (rooted(collective)) text += ", root " + std::to_string(record.root);
+  return text + ") by " + std::string(record.algorithm, strnlen(record.algorithm, sizeof record.algorithm));
+}
+
+Planner::Planner(int rank, int world, bool oversubscribed, const char* transport, std::size_t capacity)
+    : rank_(rank),
+      world_(world),
+      oversubscribed_(oversubscribed),
+      transport_(transport),
+      capacity_(capacity),
+      forced_(read_forced(std::getenv("RINGREDUCE_ALGORITHM"))) {}
+
+const Plan& Planner::plan(const Call& call) {
+  if (call.input_extents) {
+    check(call);
+    make(call, uneven_);
+    return uneven_;
+  }
+  const Key key{call.collective, call.dtype, call.op, call.root, call.algorithm, call.count};
+  const std::size_t place = (call.count * 31 + static_cast<std::size_t>(call.collective) * 7 +
+                             static_cast<std::size_t>(call.dtype) * 5 + static_cast<std::size_t>(call.algorithm)) %
+                            cache_.size();
+  Slot& slot = cache_[place];
+  if (slot.used && slot.key == key) [[likely]] return slot.plan;
+  check(call);
+  slot.used = false;
+  make(call, slot.plan);
+  slot.key = key;
+  slot.used = true;
+  return slot.plan;
+}
+
+void Planner::check(const Call& call) const {
+  if (rooted(call.collective) && (call.root < 0 || call.root >= world_)) {
+    throw InvalidArgument("root must be a rank from 0 to " + std::to_string(world_ - 1) + ", not " +
+                          std::to_string(call.root));
+  }
+  if (reduces(call.collective) && !supports(call.dtype, call.op)) {
+    throw InvalidArgument(std::string("op '") + name_of(call.op) + "' is not defined for dtype " +
+                          name_of(call.dtype));
+  }
+}
+
+void Planner::make(const Call& call, Plan& plan) {
+  const std::size_t element = size_of(call.dtype);
+  std::size_t count = call.count;  // of the buffer, or of the longest block
+  std::uint64_t shape = call.count;
+  std::size_t total = slices_whole_buffer(call.collective) ? count : count * world_;
+  if (call.input_extents) {
+    count = total = 0;
+    shape = 0;
+    for (const Extents* extents : {call.input_extents, call.output_extents}) {
+      for (std::size_t n : extents->count) count = std::max(count, n);
+    }
+    total = count * world_;
+    // Only the two ends of a message know its length in an uneven all-to-all.
+    const bool known = call.collective != Collective::all_to_all;
+    for (std::size_t n : call.input_extents->count) shape = mix(shape, known ? n : 0);
+  }
+  std::size_t slice_bytes = 0;
+  const int algorithm = pick(call, total * element, slice_bytes);
+  // Of an uneven all-to-all no rank knows the longest block of all, so slices have a fixed length.
+  const bool blind = call.input_extents && call.collective == Collective::all_to_all;
+  plan.program = &program(call.collective, algorithm, call.root);
+  plan.geometry = make_geometry(*plan.program, element, blind ? ~std::size_t{0} >> 8 : count, slice_bytes, capacity_);
+  if (blind) {
+    plan.geometry.slices = std::max<std::size_t>((count + plan.geometry.slice - 1) / plan.geometry.slice, 1);
+  }
+  plan.geometry.count = count;
+  plan.geometry.input = call.input_extents;
+  plan.geometry.output = call.output_extents;
+  plan.combine = plan.last = plan.scale = nullptr;
+  plan.divide = 1;
+  if (reduces(call.collective)) {
+    const bool scales = call.op == Op::premul_sum;
+    plan.combine = combine_for(call.dtype, call.op == Op::avg || scales ? Op::sum : call.op);
+    plan.last = call.op == Op::avg ? combine_for(call.dtype, Op::avg) : plan.combine;
+    plan.divide = call.op == Op::avg ? 1.0 / world_ : 1;
+    plan.scale = scales ? combine_for(call.dtype, Op::premul_sum) : nullptr;
+  }
+  Record& record = plan.record;
+  record = Record();
+  record.count = call.input_extents ? total : call.count;
+  record.root = rooted(call.collective) ? call.root : -1;
+  record.collective = static_cast<std::uint8_t>(call.collective);
+  record.dtype = static_cast<std::uint8_t>(call.dtype);
+  record.op = static_cast<std::uint8_t>(call.op);
+  const std::string name = name_of_algorithm(algorithm);
+  std::memcpy(record.algorithm, name.data(), std::min(name.size(), sizeof record.algorithm));
+  std::uint64_t contract = hash_of(name);
+  for (std::uint64_t value : {std::uint64_t{record.collective}, std::uint64_t{record.dtype},
+                              std::uint64_t{reduces(call.collective) ? record.op : std::uint8_t{0}},
+                              static_cast<std::uint64_t>(record.root), shape,
+                              static_cast<std::uint64_t>(plan.geometry.slice)}) {
+    contract = mix(contract, value);
+  }
+  plan.contract = contract;
+}
+
+int Planner::pick(const Call& call, std::size_t bytes, std::size_t& slice_bytes) const {
+  const Situation situation{call.collective, world_, oversubscribed_, transport_, bytes};
+  if (call.input_extents && call.collective == Collective::all_to_all) {
+    // Bruck's forwards blocks through ranks that do not know their lengths, pairs need equal numbers of slices.
+    const Entry* direct = find_algorithm(call.collective, "direct");
+    slice_bytes = default_slice_bytes(situation);
+    return static_cast<int>(direct - catalogue().data());
+  }
+  int algorithm = call.algorithm;
+  const auto forced = forced_.find(call.collective);
+  if (algorithm == automatic && forced != forced_.end()) algorithm = forced->second;
+  if (algorithm != automatic) {
+    slice_bytes = default_slice_bytes(situation);
+    return algorithm;
+  }
+  const Choice choice = ::ringreduce::choose(situation);
+  slice_bytes = choice.slice_bytes;
+  return static_cast<int>(choice.entry - catalogue().data());
+}
+
+Choice Planner::choose(Collective collective, std::size_t bytes) const {
+  const Situation situation{collective, world_, oversubscribed_, transport_, bytes};
+  const auto forced = forced_.find(collective);
+  if (forced == forced_.end()) return ::ringreduce::choose(situation);
+  return {&catalogue()[forced->second], default_slice_bytes(situation), "RINGREDUCE_ALGORITHM says so"};
+}
+
+std::string Planner::name_of_algorithm(int algorithm) const {
+  if (algorithm >= first_custom) return custom_[algorithm - first_custom].name;
+  return std::string(catalogue()[algorithm].name);
+}
+
+const Program& Planner::program(Collective collective, int algorithm, int root) {
+  std::unique_ptr<Program>& program = programs_[{static_cast<int>(collective), algorithm, root}];
+  if (program) return *program;
+  if (algorithm >= first_custom) {
+    if (algorithm - first_custom >= static_cast<int>(custom_.size())) throw InvalidArgument("unknown algorithm");
+    const Custom& custom = custom_[algorithm - first_custom];
+    if (custom.schedule.collective != collective) {
+      throw InvalidArgument("algorithm '" + custom.name + "' is for " + name_of(custom.schedule.collective) +
+                            ", not for " + name_of(collective));
+    }
+    program = std::make_unique<Program>(lower(custom.schedule));
+    return *program;
+  }
+  const Entry& entry = catalogue()[algorithm];
+  if (entry.collective != collective) {
+    throw InvalidArgument("algorithm '" + std::string(entry.name) + "' is for " + name_of(entry.collective) +
+                          ", not for " + name_of(collective));
+  }
+  Place place;
+  place.world = world_;
+  place.rank = rank_;
+  place.root = root;
+  program = std::make_unique<Program>(lower(entry.build(place)));
+  return *program;
+}
+
+int Planner::add(const std::string& name, Schedule schedule) {
+  if (schedule.world != world_ || schedule.rank != rank_) {
+    throw InvalidArgument("algorithm '" + name + "' made a schedule for rank " + std::to_string(schedule.rank) +
+                          " of " + std::to_string(schedule.world) + ", not for rank " + std::to_string(rank_) +
+                          " of " + std::to_string(world_));
+  }
+  custom_.push_back({name, std::move(schedule)});
+  return first_custom + static_cast<int>(custom_.size()) - 1;
+}
+
+}  // namespace ringreduce

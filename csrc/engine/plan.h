@@ -1,0 +1,99 @@
+// From a call to what the executor runs: chooses the algorithm, makes its program, cuts the slices, and
+// remembers all of it for the next call of the same kind.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/executor.h"
+#include "engine/tuning.h"
+
+namespace ringreduce {
+
+inline constexpr int automatic = -1;
+
+// One collective call. `count` is in elements: of the whole buffer for all_reduce, broadcast and reduce, of one
+// rank's block for the others (whose uneven forms take extents instead).
+struct Call {
+  Collective collective = Collective::all_reduce;
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::size_t count = 0;
+  DType dtype = DType::float32;
+  Op op = Op::sum;
+  double factor = 1;  // of premul_sum
+  int root = 0;
+  int algorithm = automatic;
+  // Uneven blocks: elements and offsets per rank, of the input and of the output. For all collectives but
+  // all_to_all both are the same object.
+  const Extents* input_extents = nullptr;
+  const Extents* output_extents = nullptr;
+  Clock::duration timeout{};  // zero: the communicator's
+};
+
+const char* name_of(Collective collective);
+// "all_reduce(float32[1024], sum)" and so on.
+std::string in_words(const Record& record);
+
+// What a call becomes, but for its buffers.
+struct Plan {
+  const Program* program = nullptr;
+  Geometry geometry;
+  Combine combine = nullptr;
+  Combine last = nullptr;
+  Combine scale = nullptr;
+  double divide = 1;
+  std::uint64_t contract = 0;
+  Record record;
+};
+
+class Planner {
+ public:
+  Planner(int rank, int world, bool oversubscribed, const char* transport, std::size_t capacity);
+
+  // Throws InvalidArgument for what cannot be served. The reference is good until the next call.
+  const Plan& plan(const Call& call);
+  Choice choose(Collective collective, std::size_t bytes) const;
+  int add(const std::string& name, Schedule schedule);
+
+ private:
+  struct Key {
+    Collective collective{};
+    DType dtype{};
+    Op op{};
+    int root = 0;
+    int algorithm = 0;
+    std::size_t count = 0;
+    friend bool operator==(const Key&, const Key&) = default;
+  };
+  struct Slot {
+    bool used = false;
+    Key key;
+    Plan plan;
+  };
+  struct Custom {
+    std::string name;
+    Schedule schedule;
+  };
+
+  void make(const Call& call, Plan& plan);
+  void check(const Call& call) const;
+  const Program& program(Collective collective, int algorithm, int root);
+  int pick(const Call& call, std::size_t bytes, std::size_t& slice_bytes) const;
+  std::string name_of_algorithm(int algorithm) const;
+
+  const int rank_, world_;
+  const bool oversubscribed_;
+  const char* const transport_;
+  const std::size_t capacity_;
+  std::map<Collective, int> forced_;  // RINGREDUCE_ALGORITHM
+  std::array<Slot, 64> cache_;
+  Plan uneven_;
+  std::map<std::array<int, 3>, std::unique_ptr<Program>> programs_;
+  std::vector<Custom> custom_;
+};
+
+}  // namespace ringreduce

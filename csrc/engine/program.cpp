@@ -1,0 +1,346 @@
+#include "engine/program.h"
+
+#include <algorithm>
+#include <map>
+
+namespace ringreduce {
+namespace {
+
+enum class State : std::uint8_t { none, input, home };
+
+// Whether this rank begins with a value in a chunk.
+bool begins_with(const Schedule& s, int chunk) {
+  switch (s.collective) {
+    case Collective::all_gather:
+    case Collective::gather:
+      return chunk == s.rank;
+    case Collective::broadcast:
+    case Collective::scatter:
+      return s.rank == s.root;
+    default:
+      return true;
+  }
+}
+
+// Whether this rank's result holds a chunk.
+bool ends_with(const Schedule& s, int chunk) {
+  switch (s.collective) {
+    case Collective::reduce_scatter:
+    case Collective::scatter:
+      return chunk == s.rank;
+    case Collective::reduce:
+    case Collective::gather:
+      return s.rank == s.root;
+    default:
+      return true;
+  }
+}
+
+bool contains(const std::vector<Span>& spans, int chunk) {
+  return std::any_of(spans.begin(), spans.end(),
+                     [&](const Span& s) { return chunk >= s.first && chunk < s.first + s.count; });
+}
+
+class Lowering {
+ public:
+  explicit Lowering(Schedule schedule) { program_.schedule = std::move(schedule); }
+
+  Program run() {
+    const Schedule& s = program_.schedule;
+    const int all = s.chunks + s.scratch;
+    state_.assign(all, State::none);
+    home_.assign(all, Memory::temp);
+    lent_.resize(all);
+    for (int c = 0; c < s.chunks; ++c) {
+      if (begins_with(s, c)) state_[c] = State::input;
+      if (ends_with(s, c)) home_[c] = Memory::output;
+    }
+    for (const Round& round : s.rounds) lower_round(round);
+    copy_untouched();
+    mark_last();
+    fuse();
+    mark_grants();
+    return std::move(program_);
+  }
+
+ private:
+  void lower_round(const Round& round) {
+    int sent = 0;
+    for (const Send& send : round.sends) {
+      add_send(round, send);
+      for (const Span& span : send.chunks) sent += span.count;
+    }
+    program_.round_chunks = std::max(program_.round_chunks, sent);
+    const std::vector<State> before = state_;
+    std::map<int, bool> done;
+    for (std::size_t i = 0; i < round.recvs.size(); ++i) {
+      if (!done[static_cast<int>(i)]) add_recv(round, i, done, before);
+    }
+    for (const Local& local : round.locals) add_local(local, before);
+    ++round_;
+  }
+
+  // Splits spans into runs of chunks of which the same is true.
+  template <typename Describe>
+  void add_parts(Step& step, const std::vector<Span>& spans, Describe describe) {
+    step.parts_begin = static_cast<int>(program_.parts.size());
+    for (const Span& span : spans) {
+      for (int c = span.first; c < span.first + span.count; ++c) {
+        const Part part = describe(c);
+        Part* previous = c > span.first ? &program_.parts.back() : nullptr;
+        if (previous && previous->source == part.source && previous->target == part.target) {
+          ++previous->chunks.count;
+        } else {
+          program_.parts.push_back(part);
+        }
+      }
+    }
+    step.parts_end = static_cast<int>(program_.parts.size());
+  }
+
+  Memory memory_in(const std::vector<State>& states, int chunk) const {
+    return states[chunk] == State::input ? Memory::input : home_[chunk];
+  }
+
+  void add_send(const Round& round, const Send& send) {
+    Step step{Step::Kind::send};
+    add_parts(step, send.chunks, [&](int c) {
+      return Part{{c, 1}, memory_in(state_, c), home_[c]};
+    });
+    step.peers_begin = static_cast<int>(program_.peers.size());
+    program_.peers.insert(program_.peers.end(), send.peers.begin(), send.peers.end());
+    step.peers_end = static_cast<int>(program_.peers.size());
+    step.tickets_begin = program_.tickets;
+    program_.tickets += static_cast<int>(send.peers.size());
+    step.lendable = step.parts_end - step.parts_begin == 1;
+    const int index = static_cast<int>(program_.steps.size());
+    for (const Span& span : send.chunks) {
+      for (int c = span.first; c < span.first + span.count; ++c) {
+        for (const Recv& recv : round.recvs) step.lendable = step.lendable && !contains(recv.chunks, c);
+        for (const Local& local : round.locals) step.lendable = step.lendable && !contains({local.to}, c);
+      }
+    }
+    if (step.lendable) {
+      for (const Span& span : send.chunks) {
+        for (int c = span.first; c < span.first + span.count; ++c) lent_[c].push_back(index);
+      }
+    }
+    push(step);
+  }
+
+  // All reducing receives of the same chunks become one combination, in rank order, own value in its place.
+  void add_recv(const Round& round, std::size_t first, std::map<int, bool>& done, const std::vector<State>& before) {
+    const Recv& recv = round.recvs[first];
+    Step step{recv.reduce ? Step::Kind::combine : Step::Kind::receive};
+    std::vector<int> sources;
+    if (recv.reduce) {
+      for (std::size_t i = first; i < round.recvs.size(); ++i) {
+        if (!round.recvs[i].reduce || round.recvs[i].chunks != recv.chunks) continue;
+        sources.push_back(round.recvs[i].peer);
+        done[static_cast<int>(i)] = true;
+      }
+      std::sort(sources.begin(), sources.end());
+      const auto place = std::lower_bound(sources.begin(), sources.end(), program_.schedule.rank);
+      sources.insert(place, -1);
+    } else {
+      sources.push_back(recv.peer);
+    }
+    add_parts(step, recv.chunks, [&](int c) {
+      return Part{{c, 1}, memory_in(before, c), home_[c]};
+    });
+    step.peers_begin = static_cast<int>(program_.peers.size());
+    program_.peers.insert(program_.peers.end(), sources.begin(), sources.end());
+    step.peers_end = static_cast<int>(program_.peers.size());
+    for (const Span& span : recv.chunks) wrote(step, span);
+    push(step);
+  }
+
+  void add_local(const Local& local, const std::vector<State>& before) {
+    // Chunk by chunk, so that the two lists of parts run in step.
+    for (int i = 0; i < local.to.count; ++i) {
+      const int to = local.to.first + i, from = local.from.first + i;
+      Step step{local.reduce ? Step::Kind::local_combine : Step::Kind::local};
+      step.from_begin = static_cast<int>(program_.parts.size());
+      program_.parts.push_back({{from, 1}, memory_in(before, from), home_[from]});
+      add_parts(step, {{to, 1}}, [&](int c) {
+        return Part{{c, 1}, memory_in(before, c), home_[c]};
+      });
+      wrote(step, {to, 1});
+      push(step);
+    }
+  }
+
+  // Chunks of the result that nobody wrote are still in the input.
+  void copy_untouched() {
+    const Schedule& s = program_.schedule;
+    for (int c = 0; c < s.chunks; ++c) {
+      if (!ends_with(s, c) || state_[c] != State::input) continue;
+      int count = 1;
+      while (c + count < s.chunks && ends_with(s, c + count) && state_[c + count] == State::input) ++count;
+      Step step{Step::Kind::local};
+      step.from_begin = static_cast<int>(program_.parts.size());
+      program_.parts.push_back({{c, count}, Memory::input, Memory::output});
+      step.parts_begin = static_cast<int>(program_.parts.size());
+      program_.parts.push_back({{c, count}, Memory::input, Memory::output});
+      step.parts_end = static_cast<int>(program_.parts.size());
+      push(step);
+      c += count - 1;
+    }
+  }
+
+  // A write must wait for the readers of what it overwrites: of sends in earlier rounds, never of this one
+  // (those are not lendable), so waiting for them is what a rendezvous send would do, and as free of deadlock.
+  void wrote(Step& step, const Span& span) {
+    if (step.fence_end == step.fence_begin) step.fence_begin = static_cast<int>(program_.fences.size());
+    for (int c = span.first; c < span.first + span.count; ++c) {
+      for (int send : lent_[c]) {
+        if (std::find(program_.fences.begin() + step.fence_begin, program_.fences.end(), send) ==
+            program_.fences.end()) {
+          program_.fences.push_back(send);
+        }
+      }
+      lent_[c].clear();
+      state_[c] = State::home;
+    }
+    step.fence_end = static_cast<int>(program_.fences.size());
+  }
+
+  void push(const Step& step) {
+    program_.steps.push_back(step);
+    rounds_.push_back(round_);
+  }
+
+  static bool writes(const Step& step) { return step.kind != Step::Kind::send; }
+
+  // The result is complete where a rank's last write to a chunk of its result is a combination; elsewhere the
+  // complete value comes from another rank. (The checker refuses all-reduces for which this does not hold.)
+  void mark_last() {
+    std::vector<int> last(state_.size(), -1);
+    for (int i = 0; i < static_cast<int>(program_.steps.size()); ++i) {
+      const Step& step = program_.steps[i];
+      if (!writes(step)) continue;
+      for (int p = step.parts_begin; p < step.parts_end; ++p) {
+        const Span& span = program_.parts[p].chunks;
+        for (int c = span.first; c < span.first + span.count; ++c) last[c] = i;
+      }
+    }
+    std::vector<Part> parts;  // rebuilt, because a part may have to be split
+    for (int i = 0; i < static_cast<int>(program_.steps.size()); ++i) {
+      Step& step = program_.steps[i];
+      const bool combines = step.kind == Step::Kind::combine || step.kind == Step::Kind::local_combine;
+      const int begin = static_cast<int>(parts.size());
+      for (int p = step.parts_begin; p < step.parts_end; ++p) {
+        const Part part = program_.parts[p];
+        for (int c = part.chunks.first; c < part.chunks.first + part.chunks.count; ++c) {
+          Part one = part;
+          one.chunks = {c, 1};
+          one.last = combines && part.target == Memory::output && last[c] == i;
+          if (c > part.chunks.first && parts.back().last == one.last) {
+            ++parts.back().chunks.count;
+          } else {
+            parts.push_back(one);
+          }
+        }
+        if (part.target == Memory::temp && writes(step)) program_.uses_temp = true;
+      }
+      const int end = static_cast<int>(parts.size());
+      if (step.kind == Step::Kind::local || step.kind == Step::Kind::local_combine) {
+        parts.push_back(program_.parts[step.from_begin]);
+        step.from_begin = end;
+      }
+      step.parts_begin = begin;
+      step.parts_end = end;
+    }
+    program_.parts = std::move(parts);
+  }
+
+  const Part* only_part(const Step& step) const {
+    return step.parts_end - step.parts_begin == 1 ? &program_.parts[step.parts_begin] : nullptr;
+  }
+
+  // A combination (or arrival) whose result is the next round's message can write the message in the same pass.
+  void fuse() {
+    const int count = static_cast<int>(program_.steps.size());
+    std::vector<bool> taken(count, false);
+    for (int i = 0; i < count; ++i) {
+      Step& step = program_.steps[i];
+      if (step.kind != Step::Kind::combine && step.kind != Step::Kind::receive) continue;
+      const Part* part = only_part(step);
+      if (!part) continue;
+      for (int j = i + 1; j < count && rounds_[j] <= rounds_[i] + 1; ++j) {
+        const Step& send = program_.steps[j];
+        const Part* sent = send.kind == Step::Kind::send ? only_part(send) : nullptr;
+        if (!sent || taken[j] || !(sent->chunks == part->chunks) || rounds_[j] != rounds_[i] + 1) continue;
+        step.fused = j;
+        taken[j] = true;
+        program_.fuses = true;
+        step.pushable = step.kind == Step::Kind::combine && same_peers(step, send);
+        program_.parts[step.parts_begin].keep = part->target == Memory::output || read_again(j, part->chunks);
+        break;
+      }
+    }
+  }
+
+  bool same_peers(const Step& combine, const Step& send) const {
+    std::vector<int> sources(program_.peers.begin() + combine.peers_begin, program_.peers.begin() + combine.peers_end);
+    std::erase(sources, -1);
+    return std::equal(sources.begin(), sources.end(), program_.peers.begin() + send.peers_begin,
+                      program_.peers.begin() + send.peers_end);
+  }
+
+  bool touches(const Step& step, const Span& span) const {
+    for (int p = step.parts_begin; p < step.parts_end; ++p) {
+      const Span& other = program_.parts[p].chunks;
+      if (other.first < span.first + span.count && span.first < other.first + other.count) return true;
+    }
+    const bool local = step.kind == Step::Kind::local || step.kind == Step::Kind::local_combine;
+    if (!local) return false;
+    const Span& from = program_.parts[step.from_begin].chunks;
+    return from.first < span.first + span.count && span.first < from.first + from.count;
+  }
+
+  // Whether anything but the send at `send` reads these chunks afterwards.
+  bool read_again(int send, const Span& span) const {
+    for (int i = send + 1; i < static_cast<int>(program_.steps.size()); ++i) {
+      const Step& step = program_.steps[i];
+      if (touches(step, span)) return step.kind != Step::Kind::receive;
+    }
+    return false;
+  }
+
+  // If the next thing that happens to the chunks we send to one peer is that this peer's values replace them,
+  // then the peer may write them into our memory as soon as it has the message.
+  void mark_grants() {
+    for (int i = 0; i < static_cast<int>(program_.steps.size()); ++i) {
+      Step& step = program_.steps[i];
+      const Part* part = step.kind == Step::Kind::send && step.lendable ? only_part(step) : nullptr;
+      if (!part || step.peers_end - step.peers_begin != 1) continue;
+      for (int j = i + 1; j < static_cast<int>(program_.steps.size()); ++j) {
+        const Step& next = program_.steps[j];
+        if (!touches(next, part->chunks)) continue;
+        const Part* replaced = next.kind == Step::Kind::receive ? only_part(next) : nullptr;
+        step.grants = replaced && replaced->chunks == part->chunks && replaced->target == Memory::output &&
+                      program_.peers[next.peers_begin] == program_.peers[step.peers_begin];
+        break;
+      }
+    }
+  }
+
+  Program program_;
+  std::vector<State> state_;
+  std::vector<Memory> home_;
+  std::vector<std::vector<int>> lent_;  // by chunk: lendable sends since its last write
+  std::vector<int> rounds_;             // of each step
+  int round_ = 0;
+};
+
+}  // namespace
+
+bool slices_whole_buffer(Collective collective) {
+  return collective == Collective::all_reduce || collective == Collective::broadcast ||
+         collective == Collective::reduce || collective == Collective::barrier;
+}
+
+Program lower(Schedule schedule) { return Lowering(std::move(schedule)).run(); }
+
+}  // namespace ringreduce

@@ -1,0 +1,46 @@
+// algorithm="auto": which algorithm for which size, from measurements.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "schedule/catalogue.h"
+
+namespace ringreduce {
+
+inline constexpr int any_world = 1 << 30;
+
+// One measured choice. The first row that fits is taken; the last row of every collective fits everything.
+struct TuningRow {
+  Collective collective;
+  int max_world;           // fits worlds up to this one
+  int oversubscribed;      // 1: only where ranks outnumber cores, 0: only where they do not, -1: either
+  std::size_t max_bytes;   // fits buffers up to this size
+  std::string_view algorithm;
+  std::size_t slice_bytes;  // bytes of one round's messages in one slice
+};
+
+// What a choice depends on.
+struct Situation {
+  Collective collective;
+  int world = 1;
+  bool oversubscribed = false;
+  std::string_view transport;
+  std::size_t bytes = 0;  // of the whole buffer: of all chunks together
+};
+
+struct Choice {
+  const Entry* entry = nullptr;
+  std::size_t slice_bytes = 0;
+  std::string reason;
+};
+
+std::span<const TuningRow> tuning_table();
+Choice choose(const Situation& situation);
+
+// How long the slices of a named algorithm should be.
+std::size_t default_slice_bytes(const Situation& situation);
+
+}  // namespace ringreduce

@@ -1,0 +1,43 @@
+#include "engine/work.h"
+
+#include <algorithm>
+
+namespace ringreduce {
+
+bool Work::done() const {
+  std::lock_guard lock(mutex_);
+  return done_;
+}
+
+std::exception_ptr Work::exception() const {
+  std::lock_guard lock(mutex_);
+  return problem_;
+}
+
+bool Work::wait(std::optional<std::chrono::nanoseconds> timeout, const std::function<void()>& tick) {
+  using Clock = std::chrono::steady_clock;
+  const auto tick_every = std::chrono::milliseconds(20);
+  const auto deadline = timeout ? Clock::now() + *timeout : Clock::time_point::max();
+  std::unique_lock lock(mutex_);
+  while (!done_) {
+    const auto now = Clock::now();
+    if (now >= deadline) return false;
+    over_.wait_until(lock, std::min(deadline, now + tick_every), [this] { return done_; });
+    if (done_) break;
+    lock.unlock();
+    tick();
+    lock.lock();
+  }
+  if (problem_) std::rethrow_exception(problem_);
+  return true;
+}
+
+void Work::finish(std::exception_ptr problem) {
+  std::lock_guard lock(mutex_);
+  if (done_) return;
+  done_ = true;
+  problem_ = std::move(problem);
+  over_.notify_all();
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,30 @@
+// The handle of a call that was handed to the progress thread.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+
+namespace ringreduce {
+
+class Work {
+ public:
+  bool done() const;
+  // What went wrong, if the call is over and has failed.
+  std::exception_ptr exception() const;
+  // Waits until the call is over, then rethrows what went wrong. False if the time was up first. `tick` is
+  // called now and then meanwhile and may throw.
+  bool wait(std::optional<std::chrono::nanoseconds> timeout, const std::function<void()>& tick);
+  void finish(std::exception_ptr problem);
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable over_;
+  bool done_ = false;
+  std::exception_ptr problem_;
+};
+
+}  // namespace ringreduce
