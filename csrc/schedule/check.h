@@ -8,8 +8,9 @@
 
 namespace ringreduce {
 
-// Empty if the schedules of all ranks (index = rank) together are complete, consistent, free of deadlock under
-// rendezvous sends and well-formed; otherwise one sentence that names the rank, the round and what is wrong.
+// Empty if the schedules of all ranks (index = rank) together are complete, consistent, free of deadlock
+// under rendezvous sends and well-formed; otherwise one sentence that names the rank, the round and what is
+// wrong.
 std::string check(const std::vector<Schedule>& all);
 
 // What one rank's schedule costs.

@@ -1,8 +1,8 @@
 // What each rank does in a collective, as data: no I/O, no clock, no tensor, no thread.
 //
 // Vocabulary. A *chunk* is a part of the user's buffer that a schedule names by number; how long it is, and
-// where it lies, is the engine's business. Chunks [0, chunks) are the user's, chunks [chunks, chunks + scratch)
-// are temporary. A *round* is everything that may proceed at the same time.
+// where it lies, is the engine's business. Chunks [0, chunks) are the user's, chunks [chunks, chunks +
+// scratch) are temporary. A *round* is everything that may proceed at the same time.
 //
 // What the user's chunks mean, collective by collective (world = n, this rank = r):
 //   all_reduce      any number of chunks; every rank starts with its own values and ends with the sums
@@ -52,9 +52,9 @@ struct Send {
   friend bool operator==(const Send&, const Send&) = default;
 };
 
-// The matching end: the k-th Recv from a peer takes the k-th Send of that peer to this rank. The values replace
-// what is in the named chunks or are reduced into it. Several reducing Recvs of the same chunks in one round
-// are combined at once, in rank order, this rank's own value standing in its own place:
+// The matching end: the k-th Recv from a peer takes the k-th Send of that peer to this rank. The values
+// replace what is in the named chunks or are reduced into it. Several reducing Recvs of the same chunks in
+// one round are combined at once, in rank order, this rank's own value standing in its own place:
 // ((x0 + x1) + x2) + ...
 struct Recv {
   std::vector<Span> chunks;
@@ -73,7 +73,8 @@ struct Local {
 };
 
 // Within a round at most one peer-bound message goes to, and one comes from, each peer; and no chunk is both
-// replaced and otherwise written. A chunk may be sent and received into in the same round: the old value goes.
+// replaced and otherwise written. A chunk that is sent and received into in the same round is sent with its
+// old value.
 struct Round {
   std::vector<Send> sends;
   std::vector<Recv> recvs;
@@ -100,6 +101,11 @@ struct Place {
   // Which group (host) each rank belongs to, for two-level algorithms; empty: chosen by the algorithm.
   std::vector<int> groups;
 };
+
+// Whether the collective's result lies in this chunk of this rank at the end (other chunks may be spoilt).
+// The engine divides an average there: right after the last write of such a chunk, if that write is a
+// reducing one.
+bool holds_result(const Schedule& schedule, int chunk);
 
 using Algorithm = Schedule (*)(const Place&);
 

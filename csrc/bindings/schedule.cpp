@@ -1,0 +1,110 @@
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+
+#include "bindings/bindings.h"
+#include "bindings/schedule_caster.h"
+#include "schedule/catalogue.h"
+#include "schedule/check.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace ringreduce {
+namespace {
+
+const Entry& entry_named(const std::string& collective, const std::string& algorithm) {
+  if (const Entry* entry = find_algorithm(collective_named(collective), algorithm)) return *entry;
+  std::string known;
+  for (const Entry& entry : catalogue()) {
+    if (name_of(entry.collective) == collective)
+      known += (known.empty() ? "" : ", ") + std::string(entry.name);
+  }
+  throw std::invalid_argument("no " + collective + " algorithm is called '" + algorithm + "'; there are " +
+                              known);
+}
+
+Schedule build(const std::string& collective, const std::string& algorithm, int world, int rank, int root,
+               const std::vector<int>& groups) {
+  return entry_named(collective, algorithm).build({world, rank, root, groups});
+}
+
+std::vector<Schedule> build_all(const std::string& collective, const std::string& algorithm, int world,
+                                int root, const std::vector<int>& groups) {
+  if (world < 1) throw std::invalid_argument("world must be at least 1, not " + std::to_string(world));
+  std::vector<Schedule> all;
+  for (int rank = 0; rank < world; ++rank)
+    all.push_back(build(collective, algorithm, world, rank, root, groups));
+  return all;
+}
+
+std::vector<std::tuple<std::string, std::string_view, std::string_view, std::string_view, std::string_view,
+                       std::string_view>>
+list_catalogue() {
+  decltype(list_catalogue()) rows;
+  for (const Entry& entry : catalogue()) {
+    rows.emplace_back(name_of(entry.collective), entry.name, entry.rounds, entry.bytes, entry.restrictions,
+                      entry.source);
+  }
+  return rows;
+}
+
+// Taken apart here and not by the caster, so that a wrong attribute is named and not just "incompatible".
+std::string check_python(const nb::iterable& schedules) {
+  std::vector<Schedule> all;
+  for (const nb::handle schedule : schedules) all.push_back(schedule_from_python(schedule));
+  const nb::gil_scoped_release unlocked;
+  return check(all);
+}
+
+std::tuple<int, double, double> cost_of(const Schedule& schedule) {
+  const Cost one = cost(schedule);
+  return {one.rounds, one.sent, one.received};
+}
+
+// The largest of each over all ranks.
+std::tuple<int, double, double> algorithm_cost(const std::string& collective, const std::string& algorithm,
+                                               int world, int root, const std::vector<int>& groups) {
+  std::tuple<int, double, double> worst;
+  for (const Schedule& schedule : build_all(collective, algorithm, world, root, groups)) {
+    const auto& [rounds, sent, received] = cost_of(schedule);
+    worst = {std::max(std::get<0>(worst), rounds), std::max(std::get<1>(worst), sent),
+             std::max(std::get<2>(worst), received)};
+  }
+  return worst;
+}
+
+std::string check_algorithm(const std::string& collective, const std::string& algorithm, int world, int root,
+                            const std::vector<int>& groups) {
+  return check(build_all(collective, algorithm, world, root, groups));
+}
+
+}  // namespace
+
+void bind_schedule(nb::module_& m) {
+  nb::module_ s = m.def_submodule("schedules", "Schedules: building, checking and counting them.");
+  const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
+  s.def("catalogue", list_catalogue,
+        "(collective, name, rounds, bytes, restrictions, source) of every algorithm.");
+  s.def("build", build, "collective"_a, "algorithm"_a, "world"_a, "rank"_a, "root"_a = 0,
+        "groups"_a = std::vector<int>(), "One rank's schedule.");
+  s.def("check", check_python, "schedules"_a,
+        "'' if all ranks' schedules are right together, or what is not.");
+  s.def("check_algorithm", check_algorithm, "collective"_a, "algorithm"_a, "world"_a, "root"_a = 0,
+        "groups"_a = std::vector<int>(), unlocked,
+        "check() of all ranks' schedules, without making them here.");
+  s.def(
+      "cost", [](nb::handle schedule) { return cost_of(schedule_from_python(schedule)); }, "schedule"_a,
+      "(rounds, sent, received), in units of the whole buffer.");
+  s.def("algorithm_cost", algorithm_cost, "collective"_a, "algorithm"_a, "world"_a, "root"_a = 0,
+        "groups"_a = std::vector<int>(), unlocked,
+        "The largest cost() over all ranks, each number by itself.");
+  s.def(
+      "describe", [](nb::handle schedule) { return describe(schedule_from_python(schedule)); }, "schedule"_a,
+      "The schedule in words, a line per round.");
+}
+
+}  // namespace ringreduce

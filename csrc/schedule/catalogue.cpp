@@ -1,0 +1,93 @@
+#include "schedule/catalogue.h"
+
+#include "schedule/algorithms.h"
+
+namespace ringreduce {
+namespace {
+
+using enum Collective;
+
+constexpr std::string_view patarasuk = "Patarasuk, Yuan: Bandwidth optimal all-reduce (JPDC 2009)";
+constexpr std::string_view thakur =
+    "Thakur, Rabenseifner, Gropp: Collective communication in MPICH (IJHPCA 2005)";
+constexpr std::string_view rabenseifner = "Rabenseifner: Collective reduction operations (ICCS 2004)";
+constexpr std::string_view traeff = "Träff: Optimal, non-pipelined reduce-scatter (arXiv:2410.14234)";
+constexpr std::string_view bruck = "Bruck et al.: Efficient algorithms for all-to-all (IEEE TPDS 1997)";
+constexpr std::string_view sanders = "Sanders, Speck, Träff: Two-tree algorithms (Parallel Computing 2009)";
+constexpr std::string_view swing = "De Sensi et al.: Swing (NSDI 2024)";
+constexpr std::string_view two_level = "Thakur, Gropp: Collective operations in MPICH (EuroPVM/MPI 2003)";
+constexpr std::string_view pjesivac =
+    "Pjesivac-Grbovic et al.: MPI collective operations (Cluster Computing 2007)";
+constexpr std::string_view hensgen = "Hensgen, Finkel, Manber: Barrier synchronization (IJPP 1988)";
+constexpr std::string_view plain = "MPI standard, the definition itself";
+
+constexpr std::string_view half_bytes = "(n-1)/n S";
+constexpr std::string_view both_bytes = "2(n-1)/n S";
+constexpr std::string_view log_rounds = "⌈log2 n⌉";
+constexpr std::string_view log_both = "2⌈log2 n⌉";
+constexpr std::string_view fold_rounds = "⌊log2 n⌋ (+2 if n is not a power of two)";
+constexpr std::string_view fold_bytes = "⌊log2 n⌋ S (+S if n is not a power of two)";
+
+constexpr Entry entries[] = {
+    {all_reduce, "ring", ring_all_reduce, "2(n-1)", both_bytes, patarasuk, ""},
+    {all_reduce, "bidirectional_ring", bidirectional_ring_all_reduce, "2(n-1)", both_bytes, patarasuk, ""},
+    {all_reduce, "recursive_doubling", recursive_doubling_all_reduce, fold_rounds, fold_bytes, thakur, ""},
+    {all_reduce, "halving_doubling", halving_doubling_all_reduce, log_both,
+     "2(n-1)/n S (about 5/2 S at most if n is not a power of two)", rabenseifner, ""},
+    {all_reduce, "tree", tree_all_reduce, log_both, "⌈log2 n⌉ S", thakur, ""},
+    {all_reduce, "double_tree", double_tree_all_reduce, "2⌊log2 n⌋", "2 S (n < 4: n/2 S)", sanders, ""},
+    {all_reduce, "one_shot", one_shot_all_reduce, "1", "(n-1) S", plain, ""},
+    {all_reduce, "two_shot", two_shot_all_reduce, "2", both_bytes, plain, ""},
+    {all_reduce, "swing", swing_all_reduce, "2⌊log2 n⌋ (+2 if n is not a power of two)",
+     "2(p-1)/p S, p = 2^⌊log2 n⌋ (+S if n is not a power of two)", swing, ""},
+    {all_reduce, "circulant", circulant_all_reduce, log_both, both_bytes, traeff, ""},
+    {all_reduce, "two_level", two_level_all_reduce, "2⌈log2 m⌉ + 2⌈log2(n/m)⌉ for groups of m",
+     "2(n-1)/n S for groups of one size", two_level, ""},
+
+    {reduce_scatter, "ring", ring_reduce_scatter, "n-1", half_bytes, patarasuk, ""},
+    {reduce_scatter, "recursive_halving", halving_reduce_scatter, log_rounds, half_bytes, rabenseifner, ""},
+    {reduce_scatter, "bruck", circulant_reduce_scatter, log_rounds, half_bytes, traeff, ""},
+    {reduce_scatter, "direct", direct_reduce_scatter, "1", half_bytes, plain, ""},
+
+    {all_gather, "ring", ring_all_gather, "n-1", half_bytes, patarasuk, ""},
+    {all_gather, "recursive_doubling", doubling_all_gather, log_rounds,
+     "(n-1)/n S (about 3/2 S at most if n is not a power of two)", rabenseifner, ""},
+    {all_gather, "bruck", circulant_all_gather, log_rounds, half_bytes, bruck, ""},
+    {all_gather, "direct", direct_all_gather, "1", half_bytes, plain, ""},
+
+    {broadcast, "tree", tree_broadcast, log_rounds, "⌈log2 n⌉ S", thakur, ""},
+    {broadcast, "chain", chain_broadcast, "n-1", "S", pjesivac, ""},
+    {broadcast, "direct", direct_broadcast, "1", "(n-1) S", plain, ""},
+
+    {reduce, "tree", tree_reduce, log_rounds, "S", thakur, ""},
+    {reduce, "chain", chain_reduce, "n-1", "S", pjesivac, ""},
+    {reduce, "direct", direct_reduce, "1", "S", plain, ""},
+
+    {gather, "tree", tree_gather, log_rounds, "max(n-h, ⌊h/2⌋)/n S, h = 2^(⌈log2 n⌉-1)", thakur, ""},
+    {gather, "direct", direct_gather, "1", "S/n", plain, ""},
+
+    {scatter, "tree", tree_scatter, log_rounds, half_bytes, thakur, ""},
+    {scatter, "direct", direct_scatter, "1", half_bytes, plain, ""},
+
+    {all_to_all, "pairwise", pairwise_all_to_all, "n (n-1 if n ≤ 2)", half_bytes, thakur, ""},
+    {all_to_all, "bruck", bruck_all_to_all, "⌈log2 n⌉ + 1",
+     "one bits of all numbers below n, /n S (about ½ log2 n S)", bruck, ""},
+    {all_to_all, "direct", direct_all_to_all, "1", half_bytes, plain, ""},
+
+    {barrier, "dissemination", dissemination_barrier, log_rounds, "0", hensgen, ""},
+};
+
+}  // namespace
+
+std::span<const Entry> catalogue() {
+  return entries;
+}
+
+const Entry* find_algorithm(Collective collective, std::string_view name) {
+  for (const Entry& entry : entries) {
+    if (entry.collective == collective && entry.name == name) return &entry;
+  }
+  return nullptr;
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,31 @@
+// Chain: from the root to the rank after it, on to the next, and so on to the last. No rank sends anything
+// twice, so with many slices in flight a large buffer takes hardly longer than one copy.
+//
+// Broadcast, four ranks, root 0:
+//   round 0    0 -> 1
+//   round 1    1 -> 2
+//   round 2    2 -> 3
+// Reduce is the mirror image: sums travel back to the root.
+//
+// Cost: n - 1 rounds, S sent per rank. Takes any world and any root. After Pjesivac-Grbovic and others,
+// "Performance analysis of MPI collective operations", Cluster Computing 2007.
+#include "schedule/algorithms.h"
+#include "schedule/combinators.h"
+#include "schedule/steps.h"
+
+namespace ringreduce {
+
+Schedule chain_broadcast(const Place& place) {
+  const int n = place.world, v = wrap(place.rank - place.root, n);
+  Schedule s = begin(Collective::broadcast, place, 1);
+  s.rounds.resize(n - 1);
+  if (v > 0) s.rounds[v - 1].recvs = {from(wrap(place.rank - 1, n), {{0, 1}})};
+  if (v < n - 1) s.rounds[v].sends = {to(wrap(place.rank + 1, n), {{0, 1}})};
+  return s;
+}
+
+Schedule chain_reduce(const Place& place) {
+  return mirror(chain_broadcast(place));
+}
+
+}  // namespace ringreduce

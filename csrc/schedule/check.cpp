@@ -1,0 +1,21 @@
+#include "schedule/check.h"
+
+#include "schedule/form.h"
+#include "schedule/refuse.h"
+#include "schedule/symbolic_run.h"
+
+namespace ringreduce {
+
+std::string check(const std::vector<Schedule>& all) {
+  try {
+    check_form(all);
+    SymbolicRun run(all);
+    run.to_the_end();
+    run.check_results();
+  } catch (const Refused& refused) {
+    return refused.what();
+  }
+  return "";
+}
+
+}  // namespace ringreduce

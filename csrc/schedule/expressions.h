@@ -1,0 +1,48 @@
+// The values that chunks hold in a symbolic run: numbers for expressions, equal numbers for equal
+// expressions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace ringreduce {
+
+class Expressions {
+ public:
+  static constexpr int undefined = -1;
+
+  Expressions(int world, int chunks) : world_(world), leaves_(world * chunks) {}
+
+  // What a rank has in a chunk before the first round.
+  int leaf(int chunk, int rank) const { return chunk * world_ + rank; }
+
+  // a + b, which is b + a; but (a + b) + c and a + (b + c) are two, as they are for floating-point numbers.
+  int sum(int a, int b) { return node(a < b ? a : b, a < b ? b : a); }
+
+  // The value divided by the world, as an average does it.
+  int divided(int value) { return node(value, division); }
+
+  // Empty if the value is the sum of every rank's chunk, each exactly once, divided exactly once at the end
+  // if the world has more than one rank; otherwise what is wrong with it.
+  std::string why_incomplete(int value, int chunk);
+
+ private:
+  struct Node {
+    int a = 0, b = 0;
+  };
+  static constexpr int division = -2;
+
+  int node(int a, int b);
+  const Node& at(int value) const { return nodes_[value - leaves_]; }
+  std::string compare_leaves(int value, int chunk) const;
+
+  int world_;
+  int leaves_;
+  std::vector<Node> nodes_;
+  std::unordered_map<std::uint64_t, int> number_of_;
+  std::unordered_map<int, int> complete_for_;  // value -> chunk: already found right
+};
+
+}  // namespace ringreduce

@@ -1,0 +1,45 @@
+#include "schedule/schedule.h"
+
+#include <stdexcept>
+
+namespace ringreduce {
+
+const char* name_of(Collective collective) {
+  switch (collective) {
+    case Collective::all_reduce:
+      return "all_reduce";
+    case Collective::reduce_scatter:
+      return "reduce_scatter";
+    case Collective::all_gather:
+      return "all_gather";
+    case Collective::broadcast:
+      return "broadcast";
+    case Collective::reduce:
+      return "reduce";
+    case Collective::gather:
+      return "gather";
+    case Collective::scatter:
+      return "scatter";
+    case Collective::all_to_all:
+      return "all_to_all";
+    case Collective::barrier:
+      return "barrier";
+  }
+  throw std::invalid_argument("not a collective");
+}
+
+bool holds_result(const Schedule& schedule, int chunk) {
+  if (chunk >= schedule.chunks) return false;  // scratch
+  switch (schedule.collective) {
+    case Collective::reduce_scatter:
+    case Collective::scatter:
+      return chunk == schedule.rank;
+    case Collective::reduce:
+    case Collective::gather:
+      return schedule.rank == schedule.root;
+    default:
+      return true;
+  }
+}
+
+}  // namespace ringreduce

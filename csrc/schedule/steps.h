@@ -1,0 +1,35 @@
+// The words that algorithms are written in: empty schedules, messages, runs of chunks.
+#pragma once
+
+#include <vector>
+
+#include "schedule/schedule.h"
+
+namespace ringreduce {
+
+using Spans = std::vector<Span>;
+
+// A schedule without rounds. Throws std::invalid_argument if there is no such place.
+Schedule begin(Collective collective, const Place& place, int chunks);
+
+// What a round is made of.
+Send to(int peer, Spans chunks);
+Recv from(int peer, Spans chunks);         // replaces
+Recv reduce_from(int peer, Spans chunks);  // is reduced into what is there
+
+// value modulo world, from 0 on: wrap(-1, 4) == 3.
+int wrap(int value, int world);
+
+// The smallest k with 2^k >= n.
+int ceil_log2(int n);
+
+// All ranks but this one, ascending.
+std::vector<int> everyone_else(const Place& place);
+
+// `count` chunks from `first` on, on a circle of `world` chunks: two spans where it wraps round.
+Spans circular(int first, int count, int world);
+
+// Adds a run of chunks behind the others, joined to the last if it continues it.
+void append(Spans& spans, Span next);
+
+}  // namespace ringreduce

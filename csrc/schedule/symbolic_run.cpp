@@ -1,0 +1,244 @@
+#include "schedule/symbolic_run.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "schedule/refuse.h"
+
+namespace ringreduce {
+namespace {
+
+bool starts_with_value(const Schedule& s, int chunk) {
+  switch (s.collective) {
+    case Collective::all_gather:
+    case Collective::gather:
+      return chunk == s.rank;
+    case Collective::broadcast:
+    case Collective::scatter:
+      return s.rank == s.root;
+    default:
+      return true;
+  }
+}
+
+bool sums(Collective collective) {
+  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
+         collective == Collective::reduce;
+}
+
+template <class Visit>
+void each_chunk(const std::vector<Span>& spans, Visit visit) {
+  for (const auto& [first, count] : spans) {
+    for (int chunk = first; chunk < first + count; ++chunk) visit(chunk);
+  }
+}
+
+std::vector<int> last_writes(const Schedule& s) {
+  std::vector<int> last(s.chunks + s.scratch, -1);
+  for (int k = 0; k < static_cast<int>(s.rounds.size()); ++k) {
+    const auto mark = [&](int chunk) { last[chunk] = k; };
+    for (const Recv& recv : s.rounds[k].recvs) each_chunk(recv.chunks, mark);
+    for (const Local& local : s.rounds[k].locals) each_chunk({local.to}, mark);
+  }
+  return last;
+}
+
+}  // namespace
+
+SymbolicRun::SymbolicRun(const std::vector<Schedule>& all)
+    : all_(all),
+      collective_(all.front().collective),
+      world_(static_cast<int>(all.size())),
+      expressions_(world_, all.front().chunks) {}
+
+SymbolicRun::Rank SymbolicRun::start(const Schedule& plan) const {
+  Rank rank;
+  rank.plan = &plan;
+  rank.chunks.assign(plan.chunks + plan.scratch, Expressions::undefined);
+  for (int chunk = 0; chunk < plan.chunks; ++chunk) {
+    if (starts_with_value(plan, chunk)) rank.chunks[chunk] = expressions_.leaf(chunk, plan.rank);
+  }
+  rank.last_write = last_writes(plan);
+  if (plan.collective == Collective::barrier) {
+    rank.heard.assign(world_, false);
+    rank.heard[plan.rank] = true;
+    rank.will_have_heard = rank.heard;
+  }
+  return rank;
+}
+
+void SymbolicRun::to_the_end() {
+  for (const Schedule& plan : all_) ranks_.push_back(start(plan));
+  for (int rank = 0; rank < world_; ++rank) enter_next_round(rank);
+  while (!ready_.empty()) {
+    const int rank = ready_.back();
+    ready_.pop_back();
+    finish_round(ranks_[rank]);
+    enter_next_round(rank);
+  }
+  const auto finished = [](const Rank& rank) { return rank.finished(); };
+  if (!std::all_of(ranks_.begin(), ranks_.end(), finished)) refuse_deadlock();
+}
+
+void SymbolicRun::enter_next_round(int me) {
+  Rank& rank = ranks_[me];
+  ++rank.round;
+  if (rank.finished()) return;
+  const Round& round = rank.now();
+  rank.arrived.assign(round.recvs.size(), {});
+  rank.waiting = static_cast<int>(round.recvs.size());
+  for (const Send& send : round.sends) rank.waiting += static_cast<int>(send.peers.size());
+  if (rank.waiting == 0) ready_.push_back(me);
+  for (const Send& send : round.sends) {
+    for (const int peer : send.peers) meet(me, peer, {&send, 0});
+  }
+  for (std::size_t i = 0; i < round.recvs.size(); ++i) meet(round.recvs[i].peer, me, {nullptr, i});
+}
+
+// One end of a message has come to its round. There is at most one open message from a rank to another, since
+// nobody leaves a round with one; so the k-th send meets the k-th receive.
+void SymbolicRun::meet(int from, int to, const Offer& mine) {
+  const auto [place, is_first] = offers_.try_emplace(static_cast<std::uint64_t>(from) * world_ + to, mine);
+  if (is_first) return;
+  const Offer theirs = place->second;
+  offers_.erase(place);
+  transfer(from, to, mine.send ? *mine.send : *theirs.send, mine.send ? theirs.recv : mine.recv);
+  for (const int rank : {from, to}) {
+    if (--ranks_[rank].waiting == 0) ready_.push_back(rank);
+  }
+}
+
+// Both ranks are in the message's round, so the sender's chunks still are what they were at its beginning.
+void SymbolicRun::transfer(int from, int to, const Send& send, std::size_t recv) {
+  const Rank& sender = ranks_[from];
+  Rank& receiver = ranks_[to];
+  Values& values = receiver.arrived[recv];
+  each_chunk(send.chunks, [&](int chunk) {
+    if (sender.chunks[chunk] == Expressions::undefined) {
+      refuse(at(from, sender.round), "sends chunk ", chunk, ", which holds nothing");
+    }
+    values.push_back(sender.chunks[chunk]);
+  });
+  std::size_t expected = 0;
+  each_chunk(receiver.now().recvs[recv].chunks, [&](int) { ++expected; });
+  if (values.size() != expected) {
+    refuse(at(to, receiver.round), "expects ", expected, " chunks from rank ", from, ", which sends ",
+           values.size(), " in its round ", sender.round);
+  }
+  if (collective_ == Collective::barrier) {
+    for (int r = 0; r < world_; ++r) {
+      if (sender.heard[r]) receiver.will_have_heard[r] = true;
+    }
+  }
+}
+
+void SymbolicRun::finish_round(Rank& rank) {
+  for (const auto& [chunk, value] : new_values(rank)) rank.chunks[chunk] = value;
+  rank.heard = rank.will_have_heard;
+}
+
+int SymbolicRun::combine(const Rank& rank, int chunk, int a, int b) {
+  if (a == Expressions::undefined || b == Expressions::undefined) {
+    refuse(at(rank.plan->rank, rank.round), "reduces into chunk ", chunk, ", which holds nothing");
+  }
+  return expressions_.sum(a, b);
+}
+
+// What this round writes, as pairs of chunk and value; everything is read before anything is written.
+std::vector<std::pair<int, int>> SymbolicRun::new_values(const Rank& rank) {
+  const int me = rank.plan->rank;
+  const Round& round = rank.now();
+  std::vector<std::pair<int, int>> written;
+  std::vector<std::tuple<int, int, int>> operands;  // chunk, rank, value
+  for (std::size_t i = 0; i < round.recvs.size(); ++i) {
+    auto value = rank.arrived[i].begin();
+    each_chunk(round.recvs[i].chunks, [&](int chunk) {
+      if (!round.recvs[i].reduce) {
+        written.emplace_back(chunk, *value++);
+        return;
+      }
+      operands.emplace_back(chunk, round.recvs[i].peer, *value++);
+      operands.emplace_back(chunk, me, rank.chunks[chunk]);
+    });
+  }
+  for (const auto& [to, from, reduce] : round.locals) {
+    for (int i = 0; i < to.count; ++i) {
+      const int value = rank.chunks[from.first + i];
+      if (value == Expressions::undefined) {
+        refuse(at(me, rank.round), "copies chunk ", from.first + i, ", which holds nothing");
+      }
+      if (!reduce) {
+        written.emplace_back(to.first + i, value);
+      } else {
+        operands.emplace_back(to.first + i, me, rank.chunks[to.first + i]);
+        operands.emplace_back(to.first + i, world_, value);
+      }
+    }
+  }
+  // In rank order, and this rank's own value in its own place and once.
+  std::sort(operands.begin(), operands.end());
+  operands.erase(std::unique(operands.begin(), operands.end()), operands.end());
+  for (auto operand = operands.begin(); operand != operands.end();) {
+    const auto [chunk, first, value] = *operand;
+    int total = value;
+    while (++operand != operands.end() && std::get<0>(*operand) == chunk) {
+      total = combine(rank, chunk, total, std::get<2>(*operand));
+    }
+    // The engine divides an average here; from now on it would be wrong to add anything, or not to have.
+    const bool divide = holds_result(*rank.plan, chunk) && rank.last_write[chunk] == rank.round;
+    written.emplace_back(chunk, divide ? expressions_.divided(total) : total);
+  }
+  return written;
+}
+
+void SymbolicRun::refuse_deadlock() const {
+  for (int me = 0; me < world_; ++me) {
+    if (ranks_[me].finished()) continue;
+    const auto blocked_by = [&](int from, int to, int peer, const char* what) {
+      if (!offers_.contains(static_cast<std::uint64_t>(from) * world_ + to)) return;
+      const Rank& other = ranks_[peer];
+      refuse(at(me, ranks_[me].round), "waits for ever to ", what, " rank ", peer, ", which ",
+             other.finished() ? "has finished" : "is in round " + std::to_string(other.round));
+    };
+    for (const Send& send : ranks_[me].now().sends) {
+      for (const int peer : send.peers) blocked_by(me, peer, peer, "send to");
+    }
+    for (const Recv& recv : ranks_[me].now().recvs) blocked_by(recv.peer, me, recv.peer, "receive from");
+  }
+  refuse("the ranks block each other");  // not reached: who has not finished waits for somebody
+}
+
+void SymbolicRun::check_moved(const Rank& rank, int chunk) const {
+  const Schedule& s = *rank.plan;
+  const bool from_root = collective_ == Collective::broadcast || collective_ == Collective::scatter;
+  const bool swapped = collective_ == Collective::all_to_all;
+  const int source = from_root ? s.root : chunk;
+  if (rank.chunks[chunk] == expressions_.leaf(swapped ? s.rank : chunk, source)) return;
+  refuse("rank ", s.rank, " ends with something else in chunk ", chunk, " than chunk ",
+         swapped ? s.rank : chunk, " of rank ", source);
+}
+
+void SymbolicRun::check_results() {
+  for (const Rank& rank : ranks_) {
+    const Schedule& s = *rank.plan;
+    const auto missed = std::find(rank.heard.begin(), rank.heard.end(), false);
+    if (missed != rank.heard.end()) {
+      refuse("rank ", s.rank, " leaves without having heard of rank ", missed - rank.heard.begin());
+    }
+    for (int chunk = 0; chunk < s.chunks; ++chunk) {
+      if (!holds_result(s, chunk)) continue;
+      if (!sums(collective_)) {
+        check_moved(rank, chunk);
+        continue;
+      }
+      const std::string wrong = expressions_.why_incomplete(rank.chunks[chunk], chunk);
+      if (!wrong.empty()) refuse("rank ", s.rank, ", chunk ", chunk, ": at the end it ", wrong);
+      // Only all_reduce has one sum on several ranks; the same expression there means the same bits.
+      if (collective_ == Collective::all_reduce && rank.chunks[chunk] != ranks_.front().chunks[chunk]) {
+        refuse("rank ", s.rank, ", chunk ", chunk, ": adds in another order than rank 0, so bits may differ");
+      }
+    }
+  }
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,67 @@
+// Runs all ranks at once, on expressions instead of numbers, with sends that wait for their receivers.
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "schedule/expressions.h"
+#include "schedule/schedule.h"
+
+namespace ringreduce {
+
+class SymbolicRun {
+ public:
+  // The schedules must be well-formed (check_form) and outlive the run.
+  explicit SymbolicRun(const std::vector<Schedule>& all);
+
+  // Throws Refused if the ranks block each other, if a message does not fit, or if a chunk is read that holds
+  // nothing.
+  void to_the_end();
+
+  // Throws Refused unless every rank holds what the collective promises.
+  void check_results();
+
+ private:
+  using Values = std::vector<int>;
+
+  // A message one of whose ends has come to its round and waits for the other.
+  struct Offer {
+    const Send* send = nullptr;
+    std::size_t recv = 0;  // the Recv's number in its round, if that end came first
+  };
+
+  struct Rank {
+    const Schedule* plan = nullptr;
+    int round = -1;
+    int waiting = 0;  // messages of this round that have not met their other end
+    Values chunks;
+    std::vector<int> last_write;  // per chunk: the round of the last write
+    std::vector<Values> arrived;  // per Recv of this round
+    // Of a barrier: whom this rank knows to have come, at the round's beginning and after it.
+    std::vector<bool> heard, will_have_heard;
+
+    bool finished() const { return round == static_cast<int>(plan->rounds.size()); }
+    const Round& now() const { return plan->rounds[round]; }
+  };
+
+  Rank start(const Schedule& plan) const;
+  void enter_next_round(int rank);
+  void meet(int from, int to, const Offer& mine);
+  void transfer(int from, int to, const Send& send, std::size_t recv);
+  void finish_round(Rank& rank);
+  std::vector<std::pair<int, int>> new_values(const Rank& rank);
+  int combine(const Rank& rank, int chunk, int a, int b);
+  [[noreturn]] void refuse_deadlock() const;
+  void check_moved(const Rank& rank, int chunk) const;
+
+  const std::vector<Schedule>& all_;
+  const Collective collective_;
+  const int world_;
+  Expressions expressions_;
+  std::vector<Rank> ranks_;
+  std::unordered_map<std::uint64_t, Offer> offers_;  // by sender and receiver
+  std::vector<int> ready_;                           // ranks whose round is over
+};
+
+}  // namespace ringreduce

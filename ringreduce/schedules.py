@@ -1,0 +1,286 @@
+"""Schedules: what each rank does in a collective, as data.
+
+Build one from the catalogue, look at it, prove it, count its cost, or write your own algorithm in Python. No byte
+moves here. docs/algorithms.md explains the model; ``python -m ringreduce.schedules`` prints its table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from ringreduce._engine import schedules as _engine
+
+__all__ = [
+    "Algorithm",
+    "Custom",
+    "Local",
+    "Recv",
+    "Round",
+    "Schedule",
+    "ScheduleError",
+    "Send",
+    "algorithms",
+    "check",
+    "custom",
+    "register",
+    "schedule",
+    "table",
+]
+
+Span = int | tuple[int, int]
+"""A run of chunks, ``(first, count)``; a number is a run of one."""
+
+
+class ScheduleError(ValueError):
+    """Schedules that are not right together; the message names the rank, the round and what is wrong."""
+
+
+def _pair(span: Span) -> tuple[int, int]:
+    return span if isinstance(span, tuple) else (span, 1)
+
+
+@dataclass
+class Send:
+    """One message: these chunks, as they are when the round begins, to each of these peers (ascending)."""
+
+    chunks: Sequence[Span]
+    peers: list[int]
+
+    def __post_init__(self) -> None:
+        self.chunks = [_pair(span) for span in self.chunks]
+
+
+@dataclass
+class Recv:
+    """The matching end: the k-th one from a peer takes that peer's k-th message to this rank.
+
+    What comes replaces these chunks or, with ``reduce``, is reduced into them. Several reducing ones of the same
+    chunks in one round are combined in rank order, this rank's own value standing in its own place.
+    """
+
+    chunks: Sequence[Span]
+    peer: int
+    reduce: bool = False
+
+    def __post_init__(self) -> None:
+        self.chunks = [_pair(span) for span in self.chunks]
+
+
+@dataclass
+class Local:
+    """A copy, or with ``reduce`` a reduction, from one run of this rank's chunks to another."""
+
+    to: Span
+    source: Span
+    reduce: bool = False
+
+    def __post_init__(self) -> None:
+        self.to, self.source = _pair(self.to), _pair(self.source)
+
+
+@dataclass
+class Round:
+    """Everything that may proceed at the same time."""
+
+    sends: list[Send] = field(default_factory=list)
+    recvs: list[Recv] = field(default_factory=list)
+    locals: list[Local] = field(default_factory=list)
+
+
+@dataclass
+class Schedule:
+    """What one rank does in one collective.
+
+    Attributes:
+        collective: ``"all_reduce"``, ``"reduce_scatter"``, ``"all_gather"``, ``"broadcast"``, ``"reduce"``,
+            ``"gather"``, ``"scatter"``, ``"all_to_all"`` or ``"barrier"``.
+        world: How many ranks there are.
+        rank: Whose schedule this is.
+        chunks: Into how many parts the buffer is cut; chunks from this number on are scratch.
+        rounds: The rounds, one after the other.
+        root: The root of broadcast, reduce, gather and scatter.
+        scratch: How many temporary chunks there are beside the buffer.
+    """
+
+    collective: str
+    world: int
+    rank: int
+    chunks: int
+    rounds: list[Round] = field(default_factory=list)
+    root: int = 0
+    scratch: int = 0
+
+    def __str__(self) -> str:
+        """The schedule in words, a line per round."""
+        return cast(str, _engine.describe(self))
+
+    def cost(self) -> tuple[int, float, float]:
+        """Rounds, and what this rank sends and receives, in units of the whole buffer."""
+        return cast("tuple[int, float, float]", _engine.cost(self))
+
+
+Function = Callable[[int, int], Schedule]
+"""An algorithm written in Python: ``(world, rank) -> Schedule``."""
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """An entry of the catalogue.
+
+    Attributes:
+        collective: The collective that it performs.
+        name: The name to ask for it by.
+        rounds: Its number of rounds, as a formula in n, the world.
+        bytes: The bytes that the busiest rank sends, as a formula in n and S, the size of the whole buffer.
+        restrictions: What it does not take; empty if it takes any world.
+        source: The paper or standard that it is from.
+        measured_rounds: The rounds counted for the world that was asked for, else None.
+        measured_bytes: Likewise the busiest rank's bytes, in units of S.
+    """
+
+    collective: str
+    name: str
+    rounds: str
+    bytes: str
+    restrictions: str
+    source: str
+    measured_rounds: int | None = None
+    measured_bytes: float | None = None
+
+
+def algorithms(collective: str | None = None, world: int | None = None) -> list[Algorithm]:
+    """Lists the catalogue, or the part of it for one collective.
+
+    Args:
+        collective: Only algorithms for this collective.
+        world: Also count rounds and bytes for this many ranks (root 0, default groups).
+
+    Raises:
+        ValueError: There is no such collective, or the world is below 1.
+    """
+    rows = [row for row in _engine.catalogue() if collective in (None, row[0])]
+    if not rows:
+        raise ValueError(f"no collective is called {collective!r}")
+    found = []
+    for row in rows:
+        rounds, sent, _ = (None, None, None) if world is None else _engine.algorithm_cost(row[0], row[1], world)
+        found.append(Algorithm(*row, measured_rounds=rounds, measured_bytes=sent))
+    return found
+
+
+def schedule(
+    collective: str,
+    algorithm: str,
+    world: int,
+    rank: int,
+    root: int = 0,
+    groups: Sequence[int] | None = None,
+) -> Schedule:
+    """Makes one rank's schedule by an algorithm of the catalogue or a registered one.
+
+    Args:
+        collective: Which collective, for example ``"all_reduce"``.
+        algorithm: Which algorithm, for example ``"ring"``.
+        world: How many ranks there are.
+        rank: Whose schedule to make.
+        root: The root of broadcast, reduce, gather and scatter.
+        groups: The group (host) of each rank, for two-level algorithms.
+
+    Raises:
+        ValueError: There is no such collective, algorithm or rank.
+        ScheduleError: A registered algorithm is wrong for this world.
+    """
+    registered = custom(algorithm, collective)
+    if registered is not None:
+        return registered(world, rank)
+    return cast(Schedule, _engine.build(collective, algorithm, world, rank, root, list(groups or [])))
+
+
+def check(schedules: Sequence[Schedule] | Function, world: int | None = None) -> None:
+    """Proves that schedules are right by running all ranks on symbols, with sends that wait for their receivers.
+
+    Args:
+        schedules: Those of all ranks in rank order, or the function ``(world, rank) -> Schedule`` to make them.
+        world: How many ranks the function is to be called for.
+
+    Raises:
+        ScheduleError: A result would be incomplete, wrong or different between ranks, ranks would block each
+            other, or a rule of the model is broken.
+        ValueError: A function came without a world.
+        TypeError: An attribute has the wrong type.
+    """
+    if callable(schedules):
+        if world is None or world < 1:
+            raise ValueError("check() of a function needs a world of at least 1")
+        schedules = [schedules(world, rank) for rank in range(world)]
+    wrong = _engine.check(schedules)
+    if wrong:
+        raise ScheduleError(wrong)
+
+
+class Custom:
+    """An algorithm written in Python, checked for each world when it is first used there.
+
+    Calling it gives one rank's schedule, and raises ScheduleError if the algorithm is wrong for that world.
+    """
+
+    def __init__(self, name: str, function: Function, collective: str) -> None:
+        self.name = name
+        self.function = function
+        self.collective = collective
+        self._checked: set[int] = set()
+
+    def __call__(self, world: int, rank: int) -> Schedule:
+        """The schedule of one rank."""
+        if not 0 <= rank < world:
+            raise ValueError(f"rank must be in [0, {world}), not {rank}")
+        if world not in self._checked:
+            plans = [self.function(world, each) for each in range(world)]
+            if plans[0].collective != self.collective:
+                raise ScheduleError(f"{self.name!r} plans {plans[0].collective}, not {self.collective}")
+            check(plans)
+            self._checked.add(world)
+        return self.function(world, rank)
+
+
+_custom: dict[tuple[str, str], Custom] = {}
+
+
+def register(name: str, function: Function, collective: str = "all_reduce") -> None:
+    """Makes an algorithm written in Python available by name; registering a name again replaces it.
+
+    Args:
+        name: The name to ask for it by; none of the catalogue's for this collective.
+        function: ``(world, rank) -> Schedule``. It must be pure: the same arguments, the same schedule.
+        collective: The collective that it performs.
+
+    Raises:
+        ValueError: There is no such collective, or the catalogue has the name already.
+    """
+    if any(entry.name == name for entry in algorithms(collective)):
+        raise ValueError(f"the catalogue has a {collective} algorithm called {name!r} already")
+    _custom[collective, name] = Custom(name, function, collective)
+
+
+def custom(name: str, collective: str = "all_reduce") -> Custom | None:
+    """The registered algorithm of that name, or None."""
+    return _custom.get((collective, name))
+
+
+def table() -> str:
+    """The catalogue as a Markdown table, with costs counted for 8 and for 12 ranks."""
+    lines = [
+        "| collective | name | rounds | bytes sent by the busiest rank | n = 8 | n = 12 | source |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for entry, twelve in zip(algorithms(world=8), algorithms(world=12), strict=True):
+        counted = [f"{e.measured_rounds}; {e.measured_bytes:.4g} S" for e in (entry, twelve)]
+        cells = [entry.collective, f"`{entry.name}`", entry.rounds, entry.bytes, *counted, entry.source]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())
