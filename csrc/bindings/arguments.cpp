@@ -1,0 +1,147 @@
+#include "bindings/arguments.h"
+
+#include <numeric>
+#include <string>
+
+#include "schedule/catalogue.h"
+#include "bindings/schedule_caster.h"
+
+namespace nb = nanobind;
+
+namespace ringreduce {
+namespace {
+
+std::string elements(std::size_t n) { return std::to_string(n) + (n == 1 ? " element" : " elements"); }
+
+void check_count(const ArrayView& array, const char* name, std::size_t expected) {
+  if (array.count != expected) {
+    throw InvalidArgument(std::string(name) + " has " + elements(array.count) + ", but " + elements(expected) +
+                          " are needed");
+  }
+}
+
+void check_overlap(const ArrayView& input, const ArrayView& output, std::size_t own_offset_in,
+                   std::size_t own_offset_out) {
+  const auto* in = static_cast<const std::byte*>(input.data);
+  const auto* out = static_cast<const std::byte*>(output.data);
+  const bool apart = in + input.bytes() <= out || out + output.bytes() <= in;
+  const std::size_t element = size_of(input.dtype);
+  if (apart || in + own_offset_in * element == out + own_offset_out * element) return;
+  throw InvalidArgument("the input and out overlap without being the same memory");
+}
+
+Extents extents_of(const std::vector<std::size_t>& counts, const char* name, int world) {
+  if (static_cast<int>(counts.size()) != world) {
+    throw InvalidArgument(std::string(name) + " must have one number for each of the " + std::to_string(world) +
+                          " ranks, not " + std::to_string(counts.size()));
+  }
+  Extents extents{{}, counts};
+  extents.offset.resize(counts.size());
+  std::exclusive_scan(counts.begin(), counts.end(), extents.offset.begin(), std::size_t{0});
+  return extents;
+}
+
+std::size_t total(const Extents& extents) { return extents.offset.back() + extents.count.back(); }
+
+struct Needs {
+  bool input, output;        // on this rank
+  bool input_all, output_all;  // blocks of all ranks, not only its own
+};
+
+Needs needs(Collective collective, bool root) {
+  switch (collective) {
+    case Collective::reduce_scatter:
+      return {true, true, true, false};
+    case Collective::all_gather:
+      return {true, true, false, true};
+    case Collective::gather:
+      return {true, root, false, true};
+    case Collective::scatter:
+      return {root, true, true, false};
+    case Collective::reduce:
+      return {true, root, true, true};
+    case Collective::barrier:
+      return {false, false, false, false};
+    default:
+      return {true, true, true, true};
+  }
+}
+
+}  // namespace
+
+Op op_named(std::string_view name) {
+  for (int i = 0; i < op_count; ++i) {
+    if (name == name_of(static_cast<Op>(i))) return static_cast<Op>(i);
+  }
+  throw InvalidArgument("op must be one of sum, avg, prod, min, max, band, bor, bxor or premul_sum, not '" +
+                        std::string(name) + "'");
+}
+
+void check_pair(const ArrayView& input, const ArrayView& output, const char* input_name, const char* output_name,
+                std::size_t input_count, std::size_t output_count) {
+  if (input.dtype != output.dtype) {
+    throw InvalidArgument(std::string(input_name) + " has dtype " + name_of(input.dtype) + ", but " + output_name +
+                          " has " + name_of(output.dtype));
+  }
+  check_count(input, input_name, input_count);
+  check_count(output, output_name, output_count);
+  check_overlap(input, output, 0, 0);
+}
+
+Call make_call(const Communicator& comm, const std::string& name, nb::handle input, nb::handle output, int root,
+               const std::optional<std::vector<std::size_t>>& input_counts,
+               const std::optional<std::vector<std::size_t>>& output_counts, Extents& input_extents,
+               Extents& output_extents) {
+  Call call;
+  call.collective = collective_named(name);
+  call.root = root;
+  if (root < 0 || root >= comm.size()) {
+    throw InvalidArgument("root must be a rank from 0 to " + std::to_string(comm.size() - 1) + ", not " +
+                          std::to_string(root));
+  }
+  const Needs need = needs(call.collective, comm.rank() == root);
+  std::optional<ArrayView> in, out;
+  if (need.input) in = view(input, "x", false);
+  if (need.output) out = view(output, output.is(input) ? "x" : "out", true);
+  if (!in && !out) return call;
+  const ArrayView& any = in ? *in : *out;
+  call.dtype = any.dtype;
+  if (in) call.input = in->data;
+  if (out) call.output = out->data;
+  const bool blocks = !slices_whole_buffer(call.collective);
+  const auto world = static_cast<std::size_t>(blocks ? comm.size() : 1);
+  std::size_t input_count = 0, output_count = 0, own_in = 0, own_out = 0;
+  if (input_counts) {
+    input_extents = extents_of(*input_counts, "counts", comm.size());
+    output_extents = output_counts ? extents_of(*output_counts, "recv_counts", comm.size()) : input_extents;
+    call.input_extents = &input_extents;
+    call.output_extents = &output_extents;
+    input_count = need.input_all ? total(input_extents) : input_extents.count[comm.rank()];
+    output_count = need.output_all ? total(output_extents) : output_extents.count[comm.rank()];
+    own_in = input_extents.offset[comm.rank()];
+    own_out = output_extents.offset[comm.rank()];
+  } else {
+    const bool all = in ? need.input_all : need.output_all;
+    if (all && any.count % world != 0) {
+      throw InvalidArgument(std::string(in ? "x" : "out") + " has " + elements(any.count) +
+                            ", which do not divide among " + std::to_string(world) + " ranks");
+    }
+    call.count = all ? any.count / world : any.count;
+    input_count = need.input_all ? call.count * world : call.count;
+    output_count = need.output_all ? call.count * world : call.count;
+    own_in = own_out = blocks ? call.count * static_cast<std::size_t>(comm.rank()) : 0;
+  }
+  if (in) check_count(*in, "x", input_count);
+  if (out) check_count(*out, in && in->data == out->data ? "x" : "out", output_count);
+  if (in && out) {
+    if (in->dtype != out->dtype) {
+      throw InvalidArgument(std::string("x has dtype ") + name_of(in->dtype) + ", but out has " +
+                            name_of(out->dtype));
+    }
+    check_overlap(*in, *out, need.input_all && !need.output_all ? own_in : 0,
+                  need.output_all && !need.input_all ? own_out : 0);
+  }
+  return call;
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,167 @@
+#include "bindings/arrays.h"
+
+#define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
+#include <nanobind/ndarray.h>
+#include <numpy/arrayobject.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace nb = nanobind;
+
+namespace ringreduce {
+namespace {
+
+[[noreturn]] void refuse(PyObject* type, const std::string& text) {
+  PyErr_SetString(type, text.c_str());
+  throw nb::python_error();
+}
+
+[[noreturn]] void refuse_dtype(const char* argument, const std::string& name) {
+  refuse(PyExc_TypeError, std::string(argument) + " has dtype " + name +
+                              ", which is not supported; supported are float64, float32, float16, bfloat16, "
+                              "float8_e4m3fn, float8_e5m2, int64, int32, int16, int8, uint8 and bool");
+}
+
+[[noreturn]] void refuse_layout(const char* argument) {
+  refuse(PyExc_BufferError, std::string(argument) + " is not contiguous");
+}
+
+[[noreturn]] void refuse_read_only(const char* argument) {
+  refuse(PyExc_ValueError, std::string(argument) + " is read-only, but the result would be written to it");
+}
+
+// The names that NumPy (with ml_dtypes) and torch give to the types that have no type number of their own.
+std::optional<DType> dtype_named(std::string_view name) {
+  for (int i = 0; i < dtype_count; ++i) {
+    if (name == name_of(static_cast<DType>(i))) return static_cast<DType>(i);
+  }
+  if (name == "float8_e4m3fn") return DType::float8_e4m3;
+  return std::nullopt;
+}
+
+std::optional<DType> dtype_of(PyArray_Descr* descr) {
+  switch (descr->type_num) {
+    case NPY_DOUBLE:
+      return DType::float64;
+    case NPY_FLOAT:
+      return DType::float32;
+    case NPY_HALF:
+      return DType::float16;
+    case NPY_BYTE:
+      return DType::int8;
+    case NPY_SHORT:
+      return DType::int16;
+    case NPY_INT:
+      return DType::int32;
+    case NPY_LONG:
+    case NPY_LONGLONG:
+      return sizeof(long) == 8 || descr->type_num == NPY_LONGLONG ? DType::int64 : DType::int32;
+    case NPY_UBYTE:
+      return DType::uint8;
+    case NPY_BOOL:
+      return DType::boolean;
+    default:
+      break;
+  }
+  std::string_view name = descr->typeobj->tp_name;
+  name.remove_prefix(name.rfind('.') == std::string_view::npos ? 0 : name.rfind('.') + 1);
+  return dtype_named(name);
+}
+
+ArrayView view_numpy(PyArrayObject* array, const char* argument, bool writable) {
+  PyArray_Descr* descr = PyArray_DESCR(array);
+  const auto dtype = dtype_of(descr);
+  if (!dtype || !PyArray_ISNOTSWAPPED(array)) {
+    refuse_dtype(argument, nb::cast<std::string>(nb::str(nb::handle(reinterpret_cast<PyObject*>(descr)))));
+  }
+  if (writable && !PyArray_ISWRITEABLE(array)) refuse_read_only(argument);
+  if (!PyArray_IS_C_CONTIGUOUS(array) || !PyArray_ISALIGNED(array)) refuse_layout(argument);
+  return {PyArray_DATA(array), static_cast<std::size_t>(PyArray_SIZE(array)), *dtype};
+}
+
+// torch.Tensor, if the caller has imported torch; it need not be looked up again then.
+bool is_tensor(nb::handle object) {
+  static PyObject* tensor = nullptr;
+  if (!tensor) {
+    const auto modules = nb::cast<nb::dict>(nb::module_::import_("sys").attr("modules"));
+    if (!modules.contains("torch")) return false;
+    nb::object torch = modules["torch"];
+    if (!nb::hasattr(torch, "Tensor")) return false;  // torch is being imported right now
+    tensor = nb::object(torch.attr("Tensor")).release().ptr();
+  }
+  return PyObject_IsInstance(object.ptr(), tensor) == 1;
+}
+
+ArrayView view_tensor(nb::handle tensor, const char* argument) {
+  const auto device = nb::cast<std::string>(tensor.attr("device").attr("type"));
+  if (device != "cpu") {
+    refuse(PyExc_ValueError, std::string(argument) + " is on device '" + device + "', not in the CPU's memory");
+  }
+  const auto name = nb::cast<std::string>(nb::str(tensor.attr("dtype")));
+  const auto dtype = dtype_named(std::string_view(name).substr(name.rfind('.') + 1));
+  if (!dtype || nb::cast<bool>(tensor.attr("is_sparse"))) refuse_dtype(argument, name);
+  if (!nb::cast<bool>(tensor.attr("is_contiguous")())) refuse_layout(argument);
+  return {reinterpret_cast<void*>(nb::cast<std::uintptr_t>(tensor.attr("data_ptr")())),
+          nb::cast<std::size_t>(tensor.attr("numel")()), *dtype};
+}
+
+std::optional<DType> dtype_of(nb::dlpack::dtype type) {
+  using Code = nb::dlpack::dtype_code;
+  if (type.lanes != 1) return std::nullopt;
+  const auto code = static_cast<Code>(type.code);
+  if (code == Code::Bfloat && type.bits == 16) return DType::bfloat16;
+  if (code == Code::Bool && type.bits == 8) return DType::boolean;
+  if (code == Code::UInt && type.bits == 8) return DType::uint8;
+  if (code == Code::Float) {
+    if (type.bits == 64) return DType::float64;
+    if (type.bits == 32) return DType::float32;
+    if (type.bits == 16) return DType::float16;
+  }
+  if (code == Code::Int) {
+    if (type.bits == 64) return DType::int64;
+    if (type.bits == 32) return DType::int32;
+    if (type.bits == 16) return DType::int16;
+    if (type.bits == 8) return DType::int8;
+  }
+  return std::nullopt;
+}
+
+ArrayView view_other(nb::handle object, const char* argument, bool writable) {
+  nb::ndarray<nb::ro> array;
+  if (!nb::try_cast(object, array)) {
+    refuse(PyExc_TypeError, std::string(argument) + " must be an array (NumPy, torch, DLPack or a buffer), not " +
+                                nb::cast<std::string>(nb::str(nb::handle(object.type()).attr("__name__"))));
+  }
+  if (array.device_type() != nb::device::cpu::value) {
+    refuse(PyExc_ValueError, std::string(argument) + " is not in the CPU's memory");
+  }
+  nb::ndarray<> writable_array;
+  if (writable && !nb::try_cast(object, writable_array)) refuse_read_only(argument);
+  const auto dtype = dtype_of(array.dtype());
+  if (!dtype) refuse_dtype(argument, "code " + std::to_string(array.dtype().code) + " of " +
+                                         std::to_string(array.dtype().bits) + " bits");
+  std::int64_t stride = 1;
+  for (std::size_t i = array.ndim(); i-- > 0;) {
+    if (array.shape(i) != 1 && array.size() != 0 && array.stride(i) != stride) refuse_layout(argument);
+    stride *= static_cast<std::int64_t>(array.shape(i));
+  }
+  return {const_cast<void*>(array.data()), array.size(), *dtype};
+}
+
+}  // namespace
+
+ArrayView view(nb::handle array, const char* argument, bool writable) {
+  if (PyArray_Check(array.ptr())) {
+    return view_numpy(reinterpret_cast<PyArrayObject*>(array.ptr()), argument, writable);
+  }
+  if (is_tensor(array)) return view_tensor(array, argument);
+  return view_other(array, argument, writable);
+}
+
+void import_numpy() {
+  if (_import_array() < 0) throw nb::python_error();
+}
+
+}  // namespace ringreduce

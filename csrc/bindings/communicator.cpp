@@ -1,0 +1,182 @@
+// The communicator as Python sees it. Buffers are checked here, the GIL is given back while ranks talk.
+#include <nanobind/stl/function.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings/arguments.h"
+#include "bindings/arrays.h"
+#include "bindings/bindings.h"
+#include "bindings/errors.h"
+#include "bindings/schedule_caster.h"
+#include "engine/communicator.h"
+#include "schedule/check.h"
+#include "transport/local.h"
+#include "transport/shm.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace ringreduce {
+namespace {
+
+using Counts = std::optional<std::vector<std::size_t>>;
+
+void check_signals() {
+  nb::gil_scoped_acquire locked;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+Clock::duration seconds(double value) {
+  if (!(value >= 0)) throw InvalidArgument("timeout must not be negative");
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(value, 1e9)));
+}
+
+// The commonest call on its shortest way: contiguous arrays, blocking.
+void all_reduce(Communicator& comm, nb::handle x, nb::handle out, nb::str op, double factor, int algorithm,
+                double timeout) {
+  Call call;
+  const ArrayView output = view(out.is_none() ? x : out, out.is_none() ? "x" : "out", true);
+  const ArrayView input = out.is_none() ? output : view(x, "x", false);
+  if (!out.is_none()) check_pair(input, output, "x", "out", input.count, input.count);
+  call.input = input.data;
+  call.output = output.data;
+  call.count = input.count;
+  call.dtype = input.dtype;
+  call.op = op_named(op.c_str());
+  call.factor = factor;
+  call.algorithm = algorithm;
+  call.timeout = seconds(timeout);
+  const nb::gil_scoped_release unlocked;
+  comm.run(call);
+}
+
+std::shared_ptr<Work> collective(Communicator& comm, const std::string& name, nb::handle input, nb::handle output,
+                                 const std::string& op, double factor, int root, int algorithm, double timeout,
+                                 const Counts& input_counts, const Counts& output_counts, bool background) {
+  Extents input_extents, output_extents;
+  Call call = make_call(comm, name, input, output, root, input_counts, output_counts, input_extents, output_extents);
+  call.op = op_named(op.c_str());
+  call.factor = factor;
+  call.algorithm = algorithm;
+  call.timeout = seconds(timeout);
+  const nb::gil_scoped_release unlocked;
+  if (background) return comm.submit(call);
+  comm.run(call);
+  return nullptr;
+}
+
+std::shared_ptr<Work> transfer(Communicator& comm, bool sends, nb::handle x, int peer, int tag, double timeout,
+                               bool background) {
+  const ArrayView array = view(x, "x", !sends);
+  if (peer < 0 || peer >= comm.size() || peer == comm.rank()) {
+    throw InvalidArgument("peer must be another rank from 0 to " + std::to_string(comm.size() - 1) + ", not " +
+                          std::to_string(peer));
+  }
+  Transfer t;
+  t.sends = sends;
+  t.peer = peer;
+  (sends ? const_cast<void*&>(t.input) : t.output) = array.data;
+  t.count = array.count;
+  t.dtype = array.dtype;
+  t.tag = tag;
+  t.timeout = seconds(timeout);
+  const nb::gil_scoped_release unlocked;
+  if (background) return comm.submit(t);
+  comm.transfer(t);
+  return nullptr;
+}
+
+using PythonExchange = nb::callable;
+
+std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange& exchange, double timeout) {
+  const Exchange call = [&](const std::string& blob) {
+    std::vector<std::string> blobs;
+    const nb::object answer = exchange(nb::bytes(blob.data(), blob.size()));
+    for (nb::handle one : answer) {
+      const auto bytes = nb::cast<nb::bytes>(one);
+      blobs.emplace_back(bytes.c_str(), bytes.size());
+    }
+    return blobs;
+  };
+  return std::make_unique<Communicator>(ShmTransport::create(rank, world, call), Options{seconds(timeout)});
+}
+
+std::vector<std::unique_ptr<Communicator>> local_group(int world, double timeout) {
+  std::vector<std::unique_ptr<Communicator>> group;
+  for (auto& transport : LocalTransport::group(world)) {
+    group.push_back(std::make_unique<Communicator>(std::move(transport), Options{seconds(timeout)}));
+  }
+  return group;
+}
+
+// True when the work is over, false when the time was up first.
+bool wait(Work& work, std::optional<double> timeout) {
+  std::optional<std::chrono::nanoseconds> limit;
+  if (timeout) limit = seconds(*timeout);
+  const nb::gil_scoped_release unlocked;
+  return work.wait(limit, check_signals);
+}
+
+nb::object exception_of(const Work& work) {
+  const auto problem = work.exception();
+  if (!problem) return nb::none();
+  raise_in_python(problem);
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  Py_XDECREF(type);
+  Py_XDECREF(trace);
+  return nb::steal(value);
+}
+
+std::tuple<std::string, std::size_t, std::string> explain(const Communicator& comm, const std::string& collective,
+                                                          std::size_t bytes) {
+  const Choice choice = comm.explain(collective_named(collective), bytes);
+  return {std::string(choice.entry->name), choice.slice_bytes, choice.reason};
+}
+
+}  // namespace
+
+void bind_communicator(nb::module_& m) {
+  import_numpy();
+  bind_errors();
+  Communicator::set_interrupt_check(check_signals);
+  const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
+
+  nb::class_<Work>(m, "Work", "A call that was handed to the progress thread.")
+      .def("wait", wait, "timeout"_a = nb::none())
+      .def("done", &Work::done)
+      .def("exception", exception_of);
+
+  nb::class_<Communicator>(m, "Communicator", "A rank's end of a group; see ringreduce.Communicator.")
+      .def_prop_ro("rank", &Communicator::rank)
+      .def_prop_ro("size", &Communicator::size)
+      .def_prop_ro("transport", &Communicator::transport_name)
+      .def_prop_ro("closed", &Communicator::closed)
+      .def_prop_ro("footprint", &Communicator::footprint, "Bytes of memory held.")
+      .def("all_reduce", all_reduce, "x"_a, "out"_a.none(), "op"_a, "factor"_a, "algorithm"_a, "timeout"_a)
+      .def("collective", collective, "name"_a, "input"_a.none(), "output"_a.none(), "op"_a, "factor"_a, "root"_a,
+           "algorithm"_a, "timeout"_a, "input_counts"_a.none(), "output_counts"_a.none(), "background"_a)
+      .def("transfer", transfer, "sends"_a, "x"_a, "peer"_a, "tag"_a, "timeout"_a, "background"_a)
+      .def("add_schedule",
+           [](Communicator& comm, const std::string& name, nb::handle schedule) {
+             return comm.add_schedule(name, schedule_from_python(schedule));
+           })
+      .def("explain", explain, "collective"_a, "bytes"_a)
+      .def("split", &Communicator::split, "color"_a, "key"_a, unlocked)
+      .def("shrink", &Communicator::shrink, unlocked)
+      .def("close", &Communicator::close, unlocked);
+
+  m.def("connect", connect, "rank"_a, "world"_a, "exchange"_a, "timeout"_a, "Joins ranks of one host.");
+  m.def("local_group", local_group, "world"_a, "timeout"_a, "A group of ranks within this process.");
+  m.def("algorithm_handle", [](const std::string& collective, const std::string& name) {
+    const Entry* entry = find_algorithm(collective_named(collective), name);
+    return entry ? static_cast<int>(entry - catalogue().data()) : -1;
+  });
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,54 @@
+// The engine's failures as the exceptions of ringreduce.errors.
+#include "bindings/errors.h"
+
+#include <nanobind/stl/string.h>
+
+#include "transport/errors.h"
+
+namespace nb = nanobind;
+
+namespace ringreduce {
+namespace {
+
+const char* class_for(Cause cause) {
+  switch (cause) {
+    case Cause::mismatch:
+      return "MismatchError";
+    case Cause::timeout:
+      return "TimeoutError";
+    default:
+      return "PeerLost";
+  }
+}
+
+void raise(const char* name, const Error& error, int rank) {
+  try {
+    const nb::object type = nb::module_::import_("ringreduce.errors").attr(name);
+    const nb::object instance = rank >= 0 ? type(error.what(), rank) : type(error.what());
+    PyErr_SetObject(type.ptr(), instance.ptr());
+  } catch (nb::python_error& problem) {
+    problem.restore();
+  }
+}
+
+}  // namespace
+
+void raise_in_python(const std::exception_ptr& problem) {
+  try {
+    std::rethrow_exception(problem);
+  } catch (const Failure& failure) {
+    raise(class_for(failure.cause), failure, failure.culprit);
+  } catch (const InvalidArgument& error) {
+    PyErr_SetString(PyExc_ValueError, error.what());
+  } catch (const Closed& error) {
+    raise("ClosedError", error, -1);
+  } catch (const Error& error) {
+    raise("Error", error, -1);
+  }
+}
+
+void bind_errors() {
+  nb::register_exception_translator([](const std::exception_ptr& problem, void*) { raise_in_python(problem); });
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,29 @@
+// Arrays in shared memory.
+#include <nanobind/ndarray.h>
+
+#include "bindings/bindings.h"
+#include "transport/shared_heap.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace ringreduce {
+
+void bind_memory(nb::module_& m) {
+  m.def(
+      "allocate",
+      [](std::size_t bytes) {
+        void* memory = shared_heap::allocate(bytes);
+        nb::capsule owner(memory, [](void* p) noexcept { shared_heap::free(p); });
+        return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(memory, {bytes}, owner);
+      },
+      "bytes"_a, "Zeroed shared memory as an array of uint8, given back with its last view.");
+  m.def(
+      "is_shared",
+      [](std::uintptr_t address, std::size_t bytes) {
+        return shared_heap::locate(reinterpret_cast<void*>(address), bytes).has_value();
+      },
+      "address"_a, "bytes"_a, "Whether a span of memory lies in such an array.");
+}
+
+}  // namespace ringreduce

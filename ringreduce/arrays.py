@@ -1,0 +1,105 @@
+"""Arrays: making them (in shared memory, or like another one) and making the awkward ones contiguous."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any, cast
+
+import numpy as np
+
+from ringreduce import _engine
+
+__all__ = ["empty", "zeros"]
+
+Array = Any  # NumPy array, torch tensor, or anything that speaks DLPack or the buffer protocol
+Shape = int | tuple[int, ...]
+
+
+def _torch() -> Any:
+    """torch if the caller has imported it, else None."""
+    return sys.modules.get("torch")
+
+
+def is_tensor(x: object) -> bool:
+    torch = _torch()
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def empty(shape: Shape, dtype: Any = "float32") -> Array:
+    """An array in shared memory, which collectives read and write in place, without staging copies.
+
+    Args:
+        shape: a length or a tuple of lengths.
+        dtype: a NumPy dtype (or its name), which gives a NumPy array, or a torch dtype, which gives a tensor.
+
+    Returns:
+        An array of that shape. (It happens to be zeroed: new pages are.) Its memory goes back to the system
+        with the last reference to it, whatever peers still have it mapped.
+
+    Raises:
+        TypeError: the dtype is not known.
+        MemoryError: there is no memory left.
+    """
+    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+    count = math.prod(lengths)
+    torch = _torch()
+    if torch is not None and isinstance(dtype, torch.dtype):
+        raw = torch.from_numpy(_engine.allocate(max(count * dtype.itemsize, 1)))
+        return raw[: count * dtype.itemsize].view(dtype).view(lengths)
+    numpy_dtype = np.dtype(dtype)
+    raw = _engine.allocate(max(count * numpy_dtype.itemsize, 1))
+    return raw[: count * numpy_dtype.itemsize].view(numpy_dtype).reshape(lengths)
+
+
+def zeros(shape: Shape, dtype: Any = "float32") -> Array:
+    """Like :func:`empty`, and zero by promise."""
+    return empty(shape, dtype)
+
+
+def shape_of(x: Array) -> tuple[int, ...]:
+    shape = getattr(x, "shape", None)
+    return tuple(shape) if shape is not None else tuple(memoryview(x).shape or ())
+
+
+def like(x: Array, shape: tuple[int, ...]) -> Array:
+    """A new array of x's kind and dtype (of NumPy's, if x is neither a NumPy array nor a tensor)."""
+    if is_tensor(x):
+        return x.new_empty(shape)
+    return np.empty(shape, as_numpy(x).dtype)
+
+
+def as_numpy(x: Array) -> np.ndarray[Any, Any]:
+    """x seen as a NumPy array, without a copy."""
+    if isinstance(x, np.ndarray):
+        return x
+    if hasattr(x, "__dlpack__"):
+        return np.from_dlpack(x)
+    return np.asarray(x)
+
+
+def packed(x: Array) -> Array:
+    """A contiguous copy of x."""
+    return x.contiguous() if is_tensor(x) else np.ascontiguousarray(as_numpy(x))
+
+
+def unpack(source: Array, target: Array) -> None:
+    """Copies a contiguous array's values into one that is not."""
+    if is_tensor(target):
+        cast(Any, _torch()).no_grad()(target.copy_)(source)
+    else:
+        view = as_numpy(target)
+        if not view.flags.writeable:
+            raise ValueError("out cannot be written to")
+        view[...] = source
+
+
+def rows(x: Array, name: str) -> int:
+    """The length of x's first axis; a zero-dimensional array has one row."""
+    shape = shape_of(x)
+    return shape[0] if shape else 1
+
+
+def row_size(x: Array) -> int:
+    """Elements in one row."""
+    return math.prod(shape_of(x)[1:])

@@ -1,0 +1,543 @@
+"""The communicator: a group of ranks and what they can do together."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from ringreduce import _engine, arrays, schedules
+from ringreduce.arrays import Array
+
+__all__ = ["Choice", "Communicator", "Work", "local_group"]
+
+DEFAULT_TIMEOUT = 300.0
+
+_live: weakref.WeakSet[Communicator] = weakref.WeakSet()
+
+Algorithm = str | Callable[[int, int], schedules.Schedule]
+
+
+class Work:
+    """A call under way on the progress thread. Its buffers must be left alone until it is done."""
+
+    __slots__ = ("_after", "_engine", "_keep", "_result")
+
+    def __init__(self, engine: _engine.Work, result: Array, keep: tuple[Array, ...], after: Callable[[], None] | None):
+        self._engine = engine
+        self._result = result
+        self._keep = keep
+        self._after = after
+
+    def wait(self, timeout: float | None = None) -> Array:
+        """Waits until the call is over.
+
+        Args:
+            timeout: seconds to wait at most; None waits as long as the call may take.
+
+        Returns:
+            What the blocking call would have returned.
+
+        Raises:
+            TimeoutError: the time was up first; the call goes on.
+            Error: what the blocking call would have raised.
+        """
+        if not self._engine.wait(timeout):
+            from ringreduce.errors import TimeoutError
+
+            raise TimeoutError(f"the call is not over after {timeout} s")
+        if self._after is not None:
+            self._after()
+            self._after = None
+        return self._result
+
+    def done(self) -> bool:
+        """Whether the call is over, well or not."""
+        return self._engine.done()
+
+    def exception(self) -> BaseException | None:
+        """What went wrong, if the call is over and has failed; does not wait."""
+        return self._engine.exception()
+
+
+class Choice:
+    """What ``algorithm="auto"`` picks, and why."""
+
+    __slots__ = ("algorithm", "reason", "slice_bytes")
+
+    def __init__(self, algorithm: str, slice_bytes: int, reason: str) -> None:
+        self.algorithm = algorithm
+        self.slice_bytes = slice_bytes
+        self.reason = reason
+
+    def __repr__(self) -> str:
+        return f"{self.algorithm} in slices of {self.slice_bytes} bytes: {self.reason}"
+
+
+class Communicator:
+    """A group of ranks, of which this process (or thread) is one.
+
+    Every collective must be called by all ranks of the group, in the same order, with arrays of the same dtype
+    and (but for the uneven forms) the same number of elements. Common arguments:
+
+    - ``x``: a NumPy array, torch CPU tensor, or anything that speaks DLPack or the buffer protocol, of float64,
+      float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int64, int32, int16, int8, uint8 or bool; of any
+      shape, zero-size and zero-dimensional too, contiguous or not (which costs a copy).
+    - ``op``: "sum", "avg", "prod", "min", "max", and for integers and bool "band", "bor", "bxor". 16- and 8-bit
+      floats are accumulated in float32 at each combination.
+    - ``algorithm``: "auto", a name from :func:`ringreduce.algorithms`, the name of a registered algorithm, or a
+      function ``(world, rank) -> Schedule``.
+    - ``timeout``: seconds; None takes the communicator's.
+    - ``async_op``: hand the call to the progress thread and return a :class:`Work` at once.
+
+    Collectives raise ValueError or TypeError for bad arguments (nothing has happened then), and
+    :class:`~ringreduce.errors.PeerLost`, :class:`~ringreduce.errors.MismatchError` or
+    :class:`~ringreduce.errors.TimeoutError` when the group cannot go on. Calls from several threads are safe,
+    and run one after the other.
+    """
+
+    def __init__(self, engine: _engine.Communicator, timeout: float = DEFAULT_TIMEOUT) -> None:
+        self._c = engine
+        self._fast_all_reduce = engine.all_reduce
+        self._handles: dict[tuple[str, Algorithm], int] = {}
+        self._under_way: deque[Work] = deque()
+        self.timeout = timeout
+        self.rank: int = engine.rank
+        self.size: int = engine.size
+        _live.add(self)
+
+    def __repr__(self) -> str:
+        return f"<ringreduce.Communicator rank {self.rank} of {self.size} over {self.transport}>"
+
+    @property
+    def transport(self) -> str:
+        """What moves the bytes: "shm" or "local"."""
+        return self._c.transport
+
+    @property
+    def local_rank(self) -> int:
+        """This rank's number among the ranks of its host."""
+        return self.hosts[self.host].index(self.rank)
+
+    @property
+    def host(self) -> int:
+        """The number of this rank's host, an index of :attr:`hosts`."""
+        return next(i for i, ranks in enumerate(self.hosts) if self.rank in ranks)
+
+    @property
+    def hosts(self) -> list[list[int]]:
+        """The ranks of each host."""
+        return [list(range(self.size))]
+
+    @property
+    def memory_held(self) -> int:
+        """Bytes of memory that this rank holds for the group."""
+        return self._c.footprint
+
+    # --- collectives ---------------------------------------------------------------------------------------
+
+    def all_reduce(
+        self,
+        x: Array,
+        op: str = "sum",
+        *,
+        out: Array | None = None,
+        factor: float | None = None,
+        algorithm: Algorithm = "auto",
+        timeout: float | None = None,
+        async_op: bool = False,
+    ) -> Array:
+        """Combines every rank's x element by element; all ranks get the result, the same bits.
+
+        Args:
+            out: where the result goes, of x's size and dtype; None: into x.
+            factor: with op "sum" and a float dtype: every rank's values are multiplied by its own factor first.
+
+        Returns:
+            out, or x.
+        """
+        if factor is not None:
+            op = self._scaled(op)
+        if not async_op:
+            handle = -1 if algorithm == "auto" else self._handle("all_reduce", algorithm)
+            try:
+                self._fast_all_reduce(
+                    x, out, op, 1.0 if factor is None else factor, handle, 0.0 if timeout is None else timeout
+                )
+                return x if out is None else out
+            except BufferError:
+                pass
+        return self._run(
+            "all_reduce", x, x if out is None else out, op=op, factor=factor, algorithm=algorithm, timeout=timeout,
+            async_op=async_op,
+        )  # fmt: skip
+
+    def reduce_scatter(
+        self,
+        x: Array,
+        op: str = "sum",
+        *,
+        out: Array | None = None,
+        counts: Sequence[int] | None = None,
+        factor: float | None = None,
+        algorithm: Algorithm = "auto",
+        timeout: float | None = None,
+        async_op: bool = False,
+    ) -> Array:
+        """Combines every rank's x; rank r gets the r-th block of rows (of the first axis) of the result.
+
+        Args:
+            out: this rank's block; None: a new array.
+            counts: rows of each rank's block; None: equal blocks.
+        """
+        sizes = self._sizes(x, counts)
+        if out is None:
+            if sizes is None and self._rows(x) % self.size:
+                raise ValueError(f"x has {self._rows(x)} rows, which do not divide among {self.size} ranks")
+            mine = self._rows(x) // self.size if counts is None else counts[self.rank]
+            out = arrays.like(x, (mine, *arrays.shape_of(x)[1:]))
+        return self._run(
+            "reduce_scatter", x, out, op=op if factor is None else self._scaled(op), factor=factor,
+            input_counts=sizes, algorithm=algorithm, timeout=timeout, async_op=async_op,
+        )  # fmt: skip
+
+    def all_gather(
+        self,
+        x: Array,
+        *,
+        out: Array | None = None,
+        counts: Sequence[int] | None = None,
+        algorithm: Algorithm = "auto",
+        timeout: float | None = None,
+        async_op: bool = False,
+    ) -> Array:
+        """Every rank gets all ranks' x, one behind the other along the first axis.
+
+        Args:
+            out: where they go; x may be this rank's own part of it. None: a new array.
+            counts: rows of each rank's x; None: as many on every rank.
+        """
+        if out is None:
+            out = arrays.like(x, (self._all_rows(x, counts), *arrays.shape_of(x)[1:]))
+        return self._run(
+            "all_gather", x, out, input_counts=self._sizes(x, counts), algorithm=algorithm, timeout=timeout,
+            async_op=async_op,
+        )  # fmt: skip
+
+    def broadcast(
+        self,
+        x: Array,
+        root: int = 0,
+        *,
+        algorithm: Algorithm = "auto",
+        timeout: float | None = None,
+        async_op: bool = False,
+    ) -> Array:
+        """Every rank's x gets the root's values. Returns x."""
+        return self._run("broadcast", x, x, root=root, algorithm=algorithm, timeout=timeout, async_op=async_op)
+
+    def reduce(
+        self,
+        x: Array,
+        root: int = 0,
+        op: str = "sum",
+        *,
+        out: Array | None = None,
+        factor: float | None = None,
+        algorithm: Algorithm = "auto",
+        timeout: float | None = None,
+        async_op: bool = False,
+    ) -> Array | None:
+        """Combines every rank's x; the root gets the result, in out or else in x. Others get None."""
+        target = (x if out is None else out) if self.rank == root else None
+        return self._run(
+            "reduce", x, target, op=op if factor is None else self._scaled(op), factor=factor, root=root,
+            algorithm=algorithm, timeout=timeout, async_op=async_op,
+        )  # fmt: skip
+
+    def gather(
+        self,
+        x: Array,
+        root: int = 0,
+        *,
+        out: Array | None = None,
+        counts: Sequence[int] | None = None,
+        algorithm: Algorithm = "auto",
+        timeout: float | None = None,
+        async_op: bool = False,
+    ) -> Array | None:
+        """The root gets all ranks' x, one behind the other along the first axis. Others get None.
+
+        Args:
+            out: where they go (looked at on the root only); None: a new array.
+            counts: rows of each rank's x; None: as many on every rank.
+        """
+        if self.rank != root:
+            out = None
+        elif out is None:
+            out = arrays.like(x, (self._all_rows(x, counts), *arrays.shape_of(x)[1:]))
+        return self._run(
+            "gather", x, out, root=root, input_counts=self._sizes(x, counts), algorithm=algorithm, timeout=timeout,
+            async_op=async_op,
+        )  # fmt: skip
+
+    def scatter(
+        self,
+        x: Array | None = None,
+        root: int = 0,
+        *,
+        out: Array | None = None,
+        counts: Sequence[int] | None = None,
+        algorithm: Algorithm = "auto",
+        timeout: float | None = None,
+        async_op: bool = False,
+    ) -> Array:
+        """Rank r gets the r-th block of rows (of the first axis) of the root's x.
+
+        Args:
+            x: looked at on the root only.
+            out: this rank's block. Needed on all ranks but the root, which do not know its shape.
+            counts: rows of each rank's block; None: equal blocks.
+        """
+        if self.rank == root and x is None:
+            raise ValueError("x is needed on the root")
+        if out is None:
+            if x is None or self.rank != root:
+                raise ValueError("out is needed on every rank but the root")
+            if counts is None and self._rows(x) % self.size:
+                raise ValueError(f"x has {self._rows(x)} rows, which do not divide among {self.size} ranks")
+            mine = self._rows(x) // self.size if counts is None else counts[self.rank]
+            out = arrays.like(x, (mine, *arrays.shape_of(x)[1:]))
+        return self._run(
+            "scatter", x if self.rank == root else None, out, root=root, input_counts=self._sizes(out, counts),
+            algorithm=algorithm, timeout=timeout, async_op=async_op,
+        )  # fmt: skip
+
+    def all_to_all(
+        self,
+        x: Array,
+        *,
+        out: Array | None = None,
+        send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+        algorithm: Algorithm = "auto",
+        timeout: float | None = None,
+        async_op: bool = False,
+    ) -> Array:
+        """The r-th block of rows (of the first axis) of x goes to rank r; out gets one block from each rank.
+
+        Args:
+            out: where the blocks go, in rank order; may be x where the blocks are equal. None: a new array.
+            send_counts, recv_counts: rows of the block to, and from, each rank; None: equal blocks.
+        """
+        if (send_counts is None) != (recv_counts is None):
+            raise ValueError("send_counts and recv_counts go together")
+        if out is None:
+            total = self._rows(x) if recv_counts is None else sum(recv_counts)
+            out = arrays.like(x, (total, *arrays.shape_of(x)[1:]))
+        return self._run(
+            "all_to_all", x, out, input_counts=self._sizes(x, send_counts, "send_counts"),
+            output_counts=self._sizes(x, recv_counts, "recv_counts"), algorithm=algorithm, timeout=timeout,
+            async_op=async_op,
+        )  # fmt: skip
+
+    def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work | None:
+        """Returns on no rank before all ranks have called it."""
+        return self._run("barrier", None, None, timeout=timeout, async_op=async_op)
+
+    # --- point to point ------------------------------------------------------------------------------------
+
+    def send(
+        self, x: Array, dest: int, *, tag: int = 0, timeout: float | None = None, async_op: bool = False
+    ) -> Work | None:
+        """Sends x to another rank, which must receive as many elements of the same dtype with the same tag.
+
+        Returns when x may be changed again, which can be before the other rank has received it. Messages
+        between two ranks match in the order of the calls.
+        """
+        x = self._contiguous(x)
+        work = self._c.transfer(True, x, dest, tag, self._seconds(timeout), async_op)
+        return self._work(work, None, (x,), None) if work is not None else None
+
+    def recv(
+        self, x: Array, source: int, *, tag: int = 0, timeout: float | None = None, async_op: bool = False
+    ) -> Array:
+        """Receives what the other rank sends into x. Returns x."""
+        target = self._contiguous(x)
+        work = self._c.transfer(False, target, source, tag, self._seconds(timeout), async_op)
+        after = None if target is x else lambda: arrays.unpack(target, x)
+        if work is not None:
+            return self._work(work, x, (target,), after)
+        if after is not None:
+            after()
+        return x
+
+    # --- groups --------------------------------------------------------------------------------------------
+
+    def split(self, color: int | None, key: int | None = None) -> Communicator | None:
+        """Divides the group: ranks of equal color form a new one, ordered by key, then by rank.
+
+        Every rank must call it. With color None a rank joins none, and gets None.
+        """
+        if color is not None and color < 0:
+            raise ValueError(f"color must not be negative; None joins no group (not {color})")
+        child = self._c.split(-1 if color is None else color, self.rank if key is None else key)
+        return None if child is None else Communicator(child, self.timeout)
+
+    def shrink(self) -> Communicator:
+        """A new communicator of the ranks that are still there, after others were lost.
+
+        Every survivor must call it. They keep their order.
+
+        Raises:
+            TimeoutError: a rank lives but does not call it.
+        """
+        return Communicator(self._c.shrink(), self.timeout)
+
+    def explain(self, nbytes: int, collective: str = "all_reduce") -> Choice:
+        """What ``algorithm="auto"`` picks for a buffer of that many bytes (all ranks' blocks together), and why."""
+        return Choice(*self._c.explain(collective, nbytes))
+
+    def close(self) -> None:
+        """Waits for calls under way, then leaves the group. Doing it twice is fine."""
+        self._c.close()
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- inside --------------------------------------------------------------------------------------------
+
+    def _run(
+        self,
+        name: str,
+        x: Array | None,
+        out: Array | None,
+        *,
+        op: str = "sum",
+        factor: float | None = None,
+        root: int = 0,
+        algorithm: Algorithm = "auto",
+        timeout: float | None = None,
+        async_op: bool = False,
+        input_counts: list[int] | None = None,
+        output_counts: list[int] | None = None,
+    ) -> Any:
+        handle = -1 if algorithm == "auto" else self._handle(name, algorithm)
+        source, target, after = x, out, None
+        while True:
+            try:
+                work = self._c.collective(
+                    name, source, target, op, 1.0 if factor is None else factor, root, handle,
+                    self._seconds(timeout), input_counts, output_counts, async_op,
+                )  # fmt: skip
+                break
+            except BufferError:
+                # An array is not contiguous: the engine gets packed copies, and out its values back.
+                if source is not x or target is not out:
+                    raise
+                same = source is target
+                source = None if x is None else arrays.packed(x)
+                target = source if same else None if out is None else arrays.packed(out)
+                if target is not None and target is not out:
+                    after = _unpacking(target, out)
+        if work is not None:
+            return self._work(work, out, (source, target), after)
+        if after is not None:
+            after()
+        return out
+
+    def _work(
+        self, engine: _engine.Work, result: Array, keep: tuple[Array, ...], after: Callable[[], None] | None
+    ) -> Work:
+        # The engine writes to these arrays even if the caller forgets the handle.
+        while self._under_way and self._under_way[0].done():
+            self._under_way.popleft()
+        work = Work(engine, result, keep, after)
+        self._under_way.append(work)
+        return work
+
+    def _contiguous(self, x: Array) -> Array:
+        if isinstance(x, arrays.np.ndarray):
+            return x if x.flags.c_contiguous else arrays.packed(x)
+        return arrays.packed(x) if arrays.is_tensor(x) else x
+
+    def _handle(self, collective: str, algorithm: Algorithm) -> int:
+        key = (collective, algorithm)
+        handle = self._handles.get(key)
+        if handle is not None:
+            return handle
+        handle = _engine.algorithm_handle(collective, algorithm) if isinstance(algorithm, str) else -1
+        if handle < 0:
+            custom = self._custom(collective, algorithm)
+            handle = self._c.add_schedule(custom.name, custom(self.size, self.rank))
+        self._handles[key] = handle
+        return handle
+
+    @staticmethod
+    def _custom(collective: str, algorithm: Algorithm) -> schedules.Custom:
+        if not isinstance(algorithm, str):
+            return schedules.Custom(getattr(algorithm, "__name__", "custom"), algorithm, collective)
+        custom = schedules.custom(algorithm, collective)
+        if custom is None:
+            known = ", ".join(entry.name for entry in schedules.algorithms(collective))
+            raise ValueError(f"algorithm must be 'auto', a registered name or one of {known}, not {algorithm!r}")
+        return custom
+
+    @staticmethod
+    def _scaled(op: str) -> str:
+        if op != "sum":
+            raise ValueError(f"factor goes with op 'sum' only, not with '{op}'")
+        return "premul_sum"
+
+    @staticmethod
+    def _seconds(timeout: float | None) -> float:
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout must be positive, not {timeout}")
+        return 0.0 if timeout is None else timeout
+
+    @staticmethod
+    def _rows(x: Array) -> int:
+        return arrays.rows(x, "x")
+
+    def _all_rows(self, x: Array, counts: Sequence[int] | None) -> int:
+        return self._rows(x) * self.size if counts is None else sum(counts)
+
+    def _sizes(self, x: Array, counts: Sequence[int] | None, name: str = "counts") -> list[int] | None:
+        """Elements of each rank's block, from its rows."""
+        if counts is None:
+            return None
+        if any(count < 0 for count in counts):
+            raise ValueError(f"{name} must not be negative: {list(counts)}")
+        size = arrays.row_size(x)
+        return [int(count) * size for count in counts]
+
+
+def _unpacking(packed: Array, out: Array) -> Callable[[], None]:
+    return lambda: arrays.unpack(packed, out)
+
+
+def local_group(size: int, *, timeout: float = DEFAULT_TIMEOUT) -> list[Communicator]:
+    """A group of ranks within this process: one communicator per rank, each for a thread of its own.
+
+    Args:
+        size: the number of ranks.
+        timeout: seconds after which a wait gives up.
+    """
+    if size < 1:
+        raise ValueError(f"size must be at least 1, not {size}")
+    return [Communicator(engine, timeout) for engine in _engine.local_group(size, timeout)]
+
+
+@atexit.register
+def _close_all() -> None:
+    """Peers must learn that a rank has ended well, and not wait for it or think it died."""
+    for comm in list(_live):
+        comm.close()

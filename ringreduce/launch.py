@@ -1,0 +1,141 @@
+"""Starting rank processes on this host: for notebooks, tests and benchmarks."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import multiprocessing
+import os
+import pickle
+import secrets
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from typing import Any, Literal
+
+from ringreduce.bootstrap import init
+from ringreduce.communicator import DEFAULT_TIMEOUT
+from ringreduce.errors import Error, PeerLost, RankFailed
+
+__all__ = ["run"]
+
+
+def run(
+    function: Callable[..., Any],
+    ranks: int,
+    *args: Any,
+    timeout: float = DEFAULT_TIMEOUT,
+    start: Literal["fork", "spawn"] = "fork",
+    grace: float = 5.0,
+) -> list[Any]:
+    """Starts local rank processes, calls ``function(comm, *args)`` in each and returns the results by rank.
+
+    Args:
+        function: what each rank does; its result must be picklable.
+        ranks: how many processes.
+        timeout: the communicator's, in seconds.
+        start: "fork" begins at once and takes any function; "spawn" starts fresh interpreters, and needs a
+            function that can be imported.
+        grace: seconds that the other ranks get to end by themselves after one has failed.
+
+    Raises:
+        RankFailed: a rank raised (the exception is the cause) or died. The others have ended by then.
+    """
+    if ranks < 1:
+        raise ValueError(f"ranks must be at least 1, not {ranks}")
+    context = multiprocessing.get_context(start)
+    name = f"run/{os.getpid()}/{secrets.token_hex(8)}"
+    processes, pipes = [], {}
+    try:
+        for rank in range(ranks):
+            receiving, sending = context.Pipe(duplex=False)
+            process = context.Process(
+                target=_rank_main, args=(function, rank, ranks, args, name, timeout, sending), name=f"rank {rank}"
+            )
+            process.start()
+            sending.close()
+            processes.append(process)
+            pipes[receiving] = rank
+        return _collect(pipes, processes, grace)
+    finally:
+        for process in processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+        for pipe in pipes:
+            pipe.close()
+
+
+def _collect(pipes: dict[Connection, int], processes: list[Any], grace: float) -> list[Any]:
+    results: list[Any] = [None] * len(processes)
+    failures: dict[int, tuple[str, BaseException | None]] = {}
+    open_pipes = dict(pipes)
+    deadline: float | None = None
+    while open_pipes:
+        left = None if deadline is None else max(deadline - time.monotonic(), 0)
+        ready = wait(list(open_pipes), left)
+        if not ready:
+            break
+        for pipe in ready:
+            assert isinstance(pipe, Connection)
+            rank = open_pipes.pop(pipe)
+            try:
+                well, payload = pickle.loads(pipe.recv_bytes())
+            except EOFError:
+                processes[rank].join()
+                failures[rank] = (_how_it_ended(processes[rank].exitcode), None)
+            else:
+                if well:
+                    results[rank] = payload
+                else:
+                    failures[rank] = payload
+        if failures and deadline is None:
+            deadline = time.monotonic() + grace
+    if failures:
+        raise _failure(failures)
+    return results
+
+
+def _failure(failures: dict[int, tuple[str, BaseException | None]]) -> RankFailed:
+    """The first cause: ranks that only lost a peer fail because of another."""
+    rank = min(failures, key=lambda r: (isinstance(failures[r][1], PeerLost), r))
+    text, cause = failures[rank]
+    error = RankFailed(f"rank {rank} failed: {text}", rank)
+    error.__cause__ = cause
+    return error
+
+
+def _how_it_ended(code: int | None) -> str:
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):
+            return f"killed by {signal.Signals(-code).name}"
+    return f"exited with status {code}"
+
+
+def _rank_main(
+    function: Callable[..., Any], rank: int, ranks: int, args: tuple[Any, ...], name: str, timeout: float,
+    pipe: Connection,
+) -> None:  # fmt: skip
+    with contextlib.suppress(Exception):  # a test runner's replacement of stderr has no file descriptor
+        faulthandler.enable()
+    try:
+        with init(rank, ranks, name, timeout=timeout) as comm:
+            answer: tuple[bool, Any] = (True, function(comm, *args))
+            message = pickle.dumps(answer)
+    except BaseException as error:
+        text = "".join(traceback.format_exception(error)).rstrip()
+        try:
+            message = pickle.dumps((False, (text, error)))
+            pickle.loads(message)
+        except Exception:
+            message = pickle.dumps((False, (text, Error(repr(error)))))
+    pipe.send_bytes(message)
+    pipe.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if isinstance(multiprocessing.current_process(), multiprocessing.get_context("fork").Process):
+        # What the parent registered to be done at its exit is not a forked rank's to do.
+        os._exit(0)

@@ -1,0 +1,76 @@
+"""The communicator of all ranks, and its collectives as functions of the module."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from ringreduce import bootstrap
+from ringreduce.communicator import DEFAULT_TIMEOUT, Choice, Communicator
+from ringreduce.errors import Error
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_world: Communicator | None = None
+
+
+def init(
+    rank: int | None = None, size: int | None = None, store: Any = None, *, timeout: float = DEFAULT_TIMEOUT
+) -> Communicator:
+    global _world
+    comm = bootstrap.init(rank, size, store, timeout=timeout)
+    if _world is None or _world._c.closed:
+        _world = comm
+    return comm
+
+
+init.__doc__ = bootstrap.init.__doc__
+
+
+def world() -> Communicator:
+    """The communicator of all ranks: what the first :func:`init` returned.
+
+    Raises:
+        Error: there was no init() yet, or the communicator was closed.
+    """
+    if _world is None or _world._c.closed:
+        raise Error("call ringreduce.init() first")
+    return _world
+
+
+def finalize() -> None:
+    """Closes the communicator of all ranks, if there is one."""
+    global _world
+    if _world is not None:
+        _world.close()
+        _world = None
+
+
+def _on_world(method: Callable[..., R]) -> Callable[..., R]:
+    """The method as a function on the communicator of all ranks, with its documentation and signature."""
+
+    @functools.wraps(method)
+    def function(*args: Any, **kwargs: Any) -> R:
+        return method(world(), *args, **kwargs)
+
+    return function
+
+
+all_reduce = _on_world(Communicator.all_reduce)
+reduce_scatter = _on_world(Communicator.reduce_scatter)
+all_gather = _on_world(Communicator.all_gather)
+broadcast = _on_world(Communicator.broadcast)
+reduce = _on_world(Communicator.reduce)
+gather = _on_world(Communicator.gather)
+scatter = _on_world(Communicator.scatter)
+all_to_all = _on_world(Communicator.all_to_all)
+barrier = _on_world(Communicator.barrier)
+send = _on_world(Communicator.send)
+recv = _on_world(Communicator.recv)
+
+
+def explain(nbytes: int, collective: str = "all_reduce") -> Choice:
+    """What ``algorithm="auto"`` picks for a buffer of that many bytes, and why."""
+    return world().explain(nbytes, collective)
