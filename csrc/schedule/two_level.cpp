@@ -74,8 +74,9 @@ Schedule two_level_all_reduce(const Place& place) {
   const Members& mine = groups[group];
 
   Spans parts, own_chunks;
-  for (int i = 0; i < static_cast<int>(mine.size()); ++i)
+  for (int i = 0; i < static_cast<int>(mine.size()); ++i) {
     parts.push_back({i * count, i < owners ? count : 0});
+  }
   Members counterparts;
   for (int g = 0; g < count; ++g) {
     counterparts.push_back(groups[g][std::min(index, owners - 1)]);
