@@ -1,7 +1,7 @@
 """Schedules: what each rank does in a collective, as data.
 
-Build one from the catalogue, look at it, prove it, count its cost, or write your own algorithm in Python. No byte
-moves here. docs/algorithms.md explains the model; ``python -m ringreduce.schedules`` prints its table.
+Build one from the catalogue, look at it, prove it, count its cost, or write your own algorithm in Python. No
+byte moves here. docs/algorithms.md explains the model; ``python -m ringreduce.schedules`` prints its table.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from ringreduce._engine import schedules as _engine
+from ringreduce._engine import schedules as _engine  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 __all__ = [
     "Algorithm",
@@ -56,8 +56,8 @@ class Send:
 class Recv:
     """The matching end: the k-th one from a peer takes that peer's k-th message to this rank.
 
-    What comes replaces these chunks or, with ``reduce``, is reduced into them. Several reducing ones of the same
-    chunks in one round are combined in rank order, this rank's own value standing in its own place.
+    What comes replaces these chunks or, with ``reduce``, is reduced into them. Several reducing ones of the
+    same chunks in one round are combined in rank order, this rank's own value standing in its own place.
     """
 
     chunks: Sequence[Span]
@@ -163,11 +163,9 @@ def algorithms(collective: str | None = None, world: int | None = None) -> list[
     rows = [row for row in _engine.catalogue() if collective in (None, row[0])]
     if not rows:
         raise ValueError(f"no collective is called {collective!r}")
-    found = []
-    for row in rows:
-        rounds, sent, _ = (None, None, None) if world is None else _engine.algorithm_cost(row[0], row[1], world)
-        found.append(Algorithm(*row, measured_rounds=rounds, measured_bytes=sent))
-    return found
+    if world is None:
+        return [Algorithm(*row) for row in rows]
+    return [Algorithm(*row, *_engine.algorithm_cost(row[0], row[1], world)[:2]) for row in rows]
 
 
 def schedule(
@@ -199,10 +197,10 @@ def schedule(
 
 
 def check(schedules: Sequence[Schedule] | Function, world: int | None = None) -> None:
-    """Proves that schedules are right by running all ranks on symbols, with sends that wait for their receivers.
+    """Proves schedules right by running all ranks on symbols, with sends that wait for their receivers.
 
     Args:
-        schedules: Those of all ranks in rank order, or the function ``(world, rank) -> Schedule`` to make them.
+        schedules: Those of all ranks in rank order, or a function ``(world, rank) -> Schedule``.
         world: How many ranks the function is to be called for.
 
     Raises:
@@ -260,7 +258,7 @@ def register(name: str, function: Function, collective: str = "all_reduce") -> N
         ValueError: There is no such collective, or the catalogue has the name already.
     """
     if any(entry.name == name for entry in algorithms(collective)):
-        raise ValueError(f"the catalogue has a {collective} algorithm called {name!r} already")
+        raise ValueError(f"the catalogue has an algorithm called {name!r} for {collective} already")
     _custom[collective, name] = Custom(name, function, collective)
 
 

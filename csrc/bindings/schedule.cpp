@@ -16,27 +16,15 @@ using namespace nb::literals;
 namespace ringreduce {
 namespace {
 
-const Entry& entry_named(const std::string& collective, const std::string& algorithm) {
-  if (const Entry* entry = find_algorithm(collective_named(collective), algorithm)) return *entry;
-  std::string known;
-  for (const Entry& entry : catalogue()) {
-    if (name_of(entry.collective) == collective)
-      known += (known.empty() ? "" : ", ") + std::string(entry.name);
-  }
-  throw std::invalid_argument("no " + collective + " algorithm is called '" + algorithm + "'; there are " +
-                              known);
-}
-
 Schedule build(const std::string& collective, const std::string& algorithm, int world, int rank, int root,
                const std::vector<int>& groups) {
-  return entry_named(collective, algorithm).build({world, rank, root, groups});
+  return make_schedule(collective_named(collective), algorithm, {world, rank, root, groups});
 }
 
 std::vector<Schedule> build_all(const std::string& collective, const std::string& algorithm, int world,
                                 int root, const std::vector<int>& groups) {
-  if (world < 1) throw std::invalid_argument("world must be at least 1, not " + std::to_string(world));
-  std::vector<Schedule> all;
-  for (int rank = 0; rank < world; ++rank)
+  std::vector<Schedule> all = {build(collective, algorithm, world, 0, root, groups)};
+  for (int rank = 1; rank < world; ++rank)
     all.push_back(build(collective, algorithm, world, rank, root, groups));
   return all;
 }

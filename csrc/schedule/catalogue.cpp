@@ -1,5 +1,7 @@
 #include "schedule/catalogue.h"
 
+#include <stdexcept>
+
 #include "schedule/algorithms.h"
 
 namespace ringreduce {
@@ -77,6 +79,31 @@ constexpr Entry entries[] = {
     {barrier, "dissemination", dissemination_barrier, log_rounds, "0", hensgen, ""},
 };
 
+void demand(bool condition, const std::string& sentence) {
+  if (!condition) throw std::invalid_argument(sentence);
+}
+
+void demand_place(const Place& place) {
+  const std::string world = std::to_string(place.world);
+  demand(place.world >= 1, "world must be at least 1, not " + world);
+  for (const auto& [name, rank] : {std::pair{"rank", place.rank}, std::pair{"root", place.root}}) {
+    demand(rank >= 0 && rank < place.world,
+           std::string(name) + " must be in [0, " + world + "), not " + std::to_string(rank));
+  }
+  const std::size_t named = place.groups.size();
+  demand(named == 0 || named == static_cast<std::size_t>(place.world),
+         "groups must name a group for each of " + world + " ranks, not for " + std::to_string(named));
+}
+
+std::string names_of_algorithms(Collective collective) {
+  std::string names;
+  for (const Entry& entry : entries) {
+    if (entry.collective != collective) continue;
+    names += (names.empty() ? "" : ", ") + std::string(entry.name);
+  }
+  return names;
+}
+
 }  // namespace
 
 std::span<const Entry> catalogue() {
@@ -88,6 +115,14 @@ const Entry* find_algorithm(Collective collective, std::string_view name) {
     if (entry.collective == collective && entry.name == name) return &entry;
   }
   return nullptr;
+}
+
+Schedule make_schedule(Collective collective, std::string_view name, const Place& place) {
+  const Entry* entry = find_algorithm(collective, name);
+  demand(entry != nullptr, std::string("no ") + name_of(collective) + " algorithm is called '" +
+                               std::string(name) + "'; there are " + names_of_algorithms(collective));
+  demand_place(place);
+  return entry->build(place);
 }
 
 }  // namespace ringreduce

@@ -25,4 +25,8 @@ std::span<const Entry> catalogue();
 // The entry, or nullptr.
 const Entry* find_algorithm(Collective collective, std::string_view name);
 
+// One rank's schedule. Throws std::invalid_argument, naming what is wrong, if there is no such algorithm or
+// no such place; algorithms themselves count on their place to be one.
+Schedule make_schedule(Collective collective, std::string_view name, const Place& place);
+
 }  // namespace ringreduce

@@ -107,6 +107,7 @@ struct Place {
 // reducing one.
 bool holds_result(const Schedule& schedule, int chunk);
 
+// A pure function. The place must be one: 0 <= rank < world, 0 <= root < world, groups empty or one per rank.
 using Algorithm = Schedule (*)(const Place&);
 
 }  // namespace ringreduce

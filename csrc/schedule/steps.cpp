@@ -1,29 +1,15 @@
 #include "schedule/steps.h"
 
 #include <bit>
-#include <stdexcept>
 #include <utility>
 
 namespace ringreduce {
 
 Schedule begin(Collective collective, const Place& place, int chunks) {
-  const auto [world, rank, root, groups] = place;
-  if (world < 1) throw std::invalid_argument("world must be at least 1, not " + std::to_string(world));
-  const auto demand_rank = [world = world](const char* name, int value) {
-    if (value >= 0 && value < world) return;
-    throw std::invalid_argument(std::string(name) + " must be in [0, " + std::to_string(world) + "), not " +
-                                std::to_string(value));
-  };
-  demand_rank("rank", rank);
-  demand_rank("root", root);
-  if (!groups.empty() && static_cast<int>(groups.size()) != world) {
-    throw std::invalid_argument("groups must name a group for each of " + std::to_string(world) +
-                                " ranks, not for " + std::to_string(groups.size()));
-  }
   return {.collective = collective,
-          .world = world,
-          .rank = rank,
-          .root = root,
+          .world = place.world,
+          .rank = place.rank,
+          .root = place.root,
           .chunks = chunks,
           .scratch = 0,
           .rounds = {}};

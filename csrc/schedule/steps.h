@@ -9,7 +9,7 @@ namespace ringreduce {
 
 using Spans = std::vector<Span>;
 
-// A schedule without rounds. Throws std::invalid_argument if there is no such place.
+// A schedule without rounds.
 Schedule begin(Collective collective, const Place& place, int chunks);
 
 // What a round is made of.

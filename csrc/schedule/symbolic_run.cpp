@@ -1,7 +1,6 @@
 #include "schedule/symbolic_run.h"
 
 #include <algorithm>
-#include <tuple>
 
 #include "schedule/refuse.h"
 
@@ -132,63 +131,68 @@ void SymbolicRun::transfer(int from, int to, const Send& send, std::size_t recv)
   }
 }
 
+// Everything is read before anything is written.
 void SymbolicRun::finish_round(Rank& rank) {
-  for (const auto& [chunk, value] : new_values(rank)) rank.chunks[chunk] = value;
+  std::vector<Write> writes;
+  std::vector<Operand> operands;
+  take_messages(rank, writes, operands);
+  take_copies(rank, writes, operands);
+  combine(rank, operands, writes);
+  for (const auto& [chunk, value] : writes) rank.chunks[chunk] = value;
   rank.heard = rank.will_have_heard;
 }
 
-int SymbolicRun::combine(const Rank& rank, int chunk, int a, int b) {
-  if (a == Expressions::undefined || b == Expressions::undefined) {
-    refuse(at(rank.plan->rank, rank.round), "reduces into chunk ", chunk, ", which holds nothing");
-  }
-  return expressions_.sum(a, b);
-}
-
-// What this round writes, as pairs of chunk and value; everything is read before anything is written.
-std::vector<std::pair<int, int>> SymbolicRun::new_values(const Rank& rank) {
-  const int me = rank.plan->rank;
-  const Round& round = rank.now();
-  std::vector<std::pair<int, int>> written;
-  std::vector<std::tuple<int, int, int>> operands;  // chunk, rank, value
-  for (std::size_t i = 0; i < round.recvs.size(); ++i) {
+void SymbolicRun::take_messages(const Rank& rank, std::vector<Write>& writes,
+                                std::vector<Operand>& operands) const {
+  const std::vector<Recv>& recvs = rank.now().recvs;
+  for (std::size_t i = 0; i < recvs.size(); ++i) {
     auto value = rank.arrived[i].begin();
-    each_chunk(round.recvs[i].chunks, [&](int chunk) {
-      if (!round.recvs[i].reduce) {
-        written.emplace_back(chunk, *value++);
-        return;
+    each_chunk(recvs[i].chunks, [&](int chunk) {
+      if (recvs[i].reduce) {
+        operands.push_back({chunk, recvs[i].peer, *value++});
+        operands.push_back({chunk, rank.plan->rank, rank.chunks[chunk]});
+      } else {
+        writes.push_back({chunk, *value++});
       }
-      operands.emplace_back(chunk, round.recvs[i].peer, *value++);
-      operands.emplace_back(chunk, me, rank.chunks[chunk]);
     });
   }
-  for (const auto& [to, from, reduce] : round.locals) {
+}
+
+void SymbolicRun::take_copies(const Rank& rank, std::vector<Write>& writes,
+                              std::vector<Operand>& operands) const {
+  for (const auto& [to, from, reduce] : rank.now().locals) {
     for (int i = 0; i < to.count; ++i) {
-      const int value = rank.chunks[from.first + i];
+      const int chunk = to.first + i, value = rank.chunks[from.first + i];
       if (value == Expressions::undefined) {
-        refuse(at(me, rank.round), "copies chunk ", from.first + i, ", which holds nothing");
+        refuse(at(rank.plan->rank, rank.round), "copies chunk ", from.first + i, ", which holds nothing");
       }
-      if (!reduce) {
-        written.emplace_back(to.first + i, value);
+      if (reduce) {
+        operands.push_back({chunk, rank.plan->rank, rank.chunks[chunk]});
+        operands.push_back({chunk, world_, value});
       } else {
-        operands.emplace_back(to.first + i, me, rank.chunks[to.first + i]);
-        operands.emplace_back(to.first + i, world_, value);
+        writes.push_back({chunk, value});
       }
     }
   }
-  // In rank order, and this rank's own value in its own place and once.
+}
+
+// In rank order, and this rank's own value in its own place and once.
+void SymbolicRun::combine(const Rank& rank, std::vector<Operand>& operands, std::vector<Write>& writes) {
   std::sort(operands.begin(), operands.end());
   operands.erase(std::unique(operands.begin(), operands.end()), operands.end());
   for (auto operand = operands.begin(); operand != operands.end();) {
-    const auto [chunk, first, value] = *operand;
-    int total = value;
-    while (++operand != operands.end() && std::get<0>(*operand) == chunk) {
-      total = combine(rank, chunk, total, std::get<2>(*operand));
+    const int chunk = operand->chunk;
+    if (rank.chunks[chunk] == Expressions::undefined) {
+      refuse(at(rank.plan->rank, rank.round), "reduces into chunk ", chunk, ", which holds nothing");
+    }
+    int total = operand->value;
+    while (++operand != operands.end() && operand->chunk == chunk) {
+      total = expressions_.sum(total, operand->value);
     }
     // The engine divides an average here; from now on it would be wrong to add anything, or not to have.
     const bool divide = holds_result(*rank.plan, chunk) && rank.last_write[chunk] == rank.round;
-    written.emplace_back(chunk, divide ? expressions_.divided(total) : total);
+    writes.push_back({chunk, divide ? expressions_.divided(total) : total});
   }
-  return written;
 }
 
 void SymbolicRun::refuse_deadlock() const {

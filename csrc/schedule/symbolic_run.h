@@ -1,6 +1,7 @@
 // Runs all ranks at once, on expressions instead of numbers, with sends that wait for their receivers.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <unordered_map>
 #include <vector>
@@ -45,13 +46,25 @@ class SymbolicRun {
     const Round& now() const { return plan->rounds[round]; }
   };
 
+  // What a round makes of a chunk.
+  struct Write {
+    int chunk = 0, value = 0;
+  };
+
+  // One of the values that a round combines in a chunk; a Local's source counts as that of rank `world`.
+  struct Operand {
+    int chunk = 0, rank = 0, value = 0;
+    friend auto operator<=>(const Operand&, const Operand&) = default;
+  };
+
   Rank start(const Schedule& plan) const;
   void enter_next_round(int rank);
   void meet(int from, int to, const Offer& mine);
   void transfer(int from, int to, const Send& send, std::size_t recv);
   void finish_round(Rank& rank);
-  std::vector<std::pair<int, int>> new_values(const Rank& rank);
-  int combine(const Rank& rank, int chunk, int a, int b);
+  void take_messages(const Rank& rank, std::vector<Write>& writes, std::vector<Operand>& operands) const;
+  void take_copies(const Rank& rank, std::vector<Write>& writes, std::vector<Operand>& operands) const;
+  void combine(const Rank& rank, std::vector<Operand>& operands, std::vector<Write>& writes);
   [[noreturn]] void refuse_deadlock() const;
   void check_moved(const Rank& rank, int chunk) const;
 

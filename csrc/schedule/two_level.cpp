@@ -65,7 +65,6 @@ Position position_of(int rank, const std::vector<Members>& groups) {
 }  // namespace
 
 Schedule two_level_all_reduce(const Place& place) {
-  begin(Collective::all_reduce, place, 1);  // refuses a place that is none before its groups are looked at
   const std::vector<Members> groups = members_by_group(place);
   const int count = static_cast<int>(groups.size());
   const auto smaller = [](const Members& a, const Members& b) { return a.size() < b.size(); };
@@ -75,8 +74,9 @@ Schedule two_level_all_reduce(const Place& place) {
   const Members& mine = groups[group];
 
   Spans parts, own_chunks;
-  for (int i = 0; i < static_cast<int>(mine.size()); ++i)
+  for (int i = 0; i < static_cast<int>(mine.size()); ++i) {
     parts.push_back({i * count, i < owners ? count : 0});
+  }
   Members counterparts;
   for (int g = 0; g < count; ++g) {
     counterparts.push_back(groups[g][std::min(index, owners - 1)]);
