@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from contestants import CORES, MPIS, all_contestants
+from contestants import CORES, MPIS, TUNED, all_contestants
 from harness import ROOT, Contestant, Question, as_json, merge, run_all
 from report import report, write_json
 
@@ -38,7 +38,7 @@ def parse_arguments() -> Namespace:
     parser.add_argument(
         "--collectives", type=comma_list, default=["all_reduce"], help="comma-separated, or all"
     )
-    parser.add_argument("--only", type=comma_list, default=known, help=f"of {', '.join(known)}")
+    parser.add_argument("--only", type=comma_list, help=f"of {', '.join(known)}")
     parser.add_argument("--without", type=comma_list, default=[])
     parser.add_argument(
         "--reference", help="one contestant, instead of the best peer, the best MPI and the floor"
@@ -49,6 +49,7 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--large", action="store_true", help="256 MiB too")
     parser.add_argument("--quick", action="store_true", help="few sizes, one short launch")
     options = parser.parse_args()
+    options.only = options.only or [name for name in known if options.tuned or name not in TUNED]
     strangers = [name for name in [*options.only, *options.without] if name not in known]
     if strangers:
         parser.error(f"no contestant is called {', '.join(strangers)}")
@@ -65,7 +66,7 @@ def references(contestants: list[Contestant], chosen: str | None) -> dict[str, l
     if chosen:
         return {chosen: [chosen]}
     peers = [contestant.name for contestant in contestants if contestant.kind == "peer"]
-    return {"best peer": peers, "best MPI in C": list(MPIS), "floor": ["floor"]}
+    return {"best peer": peers, "best MPI in C": [*MPIS, *TUNED], "floor": ["floor"]}
 
 
 def question_for(collective: str, ranks: int, options: Namespace) -> Question:

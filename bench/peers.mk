@@ -5,6 +5,7 @@
 PEER_MPIS := openmpi mpich impi
 PEER_PYTHON ?= python3
 PEER_CFLAGS := -std=gnu11 -O3 -march=native -Wall -Wextra
+PEER_HEADERS := bench/peers/protocol.h bench/peers/world.h
 PEER_PROGRAMS := build/peers/probe build/peers/floor
 PEER_TARGETS := $(PEER_PROGRAMS) $(PEER_MPIS:%=build/peers/mpi_collectives-%) .venv-gloo/.ready
 
@@ -28,14 +29,14 @@ $(PEER_MPIS:%=.venv-%/.ready): .venv-%/.ready: bench/peers.mk
 	touch $@
 
 # Intel MPI's mpicc asks for its root; the others know theirs.
-build/peers/mpi_collectives-%: bench/peers/mpi_collectives.c bench/peers/protocol.h .venv-%/.ready
+build/peers/mpi_collectives-%: bench/peers/mpi_collectives.c $(PEER_HEADERS) .venv-%/.ready
 	mkdir -p $(@D)
 	I_MPI_ROOT=$(CURDIR)/.venv-$* .venv-$*/bin/mpicc $(PEER_CFLAGS) $< -o $@
 
-build/peers/floor: bench/peers/floor.c bench/peers/protocol.h
+build/peers/floor: bench/peers/floor.c $(PEER_HEADERS)
 	mkdir -p $(@D)
 	$(CC) $(PEER_CFLAGS) $< -o $@
 
-build/peers/probe: bench/probe.c bench/peers/protocol.h
+build/peers/probe: bench/probe.c $(PEER_HEADERS)
 	mkdir -p $(@D)
 	$(CC) $(PEER_CFLAGS) $< -o $@

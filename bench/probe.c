@@ -4,7 +4,7 @@
 #define _GNU_SOURCE
 #include <sys/wait.h>
 
-#include "peers/protocol.h"
+#include "peers/world.h"
 
 #define CHUNKS 41
 #define TRIPS 1000

@@ -5,7 +5,8 @@
 //   1. warm up with single calls, from which all ranks derive the same plan: how many calls make a sample
 //      (a batch) and how many samples (iterations) are taken;
 //   2. for each iteration: rewrite every buffer of the batch outside the timed part, meet at a barrier, read
-//      the clock, call the collective once on each buffer of the batch, read the clock;
+//      the clock, call the collective once on each buffer of the batch, read the clock, meet again (where
+//      ranks share a core, one that starts rewriting would take it from those that are still in the call);
 //   3. after all iterations: an iteration's time is its slowest rank's, divided by the batch. The median and
 //      the quartiles over the iterations are printed, and every element of the last results is checked.
 //
@@ -16,17 +17,8 @@
 #ifndef RINGREDUCE_BENCH_PROTOCOL_H
 #define RINGREDUCE_BENCH_PROTOCOL_H
 
-#include <sched.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <time.h>
-#include <unistd.h>
+#include "world.h"
 
-#define PR_MAX_RANKS 64
-#define PR_MAX_ITERATIONS 300
 #define PR_MIN_ITERATIONS 7
 #define PR_MAX_BATCH 100
 #define PR_BATCH_BYTES (256u << 10)  // all buffers of a batch together
@@ -37,21 +29,6 @@
 typedef enum { PR_ALL_REDUCE, PR_REDUCE_SCATTER, PR_ALL_GATHER, PR_SCALE } pr_collective;
 static const char* const pr_collective_names[] = {"all_reduce", "reduce_scatter", "all_gather", "scale"};
 
-// What the ranks share: a barrier, and a row for each rank that only it writes until the barrier after.
-typedef struct {
-  int arrived;
-  char pad0[124];
-  int generation;
-  char pad1[124];
-  long long wrong[PR_MAX_RANKS];
-  double seconds[PR_MAX_RANKS][PR_MAX_ITERATIONS];
-} pr_shared;
-
-typedef struct {
-  int rank, ranks, yields;
-  pr_shared* shared;
-} pr_world;
-
 // In place. `bytes` is the whole buffer: a reduce-scatter's input, an all-gather's output (nccl-tests' size).
 typedef void (*pr_call)(void* context, float* buffer, size_t count);
 
@@ -60,7 +37,10 @@ typedef struct {
   size_t bytes;
   pr_call call;
   void* context;
-  float* arena;      // at least pr_arena_bytes(bytes)
+  // Where the arena comes from; pr_measure_sizes takes ordinary memory where these are NULL.
+  float* (*allocate)(void* context, size_t bytes);
+  void (*release)(void* context, float* arena);
+  float* arena;      // at least pr_arena_bytes(bytes); pr_measure_sizes sets it
   int result_block;  // where a reduce-scatter leaves its result: MPI_IN_PLACE 0, NCCL's in place `rank`
 } pr_case;
 
@@ -74,45 +54,6 @@ typedef struct {
   long long wrong;
 } pr_result;
 
-static inline double pr_now(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static inline int pr_cores(void) {
-  cpu_set_t set;
-  return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
-
-// `memory` is a pr_shared of zeros that all ranks have mapped.
-static inline pr_world pr_make_world(int rank, int ranks, int cores, void* memory) {
-  pr_world world;
-  world.rank = rank, world.ranks = ranks, world.yields = ranks > cores, world.shared = (pr_shared*)memory;
-  return world;
-}
-
-// Maps a file of zeros (rank 0 creates it, the others are told its name); NULL when that fails.
-static inline void* pr_map(int fd) {
-  if (ftruncate(fd, (off_t)sizeof(pr_shared)) != 0) return NULL;
-  void* memory = mmap(NULL, sizeof(pr_shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  return memory == MAP_FAILED ? NULL : memory;
-}
-
-static inline void pr_barrier(const pr_world* world) {
-  pr_shared* shared = world->shared;
-  const int generation = __atomic_load_n(&shared->generation, __ATOMIC_ACQUIRE);
-  if (__atomic_add_fetch(&shared->arrived, 1, __ATOMIC_ACQ_REL) == world->ranks) {
-    __atomic_store_n(&shared->arrived, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&shared->generation, generation + 1, __ATOMIC_RELEASE);
-    return;
-  }
-  // Even with a core for each rank somebody else may be on ours, so spinning ends after a few microseconds.
-  for (int spins = 0; __atomic_load_n(&shared->generation, __ATOMIC_ACQUIRE) == generation; ++spins) {
-    if (world->yields || spins > 10000) sched_yield();
-  }
-}
-
 // Integers below 256, so that any order of summing up to 65,536 ranks gives the same float. Scattered, so
 // that a chunk in the wrong place shows; different in successive iterations, so that a stale result shows.
 static inline float pr_value(uint32_t rank, uint32_t index, uint32_t iteration) {
@@ -122,8 +63,8 @@ static inline float pr_value(uint32_t rank, uint32_t index, uint32_t iteration) 
 
 static inline float pr_expected(const pr_world* world, const pr_case* c, size_t index, int iteration) {
   const size_t block = c->bytes / sizeof(float) / (size_t)world->ranks;
-  if (c->collective == PR_SCALE)
-    return 2 * pr_value((uint32_t)world->rank, (uint32_t)index, (uint32_t)iteration);
+  const uint32_t own = (uint32_t)world->rank;
+  if (c->collective == PR_SCALE) return 2 * pr_value(own, (uint32_t)index, (uint32_t)iteration);
   if (c->collective == PR_ALL_GATHER) {
     return pr_value((uint32_t)(index / block), (uint32_t)index, (uint32_t)iteration);
   }
@@ -175,25 +116,32 @@ static inline void pr_sample(const pr_world* world, const pr_case* c, int batch,
   pr_barrier(world);
   const double start = pr_now();
   for (int k = 0; k < batch; ++k) c->call(c->context, pr_buffer(c, k), count);
-  world->shared->seconds[world->rank][iteration] = (pr_now() - start) / batch;
+  world->shared->stop[world->rank][iteration] = pr_now();
+  world->shared->start[world->rank][iteration] = start;
+  pr_barrier(world);
 }
 
-static inline double pr_slowest(const pr_world* world, int iteration) {
-  double slowest = 0;
+// The slowest rank's time of a call. Scaling does not make ranks wait for each other, so of those that share
+// a core each would be timed in its turn, as if alone: there it is the time from the first start to the last
+// end.
+static inline double pr_slowest(const pr_world* world, const pr_case* c, int batch, int iteration) {
+  const pr_shared* shared = world->shared;
+  double slowest = 0, first = shared->start[0][iteration], last = shared->stop[0][iteration];
   for (int rank = 0; rank < world->ranks; ++rank) {
-    const double seconds = world->shared->seconds[rank][iteration];
-    if (seconds > slowest) slowest = seconds;
+    const double start = shared->start[rank][iteration], stop = shared->stop[rank][iteration];
+    if (stop - start > slowest) slowest = stop - start;
+    if (start < first) first = start;
+    if (stop > last) last = stop;
   }
-  return slowest;
+  return (c->collective == PR_SCALE ? last - first : slowest) / batch;
 }
 
 // The fastest warm sample, because a plan must not hang on one interruption. Same on all ranks.
 static inline double pr_warm_up(const pr_world* world, const pr_case* c) {
   for (int i = 0; i < PR_WARMUP; ++i) pr_sample(world, c, 1, i);
-  pr_barrier(world);
-  double fastest = pr_slowest(world, PR_WARMUP - 1);
+  double fastest = pr_slowest(world, c, 1, PR_WARMUP - 1);
   for (int i = PR_WARMUP / 2; i < PR_WARMUP - 1; ++i) {
-    const double seconds = pr_slowest(world, i);
+    const double seconds = pr_slowest(world, c, 1, i);
     if (seconds < fastest) fastest = seconds;
   }
   pr_barrier(world);  // nobody overwrites its row before all have read it
@@ -216,17 +164,6 @@ static inline long long pr_count_wrong(const pr_world* world, const pr_case* c, 
   return wrong;
 }
 
-static inline int pr_compare(const void* a, const void* b) {
-  const double x = *(const double*)a, y = *(const double*)b;
-  return (x > y) - (x < y);
-}
-
-static inline double pr_quantile(const double* sorted, int n, double q) {
-  const double place = q * (n - 1);
-  const int low = (int)place, high = low + 1 < n ? low + 1 : low;
-  return sorted[low] + (place - low) * (sorted[high] - sorted[low]);
-}
-
 // Every rank calls this with the same case; every rank gets the same result.
 static inline pr_result pr_measure(const pr_world* world, const pr_case* c, double budget) {
   pr_result result;
@@ -236,7 +173,7 @@ static inline pr_result pr_measure(const pr_world* world, const pr_case* c, doub
   for (int i = 0; i < n; ++i) pr_sample(world, c, result.plan.batch, i);
   world->shared->wrong[world->rank] = pr_count_wrong(world, c, result.plan);
   pr_barrier(world);
-  for (int i = 0; i < n; ++i) slowest[i] = pr_slowest(world, i);
+  for (int i = 0; i < n; ++i) slowest[i] = pr_slowest(world, c, result.plan.batch, i);
   result.wrong = 0;
   for (int rank = 0; rank < world->ranks; ++rank) result.wrong += world->shared->wrong[rank];
   pr_barrier(world);
@@ -290,11 +227,13 @@ static inline void pr_measure_sizes(const pr_world* world, pr_case c, int argc, 
       exit(2);
     }
     next = *end == ',' ? end + 1 : end;
-    c.arena = (float*)aligned_alloc(4096, (pr_arena_bytes(c.bytes) + 4095) / 4096 * 4096);
+    const size_t arena_bytes = (pr_arena_bytes(c.bytes) + 4095) / 4096 * 4096;
+    c.arena = (float*)(c.allocate ? c.allocate(c.context, arena_bytes) : aligned_alloc(4096, arena_bytes));
     if (c.arena == NULL) abort();
     const pr_result result = pr_measure(world, &c, budget);
     if (world->rank == 0) pr_print(library, world, &c, &result);
-    free(c.arena);
+    if (c.release) c.release(c.context, c.arena);
+    if (!c.allocate) free(c.arena);
   }
 }
 

@@ -109,7 +109,9 @@ class Case:
         start = perf_counter()
         for call in calls:
             call()
-        return (perf_counter() - start) / batch
+        seconds = perf_counter() - start
+        self.library.barrier()
+        return seconds / batch
 
     def wrong(self, batch: int, iteration: int) -> int:
         right = expected(self.library, self.collective, self.count, iteration)
