@@ -41,6 +41,9 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--only", type=comma_list, help=f"of {', '.join(known)}")
     parser.add_argument("--without", type=comma_list, default=[])
     parser.add_argument(
+        "--tuned", action="store_true", help="the MPIs also with glibc told to keep their memory"
+    )
+    parser.add_argument(
         "--reference", help="one contestant, instead of the best peer, the best MPI and the floor"
     )
     parser.add_argument("--launches", type=int, help="of every contestant; 3, with --quick 1")
@@ -66,7 +69,12 @@ def references(contestants: list[Contestant], chosen: str | None) -> dict[str, l
     if chosen:
         return {chosen: [chosen]}
     peers = [contestant.name for contestant in contestants if contestant.kind == "peer"]
-    return {"best peer": peers, "best MPI in C": [*MPIS, *TUNED], "floor": ["floor"]}
+    return {
+        "best peer": peers,
+        "best MPI in C": list(MPIS),
+        "best tuned MPI": list(TUNED),
+        "floor": ["floor"],
+    }
 
 
 def question_for(collective: str, ranks: int, options: Namespace) -> Question:

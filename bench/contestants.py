@@ -67,6 +67,7 @@ def mpi_from_c(mpi: str, tuned: bool = False) -> Contestant:
         lambda question: [*launcher(mpi, question), str(program), *question.options(name)],
         lambda question: {**mpi_environment(mpi, question), **extra},
         (program, environment_of(mpi) / "bin" / "mpirun"),
+        "tuned" if tuned else "peer",
     )
 
 

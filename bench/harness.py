@@ -49,7 +49,7 @@ class Contestant:
     command: Callable[[Question], list[str]]
     environment: Callable[[Question], dict[str, str]] = lambda question: {}
     needs: tuple[Path, ...] = ()
-    kind: str = "peer"  # "peer", "ours" or "floor"
+    kind: str = "peer"  # or "tuned", "ours", "floor"
 
     def missing(self) -> list[Path]:
         return [path for path in self.needs if not path.exists()]
