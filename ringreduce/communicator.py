@@ -477,7 +477,7 @@ class Communicator:
         handle = _engine.algorithm_handle(collective, algorithm) if isinstance(algorithm, str) else -1
         if handle < 0:
             custom = self._custom(collective, algorithm)
-            handle = self._c.add_schedule(custom.name, custom(self.size, self.rank))
+            handle = self._c.add_schedule(custom.name, custom(self.size, self.rank), custom.heaviest_round(self.size))
         self._handles[key] = handle
         return handle
 

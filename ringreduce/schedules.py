@@ -228,19 +228,30 @@ class Custom:
         self.name = name
         self.function = function
         self.collective = collective
-        self._checked: set[int] = set()
+        self._heaviest: dict[int, int] = {}  # by world, of those that were checked
 
     def __call__(self, world: int, rank: int) -> Schedule:
         """The schedule of one rank."""
         if not 0 <= rank < world:
             raise ValueError(f"rank must be in [0, {world}), not {rank}")
-        if world not in self._checked:
+        self._check(world)
+        return self.function(world, rank)
+
+    def heaviest_round(self, world: int) -> int:
+        """The most chunks that any rank sends in one round."""
+        self._check(world)
+        return self._heaviest[world]
+
+    def _check(self, world: int) -> None:
+        if world not in self._heaviest:
             plans = [self.function(world, each) for each in range(world)]
             if plans[0].collective != self.collective:
                 raise ScheduleError(f"{self.name!r} plans {plans[0].collective}, not {self.collective}")
             check(plans)
-            self._checked.add(world)
-        return self.function(world, rank)
+            self._heaviest[world] = max(
+                (sum(count for send in each.sends for _, count in map(_pair, send.chunks)) for plan in plans for each in plan.rounds),
+                default=0,
+            )  # fmt: skip
 
 
 _custom: dict[tuple[str, str], Custom] = {}

@@ -163,8 +163,8 @@ void bind_communicator(nb::module_& m) {
            "algorithm"_a, "timeout"_a, "input_counts"_a.none(), "output_counts"_a.none(), "background"_a)
       .def("transfer", transfer, "sends"_a, "x"_a, "peer"_a, "tag"_a, "timeout"_a, "background"_a)
       .def("add_schedule",
-           [](Communicator& comm, const std::string& name, nb::handle schedule) {
-             return comm.add_schedule(name, schedule_from_python(schedule));
+           [](Communicator& comm, const std::string& name, nb::handle schedule, int heaviest_round) {
+             return comm.add_schedule(name, schedule_from_python(schedule), heaviest_round);
            })
       .def("explain", explain, "collective"_a, "bytes"_a)
       .def("split", &Communicator::split, "color"_a, "key"_a, unlocked)

@@ -239,9 +239,9 @@ void Communicator::fail(const Failure& failure) {
   throw failure;
 }
 
-int Communicator::add_schedule(const std::string& name, Schedule schedule) {
+int Communicator::add_schedule(const std::string& name, Schedule schedule, int heaviest_round) {
   std::lock_guard lock(collective_mutex_);
-  return planner_.add(name, std::move(schedule));
+  return planner_.add(name, std::move(schedule), heaviest_round);
 }
 
 void Communicator::close() {

@@ -45,8 +45,9 @@ class Communicator {
   void transfer(const Transfer& transfer);
   std::shared_ptr<Work> submit(const Transfer& transfer);
 
-  // Adds a schedule written elsewhere; returns its handle for Call::algorithm.
-  int add_schedule(const std::string& name, Schedule schedule);
+  // Adds a schedule written elsewhere; returns its handle for Call::algorithm. `heaviest_round` is the most
+  // chunks that any rank sends in one round of it.
+  int add_schedule(const std::string& name, Schedule schedule, int heaviest_round);
   Choice explain(Collective collective, std::size_t bytes) const { return planner_.choose(collective, bytes); }
 
   // Ranks of equal color form a new communicator, ordered by key, then rank. Negative: none (null is returned).

@@ -18,7 +18,7 @@ Geometry make_geometry(const Program& program, std::size_t element, std::size_t 
   g.count = count;
   g.chunks = std::max(program.schedule.chunks, 1);
   const std::size_t line = line_bytes / element;  // elements
-  const std::size_t sent = std::max(program.round_chunks, 1);
+  const std::size_t sent = std::max(program.heaviest_round, 1);
   // Half of the capacity, so that a round fits behind what is left of the one before, wherever the ring wraps;
   // less what rounding each chunk up to a line may add.
   const std::size_t limit = std::max(std::min(target, capacity / 2) / sent / line_bytes, std::size_t{1}) * line;

@@ -198,7 +198,7 @@ const Program& Planner::program(Collective collective, int algorithm, int root) 
       throw InvalidArgument("algorithm '" + custom.name + "' is for " + name_of(custom.schedule.collective) +
                             ", not for " + name_of(collective));
     }
-    program = std::make_unique<Program>(lower(custom.schedule));
+    program = std::make_unique<Program>(lower(custom.schedule, custom.heaviest_round));
     return *program;
   }
   const Entry& entry = catalogue()[algorithm];
@@ -210,17 +210,22 @@ const Program& Planner::program(Collective collective, int algorithm, int root) 
   place.world = world_;
   place.rank = rank_;
   place.root = root;
-  program = std::make_unique<Program>(lower(entry.build(place)));
+  int heaviest = 0;
+  for (place.rank = 0; place.rank < world_; ++place.rank) {
+    heaviest = std::max(heaviest, heaviest_round(entry.build(place)));
+  }
+  place.rank = rank_;
+  program = std::make_unique<Program>(lower(entry.build(place), heaviest));
   return *program;
 }
 
-int Planner::add(const std::string& name, Schedule schedule) {
+int Planner::add(const std::string& name, Schedule schedule, int heaviest_round) {
   if (schedule.world != world_ || schedule.rank != rank_) {
     throw InvalidArgument("algorithm '" + name + "' made a schedule for rank " + std::to_string(schedule.rank) +
                           " of " + std::to_string(schedule.world) + ", not for rank " + std::to_string(rank_) +
                           " of " + std::to_string(world_));
   }
-  custom_.push_back({name, std::move(schedule)});
+  custom_.push_back({name, std::move(schedule), heaviest_round});
   return first_custom + static_cast<int>(custom_.size()) - 1;
 }
 

@@ -57,7 +57,7 @@ class Planner {
   // Throws InvalidArgument for what cannot be served. The reference is good until the next call.
   const Plan& plan(const Call& call);
   Choice choose(Collective collective, std::size_t bytes) const;
-  int add(const std::string& name, Schedule schedule);
+  int add(const std::string& name, Schedule schedule, int heaviest_round);
 
  private:
   struct Key {
@@ -77,6 +77,7 @@ class Planner {
   struct Custom {
     std::string name;
     Schedule schedule;
+    int heaviest_round;
   };
 
   void make(const Call& call, Plan& plan);

@@ -71,7 +71,7 @@ bool PointToPoint::advance(Queue& q) {
 
 void PointToPoint::start(Queue& q, Job& job) {
   const Transfer& t = job.transfer;
-  if (!q.program) q.program = std::make_unique<Program>(lower(one_message(transport_, t.sends, t.peer)));
+  if (!q.program) q.program = std::make_unique<Program>(lower(one_message(transport_, t.sends, t.peer), 1));
   if (idle_.empty()) idle_.push_back(std::make_unique<Executor>(transport_));
   job.executor = std::move(idle_.back());
   idle_.pop_back();

@@ -22,20 +22,6 @@ bool begins_with(const Schedule& s, int chunk) {
   }
 }
 
-// Whether this rank's result holds a chunk.
-bool ends_with(const Schedule& s, int chunk) {
-  switch (s.collective) {
-    case Collective::reduce_scatter:
-    case Collective::scatter:
-      return chunk == s.rank;
-    case Collective::reduce:
-    case Collective::gather:
-      return s.rank == s.root;
-    default:
-      return true;
-  }
-}
-
 bool contains(const std::vector<Span>& spans, int chunk) {
   return std::any_of(spans.begin(), spans.end(),
                      [&](const Span& s) { return chunk >= s.first && chunk < s.first + s.count; });
@@ -53,7 +39,7 @@ class Lowering {
     lent_.resize(all);
     for (int c = 0; c < s.chunks; ++c) {
       if (begins_with(s, c)) state_[c] = State::input;
-      if (ends_with(s, c)) home_[c] = Memory::output;
+      if (holds_result(s, c)) home_[c] = Memory::output;
     }
     for (const Round& round : s.rounds) lower_round(round);
     copy_untouched();
@@ -65,12 +51,7 @@ class Lowering {
 
  private:
   void lower_round(const Round& round) {
-    int sent = 0;
-    for (const Send& send : round.sends) {
-      add_send(round, send);
-      for (const Span& span : send.chunks) sent += span.count;
-    }
-    program_.round_chunks = std::max(program_.round_chunks, sent);
+    for (const Send& send : round.sends) add_send(round, send);
     const std::vector<State> before = state_;
     std::map<int, bool> done;
     for (std::size_t i = 0; i < round.recvs.size(); ++i) {
@@ -174,9 +155,9 @@ class Lowering {
   void copy_untouched() {
     const Schedule& s = program_.schedule;
     for (int c = 0; c < s.chunks; ++c) {
-      if (!ends_with(s, c) || state_[c] != State::input) continue;
+      if (!holds_result(s, c) || state_[c] != State::input) continue;
       int count = 1;
-      while (c + count < s.chunks && ends_with(s, c + count) && state_[c + count] == State::input) ++count;
+      while (c + count < s.chunks && holds_result(s, c + count) && state_[c + count] == State::input) ++count;
       Step step{Step::Kind::local};
       step.from_begin = static_cast<int>(program_.parts.size());
       program_.parts.push_back({{c, count}, Memory::input, Memory::output});
@@ -341,6 +322,22 @@ bool slices_whole_buffer(Collective collective) {
          collective == Collective::reduce || collective == Collective::barrier;
 }
 
-Program lower(Schedule schedule) { return Lowering(std::move(schedule)).run(); }
+int heaviest_round(const Schedule& schedule) {
+  int most = 0;
+  for (const Round& round : schedule.rounds) {
+    int sent = 0;
+    for (const Send& send : round.sends) {
+      for (const Span& span : send.chunks) sent += span.count;
+    }
+    most = std::max(most, sent);
+  }
+  return most;
+}
+
+Program lower(Schedule schedule, int heaviest_round) {
+  Program program = Lowering(std::move(schedule)).run();
+  program.heaviest_round = heaviest_round;
+  return program;
+}
 
 }  // namespace ringreduce

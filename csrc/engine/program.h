@@ -45,7 +45,7 @@ struct Program {
   std::vector<int> peers;
   std::vector<int> fences;
   int tickets = 0;
-  int round_chunks = 0;  // the most chunks that one round sends: decides how long slices may be
+  int heaviest_round = 0;  // the most chunks that any rank sends in one round: decides how long slices may be
   bool fuses = false;
   bool uses_temp = false;
 };
@@ -54,6 +54,10 @@ struct Program {
 // chunks mean nothing to the user), or from every chunk.
 bool slices_whole_buffer(Collective collective);
 
-Program lower(Schedule schedule);
+// The most chunks that this rank sends in one round.
+int heaviest_round(const Schedule& schedule);
+
+// `heaviest_round`: of all ranks together, so that all cut slices of one length.
+Program lower(Schedule schedule, int heaviest_round);
 
 }  // namespace ringreduce
