@@ -128,6 +128,11 @@ void Planner::make(const Call& call, Plan& plan) {
   plan.geometry.count = count;
   plan.geometry.input = call.input_extents;
   plan.geometry.output = call.output_extents;
+  plan.uneven = call.input_extents != nullptr;
+  if (!plan.uneven) {
+    if (plan.geometry.slices > 1) plan.full.resolve(*plan.program, plan.geometry, 0);
+    plan.last_slice.resolve(*plan.program, plan.geometry, plan.geometry.slices - 1);
+  }
   plan.combine = plan.last = plan.scale = nullptr;
   plan.divide = 1;
   if (reduces(call.collective)) {
@@ -135,6 +140,10 @@ void Planner::make(const Call& call, Plan& plan) {
     plan.combine = combine_for(call.dtype, call.op == Op::avg || scales ? Op::sum : call.op);
     plan.last = call.op == Op::avg ? combine_for(call.dtype, Op::avg) : plan.combine;
     plan.divide = call.op == Op::avg ? 1.0 / world_ : 1;
+    if (scales && plan.program->combines_locally) {
+      throw InvalidArgument("factor cannot be used with algorithm '" + name_of_algorithm(algorithm) +
+                            "', which combines within a rank");
+    }
     plan.scale = scales ? combine_for(call.dtype, Op::premul_sum) : nullptr;
   }
   Record& record = plan.record;

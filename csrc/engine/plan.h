@@ -42,6 +42,8 @@ std::string in_words(const Record& record);
 struct Plan {
   const Program* program = nullptr;
   Geometry geometry;
+  Layout full, last_slice;  // not of uneven blocks
+  bool uneven = false;
   Combine combine = nullptr;
   Combine last = nullptr;
   Combine scale = nullptr;
