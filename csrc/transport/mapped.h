@@ -98,7 +98,7 @@ class MappedTransport : public Transport {
   void check_peers(Backoff& backoff, int waiting_for);
   std::string text_of(int reporter) const;
 
-  static constexpr double far_from = 150;  // ns; cores with a common cache take 40 to 90, others 200 and more
+  static constexpr double far_from = 80;  // ns; cores with a common cache take 20 to 40, others more than 120
 
   SegmentLayout layout_;
   std::vector<std::shared_ptr<Segment>> segments_;
