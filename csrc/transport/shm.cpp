@@ -44,7 +44,7 @@ std::shared_ptr<SharedMemory> open_segment(int peer, const Card& card, const Seg
 // keeps everybody's file descriptors open until all have used them.
 std::unique_ptr<Transport> ShmTransport::create(int rank, int world, const Exchange& exchange) {
   const SegmentLayout layout(world, capacity_for(world));
-  const auto own = SharedMemory::make(layout.bytes, false);
+  const auto own = SharedMemory::make(layout.bytes);
   Card card{getpid(), own->fd, shared_heap::directory_fd(), usable_cores(), 0};
   if (getrandom(&card.nonce, sizeof card.nonce, 0) != sizeof card.nonce) throw Error("no random numbers");
   layout.header(own->base).nonce = card.nonce;
