@@ -207,6 +207,10 @@ const Program& Planner::program(Collective collective, int algorithm, int root) 
       throw InvalidArgument("algorithm '" + custom.name + "' is for " + name_of(custom.schedule.collective) +
                             ", not for " + name_of(collective));
     }
+    if (rooted(collective) && custom.schedule.root != root) {
+      throw InvalidArgument("root must be " + std::to_string(custom.schedule.root) + ", which algorithm '" +
+                            custom.name + "' is for, not " + std::to_string(root));
+    }
     program = std::make_unique<Program>(lower(custom.schedule, custom.heaviest_round));
     return *program;
   }
@@ -224,7 +228,7 @@ const Program& Planner::program(Collective collective, int algorithm, int root) 
     heaviest = std::max(heaviest, heaviest_round(entry.build(place)));
   }
   place.rank = rank_;
-  program = std::make_unique<Program>(lower(entry.build(place), heaviest));
+  program = std::make_unique<Program>(lower(entry.build(place), heaviest, true));
   return *program;
 }
 
