@@ -80,7 +80,12 @@ def as_numpy(x: Array) -> np.ndarray[Any, Any]:
 
 def packed(x: Array) -> Array:
     """A contiguous copy of x."""
-    return x.contiguous() if is_tensor(x) else np.ascontiguousarray(as_numpy(x))
+    return x.contiguous() if is_tensor(x) else np.require(as_numpy(x), requirements=["C", "A"])
+
+
+def check_writable(x: Array, name: str) -> None:
+    if not is_tensor(x) and not as_numpy(x).flags.writeable:
+        raise ValueError(f"{name} is read-only, but the result would be written to it")
 
 
 def unpack(source: Array, target: Array) -> None:
@@ -88,10 +93,7 @@ def unpack(source: Array, target: Array) -> None:
     if is_tensor(target):
         cast(Any, _torch()).no_grad()(target.copy_)(source)
     else:
-        view = as_numpy(target)
-        if not view.flags.writeable:
-            raise ValueError("out cannot be written to")
-        view[...] = source
+        as_numpy(target)[...] = source
 
 
 def rows(x: Array, name: str) -> int:

@@ -166,10 +166,11 @@ void Planner::make(const Call& call, Plan& plan) {
 }
 
 int Planner::pick(const Call& call, std::size_t bytes, std::size_t& slice_bytes) const {
-  const Situation situation{call.collective, world_, oversubscribed_, transport_, bytes};
+  Situation situation{call.collective, world_, oversubscribed_, transport_, bytes};
   if (call.input_extents && call.collective == Collective::all_to_all) {
     // Bruck's forwards blocks through ranks that do not know their lengths, pairs need equal numbers of slices.
     const Entry* direct = find_algorithm(call.collective, "direct");
+    situation.bytes = ~std::size_t{0};  // how many there are differs from rank to rank, and slices must not
     slice_bytes = default_slice_bytes(situation);
     return static_cast<int>(direct - catalogue().data());
   }
