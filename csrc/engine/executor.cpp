@@ -3,6 +3,12 @@
 #include <algorithm>
 
 namespace ringreduce {
+namespace {
+
+// Below this a pass over the data costs less than deciding how to save one.
+constexpr std::size_t small_message = 512;
+
+}  // namespace
 
 Executor::Executor(Transport& transport)
     : transport_(transport),
@@ -23,12 +29,13 @@ void Executor::start(const Task& task) {
     temp_base = temp_.data() + (64 - reinterpret_cast<std::uintptr_t>(temp_.data()) % 64) % 64;
   }
   running_ = in_flight_;
+  small_ = task_.scale ? 0 : std::min(small_message, task_.lend_from);
   for (int i = 0; i < in_flight_; ++i) {
     Cursor& cursor = cursors_[i];
     cursor.lane = task_.first_lane + i;
     cursor.temp = temp_base + temp * i;
     cursor.running = true;
-    if (cursor.state.size() < program.steps.size()) cursor.state.resize(program.steps.size());
+    if (cursor.state.size() < program.steps.size()) cursor.state.resize(program.steps.size(), pending);
     if (cursor.tickets.size() < static_cast<std::size_t>(program.tickets)) cursor.tickets.resize(program.tickets);
     begin_slice(cursor, i);
   }
@@ -50,7 +57,55 @@ void Executor::begin_slice(Cursor& cursor, std::size_t slice) {
   cursor.base[static_cast<int>(Memory::output)] = task_.output + shift;
   cursor.base[static_cast<int>(Memory::temp)] = cursor.temp;
   cursor.lent = 0;
-  std::fill_n(cursor.state.data(), task_.program->steps.size(), static_cast<std::uint8_t>(pending));
+  if (!cursor.clean) {
+    std::fill(cursor.state.begin(), cursor.state.end(), static_cast<std::uint8_t>(pending));
+    cursor.clean = true;
+  }
+}
+
+inline bool Executor::wait_for(int peer) {
+  if (waiting_for_ < 0) waiting_for_ = peer;
+  return false;
+}
+
+inline bool Executor::arrived(Cursor& cursor, int peer, std::size_t bytes, Message& message) {
+  if (!transport_.poll(cursor.lane, peer, message)) return wait_for(peer);
+  if (message.contract != task_.contract || message.bytes != bytes) [[unlikely]] {
+    throw ContractBroken{peer, bytes, message.bytes, message.contract == task_.contract};
+  }
+  return true;
+}
+
+inline bool Executor::send_small(Cursor& cursor, const Action& action) {
+  const Move& move = *action.moves;
+  const std::byte* data = cursor.base[static_cast<int>(move.from)] + move.source;
+  const Peers peers(action.peers, static_cast<std::size_t>(action.peer_count));
+  return transport_.send(cursor.lane, peers, data, action.bytes, task_.contract) || wait_for(action.peers[0]);
+}
+
+inline bool Executor::combine_small(Cursor& cursor, const Action& action) {
+  const int peer = action.peers[action.remote];
+  Message message;
+  if (!arrived(cursor, peer, action.bytes, message)) return false;
+  const Move& move = *action.moves;
+  const void* sources[2];
+  sources[action.remote] = message.data;
+  sources[1 - action.remote] = cursor.base[static_cast<int>(move.from)] + move.source;
+  void* target = cursor.base[static_cast<int>(move.to)] + move.target;
+  (move.last ? task_.last : task_.combine)(&target, 1, sources, 2, move.count, task_.divide);
+  transport_.release(cursor.lane, peer);
+  return true;
+}
+
+inline bool Executor::receive_small(Cursor& cursor, const Action& action) {
+  const int peer = action.peers[0];
+  Message message;
+  if (!arrived(cursor, peer, action.bytes, message)) return false;
+  const Move& move = *action.moves;
+  void* target = cursor.base[static_cast<int>(move.to)] + move.target;
+  copy(&target, 1, message.data, move.bytes);
+  transport_.release(cursor.lane, peer);
+  return true;
 }
 
 bool Executor::advance() {
@@ -68,16 +123,17 @@ bool Executor::advance(Cursor& cursor) {
     for (; cursor.action != cursor.end; ++cursor.action, moved = true) {
       const Action& action = *cursor.action;
       if (action.skip) continue;
+      const bool small = action.simple && action.bytes <= small_;
       bool did = false;
       switch (action.step->kind) {
         case Step::Kind::send:
-          did = send(cursor, action);
+          did = small ? send_small(cursor, action) : send(cursor, action);
           break;
         case Step::Kind::combine:
-          did = combine(cursor, action);
+          did = small ? combine_small(cursor, action) : combine(cursor, action);
           break;
         case Step::Kind::receive:
-          did = receive(cursor, action);
+          did = small ? receive_small(cursor, action) : receive(cursor, action);
           break;
         default:
           did = local(cursor, action);
@@ -102,11 +158,6 @@ bool Executor::settled(Cursor& cursor) {
     if (state_of(cursor, static_cast<int>(action - cursor.actions)) == lent && !readers_done(cursor, *action)) return false;
   }
   return true;
-}
-
-bool Executor::wait_for(int peer) {
-  if (waiting_for_ < 0) waiting_for_ = peer;
-  return false;
 }
 
 bool Executor::readers_done(Cursor& cursor, const Action& send) {
@@ -134,6 +185,7 @@ bool Executor::send(Cursor& cursor, const Action& action) {
   if (by_reference) {
     if (!lend(cursor, action)) return wait_for(action.peers[0]);
     state = lent;
+    cursor.clean = false;
     return true;
   }
   const Peers peers(action.peers, action.peer_count);
@@ -141,7 +193,6 @@ bool Executor::send(Cursor& cursor, const Action& action) {
   if (!room) return wait_for(action.peers[0]);
   fill(cursor, action, room);
   transport_.post(cursor.lane, peers, room, action.bytes, task_.contract);
-  state = posted;
   return true;
 }
 
@@ -174,19 +225,11 @@ void Executor::fill(Cursor& cursor, const Action& action, std::byte* to) {
   }
 }
 
-bool Executor::arrived(Cursor& cursor, int peer, std::size_t bytes, Message& message) {
-  if (!transport_.poll(cursor.lane, peer, message)) return wait_for(peer);
-  if (message.contract != task_.contract || message.bytes != bytes) [[unlikely]] {
-    throw ContractBroken{peer, bytes, message.bytes, message.contract == task_.contract};
-  }
-  return true;
-}
-
 // Where the fused send's message can be written while it is being computed: into the peers' own memory if all
 // of them granted it, else into the lane's arena. Fills targets_[1...], and returns how many.
 int Executor::carry_on(Cursor& cursor, const Action& action, bool granted, bool& pushes) {
   const Step& step = *action.step;
-  if (step.fused < 0 || action.bytes == 0 || state_of(cursor, step.fused) != pending) return 0;
+  if (step.fused < 0 || action.bytes <= small_ || state_of(cursor, step.fused) != pending) return 0;
   const Action& send = cursor.actions[step.fused];
   if (granted && step.pushable && action.moves_end - action.moves == 1) {
     int count = 0;
@@ -212,6 +255,7 @@ void Executor::carried(Cursor& cursor, const Action& action, std::byte* staged, 
     return;  // no room for the announcement: the send's own step will lend the result instead
   }
   cursor.state[action.step->fused] = posted;
+  cursor.clean = false;
 }
 
 bool Executor::combine(Cursor& cursor, const Action& action) {

@@ -64,6 +64,7 @@ class Executor {
     std::byte* base[3] = {};             // of this slice, by Memory
     std::byte* temp = nullptr;
     int lent = 0;                        // sends by reference in this slice
+    bool clean = false;                  // all of `state` is pending
     std::vector<std::uint8_t> state;     // by step: of sends, SendState
     std::vector<std::uint32_t> tickets;  // by ticket: the number of the lent message
     Layout layout;                       // where no two slices are alike
@@ -72,6 +73,11 @@ class Executor {
   bool advance(Cursor& cursor);
   void begin_slice(Cursor& cursor, std::size_t slice);
   bool settled(Cursor& cursor);
+
+  // What small messages take: one run, nothing fused, nothing lent, nothing scaled.
+  bool send_small(Cursor& cursor, const Action& action);
+  bool combine_small(Cursor& cursor, const Action& action);
+  bool receive_small(Cursor& cursor, const Action& action);
 
   bool send(Cursor& cursor, const Action& action);
   bool combine(Cursor& cursor, const Action& action);
@@ -101,6 +107,7 @@ class Executor {
   std::vector<Message> messages_;      // of the step at hand, by source
   std::vector<const void*> sources_;
   std::vector<void*> targets_;         // [0] this rank's own, then the message of a fused send
+  std::size_t small_ = 0;  // bytes up to which messages are small
   int in_flight_ = 0;
   int running_ = 0;
   int waiting_for_ = -1;

@@ -44,6 +44,8 @@ void Layout::resolve(const Program& program, const Geometry& g, std::size_t slic
     const Step& step = *action.step;
     for (int p = step.parts_begin; p < step.parts_end; ++p) next += g.whole ? 1 : program.parts[p].chunks.count;
     action.moves_end = next;
+    action.simple = action.moves_end - action.moves == 1 && (step.kind != Step::Kind::combine || action.peer_count == 2);
+    if (step.kind == Step::Kind::combine) action.remote = action.peers[0] < 0 ? 1 : 0;
   }
 }
 

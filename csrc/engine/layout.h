@@ -27,6 +27,8 @@ struct Action {
   const Move* moves_end = nullptr;
   const int* peers = nullptr;
   int peer_count = 0;
+  int remote = 0;         // combine of two: which of the two sources is the peer's
+  bool simple = false;    // one run, and two sources if it combines: the short way serves
   bool skip = false;      // an uneven chunk has ended before this slice: there is no message
   std::size_t bytes = 0;  // of the message
 };

@@ -75,7 +75,7 @@ const Plan& Planner::plan(const Call& call) {
     make(call, uneven_);
     return uneven_;
   }
-  const Key key{call.collective, call.dtype, call.op, call.root, call.algorithm, call.count};
+  const Key key{call.collective, call.dtype, call.op, call.root, call.algorithm, call.count, call.slice_bytes};
   const std::size_t place = (call.count * 31 + static_cast<std::size_t>(call.collective) * 7 +
                              static_cast<std::size_t>(call.dtype) * 5 + static_cast<std::size_t>(call.algorithm)) %
                             cache_.size();
@@ -118,6 +118,7 @@ void Planner::make(const Call& call, Plan& plan) {
   }
   std::size_t slice_bytes = 0;
   const int algorithm = pick(call, total * element, slice_bytes);
+  if (call.slice_bytes > 0) slice_bytes = call.slice_bytes;
   // Of an uneven all-to-all no rank knows the longest block of all, so slices have a fixed length.
   const bool blind = call.input_extents && call.collective == Collective::all_to_all;
   plan.program = &program(call.collective, algorithm, call.root);
