@@ -59,7 +59,7 @@ def zeros(shape: Shape, dtype: Any = "float32") -> Array:
 
 def shape_of(x: Array) -> tuple[int, ...]:
     shape = getattr(x, "shape", None)
-    return tuple(shape) if shape is not None else tuple(memoryview(x).shape or ())
+    return tuple(as_numpy(x).shape if shape is None else shape)
 
 
 def like(x: Array, shape: tuple[int, ...]) -> Array:
