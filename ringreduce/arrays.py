@@ -39,9 +39,12 @@ def empty(shape: Shape, dtype: Any = "float32") -> Array:
 
     Raises:
         TypeError: the dtype is not known.
+        ValueError: a length is negative.
         MemoryError: there is no memory left.
     """
     lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+    if any(length < 0 for length in lengths):
+        raise ValueError(f"shape must not have negative lengths: {shape}")
     count = math.prod(lengths)
     torch = _torch()
     if torch is not None and isinstance(dtype, torch.dtype):
