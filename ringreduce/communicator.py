@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from ringreduce import _engine, arrays, schedules
 from ringreduce.arrays import Array
 
@@ -479,7 +481,7 @@ class Communicator:
     def _contiguous(self, x: Array) -> Array:
         if arrays.is_tensor(x):
             return arrays.packed(x)
-        if not isinstance(x, arrays.np.ndarray | memoryview) and not hasattr(x, "__dlpack__"):
+        if not isinstance(x, np.ndarray | memoryview) and not hasattr(x, "__dlpack__"):
             return x
         flags = arrays.as_numpy(x).flags
         return x if flags.c_contiguous and flags.aligned else arrays.packed(x)

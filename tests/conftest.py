@@ -14,7 +14,9 @@ import ringreduce
 PATIENCE = 60.0  # seconds; a hang must fail the test long before pytest's own limit
 
 
-def on_group(comms: list[Any], function: Callable[..., Any], *args: Any, patience: float = PATIENCE) -> list[Any]:
+def on_group(
+    comms: list[Any], function: Callable[..., Any], *args: Any, patience: float = PATIENCE
+) -> list[Any]:
     """Runs function(comm, *args) for every communicator in a thread of its own; results in rank order.
 
     The first exception in time is raised; threads that hang are named, not waited for.

@@ -17,15 +17,31 @@ def x(count=4, dtype=F):
 
 BAD = {
     "count of out": (ValueError, "out has 5", lambda c: c.all_reduce(x(), out=x(5))),
-    "dtype of out": (ValueError, "x has dtype float32, but out has float64", lambda c: c.all_reduce(x(), out=x(4, float))),
+    "dtype of out": (
+        ValueError,
+        "x has dtype float32, but out has float64",
+        lambda c: c.all_reduce(x(), out=x(4, float)),
+    ),
     "dtype": (TypeError, "x has dtype", lambda c: c.all_reduce(x(4, "complex64"))),
     "no array": (TypeError, "x must be an array", lambda c: c.all_reduce({})),
     "op": (ValueError, "op must be one of", lambda c: c.all_reduce(x(), "plus")),
     "op of reduce_scatter": (ValueError, "op must be one of", lambda c: c.reduce_scatter(x(), "plus")),
     "op that is no name": (TypeError, "", lambda c: c.all_reduce(x(), 3)),
-    "op for dtype": (ValueError, "op 'band' is not defined for dtype float32", lambda c: c.all_reduce(x(), "band")),
-    "factor with op": (ValueError, "factor goes with op 'sum'", lambda c: c.all_reduce(x(), "max", factor=2.0)),
-    "factor with avg": (ValueError, "factor goes with op 'sum'", lambda c: c.reduce(x(), 0, "avg", factor=2.0)),
+    "op for dtype": (
+        ValueError,
+        "op 'band' is not defined for dtype float32",
+        lambda c: c.all_reduce(x(), "band"),
+    ),
+    "factor with op": (
+        ValueError,
+        "factor goes with op 'sum'",
+        lambda c: c.all_reduce(x(), "max", factor=2.0),
+    ),
+    "factor with avg": (
+        ValueError,
+        "factor goes with op 'sum'",
+        lambda c: c.reduce(x(), 0, "avg", factor=2.0),
+    ),
     "factor of integers": (ValueError, "int32", lambda c: c.all_reduce(x(4, "int32"), factor=2.0)),
     "algorithm": (ValueError, "algorithm must be", lambda c: c.all_reduce(x(), algorithm="rings")),
     "algorithm of another": (ValueError, "algorithm must be", lambda c: c.broadcast(x(), algorithm="swing")),
@@ -64,7 +80,9 @@ def test_bad_arguments(what):
 
 def test_scatter_says_what_each_rank_needs():
     def rank_main(comm):
-        with pytest.raises(ValueError, match="x is needed on the root" if comm.rank == 0 else "out is needed"):
+        with pytest.raises(
+            ValueError, match="x is needed on the root" if comm.rank == 0 else "out is needed"
+        ):
             comm.scatter(None)
         comm.barrier()
 
@@ -108,7 +126,12 @@ def test_use_after_close():
     def rank_main(comm):
         comm.close()
         comm.close()
-        for call in (lambda: comm.all_reduce(x()), comm.barrier, lambda: comm.split(0), lambda: comm.send(x(), 1 - comm.rank)):
+        for call in (
+            lambda: comm.all_reduce(x()),
+            comm.barrier,
+            lambda: comm.split(0),
+            lambda: comm.send(x(), 1 - comm.rank),
+        ):
             with pytest.raises(ringreduce.ClosedError):
                 call()
 

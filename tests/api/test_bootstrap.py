@@ -46,7 +46,9 @@ def test_launchers(launcher):
     assert known[0].job == known[1].job
     others = {**os.environ}
     processes = [
-        subprocess.Popen([sys.executable, "-c", PROGRAM], env={**others, **env}, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM], env={**others, **env}, stdout=subprocess.PIPE, text=True
+        )
         for env in (second, first)
     ]
     printed = sorted(process.communicate(timeout=60)[0].strip() for process in processes)
@@ -134,7 +136,9 @@ def test_a_name():
 
 def test_a_function():
     meeting = Meeting(2)
-    assert in_threads(lambda rank: use(ringreduce.init(rank, 2, meeting.of(rank), timeout=20))) == [[0, 1]] * 2
+    assert (
+        in_threads(lambda rank: use(ringreduce.init(rank, 2, meeting.of(rank), timeout=20))) == [[0, 1]] * 2
+    )
 
 
 def test_an_mpi_communicator():
@@ -163,7 +167,9 @@ def test_a_tcp_store():
         subprocess.Popen([sys.executable, "-c", CHILD, str(rank), port], stdout=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
-    assert [process.communicate(timeout=90)[0].split("\n")[:2] for process in processes] == [["[0, 1]"] * 2] * 2
+    assert [process.communicate(timeout=90)[0].split("\n")[:2] for process in processes] == [
+        ["[0, 1]"] * 2
+    ] * 2
 
 
 def test_a_store():

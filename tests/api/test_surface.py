@@ -55,7 +55,9 @@ def test_importing_is_quick_and_leaves_torch_alone():
 
 
 def test_auto_chooses_for_every_collective_world_and_size():
-    names = {c: {e.name for e in ringreduce.algorithms(c)} for c in {e.collective for e in ringreduce.algorithms()}}
+    names = {
+        c: {e.name for e in ringreduce.algorithms(c)} for c in {e.collective for e in ringreduce.algorithms()}
+    }
     for world in (1, 2, 3, 8, 13, 64):
         comm = ringreduce.local_group(world)[0]
         for collective, known in names.items():
@@ -78,7 +80,7 @@ def test_an_environment_variable_overrides_auto(monkeypatch):
     monkeypatch.setenv("RINGREDUCE_ALGORITHM", "auto")
     on_threads(2, rank_main)
     monkeypatch.setenv("RINGREDUCE_ALGORITHM", "rings")
-    with pytest.raises(ValueError, match="RINGREDUCE_ALGORITHM.*rings"):
+    with pytest.raises(ValueError, match=r"RINGREDUCE_ALGORITHM.*rings"):
         ringreduce.local_group(2)
 
 

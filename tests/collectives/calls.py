@@ -10,7 +10,16 @@ import numpy as np
 import ringreduce
 from tests.conftest import unlike, whole_numbers
 
-COLLECTIVES = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all"]
+COLLECTIVES = [
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "gather",
+    "scatter",
+    "all_to_all",
+]
 ROOTED = {"broadcast", "reduce", "gather", "scatter"}
 # What a collective takes from, and leaves on, each rank: its own block or all of them.
 TAKES_ALL = {"all_reduce", "reduce_scatter", "broadcast", "reduce", "scatter", "all_to_all"}
@@ -24,7 +33,7 @@ def algorithms(collective: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Call:
-    """`count`: elements of a block. `counts`: of every rank's block instead (for all_to_all: row r to rank s)."""
+    """`count`: elements of a block. `counts`: of every rank's block instead (all_to_all: [from][to])."""
 
     collective: str
     count: int = 0
@@ -101,7 +110,9 @@ def buffers(call: Call, rank: int, world: int) -> tuple[Any, Any]:
     x = make(len(given), call, call.shared_in)
     x[:] = given
     if call.mode == "in_place" or call.collective == "broadcast":
-        if call.collective in ("reduce_scatter", "scatter") and (call.collective != "scatter" or rank == call.root):
+        if call.collective in ("reduce_scatter", "scatter") and (
+            call.collective != "scatter" or rank == call.root
+        ):
             mine = sent_by(call, rank, world)
             start = sum(mine[:rank])
             return x, x[start : start + mine[rank]]
@@ -152,7 +163,9 @@ def verify(call: Call, rank: int, world: int, x: Any, out: Any, result: Any) -> 
         if not np.array_equal(result, want):
             np.testing.assert_array_equal(result, want, f"rank {rank} of {world}: {call}")
     if x is not None and out is not x and not np.shares_memory(x, result if result is not None else x[:0]):
-        assert np.array_equal(x, values(call, rank, world)), f"rank {rank} of {world}: {call} changed its input"
+        assert np.array_equal(x, values(call, rank, world)), (
+            f"rank {rank} of {world}: {call} changed its input"
+        )
 
 
 def variants(call: Call) -> list[Call]:

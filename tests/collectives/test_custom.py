@@ -1,4 +1,4 @@
-"""Schedules written in Python, some with what the catalogue's algorithms avoid: the engine must not confuse them."""
+"""Schedules written in Python, some with what the catalogue's algorithms avoid."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import ringreduce
 from ringreduce import Local, Recv, Round, Schedule, Send
 from tests.conftest import on_threads, whole_numbers
 
-SIZES = [1, 5, 100, 70_000, 600_001]
+SIZES = [1, 5, 70_000, 300_001]
 
 
 def everybody(world: int, rank: int) -> Schedule:
@@ -39,7 +39,7 @@ def run_across_the_end(world: int, rank: int) -> Schedule:
 
 
 def late_reader(world: int, rank: int) -> Schedule:
-    """Rank 0 lends its values to rank 2, then to rank 1, which answers while rank 2 may still be reading."""
+    """Rank 0 lends to rank 2, then to rank 1, which answers while rank 2 may still be reading."""
     rounds = {
         0: [Round([Send([0], [2])]), Round([Send([0], [1])]), Round(recvs=[Recv([0], 1)])],
         1: [
@@ -57,7 +57,7 @@ def late_reader(world: int, rank: int) -> Schedule:
 
 
 def other_answer_first(world: int, rank: int) -> Schedule:
-    """Rank 0 sends its value to rank 1. The first answer goes elsewhere, only the second replaces the value."""
+    """Rank 0 sends its value to rank 1. The first answer goes elsewhere, the second replaces the value."""
     rounds = {
         0: [
             Round([Send([0], [1])]),
@@ -85,7 +85,7 @@ def check(function, world, shared):
                 x = ringreduce.empty(count) if shared else np.empty(count, "float32")
                 x[:] = whole_numbers(count, comm.rank)
                 out = x if in_place else np.full(count, 99, "float32")
-                for _ in range(3):
+                for _ in range(2):
                     x[:] = whole_numbers(count, comm.rank)
                     comm.all_reduce(x, out=out, algorithm=function)
                     np.testing.assert_array_equal(out, sum(whole_numbers(count, r) for r in range(world)))

@@ -23,7 +23,9 @@ DTYPES = [np.float32, np.float64, np.int8, np.int32, np.int64, np.uint8]
 
 def random_counts(dice: random.Random, collective: str, world: int) -> Any:
     def sizes() -> tuple[int, ...]:
-        return tuple(dice.choice([0, 1, dice.choice(SIZES) // world, dice.randrange(40_000)]) for _ in range(world))
+        return tuple(
+            dice.choice([0, 1, dice.choice(SIZES) // world, dice.randrange(40_000)]) for _ in range(world)
+        )
 
     return tuple(sizes() for _ in range(world)) if collective == "all_to_all" else sizes()
 
@@ -31,7 +33,10 @@ def random_counts(dice: random.Random, collective: str, world: int) -> Any:
 def random_call(dice: random.Random, world: int) -> Call:
     """The same on all ranks."""
     collective = dice.choice([*COLLECTIVES, "all_reduce", "all_reduce"])
-    uneven = collective in {"all_gather", "reduce_scatter", "gather", "scatter", "all_to_all"} and dice.random() < 0.3
+    uneven = (
+        collective in {"all_gather", "reduce_scatter", "gather", "scatter", "all_to_all"}
+        and dice.random() < 0.3
+    )
     counts = random_counts(dice, collective, world) if uneven else None
     exchange = counts is not None and collective == "all_to_all"
     return Call(

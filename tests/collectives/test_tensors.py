@@ -11,9 +11,11 @@ from tests.conftest import on_processes, on_threads
 torch = pytest.importorskip("torch")
 
 
-@pytest.mark.parametrize(
-    "dtype", "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 int64 int32 int16 int8 uint8 bool".split()
-)
+FLOATS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+INTEGERS = ["int64", "int32", "int16", "int8", "uint8", "bool"]
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
 def test_dtypes(dtype):
     def rank_main(comm):
         x = torch.ones(100).to(getattr(torch, dtype))

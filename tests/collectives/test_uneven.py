@@ -79,7 +79,9 @@ def test_counts_that_do_not_fit_are_refused():
             lambda: comm.scatter(x, out=np.zeros(3, "float32"), counts=[3]),
             lambda: comm.all_to_all(x, send_counts=[3, 4]),
             lambda: comm.all_to_all(x, send_counts=[3, 3], recv_counts=[3, 3]),
-            lambda: comm.all_to_all(x, send_counts=[3, 4], recv_counts=[4, 3]),  # its own block has two lengths
+            lambda: comm.all_to_all(
+                x, send_counts=[3, 4], recv_counts=[4, 3]
+            ),  # its own block has two lengths
         ):
             with pytest.raises(ValueError, match=r"counts|needed"):
                 call()

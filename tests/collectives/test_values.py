@@ -16,7 +16,9 @@ SEVERAL_SLICES = 270_007  # of 4 bytes: more than 1 MiB
 def calls(collective, world, counts):
     for algorithm in algorithms(collective):
         for count in counts:
-            for root in sorted({0, world - 1, world // 2}) if collective in ROOTED and count < 1000 else [world - 1]:
+            for root in (
+                sorted({0, world - 1, world // 2}) if collective in ROOTED and count < 1000 else [world - 1]
+            ):
                 yield from variants(Call(collective, count, algorithm, root if collective in ROOTED else 0))
 
 
@@ -35,7 +37,9 @@ def test_every_algorithm(collective, world):
 @pytest.mark.parametrize("world", [1, 2, 3, 5])
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_several_slices(collective, world):
-    on_threads(world, check_all, [collective], [SEVERAL_SLICES if collective in WHOLE else SEVERAL_SLICES // world])
+    on_threads(
+        world, check_all, [collective], [SEVERAL_SLICES if collective in WHOLE else SEVERAL_SLICES // world]
+    )
 
 
 @pytest.mark.parametrize("world", [13, 16])
@@ -52,7 +56,10 @@ def check_shared(comm, counts):
     for collective in COLLECTIVES:
         for call in calls(collective, comm.size, counts):
             for shared_in, shared_out in [(True, True), (False, True), (True, False)]:
-                check(comm, Call(**{**vars(call), "shared_in": shared_in, "shared_out": shared_out, "offset": 3}))
+                check(
+                    comm,
+                    Call(**{**vars(call), "shared_in": shared_in, "shared_out": shared_out, "offset": 3}),
+                )
 
 
 @pytest.mark.parametrize("world", [2, 3, 4, 6])
@@ -121,7 +128,7 @@ def test_rows_keep_their_shape():
         x = np.arange(24, dtype="int32").reshape(4, 3, 2)
         assert comm.all_gather(x).shape == (8, 3, 2)
         assert comm.reduce_scatter(x).shape == (2, 3, 2)
-        assert comm.all_to_all(x, send_counts=[1, 3] if comm.rank == 0 else [3, 1],
-                               recv_counts=[1, 3] if comm.rank == 0 else [3, 1]).shape == (4, 3, 2)  # fmt: skip
+        counts = [1, 3] if comm.rank == 0 else [3, 1]
+        assert comm.all_to_all(x, send_counts=counts, recv_counts=counts).shape == (4, 3, 2)
 
     on_threads(2, rank_main)
