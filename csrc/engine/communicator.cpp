@@ -129,6 +129,7 @@ void Communicator::begin(const Call& call) {
   task.output = static_cast<std::byte*>(call.output);
   const std::size_t input_bytes = bytes_of_input(call, size_, rank_);
   const std::size_t output_bytes = bytes_of_output(call, size_, rank_);
+  task.bytes = std::max(input_bytes, output_bytes);
   if (input_bytes >= task.lend_from) task.input_reachable = transport_->reachable(call.input, input_bytes);
   if (output_bytes >= task.lend_from) {
     task.output_reachable = call.output && transport_->reachable(call.output, output_bytes);

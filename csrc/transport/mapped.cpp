@@ -37,7 +37,8 @@ MappedTransport::MappedTransport(int rank, int world, std::vector<std::shared_pt
       outs_(static_cast<std::size_t>(world) * lanes),
       ins_(static_cast<std::size_t>(world) * lanes),
       arenas_(lanes),
-      spins_(world > cores ? 0 : 4000) {
+      spins_(world > cores ? 0 : 4000),
+      beacons_(world) {
   for (int lane = 0; lane < lanes; ++lane) {
     arenas_[lane].base = layout_.arena_of(segments_[rank]->base, lane);
     for (int peer = 0; peer < world; ++peer) {

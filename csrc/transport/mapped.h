@@ -37,6 +37,9 @@ class MappedTransport : public Transport {
   bool poll(int lane, int peer, Message& message) override;
   void release(int lane, int peer) override;
 
+  void sense() override;
+  bool far() const override { return distance_ > far_from; }
+
   bool pause(Backoff& backoff, int waiting_for) override;
   void check_abort() override;
   void abort(const Failure& failure) override;
@@ -95,12 +98,17 @@ class MappedTransport : public Transport {
   void check_peers(Backoff& backoff, int waiting_for);
   std::string text_of(int reporter) const;
 
+  static constexpr double far_from = 80;  // ns; cores with a common cache take 20 to 40, others more than 120
+
   SegmentLayout layout_;
   std::vector<std::shared_ptr<Segment>> segments_;
   std::vector<Out> outs_;
   std::vector<In> ins_;
   std::vector<Arena> arenas_;
   std::uint32_t spins_;  // before the first yield; none where ranks outnumber cores
+  std::uint32_t senses_ = 0;
+  std::vector<std::uint32_t> beacons_;  // the value last read, by peer
+  double distance_ = 0;                 // ns to read a line that a peer has written, averaged
   bool disowned_ = false;
 };
 

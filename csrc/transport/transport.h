@@ -105,6 +105,12 @@ class Transport {
   virtual bool poll(int lane, int peer, Message& message) = 0;
   virtual void release(int lane, int peer) = 0;
 
+  // Called at the beginning of a call with large messages: finds out, now and then, how far away the peers are.
+  virtual void sense() {}
+  // Whether peers read what this core wrote last faster from memory than from this core's cache, so that
+  // large messages are better written past it.
+  virtual bool far() const { return false; }
+
   // Lets time pass because nothing could be done; `waiting_for` is the peer that holds us up. True when the
   // wait has become so long that the caller should look at its own deadline. Throws Failure when a peer is
   // dead, has closed although it is waited for, or has called abort().
