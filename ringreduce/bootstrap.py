@@ -132,15 +132,15 @@ def _exchange_for(store: Any, known: Launched | None, rank: int, size: int, time
     raise TypeError(f"store must be a name, a store, an mpi4py communicator or a function, not {type(store).__name__}")
 
 
-_rounds = 0  # of exchanges through stores, so that keys are never used twice
+# By rank (several can be threads of this process): exchanges through stores, so that keys are never used twice.
+_rounds: dict[int, int] = {}
 
 
 def _through_store(store: Any, rank: int, size: int) -> Exchange:
     def exchange(blob: bytes) -> list[bytes]:
-        global _rounds
-        _rounds += 1
-        store.set(f"ringreduce/{_rounds}/{rank}", blob)
-        return [bytes(store.get(f"ringreduce/{_rounds}/{other}")) for other in range(size)]
+        _rounds[rank] = number = _rounds.get(rank, 0) + 1
+        store.set(f"ringreduce/{number}/{rank}", blob)
+        return [bytes(store.get(f"ringreduce/{number}/{other}")) for other in range(size)]
 
     return exchange
 
