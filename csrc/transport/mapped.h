@@ -42,9 +42,10 @@ class MappedTransport : public Transport {
   void record(const Record& record) override;
   std::vector<Record> records(int of_rank) const override;
 
-  std::vector<int> survivors(Clock::time_point deadline) override;
+  std::vector<int> survivors(Clock::time_point deadline, const std::function<void()>& tick) override;
   std::vector<std::string> exchange_among(const std::vector<int>& members, const std::string& blob,
-                                          Clock::time_point deadline) override;
+                                                  Clock::time_point deadline,
+                                                  const std::function<void()>& tick) override;
   void close() override;
   void disown() override { disowned_ = true; }
 
@@ -92,6 +93,7 @@ class MappedTransport : public Transport {
   void ring(int peer);
   void sleep(Backoff& backoff);
   void check_peers(Backoff& backoff, int waiting_for);
+  void check_agreement();
   std::string text_of(int reporter) const;
 
   SegmentLayout layout_;
