@@ -25,6 +25,7 @@ _MAGIC = b"ringrdc1"
 _HEADER = struct.Struct("=Bi")  # kind, length
 _DATA, _PEER_LOST, _TIMEOUT, _ERROR = range(4)
 _LONGEST = 1 << 20  # of a blob, checked before any memory is taken for it
+_VERDICT = 1.0  # seconds that rank 0 has, after the deadline, to say whom it waited for
 _STRANGERS = 64  # connections without a greeting at a time
 
 
@@ -193,12 +194,12 @@ class _Guest:
             self._host.sendall(_GREETING.pack(_MAGIC, rank, size))
         except OSError as error:
             raise _lost(0) from error
-        _receive(self._host, deadline, 0)
+        _receive(self._host, deadline + _VERDICT, 0)
 
     def exchange(self, blob: bytes) -> list[bytes]:
         with contextlib.suppress(PeerLost):  # why rank 0 has left is still to be read
             _send(self._host, _DATA, blob, self._deadline, 0)
-        return [_receive(self._host, self._deadline, 0) for _ in range(self._size)]
+        return [_receive(self._host, self._deadline + _VERDICT, 0) for _ in range(self._size)]
 
     def close(self) -> None:
         self._host.close()
