@@ -129,7 +129,9 @@ void Communicator::begin(const Call& call) {
   const Plan& plan = planner_.plan(call);
   Task task;
   task.program = plan.program;
-  task.geometry = plan.geometry;
+  task.geometry = &plan.geometry;
+  task.full = plan.uneven ? nullptr : &plan.full;
+  task.last_slice = plan.uneven ? nullptr : &plan.last_slice;
   task.combine = plan.combine;
   task.last = plan.last;
   task.scale = plan.scale;

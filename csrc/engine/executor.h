@@ -1,12 +1,11 @@
 // Runs a program. A slice is a cursor through the program's steps; every lane has one slice in flight, and
-// whichever cursor can move moves. Nothing here blocks, allocates or locks.
+// whichever cursor can move moves. Nothing here blocks or locks, and nothing allocates once it has run.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "engine/geometry.h"
-#include "engine/program.h"
+#include "engine/layout.h"
 #include "reduce/reduce.h"
 #include "transport/transport.h"
 
@@ -15,7 +14,9 @@ namespace ringreduce {
 // One collective call, made ready: what to run, on which memory.
 struct Task {
   const Program* program = nullptr;
-  Geometry geometry;
+  const Geometry* geometry = nullptr;
+  const Layout* full = nullptr;   // of every slice but the last; null where no two slices are alike
+  const Layout* last_slice = nullptr;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   Combine combine = nullptr;   // between ranks
@@ -52,40 +53,48 @@ class Executor {
   std::size_t temp_bytes() const { return temp_.size(); }
 
  private:
+  enum SendState : std::uint8_t { pending, posted, lent };
   struct Cursor {
     bool running = false;
     int lane = 0;
     std::size_t slice = 0;
-    int step = 0;
-    int lent = 0;                        // sends by reference in this slice
+    const Action* actions = nullptr;             // of this slice
+    const Action* action = nullptr;              // the next to do
+    const Action* end = nullptr;
+    std::byte* base[3] = {};             // of this slice, by Memory
     std::byte* temp = nullptr;
+    int lent = 0;                        // sends by reference in this slice
+    bool clean = false;                  // all of `state` is pending
     std::vector<std::uint8_t> state;     // by step: of sends, SendState
     std::vector<std::uint32_t> tickets;  // by ticket: the number of the lent message
+    Layout layout;                       // where no two slices are alike
   };
-  enum SendState : std::uint8_t { pending, posted, lent };
 
   bool advance(Cursor& cursor);
   void begin_slice(Cursor& cursor, std::size_t slice);
   bool settled(Cursor& cursor);
 
-  bool send(Cursor& cursor, int index);
-  bool combine(Cursor& cursor, const Step& step);
-  bool receive(Cursor& cursor, const Step& step);
-  bool local(Cursor& cursor, const Step& step);
+  // What small messages take: one run, nothing fused, nothing lent, nothing scaled.
+  bool send_small(Cursor& cursor, const Action& action);
+  bool combine_small(Cursor& cursor, const Action& action);
+  bool receive_small(Cursor& cursor, const Action& action);
 
+  bool send(Cursor& cursor, const Action& action);
+  bool combine(Cursor& cursor, const Action& action);
+  bool receive(Cursor& cursor, const Action& action);
+  bool local(Cursor& cursor, const Action& action);
+
+  bool lend(Cursor& cursor, const Action& action);
+  void fill(Cursor& cursor, const Action& action, std::byte* to);
   bool fence(Cursor& cursor, const Step& step);
-  bool readers_done(Cursor& cursor, const Step& send);
+  bool readers_done(Cursor& cursor, const Action& send);
   bool arrived(Cursor& cursor, int peer, std::size_t bytes, Message& message);
-  int carry_on(Cursor& cursor, const Step& step, std::size_t bytes, bool granted, void** targets, bool& pushes);
-  void carried(Cursor& cursor, const Step& step, std::size_t bytes, std::byte* staged, bool pushes);
-  void lend(Cursor& cursor, int index, const std::byte* data, std::size_t bytes, std::byte* grant);
-  void fill(Cursor& cursor, const Step& step, std::byte* to);
-  void combine_runs(Cursor& cursor, const Step& step, int sources, int targets);
+  int carry_on(Cursor& cursor, const Action& action, bool granted, bool& pushes);
+  void carried(Cursor& cursor, const Action& action, std::byte* staged, bool pushes);
+  void combine_moves(Cursor& cursor, const Action& action, int more);
+  bool wait_for(int peer);
 
-  std::byte* address(const Cursor& cursor, Memory memory, const Run& run) const;
-  Run run_of(const Cursor& cursor, Memory memory, const Part& part, int i) const;
-  std::size_t bytes_of(const Cursor& cursor, const Step& step, bool source) const;
-  Peers peers_of(const Step& step) const;
+  SendState state_of(const Cursor& cursor, int step) const { return static_cast<SendState>(cursor.state[step]); }
   bool reachable(Memory memory) const {
     if (memory == Memory::temp) return false;
     return memory == Memory::input ? task_.input_reachable && !task_.scale : task_.output_reachable;
@@ -97,7 +106,9 @@ class Executor {
   std::vector<std::byte> temp_;
   std::vector<Message> messages_;      // of the step at hand, by source
   std::vector<const void*> sources_;
-  std::vector<void*> targets_;
+  std::vector<void*> targets_;         // [0] this rank's own, then the message of a fused send
+  std::size_t small_ = 0;  // bytes up to which messages are small
+  int in_flight_ = 0;
   int running_ = 0;
   int waiting_for_ = -1;
 };

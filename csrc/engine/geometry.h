@@ -52,10 +52,6 @@ struct Geometry {
     return {(extents ? extents->offset[user] : user * count) + begin, length};
   }
 
-  // How many runs a part has, and how many chunks each of them takes.
-  int runs(const Part& part) const { return whole ? 1 : part.chunks.count; }
-  int run_chunks(const Part& part) const { return whole ? part.chunks.count : 1; }
-
   // Bytes of temporary memory for one slice.
   std::size_t temp_bytes(const Schedule& schedule) const {
     return (whole ? chunk : slice) * element * static_cast<std::size_t>(schedule.chunks + schedule.scratch);

@@ -75,7 +75,7 @@ const Plan& Planner::plan(const Call& call) {
     make(call, uneven_);
     return uneven_;
   }
-  const Key key{call.collective, call.dtype, call.op, call.root, call.algorithm, call.count};
+  const Key key{call.collective, call.dtype, call.op, call.root, call.algorithm, call.count, call.slice_bytes};
   const std::size_t place = (call.count * 31 + static_cast<std::size_t>(call.collective) * 7 +
                              static_cast<std::size_t>(call.dtype) * 5 + static_cast<std::size_t>(call.algorithm)) %
                             cache_.size();
@@ -118,6 +118,7 @@ void Planner::make(const Call& call, Plan& plan) {
   }
   std::size_t slice_bytes = 0;
   const int algorithm = pick(call, total * element, slice_bytes);
+  if (call.slice_bytes > 0) slice_bytes = call.slice_bytes;
   // Of an uneven all-to-all no rank knows the longest block of all, so slices have a fixed length.
   const bool blind = call.input_extents && call.collective == Collective::all_to_all;
   plan.program = &program(call.collective, algorithm, call.root);
@@ -128,6 +129,11 @@ void Planner::make(const Call& call, Plan& plan) {
   plan.geometry.count = count;
   plan.geometry.input = call.input_extents;
   plan.geometry.output = call.output_extents;
+  plan.uneven = call.input_extents != nullptr;
+  if (!plan.uneven) {
+    if (plan.geometry.slices > 1) plan.full.resolve(*plan.program, plan.geometry, 0);
+    plan.last_slice.resolve(*plan.program, plan.geometry, plan.geometry.slices - 1);
+  }
   plan.combine = plan.last = plan.scale = nullptr;
   plan.divide = 1;
   if (reduces(call.collective)) {
@@ -135,6 +141,10 @@ void Planner::make(const Call& call, Plan& plan) {
     plan.combine = combine_for(call.dtype, call.op == Op::avg || scales ? Op::sum : call.op);
     plan.last = call.op == Op::avg ? combine_for(call.dtype, Op::avg) : plan.combine;
     plan.divide = call.op == Op::avg ? 1.0 / world_ : 1;
+    if (scales && plan.program->combines_locally) {
+      throw InvalidArgument("factor cannot be used with algorithm '" + name_of_algorithm(algorithm) +
+                            "', which combines within a rank");
+    }
     plan.scale = scales ? combine_for(call.dtype, Op::premul_sum) : nullptr;
   }
   Record& record = plan.record;

@@ -77,7 +77,12 @@ void PointToPoint::start(Queue& q, Job& job) {
   idle_.pop_back();
   Task task;
   task.program = q.program.get();
-  task.geometry = make_geometry(*q.program, size_of(t.dtype), t.count, slice_bytes, transport_.capacity());
+  job.geometry = make_geometry(*q.program, size_of(t.dtype), t.count, slice_bytes, transport_.capacity());
+  job.full.resolve(*q.program, job.geometry, 0);
+  job.last_slice.resolve(*q.program, job.geometry, job.geometry.slices - 1);
+  task.geometry = &job.geometry;
+  task.full = &job.full;
+  task.last_slice = &job.last_slice;
   task.input = static_cast<const std::byte*>(t.sends ? t.input : t.output);
   task.output = const_cast<std::byte*>(task.input);
   task.lend_from = slice_bytes;

@@ -32,6 +32,8 @@ class PointToPoint {
   // One transfer in its queue.
   struct Job {
     Transfer transfer;
+    Geometry geometry;
+    Layout full, last_slice;
     std::unique_ptr<Executor> executor;
     bool started = false;
     bool done = false;

@@ -53,11 +53,12 @@ class Lowering {
   void lower_round(const Round& round) {
     for (const Send& send : round.sends) add_send(round, send);
     const std::vector<State> before = state_;
+    // Locals read what is there when the round begins, so they come before what arrives.
+    for (const Local& local : round.locals) add_local(local, before);
     std::map<int, bool> done;
     for (std::size_t i = 0; i < round.recvs.size(); ++i) {
       if (!done[static_cast<int>(i)]) add_recv(round, i, done, before);
     }
-    for (const Local& local : round.locals) add_local(local, before);
     ++round_;
   }
 
@@ -147,6 +148,7 @@ class Lowering {
         return Part{{c, 1}, memory_in(before, c), home_[c]};
       });
       wrote(step, {to, 1});
+      program_.combines_locally = program_.combines_locally || local.reduce;
       push(step);
     }
   }
@@ -254,7 +256,6 @@ class Lowering {
         if (!sent || taken[j] || !(sent->chunks == part->chunks) || rounds_[j] != rounds_[i] + 1) continue;
         step.fused = j;
         taken[j] = true;
-        program_.fuses = true;
         step.pushable = step.kind == Step::Kind::combine && same_peers(step, send);
         program_.parts[step.parts_begin].keep = part->target == Memory::output || read_again(j, part->chunks);
         break;

@@ -46,8 +46,8 @@ struct Program {
   std::vector<int> fences;
   int tickets = 0;
   int heaviest_round = 0;  // the most chunks that any rank sends in one round: decides how long slices may be
-  bool fuses = false;
   bool uses_temp = false;
+  bool combines_locally = false;
 };
 
 // Whether slices are cut from the whole buffer, each of them then divided into chunks (collectives whose

@@ -2,10 +2,33 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "transport/wait.h"
 
 namespace ringreduce {
+namespace {
+
+// At most inline_bytes, by two overlapping moves instead of a call.
+inline void copy_small(std::byte* to, const std::byte* from, std::size_t bytes) {
+  const auto ends = [&](auto width) {
+    constexpr std::size_t n = decltype(width)::value;
+    std::memcpy(to, from, n);
+    std::memcpy(to + bytes - n, from + bytes - n, n);
+  };
+  if (bytes >= 16) {
+    if (bytes > 32) std::memcpy(to + 16, from + 16, 16);
+    ends(std::integral_constant<std::size_t, 16>());
+  } else if (bytes >= 8) {
+    ends(std::integral_constant<std::size_t, 8>());
+  } else if (bytes >= 4) {
+    ends(std::integral_constant<std::size_t, 4>());
+  } else {
+    for (std::size_t i = 0; i < bytes; ++i) to[i] = from[i];
+  }
+}
+
+}  // namespace
 
 MappedTransport::MappedTransport(int rank, int world, std::vector<std::shared_ptr<Segment>> segments, int cores)
     : Transport(rank, world),
@@ -96,6 +119,24 @@ void MappedTransport::publish(int lane, Peers peers, std::uint64_t arena_start, 
     slot.sequence.store(++o.sent, std::memory_order_release);
     ring(peer);
   }
+}
+
+bool MappedTransport::send(int lane, Peers peers, const void* data, std::size_t bytes, std::uint64_t contract) {
+  if (bytes > inline_bytes) {
+    std::byte* room = reserve(lane, peers, bytes);
+    if (!room) return false;
+    std::memcpy(room, data, bytes);
+    post(lane, peers, room, bytes, contract);
+    return true;
+  }
+  if (!has_slots(lane, peers)) return false;
+  publish(lane, peers, nothing, [&](Slot& slot) {
+    slot.bytes = static_cast<std::uint32_t>(bytes);
+    slot.contract = contract;
+    slot.kind = SlotKind::inlined;
+    copy_small(slot.inlined, static_cast<const std::byte*>(data), bytes);
+  });
+  return true;
 }
 
 void MappedTransport::post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,

@@ -24,6 +24,7 @@ class MappedTransport : public Transport {
   std::size_t capacity() const override { return layout_.capacity; }
   std::size_t footprint() const override { return layout_.bytes; }
 
+  bool send(int lane, Peers peers, const void* data, std::size_t bytes, std::uint64_t contract) override;
   std::byte* reserve(int lane, Peers peers, std::size_t bytes) override;
   void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
             std::uint64_t contract) override;

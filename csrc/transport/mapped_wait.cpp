@@ -39,7 +39,7 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
     sleep(backoff);
   } else {
     sched_yield();
-    if (round % look_every != 0) return false;
+    if ((round + 1) % look_every != 0) return false;
   }
   check_abort();
   const auto now = Clock::now();

@@ -82,7 +82,9 @@ class Transport {
   // Bytes of memory this rank holds for the group.
   virtual std::size_t footprint() const = 0;
 
-  // Sending by copy: room for one message to all of `peers`, or null if there is none now; fill it, then post.
+  // Sending by copy, in one go, for small messages: false if there is no room now.
+  virtual bool send(int lane, Peers peers, const void* data, std::size_t bytes, std::uint64_t contract) = 0;
+  // Sending by copy, in two steps: room for one message to all of `peers`, or null if there is none now; fill it, then post.
   virtual std::byte* reserve(int lane, Peers peers, std::size_t bytes) = 0;
   virtual void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
                     std::uint64_t contract) = 0;

@@ -1,0 +1,111 @@
+// What the executor itself costs: every all-reduce over a transport whose peers always have answered, in CPU
+// nanoseconds per step of the program. Usage: bench_executor [--world 8] [--bytes 64] [--calls 20000]
+#include <cstdio>
+#include <ctime>
+
+#include "../peers/protocol.h"
+#include "engine/communicator.h"
+
+namespace {
+
+using namespace ringreduce;
+
+// Takes every message, and has every message that is asked for. No channel, no memory traffic.
+class NullTransport : public Transport {
+ public:
+  NullTransport(int rank, int world, std::uint64_t& contract, std::size_t& bytes)
+      : Transport(rank, world), contract_(contract), bytes_(bytes), memory_(1 << 20) {}
+  const char* name() const override { return "null"; }
+  bool oversubscribed() const override { return false; }
+  std::size_t capacity() const override { return memory_.size(); }
+  std::size_t footprint() const override { return memory_.size(); }
+  bool send(int, Peers, const void*, std::size_t, std::uint64_t) override { return true; }
+  std::byte* reserve(int, Peers, std::size_t) override { return memory_.data(); }
+  void post(int, Peers, const std::byte*, std::size_t, std::uint64_t) override {}
+  bool reachable(const void*, std::size_t) override { return false; }
+  bool lend(int, Peers, const std::byte*, std::size_t, std::uint64_t, std::byte*) override { return false; }
+  bool announce(int, Peers, std::size_t, std::uint64_t) override { return false; }
+  std::uint32_t sent(int, int) const override { return 0; }
+  bool consumed(int, int, std::uint32_t) override { return true; }
+  bool poll(int, int, Message& message) override {
+    message.data = memory_.data();
+    message.bytes = bytes_;
+    message.contract = contract_;
+    message.delivered = false;
+    message.grant = nullptr;
+    return true;
+  }
+  void release(int, int) override {}
+  bool pause(Backoff&, int) override { return false; }
+  void check_abort() override {}
+  void abort(const Failure&) override {}
+  void record(const Record&) override {}
+  std::vector<Record> records(int) const override { return {}; }
+  std::vector<int> survivors(Clock::time_point) override { return {}; }
+  std::vector<std::string> exchange_among(const std::vector<int>&, const std::string&, Clock::time_point) override {
+    return {};
+  }
+  std::unique_ptr<Transport> among(int, int, const Exchange&) override { return nullptr; }
+  void close() override {}
+  void disown() override {}
+
+ private:
+  std::uint64_t& contract_;
+  std::size_t& bytes_;
+  std::vector<std::byte> memory_;
+};
+
+double cpu_seconds() {
+  timespec t;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+void nothing(void* const*, int, const void* const*, int, std::size_t, double) {}
+
+// Chunks of one element and combinations that do nothing leave the executor's own work.
+void measure(const Entry& entry, int world, int calls) {
+  Place place;
+  place.world = world;
+  std::uint64_t contract = 1;
+  std::size_t bytes = 0;
+  NullTransport transport(0, world, contract, bytes);
+  const Program program = lower(entry.build(place), 1);
+  bytes = 0;  // an empty buffer: every message is empty, and no step is left out
+  std::vector<float> buffer(1);
+  Task task;
+  task.program = &program;
+  const Geometry geometry = make_geometry(program, sizeof(float), 0, 1 << 16, transport.capacity());
+  Layout layout;
+  layout.resolve(program, geometry, 0);
+  task.geometry = &geometry;
+  task.full = task.last_slice = &layout;
+  task.input = task.output = reinterpret_cast<std::byte*>(buffer.data());
+  task.combine = task.last = nothing;
+  task.lend_from = 1 << 14;
+  task.contract = contract;
+  Executor executor(transport);
+  double best = 1e9;
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    const double start = cpu_seconds();
+    for (int i = 0; i < calls; ++i) {
+      executor.start(task);
+      executor.advance();
+      if (!executor.done()) std::abort();
+    }
+    best = std::min(best, cpu_seconds() - start);
+  }
+  const double call = best / calls * 1e9;
+  std::printf("%-20s %5zu steps %9.1f ns a call %6.2f ns a step\n", std::string(entry.name).c_str(),
+              program.steps.size(), call, call / static_cast<double>(program.steps.size()));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int world = std::atoi(pr_option(argc, argv, "--world", "8"));
+  const int calls = std::atoi(pr_option(argc, argv, "--calls", "20000"));
+  for (const Entry& entry : catalogue()) {
+    if (entry.collective == Collective::all_reduce) measure(entry, world, calls);
+  }
+}
