@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -423,7 +424,10 @@ class Communicator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+        else:  # peers may never come to what is under way
+            self._c.leave()
 
     # --- inside --------------------------------------------------------------------------------------------
 
@@ -557,5 +561,9 @@ def local_group(size: int, *, timeout: float = DEFAULT_TIMEOUT) -> list[Communic
 @atexit.register
 def _close_all() -> None:
     """Peers must learn that a rank has ended well, and not wait for it or think it died."""
+    crashed = getattr(sys, "last_value", None) is not None  # set where an exception ends the interpreter
     for comm in list(_live):
-        comm.close()
+        if crashed:
+            comm._c.leave()
+        else:
+            comm.close()

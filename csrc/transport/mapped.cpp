@@ -249,6 +249,7 @@ void MappedTransport::record(const Record& record) {
   Header& own = header(rank);
   const std::uint32_t next = own.record_next.load(std::memory_order_relaxed);
   own.records[next % record_depth] = record;
+  own.histories[next % record_depth].store(record.history, std::memory_order_relaxed);
   own.record_next.store(next + 1, std::memory_order_release);
 }
 

@@ -46,9 +46,10 @@ class MappedTransport : public Transport {
   void record(const Record& record) override;
   std::vector<Record> records(int of_rank) const override;
 
-  std::vector<int> survivors(Clock::time_point deadline) override;
+  std::vector<int> survivors(Clock::time_point deadline, const std::function<void()>& tick) override;
   std::vector<std::string> exchange_among(const std::vector<int>& members, const std::string& blob,
-                                          Clock::time_point deadline) override;
+                                                  Clock::time_point deadline,
+                                                  const std::function<void()>& tick) override;
   void close() override;
   void disown() override { disowned_ = true; }
 
@@ -96,6 +97,7 @@ class MappedTransport : public Transport {
   void ring(int peer);
   void sleep(Backoff& backoff);
   void check_peers(Backoff& backoff, int waiting_for);
+  void check_agreement();
   std::string text_of(int reporter) const;
 
   static constexpr double far_from = 80;  // ns; cores with a common cache take 20 to 40, others more than 120

@@ -105,6 +105,7 @@ void MappedTransport::check_peers(Backoff& backoff, int waiting_for) {
     if (peer == rank || alive(peer) || closed(peer)) continue;
     throw Failure(Cause::peer_lost, peer, "rank " + std::to_string(peer) + " died");
   }
+  check_agreement();
   if (waiting_for < 0 || !closed(waiting_for)) return;
   if (backoff.peer_closed) {
     throw Failure(Cause::peer_lost, waiting_for,
@@ -112,6 +113,27 @@ void MappedTransport::check_peers(Backoff& backoff, int waiting_for) {
                       std::to_string(rank) + " was waiting for it");
   }
   backoff.peer_closed = true;
+}
+
+// Ranks that called different things may all wait, or send without ever receiving, so that no wrong message
+// meets a reader. Hence whoever waits long compares the last call that both it and a peer have begun.
+void MappedTransport::check_agreement() {
+  const Header& own = header(rank);
+  const std::uint32_t mine = own.record_next.load(std::memory_order_acquire);
+  for (int peer = 0; peer < world; ++peer) {
+    const Header& other = header(peer);
+    const std::uint32_t theirs = other.record_next.load(std::memory_order_acquire);
+    const std::uint32_t common = std::min(mine, theirs);
+    if (common == 0) continue;
+    const std::uint32_t place = (common - 1) % record_depth;
+    const std::uint64_t here = own.histories[place].load(std::memory_order_relaxed);
+    const std::uint64_t there = other.histories[place].load(std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    // Either may have been overwritten by a later call meanwhile.
+    const std::uint32_t latest = std::max(own.record_next.load(std::memory_order_relaxed),
+                                          other.record_next.load(std::memory_order_relaxed));
+    if (here != there && latest - common < record_depth - 1) throw Disagreement{peer};
+  }
 }
 
 void MappedTransport::check_abort() {

@@ -30,6 +30,7 @@ std::shared_ptr<SharedMemory> SharedMemory::make(std::size_t bytes) {
   memory->bytes = SegmentLayout::align(bytes, 4096);
   memory->fd = memfd_create("ringreduce", MFD_CLOEXEC);
   if (memory->fd < 0 || ftruncate(memory->fd, static_cast<off_t>(memory->bytes)) != 0) throw std::bad_alloc();
+  fchmod(memory->fd, 0600);  // whoever else could come by a path to it, it is this user's only
   memory->map(memory->bytes >= huge_page);
   return memory;
 }
