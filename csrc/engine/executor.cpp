@@ -270,12 +270,20 @@ void Executor::carried(Cursor& cursor, const Action& action, std::byte* staged, 
 }
 
 bool Executor::combine(Cursor& cursor, const Action& action) {
-  bool granted = true;
+  bool granted = true, complete = true;
   for (int k = 0; k < action.peer_count; ++k) {
     if (action.peers[k] < 0) continue;
-    if (!arrived(cursor, action.peers[k], action.bytes, messages_[k])) return false;
-    granted = granted && messages_[k].grant;
+    if (arrived(cursor, action.peers[k], action.bytes, messages_[k])) {
+      granted = granted && messages_[k].grant;
+      continue;
+    }
+    complete = false;
+    // A peer that needs our core is the one to wait for: nobody else can help it.
+    if (!transport_.shares_core(action.peers[k])) continue;
+    waiting_for_ = action.peers[k];
+    break;
   }
+  if (!complete) return false;
   if (!fence(cursor, *action.step)) return false;
   bool pushes = false;
   const int more = carry_on(cursor, action, granted, pushes);

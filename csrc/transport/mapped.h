@@ -40,6 +40,9 @@ class MappedTransport : public Transport {
   void sense() override;
   bool far() const override { return distance_ > far_from; }
 
+  bool shares_core(int peer) const override {
+    return spins_ == 0 && header(peer).doorbell.core.load(std::memory_order_relaxed) == core_;
+  }
   bool pause(Backoff& backoff, int waiting_for) override;
   void check_abort() override;
   void abort(const Failure& failure) override;
@@ -95,6 +98,7 @@ class MappedTransport : public Transport {
   template <typename Fill>
   void publish(int lane, Peers peers, std::uint64_t arena_start, Fill fill);
   void ring(int peer);
+  void give_way();
   void sleep(Backoff& backoff);
   void check_peers(Backoff& backoff, int waiting_for);
   void check_agreement();
@@ -108,6 +112,7 @@ class MappedTransport : public Transport {
   std::vector<In> ins_;
   std::vector<Arena> arenas_;
   std::uint32_t spins_;  // before the first yield; none where ranks outnumber cores
+  std::int32_t core_ = 0;
   std::uint32_t senses_ = 0;
   std::vector<std::uint32_t> beacons_;  // the value last read, by peer
   double distance_ = 0;                 // ns to read a line that a peer has written, averaged

@@ -16,6 +16,7 @@ using std::chrono::milliseconds;
 
 constexpr std::uint32_t busy_polls = 64;        // polls before the first pause instruction
 constexpr std::uint32_t look_every = 64;        // pauses or yields between two looks at the clock
+constexpr std::uint32_t spins_between_yields = 64;
 constexpr milliseconds sleep_after{1};          // yielding goes over into sleeping
 constexpr milliseconds check_peers_every{10};
 
@@ -71,8 +72,13 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
   if (backoff.sleepers) {
     sleep(backoff);
   } else {
-    sched_yield();
-    if ((round + 1) % look_every != 0) return false;
+    // A peer on another core is running, or about to: to give our core away meanwhile takes longer than it.
+    if (waiting_for >= 0 && (round + 1) % spins_between_yields != 0 && !shares_core(waiting_for)) {
+      relax();
+      return false;
+    }
+    give_way();
+    if (++backoff.yields % look_every != 0) return false;
   }
   check_abort();
   const auto now = Clock::now();
@@ -89,6 +95,14 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
     backoff.armed = bell.rung.load();
   }
   return true;
+}
+
+void MappedTransport::give_way() {
+  sched_yield();
+  const int core = sched_getcpu();
+  if (core == core_) return;
+  core_ = core;
+  header(rank).doorbell.core.store(core, std::memory_order_relaxed);
 }
 
 void MappedTransport::sleep(Backoff& backoff) {
