@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ringreduce import _engine, meeting
+from ringreduce import _engine
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
 
 __all__ = ["Exchange", "init"]
@@ -142,5 +142,7 @@ def _through_store(store: Any, rank: int, size: int) -> Exchange:
 
 def _meet(name: str, rank: int, size: int, timeout: float) -> _Meeting:
     deadline = time.monotonic() + timeout
+    from ringreduce import meeting  # sockets are for those who meet
+
     group = meeting.join(name, rank, size, deadline)
     return _Meeting(group.exchange, group.close)
