@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -49,4 +50,7 @@ def maximum(values: Array) -> Array:
 
 
 if __name__ == "__main__":
-    measure_sizes(Library(vendor(), WORLD.rank, WORLD.size, WORLD.Barrier, maximum, prepare), arguments())
+    if sys.argv[1:] == ["--vendor"]:
+        print(vendor())
+    else:
+        measure_sizes(Library(vendor(), WORLD.rank, WORLD.size, WORLD.Barrier, maximum, prepare), arguments())

@@ -1,4 +1,4 @@
-"""How all that is called from Python is measured: bench/peers/protocol.h, which explains its rules, in Python.
+"""How all that is called from Python is measured: bench/peers/protocol.h, which tells the rules, in Python.
 Same plan, same fill values, same output.
 
 The differences are those that Python forces: the barrier is the library's own, because a spinning one in
@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import reduce
 from time import perf_counter
 from typing import Any
@@ -90,6 +91,8 @@ def parser() -> ArgumentParser:
     parser.add_argument("--op", default="sum")
     parser.add_argument("--budget", type=float, default=0.5, help="seconds per size")
     parser.add_argument("--iterations", type=int, help="per size, instead of a budget")
+    parser.add_argument("--warmup", type=int, default=WARMUP, help="calls before a plan is made")
+    parser.add_argument("--least", type=int, default=MIN_ITERATIONS, help="iterations, whatever the budget")
     parser.add_argument("--library", default=None, help="the name to print")
     return parser
 
@@ -110,8 +113,9 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
         import ml_dtypes
 
-        return np.dtype(getattr(ml_dtypes, name))
-    return np.dtype(name)
+        name = getattr(ml_dtypes, name)
+    dtype: np.dtype[Any] = np.dtype(name)
+    return dtype
 
 
 def fill(
@@ -134,7 +138,7 @@ def fill(
         limit = min(256, exact // terms + 1)
         values = values % np.uint32(limit) if limit < 256 else values
     typed = values.astype(np.float32).astype(numpy_dtype(dtype))
-    return typed * typed.dtype.type(factor) if factor > 1 else typed
+    return np.multiply(typed, factor, dtype=typed.dtype) if factor > 1 else typed
 
 
 COMBINE: dict[str, Callable[[Any, Any], Any]] = {
@@ -155,7 +159,7 @@ def expected(rank: int, ranks: int, problem: Problem, iteration: int) -> Array:
     if collective in ROOT_ONLY and rank != 0:
         return of(0)[:0]
     if collective == "scale":
-        return of(rank) * numpy_dtype(problem.dtype).type(2)
+        return np.multiply(of(rank), 2, dtype=numpy_dtype(problem.dtype))
     if collective in ("broadcast", "scatter"):
         return of(0)[own] if collective == "scatter" else of(0)
     if collective in ("all_gather", "gather"):
@@ -199,6 +203,14 @@ class Buffers:
         self.arena = library.allocate(rows * batch)
         self.arrays = [self.arena[row * rows :][: problem.nbytes].view(dtype) for row in range(batch)]
         self._expected: dict[int, Array] = {}
+
+    def posed_as(self, problem: Problem) -> Buffers | None:
+        """The same memory and values for another problem, if it takes the same ones."""
+        if replace(problem, collective="") != replace(self.problem, collective=""):
+            return None
+        other = copy(self)
+        other.problem, other._expected = problem, {}
+        return other
 
     def rewrite(self, batch: int, iteration: int) -> None:
         pattern = self.patterns[iteration & 1]
@@ -278,7 +290,7 @@ def measure(library: Library, buffers: Buffers, effort: Effort) -> dict[str, Any
 def measure_sizes(library: Library, options: Namespace) -> None:
     """Measures and prints each size; every rank calls it with the same options."""
     library.name = options.library or library.name
-    effort = Effort(options.budget, options.iterations)
+    effort = Effort(options.budget, options.iterations, options.warmup, options.least)
     for nbytes in options.sizes:
         problem = Problem(options.collective, nbytes, options.dtype, options.op)
         result = measure(library, Buffers(library, problem), effort)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from ringreduce.bench.protocol import Buffers, Effort, Library, Problem, measure
 from ringreduce.communicator import Communicator
 
 Row = dict[str, Any]
+SHARED = "+shared"
 
 
 @dataclass(frozen=True)
@@ -23,10 +25,11 @@ class Task:
     """The same on all ranks.
 
     Attributes:
-        algorithms: by collective.
+        algorithms: by collective. One whose name ends in "+shared" has its buffers from ringreduce.empty.
         peers: of "gloo" and "mpi", which run in the ranks' own processes.
         efforts: by problem.
         turn: how far to rotate the order of the contestants.
+        bind: give each rank a core (the cores in turn), as an mpirun does and as the MPIs here are measured.
     """
 
     problems: tuple[Problem, ...]
@@ -37,6 +40,7 @@ class Task:
     asynchronous: bool = False
     floor: bool = True
     turn: int = 0
+    bind: bool = False
 
     def cells(self) -> int:
         """How many figures will be taken."""
@@ -48,15 +52,21 @@ def measure_all(comm: Communicator, task: Task) -> list[Row]:
     """A row per problem and contestant, the same on all ranks."""
     rows: list[Row] = []
     peers, leave = _join_peers(comm, task.peers)
+    if task.bind:
+        # Only now: what the peers started for themselves may use every core.
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
     advance, finish = _progress(task.cells() if comm.rank == 0 else 0)
     for index, problem in enumerate(task.problems):
         entries = [*_contestants(comm, task, problem), *((peer, problem) for peer in peers)]
         shift = (index + task.turn) % len(entries)
-        buffers: Buffers | None = None
+        kept: dict[bool, Buffers] = {}
         for library, asked in [*entries[shift:], *entries[:shift]]:
-            if buffers is None or buffers.problem != asked:
-                buffers = None  # the last one's memory goes before the next one's comes
-                buffers = Buffers(entries[0][0], asked)
+            shared = task.shared or library.name.endswith(SHARED)
+            found = kept[shared].posed_as(asked) if shared in kept else None
+            if found is None:
+                found = Buffers(ours(comm, "auto", shared), asked)
+            buffers = kept[shared] = found
             rows.append(_measured(library, buffers, task.efforts[index], problem))
             advance(f"{problem.collective} {problem.nbytes} B {library.name}")
     finish()
@@ -65,12 +75,15 @@ def measure_all(comm: Communicator, task: Task) -> list[Row]:
 
 
 def _contestants(comm: Communicator, task: Task, problem: Problem) -> list[tuple[Library, Problem]]:
-    names = task.algorithms[problem.collective]
-    entries = [(ours(comm, name, task.shared, task.asynchronous), problem) for name in names]
+    entries = []
+    for name in task.algorithms[problem.collective]:
+        shared = task.shared or name.endswith(SHARED)
+        library = ours(comm, name.removesuffix(SHARED), shared, task.asynchronous)
+        entries.append((replace(library, name=name), problem))
     if task.floor:
         # The floor is that of memory, whatever the bytes mean.
         nbytes = max(problem.nbytes // 4, 1) * 4
-        entries.append((floor(comm, task.shared), Problem("scale", nbytes)))
+        entries.append((floor(comm, task.shared), Problem("scale", nbytes, in_place=problem.in_place)))
     return entries
 
 
@@ -80,7 +93,7 @@ def _measured(library: Library, buffers: Buffers, effort: Effort, problem: Probl
         row = measure(library, buffers, effort)
     except (ValueError, TypeError, NotImplementedError) as error:
         # Arguments that a contestant does not take are refused by all ranks alike, before anything happened.
-        row = {"library": library.name, "ranks": library.ranks, "problem": str(error)}
+        row = {"library": library.name, "ranks": library.ranks, "problem": str(error).split(". ")[0]}
     return {**row, **named, "collective": problem.collective, "bytes": problem.nbytes}
 
 
@@ -98,7 +111,12 @@ def _join_peers(comm: Communicator, names: tuple[str, ...]) -> tuple[list[Librar
             from ringreduce.bench import mpi4py_collectives as mpi
 
             libraries.append(replace(library, name=mpi.vendor(), prepare=mpi.prepare))
-    return libraries, lambda: [leave() for leave in leavers] and None
+
+    def leave() -> None:
+        for each in leavers:
+            each()
+
+    return libraries, leave
 
 
 def _join_gloo(comm: Communicator) -> Callable[[], None]:
