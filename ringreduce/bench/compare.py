@@ -24,7 +24,7 @@ def plan(ranks: int, peers: tuple[str, ...], budget: float, sizes: tuple[int, ..
     """Budget: seconds for a figure. Large buffers take longer than that, so they get few iterations."""
     names = ["auto", "auto+shared", *(entry.name for entry in schedules.algorithms("all_reduce"))]
     problems = tuple(Problem("all_reduce", nbytes) for nbytes in sizes)
-    small, large = Effort(budget), Effort(budget, warmup=2, least=3)
+    small, large = Effort(budget), Effort(budget, warmup=1, least=3)
     efforts = tuple(large if nbytes >= LARGE else small for nbytes in sizes)
     return Plan(Task(problems, {"all_reduce": tuple(names)}, efforts, bind=True), ranks, peers)
 

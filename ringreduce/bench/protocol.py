@@ -124,7 +124,10 @@ def fill(
     """Values from which any order of combining gives the same result, in every dtype."""
     seed = np.uint32((rank * 2 + (iteration & 1) + 1) * 2246822519 & 0xFFFFFFFF)
     index = np.arange(1, count + 1, dtype=np.uint32)
-    values = (index * np.uint32(2654435761) + seed) >> np.uint32(24)
+    index *= np.uint32(2654435761)
+    index += seed
+    index >>= np.uint32(24)
+    values = index
     exact, factor = EXACT[dtype], 1
     if op == "prod":
         values = values % 2 + 1 if rank < 3 else np.ones_like(values)
@@ -137,7 +140,7 @@ def fill(
         terms = min(ranks, exact) if op == "sum" and dtype != "bool" else 1
         limit = min(256, exact // terms + 1)
         values = values % np.uint32(limit) if limit < 256 else values
-    typed = values.astype(np.float32).astype(numpy_dtype(dtype))
+    typed = values.astype(np.float32).astype(numpy_dtype(dtype), copy=False)
     return np.multiply(typed, factor, dtype=typed.dtype) if factor > 1 else typed
 
 
@@ -202,14 +205,14 @@ class Buffers:
         rows, batch = stride(problem.nbytes), batch_of(problem.nbytes)
         self.arena = library.allocate(rows * batch)
         self.arrays = [self.arena[row * rows :][: problem.nbytes].view(dtype) for row in range(batch)]
-        self._expected: dict[int, Array] = {}
+        self._expected: dict[tuple[str, int], Array] = {}
 
     def posed_as(self, problem: Problem) -> Buffers | None:
         """The same memory and values for another problem, if it takes the same ones."""
         if replace(problem, collective="") != replace(self.problem, collective=""):
             return None
         other = copy(self)
-        other.problem, other._expected = problem, {}
+        other.problem = problem
         return other
 
     def rewrite(self, batch: int, iteration: int) -> None:
@@ -218,10 +221,10 @@ class Buffers:
             np.copyto(array, pattern)
 
     def expected(self, iteration: int) -> Array:
-        parity = iteration & 1
-        if parity not in self._expected:
-            self._expected[parity] = expected(self.rank, self.ranks, self.problem, parity)
-        return self._expected[parity]
+        key = self.problem.collective, iteration & 1
+        if key not in self._expected:
+            self._expected[key] = expected(self.rank, self.ranks, self.problem, iteration & 1)
+        return self._expected[key]
 
 
 class Case:
