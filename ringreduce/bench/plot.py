@@ -12,6 +12,10 @@ from ringreduce.bench.results import Results, bus_factor
 OURS = "#c2185b"
 SHARED_COLOR = "#ef6c00"
 PEERS = {"gloo": "#6a1b9a", "openmpi": "#1565c0", "mpich": "#00838f", "impi": "#2e7d32"}
+PALE = (
+    "#90a4ae", "#a1887f", "#9fa8da", "#80cbc4", "#ce93d8", "#c5b358", "#a5d6a7", "#ef9a9a", "#b0bec5",
+    "#8d9db6", "#d7a86e",
+)  # fmt: skip
 
 
 class PlotError(Exception):
@@ -46,9 +50,8 @@ def style(name: str, kind: str, index: int) -> dict[str, Any]:
     if name.startswith("auto"):
         color = OURS if name == "auto" else SHARED_COLOR
         return {"color": color, "linewidth": 3.2, "marker": "o", "markersize": 5.5, "zorder": 6}
-    grey = f"{0.35 + 0.04 * (index % 10):.2f}"
-    marker = "ovP^X<D>v*"[index % 10]
-    return {"color": grey, "linewidth": 0.9, "marker": marker, "markersize": 3.2, "alpha": 0.85, "zorder": 3}
+    color, marker = PALE[index % len(PALE)], "ovP^X<D>ps*"[index % 11]
+    return {"color": color, "linewidth": 1.1, "marker": marker, "markersize": 3.4, "zorder": 3}
 
 
 def label(name: str, kind: str) -> str:

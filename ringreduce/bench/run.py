@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 import ringreduce
 from ringreduce import _engine
 from ringreduce.bench import peers
@@ -97,7 +99,17 @@ def run_on_launched_ranks(plan: Plan) -> Results:
     with ringreduce.init() as comm:
         rows = measure_all(comm, replace(plan.task, peers=tuple(chosen), bind=False))
         plan = replace(plan, ranks=comm.size)
-        return _results(plan, rows, [], before, known.launcher, probing=comm.rank == 0)
+        cores = _cores_of_all(comm)
+        results = _results(plan, rows, [], before, known.launcher, probing=comm.rank == 0)
+    results.facts.update(cores=cores, oversubscribed=results.facts["ranks"] > cores)
+    return results
+
+
+def _cores_of_all(comm: ringreduce.Communicator) -> int:
+    """Launchers bind a rank to a few cores or one; the job has those of all its ranks."""
+    mine = np.zeros(1024, dtype=np.uint8)
+    mine[list(os.sched_getaffinity(0))] = 1
+    return int(comm.all_reduce(mine, "max").sum())
 
 
 def _results(
