@@ -2,16 +2,17 @@
 
 #include <pthread.h>
 
+#include <bit>
 #include <cstdlib>
 #include <cstring>
-#include <sstream>
-
 
 namespace ringreduce {
 namespace {
 
 constexpr std::size_t default_lend_from = 16 << 10;
 constexpr auto look_every = std::chrono::milliseconds(5);  // at signals and deadlines, while waiting
+
+constexpr unsigned moves_between_looks = 64;  // a long call that never waits looks too
 
 // Counts the forks above this process: a communicator belongs to the process that made it.
 std::atomic<unsigned> forks{0};
@@ -23,10 +24,6 @@ unsigned watch_forks() {
 }
 
 std::atomic<void (*)()> interrupt_check{nullptr};
-
-void check_interrupt() {
-  if (auto* check = interrupt_check.load(std::memory_order_relaxed)) check();
-}
 
 std::size_t bytes_of_input(const Call& call, int world, int rank) {
   const std::size_t element = size_of(call.dtype);
@@ -77,11 +74,16 @@ Communicator::~Communicator() {
     if (progress_thread_.joinable()) progress_thread_.detach();
     return;
   }
-  stop_progress();
-  if (!closed_) transport_->close();
+  leave();
 }
 
 std::size_t Communicator::footprint() const { return transport_->footprint() + executor_.temp_bytes(); }
+
+void Communicator::check_interrupt() {
+  if (auto* check = interrupt_check.load(std::memory_order_relaxed)) check();
+}
+
+bool Communicator::ours() const { return fork_epoch_ == forks; }
 
 void Communicator::set_interrupt_check(void (*check)()) { interrupt_check = check; }
 
@@ -99,7 +101,7 @@ void Communicator::usable() {
 void Communicator::run(const Call& call) {
   usable();
   if (pending_.load(std::memory_order_acquire) > 0) {
-    submit(call)->wait(std::nullopt, check_interrupt);
+    run_behind(call);
     return;
   }
   std::lock_guard lock(collective_mutex_);
@@ -108,6 +110,17 @@ void Communicator::run(const Call& call) {
     executor_.advance();
     if (!executor_.done()) run_to_end(or_default(call.timeout));
   });
+}
+
+// A blocking call does not return while the progress thread may still touch its buffers, however it ends.
+void Communicator::run_behind(const Call& call) {
+  const auto work = submit(call);
+  try {
+    guarded([&] { work->wait(std::nullopt, check_interrupt); });
+  } catch (...) {
+    work->wait_over();
+    throw;
+  }
 }
 
 void Communicator::begin(const Call& call) {
@@ -129,6 +142,7 @@ void Communicator::begin(const Call& call) {
   task.output = static_cast<std::byte*>(call.output);
   const std::size_t input_bytes = bytes_of_input(call, size_, rank_);
   const std::size_t output_bytes = bytes_of_output(call, size_, rank_);
+  task.bytes = std::max(input_bytes, output_bytes);
   if (input_bytes >= task.lend_from) task.input_reachable = transport_->reachable(call.input, input_bytes);
   if (output_bytes >= task.lend_from) {
     task.output_reachable = call.output && transport_->reachable(call.output, output_bytes);
@@ -142,9 +156,12 @@ void Communicator::begin(const Call& call) {
     }
   }
   ++sequence_;
-  task.contract = plan.contract + sequence_ * 0x9e3779b97f4a7c15ull;
+  // Messages carry the whole history: a disagreement that no message met shows at the next one that does.
+  history_ = std::rotl((history_ ^ plan.contract) * 0x9e3779b97f4a7c15ull, 29);
+  task.contract = history_;
   current_ = plan.record;
   current_.sequence = sequence_;
+  current_.history = history_;
   transport_->record(current_);
   executor_.start(task);
 }
@@ -153,32 +170,37 @@ void Communicator::run_to_end(Clock::duration timeout) {
   Backoff backoff;
   const auto start = Clock::now();
   auto last_look = start;
+  unsigned moves = 0;
   while (!executor_.done()) {
     if (executor_.advance()) {
       backoff.reset();
+      if (++moves % moves_between_looks != 0) continue;
+      transport_->check_abort();
+    } else if (!transport_->pause(backoff, executor_.waiting_for())) {
       continue;
     }
-    if (!transport_->pause(backoff, executor_.waiting_for())) continue;
     const auto now = Clock::now();
     if (now - last_look < look_every) continue;
     last_look = now;
     check_interrupt();
-    check_deadline(start, timeout, executor_.waiting_for(), now_doing());
+    if (now - start >= timeout) time_out(timeout, latest_rank(), now_doing());
   }
 }
 
 void Communicator::transfer(const Transfer& transfer) {
   usable();
-  const auto job = point_to_point_.enqueue(transfer);
   Backoff backoff;
   const auto start = Clock::now();
   guarded([&] {
+    transport_->check_abort();
+    const auto job = point_to_point_.enqueue(transfer);
     while (!point_to_point_.done(*job)) {
       if (point_to_point_.advance()) {
         backoff.reset();
       } else if (transport_->pause(backoff, transfer.peer)) {
         check_interrupt();
-        check_deadline(start, or_default(transfer.timeout), transfer.peer, in_words(transfer, rank_));
+        const auto timeout = or_default(transfer.timeout);
+        if (Clock::now() - start >= timeout) time_out(timeout, transfer.peer, in_words(transfer, rank_));
       }
     }
     if (job->problem) std::rethrow_exception(job->problem);
@@ -187,47 +209,6 @@ void Communicator::transfer(const Transfer& transfer) {
 
 std::string Communicator::now_doing() const {
   return "call #" + std::to_string(current_.sequence) + ", " + in_words(current_);
-}
-
-// Says what every rank did lately, for a person who must find out which of them went wrong.
-void Communicator::check_deadline(Clock::time_point since, Clock::duration timeout, int waiting_for,
-                                  const std::string& what) {
-  if (Clock::now() - since < timeout) return;
-  std::ostringstream text;
-  text << "rank " << rank_ << " timed out after " << std::chrono::duration<double>(timeout).count()
-       << " s waiting for rank " << waiting_for << " in " << what << ". Last collectives of every rank:";
-  for (int peer = 0; peer < size_; ++peer) {
-    text << "\n  rank " << peer << ":";
-    const auto records = transport_->records(peer);
-    if (records.empty()) text << " none yet";
-    for (std::size_t i = records.size() > 3 ? records.size() - 3 : 0; i < records.size(); ++i) {
-      text << " #" << records[i].sequence << " " << in_words(records[i]) << ";";
-    }
-  }
-  throw Failure(Cause::timeout, waiting_for, text.str());
-}
-
-// Every rank's call of the same number; a rank that has not come so far is given a moment to do so.
-std::string Communicator::disagreement(const ContractBroken& broken) const {
-  std::ostringstream text;
-  text << "the ranks disagree about call #" << sequence_ << ":";
-  const auto patience = Clock::now() + std::chrono::milliseconds(100);
-  for (int r = 0; r < size_; ++r) {
-    std::string what;
-    while (true) {
-      for (const Record& record : transport_->records(r)) {
-        if (record.sequence == sequence_) what = in_words(record);
-      }
-      if (!what.empty() || Clock::now() > patience) break;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    text << " rank " << r << ": " << (what.empty() ? "has not made it" : what) << ";";
-  }
-  text << " rank " << rank_ << " noticed it at a message from rank " << broken.peer;
-  if (broken.same_call) {
-    text << " of " << broken.bytes << " bytes, where " << broken.expected_bytes << " were expected";
-  }
-  return text.str();
 }
 
 void Communicator::fail(const Failure& failure) {
@@ -247,86 +228,24 @@ int Communicator::add_schedule(const std::string& name, Schedule schedule, int h
 }
 
 void Communicator::close() {
-  if (closed_ || fork_epoch_ != forks) {
-    closed_ = true;
-    return;
-  }
-  while (!failed_ && pending_ + pending_transfers_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  closed_ = true;
-  stop_progress();
-  transport_->close();
-}
-
-// All ranks of the parent exchange, members or not: the exchange is a collective of the parent.
-std::vector<std::string> Communicator::exchange(const std::string& blob) {
-  constexpr std::size_t room = 1024;
-  if (blob.size() > room - sizeof(std::uint32_t)) throw Error("a blob of an exchange is too long");
-  std::vector<char> mine(room), all(room * size_);
-  const auto size = static_cast<std::uint32_t>(blob.size());
-  std::memcpy(mine.data(), &size, sizeof size);
-  std::memcpy(mine.data() + sizeof size, blob.data(), blob.size());
-  Call call;
-  call.collective = Collective::all_gather;
-  call.dtype = DType::uint8;
-  call.count = room;
-  call.input = mine.data();
-  call.output = all.data();
-  run(call);
-  std::vector<std::string> blobs;
-  for (int r = 0; r < size_; ++r) {
-    std::uint32_t length = 0;
-    std::memcpy(&length, all.data() + r * room, sizeof length);
-    blobs.emplace_back(all.data() + r * room + sizeof length, length);
-  }
-  return blobs;
-}
-
-std::unique_ptr<Communicator> Communicator::split(int color, int key) {
-  usable();
-  const int card[2] = {color, key};
-  const auto cards = exchange(std::string(reinterpret_cast<const char*>(card), sizeof card));
-  std::vector<std::pair<int, int>> order;  // key, rank here
-  for (int r = 0; r < size_; ++r) {
-    int theirs[2];
-    std::memcpy(theirs, cards[r].data(), sizeof theirs);
-    if (theirs[0] == color) order.emplace_back(theirs[1], r);
-  }
-  std::sort(order.begin(), order.end());
-  if (color < 0) {
-    exchange("");  // Transport::among exchanges twice
-    exchange("");
-    return nullptr;
-  }
-  int new_rank = 0;
-  while (order[new_rank].second != rank_) ++new_rank;
-  const Exchange among_members = [&](const std::string& blob) {
-    const auto all = exchange(blob);
-    std::vector<std::string> members;
-    for (const auto& [unused, r] : order) members.push_back(all[r]);
-    return members;
-  };
-  auto transport = transport_->among(new_rank, static_cast<int>(order.size()), among_members);
-  return std::make_unique<Communicator>(std::move(transport), options_);
-}
-
-std::unique_ptr<Communicator> Communicator::shrink() {
-  if (fork_epoch_ != forks || closed_) usable();
-  const auto deadline = Clock::now() + options_.timeout;
-  // Whoever still waits on this communicator must come out of it first.
-  if (!failed_) {
+  if (fork_epoch_ == forks && !closed_) {
     try {
-      fail(Failure(Cause::peer_lost, -1, "rank " + std::to_string(rank_) + " left the communicator by shrink()"));
-    } catch (const Failure&) {
+      while (!failed_ && pending_ + pending_transfers_ > 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+        check_interrupt();
+      }
+    } catch (...) {
+      leave();  // interrupted: nobody shall wait for this rank
+      throw;
     }
   }
-  std::lock_guard lock(collective_mutex_);
-  const std::vector<int> members = transport_->survivors(deadline);
-  const auto new_rank = std::find(members.begin(), members.end(), rank_) - members.begin();
-  auto transport = transport_->among(static_cast<int>(new_rank), static_cast<int>(members.size()),
-                                     [&](const std::string& blob) {
-                                       return transport_->exchange_among(members, blob, deadline);
-                                     });
-  return std::make_unique<Communicator>(std::move(transport), options_);
+  leave();
+}
+
+void Communicator::leave() {
+  if (closed_.exchange(true) || fork_epoch_ != forks) return;
+  stop_progress();
+  transport_->close();
 }
 
 }  // namespace ringreduce

@@ -27,6 +27,7 @@ struct Call {
   double factor = 1;  // of premul_sum
   int root = 0;
   int algorithm = automatic;
+  std::size_t slice_bytes = 0;  // of one round's messages in one slice; 0: as measured best
   // Uneven blocks: elements and offsets per rank, of the input and of the output. For all collectives but
   // all_to_all both are the same object.
   const Extents* input_extents = nullptr;
@@ -69,6 +70,7 @@ class Planner {
     int root = 0;
     int algorithm = 0;
     std::size_t count = 0;
+    std::size_t slice_bytes = 0;
     friend bool operator==(const Key&, const Key&) = default;
   };
   struct Slot {

@@ -30,7 +30,8 @@ const char* name_of(DType dtype);  // "float32", ..., "bool"
 const char* name_of(Op op);
 std::size_t size_of(DType dtype);
 bool is_float(DType dtype);
-// Whether op has a meaning for dtype: the bit operators only for integers and bool, premul_sum only for floats.
+// Whether op has a meaning for dtype: the bit operators have none for floats, premul_sum has one only for
+// floats, avg has none for bool.
 bool supports(DType dtype, Op op);
 
 }  // namespace ringreduce

@@ -1,1 +1,31 @@
 ringreduce_layer(reduce)
+
+# The kernels are one source, compiled once per instruction set into a namespace of that name. Every build rounds
+# alike (no fused multiply-add), so that ranks on different machines get the same bits.
+function(ringreduce_kernels isa vector_bytes family)
+  set(target ringreduce_kernels_${isa})
+  add_library(${target} OBJECT csrc/reduce/kernels/kernels.cpp)
+  target_include_directories(${target} PRIVATE csrc csrc/reduce/kernels/${family})
+  target_compile_definitions(${target} PRIVATE
+    RINGREDUCE_ISA=${isa} RINGREDUCE_VECTOR_BYTES=${vector_bytes})
+  # Without no-tree-loop-distribute-patterns, copying loops would become calls of memcpy.
+  target_compile_options(${target} PRIVATE
+    -Wall -Wextra -Werror ${ARGN} -ffp-contract=off -fno-math-errno -fno-tree-loop-distribute-patterns)
+  if(RINGREDUCE_SANITIZE)
+    target_compile_options(${target} PRIVATE -O1 -g1)  # otherwise the checks in every loop take minutes
+  endif()
+  target_sources(ringreduce_reduce PRIVATE $<TARGET_OBJECTS:${target}>)
+endfunction()
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+  ringreduce_kernels(avx512 64 x86 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mf16c)
+  ringreduce_kernels(avx2 32 x86 -mavx2 -mf16c)
+  ringreduce_kernels(plain 16 portable)
+  target_sources(ringreduce_reduce PRIVATE csrc/reduce/kernels/sets_x86_64.cpp)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  ringreduce_kernels(neon 16 portable)
+  target_sources(ringreduce_reduce PRIVATE csrc/reduce/kernels/sets_aarch64.cpp)
+else()
+  ringreduce_kernels(plain 16 portable)
+  target_sources(ringreduce_reduce PRIVATE csrc/reduce/kernels/sets_other.cpp)
+endif()

@@ -1,5 +1,5 @@
-// Combines spans of elements on the CPU: dtype x op, vectorised for several instruction sets, the best that the
-// machine has picked at run time (RINGREDUCE_ISA=avx512|avx2|plain overrides, for tests).
+// Combines spans of elements on the CPU: dtype x op, vectorised for several instruction sets, the best that
+// the machine has picked at run time (RINGREDUCE_ISA=avx512|avx2|plain overrides, for tests).
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,17 @@
 
 namespace ringreduce {
 
-// For each i < count: every destination's element i becomes (((s0 + s1) + s2) + ...) * scale, with `+` standing
-// for the operator and s0, s1, ... for the sources' elements in the order given.
+// For each i < count: every destination's element i becomes (((s0 + s1) + s2) + ...) * scale, with `+`
+// standing for the operator and s0, s1, ... for the sources' elements in the order given.
 // - One pass; 16- and 8-bit floats are accumulated in float32 and rounded once (to nearest even) at the end.
 // - A destination may be the very same span as a source; otherwise spans do not overlap.
-// - sources >= 1 (one source: a scaling copy), destinations >= 1. Spans need no alignment beyond the element's.
+// - sources >= 1 (one source: a scaling copy), destinations >= 1. Spans need no alignment at all.
 // - scale is applied only by the function that combine_for returns for Op::avg (integers: truncating division
 //   by the integer nearest to 1 / scale) and Op::premul_sum; every other operator ignores it.
-// Integer sums and products wrap. min and max return NaN if any input is NaN. bool holds 0 or 1.
-// float8_e4m3 is the "fn" variant (no infinity, NaN 0x7f; overflow gives NaN); float8_e5m2 follows IEEE rules.
+// Integer sums and products wrap. bool holds 0 or 1. min and max return NaN if any input is NaN, and take -0
+// for less than +0. Every NaN result is the same quiet NaN (positive, no payload), so that the bits of a
+// result depend neither on the order of two operands nor on the instruction set.
+// float8_e4m3 is the "fn" variant (no infinity, NaN 0x7f, overflow gives NaN); float8_e5m2 follows IEEE.
 using Combine = void (*)(void* const* destinations, int destination_count, const void* const* sources,
                          int source_count, std::size_t count, double scale);
 
@@ -27,7 +29,8 @@ Combine combine_for(DType dtype, Op op);
 // vector loops that leave the destination in cache (it is read again soon).
 void copy(void* const* destinations, int destination_count, const void* source, std::size_t bytes);
 
-// The instruction set in use: "avx512", "avx2", "neon", "plain".
+// The instruction set in use: "avx512", "avx2", "neon", "plain". The first call of this or of a function
+// above throws std::runtime_error if RINGREDUCE_ISA names one that the machine lacks.
 const char* instruction_set();
 
 }  // namespace ringreduce

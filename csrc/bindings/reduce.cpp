@@ -1,0 +1,117 @@
+// The kernels themselves, for tests: submodule `reduce`, over plain buffers of bytes.
+#include "reduce/reduce.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "bindings/bindings.h"
+#include "reduce/instruction_sets.h"
+
+namespace nb = nanobind;
+
+namespace ringreduce {
+namespace {
+
+using Source = nb::ndarray<const std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Destination = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+template <class Enum>
+Enum find(const std::string& name, int count, const char* what) {
+  for (int i = 0; i < count; ++i) {
+    if (name == name_of(static_cast<Enum>(i))) return static_cast<Enum>(i);
+  }
+  throw std::invalid_argument(std::string("unknown ") + what + ": " + name);
+}
+
+DType dtype_named(const std::string& name) {
+  return find<DType>(name, dtype_count, "dtype");
+}
+
+Op op_named(const std::string& name) {
+  return find<Op>(name, op_count, "op");
+}
+
+template <class Enum>
+std::vector<std::string> names(int count) {
+  std::vector<std::string> all;
+  for (int i = 0; i < count; ++i) all.emplace_back(name_of(static_cast<Enum>(i)));
+  return all;
+}
+
+// An empty name stands for the one in use.
+const InstructionSet& set_named(const std::string& name) {
+  const std::string wanted = name.empty() ? instruction_set() : name;
+  for (const InstructionSet* set : instruction_sets()) {
+    if (wanted == set->name) return *set;
+  }
+  throw std::invalid_argument("this machine lacks instruction set " + wanted);
+}
+
+// The addresses of spans that must all have the same number of bytes.
+template <class Pointer, class Span>
+std::vector<Pointer> addresses(const std::vector<Span>& spans, std::size_t bytes, const char* what) {
+  if (spans.empty()) throw std::invalid_argument(std::string("no ") + what);
+  std::vector<Pointer> all;
+  for (const Span& span : spans) {
+    if (span.size() != bytes) throw std::invalid_argument(std::string(what) + " differ in size");
+    all.push_back(span.data());
+  }
+  return all;
+}
+
+void combine(const std::string& dtype_name, const std::string& op_name,
+             const std::vector<Destination>& destinations, const std::vector<Source>& sources, double scale,
+             const std::string& isa) {
+  const DType dtype = dtype_named(dtype_name);
+  const Op op = op_named(op_name);
+  const InstructionSet& set = set_named(isa);
+  const Combine function = set.combine[static_cast<int>(dtype)][static_cast<int>(op)];
+  if (function == nullptr) throw std::invalid_argument(op_name + " has no meaning for " + dtype_name);
+  const std::size_t bytes = sources.empty() ? 0 : sources[0].size();
+  if (bytes % size_of(dtype) != 0) throw std::invalid_argument("sources end inside an element");
+  const auto from = addresses<const void*>(sources, bytes, "sources");
+  const auto to = addresses<void*>(destinations, bytes, "destinations");
+  nb::gil_scoped_release release;
+  function(to.data(), static_cast<int>(to.size()), from.data(), static_cast<int>(from.size()),
+           bytes / size_of(dtype), scale);
+}
+
+void copy_bytes(const std::vector<Destination>& destinations, const Source& source, const std::string& isa) {
+  const InstructionSet& set = set_named(isa);
+  const auto to = addresses<void*>(destinations, source.size(), "destinations");
+  nb::gil_scoped_release release;
+  set.copy(to.data(), static_cast<int>(to.size()), source.data(), source.size());
+}
+
+std::vector<std::string> set_names() {
+  std::vector<std::string> all;
+  for (const InstructionSet* set : instruction_sets()) all.emplace_back(set->name);
+  return all;
+}
+
+}  // namespace
+
+void bind_reduce(nb::module_& m) {
+  nb::module_ sub = m.def_submodule("reduce", "Combines spans of elements on the CPU.");
+  sub.def("combine", combine, nb::arg("dtype"), nb::arg("op"), nb::arg("destinations"), nb::arg("sources"),
+          nb::arg("scale") = 1.0, nb::arg("isa") = "");
+  sub.def("copy", copy_bytes, nb::arg("destinations"), nb::arg("source"), nb::arg("isa") = "");
+  sub.def("instruction_set", instruction_set);
+  sub.def("instruction_sets", set_names);
+  sub.def("dtypes", [] { return names<DType>(dtype_count); });
+  sub.def("ops", [] { return names<Op>(op_count); });
+  sub.def(
+      "supports",
+      [](const std::string& dtype, const std::string& op) {
+        return supports(dtype_named(dtype), op_named(op));
+      },
+      nb::arg("dtype"), nb::arg("op"));
+  sub.def("size_of", [](const std::string& dtype) { return size_of(dtype_named(dtype)); }, nb::arg("dtype"));
+}
+
+}  // namespace ringreduce

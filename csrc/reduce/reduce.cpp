@@ -1,0 +1,42 @@
+#include "reduce/reduce.h"
+
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#include "reduce/instruction_sets.h"
+
+namespace ringreduce {
+namespace {
+
+const InstructionSet& choose() {
+  const char* wanted = std::getenv("RINGREDUCE_ISA");
+  if (wanted == nullptr || *wanted == '\0') return *instruction_sets().front();
+  std::string names;
+  for (const InstructionSet* set : instruction_sets()) {
+    if (std::string(wanted) == set->name) return *set;
+    names += std::string(names.empty() ? "" : ", ") + set->name;
+  }
+  throw std::runtime_error("RINGREDUCE_ISA=" + std::string(wanted) + ": this machine has " + names);
+}
+
+const InstructionSet& in_use() {
+  static const InstructionSet& set = choose();
+  return set;
+}
+
+}  // namespace
+
+Combine combine_for(DType dtype, Op op) {
+  return in_use().combine[static_cast<int>(dtype)][static_cast<int>(op)];
+}
+
+void copy(void* const* destinations, int destination_count, const void* source, std::size_t bytes) {
+  in_use().copy(destinations, destination_count, source, bytes);
+}
+
+const char* instruction_set() {
+  return in_use().name;
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,152 @@
+"""Every dtype and operator against NumPy, in every instruction set that this machine has."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reduce_oracle import (
+    FLOATS,
+    INTEGERS,
+    NUMPY,
+    SUPPORTED,
+    assert_same_bits,
+    bytes_of,
+    combine,
+    engine,
+    expected,
+    random_bits,
+    random_values,
+    special_values,
+)
+
+ISAS = engine.instruction_sets()
+every_isa = pytest.mark.parametrize("isa", ISAS)
+every_pair = pytest.mark.parametrize("dtype,op", SUPPORTED)
+
+
+@every_isa
+@every_pair
+def test_any_bits(dtype, op, isa):
+    rng = np.random.default_rng(1)
+    for sources in (1, 2, 3, 4, 8, 9):
+        spans = [random_bits(dtype, 1031, rng) for _ in range(sources)]
+        scale = 1 / 3
+        assert_same_bits(
+            combine(dtype, op, spans, 1, scale, isa)[0], expected(dtype, op, spans, scale), sources
+        )
+
+
+@every_isa
+@every_pair
+def test_values_of_like_size(dtype, op, isa):
+    rng = np.random.default_rng(2)
+    spans = [random_values(dtype, 5000, rng) for _ in range(4)]
+    assert_same_bits(combine(dtype, op, spans, 1, 0.25, isa)[0], expected(dtype, op, spans, 0.25))
+
+
+@every_isa
+@every_pair
+def test_every_count(dtype, op, isa):
+    rng = np.random.default_rng(3)
+    spans = [random_bits(dtype, 200, rng) for _ in range(2)]
+    wanted = expected(dtype, op, spans, 0.5)
+    for count in range(201):
+        result = np.zeros_like(wanted)
+        to = [bytes_of(result)[: count * wanted.itemsize]]
+        engine.combine(dtype, op, to, [bytes_of(s)[: count * wanted.itemsize] for s in spans], 0.5, isa)
+        assert_same_bits(result[:count], wanted[:count], count)
+        assert not bytes_of(result)[count * wanted.itemsize :].any(), count
+
+
+@every_isa
+@pytest.mark.parametrize("op", ["sum", "prod", "min", "max", "avg"])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_all_pairs_of_special_values(dtype, op, isa):
+    values = special_values(dtype)
+    a, b = (np.ascontiguousarray(x.ravel()) for x in np.meshgrid(values, values))
+    wanted = expected(dtype, op, [a, b], 1.0)
+    assert_same_bits(combine(dtype, op, [a, b], 1, 1.0, isa)[0], wanted)
+    assert_same_bits(combine(dtype, op, [b, a], 1, 1.0, isa)[0], wanted, "operands the other way round")
+
+
+@every_isa
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 64, 1000])
+def test_average_of_integers_cuts(dtype, ranks, isa):
+    info = np.iinfo(NUMPY[dtype])
+    if ranks > info.max:
+        pytest.skip("the divisor in the oracle has the element's type")
+    rng = np.random.default_rng(4)
+    edges = np.array([info.min, info.min + 1, info.max, info.max - 1, 0, 1, ranks, ranks - 1], NUMPY[dtype])
+    span = np.concatenate([edges, random_bits(dtype, 500, rng)])
+    assert_same_bits(
+        combine(dtype, "avg", [span], 1, 1 / ranks, isa)[0], expected(dtype, "avg", [span], 1 / ranks)
+    )
+
+
+@every_isa
+@pytest.mark.parametrize("scale", [0.0, -1.0, 5.0, np.inf, np.nan, 1e-300])
+def test_average_of_integers_survives_any_scale(scale, isa):
+    for dtype in INTEGERS:
+        combine(dtype, "avg", [np.arange(100).astype(NUMPY[dtype])] * 2, 1, scale, isa)
+
+
+@every_isa
+@pytest.mark.parametrize(
+    "dtype,op", [("float32", "sum"), ("bfloat16", "sum"), ("int8", "max"), ("int64", "avg")]
+)
+def test_many_sources_and_destinations(dtype, op, isa):
+    rng = np.random.default_rng(5)
+    for sources, destinations in [(2, 2), (2, 3), (1, 8), (5, 2), (17, 9), (64, 1), (100, 33)]:
+        spans = [random_values(dtype, 333, rng) for _ in range(sources)]
+        wanted = expected(dtype, op, spans, 1 / sources)
+        for result in combine(dtype, op, spans, destinations, 1 / sources, isa):
+            assert_same_bits(result, wanted, (sources, destinations))
+
+
+@every_isa
+@every_pair
+def test_a_destination_may_be_a_source(dtype, op, isa):
+    rng = np.random.default_rng(6)
+    for shared in range(3):
+        spans = [random_values(dtype, 777, rng) for _ in range(3)]
+        other = np.zeros_like(spans[0])
+        wanted = expected(dtype, op, spans, 1 / 3)
+        views = [bytes_of(s) for s in spans]
+        engine.combine(dtype, op, [views[shared], bytes_of(other)], views, 1 / 3, isa)
+        assert_same_bits(spans[shared], wanted)
+        assert_same_bits(other, wanted)
+
+
+@every_isa
+@every_pair
+@settings(max_examples=8, deadline=None)
+@given(
+    count=st.integers(0, 1500),
+    sources=st.integers(1, 5),
+    destinations=st.integers(1, 3),
+    shifts=st.lists(st.integers(0, 70), min_size=8, max_size=8),
+    seed=st.integers(0, 1000),
+)
+def test_misaligned_spans(dtype, op, isa, count, sources, destinations, shifts, seed):
+    rng = np.random.default_rng(seed)
+    size = engine.size_of(dtype)
+    spans = [random_bits(dtype, count, rng) for _ in range(sources)]
+    memory = [rng.integers(0, 256, count * size + 144, dtype=np.uint8) for _ in range(sources + destinations)]
+    before = [m.copy() for m in memory]
+    windows = [m[shift : shift + count * size] for m, shift in zip(memory, shifts, strict=False)]
+    for window, span in zip(windows, spans, strict=False):
+        window[:] = bytes_of(span)
+    engine.combine(dtype, op, windows[sources:], windows[:sources], 0.5, isa)
+    wanted = expected(dtype, op, spans, 0.5)
+    for i in range(sources, sources + destinations):
+        assert_same_bits(windows[i].copy().view(wanted.dtype), wanted)
+        before[i][shifts[i] : shifts[i] + count * size] = windows[i]
+        np.testing.assert_array_equal(memory[i], before[i])  # nothing outside the span was touched
+
+
+@every_isa
+def test_large(isa):
+    rng = np.random.default_rng(7)
+    spans = [rng.standard_normal(3_000_017).astype(np.float32) for _ in range(2)]
+    np.testing.assert_array_equal(combine("float32", "sum", spans, 1, 1.0, isa)[0], spans[0] + spans[1])
