@@ -42,7 +42,7 @@ def launched(env: Mapping[str, str]) -> Launched | None:
     return (
         read("torchrun", "RANK", "WORLD_SIZE", value("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"))
         or read("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", value("PMIX_NAMESPACE"))
-        or read("hydra", "PMI_RANK", "PMI_SIZE", value("PMI_PORT", "PMI_FD", "HYDI_CONTROL_FD") + _parent(env))
+        or read("hydra", "PMI_RANK", "PMI_SIZE", value("PMI_PORT") + _parent(env))
         or read("slurm", "SLURM_PROCID", "SLURM_NTASKS", value("SLURM_JOB_ID", "SLURM_STEP_ID"))
     )
 
