@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from ringreduce import _engine, arrays, schedules
 from ringreduce.arrays import Array
 
@@ -346,7 +348,8 @@ class Communicator:
 
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work | None:
         """Returns on no rank before all ranks have called it."""
-        return self._run("barrier", None, None, timeout=timeout, async_op=async_op)
+        work: Work | None = self._run("barrier", None, None, timeout=timeout, async_op=async_op)
+        return work
 
     # --- point to point ------------------------------------------------------------------------------------
 
@@ -465,7 +468,7 @@ class Communicator:
         return work
 
     def _contiguous(self, x: Array) -> Array:
-        if isinstance(x, arrays.np.ndarray):
+        if isinstance(x, np.ndarray):
             return x if x.flags.c_contiguous else arrays.packed(x)
         return arrays.packed(x) if arrays.is_tensor(x) else x
 

@@ -46,7 +46,7 @@ def run(
     """
     if ranks < 1:
         raise ValueError(f"ranks must be at least 1, not {ranks}")
-    context = multiprocessing.get_context(start)
+    context: Any = multiprocessing.get_context(start)  # typeshed's common base lacks Process
     name = f"run/{os.getpid()}/{secrets.token_hex(8)}"
     processes, pipes = [], {}
     try:
