@@ -83,7 +83,6 @@ class _Reduce:
     def size_of(self, dtype: str) -> int: ...
 
 class _Schedules:
-
     def catalogue(self) -> list[tuple[str, str, str, str, str, str]]: ...
     def build(
         self,

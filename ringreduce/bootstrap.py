@@ -47,7 +47,9 @@ def launched(env: Mapping[str, str]) -> Launched | None:
     return (
         read("torchrun", "RANK", "WORLD_SIZE", value("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"))
         or read("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", value("PMIX_NAMESPACE"))
-        or read("hydra", "PMI_RANK", "PMI_SIZE", value("PMI_PORT", "PMI_FD", "HYDI_CONTROL_FD") + _parent(env))
+        or read(
+            "hydra", "PMI_RANK", "PMI_SIZE", value("PMI_PORT", "PMI_FD", "HYDI_CONTROL_FD") + _parent(env)
+        )
         or read("slurm", "SLURM_PROCID", "SLURM_NTASKS", value("SLURM_JOB_ID", "SLURM_STEP_ID"))
     )
 
@@ -129,7 +131,9 @@ def _exchange_for(store: Any, known: Launched | None, rank: int, size: int, time
         return _Meeting(_through_store(store, rank, size))
     if callable(store):
         return _Meeting(store)
-    raise TypeError(f"store must be a name, a store, an mpi4py communicator or a function, not {type(store).__name__}")
+    raise TypeError(
+        f"store must be a name, a store, an mpi4py communicator or a function, not {type(store).__name__}"
+    )
 
 
 _rounds = 0  # of exchanges through stores, so that keys are never used twice
@@ -176,7 +180,9 @@ def _host(address: str, size: int, deadline: float) -> _Meeting:
                 accepted, _ = listener.accept()
             except builtin_timeout as error:
                 missing = sorted(set(range(1, size)) - set(peers))
-                raise TimeoutError(f"rank 0 timed out waiting for ranks {missing} to start", missing[0]) from error
+                raise TimeoutError(
+                    f"rank 0 timed out waiting for ranks {missing} to start", missing[0]
+                ) from error
             if not _same_user(accepted):
                 accepted.close()
                 continue
@@ -208,7 +214,9 @@ def _bind(listener: socket.socket, address: str, deadline: float) -> None:
         except OSError as error:
             # The job before this one may still be meeting under the same name.
             if time.monotonic() > deadline:
-                raise TimeoutError("rank 0 timed out: another job of the same name is still starting", 0) from error
+                raise TimeoutError(
+                    "rank 0 timed out: another job of the same name is still starting", 0
+                ) from error
             time.sleep(0.01)
 
 

@@ -28,7 +28,9 @@ class Work:
 
     __slots__ = ("_after", "_engine", "_keep", "_result")
 
-    def __init__(self, engine: _engine.Work, result: Array, keep: tuple[Array, ...], after: Callable[[], None] | None):
+    def __init__(
+        self, engine: _engine.Work, result: Array, keep: tuple[Array, ...], after: Callable[[], None] | None
+    ):
         self._engine = engine
         self._result = result
         self._keep = keep
@@ -239,7 +241,9 @@ class Communicator:
         async_op: bool = False,
     ) -> Array:
         """Every rank's x gets the root's values. Returns x."""
-        return self._run("broadcast", x, x, root=root, algorithm=algorithm, timeout=timeout, async_op=async_op)
+        return self._run(
+            "broadcast", x, x, root=root, algorithm=algorithm, timeout=timeout, async_op=async_op
+        )
 
     def reduce(
         self,
@@ -480,7 +484,9 @@ class Communicator:
         handle = _engine.algorithm_handle(collective, algorithm) if isinstance(algorithm, str) else -1
         if handle < 0:
             custom = self._custom(collective, algorithm)
-            handle = self._c.add_schedule(custom.name, custom(self.size, self.rank), custom.heaviest_round(self.size))
+            handle = self._c.add_schedule(
+                custom.name, custom(self.size, self.rank), custom.heaviest_round(self.size)
+            )
         self._handles[key] = handle
         return handle
 
@@ -491,7 +497,9 @@ class Communicator:
         custom = schedules.custom(algorithm, collective)
         if custom is None:
             known = ", ".join(entry.name for entry in schedules.algorithms(collective))
-            raise ValueError(f"algorithm must be 'auto', a registered name or one of {known}, not {algorithm!r}")
+            raise ValueError(
+                f"algorithm must be 'auto', a registered name or one of {known}, not {algorithm!r}"
+            )
         return custom
 
     @staticmethod

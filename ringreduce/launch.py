@@ -53,7 +53,9 @@ def run(
         for rank in range(ranks):
             receiving, sending = context.Pipe(duplex=False)
             process = context.Process(
-                target=_rank_main, args=(function, rank, ranks, args, name, timeout, sending), name=f"rank {rank}"
+                target=_rank_main,
+                args=(function, rank, ranks, args, name, timeout, sending),
+                name=f"rank {rank}",
             )
             process.start()
             sending.close()
