@@ -36,7 +36,11 @@ def tidy(build: Path, file: str, deadline: float) -> tuple[str, int | None, str]
     if time.monotonic() > deadline:
         return file, None, ""
     # GCC's warnings and flags that clang lacks are GCC's business.
-    quiet = ["--quiet", "--extra-arg=-Wno-unknown-warning-option", "--extra-arg=-Wno-ignored-optimization-argument"]
+    quiet = [
+        "--quiet",
+        "--extra-arg=-Wno-unknown-warning-option",
+        "--extra-arg=-Wno-ignored-optimization-argument",
+    ]
     run = subprocess.run([TIDY, *quiet, "-p", build, file], cwd=ROOT, capture_output=True, text=True)
     return file, run.returncode, run.stdout + (run.stderr if run.returncode and not run.stdout else "")
 
