@@ -39,9 +39,12 @@ def empty(shape: Shape, dtype: Any = "float32") -> Array:
 
     Raises:
         TypeError: the dtype is not known.
+        ValueError: a length is negative.
         MemoryError: there is no memory left.
     """
     lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+    if any(length < 0 for length in lengths):
+        raise ValueError(f"shape must not have negative lengths: {shape}")
     count = math.prod(lengths)
     torch = _torch()
     if torch is not None and isinstance(dtype, torch.dtype):
@@ -59,7 +62,7 @@ def zeros(shape: Shape, dtype: Any = "float32") -> Array:
 
 def shape_of(x: Array) -> tuple[int, ...]:
     shape = getattr(x, "shape", None)
-    return tuple(shape) if shape is not None else tuple(memoryview(x).shape or ())
+    return tuple(as_numpy(x).shape if shape is None else shape)
 
 
 def like(x: Array, shape: tuple[int, ...]) -> Array:
@@ -80,7 +83,12 @@ def as_numpy(x: Array) -> np.ndarray[Any, Any]:
 
 def packed(x: Array) -> Array:
     """A contiguous copy of x."""
-    return x.contiguous() if is_tensor(x) else np.ascontiguousarray(as_numpy(x))
+    return x.contiguous() if is_tensor(x) else np.require(as_numpy(x), requirements=["C", "A"])
+
+
+def check_writable(x: Array, name: str) -> None:
+    if not is_tensor(x) and not as_numpy(x).flags.writeable:
+        raise ValueError(f"{name} is read-only, but the result would be written to it")
 
 
 def unpack(source: Array, target: Array) -> None:
@@ -88,10 +96,7 @@ def unpack(source: Array, target: Array) -> None:
     if is_tensor(target):
         cast(Any, _torch()).no_grad()(target.copy_)(source)
     else:
-        view = as_numpy(target)
-        if not view.flags.writeable:
-            raise ValueError("out cannot be written to")
-        view[...] = source
+        as_numpy(target)[...] = source
 
 
 def rows(x: Array, name: str) -> int:

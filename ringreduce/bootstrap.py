@@ -6,18 +6,13 @@ else to connect shared memory; it knows neither launchers nor stores.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import socket
-import struct
 import time
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
-from ringreduce import _engine
+from ringreduce import _engine, meeting
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
-from ringreduce.errors import TimeoutError
 
 __all__ = ["Exchange", "init"]
 
@@ -136,118 +131,20 @@ def _exchange_for(store: Any, known: Launched | None, rank: int, size: int, time
     )
 
 
-_rounds = 0  # of exchanges through stores, so that keys are never used twice
+# By rank (several can be threads of this process): exchanges through stores, so that keys are never used twice.
+_rounds: dict[int, int] = {}
 
 
 def _through_store(store: Any, rank: int, size: int) -> Exchange:
     def exchange(blob: bytes) -> list[bytes]:
-        global _rounds
-        _rounds += 1
-        store.set(f"ringreduce/{_rounds}/{rank}", blob)
-        return [bytes(store.get(f"ringreduce/{_rounds}/{other}")) for other in range(size)]
+        _rounds[rank] = number = _rounds.get(rank, 0) + 1
+        store.set(f"ringreduce/{number}/{rank}", blob)
+        return [bytes(store.get(f"ringreduce/{number}/{other}")) for other in range(size)]
 
     return exchange
 
 
 def _meet(name: str, rank: int, size: int, timeout: float) -> _Meeting:
-    """Ranks of one host meet at an abstract Unix socket, which vanishes with its owner, rank 0.
-
-    Both ends check that the other process belongs to the same user: the kernel vouches for that.
-    """
-    digest = hashlib.sha256(f"{os.getuid()}/{name}".encode()).hexdigest()[:32]
-    address = f"\0ringreduce-{digest}"
     deadline = time.monotonic() + timeout
-    if rank == 0:
-        return _host(address, size, deadline)
-    connection = _dial(address, deadline)
-    connection.send_bytes(struct.pack("=i", rank))
-
-    def exchange(blob: bytes) -> list[bytes]:
-        connection.send_bytes(blob)
-        return [_receive(connection, deadline, "rank 0") for _ in range(size)]
-
-    return _Meeting(exchange, connection.close)
-
-
-def _host(address: str, size: int, deadline: float) -> _Meeting:
-    peers: dict[int, Connection] = {}
-    with socket.socket(socket.AF_UNIX) as listener:
-        _bind(listener, address, deadline)
-        listener.listen(size)
-        while len(peers) < size - 1:
-            listener.settimeout(max(deadline - time.monotonic(), 0.001))
-            try:
-                accepted, _ = listener.accept()
-            except builtin_timeout as error:
-                missing = sorted(set(range(1, size)) - set(peers))
-                raise TimeoutError(
-                    f"rank 0 timed out waiting for ranks {missing} to start", missing[0]
-                ) from error
-            if not _same_user(accepted):
-                accepted.close()
-                continue
-            connection = Connection(accepted.detach())
-            peers[struct.unpack("=i", _receive(connection, deadline, "a rank"))[0]] = connection
-
-    def exchange(blob: bytes) -> list[bytes]:
-        blobs = [blob] + [_receive(peers[r], deadline, f"rank {r}", r) for r in range(1, size)]
-        for connection in peers.values():
-            for each in blobs:
-                connection.send_bytes(each)
-        return blobs
-
-    def close() -> None:
-        for connection in peers.values():
-            connection.close()
-
-    return _Meeting(exchange, close)
-
-
-builtin_timeout = (socket.timeout, BlockingIOError)
-
-
-def _bind(listener: socket.socket, address: str, deadline: float) -> None:
-    while True:
-        try:
-            listener.bind(address)
-            return
-        except OSError as error:
-            # The job before this one may still be meeting under the same name.
-            if time.monotonic() > deadline:
-                raise TimeoutError(
-                    "rank 0 timed out: another job of the same name is still starting", 0
-                ) from error
-            time.sleep(0.01)
-
-
-def _dial(address: str, deadline: float) -> Connection:
-    pause = 0.001
-    while True:
-        dialled = socket.socket(socket.AF_UNIX)
-        try:
-            dialled.connect(address)
-            if not _same_user(dialled):
-                raise PermissionError("another user's process answers for rank 0")
-            return Connection(dialled.detach())
-        except (ConnectionError, FileNotFoundError) as error:
-            dialled.close()
-            if time.monotonic() > deadline:
-                raise TimeoutError("timed out waiting for rank 0 to start", 0) from error
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.05)
-
-
-def _same_user(connected: socket.socket) -> bool:
-    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return bool(struct.unpack("3i", credentials)[1] == os.getuid())
-
-
-def _receive(connection: Connection, deadline: float, who: str, rank: int | None = None) -> bytes:
-    if not connection.poll(max(deadline - time.monotonic(), 0)):
-        raise TimeoutError(f"timed out waiting for {who}", rank)
-    try:
-        return connection.recv_bytes()
-    except EOFError as error:
-        from ringreduce.errors import PeerLost
-
-        raise PeerLost(f"{who} died while the ranks were connecting", rank) from error
+    group = meeting.join(name, rank, size, deadline)
+    return _Meeting(group.exchange, group.close)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -53,14 +54,22 @@ class Work:
             from ringreduce.errors import TimeoutError
 
             raise TimeoutError(f"the call is not over after {timeout} s")
-        if self._after is not None:
-            self._after()
-            self._after = None
+        self._settle()
         return self._result
 
     def done(self) -> bool:
         """Whether the call is over, well or not."""
-        return self._engine.done()
+        if not self._engine.done():
+            return False
+        if self._engine.exception() is None:
+            self._settle()
+        return True
+
+    def _settle(self) -> None:
+        """Copies the values back into an array that is not contiguous."""
+        after, self._after = self._after, None
+        if after is not None:
+            after()
 
     def exception(self) -> BaseException | None:
         """What went wrong, if the call is over and has failed; does not wait."""
@@ -106,7 +115,7 @@ class Communicator:
     def __init__(self, engine: _engine.Communicator, timeout: float = DEFAULT_TIMEOUT) -> None:
         self._c = engine
         self._fast_all_reduce = engine.all_reduce
-        self._handles: dict[tuple[str, Algorithm], int] = {}
+        self._handles: dict[tuple[str, Algorithm | schedules.Custom], int] = {}
         self._under_way: deque[Work] = deque()
         self.timeout = timeout
         self.rank: int = engine.rank
@@ -169,7 +178,12 @@ class Communicator:
             handle = -1 if algorithm == "auto" else self._handle("all_reduce", algorithm)
             try:
                 self._fast_all_reduce(
-                    x, out, op, 1.0 if factor is None else factor, handle, 0.0 if timeout is None else timeout
+                    x,
+                    out,
+                    op,
+                    1.0 if factor is None else factor,
+                    handle,
+                    0.0 if timeout is None else self._seconds(timeout),
                 )
                 return x if out is None else out
             except BufferError:
@@ -374,6 +388,8 @@ class Communicator:
     ) -> Array:
         """Receives what the other rank sends into x. Returns x."""
         target = self._contiguous(x)
+        if target is not x:
+            arrays.check_writable(x, "x")
         work = self._c.transfer(False, target, source, tag, self._seconds(timeout), async_op)
         after = None if target is x else lambda: arrays.unpack(target, x)
         if work is not None:
@@ -418,7 +434,10 @@ class Communicator:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+        else:  # peers may never come to what is under way
+            self._c.leave()
 
     # --- inside --------------------------------------------------------------------------------------------
 
@@ -450,6 +469,8 @@ class Communicator:
                 # An array is not contiguous: the engine gets packed copies, and out its values back.
                 if source is not x or target is not out:
                     raise
+                if out is not None:
+                    arrays.check_writable(out, "x" if out is x else "out")
                 same = source is target
                 source = None if x is None else arrays.packed(x)
                 target = source if same else None if out is None else arrays.packed(out)
@@ -472,18 +493,23 @@ class Communicator:
         return work
 
     def _contiguous(self, x: Array) -> Array:
-        if isinstance(x, np.ndarray):
-            return x if x.flags.c_contiguous else arrays.packed(x)
-        return arrays.packed(x) if arrays.is_tensor(x) else x
+        if arrays.is_tensor(x):
+            return arrays.packed(x)
+        if not isinstance(x, np.ndarray | memoryview) and not hasattr(x, "__dlpack__"):
+            return x
+        flags = arrays.as_numpy(x).flags
+        return x if flags.c_contiguous and flags.aligned else arrays.packed(x)
 
     def _handle(self, collective: str, algorithm: Algorithm) -> int:
-        key = (collective, algorithm)
+        # A name that is registered anew stands for another algorithm.
+        registered = schedules.custom(algorithm, collective) if isinstance(algorithm, str) else None
+        key = (collective, registered or algorithm)
         handle = self._handles.get(key)
         if handle is not None:
             return handle
         handle = _engine.algorithm_handle(collective, algorithm) if isinstance(algorithm, str) else -1
         if handle < 0:
-            custom = self._custom(collective, algorithm)
+            custom = registered or self._custom(collective, algorithm)
             handle = self._c.add_schedule(
                 custom.name, custom(self.size, self.rank), custom.heaviest_round(self.size)
             )
@@ -494,13 +520,8 @@ class Communicator:
     def _custom(collective: str, algorithm: Algorithm) -> schedules.Custom:
         if not isinstance(algorithm, str):
             return schedules.Custom(getattr(algorithm, "__name__", "custom"), algorithm, collective)
-        custom = schedules.custom(algorithm, collective)
-        if custom is None:
-            known = ", ".join(entry.name for entry in schedules.algorithms(collective))
-            raise ValueError(
-                f"algorithm must be 'auto', a registered name or one of {known}, not {algorithm!r}"
-            )
-        return custom
+        known = ", ".join(entry.name for entry in schedules.algorithms(collective))
+        raise ValueError(f"algorithm must be 'auto', a registered name or one of {known}, not {algorithm!r}")
 
     @staticmethod
     def _scaled(op: str) -> str:
@@ -525,6 +546,10 @@ class Communicator:
         """Elements of each rank's block, from its rows."""
         if counts is None:
             return None
+        if len(counts) != self.size:
+            raise ValueError(
+                f"{name} must have one number for each of the {self.size} ranks, not {len(counts)}"
+            )
         if any(count < 0 for count in counts):
             raise ValueError(f"{name} must not be negative: {list(counts)}")
         size = arrays.row_size(x)
@@ -550,5 +575,9 @@ def local_group(size: int, *, timeout: float = DEFAULT_TIMEOUT) -> list[Communic
 @atexit.register
 def _close_all() -> None:
     """Peers must learn that a rank has ended well, and not wait for it or think it died."""
+    crashed = getattr(sys, "last_value", None) is not None  # set where an exception ends the interpreter
     for comm in list(_live):
-        comm.close()
+        if crashed:
+            comm._c.leave()
+        else:
+            comm.close()

@@ -22,6 +22,8 @@ from ringreduce.errors import Error, PeerLost, RankFailed
 
 __all__ = ["run"]
 
+LOOK_EVERY = 0.2  # seconds between two looks at which ranks have ended
+
 
 def run(
     function: Callable[..., Any],
@@ -74,31 +76,35 @@ def run(
 def _collect(pipes: dict[Connection, int], processes: list[Any], grace: float) -> list[Any]:
     results: list[Any] = [None] * len(processes)
     failures: dict[int, tuple[str, BaseException | None]] = {}
-    open_pipes = dict(pipes)
+    open_pipes = {rank: pipe for pipe, rank in pipes.items()}
     deadline: float | None = None
-    while open_pipes:
-        left = None if deadline is None else max(deadline - time.monotonic(), 0)
-        ready = wait(list(open_pipes), left)
-        if not ready:
-            break
-        for pipe in ready:
-            assert isinstance(pipe, Connection)
-            rank = open_pipes.pop(pipe)
-            try:
-                well, payload = pickle.loads(pipe.recv_bytes())
-            except EOFError:
-                processes[rank].join()
-                failures[rank] = (_how_it_ended(processes[rank].exitcode), None)
+    while open_pipes and (deadline is None or time.monotonic() < deadline):
+        ready = wait(list(open_pipes.values()), LOOK_EVERY)
+        for rank, pipe in list(open_pipes.items()):
+            # A process that a dead rank has forked may hold the pipe's other end open.
+            if pipe not in ready and (processes[rank].exitcode is None or pipe.poll()):
+                continue
+            del open_pipes[rank]
+            well, payload = _answer(pipe, processes[rank])
+            if well:
+                results[rank] = payload
             else:
-                if well:
-                    results[rank] = payload
-                else:
-                    failures[rank] = payload
+                failures[rank] = payload
         if failures and deadline is None:
             deadline = time.monotonic() + grace
     if failures:
         raise _failure(failures)
     return results
+
+
+def _answer(pipe: Connection, process: Any) -> tuple[bool, Any]:
+    """What a rank has sent: that it went well, and its result; or else how it failed."""
+    with contextlib.suppress(EOFError):
+        if pipe.poll():
+            answer: tuple[bool, Any] = pickle.loads(pipe.recv_bytes())
+            return answer
+    process.join()
+    return False, (_how_it_ended(process.exitcode), None)
 
 
 def _failure(failures: dict[int, tuple[str, BaseException | None]]) -> RankFailed:

@@ -110,12 +110,17 @@ Call make_call(const Communicator& comm, const std::string& name, nb::handle inp
   if (out) call.output = out->data;
   const bool blocks = !slices_whole_buffer(call.collective);
   const auto world = static_cast<std::size_t>(blocks ? comm.size() : 1);
+  const auto own = static_cast<std::size_t>(comm.rank());
   std::size_t input_count = 0, output_count = 0, own_in = 0, own_out = 0;
   if (input_counts) {
-    input_extents = extents_of(*input_counts, "counts", comm.size());
+    input_extents = extents_of(*input_counts, output_counts ? "send_counts" : "counts", comm.size());
     output_extents = output_counts ? extents_of(*output_counts, "recv_counts", comm.size()) : input_extents;
     call.input_extents = &input_extents;
     call.output_extents = &output_extents;
+    if (call.collective == Collective::all_to_all && input_extents.count[own] != output_extents.count[own]) {
+      throw InvalidArgument("send_counts and recv_counts differ about this rank's own block: " +
+                            elements(input_extents.count[own]) + " and " + elements(output_extents.count[own]));
+    }
     input_count = need.input_all ? total(input_extents) : input_extents.count[comm.rank()];
     output_count = need.output_all ? total(output_extents) : output_extents.count[comm.rank()];
     own_in = input_extents.offset[comm.rank()];
@@ -137,6 +142,9 @@ Call make_call(const Communicator& comm, const std::string& name, nb::handle inp
     if (in->dtype != out->dtype) {
       throw InvalidArgument(std::string("x has dtype ") + name_of(in->dtype) + ", but out has " +
                             name_of(out->dtype));
+    }
+    if (in->data == out->data && in->count > 0 && input_extents.count != output_extents.count) {
+      throw InvalidArgument("out may be x only where send_counts and recv_counts are the same");
     }
     check_overlap(*in, *out, need.input_all && !need.output_all ? own_in : 0,
                   need.output_all && !need.input_all ? own_out : 0);

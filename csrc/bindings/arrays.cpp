@@ -2,6 +2,7 @@
 
 #define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
 #include <numpy/arrayobject.h>
 
 #include <optional>
@@ -99,7 +100,8 @@ ArrayView view_tensor(nb::handle tensor, const char* argument) {
   if (device != "cpu") {
     refuse(PyExc_ValueError, std::string(argument) + " is on device '" + device + "', not in the CPU's memory");
   }
-  const auto name = nb::cast<std::string>(nb::str(tensor.attr("dtype")));
+  const nb::object type = tensor.attr("dtype");
+  const auto name = nb::cast<std::string>(nb::str(nb::handle(type)));  // of an object, nb::str would only wrap it
   const auto dtype = dtype_named(std::string_view(name).substr(name.rfind('.') + 1));
   if (!dtype || nb::cast<bool>(tensor.attr("is_sparse"))) refuse_dtype(argument, name);
   if (!nb::cast<bool>(tensor.attr("is_contiguous")())) refuse_layout(argument);

@@ -169,7 +169,8 @@ void bind_communicator(nb::module_& m) {
       .def("explain", explain, "collective"_a, "bytes"_a)
       .def("split", &Communicator::split, "color"_a, "key"_a, unlocked)
       .def("shrink", &Communicator::shrink, unlocked)
-      .def("close", &Communicator::close, unlocked);
+      .def("close", &Communicator::close, unlocked)
+      .def("leave", &Communicator::leave, unlocked);
 
   m.def("connect", connect, "rank"_a, "world"_a, "exchange"_a, "timeout"_a, "Joins ranks of one host.");
   m.def("local_group", local_group, "world"_a, "timeout"_a, "A group of ranks within this process.");

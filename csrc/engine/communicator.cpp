@@ -2,16 +2,20 @@
 
 #include <pthread.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <sstream>
-
 
 namespace ringreduce {
 namespace {
 
 constexpr std::size_t default_lend_from = 16 << 10;
 constexpr auto look_every = std::chrono::milliseconds(5);  // at signals and deadlines, while waiting
+
+constexpr unsigned moves_between_looks = 64;  // a long call that never waits looks too
 
 // Counts the forks above this process: a communicator belongs to the process that made it.
 std::atomic<unsigned> forks{0};
@@ -77,8 +81,7 @@ Communicator::~Communicator() {
     if (progress_thread_.joinable()) progress_thread_.detach();
     return;
   }
-  stop_progress();
-  if (!closed_) transport_->close();
+  leave();
 }
 
 std::size_t Communicator::footprint() const { return transport_->footprint() + executor_.temp_bytes(); }
@@ -99,7 +102,7 @@ void Communicator::usable() {
 void Communicator::run(const Call& call) {
   usable();
   if (pending_.load(std::memory_order_acquire) > 0) {
-    submit(call)->wait(std::nullopt, check_interrupt);
+    run_behind(call);
     return;
   }
   std::lock_guard lock(collective_mutex_);
@@ -108,6 +111,17 @@ void Communicator::run(const Call& call) {
     executor_.advance();
     if (!executor_.done()) run_to_end(or_default(call.timeout));
   });
+}
+
+// A blocking call does not return while the progress thread may still touch its buffers, however it ends.
+void Communicator::run_behind(const Call& call) {
+  const auto work = submit(call);
+  try {
+    guarded([&] { work->wait(std::nullopt, check_interrupt); });
+  } catch (...) {
+    work->wait_over();
+    throw;
+  }
 }
 
 void Communicator::begin(const Call& call) {
@@ -129,6 +143,7 @@ void Communicator::begin(const Call& call) {
   task.output = static_cast<std::byte*>(call.output);
   const std::size_t input_bytes = bytes_of_input(call, size_, rank_);
   const std::size_t output_bytes = bytes_of_output(call, size_, rank_);
+  task.bytes = std::max(input_bytes, output_bytes);
   if (input_bytes >= task.lend_from) task.input_reachable = transport_->reachable(call.input, input_bytes);
   if (output_bytes >= task.lend_from) {
     task.output_reachable = call.output && transport_->reachable(call.output, output_bytes);
@@ -142,9 +157,12 @@ void Communicator::begin(const Call& call) {
     }
   }
   ++sequence_;
-  task.contract = plan.contract + sequence_ * 0x9e3779b97f4a7c15ull;
+  // Messages carry the whole history: a disagreement that no message met shows at the next one that does.
+  history_ = std::rotl((history_ ^ plan.contract) * 0x9e3779b97f4a7c15ull, 29);
+  task.contract = history_;
   current_ = plan.record;
   current_.sequence = sequence_;
+  current_.history = history_;
   transport_->record(current_);
   executor_.start(task);
 }
@@ -153,32 +171,37 @@ void Communicator::run_to_end(Clock::duration timeout) {
   Backoff backoff;
   const auto start = Clock::now();
   auto last_look = start;
+  unsigned moves = 0;
   while (!executor_.done()) {
     if (executor_.advance()) {
       backoff.reset();
+      if (++moves % moves_between_looks != 0) continue;
+      transport_->check_abort();
+    } else if (!transport_->pause(backoff, executor_.waiting_for())) {
       continue;
     }
-    if (!transport_->pause(backoff, executor_.waiting_for())) continue;
     const auto now = Clock::now();
     if (now - last_look < look_every) continue;
     last_look = now;
     check_interrupt();
-    check_deadline(start, timeout, executor_.waiting_for(), now_doing());
+    if (now - start >= timeout) time_out(timeout, latest_rank(), now_doing());
   }
 }
 
 void Communicator::transfer(const Transfer& transfer) {
   usable();
-  const auto job = point_to_point_.enqueue(transfer);
   Backoff backoff;
   const auto start = Clock::now();
   guarded([&] {
+    transport_->check_abort();
+    const auto job = point_to_point_.enqueue(transfer);
     while (!point_to_point_.done(*job)) {
       if (point_to_point_.advance()) {
         backoff.reset();
       } else if (transport_->pause(backoff, transfer.peer)) {
         check_interrupt();
-        check_deadline(start, or_default(transfer.timeout), transfer.peer, in_words(transfer, rank_));
+        const auto timeout = or_default(transfer.timeout);
+        if (Clock::now() - start >= timeout) time_out(timeout, transfer.peer, in_words(transfer, rank_));
       }
     }
     if (job->problem) std::rethrow_exception(job->problem);
@@ -189,10 +212,23 @@ std::string Communicator::now_doing() const {
   return "call #" + std::to_string(current_.sequence) + ", " + in_words(current_);
 }
 
+// The rank to blame for a collective that does not end: the one waited for, unless it waits itself for another
+// that has not come so far.
+int Communicator::latest_rank() const {
+  const auto late = [&](int r) {
+    const auto records = transport_->records(r);
+    return records.empty() || records.back().sequence < sequence_;
+  };
+  const int waiting_for = executor_.waiting_for();
+  if (waiting_for >= 0 && late(waiting_for)) return waiting_for;
+  for (int r = 0; r < size_; ++r) {
+    if (r != rank_ && late(r)) return r;
+  }
+  return waiting_for;
+}
+
 // Says what every rank did lately, for a person who must find out which of them went wrong.
-void Communicator::check_deadline(Clock::time_point since, Clock::duration timeout, int waiting_for,
-                                  const std::string& what) {
-  if (Clock::now() - since < timeout) return;
+void Communicator::time_out(Clock::duration timeout, int waiting_for, const std::string& what) const {
   std::ostringstream text;
   text << "rank " << rank_ << " timed out after " << std::chrono::duration<double>(timeout).count()
        << " s waiting for rank " << waiting_for << " in " << what << ". Last collectives of every rank:";
@@ -207,27 +243,46 @@ void Communicator::check_deadline(Clock::time_point since, Clock::duration timeo
   throw Failure(Cause::timeout, waiting_for, text.str());
 }
 
+// The first call, of those still on record, that two ranks made differently; else the current one.
+std::uint64_t Communicator::first_disagreement() const {
+  std::map<std::uint64_t, std::uint64_t> histories;
+  const auto own = transport_->records(rank_);
+  std::uint64_t first = own.empty() ? 1 : own.back().sequence;
+  for (int r = 0; r < size_; ++r) {
+    for (const Record& record : transport_->records(r)) {
+      const auto known = histories.emplace(record.sequence, record.history).first;
+      if (known->second != record.history) first = std::min(first, record.sequence);
+    }
+  }
+  return first;
+}
+
 // Every rank's call of the same number; a rank that has not come so far is given a moment to do so.
-std::string Communicator::disagreement(const ContractBroken& broken) const {
+std::string Communicator::disagreement(int peer) const {
+  const std::uint64_t call = first_disagreement();
   std::ostringstream text;
-  text << "the ranks disagree about call #" << sequence_ << ":";
+  text << "the ranks disagree about call #" << call << ":";
   const auto patience = Clock::now() + std::chrono::milliseconds(100);
   for (int r = 0; r < size_; ++r) {
     std::string what;
     while (true) {
       for (const Record& record : transport_->records(r)) {
-        if (record.sequence == sequence_) what = in_words(record);
+        if (record.sequence == call) what = in_words(record);
       }
       if (!what.empty() || Clock::now() > patience) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     text << " rank " << r << ": " << (what.empty() ? "has not made it" : what) << ";";
   }
-  text << " rank " << rank_ << " noticed it at a message from rank " << broken.peer;
-  if (broken.same_call) {
-    text << " of " << broken.bytes << " bytes, where " << broken.expected_bytes << " were expected";
-  }
+  text << " rank " << rank_ << " noticed it at rank " << peer;
   return text.str();
+}
+
+// What else there is to say where the calls agree, but not on what one rank sends to another.
+std::string Communicator::lengths(const ContractBroken& broken) {
+  if (!broken.same_call) return "";
+  return " by a message of " + std::to_string(broken.bytes) + " bytes, where " +
+         std::to_string(broken.expected_bytes) + " were expected";
 }
 
 void Communicator::fail(const Failure& failure) {
@@ -247,12 +302,22 @@ int Communicator::add_schedule(const std::string& name, Schedule schedule, int h
 }
 
 void Communicator::close() {
-  if (closed_ || fork_epoch_ != forks) {
-    closed_ = true;
-    return;
+  if (fork_epoch_ == forks && !closed_) {
+    try {
+      while (!failed_ && pending_ + pending_transfers_ > 0) {
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+        check_interrupt();
+      }
+    } catch (...) {
+      leave();  // interrupted: nobody shall wait for this rank
+      throw;
+    }
   }
-  while (!failed_ && pending_ + pending_transfers_ > 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
-  closed_ = true;
+  leave();
+}
+
+void Communicator::leave() {
+  if (closed_.exchange(true) || fork_epoch_ != forks) return;
   stop_progress();
   transport_->close();
 }
@@ -320,13 +385,20 @@ std::unique_ptr<Communicator> Communicator::shrink() {
     }
   }
   std::lock_guard lock(collective_mutex_);
-  const std::vector<int> members = transport_->survivors(deadline);
-  const auto new_rank = std::find(members.begin(), members.end(), rank_) - members.begin();
-  auto transport = transport_->among(static_cast<int>(new_rank), static_cast<int>(members.size()),
-                                     [&](const std::string& blob) {
-                                       return transport_->exchange_among(members, blob, deadline);
-                                     });
-  return std::make_unique<Communicator>(std::move(transport), options_);
+  // Every further death makes the survivors agree anew, on fewer.
+  for (int attempt = 0;; ++attempt) {
+    const std::vector<int> members = transport_->survivors(deadline, check_interrupt);
+    const auto new_rank = std::find(members.begin(), members.end(), rank_) - members.begin();
+    const Exchange exchange = [&](const std::string& blob) {
+      return transport_->exchange_among(members, blob, deadline, check_interrupt);
+    };
+    try {
+      auto transport = transport_->among(static_cast<int>(new_rank), static_cast<int>(members.size()), exchange);
+      return std::make_unique<Communicator>(std::move(transport), options_);
+    } catch (const Failure& failure) {
+      if (failure.cause != Cause::peer_lost || attempt == size_) throw;
+    }
+  }
 }
 
 }  // namespace ringreduce

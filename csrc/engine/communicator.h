@@ -14,6 +14,7 @@
 #include "engine/executor.h"
 #include "engine/plan.h"
 #include "engine/point_to_point.h"
+#include "engine/undestroyed.h"
 #include "engine/work.h"
 #include "transport/transport.h"
 
@@ -57,6 +58,8 @@ class Communicator {
 
   // Waits for what is under way, then leaves the group. Doing it twice is fine.
   void close();
+  // Leaves the group at once: what is under way ends with Closed here and with PeerLost where it is waited for.
+  void leave();
   bool closed() const { return closed_; }
 
   // Called now and then during long waits, in the waiting thread; throws to break the wait off.
@@ -78,13 +81,17 @@ class Communicator {
 
   void usable();
   void begin(const Call& call);
+  void run_behind(const Call& call);
   void run_to_end(Clock::duration timeout);
-  void check_deadline(Clock::time_point since, Clock::duration timeout, int waiting_for, const std::string& what);
+  [[noreturn]] void time_out(Clock::duration timeout, int waiting_for, const std::string& what) const;
+  int latest_rank() const;
   Clock::duration or_default(Clock::duration timeout) const {
     return timeout.count() > 0 ? timeout : options_.timeout;
   }
   std::string now_doing() const;
-  std::string disagreement(const ContractBroken& broken) const;
+  std::uint64_t first_disagreement() const;
+  std::string disagreement(int peer) const;
+  static std::string lengths(const ContractBroken& broken);
 
   // Runs `step`; whatever it throws that leaves the group in the middle of something ends it for all ranks.
   template <typename Step>
@@ -115,12 +122,13 @@ class Communicator {
   Planner planner_;
   Executor executor_;
   std::uint64_t sequence_ = 0;
+  std::uint64_t history_ = 0;  // of all calls so far
   Record current_;
 
   PointToPoint point_to_point_;
 
   std::mutex queue_mutex_;
-  std::condition_variable queue_changed_;
+  Undestroyed<std::condition_variable> queue_changed_;
   std::deque<Pending> queue_;
   std::deque<PendingTransfer> transfers_;
   std::atomic<int> pending_{0};  // asynchronous collectives submitted and not over
@@ -142,7 +150,9 @@ void Communicator::guarded(Step step) {
   } catch (const Failure& failure) {
     fail(failure);
   } catch (const ContractBroken& broken) {
-    fail(Failure(Cause::mismatch, broken.peer, disagreement(broken)));
+    fail(Failure(Cause::mismatch, broken.peer, disagreement(broken.peer) + lengths(broken)));
+  } catch (const Disagreement& found) {
+    fail(Failure(Cause::mismatch, found.peer, disagreement(found.peer)));
   } catch (const InvalidArgument&) {
     throw;  // refused before anything was sent
   } catch (...) {

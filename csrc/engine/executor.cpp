@@ -2,11 +2,15 @@
 
 #include <algorithm>
 
+#include "reduce/stream.h"
+
 namespace ringreduce {
 namespace {
 
 // Below this a pass over the data costs less than deciding how to save one.
 constexpr std::size_t small_message = 512;
+// From here on it matters whether a message is written into the cache or past it.
+constexpr std::size_t large_message = 16 << 10;
 
 }  // namespace
 
@@ -29,6 +33,11 @@ void Executor::start(const Task& task) {
     temp_base = temp_.data() + (64 - reinterpret_cast<std::uintptr_t>(temp_.data()) % 64) % 64;
   }
   running_ = in_flight_;
+  stream_ = ~std::size_t{0};
+  if (task_.bytes >= large_message) {
+    transport_.sense();
+    if (transport_.far()) stream_ = large_message;
+  }
   small_ = task_.scale ? 0 : std::min(small_message, task_.lend_from);
   for (int i = 0; i < in_flight_; ++i) {
     Cursor& cursor = cursors_[i];
@@ -218,6 +227,8 @@ void Executor::fill(Cursor& cursor, const Action& action, std::byte* to) {
     void* target = to;
     if (task_.scale && move->from == Memory::input) {
       task_.scale(&target, 1, &source, 1, move->count, task_.factor);
+    } else if (move->bytes >= stream_) {
+      stream(target, source, move->bytes);
     } else {
       copy(&target, 1, source, move->bytes);
     }
@@ -295,8 +306,26 @@ void Executor::combine_moves(Cursor& cursor, const Action& action, int more) {
     if (more > 0) targets_[1] = staged + done;  // pushes have one run only
     const int skip = more > 0 && !move->keep ? 1 : 0;
     const Combine function = move->last ? task_.last : task_.combine;
-    function(&targets_[skip], 1 + more - skip, sources_.data(), action.peer_count, move->count, task_.divide);
+    if (more == 1 && move->bytes >= stream_) {
+      combine_and_stream(function, action.peer_count, move->count);
+    } else {
+      function(&targets_[skip], 1 + more - skip, sources_.data(), action.peer_count, move->count, task_.divide);
+    }
     done += move->bytes;
+  }
+}
+
+// Into targets_[0], and block by block, while it is in the first-level cache, past the cache into targets_[1].
+void Executor::combine_and_stream(Combine function, int sources, std::size_t count) {
+  constexpr std::size_t block_bytes = 8 << 10;
+  const std::size_t element = task_.geometry->element;
+  for (std::size_t left = count; left > 0;) {
+    const std::size_t block = std::min(left, block_bytes / element);
+    function(targets_.data(), 1, sources_.data(), sources, block, task_.divide);
+    stream(targets_[1], targets_[0], block * element);
+    left -= block;
+    for (int k = 0; k < sources; ++k) sources_[k] = static_cast<const std::byte*>(sources_[k]) + block * element;
+    for (int k = 0; k < 2; ++k) targets_[k] = static_cast<std::byte*>(targets_[k]) + block * element;
   }
 }
 

@@ -27,6 +27,7 @@ struct Task {
   bool input_reachable = false;   // peers can read this rank's input in place
   bool output_reachable = false;
   std::size_t lend_from = 0;   // bytes from which a message is sent by reference where that is possible
+  std::size_t bytes = 0;       // of the buffer
   std::uint64_t contract = 0;  // must be equal on all ranks
   int first_lane = 0;
   int lanes = 1;
@@ -92,6 +93,7 @@ class Executor {
   int carry_on(Cursor& cursor, const Action& action, bool granted, bool& pushes);
   void carried(Cursor& cursor, const Action& action, std::byte* staged, bool pushes);
   void combine_moves(Cursor& cursor, const Action& action, int more);
+  void combine_and_stream(Combine function, int sources, std::size_t count);
   bool wait_for(int peer);
 
   SendState state_of(const Cursor& cursor, int step) const { return static_cast<SendState>(cursor.state[step]); }
@@ -107,7 +109,8 @@ class Executor {
   std::vector<Message> messages_;      // of the step at hand, by source
   std::vector<const void*> sources_;
   std::vector<void*> targets_;         // [0] this rank's own, then the message of a fused send
-  std::size_t small_ = 0;  // bytes up to which messages are small
+  std::size_t small_ = 0;   // bytes up to which messages are small
+  std::size_t stream_ = 0;  // bytes from which messages are written past the cache
   int in_flight_ = 0;
   int running_ = 0;
   int waiting_for_ = -1;

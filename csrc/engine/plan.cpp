@@ -167,10 +167,11 @@ void Planner::make(const Call& call, Plan& plan) {
 }
 
 int Planner::pick(const Call& call, std::size_t bytes, std::size_t& slice_bytes) const {
-  const Situation situation{call.collective, world_, oversubscribed_, transport_, bytes};
+  Situation situation{call.collective, world_, oversubscribed_, transport_, bytes};
   if (call.input_extents && call.collective == Collective::all_to_all) {
     // Bruck's forwards blocks through ranks that do not know their lengths, pairs need equal numbers of slices.
     const Entry* direct = find_algorithm(call.collective, "direct");
+    situation.bytes = ~std::size_t{0};  // how many there are differs from rank to rank, and slices must not
     slice_bytes = default_slice_bytes(situation);
     return static_cast<int>(direct - catalogue().data());
   }
@@ -208,6 +209,10 @@ const Program& Planner::program(Collective collective, int algorithm, int root) 
       throw InvalidArgument("algorithm '" + custom.name + "' is for " + name_of(custom.schedule.collective) +
                             ", not for " + name_of(collective));
     }
+    if (rooted(collective) && custom.schedule.root != root) {
+      throw InvalidArgument("root must be " + std::to_string(custom.schedule.root) + ", which algorithm '" +
+                            custom.name + "' is for, not " + std::to_string(root));
+    }
     program = std::make_unique<Program>(lower(custom.schedule, custom.heaviest_round));
     return *program;
   }
@@ -225,7 +230,7 @@ const Program& Planner::program(Collective collective, int algorithm, int root) 
     heaviest = std::max(heaviest, heaviest_round(entry.build(place)));
   }
   place.rank = rank_;
-  program = std::make_unique<Program>(lower(entry.build(place), heaviest));
+  program = std::make_unique<Program>(lower(entry.build(place), heaviest, true));
   return *program;
 }
 

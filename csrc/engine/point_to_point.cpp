@@ -86,6 +86,7 @@ void PointToPoint::start(Queue& q, Job& job) {
   task.input = static_cast<const std::byte*>(t.sends ? t.input : t.output);
   task.output = const_cast<std::byte*>(task.input);
   task.lend_from = slice_bytes;
+  task.bytes = t.count * size_of(t.dtype);
   task.input_reachable = transport_.reachable(task.input, t.count * size_of(t.dtype));
   task.contract = (static_cast<std::uint64_t>(t.tag) << 32 ^ t.count) * 0x9e3779b97f4a7c15ull + size_of(t.dtype) * 16 +
                   static_cast<std::uint64_t>(t.dtype) + 1;

@@ -31,7 +31,7 @@ class Lowering {
  public:
   explicit Lowering(Schedule schedule) { program_.schedule = std::move(schedule); }
 
-  Program run() {
+  Program run(bool answers_directly) {
     const Schedule& s = program_.schedule;
     const int all = s.chunks + s.scratch;
     state_.assign(all, State::none);
@@ -45,7 +45,7 @@ class Lowering {
     copy_untouched();
     mark_last();
     fuse();
-    mark_grants();
+    if (answers_directly) mark_grants();
     return std::move(program_);
   }
 
@@ -70,7 +70,9 @@ class Lowering {
       for (int c = span.first; c < span.first + span.count; ++c) {
         const Part part = describe(c);
         Part* previous = c > span.first ? &program_.parts.back() : nullptr;
-        if (previous && previous->source == part.source && previous->target == part.target) {
+        // Scratch begins again at the length of the first chunk.
+        const bool goes_on = c < program_.schedule.chunks || (c - program_.schedule.chunks) % program_.schedule.chunks;
+        if (previous && goes_on && previous->source == part.source && previous->target == part.target) {
           ++previous->chunks.count;
         } else {
           program_.parts.push_back(part);
@@ -257,7 +259,8 @@ class Lowering {
         step.fused = j;
         taken[j] = true;
         step.pushable = step.kind == Step::Kind::combine && same_peers(step, send);
-        program_.parts[step.parts_begin].keep = part->target == Memory::output || read_again(j, part->chunks);
+        program_.parts[step.parts_begin].keep = part->target == Memory::output || step.pushable ||
+                                                  read_again(i, j, part->chunks);
         break;
       }
     }
@@ -281,17 +284,21 @@ class Lowering {
     return from.first < span.first + span.count && span.first < from.first + from.count;
   }
 
-  // Whether anything but the send at `send` reads these chunks afterwards.
-  bool read_again(int send, const Span& span) const {
-    for (int i = send + 1; i < static_cast<int>(program_.steps.size()); ++i) {
+  // Whether anything but the send at `send` reads these chunks after the step at `after`.
+  bool read_again(int after, int send, const Span& span) const {
+    for (int i = after + 1; i < static_cast<int>(program_.steps.size()); ++i) {
       const Step& step = program_.steps[i];
-      if (touches(step, span)) return step.kind != Step::Kind::receive;
+      if (i == send || !touches(step, span)) continue;
+      const Part* part = step.kind == Step::Kind::receive ? only_part(step) : nullptr;
+      return !part || !(part->chunks == span);
     }
     return false;
   }
 
   // If the next thing that happens to the chunks we send to one peer is that this peer's values replace them,
-  // then the peer may write them into our memory as soon as it has the message.
+  // then the peer may write them into our memory as soon as it has the message, if nobody else still reads
+  // there. (That the peer's answer is the one that we expect there, only a look at both ranks can tell: of the
+  // catalogue's algorithms it is known.)
   void mark_grants() {
     for (int i = 0; i < static_cast<int>(program_.steps.size()); ++i) {
       Step& step = program_.steps[i];
@@ -302,7 +309,8 @@ class Lowering {
         if (!touches(next, part->chunks)) continue;
         const Part* replaced = next.kind == Step::Kind::receive ? only_part(next) : nullptr;
         step.grants = replaced && replaced->chunks == part->chunks && replaced->target == Memory::output &&
-                      program_.peers[next.peers_begin] == program_.peers[step.peers_begin];
+                      program_.peers[next.peers_begin] == program_.peers[step.peers_begin] &&
+                      next.fence_end - next.fence_begin == 1;
         break;
       }
     }
@@ -335,8 +343,8 @@ int heaviest_round(const Schedule& schedule) {
   return most;
 }
 
-Program lower(Schedule schedule, int heaviest_round) {
-  Program program = Lowering(std::move(schedule)).run();
+Program lower(Schedule schedule, int heaviest_round, bool answers_directly) {
+  Program program = Lowering(std::move(schedule)).run(answers_directly);
   program.heaviest_round = heaviest_round;
   return program;
 }

@@ -58,6 +58,8 @@ bool slices_whole_buffer(Collective collective);
 int heaviest_round(const Schedule& schedule);
 
 // `heaviest_round`: of all ranks together, so that all cut slices of one length.
-Program lower(Schedule schedule, int heaviest_round);
+// `answers_directly`: the first message that a peer sends after one whose chunks it is to replace, made from that
+// one, is the replacement; then it may write it where the chunks are. Not every right schedule keeps to that.
+Program lower(Schedule schedule, int heaviest_round, bool answers_directly = false);
 
 }  // namespace ringreduce

@@ -36,7 +36,7 @@ std::shared_ptr<Work> Communicator::submit(const Transfer& transfer) {
 void Communicator::wake_progress() {
   std::lock_guard lock(queue_mutex_);
   if (!progress_thread_.joinable()) progress_thread_ = std::thread([this] { progress(); });
-  queue_changed_.notify_all();
+  queue_changed_->notify_all();
 }
 
 // While a collective is under way transfers go on too: a peer may need them to come to the collective at all.
@@ -63,7 +63,7 @@ void Communicator::progress() {
 
 bool Communicator::wait_for_something(const Pending& current) {
   std::unique_lock lock(queue_mutex_);
-  queue_changed_.wait(lock, [&] { return stopping_ || current.work || !queue_.empty() || !transfers_.empty(); });
+  queue_changed_->wait(lock, [&] { return stopping_ || current.work || !queue_.empty() || !transfers_.empty(); });
   return !stopping_;
 }
 
@@ -144,10 +144,15 @@ void Communicator::pause_progress(Backoff& backoff, Pending& current) {
   const int waiting_for = current.work ? executor_.waiting_for() : oldest.job ? oldest.job->transfer.peer : -1;
   guarded([&] {
     if (!transport_->pause(backoff, waiting_for)) return;
-    if (current.work) check_deadline(current.started, or_default(current.call.timeout), waiting_for, now_doing());
+    const auto now = Clock::now();
+    if (current.work) {
+      const auto timeout = or_default(current.call.timeout);
+      if (now - current.started >= timeout) time_out(timeout, latest_rank(), now_doing());
+    }
     if (!oldest.job) return;
     const Transfer& transfer = oldest.job->transfer;
-    check_deadline(oldest.submitted, or_default(transfer.timeout), transfer.peer, in_words(transfer, rank_));
+    const auto timeout = or_default(transfer.timeout);
+    if (now - oldest.submitted >= timeout) time_out(timeout, transfer.peer, in_words(transfer, rank_));
   });
 }
 
@@ -174,7 +179,7 @@ void Communicator::stop_progress() {
   stopping_ = true;
   {
     std::lock_guard lock(queue_mutex_);
-    queue_changed_.notify_all();
+    queue_changed_->notify_all();
   }
   if (progress_thread_.joinable()) progress_thread_.join();
 }

@@ -22,7 +22,7 @@ bool Work::wait(std::optional<std::chrono::nanoseconds> timeout, const std::func
   while (!done_) {
     const auto now = Clock::now();
     if (now >= deadline) return false;
-    over_.wait_until(lock, std::min(deadline, now + tick_every), [this] { return done_; });
+    over_->wait_until(lock, std::min(deadline, now + tick_every), [this] { return done_; });
     if (done_) break;
     lock.unlock();
     tick();
@@ -32,12 +32,17 @@ bool Work::wait(std::optional<std::chrono::nanoseconds> timeout, const std::func
   return true;
 }
 
+void Work::wait_over() {
+  std::unique_lock lock(mutex_);
+  over_->wait(lock, [this] { return done_; });
+}
+
 void Work::finish(std::exception_ptr problem) {
   std::lock_guard lock(mutex_);
   if (done_) return;
   done_ = true;
   problem_ = std::move(problem);
-  over_.notify_all();
+  over_->notify_all();
 }
 
 }  // namespace ringreduce

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <optional>
 
+#include "engine/undestroyed.h"
+
 namespace ringreduce {
 
 class Work {
@@ -18,11 +20,13 @@ class Work {
   // Waits until the call is over, then rethrows what went wrong. False if the time was up first. `tick` is
   // called now and then meanwhile and may throw.
   bool wait(std::optional<std::chrono::nanoseconds> timeout, const std::function<void()>& tick);
+  // Waits until the call is over, however it ended.
+  void wait_over();
   void finish(std::exception_ptr problem);
 
  private:
   mutable std::mutex mutex_;
-  std::condition_variable over_;
+  Undestroyed<std::condition_variable> over_;
   bool done_ = false;
   std::exception_ptr problem_;
 };

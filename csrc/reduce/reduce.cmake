@@ -12,7 +12,7 @@ function(ringreduce_kernels isa vector_bytes family)
   target_compile_options(${target} PRIVATE
     -Wall -Wextra -Werror ${ARGN} -ffp-contract=off -fno-math-errno -fno-tree-loop-distribute-patterns)
   if(RINGREDUCE_SANITIZE)
-    target_compile_options(${target} PRIVATE -O1)  # the checks in every loop take minutes to optimise
+    target_compile_options(${target} PRIVATE -O1 -g1)  # otherwise the checks in every loop take minutes
   endif()
   target_sources(ringreduce_reduce PRIVATE $<TARGET_OBJECTS:${target}>)
 endfunction()

@@ -77,8 +77,10 @@ struct alignas(line) Header {
   alignas(line) Doorbell doorbell;
   alignas(line) std::atomic<std::uint64_t> aborted;  // cause, culprit, reporter; written by whoever finds out
   alignas(line) std::atomic<std::uint32_t> closed;
+  alignas(line) std::atomic<std::uint32_t> beacon;  // a line that the owner writes, to see how long peers take to read it
   alignas(line) std::atomic<std::uint32_t> record_next;
   Record records[record_depth];
+  std::atomic<std::uint64_t> histories[record_depth];  // of the records; what peers compare while they wait
   char reason[2048];  // why the owner aborted the others
   ShrinkBoard shrink;
 };

@@ -34,4 +34,9 @@ struct Failure : Error {
   int culprit;  // the rank that is to blame or was waited on, or -1
 };
 
+// The ranks called different things: `peer` something else than this rank.
+struct Disagreement {
+  int peer;
+};
+
 }  // namespace ringreduce

@@ -37,7 +37,8 @@ MappedTransport::MappedTransport(int rank, int world, std::vector<std::shared_pt
       outs_(static_cast<std::size_t>(world) * lanes),
       ins_(static_cast<std::size_t>(world) * lanes),
       arenas_(lanes),
-      spins_(world > cores ? 0 : 4000) {
+      spins_(world > cores ? 0 : 4000),
+      beacons_(world) {
   for (int lane = 0; lane < lanes; ++lane) {
     arenas_[lane].base = layout_.arena_of(segments_[rank]->base, lane);
     for (int peer = 0; peer < world; ++peer) {
@@ -248,6 +249,7 @@ void MappedTransport::record(const Record& record) {
   Header& own = header(rank);
   const std::uint32_t next = own.record_next.load(std::memory_order_relaxed);
   own.records[next % record_depth] = record;
+  own.histories[next % record_depth].store(record.history, std::memory_order_relaxed);
   own.record_next.store(next + 1, std::memory_order_release);
 }
 

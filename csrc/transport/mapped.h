@@ -37,15 +37,19 @@ class MappedTransport : public Transport {
   bool poll(int lane, int peer, Message& message) override;
   void release(int lane, int peer) override;
 
+  void sense() override;
+  bool far() const override { return distance_ > far_from; }
+
   bool pause(Backoff& backoff, int waiting_for) override;
   void check_abort() override;
   void abort(const Failure& failure) override;
   void record(const Record& record) override;
   std::vector<Record> records(int of_rank) const override;
 
-  std::vector<int> survivors(Clock::time_point deadline) override;
+  std::vector<int> survivors(Clock::time_point deadline, const std::function<void()>& tick) override;
   std::vector<std::string> exchange_among(const std::vector<int>& members, const std::string& blob,
-                                          Clock::time_point deadline) override;
+                                                  Clock::time_point deadline,
+                                                  const std::function<void()>& tick) override;
   void close() override;
   void disown() override { disowned_ = true; }
 
@@ -93,7 +97,10 @@ class MappedTransport : public Transport {
   void ring(int peer);
   void sleep(Backoff& backoff);
   void check_peers(Backoff& backoff, int waiting_for);
+  void check_agreement();
   std::string text_of(int reporter) const;
+
+  static constexpr double far_from = 80;  // ns; cores with a common cache take 20 to 40, others more than 120
 
   SegmentLayout layout_;
   std::vector<std::shared_ptr<Segment>> segments_;
@@ -101,6 +108,9 @@ class MappedTransport : public Transport {
   std::vector<In> ins_;
   std::vector<Arena> arenas_;
   std::uint32_t spins_;  // before the first yield; none where ranks outnumber cores
+  std::uint32_t senses_ = 0;
+  std::vector<std::uint32_t> beacons_;  // the value last read, by peer
+  double distance_ = 0;                 // ns to read a line that a peer has written, averaged
   bool disowned_ = false;
 };
 

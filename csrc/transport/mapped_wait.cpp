@@ -19,6 +19,22 @@ constexpr std::uint32_t look_every = 64;        // pauses or yields between two 
 constexpr milliseconds sleep_after{1};          // yielding goes over into sleeping
 constexpr milliseconds check_peers_every{10};
 
+constexpr std::uint32_t sense_every = 4;
+
+// What two readings of the clock take, in ns.
+double clock_cost() {
+  static const double cost = [] {
+    double least = 1e9;
+    for (int i = 0; i < 100; ++i) {
+      const auto before = Clock::now();
+      const auto after = Clock::now();
+      least = std::min(least, std::chrono::duration<double, std::nano>(after - before).count());
+    }
+    return least;
+  }();
+  return cost;
+}
+
 std::uint64_t pack(const Failure& failure, int reporter) {
   return static_cast<std::uint64_t>(failure.cause) << 56 |
          static_cast<std::uint64_t>(static_cast<std::uint32_t>(failure.culprit + 1) & 0xffffff) << 24 |
@@ -26,6 +42,23 @@ std::uint64_t pack(const Failure& failure, int reporter) {
 }
 
 }  // namespace
+
+// Cores that share a cache pass a line on in some 50 ns; those of different chiplets or sockets take 250, and
+// a core that must fetch every line of a large message from there is slower than from memory. Which of the two
+// it is can change while a program runs (a hypervisor moves its cores), so it is measured on the way: the time
+// to read a line that the peer has written since the last look.
+void MappedTransport::sense() {
+  header(rank).beacon.store(++senses_, std::memory_order_release);
+  if (world == 1 || senses_ % sense_every != 0) return;
+  const int peer = (rank + 1 + static_cast<int>(senses_ / sense_every) % (world - 1)) % world;
+  const auto before = Clock::now();
+  const std::uint32_t value = header(peer).beacon.load(std::memory_order_acquire);
+  const auto after = Clock::now();
+  if (value == beacons_[peer]) return;
+  beacons_[peer] = value;
+  const double read = std::chrono::duration<double, std::nano>(after - before).count() - clock_cost();
+  distance_ += (std::min(read, 1000.0) - distance_) / 4;
+}
 
 bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
   const std::uint32_t round = backoff.rounds++;
@@ -72,6 +105,7 @@ void MappedTransport::check_peers(Backoff& backoff, int waiting_for) {
     if (peer == rank || alive(peer) || closed(peer)) continue;
     throw Failure(Cause::peer_lost, peer, "rank " + std::to_string(peer) + " died");
   }
+  check_agreement();
   if (waiting_for < 0 || !closed(waiting_for)) return;
   if (backoff.peer_closed) {
     throw Failure(Cause::peer_lost, waiting_for,
@@ -79,6 +113,27 @@ void MappedTransport::check_peers(Backoff& backoff, int waiting_for) {
                       std::to_string(rank) + " was waiting for it");
   }
   backoff.peer_closed = true;
+}
+
+// Ranks that called different things may all wait, or send without ever receiving, so that no wrong message
+// meets a reader. Hence whoever waits long compares the last call that both it and a peer have begun.
+void MappedTransport::check_agreement() {
+  const Header& own = header(rank);
+  const std::uint32_t mine = own.record_next.load(std::memory_order_acquire);
+  for (int peer = 0; peer < world; ++peer) {
+    const Header& other = header(peer);
+    const std::uint32_t theirs = other.record_next.load(std::memory_order_acquire);
+    const std::uint32_t common = std::min(mine, theirs);
+    if (common == 0) continue;
+    const std::uint32_t place = (common - 1) % record_depth;
+    const std::uint64_t here = own.histories[place].load(std::memory_order_relaxed);
+    const std::uint64_t there = other.histories[place].load(std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_acquire);
+    // Either may have been overwritten by a later call meanwhile.
+    const std::uint32_t latest = std::max(own.record_next.load(std::memory_order_relaxed),
+                                          other.record_next.load(std::memory_order_relaxed));
+    if (here != there && latest - common < record_depth - 1) throw Disagreement{peer};
+  }
 }
 
 void MappedTransport::check_abort() {

@@ -9,6 +9,7 @@ namespace ringreduce {
 struct Record {
   std::uint64_t sequence = 0;  // the call's number on its communicator, from 1
   std::uint64_t count = 0;     // elements
+  std::uint64_t history = 0;   // stands for this call and all before it: equal on ranks that agree
   std::int32_t root = -1;
   std::uint8_t collective = 0;
   std::uint8_t dtype = 0;

@@ -15,13 +15,23 @@
 #include "transport/errors.h"
 
 namespace ringreduce {
+namespace {
 
-std::shared_ptr<SharedMemory> SharedMemory::make(std::size_t bytes, bool huge) {
+constexpr std::size_t huge_page = std::size_t{2} << 20;
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25  // Linux 6.1
+#endif
+
+}  // namespace
+
+std::shared_ptr<SharedMemory> SharedMemory::make(std::size_t bytes) {
   auto memory = std::make_shared<SharedMemory>();
   memory->bytes = SegmentLayout::align(bytes, 4096);
   memory->fd = memfd_create("ringreduce", MFD_CLOEXEC);
   if (memory->fd < 0 || ftruncate(memory->fd, static_cast<off_t>(memory->bytes)) != 0) throw std::bad_alloc();
-  memory->map(huge);
+  fchmod(memory->fd, 0600);  // whoever else could come by a path to it, it is this user's only
+  memory->map(memory->bytes >= huge_page);
   return memory;
 }
 
@@ -36,14 +46,27 @@ std::shared_ptr<SharedMemory> SharedMemory::open(pid_t pid, int fd, std::size_t 
                 "): " + std::strerror(errno));
   }
   if (status.st_size < static_cast<off_t>(memory->bytes)) throw Error(path + " is not the memory that was announced");
-  memory->map(false);
+  memory->map(memory->bytes >= huge_page);
   ::close(memory->fd);  // the mapping stays
   memory->fd = -1;
   return memory;
 }
 
+// Large memory lies on a boundary of huge pages in every process: otherwise the system, even where it has given
+// huge pages, maps them as small ones, and every 4 KiB costs a walk through the page table.
 void SharedMemory::map(bool huge) {
-  void* where = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* where = nullptr;
+  if (huge) {
+    void* room = mmap(nullptr, bytes + huge_page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED) throw std::bad_alloc();
+    const auto start = reinterpret_cast<std::uintptr_t>(room);
+    const std::uintptr_t aligned = SegmentLayout::align(start, huge_page);
+    if (aligned > start) munmap(room, aligned - start);
+    const std::uintptr_t end = SegmentLayout::align(aligned + bytes, 4096);
+    if (end < start + bytes + huge_page) munmap(reinterpret_cast<void*>(end), start + bytes + huge_page - end);
+    where = reinterpret_cast<void*>(aligned);
+  }
+  where = mmap(where, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (huge ? MAP_FIXED : 0), fd, 0);
   if (where == MAP_FAILED) throw std::bad_alloc();
   base = static_cast<std::byte*>(where);
   if (huge) madvise(base, bytes, MADV_HUGEPAGE);  // a wish: its refusal costs only speed
@@ -54,10 +77,17 @@ SharedMemory::~SharedMemory() {
   if (fd >= 0) ::close(fd);
 }
 
+// Most systems give shared memory huge pages only where a process asks for them page by page: a page must be
+// there to be collapsed, so each gets its first byte. Refusal costs only speed.
+void SharedMemory::collapse() {
+  for (std::size_t at = 0; at + huge_page <= bytes; at += huge_page) {
+    reinterpret_cast<volatile std::byte*>(base)[at] = std::byte{0};
+  }
+  madvise(base, bytes / huge_page * huge_page, MADV_COLLAPSE);
+}
+
 namespace shared_heap {
 namespace {
-
-constexpr std::size_t huge_from = std::size_t{2} << 20;
 
 struct Heap {
   std::shared_mutex mutex;
@@ -72,7 +102,7 @@ struct Heap {
   std::atomic<std::size_t> live{0};
 
   Directory& table() {
-    if (!directory) directory = SharedMemory::make(sizeof(Directory), false);
+    if (!directory) directory = SharedMemory::make(sizeof(Directory));
     return *reinterpret_cast<Directory*>(directory->base);
   }
 };
@@ -94,7 +124,8 @@ Heap& the_heap() {
 
 void* allocate(std::size_t bytes) {
   Heap& h = the_heap();
-  auto memory = SharedMemory::make(bytes ? bytes : 1, bytes >= huge_from);
+  auto memory = SharedMemory::make(bytes ? bytes : 1);
+  if (bytes >= huge_page) memory->collapse();
   std::unique_lock lock(h.mutex);
   Directory& table = h.table();
   std::uint32_t entry = h.next_entry;

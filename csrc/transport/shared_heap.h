@@ -19,11 +19,14 @@ namespace ringreduce {
 // /proc/<pid>/fd/<fd> while both live.
 class SharedMemory : public Segment {
  public:
-  // Makes new zeroed memory. `huge` asks for huge pages where the system grants them.
-  static std::shared_ptr<SharedMemory> make(std::size_t bytes, bool huge);
+  // Makes new zeroed memory, of huge pages where it is large enough and the system grants them.
+  static std::shared_ptr<SharedMemory> make(std::size_t bytes);
   // Maps a peer's. Throws Error if it cannot be opened or is smaller than it should be.
   static std::shared_ptr<SharedMemory> open(pid_t pid, int fd, std::size_t bytes);
   ~SharedMemory() override;
+
+  // Fills it with huge pages now, as far as the system lets it.
+  void collapse();
 
   int fd = -1;
   std::size_t bytes = 0;

@@ -6,12 +6,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "transport/wait.h"
 
 namespace ringreduce {
 namespace {
+
+constexpr int death_takes = 500;  // milliseconds at most, from giving up memory to being known as ended
 
 // What a rank tells the others at set-up: how to open its memory, and how to know that it is the right one.
 struct Card {
@@ -38,13 +42,23 @@ std::shared_ptr<SharedMemory> open_segment(int peer, const Card& card, const Seg
   return segment;
 }
 
+// What one rank tells the others of its attempt to open their memory: "", or "<rank that died or -1> <text>".
+constexpr std::size_t longest_problem = 400;
+
+[[noreturn]] void raise(const std::string& problem) {
+  const int culprit = std::atoi(problem.c_str());
+  const std::string text = problem.substr(problem.find(' ') + 1);
+  if (culprit >= 0) throw Failure(Cause::peer_lost, culprit, text);
+  throw Error("shared memory cannot connect the ranks: " + text);
+}
+
 }  // namespace
 
 // A failure of one rank to open another's memory must fail all of them: hence the second exchange, which also
 // keeps everybody's file descriptors open until all have used them.
 std::unique_ptr<Transport> ShmTransport::create(int rank, int world, const Exchange& exchange) {
   const SegmentLayout layout(world, capacity_for(world));
-  const auto own = SharedMemory::make(layout.bytes, false);
+  const auto own = SharedMemory::make(layout.bytes);
   Card card{getpid(), own->fd, shared_heap::directory_fd(), usable_cores(), 0};
   if (getrandom(&card.nonce, sizeof card.nonce, 0) != sizeof card.nonce) throw Error("no random numbers");
   layout.header(own->base).nonce = card.nonce;
@@ -55,51 +69,68 @@ std::unique_ptr<Transport> ShmTransport::create(int rank, int world, const Excha
   std::vector<Peer> peers(world);
   int cores = card.cores;
   std::string problem;
-  try {
-    for (int peer = 0; peer < world; ++peer) {
+  for (int peer = 0; peer < world && problem.empty(); ++peer) {
+    try {
       const Card theirs = read_card(blobs[peer]);
       cores = std::min(cores, theirs.cores);
       if (peer == rank) {
         segments[peer] = own;
         continue;
       }
-      peers[peer].pidfd = static_cast<int>(syscall(SYS_pidfd_open, theirs.pid, 0));
+      peers[peer].process = Process(theirs.pid);
       segments[peer] = open_segment(peer, theirs, layout);
       peers[peer].heap = std::make_unique<PeerHeap>(theirs.pid, theirs.directory_fd);
+    } catch (const std::exception& error) {
+      problem = peer != rank && peers[peer].process.ended(death_takes)
+                    ? std::to_string(peer) + " rank " + std::to_string(peer) + " died while the ranks were connecting"
+                    : "-1 rank " + std::to_string(rank) + ": " + error.what();
+      problem.resize(std::min(problem.size(), longest_problem));
     }
-  } catch (const std::exception& error) {
-    problem = "rank " + std::to_string(rank) + ": " + error.what();
   }
-  const auto problems = exchange(problem);
-  std::unique_ptr<Transport> transport(
-      problem.empty() ? new ShmTransport(rank, world, std::move(segments), cores, std::move(peers)) : nullptr);
-  for (const std::string& text : problems) {
-    if (!text.empty()) throw Error("shared memory cannot connect the ranks: " + text);
+  for (const std::string& text : exchange(problem)) {
+    if (!text.empty()) raise(text);
   }
-  return transport;
+  return std::unique_ptr<Transport>(
+      new ShmTransport(rank, world, std::move(segments), cores, std::move(peers)));
 }
 
 ShmTransport::ShmTransport(int rank, int world, std::vector<std::shared_ptr<Segment>> segments, int cores,
                            std::vector<Peer> peers)
     : MappedTransport(rank, world, std::move(segments), cores), peers_(std::move(peers)) {}
 
-ShmTransport::~ShmTransport() {
-  for (const Peer& peer : peers_) {
-    if (peer.pidfd >= 0) ::close(peer.pidfd);
-  }
-}
-
 std::optional<Location> ShmTransport::locate(const void* data, std::size_t bytes) {
   return shared_heap::locate(data, bytes);
 }
 
-std::byte* ShmTransport::resolve(int peer, Location place) { return peers_[peer].heap->resolve(place); }
+// A process that is dying gives up its memory some time before it counts as ended.
+std::byte* ShmTransport::resolve(int peer, Location place) {
+  try {
+    return peers_[peer].heap->resolve(place);
+  } catch (const Error&) {
+    if (!peers_[peer].process.ended(death_takes)) throw;
+    throw Failure(Cause::peer_lost, peer, "rank " + std::to_string(peer) + " died");
+  }
+}
+
+bool ShmTransport::alive(int peer) { return peer == rank || !peers_[peer].process.ended(0); }
+
+ShmTransport::Process::Process(pid_t pid) : pid_(pid), fd_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) {}
+
+ShmTransport::Process::~Process() {
+  if (fd_ >= 0) ::close(fd_);
+}
 
 // A pidfd becomes readable when its process has ended, reaped or not.
-bool ShmTransport::alive(int peer) {
-  if (peer == rank || peers_[peer].pidfd < 0) return true;
-  pollfd entry{peers_[peer].pidfd, POLLIN, 0};
-  return ::poll(&entry, 1, 0) <= 0;
+bool ShmTransport::Process::ended(int milliseconds) const {
+  if (fd_ >= 0) {
+    pollfd entry{fd_, POLLIN, 0};
+    return ::poll(&entry, 1, milliseconds) > 0;
+  }
+  std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const std::size_t name = text.rfind(')');  // the state follows the name
+  return name == std::string::npos || text.find_first_of("ZX", name) == name + 2;
 }
 
 }  // namespace ringreduce

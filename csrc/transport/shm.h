@@ -2,7 +2,10 @@
 // peers through /proc, so neither the size of /dev/shm nor a crash matters.
 #pragma once
 
+#include <sys/types.h>
+
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "transport/mapped.h"
@@ -15,7 +18,6 @@ class ShmTransport : public MappedTransport {
   // Collective over the ranks that `exchange` connects. Throws Error where memory cannot be shared with a peer
   // (another host, another user, a container of its own).
   static std::unique_ptr<Transport> create(int rank, int world, const Exchange& exchange);
-  ~ShmTransport() override;
 
   const char* name() const override { return "shm"; }
   std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
@@ -28,8 +30,27 @@ class ShmTransport : public MappedTransport {
   bool alive(int peer) override;
 
  private:
+  // The process of a peer. Without pidfds (old kernels, strict containers) /proc says whether it lives.
+  class Process {
+   public:
+    Process() = default;
+    explicit Process(pid_t pid);
+    Process(Process&& other) noexcept : pid_(std::exchange(other.pid_, 0)), fd_(std::exchange(other.fd_, -1)) {}
+    Process& operator=(Process&& other) noexcept {
+      std::swap(pid_, other.pid_);
+      std::swap(fd_, other.fd_);
+      return *this;
+    }
+    ~Process();
+    // Whether it has ended within this time.
+    bool ended(int milliseconds) const;
+
+   private:
+    pid_t pid_ = 0;
+    int fd_ = -1;
+  };
   struct Peer {
-    int pidfd = -1;
+    Process process;
     std::unique_ptr<PeerHeap> heap;
   };
   ShmTransport(int rank, int world, std::vector<std::shared_ptr<Segment>> segments, int cores,

@@ -105,9 +105,15 @@ class Transport {
   virtual bool poll(int lane, int peer, Message& message) = 0;
   virtual void release(int lane, int peer) = 0;
 
+  // Called at the beginning of a call with large messages: finds out, now and then, how far away the peers are.
+  virtual void sense() {}
+  // Whether peers read what this core wrote last faster from memory than from this core's cache, so that
+  // large messages are better written past it.
+  virtual bool far() const { return false; }
+
   // Lets time pass because nothing could be done; `waiting_for` is the peer that holds us up. True when the
   // wait has become so long that the caller should look at its own deadline. Throws Failure when a peer is
-  // dead, has closed although it is waited for, or has called abort().
+  // dead, has closed although it is waited for, or has called abort(), and Disagreement when one called something else.
   virtual bool pause(Backoff& backoff, int waiting_for) = 0;
   // Throws if a peer has aborted; one load, for the beginning of every call.
   virtual void check_abort() = 0;
@@ -118,10 +124,12 @@ class Transport {
   virtual void record(const Record& record) = 0;
   virtual std::vector<Record> records(int of_rank) const = 0;
 
-  // Agrees with all other living ranks on who they are; each of them must call it. Then an exchange among them.
-  virtual std::vector<int> survivors(Clock::time_point deadline) = 0;
+  // Agrees with all other living ranks on who they are; each of them must call it. Then an exchange among them,
+  // which throws PeerLost if one of them dies: they agree again then. `tick` is called now and then, and may throw.
+  virtual std::vector<int> survivors(Clock::time_point deadline, const std::function<void()>& tick) = 0;
   virtual std::vector<std::string> exchange_among(const std::vector<int>& members, const std::string& blob,
-                                                  Clock::time_point deadline) = 0;
+                                                  Clock::time_point deadline,
+                                                  const std::function<void()>& tick) = 0;
   // A new transport of the same kind among some of the ranks, all of which call this with the same members.
   virtual std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) = 0;
 

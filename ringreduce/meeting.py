@@ -1,0 +1,293 @@
+"""How ranks of one host meet: at an abstract Unix socket, which vanishes with its owner, rank 0.
+
+Both ends check that the other process belongs to the same user: the kernel vouches for that. Whoever else
+connects, or says anything but a rank's greeting, is dropped, and the ranks go on meeting.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import hashlib
+import os
+import selectors
+import socket
+import struct
+import time
+from typing import Protocol
+
+from ringreduce.errors import Error, PeerLost, TimeoutError
+
+__all__ = ["Group", "join"]
+
+_GREETING = struct.Struct("=8sii")  # magic, rank, size
+_MAGIC = b"ringrdc1"
+_HEADER = struct.Struct("=Bi")  # kind, length
+_DATA, _PEER_LOST, _TIMEOUT, _ERROR = range(4)
+_LONGEST = 1 << 20  # of a blob, checked before any memory is taken for it
+_VERDICT = 1.0  # seconds that rank 0 has, after the deadline, to say whom it waited for
+_STRANGERS = 64  # connections without a greeting at a time
+
+
+class Group(Protocol):
+    """One rank's end of the meeting."""
+
+    def exchange(self, blob: bytes) -> list[bytes]:
+        """Everybody's blobs, in rank order."""
+
+    def close(self) -> None:
+        """Leaves the meeting."""
+
+
+def join(name: str, rank: int, size: int, deadline: float) -> Group:
+    """Meets the other ranks that use this name.
+
+    Raises:
+        PeerLost: a rank died meanwhile.
+        TimeoutError: not all ranks came before the deadline, a time.monotonic().
+        Error: two processes claim the same rank, or ranks disagree about the size.
+    """
+    digest = hashlib.sha256(f"{os.getuid()}/{name}".encode()).hexdigest()[:32]
+    address = f"\0ringreduce-{digest}"
+    return _Host(address, size, deadline) if rank == 0 else _Guest(address, rank, size, deadline)
+
+
+class _Host:
+    """Rank 0, whom all others are connected to."""
+
+    def __init__(self, address: str, size: int, deadline: float) -> None:
+        self._size = size
+        self._deadline = deadline
+        self._peers: dict[int, socket.socket] = {}
+        self._strangers: dict[socket.socket, bytes] = {}  # what each has said so far
+        try:
+            with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as selector:
+                _bind(listener, address, deadline)
+                listener.listen(size + 16)
+                listener.setblocking(False)
+                selector.register(listener, selectors.EVENT_READ)
+                while len(self._peers) < size - 1:
+                    self._welcome(listener, selector)
+            for rank, peer in self._peers.items():
+                _send(peer, _DATA, b"", deadline, rank)  # all have come: from here on ranks talk
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            for stranger in self._strangers:
+                stranger.close()
+
+    def _welcome(self, listener: socket.socket, selector: selectors.BaseSelector) -> None:
+        ready = selector.select(max(self._deadline - time.monotonic(), 0))
+        if not ready:
+            missing = sorted(set(range(1, self._size)) - set(self._peers))
+            raise TimeoutError(f"rank 0 timed out waiting for ranks {missing} to start", missing[0])
+        for key, _ in ready:
+            talking = key.fileobj
+            assert isinstance(talking, socket.socket)
+            if talking is listener:
+                self._accept(listener, selector)
+            elif talking in self._strangers:
+                self._greet(talking, selector)
+            else:  # a rank says nothing before all have come: it has died
+                rank = next(r for r, peer in self._peers.items() if peer is talking)
+                raise PeerLost(f"rank {rank} died while the ranks were connecting", rank)
+
+    def _accept(self, listener: socket.socket, selector: selectors.BaseSelector) -> None:
+        try:
+            stranger, _ = listener.accept()
+        except OSError:
+            return  # gone again
+        if not _same_user(stranger):
+            stranger.close()
+            return
+        if len(self._strangers) == _STRANGERS:
+            self._drop(next(iter(self._strangers)), selector)  # the one that has said nothing for longest
+        stranger.setblocking(False)
+        self._strangers[stranger] = b""
+        selector.register(stranger, selectors.EVENT_READ)
+
+    def _drop(self, stranger: socket.socket, selector: selectors.BaseSelector) -> None:
+        selector.unregister(stranger)
+        del self._strangers[stranger]
+        stranger.close()
+
+    def _greet(self, stranger: socket.socket, selector: selectors.BaseSelector) -> None:
+        said = self._strangers[stranger]
+        try:
+            heard = stranger.recv(_GREETING.size - len(said))
+        except BlockingIOError:
+            return
+        except OSError:
+            heard = b""
+        said += heard
+        if not heard or not said.startswith(_MAGIC[: len(said)]):
+            return self._drop(stranger, selector)
+        self._strangers[stranger] = said
+        if len(said) < _GREETING.size:
+            return None
+        _, rank, size = _GREETING.unpack(said)
+        if size != self._size:
+            raise Error(f"a rank believes that there are {size} ranks, rank 0 that there are {self._size}")
+        if not 0 < rank < size:
+            return self._drop(stranger, selector)
+        if rank in self._peers:
+            raise Error(f"two processes claim to be rank {rank}")
+        del self._strangers[stranger]
+        self._peers[rank] = stranger  # and stays with the selector, to be seen dying
+        return None
+
+    def exchange(self, blob: bytes) -> list[bytes]:
+        try:
+            return self._exchange(blob)
+        except BaseException as error:
+            self._fail(error)
+            raise
+
+    def _exchange(self, blob: bytes) -> list[bytes]:
+        blobs: dict[int, bytes] = {0: blob}
+        with selectors.DefaultSelector() as selector:
+            for rank, peer in self._peers.items():
+                selector.register(peer, selectors.EVENT_READ, rank)
+            while len(blobs) < self._size:
+                ready = selector.select(max(self._deadline - time.monotonic(), 0))
+                if not ready:
+                    missing = min(set(self._peers) - set(blobs))
+                    raise TimeoutError(f"rank 0 timed out waiting for rank {missing}", missing)
+                for key, _ in ready:
+                    peer = self._peers[key.data]
+                    if key.data in blobs:  # too early for the next blob: it has died
+                        raise _lost(key.data)
+                    blobs[key.data] = _receive(peer, self._deadline, key.data)
+        ordered = [blobs[rank] for rank in range(self._size)]
+        for rank, peer in self._peers.items():
+            for each in ordered:
+                _send(peer, _DATA, each, self._deadline, rank)
+        return ordered
+
+    def _fail(self, error: BaseException) -> None:
+        """Tells every rank why the meeting is over."""
+        if not isinstance(error, Error):
+            error = PeerLost("rank 0 was interrupted while the ranks were connecting", 0)
+        kinds: dict[type[Error], int] = {PeerLost: _PEER_LOST, TimeoutError: _TIMEOUT}
+        kind = kinds.get(type(error), _ERROR)
+        culprit = getattr(error, "rank", None)
+        text = str(error)
+        payload = struct.pack("=i", -1 if culprit is None else culprit) + text.encode()[:4096]
+        for rank, peer in self._peers.items():
+            with contextlib.suppress(Error, OSError):
+                _send(peer, kind, payload, time.monotonic() + 0.1, rank)
+        self.close()
+
+    def close(self) -> None:
+        for peer in self._peers.values():
+            peer.close()
+
+
+class _Guest:
+    """Any other rank."""
+
+    def __init__(self, address: str, rank: int, size: int, deadline: float) -> None:
+        self._size = size
+        self._deadline = deadline
+        self._host = _dial(address, deadline)
+        try:
+            self._host.sendall(_GREETING.pack(_MAGIC, rank, size))
+        except OSError as error:
+            raise _lost(0) from error
+        _receive(self._host, deadline + _VERDICT, 0)
+
+    def exchange(self, blob: bytes) -> list[bytes]:
+        with contextlib.suppress(PeerLost):  # why rank 0 has left is still to be read
+            _send(self._host, _DATA, blob, self._deadline, 0)
+        return [_receive(self._host, self._deadline + _VERDICT, 0) for _ in range(self._size)]
+
+    def close(self) -> None:
+        self._host.close()
+
+
+def _bind(listener: socket.socket, address: str, deadline: float) -> None:
+    while True:
+        try:
+            listener.bind(address)
+            return
+        except OSError as error:
+            # The job before this one may still be meeting under the same name.
+            if time.monotonic() > deadline:
+                why = "another job of the same name is still starting"
+                raise TimeoutError(f"rank 0 timed out: {why}", 0) from error
+            time.sleep(0.01)
+
+
+def _dial(address: str, deadline: float) -> socket.socket:
+    pause = 0.001
+    why = "timed out waiting for rank 0 to start"
+    while True:
+        dialled = socket.socket(socket.AF_UNIX)
+        try:
+            dialled.settimeout(max(deadline - time.monotonic(), 0.001))
+            dialled.connect(address)
+            if _same_user(dialled):
+                return dialled
+            why = "timed out: another user's process answers for rank 0"
+        except (ConnectionError, FileNotFoundError, BlockingIOError, builtins.TimeoutError):
+            pass
+        except BaseException:
+            dialled.close()
+            raise
+        dialled.close()
+        if time.monotonic() > deadline:
+            raise TimeoutError(why, 0)
+        time.sleep(pause)
+        pause = min(pause * 1.5, 0.05)
+
+
+def _same_user(connected: socket.socket) -> bool:
+    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return bool(struct.unpack("3i", credentials)[1] == os.getuid())
+
+
+def _lost(rank: int) -> PeerLost:
+    return PeerLost(f"rank {rank} died while the ranks were connecting", rank)
+
+
+def _send(to: socket.socket, kind: int, payload: bytes, deadline: float, rank: int) -> None:
+    if len(payload) > _LONGEST:
+        raise ValueError(f"a blob of {len(payload)} bytes is too long to exchange")
+    to.settimeout(max(deadline - time.monotonic(), 0.001))
+    try:
+        to.sendall(_HEADER.pack(kind, len(payload)) + payload)
+    except builtins.TimeoutError as error:
+        raise TimeoutError(f"timed out sending to rank {rank}", rank) from error
+    except OSError as error:
+        raise _lost(rank) from error
+
+
+def _receive(source: socket.socket, deadline: float, rank: int) -> bytes:
+    kind, length = _HEADER.unpack(_read(source, _HEADER.size, deadline, rank))
+    if not 0 <= length <= _LONGEST or kind > _ERROR:
+        raise Error(f"rank {rank} sent something that is not a part of the exchange")
+    payload = _read(source, length, deadline, rank)
+    if kind == _DATA:
+        return payload
+    (culprit,) = struct.unpack_from("=i", payload)
+    text = payload[4:].decode(errors="replace")
+    if kind == _ERROR:
+        raise Error(text)
+    raise (PeerLost if kind == _PEER_LOST else TimeoutError)(text, culprit if culprit >= 0 else None)
+
+
+def _read(source: socket.socket, length: int, deadline: float, rank: int) -> bytes:
+    read = b""
+    while len(read) < length:
+        source.settimeout(max(deadline - time.monotonic(), 0.001))
+        try:
+            more = source.recv(length - len(read))
+        except builtins.TimeoutError as error:
+            raise TimeoutError(f"timed out waiting for rank {rank}", rank) from error
+        except OSError as error:
+            raise _lost(rank) from error
+        if not more:
+            raise _lost(rank)
+        read += more
+    return read

@@ -1,0 +1,184 @@
+"""How ranks find each other: launchers' environments and kinds of stores."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import ringreduce
+from ringreduce.bootstrap import launched
+
+PROGRAM = """
+import numpy, ringreduce
+comm = ringreduce.init(timeout=20)
+x = ringreduce.all_gather(numpy.array([comm.rank]))
+print(comm.rank, comm.size, x.tolist())
+"""
+
+
+def environments(job):
+    """What two ranks find in their environment, by launcher."""
+    for rank in range(2):
+        yield {
+            "torchrun": {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "MASTER_ADDR": "localhost",
+                         "MASTER_PORT": 1234, "TORCHELASTIC_RUN_ID": job},
+            "openmpi": {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": 2, "PMIX_NAMESPACE": job},
+            "hydra": {"PMI_RANK": rank, "PMI_SIZE": 2, "PMI_FD": 9},
+            "slurm": {"SLURM_PROCID": rank, "SLURM_NTASKS": 2, "SLURM_JOB_ID": job, "SLURM_STEP_ID": 0},
+        }  # fmt: skip
+
+
+def text(env):
+    return {name: str(value) for name, value in env.items()}
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "openmpi", "hydra", "slurm"])
+def test_launchers(launcher):
+    first, second = (text(env[launcher]) for env in environments(secrets.token_hex(8)))
+    known = [launched(first), launched(second)]
+    assert [(k.launcher, k.rank, k.size) for k in known] == [(launcher, 0, 2), (launcher, 1, 2)]
+    assert known[0].job == known[1].job
+    others = {**os.environ}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM], env={**others, **env}, stdout=subprocess.PIPE, text=True
+        )
+        for env in (second, first)
+    ]
+    printed = sorted(process.communicate(timeout=60)[0].strip() for process in processes)
+    assert printed == ["0 2 [0, 1]", "1 2 [0, 1]"]
+
+
+def test_no_launcher():
+    assert launched({}) is None
+    assert launched({"RANK": "0"}) is None
+    comm = ringreduce.init()
+    assert (comm.rank, comm.size) == (0, 1) and comm.all_reduce(np.ones(2)).tolist() == [1, 1]
+    ringreduce.finalize()
+
+
+def test_jobs_do_not_mix():
+    jobs = [next(environments(job))["openmpi"] for job in ("a", "b")]
+    assert launched(text(jobs[0])).job != launched(text(jobs[1])).job
+
+
+class Store(dict):
+    """Blocks until a key is there."""
+
+    def __init__(self):
+        self.changed = threading.Condition()
+
+    def set(self, key, value):
+        with self.changed:
+            self[key] = value
+            self.changed.notify_all()
+
+    def get(self, key):
+        with self.changed:
+            assert self.changed.wait_for(lambda: key in self, 20)
+            return self[key]
+
+
+class Meeting:
+    """An exchange between threads."""
+
+    def __init__(self, size):
+        self.barrier = threading.Barrier(size)
+        self.blobs = [b""] * size
+
+    def of(self, rank):
+        def exchange(blob):
+            self.blobs[rank] = blob
+            self.barrier.wait(20)
+            blobs = list(self.blobs)
+            self.barrier.wait(20)
+            return blobs
+
+        return exchange
+
+
+class LikeMpi4py:
+    def __init__(self, exchange, rank, size):
+        self.allgather, self.rank, self.size = exchange, rank, size
+
+    def Get_rank(self):
+        return self.rank
+
+    def Get_size(self):
+        return self.size
+
+
+def in_threads(function):
+    results, threads = {}, []
+    for rank in range(2):
+        threads.append(threading.Thread(target=lambda rank=rank: results.update({rank: function(rank)})))
+        threads[-1].start()
+    for thread in threads:
+        thread.join(40)
+    return [results[rank] for rank in range(2)]
+
+
+def use(comm):
+    with comm:
+        return comm.all_gather(np.array([comm.rank])).tolist()
+
+
+def test_a_name():
+    name = secrets.token_hex(8)
+    assert in_threads(lambda rank: use(ringreduce.init(rank, 2, name, timeout=20))) == [[0, 1]] * 2
+
+
+def test_a_function():
+    meeting = Meeting(2)
+    assert (
+        in_threads(lambda rank: use(ringreduce.init(rank, 2, meeting.of(rank), timeout=20))) == [[0, 1]] * 2
+    )
+
+
+def test_an_mpi_communicator():
+    meeting = Meeting(2)
+    given = [LikeMpi4py(meeting.of(rank), rank, 2) for rank in range(2)]
+    assert in_threads(lambda rank: use(ringreduce.init(store=given[rank], timeout=20))) == [[0, 1]] * 2
+
+
+CHILD = """
+import sys, numpy, ringreduce
+rank, port = int(sys.argv[1]), int(sys.argv[2])
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", port, 2, rank == 0)
+for _ in range(2):
+    comm = ringreduce.init(rank, 2, store, timeout=20)
+    print(comm.all_gather(numpy.array([rank])).tolist(), flush=True)
+store.set(f"over{rank}", b"1")
+store.get("over0"), store.get("over1")
+"""
+
+
+def test_a_tcp_store():
+    pytest.importorskip("torch")
+    port = str(29_000 + os.getpid() % 2000)
+    processes = [
+        subprocess.Popen([sys.executable, "-c", CHILD, str(rank), port], stdout=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    assert [process.communicate(timeout=90)[0].split("\n")[:2] for process in processes] == [
+        ["[0, 1]"] * 2
+    ] * 2
+
+
+def test_a_store():
+    store = Store()
+    assert in_threads(lambda rank: use(ringreduce.init(rank, 2, store, timeout=20))) == [[0, 1]] * 2
+
+
+def test_a_rank_that_does_not_come():
+    with pytest.raises(ringreduce.TimeoutError, match="rank"):
+        ringreduce.init(0, 2, secrets.token_hex(8), timeout=0.2)
+    with pytest.raises(ringreduce.TimeoutError, match="rank 0"):
+        ringreduce.init(1, 2, secrets.token_hex(8), timeout=0.2)

@@ -1,0 +1,82 @@
+"""Ways to run every rank of a group inside one test."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ringreduce
+
+PATIENCE = 60.0  # seconds; a hang must fail the test long before pytest's own limit
+
+
+def on_group(
+    comms: list[Any], function: Callable[..., Any], *args: Any, patience: float = PATIENCE
+) -> list[Any]:
+    """Runs function(comm, *args) for every communicator in a thread of its own; results in rank order.
+
+    The first exception in time is raised; threads that hang are named, not waited for.
+    """
+    results: list[Any] = [None] * len(comms)
+    failed: list[tuple[int, BaseException]] = []
+    over = threading.Semaphore(0)
+
+    def body(rank: int) -> None:
+        try:
+            results[rank] = function(comms[rank], *args)
+        except BaseException as error:
+            failed.append((rank, error))
+        finally:
+            over.release()
+
+    threads = [threading.Thread(target=body, args=(rank,), daemon=True) for rank in range(len(comms))]
+    for thread in threads:
+        thread.start()
+    in_time = True
+    for _ in threads:
+        # After a failure the others have no partner any more: they are left to their timeouts.
+        in_time = in_time and not failed and over.acquire(timeout=patience)
+    if failed:
+        rank, error = failed[0]
+        print(f"rank {rank} failed first")
+        raise error
+    hanging = [rank for rank, thread in enumerate(threads) if thread.is_alive()]
+    assert in_time, f"after {patience} s ranks {hanging} still run"
+    return results
+
+
+def on_threads(world: int, function: Callable[..., Any], *args: Any, timeout: float = 30.0) -> list[Any]:
+    """Runs function(comm, *args) on the ranks of a new local group."""
+    comms = ringreduce.local_group(world, timeout=timeout)
+    results = on_group(comms, function, *args)
+    for comm in comms:
+        comm.close()
+    return results
+
+
+def on_processes(world: int, function: Callable[..., Any], *args: Any, timeout: float = 30.0) -> list[Any]:
+    """Runs function(comm, *args) on the ranks of a new group of processes over shared memory."""
+    return ringreduce.run(function, world, *args, timeout=timeout)
+
+
+BOTH = [pytest.param(on_threads, id="local"), pytest.param(on_processes, id="shm")]
+
+
+@pytest.fixture(params=BOTH)
+def on_ranks(request: pytest.FixtureRequest) -> Any:
+    """on_threads and on_processes in turn."""
+    return request.param
+
+
+def whole_numbers(count: int, rank: int, dtype: Any = np.float32, most: int = 8) -> Any:
+    """Small whole numbers, other ones on every rank: every order of adding them gives the same float."""
+    return ((np.arange(count) * 7 + rank * 3 + (np.arange(count) // 5) * rank) % most).astype(dtype)
+
+
+def unlike(dtype: Any, count: int) -> Any:
+    """A buffer full of what no test expects."""
+    return np.full(count, 99).astype(dtype)

@@ -1,0 +1,207 @@
+"""Strangers at the socket where ranks meet get nowhere, and the ranks go on meeting."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+import ringreduce
+from ringreduce import meeting
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def _address(name: str) -> str:
+    return "\0ringreduce-" + hashlib.sha256(f"{os.getuid()}/{name}".encode()).hexdigest()[:32]
+
+
+class Meeting:
+    """Ranks that meet in threads, and what each of them got: blobs or an exception."""
+
+    def __init__(self, size: int, timeout: float = 10.0) -> None:
+        self.name, self.size = secrets.token_hex(8), size
+        self.found: dict[int, object] = {}
+        self.deadline = time.monotonic() + timeout
+        self.threads: list[threading.Thread] = []
+
+    def start(self, *ranks: int) -> None:
+        for rank in ranks:
+            thread = threading.Thread(target=self._meet, args=(rank,))
+            thread.start()
+            self.threads.append(thread)
+
+    def _meet(self, rank: int) -> None:
+        try:
+            group = meeting.join(self.name, rank, self.size, self.deadline)
+            group.exchange(b"first")
+            self.found[rank] = group.exchange(str(rank).encode())
+            group.close()
+        except ringreduce.Error as error:
+            self.found[rank] = error
+
+    def knock(self) -> socket.socket:
+        """A connection to rank 0, from nobody in particular."""
+        while True:
+            knocker = socket.socket(socket.AF_UNIX)
+            try:
+                knocker.connect(_address(self.name))
+                return knocker
+            except OSError:
+                knocker.close()
+                assert time.monotonic() < self.deadline
+                time.sleep(0.005)
+
+    def end(self) -> dict[int, object]:
+        for thread in self.threads:
+            thread.join(15)
+            assert not thread.is_alive(), "a rank hangs"
+        return self.found
+
+    def assert_met(self) -> None:
+        everybody = [str(rank).encode() for rank in range(self.size)]
+        assert self.end() == {rank: everybody for rank in range(self.size)}
+
+
+def _greeting(rank: int, size: int, magic: bytes = b"ringrdc1") -> bytes:
+    return struct.pack("=8sii", magic, rank, size)
+
+
+GARBAGE = {
+    "text": b"GET / HTTP/1.1\r\n\r\n",
+    "a huge length": struct.pack("!i", 0x7FFFFFFF),
+    "a huge long length": struct.pack("!iQ", -1, 1 << 60),
+    "another magic": _greeting(1, 3, b"ringrdc0"),
+    "a rank too high": _greeting(3, 3),
+    "a negative rank": _greeting(-1, 3),
+    "rank 0": _greeting(0, 3),
+    "half a greeting": _greeting(1, 3)[:10],
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("said", GARBAGE)
+def test_garbage_is_dropped(said):
+    ranks = Meeting(3)
+    ranks.start(0)
+    with ranks.knock() as stranger:
+        stranger.sendall(GARBAGE[said])
+        began = time.monotonic()
+        ranks.start(1, 2)
+        ranks.assert_met()
+        assert time.monotonic() - began < 5
+
+
+def test_silent_connections_do_not_block():
+    ranks = Meeting(2)
+    ranks.start(0)
+    silent = [ranks.knock() for _ in range(100)]
+    ranks.start(1)
+    ranks.assert_met()
+    for each in silent:
+        each.close()
+
+
+def test_a_rank_claimed_twice_is_an_error():
+    ranks = Meeting(3)
+    ranks.start(0)
+    with ranks.knock() as one, ranks.knock() as two:
+        one.sendall(_greeting(1, 3))
+        two.sendall(_greeting(1, 3))
+        assert "two processes claim to be rank 1" in str(ranks.end()[0])
+
+
+def test_another_size_is_an_error():
+    ranks = Meeting(3)
+    ranks.start(0)
+    with ranks.knock() as one:
+        one.sendall(_greeting(1, 4))
+        assert "4 ranks" in str(ranks.end()[0])
+
+
+def test_missing_ranks_are_named_to_all():
+    ranks = Meeting(4, timeout=0.5)
+    ranks.start(0, 2)
+    for error in ranks.end().values():
+        assert isinstance(error, ringreduce.TimeoutError)
+        assert error.rank == 1
+        assert "[1, 3]" in str(error)
+
+
+def test_a_rank_lost_while_others_come_is_named_to_all():
+    ranks = Meeting(4)
+    ranks.start(0, 2)
+    with ranks.knock() as one:
+        one.sendall(_greeting(1, 4))
+        time.sleep(0.1)
+    for error in ranks.end().values():
+        assert isinstance(error, ringreduce.PeerLost) and error.rank == 1
+
+
+STRANGER = """
+import os, socket, sys, time
+os.setgid(65534); os.setgroups([]); os.setuid(65534)
+knocker = socket.socket(socket.AF_UNIX)
+if sys.argv[1] == "connect":
+    while True:
+        try:
+            knocker.connect("\\0" + sys.argv[2])
+            break
+        except OSError:
+            time.sleep(0.01)
+    knocker.settimeout(5)
+    try:
+        knocker.sendall(bytes.fromhex(sys.argv[3]))
+        sys.exit(0 if knocker.recv(1) == b"" else 2)
+    except ConnectionError:
+        sys.exit(0)
+knocker.bind("\\0" + sys.argv[2])
+knocker.listen()
+print("here", flush=True)
+time.sleep(1)
+"""
+
+
+@pytest.fixture
+def stranger():
+    """Starts a process of another user."""
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    started = []
+
+    def start(*arguments):
+        started.append(
+            subprocess.Popen([sys.executable, "-c", STRANGER, *arguments], stdout=subprocess.PIPE, text=True)
+        )
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_another_user_is_turned_away(stranger):
+    ranks = Meeting(2)
+    ranks.start(0)
+    other = stranger("connect", _address(ranks.name)[1:], _greeting(1, 2).hex())
+    assert other.wait(10) == 0
+    ranks.start(1)
+    ranks.assert_met()
+
+
+def test_another_user_who_was_first_only_delays(stranger):
+    ranks = Meeting(2)
+    other = stranger("bind", _address(ranks.name)[1:])
+    assert other.stdout.readline() == "here\n"
+    ranks.start(0, 1)
+    ranks.assert_met()

@@ -1,0 +1,193 @@
+"""Nothing is left behind, nothing leaks, and nobody else can look."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ranks import Ranks, run
+
+import ringreduce
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def _shm() -> set[str]:
+    return set(os.listdir("/dev/shm"))
+
+
+def _memory_in_use(comm, board):
+    x = ringreduce.zeros(1 << 18)
+    comm.all_reduce(x)
+    for fd in Path("/proc/self/fd").iterdir():
+        try:
+            target = os.readlink(fd)
+        except OSError:
+            continue
+        assert not target.startswith("/dev/shm")
+    board.note(comm.rank)
+    while True:
+        comm.all_reduce(x)
+
+
+def _holders() -> list[str]:
+    """The processes that hold memory of ours, by descriptor or mapping."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            maps = (process / "maps").read_text()
+        except OSError:
+            continue
+        if "memfd:ringreduce" in maps:
+            found.append(process.name)
+    return found
+
+
+def test_nothing_remains_after_kill():
+    before = _shm()
+    ranks = Ranks(_memory_in_use, 3)
+    ranks.wait_for()
+    assert _shm() <= before
+    pids = {str(process.pid) for process in ranks.processes}
+    assert pids <= set(_holders())
+    for rank in range(3):
+        ranks.kill(rank, signal.SIGKILL)
+    assert ranks.outcomes() == [None] * 3
+    assert _shm() <= before
+    assert not pids & set(_holders())
+
+
+WITHOUT_SHM = """
+import sys, numpy as np, ringreduce
+def main(comm):
+    x, y = np.ones(1 << 20, "float32"), ringreduce.zeros(1 << 20)
+    return float(comm.all_reduce(x)[0]), float(comm.all_reduce(y)[0])
+if __name__ == "__main__":
+    assert ringreduce.run(main, 4) == [(4.0, 0.0)] * 4
+"""
+
+
+@pytest.mark.parametrize("options", ["size=64k", "size=64k,ro"])
+def test_without_room_in_dev_shm(options, tmp_path):
+    unshare = shutil.which("unshare")
+    mount = f"mount -t tmpfs -o {options} tmpfs /dev/shm"
+    if not unshare or subprocess.run([unshare, "-m", "sh", "-c", mount], capture_output=True).returncode:
+        pytest.skip("mounting in a namespace of its own is not permitted here")
+    script = tmp_path / "script.py"
+    script.write_text(WITHOUT_SHM)
+    command = f'{mount} && exec "{sys.executable}" "{script}"'
+    done = subprocess.run([unshare, "-m", "sh", "-c", command], capture_output=True, text=True, timeout=40)
+    assert done.returncode == 0, done.stderr
+
+
+def _held() -> tuple[int, int, int]:
+    """File descriptors, mappings and resident bytes of this process."""
+    maps = Path("/proc/self/maps").read_text().count("memfd:ringreduce")
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return len(os.listdir("/proc/self/fd")), maps, pages * 4096
+
+
+def _come_and_go(comm, board, rounds):
+    def once(i):
+        with comm.split(0) as group:
+            group.all_reduce(np.ones(1000, "float32"))
+            if i % 10 == 0:
+                group.all_reduce(np.ones(1000, "float32"), async_op=True).wait()
+
+    for i in range(20):
+        once(i)
+    before = _held()
+    for i in range(rounds):
+        once(i)
+    return before, _held()
+
+
+def test_communicators_do_not_leak():
+    for before, after in run(_come_and_go, 2, 200):
+        assert after[0] <= before[0] + 2
+        assert after[1] <= before[1] + 2
+        assert after[2] <= before[2] + (8 << 20)
+
+
+def _arrays(comm, board, rounds):
+    def once():
+        x = ringreduce.zeros(1 << 15)
+        x += comm.rank + 1
+        comm.all_reduce(x)
+        assert x[0] == x[-1] == comm.size * (comm.size + 1) / 2
+
+    for _ in range(20):
+        once()
+    before = _held()
+    for _ in range(rounds):
+        once()
+    return before, _held()
+
+
+def test_arrays_do_not_leak():
+    for before, after in run(_arrays, 2, 1000):
+        assert after[0] <= before[0] + 2
+        assert after[1] <= before[1] + 2
+        assert after[2] <= before[2] + (8 << 20)
+
+
+def _keep(comm, board):
+    x = ringreduce.zeros(1 << 16)
+    comm.all_reduce(x)
+    board.note(comm.rank)
+    while board.read(0, 1) == 0:
+        time.sleep(0.01)
+
+
+PEEK = """
+import os, sys
+os.setgid(65534); os.setgroups([]); os.setuid(65534)
+for path in sys.argv[1:]:
+    try:
+        os.open(path, os.O_RDONLY)
+    except PermissionError:
+        continue
+    sys.exit("opened " + path)
+"""
+
+
+def test_other_users_cannot_open_it():
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    ranks = Ranks(_keep, 2)
+    ranks.wait_for()
+    folder = Path(f"/proc/{ranks.processes[0].pid}/fd")
+    paths = [str(fd) for fd in folder.iterdir() if "memfd:ringreduce" in os.readlink(fd)]
+    modes = [os.stat(path).st_mode & 0o777 for path in paths]
+    done = subprocess.run([sys.executable, "-c", PEEK, *paths], capture_output=True, text=True)
+    ranks.board.note(0, 1)
+    assert all(outcome.error is None for outcome in ranks.outcomes())
+    assert len(paths) >= 3  # the segment, the directory of arrays, an array
+    assert modes == [0o600] * len(paths)
+    assert done.returncode == 0, done.stderr
+
+
+def _fill_and_die(comm, board):
+    x = ringreduce.zeros(1 << 20)
+    comm.barrier()
+    if comm.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while True:
+            comm.broadcast(x, 0)  # lent memory, of a process that may be gone
+    except ringreduce.Error as error:
+        return error
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_memory_of_the_dead(attempt):
+    found = Ranks(_fill_and_die, 3).outcomes()
+    for outcome in found[1:]:
+        assert isinstance(outcome.value, ringreduce.PeerLost) and outcome.value.rank == 0, outcome

@@ -1,0 +1,166 @@
+"""Waits that end: by a timeout, or by Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from ranks import WITHIN, Ranks, failure_of, run
+
+import ringreduce
+from ringreduce.communicator import DEFAULT_TIMEOUT
+
+pytestmark = pytest.mark.timeout(40)
+
+
+def _sleep_through(comm, board, per_call, background):
+    comm.all_reduce(np.ones(7, "float32"))
+    if comm.rank == comm.size - 1:
+        time.sleep(0.8)
+    began = time.monotonic()
+    x = np.ones(9, "float32")
+    try:
+        answer = comm.all_reduce(x, timeout=per_call, algorithm="tree", async_op=background)
+        if background:
+            answer.wait()
+    except ringreduce.TimeoutError as error:
+        return error.rank, str(error), time.monotonic() - began
+    raise AssertionError("it did not time out")
+
+
+@pytest.mark.parametrize(
+    ("timeout", "per_call", "background"), [(0.4, None, False), (60, 0.4, False), (60, 0.4, True)]
+)
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_rank_that_never_arrives(timeout, per_call, background, count):
+    late = count - 1
+    found = run(_sleep_through, count, per_call, background, timeout=timeout)
+    for rank, (blamed, text, took) in enumerate(found):
+        assert blamed == late
+        assert f"waiting for rank {late}" in text
+        for other in range(count):
+            line = next(line for line in text.splitlines() if line.strip().startswith(f"rank {other}:"))
+            assert "#1 all_reduce(float32[7], sum)" in line
+            assert ("#2 all_reduce(float32[9], sum) by tree" in line) == (other != late)
+        assert took < 0.1 if rank == late else 0.3 < took < 0.4 + WITHIN
+
+
+def test_default_timeout():
+    assert DEFAULT_TIMEOUT == 300
+
+
+def _receive_in_vain(comm, board):
+    if comm.rank == 0:
+        with pytest.raises(ringreduce.TimeoutError) as caught:
+            comm.recv(np.ones(3, "float32"), 1, tag=5, timeout=0.2)
+        return str(caught.value)
+    return failure_of(comm.barrier)[0]
+
+
+def test_a_message_that_never_comes():
+    text, error = run(_receive_in_vain, 2)
+    assert "waiting for rank 1 in recv(float32[3], tag 5) by rank 0" in text
+    assert isinstance(error, (ringreduce.TimeoutError, ringreduce.PeerLost))
+
+
+class Interrupted:
+    """Raises SIGINT in this process after a while, and measures how long a wait went on after it."""
+
+    def __init__(self, after: float = 0.3) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.at = 0.0
+        self._timer = threading.Timer(after, self._interrupt)
+
+    def _interrupt(self) -> None:
+        self.at = time.monotonic()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def __enter__(self) -> Interrupted:
+        self._timer.start()
+        return self
+
+    def __exit__(self, kind, error, trace) -> bool:
+        assert kind is KeyboardInterrupt, kind
+        assert time.monotonic() - self.at < 0.3
+        return True
+
+
+def _interrupt_blocking(comm, board, kind):
+    x = np.ones(2, "float32")
+    comm.barrier()
+    if comm.rank == 1:
+        if kind == "behind":
+            comm.all_reduce(x, async_op=True)
+        with Interrupted() as interrupted:
+            comm.recv(x, 0) if kind == "recv" else comm.all_reduce(x)
+        board.note(1, 3, interrupted.at)
+        time.sleep(1.5)  # alive and at work with something else
+        return None
+    if comm.rank == 0:
+        board.note(0)
+        while board.read(1, 3) == 0:
+            time.sleep(0.01)
+    return failure_of(comm.barrier if kind == "recv" else lambda: comm.all_reduce(x))
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "recv", "behind"])
+@pytest.mark.parametrize("count", [2, 3])
+def test_interrupt_of_a_blocking_call(kind, count):
+    ranks = Ranks(_interrupt_blocking, count, kind)
+    found = ranks.outcomes()
+    assert found[1].error is None, found[1]
+    for rank in set(range(count)) - {1}:
+        error, at = found[rank].value
+        assert isinstance(error, ringreduce.PeerLost) and error.rank == 1, repr(error)
+        assert at - ranks.board.read(1, 3) < WITHIN
+
+
+def _interrupt_work(comm, board):
+    x = np.full(2, comm.rank, "float32")
+    if comm.rank == 1:
+        work = comm.all_reduce(x, async_op=True)
+        with Interrupted(0.2):
+            work.wait()
+        board.note(1)
+        return work.wait().tolist()  # the call itself went on
+    while board.read(1) == 0:
+        time.sleep(0.01)
+    return comm.all_reduce(x).tolist()
+
+
+def test_interrupt_of_a_wait_for_work():
+    assert run(_interrupt_work, 2) == [[1, 1], [1, 1]]
+
+
+def _interrupt_close(comm, board):
+    if comm.rank == 1:
+        comm.all_reduce(np.ones(2, "float32"), async_op=True)
+        with Interrupted(0.2):
+            comm.close()
+        board.note(1, 3)
+        return None
+    while board.read(1, 3) == 0:
+        time.sleep(0.01)
+    return failure_of(lambda: comm.all_reduce(np.ones(2, "float32")))
+
+
+def test_interrupt_of_close():
+    error, _ = run(_interrupt_close, 2)[0]
+    assert isinstance(error, ringreduce.PeerLost) and error.rank == 1
+
+
+def _interrupt_shrink(comm, board):
+    if comm.rank == 0:
+        with Interrupted(0.2):
+            comm.shrink()
+        return True
+    time.sleep(0.8)
+    return True
+
+
+def test_interrupt_of_shrink():
+    assert run(_interrupt_shrink, 2) == [True, True]
