@@ -42,7 +42,8 @@ class NullTransport : public Transport {
   void record(const Record&) override {}
   std::vector<Record> records(int) const override { return {}; }
   std::vector<int> survivors(Clock::time_point) override { return {}; }
-  std::vector<std::string> exchange_among(const std::vector<int>&, const std::string&, Clock::time_point) override {
+  std::vector<std::string> exchange_among(const std::vector<int>&, const std::string&,
+                                          Clock::time_point) override {
     return {};
   }
   std::unique_ptr<Transport> among(int, int, const Exchange&) override { return nullptr; }

@@ -43,8 +43,10 @@ std::size_t bytes_of_input(const Call& call, int world, int rank) {
 
 std::size_t bytes_of_output(const Call& call, int world, int rank) {
   const std::size_t element = size_of(call.dtype);
-  const bool own_block = call.collective == Collective::reduce_scatter || call.collective == Collective::scatter;
-  if (slices_whole_buffer(call.collective) || (own_block && !call.output_extents)) return call.count * element;
+  const bool own_block =
+      call.collective == Collective::reduce_scatter || call.collective == Collective::scatter;
+  if (slices_whole_buffer(call.collective) || (own_block && !call.output_extents))
+    return call.count * element;
   if (!call.output_extents) return call.count * world * element;
   if (own_block) return call.output_extents->count[rank] * element;
   return (call.output_extents->offset.back() + call.output_extents->count.back()) * element;
@@ -84,13 +86,18 @@ Communicator::~Communicator() {
   leave();
 }
 
-std::size_t Communicator::footprint() const { return transport_->footprint() + executor_.temp_bytes(); }
+std::size_t Communicator::footprint() const {
+  return transport_->footprint() + executor_.temp_bytes();
+}
 
-void Communicator::set_interrupt_check(void (*check)()) { interrupt_check = check; }
+void Communicator::set_interrupt_check(void (*check)()) {
+  interrupt_check = check;
+}
 
 void Communicator::usable() {
   if (fork_epoch_ != forks) {
-    throw Closed("this communicator belongs to the process that this one was forked from; make a new one here");
+    throw Closed(
+        "this communicator belongs to the process that this one was forked from; make a new one here");
   }
   if (closed_.load(std::memory_order_relaxed)) throw Closed("the communicator is closed");
   if (failed_.load(std::memory_order_acquire)) {
@@ -212,8 +219,8 @@ std::string Communicator::now_doing() const {
   return "call #" + std::to_string(current_.sequence) + ", " + in_words(current_);
 }
 
-// The rank to blame for a collective that does not end: the one waited for, unless it waits itself for another
-// that has not come so far.
+// The rank to blame for a collective that does not end: the one waited for, unless it waits itself for
+// another that has not come so far.
 int Communicator::latest_rank() const {
   const auto late = [&](int r) {
     const auto records = transport_->records(r);
@@ -380,7 +387,8 @@ std::unique_ptr<Communicator> Communicator::shrink() {
   // Whoever still waits on this communicator must come out of it first.
   if (!failed_) {
     try {
-      fail(Failure(Cause::peer_lost, -1, "rank " + std::to_string(rank_) + " left the communicator by shrink()"));
+      fail(Failure(Cause::peer_lost, -1,
+                   "rank " + std::to_string(rank_) + " left the communicator by shrink()"));
     } catch (const Failure&) {
     }
   }
@@ -393,7 +401,8 @@ std::unique_ptr<Communicator> Communicator::shrink() {
       return transport_->exchange_among(members, blob, deadline, check_interrupt);
     };
     try {
-      auto transport = transport_->among(static_cast<int>(new_rank), static_cast<int>(members.size()), exchange);
+      auto transport =
+          transport_->among(static_cast<int>(new_rank), static_cast<int>(members.size()), exchange);
       return std::make_unique<Communicator>(std::move(transport), options_);
     } catch (const Failure& failure) {
       if (failure.cause != Cause::peer_lost || attempt == size_) throw;

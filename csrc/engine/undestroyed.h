@@ -1,5 +1,6 @@
 // A condition variable whose destructor never runs. In the child of a fork it may still count threads of the
-// parent as waiting, and destroying it would wait for them for ever. It holds nothing that must be given back.
+// parent as waiting, and destroying it would wait for them for ever. It holds nothing that must be given
+// back.
 #pragma once
 
 #include <new>
