@@ -27,6 +27,15 @@ def sources(build: Path) -> list[str]:
     return sorted(str(file.relative_to(ROOT)) for file in files if file.is_relative_to(ROOT / "csrc"))
 
 
+def for_clang(build: Path) -> Path:
+    """A compilation database without the flags that only GCC has."""
+    commands = (build / "compile_commands.json").read_text()
+    folder = build / "tidy"
+    folder.mkdir(exist_ok=True)
+    (folder / "compile_commands.json").write_text(commands.replace(" -fno-tree-loop-distribute-patterns", ""))
+    return folder
+
+
 def changed() -> set[str]:
     names = ["git", "diff", "--name-only", "origin/main", "--", "csrc"]
     return set(subprocess.run(names, cwd=ROOT, capture_output=True, text=True).stdout.split())
@@ -52,7 +61,7 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=float("inf"))
     parser.add_argument("files", nargs="*")
     options = parser.parse_args()
-    build = options.build.resolve()
+    build = for_clang(options.build.resolve())
     first = changed()
     files = options.files or sorted(sources(build), key=lambda file: file not in first)
     deadline = time.monotonic() + options.budget
