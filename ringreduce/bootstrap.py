@@ -124,7 +124,9 @@ def _exchange_for(store: Any, known: Launched | None, rank: int, size: int, time
         return _Meeting(_through_store(store, rank, size))
     if callable(store):
         return _Meeting(store)
-    raise TypeError(f"store must be a name, a store, an mpi4py communicator or a function, not {type(store).__name__}")
+    raise TypeError(
+        f"store must be a name, a store, an mpi4py communicator or a function, not {type(store).__name__}"
+    )
 
 
 # By rank (several can be threads of this process): exchanges through stores, so that keys are never used twice.

@@ -29,7 +29,9 @@ class Work:
 
     __slots__ = ("_after", "_engine", "_keep", "_result")
 
-    def __init__(self, engine: _engine.Work, result: Array, keep: tuple[Array, ...], after: Callable[[], None] | None):
+    def __init__(
+        self, engine: _engine.Work, result: Array, keep: tuple[Array, ...], after: Callable[[], None] | None
+    ):
         self._engine = engine
         self._result = result
         self._keep = keep
@@ -176,7 +178,12 @@ class Communicator:
             handle = -1 if algorithm == "auto" else self._handle("all_reduce", algorithm)
             try:
                 self._fast_all_reduce(
-                    x, out, op, 1.0 if factor is None else factor, handle, 0.0 if timeout is None else self._seconds(timeout)
+                    x,
+                    out,
+                    op,
+                    1.0 if factor is None else factor,
+                    handle,
+                    0.0 if timeout is None else self._seconds(timeout),
                 )
                 return x if out is None else out
             except BufferError:
@@ -248,7 +255,9 @@ class Communicator:
         async_op: bool = False,
     ) -> Array:
         """Every rank's x gets the root's values. Returns x."""
-        return self._run("broadcast", x, x, root=root, algorithm=algorithm, timeout=timeout, async_op=async_op)
+        return self._run(
+            "broadcast", x, x, root=root, algorithm=algorithm, timeout=timeout, async_op=async_op
+        )
 
     def reduce(
         self,
@@ -357,7 +366,8 @@ class Communicator:
 
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work | None:
         """Returns on no rank before all ranks have called it."""
-        return self._run("barrier", None, None, timeout=timeout, async_op=async_op)
+        work: Work | None = self._run("barrier", None, None, timeout=timeout, async_op=async_op)
+        return work
 
     # --- point to point ------------------------------------------------------------------------------------
 
@@ -500,7 +510,9 @@ class Communicator:
         handle = _engine.algorithm_handle(collective, algorithm) if isinstance(algorithm, str) else -1
         if handle < 0:
             custom = registered or self._custom(collective, algorithm)
-            handle = self._c.add_schedule(custom.name, custom(self.size, self.rank), custom.heaviest_round(self.size))
+            handle = self._c.add_schedule(
+                custom.name, custom(self.size, self.rank), custom.heaviest_round(self.size)
+            )
         self._handles[key] = handle
         return handle
 
@@ -535,7 +547,9 @@ class Communicator:
         if counts is None:
             return None
         if len(counts) != self.size:
-            raise ValueError(f"{name} must have one number for each of the {self.size} ranks, not {len(counts)}")
+            raise ValueError(
+                f"{name} must have one number for each of the {self.size} ranks, not {len(counts)}"
+            )
         if any(count < 0 for count in counts):
             raise ValueError(f"{name} must not be negative: {list(counts)}")
         size = arrays.row_size(x)

@@ -48,14 +48,16 @@ def run(
     """
     if ranks < 1:
         raise ValueError(f"ranks must be at least 1, not {ranks}")
-    context = multiprocessing.get_context(start)
+    context: Any = multiprocessing.get_context(start)  # typeshed's common base lacks Process
     name = f"run/{os.getpid()}/{secrets.token_hex(8)}"
     processes, pipes = [], {}
     try:
         for rank in range(ranks):
             receiving, sending = context.Pipe(duplex=False)
             process = context.Process(
-                target=_rank_main, args=(function, rank, ranks, args, name, timeout, sending), name=f"rank {rank}"
+                target=_rank_main,
+                args=(function, rank, ranks, args, name, timeout, sending),
+                name=f"rank {rank}",
             )
             process.start()
             sending.close()

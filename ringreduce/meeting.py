@@ -169,7 +169,8 @@ class _Host:
         """Tells every rank why the meeting is over."""
         if not isinstance(error, Error):
             error = PeerLost("rank 0 was interrupted while the ranks were connecting", 0)
-        kind = {PeerLost: _PEER_LOST, TimeoutError: _TIMEOUT}.get(type(error), _ERROR)
+        kinds: dict[type[Error], int] = {PeerLost: _PEER_LOST, TimeoutError: _TIMEOUT}
+        kind = kinds.get(type(error), _ERROR)
         culprit = getattr(error, "rank", None)
         text = str(error)
         payload = struct.pack("=i", -1 if culprit is None else culprit) + text.encode()[:4096]

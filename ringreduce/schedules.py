@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
-from ringreduce._engine import schedules as _engine  # type: ignore[import-not-found,import-untyped,unused-ignore]
+from ringreduce._engine import schedules as _engine
 
 __all__ = [
     "Algorithm",
@@ -114,11 +113,11 @@ class Schedule:
 
     def __str__(self) -> str:
         """The schedule in words, a line per round."""
-        return cast(str, _engine.describe(self))
+        return _engine.describe(self)
 
     def cost(self) -> tuple[int, float, float]:
         """Rounds, and what this rank sends and receives, in units of the whole buffer."""
-        return cast("tuple[int, float, float]", _engine.cost(self))
+        return _engine.cost(self)
 
 
 Function = Callable[[int, int], Schedule]
@@ -193,7 +192,7 @@ def schedule(
     registered = custom(algorithm, collective)
     if registered is not None:
         return registered(world, rank)
-    return cast(Schedule, _engine.build(collective, algorithm, world, rank, root, list(groups or [])))
+    return _engine.build(collective, algorithm, world, rank, root, list(groups or []))
 
 
 def check(schedules: Sequence[Schedule] | Function, world: int | None = None) -> None:
@@ -216,6 +215,10 @@ def check(schedules: Sequence[Schedule] | Function, world: int | None = None) ->
     wrong = _engine.check(schedules)
     if wrong:
         raise ScheduleError(wrong)
+
+
+def _chunks_sent(one: Round) -> int:
+    return sum(count for send in one.sends for _, count in map(_pair, send.chunks))
 
 
 class Custom:
@@ -248,10 +251,8 @@ class Custom:
             if plans[0].collective != self.collective:
                 raise ScheduleError(f"{self.name!r} plans {plans[0].collective}, not {self.collective}")
             check(plans)
-            self._heaviest[world] = max(
-                (sum(count for send in each.sends for _, count in map(_pair, send.chunks)) for plan in plans for each in plan.rounds),
-                default=0,
-            )  # fmt: skip
+            rounds = [each for plan in plans for each in plan.rounds]
+            self._heaviest[world] = max(map(_chunks_sent, rounds), default=0)
 
 
 _custom: dict[tuple[str, str], Custom] = {}

@@ -58,7 +58,8 @@ int main(int argc, char** argv) {
     c.collective = pr_parse_collective(pr_option(argc, argv, "--collective", "all_reduce"));
     Context context{&comm, {}};
     context.call.collective = collective_of(c.collective);
-    context.call.algorithm = algorithm_of(context.call.collective, pr_option(argc, argv, "--algorithm", "auto"));
+    context.call.algorithm =
+        algorithm_of(context.call.collective, pr_option(argc, argv, "--algorithm", "auto"));
     context.call.slice_bytes = std::strtoull(pr_option(argc, argv, "--slice", "0"), nullptr, 10);
     c.call = run;
     c.context = &context;

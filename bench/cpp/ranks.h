@@ -57,7 +57,8 @@ inline ringreduce::Exchange exchange_of(Meeting* meeting, const pr_world& world)
     meeting->sizes[world.rank] = blob.size();
     pr_barrier(&world);
     std::vector<std::string> blobs;
-    for (int rank = 0; rank < world.ranks; ++rank) blobs.emplace_back(meeting->blobs[rank], meeting->sizes[rank]);
+    for (int rank = 0; rank < world.ranks; ++rank)
+      blobs.emplace_back(meeting->blobs[rank], meeting->sizes[rank]);
     pr_barrier(&world);
     return blobs;
   };

@@ -3,20 +3,22 @@
 #include <numeric>
 #include <string>
 
-#include "schedule/catalogue.h"
 #include "bindings/schedule_caster.h"
+#include "schedule/catalogue.h"
 
 namespace nb = nanobind;
 
 namespace ringreduce {
 namespace {
 
-std::string elements(std::size_t n) { return std::to_string(n) + (n == 1 ? " element" : " elements"); }
+std::string elements(std::size_t n) {
+  return std::to_string(n) + (n == 1 ? " element" : " elements");
+}
 
 void check_count(const ArrayView& array, const char* name, std::size_t expected) {
   if (array.count != expected) {
-    throw InvalidArgument(std::string(name) + " has " + elements(array.count) + ", but " + elements(expected) +
-                          " are needed");
+    throw InvalidArgument(std::string(name) + " has " + elements(array.count) + ", but " +
+                          elements(expected) + " are needed");
   }
 }
 
@@ -32,8 +34,8 @@ void check_overlap(const ArrayView& input, const ArrayView& output, std::size_t 
 
 Extents extents_of(const std::vector<std::size_t>& counts, const char* name, int world) {
   if (static_cast<int>(counts.size()) != world) {
-    throw InvalidArgument(std::string(name) + " must have one number for each of the " + std::to_string(world) +
-                          " ranks, not " + std::to_string(counts.size()));
+    throw InvalidArgument(std::string(name) + " must have one number for each of the " +
+                          std::to_string(world) + " ranks, not " + std::to_string(counts.size()));
   }
   Extents extents{{}, counts};
   extents.offset.resize(counts.size());
@@ -41,10 +43,12 @@ Extents extents_of(const std::vector<std::size_t>& counts, const char* name, int
   return extents;
 }
 
-std::size_t total(const Extents& extents) { return extents.offset.back() + extents.count.back(); }
+std::size_t total(const Extents& extents) {
+  return extents.offset.back() + extents.count.back();
+}
 
 struct Needs {
-  bool input, output;        // on this rank
+  bool input, output;          // on this rank
   bool input_all, output_all;  // blocks of all ranks, not only its own
 };
 
@@ -77,19 +81,19 @@ Op op_named(std::string_view name) {
                         std::string(name) + "'");
 }
 
-void check_pair(const ArrayView& input, const ArrayView& output, const char* input_name, const char* output_name,
-                std::size_t input_count, std::size_t output_count) {
+void check_pair(const ArrayView& input, const ArrayView& output, const char* input_name,
+                const char* output_name, std::size_t input_count, std::size_t output_count) {
   if (input.dtype != output.dtype) {
-    throw InvalidArgument(std::string(input_name) + " has dtype " + name_of(input.dtype) + ", but " + output_name +
-                          " has " + name_of(output.dtype));
+    throw InvalidArgument(std::string(input_name) + " has dtype " + name_of(input.dtype) + ", but " +
+                          output_name + " has " + name_of(output.dtype));
   }
   check_count(input, input_name, input_count);
   check_count(output, output_name, output_count);
   check_overlap(input, output, 0, 0);
 }
 
-Call make_call(const Communicator& comm, const std::string& name, nb::handle input, nb::handle output, int root,
-               const std::optional<std::vector<std::size_t>>& input_counts,
+Call make_call(const Communicator& comm, const std::string& name, nb::handle input, nb::handle output,
+               int root, const std::optional<std::vector<std::size_t>>& input_counts,
                const std::optional<std::vector<std::size_t>>& output_counts, Extents& input_extents,
                Extents& output_extents) {
   Call call;
@@ -119,7 +123,8 @@ Call make_call(const Communicator& comm, const std::string& name, nb::handle inp
     call.output_extents = &output_extents;
     if (call.collective == Collective::all_to_all && input_extents.count[own] != output_extents.count[own]) {
       throw InvalidArgument("send_counts and recv_counts differ about this rank's own block: " +
-                            elements(input_extents.count[own]) + " and " + elements(output_extents.count[own]));
+                            elements(input_extents.count[own]) + " and " +
+                            elements(output_extents.count[own]));
     }
     input_count = need.input_all ? total(input_extents) : input_extents.count[comm.rank()];
     output_count = need.output_all ? total(output_extents) : output_extents.count[comm.rank()];

@@ -98,10 +98,12 @@ bool is_tensor(nb::handle object) {
 ArrayView view_tensor(nb::handle tensor, const char* argument) {
   const auto device = nb::cast<std::string>(tensor.attr("device").attr("type"));
   if (device != "cpu") {
-    refuse(PyExc_ValueError, std::string(argument) + " is on device '" + device + "', not in the CPU's memory");
+    refuse(PyExc_ValueError,
+           std::string(argument) + " is on device '" + device + "', not in the CPU's memory");
   }
   const nb::object type = tensor.attr("dtype");
-  const auto name = nb::cast<std::string>(nb::str(nb::handle(type)));  // of an object, nb::str would only wrap it
+  const auto name =
+      nb::cast<std::string>(nb::str(nb::handle(type)));  // of an object, nb::str would only wrap it
   const auto dtype = dtype_named(std::string_view(name).substr(name.rfind('.') + 1));
   if (!dtype || nb::cast<bool>(tensor.attr("is_sparse"))) refuse_dtype(argument, name);
   if (!nb::cast<bool>(tensor.attr("is_contiguous")())) refuse_layout(argument);
@@ -133,7 +135,8 @@ std::optional<DType> dtype_of(nb::dlpack::dtype type) {
 ArrayView view_other(nb::handle object, const char* argument, bool writable) {
   nb::ndarray<nb::ro> array;
   if (!nb::try_cast(object, array)) {
-    refuse(PyExc_TypeError, std::string(argument) + " must be an array (NumPy, torch, DLPack or a buffer), not " +
+    refuse(PyExc_TypeError, std::string(argument) +
+                                " must be an array (NumPy, torch, DLPack or a buffer), not " +
                                 nb::cast<std::string>(nb::str(nb::handle(object.type()).attr("__name__"))));
   }
   if (array.device_type() != nb::device::cpu::value) {
@@ -142,8 +145,9 @@ ArrayView view_other(nb::handle object, const char* argument, bool writable) {
   nb::ndarray<> writable_array;
   if (writable && !nb::try_cast(object, writable_array)) refuse_read_only(argument);
   const auto dtype = dtype_of(array.dtype());
-  if (!dtype) refuse_dtype(argument, "code " + std::to_string(array.dtype().code) + " of " +
-                                         std::to_string(array.dtype().bits) + " bits");
+  if (!dtype)
+    refuse_dtype(argument, "code " + std::to_string(array.dtype().code) + " of " +
+                               std::to_string(array.dtype().bits) + " bits");
   std::int64_t stride = 1;
   for (std::size_t i = array.ndim(); i-- > 0;) {
     if (array.shape(i) != 1 && array.size() != 0 && array.stride(i) != stride) refuse_layout(argument);

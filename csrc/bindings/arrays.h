@@ -17,9 +17,9 @@ struct ArrayView {
   std::size_t bytes() const { return count * size_of(dtype); }
 };
 
-// `argument` names it in errors. Raises TypeError for what is no array or has a dtype that the library does not
-// know, ValueError for what is not writable although it must be or not on the CPU, BufferError for what is not
-// contiguous (the caller then makes a copy).
+// `argument` names it in errors. Raises TypeError for what is no array or has a dtype that the library does
+// not know, ValueError for what is not writable although it must be or not on the CPU, BufferError for what
+// is not contiguous (the caller then makes a copy).
 ArrayView view(nanobind::handle array, const char* argument, bool writable);
 
 // For the module's initialisation.

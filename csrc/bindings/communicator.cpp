@@ -1,4 +1,6 @@
 // The communicator as Python sees it. Buffers are checked here, the GIL is given back while ranks talk.
+#include "engine/communicator.h"
+
 #include <nanobind/stl/function.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -12,7 +14,6 @@
 #include "bindings/bindings.h"
 #include "bindings/errors.h"
 #include "bindings/schedule_caster.h"
-#include "engine/communicator.h"
 #include "schedule/check.h"
 #include "transport/local.h"
 #include "transport/shm.h"
@@ -54,11 +55,13 @@ void all_reduce(Communicator& comm, nb::handle x, nb::handle out, nb::str op, do
   comm.run(call);
 }
 
-std::shared_ptr<Work> collective(Communicator& comm, const std::string& name, nb::handle input, nb::handle output,
-                                 const std::string& op, double factor, int root, int algorithm, double timeout,
-                                 const Counts& input_counts, const Counts& output_counts, bool background) {
+std::shared_ptr<Work> collective(Communicator& comm, const std::string& name, nb::handle input,
+                                 nb::handle output, const std::string& op, double factor, int root,
+                                 int algorithm, double timeout, const Counts& input_counts,
+                                 const Counts& output_counts, bool background) {
   Extents input_extents, output_extents;
-  Call call = make_call(comm, name, input, output, root, input_counts, output_counts, input_extents, output_extents);
+  Call call =
+      make_call(comm, name, input, output, root, input_counts, output_counts, input_extents, output_extents);
   call.op = op_named(op.c_str());
   call.factor = factor;
   call.algorithm = algorithm;
@@ -69,12 +72,12 @@ std::shared_ptr<Work> collective(Communicator& comm, const std::string& name, nb
   return nullptr;
 }
 
-std::shared_ptr<Work> transfer(Communicator& comm, bool sends, nb::handle x, int peer, int tag, double timeout,
-                               bool background) {
+std::shared_ptr<Work> transfer(Communicator& comm, bool sends, nb::handle x, int peer, int tag,
+                               double timeout, bool background) {
   const ArrayView array = view(x, "x", !sends);
   if (peer < 0 || peer >= comm.size() || peer == comm.rank()) {
-    throw InvalidArgument("peer must be another rank from 0 to " + std::to_string(comm.size() - 1) + ", not " +
-                          std::to_string(peer));
+    throw InvalidArgument("peer must be another rank from 0 to " + std::to_string(comm.size() - 1) +
+                          ", not " + std::to_string(peer));
   }
   Transfer t;
   t.sends = sends;
@@ -133,8 +136,8 @@ nb::object exception_of(const Work& work) {
   return nb::steal(value);
 }
 
-std::tuple<std::string, std::size_t, std::string> explain(const Communicator& comm, const std::string& collective,
-                                                          std::size_t bytes) {
+std::tuple<std::string, std::size_t, std::string> explain(const Communicator& comm,
+                                                          const std::string& collective, std::size_t bytes) {
   const Choice choice = comm.explain(collective_named(collective), bytes);
   return {std::string(choice.entry->name), choice.slice_bytes, choice.reason};
 }
@@ -159,8 +162,9 @@ void bind_communicator(nb::module_& m) {
       .def_prop_ro("closed", &Communicator::closed)
       .def_prop_ro("footprint", &Communicator::footprint, "Bytes of memory held.")
       .def("all_reduce", all_reduce, "x"_a, "out"_a.none(), "op"_a, "factor"_a, "algorithm"_a, "timeout"_a)
-      .def("collective", collective, "name"_a, "input"_a.none(), "output"_a.none(), "op"_a, "factor"_a, "root"_a,
-           "algorithm"_a, "timeout"_a, "input_counts"_a.none(), "output_counts"_a.none(), "background"_a)
+      .def("collective", collective, "name"_a, "input"_a.none(), "output"_a.none(), "op"_a, "factor"_a,
+           "root"_a, "algorithm"_a, "timeout"_a, "input_counts"_a.none(), "output_counts"_a.none(),
+           "background"_a)
       .def("transfer", transfer, "sends"_a, "x"_a, "peer"_a, "tag"_a, "timeout"_a, "background"_a)
       .def("add_schedule",
            [](Communicator& comm, const std::string& name, nb::handle schedule, int heaviest_round) {

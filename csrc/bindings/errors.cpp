@@ -48,7 +48,8 @@ void raise_in_python(const std::exception_ptr& problem) {
 }
 
 void bind_errors() {
-  nb::register_exception_translator([](const std::exception_ptr& problem, void*) { raise_in_python(problem); });
+  nb::register_exception_translator(
+      [](const std::exception_ptr& problem, void*) { raise_in_python(problem); });
 }
 
 }  // namespace ringreduce

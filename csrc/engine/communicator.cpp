@@ -36,8 +36,10 @@ std::size_t bytes_of_input(const Call& call, int world, int rank) {
 
 std::size_t bytes_of_output(const Call& call, int world, int rank) {
   const std::size_t element = size_of(call.dtype);
-  const bool own_block = call.collective == Collective::reduce_scatter || call.collective == Collective::scatter;
-  if (slices_whole_buffer(call.collective) || (own_block && !call.output_extents)) return call.count * element;
+  const bool own_block =
+      call.collective == Collective::reduce_scatter || call.collective == Collective::scatter;
+  if (slices_whole_buffer(call.collective) || (own_block && !call.output_extents))
+    return call.count * element;
   if (!call.output_extents) return call.count * world * element;
   if (own_block) return call.output_extents->count[rank] * element;
   return (call.output_extents->offset.back() + call.output_extents->count.back()) * element;
@@ -77,19 +79,26 @@ Communicator::~Communicator() {
   leave();
 }
 
-std::size_t Communicator::footprint() const { return transport_->footprint() + executor_.temp_bytes(); }
+std::size_t Communicator::footprint() const {
+  return transport_->footprint() + executor_.temp_bytes();
+}
 
 void Communicator::check_interrupt() {
   if (auto* check = interrupt_check.load(std::memory_order_relaxed)) check();
 }
 
-bool Communicator::ours() const { return fork_epoch_ == forks; }
+bool Communicator::ours() const {
+  return fork_epoch_ == forks;
+}
 
-void Communicator::set_interrupt_check(void (*check)()) { interrupt_check = check; }
+void Communicator::set_interrupt_check(void (*check)()) {
+  interrupt_check = check;
+}
 
 void Communicator::usable() {
   if (fork_epoch_ != forks) {
-    throw Closed("this communicator belongs to the process that this one was forked from; make a new one here");
+    throw Closed(
+        "this communicator belongs to the process that this one was forked from; make a new one here");
   }
   if (closed_.load(std::memory_order_relaxed)) throw Closed("the communicator is closed");
   if (failed_.load(std::memory_order_acquire)) {

@@ -49,16 +49,20 @@ class Communicator {
   // Adds a schedule written elsewhere; returns its handle for Call::algorithm. `heaviest_round` is the most
   // chunks that any rank sends in one round of it.
   int add_schedule(const std::string& name, Schedule schedule, int heaviest_round);
-  Choice explain(Collective collective, std::size_t bytes) const { return planner_.choose(collective, bytes); }
+  Choice explain(Collective collective, std::size_t bytes) const {
+    return planner_.choose(collective, bytes);
+  }
 
-  // Ranks of equal color form a new communicator, ordered by key, then rank. Negative: none (null is returned).
+  // Ranks of equal color form a new communicator, ordered by key, then rank. Negative: none (null is
+  // returned).
   std::unique_ptr<Communicator> split(int color, int key);
   // A communicator of the ranks that are still there. Every one of them must call it.
   std::unique_ptr<Communicator> shrink();
 
   // Waits for what is under way, then leaves the group. Doing it twice is fine.
   void close();
-  // Leaves the group at once: what is under way ends with Closed here and with PeerLost where it is waited for.
+  // Leaves the group at once: what is under way ends with Closed here and with PeerLost where it is waited
+  // for.
   void leave();
   bool closed() const { return closed_; }
 
@@ -120,7 +124,8 @@ class Communicator {
   const Options options_;
   std::unique_ptr<Transport> transport_;
 
-  std::mutex collective_mutex_;  // guards the planner, the executor and what follows: one collective at a time
+  std::mutex
+      collective_mutex_;  // guards the planner, the executor and what follows: one collective at a time
   Planner planner_;
   Executor executor_;
   std::uint64_t sequence_ = 0;
@@ -160,7 +165,8 @@ void Communicator::guarded(Step step) {
   } catch (...) {
     // Whoever leaves halfway must not be waited for.
     try {
-      fail(Failure(Cause::peer_lost, rank_, "rank " + std::to_string(rank_) + " was interrupted in " + now_doing()));
+      fail(Failure(Cause::peer_lost, rank_,
+                   "rank " + std::to_string(rank_) + " was interrupted in " + now_doing()));
     } catch (const Failure&) {
     }
     throw;

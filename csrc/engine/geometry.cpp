@@ -5,8 +5,12 @@ namespace {
 
 constexpr std::size_t line_bytes = 64;
 
-std::size_t divide_up(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
-std::size_t round_up(std::size_t a, std::size_t to) { return divide_up(a, to) * to; }
+std::size_t divide_up(std::size_t a, std::size_t b) {
+  return (a + b - 1) / b;
+}
+std::size_t round_up(std::size_t a, std::size_t to) {
+  return divide_up(a, to) * to;
+}
 
 }  // namespace
 
@@ -19,9 +23,10 @@ Geometry make_geometry(const Program& program, std::size_t element, std::size_t 
   g.chunks = std::max(program.schedule.chunks, 1);
   const std::size_t line = line_bytes / element;  // elements
   const std::size_t sent = std::max(program.heaviest_round, 1);
-  // Half of the capacity, so that a round fits behind what is left of the one before, wherever the ring wraps;
-  // less what rounding each chunk up to a line may add.
-  const std::size_t limit = std::max(std::min(target, capacity / 2) / sent / line_bytes, std::size_t{1}) * line;
+  // Half of the capacity, so that a round fits behind what is left of the one before, wherever the ring
+  // wraps; less what rounding each chunk up to a line may add.
+  const std::size_t limit =
+      std::max(std::min(target, capacity / 2) / sent / line_bytes, std::size_t{1}) * line;
   if (g.whole) {
     const std::size_t most = limit * g.chunks;  // elements of the buffer in one slice
     g.slices = std::max(divide_up(count, most), std::size_t{1});

@@ -23,14 +23,14 @@ struct Run {
 };
 
 struct Geometry {
-  bool whole = true;           // slices are cut from the whole buffer, and each divided into chunks
-  std::size_t element = 1;     // bytes
-  std::size_t count = 0;       // whole: elements in all; else: of every chunk, if there are no extents
-  std::size_t slice = 0;       // elements of a slice: whole: of the buffer; else: of each chunk
+  bool whole = true;        // slices are cut from the whole buffer, and each divided into chunks
+  std::size_t element = 1;  // bytes
+  std::size_t count = 0;    // whole: elements in all; else: of every chunk, if there are no extents
+  std::size_t slice = 0;    // elements of a slice: whole: of the buffer; else: of each chunk
   std::size_t slices = 1;
-  std::size_t chunk = 0;       // whole: elements of a chunk in a slice, and its stride in temporary memory
+  std::size_t chunk = 0;  // whole: elements of a chunk in a slice, and its stride in temporary memory
   int chunks = 1;
-  const Extents* input = nullptr;   // uneven chunks
+  const Extents* input = nullptr;  // uneven chunks
   const Extents* output = nullptr;
 
   // The run of chunks [first, first + n) of a slice. n > 1 only if whole.

@@ -30,8 +30,9 @@ void Layout::resolve(const Program& program, const Geometry& g, std::size_t slic
         const Run own = g.run(part.source, slice, part.chunks.first + i, stride);
         const std::size_t count = sends ? source.count : target.count;
         action.bytes += count * g.element;
-        moves_.push_back({source.offset * g.element, target.offset * g.element, count, count * g.element, from.source,
-                          part.target, part.last, part.keep, own.offset * g.element, part.source});
+        moves_.push_back({source.offset * g.element, target.offset * g.element, count, count * g.element,
+                          from.source, part.target, part.last, part.keep, own.offset * g.element,
+                          part.source});
       }
     }
     action.skip = action.bytes == 0 && slice > 0;
@@ -42,9 +43,11 @@ void Layout::resolve(const Program& program, const Geometry& g, std::size_t slic
   for (Action& action : actions_) {
     action.moves = next;
     const Step& step = *action.step;
-    for (int p = step.parts_begin; p < step.parts_end; ++p) next += g.whole ? 1 : program.parts[p].chunks.count;
+    for (int p = step.parts_begin; p < step.parts_end; ++p)
+      next += g.whole ? 1 : program.parts[p].chunks.count;
     action.moves_end = next;
-    action.simple = action.moves_end - action.moves == 1 && (step.kind != Step::Kind::combine || action.peer_count == 2);
+    action.simple =
+        action.moves_end - action.moves == 1 && (step.kind != Step::Kind::combine || action.peer_count == 2);
     if (step.kind == Step::Kind::combine) action.remote = action.peers[0] < 0 ? 1 : 0;
   }
 }

@@ -12,7 +12,7 @@ namespace ringreduce {
 // One run of elements of a message, and where this rank keeps them: byte offsets into the memories named.
 struct Move {
   std::size_t source = 0, target = 0;
-  std::size_t count = 0;   // elements
+  std::size_t count = 0;  // elements
   std::size_t bytes = 0;
   Memory from = Memory::input, to = Memory::output;
   bool last = false, keep = true;  // as in Part

@@ -55,7 +55,8 @@ std::string in_words(const Record& record) {
   const auto collective = static_cast<Collective>(record.collective);
   std::string text = name_of(collective);
   if (collective == Collective::barrier) return text + "()";
-  text += std::string("(") + name_of(static_cast<DType>(record.dtype)) + "[" + std::to_string(record.count) + "]";
+  text +=
+      std::string("(") + name_of(static_cast<DType>(record.dtype)) + "[" + std::to_string(record.count) + "]";
   if (reduces(collective)) text += std::string(", ") + name_of(static_cast<Op>(record.op));
   if (rooted(collective)) text += ", root " + std::to_string(record.root);
   return text + ") by " + std::string(record.algorithm, strnlen(record.algorithm, sizeof record.algorithm));
@@ -75,12 +76,15 @@ const Plan& Planner::plan(const Call& call) {
     make(call, uneven_);
     return uneven_;
   }
-  const Key key{call.collective, call.dtype, call.op, call.root, call.algorithm, call.count, call.slice_bytes};
-  const std::size_t place = (call.count * 31 + static_cast<std::size_t>(call.collective) * 7 +
-                             static_cast<std::size_t>(call.dtype) * 5 + static_cast<std::size_t>(call.algorithm)) %
-                            cache_.size();
+  const Key key{call.collective, call.dtype, call.op,         call.root,
+                call.algorithm,  call.count, call.slice_bytes};
+  const std::size_t place =
+      (call.count * 31 + static_cast<std::size_t>(call.collective) * 7 +
+       static_cast<std::size_t>(call.dtype) * 5 + static_cast<std::size_t>(call.algorithm)) %
+      cache_.size();
   Slot& slot = cache_[place];
-  if (slot.used && slot.key == key) [[likely]] return slot.plan;
+  if (slot.used && slot.key == key) [[likely]]
+    return slot.plan;
   check(call);
   slot.used = false;
   make(call, slot.plan);
@@ -122,7 +126,8 @@ void Planner::make(const Call& call, Plan& plan) {
   // Of an uneven all-to-all no rank knows the longest block of all, so slices have a fixed length.
   const bool blind = call.input_extents && call.collective == Collective::all_to_all;
   plan.program = &program(call.collective, algorithm, call.root);
-  plan.geometry = make_geometry(*plan.program, element, blind ? ~std::size_t{0} >> 8 : count, slice_bytes, capacity_);
+  plan.geometry =
+      make_geometry(*plan.program, element, blind ? ~std::size_t{0} >> 8 : count, slice_bytes, capacity_);
   if (blind) {
     plan.geometry.slices = std::max<std::size_t>((count + plan.geometry.slice - 1) / plan.geometry.slice, 1);
   }
@@ -157,10 +162,10 @@ void Planner::make(const Call& call, Plan& plan) {
   const std::string name = name_of_algorithm(algorithm);
   std::memcpy(record.algorithm, name.data(), std::min(name.size(), sizeof record.algorithm));
   std::uint64_t contract = hash_of(name);
-  for (std::uint64_t value : {std::uint64_t{record.collective}, std::uint64_t{record.dtype},
-                              std::uint64_t{reduces(call.collective) ? record.op : std::uint8_t{0}},
-                              static_cast<std::uint64_t>(record.root), shape,
-                              static_cast<std::uint64_t>(plan.geometry.slice)}) {
+  for (std::uint64_t value :
+       {std::uint64_t{record.collective}, std::uint64_t{record.dtype},
+        std::uint64_t{reduces(call.collective) ? record.op : std::uint8_t{0}},
+        static_cast<std::uint64_t>(record.root), shape, static_cast<std::uint64_t>(plan.geometry.slice)}) {
     contract = mix(contract, value);
   }
   plan.contract = contract;
@@ -169,7 +174,8 @@ void Planner::make(const Call& call, Plan& plan) {
 int Planner::pick(const Call& call, std::size_t bytes, std::size_t& slice_bytes) const {
   Situation situation{call.collective, world_, oversubscribed_, transport_, bytes};
   if (call.input_extents && call.collective == Collective::all_to_all) {
-    // Bruck's forwards blocks through ranks that do not know their lengths, pairs need equal numbers of slices.
+    // Bruck's forwards blocks through ranks that do not know their lengths, pairs need equal numbers of
+    // slices.
     const Entry* direct = find_algorithm(call.collective, "direct");
     situation.bytes = ~std::size_t{0};  // how many there are differs from rank to rank, and slices must not
     slice_bytes = default_slice_bytes(situation);
@@ -203,7 +209,8 @@ const Program& Planner::program(Collective collective, int algorithm, int root) 
   std::unique_ptr<Program>& program = programs_[{static_cast<int>(collective), algorithm, root}];
   if (program) return *program;
   if (algorithm >= first_custom) {
-    if (algorithm - first_custom >= static_cast<int>(custom_.size())) throw InvalidArgument("unknown algorithm");
+    if (algorithm - first_custom >= static_cast<int>(custom_.size()))
+      throw InvalidArgument("unknown algorithm");
     const Custom& custom = custom_[algorithm - first_custom];
     if (custom.schedule.collective != collective) {
       throw InvalidArgument("algorithm '" + custom.name + "' is for " + name_of(custom.schedule.collective) +
@@ -236,9 +243,9 @@ const Program& Planner::program(Collective collective, int algorithm, int root) 
 
 int Planner::add(const std::string& name, Schedule schedule, int heaviest_round) {
   if (schedule.world != world_ || schedule.rank != rank_) {
-    throw InvalidArgument("algorithm '" + name + "' made a schedule for rank " + std::to_string(schedule.rank) +
-                          " of " + std::to_string(schedule.world) + ", not for rank " + std::to_string(rank_) +
-                          " of " + std::to_string(world_));
+    throw InvalidArgument("algorithm '" + name + "' made a schedule for rank " +
+                          std::to_string(schedule.rank) + " of " + std::to_string(schedule.world) +
+                          ", not for rank " + std::to_string(rank_) + " of " + std::to_string(world_));
   }
   custom_.push_back({name, std::move(schedule), heaviest_round});
   return first_custom + static_cast<int>(custom_.size()) - 1;

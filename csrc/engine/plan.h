@@ -15,8 +15,8 @@ namespace ringreduce {
 
 inline constexpr int automatic = -1;
 
-// One collective call. `count` is in elements: of the whole buffer for all_reduce, broadcast and reduce, of one
-// rank's block for the others (whose uneven forms take extents instead).
+// One collective call. `count` is in elements: of the whole buffer for all_reduce, broadcast and reduce, of
+// one rank's block for the others (whose uneven forms take extents instead).
 struct Call {
   Collective collective = Collective::all_reduce;
   const void* input = nullptr;

@@ -24,8 +24,10 @@ Schedule one_message(const Transport& transport, bool sends, int peer) {
 std::string in_words(const Transfer& t, int rank) {
   const std::string what = std::string(name_of(t.dtype)) + "[" + std::to_string(t.count) + "]";
   const std::string tag = t.tag ? ", tag " + std::to_string(t.tag) : "";
-  return t.sends ? "send(" + what + tag + ") from rank " + std::to_string(rank) + " to rank " + std::to_string(t.peer)
-                 : "recv(" + what + tag + ") by rank " + std::to_string(rank) + " from rank " + std::to_string(t.peer);
+  return t.sends ? "send(" + what + tag + ") from rank " + std::to_string(rank) + " to rank " +
+                       std::to_string(t.peer)
+                 : "recv(" + what + tag + ") by rank " + std::to_string(rank) + " from rank " +
+                       std::to_string(t.peer);
 }
 
 PointToPoint::PointToPoint(Transport& transport) : transport_(transport), queues_(2 * transport.world) {}
@@ -88,8 +90,8 @@ void PointToPoint::start(Queue& q, Job& job) {
   task.lend_from = slice_bytes;
   task.bytes = t.count * size_of(t.dtype);
   task.input_reachable = transport_.reachable(task.input, t.count * size_of(t.dtype));
-  task.contract = (static_cast<std::uint64_t>(t.tag) << 32 ^ t.count) * 0x9e3779b97f4a7c15ull + size_of(t.dtype) * 16 +
-                  static_cast<std::uint64_t>(t.dtype) + 1;
+  task.contract = (static_cast<std::uint64_t>(t.tag) << 32 ^ t.count) * 0x9e3779b97f4a7c15ull +
+                  size_of(t.dtype) * 16 + static_cast<std::uint64_t>(t.dtype) + 1;
   task.first_lane = Transport::point_to_point_lane;
   task.lanes = 1;
   job.executor->start(task);

@@ -19,8 +19,8 @@ struct Transfer {
   void* output = nullptr;       // of a receive
   std::size_t count = 0;        // elements
   DType dtype = DType::float32;
-  int tag = 0;                  // must be equal at both ends
-  Clock::duration timeout{};    // zero: the communicator's
+  int tag = 0;                // must be equal at both ends
+  Clock::duration timeout{};  // zero: the communicator's
 };
 
 std::string in_words(const Transfer& transfer, int rank);

@@ -71,7 +71,8 @@ class Lowering {
         const Part part = describe(c);
         Part* previous = c > span.first ? &program_.parts.back() : nullptr;
         // Scratch begins again at the length of the first chunk.
-        const bool goes_on = c < program_.schedule.chunks || (c - program_.schedule.chunks) % program_.schedule.chunks;
+        const bool goes_on =
+            c < program_.schedule.chunks || (c - program_.schedule.chunks) % program_.schedule.chunks;
         if (previous && goes_on && previous->source == part.source && previous->target == part.target) {
           ++previous->chunks.count;
         } else {
@@ -88,9 +89,7 @@ class Lowering {
 
   void add_send(const Round& round, const Send& send) {
     Step step{Step::Kind::send};
-    add_parts(step, send.chunks, [&](int c) {
-      return Part{{c, 1}, memory_in(state_, c), home_[c]};
-    });
+    add_parts(step, send.chunks, [&](int c) { return Part{{c, 1}, memory_in(state_, c), home_[c]}; });
     step.peers_begin = static_cast<int>(program_.peers.size());
     program_.peers.insert(program_.peers.end(), send.peers.begin(), send.peers.end());
     step.peers_end = static_cast<int>(program_.peers.size());
@@ -113,7 +112,8 @@ class Lowering {
   }
 
   // All reducing receives of the same chunks become one combination, in rank order, own value in its place.
-  void add_recv(const Round& round, std::size_t first, std::map<int, bool>& done, const std::vector<State>& before) {
+  void add_recv(const Round& round, std::size_t first, std::map<int, bool>& done,
+                const std::vector<State>& before) {
     const Recv& recv = round.recvs[first];
     Step step{recv.reduce ? Step::Kind::combine : Step::Kind::receive};
     std::vector<int> sources;
@@ -129,9 +129,7 @@ class Lowering {
     } else {
       sources.push_back(recv.peer);
     }
-    add_parts(step, recv.chunks, [&](int c) {
-      return Part{{c, 1}, memory_in(before, c), home_[c]};
-    });
+    add_parts(step, recv.chunks, [&](int c) { return Part{{c, 1}, memory_in(before, c), home_[c]}; });
     step.peers_begin = static_cast<int>(program_.peers.size());
     program_.peers.insert(program_.peers.end(), sources.begin(), sources.end());
     step.peers_end = static_cast<int>(program_.peers.size());
@@ -146,9 +144,7 @@ class Lowering {
       Step step{local.reduce ? Step::Kind::local_combine : Step::Kind::local};
       step.from_begin = static_cast<int>(program_.parts.size());
       program_.parts.push_back({{from, 1}, memory_in(before, from), home_[from]});
-      add_parts(step, {{to, 1}}, [&](int c) {
-        return Part{{c, 1}, memory_in(before, c), home_[c]};
-      });
+      add_parts(step, {{to, 1}}, [&](int c) { return Part{{c, 1}, memory_in(before, c), home_[c]}; });
       wrote(step, {to, 1});
       program_.combines_locally = program_.combines_locally || local.reduce;
       push(step);
@@ -174,7 +170,8 @@ class Lowering {
   }
 
   // A write must wait for the readers of what it overwrites: of sends in earlier rounds, never of this one
-  // (those are not lendable), so waiting for them is what a rendezvous send would do, and as free of deadlock.
+  // (those are not lendable), so waiting for them is what a rendezvous send would do, and as free of
+  // deadlock.
   void wrote(Step& step, const Span& span) {
     if (step.fence_end == step.fence_begin) step.fence_begin = static_cast<int>(program_.fences.size());
     for (int c = span.first; c < span.first + span.count; ++c) {
@@ -243,7 +240,8 @@ class Lowering {
     return step.parts_end - step.parts_begin == 1 ? &program_.parts[step.parts_begin] : nullptr;
   }
 
-  // A combination (or arrival) whose result is the next round's message can write the message in the same pass.
+  // A combination (or arrival) whose result is the next round's message can write the message in the same
+  // pass.
   void fuse() {
     const int count = static_cast<int>(program_.steps.size());
     std::vector<bool> taken(count, false);
@@ -259,15 +257,16 @@ class Lowering {
         step.fused = j;
         taken[j] = true;
         step.pushable = step.kind == Step::Kind::combine && same_peers(step, send);
-        program_.parts[step.parts_begin].keep = part->target == Memory::output || step.pushable ||
-                                                  read_again(i, j, part->chunks);
+        program_.parts[step.parts_begin].keep =
+            part->target == Memory::output || step.pushable || read_again(i, j, part->chunks);
         break;
       }
     }
   }
 
   bool same_peers(const Step& combine, const Step& send) const {
-    std::vector<int> sources(program_.peers.begin() + combine.peers_begin, program_.peers.begin() + combine.peers_end);
+    std::vector<int> sources(program_.peers.begin() + combine.peers_begin,
+                             program_.peers.begin() + combine.peers_end);
     std::erase(sources, -1);
     return std::equal(sources.begin(), sources.end(), program_.peers.begin() + send.peers_begin,
                       program_.peers.begin() + send.peers_end);
@@ -297,8 +296,8 @@ class Lowering {
 
   // If the next thing that happens to the chunks we send to one peer is that this peer's values replace them,
   // then the peer may write them into our memory as soon as it has the message, if nobody else still reads
-  // there. (That the peer's answer is the one that we expect there, only a look at both ranks can tell: of the
-  // catalogue's algorithms it is known.)
+  // there. (That the peer's answer is the one that we expect there, only a look at both ranks can tell: of
+  // the catalogue's algorithms it is known.)
   void mark_grants() {
     for (int i = 0; i < static_cast<int>(program_.steps.size()); ++i) {
       Step& step = program_.steps[i];

@@ -1,6 +1,6 @@
-// A schedule made ready to run on one rank: which memory each chunk is in at every moment, what may be sent by
-// reference, what can be combined and sent on in one pass. Made once per schedule, good for every size, type
-// and operator.
+// A schedule made ready to run on one rank: which memory each chunk is in at every moment, what may be sent
+// by reference, what can be combined and sent on in one pass. Made once per schedule, good for every size,
+// type and operator.
 #pragma once
 
 #include <cstdint>
@@ -27,10 +27,10 @@ struct Part {
 struct Step {
   enum class Kind : std::uint8_t { send, combine, receive, local, local_combine };
   Kind kind;
-  bool lendable = false;   // send: nothing writes these chunks in the round, so peers may read them in place
-  bool grants = false;     // send: the peer's answer replaces these very chunks: it may write them itself
-  bool pushable = false;   // combine: its fused send goes to exactly the peers whose values it combines
-  int fused = -1;          // combine, receive: the send step that carries the result on, or -1
+  bool lendable = false;  // send: nothing writes these chunks in the round, so peers may read them in place
+  bool grants = false;    // send: the peer's answer replaces these very chunks: it may write them itself
+  bool pushable = false;  // combine: its fused send goes to exactly the peers whose values it combines
+  int fused = -1;         // combine, receive: the send step that carries the result on, or -1
   int parts_begin = 0, parts_end = 0;  // the message, or what is copied (local: targets; sources in `from`)
   int peers_begin = 0, peers_end = 0;  // send: receivers; combine: sources in rank order, own value as -1
   int from_begin = 0;                  // local: parts to read, as many as parts
@@ -58,8 +58,9 @@ bool slices_whole_buffer(Collective collective);
 int heaviest_round(const Schedule& schedule);
 
 // `heaviest_round`: of all ranks together, so that all cut slices of one length.
-// `answers_directly`: the first message that a peer sends after one whose chunks it is to replace, made from that
-// one, is the replacement; then it may write it where the chunks are. Not every right schedule keeps to that.
+// `answers_directly`: the first message that a peer sends after one whose chunks it is to replace, made from
+// that one, is the replacement; then it may write it where the chunks are. Not every right schedule keeps to
+// that.
 Program lower(Schedule schedule, int heaviest_round, bool answers_directly = false);
 
 }  // namespace ringreduce

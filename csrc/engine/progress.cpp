@@ -63,7 +63,8 @@ void Communicator::progress() {
 
 bool Communicator::wait_for_something(const Pending& current) {
   std::unique_lock lock(queue_mutex_);
-  queue_changed_->wait(lock, [&] { return stopping_ || current.work || !queue_.empty() || !transfers_.empty(); });
+  queue_changed_->wait(lock,
+                       [&] { return stopping_ || current.work || !queue_.empty() || !transfers_.empty(); });
   return !stopping_;
 }
 
@@ -141,7 +142,9 @@ void Communicator::pause_progress(Backoff& backoff, Pending& current) {
     std::lock_guard lock(queue_mutex_);
     if (!transfers_.empty()) oldest = transfers_.front();
   }
-  const int waiting_for = current.work ? executor_.waiting_for() : oldest.job ? oldest.job->transfer.peer : -1;
+  const int waiting_for = current.work ? executor_.waiting_for()
+                          : oldest.job ? oldest.job->transfer.peer
+                                       : -1;
   guarded([&] {
     if (!transport_->pause(backoff, waiting_for)) return;
     const auto now = Clock::now();

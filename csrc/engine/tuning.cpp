@@ -24,7 +24,8 @@ Choice choose(const Situation& s) {
   for (const TuningRow& row : tuning_table()) {
     if (!fits(row, s)) continue;
     std::string reason = "measured as the fastest " + std::string(name_of(s.collective)) + " for ";
-    reason += row.max_bytes == ~std::size_t{0} ? "larger buffers" : "buffers up to " + in_units(row.max_bytes);
+    reason +=
+        row.max_bytes == ~std::size_t{0} ? "larger buffers" : "buffers up to " + in_units(row.max_bytes);
     if (row.max_world < any_world) reason += " on up to " + std::to_string(row.max_world) + " ranks";
     if (row.oversubscribed > 0) reason += ", more ranks than cores";
     if (row.oversubscribed == 0) reason += ", a core for each rank";
@@ -33,6 +34,8 @@ Choice choose(const Situation& s) {
   return {};  // cannot be: every collective has a row that fits everything (tested)
 }
 
-std::size_t default_slice_bytes(const Situation& s) { return s.bytes <= MiB ? 64 * KiB : 256 * KiB; }
+std::size_t default_slice_bytes(const Situation& s) {
+  return s.bytes <= MiB ? 64 * KiB : 256 * KiB;
+}
 
 }  // namespace ringreduce

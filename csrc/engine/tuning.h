@@ -15,9 +15,9 @@ inline constexpr int any_world = 1 << 30;
 // One measured choice. The first row that fits is taken; the last row of every collective fits everything.
 struct TuningRow {
   Collective collective;
-  int max_world;           // fits worlds up to this one
-  int oversubscribed;      // 1: only where ranks outnumber cores, 0: only where they do not, -1: either
-  std::size_t max_bytes;   // fits buffers up to this size
+  int max_world;          // fits worlds up to this one
+  int oversubscribed;     // 1: only where ranks outnumber cores, 0: only where they do not, -1: either
+  std::size_t max_bytes;  // fits buffers up to this size
   std::string_view algorithm;
   std::size_t slice_bytes;  // bytes of one round's messages in one slice
 };

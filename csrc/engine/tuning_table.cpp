@@ -25,6 +25,8 @@ constexpr TuningRow table[] = {
 
 }  // namespace
 
-std::span<const TuningRow> tuning_table() { return table; }
+std::span<const TuningRow> tuning_table() {
+  return table;
+}
 
 }  // namespace ringreduce

@@ -4,7 +4,7 @@ ringreduce_layer(reduce)
 # alike (no fused multiply-add), so that ranks on different machines get the same bits.
 function(ringreduce_kernels isa vector_bytes family)
   set(target ringreduce_kernels_${isa})
-  add_library(${target} OBJECT csrc/reduce/kernels/kernels.cpp)
+  add_library(${target} OBJECT EXCLUDE_FROM_ALL csrc/reduce/kernels/kernels.cpp)
   target_include_directories(${target} PRIVATE csrc csrc/reduce/kernels/${family})
   target_compile_definitions(${target} PRIVATE
     RINGREDUCE_ISA=${isa} RINGREDUCE_VECTOR_BYTES=${vector_bytes})

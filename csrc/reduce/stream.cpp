@@ -39,7 +39,9 @@ void stream(void* destination, const void* source, std::size_t bytes) {
   _mm_sfence();
 }
 #else
-void stream(void* destination, const void* source, std::size_t bytes) { std::memcpy(destination, source, bytes); }
+void stream(void* destination, const void* source, std::size_t bytes) {
+  std::memcpy(destination, source, bytes);
+}
 #endif
 
 }  // namespace ringreduce

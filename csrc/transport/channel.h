@@ -1,6 +1,6 @@
 // How messages lie in memory that sender and receiver share: one segment per rank, written by its owner (but
-// for the abort word and the doorbell), read by all. Every atomic is lock-free and address-free, so the layout
-// serves threads and processes alike.
+// for the abort word and the doorbell), read by all. Every atomic is lock-free and address-free, so the
+// layout serves threads and processes alike.
 //
 //   Header | slots[world][lanes][depth] | acks[world] | arena[lanes][capacity]
 //
@@ -78,11 +78,12 @@ struct alignas(line) Header {
   alignas(line) Doorbell doorbell;
   alignas(line) std::atomic<std::uint64_t> aborted;  // cause, culprit, reporter; written by whoever finds out
   alignas(line) std::atomic<std::uint32_t> closed;
-  alignas(line) std::atomic<std::uint32_t> beacon;  // a line that the owner writes, to see how long peers take to read it
+  alignas(line) std::atomic<std::uint32_t> beacon;  // a line that the owner writes, to see how long peers
+                                                    // take to read it
   alignas(line) std::atomic<std::uint32_t> record_next;
   Record records[record_depth];
   std::atomic<std::uint64_t> histories[record_depth];  // of the records; what peers compare while they wait
-  char reason[2048];  // why the owner aborted the others
+  char reason[2048];                                   // why the owner aborted the others
   ShrinkBoard shrink;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);

@@ -56,6 +56,8 @@ std::optional<Location> LocalTransport::locate(const void* data, std::size_t) {
   return Location{0, reinterpret_cast<std::uint64_t>(data)};
 }
 
-std::byte* LocalTransport::resolve(int, Location place) { return reinterpret_cast<std::byte*>(place.offset); }
+std::byte* LocalTransport::resolve(int, Location place) {
+  return reinterpret_cast<std::byte*>(place.offset);
+}
 
 }  // namespace ringreduce

@@ -1,5 +1,5 @@
-// Between threads of one process: the same channels as shared memory, in ordinary memory, with every buffer of
-// the process within reach of every rank.
+// Between threads of one process: the same channels as shared memory, in ordinary memory, with every buffer
+// of the process within reach of every rank.
 #pragma once
 
 #include <memory>

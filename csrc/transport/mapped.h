@@ -1,6 +1,6 @@
-// The transport between ranks that can read each other's memory: everything but how a segment is obtained, how
-// a lent buffer is named to a peer, and how one learns that a peer is dead. LocalTransport (threads of one
-// process) and ShmTransport (processes of one host) add those.
+// The transport between ranks that can read each other's memory: everything but how a segment is obtained,
+// how a lent buffer is named to a peer, and how one learns that a peer is dead. LocalTransport (threads of
+// one process) and ShmTransport (processes of one host) add those.
 #pragma once
 
 #include <memory>
@@ -51,8 +51,8 @@ class MappedTransport : public Transport {
 
   std::vector<int> survivors(Clock::time_point deadline, const std::function<void()>& tick) override;
   std::vector<std::string> exchange_among(const std::vector<int>& members, const std::string& blob,
-                                                  Clock::time_point deadline,
-                                                  const std::function<void()>& tick) override;
+                                          Clock::time_point deadline,
+                                          const std::function<void()>& tick) override;
   void close() override;
   void disown() override { disowned_ = true; }
 
@@ -71,7 +71,7 @@ class MappedTransport : public Transport {
     Slot* slots = nullptr;
     std::atomic<std::uint32_t>* acknowledged = nullptr;  // in the peer's segment
     std::uint32_t sent = 0;
-    std::uint32_t known = 0;                  // the last value read of *acknowledged
+    std::uint32_t known = 0;                        // the last value read of *acknowledged
     std::uint64_t arena_start[channel_depth] = {};  // of each slot's payload, or `nothing`
   };
   struct In {

@@ -40,30 +40,33 @@ std::shared_ptr<SharedMemory> SharedMemory::open(pid_t pid, int fd, std::size_t 
   auto memory = std::make_shared<SharedMemory>();
   memory->bytes = SegmentLayout::align(bytes, 4096);
   memory->fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  struct stat status {};
+  struct stat status{};
   if (memory->fd < 0 || fstat(memory->fd, &status) != 0) {
     throw Error("cannot open shared memory of process " + std::to_string(pid) + " (" + path +
                 "): " + std::strerror(errno));
   }
-  if (status.st_size < static_cast<off_t>(memory->bytes)) throw Error(path + " is not the memory that was announced");
+  if (status.st_size < static_cast<off_t>(memory->bytes))
+    throw Error(path + " is not the memory that was announced");
   memory->map(memory->bytes >= huge_page);
   ::close(memory->fd);  // the mapping stays
   memory->fd = -1;
   return memory;
 }
 
-// Large memory lies on a boundary of huge pages in every process: otherwise the system, even where it has given
-// huge pages, maps them as small ones, and every 4 KiB costs a walk through the page table.
+// Large memory lies on a boundary of huge pages in every process: otherwise the system, even where it has
+// given huge pages, maps them as small ones, and every 4 KiB costs a walk through the page table.
 void SharedMemory::map(bool huge) {
   void* where = nullptr;
   if (huge) {
-    void* room = mmap(nullptr, bytes + huge_page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* room =
+        mmap(nullptr, bytes + huge_page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED) throw std::bad_alloc();
     const auto start = reinterpret_cast<std::uintptr_t>(room);
     const std::uintptr_t aligned = SegmentLayout::align(start, huge_page);
     if (aligned > start) munmap(room, aligned - start);
     const std::uintptr_t end = SegmentLayout::align(aligned + bytes, 4096);
-    if (end < start + bytes + huge_page) munmap(reinterpret_cast<void*>(end), start + bytes + huge_page - end);
+    if (end < start + bytes + huge_page)
+      munmap(reinterpret_cast<void*>(end), start + bytes + huge_page - end);
     where = reinterpret_cast<void*>(aligned);
   }
   where = mmap(where, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (huge ? MAP_FIXED : 0), fd, 0);
@@ -153,7 +156,8 @@ void free(void* memory) {
   if (found == h.arrays.end()) return;  // allocated before a fork: it is the parent's
   const Heap::Array array = found->second;
   // Peers may keep their mapping for long; the pages must not stay with it.
-  fallocate(array.memory->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(array.memory->bytes));
+  fallocate(array.memory->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+            static_cast<off_t>(array.memory->bytes));
   h.table().entry[array.entry].generation.fetch_add(1, std::memory_order_release);
   h.free_entries.push_back(array.entry);
   h.arrays.erase(found);
@@ -187,7 +191,8 @@ PeerHeap::PeerHeap(pid_t pid, int directory_fd)
       mapped_(Directory::entries) {}
 
 std::byte* PeerHeap::resolve(Location place) {
-  const auto& entry = reinterpret_cast<Directory*>(directory_->base)->entry[place.region % Directory::entries];
+  const auto& entry =
+      reinterpret_cast<Directory*>(directory_->base)->entry[place.region % Directory::entries];
   const std::uint32_t generation = entry.generation.load(std::memory_order_acquire);
   std::lock_guard lock(mutex_);
   Mapping& mapping = mapped_[place.region % Directory::entries];

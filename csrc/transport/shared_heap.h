@@ -1,5 +1,5 @@
-// Arrays in shared memory: memory of this process that its peers on the same host may map, so that a collective
-// needs no staging copy. Nothing has a name in any file system, so nothing can be left behind.
+// Arrays in shared memory: memory of this process that its peers on the same host may map, so that a
+// collective needs no staging copy. Nothing has a name in any file system, so nothing can be left behind.
 #pragma once
 
 #include <sys/types.h>

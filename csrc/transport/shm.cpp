@@ -64,7 +64,8 @@ std::unique_ptr<Transport> ShmTransport::create(int rank, int world, const Excha
   layout.header(own->base).nonce = card.nonce;
 
   const auto blobs = exchange(std::string(reinterpret_cast<const char*>(&card), sizeof card));
-  if (static_cast<int>(blobs.size()) != world) throw Error("the bootstrap exchange returned a wrong number of blobs");
+  if (static_cast<int>(blobs.size()) != world)
+    throw Error("the bootstrap exchange returned a wrong number of blobs");
   std::vector<std::shared_ptr<Segment>> segments(world);
   std::vector<Peer> peers(world);
   int cores = card.cores;
@@ -82,7 +83,8 @@ std::unique_ptr<Transport> ShmTransport::create(int rank, int world, const Excha
       peers[peer].heap = std::make_unique<PeerHeap>(theirs.pid, theirs.directory_fd);
     } catch (const std::exception& error) {
       problem = peer != rank && peers[peer].process.ended(death_takes)
-                    ? std::to_string(peer) + " rank " + std::to_string(peer) + " died while the ranks were connecting"
+                    ? std::to_string(peer) + " rank " + std::to_string(peer) +
+                          " died while the ranks were connecting"
                     : "-1 rank " + std::to_string(rank) + ": " + error.what();
       problem.resize(std::min(problem.size(), longest_problem));
     }
@@ -112,9 +114,12 @@ std::byte* ShmTransport::resolve(int peer, Location place) {
   }
 }
 
-bool ShmTransport::alive(int peer) { return peer == rank || !peers_[peer].process.ended(0); }
+bool ShmTransport::alive(int peer) {
+  return peer == rank || !peers_[peer].process.ended(0);
+}
 
-ShmTransport::Process::Process(pid_t pid) : pid_(pid), fd_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) {}
+ShmTransport::Process::Process(pid_t pid)
+    : pid_(pid), fd_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) {}
 
 ShmTransport::Process::~Process() {
   if (fd_ >= 0) ::close(fd_);

@@ -1,5 +1,5 @@
-// Between processes of one host and one user: channels and arrays in anonymous shared memory (memfd), opened by
-// peers through /proc, so neither the size of /dev/shm nor a crash matters.
+// Between processes of one host and one user: channels and arrays in anonymous shared memory (memfd), opened
+// by peers through /proc, so neither the size of /dev/shm nor a crash matters.
 #pragma once
 
 #include <sys/types.h>
@@ -15,8 +15,8 @@ namespace ringreduce {
 
 class ShmTransport : public MappedTransport {
  public:
-  // Collective over the ranks that `exchange` connects. Throws Error where memory cannot be shared with a peer
-  // (another host, another user, a container of its own).
+  // Collective over the ranks that `exchange` connects. Throws Error where memory cannot be shared with a
+  // peer (another host, another user, a container of its own).
   static std::unique_ptr<Transport> create(int rank, int world, const Exchange& exchange);
 
   const char* name() const override { return "shm"; }
@@ -35,7 +35,8 @@ class ShmTransport : public MappedTransport {
    public:
     Process() = default;
     explicit Process(pid_t pid);
-    Process(Process&& other) noexcept : pid_(std::exchange(other.pid_, 0)), fd_(std::exchange(other.fd_, -1)) {}
+    Process(Process&& other) noexcept
+        : pid_(std::exchange(other.pid_, 0)), fd_(std::exchange(other.fd_, -1)) {}
     Process& operator=(Process&& other) noexcept {
       std::swap(pid_, other.pid_);
       std::swap(fd_, other.fd_);

@@ -1,8 +1,8 @@
 // Moves bytes to a peer, or lets the peer read them. No algorithm lives here: a transport knows messages,
 // lanes and peers, nothing of schedules, chunks or reductions.
 //
-// A *lane* is an independent stream of messages to and from every peer, in order per peer. Nothing blocks: what
-// cannot be done now says so, and the caller comes back after pause(), the only place where time passes.
+// A *lane* is an independent stream of messages to and from every peer, in order per peer. Nothing blocks:
+// what cannot be done now says so, and the caller comes back after pause(), the only place where time passes.
 #pragma once
 
 #include <atomic>
@@ -30,9 +30,9 @@ using Exchange = std::function<std::vector<std::string>(const std::string&)>;
 struct Message {
   const std::byte* data = nullptr;
   std::size_t bytes = 0;
-  std::uint64_t contract = 0;   // what the sender believes this collective to be
-  bool delivered = false;       // the sender has written the bytes where we granted, and data is null
-  std::byte* grant = nullptr;   // the sender lets us write its next value of the same chunks here, or null
+  std::uint64_t contract = 0;  // what the sender believes this collective to be
+  bool delivered = false;      // the sender has written the bytes where we granted, and data is null
+  std::byte* grant = nullptr;  // the sender lets us write its next value of the same chunks here, or null
 };
 
 // How long one wait has lasted: spinning first, then giving the core away, then sleeping.
@@ -85,13 +85,15 @@ class Transport {
 
   // Sending by copy, in one go, for small messages: false if there is no room now.
   virtual bool send(int lane, Peers peers, const void* data, std::size_t bytes, std::uint64_t contract) = 0;
-  // Sending by copy, in two steps: room for one message to all of `peers`, or null if there is none now; fill it, then post.
+  // Sending by copy, in two steps: room for one message to all of `peers`, or null if there is none now; fill
+  // it, then post.
   virtual std::byte* reserve(int lane, Peers peers, std::size_t bytes) = 0;
   virtual void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
                     std::uint64_t contract) = 0;
 
-  // Sending by reference, where the peers can reach this memory: they read it in place, and it must not change
-  // until consumed(). `grant`, if not null, is where a peer may write its next value of the same chunks.
+  // Sending by reference, where the peers can reach this memory: they read it in place, and it must not
+  // change until consumed(). `grant`, if not null, is where a peer may write its next value of the same
+  // chunks.
   virtual bool reachable(const void* data, std::size_t bytes) = 0;
   virtual bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract,
                     std::byte* grant) = 0;
@@ -106,7 +108,8 @@ class Transport {
   virtual bool poll(int lane, int peer, Message& message) = 0;
   virtual void release(int lane, int peer) = 0;
 
-  // Called at the beginning of a call with large messages: finds out, now and then, how far away the peers are.
+  // Called at the beginning of a call with large messages: finds out, now and then, how far away the peers
+  // are.
   virtual void sense() {}
   // Whether peers read what this core wrote last faster from memory than from this core's cache, so that
   // large messages are better written past it.
@@ -117,7 +120,8 @@ class Transport {
 
   // Lets time pass because nothing could be done; `waiting_for` is the peer that holds us up. True when the
   // wait has become so long that the caller should look at its own deadline. Throws Failure when a peer is
-  // dead, has closed although it is waited for, or has called abort(), and Disagreement when one called something else.
+  // dead, has closed although it is waited for, or has called abort(), and Disagreement when one called
+  // something else.
   virtual bool pause(Backoff& backoff, int waiting_for) = 0;
   // Throws if a peer has aborted; one load, for the beginning of every call.
   virtual void check_abort() = 0;
@@ -128,8 +132,9 @@ class Transport {
   virtual void record(const Record& record) = 0;
   virtual std::vector<Record> records(int of_rank) const = 0;
 
-  // Agrees with all other living ranks on who they are; each of them must call it. Then an exchange among them,
-  // which throws PeerLost if one of them dies: they agree again then. `tick` is called now and then, and may throw.
+  // Agrees with all other living ranks on who they are; each of them must call it. Then an exchange among
+  // them, which throws PeerLost if one of them dies: they agree again then. `tick` is called now and then,
+  // and may throw.
   virtual std::vector<int> survivors(Clock::time_point deadline, const std::function<void()>& tick) = 0;
   virtual std::vector<std::string> exchange_among(const std::vector<int>& members, const std::string& blob,
                                                   Clock::time_point deadline,

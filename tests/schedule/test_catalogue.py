@@ -4,9 +4,9 @@ from math import ceil, floor, log2
 
 import pytest
 from reference import is_right
-from ringreduce._engine import schedules as engine
 
 from ringreduce import schedules
+from ringreduce._engine import schedules as engine
 
 CATALOGUE = [(entry.collective, entry.name) for entry in schedules.algorithms()]
 ROOTED = ("broadcast", "reduce", "gather", "scatter")

@@ -11,9 +11,9 @@ import random
 
 import pytest
 from reference import is_right
-from ringreduce._engine import schedules as engine
 
 from ringreduce import schedules
+from ringreduce._engine import schedules as engine
 
 CATALOGUE = [(entry.collective, entry.name) for entry in schedules.algorithms()]
 KINDS = ("drop", "double", "peer", "chunk", "reduce", "round", "double round", "swap")

@@ -14,7 +14,7 @@ namespace {
 
 template <class T, int N>
 struct VecOf {
-  typedef T type __attribute__((vector_size(N * sizeof(T))));
+  typedef T type __attribute__((vector_size(N * sizeof(T))));  // NOLINT(modernize-use-using)
 };
 template <class T, int N>
 using Vec = typename VecOf<T, N>::type;

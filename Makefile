@@ -1,0 +1,103 @@
+# Sets up .venv and the extension as far as they are missing or old, then does what is asked.
+#   make bench     the comparison of all algorithms, beside the peers that are installed
+#   make test      quick checks of the source, then the tests
+#   make lint      all checks, clang-tidy too (minutes)
+# Needs git, python3 (>= 3.10) with venv, make and g++; all else comes from the package index.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+BENCH_FLAGS ?= --compare
+PYTEST_FLAGS ?=
+JOBS ?= $(shell nproc)
+
+# As in pyproject.toml's build-system.requires, which a build without isolation does not install by itself.
+BUILD_REQUIRES := 'setuptools>=77' 'scikit-build-core>=1.0' 'nanobind>=2.4' 'numpy>=2.0' 'cmake>=3.22' ninja
+TORCH := torch==2.13.0
+
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+# The venv's cmake and ninja, whatever else is installed. The compilers' settings come from the environment.
+CMAKE := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cmake
+CONFIGURE := $(CMAKE) -G Ninja -S . -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
+
+CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c')
+
+.PHONY: help bench test check lint format engine asan tsan docs clean
+.DEFAULT_GOAL := help
+help:
+	@sed -n '2,5s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+
+bench: engine $(VENV)/.plot
+	$(BIN)/python -m ringreduce bench $(BENCH_FLAGS)
+
+# The last line is pytest's.
+test: check $(VENV)/.torch
+	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+# --- set-up: a stamp per step --------------------------------------------------------------------------------
+
+$(VENV)/.build:
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install $(BUILD_REQUIRES)
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.build pyproject.toml setup.py
+	@# Metadata, the command and a link to this folder; the extension is built below, where it is not built anew.
+	PATH="$(CURDIR)/$(BIN):$$PATH" SKBUILD_CMAKE_DEFINE=RINGREDUCE_PYTHON=OFF \
+	  $(PIP) install --no-build-isolation --editable '.[test,dev]'
+	@touch $@
+
+$(VENV)/.plot: $(VENV)/.installed
+	$(PIP) install --no-build-isolation '$(TORCH)' matplotlib tqdm
+	@touch $@ $(VENV)/.torch
+
+$(VENV)/.torch: $(VENV)/.installed
+	$(PIP) install '$(TORCH)'
+	@touch $@
+
+build/dev/build.ninja: $(VENV)/.build
+	@mkdir -p $(@D)
+	$(CONFIGURE) -B $(@D) $(QUIETLY)
+
+# The extension, in place; rebuilds what has changed.
+engine: build/dev/build.ninja $(VENV)/.installed
+	@$(CMAKE) --build build/dev -j $(JOBS)
+	@$(CMAKE) --install build/dev --prefix . > build/dev/install.log
+
+# --- checks --------------------------------------------------------------------------------------------------
+
+# The commands of .pre-commit-config.yaml on all files, but for the slow one.
+check: engine
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check .
+	@$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
+	@$(BIN)/codespell
+	@$(BIN)/mypy --no-error-summary
+
+lint: check
+	@$(BIN)/python tests/tidy.py -j $(JOBS) -p build/dev $(TIDY_FILES)
+
+format: $(VENV)/.installed
+	$(BIN)/ruff check --quiet --fix-only .
+	$(BIN)/ruff format --quiet .
+	$(BIN)/clang-format -i $(CXX_FILES)
+
+# --- the C++ side alone, with sanitizers ---------------------------------------------------------------------
+
+asan: SANITIZERS := address,undefined
+asan: export UBSAN_OPTIONS := print_stacktrace=1:halt_on_error=1
+tsan: SANITIZERS := thread
+tsan: export TSAN_OPTIONS := halt_on_error=1
+tsan: STRESS_FLAGS := --threads-only
+asan tsan: $(VENV)/.build
+	@mkdir -p build/$@
+	$(CONFIGURE) -B build/$@ -DRINGREDUCE_PYTHON=OFF -DRINGREDUCE_TESTS=ON \
+	  -DRINGREDUCE_SANITIZE=$(SANITIZERS) > build/$@/configure.log
+	$(CMAKE) --build build/$@ -j $(JOBS) --target stress
+	build/$@/tests/cpp/stress $(STRESS_FLAGS)
+
+clean:
+	rm -rf build ringreduce/_engine*.so ringreduce/_engine*.pyi *.egg-info .pytest_cache .mypy_cache .ruff_cache
+
+include bench/peers.mk

@@ -1,0 +1,313 @@
+// Drives the engine over real transports, for the sanitizers: every algorithm of the catalogue in worlds of 1
+// to 8 ranks, in one slice and in many, blocking and submitted, with messages, groups and losses beside them.
+// Ranks are threads of this process, and then processes over shared memory unless --threads-only is given.
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "engine/communicator.h"
+#include "schedule/catalogue.h"
+#include "transport/local.h"
+#include "transport/shm.h"
+
+namespace {
+
+using namespace ringreduce;
+
+constexpr int max_world = 8;
+using Buffer = std::vector<float>;
+
+void require(bool holds, const std::string& what) {
+  if (holds) return;
+  std::fprintf(stderr, "wrong: %s\n", what.c_str());
+  std::abort();
+}
+
+// Small integers, so that sums are exact in any order.
+float value(int rank, std::size_t i) {
+  return static_cast<float>((rank + 1) * (static_cast<int>(i % 101) + 1));
+}
+float sum_of(int world, std::size_t i) {
+  return value(world * (world + 1) / 2 - 1, i);
+}
+
+Buffer filled(int rank, std::size_t first, std::size_t count) {
+  Buffer buffer(count);
+  for (std::size_t i = 0; i < count; ++i) buffer[i] = value(rank, first + i);
+  return buffer;
+}
+
+// What a rank brings to a collective, and what it must have afterwards. `block` is one rank's share.
+struct Case {
+  Buffer input, output, expected;
+  bool in_place = false;
+};
+
+Case make_case(Collective collective, int rank, int world, int root, std::size_t block) {
+  const std::size_t all = block * static_cast<std::size_t>(world),
+                    own = block * static_cast<std::size_t>(rank);
+  Case c;
+  switch (collective) {
+    case Collective::all_reduce:
+    case Collective::reduce:
+      c.input = filled(rank, 0, all);
+      if (collective == Collective::reduce && rank != root) return c;
+      for (std::size_t i = 0; i < all; ++i) c.expected.push_back(sum_of(world, i));
+      break;
+    case Collective::reduce_scatter:
+      c.input = filled(rank, 0, all);
+      for (std::size_t i = 0; i < block; ++i) c.expected.push_back(sum_of(world, own + i));
+      break;
+    case Collective::broadcast:
+      c.input = filled(rank, 0, all);
+      c.expected = filled(root, 0, all);
+      c.in_place = true;
+      break;
+    case Collective::all_gather:
+    case Collective::gather:
+      c.input = filled(rank, own, block);
+      if (collective == Collective::gather && rank != root) return c;
+      for (std::size_t i = 0; i < all; ++i) c.expected.push_back(value(static_cast<int>(i / block), i));
+      break;
+    case Collective::scatter:
+      if (rank == root) c.input = filled(root, 0, all);
+      c.expected = filled(root, own, block);
+      break;
+    case Collective::all_to_all:
+      c.input = filled(rank, 0, all);
+      for (std::size_t i = 0; i < all; ++i)
+        c.expected.push_back(value(static_cast<int>(i / block), own + i % block));
+      break;
+    case Collective::barrier:
+      break;
+  }
+  c.output.resize(c.expected.size());
+  return c;
+}
+
+bool whole(Collective collective) {
+  return collective == Collective::all_reduce || collective == Collective::reduce ||
+         collective == Collective::broadcast;
+}
+
+Call call_for(Collective collective, Case& c, int world, int root, std::size_t block) {
+  Call call;
+  call.collective = collective;
+  call.input = c.input.empty() ? nullptr : c.input.data();
+  call.output = c.in_place ? c.input.data() : c.output.empty() ? nullptr : c.output.data();
+  call.count = collective == Collective::barrier ? 0
+               : whole(collective)               ? block * static_cast<std::size_t>(world)
+                                                 : block;
+  call.root = root;
+  return call;
+}
+
+void check(const Case& c, const std::string& what) {
+  require((c.in_place ? c.input : c.output) == c.expected, what);
+}
+
+// Every algorithm, each time with another root: short (one slice), then cut into many slices, then submitted.
+void catalogue_on(Communicator& comm) {
+  const int world = comm.size();
+  int handle = 0;
+  for (const Entry& entry : catalogue()) {
+    const int root = handle % world;
+    for (const std::size_t block : {std::size_t{1}, std::size_t{67}, std::size_t{3000}}) {
+      const std::string what = std::string(name_of(entry.collective)) + " " + std::string(entry.name) +
+                               " world " + std::to_string(world) + " block " + std::to_string(block);
+      for (const bool background : {false, true}) {
+        Case c = make_case(entry.collective, comm.rank(), world, root, block);
+        Call call = call_for(entry.collective, c, world, root, block);
+        call.algorithm = handle;
+        call.slice_bytes = block == 3000 ? 2048 : 0;
+        if (background) {
+          require(comm.submit(call)->wait(std::nullopt, [] {}), what);
+        } else {
+          comm.run(call);
+        }
+        check(c, what);
+      }
+    }
+    ++handle;
+  }
+}
+
+// Sizes from one slice to many, in place, as "auto" would do it; the largest is lent rather than copied.
+void sizes_on(Communicator& comm) {
+  for (const std::size_t count : {0, 1, 1000, 20000, 300000}) {
+    Buffer x = filled(comm.rank(), 0, count);
+    Call call;
+    call.input = call.output = x.data();
+    call.count = count;
+    call.op = Op::avg;
+    comm.run(call);
+    for (std::size_t i = 0; i < count; ++i) {
+      const float average = sum_of(comm.size(), i) / static_cast<float>(comm.size());
+      if (std::abs(x[i] - average) <= 1e-6F * average) continue;  // the engine multiplies by the reciprocal
+      require(false, "average of " + std::to_string(count));
+    }
+  }
+}
+
+// Several under way at once, and a blocking call behind them.
+void submitted_on(Communicator& comm) {
+  std::vector<Case> cases;
+  std::vector<std::shared_ptr<Work>> works;
+  for (int i = 0; i < 12; ++i)
+    cases.push_back(make_case(Collective::all_reduce, comm.rank(), comm.size(), 0,
+                              10 + 400 * static_cast<std::size_t>(i)));
+  for (Case& c : cases) {
+    const std::size_t block = c.input.size() / static_cast<std::size_t>(comm.size());
+    works.push_back(comm.submit(call_for(Collective::all_reduce, c, comm.size(), 0, block)));
+  }
+  Case last = make_case(Collective::all_gather, comm.rank(), comm.size(), 0, 100);
+  comm.run(call_for(Collective::all_gather, last, comm.size(), 0, 100));
+  check(last, "the call behind those submitted");
+  for (const auto& work : works) require(work->done() && !work->exception(), "works are over in order");
+  for (const Case& c : cases) check(c, "submitted");
+}
+
+// Around the ring, while another thread of the same rank runs collectives.
+void messages_on(Communicator& comm) {
+  if (comm.size() == 1) return;
+  std::thread collectives([&comm] { sizes_on(comm); });
+  const int next = (comm.rank() + 1) % comm.size(), previous = (comm.rank() + comm.size() - 1) % comm.size();
+  for (const std::size_t count : {1, 500, 200000}) {
+    const Buffer x = filled(comm.rank(), 0, count);
+    Buffer y(count);
+    Transfer out, in;
+    out.peer = next;
+    out.input = x.data();
+    in.sends = false;
+    in.peer = previous;
+    in.output = y.data();
+    out.count = in.count = count;
+    out.tag = in.tag = 7;
+    const auto sent = comm.submit(out);
+    comm.transfer(in);
+    require(sent->wait(std::nullopt, [] {}), "sent");
+    require(y == filled(previous, 0, count), "received");
+  }
+  collectives.join();
+}
+
+void groups_on(Communicator& comm) {
+  const auto group = comm.split(comm.rank() == 2 ? -1 : comm.rank() % 2, -comm.rank());
+  require((group == nullptr) == (comm.rank() == 2), "who is in a group");
+  if (group) {
+    sizes_on(*group);
+    group->close();
+  }
+}
+
+// The last rank leaves; the others learn of it, and go on without it.
+void loss_on(Communicator& comm) {
+  if (comm.size() < 3) return;
+  const int leaver = comm.size() - 1;
+  if (comm.rank() == leaver) {
+    comm.close();
+    comm.close();
+    return;
+  }
+  bool lost = false;
+  try {
+    sizes_on(comm);
+  } catch (const Failure& failure) {
+    lost = failure.cause == Cause::peer_lost && failure.culprit == leaver;
+  }
+  require(lost, "the loss of a rank is told");
+  const auto rest = comm.shrink();
+  require(rest->size() == comm.size() - 1, "the survivors");
+  sizes_on(*rest);
+}
+
+void everything_on(Communicator& comm) {
+  catalogue_on(comm);
+  sizes_on(comm);
+  submitted_on(comm);
+  messages_on(comm);
+  groups_on(comm);
+  loss_on(comm);
+  comm.close();
+}
+
+void with_threads(int world) {
+  std::vector<std::thread> ranks;
+  for (auto& transport : LocalTransport::group(world)) {
+    ranks.emplace_back([transport = std::move(transport)]() mutable {
+      Communicator comm(std::move(transport), {});
+      everything_on(comm);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+// Where forked ranks lay down their blobs.
+struct Meeting {
+  pthread_barrier_t barrier;
+  std::size_t sizes[max_world];
+  char blobs[max_world][1024];
+
+  std::vector<std::string> exchange(int rank, int world, const std::string& blob) {
+    require(blob.size() <= sizeof blobs[rank], "the blob fits");
+    std::memcpy(blobs[rank], blob.data(), blob.size());
+    sizes[rank] = blob.size();
+    pthread_barrier_wait(&barrier);
+    std::vector<std::string> all;
+    for (int r = 0; r < world; ++r) all.emplace_back(blobs[r], sizes[r]);
+    pthread_barrier_wait(&barrier);
+    return all;
+  }
+};
+
+void with_processes(int world) {
+  void* memory = mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  require(memory != MAP_FAILED, "mmap");
+  auto* meeting = static_cast<Meeting*>(memory);
+  pthread_barrierattr_t shared;
+  pthread_barrierattr_init(&shared);
+  pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+  pthread_barrier_init(&meeting->barrier, &shared, static_cast<unsigned>(world));
+  std::vector<pid_t> ranks;
+  for (int rank = 0; rank < world; ++rank) {
+    const pid_t child = fork();
+    require(child >= 0, "fork");
+    if (child == 0) {
+      const Exchange exchange = [=](const std::string& blob) { return meeting->exchange(rank, world, blob); };
+      {
+        Communicator comm(ShmTransport::create(rank, world, exchange), {});
+        everything_on(comm);
+      }
+      std::exit(0);  // not _exit: leaks are looked for at the end
+    }
+    ranks.push_back(child);
+  }
+  for (const pid_t rank : ranks) {
+    int status = 0;
+    require(waitpid(rank, &status, 0) == rank && status == 0, "a rank's end");
+  }
+  munmap(memory, sizeof(Meeting));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bool processes = argc < 2 || std::string_view(argv[1]) != "--threads-only";
+  for (int world = 1; world <= max_world; ++world) {
+    if (processes) with_processes(world);  // first: a process with threads had better not fork
+    with_threads(world);
+    std::printf("%d ranks: well\n", world);
+    std::fflush(stdout);
+  }
+}
