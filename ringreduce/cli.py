@@ -70,10 +70,8 @@ def explain(options: Namespace) -> int:
     for text in bench_options.names(options.bytes):
         nbytes = bench_options.byte_count(text)
         name, slice_bytes, reason = _engine.choose(options.collective, nbytes, options.ranks)
-        print(
-            f"{options.collective} of {text} on {options.ranks} ranks: {name} in slices of {slice_bytes} bytes"
-        )
-        print(f"  {reason}")
+        print(f"{options.collective} of {text} on {options.ranks} ranks: {name}")
+        print(f"  in slices of {slice_bytes} bytes; {reason}")
     return 0
 
 

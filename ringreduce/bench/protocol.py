@@ -84,9 +84,8 @@ def parser() -> ArgumentParser:
     parser.add_argument(
         "--sizes", type=lambda text: [int(s) for s in text.split(",")], default=[4, 1024, 65536]
     )
-    parser.add_argument(
-        "--collective", default="all_reduce", choices=["all_reduce", "reduce_scatter", "all_gather"]
-    )
+    timed = ["all_reduce", "reduce_scatter", "all_gather"]
+    parser.add_argument("--collective", default=timed[0], choices=timed)
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--op", default="sum")
     parser.add_argument("--budget", type=float, default=0.5, help="seconds per size")
@@ -126,8 +125,7 @@ def fill(
     index = np.arange(1, count + 1, dtype=np.uint32)
     index *= np.uint32(2654435761)
     index += seed
-    index >>= np.uint32(24)
-    values = index
+    values = np.right_shift(index, np.uint32(24), out=index)
     exact, factor = EXACT[dtype], 1
     if op == "prod":
         values = values % 2 + 1 if rank < 3 else np.ones_like(values)
