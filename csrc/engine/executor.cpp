@@ -33,17 +33,15 @@ void Executor::start(const Task& task) {
     temp_base = temp_.data() + (64 - reinterpret_cast<std::uintptr_t>(temp_.data()) % 64) % 64;
   }
   running_ = in_flight_;
-  stream_ = ~std::size_t{0};
-  if (task_.bytes >= large_message) {
-    transport_.sense();
-    if (transport_.far()) stream_ = large_message;
-  }
+  const bool large = task_.bytes >= large_message;
+  stream_ = large && transport_.far() ? large_message : ~std::size_t{0};
   small_ = task_.scale ? 0 : std::min(small_message, task_.lend_from);
   for (int i = 0; i < in_flight_; ++i) {
     Cursor& cursor = cursors_[i];
     cursor.lane = task_.first_lane + i;
     cursor.temp = temp_base + temp * i;
     cursor.running = true;
+    transport_.sense(cursor.lane, large);
     if (cursor.state.size() < program.steps.size()) cursor.state.resize(program.steps.size(), pending);
     if (cursor.tickets.size() < static_cast<std::size_t>(program.tickets))
       cursor.tickets.resize(program.tickets);

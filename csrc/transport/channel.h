@@ -78,7 +78,6 @@ struct alignas(line) Header {
   alignas(line) Doorbell doorbell;
   alignas(line) std::atomic<std::uint64_t> aborted;  // cause, culprit, reporter; written by whoever finds out
   alignas(line) std::atomic<std::uint32_t> closed;
-  alignas(line) std::atomic<std::uint32_t> beacon;  // a line that the owner writes, to see how long peers
                                                     // take to read it
   alignas(line) std::atomic<std::uint32_t> record_next;
   Record records[record_depth];

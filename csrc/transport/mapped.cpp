@@ -39,7 +39,7 @@ MappedTransport::MappedTransport(int rank, int world, std::vector<std::shared_pt
       ins_(static_cast<std::size_t>(world) * lanes),
       arenas_(lanes),
       spins_(world > cores ? 0 : 4000),
-      beacons_(world) {
+      distance_(world) {
   for (int lane = 0; lane < lanes; ++lane) {
     arenas_[lane].base = layout_.arena_of(segments_[rank]->base, lane);
     for (int peer = 0; peer < world; ++peer) {
@@ -207,7 +207,9 @@ bool MappedTransport::consumed(int lane, int peer, std::uint32_t sent) {
 bool MappedTransport::poll(int lane, int peer, Message& message) {
   In& i = in(lane, peer);
   const Slot& slot = i.slots[i.received % channel_depth];
-  if (slot.sequence.load(std::memory_order_acquire) != i.received + 1) return false;
+  const bool arrived = sensing_[lane] ? sense_arrival(i, slot, peer)
+                                      : slot.sequence.load(std::memory_order_acquire) == i.received + 1;
+  if (!arrived) return false;
   message.bytes = slot.bytes;
   message.contract = slot.contract;
   message.delivered = slot.kind == SlotKind::delivered;

@@ -37,8 +37,8 @@ class MappedTransport : public Transport {
   bool poll(int lane, int peer, Message& message) override;
   void release(int lane, int peer) override;
 
-  void sense() override;
-  bool far() const override { return distance_ > far_from; }
+  void sense(int lane, bool large) override { sensing_[lane] = large; }
+  bool far() const override;
 
   bool shares_core(int peer) const override {
     return spins_ == 0 && header(peer).doorbell.core.load(std::memory_order_relaxed) == core_;
@@ -79,6 +79,7 @@ class MappedTransport : public Transport {
     std::atomic<std::uint32_t>* acknowledge = nullptr;
     std::byte* arena = nullptr;
     std::uint32_t received = 0;
+    bool missed = false;  // the last look found nothing
   };
   // A lane's ring of staged payloads: positions only grow, the place is position % capacity.
   struct Arena {
@@ -92,6 +93,7 @@ class MappedTransport : public Transport {
   const Out& out(int lane, int peer) const { return outs_[lane * world + peer]; }
   In& in(int lane, int peer) { return ins_[lane * world + peer]; }
   Header& header(int of_rank) const { return layout_.header(segments_[of_rank]->base); }
+  bool sense_arrival(In& i, const Slot& slot, int peer);
   bool has_slot(Out& o);
   bool has_slots(int lane, Peers peers);
   std::uint64_t oldest_payload(int lane);
@@ -113,9 +115,8 @@ class MappedTransport : public Transport {
   std::vector<Arena> arenas_;
   std::uint32_t spins_;  // before the first yield; none where ranks outnumber cores
   std::int32_t core_ = 0;
-  std::uint32_t senses_ = 0;
-  std::vector<std::uint32_t> beacons_;  // the value last read, by peer
-  double distance_ = 0;                 // ns to read a line that a peer has written, averaged
+  bool sensing_[lanes] = {};
+  std::vector<double> distance_;  // ns to read a line that the peer has just written, averaged
   bool disowned_ = false;
 };
 

@@ -20,8 +20,6 @@ constexpr std::uint32_t spins_between_yields = 64;
 constexpr milliseconds sleep_after{1};  // yielding goes over into sleeping
 constexpr milliseconds check_peers_every{10};
 
-constexpr std::uint32_t sense_every = 4;
-
 // What two readings of the clock take, in ns.
 double clock_cost() {
   static const double cost = [] {
@@ -44,21 +42,24 @@ std::uint64_t pack(const Failure& failure, int reporter) {
 
 }  // namespace
 
-// Cores that share a cache pass a line on in some 50 ns; those of different chiplets or sockets take 250, and
-// a core that must fetch every line of a large message from there is slower than from memory. Which of the
-// two it is can change while a program runs (a hypervisor moves its cores), so it is measured on the way: the
-// time to read a line that the peer has written since the last look.
-void MappedTransport::sense() {
-  header(rank).beacon.store(++senses_, std::memory_order_release);
-  if (world == 1 || senses_ % sense_every != 0) return;
-  const int peer = (rank + 1 + static_cast<int>(senses_ / sense_every) % (world - 1)) % world;
+// Cores that share a cache pass a line on in some 30 ns; those of different chiplets or sockets take 150, and
+// a core that must fetch every line of a large message from there is slower than from memory. Which of the two
+// it is can change while a program runs (a hypervisor moves its cores), so it is measured on the way: the time
+// to read the flag of a message that was not there a moment ago, which the peer has thus just written.
+bool MappedTransport::sense_arrival(In& i, const Slot& slot, int peer) {
   const auto before = Clock::now();
-  const std::uint32_t value = header(peer).beacon.load(std::memory_order_acquire);
+  const bool arrived = slot.sequence.load(std::memory_order_acquire) == i.received + 1;
   const auto after = Clock::now();
-  if (value == beacons_[peer]) return;
-  beacons_[peer] = value;
-  const double read = std::chrono::duration<double, std::nano>(after - before).count() - clock_cost();
-  distance_ += (std::min(read, 1000.0) - distance_) / 4;
+  if (arrived && i.missed) {
+    const double read = std::chrono::duration<double, std::nano>(after - before).count() - clock_cost();
+    distance_[peer] += (std::min(read, 1000.0) - distance_[peer]) / 8;
+  }
+  i.missed = !arrived;
+  return arrived;
+}
+
+bool MappedTransport::far() const {
+  return std::any_of(distance_.begin(), distance_.end(), [](double ns) { return ns > far_from; });
 }
 
 bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
