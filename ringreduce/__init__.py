@@ -13,10 +13,11 @@ module, on the communicator of all ranks.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ringreduce.arrays import empty, zeros
 from ringreduce.communicator import Choice, Communicator, Work, local_group
 from ringreduce.errors import ClosedError, Error, MismatchError, PeerLost, RankFailed, TimeoutError
-from ringreduce.launch import run
 from ringreduce.schedules import (
     Local,
     Recv,
@@ -46,6 +47,9 @@ from ringreduce.world import (
     send,
     world,
 )
+
+if TYPE_CHECKING:
+    from ringreduce.launch import run
 
 __version__ = "0.1.0"
 
@@ -89,3 +93,13 @@ __all__ = [
     "world",
     "zeros",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # What starts processes needs a good part of the standard library, which a rank does not.
+    if name == "run":
+        from ringreduce.launch import run
+
+        globals()["run"] = run
+        return run
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from ringreduce import _engine, meeting
+from ringreduce import _engine
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
 
 __all__ = ["Exchange", "init"]
@@ -42,9 +42,7 @@ def launched(env: Mapping[str, str]) -> Launched | None:
     return (
         read("torchrun", "RANK", "WORLD_SIZE", value("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"))
         or read("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", value("PMIX_NAMESPACE"))
-        or read(
-            "hydra", "PMI_RANK", "PMI_SIZE", value("PMI_PORT", "PMI_FD", "HYDI_CONTROL_FD") + _parent(env)
-        )
+        or read("hydra", "PMI_RANK", "PMI_SIZE", value("PMI_PORT") + _parent(env))
         or read("slurm", "SLURM_PROCID", "SLURM_NTASKS", value("SLURM_JOB_ID", "SLURM_STEP_ID"))
     )
 
@@ -146,5 +144,7 @@ def _through_store(store: Any, rank: int, size: int) -> Exchange:
 
 def _meet(name: str, rank: int, size: int, timeout: float) -> _Meeting:
     deadline = time.monotonic() + timeout
+    from ringreduce import meeting  # sockets are for those who meet
+
     group = meeting.join(name, rank, size, deadline)
     return _Meeting(group.exchange, group.close)

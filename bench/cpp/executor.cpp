@@ -41,9 +41,9 @@ class NullTransport : public Transport {
   void abort(const Failure&) override {}
   void record(const Record&) override {}
   std::vector<Record> records(int) const override { return {}; }
-  std::vector<int> survivors(Clock::time_point) override { return {}; }
-  std::vector<std::string> exchange_among(const std::vector<int>&, const std::string&,
-                                          Clock::time_point) override {
+  std::vector<int> survivors(Clock::time_point, const std::function<void()>&) override { return {}; }
+  std::vector<std::string> exchange_among(const std::vector<int>&, const std::string&, Clock::time_point,
+                                          const std::function<void()>&) override {
     return {};
   }
   std::unique_ptr<Transport> among(int, int, const Exchange&) override { return nullptr; }

@@ -9,5 +9,6 @@ void bind_schedule(nanobind::module_& m);
 void bind_reduce(nanobind::module_& m);
 void bind_memory(nanobind::module_& m);
 void bind_communicator(nanobind::module_& m);
+void bind_measuring(nanobind::module_& m);
 
 }  // namespace ringreduce

@@ -6,4 +6,5 @@ NB_MODULE(_engine, m) {
   ringreduce::bind_reduce(m);
   ringreduce::bind_memory(m);
   ringreduce::bind_communicator(m);
+  ringreduce::bind_measuring(m);
 }

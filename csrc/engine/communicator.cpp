@@ -2,12 +2,9 @@
 
 #include <pthread.h>
 
-#include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
-#include <map>
-#include <sstream>
 
 namespace ringreduce {
 namespace {
@@ -27,10 +24,6 @@ unsigned watch_forks() {
 }
 
 std::atomic<void (*)()> interrupt_check{nullptr};
-
-void check_interrupt() {
-  if (auto* check = interrupt_check.load(std::memory_order_relaxed)) check();
-}
 
 std::size_t bytes_of_input(const Call& call, int world, int rank) {
   const std::size_t element = size_of(call.dtype);
@@ -88,6 +81,14 @@ Communicator::~Communicator() {
 
 std::size_t Communicator::footprint() const {
   return transport_->footprint() + executor_.temp_bytes();
+}
+
+void Communicator::check_interrupt() {
+  if (auto* check = interrupt_check.load(std::memory_order_relaxed)) check();
+}
+
+bool Communicator::ours() const {
+  return fork_epoch_ == forks;
 }
 
 void Communicator::set_interrupt_check(void (*check)()) {
@@ -219,79 +220,6 @@ std::string Communicator::now_doing() const {
   return "call #" + std::to_string(current_.sequence) + ", " + in_words(current_);
 }
 
-// The rank to blame for a collective that does not end: the one waited for, unless it waits itself for
-// another that has not come so far.
-int Communicator::latest_rank() const {
-  const auto late = [&](int r) {
-    const auto records = transport_->records(r);
-    return records.empty() || records.back().sequence < sequence_;
-  };
-  const int waiting_for = executor_.waiting_for();
-  if (waiting_for >= 0 && late(waiting_for)) return waiting_for;
-  for (int r = 0; r < size_; ++r) {
-    if (r != rank_ && late(r)) return r;
-  }
-  return waiting_for;
-}
-
-// Says what every rank did lately, for a person who must find out which of them went wrong.
-void Communicator::time_out(Clock::duration timeout, int waiting_for, const std::string& what) const {
-  std::ostringstream text;
-  text << "rank " << rank_ << " timed out after " << std::chrono::duration<double>(timeout).count()
-       << " s waiting for rank " << waiting_for << " in " << what << ". Last collectives of every rank:";
-  for (int peer = 0; peer < size_; ++peer) {
-    text << "\n  rank " << peer << ":";
-    const auto records = transport_->records(peer);
-    if (records.empty()) text << " none yet";
-    for (std::size_t i = records.size() > 3 ? records.size() - 3 : 0; i < records.size(); ++i) {
-      text << " #" << records[i].sequence << " " << in_words(records[i]) << ";";
-    }
-  }
-  throw Failure(Cause::timeout, waiting_for, text.str());
-}
-
-// The first call, of those still on record, that two ranks made differently; else the current one.
-std::uint64_t Communicator::first_disagreement() const {
-  std::map<std::uint64_t, std::uint64_t> histories;
-  const auto own = transport_->records(rank_);
-  std::uint64_t first = own.empty() ? 1 : own.back().sequence;
-  for (int r = 0; r < size_; ++r) {
-    for (const Record& record : transport_->records(r)) {
-      const auto known = histories.emplace(record.sequence, record.history).first;
-      if (known->second != record.history) first = std::min(first, record.sequence);
-    }
-  }
-  return first;
-}
-
-// Every rank's call of the same number; a rank that has not come so far is given a moment to do so.
-std::string Communicator::disagreement(int peer) const {
-  const std::uint64_t call = first_disagreement();
-  std::ostringstream text;
-  text << "the ranks disagree about call #" << call << ":";
-  const auto patience = Clock::now() + std::chrono::milliseconds(100);
-  for (int r = 0; r < size_; ++r) {
-    std::string what;
-    while (true) {
-      for (const Record& record : transport_->records(r)) {
-        if (record.sequence == call) what = in_words(record);
-      }
-      if (!what.empty() || Clock::now() > patience) break;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    text << " rank " << r << ": " << (what.empty() ? "has not made it" : what) << ";";
-  }
-  text << " rank " << rank_ << " noticed it at rank " << peer;
-  return text.str();
-}
-
-// What else there is to say where the calls agree, but not on what one rank sends to another.
-std::string Communicator::lengths(const ContractBroken& broken) {
-  if (!broken.same_call) return "";
-  return " by a message of " + std::to_string(broken.bytes) + " bytes, where " +
-         std::to_string(broken.expected_bytes) + " were expected";
-}
-
 void Communicator::fail(const Failure& failure) {
   {
     std::lock_guard lock(failure_mutex_);
@@ -327,87 +255,6 @@ void Communicator::leave() {
   if (closed_.exchange(true) || fork_epoch_ != forks) return;
   stop_progress();
   transport_->close();
-}
-
-// All ranks of the parent exchange, members or not: the exchange is a collective of the parent.
-std::vector<std::string> Communicator::exchange(const std::string& blob) {
-  constexpr std::size_t room = 1024;
-  if (blob.size() > room - sizeof(std::uint32_t)) throw Error("a blob of an exchange is too long");
-  std::vector<char> mine(room), all(room * size_);
-  const auto size = static_cast<std::uint32_t>(blob.size());
-  std::memcpy(mine.data(), &size, sizeof size);
-  std::memcpy(mine.data() + sizeof size, blob.data(), blob.size());
-  Call call;
-  call.collective = Collective::all_gather;
-  call.dtype = DType::uint8;
-  call.count = room;
-  call.input = mine.data();
-  call.output = all.data();
-  run(call);
-  std::vector<std::string> blobs;
-  for (int r = 0; r < size_; ++r) {
-    std::uint32_t length = 0;
-    std::memcpy(&length, all.data() + r * room, sizeof length);
-    blobs.emplace_back(all.data() + r * room + sizeof length, length);
-  }
-  return blobs;
-}
-
-std::unique_ptr<Communicator> Communicator::split(int color, int key) {
-  usable();
-  const int card[2] = {color, key};
-  const auto cards = exchange(std::string(reinterpret_cast<const char*>(card), sizeof card));
-  std::vector<std::pair<int, int>> order;  // key, rank here
-  for (int r = 0; r < size_; ++r) {
-    int theirs[2];
-    std::memcpy(theirs, cards[r].data(), sizeof theirs);
-    if (theirs[0] == color) order.emplace_back(theirs[1], r);
-  }
-  std::sort(order.begin(), order.end());
-  if (color < 0) {
-    exchange("");  // Transport::among exchanges twice
-    exchange("");
-    return nullptr;
-  }
-  int new_rank = 0;
-  while (order[new_rank].second != rank_) ++new_rank;
-  const Exchange among_members = [&](const std::string& blob) {
-    const auto all = exchange(blob);
-    std::vector<std::string> members;
-    for (const auto& [unused, r] : order) members.push_back(all[r]);
-    return members;
-  };
-  auto transport = transport_->among(new_rank, static_cast<int>(order.size()), among_members);
-  return std::make_unique<Communicator>(std::move(transport), options_);
-}
-
-std::unique_ptr<Communicator> Communicator::shrink() {
-  if (fork_epoch_ != forks || closed_) usable();
-  const auto deadline = Clock::now() + options_.timeout;
-  // Whoever still waits on this communicator must come out of it first.
-  if (!failed_) {
-    try {
-      fail(Failure(Cause::peer_lost, -1,
-                   "rank " + std::to_string(rank_) + " left the communicator by shrink()"));
-    } catch (const Failure&) {
-    }
-  }
-  std::lock_guard lock(collective_mutex_);
-  // Every further death makes the survivors agree anew, on fewer.
-  for (int attempt = 0;; ++attempt) {
-    const std::vector<int> members = transport_->survivors(deadline, check_interrupt);
-    const auto new_rank = std::find(members.begin(), members.end(), rank_) - members.begin();
-    const Exchange exchange = [&](const std::string& blob) {
-      return transport_->exchange_among(members, blob, deadline, check_interrupt);
-    };
-    try {
-      auto transport =
-          transport_->among(static_cast<int>(new_rank), static_cast<int>(members.size()), exchange);
-      return std::make_unique<Communicator>(std::move(transport), options_);
-    } catch (const Failure& failure) {
-      if (failure.cause != Cause::peer_lost || attempt == size_) throw;
-    }
-  }
 }
 
 }  // namespace ringreduce

@@ -84,6 +84,8 @@ class Communicator {
   };
 
   void usable();
+  bool ours() const;  // not a forked child's
+  static void check_interrupt();
   void begin(const Call& call);
   void run_behind(const Call& call);
   void run_to_end(Clock::duration timeout);

@@ -45,7 +45,8 @@ void Executor::start(const Task& task) {
     cursor.temp = temp_base + temp * i;
     cursor.running = true;
     if (cursor.state.size() < program.steps.size()) cursor.state.resize(program.steps.size(), pending);
-    if (cursor.tickets.size() < static_cast<std::size_t>(program.tickets)) cursor.tickets.resize(program.tickets);
+    if (cursor.tickets.size() < static_cast<std::size_t>(program.tickets))
+      cursor.tickets.resize(program.tickets);
     begin_slice(cursor, i);
   }
 }
@@ -164,7 +165,8 @@ bool Executor::advance(Cursor& cursor) {
 // The slice is over when nobody reads this rank's memory any more.
 bool Executor::settled(Cursor& cursor) {
   for (const Action* action = cursor.actions; action != cursor.end; ++action) {
-    if (state_of(cursor, static_cast<int>(action - cursor.actions)) == lent && !readers_done(cursor, *action)) return false;
+    if (state_of(cursor, static_cast<int>(action - cursor.actions)) == lent && !readers_done(cursor, *action))
+      return false;
   }
   return true;
 }
@@ -189,8 +191,8 @@ bool Executor::fence(Cursor& cursor, const Step& step) {
 bool Executor::send(Cursor& cursor, const Action& action) {
   std::uint8_t& state = cursor.state[action.step - task_.program->steps.data()];
   if (state != pending) return true;  // a fused step has sent it
-  const bool by_reference = action.step->lendable && action.bytes >= task_.lend_from && reachable(action.moves->from) &&
-                            action.moves_end - action.moves == 1;
+  const bool by_reference = action.step->lendable && action.bytes >= task_.lend_from &&
+                            reachable(action.moves->from) && action.moves_end - action.moves == 1;
   if (by_reference) {
     if (!lend(cursor, action)) return wait_for(action.peers[0]);
     state = lent;
@@ -251,7 +253,8 @@ int Executor::carry_on(Cursor& cursor, const Action& action, bool granted, bool&
     return count;
   }
   if (send.step->lendable && action.bytes >= task_.lend_from && reachable(send.moves->from)) return 0;
-  std::byte* room = transport_.reserve(cursor.lane, {send.peers, static_cast<std::size_t>(send.peer_count)}, action.bytes);
+  std::byte* room =
+      transport_.reserve(cursor.lane, {send.peers, static_cast<std::size_t>(send.peer_count)}, action.bytes);
   if (!room) return 0;
   targets_[1] = room;
   return 1;
@@ -270,12 +273,20 @@ void Executor::carried(Cursor& cursor, const Action& action, std::byte* staged, 
 }
 
 bool Executor::combine(Cursor& cursor, const Action& action) {
-  bool granted = true;
+  bool granted = true, complete = true;
   for (int k = 0; k < action.peer_count; ++k) {
     if (action.peers[k] < 0) continue;
-    if (!arrived(cursor, action.peers[k], action.bytes, messages_[k])) return false;
-    granted = granted && messages_[k].grant;
+    if (arrived(cursor, action.peers[k], action.bytes, messages_[k])) {
+      granted = granted && messages_[k].grant;
+      continue;
+    }
+    complete = false;
+    // A peer that needs our core is the one to wait for: nobody else can help it.
+    if (!transport_.shares_core(action.peers[k])) continue;
+    waiting_for_ = action.peers[k];
+    break;
   }
+  if (!complete) return false;
   if (!fence(cursor, *action.step)) return false;
   bool pushes = false;
   const int more = carry_on(cursor, action, granted, pushes);
@@ -309,13 +320,15 @@ void Executor::combine_moves(Cursor& cursor, const Action& action, int more) {
     if (more == 1 && move->bytes >= stream_) {
       combine_and_stream(function, action.peer_count, move->count);
     } else {
-      function(&targets_[skip], 1 + more - skip, sources_.data(), action.peer_count, move->count, task_.divide);
+      function(&targets_[skip], 1 + more - skip, sources_.data(), action.peer_count, move->count,
+               task_.divide);
     }
     done += move->bytes;
   }
 }
 
-// Into targets_[0], and block by block, while it is in the first-level cache, past the cache into targets_[1].
+// Into targets_[0], and block by block, while it is in the first-level cache, past the cache into
+// targets_[1].
 void Executor::combine_and_stream(Combine function, int sources, std::size_t count) {
   constexpr std::size_t block_bytes = 8 << 10;
   const std::size_t element = task_.geometry->element;
@@ -324,7 +337,8 @@ void Executor::combine_and_stream(Combine function, int sources, std::size_t cou
     function(targets_.data(), 1, sources_.data(), sources, block, task_.divide);
     stream(targets_[1], targets_[0], block * element);
     left -= block;
-    for (int k = 0; k < sources; ++k) sources_[k] = static_cast<const std::byte*>(sources_[k]) + block * element;
+    for (int k = 0; k < sources; ++k)
+      sources_[k] = static_cast<const std::byte*>(sources_[k]) + block * element;
     for (int k = 0; k < 2; ++k) targets_[k] = static_cast<std::byte*>(targets_[k]) + block * element;
   }
 }

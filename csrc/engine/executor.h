@@ -15,16 +15,16 @@ namespace ringreduce {
 struct Task {
   const Program* program = nullptr;
   const Geometry* geometry = nullptr;
-  const Layout* full = nullptr;   // of every slice but the last; null where no two slices are alike
+  const Layout* full = nullptr;  // of every slice but the last; null where no two slices are alike
   const Layout* last_slice = nullptr;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  Combine combine = nullptr;   // between ranks
-  Combine last = nullptr;      // the combination that completes a result (divides for an average)
-  double divide = 1;           // its scale
-  Combine scale = nullptr;     // applied to this rank's own values when they are first read, or null
+  Combine combine = nullptr;  // between ranks
+  Combine last = nullptr;     // the combination that completes a result (divides for an average)
+  double divide = 1;          // its scale
+  Combine scale = nullptr;    // applied to this rank's own values when they are first read, or null
   double factor = 1;
-  bool input_reachable = false;   // peers can read this rank's input in place
+  bool input_reachable = false;  // peers can read this rank's input in place
   bool output_reachable = false;
   std::size_t lend_from = 0;   // bytes from which a message is sent by reference where that is possible
   std::size_t bytes = 0;       // of the buffer
@@ -59,10 +59,10 @@ class Executor {
     bool running = false;
     int lane = 0;
     std::size_t slice = 0;
-    const Action* actions = nullptr;             // of this slice
-    const Action* action = nullptr;              // the next to do
+    const Action* actions = nullptr;  // of this slice
+    const Action* action = nullptr;   // the next to do
     const Action* end = nullptr;
-    std::byte* base[3] = {};             // of this slice, by Memory
+    std::byte* base[3] = {};  // of this slice, by Memory
     std::byte* temp = nullptr;
     int lent = 0;                        // sends by reference in this slice
     bool clean = false;                  // all of `state` is pending
@@ -96,7 +96,9 @@ class Executor {
   void combine_and_stream(Combine function, int sources, std::size_t count);
   bool wait_for(int peer);
 
-  SendState state_of(const Cursor& cursor, int step) const { return static_cast<SendState>(cursor.state[step]); }
+  SendState state_of(const Cursor& cursor, int step) const {
+    return static_cast<SendState>(cursor.state[step]);
+  }
   bool reachable(Memory memory) const {
     if (memory == Memory::temp) return false;
     return memory == Memory::input ? task_.input_reachable && !task_.scale : task_.output_reachable;
@@ -106,11 +108,11 @@ class Executor {
   Task task_;
   std::vector<Cursor> cursors_;
   std::vector<std::byte> temp_;
-  std::vector<Message> messages_;      // of the step at hand, by source
+  std::vector<Message> messages_;  // of the step at hand, by source
   std::vector<const void*> sources_;
-  std::vector<void*> targets_;         // [0] this rank's own, then the message of a fused send
-  std::size_t small_ = 0;   // bytes up to which messages are small
-  std::size_t stream_ = 0;  // bytes from which messages are written past the cache
+  std::vector<void*> targets_;  // [0] this rank's own, then the message of a fused send
+  std::size_t small_ = 0;       // bytes up to which messages are small
+  std::size_t stream_ = 0;      // bytes from which messages are written past the cache
   int in_flight_ = 0;
   int running_ = 0;
   int waiting_for_ = -1;

@@ -61,6 +61,7 @@ struct alignas(line) Acks {
 struct alignas(line) Doorbell {
   std::atomic<std::uint32_t> rung;
   std::atomic<std::uint32_t> sleepers;
+  std::atomic<std::int32_t> core;  // that the owner ran on when it last waited
 };
 
 // A rank's part of the agreement on survivors; `version` is a sequence lock (odd while being written).

@@ -32,7 +32,7 @@ std::vector<std::unique_ptr<Transport>> LocalTransport::group(int world) {
   for (int rank = 0; rank < world; ++rank) segments.push_back(make_segment(world));
   std::vector<std::unique_ptr<Transport>> transports;
   for (int rank = 0; rank < world; ++rank) {
-    transports.emplace_back(new LocalTransport(rank, world, segments, usable_cores()));
+    transports.emplace_back(new LocalTransport(rank, world, segments, usable_cores().count()));
   }
   return transports;
 }
@@ -49,7 +49,8 @@ std::unique_ptr<Transport> LocalTransport::among(int rank, int world, const Exch
     segments.push_back(*theirs);
   }
   exchange("");
-  return std::unique_ptr<Transport>(new LocalTransport(rank, world, std::move(segments), usable_cores()));
+  return std::unique_ptr<Transport>(
+      new LocalTransport(rank, world, std::move(segments), usable_cores().count()));
 }
 
 std::optional<Location> LocalTransport::locate(const void* data, std::size_t) {

@@ -30,7 +30,8 @@ inline void copy_small(std::byte* to, const std::byte* from, std::size_t bytes) 
 
 }  // namespace
 
-MappedTransport::MappedTransport(int rank, int world, std::vector<std::shared_ptr<Segment>> segments, int cores)
+MappedTransport::MappedTransport(int rank, int world, std::vector<std::shared_ptr<Segment>> segments,
+                                 int cores)
     : Transport(rank, world),
       layout_(world, capacity_for(world)),
       segments_(std::move(segments)),
@@ -122,7 +123,8 @@ void MappedTransport::publish(int lane, Peers peers, std::uint64_t arena_start, 
   }
 }
 
-bool MappedTransport::send(int lane, Peers peers, const void* data, std::size_t bytes, std::uint64_t contract) {
+bool MappedTransport::send(int lane, Peers peers, const void* data, std::size_t bytes,
+                           std::uint64_t contract) {
   if (bytes > inline_bytes) {
     std::byte* room = reserve(lane, peers, bytes);
     if (!room) return false;
@@ -162,7 +164,9 @@ void MappedTransport::post(int lane, Peers peers, const std::byte* reserved, std
   });
 }
 
-bool MappedTransport::reachable(const void* data, std::size_t bytes) { return locate(data, bytes).has_value(); }
+bool MappedTransport::reachable(const void* data, std::size_t bytes) {
+  return locate(data, bytes).has_value();
+}
 
 bool MappedTransport::lend(int lane, Peers peers, const std::byte* data, std::size_t bytes,
                            std::uint64_t contract, std::byte* grant) {

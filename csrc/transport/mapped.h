@@ -1,6 +1,6 @@
-// The transport between ranks that can read each other's memory: everything but how a segment is obtained, how
-// a lent buffer is named to a peer, and how one learns that a peer is dead. LocalTransport (threads of one
-// process) and ShmTransport (processes of one host) add those.
+// The transport between ranks that can read each other's memory: everything but how a segment is obtained,
+// how a lent buffer is named to a peer, and how one learns that a peer is dead. LocalTransport (threads of
+// one process) and ShmTransport (processes of one host) add those.
 #pragma once
 
 #include <memory>
@@ -40,6 +40,9 @@ class MappedTransport : public Transport {
   void sense() override;
   bool far() const override { return distance_ > far_from; }
 
+  bool shares_core(int peer) const override {
+    return spins_ == 0 && header(peer).doorbell.core.load(std::memory_order_relaxed) == core_;
+  }
   bool pause(Backoff& backoff, int waiting_for) override;
   void check_abort() override;
   void abort(const Failure& failure) override;
@@ -48,8 +51,8 @@ class MappedTransport : public Transport {
 
   std::vector<int> survivors(Clock::time_point deadline, const std::function<void()>& tick) override;
   std::vector<std::string> exchange_among(const std::vector<int>& members, const std::string& blob,
-                                                  Clock::time_point deadline,
-                                                  const std::function<void()>& tick) override;
+                                          Clock::time_point deadline,
+                                          const std::function<void()>& tick) override;
   void close() override;
   void disown() override { disowned_ = true; }
 
@@ -68,7 +71,7 @@ class MappedTransport : public Transport {
     Slot* slots = nullptr;
     std::atomic<std::uint32_t>* acknowledged = nullptr;  // in the peer's segment
     std::uint32_t sent = 0;
-    std::uint32_t known = 0;                  // the last value read of *acknowledged
+    std::uint32_t known = 0;                        // the last value read of *acknowledged
     std::uint64_t arena_start[channel_depth] = {};  // of each slot's payload, or `nothing`
   };
   struct In {
@@ -95,6 +98,7 @@ class MappedTransport : public Transport {
   template <typename Fill>
   void publish(int lane, Peers peers, std::uint64_t arena_start, Fill fill);
   void ring(int peer);
+  void give_way();
   void sleep(Backoff& backoff);
   void check_peers(Backoff& backoff, int waiting_for);
   void check_agreement();
@@ -108,6 +112,7 @@ class MappedTransport : public Transport {
   std::vector<In> ins_;
   std::vector<Arena> arenas_;
   std::uint32_t spins_;  // before the first yield; none where ranks outnumber cores
+  std::int32_t core_ = 0;
   std::uint32_t senses_ = 0;
   std::vector<std::uint32_t> beacons_;  // the value last read, by peer
   double distance_ = 0;                 // ns to read a line that a peer has written, averaged

@@ -14,12 +14,17 @@ using Mask = std::array<std::uint64_t, shrink_words>;
 constexpr std::uint32_t steps_per_epoch = 16;  // more than an agreement has exchanges, each of two steps
 constexpr auto look_again = std::chrono::microseconds(200);
 
-bool has(const Mask& mask, int rank) { return mask[rank / 64] >> (rank % 64) & 1; }
-void strike(Mask& mask, int rank) { mask[rank / 64] &= ~(std::uint64_t{1} << (rank % 64)); }
+bool has(const Mask& mask, int rank) {
+  return mask[rank / 64] >> (rank % 64) & 1;
+}
+void strike(Mask& mask, int rank) {
+  mask[rank / 64] &= ~(std::uint64_t{1} << (rank % 64));
+}
 
 [[noreturn]] void time_out(int peer) {
-  throw Failure(Cause::timeout, peer,
-                "shrink() timed out waiting for rank " + std::to_string(peer) + ", which lives but has not called it");
+  throw Failure(
+      Cause::timeout, peer,
+      "shrink() timed out waiting for rank " + std::to_string(peer) + ", which lives but has not called it");
 }
 
 // Version 0 means that the rank has not called shrink() yet.
@@ -89,13 +94,13 @@ std::vector<int> MappedTransport::survivors(Clock::time_point deadline, const st
   return members;
 }
 
-// Each member's blob, in memory that each owner alone writes. A member may overwrite its blob with the next one
-// only when all have read it, so blobs alternate with empty acknowledgements. A step's number begins with the
-// number of ranks struck, which names the agreed mask: a member that has had to agree anew is ahead of us, and
-// then we must too. Looking at the step before looking whether the member lives lets all members finish if one
-// did. Throws PeerLost where the survivors must agree again.
-std::vector<std::string> MappedTransport::exchange_among(const std::vector<int>& members, const std::string& blob,
-                                                         Clock::time_point deadline,
+// Each member's blob, in memory that each owner alone writes. A member may overwrite its blob with the next
+// one only when all have read it, so blobs alternate with empty acknowledgements. A step's number begins with
+// the number of ranks struck, which names the agreed mask: a member that has had to agree anew is ahead of
+// us, and then we must too. Looking at the step before looking whether the member lives lets all members
+// finish if one did. Throws PeerLost where the survivors must agree again.
+std::vector<std::string> MappedTransport::exchange_among(const std::vector<int>& members,
+                                                         const std::string& blob, Clock::time_point deadline,
                                                          const std::function<void()>& tick) {
   if (blob.size() > blob_bytes) throw InvalidArgument("a blob of an exchange is too long");
   ShrinkBoard& own = header(rank).shrink;

@@ -14,9 +14,10 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr std::uint32_t busy_polls = 64;        // polls before the first pause instruction
-constexpr std::uint32_t look_every = 64;        // pauses or yields between two looks at the clock
-constexpr milliseconds sleep_after{1};          // yielding goes over into sleeping
+constexpr std::uint32_t busy_polls = 64;  // polls before the first pause instruction
+constexpr std::uint32_t look_every = 64;  // pauses or yields between two looks at the clock
+constexpr std::uint32_t spins_between_yields = 64;
+constexpr milliseconds sleep_after{1};  // yielding goes over into sleeping
 constexpr milliseconds check_peers_every{10};
 
 constexpr std::uint32_t sense_every = 4;
@@ -44,9 +45,9 @@ std::uint64_t pack(const Failure& failure, int reporter) {
 }  // namespace
 
 // Cores that share a cache pass a line on in some 50 ns; those of different chiplets or sockets take 250, and
-// a core that must fetch every line of a large message from there is slower than from memory. Which of the two
-// it is can change while a program runs (a hypervisor moves its cores), so it is measured on the way: the time
-// to read a line that the peer has written since the last look.
+// a core that must fetch every line of a large message from there is slower than from memory. Which of the
+// two it is can change while a program runs (a hypervisor moves its cores), so it is measured on the way: the
+// time to read a line that the peer has written since the last look.
 void MappedTransport::sense() {
   header(rank).beacon.store(++senses_, std::memory_order_release);
   if (world == 1 || senses_ % sense_every != 0) return;
@@ -71,8 +72,13 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
   if (backoff.sleepers) {
     sleep(backoff);
   } else {
-    sched_yield();
-    if ((round + 1) % look_every != 0) return false;
+    // A peer on another core is running, or about to: to give our core away meanwhile takes longer than it.
+    if (waiting_for >= 0 && (round + 1) % spins_between_yields != 0 && !shares_core(waiting_for)) {
+      relax();
+      return false;
+    }
+    give_way();
+    if (++backoff.yields % look_every != 0) return false;
   }
   check_abort();
   const auto now = Clock::now();
@@ -89,6 +95,14 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
     backoff.armed = bell.rung.load();
   }
   return true;
+}
+
+void MappedTransport::give_way() {
+  sched_yield();
+  const int core = sched_getcpu();
+  if (core == core_) return;
+  core_ = core;
+  header(rank).doorbell.core.store(core, std::memory_order_relaxed);
 }
 
 void MappedTransport::sleep(Backoff& backoff) {
@@ -138,7 +152,8 @@ void MappedTransport::check_agreement() {
 
 void MappedTransport::check_abort() {
   const std::uint64_t word = header(rank).aborted.load(std::memory_order_acquire);
-  if (word == 0) [[likely]] return;
+  if (word == 0) [[likely]]
+    return;
   const auto culprit = static_cast<int>(word >> 24 & 0xffffff) - 1;
   throw Failure(static_cast<Cause>(word >> 56), culprit, text_of(static_cast<int>(word & 0xffffff)));
 }

@@ -22,8 +22,8 @@ struct Card {
   std::int32_t pid;
   std::int32_t fd;
   std::int32_t directory_fd;
-  std::int32_t cores;
   std::uint64_t nonce;
+  Cores cores;
 };
 
 Card read_card(const std::string& blob) {
@@ -59,7 +59,7 @@ constexpr std::size_t longest_problem = 400;
 std::unique_ptr<Transport> ShmTransport::create(int rank, int world, const Exchange& exchange) {
   const SegmentLayout layout(world, capacity_for(world));
   const auto own = SharedMemory::make(layout.bytes);
-  Card card{getpid(), own->fd, shared_heap::directory_fd(), usable_cores(), 0};
+  Card card{getpid(), own->fd, shared_heap::directory_fd(), 0, usable_cores()};
   if (getrandom(&card.nonce, sizeof card.nonce, 0) != sizeof card.nonce) throw Error("no random numbers");
   layout.header(own->base).nonce = card.nonce;
 
@@ -68,12 +68,12 @@ std::unique_ptr<Transport> ShmTransport::create(int rank, int world, const Excha
     throw Error("the bootstrap exchange returned a wrong number of blobs");
   std::vector<std::shared_ptr<Segment>> segments(world);
   std::vector<Peer> peers(world);
-  int cores = card.cores;
+  Cores cores = card.cores;
   std::string problem;
   for (int peer = 0; peer < world && problem.empty(); ++peer) {
     try {
       const Card theirs = read_card(blobs[peer]);
-      cores = std::min(cores, theirs.cores);
+      cores.add(theirs.cores);
       if (peer == rank) {
         segments[peer] = own;
         continue;
@@ -93,7 +93,7 @@ std::unique_ptr<Transport> ShmTransport::create(int rank, int world, const Excha
     if (!text.empty()) raise(text);
   }
   return std::unique_ptr<Transport>(
-      new ShmTransport(rank, world, std::move(segments), cores, std::move(peers)));
+      new ShmTransport(rank, world, std::move(segments), cores.count(), std::move(peers)));
 }
 
 ShmTransport::ShmTransport(int rank, int world, std::vector<std::shared_ptr<Segment>> segments, int cores,

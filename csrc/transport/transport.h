@@ -47,12 +47,13 @@ struct Backoff {
     if (rounds == 0) return;
     if (sleepers) sleepers->fetch_sub(1, std::memory_order_relaxed);
     sleepers = nullptr;
-    rounds = 0;
+    rounds = yields = 0;
     peer_closed = false;
     since = Clock::time_point();
   }
 
   std::uint32_t rounds = 0;
+  std::uint32_t yields = 0;
   std::uint32_t armed = 0;                         // the doorbell's value before the last look
   std::atomic<std::uint32_t>* sleepers = nullptr;  // the count that asks peers to ring, while we are in it
   bool peer_closed = false;
@@ -113,6 +114,9 @@ class Transport {
   // Whether peers read what this core wrote last faster from memory than from this core's cache, so that
   // large messages are better written past it.
   virtual bool far() const { return false; }
+
+  // Whether a peer seems to share this rank's core, so that it moves only when this rank gives the core away.
+  virtual bool shares_core(int) const { return false; }
 
   // Lets time pass because nothing could be done; `waiting_for` is the peer that holds us up. True when the
   // wait has become so long that the caller should look at its own deadline. Throws Failure when a peer is

@@ -20,7 +20,15 @@ inline void relax() {
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::chrono::microseconds limit);
 void futex_wake(std::atomic<std::uint32_t>& word);
 
-// The cores that this process may use: its affinity, cut by the container's CPU quota.
-int usable_cores();
+// The cores that a process may run on, as plain data that ranks can tell each other.
+struct Cores {
+  static constexpr int words = 16;
+  std::uint64_t allowed[words] = {};  // a bit per core
+  int quota = 0;                      // of a container, in cores; 0: none
+  int count() const;
+  // Those of two processes together: launchers often bind each rank to a core of its own.
+  void add(const Cores& other);
+};
+Cores usable_cores();
 
 }  // namespace ringreduce

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-BENCH = Path(__file__).resolve().parents[2] / "bench"
-sys.path[:0] = [str(BENCH), str(BENCH / "peers")]
+ROOT = Path(__file__).resolve().parents[2]
+BENCH = ROOT / "bench"
+sys.path[:0] = [str(BENCH), str(ROOT / "ringreduce" / "bench")]
 
 import harness  # noqa: E402
 import protocol  # noqa: E402

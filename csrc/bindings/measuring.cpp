@@ -1,0 +1,36 @@
+// What benchmarks and the command line ask without a communicator.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include "bindings/bindings.h"
+#include "bindings/schedule_caster.h"
+#include "engine/plan.h"
+#include "transport/probe.h"
+#include "transport/wait.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace ringreduce {
+namespace {
+
+// What a communicator of that many ranks on this host would pick, without there being one.
+std::tuple<std::string, std::size_t, std::string> choice_for(const std::string& collective, std::size_t bytes,
+                                                             int world) {
+  const Planner planner(0, world, world > usable_cores().count(), "shm", 0);
+  const Choice choice = planner.choose(collective_named(collective), bytes);
+  return {std::string(choice.entry->name), choice.slice_bytes, choice.reason};
+}
+
+}  // namespace
+
+void bind_measuring(nb::module_& m) {
+  m.def("choose", choice_for, "collective"_a, "bytes"_a, "world"_a,
+        "The algorithm, its slice's bytes and the reason, for shared memory on this host.");
+  m.def("usable_cores", [] { return usable_cores().count(); }, "The cores that this process may use.");
+  m.def("probe_exchange", probe_exchange, nb::call_guard<nb::gil_scoped_release>(),
+        "Nanoseconds that a flag takes from core to core, one way; None where that cannot be found out.");
+}
+
+}  // namespace ringreduce

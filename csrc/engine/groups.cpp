@@ -1,0 +1,90 @@
+// New communicators from old ones: of some of the ranks, or of those that are left.
+#include <algorithm>
+#include <cstring>
+
+#include "engine/communicator.h"
+
+namespace ringreduce {
+
+// All ranks of the parent exchange, members or not: the exchange is a collective of the parent.
+std::vector<std::string> Communicator::exchange(const std::string& blob) {
+  constexpr std::size_t room = 1024;
+  if (blob.size() > room - sizeof(std::uint32_t)) throw Error("a blob of an exchange is too long");
+  std::vector<char> mine(room), all(room * size_);
+  const auto size = static_cast<std::uint32_t>(blob.size());
+  std::memcpy(mine.data(), &size, sizeof size);
+  std::memcpy(mine.data() + sizeof size, blob.data(), blob.size());
+  Call call;
+  call.collective = Collective::all_gather;
+  call.dtype = DType::uint8;
+  call.count = room;
+  call.input = mine.data();
+  call.output = all.data();
+  run(call);
+  std::vector<std::string> blobs;
+  for (int r = 0; r < size_; ++r) {
+    std::uint32_t length = 0;
+    std::memcpy(&length, all.data() + r * room, sizeof length);
+    blobs.emplace_back(all.data() + r * room + sizeof length, length);
+  }
+  return blobs;
+}
+
+std::unique_ptr<Communicator> Communicator::split(int color, int key) {
+  usable();
+  const int card[2] = {color, key};
+  const auto cards = exchange(std::string(reinterpret_cast<const char*>(card), sizeof card));
+  std::vector<std::pair<int, int>> order;  // key, rank here
+  for (int r = 0; r < size_; ++r) {
+    int theirs[2];
+    std::memcpy(theirs, cards[r].data(), sizeof theirs);
+    if (theirs[0] == color) order.emplace_back(theirs[1], r);
+  }
+  std::sort(order.begin(), order.end());
+  if (color < 0) {
+    exchange("");  // Transport::among exchanges twice
+    exchange("");
+    return nullptr;
+  }
+  int new_rank = 0;
+  while (order[new_rank].second != rank_) ++new_rank;
+  const Exchange among_members = [&](const std::string& blob) {
+    const auto all = exchange(blob);
+    std::vector<std::string> members;
+    for (const auto& [unused, r] : order) members.push_back(all[r]);
+    return members;
+  };
+  auto transport = transport_->among(new_rank, static_cast<int>(order.size()), among_members);
+  return std::make_unique<Communicator>(std::move(transport), options_);
+}
+
+std::unique_ptr<Communicator> Communicator::shrink() {
+  if (closed_ || !ours()) usable();
+  const auto deadline = Clock::now() + options_.timeout;
+  // Whoever still waits on this communicator must come out of it first.
+  if (!failed_) {
+    try {
+      fail(Failure(Cause::peer_lost, -1,
+                   "rank " + std::to_string(rank_) + " left the communicator by shrink()"));
+    } catch (const Failure&) {
+    }
+  }
+  std::lock_guard lock(collective_mutex_);
+  // Every further death makes the survivors agree anew, on fewer.
+  for (int attempt = 0;; ++attempt) {
+    const std::vector<int> members = transport_->survivors(deadline, check_interrupt);
+    const auto new_rank = std::find(members.begin(), members.end(), rank_) - members.begin();
+    const Exchange exchange = [&](const std::string& blob) {
+      return transport_->exchange_among(members, blob, deadline, check_interrupt);
+    };
+    try {
+      auto transport =
+          transport_->among(static_cast<int>(new_rank), static_cast<int>(members.size()), exchange);
+      return std::make_unique<Communicator>(std::move(transport), options_);
+    } catch (const Failure& failure) {
+      if (failure.cause != Cause::peer_lost || attempt == size_) throw;
+    }
+  }
+}
+
+}  // namespace ringreduce

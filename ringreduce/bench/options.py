@@ -1,0 +1,140 @@
+"""The options of ``ringreduce bench``, and the plan that follows from them."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, BooleanOptionalAction, Namespace
+from pathlib import Path
+
+from ringreduce import schedules
+from ringreduce.bench.ours import COLLECTIVES
+from ringreduce.bench.peers import VENDORS
+from ringreduce.bench.protocol import BLOCKWISE, EXACT, Effort, Problem, numpy_dtype
+from ringreduce.bench.rank import SHARED, Task
+from ringreduce.bench.report import FORMATS
+from ringreduce.bench.run import Plan
+
+OPS = ("sum", "avg", "prod", "min", "max", "band", "bor", "bxor")
+
+
+def byte_count(text: str) -> int:
+    """ "4", "8K", "64M" or "1G" in bytes."""
+    units = {"K": 10, "M": 20, "G": 30}
+    digits, unit = (text[:-1], text[-1].upper()) if text[-1:].upper() in units else (text, "")
+    if not digits.isdigit() or int(digits) == 0:
+        raise ValueError(f"{text!r} is no number of bytes; write 4, 8K, 64M or 1G")
+    return int(digits) << units.get(unit, 0)
+
+
+def names(text: str) -> list[str]:
+    return [name for name in text.split(",") if name]
+
+
+def add_options(parser: ArgumentParser) -> None:
+    what = parser.add_argument_group("what is measured")
+    what.add_argument(
+        "-n", "--ranks", type=int, help="ranks to start (2); a launcher's are taken as they are"
+    )
+    what.add_argument("-c", "--collective", type=names, default=["all_reduce"], help="several with commas")
+    what.add_argument(
+        "-a", "--algorithms", type=names, default=["auto"],
+        help='several with commas, or "all"; name+shared takes buffers from ringreduce.empty',
+    )  # fmt: skip
+    what.add_argument("--sizes", help="bytes of the whole buffer, such as 8,4K,64M")
+    what.add_argument("--min", default="8", help="the smallest size, if no sizes are named (8)")
+    what.add_argument("--max", default="16M", help="the largest size (16M)")
+    what.add_argument("--factor", type=int, default=8, help="from size to size (8)")
+    what.add_argument("--dtype", choices=list(EXACT), default="float32", metavar="TYPE", help="float32, ...")
+    what.add_argument("--op", choices=OPS, default="sum")
+    place = what.add_mutually_exclusive_group()
+    place.add_argument("--in-place", action="store_true", default=True, help="the default")
+    place.add_argument("--out-of-place", action="store_false", dest="in_place")
+    what.add_argument(
+        "--memory", choices=["ordinary", "shared"], default="ordinary", help="shared: ringreduce.empty"
+    )
+    what.add_argument("--async", action="store_true", dest="asynchronous", help="through the progress thread")
+    who = f"auto (those that are there), none, or of gloo, {', '.join(VENDORS)}"
+    what.add_argument("--peers", type=names, default=["auto"], help=who)
+    what.add_argument("--no-floor", action="store_false", dest="floor", help="leave the floor out")
+    _add_how(parser)
+
+
+def _add_how(parser: ArgumentParser) -> None:
+    how = parser.add_argument_group("how, and what comes out")
+    how.add_argument("--budget", type=float, default=0.2, metavar="S", help="seconds for each figure (0.2)")
+    how.add_argument("--iterations", type=int, help="for each figure, instead of a budget")
+    how.add_argument("--launches", type=int, help="of ours and of each MPI, in rotated order")
+    how.add_argument("--bind", action=BooleanOptionalAction, default=True, help="give each own rank a core")
+    how.add_argument("--check", action=BooleanOptionalAction, default=True, help="check every element")
+    how.add_argument("--format", choices=list(FORMATS), default="table")
+    how.add_argument("--plot", type=Path, metavar="PNG", help="latency and bus bandwidth against size")
+    how.add_argument("--compare", action="store_true", help="all algorithms and peers on 2 and on 4 ranks")
+    how.add_argument("--output", type=Path, help="the folder for --compare's plots and JSON (bench/results)")
+
+
+def problems(options: Namespace, ranks: int) -> list[Problem]:
+    """Sizes are rounded up so that every rank has a whole block."""
+    if options.sizes:
+        sizes = [byte_count(text) for text in names(options.sizes)]
+    else:
+        size, last, factor = byte_count(options.min), byte_count(options.max), options.factor
+        if factor < 2:
+            raise ValueError("--factor must be at least 2")
+        sizes = []
+        while size <= last:
+            sizes.append(size)
+            size *= factor
+    found: dict[Problem, None] = {}
+    for collective in options.collective:
+        if collective not in COLLECTIVES:
+            raise ValueError(f"no collective is called {collective!r}; there are {', '.join(COLLECTIVES)}")
+        unit = numpy_dtype(options.dtype).itemsize * (ranks if collective in BLOCKWISE else 1)
+        for size in sizes:
+            rounded = -(-size // unit) * unit
+            found[Problem(collective, rounded, options.dtype, options.op, options.in_place)] = None
+    if not found:
+        raise ValueError("there is no size to measure")
+    return list(found)
+
+
+def algorithms(asked: list[str], collectives: list[str]) -> dict[str, tuple[str, ...]]:
+    """By collective. A name must belong to one of the collectives at least."""
+    chosen: dict[str, tuple[str, ...]] = {}
+    for collective in collectives:
+        known = [entry.name for entry in schedules.algorithms(collective)]
+        own: list[str] = []
+        for name in asked:
+            plain = name.removesuffix(SHARED)
+            if name == "all":
+                own += ["auto", *known]
+            elif plain == "auto" or plain in known or schedules.custom(plain, collective) is not None:
+                own.append(name)
+        chosen[collective] = tuple(dict.fromkeys(own))
+    used = {name for own in chosen.values() for name in own}
+    for name in asked:
+        if name not in used and name != "all":
+            raise ValueError(f"{', '.join(collectives)}: no algorithm is called {name!r}")
+    return {collective: own or ("auto",) for collective, own in chosen.items()}
+
+
+def plan(options: Namespace, ranks: int) -> Plan:
+    """The plan for that many ranks.
+
+    Raises:
+        ValueError: an option's value is unknown or impossible.
+    """
+    if ranks < 1:
+        raise ValueError("--ranks must be at least 1")
+    for name in options.peers:
+        if name not in ("auto", "none", "gloo", *VENDORS):
+            raise ValueError(f"--peers: nobody is called {name!r}")
+    if options.op in ("band", "bor", "bxor") and "float" in options.dtype:
+        raise ValueError(f"--op {options.op} takes integers and bool, not {options.dtype}")
+    asked = problems(options, ranks)
+    effort = Effort(options.budget, options.iterations, check=options.check)
+    task = Task(
+        tuple(asked), algorithms(options.algorithms, options.collective), (effort,) * len(asked),
+        shared=options.memory == "shared", asynchronous=options.asynchronous, floor=options.floor,
+        bind=options.bind,
+    )  # fmt: skip
+    peers = () if "none" in options.peers else tuple(options.peers)
+    return Plan(task, ranks, peers, options.launches)

@@ -1,0 +1,84 @@
+"""This library as protocol.py wants one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ringreduce.arrays import empty
+from ringreduce.bench.protocol import BLOCKWISE, Array, Library, Problem
+from ringreduce.communicator import Communicator
+
+COLLECTIVES = (
+    "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all",
+)  # fmt: skip
+
+
+def _arguments(comm: Communicator, problem: Problem, buffer: Array, new: Callable[[int], Array]) -> Any:
+    """The method's positional and named arguments, and where the result lies."""
+    collective, root = problem.collective, comm.rank == 0
+    block = buffer.size // comm.size
+    own = buffer[comm.rank * block : (comm.rank + 1) * block]
+    count = block if collective in ("reduce_scatter", "scatter") else buffer.size
+    # In place means as in NCCL: a block that comes or goes is this rank's own in the whole buffer.
+    target = (
+        (own if count == block and collective in BLOCKWISE else buffer) if problem.in_place else new(count)
+    )
+    if collective == "broadcast":
+        return (buffer,), {}, buffer
+    if collective == "all_reduce":
+        return (buffer, problem.op), {} if problem.in_place else {"out": target}, target
+    if collective == "reduce_scatter":
+        return (buffer, problem.op), {"out": target}, target
+    if collective == "reduce":
+        return (buffer, 0, problem.op), {"out": target} if root else {}, target if root else buffer[:0]
+    if collective == "gather":
+        return (own, 0), {"out": target} if root else {}, target if root else buffer[:0]
+    if collective == "scatter":
+        return (buffer if root else None, 0), {"out": target}, target
+    return (own if collective == "all_gather" else buffer,), {"out": target}, target
+
+
+def ours(comm: Communicator, algorithm: str, shared: bool = False, asynchronous: bool = False) -> Library:
+    """``shared``: buffers from ringreduce.empty. ``asynchronous``: calls go through the progress thread."""
+
+    def allocate(nbytes: int) -> Array:
+        return np.asarray(empty(nbytes, "uint8")) if shared else np.zeros(nbytes, dtype=np.uint8)
+
+    def prepare(problem: Problem, buffer: Array) -> tuple[Callable[[], Any], Array]:
+        def new(count: int) -> Array:
+            return allocate(count * buffer.dtype.itemsize).view(buffer.dtype)
+
+        positional, named, result = _arguments(comm, problem, buffer, new)
+        if algorithm != "auto":
+            named["algorithm"] = algorithm
+        call = partial(getattr(comm, problem.collective), *positional, **named)
+        return (lambda: call(async_op=True).wait()) if asynchronous else call, result
+
+    return Library(algorithm, comm.rank, comm.size, comm.barrier, maximum(comm), prepare, allocate)
+
+
+def floor(comm: Communicator, shared: bool = False) -> Library:
+    """The time that all ranks need, at once, to read and write their own buffers: x *= c.
+
+    It is the loop of NumPy, in one thread. Nothing can be left out of it: c is not known when it is compiled.
+    """
+
+    def prepare(problem: Problem, buffer: Array) -> tuple[Callable[[], Any], Array]:
+        return partial(np.multiply, buffer, buffer.dtype.type(2), buffer), buffer
+
+    library = ours(comm, "auto", shared)
+    library.name, library.prepare = "floor", prepare
+    return library
+
+
+def maximum(comm: Communicator) -> Callable[[Array], Array]:
+    def over_ranks(values: Array) -> Array:
+        result = np.array(values, dtype=np.float64)
+        comm.all_reduce(result, "max")
+        return result
+
+    return over_ranks

@@ -1,0 +1,114 @@
+"""The command line: ``ringreduce bench``, ``ringreduce algorithms`` and ``ringreduce explain``."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from pathlib import Path
+
+import ringreduce
+from ringreduce import _engine
+from ringreduce.bench import options as bench_options
+from ringreduce.bench.compare import compare
+from ringreduce.bench.plot import PlotError, plot, pyplot
+from ringreduce.bench.report import FORMATS
+from ringreduce.bench.run import run_on_launched_ranks, run_on_own_ranks, under_launcher
+from ringreduce.bootstrap import launched
+
+BENCH = """\
+Times collectives beside their floor and the peers that are installed.
+
+  ringreduce bench -n 2                               all_reduce, 8 B to 16 MiB, on two ranks of its own
+  ringreduce bench -n 4 -a all --plot all.png         every algorithm
+  mpirun -n 8 ringreduce bench -c all_gather          on the launcher's ranks
+  ringreduce bench --compare                          the whole comparison, in about two minutes
+
+Every rank rewrites its whole buffer before each iteration, outside the timed part. A time is the median over
+iterations of the slowest rank's; the spread is the distance of the quartiles. The floor is the time that the
+ranks need, all at once, to read and write their own buffers once; its column is the floor's time in per cent
+of the algorithm's. Bandwidths are nccl-tests'. Compare figures only of runs in one mode (near or far).
+"""
+
+
+def bench(options: Namespace) -> int:
+    known = launched(os.environ) if under_launcher() else None
+    if options.plot:
+        pyplot()  # before minutes are spent on what cannot be shown then
+    peers = () if "none" in options.peers else tuple(options.peers)
+    if options.compare:
+        if known is not None:
+            raise ValueError("--compare starts its own ranks: run it without a launcher")
+        folder = options.output or Path("bench") / "results"
+        worlds = (2, 4) if options.ranks is None else (options.ranks,)
+        return int(any(results.wrong() for results in compare(peers, options.budget, folder, worlds)))
+    if known is not None and options.ranks not in (None, known.size):
+        raise ValueError(f"--ranks: {known.launcher} has started {known.size}")
+    ranks = known.size if known else 2 if options.ranks is None else options.ranks
+    plan = bench_options.plan(options, ranks)
+    results = run_on_launched_ranks(plan) if known else run_on_own_ranks(plan)
+    if known is None or known.rank == 0:
+        print(FORMATS[options.format](results), flush=True)
+        if options.plot:
+            print(f"Plot: {plot(results, options.plot)}", file=sys.stderr)
+    return int(results.wrong() > 0)
+
+
+def algorithms(options: Namespace) -> int:
+    rows = ringreduce.algorithms(options.collective, options.ranks)
+    counted = options.ranks is not None
+    for row in rows:
+        rounds = str(row.measured_rounds) if counted else row.rounds
+        sent = f"{row.measured_bytes:.4g} S" if counted else row.bytes
+        line = f"{row.collective:15} {row.name:20} rounds {rounds:28} bytes {sent:28} {row.restrictions}"
+        print(line.rstrip())
+    return 0
+
+
+def explain(options: Namespace) -> int:
+    for text in bench_options.names(options.bytes):
+        nbytes = bench_options.byte_count(text)
+        name, slice_bytes, reason = _engine.choose(options.collective, nbytes, options.ranks)
+        print(f"{options.collective} of {text} on {options.ranks} ranks: {name}")
+        print(f"  in slices of {slice_bytes} bytes; {reason}")
+    return 0
+
+
+def parser() -> ArgumentParser:
+    top = ArgumentParser(
+        prog="ringreduce", description="Collective communication you can read, measure and drop in."
+    )
+    top.add_argument("--version", action="version", version=f"ringreduce {ringreduce.__version__}")
+    commands = top.add_subparsers(required=True, metavar="command")
+    one = commands.add_parser(
+        "bench", help="time collectives", description=BENCH, formatter_class=RawDescriptionHelpFormatter
+    )
+    bench_options.add_options(one)
+    one.set_defaults(run=bench)
+    one = commands.add_parser("algorithms", help="list the catalogue", description="Lists the catalogue.")
+    one.add_argument("-c", "--collective", help="only this one's")
+    one.add_argument("-n", "--ranks", type=int, help="count rounds and bytes for that many ranks")
+    one.set_defaults(run=algorithms)
+    one = commands.add_parser(
+        "explain",
+        help='what algorithm="auto" picks',
+        description='Says what algorithm="auto" picks, and why.',
+    )
+    one.add_argument("-b", "--bytes", required=True, help="of the whole buffer, such as 8,4K,64M")
+    one.add_argument("-n", "--ranks", type=int, default=2)
+    one.add_argument("-c", "--collective", default="all_reduce")
+    one.set_defaults(run=explain)
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns the exit status: 1 if results were wrong, 2 for a bad option."""
+    options = parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except (ValueError, PlotError) as error:
+        print(f"ringreduce: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
