@@ -23,7 +23,7 @@ QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c')
 
-.PHONY: help bench test check lint format engine asan tsan docs clean
+.PHONY: help bench test check lint format engine asan tsan clean
 .DEFAULT_GOAL := help
 help:
 	@sed -n '2,5s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
