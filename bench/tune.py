@@ -2,8 +2,8 @@
 
 Usage: python3 bench/tune.py [--ranks 2,4,8] [--collectives all_reduce,...] [--rounds 3] [--write]
 
-Candidates are measured in turn, several rounds of all of them, so that a change of the machine's mood hits all
-alike; the median over the rounds decides. A row of the table changes from one size to the next only where the
+Candidates are measured in turn, several rounds of all of them, so that a change of the machine's mood hits
+all alike; the median over the rounds decides. A row of the table changes from one size to the next only where the
 gain is worth it. Needs build/bench/bench_collectives (make bench-cpp).
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -29,84 +30,68 @@ WORTH = 1.05  # a switch must be this much faster
 class Candidate(NamedTuple):
     algorithm: str
     slice_bytes: int
+    lanes: int
+
+    def __str__(self) -> str:
+        return f"{self.algorithm}/{self.slice_bytes // KIB}Kx{self.lanes}"
 
 
-ALGORITHMS = {
-    "all_reduce": [
-        "one_shot",
-        "two_shot",
-        "recursive_doubling",
-        "halving_doubling",
-        "ring",
-        "circulant",
-        "tree",
-    ],
-    "reduce_scatter": ["direct", "ring", "recursive_halving", "bruck"],
-    "all_gather": ["direct", "ring", "recursive_doubling", "bruck"],
-}
-SIZES = [64, 512, 2 * KIB, 8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB,
-         MIB, 2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB, 32 * MIB]  # fmt: skip
+SMALL = ["one_shot", "two_shot", "recursive_doubling", "halving_doubling", "circulant", "tree"]
+BLOCKS = ["direct", "ring", "recursive_halving", "recursive_doubling", "bruck"]
+LARGE = {"all_reduce": ["two_shot", "ring"], "reduce_scatter": ["direct"], "all_gather": ["direct"]}
+SMALL_SIZES = [64, 512, 2 * KIB, 8 * KIB, 16 * KIB, 32 * KIB]
+LARGE_SIZES = [64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB, MIB, 2 * MIB, 4 * MIB, 8 * MIB, 16 * MIB, 32 * MIB]
+
+Times = dict[int, dict[Candidate, list[float]]]  # by size, microseconds
 
 
-def candidates(collective: str, size: int) -> list[Candidate]:
-    slices = [s * KIB for s in (16, 32, 64, 128, 256, 512) if s * KIB <= max(size, 16 * KIB)]
-    if size <= 16 * KIB:
-        slices = [64 * KIB]
-    found = []
-    for algorithm in ALGORITHMS[collective]:
-        if size > 64 * KIB and algorithm in ("one_shot", "recursive_doubling", "tree"):
-            continue
-        if size > MIB and algorithm not in ("two_shot", "ring", "direct"):
-            continue
-        found += [Candidate(algorithm, s) for s in slices]
+def candidates(collective: str) -> list[tuple[Candidate, list[int]]]:
+    """Who is measured at which sizes."""
+    whole = collective == "all_reduce"
+    absent = {"reduce_scatter": "recursive_doubling", "all_gather": "recursive_halving"}.get(collective)
+    small = [name for name in (SMALL if whole else BLOCKS) if name != absent]
+    found = [(Candidate(name, 64 * KIB, 1), SMALL_SIZES) for name in small]
+    for name in LARGE[collective]:
+        slices = (32, 64, 128, 256, 512) if name in ("two_shot", "direct") else (128,)
+        found += [(Candidate(name, s * KIB, lanes), LARGE_SIZES) for s in slices for lanes in (1, 2, 4)]
     return found
 
 
 def measure(
-    collective: str, ranks: int, size: int, candidate: Candidate, memory: str, budget: float
-) -> float:
-    """Microseconds."""
-    command = [str(PROGRAM), "--ranks", str(ranks), "--sizes", str(size), "--collective", collective]
-    command += [
-        "--algorithm",
-        candidate.algorithm,
-        "--slice",
-        str(candidate.slice_bytes),
-        "--budget",
-        str(budget),
-    ]
-    output = subprocess.run(
-        [*command, "--memory", memory], capture_output=True, text=True, check=True, timeout=120
-    )
-    answer = json.loads(output.stdout.splitlines()[-1])
-    if answer["wrong"]:
-        raise SystemExit(f"wrong results: {command}")
-    return float(answer["median_us"])
+    collective: str, ranks: int, sizes: list[int], c: Candidate, memory: str, budget: float, into: Times
+) -> None:
+    command = [str(PROGRAM), "--ranks", str(ranks), "--collective", collective, "--memory", memory]
+    command += ["--sizes", ",".join(map(str, sizes)), "--algorithm", c.algorithm]
+    command += ["--slice", str(c.slice_bytes), "--lanes", str(c.lanes), "--budget", str(budget)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    for line in output.stdout.splitlines():
+        answer = json.loads(line)
+        if answer["wrong"]:
+            raise SystemExit(f"wrong results: {command}")
+        into[answer["bytes"]][c].append(float(answer["median_us"]))
 
 
-def best_by_size(
-    collective: str, ranks: int, memory: str, rounds: int, budget: float
-) -> dict[int, Candidate]:
+def best_by_size(collective: str, ranks: int, rounds: int, budget: float) -> dict[int, Candidate]:
+    """The choice for each size; ordinary and shared memory count alike where slices matter."""
+    times: dict[str, Times] = {m: defaultdict(lambda: defaultdict(list)) for m in ("ordinary", "shared")}
+    for _ in range(rounds):
+        for candidate, sizes in candidates(collective):
+            fitting = [size for size in sizes if size % (4 * ranks) == 0]
+            for memory in ("ordinary", "shared") if sizes is LARGE_SIZES else ("ordinary",):
+                measure(collective, ranks, fitting, candidate, memory, budget, times[memory])
     choice: dict[int, Candidate] = {}
     previous: Candidate | None = None
-    for size in SIZES:
-        if size % (4 * ranks):
-            continue
-        times: dict[Candidate, list[float]] = defaultdict(list)
-        for _ in range(rounds):
-            for candidate in candidates(collective, size):
-                times[candidate].append(measure(collective, ranks, size, candidate, memory, budget))
-        median = {candidate: statistics.median(values) for candidate, values in times.items()}
-        best = min(median, key=lambda candidate: median[candidate])
-        if previous in median and median[previous] <= WORTH * median[best]:
+    for size, of_candidate in sorted(times["ordinary"].items()):
+        score = {}
+        for candidate, values in of_candidate.items():
+            shared = times["shared"][size][candidate] or values
+            score[candidate] = math.sqrt(statistics.median(values) * statistics.median(shared))
+        best = min(score, key=lambda candidate: score[candidate])
+        if previous in score and score[previous] <= WORTH * score[best]:
             best = previous
         choice[size] = previous = best
-        ranking = sorted(median.items(), key=lambda item: item[1])[:4]
-        line = ", ".join(f"{c.algorithm}/{c.slice_bytes // KIB}K {t:.2f}" for c, t in ranking)
-        print(
-            f"{collective} {ranks} ranks {size:>9} B: {best.algorithm}/{best.slice_bytes // KIB}K   ({line})",
-            flush=True,
-        )
+        ranking = ", ".join(f"{c} {t:.2f}" for c, t in sorted(score.items(), key=lambda item: item[1])[:4])
+        print(f"{collective} {ranks} ranks {size:>9} B: {best}   ({ranking})", flush=True)
     return choice
 
 
@@ -122,7 +107,8 @@ def rows(collective: str, ranks: int, last: bool, choice: dict[int, Candidate]) 
         crowded = int(ranks > CORES)
         c = choice[size]
         found.append(
-            f'    {{C::{collective}, {world}, {crowded}, {limit}, "{c.algorithm}", {units(c.slice_bytes)}}},'
+            f'    {{C::{collective}, {world}, {crowded}, {limit}, "{c.algorithm}", '
+            f"{units(c.slice_bytes)}, {c.lanes}}},"
         )
     return found
 
@@ -147,9 +133,8 @@ def main() -> None:
     )
     parser.add_argument("--ranks", default="2,4,8")
     parser.add_argument("--collectives", default="all_reduce,reduce_scatter,all_gather")
-    parser.add_argument("--memory", default="ordinary", choices=["ordinary", "shared"])
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--budget", type=float, default=0.05, help="seconds per candidate, size and round")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--budget", type=float, default=0.03, help="seconds per candidate, size and round")
     parser.add_argument("--write", action="store_true", help=f"write {TABLE.relative_to(ROOT)}")
     options = parser.parse_args()
     worlds = [int(n) for n in options.ranks.split(",")]
@@ -157,7 +142,7 @@ def main() -> None:
     for collective in options.collectives.split(","):
         for ranks in worlds:
             fitting = [n for n in worlds if (n > CORES) == (ranks > CORES)]
-            choice = best_by_size(collective, ranks, options.memory, options.rounds, options.budget)
+            choice = best_by_size(collective, ranks, options.rounds, options.budget)
             measured += rows(collective, ranks, ranks == max(fitting), choice)
     print("\n".join(measured))
     if options.write:

@@ -1,5 +1,6 @@
 // Our collectives from C++, measured by the protocol that the peers are measured by (bench/peers/protocol.h).
-// Options as there, and --memory ordinary|shared, --algorithm NAME|auto, --slice BYTES (0: auto).
+// Options as there, and --memory ordinary|shared, --algorithm NAME|auto, --slice BYTES and --lanes N (0:
+// auto).
 #include <cstdio>
 
 #include "engine/communicator.h"
@@ -61,6 +62,7 @@ int main(int argc, char** argv) {
     context.call.algorithm =
         algorithm_of(context.call.collective, pr_option(argc, argv, "--algorithm", "auto"));
     context.call.slice_bytes = std::strtoull(pr_option(argc, argv, "--slice", "0"), nullptr, 10);
+    context.call.lanes = std::atoi(pr_option(argc, argv, "--lanes", "0"));
     c.call = run;
     c.context = &context;
     c.result_block = rank;

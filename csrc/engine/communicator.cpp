@@ -146,7 +146,7 @@ void Communicator::begin(const Call& call) {
   task.divide = plan.divide;
   task.factor = call.factor;
   task.lend_from = default_lend_from;
-  task.lanes = Transport::collective_lanes;
+  task.lanes = plan.lanes;
   task.input = static_cast<const std::byte*>(call.input);
   task.output = static_cast<std::byte*>(call.output);
   const std::size_t input_bytes = bytes_of_input(call, size_, rank_);

@@ -76,8 +76,8 @@ const Plan& Planner::plan(const Call& call) {
     make(call, uneven_);
     return uneven_;
   }
-  const Key key{call.collective, call.dtype, call.op,         call.root,
-                call.algorithm,  call.count, call.slice_bytes};
+  const Key key{call.collective, call.dtype, call.op,          call.root,
+                call.algorithm,  call.count, call.slice_bytes, call.lanes};
   const std::size_t place =
       (call.count * 31 + static_cast<std::size_t>(call.collective) * 7 +
        static_cast<std::size_t>(call.dtype) * 5 + static_cast<std::size_t>(call.algorithm)) %
@@ -120,9 +120,8 @@ void Planner::make(const Call& call, Plan& plan) {
     const bool known = call.collective != Collective::all_to_all;
     for (std::size_t n : call.input_extents->count) shape = mix(shape, known ? n : 0);
   }
-  std::size_t slice_bytes = 0;
-  const int algorithm = pick(call, total * element, slice_bytes);
-  if (call.slice_bytes > 0) slice_bytes = call.slice_bytes;
+  const auto [algorithm, slice_bytes, lanes] = pick(call, total * element);
+  plan.lanes = lanes;
   // Of an uneven all-to-all no rank knows the longest block of all, so slices have a fixed length.
   const bool blind = call.input_extents && call.collective == Collective::all_to_all;
   plan.program = &program(call.collective, algorithm, call.root);
@@ -171,33 +170,30 @@ void Planner::make(const Call& call, Plan& plan) {
   plan.contract = contract;
 }
 
-int Planner::pick(const Call& call, std::size_t bytes, std::size_t& slice_bytes) const {
+Planner::Picked Planner::pick(const Call& call, std::size_t bytes) const {
   Situation situation{call.collective, world_, oversubscribed_, transport_, bytes};
+  Choice choice;
+  int algorithm = call.algorithm;
   if (call.input_extents && call.collective == Collective::all_to_all) {
     // Bruck's forwards blocks through ranks that do not know their lengths, pairs need equal numbers of
     // slices.
-    const Entry* direct = find_algorithm(call.collective, "direct");
     situation.bytes = ~std::size_t{0};  // how many there are differs from rank to rank, and slices must not
-    slice_bytes = default_slice_bytes(situation);
-    return static_cast<int>(direct - catalogue().data());
+    choice = choose_slices(situation, find_algorithm(call.collective, "direct"), "");
+    algorithm = automatic;
+  } else {
+    choice = choose(call.collective, bytes);
   }
-  int algorithm = call.algorithm;
-  const auto forced = forced_.find(call.collective);
-  if (algorithm == automatic && forced != forced_.end()) algorithm = forced->second;
-  if (algorithm != automatic) {
-    slice_bytes = default_slice_bytes(situation);
-    return algorithm;
-  }
-  const Choice choice = ::ringreduce::choose(situation);
-  slice_bytes = choice.slice_bytes;
-  return static_cast<int>(choice.entry - catalogue().data());
+  if (algorithm == automatic) algorithm = static_cast<int>(choice.entry - catalogue().data());
+  if (call.slice_bytes > 0) choice.slice_bytes = call.slice_bytes;
+  if (call.lanes > 0) choice.lanes = call.lanes;
+  return {algorithm, choice.slice_bytes, choice.lanes};
 }
 
 Choice Planner::choose(Collective collective, std::size_t bytes) const {
   const Situation situation{collective, world_, oversubscribed_, transport_, bytes};
   const auto forced = forced_.find(collective);
   if (forced == forced_.end()) return ::ringreduce::choose(situation);
-  return {&catalogue()[forced->second], default_slice_bytes(situation), "RINGREDUCE_ALGORITHM says so"};
+  return choose_slices(situation, &catalogue()[forced->second], "RINGREDUCE_ALGORITHM says so");
 }
 
 std::string Planner::name_of_algorithm(int algorithm) const {

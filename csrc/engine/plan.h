@@ -28,6 +28,7 @@ struct Call {
   int root = 0;
   int algorithm = automatic;
   std::size_t slice_bytes = 0;  // of one round's messages in one slice; 0: as measured best
+  int lanes = 0;                // slices in flight, at most Transport::collective_lanes; 0: as measured best
   // Uneven blocks: elements and offsets per rank, of the input and of the output. For all collectives but
   // all_to_all both are the same object.
   const Extents* input_extents = nullptr;
@@ -45,6 +46,7 @@ struct Plan {
   Geometry geometry;
   Layout full, last_slice;  // not of uneven blocks
   bool uneven = false;
+  int lanes = 1;
   Combine combine = nullptr;
   Combine last = nullptr;
   Combine scale = nullptr;
@@ -71,6 +73,7 @@ class Planner {
     int algorithm = 0;
     std::size_t count = 0;
     std::size_t slice_bytes = 0;
+    int lanes = 0;
     friend bool operator==(const Key&, const Key&) = default;
   };
   struct Slot {
@@ -87,7 +90,12 @@ class Planner {
   void make(const Call& call, Plan& plan);
   void check(const Call& call) const;
   const Program& program(Collective collective, int algorithm, int root);
-  int pick(const Call& call, std::size_t bytes, std::size_t& slice_bytes) const;
+  struct Picked {
+    int algorithm;
+    std::size_t slice_bytes;
+    int lanes;
+  };
+  Picked pick(const Call& call, std::size_t bytes) const;
   std::string name_of_algorithm(int algorithm) const;
 
   const int rank_, world_;

@@ -29,13 +29,16 @@ Choice choose(const Situation& s) {
     if (row.max_world < any_world) reason += " on up to " + std::to_string(row.max_world) + " ranks";
     if (row.oversubscribed > 0) reason += ", more ranks than cores";
     if (row.oversubscribed == 0) reason += ", a core for each rank";
-    return {find_algorithm(s.collective, row.algorithm), row.slice_bytes, reason};
+    return {find_algorithm(s.collective, row.algorithm), row.slice_bytes, row.lanes, reason};
   }
   return {};  // cannot be: every collective has a row that fits everything (tested)
 }
 
-std::size_t default_slice_bytes(const Situation& s) {
-  return s.bytes <= MiB ? 64 * KiB : 256 * KiB;
+Choice choose_slices(const Situation& s, const Entry* entry, std::string reason) {
+  Choice choice = choose(s);
+  choice.entry = entry;
+  choice.reason = std::move(reason);
+  return choice;
 }
 
 }  // namespace ringreduce

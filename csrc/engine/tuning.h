@@ -20,6 +20,7 @@ struct TuningRow {
   std::size_t max_bytes;  // fits buffers up to this size
   std::string_view algorithm;
   std::size_t slice_bytes;  // bytes of one round's messages in one slice
+  int lanes;                // slices in flight
 };
 
 // What a choice depends on.
@@ -34,13 +35,14 @@ struct Situation {
 struct Choice {
   const Entry* entry = nullptr;
   std::size_t slice_bytes = 0;
+  int lanes = 1;
   std::string reason;
 };
 
 std::span<const TuningRow> tuning_table();
 Choice choose(const Situation& situation);
 
-// How long the slices of a named algorithm should be.
-std::size_t default_slice_bytes(const Situation& situation);
+// The slices of an algorithm that was named: as long, and as many in flight, as those of the choice.
+Choice choose_slices(const Situation& situation, const Entry* entry, std::string reason);
 
 }  // namespace ringreduce

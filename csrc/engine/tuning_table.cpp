@@ -9,18 +9,25 @@ using C = Collective;
 
 constexpr TuningRow table[] = {
     // measured, by bench/tune.py
+    {C::all_reduce, 2, 0, 32 * KiB, "one_shot", 64 * KiB, 1},
+    {C::all_reduce, 2, 0, all, "two_shot", 256 * KiB, 2},
+    {C::all_reduce, 4, 1, 32 * KiB, "one_shot", 64 * KiB, 1},
+    {C::all_reduce, 4, 1, all, "two_shot", 512 * KiB, 2},
+    {C::all_reduce, 8, 1, 32 * KiB, "one_shot", 64 * KiB, 1},
+    {C::all_reduce, 8, 1, 512 * KiB, "two_shot", 256 * KiB, 2},
+    {C::all_reduce, 8, 1, all, "two_shot", 512 * KiB, 1},
     // not measured
-    {C::all_reduce, any_world, -1, 8 * KiB, "one_shot", 64 * KiB},
-    {C::all_reduce, any_world, -1, 1 * MiB, "two_shot", 64 * KiB},
-    {C::all_reduce, any_world, -1, all, "two_shot", 256 * KiB},
-    {C::reduce_scatter, any_world, -1, all, "direct", 256 * KiB},
-    {C::all_gather, any_world, -1, all, "direct", 256 * KiB},
-    {C::broadcast, any_world, -1, all, "direct", 256 * KiB},
-    {C::reduce, any_world, -1, all, "direct", 256 * KiB},
-    {C::gather, any_world, -1, all, "direct", 256 * KiB},
-    {C::scatter, any_world, -1, all, "direct", 256 * KiB},
-    {C::all_to_all, any_world, -1, all, "direct", 256 * KiB},
-    {C::barrier, any_world, -1, all, "dissemination", 64 * KiB},
+    {C::all_reduce, 8, -1, 16 * KiB, "one_shot", 64 * KiB, 1},
+    {C::all_reduce, any_world, -1, 16 * KiB, "recursive_doubling", 64 * KiB, 1},
+    {C::all_reduce, any_world, -1, all, "two_shot", 256 * KiB, 2},
+    {C::reduce_scatter, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::all_gather, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::broadcast, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::reduce, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::gather, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::scatter, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::all_to_all, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::barrier, any_world, -1, all, "dissemination", 64 * KiB, 1},
 };
 
 }  // namespace

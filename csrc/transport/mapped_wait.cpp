@@ -43,9 +43,9 @@ std::uint64_t pack(const Failure& failure, int reporter) {
 }  // namespace
 
 // Cores that share a cache pass a line on in some 30 ns; those of different chiplets or sockets take 150, and
-// a core that must fetch every line of a large message from there is slower than from memory. Which of the two
-// it is can change while a program runs (a hypervisor moves its cores), so it is measured on the way: the time
-// to read the flag of a message that was not there a moment ago, which the peer has thus just written.
+// a core that must fetch every line of a large message from there is slower than from memory. Which of the
+// two it is can change while a program runs (a hypervisor moves its cores), so it is measured on the way: the
+// time to read the flag of a message that was not there a moment ago, which the peer has thus just written.
 bool MappedTransport::sense_arrival(In& i, const Slot& slot, int peer) {
   const auto before = Clock::now();
   const bool arrived = slot.sequence.load(std::memory_order_acquire) == i.received + 1;

@@ -108,7 +108,8 @@ class Transport {
   virtual bool poll(int lane, int peer, Message& message) = 0;
   virtual void release(int lane, int peer) = 0;
 
-  // Says whether large messages travel on a lane now: only then is it worth finding out how far the peers are.
+  // Says whether large messages travel on a lane now: only then is it worth finding out how far the peers
+  // are.
   virtual void sense(int, bool) {}
   // Whether peers read what this core wrote last faster from memory than from this core's cache, so that
   // large messages are better written past it.
