@@ -89,6 +89,12 @@ class FormOfOne {
     if (local.from.count != local.to.count) {
       wrong("copies ", local.from.count, " chunks to a run of ", local.to.count);
     }
+    for (int i = 0; i < local.to.count; ++i) {
+      if (!same_length(s_, local.from.first + i, local.to.first + i)) {
+        wrong("copies chunk ", local.from.first + i, " to chunk ", local.to.first + i,
+              ", which can have another length");
+      }
+    }
     write(local.to, {round_, nullptr, true});
   }
 

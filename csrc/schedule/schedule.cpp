@@ -42,4 +42,10 @@ bool holds_result(const Schedule& schedule, int chunk) {
   }
 }
 
+bool same_length(const Schedule& s, int a, int b) {
+  // Blocks that travel by way of other ranks are only served where all are equal.
+  if (s.collective == Collective::all_to_all || s.chunks == 0) return true;
+  return a % s.chunks == b % s.chunks;
+}
+
 }  // namespace ringreduce

@@ -88,7 +88,7 @@ struct Schedule {
   int rank = 0;
   int root = 0;  // of broadcast, reduce, gather, scatter
   int chunks = 1;
-  int scratch = 0;
+  int scratch = 0;  // temporary chunks, behind the others
   std::vector<Round> rounds;
   friend bool operator==(const Schedule&, const Schedule&) = default;
 };
@@ -101,6 +101,10 @@ struct Place {
   // Which group (host) each rank belongs to, for two-level algorithms; empty: chosen by the algorithm.
   std::vector<int> groups;
 };
+
+// Whether two chunks are always of one length: the last chunks of a buffer can be shorter than the first, and
+// blocks uneven. Scratch chunk number `chunks` + i is as long as chunk i modulo `chunks`.
+bool same_length(const Schedule& schedule, int a, int b);
 
 // Whether the collective's result lies in this chunk of this rank at the end (other chunks may be spoilt).
 // The engine divides an average there: right after the last write of such a chunk, if that write is a

@@ -118,8 +118,18 @@ void SymbolicRun::transfer(int from, int to, const Send& send, std::size_t recv)
     }
     values.push_back(sender.chunks[chunk]);
   });
+  std::vector<int> sent;
+  each_chunk(send.chunks, [&](int chunk) { sent.push_back(chunk); });
   std::size_t expected = 0;
-  each_chunk(receiver.now().recvs[recv].chunks, [&](int) { ++expected; });
+  each_chunk(receiver.now().recvs[recv].chunks, [&](int chunk) {
+    // Between the user's own chunks this cannot end well anyway, and what is wrong then can be said better.
+    const bool scratch = expected < sent.size() && std::max(sent[expected], chunk) >= sender.plan->chunks;
+    if (scratch && !same_length(*sender.plan, sent[expected], chunk)) {
+      refuse(at(to, receiver.round), "receives chunk ", sent[expected], " of rank ", from, " into chunk ",
+             chunk, ", which can have another length");
+    }
+    ++expected;
+  });
   if (values.size() != expected) {
     refuse(at(to, receiver.round), "expects ", expected, " chunks from rank ", from, ", which sends ",
            values.size(), " in its round ", sender.round);

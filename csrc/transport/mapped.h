@@ -41,7 +41,8 @@ class MappedTransport : public Transport {
   bool far() const override;
 
   bool shares_core(int peer) const override {
-    return spins_ == 0 && header(peer).doorbell.core.load(std::memory_order_relaxed) == core_;
+    return spins_ == 0 && header(peer).doorbell.core.load(std::memory_order_relaxed) ==
+                              core_.load(std::memory_order_relaxed);
   }
   bool pause(Backoff& backoff, int waiting_for) override;
   void check_abort() override;
@@ -114,9 +115,10 @@ class MappedTransport : public Transport {
   std::vector<In> ins_;
   std::vector<Arena> arenas_;
   std::uint32_t spins_;  // before the first yield; none where ranks outnumber cores
-  std::int32_t core_ = 0;
+  // What the threads of this rank learn while they wait, for all of them.
+  std::atomic<std::int32_t> core_{0};
   bool sensing_[lanes] = {};
-  std::vector<double> distance_;  // ns to read a line that the peer has just written, averaged
+  std::vector<std::atomic<double>> distance_;  // ns to read a line that the peer has just written, averaged
   bool disowned_ = false;
 };
 

@@ -52,14 +52,17 @@ bool MappedTransport::sense_arrival(In& i, const Slot& slot, int peer) {
   const auto after = Clock::now();
   if (arrived && i.missed) {
     const double read = std::chrono::duration<double, std::nano>(after - before).count() - clock_cost();
-    distance_[peer] += (std::min(read, 1000.0) - distance_[peer]) / 8;
+    const double known = distance_[peer].load(std::memory_order_relaxed);
+    distance_[peer].store(known + (std::min(read, 1000.0) - known) / 8, std::memory_order_relaxed);
   }
   i.missed = !arrived;
   return arrived;
 }
 
 bool MappedTransport::far() const {
-  return std::any_of(distance_.begin(), distance_.end(), [](double ns) { return ns > far_from; });
+  return std::any_of(distance_.begin(), distance_.end(), [](const std::atomic<double>& ns) {
+    return ns.load(std::memory_order_relaxed) > far_from;
+  });
 }
 
 bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
@@ -101,8 +104,8 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
 void MappedTransport::give_way() {
   sched_yield();
   const int core = sched_getcpu();
-  if (core == core_) return;
-  core_ = core;
+  if (core == core_.load(std::memory_order_relaxed)) return;
+  core_.store(core, std::memory_order_relaxed);
   header(rank).doorbell.core.store(core, std::memory_order_relaxed);
 }
 

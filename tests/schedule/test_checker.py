@@ -213,3 +213,13 @@ def test_barrier_that_reduces():
         Schedule("barrier", 2, r, 0, [Round([Send([], [1 - r])], [Recv([], 1 - r, True)])]) for r in (0, 1)
     ]
     assert told(plans) == "rank 0, round 0: reduces a message without chunks"
+
+
+def test_chunks_of_other_lengths_do_not_mix() -> None:
+    """Two chunks of three elements have lengths 2 and 1: one must not be moved into the other's place."""
+    swap = Round(locals=[Local((2, 1), (1, 1))])
+    wrong = Schedule("all_reduce", 1, 0, chunks=2, scratch=1, rounds=[swap])
+    with pytest.raises(ScheduleError, match="copies chunk 1 to chunk 2, which can have another length"):
+        check([wrong])
+    right = Schedule("all_reduce", 1, 0, chunks=2, scratch=2, rounds=[Round(locals=[Local((3, 1), (1, 1))])])
+    check([right])
