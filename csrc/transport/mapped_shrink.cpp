@@ -97,7 +97,7 @@ std::vector<int> MappedTransport::survivors(Clock::time_point deadline, const st
 // Each member's blob, in memory that each owner alone writes. A member may overwrite its blob with the next
 // one only when all have read it, so blobs alternate with empty acknowledgements. A step's number begins with
 // the number of ranks struck, which names the agreed mask: a member that has had to agree anew is ahead of
-// us, and then we must too. Looking at the step before looking whether the member lives lets all members
+// us, and then we must too. Looking whether a member lives before looking how far it came lets all members
 // finish if one did. Throws PeerLost where the survivors must agree again.
 std::vector<std::string> MappedTransport::exchange_among(const std::vector<int>& members,
                                                          const std::string& blob, Clock::time_point deadline,
@@ -108,10 +108,12 @@ std::vector<std::string> MappedTransport::exchange_among(const std::vector<int>&
   const std::uint32_t step = std::max(own.blob_version.load(std::memory_order_relaxed), epoch) + 1;
   const auto wait_for = [&](int peer, std::uint32_t wanted) {
     while (true) {
+      // First whether it lives, then how far it came: of a dead rank that is the last word, the same for all.
+      const bool lives = alive(peer);
       const std::uint32_t there = header(peer).shrink.blob_version.load(std::memory_order_acquire);
       if (there >= wanted && there < epoch + steps_per_epoch) return;
-      if (there >= wanted || !alive(peer)) {
-        throw Failure(Cause::peer_lost, alive(peer) ? -1 : peer, "a rank died during shrink()");
+      if (there >= wanted || !lives) {
+        throw Failure(Cause::peer_lost, lives ? -1 : peer, "a rank died during shrink()");
       }
       if (Clock::now() > deadline) time_out(peer);
       tick();
