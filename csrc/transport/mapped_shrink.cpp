@@ -44,6 +44,13 @@ void write_mask(ShrinkBoard& board, const Mask& mask) {
   board.version.store(version + 2, std::memory_order_release);
 }
 
+// Whether the board's owner counts one of these ranks as lost.
+bool has_struck(const ShrinkBoard& board, const std::vector<int>& members) {
+  Mask mask;
+  if (!read_mask(board, mask)) return false;
+  return !std::all_of(members.begin(), members.end(), [&](int rank) { return has(mask, rank); });
+}
+
 }  // namespace
 
 // Every rank publishes whom it believes alive, and strikes whom another living rank has struck or who died
@@ -112,7 +119,8 @@ std::vector<std::string> MappedTransport::exchange_among(const std::vector<int>&
       const bool lives = alive(peer);
       const std::uint32_t there = header(peer).shrink.blob_version.load(std::memory_order_acquire);
       if (there >= wanted && there < epoch + steps_per_epoch) return;
-      if (there >= wanted || !lives) {
+      // A member that is agreeing anew will not come to this step; nor will those that wait for it.
+      if (there >= wanted || !lives || has_struck(header(peer).shrink, members)) {
         throw Failure(Cause::peer_lost, lives ? -1 : peer, "a rank died during shrink()");
       }
       if (Clock::now() > deadline) time_out(peer);
