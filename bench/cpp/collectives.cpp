@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
   pr_world world = pr_make_world(rank, ranks, cores, &meeting->shared);
   {
     Communicator comm(ShmTransport::create(rank, ranks, bench::exchange_of(meeting, world)), Options());
-    bench::pin(rank);
+    pr_pin(rank);
     pr_case c{};
     c.collective = pr_parse_collective(pr_option(argc, argv, "--collective", "all_reduce"));
     Context context{&comm, {}};

@@ -26,17 +26,6 @@ inline Meeting* make_meeting() {
   return static_cast<Meeting*>(memory);
 }
 
-// Binds the calling process to a core, as MPI launchers do: ranks take the cores in turn.
-inline void pin(int rank) {
-  cpu_set_t allowed, one;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
-  int skip = rank % CPU_COUNT(&allowed), core = 0;
-  while (!CPU_ISSET(core, &allowed) || skip-- > 0) ++core;
-  CPU_ZERO(&one);
-  CPU_SET(core, &one);
-  sched_setaffinity(0, sizeof one, &one);
-}
-
 // Each rank starts the next and waits for it at the end; returns this process's rank.
 inline int fork_ranks(int ranks) {
   int rank = 0;

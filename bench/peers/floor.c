@@ -11,23 +11,13 @@ static void scale(void* context, float* buffer, size_t count) {
   __asm__ volatile("" : : "r"(buffer) : "memory");  // the loop stays, and stays between the clock readings
 }
 
-static void pin(int rank) {
-  cpu_set_t allowed, one;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
-  int skip = rank % CPU_COUNT(&allowed), core = 0;
-  while (!CPU_ISSET(core, &allowed) || skip-- > 0) ++core;
-  CPU_ZERO(&one);
-  CPU_SET(core, &one);
-  sched_setaffinity(0, sizeof one, &one);
-}
-
 int main(int argc, char** argv) {
   const int ranks = atoi(pr_option(argc, argv, "--ranks", "2")), cores = pr_cores();
   void* memory = mmap(NULL, sizeof(pr_shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (ranks < 1 || ranks > PR_MAX_RANKS || memory == MAP_FAILED) return 2;
   int rank = 0;
   while (rank + 1 < ranks && fork() == 0) ++rank;  // each rank starts the next and waits for it at the end
-  pin(rank);
+  pr_pin(rank);
   pr_case c = {0};
   c.collective = PR_SCALE;
   c.call = scale;

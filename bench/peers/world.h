@@ -40,6 +40,17 @@ static inline int pr_cores(void) {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
+// Binds the calling process to a core, as MPI launchers do: ranks take the cores in turn.
+static inline void pr_pin(int rank) {
+  cpu_set_t allowed, one;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  int skip = rank % CPU_COUNT(&allowed), core = 0;
+  while (!CPU_ISSET(core, &allowed) || skip-- > 0) ++core;
+  CPU_ZERO(&one);
+  CPU_SET(core, &one);
+  sched_setaffinity(0, sizeof one, &one);
+}
+
 // `memory` is a pr_shared of zeros that all ranks have mapped.
 static inline pr_world pr_make_world(int rank, int ranks, int cores, void* memory) {
   pr_world world;

@@ -8,20 +8,6 @@ namespace {
 
 enum class State : std::uint8_t { none, input, home };
 
-// Whether this rank begins with a value in a chunk.
-bool begins_with(const Schedule& s, int chunk) {
-  switch (s.collective) {
-    case Collective::all_gather:
-    case Collective::gather:
-      return chunk == s.rank;
-    case Collective::broadcast:
-    case Collective::scatter:
-      return s.rank == s.root;
-    default:
-      return true;
-  }
-}
-
 bool contains(const std::vector<Span>& spans, int chunk) {
   return std::any_of(spans.begin(), spans.end(),
                      [&](const Span& s) { return chunk >= s.first && chunk < s.first + s.count; });
@@ -38,7 +24,7 @@ class Lowering {
     home_.assign(all, Memory::temp);
     lent_.resize(all);
     for (int c = 0; c < s.chunks; ++c) {
-      if (begins_with(s, c)) state_[c] = State::input;
+      if (starts_with_value(s, c)) state_[c] = State::input;
       if (holds_result(s, c)) home_[c] = Memory::output;
     }
     for (const Round& round : s.rounds) lower_round(round);

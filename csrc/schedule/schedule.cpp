@@ -42,6 +42,19 @@ bool holds_result(const Schedule& schedule, int chunk) {
   }
 }
 
+bool starts_with_value(const Schedule& s, int chunk) {
+  switch (s.collective) {
+    case Collective::all_gather:
+    case Collective::gather:
+      return chunk == s.rank;
+    case Collective::broadcast:
+    case Collective::scatter:
+      return s.rank == s.root;
+    default:
+      return true;
+  }
+}
+
 bool same_length(const Schedule& s, int a, int b) {
   // Blocks that travel by way of other ranks are only served where all are equal.
   if (s.collective == Collective::all_to_all || s.chunks == 0) return true;

@@ -106,6 +106,9 @@ struct Place {
 // blocks uneven. Scratch chunk number `chunks` + i is as long as chunk i modulo `chunks`.
 bool same_length(const Schedule& schedule, int a, int b);
 
+// Whether this rank begins with a value in this chunk.
+bool starts_with_value(const Schedule& schedule, int chunk);
+
 // Whether the collective's result lies in this chunk of this rank at the end (other chunks may be spoilt).
 // The engine divides an average there: right after the last write of such a chunk, if that write is a
 // reducing one.

@@ -7,19 +7,6 @@
 namespace ringreduce {
 namespace {
 
-bool starts_with_value(const Schedule& s, int chunk) {
-  switch (s.collective) {
-    case Collective::all_gather:
-    case Collective::gather:
-      return chunk == s.rank;
-    case Collective::broadcast:
-    case Collective::scatter:
-      return s.rank == s.root;
-    default:
-      return true;
-  }
-}
-
 bool sums(Collective collective) {
   return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
          collective == Collective::reduce;
