@@ -26,9 +26,14 @@ namespace {
 
 using Counts = std::optional<std::vector<std::size_t>>;
 
-void check_signals() {
+// What the signal's handler raised waits in the thread's state: see raise_in_python().
+bool check_signals() {
   nb::gil_scoped_acquire locked;
-  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  return PyErr_CheckSignals() != 0;
+}
+
+void break_off_on_signals() {
+  if (check_signals()) throw Interrupted("interrupted");
 }
 
 Clock::duration seconds(double value) {
@@ -121,7 +126,7 @@ bool wait(Work& work, std::optional<double> timeout) {
   std::optional<std::chrono::nanoseconds> limit;
   if (timeout) limit = seconds(*timeout);
   const nb::gil_scoped_release unlocked;
-  return work.wait(limit, check_signals);
+  return work.wait(limit, break_off_on_signals);
 }
 
 nb::object exception_of(const Work& work) {

@@ -38,6 +38,8 @@ void raise_in_python(const std::exception_ptr& problem) {
     std::rethrow_exception(problem);
   } catch (const Failure& failure) {
     raise(class_for(failure.cause), failure, failure.culprit);
+  } catch (const Interrupted& error) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_KeyboardInterrupt, error.what());
   } catch (const InvalidArgument& error) {
     PyErr_SetString(PyExc_ValueError, error.what());
   } catch (const Closed& error) {

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "engine/one_call.h"
+
 namespace ringreduce {
 namespace {
 
@@ -23,7 +25,7 @@ unsigned watch_forks() {
   return forks;
 }
 
-std::atomic<void (*)()> interrupt_check{nullptr};
+std::atomic<bool (*)()> interrupt_check{nullptr};
 
 std::size_t bytes_of_input(const Call& call, int world, int rank) {
   const std::size_t element = size_of(call.dtype);
@@ -56,6 +58,16 @@ T* back(T* pointer, std::ptrdiff_t bytes) {
   return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(pointer) - bytes);
 }
 
+// Steps that somebody else keeps, and waits for.
+class Borrowed : public Steps {
+ public:
+  explicit Borrowed(Steps& steps) : steps_(steps) {}
+  bool next(Call& call) override { return steps_.next(call); }
+
+ private:
+  Steps& steps_;
+};
+
 }  // namespace
 
 Communicator::Communicator(std::unique_ptr<Transport> transport, Options options)
@@ -84,14 +96,15 @@ std::size_t Communicator::footprint() const {
 }
 
 void Communicator::check_interrupt() {
-  if (auto* check = interrupt_check.load(std::memory_order_relaxed)) check();
+  auto* check = interrupt_check.load(std::memory_order_relaxed);
+  if (check && check()) throw Interrupted("interrupted");
 }
 
 bool Communicator::ours() const {
   return fork_epoch_ == forks;
 }
 
-void Communicator::set_interrupt_check(void (*check)()) {
+void Communicator::set_interrupt_check(bool (*check)()) {
   interrupt_check = check;
 }
 
@@ -110,7 +123,7 @@ void Communicator::usable() {
 void Communicator::run(const Call& call) {
   usable();
   if (pending_.load(std::memory_order_acquire) > 0) {
-    run_behind(call);
+    run_behind(std::make_unique<OneCall>(call));
     return;
   }
   std::lock_guard lock(collective_mutex_);
@@ -121,9 +134,39 @@ void Communicator::run(const Call& call) {
   });
 }
 
+void Communicator::run(Steps& steps) {
+  usable();
+  if (pending_.load(std::memory_order_acquire) > 0) {
+    run_behind(std::make_unique<Borrowed>(steps));
+    return;
+  }
+  std::lock_guard lock(collective_mutex_);
+  guarded([&] {
+    Call call;
+    for (bool first = true; steps.next(call); first = false, call = Call()) {
+      if (first) {
+        begin(call);
+      } else {
+        begin_later(call);
+      }
+      executor_.advance();
+      if (!executor_.done()) run_to_end(or_default(call.timeout));
+    }
+  });
+}
+
+// A call that is refused before anything was sent harms nobody. After that, the other ranks would wait.
+void Communicator::begin_later(const Call& call) {
+  try {
+    begin(call);
+  } catch (const InvalidArgument& refused) {
+    throw Error(refused.what());
+  }
+}
+
 // A blocking call does not return while the progress thread may still touch its buffers, however it ends.
-void Communicator::run_behind(const Call& call) {
-  const auto work = submit(call);
+void Communicator::run_behind(std::unique_ptr<Steps> steps) {
+  const auto work = submit(std::move(steps));
   try {
     guarded([&] { work->wait(std::nullopt, check_interrupt); });
   } catch (...) {

@@ -39,8 +39,10 @@ class Communicator {
 
   // Runs a collective in this thread (or, if asynchronous calls are under way, behind them).
   void run(const Call& call);
+  void run(Steps& steps);
   // Hands it to the progress thread. Buffers must stay as they are until the work is done.
   std::shared_ptr<Work> submit(const Call& call);
+  std::shared_ptr<Work> submit(std::unique_ptr<Steps> steps);
 
   // Point to point: messages between two ranks match in the order of the calls.
   void transfer(const Transfer& transfer);
@@ -66,15 +68,16 @@ class Communicator {
   void leave();
   bool closed() const { return closed_; }
 
-  // Called now and then during long waits, in the waiting thread; throws to break the wait off.
-  static void set_interrupt_check(void (*check)());
+  // Called now and then during long waits, in the waiting thread; true breaks the wait off with Interrupted.
+  static void set_interrupt_check(bool (*check)());
 
  private:
-  // A collective that waits for the progress thread, with copies of what its call points to.
+  // What waits for the progress thread, or is under way in it.
   struct Pending {
-    Call call;
-    Extents input, output;
+    std::unique_ptr<Steps> steps;
     std::shared_ptr<Work> work;
+    Call call;  // the one under way
+    bool begun = false;
     Clock::time_point started;
   };
   struct PendingTransfer {
@@ -87,7 +90,8 @@ class Communicator {
   bool ours() const;  // not a forked child's
   static void check_interrupt();
   void begin(const Call& call);
-  void run_behind(const Call& call);
+  void begin_later(const Call& call);
+  void run_behind(std::unique_ptr<Steps> steps);
   void run_to_end(Clock::duration timeout);
   [[noreturn]] void time_out(Clock::duration timeout, int waiting_for, const std::string& what) const;
   int latest_rank() const;
@@ -110,6 +114,7 @@ class Communicator {
   bool wait_for_something(const Pending& current);
   bool advance_current(Pending& current);
   bool begin_next(Pending& current);
+  bool begin_call(Pending& current);
   bool settle_transfers();
   void pause_progress(Backoff& backoff, Pending& current);
   void finish_current(Pending& current, const std::exception_ptr& problem);

@@ -6,15 +6,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/call.h"
 #include "engine/program.h"
 
 namespace ringreduce {
-
-// Elements of each chunk and where they begin in the user's buffer; for collectives with uneven counts.
-struct Extents {
-  std::vector<std::size_t> offset;
-  std::vector<std::size_t> count;
-};
 
 // A run of elements: where it begins in the buffer of its memory, and how long it is.
 struct Run {

@@ -8,33 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "engine/call.h"
 #include "engine/executor.h"
 #include "engine/tuning.h"
 
 namespace ringreduce {
-
-inline constexpr int automatic = -1;
-
-// One collective call. `count` is in elements: of the whole buffer for all_reduce, broadcast and reduce, of
-// one rank's block for the others (whose uneven forms take extents instead).
-struct Call {
-  Collective collective = Collective::all_reduce;
-  const void* input = nullptr;
-  void* output = nullptr;
-  std::size_t count = 0;
-  DType dtype = DType::float32;
-  Op op = Op::sum;
-  double factor = 1;  // of premul_sum
-  int root = 0;
-  int algorithm = automatic;
-  std::size_t slice_bytes = 0;  // of one round's messages in one slice; 0: as measured best
-  int lanes = 0;                // slices in flight, at most Transport::collective_lanes; 0: as measured best
-  // Uneven blocks: elements and offsets per rank, of the input and of the output. For all collectives but
-  // all_to_all both are the same object.
-  const Extents* input_extents = nullptr;
-  const Extents* output_extents = nullptr;
-  Clock::duration timeout{};  // zero: the communicator's
-};
 
 const char* name_of(Collective collective);
 // "all_reduce(float32[1024], sum)" and so on.

@@ -1,16 +1,19 @@
 // The asynchronous half of the communicator: the thread that runs submitted collectives in the order of
 // submission, and moves point-to-point transfers on beside them.
 #include "engine/communicator.h"
+#include "engine/one_call.h"
 
 namespace ringreduce {
 
 std::shared_ptr<Work> Communicator::submit(const Call& call) {
+  return submit(std::make_unique<OneCall>(call));
+}
+
+std::shared_ptr<Work> Communicator::submit(std::unique_ptr<Steps> steps) {
   usable();
-  Pending pending{call, {}, {}, std::make_shared<Work>(), {}};
-  if (call.input_extents) {
-    pending.input = *call.input_extents;
-    pending.output = *call.output_extents;
-  }
+  Pending pending;
+  pending.steps = std::move(steps);
+  pending.work = std::make_shared<Work>();
   auto work = pending.work;
   {
     std::lock_guard lock(queue_mutex_);
@@ -82,17 +85,29 @@ bool Communicator::begin_next(Pending& current) {
     collective_mutex_.unlock();
     return false;
   }
-  if (current.call.input_extents) {
-    current.call.input_extents = &current.input;
-    current.call.output_extents = &current.output;
-  }
-  current.started = Clock::now();
   try {
-    guarded([&] { begin(current.call); });
+    if (!begin_call(current)) finish_current(current, nullptr);
   } catch (const InvalidArgument&) {
     finish_current(current, std::current_exception());
   }
   return true;
+}
+
+bool Communicator::begin_call(Pending& current) {
+  bool more = false;
+  guarded([&] {
+    current.call = Call();
+    more = current.steps->next(current.call);
+    if (!more) return;
+    current.started = Clock::now();
+    if (current.begun) {
+      begin_later(current.call);
+    } else {
+      begin(current.call);
+      current.begun = true;
+    }
+  });
+  return more;
 }
 
 bool Communicator::advance_current(Pending& current) {
@@ -101,16 +116,16 @@ bool Communicator::advance_current(Pending& current) {
   bool moved = false;
   guarded([&] { moved = executor_.advance(); });
   if (!executor_.done()) return moved;
-  finish_current(current, nullptr);
+  if (!begin_call(current)) finish_current(current, nullptr);
   return true;
 }
 
 void Communicator::finish_current(Pending& current, const std::exception_ptr& problem) {
   collective_mutex_.unlock();
-  const auto work = std::move(current.work);
-  current.work = nullptr;
+  const Pending over = std::move(current);
+  current = Pending();
   pending_.fetch_sub(1);
-  work->finish(problem);
+  over.work->finish(problem);
 }
 
 bool Communicator::settle_transfers() {

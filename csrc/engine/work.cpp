@@ -37,12 +37,28 @@ void Work::wait_over() {
   over_->wait(lock, [this] { return done_; });
 }
 
+void Work::then(std::function<void()> after) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!done_) {
+      after_ = std::move(after);
+      return;
+    }
+  }
+  after();
+}
+
 void Work::finish(std::exception_ptr problem) {
-  std::lock_guard lock(mutex_);
-  if (done_) return;
-  done_ = true;
-  problem_ = std::move(problem);
-  over_->notify_all();
+  std::function<void()> after;
+  {
+    std::lock_guard lock(mutex_);
+    if (done_) return;
+    done_ = true;
+    problem_ = std::move(problem);
+    after.swap(after_);
+    over_->notify_all();
+  }
+  if (after) after();
 }
 
 }  // namespace ringreduce

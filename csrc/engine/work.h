@@ -22,6 +22,8 @@ class Work {
   bool wait(std::optional<std::chrono::nanoseconds> timeout, const std::function<void()>& tick);
   // Waits until the call is over, however it ended.
   void wait_over();
+  // Calls `after` once it is over, in the thread that ends it; at once if it is over already.
+  void then(std::function<void()> after);
   void finish(std::exception_ptr problem);
 
  private:
@@ -29,6 +31,7 @@ class Work {
   Undestroyed<std::condition_variable> over_;
   bool done_ = false;
   std::exception_ptr problem_;
+  std::function<void()> after_;
 };
 
 }  // namespace ringreduce
