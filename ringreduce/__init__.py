@@ -13,43 +13,43 @@ module, on the communicator of all ranks.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from ringreduce.arrays import empty, zeros
-from ringreduce.communicator import Choice, Communicator, Work, local_group
-from ringreduce.errors import ClosedError, Error, MismatchError, PeerLost, RankFailed, TimeoutError
-from ringreduce.schedules import (
-    Local,
-    Recv,
-    Round,
-    Schedule,
-    ScheduleError,
-    Send,
-    algorithms,
-    check,
-    register,
-    schedule,
-)
-from ringreduce.world import (
-    all_gather,
-    all_reduce,
-    all_to_all,
-    barrier,
-    broadcast,
-    explain,
-    finalize,
-    gather,
-    init,
-    recv,
-    reduce,
-    reduce_scatter,
-    scatter,
-    send,
-    world,
-)
-
 if TYPE_CHECKING:
+    from ringreduce.arrays import empty, zeros
+    from ringreduce.communicator import Choice, Communicator, Work, local_group
+    from ringreduce.errors import ClosedError, Error, MismatchError, PeerLost, RankFailed, TimeoutError
     from ringreduce.launch import run
+    from ringreduce.schedules import (
+        Local,
+        Recv,
+        Round,
+        Schedule,
+        ScheduleError,
+        Send,
+        algorithms,
+        check,
+        register,
+        schedule,
+    )
+    from ringreduce.on_world import (
+        all_gather,
+        all_reduce,
+        all_to_all,
+        barrier,
+        broadcast,
+        explain,
+        finalize,
+        gather,
+        init,
+        recv,
+        reduce,
+        reduce_scatter,
+        scatter,
+        send,
+        world,
+    )
 
 __version__ = "0.1.0"
 
@@ -94,12 +94,27 @@ __all__ = [
     "zeros",
 ]
 
+# Where the public names are. Each is imported when it is first asked for: torch imports this package wherever it is
+# installed, to learn of its backend, and must not pay for the rest of it.
+_HOMES = {
+    "arrays": "empty zeros",
+    "communicator": "Choice Communicator Work local_group",
+    "errors": "ClosedError Error MismatchError PeerLost RankFailed TimeoutError",
+    "launch": "run",
+    "schedules": "Local Recv Round Schedule ScheduleError Send algorithms check register schedule",
+    "on_world": "all_gather all_reduce all_to_all barrier broadcast explain finalize gather "
+    "init recv reduce reduce_scatter scatter send world",
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
+
 
 def __getattr__(name: str) -> Any:
-    # What starts processes needs a good part of the standard library, which a rank does not.
-    if name == "run":
-        from ringreduce.launch import run
-
-        globals()["run"] = run
-        return run
+    if name in _HOME:
+        value = getattr(importlib.import_module(f"ringreduce.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
