@@ -56,7 +56,8 @@ $(VENV)/.torch: $(VENV)/.installed
 	$(PIP) install '$(TORCH)'
 	@touch $@
 
-build/dev/build.ninja: $(VENV)/.build
+# After torch, whose backend is built along.
+build/dev/build.ninja: $(VENV)/.torch
 	@mkdir -p $(@D)
 	$(CONFIGURE) -B $(@D) $(QUIETLY)
 

@@ -15,6 +15,7 @@ function(ringreduce_kernels isa vector_bytes family)
     target_compile_options(${target} PRIVATE -O1 -g1)  # otherwise the checks in every loop take minutes
   endif()
   target_sources(ringreduce_reduce PRIVATE $<TARGET_OBJECTS:${target}>)
+  set_property(TARGET ringreduce_reduce APPEND PROPERTY RINGREDUCE_KERNELS $<TARGET_OBJECTS:${target}>)
 endfunction()
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")

@@ -1,0 +1,145 @@
+#include "front/group.h"
+
+#include <cstring>
+#include <string>
+
+#include "engine/communicator.h"
+#include "transport/shared_heap.h"
+#include "transport/shm.h"
+
+namespace ringreduce {
+namespace {
+
+Outcome outcome_of(Cause cause) {
+  switch (cause) {
+    case Cause::mismatch:
+      return Outcome::mismatch;
+    case Cause::timeout:
+      return Outcome::timeout;
+    default:
+      return Outcome::peer_lost;
+  }
+}
+
+[[noreturn]] void throw_trouble(const std::exception_ptr& problem) {
+  try {
+    std::rethrow_exception(problem);
+  } catch (const Failure& failure) {
+    throw Trouble(outcome_of(failure.cause), failure.culprit, failure.what());
+  } catch (const InvalidArgument& error) {
+    throw Trouble(Outcome::refused, -1, error.what());
+  } catch (const Closed& error) {
+    throw Trouble(Outcome::closed, -1, error.what());
+  } catch (const Interrupted& error) {
+    throw Trouble(Outcome::interrupted, -1, error.what());
+  } catch (const Error& error) {
+    throw Trouble(Outcome::other, -1, error.what());
+  }  // what the front itself has thrown, in its steps or its meeting, passes as it is
+}
+
+template <typename Function>
+auto translated(Function function) {
+  try {
+    return function();
+  } catch (...) {
+    throw_trouble(std::current_exception());
+  }
+}
+
+std::exception_ptr as_trouble(const std::exception_ptr& problem) {
+  if (!problem) return nullptr;
+  try {
+    throw_trouble(problem);
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+Transfer transfer_of(const Letter& letter) {
+  Transfer transfer;
+  transfer.sends = letter.sends;
+  transfer.peer = letter.peer;
+  (letter.sends ? const_cast<void*&>(transfer.input) : transfer.output) = letter.data;
+  transfer.count = letter.count;
+  transfer.dtype = letter.dtype;
+  transfer.tag = letter.tag;
+  transfer.timeout = letter.timeout;
+  return transfer;
+}
+
+std::unique_ptr<Communicator> connect(int rank, int world, Meeting& meeting, Clock::duration timeout) {
+  const Exchange exchange = [&](const std::string& blob) {
+    std::vector<std::string> all;
+    for (const auto& one : meeting.exchange({blob.begin(), blob.end()})) {
+      all.emplace_back(one.begin(), one.end());
+    }
+    return all;
+  };
+  return std::make_unique<Communicator>(ShmTransport::create(rank, world, exchange), Options{timeout});
+}
+
+}  // namespace
+
+Trouble::Trouble(Outcome outcome, int culprit, const char* text)
+    : outcome(outcome),
+      culprit(culprit),
+      text_(std::make_shared<std::vector<char>>(text, text + std::strlen(text) + 1)) {}
+
+struct Group::Engine {
+  std::unique_ptr<Communicator> communicator;
+};
+
+Group::Group(int rank, int world, Meeting& meeting, Duration timeout)
+    : engine_(translated(
+          [&] { return std::make_unique<Engine>(Engine{connect(rank, world, meeting, timeout)}); })) {}
+
+Group::~Group() = default;
+
+void Group::run(const Call& call) {
+  translated([&] { engine_->communicator->run(call); });
+}
+
+void Group::run(Steps& steps) {
+  translated([&] { engine_->communicator->run(steps); });
+}
+
+namespace {
+
+void tell(const std::shared_ptr<Work>& work, std::unique_ptr<Completion> completion) {
+  // The work is alive while it ends, so it need not be kept here, which would keep it for ever.
+  work->then([of = work.get(), to = std::shared_ptr<Completion>(std::move(completion))] {
+    to->over(as_trouble(of->exception()), -1);
+  });
+}
+
+}  // namespace
+
+void Group::submit(std::unique_ptr<Steps> steps, std::unique_ptr<Completion> completion) {
+  translated([&] { tell(engine_->communicator->submit(std::move(steps)), std::move(completion)); });
+}
+
+void Group::submit(const Letter& letter, std::unique_ptr<Completion> completion) {
+  translated([&] { tell(engine_->communicator->submit(transfer_of(letter)), std::move(completion)); });
+}
+
+void Group::close() {
+  translated([&] { engine_->communicator->close(); });
+}
+
+void Group::leave() {
+  translated([&] { engine_->communicator->leave(); });
+}
+
+void* allocate_shared(std::size_t bytes) {
+  return shared_heap::allocate(bytes);
+}
+
+void free_shared(void* memory) {
+  shared_heap::free(memory);
+}
+
+void set_interrupt_check(bool (*check)()) {
+  Communicator::set_interrupt_check(check);
+}
+
+}  // namespace ringreduce

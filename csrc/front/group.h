@@ -1,0 +1,102 @@
+// The library as fronts outside of it see it, which are compiled later, elsewhere and by other compilers: a
+// communicator behind an interface that does not depend on the C++ library's string ABI (torch had the old
+// one until 2.6), whose failures are all of one type.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <vector>
+
+#include "engine/call.h"
+
+namespace ringreduce {
+
+enum class Outcome : std::uint8_t {
+  refused,  // an argument that cannot be served; the group stays usable
+  peer_lost,
+  mismatch,
+  timeout,
+  closed,
+  interrupted,  // by the check of set_interrupt_check()
+  other,
+};
+
+// What went wrong, and by which rank's fault (-1: nobody's in particular).
+class Trouble : public std::exception {
+ public:
+  Trouble(Outcome outcome, int culprit, const char* text);
+  const char* what() const noexcept override { return text_->data(); }
+
+  Outcome outcome;
+  int culprit;
+
+ private:
+  std::shared_ptr<const std::vector<char>> text_;
+};
+
+// How ranks find each other: every rank gives a blob and gets everybody's, in rank order.
+class Meeting {
+ public:
+  using Blob = std::vector<char>;
+  virtual ~Meeting() = default;
+  virtual std::vector<Blob> exchange(const Blob& blob) = 0;
+};
+
+// Told once, in the thread that ends it, how something asynchronous ended. `problem`, if any, is a Trouble.
+// `source` is the rank that a message came from, else -1.
+class Completion {
+ public:
+  virtual ~Completion() = default;
+  virtual void over(std::exception_ptr problem, int source) noexcept = 0;
+};
+
+inline constexpr int any_rank = -1;
+
+// A message to or from one rank. See Transfer in engine/point_to_point.h. A receive may be from any rank.
+struct Letter {
+  bool sends = true;
+  int peer = 0;
+  void* data = nullptr;
+  std::size_t count = 0;  // elements
+  DType dtype = DType::float32;
+  int tag = 0;
+  std::chrono::steady_clock::duration timeout{};  // zero: the group's
+};
+
+// A rank's end of a group of processes. All of it may be used from several threads. Everything that fails
+// throws Trouble.
+class Group {
+ public:
+  using Duration = std::chrono::steady_clock::duration;
+  Group(int rank, int world, Meeting& meeting, Duration timeout);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  void run(const Call& call);
+  void run(Steps& steps);
+  void submit(std::unique_ptr<Steps> steps, std::unique_ptr<Completion> completion);
+  void submit(const Letter& letter, std::unique_ptr<Completion> completion);
+
+  // Waits for what is under way, then leaves.
+  void close();
+  // Leaves at once: what is under way ends here with `closed`, and elsewhere with `peer_lost`.
+  void leave();
+
+ private:
+  struct Engine;
+  const std::unique_ptr<Engine> engine_;
+};
+
+// Memory that ranks of one host reach in place, so that collectives need no staging copy. 64-byte aligned,
+// zeroed. Throws std::bad_alloc.
+void* allocate_shared(std::size_t bytes);
+void free_shared(void* memory);
+
+// Called now and then during long waits, in the waiting thread; true breaks the wait off.
+void set_interrupt_check(bool (*check)());
+
+}  // namespace ringreduce

@@ -1,0 +1,256 @@
+#include "torch/backend.h"
+
+#include <ATen/ops/from_blob.h>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "torch/gil.h"
+#include "torch/meeting.h"
+
+namespace ringreduce::torch_backend {
+namespace {
+
+// A single rank needs nobody.
+class Alone : public Meeting {
+ public:
+  std::vector<Blob> exchange(const Blob& blob) override { return {blob}; }
+};
+
+std::unique_ptr<Group> connect(const intrusive_ptr<c10d::Store>& store, int rank, int size,
+                               Milliseconds timeout, const GlobalRanks& ranks) {
+  return translated(ranks, [&] {
+    if (size == 1) {
+      Alone alone;
+      return std::make_unique<Group>(rank, size, alone, timeout);
+    }
+    StoreMeeting meeting(store, rank, size, timeout);
+    auto group = std::make_unique<Group>(rank, size, meeting, timeout);
+    meeting.clean_up();
+    return group;
+  });
+}
+
+// Ranks that are called what they are need no legend.
+GlobalRanks without_identity(GlobalRanks ranks) {
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (ranks[r] != r) return ranks;
+  }
+  return {};
+}
+
+GlobalRanks picked(const GlobalRanks& from, const std::vector<int>& ranks) {
+  GlobalRanks global;
+  for (const int r : ranks) global.push_back(from.empty() ? static_cast<std::uint64_t>(r) : from[r]);
+  return global;
+}
+
+struct SharedAllocator : public c10::Allocator {
+  c10::DataPtr allocate(std::size_t bytes) override {
+    void* memory = bytes > 0 ? allocate_shared(bytes) : nullptr;
+    return {memory, memory, &free, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &free; }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    default_copy_data(to, from, bytes);
+  }
+  static void free(void* memory) {
+    if (memory) free_shared(memory);
+  }
+};
+
+}  // namespace
+
+RingBackend::RingBackend(intrusive_ptr<c10d::Store> store, int rank, int size, Milliseconds timeout,
+                         GlobalRanks ranks)
+    : Versioned(rank, size),
+      store_(std::move(store)),
+      ranks_(std::make_shared<const GlobalRanks>(without_identity(std::move(ranks)))),
+      timeout_(timeout),
+      group_(connect(store_, rank, size, timeout, *ranks_)) {}
+
+// What is under way ends before anything else here goes. A thread that ends it may need the GIL.
+RingBackend::~RingBackend() {
+  const WithoutGil unlocked;
+  group_.reset();
+}
+
+intrusive_ptr<RingBackend::Options> RingBackend::getBackendOptions() {
+  return c10::make_intrusive<Options>(getBackendName(), timeout_.load());
+}
+
+// --- running
+// -------------------------------------------------------------------------------------------------
+
+Call RingBackend::call(Collective collective, const Operation& operation) const {
+  Call call;
+  call.collective = collective;
+  call.timeout = operation.timeout;
+  return call;
+}
+
+intrusive_ptr<RingWork> RingBackend::new_work(const Operation& operation, const Tensors& inputs,
+                                              std::vector<Tensors> outputs, bool collective) {
+  const std::uint64_t number = collective ? ++sequence_ : ++transfers_;
+  return c10::make_intrusive<RingWork>(
+      RingWork::About{rank_, operation.type, operation.title, number, ranks_}, inputs, std::move(outputs));
+}
+
+template <typename Run>
+void RingBackend::run_here(const intrusive_ptr<RingWork>& work, Run run) {
+  try {
+    run();
+  } catch (const Trouble& trouble) {
+    work->end(std::current_exception(), -1);
+    if (trouble.outcome != Outcome::refused) failed(trouble.outcome == Outcome::timeout);
+    raise(trouble, *ranks_);
+  }
+  work->end(nullptr, -1);
+  completed(*work);
+}
+
+namespace {
+
+// Tells the backend's hooks, then the work.
+template <typename Tell>
+class Observed : public Completion {
+ public:
+  Observed(std::unique_ptr<Completion> inner, Tell tell) : inner_(std::move(inner)), tell_(std::move(tell)) {}
+  void over(std::exception_ptr problem, int source) noexcept override {
+    inner_->over(problem, source);
+    tell_(problem);
+  }
+
+ private:
+  const std::unique_ptr<Completion> inner_;
+  const Tell tell_;
+};
+
+template <typename Tell>
+std::unique_ptr<Completion> observed(std::unique_ptr<Completion> inner, Tell tell) {
+  return std::make_unique<Observed<Tell>>(std::move(inner), std::move(tell));
+}
+
+}  // namespace
+
+void RingBackend::hand_over(const intrusive_ptr<RingWork>& work, const Submit& submit) {
+  auto completion = observed(work->completion(), [this, work](const std::exception_ptr& problem) {
+    if (!problem) {
+      completed(*work);
+      return;
+    }
+    try {
+      std::rethrow_exception(problem);
+    } catch (const Trouble& trouble) {
+      if (trouble.outcome != Outcome::refused && trouble.outcome != Outcome::closed) {
+        failed(trouble.outcome == Outcome::timeout);
+      }
+    } catch (...) {
+      failed(false);
+    }
+  });
+  try {
+    submit(std::move(completion));
+  } catch (const Trouble& trouble) {
+    work->end(std::current_exception(), -1);
+    raise(trouble, *ranks_);
+  }
+  const std::lock_guard lock(coalescing_mutex_);
+  if (coalescing_) coalesced_.push_back(work);
+}
+
+intrusive_ptr<c10d::Work> RingBackend::launch(const Operation& operation, std::unique_ptr<Job> job,
+                                              const Tensors& inputs, std::vector<Tensors> outputs) {
+  const Call* single = job->single();
+  if (operation.asynchronous || coalescing_ || !single) {
+    return launch(operation, std::unique_ptr<Steps>(std::move(job)), inputs, std::move(outputs));
+  }
+  const auto work = new_work(operation, inputs, std::move(outputs), true);
+  run_here(work, [&] { group_->run(*single); });
+  return work;
+}
+
+intrusive_ptr<c10d::Work> RingBackend::launch(const Operation& operation, std::unique_ptr<Steps> steps,
+                                              const Tensors& inputs, std::vector<Tensors> outputs) {
+  const auto work = new_work(operation, inputs, std::move(outputs), true);
+  if (operation.asynchronous || coalescing_) {
+    hand_over(work, [&](auto completion) { group_->submit(std::move(steps), std::move(completion)); });
+  } else {
+    run_here(work, [&] { group_->run(*steps); });
+  }
+  return work;
+}
+
+void RingBackend::startCoalescing() {
+  const std::lock_guard lock(coalescing_mutex_);
+  coalescing_ = true;
+}
+
+intrusive_ptr<c10d::Work> RingBackend::endCoalescing() {
+  const std::lock_guard lock(coalescing_mutex_);
+  coalescing_ = false;
+  return c10::make_intrusive<CoalescedWork>(rank_, std::exchange(coalesced_, {}));
+}
+
+// --- other groups
+// --------------------------------------------------------------------------------------------
+
+intrusive_ptr<c10d::Backend> RingBackend::split(const intrusive_ptr<c10d::Store>& store,
+                                                const std::vector<int>& ranks,
+                                                const intrusive_ptr<Options>& options) {
+  const auto me = std::find(ranks.begin(), ranks.end(), rank_);
+  if (me == ranks.end()) return nullptr;
+  return c10::make_intrusive<RingBackend>(
+      c10::make_intrusive<c10d::PrefixStore>("ringreduce/split", store), static_cast<int>(me - ranks.begin()),
+      static_cast<int>(ranks.size()), options ? options->timeout : timeout_.load(), picked(*ranks_, ranks));
+}
+
+intrusive_ptr<c10d::Backend> RingBackend::merge(const intrusive_ptr<c10d::Store>& store,
+                                                const intrusive_ptr<Options>& options, const int& rank,
+                                                const int& size) {
+  return c10::make_intrusive<RingBackend>(c10::make_intrusive<c10d::PrefixStore>("ringreduce/merge", store),
+                                          rank, size, options ? options->timeout : timeout_.load(),
+                                          options ? options->global_ranks_in_group : GlobalRanks());
+}
+
+intrusive_ptr<c10d::Backend> RingBackend::shrink(const std::vector<std::int64_t>& without, int flags,
+                                                 const intrusive_ptr<Options>& options) {
+  constexpr int abort_first = 1;  // torch.distributed's SHRINK_ABORT
+  std::vector<int> left;
+  for (int r = 0; r < size_; ++r) {
+    if (std::find(without.begin(), without.end(), r) == without.end()) left.push_back(r);
+  }
+  const auto me = std::find(left.begin(), left.end(), rank_);
+  TORCH_CHECK(me != left.end(), "ringreduce: rank ", rank_, " is one of those that shrink() leaves out");
+  if (flags & abort_first) abort();
+  const std::string prefix = "ringreduce/shrink/" + std::to_string(++shrunk_);
+  return c10::make_intrusive<RingBackend>(
+      c10::make_intrusive<c10d::PrefixStore>(prefix, store_), static_cast<int>(me - left.begin()),
+      static_cast<int>(left.size()), options ? options->timeout : timeout_.load(), picked(*ranks_, left));
+}
+
+void RingBackend::shutdown() {
+  const WithoutGil unlocked;
+  translated(*ranks_, [&] { group_->close(); });
+}
+
+void RingBackend::abort() {
+  const WithoutGil unlocked;
+  group_->leave();
+}
+
+// --- memory
+// --------------------------------------------------------------------------------------------------
+
+std::shared_ptr<c10::Allocator> RingBackend::getMemAllocator() {
+  return std::make_shared<SharedAllocator>();
+}
+
+at::Tensor RingBackend::allocateTensor(long size, at::TensorOptions options) {
+  TORCH_CHECK(size >= 0, "ringreduce: allocate_tensor takes a number of elements, not ", size);
+  const std::size_t bytes = static_cast<std::size_t>(size) * options.dtype().itemsize();
+  if (bytes == 0) return at::empty({size}, options.device(at::kCPU));
+  return at::from_blob(
+      allocate_shared(bytes), {size}, [](void* memory) { free_shared(memory); }, options.device(at::kCPU));
+}
+
+}  // namespace ringreduce::torch_backend

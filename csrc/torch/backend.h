@@ -1,0 +1,155 @@
+// The torch.distributed backend: what c10d asks of a process group, over a Group of ours.
+//
+// Functions that not all supported versions of torch declare virtual are declared without `override`; types
+// that not all of them have are in versions/.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <vector>
+
+#include "front/group.h"
+#include "torch/job.h"
+#include "torch/versions.h"
+#include "torch/work.h"
+
+namespace ringreduce::torch_backend {
+
+using c10::intrusive_ptr;
+using Milliseconds = std::chrono::milliseconds;
+
+class RingBackend : public Versioned<c10d::Backend> {
+ public:
+  // Connects the ranks through the store; all of them call it.
+  RingBackend(intrusive_ptr<c10d::Store> store, int rank, int size, Milliseconds timeout, GlobalRanks ranks);
+  ~RingBackend() override;
+
+  const std::string getBackendName() const override { return "ringreduce"; }
+  bool supportsSplitting() const override { return true; }
+  virtual bool supportsCoalescing() const { return true; }
+  virtual bool supportsShrinking() const { return true; }
+  virtual bool supportsTensorAlloc(c10::DeviceIndex) { return true; }
+  intrusive_ptr<Options> getBackendOptions();
+  virtual void setTimeout(Milliseconds timeout) { timeout_ = timeout; }
+
+  // One tensor in, one out.
+  intrusive_ptr<c10d::Work> allreduce(Tensors&, const c10d::AllreduceOptions&) override;
+  intrusive_ptr<c10d::Work> allreduce_sparse(Tensors&, const c10d::AllreduceOptions&) override;
+  intrusive_ptr<c10d::Work> reduce(Tensors&, const c10d::ReduceOptions&) override;
+  intrusive_ptr<c10d::Work> broadcast(Tensors&, const c10d::BroadcastOptions&) override;
+  intrusive_ptr<c10d::Work> _allgather_base(at::Tensor&, at::Tensor&, const c10d::AllgatherOptions&) override;
+  intrusive_ptr<c10d::Work> _reduce_scatter_base(at::Tensor&, at::Tensor&,
+                                                 const c10d::ReduceScatterOptions&) override;
+  intrusive_ptr<c10d::Work> alltoall_base(at::Tensor&, at::Tensor&, std::vector<std::int64_t>&,
+                                          std::vector<std::int64_t>&, const c10d::AllToAllOptions&) override;
+  intrusive_ptr<c10d::Work> barrier(const c10d::BarrierOptions&) override;
+  void monitoredBarrier(const c10d::BarrierOptions&, bool wait_all_ranks) override;
+
+  // Lists of tensors.
+  intrusive_ptr<c10d::Work> allgather(std::vector<Tensors>&, Tensors&,
+                                      const c10d::AllgatherOptions&) override;
+  intrusive_ptr<c10d::Work> gather(std::vector<Tensors>&, Tensors&, const c10d::GatherOptions&) override;
+  intrusive_ptr<c10d::Work> scatter(Tensors&, std::vector<Tensors>&, const c10d::ScatterOptions&) override;
+  intrusive_ptr<c10d::Work> reduce_scatter(Tensors&, std::vector<Tensors>&,
+                                           const c10d::ReduceScatterOptions&) override;
+  intrusive_ptr<c10d::Work> alltoall(Tensors&, Tensors&, const c10d::AllToAllOptions&) override;
+
+  // Several operations at once.
+  intrusive_ptr<c10d::Work> allreduce_coalesced(Tensors&, const c10d::AllreduceCoalescedOptions&) override;
+  intrusive_ptr<c10d::Work> allgather_coalesced(std::vector<Tensors>&, Tensors&,
+                                                const c10d::AllgatherOptions&) override;
+  intrusive_ptr<c10d::Work> allgather_into_tensor_coalesced(Tensors&, Tensors&,
+                                                            const c10d::AllgatherOptions&) override;
+  intrusive_ptr<c10d::Work> reduce_scatter_tensor_coalesced(Tensors&, Tensors&,
+                                                            const c10d::ReduceScatterOptions&) override;
+  void startCoalescing() override;
+  intrusive_ptr<c10d::Work> endCoalescing() override;
+
+  // Messages.
+  intrusive_ptr<c10d::Work> send(Tensors&, int to, int tag) override;
+  intrusive_ptr<c10d::Work> recv(Tensors&, int from, int tag) override;
+  intrusive_ptr<c10d::Work> recvAnysource(Tensors&, int tag) override;
+
+  void setSequenceNumberForGroup() override {}
+  std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
+
+  // Other groups from this one.
+  virtual intrusive_ptr<Backend> split(const intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
+                                       const intrusive_ptr<Options>& options);
+  virtual intrusive_ptr<Backend> merge(const intrusive_ptr<c10d::Store>& store,
+                                       const intrusive_ptr<Options>& options, const int& rank,
+                                       const int& size);
+  virtual intrusive_ptr<Backend> shrink(const std::vector<std::int64_t>& without, int flags,
+                                        const intrusive_ptr<Options>& options);
+
+  // Waits for what is under way, then leaves the group.
+  virtual void shutdown();
+  // Leaves it at once; whoever waits for this rank gets an error.
+  virtual void abort();
+
+  virtual at::Tensor allocateTensor(long size, at::TensorOptions options);
+  virtual std::shared_ptr<c10::Allocator> getMemAllocator();
+
+ private:
+  struct Operation {
+    c10d::OpType type;
+    const char* title;
+    bool asynchronous;
+    Milliseconds timeout;
+  };
+  template <typename Given>
+  Operation operation(c10d::OpType type, const char* title, const Given& options) const;
+  Call call(Collective collective, const Operation& operation) const;
+
+  void add_all_gather(Job& job, const Operation& operation, const at::Tensor& output,
+                      const at::Tensor& input) const;
+  void add_reduce_scatter(Job& job, const Operation& operation, const at::Tensor& output,
+                          const at::Tensor& input, const c10d::ReduceOp& op) const;
+
+  intrusive_ptr<c10d::Work> launch(const Operation& operation, std::unique_ptr<Job> job,
+                                   const Tensors& inputs, std::vector<Tensors> outputs);
+  intrusive_ptr<c10d::Work> launch(const Operation& operation, std::unique_ptr<Steps> steps,
+                                   const Tensors& inputs, std::vector<Tensors> outputs);
+  intrusive_ptr<RingWork> new_work(const Operation& operation, const Tensors& inputs,
+                                   std::vector<Tensors> outputs, bool collective);
+  template <typename Run>
+  void run_here(const intrusive_ptr<RingWork>& work, Run run);
+  // Hands it to the engine with `submit(completion)`.
+  using Submit = std::function<void(std::unique_ptr<Completion>)>;
+  void hand_over(const intrusive_ptr<RingWork>& work, const Submit& submit);
+  intrusive_ptr<c10d::Work> transfer(Tensors& tensors, bool sends, int peer, int tag);
+  void check_root(const char* what, std::int64_t root) const;
+
+  const intrusive_ptr<c10d::Store> store_;
+  const std::shared_ptr<const GlobalRanks> ranks_;
+  std::atomic<Milliseconds> timeout_;
+  std::unique_ptr<Group> group_;
+  std::atomic<std::uint64_t> sequence_{0}, transfers_{0}, monitored_{0}, shrunk_{0};
+
+  std::mutex coalescing_mutex_;
+  bool coalescing_ = false;
+  std::vector<intrusive_ptr<c10d::Work>> coalesced_;
+};
+
+// Of the several options of c10d, some had no asyncOp in early versions; there every call may be one.
+template <typename Given>
+bool asynchronous(const Given& options) {
+  if constexpr (requires { options.asyncOp; }) {
+    return options.asyncOp;
+  } else {
+    return true;
+  }
+}
+
+template <typename Given>
+RingBackend::Operation RingBackend::operation(c10d::OpType type, const char* title,
+                                              const Given& options) const {
+  const bool given = options.timeout.count() >= 0;
+  return {type, title, asynchronous(options), given ? options.timeout : timeout_.load()};
+}
+
+}  // namespace ringreduce::torch_backend

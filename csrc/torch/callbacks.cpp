@@ -1,0 +1,81 @@
+#include "torch/callbacks.h"
+
+#include <pthread.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+namespace ringreduce::torch_backend {
+namespace {
+
+constexpr auto idle_for = std::chrono::seconds(10);  // then a thread ends
+
+// There is always a thread for the next callback: those that block do not count.
+class Threads {
+ public:
+  void post(std::function<void()> what) {
+    const std::lock_guard lock(mutex_);
+    waiting_.push_back(std::move(what));
+    if (static_cast<int>(waiting_.size()) > idle_) {
+      std::thread([this] { serve(); }).detach();
+      ++idle_;
+    }
+    changed_.notify_one();
+  }
+
+  void finish(std::chrono::milliseconds patience) {
+    std::unique_lock lock(mutex_);
+    quiet_.wait_for(lock, patience, [this] { return waiting_.empty() && busy_ == 0; });
+  }
+
+ private:
+  void serve() {
+    std::unique_lock lock(mutex_);
+    while (changed_.wait_for(lock, idle_for, [this] { return !waiting_.empty(); })) {
+      const auto what = std::move(waiting_.front());
+      waiting_.pop_front();
+      --idle_;
+      ++busy_;
+      lock.unlock();
+      what();
+      lock.lock();
+      ++idle_;
+      --busy_;
+      if (waiting_.empty() && busy_ == 0) quiet_.notify_all();
+    }
+    --idle_;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_, quiet_;
+  std::deque<std::function<void()>> waiting_;
+  int idle_ = 0;
+  int busy_ = 0;
+};
+
+Threads* threads = nullptr;
+
+// Never destroyed: its threads may outlive static objects. A forked child has none of the threads.
+Threads& the_threads() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    threads = new Threads();
+    pthread_atfork(nullptr, nullptr, [] { threads = new Threads(); });
+  });
+  return *threads;
+}
+
+}  // namespace
+
+void call_back(std::function<void()> what) {
+  the_threads().post(std::move(what));
+}
+
+void finish_callbacks(int milliseconds) {
+  the_threads().finish(std::chrono::milliseconds(milliseconds));
+}
+
+}  // namespace ringreduce::torch_backend

@@ -1,0 +1,16 @@
+// The threads in which futures complete. A future's callbacks are anybody's code: they may block, and may
+// wait for further collectives and their futures, so they must not run in the thread that moves these on,
+// nor wait for one another.
+#pragma once
+
+#include <functional>
+
+namespace ringreduce::torch_backend {
+
+// Runs it soon, in a thread that does nothing else meanwhile.
+void call_back(std::function<void()> what);
+
+// Waits until all that was given has run, at most this long; for the end of the process.
+void finish_callbacks(int milliseconds);
+
+}  // namespace ringreduce::torch_backend

@@ -1,0 +1,105 @@
+// Several operations as one.
+#include "torch/backend.h"
+
+namespace ringreduce::torch_backend {
+namespace {
+
+// Many small tensors are better one message; large ones are better left where they are.
+constexpr std::int64_t pack_up_to = 256 << 10;  // bytes in all
+
+bool worth_packing(const Tensors& tensors) {
+  std::int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += static_cast<std::int64_t>(tensor.nbytes());
+  return tensors.size() > 1 && bytes <= pack_up_to;
+}
+
+}  // namespace
+
+intrusive_ptr<c10d::Work> RingBackend::allreduce_coalesced(Tensors& tensors,
+                                                           const c10d::AllreduceCoalescedOptions& options) {
+  TORCH_CHECK(!tensors.empty(), "ringreduce: all_reduce_coalesced takes at least one tensor");
+  check_list("all_reduce_coalesced", tensors, tensors.size(), tensors.front());
+  const auto operation = this->operation(c10d::OpType::ALLREDUCE_COALESCED, "ringreduce:all_reduce", options);
+  const Elements elements = combined(tensors.front().scalar_type(), options.reduceOp);
+  Call call = this->call(Collective::all_reduce, operation);
+  call.dtype = elements.dtype;
+  call.op = op_of(options.reduceOp);
+  call.factor = factor_of(options.reduceOp);
+  auto job = std::make_unique<Job>();
+  if (worth_packing(tensors)) {
+    const at::Tensor flat = joined(tensors);
+    call.count = count(flat, elements);
+    job->updates(call, flat);
+    job->add(call);
+    job->spread(flat, tensors);
+  } else {
+    for (const at::Tensor& tensor : tensors) {
+      call.count = count(tensor, elements);
+      job->updates(call, tensor);
+      job->add(call);
+    }
+  }
+  return launch(operation, std::move(job), tensors, {tensors});
+}
+
+// One message with everything a rank has, whatever the dtypes; lists[r][i] is rank r's i-th tensor.
+intrusive_ptr<c10d::Work> RingBackend::allgather_coalesced(std::vector<Tensors>& lists, Tensors& inputs,
+                                                           const c10d::AllgatherOptions& options) {
+  TORCH_CHECK(static_cast<int>(lists.size()) == size_, "ringreduce: all_gather_coalesced takes ", size_,
+              " lists, one for each rank, not ", lists.size());
+  TORCH_CHECK(!inputs.empty(), "ringreduce: all_gather_coalesced takes at least one tensor");
+  const auto operation = this->operation(c10d::OpType::ALLGATHER_COALESCED, "ringreduce:all_gather", options);
+  auto job = std::make_unique<Job>();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    check_dense("all_gather_coalesced", inputs[i]);
+    Tensors blocks;
+    for (const Tensors& list : lists) {
+      TORCH_CHECK(list.size() == inputs.size(), "ringreduce: all_gather_coalesced takes lists of ",
+                  inputs.size(), " tensors, not of ", list.size());
+      TORCH_CHECK(list[i].sizes() == inputs[i].sizes(),
+                  "ringreduce: all_gather_coalesced's output for input ", i, " has the sizes ",
+                  list[i].sizes(), ", not ", inputs[i].sizes());
+      blocks.push_back(list[i]);
+    }
+    check_list("all_gather_coalesced", blocks, size_, inputs[i]);
+    const Elements elements = moved(inputs[i].scalar_type());
+    Call call = this->call(Collective::all_gather, operation);
+    call.dtype = elements.dtype;
+    call.count = count(inputs[i], elements);
+    const at::Tensor room = room_for(blocks);
+    job->reads(call, inputs[i].contiguous());
+    job->writes(call, room);
+    job->add(call);
+    job->spread(room, blocks);
+  }
+  return launch(operation, std::move(job), inputs, lists);
+}
+
+intrusive_ptr<c10d::Work> RingBackend::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  TORCH_CHECK(outputs.size() == inputs.size(), "ringreduce: all_gather_into_tensor_coalesced takes as many ",
+              "outputs as inputs, not ", outputs.size(), " and ", inputs.size());
+  const auto operation = this->operation(c10d::OpType::ALLGATHER_COALESCED, "ringreduce:all_gather", options);
+  auto job = std::make_unique<Job>();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    check_pair("all_gather_into_tensor_coalesced", outputs[i], inputs[i], size_);
+    add_all_gather(*job, operation, outputs[i], inputs[i]);
+  }
+  return launch(operation, std::move(job), inputs, {outputs});
+}
+
+intrusive_ptr<c10d::Work> RingBackend::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+  TORCH_CHECK(outputs.size() == inputs.size(), "ringreduce: reduce_scatter_tensor_coalesced takes as many ",
+              "outputs as inputs, not ", outputs.size(), " and ", inputs.size());
+  const auto operation =
+      this->operation(c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, "ringreduce:reduce_scatter", options);
+  auto job = std::make_unique<Job>();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    check_pair("reduce_scatter_tensor_coalesced", inputs[i], outputs[i], size_);
+    add_reduce_scatter(*job, operation, outputs[i], inputs[i], options.reduceOp);
+  }
+  return launch(operation, std::move(job), inputs, {outputs});
+}
+
+}  // namespace ringreduce::torch_backend

@@ -1,0 +1,189 @@
+// Operations with one tensor in and one out.
+#include "torch/backend.h"
+#include "torch/meeting.h"
+#include "torch/sparse.h"
+
+namespace ringreduce::torch_backend {
+namespace {
+
+// Sizes along the first dimension, as elements; empty: equal parts.
+std::vector<std::int64_t> split_counts(const char* what, const at::Tensor& tensor,
+                                       const std::vector<std::int64_t>& splits, int world) {
+  std::vector<std::int64_t> counts;
+  if (splits.empty()) {
+    TORCH_CHECK(tensor.numel() == 0 || (tensor.dim() > 0 && tensor.size(0) % world == 0),
+                "ringreduce: ", what, "'s first dimension does not divide among ", world, " ranks");
+    counts.assign(world, tensor.numel() / world);
+    return counts;
+  }
+  TORCH_CHECK(static_cast<int>(splits.size()) == world, "ringreduce: ", what, " needs ", world,
+              " split sizes, not ", splits.size());
+  std::int64_t rows = 0;
+  const std::int64_t row =
+      tensor.dim() > 0 && tensor.size(0) > 0 ? tensor.numel() / tensor.size(0) : std::int64_t{1};
+  for (const std::int64_t n : splits) {
+    TORCH_CHECK(n >= 0, "ringreduce: ", what, " has the negative split size ", n);
+    rows += n;
+    counts.push_back(n * row);
+  }
+  TORCH_CHECK(rows == (tensor.dim() > 0 ? tensor.size(0) : tensor.numel()), "ringreduce: ", what,
+              "'s split sizes add up to ", rows, ", not to its first dimension");
+  return counts;
+}
+
+}  // namespace
+
+void RingBackend::check_root(const char* what, std::int64_t root) const {
+  TORCH_CHECK(root >= 0 && root < size_, "ringreduce: the root of ", what, " must be a rank from 0 to ",
+              size_ - 1, ", not ", root);
+}
+
+intrusive_ptr<c10d::Work> RingBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  TORCH_CHECK(tensors.size() == 1, "ringreduce: all_reduce takes one tensor, not ", tensors.size());
+  if (tensors.front().is_sparse()) return allreduce_sparse(tensors, options);
+  const at::Tensor& tensor = only("all_reduce", tensors);
+  const auto operation = this->operation(c10d::OpType::ALLREDUCE, "ringreduce:all_reduce", options);
+  const Elements elements = combined(tensor.scalar_type(), options.reduceOp);
+  Call call = this->call(Collective::all_reduce, operation);
+  call.dtype = elements.dtype;
+  call.count = count(tensor, elements);
+  call.op = op_of(options.reduceOp);
+  call.factor = factor_of(options.reduceOp);
+  auto job = std::make_unique<Job>();
+  job->updates(call, tensor);
+  job->add(call);
+  return launch(operation, std::move(job), tensors, {tensors});
+}
+
+intrusive_ptr<c10d::Work> RingBackend::allreduce_sparse(Tensors& tensors,
+                                                        const c10d::AllreduceOptions& options) {
+  TORCH_CHECK(tensors.size() == 1, "ringreduce: all_reduce takes one tensor, not ", tensors.size());
+  const auto operation =
+      this->operation(c10d::OpType::_ALLREDUCE_SPARSE, "ringreduce:sparse_all_reduce", options);
+  auto steps = std::make_unique<SparseAllReduce>(tensors.front(), options.reduceOp, size_, operation.timeout);
+  return launch(operation, std::unique_ptr<Steps>(std::move(steps)), tensors, {tensors});
+}
+
+intrusive_ptr<c10d::Work> RingBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  const at::Tensor& tensor = only("reduce", tensors);
+  check_root("reduce", options.rootRank);
+  const auto operation = this->operation(c10d::OpType::REDUCE, "ringreduce:reduce", options);
+  const Elements elements = combined(tensor.scalar_type(), options.reduceOp);
+  Call call = this->call(Collective::reduce, operation);
+  call.dtype = elements.dtype;
+  call.count = count(tensor, elements);
+  call.op = op_of(options.reduceOp);
+  call.factor = factor_of(options.reduceOp);
+  call.root = static_cast<int>(options.rootRank);
+  auto job = std::make_unique<Job>();
+  if (call.root == rank_) {
+    job->updates(call, tensor);
+  } else {
+    job->reads(call, tensor.contiguous());
+  }
+  job->add(call);
+  return launch(operation, std::move(job), tensors, {tensors});
+}
+
+intrusive_ptr<c10d::Work> RingBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  const at::Tensor& tensor = only("broadcast", tensors);
+  check_root("broadcast", options.rootRank);
+  const auto operation = this->operation(c10d::OpType::BROADCAST, "ringreduce:broadcast", options);
+  const Elements elements = moved(tensor.scalar_type());
+  Call call = this->call(Collective::broadcast, operation);
+  call.dtype = elements.dtype;
+  call.count = count(tensor, elements);
+  call.root = static_cast<int>(options.rootRank);
+  auto job = std::make_unique<Job>();
+  job->updates(call, tensor);
+  job->add(call);
+  return launch(operation, std::move(job), tensors, {tensors});
+}
+
+void RingBackend::add_all_gather(Job& job, const Operation& operation, const at::Tensor& output,
+                                 const at::Tensor& input) const {
+  const Elements elements = moved(input.scalar_type());
+  Call call = this->call(Collective::all_gather, operation);
+  call.dtype = elements.dtype;
+  call.count = count(input, elements);
+  const at::Tensor room = room_for({output});
+  job.reads(call, input.contiguous());
+  job.writes(call, room);
+  job.add(call);
+  job.spread(room, {output});
+}
+
+intrusive_ptr<c10d::Work> RingBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                                       const c10d::AllgatherOptions& options) {
+  check_pair("all_gather_into_tensor", output, input, size_);
+  const auto operation = this->operation(c10d::OpType::_ALLGATHER_BASE, "ringreduce:all_gather", options);
+  auto job = std::make_unique<Job>();
+  add_all_gather(*job, operation, output, input);
+  return launch(operation, std::move(job), {input}, {{output}});
+}
+
+void RingBackend::add_reduce_scatter(Job& job, const Operation& operation, const at::Tensor& output,
+                                     const at::Tensor& input, const c10d::ReduceOp& op) const {
+  const Elements elements = combined(input.scalar_type(), op);
+  Call call = this->call(Collective::reduce_scatter, operation);
+  call.dtype = elements.dtype;
+  call.count = count(output, elements);
+  call.op = op_of(op);
+  call.factor = factor_of(op);
+  const at::Tensor room = room_for({output});
+  job.reads(call, input.contiguous());
+  job.writes(call, room);
+  job.add(call);
+  job.spread(room, {output});
+}
+
+intrusive_ptr<c10d::Work> RingBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                                            const c10d::ReduceScatterOptions& options) {
+  check_pair("reduce_scatter_tensor", input, output, size_);
+  const auto operation =
+      this->operation(c10d::OpType::_REDUCE_SCATTER_BASE, "ringreduce:reduce_scatter", options);
+  auto job = std::make_unique<Job>();
+  add_reduce_scatter(*job, operation, output, input, options.reduceOp);
+  return launch(operation, std::move(job), {input}, {{output}});
+}
+
+intrusive_ptr<c10d::Work> RingBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                     std::vector<std::int64_t>& output_splits,
+                                                     std::vector<std::int64_t>& input_splits,
+                                                     const c10d::AllToAllOptions& options) {
+  check_list("all_to_all_single", {output, input}, 2, input);
+  const auto operation = this->operation(c10d::OpType::ALLTOALL_BASE, "ringreduce:all_to_all", options);
+  const Elements elements = moved(input.scalar_type());
+  Call call = this->call(Collective::all_to_all, operation);
+  call.dtype = elements.dtype;
+  auto job = std::make_unique<Job>();
+  const auto sent = split_counts("all_to_all_single's input", input, input_splits, size_);
+  const auto received = split_counts("all_to_all_single's output", output, output_splits, size_);
+  if (input_splits.empty() && output_splits.empty()) {
+    TORCH_CHECK(input.numel() == output.numel(), "ringreduce: all_to_all_single without split sizes takes ",
+                "input and output of one length, not ", input.numel(), " and ", output.numel(), " elements");
+    call.count = count(input, elements) / static_cast<std::size_t>(size_);
+  } else {
+    job->blocks(call, extents_of(sent, elements.times), extents_of(received, elements.times));
+  }
+  const at::Tensor room = room_for({output});
+  job->reads(call, input.contiguous());
+  job->writes(call, room);
+  job->add(call);
+  job->spread(room, {output});
+  return launch(operation, std::move(job), {input}, {{output}});
+}
+
+intrusive_ptr<c10d::Work> RingBackend::barrier(const c10d::BarrierOptions& options) {
+  const auto operation = this->operation(c10d::OpType::BARRIER, "ringreduce:barrier", options);
+  auto job = std::make_unique<Job>();
+  job->add(call(Collective::barrier, operation));
+  return launch(operation, std::move(job), {}, {});
+}
+
+void RingBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+  const Milliseconds timeout = options.timeout.count() >= 0 ? options.timeout : timeout_.load();
+  monitored_barrier(*store_, rank_, size_, monitored_++, timeout, wait_all_ranks);
+}
+
+}  // namespace ringreduce::torch_backend

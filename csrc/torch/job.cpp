@@ -1,0 +1,40 @@
+#include "torch/job.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+
+namespace ringreduce::torch_backend {
+
+void Job::updates(Call& call, const at::Tensor& tensor) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const at::Tensor memory = tensor.contiguous();  // itself, if it is
+  call.input = memory.const_data_ptr();
+  call.output = memory.mutable_data_ptr();
+  kept_.push_back(memory);
+  if (!memory.is_same(tensor)) copies_.push_back({tensor, memory});
+}
+
+void Job::blocks(Call& call, Extents input, Extents output) {
+  call.input_extents = &extents_.emplace_back(std::move(input));
+  call.output_extents = &extents_.emplace_back(std::move(output));
+}
+
+void Job::spread(const at::Tensor& flat, const Tensors& to) {
+  if (is_own_memory(to, flat)) return;
+  std::int64_t offset = 0;
+  for (const at::Tensor& tensor : to) {
+    copies_.push_back({tensor, flat.narrow(0, offset, tensor.numel()).view(tensor.sizes())});
+    offset += tensor.numel();
+  }
+}
+
+bool Job::next(Call& call) {
+  if (at_ < calls_.size()) {
+    call = calls_[at_++];
+    return true;
+  }
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  for (const Copy& copy : copies_) copy.to.copy_(copy.from);
+  return false;
+}
+
+}  // namespace ringreduce::torch_backend

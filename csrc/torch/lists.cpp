@@ -1,0 +1,145 @@
+// Operations whose input or output is a list of tensors, one for each rank.
+#include "torch/backend.h"
+
+namespace ringreduce::torch_backend {
+namespace {
+
+// The list of this rank; other ranks of a rooted operation have none.
+const Tensors& only_list(const char* what, const std::vector<Tensors>& lists) {
+  TORCH_CHECK(lists.size() == 1, "ringreduce: ", what, " takes one list of tensors, not ", lists.size());
+  return lists.front();
+}
+
+// Blocks of the ranks as a list says: even ones by their count, others by extents.
+void blocks_of(const Tensors& list, Elements elements, Call& call, Job& job) {
+  if (all_equal(list)) {
+    call.count = count(list.front(), elements);
+  } else {
+    job.blocks(call, extents_of(list, elements.times), extents_of(list, elements.times));
+  }
+}
+
+void check_own(const char* what, const at::Tensor& block, const at::Tensor& own, int rank) {
+  TORCH_CHECK(block.numel() == own.numel(), "ringreduce: ", what, "'s tensor has ", own.numel(),
+              " elements, but the list has ", block.numel(), " for this rank, ", rank);
+}
+
+}  // namespace
+
+intrusive_ptr<c10d::Work> RingBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                                 const c10d::AllgatherOptions& options) {
+  const at::Tensor& input = only("all_gather", inputs);
+  const Tensors& list = only_list("all_gather", outputs);
+  check_list("all_gather", list, size_, input);
+  check_own("all_gather", list[rank_], input, rank_);
+  const auto operation = this->operation(c10d::OpType::ALLGATHER, "ringreduce:all_gather", options);
+  const Elements elements = moved(input.scalar_type());
+  Call call = this->call(Collective::all_gather, operation);
+  call.dtype = elements.dtype;
+  auto job = std::make_unique<Job>();
+  blocks_of(list, elements, call, *job);
+  const at::Tensor room = room_for(list);
+  job->reads(call, input.contiguous());
+  job->writes(call, room);
+  job->add(call);
+  job->spread(room, list);
+  return launch(operation, std::move(job), inputs, outputs);
+}
+
+intrusive_ptr<c10d::Work> RingBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                              const c10d::GatherOptions& options) {
+  const at::Tensor& input = only("gather", inputs);
+  check_root("gather", options.rootRank);
+  const auto operation = this->operation(c10d::OpType::GATHER, "ringreduce:gather", options);
+  const Elements elements = moved(input.scalar_type());
+  Call call = this->call(Collective::gather, operation);
+  call.dtype = elements.dtype;
+  call.count = count(input, elements);
+  call.root = static_cast<int>(options.rootRank);
+  auto job = std::make_unique<Job>();
+  job->reads(call, input.contiguous());
+  if (call.root == rank_) {
+    const Tensors& list = only_list("gather", outputs);
+    check_list("gather", list, size_, input);
+    for (const at::Tensor& block : list) check_own("gather", block, input, rank_);
+    const at::Tensor room = room_for(list);
+    job->writes(call, room);
+    job->spread(room, list);
+  } else {
+    TORCH_CHECK(outputs.empty() || outputs.front().empty(), "ringreduce: gather has output at its root only");
+  }
+  job->add(call);
+  return launch(operation, std::move(job), inputs, outputs);
+}
+
+intrusive_ptr<c10d::Work> RingBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                               const c10d::ScatterOptions& options) {
+  const at::Tensor& output = only("scatter", outputs);
+  check_root("scatter", options.rootRank);
+  const auto operation = this->operation(c10d::OpType::SCATTER, "ringreduce:scatter", options);
+  const Elements elements = moved(output.scalar_type());
+  Call call = this->call(Collective::scatter, operation);
+  call.dtype = elements.dtype;
+  call.count = count(output, elements);
+  call.root = static_cast<int>(options.rootRank);
+  auto job = std::make_unique<Job>();
+  const at::Tensor room = room_for({output});
+  job->writes(call, room);
+  job->spread(room, {output});
+  Tensors given;
+  if (call.root == rank_) {
+    given = only_list("scatter", inputs);
+    check_list("scatter", given, size_, output);
+    for (const at::Tensor& block : given) check_own("scatter", block, output, rank_);
+    job->reads(call, joined(given));
+  } else {
+    TORCH_CHECK(inputs.empty() || inputs.front().empty(), "ringreduce: scatter has input at its root only");
+  }
+  job->add(call);
+  return launch(operation, std::move(job), given, {outputs});
+}
+
+intrusive_ptr<c10d::Work> RingBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                                      const c10d::ReduceScatterOptions& options) {
+  const at::Tensor& output = only("reduce_scatter", outputs);
+  const Tensors& list = only_list("reduce_scatter", inputs);
+  check_list("reduce_scatter", list, size_, output);
+  check_own("reduce_scatter", list[rank_], output, rank_);
+  const auto operation = this->operation(c10d::OpType::REDUCE_SCATTER, "ringreduce:reduce_scatter", options);
+  const Elements elements = combined(output.scalar_type(), options.reduceOp);
+  Call call = this->call(Collective::reduce_scatter, operation);
+  call.dtype = elements.dtype;
+  call.op = op_of(options.reduceOp);
+  call.factor = factor_of(options.reduceOp);
+  auto job = std::make_unique<Job>();
+  blocks_of(list, elements, call, *job);
+  const at::Tensor room = room_for({output});
+  job->reads(call, joined(list));
+  job->writes(call, room);
+  job->add(call);
+  job->spread(room, {output});
+  return launch(operation, std::move(job), list, {outputs});
+}
+
+intrusive_ptr<c10d::Work> RingBackend::alltoall(Tensors& outputs, Tensors& inputs,
+                                                const c10d::AllToAllOptions& options) {
+  TORCH_CHECK(!inputs.empty(), "ringreduce: all_to_all takes a list of tensors, one for each rank");
+  check_list("all_to_all", inputs, size_, inputs.front());
+  check_list("all_to_all", outputs, size_, inputs.front());
+  check_own("all_to_all", outputs[rank_], inputs[rank_], rank_);
+  const auto operation = this->operation(c10d::OpType::ALLTOALL, "ringreduce:all_to_all", options);
+  const Elements elements = moved(inputs.front().scalar_type());
+  Call call = this->call(Collective::all_to_all, operation);
+  call.dtype = elements.dtype;
+  auto job = std::make_unique<Job>();
+  // Whether all blocks are equal only their owners know, so every rank says that they may not be.
+  job->blocks(call, extents_of(inputs, elements.times), extents_of(outputs, elements.times));
+  const at::Tensor room = room_for(outputs);
+  job->reads(call, joined(inputs));
+  job->writes(call, room);
+  job->add(call);
+  job->spread(room, outputs);
+  return launch(operation, std::move(job), inputs, {outputs});
+}
+
+}  // namespace ringreduce::torch_backend

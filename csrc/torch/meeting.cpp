@@ -1,0 +1,98 @@
+#include "torch/meeting.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace ringreduce::torch_backend {
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+using Clock = std::chrono::steady_clock;
+
+const Bytes passed{1};  // what rank 0 says of a barrier that all ranks have reached
+
+std::chrono::milliseconds left(Clock::time_point deadline) {
+  const auto rest = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
+  return std::max(rest, std::chrono::milliseconds(1));  // zero means for ever to some stores
+}
+
+bool arrives(c10d::Store& store, const std::string& key, std::chrono::milliseconds timeout) {
+  try {
+    store.wait({key}, timeout);
+    return true;
+  } catch (const std::exception&) {
+    if (store.check({key})) return true;  // in the last moment, or the store itself has failed: this throws
+    return false;
+  }
+}
+
+}  // namespace
+
+std::string StoreMeeting::key(int round, int rank) const {
+  return "ringreduce/" + std::to_string(round) + "/" + std::to_string(rank);
+}
+
+std::vector<Meeting::Blob> StoreMeeting::exchange(const Blob& blob) {
+  const int round = rounds_++;
+  const auto deadline = Clock::now() + timeout_;
+  store_->set(key(round, rank_), Bytes(blob.begin(), blob.end()));
+  std::vector<Blob> all;
+  for (int r = 0; r < world_; ++r) {
+    if (!arrives(*store_, key(round, r), left(deadline))) {
+      C10_THROW_ERROR(DistBackendError, "ringreduce: rank " + std::to_string(rank_) + " waited " +
+                                            std::to_string(timeout_.count()) + " ms for rank " +
+                                            std::to_string(r) + " to join the process group");
+    }
+    const Bytes bytes = store_->get(key(round, r));
+    all.emplace_back(bytes.begin(), bytes.end());
+  }
+  return all;
+}
+
+void StoreMeeting::clean_up() {
+  const std::string leaving = "ringreduce/leaving";
+  if (store_->add(leaving, 1) < world_) return;
+  for (int round = 0; round < rounds_; ++round) {
+    for (int r = 0; r < world_; ++r) store_->deleteKey(key(round, r));
+  }
+  store_->deleteKey(leaving);
+}
+
+void monitored_barrier(c10d::Store& store, int rank, int world, std::uint64_t number,
+                       std::chrono::milliseconds timeout, bool wait_all_ranks) {
+  const std::string base = "ringreduce/monitored/" + std::to_string(number) + "/";
+  const auto deadline = Clock::now() + timeout;
+  if (rank != 0) {
+    store.set(base + std::to_string(rank), Bytes{1});
+    // Rank 0 needs the whole time to find out who is missing, and then some to say it.
+    std::string trouble = "it has not answered";
+    if (arrives(store, base + "0", timeout + timeout / 2 + std::chrono::seconds(1))) {
+      const Bytes verdict = store.get(base + "0");
+      if (verdict == passed) return;
+      trouble = "it says: " + std::string(verdict.begin(), verdict.end());
+    }
+    TORCH_CHECK(
+        false, "ringreduce: Rank ", rank,
+        " successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
+        "rank 0: ",
+        trouble);
+  }
+  TORCH_CHECK(timeout.count() > 0, "ringreduce: Rank 0 timed out in monitoredBarrier after 0 ms");
+  std::string missing;
+  int missed = 0;
+  for (int r = 1; r < world; ++r) {
+    if (arrives(store, base + std::to_string(r), left(deadline))) continue;
+    missing += (missed++ ? ", " : "") + std::to_string(r);
+    if (!wait_all_ranks) break;
+  }
+  std::string verdict;
+  if (missed) {
+    verdict = std::string("ringreduce: ") + (missed > 1 ? "Ranks " : "Rank ") + missing +
+              " failed to pass monitoredBarrier in " + std::to_string(timeout.count()) + " ms";
+  }
+  store.set(base + "0", verdict.empty() ? passed : Bytes(verdict.begin(), verdict.end()));
+  TORCH_CHECK(verdict.empty(), verdict);
+}
+
+}  // namespace ringreduce::torch_backend

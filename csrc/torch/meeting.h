@@ -1,0 +1,35 @@
+// How the ranks of a group find each other: through torch's store.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <vector>
+
+#include "front/group.h"
+
+namespace ringreduce::torch_backend {
+
+class StoreMeeting : public Meeting {
+ public:
+  StoreMeeting(c10::intrusive_ptr<c10d::Store> store, int rank, int world, std::chrono::milliseconds timeout)
+      : store_(std::move(store)), rank_(rank), world_(world), timeout_(timeout) {}
+  std::vector<Blob> exchange(const Blob& blob) override;
+  // Removes what the ranks have left in the store: the next group may use it again.
+  void clean_up();
+
+ private:
+  std::string key(int round, int rank) const;
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const int rank_, world_;
+  const std::chrono::milliseconds timeout_;
+  int rounds_ = 0;
+};
+
+// Meets at rank 0, which says who is missing; see torch.distributed.monitored_barrier. `number`: how many of
+// these the group had before.
+void monitored_barrier(c10d::Store& store, int rank, int world, std::uint64_t number,
+                       std::chrono::milliseconds timeout, bool wait_all_ranks);
+
+}  // namespace ringreduce::torch_backend

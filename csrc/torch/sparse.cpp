@@ -1,0 +1,108 @@
+#include "torch/sparse.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include "torch/tensors.h"
+
+namespace ringreduce::torch_backend {
+
+SparseAllReduce::SparseAllReduce(const at::Tensor& tensor, const c10d::ReduceOp& op, int world,
+                                 std::chrono::milliseconds timeout)
+    : tensor_(tensor), average_(op.op_ == c10d::ReduceOp::AVG), world_(world), timeout_(timeout) {
+  TORCH_CHECK(tensor.layout() == at::kSparse && tensor.device().is_cpu(),
+              "ringreduce: a sparse all_reduce takes sparse COO tensors on the CPU");
+  TORCH_CHECK(op.op_ == c10d::ReduceOp::SUM || average_,
+              "ringreduce: a sparse all_reduce has the sum and the average only, not ", name_of(op_of(op)));
+  own_ = tensor.coalesce();
+}
+
+// After each step: what the next one needs is there.
+bool SparseAllReduce::next(Call& call) {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  call = Call();
+  call.collective = Collective::all_gather;
+  call.timeout = timeout_;
+  switch (step_++) {
+    case 0:
+      gather_shapes(call);
+      return true;
+    case 1:
+      gather_indices(call);
+      return true;
+    case 2:
+      gather_values(call);
+      return true;
+    default:
+      add_up();
+      return false;
+  }
+}
+
+// A rank's line: its number of entries, its numbers of sparse and dense dimensions, its sizes.
+void SparseAllReduce::gather_shapes(Call& call) {
+  constexpr std::int64_t most_dimensions = 61;
+  TORCH_CHECK(own_.dim() <= most_dimensions, "ringreduce: a sparse all_reduce takes at most ",
+              most_dimensions, " dimensions");
+  shape_ = at::zeros({most_dimensions + 3}, at::kLong);
+  auto line = shape_.accessor<std::int64_t, 1>();
+  line[0] = own_._nnz();
+  line[1] = own_.sparse_dim();
+  line[2] = own_.dense_dim();
+  for (std::int64_t d = 0; d < own_.dim(); ++d) line[3 + d] = own_.size(d);
+  shapes_ = at::empty({world_, shape_.numel()}, at::kLong);
+  call.dtype = DType::int64;
+  call.count = static_cast<std::size_t>(shape_.numel());
+  call.input = shape_.const_data_ptr();
+  call.output = shapes_.mutable_data_ptr();
+}
+
+void SparseAllReduce::gather_indices(Call& call) {
+  const auto lines = shapes_.accessor<std::int64_t, 2>();
+  std::vector<std::int64_t> counts;
+  std::int64_t entries = 0;
+  for (std::int64_t r = 0; r < world_; ++r) {
+    for (std::int64_t i = 1; i < shapes_.size(1); ++i) {
+      TORCH_CHECK(lines[r][i] == lines[0][i],
+                  "ringreduce: a sparse all_reduce takes tensors of one shape; rank ", r,
+                  "'s differs from rank 0's");
+    }
+    entries += lines[r][0];
+    counts.push_back(lines[r][0] * own_.sparse_dim());
+  }
+  indices_ = own_._indices().t().contiguous();  // an entry's indices side by side: blocks of ranks join
+  all_indices_ = at::empty({entries, own_.sparse_dim()}, at::kLong);
+  extents_ = extents_of(counts, 1);
+  call.dtype = DType::int64;
+  call.input = indices_.const_data_ptr();
+  call.output = all_indices_.mutable_data_ptr();
+  call.input_extents = call.output_extents = &extents_;
+}
+
+void SparseAllReduce::gather_values(Call& call) {
+  const auto lines = shapes_.accessor<std::int64_t, 2>();
+  values_ = own_._values().contiguous();
+  const std::int64_t entry = values_.numel() / std::max<std::int64_t>(values_.size(0), 1);
+  std::int64_t length = 1;  // of an entry: a rank without any must know as well
+  for (std::int64_t d = own_.sparse_dim(); d < own_.dim(); ++d) length *= own_.size(d);
+  TORCH_INTERNAL_ASSERT(values_.size(0) == 0 || entry == length);
+  std::vector<std::int64_t> counts;
+  for (std::int64_t r = 0; r < world_; ++r) counts.push_back(lines[r][0] * length);
+  std::vector<std::int64_t> sizes = values_.sizes().vec();
+  sizes[0] = all_indices_.size(0);
+  all_values_ = at::empty(sizes, values_.options());
+  const Elements elements = moved(values_.scalar_type());
+  extents_ = extents_of(counts, elements.times);
+  call.dtype = elements.dtype;
+  call.input = values_.const_data_ptr();
+  call.output = all_values_.mutable_data_ptr();
+  call.input_extents = call.output_extents = &extents_;
+}
+
+void SparseAllReduce::add_up() {
+  at::Tensor sum =
+      at::sparse_coo_tensor(all_indices_.t(), all_values_, tensor_.sizes(), tensor_.options()).coalesce();
+  if (average_) sum._values().div_(world_);
+  tensor_.copy_(sum);
+}
+
+}  // namespace ringreduce::torch_backend

@@ -1,0 +1,37 @@
+// The sum of sparse (COO) tensors: every rank gathers everybody's indices and values.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <chrono>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <vector>
+
+#include "engine/call.h"
+
+namespace ringreduce::torch_backend {
+
+// Three all-gathers: shapes and numbers of entries, then indices, then values. All ranks add in rank order,
+// so they get the same bits.
+class SparseAllReduce : public Steps {
+ public:
+  SparseAllReduce(const at::Tensor& tensor, const c10d::ReduceOp& op, int world,
+                  std::chrono::milliseconds timeout);
+  bool next(Call& call) override;
+
+ private:
+  void gather_shapes(Call& call);
+  void gather_indices(Call& call);
+  void gather_values(Call& call);
+  void add_up();
+
+  at::Tensor tensor_;
+  const bool average_;
+  const std::int64_t world_;
+  const std::chrono::milliseconds timeout_;
+  at::Tensor own_, shape_, shapes_, indices_, all_indices_, values_, all_values_;
+  Extents extents_;
+  int step_ = 0;
+};
+
+}  // namespace ringreduce::torch_backend

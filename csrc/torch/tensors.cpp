@@ -1,0 +1,203 @@
+#include "torch/tensors.h"
+
+#include <numeric>
+
+namespace ringreduce::torch_backend {
+namespace {
+
+using c10d::ReduceOp;
+
+std::optional<DType> same_type(at::ScalarType type) {
+  switch (type) {
+    case at::kDouble:
+      return DType::float64;
+    case at::kFloat:
+      return DType::float32;
+    case at::kHalf:
+      return DType::float16;
+    case at::kBFloat16:
+      return DType::bfloat16;
+    case at::kFloat8_e4m3fn:
+      return DType::float8_e4m3;
+    case at::kFloat8_e5m2:
+      return DType::float8_e5m2;
+    case at::kLong:
+      return DType::int64;
+    case at::kInt:
+      return DType::int32;
+    case at::kShort:
+      return DType::int16;
+    case at::kChar:
+      return DType::int8;
+    case at::kByte:
+      return DType::uint8;
+    case at::kBool:
+      return DType::boolean;
+    default:
+      return std::nullopt;
+  }
+}
+
+// A complex number is two real ones, as far as moving, adding and scaling go.
+std::optional<DType> real_type(at::ScalarType type) {
+  switch (type) {
+    case at::kComplexDouble:
+      return DType::float64;
+    case at::kComplexFloat:
+      return DType::float32;
+    case at::kComplexHalf:
+      return DType::float16;
+    default:
+      return std::nullopt;
+  }
+}
+
+// Whether the tensors' values lie one behind the other in memory, and in one storage.
+bool consecutive(const Tensors& tensors) {
+  const at::Tensor* before = nullptr;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg()) return false;
+    if (before) {
+      if (!tensor.is_alias_of(*before)) return false;
+      if (tensor.storage_offset() != before->storage_offset() + before->numel()) return false;
+    }
+    before = &tensor;
+  }
+  return true;
+}
+
+std::int64_t total(const Tensors& tensors) {
+  return std::accumulate(tensors.begin(), tensors.end(), std::int64_t{0},
+                         [](std::int64_t sum, const at::Tensor& tensor) { return sum + tensor.numel(); });
+}
+
+at::Tensor span(const Tensors& tensors) {
+  const at::Tensor& first = tensors.front();
+  return first.as_strided({total(tensors)}, {1}, first.storage_offset());
+}
+
+}  // namespace
+
+Elements moved(at::ScalarType type) {
+  if (const auto same = same_type(type)) return {*same, 1};
+  if (const auto real = real_type(type)) return {*real, 2};
+  return {DType::uint8, c10::elementSize(type)};
+}
+
+Elements combined(at::ScalarType type, const ReduceOp& op) {
+  if (const auto same = same_type(type)) return {*same, 1};
+  const auto real = real_type(type);
+  TORCH_CHECK(real, "ringreduce: reductions are not defined for dtype ", c10::toString(type));
+  const Op engines = op_of(op);
+  TORCH_CHECK(engines == Op::sum || engines == Op::avg || engines == Op::premul_sum,
+              "ringreduce: of complex numbers there are sums and averages only, not ", name_of(engines));
+  return {*real, 2};
+}
+
+Op op_of(const ReduceOp& op) {
+  switch (op.op_) {
+    case ReduceOp::SUM:
+      return Op::sum;
+    case ReduceOp::AVG:
+      return Op::avg;
+    case ReduceOp::PRODUCT:
+      return Op::prod;
+    case ReduceOp::MIN:
+      return Op::min;
+    case ReduceOp::MAX:
+      return Op::max;
+    case ReduceOp::BAND:
+      return Op::band;
+    case ReduceOp::BOR:
+      return Op::bor;
+    case ReduceOp::BXOR:
+      return Op::bxor;
+    case ReduceOp::PREMUL_SUM:
+      return Op::premul_sum;
+    default:
+      TORCH_CHECK(false, "ringreduce: unknown reduce op ", static_cast<int>(op.op_));
+  }
+}
+
+double factor_of(const ReduceOp& op) {
+  if (op.op_ != ReduceOp::PREMUL_SUM) return 1;
+  const auto* supplement = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
+  TORCH_CHECK(supplement, "ringreduce: PREMUL_SUM needs a factor");
+  return supplement->tensor_factor.defined() ? supplement->tensor_factor.item().toDouble()
+                                             : supplement->double_factor;
+}
+
+at::Tensor joined(const Tensors& tensors) {
+  if (consecutive(tensors)) return span(tensors);
+  std::vector<at::Tensor> parts;
+  parts.reserve(tensors.size());
+  for (const at::Tensor& tensor : tensors) parts.push_back(tensor.reshape({-1}));
+  return at::cat(parts);
+}
+
+at::Tensor room_for(const Tensors& tensors) {
+  if (tensors.empty()) return {};
+  if (consecutive(tensors)) return span(tensors);
+  return at::empty({total(tensors)}, tensors.front().options().memory_format(std::nullopt));
+}
+
+bool is_own_memory(const Tensors& tensors, const at::Tensor& flat) {
+  return !tensors.empty() && consecutive(tensors) && tensors.front().is_alias_of(flat);
+}
+
+Extents extents_of(const std::vector<std::int64_t>& counts, std::size_t times) {
+  Extents extents;
+  std::size_t offset = 0;
+  for (const std::int64_t n : counts) {
+    extents.offset.push_back(offset);
+    extents.count.push_back(static_cast<std::size_t>(n) * times);
+    offset += extents.count.back();
+  }
+  return extents;
+}
+
+Extents extents_of(const Tensors& tensors, std::size_t times) {
+  std::vector<std::int64_t> counts;
+  for (const at::Tensor& tensor : tensors) counts.push_back(tensor.numel());
+  return extents_of(counts, times);
+}
+
+bool all_equal(const Tensors& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [&](const at::Tensor& tensor) { return tensor.numel() == tensors.front().numel(); });
+}
+
+void check_dense(const char* what, const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.device().is_cpu(), "ringreduce: ", what, " takes CPU tensors, not one on ",
+              tensor.device());
+  TORCH_CHECK(tensor.layout() == at::kStrided, "ringreduce: ", what, " takes dense tensors, not ",
+              tensor.layout());
+}
+
+const at::Tensor& only(const char* what, const Tensors& tensors) {
+  TORCH_CHECK(tensors.size() == 1, "ringreduce: ", what, " takes one tensor, not ", tensors.size());
+  check_dense(what, tensors.front());
+  return tensors.front();
+}
+
+void check_list(const char* what, const Tensors& tensors, std::size_t length, const at::Tensor& like) {
+  TORCH_CHECK(tensors.size() == length, "ringreduce: ", what, " takes a list of ", length,
+              " tensors, one for each rank, not ", tensors.size());
+  for (const at::Tensor& tensor : tensors) {
+    check_dense(what, tensor);
+    TORCH_CHECK(tensor.scalar_type() == like.scalar_type(), "ringreduce: ", what,
+                " takes tensors of one dtype, not both ", tensor.scalar_type(), " and ", like.scalar_type());
+  }
+}
+
+void check_pair(const char* what, const at::Tensor& whole, const at::Tensor& part, int world) {
+  check_dense(what, whole);
+  check_dense(what, part);
+  TORCH_CHECK(whole.scalar_type() == part.scalar_type(), "ringreduce: ", what,
+              " takes tensors of one dtype, not both ", whole.scalar_type(), " and ", part.scalar_type());
+  TORCH_CHECK(whole.numel() == part.numel() * world, "ringreduce: ", what, " with ", world,
+              " ranks takes a tensor of ", part.numel() * world, " elements beside one of ", part.numel(),
+              ", not one of ", whole.numel());
+}
+
+}  // namespace ringreduce::torch_backend

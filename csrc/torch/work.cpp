@@ -1,0 +1,164 @@
+#include "torch/work.h"
+
+#include <ATen/record_function.h>
+
+#include "torch/callbacks.h"
+
+namespace ringreduce::torch_backend {
+namespace {
+
+constexpr auto look_every = std::chrono::milliseconds(20);  // at signals, while waiting
+
+class EndOfWork : public Completion {
+ public:
+  explicit EndOfWork(c10::intrusive_ptr<RingWork> work) : work_(std::move(work)) {}
+  void over(std::exception_ptr problem, int source) noexcept override { work_->end(problem, source); }
+
+ private:
+  const c10::intrusive_ptr<RingWork> work_;
+};
+
+// What the profiler is told; the base class asks it, at a price, wherever there is a title.
+const char* title_if_asked(const char* title) {
+  return at::hasCallbacks() ? title : nullptr;
+}
+
+void complete(const c10::intrusive_ptr<Future>& future, const std::exception_ptr& problem,
+              c10::IValue value) {
+  if (problem) {
+    future->setErrorIfNeeded(problem);
+  } else {
+    future->markCompleted(std::move(value));
+  }
+}
+
+c10::IValue outcome_of(const std::exception_ptr& problem) {
+  return static_cast<std::int64_t>(problem ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS);
+}
+
+}  // namespace
+
+RingWork::RingWork(const About& about, const Tensors& inputs, std::vector<Tensors> outputs)
+    : Work(about.rank, about.type, title_if_asked(about.title), inputs),
+      sequence_(about.sequence),
+      ranks_(about.ranks),
+      outputs_(std::move(outputs)) {}
+
+c10::intrusive_ptr<RingWork> RingWork::self() {
+  return c10::intrusive_ptr<RingWork>::unsafe_reclaim_from_nonowning(this);
+}
+
+std::unique_ptr<Completion> RingWork::completion() {
+  return std::make_unique<EndOfWork>(self());
+}
+
+void RingWork::end(const std::exception_ptr& problem, int source) {
+  source_ = source;
+  const std::exception_ptr torchs = as_torch(problem, *ranks_);
+  const std::lock_guard lock(futures_mutex_);
+  finish(torchs);
+  over_.store(true, std::memory_order_release);
+  if (!future_ && !outcome_) return;
+  call_back([work = self(), torchs] {
+    if (work->outcome_) work->outcome_->markCompleted(outcome_of(torchs));
+    if (work->future_) complete(work->future_, torchs, work->value());
+  });
+}
+
+bool RingWork::wait(std::chrono::milliseconds timeout) {
+  const auto start = std::chrono::steady_clock::now();
+  while (!over_.load(std::memory_order_acquire)) {
+    std::unique_lock lock(mutex_);
+    cv_.wait_for(lock, look_every, [this] { return completed_; });
+    const bool over = completed_;
+    lock.unlock();
+    if (over) break;
+    raise_if_interrupted();
+    if (timeout != kNoTimeout && std::chrono::steady_clock::now() - start >= timeout) {
+      C10_THROW_ERROR(DistBackendError, "ringreduce: wait() timed out after " +
+                                            std::to_string(timeout.count()) + " ms; the operation goes on");
+    }
+  }
+  // Who waits for the work finds its future complete as well; its callbacks may still run.
+  c10::intrusive_ptr<Future> future;
+  {
+    const std::lock_guard lock(futures_mutex_);
+    future = future_;
+  }
+  if (future) future->wait();
+  if (exception_) std::rethrow_exception(exception_);
+  return true;
+}
+
+void RingWork::abort() {
+  C10_THROW_ERROR(Error,
+                  "ringreduce: an operation cannot be aborted by itself; abort the process group instead");
+}
+
+Tensors RingWork::result() {
+  TORCH_CHECK(isCompleted(), "ringreduce: result() comes after wait()");
+  TORCH_CHECK(outputs_.size() <= 1, "ringreduce: this operation has several results; use get_future()");
+  return outputs_.empty() ? Tensors() : outputs_.front();
+}
+
+c10::IValue RingWork::value() const {
+  if (outputs_.size() > 1) return outputs_;
+  return outputs_.empty() ? Tensors() : outputs_.front();
+}
+
+c10::intrusive_ptr<Future> RingWork::getFuture() {
+  const std::lock_guard lock(futures_mutex_);
+  if (future_) return future_;
+  auto type = c10::TypePtr(c10::ListType::ofTensors());
+  if (outputs_.size() > 1) type = c10::ListType::create(type);
+  future_ = c10::make_intrusive<Future>(type);
+  if (over_) complete(future_, exception_, value());
+  return future_;
+}
+
+c10::intrusive_ptr<Future> RingWork::getFutureResult() {
+  const std::lock_guard lock(futures_mutex_);
+  if (outcome_) return outcome_;
+  outcome_ = c10::make_intrusive<Future>(c10::IntType::get());
+  if (over_) outcome_->markCompleted(outcome_of(exception_));
+  return outcome_;
+}
+
+CoalescedWork::CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works)
+    : Work(rank, c10d::OpType::COALESCED), works_(std::move(works)) {}
+
+bool CoalescedWork::isCompleted() {
+  return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isCompleted(); });
+}
+
+bool CoalescedWork::isSuccess() const {
+  return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isSuccess(); });
+}
+
+std::exception_ptr CoalescedWork::exception() const {
+  for (const auto& work : works_) {
+    if (const auto problem = work->exception()) return problem;
+  }
+  return nullptr;
+}
+
+bool CoalescedWork::wait(std::chrono::milliseconds timeout) {
+  for (const auto& work : works_) work->wait(timeout);
+  return true;
+}
+
+Tensors CoalescedWork::result() {
+  Tensors all;
+  for (const auto& work : works_) {
+    for (const at::Tensor& tensor : work->result()) all.push_back(tensor);
+  }
+  return all;
+}
+
+c10::intrusive_ptr<Future> CoalescedWork::getFuture() {
+  c10::List<c10::intrusive_ptr<Future>> futures(c10::FutureType::create(c10::ListType::ofTensors()));
+  for (const auto& work : works_) futures.push_back(work->getFuture());
+  return c10::collectAll(futures);
+}
+
+}  // namespace ringreduce::torch_backend

@@ -1,0 +1,73 @@
+// What torch gets of an operation: something to wait for, and a future.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "front/group.h"
+#include "torch/errors.h"
+
+namespace ringreduce::torch_backend {
+
+using Tensors = std::vector<at::Tensor>;
+using Future = c10::ivalue::Future;
+
+class RingWork : public c10d::Work {
+ public:
+  struct About {
+    int rank;
+    c10d::OpType type;
+    const char* title;  // for the profiler
+    std::uint64_t sequence;
+    std::shared_ptr<const GlobalRanks> ranks;
+  };
+  // `outputs` become the result and the future's value: a list of tensors, or of lists if there are several.
+  RingWork(const About& about, const Tensors& inputs, std::vector<Tensors> outputs);
+
+  // Ends it, once; `problem` as the engine gives it. Futures complete in a thread of their own.
+  void end(const std::exception_ptr& problem, int source);
+
+  // Tells the engine whom to tell.
+  std::unique_ptr<Completion> completion();
+
+  bool wait(std::chrono::milliseconds timeout) override;
+  void synchronize() override {}
+  void abort() override;
+  int sourceRank() const override { return source_; }
+  Tensors result() override;
+  c10::intrusive_ptr<Future> getFuture() override;
+  c10::intrusive_ptr<Future> getFutureResult() override;
+  std::uint64_t getSequencenumber() const override { return sequence_; }
+
+ private:
+  c10::IValue value() const;
+  c10::intrusive_ptr<RingWork> self();
+
+  const std::uint64_t sequence_;
+  const std::shared_ptr<const GlobalRanks> ranks_;
+  std::vector<Tensors> outputs_;
+  std::atomic<int> source_{-1};
+  std::atomic<bool> over_{false};
+  std::mutex futures_mutex_;
+  c10::intrusive_ptr<Future> future_, outcome_;
+};
+
+// Several operations as one.
+class CoalescedWork : public c10d::Work {
+ public:
+  CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works);
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  bool wait(std::chrono::milliseconds timeout) override;
+  void synchronize() override {}
+  Tensors result() override;
+  c10::intrusive_ptr<Future> getFuture() override;
+
+ private:
+  const std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+};
+
+}  // namespace ringreduce::torch_backend
