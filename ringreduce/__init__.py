@@ -21,18 +21,6 @@ if TYPE_CHECKING:
     from ringreduce.communicator import Choice, Communicator, Work, local_group
     from ringreduce.errors import ClosedError, Error, MismatchError, PeerLost, RankFailed, TimeoutError
     from ringreduce.launch import run
-    from ringreduce.schedules import (
-        Local,
-        Recv,
-        Round,
-        Schedule,
-        ScheduleError,
-        Send,
-        algorithms,
-        check,
-        register,
-        schedule,
-    )
     from ringreduce.on_world import (
         all_gather,
         all_reduce,
@@ -49,6 +37,18 @@ if TYPE_CHECKING:
         scatter,
         send,
         world,
+    )
+    from ringreduce.schedules import (
+        Local,
+        Recv,
+        Round,
+        Schedule,
+        ScheduleError,
+        Send,
+        algorithms,
+        check,
+        register,
+        schedule,
     )
 
 __version__ = "0.1.0"
