@@ -27,15 +27,21 @@ Algorithm = str | Callable[[int, int], schedules.Schedule]
 class Work:
     """A call under way on the progress thread. Its buffers must be left alone until it is done."""
 
-    __slots__ = ("_after", "_engine", "_keep", "_result")
+    __slots__ = ("_after", "_engine", "_keep", "_result", "_with_source")
 
     def __init__(
-        self, engine: _engine.Work, result: Array, keep: tuple[Array, ...], after: Callable[[], None] | None
+        self,
+        engine: _engine.Work,
+        result: Array,
+        keep: tuple[Array, ...],
+        after: Callable[[], None] | None,
+        with_source: bool = False,
     ):
         self._engine = engine
         self._result = result
         self._keep = keep
         self._after = after
+        self._with_source = with_source
 
     def wait(self, timeout: float | None = None) -> Array:
         """Waits until the call is over.
@@ -55,7 +61,7 @@ class Work:
 
             raise TimeoutError(f"the call is not over after {timeout} s")
         self._settle()
-        return self._result
+        return (self._result, self.source) if self._with_source else self._result
 
     def done(self) -> bool:
         """Whether the call is over, well or not."""
@@ -74,6 +80,12 @@ class Work:
     def exception(self) -> BaseException | None:
         """What went wrong, if the call is over and has failed; does not wait."""
         return self._engine.exception()
+
+    @property
+    def source(self) -> int | None:
+        """Of a receive: the rank that the message came from; None before that is known, and of other calls."""
+        source = self._engine.source()
+        return None if source < 0 else source
 
 
 class Choice:
@@ -374,29 +386,57 @@ class Communicator:
     def send(
         self, x: Array, dest: int, *, tag: int = 0, timeout: float | None = None, async_op: bool = False
     ) -> Work | None:
-        """Sends x to another rank, which must receive as many elements of the same dtype with the same tag.
+        """Sends x to a rank, which must receive as many elements of the same dtype with the same tag.
 
-        Returns when x may be changed again, which can be before the other rank has received it. Messages
-        between two ranks match in the order of the calls.
+        Returns when x may be changed again: for up to 64 KiB as a rule at once, before the other rank has asked
+        for the message; for more when it has received it. Messages of one tag between two ranks are received
+        in the order in which they were sent.
+
+        Args:
+            dest: a rank; this one too, which receives it by another call, now or later.
+            tag: which receives may take the message: those of the same tag. A 32-bit integer.
         """
         x = self._contiguous(x)
         work = self._c.transfer(True, x, dest, tag, self._seconds(timeout), async_op)
-        return self._work(work, None, (x,), None) if work is not None else None
+        return None if isinstance(work, int) else self._work(work, None, (x,), None)
 
     def recv(
-        self, x: Array, source: int, *, tag: int = 0, timeout: float | None = None, async_op: bool = False
+        self,
+        x: Array,
+        source: int | None = None,
+        *,
+        tag: int = 0,
+        timeout: float | None = None,
+        async_op: bool = False,
     ) -> Array:
-        """Receives what the other rank sends into x. Returns x."""
+        """Receives the oldest message of this tag into x.
+
+        Messages of other tags wait, and keep none behind them from being received. Of several receives that one
+        message fits, the one that was called first gets it.
+
+        Args:
+            x: of as many elements as were sent, and of the same dtype.
+            source: the rank that sends; None takes a message from any rank (this one included).
+            tag: as in send.
+
+        Returns:
+            x; where source is None, x and the rank that it came from.
+
+        Raises:
+            MismatchError: the message has another number of elements or another dtype; on both ranks.
+            PeerLost: the rank has closed its communicator or died. Without a source: any rank has died, or all
+                others have closed theirs.
+        """
         target = self._contiguous(x)
         if target is not x:
             arrays.check_writable(x, "x")
         work = self._c.transfer(False, target, source, tag, self._seconds(timeout), async_op)
         after = None if target is x else lambda: arrays.unpack(target, x)
-        if work is not None:
-            return self._work(work, x, (target,), after)
+        if not isinstance(work, int):
+            return self._work(work, x, (target,), after, source is None)
         if after is not None:
             after()
-        return x
+        return (x, work) if source is None else x
 
     # --- groups --------------------------------------------------------------------------------------------
 
@@ -483,12 +523,17 @@ class Communicator:
         return out
 
     def _work(
-        self, engine: _engine.Work, result: Array, keep: tuple[Array, ...], after: Callable[[], None] | None
+        self,
+        engine: _engine.Work,
+        result: Array,
+        keep: tuple[Array, ...],
+        after: Callable[[], None] | None,
+        with_source: bool = False,
     ) -> Work:
         # The engine writes to these arrays even if the caller forgets the handle.
         while self._under_way and self._under_way[0].done():
             self._under_way.popleft()
-        work = Work(engine, result, keep, after)
+        work = Work(engine, result, keep, after, with_source)
         self._under_way.append(work)
         return work
 

@@ -37,6 +37,8 @@ class NullTransport : public Transport {
   }
   void release(int, int) override {}
   bool pause(Backoff&, int) override { return false; }
+  void wake() override {}
+  bool closed(int) const override { return false; }
   void check_abort() override {}
   void abort(const Failure&) override {}
   void record(const Record&) override {}

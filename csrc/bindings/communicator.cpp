@@ -77,25 +77,37 @@ std::shared_ptr<Work> collective(Communicator& comm, const std::string& name, nb
   return nullptr;
 }
 
-std::shared_ptr<Work> transfer(Communicator& comm, bool sends, nb::handle x, int peer, int tag,
-                               double timeout, bool background) {
+int check_peer(const Communicator& comm, bool sends, std::optional<int> peer) {
+  if (!peer && !sends) return any_source;
+  if (peer && *peer >= 0 && *peer < comm.size()) return *peer;
+  throw InvalidArgument(std::string(sends ? "dest must be a rank" : "source must be None or a rank") +
+                        " from 0 to " + std::to_string(comm.size() - 1) + ", not " +
+                        (peer ? std::to_string(*peer) : "None"));
+}
+
+// The other end's rank, or where it is done in the background its Work.
+nb::object transfer(Communicator& comm, bool sends, nb::handle x, std::optional<int> peer, int tag,
+                    double timeout, bool background) {
   const ArrayView array = view(x, "x", !sends);
-  if (peer < 0 || peer >= comm.size() || peer == comm.rank()) {
-    throw InvalidArgument("peer must be another rank from 0 to " + std::to_string(comm.size() - 1) +
-                          ", not " + std::to_string(peer));
-  }
   Transfer t;
   t.sends = sends;
-  t.peer = peer;
+  t.peer = check_peer(comm, sends, peer);
   (sends ? const_cast<void*&>(t.input) : t.output) = array.data;
   t.count = array.count;
   t.dtype = array.dtype;
   t.tag = tag;
   t.timeout = seconds(timeout);
-  const nb::gil_scoped_release unlocked;
-  if (background) return comm.submit(t);
-  comm.transfer(t);
-  return nullptr;
+  std::shared_ptr<Work> work;
+  int other = -1;
+  {
+    const nb::gil_scoped_release unlocked;
+    if (background) {
+      work = comm.submit(t);
+    } else {
+      other = comm.transfer(t);
+    }
+  }
+  return background ? nb::cast(work) : nb::cast(other);
 }
 
 using PythonExchange = nb::callable;
@@ -158,7 +170,8 @@ void bind_communicator(nb::module_& m) {
   nb::class_<Work>(m, "Work", "A call that was handed to the progress thread.")
       .def("wait", wait, "timeout"_a = nb::none())
       .def("done", &Work::done)
-      .def("exception", exception_of);
+      .def("exception", exception_of)
+      .def("source", &Work::source);
 
   nb::class_<Communicator>(m, "Communicator", "A rank's end of a group; see ringreduce.Communicator.")
       .def_prop_ro("rank", &Communicator::rank)
@@ -170,7 +183,7 @@ void bind_communicator(nb::module_& m) {
       .def("collective", collective, "name"_a, "input"_a.none(), "output"_a.none(), "op"_a, "factor"_a,
            "root"_a, "algorithm"_a, "timeout"_a, "input_counts"_a.none(), "output_counts"_a.none(),
            "background"_a)
-      .def("transfer", transfer, "sends"_a, "x"_a, "peer"_a, "tag"_a, "timeout"_a, "background"_a)
+      .def("transfer", transfer, "sends"_a, "x"_a, "peer"_a.none(), "tag"_a, "timeout"_a, "background"_a)
       .def("add_schedule",
            [](Communicator& comm, const std::string& name, nb::handle schedule, int heaviest_round) {
              return comm.add_schedule(name, schedule_from_python(schedule), heaviest_round);

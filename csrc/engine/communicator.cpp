@@ -239,24 +239,43 @@ void Communicator::run_to_end(Clock::duration timeout) {
   }
 }
 
-void Communicator::transfer(const Transfer& transfer) {
+int Communicator::transfer(const Transfer& transfer) {
   usable();
-  Backoff backoff;
-  const auto start = Clock::now();
+  int peer = transfer.peer;
   guarded([&] {
     transport_->check_abort();
+    if (transfer.sends && point_to_point_.send_at_once(transfer)) return;
     const auto job = point_to_point_.enqueue(transfer);
-    while (!point_to_point_.done(*job)) {
-      if (point_to_point_.advance()) {
-        backoff.reset();
-      } else if (transport_->pause(backoff, transfer.peer)) {
-        check_interrupt();
-        const auto timeout = or_default(transfer.timeout);
-        if (Clock::now() - start >= timeout) time_out(timeout, transfer.peer, in_words(transfer, rank_));
-      }
-    }
+    wait_for(*job);
     if (job->problem) std::rethrow_exception(job->problem);
+    peer = job->peer;
   });
+  return peer;
+}
+
+void Communicator::wait_for(const Job& job) {
+  Backoff backoff;
+  const auto start = Clock::now();
+  unsigned moves = 0;
+  while (!job.done.load(std::memory_order_acquire)) {
+    if (point_to_point_.advance()) {
+      backoff.reset();
+      if (++moves % moves_between_looks != 0) continue;
+      transport_->check_abort();
+    } else if (!transport_->pause(backoff, peer_of(job))) {
+      continue;
+    }
+    check_interrupt();
+    if (closed_) throw Closed("the communicator was closed");
+    point_to_point_.check_closed();
+    if (Clock::now() - start >= or_default(job.transfer.timeout)) time_out(job);
+  }
+}
+
+// Whom a transfer waits for, or -1 where that is this rank itself or not known.
+int Communicator::peer_of(const Job& job) const {
+  const int peer = job.peer;
+  return peer == rank_ ? -1 : peer;
 }
 
 std::string Communicator::now_doing() const {
@@ -298,6 +317,7 @@ void Communicator::leave() {
   if (closed_.exchange(true) || fork_epoch_ != forks) return;
   stop_progress();
   transport_->close();
+  point_to_point_.drop(std::make_exception_ptr(Closed("the communicator was closed")));
 }
 
 }  // namespace ringreduce

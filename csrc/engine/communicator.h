@@ -44,8 +44,9 @@ class Communicator {
   std::shared_ptr<Work> submit(const Call& call);
   std::shared_ptr<Work> submit(std::unique_ptr<Steps> steps);
 
-  // Point to point: messages between two ranks match in the order of the calls.
-  void transfer(const Transfer& transfer);
+  // Point to point: a receive takes the oldest message of its tag, from its peer or from any (any_source).
+  // Returns the other end's rank.
+  int transfer(const Transfer& transfer);
   std::shared_ptr<Work> submit(const Transfer& transfer);
 
   // Adds a schedule written elsewhere; returns its handle for Call::algorithm. `heaviest_round` is the most
@@ -81,7 +82,7 @@ class Communicator {
     Clock::time_point started;
   };
   struct PendingTransfer {
-    std::shared_ptr<PointToPoint::Job> job;
+    JobPointer job;
     std::shared_ptr<Work> work;
     Clock::time_point submitted;
   };
@@ -93,7 +94,10 @@ class Communicator {
   void begin_later(const Call& call);
   void run_behind(std::unique_ptr<Steps> steps);
   void run_to_end(Clock::duration timeout);
+  void wait_for(const Job& job);
+  int peer_of(const Job& job) const;
   [[noreturn]] void time_out(Clock::duration timeout, int waiting_for, const std::string& what) const;
+  [[noreturn]] void time_out(const Job& job) const;
   int latest_rank() const;
   Clock::duration or_default(Clock::duration timeout) const {
     return timeout.count() > 0 ? timeout : options_.timeout;
@@ -116,6 +120,8 @@ class Communicator {
   bool begin_next(Pending& current);
   bool begin_call(Pending& current);
   bool settle_transfers();
+  void settle(const PendingTransfer& transfer);
+  void check_transfers();
   void pause_progress(Backoff& backoff, Pending& current);
   void finish_current(Pending& current, const std::exception_ptr& problem);
   void drop_pending(Pending& current, const std::exception_ptr& problem);
@@ -167,6 +173,8 @@ void Communicator::guarded(Step step) {
     fail(Failure(Cause::mismatch, found.peer, disagreement(found.peer)));
   } catch (const InvalidArgument&) {
     throw;  // refused before anything was sent
+  } catch (const Closed&) {
+    throw;  // by another thread: peers see it
   } catch (...) {
     // Whoever leaves halfway must not be waited for.
     try {

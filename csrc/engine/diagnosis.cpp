@@ -26,7 +26,8 @@ int Communicator::latest_rank() const {
 void Communicator::time_out(Clock::duration timeout, int waiting_for, const std::string& what) const {
   std::ostringstream text;
   text << "rank " << rank_ << " timed out after " << std::chrono::duration<double>(timeout).count()
-       << " s waiting for rank " << waiting_for << " in " << what << ". Last collectives of every rank:";
+       << " s waiting for " << (waiting_for < 0 ? "any rank" : "rank " + std::to_string(waiting_for))
+       << " in " << what << ". Last collectives of every rank:";
   for (int peer = 0; peer < size_; ++peer) {
     text << "\n  rank " << peer << ":";
     const auto records = transport_->records(peer);
@@ -36,6 +37,14 @@ void Communicator::time_out(Clock::duration timeout, int waiting_for, const std:
     }
   }
   throw Failure(Cause::timeout, waiting_for, text.str());
+}
+
+// A message that waits unasked for may have the tag that was meant.
+void Communicator::time_out(const Job& job) const {
+  std::string what = in_words(job.transfer, rank_);
+  const std::string others = job.transfer.sends ? "" : point_to_point_.not_asked_for(job.transfer.peer);
+  if (!others.empty()) what += " (came, but was not asked for: " + others + ")";
+  time_out(or_default(job.transfer.timeout), job.peer, what);
 }
 
 // The first call, of those still on record, that two ranks made differently; else the current one.

@@ -1,119 +1,397 @@
 #include "engine/point_to_point.h"
 
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "reduce/reduce.h"
+#include "reduce/stream.h"
+
 namespace ringreduce {
 namespace {
 
-constexpr std::size_t slice_bytes = 256 << 10;
+constexpr std::size_t line = 64;  // bytes
+constexpr std::size_t largest_whole = 64 << 10;
+constexpr std::size_t smallest_slice = 32 << 10, largest_slice = 256 << 10;
+constexpr std::size_t slices = 16;  // of a body that is copied through the lane, where these limits allow it
+// From here on it matters whether a message is written into the cache or past it.
+constexpr std::size_t large_message = 16 << 10;
 
-// A transfer is a broadcast that knows one peer: the sender's end or the receiver's.
-Schedule one_message(const Transport& transport, bool sends, int peer) {
-  Schedule schedule;
-  schedule.collective = Collective::broadcast;
-  schedule.world = transport.world;
-  schedule.rank = transport.rank;
-  schedule.root = sends ? transport.rank : peer;
-  Round round;
-  if (sends) round.sends.push_back({{{0, 1}}, {peer}});
-  if (!sends) round.recvs.push_back({{{0, 1}}, peer, false});
-  schedule.rounds.push_back(std::move(round));
-  return schedule;
+// What a message is travels in the word that a collective uses for its contract: kind, dtype, and tag or
+// number.
+enum class Kind : std::uint8_t { whole = 1, offer, ready, body };
+
+std::uint64_t label(Kind kind, std::uint32_t value, DType dtype = DType{}) {
+  return static_cast<std::uint64_t>(kind) << 40 | static_cast<std::uint64_t>(dtype) << 32 | value;
+}
+
+// What travels in an offer instead of the message.
+struct Offer {
+  std::uint64_t count;
+  std::uint64_t number;
+};
+
+std::string what(const char* call, DType dtype, std::size_t count, int tag) {
+  return std::string(call) + "(" + name_of(dtype) + "[" + std::to_string(count) + "]" +
+         (tag ? ", tag " + std::to_string(tag) : "") + ")";
+}
+
+std::string name_of_rank(int rank) {
+  return rank == any_source ? "any rank" : "rank " + std::to_string(rank);
+}
+
+void write(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) copy(&to, 1, from, bytes);
+}
+
+// Of a message and a receive that do not fit: who called what, for all ranks to read.
+Failure disagreement(int source, const Envelope& envelope, const Transfer& receive, int rank) {
+  return Failure(Cause::mismatch, source,
+                 "a message does not match its receive: rank " + std::to_string(source) + ": " +
+                     what("send", envelope.dtype, envelope.count, envelope.tag) + " to rank " +
+                     std::to_string(rank) + "; rank " + std::to_string(rank) + ": " +
+                     what("recv", receive.dtype, receive.count, receive.tag) + " from " +
+                     name_of_rank(receive.peer));
 }
 
 }  // namespace
 
 std::string in_words(const Transfer& t, int rank) {
-  const std::string what = std::string(name_of(t.dtype)) + "[" + std::to_string(t.count) + "]";
-  const std::string tag = t.tag ? ", tag " + std::to_string(t.tag) : "";
-  return t.sends ? "send(" + what + tag + ") from rank " + std::to_string(rank) + " to rank " +
-                       std::to_string(t.peer)
-                 : "recv(" + what + tag + ") by rank " + std::to_string(rank) + " from rank " +
-                       std::to_string(t.peer);
+  const std::string own = "rank " + std::to_string(rank);
+  return t.sends ? what("send", t.dtype, t.count, t.tag) + " from " + own + " to " + name_of_rank(t.peer)
+                 : what("recv", t.dtype, t.count, t.tag) + " by " + own + " from " + name_of_rank(t.peer);
 }
 
-PointToPoint::PointToPoint(Transport& transport) : transport_(transport), queues_(2 * transport.world) {}
+PointToPoint::PointToPoint(Transport& transport)
+    : transport_(transport),
+      // Each lane holds four of them: a quarter of capacity(), and the other three.
+      whole_(std::min(largest_whole, transport.capacity() / 16)),
+      slice_(std::min(largest_slice, transport.capacity() / 16 * 3)),
+      matching_(transport.world),
+      peers_(transport.world) {
+  transport_.sense(Transport::body_lane, true);
+}
 
-std::shared_ptr<PointToPoint::Job> PointToPoint::enqueue(const Transfer& transfer) {
-  auto job = std::make_shared<Job>();
-  job->transfer = transfer;
+bool PointToPoint::send_at_once(const Transfer& send) {
   std::lock_guard lock(mutex_);
-  queue(transfer.sends, transfer.peer).jobs.push_back(job);
-  ++waiting_;
+  if (send.peer != transport_.rank) return peers_[send.peer].sends.empty() && send_whole(send);
+  send_to_self(send);
+  return true;
+}
+
+JobPointer PointToPoint::enqueue(const Transfer& transfer) {
+  auto job = std::make_shared<Job>(transfer);
+  std::lock_guard lock(mutex_);
+  ++jobs_;
+  if (transfer.sends) {
+    peers_[transfer.peer].sends.push_back(job);
+  } else if (const auto aside = matching_.take_aside(transfer.peer, transfer.tag)) {
+    deliver(job, aside->source, aside->envelope, aside->data.get());
+  } else {
+    matching_.post(job);
+  }
   return job;
 }
 
 bool PointToPoint::advance() {
   std::lock_guard lock(mutex_);
+  return advance_all();
+}
+
+// Beginning with another peer each time, so that none takes all the room of the lanes.
+bool PointToPoint::advance_all() {
+  if (jobs_ == 0) return false;
+  const int world = transport_.world;
+  first_ = first_ + 1 < world ? first_ + 1 : 0;
   bool moved = false;
-  if (waiting_ == 0) return false;
-  for (Queue& q : queues_) {
-    if (!q.jobs.empty()) moved |= advance(q);
+  for (int i = 0; i < world; ++i) {
+    const int peer = first_ + i < world ? first_ + i : first_ + i - world;
+    if (peer != transport_.rank) moved |= advance(peer);
   }
   return moved;
 }
 
-bool PointToPoint::advance(Queue& q) {
-  Job& job = *q.jobs.front();
-  if (!job.started) start(q, job);
-  bool moved = false;
-  try {
-    moved = job.executor->advance();
-  } catch (const ContractBroken& broken) {
-    const std::string text = in_words(job.transfer, transport_.rank) + " does not match what rank " +
-                             std::to_string(job.transfer.peer) + " sent: " +
-                             (broken.same_call ? "their lengths differ" : "its count, dtype or tag differs");
-    job.problem = std::make_exception_ptr(Failure(Cause::mismatch, job.transfer.peer, text));
+// One message, or slice, in each direction: large ones take turns.
+bool PointToPoint::advance(int p) {
+  Peer& peer = peers_[p];
+  bool moved = matching_.awaits(p) && read_message(p);
+  if (!peer.sends.empty()) moved |= begin_sends(p);
+  if (!peer.ready.empty()) moved |= say_ready(p);
+  if (!peer.offered.empty() || !peer.incoming.empty()) moved |= read_bodies(p);
+  if (!peer.outgoing.empty()) moved |= send_body(p);
+  return moved;
+}
+
+bool PointToPoint::begin_sends(int p) {
+  Peer& peer = peers_[p];
+  Job& job = *peer.sends.front();
+  if (send_whole(job.transfer)) {
+    finish(job);
+    peer.sends.pop_front();
+    return true;
   }
-  if (!job.executor->done() && !job.problem) return moved;
-  job.done = true;
-  idle_.push_back(std::move(job.executor));
-  q.jobs.pop_front();
-  --waiting_;
+  if (!offer(job)) return false;
+  peer.offered.splice(peer.offered.end(), peer.sends, peer.sends.begin());
   return true;
 }
 
-void PointToPoint::start(Queue& q, Job& job) {
+bool PointToPoint::send_whole(const Transfer& t) {
+  const std::size_t bytes = t.bytes();
+  if (bytes > whole_) return false;
+  constexpr int lane = Transport::point_to_point_lane;
+  const std::uint64_t contract = label(Kind::whole, static_cast<std::uint32_t>(t.tag), t.dtype);
+  if (bytes < large_message) return transport_.send(lane, {&t.peer, 1}, t.input, bytes, contract);
+  std::byte* room = transport_.reserve(lane, {&t.peer, 1}, bytes);
+  if (!room) return false;
+  stage(room, static_cast<const std::byte*>(t.input), bytes);
+  transport_.post(lane, {&t.peer, 1}, room, bytes, contract);
+  return true;
+}
+
+bool PointToPoint::offer(Job& job) {
   const Transfer& t = job.transfer;
-  if (!q.program) q.program = std::make_unique<Program>(lower(one_message(transport_, t.sends, t.peer), 1));
-  if (idle_.empty()) idle_.push_back(std::make_unique<Executor>(transport_));
-  job.executor = std::move(idle_.back());
-  idle_.pop_back();
-  Task task;
-  task.program = q.program.get();
-  job.geometry = make_geometry(*q.program, size_of(t.dtype), t.count, slice_bytes, transport_.capacity());
-  job.full.resolve(*q.program, job.geometry, 0);
-  job.last_slice.resolve(*q.program, job.geometry, job.geometry.slices - 1);
-  task.geometry = &job.geometry;
-  task.full = &job.full;
-  task.last_slice = &job.last_slice;
-  task.input = static_cast<const std::byte*>(t.sends ? t.input : t.output);
-  task.output = const_cast<std::byte*>(task.input);
-  task.lend_from = slice_bytes;
-  task.bytes = t.count * size_of(t.dtype);
-  task.input_reachable = transport_.reachable(task.input, t.count * size_of(t.dtype));
-  task.contract = (static_cast<std::uint64_t>(t.tag) << 32 ^ t.count) * 0x9e3779b97f4a7c15ull +
-                  size_of(t.dtype) * 16 + static_cast<std::uint64_t>(t.dtype) + 1;
-  task.first_lane = Transport::point_to_point_lane;
-  task.lanes = 1;
-  job.executor->start(task);
-  job.started = true;
+  Peer& peer = peers_[t.peer];
+  const Offer words{t.count, peer.offers};
+  const std::uint64_t contract = label(Kind::offer, static_cast<std::uint32_t>(t.tag), t.dtype);
+  if (!transport_.send(Transport::point_to_point_lane, {&t.peer, 1}, &words, sizeof words, contract))
+    return false;
+  job.number = peer.offers++;
+  job.lends = transport_.reachable(t.input, t.bytes());
+  // The copy into the lane and the copy out of it overlap by slices; what is read in place is copied only
+  // once.
+  job.slice = job.lends
+                  ? largest_slice
+                  : std::clamp(t.bytes() / slices / line * line, std::min(smallest_slice, slice_), slice_);
+  return true;
 }
 
-bool PointToPoint::done(const Job& job) {
-  std::lock_guard lock(mutex_);
-  return job.done;
-}
-
-void PointToPoint::drop(std::exception_ptr problem) {
-  std::lock_guard lock(mutex_);
-  for (Queue& q : queues_) {
-    for (const auto& job : q.jobs) {
-      job->problem = problem;
-      job->done = true;
-      if (job->executor) idle_.push_back(std::move(job->executor));
-    }
-    q.jobs.clear();
+void PointToPoint::send_to_self(const Transfer& t) {
+  const int self = transport_.rank;
+  const auto* data = static_cast<const std::byte*>(t.input);
+  const Envelope envelope{t.tag, t.dtype, t.count};
+  if (const JobPointer receive = matching_.take_receive(self, t.tag)) {
+    deliver(receive, self, envelope, data);
+    if (receive->problem) std::rethrow_exception(receive->problem);
+    return;
   }
-  waiting_ = 0;
+  Aside aside{self, envelope, std::make_unique_for_overwrite<std::byte[]>(t.bytes())};
+  write(aside.data.get(), data, t.bytes());
+  matching_.put_aside(std::move(aside));
+}
+
+bool PointToPoint::say_ready(int p) {
+  std::list<std::uint32_t>& ready = peers_[p].ready;
+  bool moved = false;
+  while (!ready.empty() &&
+         transport_.send(Transport::body_lane, {&p, 1}, nullptr, 0, label(Kind::ready, ready.front()))) {
+    ready.pop_front();
+    moved = true;
+  }
+  return moved;
+}
+
+bool PointToPoint::send_body(int p) {
+  constexpr int lane = Transport::body_lane;
+  Jobs& outgoing = peers_[p].outgoing;
+  Job& job = *outgoing.front();
+  const std::size_t total = job.transfer.bytes();
+  if (job.moved < total) {
+    const std::byte* data = static_cast<const std::byte*>(job.transfer.input) + job.moved;
+    const std::size_t bytes = std::min(job.slice, total - job.moved);
+    const std::uint64_t contract = label(Kind::body, job.number);
+    if (job.lends) {
+      if (!transport_.lend(lane, {&p, 1}, data, bytes, contract, nullptr)) return false;
+    } else {
+      std::byte* room = transport_.reserve(lane, {&p, 1}, bytes);
+      if (!room) return false;
+      stage(room, data, bytes);
+      transport_.post(lane, {&p, 1}, room, bytes, contract);
+    }
+    job.moved += bytes;
+    job.last_part = transport_.sent(lane, p);
+    if (job.lends || job.moved < total) return true;
+  }
+  if (job.lends && !transport_.consumed(lane, p, job.last_part)) return false;
+  finish(job);
+  outgoing.pop_front();
+  return true;
+}
+
+bool PointToPoint::read_bodies(int p) {
+  constexpr int lane = Transport::body_lane;
+  Peer& peer = peers_[p];
+  Message message;
+  if (!transport_.poll(lane, p, message)) return false;
+  const auto number = static_cast<std::uint32_t>(message.contract);
+  const auto is_numbered = [&](const JobPointer& job) { return job->number == number; };
+  if (message.contract == label(Kind::ready, number)) {
+    const auto job = std::find_if(peer.offered.begin(), peer.offered.end(), is_numbered);
+    if (job != peer.offered.end()) {
+      peer.outgoing.splice(peer.outgoing.end(), peer.offered, job);
+      transport_.release(lane, p);
+      return true;
+    }
+  } else if (!peer.incoming.empty() && is_numbered(peer.incoming.front()) &&
+             message.contract == label(Kind::body, number)) {
+    Job& job = *peer.incoming.front();
+    const std::size_t total = job.transfer.bytes();
+    if (message.bytes <= total - job.moved) {
+      write(static_cast<std::byte*>(job.transfer.output) + job.moved, message.data, message.bytes);
+      transport_.release(lane, p);
+      job.moved += message.bytes;
+      if (job.moved == total) {
+        finish(job);
+        peer.incoming.pop_front();
+      }
+      return true;
+    }
+  }
+  throw Failure(Cause::mismatch, p,
+                "rank " + std::to_string(p) + " sent a part of no message that rank " +
+                    std::to_string(transport_.rank) + " awaits");
+}
+
+bool PointToPoint::read_message(int p) {
+  constexpr int lane = Transport::point_to_point_lane;
+  Message message;
+  if (!transport_.poll(lane, p, message)) return false;
+  const Envelope envelope = read_envelope(p, message);
+  if (const JobPointer receive = matching_.take_receive(p, envelope.tag)) {
+    deliver(receive, p, envelope, message.data);
+  } else {
+    Aside aside{p, envelope, nullptr};
+    if (!envelope.has_body) {
+      aside.data = std::make_unique_for_overwrite<std::byte[]>(message.bytes);
+      write(aside.data.get(), message.data, message.bytes);
+    }
+    matching_.put_aside(std::move(aside));
+  }
+  transport_.release(lane, p);
+  return true;
+}
+
+Envelope PointToPoint::read_envelope(int p, const Message& message) const {
+  const auto kind = static_cast<Kind>(message.contract >> 40);
+  const auto dtype = static_cast<DType>(message.contract >> 32 & 0xff);
+  Envelope envelope{static_cast<int>(message.contract), dtype, 0};
+  if (static_cast<int>(dtype) < dtype_count) {
+    const std::size_t element = size_of(dtype);
+    if (kind == Kind::whole && message.bytes % element == 0) {
+      envelope.count = message.bytes / element;
+      return envelope;
+    }
+    if (kind == Kind::offer && message.bytes == sizeof(Offer)) {
+      Offer words;
+      std::memcpy(&words, message.data, sizeof words);
+      envelope.count = words.count;
+      envelope.number = static_cast<std::uint32_t>(words.number);
+      envelope.has_body = true;
+      if (words.count <= std::numeric_limits<std::ptrdiff_t>::max() / element) return envelope;
+    }
+  }
+  throw Failure(Cause::mismatch, p,
+                "rank " + std::to_string(p) + " sent what is not the beginning of a message");
+}
+
+void PointToPoint::deliver(const JobPointer& receive, int source, const Envelope& envelope,
+                           const std::byte* data) {
+  const Transfer& t = receive->transfer;
+  receive->peer = source;
+  if (envelope.dtype != t.dtype || envelope.count != t.count) {
+    finish(*receive, std::make_exception_ptr(disagreement(source, envelope, t, transport_.rank)));
+    return;
+  }
+  if (!envelope.has_body) {
+    write(t.output, data, t.bytes());
+    finish(*receive);
+    return;
+  }
+  receive->number = envelope.number;
+  peers_[source].incoming.push_back(receive);
+  peers_[source].ready.push_back(envelope.number);
+  say_ready(source);
+}
+
+void PointToPoint::finish(Job& job, std::exception_ptr problem) {
+  job.problem = std::move(problem);
+  job.done.store(true, std::memory_order_release);
+  --jobs_;
+  transport_.wake();
+}
+
+// Into memory that the peer reads next.
+void PointToPoint::stage(std::byte* to, const std::byte* from, std::size_t bytes) const {
+  if (bytes >= large_message && transport_.far()) {
+    stream(to, from, bytes);
+  } else {
+    write(to, from, bytes);
+  }
+}
+
+// The closed rank that something waits for, or all others where a receive from any source does: any_source.
+// No rank: the own one.
+int PointToPoint::closed_but_needed() const {
+  bool all = transport_.world > 1;
+  for (int p = 0; p < transport_.world; ++p) {
+    if (p == transport_.rank) continue;
+    if (!transport_.closed(p)) {
+      all = false;
+      continue;
+    }
+    const Peer& peer = peers_[p];
+    if (matching_.names(p) || !peer.sends.empty() || !peer.offered.empty() || !peer.outgoing.empty() ||
+        !peer.incoming.empty()) {
+      return p;
+    }
+  }
+  return all && matching_.names(any_source) ? any_source : transport_.rank;
+}
+
+void PointToPoint::check_closed() {
+  std::lock_guard lock(mutex_);
+  const int gone = closed_but_needed();
+  // What they sent before they closed can be read until nothing moves.
+  if (gone == transport_.rank || advance_all()) return;
+  const std::string own = "rank " + std::to_string(transport_.rank);
+  if (gone != any_source) {
+    throw Failure(
+        Cause::peer_lost, gone,
+        "rank " + std::to_string(gone) + " closed its communicator while " + own + " was waiting for it");
+  }
+  throw Failure(Cause::peer_lost, transport_.world == 2 ? 1 - transport_.rank : -1,
+                "all other ranks closed their communicators while " + own +
+                    " was waiting for a message from any of them");
+}
+
+std::string PointToPoint::not_asked_for(int source) const {
+  constexpr int most = 3;
+  std::lock_guard lock(mutex_);
+  std::string text;
+  int count = 0;
+  for (const Aside& aside : matching_.asides()) {
+    if (source != any_source && source != aside.source) continue;
+    if (++count > most) continue;
+    const Envelope& e = aside.envelope;
+    text += (text.empty() ? "" : ", ") + what("send", e.dtype, e.count, e.tag) + " from rank " +
+            std::to_string(aside.source);
+  }
+  if (count > most) text += " and " + std::to_string(count - most) + " more";
+  return text;
+}
+
+void PointToPoint::drop(const std::exception_ptr& problem) {
+  std::lock_guard lock(mutex_);
+  const auto end = [&](const Jobs& jobs) {
+    for (const JobPointer& job : jobs) finish(*job, problem);
+  };
+  end(matching_.clear());
+  for (Peer& peer : peers_) {
+    for (Jobs* jobs : {&peer.sends, &peer.offered, &peer.outgoing, &peer.incoming}) {
+      end(*jobs);
+      jobs->clear();
+    }
+    peer.ready.clear();
+  }
 }
 
 }  // namespace ringreduce

@@ -1,27 +1,21 @@
-// Messages between two ranks, beside the collectives: one lane of the transport, a queue per peer and
-// direction, moved on by whichever thread waits.
+// Messages between two ranks, beside the collectives, moved on by whichever thread waits.
+//
+// A small message is sent at once, whole, as long as the lane has room for it. It stays in the lane until a
+// receive asks for it, or for one behind it: then it is put aside, into memory of the receiver. A larger one
+// is only offered there. Its body stays with the sender until the receive is there, and then goes through the
+// other lane straight to where it belongs: read in place where the receiver can reach it, else in slices. So
+// whatever is in that other lane is waited for at both ends, and moves on.
 #pragma once
 
-#include <deque>
-#include <exception>
-#include <memory>
+#include <list>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <vector>
 
-#include "engine/executor.h"
+#include "engine/matching.h"
 
 namespace ringreduce {
-
-struct Transfer {
-  bool sends = true;
-  int peer = 0;
-  const void* input = nullptr;  // of a send
-  void* output = nullptr;       // of a receive
-  std::size_t count = 0;        // elements
-  DType dtype = DType::float32;
-  int tag = 0;                // must be equal at both ends
-  Clock::duration timeout{};  // zero: the communicator's
-};
 
 std::string in_words(const Transfer& transfer, int rank);
 
@@ -29,37 +23,53 @@ class PointToPoint {
  public:
   explicit PointToPoint(Transport& transport);
 
-  // One transfer in its queue.
-  struct Job {
-    Transfer transfer;
-    Geometry geometry;
-    Layout full, last_slice;
-    std::unique_ptr<Executor> executor;
-    bool started = false;
-    bool done = false;
-    std::exception_ptr problem;
-  };
-  std::shared_ptr<Job> enqueue(const Transfer& transfer);
-  // Moves the first job of every queue; true if any moved.
+  // Does a send that need not wait; false if it must. Throws Failure where it does not fit its receive.
+  bool send_at_once(const Transfer& send);
+  JobPointer enqueue(const Transfer& transfer);
+  // Moves whatever can move; true if anything did.
   bool advance();
-  bool done(const Job& job);
+  // Throws Failure if something waits for nobody but ranks that have closed.
+  void check_closed();
+  // Says what has come from a rank (or any_source) and was not asked for; empty if there is nothing.
+  std::string not_asked_for(int source) const;
   // Ends every job with this problem.
-  void drop(std::exception_ptr problem);
+  void drop(const std::exception_ptr& problem);
 
  private:
-  struct Queue {
-    std::deque<std::shared_ptr<Job>> jobs;
-    std::unique_ptr<Program> program;
+  using Jobs = std::list<JobPointer>;
+  struct Peer {
+    Jobs sends;                      // of which it does not know yet
+    Jobs offered;                    // whose body it is not ready for
+    Jobs outgoing;                   // whose body it is ready for
+    Jobs incoming;                   // receives for whose body we are ready, in the order of saying so
+    std::list<std::uint32_t> ready;  // bodies we are ready for, but had no room to say so
+    std::uint32_t offers = 0;        // made so far
   };
-  Queue& queue(bool sends, int peer) { return queues_[peer * 2 + (sends ? 1 : 0)]; }
-  void start(Queue& queue, Job& job);
-  bool advance(Queue& queue);
+
+  bool advance_all();
+  bool advance(int peer);
+  bool begin_sends(int peer);
+  bool send_whole(const Transfer& send);
+  bool offer(Job& job);
+  void send_to_self(const Transfer& send);
+  bool say_ready(int peer);
+  bool send_body(int peer);
+  bool read_bodies(int peer);
+  bool read_message(int peer);
+  Envelope read_envelope(int peer, const Message& message) const;
+  void deliver(const JobPointer& receive, int source, const Envelope& envelope, const std::byte* data);
+  void finish(Job& job, std::exception_ptr problem = nullptr);
+  void stage(std::byte* to, const std::byte* from, std::size_t bytes) const;
+  int closed_but_needed() const;
 
   Transport& transport_;
-  std::mutex mutex_;
-  std::vector<Queue> queues_;
-  std::vector<std::unique_ptr<Executor>> idle_;
-  int waiting_ = 0;  // jobs in all queues
+  const std::size_t whole_;  // bytes up to which a message is sent whole
+  const std::size_t slice_;  // and the most of a body that goes through the lane at once
+  mutable std::mutex mutex_;
+  Matching matching_;
+  std::vector<Peer> peers_;
+  int jobs_ = 0;   // under way
+  int first_ = 0;  // the peer that was looked at first the last time
 };
 
 }  // namespace ringreduce

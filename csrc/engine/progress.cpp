@@ -24,15 +24,35 @@ std::shared_ptr<Work> Communicator::submit(std::unique_ptr<Steps> steps) {
   return work;
 }
 
+// What need not wait is over at once, and leaves the progress thread alone.
 std::shared_ptr<Work> Communicator::submit(const Transfer& transfer) {
   usable();
-  auto work = std::make_shared<Work>();
+  const auto work = std::make_shared<Work>();
+  PendingTransfer pending{nullptr, work, Clock::now()};
+  try {
+    guarded([&] {
+      transport_->check_abort();
+      if (transfer.sends && point_to_point_.send_at_once(transfer)) return;
+      pending.job = point_to_point_.enqueue(transfer);
+      point_to_point_.advance();
+      if (pending.job->failed()) std::rethrow_exception(pending.job->problem);
+    });
+  } catch (const Failure&) {
+    work->finish(std::current_exception());
+    return work;
+  }
+  if (!pending.job || pending.job->done.load(std::memory_order_acquire)) {
+    if (!transfer.sends) work->set_source(pending.job->peer);
+    work->finish(nullptr);
+    return work;
+  }
+  pending_transfers_.fetch_add(1);
   {
     std::lock_guard lock(queue_mutex_);
-    pending_transfers_.fetch_add(1);
-    transfers_.push_back({point_to_point_.enqueue(transfer), work, Clock::now()});
+    transfers_.push_back(std::move(pending));
   }
   wake_progress();
+  transport_->wake();
   return work;
 }
 
@@ -49,7 +69,7 @@ void Communicator::progress() {
   while (wait_for_something(current)) {
     try {
       bool moved = advance_current(current);
-      moved |= point_to_point_.advance();
+      guarded([&] { moved |= point_to_point_.advance(); });
       moved |= settle_transfers();
       if (moved) {
         backoff.reset();
@@ -133,7 +153,7 @@ bool Communicator::settle_transfers() {
   {
     std::lock_guard lock(queue_mutex_);
     for (auto it = transfers_.begin(); it != transfers_.end();) {
-      if (point_to_point_.done(*it->job)) {
+      if (it->job->done.load(std::memory_order_acquire)) {
         over.push_back(std::move(*it));
         it = transfers_.erase(it);
       } else {
@@ -144,34 +164,50 @@ bool Communicator::settle_transfers() {
   std::exception_ptr problem;
   for (const PendingTransfer& transfer : over) {
     if (transfer.job->problem) problem = transfer.job->problem;
-    pending_transfers_.fetch_sub(1);
-    transfer.work->finish(transfer.job->problem);
+    settle(transfer);
   }
   if (problem) guarded([&] { std::rethrow_exception(problem); });
   return !over.empty();
 }
 
+void Communicator::settle(const PendingTransfer& transfer) {
+  if (!transfer.job->transfer.sends) transfer.work->set_source(transfer.job->peer);
+  pending_transfers_.fetch_sub(1);
+  transfer.work->finish(transfer.job->problem);
+}
+
 void Communicator::pause_progress(Backoff& backoff, Pending& current) {
-  PendingTransfer oldest;
-  {
+  int waiting_for = -1;
+  if (current.work) {
+    waiting_for = executor_.waiting_for();
+  } else {
     std::lock_guard lock(queue_mutex_);
-    if (!transfers_.empty()) oldest = transfers_.front();
+    if (!transfers_.empty()) waiting_for = peer_of(*transfers_.front().job);
   }
-  const int waiting_for = current.work ? executor_.waiting_for()
-                          : oldest.job ? oldest.job->transfer.peer
-                                       : -1;
   guarded([&] {
     if (!transport_->pause(backoff, waiting_for)) return;
-    const auto now = Clock::now();
     if (current.work) {
       const auto timeout = or_default(current.call.timeout);
-      if (now - current.started >= timeout) time_out(timeout, latest_rank(), now_doing());
+      if (Clock::now() - current.started >= timeout) time_out(timeout, latest_rank(), now_doing());
     }
-    if (!oldest.job) return;
-    const Transfer& transfer = oldest.job->transfer;
-    const auto timeout = or_default(transfer.timeout);
-    if (now - oldest.submitted >= timeout) time_out(timeout, transfer.peer, in_words(transfer, rank_));
+    check_transfers();
   });
+}
+
+// Each has a deadline of its own, and a peer that may have closed.
+void Communicator::check_transfers() {
+  const auto now = Clock::now();
+  JobPointer late;
+  {
+    std::lock_guard lock(queue_mutex_);
+    for (const PendingTransfer& transfer : transfers_) {
+      if (now - transfer.submitted < or_default(transfer.job->transfer.timeout)) continue;
+      late = transfer.job;
+      break;
+    }
+  }
+  point_to_point_.check_closed();
+  if (late && !late->done.load(std::memory_order_acquire)) time_out(*late);
 }
 
 void Communicator::drop_pending(Pending& current, const std::exception_ptr& problem) {

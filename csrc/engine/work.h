@@ -1,6 +1,7 @@
 // The handle of a call that was handed to the progress thread.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
@@ -26,10 +27,15 @@ class Work {
   void then(std::function<void()> after);
   void finish(std::exception_ptr problem);
 
+  // Of a receive: the rank that the message came from, or -1 while that is not known; of anything else -1.
+  int source() const { return source_.load(std::memory_order_acquire); }
+  void set_source(int rank) { source_.store(rank, std::memory_order_release); }
+
  private:
   mutable std::mutex mutex_;
   Undestroyed<std::condition_variable> over_;
   bool done_ = false;
+  std::atomic<int> source_{-1};
   std::exception_ptr problem_;
   std::function<void()> after_;
 };

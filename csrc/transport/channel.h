@@ -2,13 +2,14 @@
 // for the abort word and the doorbell), read by all. Every atomic is lock-free and address-free, so the
 // layout serves threads and processes alike.
 //
-//   Header | slots[world][lanes][depth] | acks[world] | arena[lanes][capacity]
+//   Header | slots[world][lanes][depth] | acks[world] | arena[lanes][capacity of the lane]
 //
 // A message from a to b on a lane is one 64-byte slot in a's segment: up to 40 bytes travel inside it, in the
 // one cache line that carries the flag; more lie in a's arena (once, for all readers) or wherever a lent
 // buffer is. b's acknowledgement is a counter in b's segment, read by a only when a runs out of room.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -95,7 +96,7 @@ struct SegmentLayout {
         slots(align(sizeof(Header))),
         acks(slots + sizeof(Slot) * world * Transport::lanes * channel_depth),
         arena(align(acks + sizeof(Acks) * world, 4096)),
-        bytes(arena + capacity * Transport::lanes) {}
+        bytes(arena + capacity * (Transport::collective_lanes + 1)) {}
 
   static std::size_t align(std::size_t n, std::size_t to = line) { return (n + to - 1) / to * to; }
 
@@ -104,7 +105,17 @@ struct SegmentLayout {
     return reinterpret_cast<Slot*>(base + slots) + (peer * Transport::lanes + lane) * channel_depth;
   }
   Acks& acks_of(std::byte* base, int peer) const { return reinterpret_cast<Acks*>(base + acks)[peer]; }
-  std::byte* arena_of(std::byte* base, int lane) const { return base + arena + capacity * lane; }
+  // The lanes of point-to-point messages share what one lane of the collectives has. Most of it is for
+  // bodies: in a small ring every line is still in the reader's cache when it is written anew, which costs a
+  // third.
+  std::size_t capacity_of(int lane) const {
+    if (lane == Transport::point_to_point_lane) return capacity / 4;
+    return lane == Transport::body_lane ? capacity - capacity / 4 : capacity;
+  }
+  std::byte* arena_of(std::byte* base, int lane) const {
+    std::byte* first = base + arena + capacity * std::min(lane, Transport::point_to_point_lane);
+    return lane == Transport::body_lane ? first + capacity_of(Transport::point_to_point_lane) : first;
+  }
 
   int world;
   std::size_t capacity;

@@ -42,6 +42,7 @@ MappedTransport::MappedTransport(int rank, int world, std::vector<std::shared_pt
       distance_(world) {
   for (int lane = 0; lane < lanes; ++lane) {
     arenas_[lane].base = layout_.arena_of(segments_[rank]->base, lane);
+    arenas_[lane].capacity = layout_.capacity_of(lane);
     for (int peer = 0; peer < world; ++peer) {
       std::byte* theirs = segments_[peer]->base;
       Out& o = out(lane, peer);
@@ -95,19 +96,19 @@ std::byte* MappedTransport::reserve(int lane, Peers peers, std::size_t bytes) {
   if (bytes <= inline_bytes) return arena.small;
   const std::size_t need = SegmentLayout::align(bytes);
   std::uint64_t start = arena.head;
-  const std::size_t room = layout_.capacity - start % layout_.capacity;
+  const std::size_t room = arena.capacity - start % arena.capacity;
   if (need > room) start += room;  // a payload does not wrap
-  if (start + need - arena.tail > layout_.capacity) {
+  if (start + need - arena.tail > arena.capacity) {
     arena.tail = oldest_payload(lane);
     if (arena.tail == arena.head) {
       // Nobody reads any more: begin again at the front, whatever the last position was.
-      start = SegmentLayout::align(arena.head, layout_.capacity);
+      start = SegmentLayout::align(arena.head, arena.capacity);
       arena.tail = start;
     }
-    if (start + need - arena.tail > layout_.capacity) return nullptr;
+    if (start + need - arena.tail > arena.capacity) return nullptr;
   }
   arena.head = start;
-  return arena.base + start % layout_.capacity;
+  return arena.base + start % arena.capacity;
 }
 
 template <typename Fill>
@@ -160,7 +161,7 @@ void MappedTransport::post(int lane, Peers peers, const std::byte* reserved, std
     slot.bytes = static_cast<std::uint32_t>(bytes);
     slot.contract = contract;
     slot.kind = SlotKind::staged;
-    slot.arena = start % layout_.capacity;
+    slot.arena = start % arena.capacity;
   });
 }
 

@@ -45,6 +45,8 @@ class MappedTransport : public Transport {
                               core_.load(std::memory_order_relaxed);
   }
   bool pause(Backoff& backoff, int waiting_for) override;
+  void wake() override { ring(rank); }
+  bool closed(int peer) const override { return header(peer).closed.load(std::memory_order_acquire) != 0; }
   void check_abort() override;
   void abort(const Failure& failure) override;
   void record(const Record& record) override;
@@ -61,7 +63,6 @@ class MappedTransport : public Transport {
   virtual std::optional<Location> locate(const void* data, std::size_t bytes) = 0;
   virtual std::byte* resolve(int peer, Location place) = 0;
   virtual bool alive(int peer) = 0;
-  bool closed(int peer) const { return header(peer).closed.load(std::memory_order_acquire) != 0; }
   bool disowned() const { return disowned_; }
 
  private:
@@ -85,6 +86,7 @@ class MappedTransport : public Transport {
   // A lane's ring of staged payloads: positions only grow, the place is position % capacity.
   struct Arena {
     std::byte* base = nullptr;
+    std::size_t capacity = 0;
     std::uint64_t head = 0;
     std::uint64_t tail = 0;  // everything before it has been consumed
     alignas(line) std::byte small[line];

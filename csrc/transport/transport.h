@@ -72,13 +72,17 @@ class Transport {
   const int world;
 
   static constexpr int collective_lanes = 4;
+  // Messages between two ranks: one lane for those that wait until they are asked for, and one for the bodies
+  // of large messages, which are always read on, so that nothing can get stuck behind the former.
   static constexpr int point_to_point_lane = collective_lanes;
-  static constexpr int lanes = collective_lanes + 1;
+  static constexpr int body_lane = point_to_point_lane + 1;
+  static constexpr int lanes = body_lane + 1;
 
   virtual const char* name() const = 0;
   // Whether there are more ranks than cores; all ranks say the same.
   virtual bool oversubscribed() const = 0;
-  // The bytes of staged messages that one lane can hold. A round's messages must fit.
+  // The bytes of staged messages that one lane of the collectives can hold; a round's messages must fit. The
+  // lane of point-to-point messages holds a quarter of that, the one of their bodies three.
   virtual std::size_t capacity() const = 0;
   // Bytes of memory this rank holds for the group.
   virtual std::size_t footprint() const = 0;
@@ -123,6 +127,10 @@ class Transport {
   // dead, has closed although it is waited for, or has called abort(), and Disagreement when one called
   // something else.
   virtual bool pause(Backoff& backoff, int waiting_for) = 0;
+  // Ends the sleeps of this rank's other threads in pause(): one of them may have got what it waits for.
+  virtual void wake() = 0;
+  // Whether a peer has said that it sends nothing more; what it had sent before can still be read.
+  virtual bool closed(int peer) const = 0;
   // Throws if a peer has aborted; one load, for the beginning of every call.
   virtual void check_abort() = 0;
   // Makes every rank's waits, this one's too, end with this failure.

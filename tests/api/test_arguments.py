@@ -56,7 +56,9 @@ BAD = {
     "timeout": (ValueError, "timeout must be positive", lambda c: c.all_reduce(x(), timeout=0)),
     "timeout below zero": (ValueError, "timeout must be positive", lambda c: c.barrier(timeout=-1)),
     "overlap": (ValueError, "overlap", lambda c: (lambda a: c.all_reduce(a[:5], out=a[1:6]))(x(6))),
-    "peer": (ValueError, "peer must be another rank", lambda c: c.send(x(), c.rank)),
+    "dest": (ValueError, "dest must be a rank from 0 to 1, not 2", lambda c: c.send(x(), 2)),
+    "source": (ValueError, "source must be None or a rank", lambda c: c.recv(x(), -1)),
+    "tag": (TypeError, "", lambda c: c.send(x(), 0, tag=1 << 31)),
     "color": (ValueError, "color", lambda c: c.split(-2)),
     "explain": (ValueError, "", lambda c: c.explain(8, "all_produce")),
 }

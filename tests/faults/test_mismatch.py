@@ -171,7 +171,7 @@ def _refuse(comm, board):
         lambda: comm.all_reduce(_x(), "median"),
         lambda: comm.broadcast(_x(), comm.size),
         lambda: comm.all_reduce(_x(), algorithm="none"),
-        lambda: comm.send(_x(), comm.rank),
+        lambda: comm.send(_x(), comm.size),
     ):
         with pytest.raises(ValueError):
             bad()

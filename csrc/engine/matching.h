@@ -1,0 +1,108 @@
+// Which message goes to which receive, by MPI's rule: a receive takes the oldest message that fits it, a
+// message goes to the earliest receive that it fits, and between two ranks messages of one tag keep their
+// order. Knows of no transport and no thread.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <list>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "reduce/dtype.h"
+#include "transport/transport.h"
+
+namespace ringreduce {
+
+inline constexpr int any_source = -1;
+
+// What one rank calls.
+struct Transfer {
+  bool sends = true;
+  int peer = 0;                 // of a receive: may be any_source
+  const void* input = nullptr;  // of a send
+  void* output = nullptr;       // of a receive
+  std::size_t count = 0;        // elements
+  DType dtype = DType::float32;
+  int tag = 0;
+  Clock::duration timeout{};  // zero: the communicator's
+
+  std::size_t bytes() const { return count * size_of(dtype); }
+};
+
+// A transfer under way. `done` is written last, and may be read by any thread.
+struct Job {
+  explicit Job(const Transfer& transfer) : transfer(transfer), peer(transfer.peer) {}
+
+  bool failed() const { return done.load(std::memory_order_acquire) && problem; }
+
+  const Transfer transfer;
+  std::atomic<int> peer;  // the other end: any_source until a message has come
+  std::atomic<bool> done{false};
+  std::exception_ptr problem;
+  // Of a message that has a body: its number among those from the same sender to the same receiver, how much
+  // of it has gone, and the number of the last part in the lane.
+  std::uint32_t number = 0;
+  std::size_t slice = 0;  // bytes that go at once
+  std::size_t moved = 0;
+  std::uint32_t last_part = 0;
+  bool lends = false;
+};
+using JobPointer = std::shared_ptr<Job>;
+
+// What a sender says of its message.
+struct Envelope {
+  int tag = 0;
+  DType dtype = DType::float32;
+  std::size_t count = 0;     // elements
+  bool has_body = false;     // large: its body comes when the receiver is ready for it
+  std::uint32_t number = 0;  // of the body
+
+  std::size_t bytes() const { return count * size_of(dtype); }
+};
+
+// A message that somebody will perhaps ask for. `data` is null where the body is still with its sender.
+struct Aside {
+  int source = 0;
+  Envelope envelope;
+  std::unique_ptr<std::byte[]> data;
+};
+
+class Matching {
+ public:
+  explicit Matching(int world) : named_(world) {}
+
+  // A receive that found no message yet.
+  void post(JobPointer receive);
+  // The earliest receive that a message from `source` fits, which waits no more then; null if there is none.
+  JobPointer take_receive(int source, int tag);
+  // Whether some receive waits for a message from there, of whatever tag.
+  bool awaits(int source) const { return any_ > 0 || named_[source] > 0; }
+  // Whether some receive names this source (which may be any_source).
+  bool names(int source) const { return (source == any_source ? any_ : named_[source]) > 0; }
+
+  // A message that fits no receive yet, but that others behind it are waited for.
+  void put_aside(Aside message) { asides_.push_back(std::move(message)); }
+  // The oldest of them that fits the receive.
+  std::optional<Aside> take_aside(int source, int tag);
+  const std::list<Aside>& asides() const { return asides_; }
+
+  // Forgets everything; returns the receives that waited.
+  std::list<JobPointer> clear();
+
+ private:
+  static bool fits(const Transfer& receive, int source, int tag) {
+    return receive.tag == tag && (receive.peer == any_source || receive.peer == source);
+  }
+  int& waiting(const Transfer& receive) { return receive.peer == any_source ? any_ : named_[receive.peer]; }
+
+  std::list<JobPointer> receives_;  // in the order of the calls
+  std::list<Aside> asides_;         // in the order of arrival
+  std::vector<int> named_;          // of the receives: how many name each rank
+  int any_ = 0;                     // and how many none
+};
+
+}  // namespace ringreduce
