@@ -46,6 +46,8 @@ auto translated(Function function) {
   }
 }
 
+static_assert(any_rank == any_source);
+
 std::exception_ptr as_trouble(const std::exception_ptr& problem) {
   if (!problem) return nullptr;
   try {
@@ -108,7 +110,7 @@ namespace {
 void tell(const std::shared_ptr<Work>& work, std::unique_ptr<Completion> completion) {
   // The work is alive while it ends, so it need not be kept here, which would keep it for ever.
   work->then([of = work.get(), to = std::shared_ptr<Completion>(std::move(completion))] {
-    to->over(as_trouble(of->exception()), -1);
+    to->over(as_trouble(of->exception()), of->source());
   });
 }
 
