@@ -209,7 +209,7 @@ intrusive_ptr<c10d::Backend> RingBackend::merge(const intrusive_ptr<c10d::Store>
                                                 const int& size) {
   return c10::make_intrusive<RingBackend>(c10::make_intrusive<c10d::PrefixStore>("ringreduce/merge", store),
                                           rank, size, options ? options->timeout : timeout_.load(),
-                                          options ? options->global_ranks_in_group : GlobalRanks());
+                                          options ? global_ranks(*options) : GlobalRanks());
 }
 
 intrusive_ptr<c10d::Backend> RingBackend::shrink(const std::vector<std::int64_t>& without, int flags,
