@@ -43,6 +43,8 @@ $(VENV)/.build:
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.build pyproject.toml setup.py
+	@# What an older build has left here would be found before the metadata that is installed now.
+	rm -rf *.egg-info
 	@# Metadata, the command and a link to this folder; the extension is built below, where it is not built anew.
 	PATH="$(CURDIR)/$(BIN):$$PATH" SKBUILD_CMAKE_DEFINE=RINGREDUCE_PYTHON=OFF \
 	  $(PIP) install --no-build-isolation --editable '.[test,dev]'

@@ -8,6 +8,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include "bindings/arguments.h"
 #include "bindings/arrays.h"
@@ -27,7 +28,10 @@ namespace {
 using Counts = std::optional<std::vector<std::size_t>>;
 
 // What the signal's handler raised waits in the thread's state: see raise_in_python().
+// Python runs handlers in its main thread only; others have nothing to look for, and no GIL to take when
+// Python ends.
 bool check_signals() {
+  if (gettid() != getpid()) return false;
   nb::gil_scoped_acquire locked;
   return PyErr_CheckSignals() != 0;
 }

@@ -2,10 +2,10 @@
 
 #include <pthread.h>
 
-#include <bit>
 #include <cstdlib>
 #include <cstring>
 
+#include "engine/contract.h"
 #include "engine/one_call.h"
 
 namespace ringreduce {
@@ -208,13 +208,12 @@ void Communicator::begin(const Call& call) {
     }
   }
   ++sequence_;
-  // Messages carry the whole history: a disagreement that no message met shows at the next one that does.
-  history_ = std::rotl((history_ ^ plan.contract) * 0x9e3779b97f4a7c15ull, 29);
+  history_ = contract::history(history_, plan.contract);
   task.contract = history_;
   current_ = plan.record;
   current_.sequence = sequence_;
   current_.history = history_;
-  transport_->record(current_);
+  contract::show(*transport_, current_);
   executor_.start(task);
 }
 

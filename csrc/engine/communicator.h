@@ -68,6 +68,9 @@ class Communicator {
   // for.
   void leave();
   bool closed() const { return closed_; }
+  // The rank that has begun the fewest collectives, if that is fewer than this rank has; else -1. From any
+  // thread.
+  int latest() const;
 
   // Called now and then during long waits, in the waiting thread; true breaks the wait off with Interrupted.
   static void set_interrupt_check(bool (*check)());

@@ -124,6 +124,10 @@ void Group::submit(const Letter& letter, std::unique_ptr<Completion> completion)
   translated([&] { tell(engine_->communicator->submit(transfer_of(letter)), std::move(completion)); });
 }
 
+int Group::latest() const {
+  return engine_->communicator->latest();
+}
+
 void Group::close() {
   translated([&] { engine_->communicator->close(); });
 }

@@ -81,6 +81,9 @@ class Group {
   void submit(std::unique_ptr<Steps> steps, std::unique_ptr<Completion> completion);
   void submit(const Letter& letter, std::unique_ptr<Completion> completion);
 
+  // The rank that has begun the fewest collectives, if that is fewer than this rank has; else -1.
+  int latest() const;
+
   // Waits for what is under way, then leaves.
   void close();
   // Leaves at once: what is under way ends here with `closed`, and elsewhere with `peer_lost`.

@@ -16,15 +16,15 @@ class Alone : public Meeting {
   std::vector<Blob> exchange(const Blob& blob) override { return {blob}; }
 };
 
-std::unique_ptr<Group> connect(const intrusive_ptr<c10d::Store>& store, int rank, int size,
+std::shared_ptr<Group> connect(const intrusive_ptr<c10d::Store>& store, int rank, int size,
                                Milliseconds timeout, const GlobalRanks& ranks) {
   return translated(ranks, [&] {
     if (size == 1) {
       Alone alone;
-      return std::make_unique<Group>(rank, size, alone, timeout);
+      return std::make_shared<Group>(rank, size, alone, timeout);
     }
     StoreMeeting meeting(store, rank, size, timeout);
-    auto group = std::make_unique<Group>(rank, size, meeting, timeout);
+    auto group = std::make_shared<Group>(rank, size, meeting, timeout);
     meeting.clean_up();
     return group;
   });
@@ -89,10 +89,11 @@ Call RingBackend::call(Collective collective, const Operation& operation) const 
 }
 
 intrusive_ptr<RingWork> RingBackend::new_work(const Operation& operation, const Tensors& inputs,
-                                              std::vector<Tensors> outputs, bool collective) {
-  const std::uint64_t number = collective ? ++sequence_ : ++transfers_;
+                                              std::vector<Tensors> outputs, int peer) {
+  const std::uint64_t number = operation.is_message() ? ++transfers_ : ++sequence_;
   return c10::make_intrusive<RingWork>(
-      RingWork::About{rank_, operation.type, operation.title, number, ranks_}, inputs, std::move(outputs));
+      RingWork::About{rank_, operation.type, operation.title, number, ranks_, group_, peer}, inputs,
+      std::move(outputs));
 }
 
 template <typename Run>
@@ -164,14 +165,14 @@ intrusive_ptr<c10d::Work> RingBackend::launch(const Operation& operation, std::u
   if (operation.asynchronous || coalescing_ || !single) {
     return launch(operation, std::unique_ptr<Steps>(std::move(job)), inputs, std::move(outputs));
   }
-  const auto work = new_work(operation, inputs, std::move(outputs), true);
+  const auto work = new_work(operation, inputs, std::move(outputs));
   run_here(work, [&] { group_->run(*single); });
   return work;
 }
 
 intrusive_ptr<c10d::Work> RingBackend::launch(const Operation& operation, std::unique_ptr<Steps> steps,
                                               const Tensors& inputs, std::vector<Tensors> outputs) {
-  const auto work = new_work(operation, inputs, std::move(outputs), true);
+  const auto work = new_work(operation, inputs, std::move(outputs));
   if (operation.asynchronous || coalescing_) {
     hand_over(work, [&](auto completion) { group_->submit(std::move(steps), std::move(completion)); });
   } else {

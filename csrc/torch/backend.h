@@ -100,6 +100,8 @@ class RingBackend : public Versioned<c10d::Backend> {
     const char* title;
     bool asynchronous;
     Milliseconds timeout;
+
+    bool is_message() const { return c10d::isP2POp(type); }
   };
   template <typename Given>
   Operation operation(c10d::OpType type, const char* title, const Given& options) const;
@@ -115,7 +117,7 @@ class RingBackend : public Versioned<c10d::Backend> {
   intrusive_ptr<c10d::Work> launch(const Operation& operation, std::unique_ptr<Steps> steps,
                                    const Tensors& inputs, std::vector<Tensors> outputs);
   intrusive_ptr<RingWork> new_work(const Operation& operation, const Tensors& inputs,
-                                   std::vector<Tensors> outputs, bool collective);
+                                   std::vector<Tensors> outputs, int peer = -1);
   template <typename Run>
   void run_here(const intrusive_ptr<RingWork>& work, Run run);
   // Hands it to the engine with `submit(completion)`.
@@ -127,7 +129,7 @@ class RingBackend : public Versioned<c10d::Backend> {
   const intrusive_ptr<c10d::Store> store_;
   const std::shared_ptr<const GlobalRanks> ranks_;
   std::atomic<Milliseconds> timeout_;
-  std::unique_ptr<Group> group_;
+  std::shared_ptr<Group> group_;
   std::atomic<std::uint64_t> sequence_{0}, transfers_{0}, monitored_{0}, shrunk_{0};
 
   std::mutex coalescing_mutex_;
