@@ -131,6 +131,17 @@ class Communicator:
         return self._c.transport
 
     @property
+    def reproducible(self) -> bool:
+        """Whether an element of a reduction's result depends only on the ranks' values of that element.
+
+        If so, all_reduce, reduce_scatter and reduce compute ((r0 + r1) + r2) + ... in rank order, 16- and 8-bit
+        floats in float32 and rounded once at the end. The tensor's size, the element's place in it, the algorithm,
+        the transport and the kind of memory no longer show in the bits. Algorithms that add in another order are
+        refused with ValueError. Groups made by :meth:`split` and :meth:`shrink` inherit it.
+        """
+        return self._c.reproducible
+
+    @property
     def local_rank(self) -> int:
         """This rank's number among the ranks of its host."""
         return self.hosts[self.host].index(self.rank)
@@ -511,8 +522,9 @@ class Communicator:
         if handle < 0:
             custom = registered or self._custom(collective, algorithm)
             handle = self._c.add_schedule(
-                custom.name, custom(self.size, self.rank), custom.heaviest_round(self.size)
-            )
+                custom.name, custom(self.size, self.rank), custom.heaviest_round(self.size),
+                self.reproducible and custom.keeps_rank_order(self.size),
+            )  # fmt: skip
         self._handles[key] = handle
         return handle
 
@@ -560,16 +572,19 @@ def _unpacking(packed: Array, out: Array) -> Callable[[], None]:
     return lambda: arrays.unpack(packed, out)
 
 
-def local_group(size: int, *, timeout: float = DEFAULT_TIMEOUT) -> list[Communicator]:
+def local_group(
+    size: int, *, timeout: float = DEFAULT_TIMEOUT, reproducible: bool | None = None
+) -> list[Communicator]:
     """A group of ranks within this process: one communicator per rank, each for a thread of its own.
 
     Args:
         size: the number of ranks.
         timeout: seconds after which a wait gives up.
+        reproducible: as for :func:`ringreduce.init`.
     """
     if size < 1:
         raise ValueError(f"size must be at least 1, not {size}")
-    return [Communicator(engine, timeout) for engine in _engine.local_group(size, timeout)]
+    return [Communicator(engine, timeout) for engine in _engine.local_group(size, timeout, reproducible)]
 
 
 @atexit.register
