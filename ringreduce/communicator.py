@@ -97,10 +97,11 @@ class Communicator:
     and (but for the uneven forms) the same number of elements. Common arguments:
 
     - ``x``: a NumPy array, torch CPU tensor, or anything that speaks DLPack or the buffer protocol, of float64,
-      float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int64, int32, int16, int8, uint8 or bool; of any
-      shape, zero-size and zero-dimensional too, contiguous or not (which costs a copy).
-    - ``op``: "sum", "avg", "prod", "min", "max", and for integers and bool "band", "bor", "bxor". 16- and 8-bit
-      floats are accumulated in float32 at each combination.
+      float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int64, int32, int16, int8, uint64, uint32, uint16,
+      uint8, bool, complex64 or complex128; of any shape, zero-size and zero-dimensional too, contiguous or not
+      (which costs a copy).
+    - ``op``: "sum", "avg", "prod", "min", "max", and for integers and bool "band", "bor", "bxor"; complex numbers
+      have "sum", "avg" and "prod". 16- and 8-bit floats are accumulated in float32 at each combination.
     - ``algorithm``: "auto", a name from :func:`ringreduce.algorithms`, the name of a registered algorithm, or a
       function ``(world, rank) -> Schedule``.
     - ``timeout``: seconds; None takes the communicator's.
@@ -178,7 +179,8 @@ class Communicator:
 
         Args:
             out: where the result goes, of x's size and dtype; None: into x.
-            factor: with op "sum" and a float dtype: every rank's values are multiplied by its own factor first.
+            factor: with op "sum" and a float or complex dtype: every rank's values are multiplied by its own (real)
+                factor first.
 
         Returns:
             out, or x.

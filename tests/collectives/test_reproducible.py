@@ -182,6 +182,18 @@ def test_larger_worlds(world):
     on_threads(world, rank_main, reproducible=True)
 
 
+def test_complex_numbers_are_pairs_of_floats():
+    def rank_main(comm):
+        for dtype, part in ((np.complex64, np.float32), (np.complex128, np.float64)):
+            parts = [values(part, rank, 20_000) for rank in range(comm.size)]
+            for algorithm in ("auto", *KINDS["all_reduce"]):
+                x = parts[comm.rank].copy()
+                comm.all_reduce(x.view(dtype), algorithm=algorithm)
+                assert_same_bits(x, chain(parts), algorithm, dtype)
+
+    on_threads(3, rank_main, reproducible=True)
+
+
 def test_asynchronous_calls():
     def rank_main(comm):
         case = Case(comm, np.float32)
