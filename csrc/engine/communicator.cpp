@@ -76,7 +76,8 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, Options options
       transport_name_(transport->name()),
       options_(options),
       transport_(std::move(transport)),
-      planner_(rank_, size_, transport_->oversubscribed(), transport_name_, transport_->capacity()),
+      planner_(rank_, size_, transport_->oversubscribed(), transport_name_, transport_->capacity(),
+               options_.reproducible),
       executor_(*transport_),
       point_to_point_(*transport_),
       fork_epoch_(watch_forks()) {}
@@ -292,9 +293,10 @@ void Communicator::fail(const Failure& failure) {
   throw failure;
 }
 
-int Communicator::add_schedule(const std::string& name, Schedule schedule, int heaviest_round) {
+int Communicator::add_schedule(const std::string& name, Schedule schedule, int heaviest_round,
+                               bool in_rank_order) {
   std::lock_guard lock(collective_mutex_);
-  return planner_.add(name, std::move(schedule), heaviest_round);
+  return planner_.add(name, std::move(schedule), heaviest_round, in_rank_order);
 }
 
 void Communicator::close() {
