@@ -32,7 +32,7 @@ bench: engine $(VENV)/.plot
 	$(BIN)/python -m ringreduce bench $(BENCH_FLAGS)
 
 # The last line is pytest's.
-test: check $(VENV)/.torch
+test: check $(VENV)/.accelerate
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 # --- set-up: a stamp per step --------------------------------------------------------------------------------
@@ -56,6 +56,11 @@ $(VENV)/.plot: $(VENV)/.installed
 
 $(VENV)/.torch: $(VENV)/.installed
 	$(PIP) install '$(TORCH)'
+	@touch $@
+
+# After torch, of which pip would take another one for its sake.
+$(VENV)/.accelerate: $(VENV)/.torch
+	$(PIP) install accelerate
 	@touch $@
 
 # After torch, whose backend is built along.
