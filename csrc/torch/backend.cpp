@@ -17,14 +17,15 @@ class Alone : public Meeting {
 };
 
 std::shared_ptr<Group> connect(const intrusive_ptr<c10d::Store>& store, int rank, int size,
-                               Milliseconds timeout, const GlobalRanks& ranks) {
-  return translated(ranks, [&] {
+                               const Settings& settings) {
+  const Group::Settings engines{settings.timeout, settings.reproducible};
+  return translated(settings.ranks, [&] {
     if (size == 1) {
       Alone alone;
-      return std::make_shared<Group>(rank, size, alone, timeout);
+      return std::make_shared<Group>(rank, size, alone, engines);
     }
-    StoreMeeting meeting(store, rank, size, timeout);
-    auto group = std::make_shared<Group>(rank, size, meeting, timeout);
+    StoreMeeting meeting(store, rank, size, settings.timeout);
+    auto group = std::make_shared<Group>(rank, size, meeting, engines);
     meeting.clean_up();
     return group;
   });
@@ -60,13 +61,13 @@ struct SharedAllocator : public c10::Allocator {
 
 }  // namespace
 
-RingBackend::RingBackend(intrusive_ptr<c10d::Store> store, int rank, int size, Milliseconds timeout,
-                         GlobalRanks ranks)
+RingBackend::RingBackend(intrusive_ptr<c10d::Store> store, int rank, int size, Settings settings)
     : Versioned(rank, size),
       store_(std::move(store)),
-      ranks_(std::make_shared<const GlobalRanks>(without_identity(std::move(ranks)))),
-      timeout_(timeout),
-      group_(connect(store_, rank, size, timeout, *ranks_)) {}
+      ranks_(std::make_shared<const GlobalRanks>(without_identity(std::move(settings.ranks)))),
+      reproducible_(settings.reproducible),
+      timeout_(settings.timeout),
+      group_(connect(store_, rank, size, {settings.timeout, *ranks_, settings.reproducible})) {}
 
 // What is under way ends before anything else here goes. A thread that ends it may need the GIL.
 RingBackend::~RingBackend() {
@@ -101,10 +102,12 @@ void RingBackend::run_here(const intrusive_ptr<RingWork>& work, Run run) {
   try {
     run();
   } catch (const Trouble& trouble) {
+    stay_if_ending();
     work->end(std::current_exception(), -1);
     if (trouble.outcome != Outcome::refused) failed(trouble.outcome == Outcome::timeout);
     raise(trouble, *ranks_);
   }
+  stay_if_ending();
   work->end(nullptr, -1);
   completed(*work);
 }
@@ -195,22 +198,28 @@ intrusive_ptr<c10d::Work> RingBackend::endCoalescing() {
 // --- other groups
 // --------------------------------------------------------------------------------------------
 
+intrusive_ptr<c10d::Backend> RingBackend::derived(const std::string& prefix,
+                                                  const intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                                  GlobalRanks ranks, const intrusive_ptr<Options>& options) {
+  return c10::make_intrusive<RingBackend>(
+      c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank, size,
+      Settings{options ? options->timeout : timeout_.load(), std::move(ranks), reproducible_});
+}
+
 intrusive_ptr<c10d::Backend> RingBackend::split(const intrusive_ptr<c10d::Store>& store,
                                                 const std::vector<int>& ranks,
                                                 const intrusive_ptr<Options>& options) {
   const auto me = std::find(ranks.begin(), ranks.end(), rank_);
   if (me == ranks.end()) return nullptr;
-  return c10::make_intrusive<RingBackend>(
-      c10::make_intrusive<c10d::PrefixStore>("ringreduce/split", store), static_cast<int>(me - ranks.begin()),
-      static_cast<int>(ranks.size()), options ? options->timeout : timeout_.load(), picked(*ranks_, ranks));
+  return derived("ringreduce/split", store, static_cast<int>(me - ranks.begin()),
+                 static_cast<int>(ranks.size()), picked(*ranks_, ranks), options);
 }
 
 intrusive_ptr<c10d::Backend> RingBackend::merge(const intrusive_ptr<c10d::Store>& store,
                                                 const intrusive_ptr<Options>& options, const int& rank,
                                                 const int& size) {
-  return c10::make_intrusive<RingBackend>(c10::make_intrusive<c10d::PrefixStore>("ringreduce/merge", store),
-                                          rank, size, options ? options->timeout : timeout_.load(),
-                                          options ? options->global_ranks_in_group : GlobalRanks());
+  return derived("ringreduce/merge", store, rank, size,
+                 options ? options->global_ranks_in_group : GlobalRanks(), options);
 }
 
 intrusive_ptr<c10d::Backend> RingBackend::shrink(const std::vector<std::int64_t>& without, int flags,
@@ -223,10 +232,9 @@ intrusive_ptr<c10d::Backend> RingBackend::shrink(const std::vector<std::int64_t>
   const auto me = std::find(left.begin(), left.end(), rank_);
   TORCH_CHECK(me != left.end(), "ringreduce: rank ", rank_, " is one of those that shrink() leaves out");
   if (flags & abort_first) abort();
-  const std::string prefix = "ringreduce/shrink/" + std::to_string(++shrunk_);
-  return c10::make_intrusive<RingBackend>(
-      c10::make_intrusive<c10d::PrefixStore>(prefix, store_), static_cast<int>(me - left.begin()),
-      static_cast<int>(left.size()), options ? options->timeout : timeout_.load(), picked(*ranks_, left));
+  return derived("ringreduce/shrink/" + std::to_string(++shrunk_), store_,
+                 static_cast<int>(me - left.begin()), static_cast<int>(left.size()), picked(*ranks_, left),
+                 options);
 }
 
 void RingBackend::shutdown() {

@@ -3,6 +3,7 @@
 #include <ATen/record_function.h>
 
 #include "torch/callbacks.h"
+#include "torch/gil.h"
 
 namespace ringreduce::torch_backend {
 namespace {
@@ -80,6 +81,7 @@ bool RingWork::wait(std::chrono::milliseconds timeout) {
       time_out(timeout);
     }
   }
+  stay_if_ending();
   // Who waits for the work finds its future complete as well; its callbacks may still run.
   c10::intrusive_ptr<Future> future;
   {

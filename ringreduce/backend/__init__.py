@@ -6,6 +6,7 @@ import atexit
 import importlib.util
 import sys
 import weakref
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
@@ -41,15 +42,33 @@ def _load() -> ModuleType:
     return _module
 
 
-def _create(options: Any, _: Any) -> Any:
+@dataclass(frozen=True)
+class Options:
+    """What can be chosen: ``init_process_group("ringreduce", pg_options=ringreduce.backend.Options(...))``.
+
+    Args:
+        reproducible: whether the result of a reduction's element depends on the ranks' values of it alone; see
+            :func:`ringreduce.init`. None: as ``RINGREDUCE_REPRODUCIBLE`` says.
+    """
+
+    reproducible: bool | None = None
+
+
+def _create(options: Any, given: Any) -> Any:
     import ringreduce._engine  # its signal check serves this one too
 
     del ringreduce
     timeout = (
         options.timeout if isinstance(options.timeout, timedelta) else timedelta(seconds=options.timeout)
     )
+    chosen = given if isinstance(given, Options) else Options()
     backend = _load().create(
-        options.store, options.group_rank, options.group_size, timeout, options.global_ranks_in_group
+        options.store,
+        options.group_rank,
+        options.group_size,
+        timeout,
+        options.global_ranks_in_group,
+        chosen.reproducible,
     )
     _live.add(backend)
     return backend
@@ -58,8 +77,10 @@ def _create(options: Any, _: Any) -> Any:
 @atexit.register
 def _leave_all() -> None:
     """Peers must learn that a rank has ended, and no thread may run when Python is gone."""
+    if _module is None:
+        return
+    _module.begin_ending()
     crashed = getattr(sys, "last_value", None) is not None  # set where an exception ends the interpreter
     for backend in list(_live):
         backend.abort() if crashed else backend.shutdown()
-    if _module is not None:
-        _module.finish_callbacks(1000)
+    _module.finish_callbacks(1000)
