@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this
 
 from harness import Question, Run, as_json, merge
 from report import Cells, human_bytes, human_us, layout, mode_text, report, spread, write_json
-from torch_ranks import PARAMETERS, Line, Task, rank_main
+from torch_ranks import PARAMETERS, SILENT, Line, Task, rank_main
 
 from ringreduce import _engine
 from ringreduce.bench.protocol import Problem
@@ -99,7 +99,7 @@ def measured(options: Namespace, ranks: int) -> list[Run]:
         before = _engine.probe_exchange()
         lines = launch_ranks(ranks, task)
         after = _engine.probe_exchange()
-        for name in task.backends:
+        for name in [*task.backends, SILENT] if task.steps else task.backends:
             own = [line for line in lines if line["library"] == name]
             runs.append(Run(launch, name, mode_of(before, after), [before, after], own))
     return runs
@@ -120,7 +120,7 @@ class World:
             sizes = tuple(dict.fromkeys(line["bytes"] for line in lines if line["collective"] == kind))
             self.questions[kind] = Question(kind, ranks, sizes, options.budget)
             own = [Run(**{**vars(run), "lines": _only(kind, run.lines)}) for run in self.runs]
-            self.cells[kind] = merge(own, self.questions[kind])
+            self.cells[kind] = merge([run for run in own if run.lines], self.questions[kind])
 
     def us(self, kind: str, name: str, nbytes: int | None = None) -> float | None:
         if kind not in self.cells:

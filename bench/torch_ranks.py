@@ -26,6 +26,7 @@ from ringreduce.bench.protocol import Buffers, Effort, Library, Problem, measure
 WIDTH, LAYERS, SAMPLES = 2048, 6, 4
 PARAMETERS = LAYERS * (WIDTH * WIDTH + WIDTH)
 STEPS, ROUNDS = 3, 9  # steps timed together, and how often
+SILENT = "no communication"  # the same model on every rank, by itself: what a step costs at least
 
 Line = dict[str, Any]
 Groups = dict[str, dist.ProcessGroup]
@@ -83,10 +84,9 @@ def _environment(values: dict[str, str]) -> Any:
             del os.environ[name]
 
 
-def _rotated(groups: Groups, turn: int) -> list[tuple[str, dist.ProcessGroup]]:
-    entries = list(groups.items())
-    shift = turn % len(entries)
-    return [*entries[shift:], *entries[:shift]]
+def _rotated(names: list[str], turn: int) -> list[str]:
+    shift = turn % len(names)
+    return [*names[shift:], *names[:shift]]
 
 
 # --- calls -----------------------------------------------------------------------------------------------------
@@ -94,8 +94,8 @@ def _rotated(groups: Groups, turn: int) -> list[tuple[str, dist.ProcessGroup]]:
 
 def _calls(groups: Groups, task: Task, index: int, problem: Problem) -> list[Line]:
     lines = []
-    for name, group in _rotated(groups, index + task.turn):
-        library = _library(name, group)
+    for name in _rotated(list(groups), index + task.turn):
+        library = _library(name, groups[name])
         lines.append(measure(library, Buffers(library, problem), Effort(task.budget)))
     return lines
 
@@ -159,9 +159,10 @@ def _steps(groups: Groups, kind: str, turn: int) -> list[Line]:
     """A line per contestant, in microseconds of a step; the contestants take turns, a few steps each."""
     build = {"ddp": _ddp, "fsdp2": _fsdp2}[kind]
     steps = {name: _step_of(build(group)) for name, group in groups.items()}
-    times: dict[str, list[float]] = {name: [] for name in groups}
+    steps[SILENT] = _step_of(_model())
+    times: dict[str, list[float]] = {name: [] for name in steps}
     for round_ in range(ROUNDS + 1):
-        for name, _ in _rotated(groups, turn + round_):
+        for name in _rotated(list(steps), turn + round_):
             dist.barrier()
             start = perf_counter()
             for _ in range(STEPS):

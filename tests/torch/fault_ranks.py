@@ -19,7 +19,7 @@ LIMIT = 30.0  # for all ranks of a test to end
 
 # Ranks are forked from a process that has imported torch and started no thread.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "torch.distributed", "torch.nn.parallel"])
+_context.set_forkserver_preload(["torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo"])
 
 
 class Outcome(NamedTuple):
@@ -124,7 +124,7 @@ def _main(function: Callable[..., Any], place: tuple[Any, ...], notes: Any, args
             timeout=timedelta(seconds=timeout),
         )
         outcome = Outcome(function(note, *args))
-    except Exception as error:
+    except (Exception, KeyboardInterrupt) as error:
         outcome = Outcome(None, type(error).__name__, str(error), time.monotonic())
     pipe.send_bytes(pickle.dumps(outcome))
     pipe.close()

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from tests.torch.fault_ranks import WITHIN, Outcome, Ranks
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(110)
 LARGE = 8 << 20
 
 
