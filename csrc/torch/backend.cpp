@@ -103,9 +103,10 @@ void RingBackend::run_here(const intrusive_ptr<RingWork>& work, Run run) {
     run();
   } catch (const Trouble& trouble) {
     stay_if_ending();
-    work->end(std::current_exception(), -1);
+    const auto problem = as_torch(std::current_exception(), *ranks_);
+    work->end(problem, -1);
     if (trouble.outcome != Outcome::refused) failed(trouble.outcome == Outcome::timeout);
-    raise(trouble, *ranks_);
+    std::rethrow_exception(problem);
   }
   stay_if_ending();
   work->end(nullptr, -1);
@@ -154,9 +155,10 @@ void RingBackend::hand_over(const intrusive_ptr<RingWork>& work, const Submit& s
   });
   try {
     submit(std::move(completion));
-  } catch (const Trouble& trouble) {
-    work->end(std::current_exception(), -1);
-    raise(trouble, *ranks_);
+  } catch (const Trouble&) {
+    const auto problem = as_torch(std::current_exception(), *ranks_);
+    work->end(problem, -1);
+    std::rethrow_exception(problem);
   }
   const std::lock_guard lock(coalescing_mutex_);
   if (coalescing_) coalesced_.push_back(work);

@@ -16,9 +16,7 @@ void begin_ending() {
 }
 
 void stay_if_ending() {
-  if (!ending.load(std::memory_order_relaxed) || gettid() == getpid() || !PyGILState_GetThisThreadState()) {
-    return;
-  }
+  if (!ending.load(std::memory_order_relaxed) || gettid() == getpid()) return;
   while (true) pause();
 }
 

@@ -82,8 +82,8 @@ Elements moved(at::ScalarType type) {
 Elements combined(at::ScalarType type, const ReduceOp& op) {
   const auto same = same_type(type);
   TORCH_CHECK(same, "ringreduce: reductions are not defined for dtype ", c10::toString(type));
-  TORCH_CHECK(supports(*same, op_of(op)), "ringreduce: ", name_of(op_of(op)), " is not defined for dtype ",
-              c10::toString(type));
+  TORCH_CHECK(supports(*same, op_of(op)), "ringreduce: op '", name_of(op_of(op)),
+              "' is not defined for dtype ", name_of(*same));
   return {*same, 1};
 }
 
