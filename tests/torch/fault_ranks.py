@@ -14,12 +14,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 BACKEND = os.environ.get("RINGREDUCE_TEST_BACKEND", "ringreduce")  # another one: to see what it does instead
-WITHIN = 1.0  # seconds from a death to the last survivor's exception
 LIMIT = 30.0  # for all ranks of a test to end
 
 # Ranks are forked from a process that has imported torch and started no thread.
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo"])
+
+
+def within() -> float:
+    """Seconds from a death to the last survivor's exception; more while others keep the cores busy, too."""
+    ours = 2.0  # processes for each core
+    load = os.getloadavg()[0] / len(os.sched_getaffinity(0))
+    return 1.0 * max(1.0, load / ours)
 
 
 class Outcome(NamedTuple):
@@ -95,7 +101,7 @@ class Ranks:
                 continue
             assert outcome is not None, f"rank {rank} died too"
             assert names_lost(outcome, dead), (rank, outcome)
-            assert outcome.at - since < WITHIN, f"rank {rank} needed {outcome.at - since:.2f} s"
+            assert outcome.at - since < within(), f"rank {rank} needed {outcome.at - since:.2f} s"
 
 
 def names_lost(outcome: Outcome, dead: int) -> bool:

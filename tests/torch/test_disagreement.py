@@ -16,7 +16,7 @@ if importlib.util.find_spec("torch") is None:
 import torch
 import torch.distributed as dist
 
-from tests.torch.fault_ranks import WITHIN, Outcome, Ranks
+from tests.torch.fault_ranks import Outcome, Ranks, within
 
 pytestmark = pytest.mark.timeout(110)
 LARGE = 8 << 20
@@ -89,7 +89,7 @@ def _assert_mismatch(ranks: Ranks, usual: str, odd: str) -> None:
     for rank, outcome in enumerate(found):
         assert outcome is not None, f"rank {rank} died"
         assert outcome.kind, f"rank {rank} raised nothing"
-        assert outcome.at - began < WITHIN, f"rank {rank} needed {outcome.at - began:.2f} s"
+        assert outcome.at - began < within(), f"rank {rank} needed {outcome.at - began:.2f} s"
         calls = _calls_named(outcome)
         assert usual in calls[0], outcome.text
         assert odd in calls[len(found) - 1], outcome.text
