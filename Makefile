@@ -1,6 +1,7 @@
 # Sets up .venv and the extension as far as they are missing or old, then does what is asked.
 #   make bench     the comparison of all algorithms, beside the peers that are installed
 #   make test      quick checks of the source, then the tests
+#   make test-torch  torch's own tests of a torch.distributed backend, beside Gloo's results
 #   make lint      all checks, clang-tidy too (minutes)
 # Needs git, python3 (>= 3.10) with venv, make and g++; all else comes from the package index.
 
@@ -9,6 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH_FLAGS ?= --compare
 PYTEST_FLAGS ?=
+SUITE_FLAGS ?=
 JOBS ?= $(shell nproc)
 
 # As in pyproject.toml's build-system.requires, which a build without isolation does not install by itself.
@@ -23,17 +25,21 @@ QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c')
 
-.PHONY: help bench test check lint format engine asan tsan clean
+.PHONY: help bench test test-torch check lint format engine asan tsan clean
 .DEFAULT_GOAL := help
 help:
-	@sed -n '2,5s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+	@sed -n '2,6s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 bench: engine $(VENV)/.plot
 	$(BIN)/python -m ringreduce bench $(BENCH_FLAGS)
 
 # The last line is pytest's.
-test: check $(VENV)/.torch
+test: check $(VENV)/.accelerate
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
+
+# Gloo's results are kept in build/torch-suite and used again; SUITE_FLAGS=--redo runs its tests anew.
+test-torch: engine $(VENV)/.torch
+	@$(BIN)/python -m tests.torch.suite $(SUITE_FLAGS)
 
 # --- set-up: a stamp per step --------------------------------------------------------------------------------
 
@@ -43,6 +49,8 @@ $(VENV)/.build:
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.build pyproject.toml setup.py
+	@# What an older build has left here would be found before the metadata that is installed now.
+	rm -rf *.egg-info
 	@# Metadata, the command and a link to this folder; the extension is built below, where it is not built anew.
 	PATH="$(CURDIR)/$(BIN):$$PATH" SKBUILD_CMAKE_DEFINE=RINGREDUCE_PYTHON=OFF \
 	  $(PIP) install --no-build-isolation --editable '.[test,dev]'
@@ -54,6 +62,11 @@ $(VENV)/.plot: $(VENV)/.installed
 
 $(VENV)/.torch: $(VENV)/.installed
 	$(PIP) install '$(TORCH)'
+	@touch $@
+
+# After torch, of which pip would take another one for its sake.
+$(VENV)/.accelerate: $(VENV)/.torch
+	$(PIP) install accelerate
 	@touch $@
 
 # After torch, whose backend is built along.

@@ -82,8 +82,10 @@ def as_numpy(x: Array) -> np.ndarray[Any, Any]:
 
 
 def packed(x: Array) -> Array:
-    """A contiguous copy of x."""
-    return x.contiguous() if is_tensor(x) else np.require(as_numpy(x), requirements=["C", "A"])
+    """A contiguous copy of x, whose memory holds its values (a conjugated tensor is a view that does not)."""
+    if is_tensor(x):
+        return x.resolve_conj().resolve_neg().contiguous()
+    return np.require(as_numpy(x), requirements=["C", "A"])
 
 
 def check_writable(x: Array, name: str) -> None:

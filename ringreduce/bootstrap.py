@@ -58,6 +58,7 @@ def init(
     store: Any = None,
     *,
     timeout: float = DEFAULT_TIMEOUT,
+    reproducible: bool | None = None,
 ) -> Communicator:
     """Joins this process to its job and returns the communicator of all its ranks.
 
@@ -71,9 +72,11 @@ def init(
             there, such as torch's TCPStore; or a name that no other job of this user on this host uses at the
             same time. None: made from what the launcher has set.
         timeout: seconds after which connecting, and later every wait, gives up.
+        reproducible: what :attr:`Communicator.reproducible` says of the communicator; None: whether
+            RINGREDUCE_REPRODUCIBLE is 1 in the environment. All ranks must say the same.
 
     Raises:
-        ValueError: rank or size is missing or out of range.
+        ValueError: rank or size is missing or out of range; or an environment variable of ours has no meaning.
         TimeoutError: not all ranks arrived in time.
     """
     if store is not None and hasattr(store, "Get_rank"):
@@ -93,7 +96,7 @@ def init(
     if store is None and known is None and size > 1:
         raise ValueError("store is needed when rank and size are given: how else would the ranks meet?")
     with _exchange_for(store, known, rank, size, timeout) as exchange:
-        return Communicator(_engine.connect(rank, size, exchange, timeout), timeout)
+        return Communicator(_engine.connect(rank, size, exchange, timeout, reproducible), timeout)
 
 
 class _Meeting:

@@ -11,9 +11,10 @@ from pathlib import Path
 import ringreduce
 from ringreduce import _engine
 from ringreduce.bench import options as bench_options
-from ringreduce.bench.compare import compare
+from ringreduce.bench.compare import SIZES, compare
 from ringreduce.bench.plot import PlotError, plot, pyplot
 from ringreduce.bench.report import FORMATS
+from ringreduce.bench.reproducible import LAUNCHES, cost
 from ringreduce.bench.run import run_on_launched_ranks, run_on_own_ranks, under_launcher
 from ringreduce.bootstrap import launched
 
@@ -24,6 +25,7 @@ Times collectives beside their floor and the peers that are installed.
   ringreduce bench -n 4 -a all --plot all.png         every algorithm
   mpirun -n 8 ringreduce bench -c all_gather          on the launcher's ranks
   ringreduce bench --compare                          the whole comparison, in about two minutes
+  ringreduce bench --reproducible                     what reproducible results cost, on 2 and on 4 ranks
 
 Every rank rewrites its whole buffer before each iteration, outside the timed part. A time is the median over
 iterations of the slowest rank's; the spread is the distance of the quartiles. The floor is the time that the
@@ -37,11 +39,17 @@ def bench(options: Namespace) -> int:
     if options.plot:
         pyplot()  # before minutes are spent on what cannot be shown then
     peers = () if "none" in options.peers else tuple(options.peers)
-    if options.compare:
+    if options.compare or options.reproducible:
         if known is not None:
-            raise ValueError("--compare starts its own ranks: run it without a launcher")
-        folder = options.output or Path("bench") / "results"
+            name = "--compare" if options.compare else "--reproducible"
+            raise ValueError(f"{name} starts its own ranks: run it without a launcher")
         worlds = (2, 4) if options.ranks is None else (options.ranks,)
+    if options.reproducible:
+        sizes = tuple(map(bench_options.byte_count, bench_options.names(options.sizes or ""))) or SIZES
+        everything = cost(options.budget, worlds, sizes, options.launches or LAUNCHES)
+        return int(any(results.wrong() for results in everything))
+    if options.compare:
+        folder = options.output or Path("bench") / "results"
         return int(any(results.wrong() for results in compare(peers, options.budget, folder, worlds)))
     if known is not None and options.ranks not in (None, known.size):
         raise ValueError(f"--ranks: {known.launcher} has started {known.size}")

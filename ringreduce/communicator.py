@@ -109,10 +109,11 @@ class Communicator:
     and (but for the uneven forms) the same number of elements. Common arguments:
 
     - ``x``: a NumPy array, torch CPU tensor, or anything that speaks DLPack or the buffer protocol, of float64,
-      float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int64, int32, int16, int8, uint8 or bool; of any
-      shape, zero-size and zero-dimensional too, contiguous or not (which costs a copy).
-    - ``op``: "sum", "avg", "prod", "min", "max", and for integers and bool "band", "bor", "bxor". 16- and 8-bit
-      floats are accumulated in float32 at each combination.
+      float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int64, int32, int16, int8, uint64, uint32, uint16,
+      uint8, bool, complex64 or complex128; of any shape, zero-size and zero-dimensional too, contiguous or not
+      (which costs a copy).
+    - ``op``: "sum", "avg", "prod", "min", "max", and for integers and bool "band", "bor", "bxor"; complex numbers
+      have "sum", "avg" and "prod". 16- and 8-bit floats are accumulated in float32 at each combination.
     - ``algorithm``: "auto", a name from :func:`ringreduce.algorithms`, the name of a registered algorithm, or a
       function ``(world, rank) -> Schedule``.
     - ``timeout``: seconds; None takes the communicator's.
@@ -141,6 +142,17 @@ class Communicator:
     def transport(self) -> str:
         """What moves the bytes: "shm" or "local"."""
         return self._c.transport
+
+    @property
+    def reproducible(self) -> bool:
+        """Whether an element of a reduction's result depends only on the ranks' values of that element.
+
+        If so, all_reduce, reduce_scatter and reduce compute ((r0 + r1) + r2) + ... in rank order, 16- and 8-bit
+        floats in float32 and rounded once at the end. The tensor's size, the element's place in it, the algorithm,
+        the transport and the kind of memory no longer show in the bits. Algorithms that add in another order are
+        refused with ValueError. Groups made by :meth:`split` and :meth:`shrink` inherit it.
+        """
+        return self._c.reproducible
 
     @property
     def local_rank(self) -> int:
@@ -179,7 +191,8 @@ class Communicator:
 
         Args:
             out: where the result goes, of x's size and dtype; None: into x.
-            factor: with op "sum" and a float dtype: every rank's values are multiplied by its own factor first.
+            factor: with op "sum" and a float or complex dtype: every rank's values are multiplied by its own (real)
+                factor first.
 
         Returns:
             out, or x.
@@ -556,8 +569,9 @@ class Communicator:
         if handle < 0:
             custom = registered or self._custom(collective, algorithm)
             handle = self._c.add_schedule(
-                custom.name, custom(self.size, self.rank), custom.heaviest_round(self.size)
-            )
+                custom.name, custom(self.size, self.rank), custom.heaviest_round(self.size),
+                self.reproducible and custom.keeps_rank_order(self.size),
+            )  # fmt: skip
         self._handles[key] = handle
         return handle
 
@@ -605,16 +619,19 @@ def _unpacking(packed: Array, out: Array) -> Callable[[], None]:
     return lambda: arrays.unpack(packed, out)
 
 
-def local_group(size: int, *, timeout: float = DEFAULT_TIMEOUT) -> list[Communicator]:
+def local_group(
+    size: int, *, timeout: float = DEFAULT_TIMEOUT, reproducible: bool | None = None
+) -> list[Communicator]:
     """A group of ranks within this process: one communicator per rank, each for a thread of its own.
 
     Args:
         size: the number of ranks.
         timeout: seconds after which a wait gives up.
+        reproducible: as for :func:`ringreduce.init`.
     """
     if size < 1:
         raise ValueError(f"size must be at least 1, not {size}")
-    return [Communicator(engine, timeout) for engine in _engine.local_group(size, timeout)]
+    return [Communicator(engine, timeout) for engine in _engine.local_group(size, timeout, reproducible)]
 
 
 @atexit.register

@@ -17,10 +17,15 @@ _world: Communicator | None = None
 
 
 def init(
-    rank: int | None = None, size: int | None = None, store: Any = None, *, timeout: float = DEFAULT_TIMEOUT
+    rank: int | None = None,
+    size: int | None = None,
+    store: Any = None,
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+    reproducible: bool | None = None,
 ) -> Communicator:
     global _world
-    comm = bootstrap.init(rank, size, store, timeout=timeout)
+    comm = bootstrap.init(rank, size, store, timeout=timeout, reproducible=reproducible)
     if _world is None or _world._c.closed:
         _world = comm
     return comm

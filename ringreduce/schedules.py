@@ -36,6 +36,10 @@ class ScheduleError(ValueError):
     """Schedules that are not right together; the message names the rank, the round and what is wrong."""
 
 
+SUMS = ("all_reduce", "reduce_scatter", "reduce")
+"""The collectives that combine values."""
+
+
 def _pair(span: Span) -> tuple[int, int]:
     return span if isinstance(span, tuple) else (span, 1)
 
@@ -135,6 +139,8 @@ class Algorithm:
         bytes: The bytes that the busiest rank sends, as a formula in n and S, the size of the whole buffer.
         restrictions: What it does not take; empty if it takes any world.
         source: The paper or standard that it is from.
+        keeps_rank_order: Whether it adds all ranks' values in rank order and rounds once, for every world: what
+            reproducible communicators run. False where nothing is added.
         measured_rounds: The rounds counted for the world that was asked for, else None.
         measured_bytes: Likewise the busiest rank's bytes, in units of S.
     """
@@ -145,6 +151,7 @@ class Algorithm:
     bytes: str
     restrictions: str
     source: str
+    keeps_rank_order: bool
     measured_rounds: int | None = None
     measured_bytes: float | None = None
 
@@ -245,9 +252,16 @@ class Custom:
         self._check(world)
         return self._heaviest[world]
 
+    def keeps_rank_order(self, world: int) -> bool:
+        """Whether it adds all ranks' values in rank order and rounds once, for this world."""
+        return _engine.keeps_rank_order(self._plans(world))
+
+    def _plans(self, world: int) -> list[Schedule]:
+        return [self.function(world, each) for each in range(world)]
+
     def _check(self, world: int) -> None:
         if world not in self._heaviest:
-            plans = [self.function(world, each) for each in range(world)]
+            plans = self._plans(world)
             if plans[0].collective != self.collective:
                 raise ScheduleError(f"{self.name!r} plans {plans[0].collective}, not {self.collective}")
             check(plans)
@@ -282,12 +296,21 @@ def custom(name: str, collective: str = "all_reduce") -> Custom | None:
 def table() -> str:
     """The catalogue as a Markdown table, with costs counted for 8 and for 12 ranks."""
     lines = [
-        "| collective | name | rounds | bytes sent by the busiest rank | n = 8 | n = 12 | source |",
-        "|---|---|---|---|---|---|---|",
+        "| collective | name | rounds | bytes sent by the busiest rank | n = 8 | n = 12 | rank order | source |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for entry, twelve in zip(algorithms(world=8), algorithms(world=12), strict=True):
         counted = [f"{e.measured_rounds}; {e.measured_bytes:.4g} S" for e in (entry, twelve)]
-        cells = [entry.collective, f"`{entry.name}`", entry.rounds, entry.bytes, *counted, entry.source]
+        order = "yes" if entry.keeps_rank_order else "no" if entry.collective in SUMS else ""
+        cells = [
+            entry.collective,
+            f"`{entry.name}`",
+            entry.rounds,
+            entry.bytes,
+            *counted,
+            order,
+            entry.source,
+        ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -49,18 +49,30 @@ def on_group(
     return results
 
 
-def on_threads(world: int, function: Callable[..., Any], *args: Any, timeout: float = 30.0) -> list[Any]:
+def on_threads(
+    world: int,
+    function: Callable[..., Any],
+    *args: Any,
+    timeout: float = 30.0,
+    reproducible: bool | None = None,
+) -> list[Any]:
     """Runs function(comm, *args) on the ranks of a new local group."""
-    comms = ringreduce.local_group(world, timeout=timeout)
+    comms = ringreduce.local_group(world, timeout=timeout, reproducible=reproducible)
     results = on_group(comms, function, *args)
     for comm in comms:
         comm.close()
     return results
 
 
-def on_processes(world: int, function: Callable[..., Any], *args: Any, timeout: float = 30.0) -> list[Any]:
+def on_processes(
+    world: int,
+    function: Callable[..., Any],
+    *args: Any,
+    timeout: float = 30.0,
+    reproducible: bool | None = None,
+) -> list[Any]:
     """Runs function(comm, *args) on the ranks of a new group of processes over shared memory."""
-    return ringreduce.run(function, world, *args, timeout=timeout)
+    return ringreduce.run(function, world, *args, timeout=timeout, reproducible=reproducible)
 
 
 BOTH = [pytest.param(on_threads, id="local"), pytest.param(on_processes, id="shm")]

@@ -20,9 +20,11 @@ namespace {
 }
 
 [[noreturn]] void refuse_dtype(const char* argument, const std::string& name) {
-  refuse(PyExc_TypeError, std::string(argument) + " has dtype " + name +
-                              ", which is not supported; supported are float64, float32, float16, bfloat16, "
-                              "float8_e4m3fn, float8_e5m2, int64, int32, int16, int8, uint8 and bool");
+  refuse(PyExc_TypeError,
+         std::string(argument) + " has dtype " + name +
+             ", which is not supported; supported are float64, float32, float16, bfloat16, "
+             "float8_e4m3fn, float8_e5m2, int64, int32, int16, int8, uint64, uint32, uint16, "
+             "uint8, bool, complex64 and complex128");
 }
 
 [[noreturn]] void refuse_layout(const char* argument) {
@@ -61,6 +63,17 @@ std::optional<DType> dtype_of(PyArray_Descr* descr) {
       return sizeof(long) == 8 || descr->type_num == NPY_LONGLONG ? DType::int64 : DType::int32;
     case NPY_UBYTE:
       return DType::uint8;
+    case NPY_USHORT:
+      return DType::uint16;
+    case NPY_UINT:
+      return DType::uint32;
+    case NPY_ULONG:
+    case NPY_ULONGLONG:
+      return sizeof(long) == 8 || descr->type_num == NPY_ULONGLONG ? DType::uint64 : DType::uint32;
+    case NPY_CFLOAT:
+      return DType::complex64;
+    case NPY_CDOUBLE:
+      return DType::complex128;
     case NPY_BOOL:
       return DType::boolean;
     default:
@@ -106,7 +119,11 @@ ArrayView view_tensor(nb::handle tensor, const char* argument) {
       nb::cast<std::string>(nb::str(nb::handle(type)));  // of an object, nb::str would only wrap it
   const auto dtype = dtype_named(std::string_view(name).substr(name.rfind('.') + 1));
   if (!dtype || nb::cast<bool>(tensor.attr("is_sparse"))) refuse_dtype(argument, name);
-  if (!nb::cast<bool>(tensor.attr("is_contiguous")())) refuse_layout(argument);
+  // A view that is to be conjugated or negated when it is read has other values than its memory.
+  const bool complex = *dtype == DType::complex64 || *dtype == DType::complex128;
+  const bool lazy =
+      nb::cast<bool>(tensor.attr("is_neg")()) || (complex && nb::cast<bool>(tensor.attr("is_conj")()));
+  if (lazy || !nb::cast<bool>(tensor.attr("is_contiguous")())) refuse_layout(argument);
   return {reinterpret_cast<void*>(nb::cast<std::uintptr_t>(tensor.attr("data_ptr")())),
           nb::cast<std::size_t>(tensor.attr("numel")()), *dtype};
 }
@@ -117,11 +134,18 @@ std::optional<DType> dtype_of(nb::dlpack::dtype type) {
   const auto code = static_cast<Code>(type.code);
   if (code == Code::Bfloat && type.bits == 16) return DType::bfloat16;
   if (code == Code::Bool && type.bits == 8) return DType::boolean;
-  if (code == Code::UInt && type.bits == 8) return DType::uint8;
+  if (code == Code::Complex && type.bits == 64) return DType::complex64;
+  if (code == Code::Complex && type.bits == 128) return DType::complex128;
   if (code == Code::Float) {
     if (type.bits == 64) return DType::float64;
     if (type.bits == 32) return DType::float32;
     if (type.bits == 16) return DType::float16;
+  }
+  if (code == Code::UInt) {
+    if (type.bits == 64) return DType::uint64;
+    if (type.bits == 32) return DType::uint32;
+    if (type.bits == 16) return DType::uint16;
+    if (type.bits == 8) return DType::uint8;
   }
   if (code == Code::Int) {
     if (type.bits == 64) return DType::int64;

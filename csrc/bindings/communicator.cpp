@@ -8,6 +8,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
+#include <unistd.h>
 
 #include "bindings/arguments.h"
 #include "bindings/arrays.h"
@@ -27,7 +28,10 @@ namespace {
 using Counts = std::optional<std::vector<std::size_t>>;
 
 // What the signal's handler raised waits in the thread's state: see raise_in_python().
+// Python runs handlers in its main thread only; others have nothing to look for, and no GIL to take when
+// Python ends.
 bool check_signals() {
+  if (gettid() != getpid()) return false;
   nb::gil_scoped_acquire locked;
   return PyErr_CheckSignals() != 0;
 }
@@ -63,7 +67,8 @@ void all_reduce(Communicator& comm, nb::handle x, nb::handle out, nb::str op, do
 std::shared_ptr<Work> collective(Communicator& comm, const std::string& name, nb::handle input,
                                  nb::handle output, const std::string& op, double factor, int root,
                                  int algorithm, double timeout, const Counts& input_counts,
-                                 const Counts& output_counts, bool background) {
+                                 const Counts& output_counts, bool background, std::size_t slice_bytes,
+                                 int lanes) {
   Extents input_extents, output_extents;
   Call call =
       make_call(comm, name, input, output, root, input_counts, output_counts, input_extents, output_extents);
@@ -71,6 +76,8 @@ std::shared_ptr<Work> collective(Communicator& comm, const std::string& name, nb
   call.factor = factor;
   call.algorithm = algorithm;
   call.timeout = seconds(timeout);
+  call.slice_bytes = slice_bytes;
+  call.lanes = lanes;
   const nb::gil_scoped_release unlocked;
   if (background) return comm.submit(call);
   comm.run(call);
@@ -112,7 +119,17 @@ nb::object transfer(Communicator& comm, bool sends, nb::handle x, std::optional<
 
 using PythonExchange = nb::callable;
 
-std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange& exchange, double timeout) {
+// Without a word about it, the environment says whether the communicator is reproducible.
+Options options_of(double timeout, std::optional<bool> reproducible) {
+  Options options;
+  options.timeout = seconds(timeout);
+  if (reproducible) options.reproducible = *reproducible;
+  return options;
+}
+
+std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange& exchange, double timeout,
+                                      std::optional<bool> reproducible) {
+  const Options options = options_of(timeout, reproducible);
   const Exchange call = [&](const std::string& blob) {
     std::vector<std::string> blobs;
     const nb::object answer = exchange(nb::bytes(blob.data(), blob.size()));
@@ -122,13 +139,15 @@ std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange&
     }
     return blobs;
   };
-  return std::make_unique<Communicator>(ShmTransport::create(rank, world, call), Options{seconds(timeout)});
+  return std::make_unique<Communicator>(ShmTransport::create(rank, world, call), options);
 }
 
-std::vector<std::unique_ptr<Communicator>> local_group(int world, double timeout) {
+std::vector<std::unique_ptr<Communicator>> local_group(int world, double timeout,
+                                                       std::optional<bool> reproducible) {
+  const Options options = options_of(timeout, reproducible);
   std::vector<std::unique_ptr<Communicator>> group;
   for (auto& transport : LocalTransport::group(world)) {
-    group.push_back(std::make_unique<Communicator>(std::move(transport), Options{seconds(timeout)}));
+    group.push_back(std::make_unique<Communicator>(std::move(transport), options));
   }
   return group;
 }
@@ -178,15 +197,17 @@ void bind_communicator(nb::module_& m) {
       .def_prop_ro("size", &Communicator::size)
       .def_prop_ro("transport", &Communicator::transport_name)
       .def_prop_ro("closed", &Communicator::closed)
+      .def_prop_ro("reproducible", [](const Communicator& comm) { return comm.options().reproducible; })
       .def_prop_ro("footprint", &Communicator::footprint, "Bytes of memory held.")
       .def("all_reduce", all_reduce, "x"_a, "out"_a.none(), "op"_a, "factor"_a, "algorithm"_a, "timeout"_a)
       .def("collective", collective, "name"_a, "input"_a.none(), "output"_a.none(), "op"_a, "factor"_a,
            "root"_a, "algorithm"_a, "timeout"_a, "input_counts"_a.none(), "output_counts"_a.none(),
-           "background"_a)
+           "background"_a, "slice_bytes"_a = 0, "lanes"_a = 0)
       .def("transfer", transfer, "sends"_a, "x"_a, "peer"_a.none(), "tag"_a, "timeout"_a, "background"_a)
       .def("add_schedule",
-           [](Communicator& comm, const std::string& name, nb::handle schedule, int heaviest_round) {
-             return comm.add_schedule(name, schedule_from_python(schedule), heaviest_round);
+           [](Communicator& comm, const std::string& name, nb::handle schedule, int heaviest_round,
+              bool in_rank_order) {
+             return comm.add_schedule(name, schedule_from_python(schedule), heaviest_round, in_rank_order);
            })
       .def("explain", explain, "collective"_a, "bytes"_a)
       .def("split", &Communicator::split, "color"_a, "key"_a, unlocked)
@@ -194,8 +215,10 @@ void bind_communicator(nb::module_& m) {
       .def("close", &Communicator::close, unlocked)
       .def("leave", &Communicator::leave, unlocked);
 
-  m.def("connect", connect, "rank"_a, "world"_a, "exchange"_a, "timeout"_a, "Joins ranks of one host.");
-  m.def("local_group", local_group, "world"_a, "timeout"_a, "A group of ranks within this process.");
+  m.def("connect", connect, "rank"_a, "world"_a, "exchange"_a, "timeout"_a, "reproducible"_a.none(),
+        "Joins ranks of one host.");
+  m.def("local_group", local_group, "world"_a, "timeout"_a, "reproducible"_a.none(),
+        "A group of ranks within this process.");
   m.def("algorithm_handle", [](const std::string& collective, const std::string& name) {
     const Entry* entry = find_algorithm(collective_named(collective), name);
     return entry ? static_cast<int>(entry - catalogue().data()) : -1;

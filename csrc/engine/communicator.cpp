@@ -2,10 +2,10 @@
 
 #include <pthread.h>
 
-#include <bit>
 #include <cstdlib>
 #include <cstring>
 
+#include "engine/contract.h"
 #include "engine/one_call.h"
 
 namespace ringreduce {
@@ -76,7 +76,8 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, Options options
       transport_name_(transport->name()),
       options_(options),
       transport_(std::move(transport)),
-      planner_(rank_, size_, transport_->oversubscribed(), transport_name_, transport_->capacity()),
+      planner_(rank_, size_, transport_->oversubscribed(), transport_name_, transport_->capacity(),
+               options_.reproducible),
       executor_(*transport_),
       point_to_point_(*transport_),
       fork_epoch_(watch_forks()) {}
@@ -208,13 +209,12 @@ void Communicator::begin(const Call& call) {
     }
   }
   ++sequence_;
-  // Messages carry the whole history: a disagreement that no message met shows at the next one that does.
-  history_ = std::rotl((history_ ^ plan.contract) * 0x9e3779b97f4a7c15ull, 29);
+  history_ = contract::history(history_, plan.contract);
   task.contract = history_;
   current_ = plan.record;
   current_.sequence = sequence_;
   current_.history = history_;
-  transport_->record(current_);
+  contract::show(*transport_, current_);
   executor_.start(task);
 }
 
@@ -293,9 +293,10 @@ void Communicator::fail(const Failure& failure) {
   throw failure;
 }
 
-int Communicator::add_schedule(const std::string& name, Schedule schedule, int heaviest_round) {
+int Communicator::add_schedule(const std::string& name, Schedule schedule, int heaviest_round,
+                               bool in_rank_order) {
   std::lock_guard lock(collective_mutex_);
-  return planner_.add(name, std::move(schedule), heaviest_round);
+  return planner_.add(name, std::move(schedule), heaviest_round, in_rank_order);
 }
 
 void Communicator::close() {

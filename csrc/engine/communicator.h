@@ -22,6 +22,9 @@ namespace ringreduce {
 
 struct Options {
   Clock::duration timeout = std::chrono::seconds(300);
+  // An element of a reduction's result depends only on the ranks' values of that element: they are added in
+  // rank order, whatever the buffer's size, the element's place, the transport. All ranks must agree.
+  bool reproducible = reproducible_by_environment();
 };
 
 class Communicator {
@@ -50,8 +53,10 @@ class Communicator {
   std::shared_ptr<Work> submit(const Transfer& transfer);
 
   // Adds a schedule written elsewhere; returns its handle for Call::algorithm. `heaviest_round` is the most
-  // chunks that any rank sends in one round of it.
-  int add_schedule(const std::string& name, Schedule schedule, int heaviest_round);
+  // chunks that any rank sends in one round of it. `in_rank_order`: keeps_rank_order() of all ranks'
+  // schedules.
+  int add_schedule(const std::string& name, Schedule schedule, int heaviest_round,
+                   bool in_rank_order = false);
   Choice explain(Collective collective, std::size_t bytes) const {
     return planner_.choose(collective, bytes);
   }
@@ -68,6 +73,9 @@ class Communicator {
   // for.
   void leave();
   bool closed() const { return closed_; }
+  // The rank that has begun the fewest collectives, if that is fewer than this rank has; else -1. From any
+  // thread.
+  int latest() const;
 
   // Called now and then during long waits, in the waiting thread; true breaks the wait off with Interrupted.
   static void set_interrupt_check(bool (*check)());

@@ -22,6 +22,18 @@ int Communicator::latest_rank() const {
   return waiting_for;
 }
 
+int Communicator::latest() const {
+  const auto begun = [&](int r) {
+    const auto records = transport_->records(r);
+    return records.empty() ? 0 : records.back().sequence;
+  };
+  int latest = rank_;
+  for (int r = 0; r < size_; ++r) {
+    if (begun(r) < begun(latest)) latest = r;
+  }
+  return latest == rank_ ? -1 : latest;
+}
+
 // Says what every rank did lately, for a person who must find out which of them went wrong.
 void Communicator::time_out(Clock::duration timeout, int waiting_for, const std::string& what) const {
   std::ostringstream text;

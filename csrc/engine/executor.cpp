@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/contract.h"
 #include "reduce/stream.h"
 
 namespace ringreduce {
@@ -78,7 +79,7 @@ inline bool Executor::wait_for(int peer) {
 
 inline bool Executor::arrived(Cursor& cursor, int peer, std::size_t bytes, Message& message) {
   if (!transport_.poll(cursor.lane, peer, message)) return wait_for(peer);
-  if (message.contract != task_.contract || message.bytes != bytes) [[unlikely]] {
+  if (!contract::kept(message.contract, task_.contract) || message.bytes != bytes) [[unlikely]] {
     throw ContractBroken{peer, bytes, message.bytes, message.contract == task_.contract};
   }
   return true;

@@ -12,26 +12,9 @@
 #include <optional>
 #include <vector>
 
-#include "reduce/dtype.h"
-#include "transport/transport.h"
+#include "engine/transfer.h"
 
 namespace ringreduce {
-
-inline constexpr int any_source = -1;
-
-// What one rank calls.
-struct Transfer {
-  bool sends = true;
-  int peer = 0;                 // of a receive: may be any_source
-  const void* input = nullptr;  // of a send
-  void* output = nullptr;       // of a receive
-  std::size_t count = 0;        // elements
-  DType dtype = DType::float32;
-  int tag = 0;
-  Clock::duration timeout{};  // zero: the communicator's
-
-  std::size_t bytes() const { return count * size_of(dtype); }
-};
 
 // A transfer under way. `done` is written last, and may be read by any thread.
 struct Job {
@@ -52,17 +35,6 @@ struct Job {
   bool lends = false;
 };
 using JobPointer = std::shared_ptr<Job>;
-
-// What a sender says of its message.
-struct Envelope {
-  int tag = 0;
-  DType dtype = DType::float32;
-  std::size_t count = 0;     // elements
-  bool has_body = false;     // large: its body comes when the receiver is ready for it
-  std::uint32_t number = 0;  // of the body
-
-  std::size_t bytes() const { return count * size_of(dtype); }
-};
 
 // A message that somebody will perhaps ask for. `data` is null where the body is still with its sender.
 struct Aside {

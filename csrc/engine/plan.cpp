@@ -20,11 +20,6 @@ std::uint64_t hash_of(std::string_view text) {
   return hash;
 }
 
-bool reduces(Collective collective) {
-  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
-         collective == Collective::reduce;
-}
-
 bool rooted(Collective collective) {
   return collective == Collective::broadcast || collective == Collective::reduce ||
          collective == Collective::gather || collective == Collective::scatter;
@@ -51,9 +46,19 @@ std::map<Collective, int> read_forced(const char* text) {
 
 }  // namespace
 
+bool reproducible_by_environment() {
+  const char* set = std::getenv("RINGREDUCE_REPRODUCIBLE");
+  const std::string_view value = set ? set : "";
+  if (value != "" && value != "0" && value != "1") {
+    throw InvalidArgument("RINGREDUCE_REPRODUCIBLE must be 1 or 0, not '" + std::string(value) + "'");
+  }
+  return value == "1";
+}
+
 std::string in_words(const Record& record) {
   const auto collective = static_cast<Collective>(record.collective);
-  std::string text = name_of(collective);
+  std::string text = record.reproducible ? "reproducible " : "";
+  text += name_of(collective);
   if (collective == Collective::barrier) return text + "()";
   text +=
       std::string("(") + name_of(static_cast<DType>(record.dtype)) + "[" + std::to_string(record.count) + "]";
@@ -62,13 +67,17 @@ std::string in_words(const Record& record) {
   return text + ") by " + std::string(record.algorithm, strnlen(record.algorithm, sizeof record.algorithm));
 }
 
-Planner::Planner(int rank, int world, bool oversubscribed, const char* transport, std::size_t capacity)
+Planner::Planner(int rank, int world, bool oversubscribed, const char* transport, std::size_t capacity,
+                 bool reproducible)
     : rank_(rank),
       world_(world),
       oversubscribed_(oversubscribed),
       transport_(transport),
       capacity_(capacity),
-      forced_(read_forced(std::getenv("RINGREDUCE_ALGORITHM"))) {}
+      reproducible_(reproducible),
+      forced_(read_forced(std::getenv("RINGREDUCE_ALGORITHM"))) {
+  for (const auto& [collective, algorithm] : forced_) check_rank_order(collective, algorithm);
+}
 
 const Plan& Planner::plan(const Call& call) {
   if (call.input_extents) {
@@ -104,6 +113,18 @@ void Planner::check(const Call& call) const {
   }
 }
 
+void Planner::check_rank_order(Collective collective, int algorithm) const {
+  if (!reproducible_ || !reduces(collective)) return;
+  const bool kept = algorithm >= first_custom ? custom_[algorithm - first_custom].in_rank_order
+                                              : catalogue()[algorithm].keeps_rank_order;
+  if (kept) return;
+  throw InvalidArgument(
+      "algorithm '" + name_of_algorithm(algorithm) +
+      "' does not combine all ranks' values in rank order at once, and this communicator is "
+      "reproducible; for " +
+      name_of(collective) + " these do: " + names_of_algorithms(collective, true));
+}
+
 void Planner::make(const Call& call, Plan& plan) {
   const std::size_t element = size_of(call.dtype);
   std::size_t count = call.count;  // of the buffer, or of the longest block
@@ -125,6 +146,7 @@ void Planner::make(const Call& call, Plan& plan) {
   // Of an uneven all-to-all no rank knows the longest block of all, so slices have a fixed length.
   const bool blind = call.input_extents && call.collective == Collective::all_to_all;
   plan.program = &program(call.collective, algorithm, call.root);
+  check_rank_order(call.collective, algorithm);
   plan.geometry =
       make_geometry(*plan.program, element, blind ? ~std::size_t{0} >> 8 : count, slice_bytes, capacity_);
   if (blind) {
@@ -158,20 +180,22 @@ void Planner::make(const Call& call, Plan& plan) {
   record.collective = static_cast<std::uint8_t>(call.collective);
   record.dtype = static_cast<std::uint8_t>(call.dtype);
   record.op = static_cast<std::uint8_t>(call.op);
+  record.reproducible = reproducible_;
   const std::string name = name_of_algorithm(algorithm);
   std::memcpy(record.algorithm, name.data(), std::min(name.size(), sizeof record.algorithm));
   std::uint64_t contract = hash_of(name);
   for (std::uint64_t value :
        {std::uint64_t{record.collective}, std::uint64_t{record.dtype},
         std::uint64_t{reduces(call.collective) ? record.op : std::uint8_t{0}},
-        static_cast<std::uint64_t>(record.root), shape, static_cast<std::uint64_t>(plan.geometry.slice)}) {
+        static_cast<std::uint64_t>(record.root), shape, static_cast<std::uint64_t>(plan.geometry.slice),
+        std::uint64_t{reproducible_}}) {
     contract = mix(contract, value);
   }
   plan.contract = contract;
 }
 
 Planner::Picked Planner::pick(const Call& call, std::size_t bytes) const {
-  Situation situation{call.collective, world_, oversubscribed_, transport_, bytes};
+  Situation situation{call.collective, world_, oversubscribed_, transport_, bytes, reproducible_};
   Choice choice;
   int algorithm = call.algorithm;
   if (call.input_extents && call.collective == Collective::all_to_all) {
@@ -190,7 +214,7 @@ Planner::Picked Planner::pick(const Call& call, std::size_t bytes) const {
 }
 
 Choice Planner::choose(Collective collective, std::size_t bytes) const {
-  const Situation situation{collective, world_, oversubscribed_, transport_, bytes};
+  const Situation situation{collective, world_, oversubscribed_, transport_, bytes, reproducible_};
   const auto forced = forced_.find(collective);
   if (forced == forced_.end()) return ::ringreduce::choose(situation);
   return choose_slices(situation, &catalogue()[forced->second], "RINGREDUCE_ALGORITHM says so");
@@ -237,13 +261,13 @@ const Program& Planner::program(Collective collective, int algorithm, int root) 
   return *program;
 }
 
-int Planner::add(const std::string& name, Schedule schedule, int heaviest_round) {
+int Planner::add(const std::string& name, Schedule schedule, int heaviest_round, bool in_rank_order) {
   if (schedule.world != world_ || schedule.rank != rank_) {
     throw InvalidArgument("algorithm '" + name + "' made a schedule for rank " +
                           std::to_string(schedule.rank) + " of " + std::to_string(schedule.world) +
                           ", not for rank " + std::to_string(rank_) + " of " + std::to_string(world_));
   }
-  custom_.push_back({name, std::move(schedule), heaviest_round});
+  custom_.push_back({name, std::move(schedule), heaviest_round, in_rank_order});
   return first_custom + static_cast<int>(custom_.size()) - 1;
 }
 

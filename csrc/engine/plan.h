@@ -15,6 +15,8 @@
 namespace ringreduce {
 
 const char* name_of(Collective collective);
+// Whether RINGREDUCE_REPRODUCIBLE is 1 (and not 0, empty or unset). Throws InvalidArgument for other values.
+bool reproducible_by_environment();
 // "all_reduce(float32[1024], sum)" and so on.
 std::string in_words(const Record& record);
 
@@ -35,12 +37,15 @@ struct Plan {
 
 class Planner {
  public:
-  Planner(int rank, int world, bool oversubscribed, const char* transport, std::size_t capacity);
+  // `reproducible`: reductions run only what keeps rank order. Throws InvalidArgument if RINGREDUCE_ALGORITHM
+  // names what there is not, or what does not.
+  Planner(int rank, int world, bool oversubscribed, const char* transport, std::size_t capacity,
+          bool reproducible);
 
   // Throws InvalidArgument for what cannot be served. The reference is good until the next call.
   const Plan& plan(const Call& call);
   Choice choose(Collective collective, std::size_t bytes) const;
-  int add(const std::string& name, Schedule schedule, int heaviest_round);
+  int add(const std::string& name, Schedule schedule, int heaviest_round, bool in_rank_order);
 
  private:
   struct Key {
@@ -63,10 +68,12 @@ class Planner {
     std::string name;
     Schedule schedule;
     int heaviest_round;
+    bool in_rank_order;
   };
 
   void make(const Call& call, Plan& plan);
   void check(const Call& call) const;
+  void check_rank_order(Collective collective, int algorithm) const;
   const Program& program(Collective collective, int algorithm, int root);
   struct Picked {
     int algorithm;
@@ -80,6 +87,7 @@ class Planner {
   const bool oversubscribed_;
   const char* const transport_;
   const std::size_t capacity_;
+  const bool reproducible_;
   std::map<Collective, int> forced_;  // RINGREDUCE_ALGORITHM
   std::array<Slot, 64> cache_;
   Plan uneven_;

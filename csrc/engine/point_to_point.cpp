@@ -1,8 +1,6 @@
 #include "engine/point_to_point.h"
 
 #include <algorithm>
-#include <cstring>
-#include <limits>
 
 #include "reduce/reduce.h"
 #include "reduce/stream.h"
@@ -17,50 +15,11 @@ constexpr std::size_t slices = 16;  // of a body that is copied through the lane
 // From here on it matters whether a message is written into the cache or past it.
 constexpr std::size_t large_message = 16 << 10;
 
-// What a message is travels in the word that a collective uses for its contract: kind, dtype, and tag or
-// number.
-enum class Kind : std::uint8_t { whole = 1, offer, ready, body };
-
-std::uint64_t label(Kind kind, std::uint32_t value, DType dtype = DType{}) {
-  return static_cast<std::uint64_t>(kind) << 40 | static_cast<std::uint64_t>(dtype) << 32 | value;
-}
-
-// What travels in an offer instead of the message.
-struct Offer {
-  std::uint64_t count;
-  std::uint64_t number;
-};
-
-std::string what(const char* call, DType dtype, std::size_t count, int tag) {
-  return std::string(call) + "(" + name_of(dtype) + "[" + std::to_string(count) + "]" +
-         (tag ? ", tag " + std::to_string(tag) : "") + ")";
-}
-
-std::string name_of_rank(int rank) {
-  return rank == any_source ? "any rank" : "rank " + std::to_string(rank);
-}
-
 void write(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) copy(&to, 1, from, bytes);
 }
 
-// Of a message and a receive that do not fit: who called what, for all ranks to read.
-Failure disagreement(int source, const Envelope& envelope, const Transfer& receive, int rank) {
-  return Failure(Cause::mismatch, source,
-                 "a message does not match its receive: rank " + std::to_string(source) + ": " +
-                     what("send", envelope.dtype, envelope.count, envelope.tag) + " to rank " +
-                     std::to_string(rank) + "; rank " + std::to_string(rank) + ": " +
-                     what("recv", receive.dtype, receive.count, receive.tag) + " from " +
-                     name_of_rank(receive.peer));
-}
-
 }  // namespace
-
-std::string in_words(const Transfer& t, int rank) {
-  const std::string own = "rank " + std::to_string(rank);
-  return t.sends ? what("send", t.dtype, t.count, t.tag) + " from " + own + " to " + name_of_rank(t.peer)
-                 : what("recv", t.dtype, t.count, t.tag) + " by " + own + " from " + name_of_rank(t.peer);
-}
 
 PointToPoint::PointToPoint(Transport& transport)
     : transport_(transport),
@@ -139,7 +98,7 @@ bool PointToPoint::send_whole(const Transfer& t) {
   const std::size_t bytes = t.bytes();
   if (bytes > whole_) return false;
   constexpr int lane = Transport::point_to_point_lane;
-  const std::uint64_t contract = label(Kind::whole, static_cast<std::uint32_t>(t.tag), t.dtype);
+  const std::uint64_t contract = label(Piece::whole, static_cast<std::uint32_t>(t.tag), t.dtype);
   if (bytes < large_message) return transport_.send(lane, {&t.peer, 1}, t.input, bytes, contract);
   std::byte* room = transport_.reserve(lane, {&t.peer, 1}, bytes);
   if (!room) return false;
@@ -152,13 +111,12 @@ bool PointToPoint::offer(Job& job) {
   const Transfer& t = job.transfer;
   Peer& peer = peers_[t.peer];
   const Offer words{t.count, peer.offers};
-  const std::uint64_t contract = label(Kind::offer, static_cast<std::uint32_t>(t.tag), t.dtype);
+  const std::uint64_t contract = label(Piece::offer, static_cast<std::uint32_t>(t.tag), t.dtype);
   if (!transport_.send(Transport::point_to_point_lane, {&t.peer, 1}, &words, sizeof words, contract))
     return false;
   job.number = peer.offers++;
   job.lends = transport_.reachable(t.input, t.bytes());
-  // The copy into the lane and the copy out of it overlap by slices; what is read in place is copied only
-  // once.
+  // The copies into the lane and out of it overlap, by slices; what is read in place is copied only once.
   job.slice = job.lends
                   ? largest_slice
                   : std::clamp(t.bytes() / slices / line * line, std::min(smallest_slice, slice_), slice_);
@@ -183,7 +141,7 @@ bool PointToPoint::say_ready(int p) {
   std::list<std::uint32_t>& ready = peers_[p].ready;
   bool moved = false;
   while (!ready.empty() &&
-         transport_.send(Transport::body_lane, {&p, 1}, nullptr, 0, label(Kind::ready, ready.front()))) {
+         transport_.send(Transport::body_lane, {&p, 1}, nullptr, 0, label(Piece::ready, ready.front()))) {
     ready.pop_front();
     moved = true;
   }
@@ -198,7 +156,7 @@ bool PointToPoint::send_body(int p) {
   if (job.moved < total) {
     const std::byte* data = static_cast<const std::byte*>(job.transfer.input) + job.moved;
     const std::size_t bytes = std::min(job.slice, total - job.moved);
-    const std::uint64_t contract = label(Kind::body, job.number);
+    const std::uint64_t contract = label(Piece::body, job.number);
     if (job.lends) {
       if (!transport_.lend(lane, {&p, 1}, data, bytes, contract, nullptr)) return false;
     } else {
@@ -224,7 +182,7 @@ bool PointToPoint::read_bodies(int p) {
   if (!transport_.poll(lane, p, message)) return false;
   const auto number = static_cast<std::uint32_t>(message.contract);
   const auto is_numbered = [&](const JobPointer& job) { return job->number == number; };
-  if (message.contract == label(Kind::ready, number)) {
+  if (message.contract == label(Piece::ready, number)) {
     const auto job = std::find_if(peer.offered.begin(), peer.offered.end(), is_numbered);
     if (job != peer.offered.end()) {
       peer.outgoing.splice(peer.outgoing.end(), peer.offered, job);
@@ -232,7 +190,7 @@ bool PointToPoint::read_bodies(int p) {
       return true;
     }
   } else if (!peer.incoming.empty() && is_numbered(peer.incoming.front()) &&
-             message.contract == label(Kind::body, number)) {
+             message.contract == label(Piece::body, number)) {
     Job& job = *peer.incoming.front();
     const std::size_t total = job.transfer.bytes();
     if (message.bytes <= total - job.moved) {
@@ -270,29 +228,6 @@ bool PointToPoint::read_message(int p) {
   return true;
 }
 
-Envelope PointToPoint::read_envelope(int p, const Message& message) const {
-  const auto kind = static_cast<Kind>(message.contract >> 40);
-  const auto dtype = static_cast<DType>(message.contract >> 32 & 0xff);
-  Envelope envelope{static_cast<int>(message.contract), dtype, 0};
-  if (static_cast<int>(dtype) < dtype_count) {
-    const std::size_t element = size_of(dtype);
-    if (kind == Kind::whole && message.bytes % element == 0) {
-      envelope.count = message.bytes / element;
-      return envelope;
-    }
-    if (kind == Kind::offer && message.bytes == sizeof(Offer)) {
-      Offer words;
-      std::memcpy(&words, message.data, sizeof words);
-      envelope.count = words.count;
-      envelope.number = static_cast<std::uint32_t>(words.number);
-      envelope.has_body = true;
-      if (words.count <= std::numeric_limits<std::ptrdiff_t>::max() / element) return envelope;
-    }
-  }
-  throw Failure(Cause::mismatch, p,
-                "rank " + std::to_string(p) + " sent what is not the beginning of a message");
-}
-
 void PointToPoint::deliver(const JobPointer& receive, int source, const Envelope& envelope,
                            const std::byte* data) {
   const Transfer& t = receive->transfer;
@@ -325,72 +260,6 @@ void PointToPoint::stage(std::byte* to, const std::byte* from, std::size_t bytes
     stream(to, from, bytes);
   } else {
     write(to, from, bytes);
-  }
-}
-
-// The closed rank that something waits for, or all others where a receive from any source does: any_source.
-// No rank: the own one.
-int PointToPoint::closed_but_needed() const {
-  bool all = transport_.world > 1;
-  for (int p = 0; p < transport_.world; ++p) {
-    if (p == transport_.rank) continue;
-    if (!transport_.closed(p)) {
-      all = false;
-      continue;
-    }
-    const Peer& peer = peers_[p];
-    if (matching_.names(p) || !peer.sends.empty() || !peer.offered.empty() || !peer.outgoing.empty() ||
-        !peer.incoming.empty()) {
-      return p;
-    }
-  }
-  return all && matching_.names(any_source) ? any_source : transport_.rank;
-}
-
-void PointToPoint::check_closed() {
-  std::lock_guard lock(mutex_);
-  const int gone = closed_but_needed();
-  // What they sent before they closed can be read until nothing moves.
-  if (gone == transport_.rank || advance_all()) return;
-  const std::string own = "rank " + std::to_string(transport_.rank);
-  if (gone != any_source) {
-    throw Failure(
-        Cause::peer_lost, gone,
-        "rank " + std::to_string(gone) + " closed its communicator while " + own + " was waiting for it");
-  }
-  throw Failure(Cause::peer_lost, transport_.world == 2 ? 1 - transport_.rank : -1,
-                "all other ranks closed their communicators while " + own +
-                    " was waiting for a message from any of them");
-}
-
-std::string PointToPoint::not_asked_for(int source) const {
-  constexpr int most = 3;
-  std::lock_guard lock(mutex_);
-  std::string text;
-  int count = 0;
-  for (const Aside& aside : matching_.asides()) {
-    if (source != any_source && source != aside.source) continue;
-    if (++count > most) continue;
-    const Envelope& e = aside.envelope;
-    text += (text.empty() ? "" : ", ") + what("send", e.dtype, e.count, e.tag) + " from rank " +
-            std::to_string(aside.source);
-  }
-  if (count > most) text += " and " + std::to_string(count - most) + " more";
-  return text;
-}
-
-void PointToPoint::drop(const std::exception_ptr& problem) {
-  std::lock_guard lock(mutex_);
-  const auto end = [&](const Jobs& jobs) {
-    for (const JobPointer& job : jobs) finish(*job, problem);
-  };
-  end(matching_.clear());
-  for (Peer& peer : peers_) {
-    for (Jobs* jobs : {&peer.sends, &peer.offered, &peer.outgoing, &peer.incoming}) {
-      end(*jobs);
-      jobs->clear();
-    }
-    peer.ready.clear();
   }
 }
 

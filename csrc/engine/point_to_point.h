@@ -17,8 +17,6 @@
 
 namespace ringreduce {
 
-std::string in_words(const Transfer& transfer, int rank);
-
 class PointToPoint {
  public:
   explicit PointToPoint(Transport& transport);
@@ -56,7 +54,6 @@ class PointToPoint {
   bool send_body(int peer);
   bool read_bodies(int peer);
   bool read_message(int peer);
-  Envelope read_envelope(int peer, const Message& message) const;
   void deliver(const JobPointer& receive, int source, const Envelope& envelope, const std::byte* data);
   void finish(Job& job, std::exception_ptr problem = nullptr);
   void stage(std::byte* to, const std::byte* from, std::size_t bytes) const;

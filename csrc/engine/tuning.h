@@ -12,7 +12,8 @@ namespace ringreduce {
 
 inline constexpr int any_world = 1 << 30;
 
-// One measured choice. The first row that fits is taken; the last row of every collective fits everything.
+// One measured choice. The first row that fits is taken; the last row of every collective fits everything,
+// and names what keeps rank order.
 struct TuningRow {
   Collective collective;
   int max_world;          // fits worlds up to this one
@@ -29,7 +30,8 @@ struct Situation {
   int world = 1;
   bool oversubscribed = false;
   std::string_view transport;
-  std::size_t bytes = 0;  // of the whole buffer: of all chunks together
+  std::size_t bytes = 0;      // of the whole buffer: of all chunks together
+  bool reproducible = false;  // rows whose reduction does not keep rank order are passed over
 };
 
 struct Choice {

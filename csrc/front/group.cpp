@@ -69,7 +69,8 @@ Transfer transfer_of(const Letter& letter) {
   return transfer;
 }
 
-std::unique_ptr<Communicator> connect(int rank, int world, Meeting& meeting, Clock::duration timeout) {
+std::unique_ptr<Communicator> connect(int rank, int world, Meeting& meeting,
+                                      const Group::Settings& settings) {
   const Exchange exchange = [&](const std::string& blob) {
     std::vector<std::string> all;
     for (const auto& one : meeting.exchange({blob.begin(), blob.end()})) {
@@ -77,7 +78,10 @@ std::unique_ptr<Communicator> connect(int rank, int world, Meeting& meeting, Clo
     }
     return all;
   };
-  return std::make_unique<Communicator>(ShmTransport::create(rank, world, exchange), Options{timeout});
+  Options options;
+  options.timeout = settings.timeout;
+  if (settings.reproducible) options.reproducible = *settings.reproducible;
+  return std::make_unique<Communicator>(ShmTransport::create(rank, world, exchange), options);
 }
 
 }  // namespace
@@ -91,9 +95,9 @@ struct Group::Engine {
   std::unique_ptr<Communicator> communicator;
 };
 
-Group::Group(int rank, int world, Meeting& meeting, Duration timeout)
+Group::Group(int rank, int world, Meeting& meeting, const Settings& settings)
     : engine_(translated(
-          [&] { return std::make_unique<Engine>(Engine{connect(rank, world, meeting, timeout)}); })) {}
+          [&] { return std::make_unique<Engine>(Engine{connect(rank, world, meeting, settings)}); })) {}
 
 Group::~Group() = default;
 
@@ -122,6 +126,10 @@ void Group::submit(std::unique_ptr<Steps> steps, std::unique_ptr<Completion> com
 
 void Group::submit(const Letter& letter, std::unique_ptr<Completion> completion) {
   translated([&] { tell(engine_->communicator->submit(transfer_of(letter)), std::move(completion)); });
+}
+
+int Group::latest() const {
+  return engine_->communicator->latest();
 }
 
 void Group::close() {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "engine/call.h"
@@ -71,7 +72,11 @@ struct Letter {
 class Group {
  public:
   using Duration = std::chrono::steady_clock::duration;
-  Group(int rank, int world, Meeting& meeting, Duration timeout);
+  struct Settings {
+    Duration timeout{};
+    std::optional<bool> reproducible;  // none: as RINGREDUCE_REPRODUCIBLE says
+  };
+  Group(int rank, int world, Meeting& meeting, const Settings& settings);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -80,6 +85,9 @@ class Group {
   void run(Steps& steps);
   void submit(std::unique_ptr<Steps> steps, std::unique_ptr<Completion> completion);
   void submit(const Letter& letter, std::unique_ptr<Completion> completion);
+
+  // The rank that has begun the fewest collectives, if that is fewer than this rank has; else -1.
+  int latest() const;
 
   // Waits for what is under way, then leaves.
   void close();

@@ -3,7 +3,7 @@
 namespace ringreduce {
 namespace {
 
-enum class Kind : std::uint8_t { floating, integer, boolean };
+enum class Kind : std::uint8_t { floating, complex, integer, boolean };
 
 struct Entry {
   const char* name;
@@ -17,6 +17,8 @@ constexpr Entry dtypes[dtype_count] = {
     {"bfloat16", 2, Kind::floating}, {"float8_e4m3", 1, Kind::floating}, {"float8_e5m2", 1, Kind::floating},
     {"int64", 8, Kind::integer},     {"int32", 4, Kind::integer},        {"int16", 2, Kind::integer},
     {"int8", 1, Kind::integer},      {"uint8", 1, Kind::integer},        {"bool", 1, Kind::boolean},
+    {"uint16", 2, Kind::integer},    {"uint32", 4, Kind::integer},       {"uint64", 8, Kind::integer},
+    {"complex64", 8, Kind::complex}, {"complex128", 16, Kind::complex},
 };
 
 // In the order of Op.
@@ -41,20 +43,21 @@ std::size_t size_of(DType dtype) {
   return entry(dtype).size;
 }
 
-bool is_float(DType dtype) {
-  return entry(dtype).kind == Kind::floating;
-}
-
 bool supports(DType dtype, Op op) {
+  const Kind kind = entry(dtype).kind;
+  const bool whole = kind == Kind::integer || kind == Kind::boolean;
   switch (op) {
     case Op::band:
     case Op::bor:
     case Op::bxor:
-      return !is_float(dtype);
+      return whole;
     case Op::avg:
-      return entry(dtype).kind != Kind::boolean;
+      return kind != Kind::boolean;
     case Op::premul_sum:
-      return is_float(dtype);
+      return !whole;
+    case Op::min:
+    case Op::max:
+      return kind != Kind::complex;
     default:
       return true;
   }

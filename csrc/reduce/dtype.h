@@ -19,8 +19,13 @@ enum class DType : std::uint8_t {
   int8,
   uint8,
   boolean,
+  uint16,
+  uint32,
+  uint64,
+  complex64,
+  complex128,
 };
-inline constexpr int dtype_count = 12;
+inline constexpr int dtype_count = 17;
 
 // avg is the sum divided by the number of ranks; premul_sum is the sum of factor * x.
 enum class Op : std::uint8_t { sum, prod, min, max, band, bor, bxor, avg, premul_sum };
@@ -29,9 +34,8 @@ inline constexpr int op_count = 9;
 const char* name_of(DType dtype);  // "float32", ..., "bool"
 const char* name_of(Op op);
 std::size_t size_of(DType dtype);
-bool is_float(DType dtype);
-// Whether op has a meaning for dtype: the bit operators have none for floats, premul_sum has one only for
-// floats, avg has none for bool.
+// Whether op has a meaning for dtype: the bit operators have one only for integers and bool, premul_sum only
+// for floats and complex numbers, min and max have none for complex numbers, avg has none for bool.
 bool supports(DType dtype, Op op);
 
 }  // namespace ringreduce

@@ -38,8 +38,8 @@ constexpr Entry entries[] = {
      "2(n-1)/n S (about 5/2 S at most if n is not a power of two)", rabenseifner, ""},
     {all_reduce, "tree", tree_all_reduce, log_both, "⌈log2 n⌉ S", thakur, ""},
     {all_reduce, "double_tree", double_tree_all_reduce, "2⌊log2 n⌋", "2 S (n < 4: n/2 S)", sanders, ""},
-    {all_reduce, "one_shot", one_shot_all_reduce, "1", "(n-1) S", plain, ""},
-    {all_reduce, "two_shot", two_shot_all_reduce, "2", both_bytes, plain, ""},
+    {all_reduce, "one_shot", one_shot_all_reduce, "1", "(n-1) S", plain, "", true},
+    {all_reduce, "two_shot", two_shot_all_reduce, "2", both_bytes, plain, "", true},
     {all_reduce, "swing", swing_all_reduce, "2⌊log2 n⌋ (+2 if n is not a power of two)",
      "2(p-1)/p S, p = 2^⌊log2 n⌋ (+S if n is not a power of two)", swing, ""},
     {all_reduce, "circulant", circulant_all_reduce, log_both, both_bytes, traeff, ""},
@@ -49,7 +49,7 @@ constexpr Entry entries[] = {
     {reduce_scatter, "ring", ring_reduce_scatter, "n-1", half_bytes, patarasuk, ""},
     {reduce_scatter, "recursive_halving", halving_reduce_scatter, log_rounds, half_bytes, rabenseifner, ""},
     {reduce_scatter, "bruck", circulant_reduce_scatter, log_rounds, half_bytes, traeff, ""},
-    {reduce_scatter, "direct", direct_reduce_scatter, "1", half_bytes, plain, ""},
+    {reduce_scatter, "direct", direct_reduce_scatter, "1", half_bytes, plain, "", true},
 
     {all_gather, "ring", ring_all_gather, "n-1", half_bytes, patarasuk, ""},
     {all_gather, "recursive_doubling", doubling_all_gather, log_rounds,
@@ -63,7 +63,7 @@ constexpr Entry entries[] = {
 
     {reduce, "tree", tree_reduce, log_rounds, "S", thakur, ""},
     {reduce, "chain", chain_reduce, "n-1", "S", pjesivac, ""},
-    {reduce, "direct", direct_reduce, "1", "S", plain, ""},
+    {reduce, "direct", direct_reduce, "1", "S", plain, "", true},
 
     {gather, "tree", tree_gather, log_rounds, "max(n-h, ⌊h/2⌋)/n S, h = 2^(⌈log2 n⌉-1)", thakur, ""},
     {gather, "direct", direct_gather, "1", "S/n", plain, ""},
@@ -95,19 +95,19 @@ void demand_place(const Place& place) {
          "groups must name a group for each of " + world + " ranks, not for " + std::to_string(named));
 }
 
-std::string names_of_algorithms(Collective collective) {
-  std::string names;
-  for (const Entry& entry : entries) {
-    if (entry.collective != collective) continue;
-    names += (names.empty() ? "" : ", ") + std::string(entry.name);
-  }
-  return names;
-}
-
 }  // namespace
 
 std::span<const Entry> catalogue() {
   return entries;
+}
+
+std::string names_of_algorithms(Collective collective, bool only_in_rank_order) {
+  std::string names;
+  for (const Entry& entry : entries) {
+    if (entry.collective != collective || (only_in_rank_order && !entry.keeps_rank_order)) continue;
+    names += (names.empty() ? "" : ", ") + std::string(entry.name);
+  }
+  return names;
 }
 
 const Entry* find_algorithm(Collective collective, std::string_view name) {

@@ -17,10 +17,15 @@ struct Entry {
   std::string_view bytes;         // formula for the bytes that the busiest rank sends, in n and S
   std::string_view source;        // paper or standard
   std::string_view restrictions;  // "" if any world will do
+  // keeps_rank_order() of its schedules for every world and root: what reproducible communicators may run.
+  bool keeps_rank_order = false;
 };
 
 // All algorithms, grouped by collective.
 std::span<const Entry> catalogue();
+
+// Their names, with commas between them; or only of those that keep rank order.
+std::string names_of_algorithms(Collective collective, bool only_in_rank_order = false);
 
 // The entry, or nullptr.
 const Entry* find_algorithm(Collective collective, std::string_view name);

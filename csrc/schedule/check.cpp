@@ -18,4 +18,16 @@ std::string check(const std::vector<Schedule>& all) {
   return "";
 }
 
+bool keeps_rank_order(const std::vector<Schedule>& all) {
+  try {
+    check_form(all);
+    SymbolicRun run(all);
+    run.to_the_end();
+    run.check_results();
+    return run.keeps_rank_order();
+  } catch (const Refused&) {
+    return false;
+  }
+}
+
 }  // namespace ringreduce

@@ -13,6 +13,11 @@ namespace ringreduce {
 // wrong.
 std::string check(const std::vector<Schedule>& all);
 
+// Whether right schedules give every element of a result the same bits wherever it lies: all ranks' values
+// added in rank order, ((r0 + r1) + r2) + ..., and rounded once. False where nothing is summed, and for
+// schedules that check() refuses.
+bool keeps_rank_order(const std::vector<Schedule>& all);
+
 // What one rank's schedule costs.
 struct Cost {
   int rounds = 0;

@@ -12,6 +12,12 @@ int Expressions::node(int a, int b) {
   return place->second;
 }
 
+int Expressions::in_rank_order(int chunk) {
+  int total = leaf(chunk, 0);
+  for (int rank = 1; rank < world_; ++rank) total = sum(total, leaf(chunk, rank));
+  return world_ > 1 ? divided(total) : total;
+}
+
 std::string Expressions::why_incomplete(int value, int chunk) {
   const auto known = complete_for_.find(value);
   if (known != complete_for_.end() && known->second == chunk) return "";
@@ -34,7 +40,7 @@ std::string Expressions::compare_leaves(int value, int chunk) const {
     if (next >= leaves_) {
       if (at(next).b == division) return "holds a sum that an average would divide too early";
       open.push_back(at(next).a);
-      open.push_back(at(next).b);
+      if (at(next).b != rounding) open.push_back(at(next).b);
       continue;
     }
     const int from = next % world_;

@@ -21,8 +21,16 @@ class Expressions {
   // a + b, which is b + a; but (a + b) + c and a + (b + c) are two, as they are for floating-point numbers.
   int sum(int a, int b) { return node(a < b ? a : b, a < b ? b : a); }
 
-  // The value divided by the world, as an average does it.
+  // What one combination writes: a sum of any number of operands, rounded once to the element's type. Sums
+  // that were rounded in between are other expressions: of 16- and 8-bit floats their bits can differ.
+  int rounded(int value) { return node(value, rounding); }
+
+  // The same, divided by the world before it is rounded, as an average does it.
   int divided(int value) { return node(value, division); }
+
+  // The result that reproducible collectives promise: all ranks' values of a chunk added in rank order,
+  // ((r0 + r1) + r2) + ..., in one combination.
+  int in_rank_order(int chunk);
 
   // Empty if the value is the sum of every rank's chunk, each exactly once, divided exactly once at the end
   // if the world has more than one rank; otherwise what is wrong with it.
@@ -32,7 +40,7 @@ class Expressions {
   struct Node {
     int a = 0, b = 0;
   };
-  static constexpr int division = -2;
+  static constexpr int division = -2, rounding = -3;  // as the second operand
 
   int node(int a, int b);
   const Node& at(int value) const { return nodes_[value - leaves_]; }

@@ -28,6 +28,11 @@ const char* name_of(Collective collective) {
   throw std::invalid_argument("not a collective");
 }
 
+bool reduces(Collective collective) {
+  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
+         collective == Collective::reduce;
+}
+
 bool holds_result(const Schedule& schedule, int chunk) {
   if (chunk >= schedule.chunks) return false;  // scratch
   switch (schedule.collective) {

@@ -35,6 +35,8 @@ enum class Collective : std::uint8_t {
 };
 
 const char* name_of(Collective collective);
+// Whether it combines values: all_reduce, reduce_scatter, reduce.
+bool reduces(Collective collective);
 
 // The run of chunks [first, first + count).
 struct Span {

@@ -7,11 +7,6 @@
 namespace ringreduce {
 namespace {
 
-bool sums(Collective collective) {
-  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
-         collective == Collective::reduce;
-}
-
 template <class Visit>
 void each_chunk(const std::vector<Span>& spans, Visit visit) {
   for (const auto& [first, count] : spans) {
@@ -188,7 +183,7 @@ void SymbolicRun::combine(const Rank& rank, std::vector<Operand>& operands, std:
     }
     // The engine divides an average here; from now on it would be wrong to add anything, or not to have.
     const bool divide = holds_result(*rank.plan, chunk) && rank.last_write[chunk] == rank.round;
-    writes.push_back({chunk, divide ? expressions_.divided(total) : total});
+    writes.push_back({chunk, divide ? expressions_.divided(total) : expressions_.rounded(total)});
   }
 }
 
@@ -228,7 +223,7 @@ void SymbolicRun::check_results() {
     }
     for (int chunk = 0; chunk < s.chunks; ++chunk) {
       if (!holds_result(s, chunk)) continue;
-      if (!sums(collective_)) {
+      if (!reduces(collective_)) {
         check_moved(rank, chunk);
         continue;
       }
@@ -236,10 +231,22 @@ void SymbolicRun::check_results() {
       if (!wrong.empty()) refuse("rank ", s.rank, ", chunk ", chunk, ": at the end it ", wrong);
       // Only all_reduce has one sum on several ranks; the same expression there means the same bits.
       if (collective_ == Collective::all_reduce && rank.chunks[chunk] != ranks_.front().chunks[chunk]) {
-        refuse("rank ", s.rank, ", chunk ", chunk, ": adds in another order than rank 0, so bits may differ");
+        refuse("rank ", s.rank, ", chunk ", chunk,
+               ": adds or rounds in another order than rank 0, so bits may differ");
       }
     }
   }
+}
+
+bool SymbolicRun::keeps_rank_order() {
+  if (!reduces(collective_)) return false;
+  for (const Rank& rank : ranks_) {
+    for (int chunk = 0; chunk < rank.plan->chunks; ++chunk) {
+      if (!holds_result(*rank.plan, chunk)) continue;
+      if (rank.chunks[chunk] != expressions_.in_rank_order(chunk)) return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace ringreduce

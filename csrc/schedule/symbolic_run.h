@@ -23,6 +23,10 @@ class SymbolicRun {
   // Throws Refused unless every rank holds what the collective promises.
   void check_results();
 
+  // Whether every result is the ranks' values added in rank order by a single combination; false where
+  // nothing is summed.
+  bool keeps_rank_order();
+
  private:
   using Values = std::vector<int>;
 

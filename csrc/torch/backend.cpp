@@ -16,15 +16,16 @@ class Alone : public Meeting {
   std::vector<Blob> exchange(const Blob& blob) override { return {blob}; }
 };
 
-std::unique_ptr<Group> connect(const intrusive_ptr<c10d::Store>& store, int rank, int size,
-                               Milliseconds timeout, const GlobalRanks& ranks) {
-  return translated(ranks, [&] {
+std::shared_ptr<Group> connect(const intrusive_ptr<c10d::Store>& store, int rank, int size,
+                               const Settings& settings) {
+  const Group::Settings engines{settings.timeout, settings.reproducible};
+  return translated(settings.ranks, [&] {
     if (size == 1) {
       Alone alone;
-      return std::make_unique<Group>(rank, size, alone, timeout);
+      return std::make_shared<Group>(rank, size, alone, engines);
     }
-    StoreMeeting meeting(store, rank, size, timeout);
-    auto group = std::make_unique<Group>(rank, size, meeting, timeout);
+    StoreMeeting meeting(store, rank, size, settings.timeout);
+    auto group = std::make_shared<Group>(rank, size, meeting, engines);
     meeting.clean_up();
     return group;
   });
@@ -60,13 +61,13 @@ struct SharedAllocator : public c10::Allocator {
 
 }  // namespace
 
-RingBackend::RingBackend(intrusive_ptr<c10d::Store> store, int rank, int size, Milliseconds timeout,
-                         GlobalRanks ranks)
+RingBackend::RingBackend(intrusive_ptr<c10d::Store> store, int rank, int size, Settings settings)
     : Versioned(rank, size),
       store_(std::move(store)),
-      ranks_(std::make_shared<const GlobalRanks>(without_identity(std::move(ranks)))),
-      timeout_(timeout),
-      group_(connect(store_, rank, size, timeout, *ranks_)) {}
+      ranks_(std::make_shared<const GlobalRanks>(without_identity(std::move(settings.ranks)))),
+      reproducible_(settings.reproducible),
+      timeout_(settings.timeout),
+      group_(connect(store_, rank, size, {settings.timeout, *ranks_, settings.reproducible})) {}
 
 // What is under way ends before anything else here goes. A thread that ends it may need the GIL.
 RingBackend::~RingBackend() {
@@ -89,10 +90,11 @@ Call RingBackend::call(Collective collective, const Operation& operation) const 
 }
 
 intrusive_ptr<RingWork> RingBackend::new_work(const Operation& operation, const Tensors& inputs,
-                                              std::vector<Tensors> outputs, bool collective) {
-  const std::uint64_t number = collective ? ++sequence_ : ++transfers_;
+                                              std::vector<Tensors> outputs, int peer) {
+  const std::uint64_t number = operation.is_message() ? ++transfers_ : ++sequence_;
   return c10::make_intrusive<RingWork>(
-      RingWork::About{rank_, operation.type, operation.title, number, ranks_}, inputs, std::move(outputs));
+      RingWork::About{rank_, operation.type, operation.title, number, ranks_, group_, peer}, inputs,
+      std::move(outputs));
 }
 
 template <typename Run>
@@ -100,10 +102,13 @@ void RingBackend::run_here(const intrusive_ptr<RingWork>& work, Run run) {
   try {
     run();
   } catch (const Trouble& trouble) {
-    work->end(std::current_exception(), -1);
+    stay_if_ending();
+    const auto problem = as_torch(std::current_exception(), *ranks_);
+    work->end(problem, -1);
     if (trouble.outcome != Outcome::refused) failed(trouble.outcome == Outcome::timeout);
-    raise(trouble, *ranks_);
+    std::rethrow_exception(problem);
   }
+  stay_if_ending();
   work->end(nullptr, -1);
   completed(*work);
 }
@@ -150,9 +155,10 @@ void RingBackend::hand_over(const intrusive_ptr<RingWork>& work, const Submit& s
   });
   try {
     submit(std::move(completion));
-  } catch (const Trouble& trouble) {
-    work->end(std::current_exception(), -1);
-    raise(trouble, *ranks_);
+  } catch (const Trouble&) {
+    const auto problem = as_torch(std::current_exception(), *ranks_);
+    work->end(problem, -1);
+    std::rethrow_exception(problem);
   }
   const std::lock_guard lock(coalescing_mutex_);
   if (coalescing_) coalesced_.push_back(work);
@@ -164,14 +170,14 @@ intrusive_ptr<c10d::Work> RingBackend::launch(const Operation& operation, std::u
   if (operation.asynchronous || coalescing_ || !single) {
     return launch(operation, std::unique_ptr<Steps>(std::move(job)), inputs, std::move(outputs));
   }
-  const auto work = new_work(operation, inputs, std::move(outputs), true);
+  const auto work = new_work(operation, inputs, std::move(outputs));
   run_here(work, [&] { group_->run(*single); });
   return work;
 }
 
 intrusive_ptr<c10d::Work> RingBackend::launch(const Operation& operation, std::unique_ptr<Steps> steps,
                                               const Tensors& inputs, std::vector<Tensors> outputs) {
-  const auto work = new_work(operation, inputs, std::move(outputs), true);
+  const auto work = new_work(operation, inputs, std::move(outputs));
   if (operation.asynchronous || coalescing_) {
     hand_over(work, [&](auto completion) { group_->submit(std::move(steps), std::move(completion)); });
   } else {
@@ -194,22 +200,28 @@ intrusive_ptr<c10d::Work> RingBackend::endCoalescing() {
 // --- other groups
 // --------------------------------------------------------------------------------------------
 
+intrusive_ptr<c10d::Backend> RingBackend::derived(const std::string& prefix,
+                                                  const intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                                  GlobalRanks ranks, const intrusive_ptr<Options>& options) {
+  return c10::make_intrusive<RingBackend>(
+      c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank, size,
+      Settings{options ? options->timeout : timeout_.load(), std::move(ranks), reproducible_});
+}
+
 intrusive_ptr<c10d::Backend> RingBackend::split(const intrusive_ptr<c10d::Store>& store,
                                                 const std::vector<int>& ranks,
                                                 const intrusive_ptr<Options>& options) {
   const auto me = std::find(ranks.begin(), ranks.end(), rank_);
   if (me == ranks.end()) return nullptr;
-  return c10::make_intrusive<RingBackend>(
-      c10::make_intrusive<c10d::PrefixStore>("ringreduce/split", store), static_cast<int>(me - ranks.begin()),
-      static_cast<int>(ranks.size()), options ? options->timeout : timeout_.load(), picked(*ranks_, ranks));
+  return derived("ringreduce/split", store, static_cast<int>(me - ranks.begin()),
+                 static_cast<int>(ranks.size()), picked(*ranks_, ranks), options);
 }
 
 intrusive_ptr<c10d::Backend> RingBackend::merge(const intrusive_ptr<c10d::Store>& store,
                                                 const intrusive_ptr<Options>& options, const int& rank,
                                                 const int& size) {
-  return c10::make_intrusive<RingBackend>(c10::make_intrusive<c10d::PrefixStore>("ringreduce/merge", store),
-                                          rank, size, options ? options->timeout : timeout_.load(),
-                                          options ? global_ranks(*options) : GlobalRanks());
+  return derived("ringreduce/merge", store, rank, size, options ? global_ranks(*options) : GlobalRanks(),
+                 options);
 }
 
 intrusive_ptr<c10d::Backend> RingBackend::shrink(const std::vector<std::int64_t>& without, int flags,
@@ -222,10 +234,9 @@ intrusive_ptr<c10d::Backend> RingBackend::shrink(const std::vector<std::int64_t>
   const auto me = std::find(left.begin(), left.end(), rank_);
   TORCH_CHECK(me != left.end(), "ringreduce: rank ", rank_, " is one of those that shrink() leaves out");
   if (flags & abort_first) abort();
-  const std::string prefix = "ringreduce/shrink/" + std::to_string(++shrunk_);
-  return c10::make_intrusive<RingBackend>(
-      c10::make_intrusive<c10d::PrefixStore>(prefix, store_), static_cast<int>(me - left.begin()),
-      static_cast<int>(left.size()), options ? options->timeout : timeout_.load(), picked(*ranks_, left));
+  return derived("ringreduce/shrink/" + std::to_string(++shrunk_), store_,
+                 static_cast<int>(me - left.begin()), static_cast<int>(left.size()), picked(*ranks_, left),
+                 options);
 }
 
 void RingBackend::shutdown() {

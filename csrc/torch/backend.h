@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <vector>
@@ -22,10 +23,16 @@ namespace ringreduce::torch_backend {
 using c10::intrusive_ptr;
 using Milliseconds = std::chrono::milliseconds;
 
+struct Settings {
+  Milliseconds timeout;
+  GlobalRanks ranks;
+  std::optional<bool> reproducible;  // none: as the environment says
+};
+
 class RingBackend : public Versioned<c10d::Backend> {
  public:
   // Connects the ranks through the store; all of them call it.
-  RingBackend(intrusive_ptr<c10d::Store> store, int rank, int size, Milliseconds timeout, GlobalRanks ranks);
+  RingBackend(intrusive_ptr<c10d::Store> store, int rank, int size, Settings settings);
   ~RingBackend() override;
 
   const std::string getBackendName() const override { return "ringreduce"; }
@@ -100,6 +107,8 @@ class RingBackend : public Versioned<c10d::Backend> {
     const char* title;
     bool asynchronous;
     Milliseconds timeout;
+
+    bool is_message() const { return c10d::isP2POp(type); }
   };
   template <typename Given>
   Operation operation(c10d::OpType type, const char* title, const Given& options) const;
@@ -115,19 +124,22 @@ class RingBackend : public Versioned<c10d::Backend> {
   intrusive_ptr<c10d::Work> launch(const Operation& operation, std::unique_ptr<Steps> steps,
                                    const Tensors& inputs, std::vector<Tensors> outputs);
   intrusive_ptr<RingWork> new_work(const Operation& operation, const Tensors& inputs,
-                                   std::vector<Tensors> outputs, bool collective);
+                                   std::vector<Tensors> outputs, int peer = -1);
   template <typename Run>
   void run_here(const intrusive_ptr<RingWork>& work, Run run);
   // Hands it to the engine with `submit(completion)`.
   using Submit = std::function<void(std::unique_ptr<Completion>)>;
   void hand_over(const intrusive_ptr<RingWork>& work, const Submit& submit);
   intrusive_ptr<c10d::Work> transfer(Tensors& tensors, bool sends, int peer, int tag);
+  intrusive_ptr<Backend> derived(const std::string& prefix, const intrusive_ptr<c10d::Store>& store, int rank,
+                                 int size, GlobalRanks ranks, const intrusive_ptr<Options>& options);
   void check_root(const char* what, std::int64_t root) const;
 
   const intrusive_ptr<c10d::Store> store_;
   const std::shared_ptr<const GlobalRanks> ranks_;
+  const std::optional<bool> reproducible_;
   std::atomic<Milliseconds> timeout_;
-  std::unique_ptr<Group> group_;
+  std::shared_ptr<Group> group_;
   std::atomic<std::uint64_t> sequence_{0}, transfers_{0}, monitored_{0}, shrunk_{0};
 
   std::mutex coalescing_mutex_;

@@ -2,23 +2,42 @@
 
 #include <c10/util/Exception.h>
 #include <pybind11/pybind11.h>
+#include <unistd.h>
+
+#include <regex>
 
 namespace ringreduce::torch_backend {
 namespace {
 
-// "; global ranks: 0 is 2, 1 is 5": messages number ranks within the group.
-std::string legend(const GlobalRanks& ranks) {
-  std::string text;
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    text += (r == 0 ? "" : ", ") + std::to_string(r) + " is " + std::to_string(ranks[r]);
+// The engine numbers ranks within the group; users know them by their global numbers.
+std::string renumbered(const std::string& text, const GlobalRanks& ranks) {
+  static const std::regex mention("\\brank ([0-9]+)");
+  std::string result;
+  auto from = text.begin();
+  for (std::sregex_iterator at(text.begin(), text.end(), mention), end; at != end; ++at) {
+    const std::size_t rank = std::stoul((*at)[1]);
+    if (rank >= ranks.size()) continue;
+    result.append(from, (*at)[1].first).append(std::to_string(ranks[rank]));
+    from = (*at)[1].second;
   }
-  return text.empty() ? text : " (ranks of this group: " + text + " globally)";
+  result.append(from, text.end());
+  std::string members;
+  for (const std::uint64_t rank : ranks) members += (members.empty() ? "" : ", ") + std::to_string(rank);
+  return result + " (global ranks; those of this group are " + members + ")";
+}
+
+std::string in_words(const Trouble& trouble, const GlobalRanks& ranks) {
+  std::string text = trouble.what();
+  if (trouble.outcome == Outcome::timeout && trouble.culprit >= 0) {
+    text = "Timed out waiting for rank " + std::to_string(trouble.culprit) + ": " + text;
+  }
+  return "ringreduce: " + (ranks.empty() ? text : renumbered(text, ranks));
 }
 
 }  // namespace
 
 void raise(const Trouble& trouble, const GlobalRanks& ranks) {
-  const std::string text = std::string("ringreduce: ") + trouble.what();
+  const std::string text = in_words(trouble, ranks);
   switch (trouble.outcome) {
     case Outcome::refused:
       C10_THROW_ERROR(Error, text);
@@ -27,16 +46,15 @@ void raise(const Trouble& trouble, const GlobalRanks& ranks) {
       if (PyErr_Occurred()) throw pybind11::error_already_set();
       C10_THROW_ERROR(Error, text);
     }
-    case Outcome::timeout:
-      C10_THROW_ERROR(DistBackendError, std::string("ringreduce: Timed out waiting for rank ") +
-                                            std::to_string(trouble.culprit) + ": " + trouble.what() +
-                                            legend(ranks));
     default:
-      C10_THROW_ERROR(DistBackendError, text + legend(ranks));
+      C10_THROW_ERROR(DistBackendError, text);
   }
 }
 
+// Python runs handlers in its main thread only; others have nothing to look for, and no GIL to take when
+// Python ends.
 void raise_if_interrupted() {
+  if (gettid() != getpid()) return;
   const pybind11::gil_scoped_acquire locked;
   if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
 }

@@ -50,7 +50,7 @@ intrusive_ptr<c10d::Work> RingBackend::transfer(Tensors& tensors, bool sends, in
   letter.timeout = operation.timeout;
   const at::Tensor memory = tensor.contiguous();
   letter.data = sends ? const_cast<void*>(memory.const_data_ptr()) : memory.mutable_data_ptr();
-  const auto work = new_work(operation, tensors, {tensors}, false);
+  const auto work = new_work(operation, tensors, {tensors}, peer);
   hand_over(work, [&](auto completion) {
     group_->submit(letter,
                    std::make_unique<Delivery>(std::move(completion), memory, sends ? memory : tensor));

@@ -4,6 +4,7 @@
 
 #include "torch/backend.h"
 #include "torch/callbacks.h"
+#include "torch/gil.h"
 
 namespace py = pybind11;
 
@@ -11,8 +12,10 @@ namespace ringreduce::torch_backend {
 namespace {
 
 intrusive_ptr<c10d::Backend> create(const intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                    Milliseconds timeout, GlobalRanks ranks) {
-  return c10::make_intrusive<RingBackend>(store, rank, size, timeout, std::move(ranks));
+                                    Milliseconds timeout, GlobalRanks ranks,
+                                    std::optional<bool> reproducible) {
+  return c10::make_intrusive<RingBackend>(store, rank, size,
+                                          Settings{timeout, std::move(ranks), reproducible});
 }
 
 }  // namespace
@@ -21,7 +24,8 @@ PYBIND11_MODULE(RINGREDUCE_TORCH_MODULE, m) {
   m.doc() = "The torch.distributed backend.";
   const auto unlocked = py::call_guard<py::gil_scoped_release>();
   m.def("create", create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
-        py::arg("global_ranks"), unlocked);
+        py::arg("global_ranks"), py::arg("reproducible"), unlocked);
+  m.def("begin_ending", begin_ending);
   m.def("finish_callbacks", finish_callbacks, py::arg("milliseconds"), unlocked);
 }
 

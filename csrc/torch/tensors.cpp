@@ -33,20 +33,16 @@ std::optional<DType> same_type(at::ScalarType type) {
       return DType::uint8;
     case at::kBool:
       return DType::boolean;
-    default:
-      return std::nullopt;
-  }
-}
-
-// A complex number is two real ones, as far as moving, adding and scaling go.
-std::optional<DType> real_type(at::ScalarType type) {
-  switch (type) {
-    case at::kComplexDouble:
-      return DType::float64;
+    case at::kUInt16:
+      return DType::uint16;
+    case at::kUInt32:
+      return DType::uint32;
+    case at::kUInt64:
+      return DType::uint64;
     case at::kComplexFloat:
-      return DType::float32;
-    case at::kComplexHalf:
-      return DType::float16;
+      return DType::complex64;
+    case at::kComplexDouble:
+      return DType::complex128;
     default:
       return std::nullopt;
   }
@@ -80,18 +76,15 @@ at::Tensor span(const Tensors& tensors) {
 
 Elements moved(at::ScalarType type) {
   if (const auto same = same_type(type)) return {*same, 1};
-  if (const auto real = real_type(type)) return {*real, 2};
   return {DType::uint8, c10::elementSize(type)};
 }
 
 Elements combined(at::ScalarType type, const ReduceOp& op) {
-  if (const auto same = same_type(type)) return {*same, 1};
-  const auto real = real_type(type);
-  TORCH_CHECK(real, "ringreduce: reductions are not defined for dtype ", c10::toString(type));
-  const Op engines = op_of(op);
-  TORCH_CHECK(engines == Op::sum || engines == Op::avg || engines == Op::premul_sum,
-              "ringreduce: of complex numbers there are sums and averages only, not ", name_of(engines));
-  return {*real, 2};
+  const auto same = same_type(type);
+  TORCH_CHECK(same, "ringreduce: reductions are not defined for dtype ", c10::toString(type));
+  TORCH_CHECK(supports(*same, op_of(op)), "ringreduce: op '", name_of(op_of(op)),
+              "' is not defined for dtype ", name_of(*same));
+  return {*same, 1};
 }
 
 Op op_of(const ReduceOp& op) {

@@ -3,6 +3,7 @@
 #include <ATen/record_function.h>
 
 #include "torch/callbacks.h"
+#include "torch/gil.h"
 
 namespace ringreduce::torch_backend {
 namespace {
@@ -42,6 +43,8 @@ RingWork::RingWork(const About& about, const Tensors& inputs, std::vector<Tensor
     : Work(about.rank, about.type, title_if_asked(about.title), inputs),
       sequence_(about.sequence),
       ranks_(about.ranks),
+      group_(about.group),
+      peer_(about.peer),
       outputs_(std::move(outputs)) {}
 
 c10::intrusive_ptr<RingWork> RingWork::self() {
@@ -75,10 +78,10 @@ bool RingWork::wait(std::chrono::milliseconds timeout) {
     if (over) break;
     raise_if_interrupted();
     if (timeout != kNoTimeout && std::chrono::steady_clock::now() - start >= timeout) {
-      C10_THROW_ERROR(DistBackendError, "ringreduce: wait() timed out after " +
-                                            std::to_string(timeout.count()) + " ms; the operation goes on");
+      time_out(timeout);
     }
   }
+  stay_if_ending();
   // Who waits for the work finds its future complete as well; its callbacks may still run.
   c10::intrusive_ptr<Future> future;
   {
@@ -88,6 +91,15 @@ bool RingWork::wait(std::chrono::milliseconds timeout) {
   if (future) future->wait();
   if (exception_) std::rethrow_exception(exception_);
   return true;
+}
+
+void RingWork::time_out(std::chrono::milliseconds timeout) const {
+  const auto group = group_.lock();
+  const int rank = peer_ >= 0 ? peer_ : group ? group->latest() : -1;
+  const std::string whom = rank >= 0 ? " for rank " + std::to_string(rank) : "";
+  const std::string text = "wait() gave up after " + std::to_string(timeout.count()) + " ms of waiting" +
+                           whom + "; the operation itself goes on";
+  raise(Trouble(Outcome::timeout, rank, text.c_str()), *ranks_);
 }
 
 void RingWork::abort() {

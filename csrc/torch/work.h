@@ -22,6 +22,8 @@ class RingWork : public c10d::Work {
     const char* title;  // for the profiler
     std::uint64_t sequence;
     std::shared_ptr<const GlobalRanks> ranks;
+    std::weak_ptr<const Group> group;
+    int peer = -1;  // of a message
   };
   // `outputs` become the result and the future's value: a list of tensors, or of lists if there are several.
   RingWork(const About& about, const Tensors& inputs, std::vector<Tensors> outputs);
@@ -43,10 +45,13 @@ class RingWork : public c10d::Work {
 
  private:
   c10::IValue value() const;
+  [[noreturn]] void time_out(std::chrono::milliseconds timeout) const;
   c10::intrusive_ptr<RingWork> self();
 
   const std::uint64_t sequence_;
   const std::shared_ptr<const GlobalRanks> ranks_;
+  const std::weak_ptr<const Group> group_;
+  const int peer_;
   std::vector<Tensors> outputs_;
   std::atomic<int> source_{-1};
   std::atomic<bool> over_{false};

@@ -14,7 +14,7 @@ struct Record {
   std::uint8_t collective = 0;
   std::uint8_t dtype = 0;
   std::uint8_t op = 0;
-  std::uint8_t finished = 0;
+  std::uint8_t reproducible = 0;  // whether the rank's communicator is
   char algorithm[24] = {};
 };
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import warnings
 import weakref
+from dataclasses import dataclass
 from datetime import timedelta
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from types import ModuleType
@@ -70,12 +71,30 @@ def _load_file() -> ModuleType:
     return module
 
 
-def _create(options: Any, _: Any) -> Any:
+@dataclass(frozen=True)
+class Options:
+    """What can be chosen: ``init_process_group("ringreduce", pg_options=ringreduce.backend.Options(...))``.
+
+    Args:
+        reproducible: whether the result of a reduction's element depends on the ranks' values of it alone; see
+            :func:`ringreduce.init`. None: as ``RINGREDUCE_REPRODUCIBLE`` says.
+    """
+
+    reproducible: bool | None = None
+
+
+def _create(options: Any, given: Any) -> Any:
     timeout = (
         options.timeout if isinstance(options.timeout, timedelta) else timedelta(seconds=options.timeout)
     )
+    chosen = given if isinstance(given, Options) else Options()
     backend = _load().create(
-        options.store, options.group_rank, options.group_size, timeout, options.global_ranks_in_group
+        options.store,
+        options.group_rank,
+        options.group_size,
+        timeout,
+        options.global_ranks_in_group,
+        chosen.reproducible,
     )
     _live.add(backend)
     return backend
@@ -84,8 +103,10 @@ def _create(options: Any, _: Any) -> Any:
 @atexit.register
 def _leave_all() -> None:
     """Peers must learn that a rank has ended, and no thread may run when Python is gone."""
+    if _module is None:
+        return
+    _module.begin_ending()
     crashed = getattr(sys, "last_value", None) is not None  # set where an exception ends the interpreter
     for backend in list(_live):
         backend.abort() if crashed else backend.shutdown()
-    if _module is not None:
-        _module.finish_callbacks(1000)
+    _module.finish_callbacks(1000)

@@ -1,4 +1,7 @@
-"""Times Gloo's collectives through torch.distributed, by the rules of protocol.py. Starts its own ranks."""
+"""Times the collectives of torch.distributed, Gloo's unless told otherwise, by the rules of protocol.py.
+
+Starts its own ranks.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING or __package__:
-    from ringreduce.bench.protocol import Array, Library, Problem, arguments, measure_sizes
+    from ringreduce.bench.protocol import Array, Library, Problem, measure_sizes, parser
 else:
-    from protocol import Array, Library, Problem, arguments, measure_sizes
+    from protocol import Array, Library, Problem, measure_sizes, parser
 
 OPS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 
@@ -46,27 +49,32 @@ def maximum(values: Array) -> Array:
     return result
 
 
-def join(rank: int, ranks: int, store: str) -> None:
+def join(rank: int, ranks: int, store: str, backend: str = "gloo") -> None:
     """Ranks find each other through a file that is not there yet."""
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch")  # of names that come and go
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=ranks)
 
 
 def rank_main(rank: int, options: Namespace, store: str) -> None:
-    join(rank, options.ranks, store)
-    measure_sizes(Library("gloo", rank, options.ranks, dist.barrier, maximum, prepare), options)
+    join(rank, options.ranks, store, options.backend)
+    measure_sizes(
+        Library(options.library or options.backend, rank, options.ranks, dist.barrier, maximum, prepare),
+        options,
+    )
     dist.destroy_process_group()
 
 
 def main() -> None:
-    options = arguments()
+    options = parser()
+    options.add_argument("--backend", default="gloo", help="of torch.distributed")
+    chosen = options.parse_args()
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         ranks = [
-            context.Process(target=rank_main, args=(rank, options, f"{folder}/store"), daemon=True)
-            for rank in range(options.ranks)
+            context.Process(target=rank_main, args=(rank, chosen, f"{folder}/store"), daemon=True)
+            for rank in range(chosen.ranks)
         ]
         for process in ranks:
             process.start()

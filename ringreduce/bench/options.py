@@ -68,6 +68,9 @@ def _add_how(parser: ArgumentParser) -> None:
     how.add_argument("--format", choices=list(FORMATS), default="table")
     how.add_argument("--plot", type=Path, metavar="PNG", help="latency and bus bandwidth against size")
     how.add_argument("--compare", action="store_true", help="all algorithms and peers on 2 and on 4 ranks")
+    how.add_argument(
+        "--reproducible", action="store_true", help="what the reproducible mode costs, beside auto"
+    )
     how.add_argument("--output", type=Path, help="the folder for --compare's plots and JSON (bench/results)")
 
 

@@ -104,7 +104,7 @@ def arguments() -> Namespace:
 EXACT = {
     "float64": 1 << 53, "float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8, "float8_e4m3fn": 1 << 4,
     "float8_e5m2": 1 << 3, "int64": 1 << 62, "int32": 1 << 30, "int16": (1 << 15) - 1, "int8": (1 << 7) - 1,
-    "uint8": (1 << 8) - 1, "bool": 1,
+    "uint8": (1 << 8) - 1, "bool": 1, "uint16": (1 << 16) - 1, "uint32": 1 << 31, "uint64": 1 << 62,
 }  # fmt: skip
 
 

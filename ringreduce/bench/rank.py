@@ -14,10 +14,13 @@ import numpy as np
 
 from ringreduce.bench.ours import floor, ours
 from ringreduce.bench.protocol import Buffers, Effort, Library, Problem, measure
+from ringreduce.bootstrap import init
 from ringreduce.communicator import Communicator
 
 Row = dict[str, Any]
 SHARED = "+shared"
+REPRODUCIBLE = "reproducible"
+"""Stands for ``auto`` on a reproducible communicator of the same ranks."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,8 @@ class Task:
     """The same on all ranks.
 
     Attributes:
-        algorithms: by collective. One whose name ends in "+shared" has its buffers from ringreduce.empty.
+        algorithms: by collective. One whose name ends in "+shared" has its buffers from ringreduce.empty;
+            "reproducible" is ``auto`` on a reproducible communicator.
         peers: of "gloo" and "mpi", which run in the ranks' own processes.
         efforts: by problem.
         turn: how far to rotate the order of the contestants.
@@ -52,13 +56,15 @@ def measure_all(comm: Communicator, task: Task) -> list[Row]:
     """A row per problem and contestant, the same on all ranks."""
     rows: list[Row] = []
     peers, leave = _join_peers(comm, task.peers)
+    asked_for = {name for names in task.algorithms.values() for name in names}
+    twin = _reproducible_twin(comm) if REPRODUCIBLE in asked_for else None
     if task.bind:
         # Only now: what the peers started for themselves may use every core.
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
     advance, finish = _progress(task.cells() if comm.rank == 0 else 0)
     for index, problem in enumerate(task.problems):
-        entries = [*_contestants(comm, task, problem), *((peer, problem) for peer in peers)]
+        entries = [*_contestants(comm, twin, task, problem), *((peer, problem) for peer in peers)]
         shift = (index + task.turn) % len(entries)
         kept: dict[bool, Buffers] = {}
         for library, asked in [*entries[shift:], *entries[:shift]]:
@@ -71,14 +77,34 @@ def measure_all(comm: Communicator, task: Task) -> list[Row]:
             advance(f"{problem.collective} {problem.nbytes} B {library.name}")
     finish()
     leave()
+    if twin is not None:
+        twin.close()
     return rows
 
 
-def _contestants(comm: Communicator, task: Task, problem: Problem) -> list[tuple[Library, Problem]]:
+def _reproducible_twin(comm: Communicator) -> Communicator:
+    """The same ranks once more, who find each other through the communicator that they have."""
+
+    def exchange(blob: bytes) -> list[bytes]:
+        lengths = comm.all_gather(np.array([len(blob)]))
+        card = np.zeros(lengths.max(), dtype=np.uint8)
+        card[: len(blob)] = np.frombuffer(blob, dtype=np.uint8)
+        cards = comm.all_gather(card).reshape(comm.size, -1)
+        return [bytes(one[:length]) for one, length in zip(cards, lengths, strict=True)]
+
+    return init(comm.rank, comm.size, exchange, timeout=comm.timeout, reproducible=True)
+
+
+def _contestants(
+    comm: Communicator, twin: Communicator | None, task: Task, problem: Problem
+) -> list[tuple[Library, Problem]]:
     entries = []
     for name in task.algorithms[problem.collective]:
         shared = task.shared or name.endswith(SHARED)
-        library = ours(comm, name.removesuffix(SHARED), shared, task.asynchronous)
+        plain, whose = name.removesuffix(SHARED), comm
+        if name == REPRODUCIBLE and twin is not None:
+            plain, whose = "auto", twin
+        library = ours(whose, plain, shared, task.asynchronous)
         entries.append((replace(library, name=name), problem))
     if task.floor:
         # The floor is that of memory, whatever the bytes mean.

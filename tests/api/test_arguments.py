@@ -22,7 +22,7 @@ BAD = {
         "x has dtype float32, but out has float64",
         lambda c: c.all_reduce(x(), out=x(4, float)),
     ),
-    "dtype": (TypeError, "x has dtype", lambda c: c.all_reduce(x(4, "complex64"))),
+    "dtype": (TypeError, "x has dtype", lambda c: c.all_reduce(x(4, "longdouble"))),
     "no array": (TypeError, "x must be an array", lambda c: c.all_reduce({})),
     "op": (ValueError, "op must be one of", lambda c: c.all_reduce(x(), "plus")),
     "op of reduce_scatter": (ValueError, "op must be one of", lambda c: c.reduce_scatter(x(), "plus")),

@@ -113,6 +113,23 @@ def test_under_a_launcher_rank_0_prints() -> None:
     assert facts["launcher"] == "torchrun" and facts["ranks"] == 2 and out[1] == ""
 
 
+def test_what_reproducible_results_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    out = bench(capsys, "--reproducible", "--launches", "2")
+    rows = [line.split() for line in out.splitlines()]
+    figures = [row for row in rows if row[1:2] in (["B"], ["KiB"])]
+    assert [row[:2] for row in figures] == [["16", "B"], ["4", "KiB"]] * 2
+    assert all(float(row[-1]) > 0 and len(row) == 7 for row in figures)
+    assert "all_reduce: " in out and "reduce_scatter: " in out and "2 ranks" in out
+
+
+def test_reproducible_results_are_compared_with_the_usual_ones(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RINGREDUCE_REPRODUCIBLE", "1")
+    assert main([*QUICK, "--reproducible"]) == 2
+    assert "unset RINGREDUCE_REPRODUCIBLE" in capsys.readouterr().err
+
+
 def test_the_plot_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     bench(capsys, "-a", "auto,auto+shared,ring", "--plot", str(tmp_path / "new" / "a.png"))

@@ -115,7 +115,7 @@ def test_zero_sizes_and_zero_dimensions():
 
 def test_other_byte_orders_and_types_are_refused():
     def rank_main(comm):
-        for dtype in (">f4", "complex64", "uint16", "U3", "O", "datetime64[s]"):
+        for dtype in (">f4", "longdouble", "clongdouble", "U3", "O", "datetime64[s]"):
             with pytest.raises(TypeError, match="x has dtype"):
                 comm.all_reduce(np.zeros(4, dtype))
         for x in ([1.0, 2.0], 3.0, "text", None):
@@ -147,8 +147,12 @@ def test_buffers():
         assert comm.all_gather(bytearray(b"ab")).tobytes() == b"abab"
         with pytest.raises(ValueError, match="read-only"):
             comm.all_reduce(memoryview(b"ab"))
+        for code in "HIL":
+            whole = array.array(code, [1, 5])
+            comm.all_reduce(memoryview(whole))
+            assert whole.tolist() == [2, 10]
         with pytest.raises(TypeError):
-            comm.all_reduce(memoryview(array.array("I", [1])))
+            comm.all_reduce(memoryview(np.ones(1, "longdouble")))
 
     on_two(rank_main)
 
@@ -177,6 +181,10 @@ def test_dlpack():
         assert (strided[:, ::2] == 2).all() and (strided[:, 1::2] == 1).all()
         comm.all_reduce(np.ones(12, "float32"), out=exported)
         assert (x == 2).all()
+        for dtype in ("uint16", "uint32", "uint64", "complex64", "complex128"):
+            x = np.arange(5).astype(dtype)
+            comm.all_reduce(Exported(x))
+            assert (x == 2 * np.arange(5)).all()
 
     on_two(rank_main)
 

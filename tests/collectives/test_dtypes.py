@@ -17,7 +17,9 @@ FLOATS = [
     ml_dtypes.float8_e4m3fn,
     ml_dtypes.float8_e5m2,
 ]
-INTEGERS = [np.int64, np.int32, np.int16, np.int8, np.uint8]
+INTEGERS = [np.int64, np.int32, np.int16, np.int8, np.uint64, np.uint32, np.uint16, np.uint8]
+COMPLEX = [np.complex64, np.complex128]
+NUMBERS = [*FLOATS, *INTEGERS, *COMPLEX]
 BITS = {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
 OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 
@@ -25,14 +27,21 @@ OPS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
 def inputs(count, rank, dtype, most):
     """Whole numbers up to most, for signed types below 0 too; 8-bit floats hold sums of four of them."""
     x = (np.arange(count) * (rank + 2) + rank) % (most + 1)
-    if dtype not in (np.uint8, np.bool_):
+    if np.dtype(dtype).kind not in "ub":
         x = np.where((np.arange(count) + rank) % 3 == 0, -x, x)
+    if dtype in COMPLEX:
+        x = x + 1j * np.roll(x, 1)
     return x.astype(dtype)
+
+
+def exactly(x):
+    """In a type wide enough for what is computed here to be exact."""
+    return x.astype({"f": "float64", "V": "float64", "c": "complex128"}.get(x.dtype.kind, "int64"))
 
 
 def whole(op, parts):
     """The result in arithmetic wide enough to be exact; then rounded (or wrapped) to the type."""
-    wide = [part.astype("float64" if part.dtype.kind in "fV" else "int64") for part in parts]
+    wide = [exactly(part) for part in parts]
     total = wide[0]
     for part in wide[1:]:
         total = {**OPS, **BITS}[op](total, part)
@@ -43,28 +52,21 @@ def check(comm, dtype, count, op, want, **more):
     parts = [inputs(count, r, dtype, 2) for r in range(comm.size)]
     x = parts[comm.rank].copy()
     comm.all_reduce(x, op, **more)
-    assert x.dtype == dtype and np.array_equal(x.astype("float64"), want(parts).astype("float64")), (
-        dtype,
-        op,
-    )
+    assert x.dtype == dtype and np.array_equal(exactly(x), exactly(want(parts))), (dtype, op)
     rows = np.concatenate([parts[comm.rank]] * comm.size)
     mine = comm.reduce_scatter(rows, op, **more)
-    assert np.array_equal(mine.astype("float64"), x.astype("float64")), (dtype, op)
+    assert np.array_equal(exactly(mine), exactly(x)), (dtype, op)
     root = comm.size - 1
     y = comm.reduce(parts[comm.rank], root, op, out=x.copy() if comm.rank == root else None, **more)
-    assert comm.rank != root or np.array_equal(y.astype("float64"), x.astype("float64")), (dtype, op)
+    assert comm.rank != root or np.array_equal(exactly(y), exactly(x)), (dtype, op)
 
 
 def every_op(comm, dtype, count):
-    for op in [*OPS, *(BITS if dtype in INTEGERS else [])]:
+    for op in ["sum", "prod"] if dtype in COMPLEX else [*OPS, *(BITS if dtype in INTEGERS else [])]:
         check(comm, dtype, count, op, lambda parts, op=op: whole(op, parts))
-    if dtype in FLOATS:
+    if dtype not in INTEGERS:
         check(
-            comm,
-            dtype,
-            count,
-            "avg",
-            lambda parts: (whole("sum", parts).astype("float64") / comm.size).astype(dtype),
+            comm, dtype, count, "avg", lambda parts: (exactly(whole("sum", parts)) / comm.size).astype(dtype)
         )
     else:
         check(
@@ -72,7 +74,7 @@ def every_op(comm, dtype, count):
         )
 
 
-@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS], ids=lambda dtype: np.dtype(dtype).name)
+@pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: np.dtype(dtype).name)
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_numbers(world, dtype):
     for count in (1, 37, 20_001):
@@ -81,7 +83,7 @@ def test_numbers(world, dtype):
 
 def test_numbers_over_shared_memory():
     def rank_main(comm):
-        for dtype in [*FLOATS, *INTEGERS]:
+        for dtype in NUMBERS:
             every_op(comm, dtype, 30_003)
 
     on_processes(2, rank_main)
@@ -113,20 +115,20 @@ def test_truth_values(world):
     on_threads(world, rank_main)
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: np.dtype(dtype).name)
+@pytest.mark.parametrize("dtype", [*FLOATS, *COMPLEX], ids=lambda dtype: np.dtype(dtype).name)
 def test_factors(dtype):
     def rank_main(comm):
         factor = [0.5, 2.0, 1.0][comm.rank]
         for count in (5, 40_000):
-            parts = [inputs(count, r, dtype, 1).astype("float64") * f for r, f in enumerate([0.5, 2.0, 1.0])]
+            parts = [exactly(inputs(count, r, dtype, 1)) * f for r, f in enumerate([0.5, 2.0, 1.0])]
             want = sum(parts)
             for algorithm in ("ring", "one_shot", "two_shot", "swing", "tree"):
                 x = inputs(count, comm.rank, dtype, 1)
                 out = comm.all_reduce(x, out=np.zeros_like(x), factor=factor, algorithm=algorithm)
-                assert np.array_equal(out.astype("float64"), want), algorithm
+                assert np.array_equal(exactly(out), want), algorithm
                 assert np.array_equal(x, inputs(count, comm.rank, dtype, 1)), "the input was scaled"
                 comm.all_reduce(x, factor=factor, algorithm=algorithm)
-                assert np.array_equal(x.astype("float64"), want), algorithm
+                assert np.array_equal(exactly(x), want), algorithm
 
     on_threads(3, rank_main)
 
@@ -140,6 +142,20 @@ def test_integers_wrap():
             assert np.array_equal(comm.all_reduce(x), want)
 
     on_threads(2, rank_main)
+
+
+def test_complex_numbers_have_no_order_and_no_bits():
+    def rank_main(comm):
+        x = np.ones(5, "complex64")
+        for op in ("min", "max", *BITS):
+            with pytest.raises(ValueError, match=f"op '{op}' is not defined for dtype complex64"):
+                comm.all_reduce(x, op)
+        for collective in ("broadcast", "all_gather", "all_to_all"):
+            moved = getattr(comm, collective)(np.full(4, 1 + 2j * comm.rank, "complex128"))
+            assert moved.dtype == np.complex128
+        return comm.all_reduce(x)[0]
+
+    assert on_threads(2, rank_main) == [2, 2]
 
 
 def test_nan_wins():

@@ -427,5 +427,3 @@ def test_the_model_refuses_what_breaks_the_rule():
     ):
         with pytest.raises((AssertionError, KeyError)):
             follows_the_rule(plan, 0, wrong)
-
-

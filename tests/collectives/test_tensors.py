@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 
 FLOATS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
-INTEGERS = ["int64", "int32", "int16", "int8", "uint8", "bool"]
+INTEGERS = ["int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"]
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS])
@@ -23,6 +23,36 @@ def test_dtypes(dtype):
         assert comm.all_gather(x).dtype is x.dtype
         comm.all_reduce(x)
         assert (x.float() == (1 if dtype == "bool" else 2)).all()
+
+    on_threads(2, rank_main)
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_complex_numbers(dtype):
+    def rank_main(comm):
+        x = torch.full((50,), 1 + 2j * comm.rank, dtype=getattr(torch, dtype))
+        assert comm.all_reduce(x.clone()).tolist() == [2 + 2j] * 50
+        assert comm.all_reduce(x.clone(), "avg").tolist() == [1 + 1j] * 50
+        assert comm.all_gather(x).dtype is x.dtype
+
+    on_threads(2, rank_main)
+
+
+def test_views_that_conjugate_or_negate():
+    """Torch only notes that such views are to be conjugated, or negated, when they are read."""
+
+    def rank_main(comm):
+        x = torch.full((50,), 1 + 2j, dtype=torch.complex64)
+        view = x.conj()
+        assert comm.all_gather(view).tolist() == [1 - 2j] * 100
+        assert (
+            comm.all_reduce(view) is view and view.tolist() == [2 - 4j] * 50 and x.tolist() == [2 + 4j] * 50
+        )
+        one = x.conj().imag[:1]
+        assert comm.all_reduce(one) is one and one.tolist() == [-8] and x.tolist()[:2] == [2 + 8j, 2 + 4j]
+        received = torch.zeros(50, dtype=torch.complex64)
+        comm.send(x.conj(), 1) if comm.rank == 0 else comm.recv(received.conj(), 0)
+        assert comm.rank == 0 or received[1] == 2 + 4j
 
     on_threads(2, rank_main)
 
@@ -56,7 +86,7 @@ def test_layouts_and_gradients():
 def test_what_is_refused():
     def rank_main(comm):
         with pytest.raises(TypeError, match="dtype"):
-            comm.all_reduce(torch.zeros(3, dtype=torch.complex64))
+            comm.all_reduce(torch.zeros(3).to(torch.float8_e4m3fnuz))
         with pytest.raises(ValueError, match="device"):
             comm.all_reduce(torch.zeros(3, device="meta"))
         with pytest.raises((TypeError, ValueError)):

@@ -1,6 +1,8 @@
 // Drives the engine over real transports, for the sanitizers: every algorithm of the catalogue in worlds of 1
 // to 8 ranks, in one slice and in many, blocking and submitted, with messages, groups and losses beside them.
 // Ranks are threads of this process, and then processes over shared memory unless --threads-only is given.
+#include "stress.h"
+
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -16,37 +18,15 @@
 #include <thread>
 #include <vector>
 
-#include "engine/communicator.h"
 #include "schedule/catalogue.h"
 #include "transport/local.h"
 #include "transport/shm.h"
 
 namespace {
 
-using namespace ringreduce;
+using namespace stress;
 
 constexpr int max_world = 8;
-using Buffer = std::vector<float>;
-
-void require(bool holds, const std::string& what) {
-  if (holds) return;
-  std::fprintf(stderr, "wrong: %s\n", what.c_str());
-  std::abort();
-}
-
-// Small integers, so that sums are exact in any order.
-float value(int rank, std::size_t i) {
-  return static_cast<float>((rank + 1) * (static_cast<int>(i % 101) + 1));
-}
-float sum_of(int world, std::size_t i) {
-  return value(world * (world + 1) / 2 - 1, i);
-}
-
-Buffer filled(int rank, std::size_t first, std::size_t count) {
-  Buffer buffer(count);
-  for (std::size_t i = 0; i < count; ++i) buffer[i] = value(rank, first + i);
-  return buffer;
-}
 
 // What a rank brings to a collective, and what it must have afterwards. `block` is one rank's share.
 struct Case {
@@ -178,30 +158,6 @@ void submitted_on(Communicator& comm) {
   for (const Case& c : cases) check(c, "submitted");
 }
 
-// Around the ring, while another thread of the same rank runs collectives.
-void messages_on(Communicator& comm) {
-  if (comm.size() == 1) return;
-  std::thread collectives([&comm] { sizes_on(comm); });
-  const int next = (comm.rank() + 1) % comm.size(), previous = (comm.rank() + comm.size() - 1) % comm.size();
-  for (const std::size_t count : {1, 500, 200000}) {
-    const Buffer x = filled(comm.rank(), 0, count);
-    Buffer y(count);
-    Transfer out, in;
-    out.peer = next;
-    out.input = x.data();
-    in.sends = false;
-    in.peer = previous;
-    in.output = y.data();
-    out.count = in.count = count;
-    out.tag = in.tag = 7;
-    const auto sent = comm.submit(out);
-    comm.transfer(in);
-    require(sent->wait(std::nullopt, [] {}), "sent");
-    require(y == filled(previous, 0, count), "received");
-  }
-  collectives.join();
-}
-
 void groups_on(Communicator& comm) {
   const auto group = comm.split(comm.rank() == 2 ? -1 : comm.rank() % 2, -comm.rank());
   require((group == nullptr) == (comm.rank() == 2), "who is in a group");
@@ -236,7 +192,8 @@ void everything_on(Communicator& comm) {
   catalogue_on(comm);
   sizes_on(comm);
   submitted_on(comm);
-  messages_on(comm);
+  messages_on(comm, sizes_on);
+  tags_on(comm);
   groups_on(comm);
   loss_on(comm);
   comm.close();

@@ -22,8 +22,14 @@ NUMPY = {
     "int8": np.int8,
     "uint8": np.uint8,
     "bool": np.bool_,
+    "uint16": np.uint16,
+    "uint32": np.uint32,
+    "uint64": np.uint64,
+    "complex64": np.complex64,
+    "complex128": np.complex128,
 }
 FLOATS = [name for name in NUMPY if "float" in name]
+PARTS = {"complex64": "float32", "complex128": "float64"}
 INTEGERS = [name for name in NUMPY if "int" in name]
 SMALL_FLOATS = FLOATS[2:]
 SUPPORTED = [(d, op) for d in engine.dtypes() for op in engine.ops() if engine.supports(d, op)]
@@ -38,8 +44,9 @@ NAN_BITS = {
 
 
 def bits(array):
-    """The array's elements as unsigned integers."""
-    return np.ascontiguousarray(array).view(f"u{array.dtype.itemsize}")
+    """The array's elements (of complex numbers, their parts) as unsigned integers."""
+    array = np.ascontiguousarray(array)
+    return array.view(f"u{array.real.dtype.itemsize if array.dtype.kind == 'c' else array.dtype.itemsize}")
 
 
 def bytes_of(array):
@@ -55,6 +62,8 @@ def random_bits(dtype, count, rng):
 
 def random_values(dtype, count, rng):
     """Like random_bits for integers; floats near enough to each other that their sums round."""
+    if dtype in PARTS:
+        return random_values(PARTS[dtype], 2 * count, rng).view(NUMPY[dtype])
     if dtype not in FLOATS:
         return random_bits(dtype, count, rng)
     values = rng.standard_normal(count) * np.exp2(rng.integers(-6, 7, count))
@@ -75,6 +84,8 @@ def expected(dtype, op, sources, scale=1.0):
     with np.errstate(all="ignore"):
         if dtype == "bool":
             return _of_bools(op, sources)
+        if dtype in PARTS:
+            return _of_complex(dtype, op, sources, scale)
         if dtype in FLOATS:
             return _of_floats(dtype, op, sources, scale)
         return _of_integers(op, sources, scale)
@@ -103,6 +114,19 @@ def _of_integers(op, sources, scale):
         floor = result // ranks
         result = floor + (negative & (floor * ranks != result)).astype(kind)
     return result.astype(kind)
+
+
+def _of_complex(dtype, op, sources, scale):
+    parts = [s.view(NUMPY[PARTS[dtype]]) for s in sources]
+    if op != "prod":
+        return _of_floats(PARTS[dtype], op, parts, scale).view(NUMPY[dtype])
+    real, imag = parts[0][::2], parts[0][1::2]
+    for part in parts[1:]:
+        a, b = part[::2], part[1::2]
+        real, imag = real * a - imag * b, real * b + imag * a
+    result = np.empty_like(parts[0])
+    result[::2], result[1::2] = real, imag
+    return with_one_nan(PARTS[dtype], result).view(NUMPY[dtype])
 
 
 def _min(a, b):

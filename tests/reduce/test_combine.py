@@ -8,6 +8,7 @@ from reduce_oracle import (
     FLOATS,
     INTEGERS,
     NUMPY,
+    PARTS,
     SUPPORTED,
     assert_same_bits,
     bytes_of,
@@ -67,6 +68,22 @@ def test_all_pairs_of_special_values(dtype, op, isa):
     wanted = expected(dtype, op, [a, b], 1.0)
     assert_same_bits(combine(dtype, op, [a, b], 1, 1.0, isa)[0], wanted)
     assert_same_bits(combine(dtype, op, [b, a], 1, 1.0, isa)[0], wanted, "operands the other way round")
+
+
+@every_isa
+@pytest.mark.parametrize("op", ["sum", "prod"])
+@pytest.mark.parametrize("dtype", PARTS)
+def test_order_of_two_complex_operands_does_not_show(dtype, op, isa):
+    rng = np.random.default_rng(8)
+    values = special_values(PARTS[dtype])
+    pairs = np.stack(np.meshgrid(*[values] * 4), axis=-1).reshape(-1, 4)
+    for a, b in [
+        tuple(np.ascontiguousarray(half).view(NUMPY[dtype]).ravel() for half in (pairs[:, :2], pairs[:, 2:])),
+        (random_bits(dtype, 5000, rng), random_bits(dtype, 5000, rng)),
+    ]:
+        wanted = expected(dtype, op, [a, b])
+        assert_same_bits(combine(dtype, op, [a, b], 1, 1.0, isa)[0], wanted)
+        assert_same_bits(combine(dtype, op, [b, a], 1, 1.0, isa)[0], wanted, "the other way round")
 
 
 @every_isa

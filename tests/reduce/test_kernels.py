@@ -6,7 +6,17 @@ import sys
 
 import numpy as np
 import pytest
-from reduce_oracle import FLOATS, NUMPY, SUPPORTED, assert_same_bits, bytes_of, combine, engine, random_bits
+from reduce_oracle import (
+    FLOATS,
+    NUMPY,
+    PARTS,
+    SUPPORTED,
+    assert_same_bits,
+    bytes_of,
+    combine,
+    engine,
+    random_bits,
+)
 
 ISAS = engine.instruction_sets()
 
@@ -23,15 +33,17 @@ def test_supports():
         for op in engine.ops():
             wanted = True
             if op in ("band", "bor", "bxor"):
-                wanted = dtype not in FLOATS
+                wanted = dtype not in [*FLOATS, *PARTS]
             if op == "premul_sum":
-                wanted = dtype in FLOATS
+                wanted = dtype in [*FLOATS, *PARTS]
+            if op in ("min", "max"):
+                wanted = dtype not in PARTS
             if op == "avg":
                 wanted = dtype != "bool"
             assert engine.supports(dtype, op) == wanted, (dtype, op)
             if not wanted:
                 with pytest.raises(ValueError, match="no meaning"):
-                    engine.combine(dtype, op, [np.zeros(8, np.uint8)], [np.zeros(8, np.uint8)])
+                    engine.combine(dtype, op, [np.zeros(16, np.uint8)], [np.zeros(16, np.uint8)])
 
 
 @pytest.mark.parametrize("dtype,op", SUPPORTED)

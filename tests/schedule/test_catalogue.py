@@ -135,6 +135,22 @@ def test_is_right_for_every_root(collective, name):
             assert engine.check_algorithm(collective, name, world, root) == "", f"world {world}, root {root}"
 
 
+@pytest.mark.parametrize("entry", schedules.algorithms(), ids=lambda e: f"{e.collective}-{e.name}")
+def test_keeps_rank_order_where_it_says_so(entry):
+    worlds = range(1, 65)
+    kept = [engine.algorithm_keeps_rank_order(entry.collective, entry.name, world) for world in worlds]
+    assert all(kept) == entry.keeps_rank_order
+    if entry.keeps_rank_order and entry.collective in ROOTED:
+        for world in range(1, 18):
+            for root in range(world):
+                assert engine.algorithm_keeps_rank_order(entry.collective, entry.name, world, root)
+
+
+@pytest.mark.parametrize("collective", schedules.SUMS)
+def test_every_collective_that_adds_can_keep_rank_order(collective):
+    assert any(entry.keeps_rank_order for entry in schedules.algorithms(collective))
+
+
 @pytest.mark.parametrize(("collective", "name"), CATALOGUE)
 def test_is_right_on_numbers_too(collective, name):
     for world in range(1, 10):

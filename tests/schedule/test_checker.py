@@ -2,6 +2,7 @@
 
 import pytest
 
+from ringreduce._engine import schedules as engine
 from ringreduce.schedules import Local, Recv, Round, Schedule, ScheduleError, Send, check
 
 
@@ -150,7 +151,39 @@ def test_sums_in_another_order():
         return [swap, Round([], [], [Local(0, 1, True)])]
 
     said = told(all_reduce(adds_then(0, 1, 2), adds_then(1, 2, 0), adds_then(2, 1, 0), scratch=1))
-    assert said == "rank 1, chunk 0: adds in another order than rank 0, so bits may differ"
+    assert said == "rank 1, chunk 0: adds or rounds in another order than rank 0, so bits may differ"
+
+
+def test_sums_rounded_in_between():
+    """(0 + 1) + 2 everywhere; but ranks 0 and 1 round 0 + 1 first, which shows in 16- and 8-bit floats."""
+
+    def in_two(rank):
+        swap = Round([Send([0], [1 - rank, 2])], [Recv([0], 1 - rank, True), Recv([1], 2)])
+        return [swap, Round([], [], [Local(0, 1, True)])]
+
+    at_once = [Round([Send([0], [0, 1])], [Recv([0], 0, True), Recv([0], 1, True)])]
+    said = told(all_reduce(in_two(0), in_two(1), at_once, scratch=1))
+    assert said == "rank 2, chunk 0: adds or rounds in another order than rank 0, so bits may differ"
+
+
+def test_rank_order():
+    def one_shot(rank):
+        others = [r for r in range(3) if r != rank]
+        return [Round([Send([0], others)], [Recv([0], r, True) for r in others])]
+
+    assert engine.keeps_rank_order(all_reduce(*map(one_shot, range(3))))
+    assert engine.keeps_rank_order([Schedule("all_reduce", 1, 0, 1)])
+    # (1 + 2) + 0, and (0 + 1) + 2 with a rounding in between, on all ranks that hold a result.
+    for order in ([1, 2, 0], [0, 1, 2]):
+        plans = [Schedule("reduce", 3, rank, 1, root=order[0], scratch=1) for rank in range(3)]
+        for rank in order[1:]:
+            plans[rank].rounds = [Round([Send([0], [order[0]])])]
+            plans[order[0]].rounds.append(Round([], [Recv([0], rank, True)]))
+        check(plans)
+        assert not engine.keeps_rank_order(plans)
+    # What is refused, and what does not add.
+    assert not engine.keeps_rank_order(all_reduce([], [], []))
+    assert not engine.keeps_rank_order([Schedule("broadcast", 1, 0, 1)])
 
 
 def test_chunk_that_holds_nothing():

@@ -1,6 +1,7 @@
 // The table of one instruction set. Compiled several times: the build file names the instruction set, the
 // size of its registers, and the folder of conversions of its family.
 #include "reduce/instruction_sets.h"
+#include "reduce/kernels/complex.h"
 #include "reduce/kernels/formats.h"
 #include "reduce/kernels/loops.h"
 #include "reduce/kernels/operators.h"
@@ -24,6 +25,14 @@ struct Table {
     put(dtype, Op::prod, combine_any<Format, Product>);
     put(dtype, Op::min, combine_any<Format, FloatMin<Lane>>);
     put(dtype, Op::max, combine_any<Format, FloatMax<Lane>>);
+  }
+
+  template <class T>
+  constexpr void put_complex(DType dtype) {
+    put(dtype, Op::sum, combine_parts<Float<T>, Sum>);
+    put(dtype, Op::avg, combine_parts<Float<T>, ScaledSum<T>>);
+    put(dtype, Op::premul_sum, combine_parts<Float<T>, ScaledSum<T>>);
+    put(dtype, Op::prod, multiply_complex<T>);
   }
 
   // Unsigned arithmetic wraps and has the same bits as signed; only order and division see the sign.
@@ -74,6 +83,11 @@ consteval InstructionSet make_set() {
   table.put_integer<std::int8_t, std::uint8_t>(DType::int8);
   table.put_integer<std::uint8_t, std::uint8_t>(DType::uint8);
   table.put_boolean();
+  table.put_integer<std::uint16_t, std::uint16_t>(DType::uint16);
+  table.put_integer<std::uint32_t, std::uint32_t>(DType::uint32);
+  table.put_integer<std::uint64_t, std::uint64_t>(DType::uint64);
+  table.put_complex<float>(DType::complex64);
+  table.put_complex<double>(DType::complex128);
   table.set.name = RINGREDUCE_NAME(RINGREDUCE_ISA);
   table.set.copy = copy_spans;
   return table.set;

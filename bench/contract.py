@@ -1,0 +1,73 @@
+"""What it costs that every call checks whether all ranks call the same: beside a build without the check.
+
+    cmake -DRINGREDUCE_BENCH=ON build/dev && ninja -C build/dev bench_collectives bench_collectives_unchecked \
+        ringreduce_unchecked
+    python3 bench/contract.py --launches 10
+
+From C++, where a call of 8 B is shortest, and as dist.all_reduce under torch.distributed.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from functools import partial
+
+from contestants import BUILD, PROGRAMS
+from harness import ROOT, Contestant, Question, merge, run_all
+from report import report
+
+PROGRAM = BUILD.parent / "bench"
+PYTHON = ROOT / ".venv" / "bin" / "python"
+
+
+def from_c(name: str, program: str) -> Contestant:
+    path = PROGRAM / program
+    return Contestant(name, lambda question: [str(path), *question.options(name)], needs=(path,))
+
+
+def under_torch(name: str, environment: dict[str, str]) -> Contestant:
+    def command(question: Question) -> list[str]:
+        return [
+            str(PYTHON),
+            str(PROGRAMS / "gloo.py"),
+            "--backend",
+            "ringreduce",
+            *question.options(name),
+        ]
+
+    return Contestant(name, command, lambda question: environment, needs=(PYTHON,))
+
+
+def main() -> None:
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--launches", type=int, default=10)
+    parser.add_argument("--budget", type=float, default=0.3, help="seconds per size")
+    options = parser.parse_args()
+    unchecked = PROGRAM / "unchecked"
+    if not unchecked.exists():
+        sys.exit(f"build it first: {__doc__.splitlines()[2].strip()} ...")
+    pairs = (
+        [
+            partial(from_c, "checked", "bench_collectives"),
+            partial(from_c, "unchecked", "bench_collectives_unchecked"),
+        ],
+        [
+            partial(under_torch, "checked under torch", {}),
+            partial(under_torch, "unchecked under torch", {"LD_LIBRARY_PATH": str(unchecked)}),
+        ],
+    )
+    question = Question("all_reduce", 2, (8,), options.budget)
+    for pair in pairs:
+        contestants = [make() for make in pair]
+        runs = run_all(contestants, question, options.launches, timeout=60)
+        cells = merge(runs, question)
+        print(
+            report(question, runs, cells, {contestants[1].name: [contestants[1].name]}),
+            end="\n\n",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""What every rank of torch_backend.py does: all contestants in the same processes, each with a group of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
+
+from ringreduce.bench.protocol import Buffers, Effort, Library, Problem, measure
+
+WIDTH, LAYERS, SAMPLES = 2048, 6, 4
+PARAMETERS = LAYERS * (WIDTH * WIDTH + WIDTH)
+STEPS, ROUNDS = 3, 9  # steps timed together, and how often
+SILENT = "no communication"  # the same model on every rank, by itself: what a step costs at least
+
+Line = dict[str, Any]
+Groups = dict[str, dist.ProcessGroup]
+
+
+@dataclass(frozen=True)
+class Task:
+    """The same on all ranks.
+
+    Attributes:
+        backends: what each contestant gives to new_group, and its environment, by name.
+        problems: in the order in which they are measured.
+        steps: of "ddp" and "fsdp2", which training steps are timed.
+        turn: how far to rotate the order of the contestants.
+    """
+
+    backends: dict[str, tuple[str, dict[str, str]]]
+    problems: tuple[Problem, ...]
+    steps: tuple[str, ...]
+    budget: float
+    turn: int
+
+
+def rank_main(rank: int, ranks: int, task: Task, store: str, pipe: Any) -> None:
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+    groups = {name: _new_group(*how) for name, how in task.backends.items()}
+    lines = [
+        line for index, problem in enumerate(task.problems) for line in _calls(groups, task, index, problem)
+    ]
+    for kind in task.steps:
+        lines += _steps(groups, kind, task.turn)
+    if rank == 0:
+        pipe.send(lines)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _new_group(backend: str, environment: dict[str, str]) -> dist.ProcessGroup:
+    with _environment(environment):
+        group = dist.new_group(backend=backend)
+        dist.barrier(group)
+    return group
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Any:
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in values:
+            del os.environ[name]
+
+
+def _rotated(names: list[str], turn: int) -> list[str]:
+    shift = turn % len(names)
+    return [*names[shift:], *names[:shift]]
+
+
+# --- calls -----------------------------------------------------------------------------------------------------
+
+
+def _calls(groups: Groups, task: Task, index: int, problem: Problem) -> list[Line]:
+    lines = []
+    for name in _rotated(list(groups), index + task.turn):
+        library = _library(name, groups[name])
+        lines.append(measure(library, Buffers(library, problem), Effort(task.budget)))
+    return lines
+
+
+def _library(name: str, group: dist.ProcessGroup) -> Library:
+    def prepare(problem: Problem, buffer: np.ndarray) -> tuple[Callable[[], Any], np.ndarray]:
+        whole = torch.from_numpy(buffer)
+        if problem.collective == "all_reduce":
+            return lambda: dist.all_reduce(whole, group=group), buffer
+        block = whole.numel() // dist.get_world_size()
+        mine = whole[dist.get_rank() * block :][:block]
+        if problem.collective == "all_gather":
+            return lambda: dist.all_gather_into_tensor(whole, mine, group=group), buffer
+        out = torch.empty_like(mine)
+        return lambda: dist.reduce_scatter_tensor(out, whole, group=group), out.numpy()
+
+    barrier = lambda: dist.barrier(group)  # noqa: E731
+    return Library(name, dist.get_rank(), dist.get_world_size(), barrier, _maximum, prepare)
+
+
+def _maximum(values: np.ndarray) -> np.ndarray:
+    """Over all ranks, by the group that is not measured."""
+    tensor = torch.from_numpy(np.array(values, dtype=np.float64))
+    dist.all_reduce(tensor, dist.ReduceOp.MAX)
+    return tensor.numpy()
+
+
+# --- training steps --------------------------------------------------------------------------------------------
+
+
+def _model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
+
+
+def _ddp(group: dist.ProcessGroup) -> nn.Module:
+    return DistributedDataParallel(_model(), process_group=group, gradient_as_bucket_view=True)
+
+
+def _fsdp2(group: dist.ProcessGroup) -> nn.Module:
+    mesh = dist.DeviceMesh.from_group(group, "cpu")
+    model = _model()
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def _step_of(model: nn.Module) -> Callable[[], None]:
+    x = torch.randn(SAMPLES, WIDTH)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, foreach=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+def _steps(groups: Groups, kind: str, turn: int) -> list[Line]:
+    """A line per contestant, in microseconds of a step; the contestants take turns, a few steps each."""
+    build = {"ddp": _ddp, "fsdp2": _fsdp2}[kind]
+    steps = {name: _step_of(build(group)) for name, group in groups.items()}
+    steps[SILENT] = _step_of(_model())
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    for round_ in range(ROUNDS + 1):
+        for name in _rotated(list(steps), turn + round_):
+            dist.barrier()
+            start = perf_counter()
+            for _ in range(STEPS):
+                steps[name]()
+            times[name].append((perf_counter() - start) / STEPS)
+    lines = []
+    for name, mine in times.items():
+        slowest = _maximum(np.array(mine[1:]))  # the first round is for warming up
+        p25, median, p75 = (float(q) * 1e6 for q in np.quantile(slowest, [0.25, 0.5, 0.75]))
+        line = {"library": name, "collective": kind, "ranks": dist.get_world_size(), "bytes": 4 * PARAMETERS}
+        lines.append({**line, "median_us": median, "p25_us": p25, "p75_us": p75, "wrong": 0})
+    return lines

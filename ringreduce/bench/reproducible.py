@@ -1,0 +1,70 @@
+"""What the reproducible mode costs: its times beside those of ``auto``, measured in turn by the same ranks."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+
+from ringreduce.bench.compare import LARGE, SIZES, WORLDS
+from ringreduce.bench.protocol import BLOCKWISE, Effort, Problem
+from ringreduce.bench.rank import REPRODUCIBLE, Task
+from ringreduce.bench.report import heading, human_bytes, human_us, layout, spread
+from ringreduce.bench.results import Results
+from ringreduce.bench.run import Plan, run_on_own_ranks
+
+COLLECTIVES = ("all_reduce", "reduce_scatter")
+LAUNCHES = 4  # an even number: each of the two goes first as often as the other
+
+
+def plan(ranks: int, budget: float, sizes: tuple[int, ...], launches: int) -> Plan:
+    problems, efforts = [], []
+    for collective in COLLECTIVES:
+        unit = 4 * ranks if collective in BLOCKWISE else 4
+        for nbytes in dict.fromkeys(-(-size // unit) * unit for size in sizes):
+            problems.append(Problem(collective, nbytes))
+            efforts.append(Effort(budget, warmup=1, least=3) if nbytes >= LARGE else Effort(budget))
+    both: tuple[str, ...] = ("auto", REPRODUCIBLE)
+    names = dict.fromkeys(COLLECTIVES, both)
+    task = Task(tuple(problems), names, tuple(efforts), floor=False, bind=True)
+    return Plan(task, ranks, (), launches)
+
+
+def table(results: Results) -> str:
+    """Ratios above 1 are what it costs; ± is half the distance of the quartiles, of a launch's iterations."""
+    lines = heading(results)
+    for collective in results.collectives():
+        rows, ratios = [["", "auto, us", "", f"{REPRODUCIBLE}, us", "", "ratio"]], []
+        for nbytes in results.sizes(collective):
+            auto, kept = (results.row(collective, nbytes, name) for name in ("auto", REPRODUCIBLE))
+            if auto is None or kept is None or "problem" in auto or "problem" in kept:
+                continue
+            ratios.append(kept["median_us"] / max(auto["median_us"], 1e-4))
+            cells = [
+                text
+                for row in (auto, kept)
+                for text in (human_us(row["median_us"]), f"±{spread(row) / 2:.0f}%")
+            ]
+            rows.append([human_bytes(nbytes), *cells, f"{ratios[-1]:.2f}"])
+        mean = math.exp(sum(map(math.log, ratios)) / max(len(ratios), 1))
+        lines += [
+            "",
+            collective,
+            *layout(rows),
+            f"{collective}: {mean:.2f} times auto's time (geometric mean)",
+        ]
+    return "\n".join([*lines, *results.notes])
+
+
+def cost(
+    budget: float, worlds: tuple[int, ...] = WORLDS, sizes: tuple[int, ...] = SIZES, launches: int = LAUNCHES,
+    show: Callable[[str], None] = print,
+) -> list[Results]:  # fmt: skip
+    """Measures, and shows a table per world. Budget: seconds for a figure."""
+    if os.environ.get("RINGREDUCE_REPRODUCIBLE") == "1":
+        raise ValueError("--reproducible compares with the usual mode: unset RINGREDUCE_REPRODUCIBLE")
+    everything = []
+    for ranks in worlds:
+        everything.append(run_on_own_ranks(plan(ranks, budget, sizes, launches)))
+        show(table(everything[-1]) + "\n")
+    return everything

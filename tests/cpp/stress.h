@@ -1,0 +1,41 @@
+// What the parts of the stress program have in common.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "engine/communicator.h"
+
+namespace stress {
+
+using namespace ringreduce;
+
+using Buffer = std::vector<float>;
+
+inline void require(bool holds, const std::string& what) {
+  if (holds) return;
+  std::fprintf(stderr, "wrong: %s\n", what.c_str());
+  std::abort();
+}
+
+// Small integers, so that sums are exact in any order.
+inline float value(int rank, std::size_t i) {
+  return static_cast<float>((rank + 1) * (static_cast<int>(i % 101) + 1));
+}
+inline float sum_of(int world, std::size_t i) {
+  return value(world * (world + 1) / 2 - 1, i);
+}
+
+inline Buffer filled(int rank, std::size_t first, std::size_t count) {
+  Buffer buffer(count);
+  for (std::size_t i = 0; i < count; ++i) buffer[i] = value(rank, first + i);
+  return buffer;
+}
+
+// Messages around the ring, and from everybody to everybody. `beside`: what another thread does meanwhile.
+void messages_on(Communicator& comm, void (*beside)(Communicator&));
+void tags_on(Communicator& comm);
+
+}  // namespace stress

@@ -1,0 +1,89 @@
+#include <thread>
+
+#include "stress.h"
+
+namespace stress {
+
+void messages_on(Communicator& comm, void (*beside)(Communicator&)) {
+  if (comm.size() == 1) return;
+  std::thread other([&comm, beside] { beside(comm); });
+  const int next = (comm.rank() + 1) % comm.size(), previous = (comm.rank() + comm.size() - 1) % comm.size();
+  for (const std::size_t count : {1, 500, 200000}) {
+    const Buffer x = filled(comm.rank(), 0, count);
+    Buffer y(count);
+    Transfer out, in;
+    out.peer = next;
+    out.input = x.data();
+    in.sends = false;
+    in.peer = previous;
+    in.output = y.data();
+    out.count = in.count = count;
+    out.tag = in.tag = 7;
+    const auto sent = comm.submit(out);
+    comm.transfer(in);
+    require(sent->wait(std::nullopt, [] {}), "sent");
+    require(y == filled(previous, 0, count), "received");
+  }
+  other.join();
+}
+
+namespace {
+
+Transfer message(bool sends, int peer, int tag, Buffer& buffer) {
+  Transfer t;
+  t.sends = sends;
+  t.peer = peer;
+  t.tag = tag;
+  (sends ? t.input : t.output) = buffer.data();
+  t.count = buffer.size();
+  return t;
+}
+
+}  // namespace
+
+// Everybody sends to everybody, itself included, with several tags, and receives in another order: half of
+// the tags by source, from a second thread, the others from any. Small ones pile up, large ones wait for
+// their turn.
+void tags_on(Communicator& comm) {
+  constexpr int tags = 4;
+  const int world = comm.size();
+  const std::size_t sizes[tags] = {1, 3000, 30000, 100000};
+  std::vector<std::shared_ptr<Work>> works;
+  std::vector<Buffer> sent(static_cast<std::size_t>(world) * tags);
+  for (int peer = 0; peer < world; ++peer) {
+    for (int tag = 0; tag < tags; ++tag) {
+      Buffer& x = sent[static_cast<std::size_t>(peer * tags + tag)];
+      x = filled(comm.rank(), static_cast<std::size_t>(tag), sizes[tag]);
+      works.push_back(comm.submit(message(true, peer, tag, x)));
+    }
+  }
+  std::thread named([&] {
+    for (int tag = tags - 1; tag >= tags / 2; --tag) {
+      for (int peer = world - 1; peer >= 0; --peer) {
+        Buffer y(sizes[tag]);
+        require(comm.transfer(message(false, peer, tag, y)) == peer, "the named source");
+        require(y == filled(peer, static_cast<std::size_t>(tag), sizes[tag]), "what it sent");
+      }
+    }
+  });
+  for (int tag = tags / 2 - 1; tag >= 0; --tag) {
+    std::vector<int> seen(static_cast<std::size_t>(world));
+    for (int i = 0; i < world; ++i) {
+      Buffer y(sizes[tag]);
+      int source = any_source;
+      if (i % 2 == 0) {
+        source = comm.transfer(message(false, any_source, tag, y));
+      } else {
+        const auto work = comm.submit(message(false, any_source, tag, y));
+        require(work->wait(std::nullopt, [] {}), "received from any");
+        source = work->source();
+      }
+      require(source >= 0 && source < world && seen[static_cast<std::size_t>(source)]++ == 0, "each once");
+      require(y == filled(source, static_cast<std::size_t>(tag), sizes[tag]), "what any rank sent");
+    }
+  }
+  named.join();
+  for (const auto& work : works) require(work->wait(std::nullopt, [] {}), "sent");
+}
+
+}  // namespace stress

@@ -1,0 +1,138 @@
+"""Rank processes of a torch.distributed group that may die or disagree, and what became of each."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import re
+import signal
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+BACKEND = os.environ.get("RINGREDUCE_TEST_BACKEND", "ringreduce")  # another one: to see what it does instead
+LIMIT = 30.0  # for all ranks of a test to end
+
+# Ranks are forked from a process that has imported torch and started no thread.
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo"])
+
+
+def within() -> float:
+    """Seconds from a death to the last survivor's exception; more while others keep the cores busy, too."""
+    ours = 2.0  # processes for each core
+    load = os.getloadavg()[0] / len(os.sched_getaffinity(0))
+    return 1.0 * max(1.0, load / ours)
+
+
+class Outcome(NamedTuple):
+    """What a rank raised or, if nothing, returned."""
+
+    value: Any = None
+    kind: str = ""
+    text: str = ""
+    at: float = 0.0  # time.monotonic(), which all processes share
+
+
+class Ranks:
+    """Processes, each of which joins the group and calls ``function(note, *args)``.
+
+    ``note()`` tells the test that the rank has come so far.
+    """
+
+    def __init__(
+        self, folder: Path, function: Callable[..., Any], count: int, *args: Any, timeout: float = 60.0
+    ) -> None:
+        self.notes = _context.Array("d", count, lock=False)
+        self.dead: dict[int, float] = {}
+        self.pipes, self.processes = [], []
+        store = folder / f"store-{time.monotonic_ns()}"
+        for rank in range(count):
+            receiving, sending = _context.Pipe(duplex=False)
+            place = (rank, count, str(store), timeout)
+            process = _context.Process(target=_main, args=(function, place, self.notes, args, sending))
+            process.start()
+            sending.close()
+            self.pipes.append(receiving)
+            self.processes.append(process)
+
+    def wait_for_notes(self) -> None:
+        until = time.monotonic() + LIMIT
+        for rank, process in enumerate(self.processes):
+            while self.notes[rank] == 0:
+                if time.monotonic() > until or not process.is_alive():
+                    raise AssertionError(f"rank {rank} never came so far: {self.outcomes(1)}")
+                time.sleep(0.001)
+
+    def kill(self, rank: int) -> None:
+        self.dead[rank] = time.monotonic()
+        os.kill(self.processes[rank].pid, signal.SIGKILL)
+
+    def outcomes(self, limit: float = LIMIT) -> list[Outcome | None]:
+        """Of all ranks; None for one that ended without a word. None of them may hang."""
+        until = time.monotonic() + limit
+        found: list[Outcome | None] = []
+        try:
+            for rank, pipe in enumerate(self.pipes):
+                assert pipe.poll(max(until - time.monotonic(), 0)), f"rank {rank} hangs; so far: {found}"
+                try:
+                    found.append(pickle.loads(pipe.recv_bytes()))
+                except EOFError:
+                    found.append(None)
+            for rank, process in enumerate(self.processes):
+                process.join(max(until - time.monotonic(), 0))
+                assert process.exitcode is not None, f"rank {rank} hangs at its end"
+        finally:
+            for process in self.processes:
+                process.kill()
+                process.join()
+            for pipe in self.pipes:
+                pipe.close()
+        return found
+
+    def assert_lost(self) -> None:
+        """Every survivor got, soon enough, an error that names the one dead rank."""
+        ((dead, since),) = self.dead.items()
+        for rank, outcome in enumerate(self.outcomes()):
+            if rank == dead:
+                continue
+            assert outcome is not None, f"rank {rank} died too"
+            assert names_lost(outcome, dead), (rank, outcome)
+            assert outcome.at - since < within(), f"rank {rank} needed {outcome.at - since:.2f} s"
+
+
+def names_lost(outcome: Outcome, dead: int) -> bool:
+    """Whether this is an error about the death of that rank and of no other."""
+    lost = re.findall(r"rank (\d+) (?:died|was interrupted|left|has closed|closed)", outcome.text)
+    return bool(outcome.kind) and set(lost) == {str(dead)}
+
+
+def _main(function: Callable[..., Any], place: tuple[Any, ...], notes: Any, args: Any, pipe: Any) -> None:
+    import torch
+    import torch.distributed as dist
+
+    rank, count, store, timeout = place
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+
+    def note() -> None:
+        notes[rank] = time.monotonic()
+
+    try:
+        dist.init_process_group(
+            BACKEND,
+            init_method=f"file://{store}",
+            rank=rank,
+            world_size=count,
+            timeout=timedelta(seconds=timeout),
+        )
+        outcome = Outcome(function(note, *args))
+    except (Exception, KeyboardInterrupt) as error:
+        outcome = Outcome(None, type(error).__name__, str(error), time.monotonic())
+    pipe.send_bytes(pickle.dumps(outcome))
+    pipe.close()
+    if dist.is_initialized():
+        dist.destroy_process_group()
