@@ -9,7 +9,9 @@ import warnings
 import weakref
 from dataclasses import dataclass
 from datetime import timedelta
+from importlib import import_module
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from importlib.util import module_from_spec
 from types import ModuleType
 from typing import Any
 
@@ -54,9 +56,8 @@ def _load() -> ModuleType:
 
 
 def _load_file() -> ModuleType:
-    from importlib.util import module_from_spec
-
-    import ringreduce._engine  # noqa: F401; loads the library that it needs; its signal check serves it too
+    # Loads the library that the backend needs; and its check for signals serves the backend too.
+    import_module("ringreduce._engine")
     from ringreduce.backend import build, target
 
     path = str(build.module())

@@ -214,7 +214,10 @@ def command(compiler: list[str], unit: Path, made: Path) -> list[str]:
 
 
 def _system_includes() -> list[str]:
-    return [*target.includes(), *dict.fromkeys(sysconfig.get_path(kind) for kind in ("include", "platinclude"))]
+    return [
+        *target.includes(),
+        *dict.fromkeys(sysconfig.get_path(kind) for kind in ("include", "platinclude")),
+    ]
 
 
 def _compile(words: list[str], log: Path) -> None:
@@ -232,7 +235,9 @@ def _compile(words: list[str], log: Path) -> None:
     if run.returncode == 0:
         return
     known = ".".join(map(str, target.NEWEST))
-    newer = f", which is newer than the newest that it knows, {known}" if target.version() > target.NEWEST else ""
+    newer = (
+        f", which is newer than the newest that it knows, {known}" if target.version() > target.NEWEST else ""
+    )
     lines = log.read_text(errors="replace").splitlines()[1:]
     errors = [line for line in lines if "error" in line] or lines
     raise RuntimeError(

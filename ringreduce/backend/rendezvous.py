@@ -61,7 +61,7 @@ def _launched(env: Mapping[str, str]) -> Launched | None:
 
 
 def _through_meeting(known: Launched, timeout: timedelta | None) -> Iterator[Found]:
-    from torch.distributed import TCPStore
+    from torch._C._distributed_c10d import TCPStore
     from torch.distributed.constants import default_pg_timeout
 
     from ringreduce import meeting

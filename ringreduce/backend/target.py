@@ -56,7 +56,9 @@ def csrc() -> Path:
 
 
 def versions_folder() -> Path:
-    return csrc() / "torch" / "versions" / next(name for since, name in VERSIONS.items() if version() >= since)
+    return (
+        csrc() / "torch" / "versions" / next(name for since, name in VERSIONS.items() if version() >= since)
+    )
 
 
 def units() -> list[Path]:
