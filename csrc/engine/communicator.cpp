@@ -247,6 +247,7 @@ int Communicator::transfer(const Transfer& transfer) {
     if (transfer.sends && point_to_point_.send_at_once(transfer)) return;
     const auto job = point_to_point_.enqueue(transfer);
     wait_for(*job);
+    if (point_to_point_.fetching()) wake_progress();
     if (job->problem) std::rethrow_exception(job->problem);
     peer = job->peer;
   });
@@ -256,6 +257,7 @@ int Communicator::transfer(const Transfer& transfer) {
 void Communicator::wait_for(const Job& job) {
   Backoff backoff;
   const auto start = Clock::now();
+  auto last_look = start;
   unsigned moves = 0;
   while (!job.done.load(std::memory_order_acquire)) {
     if (point_to_point_.advance()) {
@@ -265,10 +267,13 @@ void Communicator::wait_for(const Job& job) {
     } else if (!transport_->pause(backoff, peer_of(job))) {
       continue;
     }
+    const auto now = Clock::now();
+    if (now - last_look < look_every) continue;
+    last_look = now;
     check_interrupt();
     if (closed_) throw Closed("the communicator was closed");
-    point_to_point_.check_closed();
-    if (Clock::now() - start >= or_default(job.transfer.timeout)) time_out(job);
+    point_to_point_.look_around();
+    if (now - start >= or_default(job.transfer.timeout)) time_out(job);
   }
 }
 

@@ -33,14 +33,19 @@ struct Job {
   std::size_t moved = 0;
   std::uint32_t last_part = 0;
   bool lends = false;
+  // Of a body that is put aside: where it is, and the receive that came for it meanwhile.
+  std::unique_ptr<std::byte[]> memory;
+  std::shared_ptr<Job> heir;
 };
 using JobPointer = std::shared_ptr<Job>;
 
-// A message that somebody will perhaps ask for. `data` is null where the body is still with its sender.
+// A message that somebody will perhaps ask for.
 struct Aside {
   int source = 0;
   Envelope envelope;
-  std::unique_ptr<std::byte[]> data;
+  std::unique_ptr<std::byte[]> data;  // of one without a body
+  JobPointer body;                    // null while it is with its sender
+  Clock::time_point since;            // when that was offered
 };
 
 class Matching {
@@ -60,6 +65,7 @@ class Matching {
   void put_aside(Aside message) { asides_.push_back(std::move(message)); }
   // The oldest of them that fits the receive.
   std::optional<Aside> take_aside(int source, int tag);
+  std::list<Aside>& asides() { return asides_; }
   const std::list<Aside>& asides() const { return asides_; }
 
   // Forgets everything; returns the receives that waited.

@@ -1,6 +1,7 @@
 #include "engine/point_to_point.h"
 
 #include <algorithm>
+#include <new>
 
 #include "reduce/reduce.h"
 #include "reduce/stream.h"
@@ -8,7 +9,8 @@
 namespace ringreduce {
 namespace {
 
-constexpr std::size_t line = 64;  // bytes
+constexpr std::chrono::milliseconds patience{5};  // with offers that nobody asks for
+constexpr std::size_t line = 64;                  // bytes
 constexpr std::size_t largest_whole = 64 << 10;
 constexpr std::size_t smallest_slice = 32 << 10, largest_slice = 256 << 10;
 constexpr std::size_t slices = 16;  // of a body that is copied through the lane, where these limits allow it
@@ -45,7 +47,7 @@ JobPointer PointToPoint::enqueue(const Transfer& transfer) {
   if (transfer.sends) {
     peers_[transfer.peer].sends.push_back(job);
   } else if (const auto aside = matching_.take_aside(transfer.peer, transfer.tag)) {
-    deliver(job, aside->source, aside->envelope, aside->data.get());
+    deliver(job, *aside, aside->data.get());
   } else {
     matching_.post(job);
   }
@@ -89,6 +91,9 @@ bool PointToPoint::begin_sends(int p) {
     peer.sends.pop_front();
     return true;
   }
+  // What it has not read lies in front of an offer, too.
+  constexpr int lane = Transport::point_to_point_lane;
+  if (job.transfer.bytes() <= whole_ && !transport_.consumed(lane, p, transport_.sent(lane, p))) return false;
   if (!offer(job)) return false;
   peer.offered.splice(peer.offered.end(), peer.sends, peer.sends.begin());
   return true;
@@ -126,15 +131,15 @@ bool PointToPoint::offer(Job& job) {
 void PointToPoint::send_to_self(const Transfer& t) {
   const int self = transport_.rank;
   const auto* data = static_cast<const std::byte*>(t.input);
-  const Envelope envelope{t.tag, t.dtype, t.count};
+  Aside message{self, {t.tag, t.dtype, t.count}, nullptr, nullptr, {}};
   if (const JobPointer receive = matching_.take_receive(self, t.tag)) {
-    deliver(receive, self, envelope, data);
+    deliver(receive, message, data);
     if (receive->problem) std::rethrow_exception(receive->problem);
     return;
   }
-  Aside aside{self, envelope, std::make_unique_for_overwrite<std::byte[]>(t.bytes())};
-  write(aside.data.get(), data, t.bytes());
-  matching_.put_aside(std::move(aside));
+  message.data = std::make_unique_for_overwrite<std::byte[]>(t.bytes());
+  write(message.data.get(), data, t.bytes());
+  matching_.put_aside(std::move(message));
 }
 
 bool PointToPoint::say_ready(int p) {
@@ -198,6 +203,10 @@ bool PointToPoint::read_bodies(int p) {
       transport_.release(lane, p);
       job.moved += message.bytes;
       if (job.moved == total) {
+        if (job.heir) {
+          write(job.heir->transfer.output, job.memory.get(), total);
+          finish(*job.heir);
+        }
         finish(job);
         peer.incoming.pop_front();
       }
@@ -213,12 +222,13 @@ bool PointToPoint::read_message(int p) {
   constexpr int lane = Transport::point_to_point_lane;
   Message message;
   if (!transport_.poll(lane, p, message)) return false;
-  const Envelope envelope = read_envelope(p, message);
-  if (const JobPointer receive = matching_.take_receive(p, envelope.tag)) {
-    deliver(receive, p, envelope, message.data);
+  Aside aside{p, read_envelope(p, message), nullptr, nullptr, {}};
+  if (const JobPointer receive = matching_.take_receive(p, aside.envelope.tag)) {
+    deliver(receive, aside, message.data);
   } else {
-    Aside aside{p, envelope, nullptr};
-    if (!envelope.has_body) {
+    if (aside.envelope.has_body) {
+      aside.since = Clock::now();
+    } else {
       aside.data = std::make_unique_for_overwrite<std::byte[]>(message.bytes);
       write(aside.data.get(), message.data, message.bytes);
     }
@@ -228,29 +238,56 @@ bool PointToPoint::read_message(int p) {
   return true;
 }
 
-void PointToPoint::deliver(const JobPointer& receive, int source, const Envelope& envelope,
-                           const std::byte* data) {
+void PointToPoint::deliver(const JobPointer& receive, const Aside& message, const std::byte* data) {
   const Transfer& t = receive->transfer;
-  receive->peer = source;
+  const Envelope& envelope = message.envelope;
+  receive->peer = message.source;
   if (envelope.dtype != t.dtype || envelope.count != t.count) {
-    finish(*receive, std::make_exception_ptr(disagreement(source, envelope, t, transport_.rank)));
-    return;
-  }
-  if (!envelope.has_body) {
-    write(t.output, data, t.bytes());
+    finish(*receive, std::make_exception_ptr(disagreement(message.source, envelope, t, transport_.rank)));
+  } else if (envelope.has_body && !message.body) {
+    await_body(receive, message.source, envelope.number);
+  } else if (message.body && !message.body->done) {
+    message.body->heir = receive;
+  } else {
+    write(t.output, message.body ? message.body->memory.get() : data, t.bytes());
     finish(*receive);
-    return;
   }
-  receive->number = envelope.number;
-  peers_[source].incoming.push_back(receive);
-  peers_[source].ready.push_back(envelope.number);
+}
+
+void PointToPoint::await_body(const JobPointer& job, int source, std::uint32_t number) {
+  job->number = number;
+  peers_[source].incoming.push_back(job);
+  peers_[source].ready.push_back(number);
   say_ready(source);
+}
+
+void PointToPoint::fetch_bodies() {
+  const auto before = Clock::now() - patience;
+  for (Aside& aside : matching_.asides()) {
+    if (aside.since > before) continue;
+    if (!aside.envelope.has_body || aside.body || !matching_.awaits(aside.source)) continue;
+    std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[aside.envelope.bytes()]);
+    if (!memory) continue;  // it stays with its sender
+    Transfer t;
+    t.sends = false;
+    t.peer = aside.source;
+    t.output = memory.get();
+    t.count = aside.envelope.count;
+    t.dtype = aside.envelope.dtype;
+    t.tag = aside.envelope.tag;
+    aside.body = std::make_shared<Job>(t);
+    aside.body->memory = std::move(memory);
+    ++jobs_;
+    ++fetching_;
+    await_body(aside.body, aside.source, aside.envelope.number);
+  }
 }
 
 void PointToPoint::finish(Job& job, std::exception_ptr problem) {
   job.problem = std::move(problem);
   job.done.store(true, std::memory_order_release);
   --jobs_;
+  if (job.memory) --fetching_;
   transport_.wake();
 }
 

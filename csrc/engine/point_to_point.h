@@ -5,6 +5,9 @@
 // is only offered there. Its body stays with the sender until the receive is there, and then goes through the
 // other lane straight to where it belongs: read in place where the receiver can reach it, else in slices. So
 // whatever is in that other lane is waited for at both ends, and moves on.
+//
+// A sender may not go on before it is rid of what it has offered. So a receiver that has waited for a while
+// for something behind an offer fetches the body, and puts it aside too.
 #pragma once
 
 #include <list>
@@ -26,8 +29,11 @@ class PointToPoint {
   JobPointer enqueue(const Transfer& transfer);
   // Moves whatever can move; true if anything did.
   bool advance();
-  // Throws Failure if something waits for nobody but ranks that have closed.
-  void check_closed();
+  // For waits that have become long: fetches bodies that may be in the way, and throws Failure if something
+  // waits for nobody but ranks that have closed.
+  void look_around();
+  // Whether bodies are on the way here that no call waits for.
+  bool fetching() const { return fetching_.load(std::memory_order_relaxed) > 0; }
   // Says what has come from a rank (or any_source) and was not asked for; empty if there is nothing.
   std::string not_asked_for(int source) const;
   // Ends every job with this problem.
@@ -54,7 +60,9 @@ class PointToPoint {
   bool send_body(int peer);
   bool read_bodies(int peer);
   bool read_message(int peer);
-  void deliver(const JobPointer& receive, int source, const Envelope& envelope, const std::byte* data);
+  void deliver(const JobPointer& receive, const Aside& message, const std::byte* data);
+  void await_body(const JobPointer& job, int source, std::uint32_t number);
+  void fetch_bodies();
   void finish(Job& job, std::exception_ptr problem = nullptr);
   void stage(std::byte* to, const std::byte* from, std::size_t bytes) const;
   int closed_but_needed() const;
@@ -67,6 +75,7 @@ class PointToPoint {
   std::vector<Peer> peers_;
   int jobs_ = 0;   // under way
   int first_ = 0;  // the peer that was looked at first the last time
+  std::atomic<int> fetching_{0};
 };
 
 }  // namespace ringreduce

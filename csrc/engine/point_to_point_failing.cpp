@@ -22,8 +22,9 @@ int PointToPoint::closed_but_needed() const {
   return all && matching_.names(any_source) ? any_source : transport_.rank;
 }
 
-void PointToPoint::check_closed() {
+void PointToPoint::look_around() {
   std::lock_guard lock(mutex_);
+  fetch_bodies();
   const int gone = closed_but_needed();
   // What they sent before they closed can be read until nothing moves.
   if (gone == transport_.rank || advance_all()) return;
@@ -56,7 +57,10 @@ std::string PointToPoint::not_asked_for(int source) const {
 void PointToPoint::drop(const std::exception_ptr& problem) {
   std::lock_guard lock(mutex_);
   const auto end = [&](const Jobs& jobs) {
-    for (const JobPointer& job : jobs) finish(*job, problem);
+    for (const JobPointer& job : jobs) {
+      if (job->heir) finish(*job->heir, problem);
+      finish(*job, problem);
+    }
   };
   end(matching_.clear());
   for (Peer& peer : peers_) {

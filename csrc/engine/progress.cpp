@@ -86,8 +86,9 @@ void Communicator::progress() {
 
 bool Communicator::wait_for_something(const Pending& current) {
   std::unique_lock lock(queue_mutex_);
-  queue_changed_->wait(lock,
-                       [&] { return stopping_ || current.work || !queue_.empty() || !transfers_.empty(); });
+  queue_changed_->wait(lock, [&] {
+    return stopping_ || current.work || !queue_.empty() || !transfers_.empty() || point_to_point_.fetching();
+  });
   return !stopping_;
 }
 
@@ -206,7 +207,7 @@ void Communicator::check_transfers() {
       break;
     }
   }
-  point_to_point_.check_closed();
+  point_to_point_.look_around();
   if (late && !late->done.load(std::memory_order_acquire)) time_out(*late);
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,15 +56,80 @@ def test_equal_tags_keep_their_order(on_ranks):
 def test_messages_pile_up_before_the_one_asked_for(on_ranks):
     def rank_main(comm):
         if comm.rank == 0:
-            for i in range(1000):  # far more than a lane has slots, or room
-                comm.send(filled(i, i), 1)
+            for i in range(300):  # far more than a lane has slots, or room
+                comm.send(filled(10 * i, i), 1)
             comm.send(filled(3, -1), 1, tag=1)
         else:
             assert (comm.recv(filled(3, 0), 0, tag=1) == -1).all()
-            for i in range(1000):
-                assert (comm.recv(filled(i, -1), 0) == i).all()
+            for i in range(300):
+                assert (comm.recv(filled(10 * i, -1), 0) == i).all()
 
     on_ranks(2, rank_main)
+
+
+@pytest.mark.parametrize("source", [0, None])
+@pytest.mark.parametrize("background", [False, True])
+def test_a_blocking_send_of_what_is_asked_for_later(source, background, on_ranks):
+    """The sender does not come to the message that is asked for before it is rid of the others."""
+
+    def rank_main(comm):
+        if comm.rank == 0:
+            for i in range(3):
+                comm.send(filled(LARGE + i, i), 1)
+            comm.send(filled(3, -1), 1, tag=1)
+            comm.send(filled(LARGE, 7), 1)
+        else:
+            x = filled(3, 0)
+            answer = comm.recv(x, source, tag=1, async_op=background)
+            if background:
+                answer.wait(30)
+            assert (x == -1).all()
+            for i in range(3):
+                assert (comm.recv(filled(LARGE + i, -1), 0) == i).all()
+            assert (comm.recv(filled(LARGE, 0), 0) == 7).all()
+
+    on_ranks(2, rank_main)
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.02, 0.3])
+def test_a_receive_that_comes_for_what_is_being_put_aside(delay, on_ranks):
+    """Rank 1 waits for rank 2; meanwhile what rank 0 offers is put aside, as far as there is time for it."""
+    count = 10_000_000
+
+    def rank_main(comm):
+        if comm.rank == 0:
+            x = filled(count, 5)
+            comm.barrier()
+            comm.send(x, 1)
+        elif comm.rank == 2:
+            comm.barrier()
+            time.sleep(delay)
+            comm.send(filled(3, 2), 1, tag=1)
+        else:
+            y = filled(count, 0)
+            comm.barrier()
+            x, source = comm.recv(filled(3, 0), tag=1)
+            assert (x == 2).all() and source == 2
+            assert (comm.recv(y, 0) == 5).all()
+
+    on_ranks(3, rank_main)
+
+
+def test_a_send_ends_while_the_receiver_waits_for_another_tag(on_ranks):
+    def rank_main(comm):
+        if comm.rank == 0:
+            comm.send(filled(LARGE, 5), 1)
+            sent = time.monotonic()
+            comm.send(filled(3, 2), 1, tag=1)
+            return sent
+        comm.recv(filled(3, 0), 0, tag=1)
+        time.sleep(0.1)
+        asked = time.monotonic()
+        assert (comm.recv(filled(LARGE, 0), 0) == 5).all()
+        return asked
+
+    sent, asked = on_ranks(2, rank_main)
+    assert sent < asked
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])

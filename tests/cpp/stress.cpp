@@ -194,6 +194,7 @@ void everything_on(Communicator& comm) {
   submitted_on(comm);
   messages_on(comm, sizes_on);
   tags_on(comm);
+  fetched_on(comm);
   groups_on(comm);
   loss_on(comm);
   comm.close();

@@ -37,5 +37,6 @@ inline Buffer filled(int rank, std::size_t first, std::size_t count) {
 // Messages around the ring, and from everybody to everybody. `beside`: what another thread does meanwhile.
 void messages_on(Communicator& comm, void (*beside)(Communicator&));
 void tags_on(Communicator& comm);
+void fetched_on(Communicator& comm);
 
 }  // namespace stress

@@ -34,7 +34,8 @@ Transfer message(bool sends, int peer, int tag, Buffer& buffer) {
   t.sends = sends;
   t.peer = peer;
   t.tag = tag;
-  (sends ? t.input : t.output) = buffer.data();
+  t.input = sends ? buffer.data() : nullptr;
+  t.output = sends ? nullptr : buffer.data();
   t.count = buffer.size();
   return t;
 }
@@ -84,6 +85,22 @@ void tags_on(Communicator& comm) {
   }
   named.join();
   for (const auto& work : works) require(work->wait(std::nullopt, [] {}), "sent");
+}
+
+// A large message that its sender is stuck with is in front of the small one that is asked for.
+void fetched_on(Communicator& comm) {
+  if (comm.size() == 1) return;
+  const int next = (comm.rank() + 1) % comm.size(), previous = (comm.rank() + comm.size() - 1) % comm.size();
+  std::thread sender([&] {
+    Buffer large = filled(comm.rank(), 0, 100000), small = filled(comm.rank(), 0, 3);
+    comm.transfer(message(true, next, 5, large));
+    comm.transfer(message(true, next, 6, small));
+  });
+  Buffer small(3), large(100000);
+  require(comm.transfer(message(false, any_source, 6, small)) == previous, "the small one's source");
+  comm.transfer(message(false, previous, 5, large));
+  require(small == filled(previous, 0, 3) && large == filled(previous, 0, 100000), "both are right");
+  sender.join();
 }
 
 }  // namespace stress
