@@ -63,11 +63,14 @@ struct SharedAllocator : public c10::Allocator {
 
 RingBackend::RingBackend(intrusive_ptr<c10d::Store> store, int rank, int size, Settings settings)
     : Versioned(rank, size),
-      store_(std::move(store)),
+      all_store_(std::move(store)),
+      store_(all_store_),
       ranks_(std::make_shared<const GlobalRanks>(without_identity(std::move(settings.ranks)))),
       reproducible_(settings.reproducible),
       timeout_(settings.timeout),
-      group_(connect(store_, rank, size, {settings.timeout, *ranks_, settings.reproducible})) {}
+      group_(settings.connected
+                 ? connect(store_, rank, size, {settings.timeout, *ranks_, settings.reproducible})
+                 : nullptr) {}
 
 // What is under way ends before anything else here goes. A thread that ends it may need the GIL.
 RingBackend::~RingBackend() {
@@ -92,9 +95,9 @@ Call RingBackend::call(Collective collective, const Operation& operation) const 
 intrusive_ptr<RingWork> RingBackend::new_work(const Operation& operation, const Tensors& inputs,
                                               std::vector<Tensors> outputs, int peer) {
   const std::uint64_t number = operation.is_message() ? ++transfers_ : ++sequence_;
-  return c10::make_intrusive<RingWork>(
-      RingWork::About{rank_, operation.type, operation.title, number, ranks_, group_, peer}, inputs,
-      std::move(outputs));
+  return c10::make_intrusive<RingWork>(RingWork::About{rank_, operation.type, operation.title, number, ranks_,
+                                                       group_, operation.timeout, extra_, peer},
+                                       inputs, std::move(outputs));
 }
 
 template <typename Run>
@@ -171,7 +174,7 @@ intrusive_ptr<c10d::Work> RingBackend::launch(const Operation& operation, std::u
     return launch(operation, std::unique_ptr<Steps>(std::move(job)), inputs, std::move(outputs));
   }
   const auto work = new_work(operation, inputs, std::move(outputs));
-  run_here(work, [&] { group_->run(*single); });
+  run_here(work, [&] { group().run(*single); });
   return work;
 }
 
@@ -179,9 +182,9 @@ intrusive_ptr<c10d::Work> RingBackend::launch(const Operation& operation, std::u
                                               const Tensors& inputs, std::vector<Tensors> outputs) {
   const auto work = new_work(operation, inputs, std::move(outputs));
   if (operation.asynchronous || coalescing_) {
-    hand_over(work, [&](auto completion) { group_->submit(std::move(steps), std::move(completion)); });
+    hand_over(work, [&](auto completion) { group().submit(std::move(steps), std::move(completion)); });
   } else {
-    run_here(work, [&] { group_->run(*steps); });
+    run_here(work, [&] { group().run(*steps); });
   }
   return work;
 }
@@ -241,12 +244,28 @@ intrusive_ptr<c10d::Backend> RingBackend::shrink(const std::vector<std::int64_t>
 
 void RingBackend::shutdown() {
   const WithoutGil unlocked;
-  translated(*ranks_, [&] { group_->close(); });
+  if (group_) translated(*ranks_, [&] { group_->close(); });
 }
 
 void RingBackend::abort() {
   const WithoutGil unlocked;
-  group_->leave();
+  if (group_) group_->leave();
+}
+
+void RingBackend::regroup(const std::string& prefix, int rank, int size,
+                          std::optional<Milliseconds> timeout) {
+  abort();
+  const WithoutGil unlocked;
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, all_store_);
+  group_ = connect(store, rank, size, {timeout.value_or(timeout_.load()), {}, reproducible_});
+  store_ = store;
+  ranks_ = std::make_shared<const GlobalRanks>();
+  sequence_ = transfers_ = monitored_ = shrunk_ = 0;
+}
+
+Group& RingBackend::group() const {
+  TORCH_CHECK(group_, "ringreduce: this process group has no ranks before reconfigure()");
+  return *group_;
 }
 
 // --- memory

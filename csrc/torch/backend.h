@@ -27,6 +27,7 @@ struct Settings {
   Milliseconds timeout;
   GlobalRanks ranks;
   std::optional<bool> reproducible;  // none: as the environment says
+  bool connected = true;             // else there are no ranks before reconfigure()
 };
 
 class RingBackend : public Versioned<c10d::Backend> {
@@ -42,6 +43,7 @@ class RingBackend : public Versioned<c10d::Backend> {
   virtual bool supportsTensorAlloc(c10::DeviceIndex) { return true; }
   intrusive_ptr<Options> getBackendOptions();
   virtual void setTimeout(Milliseconds timeout) { timeout_ = timeout; }
+  virtual void addEphemeralTimeout(const Milliseconds& timeout) { extra_->add(timeout); }
 
   // One tensor in, one out.
   intrusive_ptr<c10d::Work> allreduce(Tensors&, const c10d::AllreduceOptions&) override;
@@ -93,6 +95,9 @@ class RingBackend : public Versioned<c10d::Backend> {
   virtual intrusive_ptr<Backend> shrink(const std::vector<std::int64_t>& without, int flags,
                                         const intrusive_ptr<Options>& options);
 
+  // Leaves the group and connects a new one, whose ranks all call it; nothing else may be called meanwhile.
+  virtual void regroup(const std::string& prefix, int rank, int size, std::optional<Milliseconds> timeout);
+
   // Waits for what is under way, then leaves the group.
   virtual void shutdown();
   // Leaves it at once; whoever waits for this rank gets an error.
@@ -133,12 +138,15 @@ class RingBackend : public Versioned<c10d::Backend> {
   intrusive_ptr<c10d::Work> transfer(Tensors& tensors, bool sends, int peer, int tag);
   intrusive_ptr<Backend> derived(const std::string& prefix, const intrusive_ptr<c10d::Store>& store, int rank,
                                  int size, GlobalRanks ranks, const intrusive_ptr<Options>& options);
+  Group& group() const;
   void check_root(const char* what, std::int64_t root) const;
 
-  const intrusive_ptr<c10d::Store> store_;
-  const std::shared_ptr<const GlobalRanks> ranks_;
+  const intrusive_ptr<c10d::Store> all_store_;  // of all groups that this one becomes
+  intrusive_ptr<c10d::Store> store_;
+  std::shared_ptr<const GlobalRanks> ranks_;
   const std::optional<bool> reproducible_;
   std::atomic<Milliseconds> timeout_;
+  const std::shared_ptr<ExtraTime> extra_ = std::make_shared<ExtraTime>();
   std::shared_ptr<Group> group_;
   std::atomic<std::uint64_t> sequence_{0}, transfers_{0}, monitored_{0}, shrunk_{0};
 
@@ -161,7 +169,8 @@ template <typename Given>
 RingBackend::Operation RingBackend::operation(c10d::OpType type, const char* title,
                                               const Given& options) const {
   const bool given = options.timeout.count() >= 0;
-  return {type, title, asynchronous(options), given ? options.timeout : timeout_.load()};
+  const Milliseconds timeout = given ? options.timeout : timeout_.load();
+  return {type, title, asynchronous(options), timeout + extra_->now()};
 }
 
 }  // namespace ringreduce::torch_backend

@@ -39,7 +39,7 @@ intrusive_ptr<c10d::Work> RingBackend::transfer(Tensors& tensors, bool sends, in
                             sends              ? "ringreduce:send"
                             : peer == any_rank ? "ringreduce:recvAnySource"
                                                : "ringreduce:recv",
-                            true, timeout_.load()};
+                            true, timeout_.load() + extra_->now()};
   const Elements elements = moved(tensor.scalar_type());
   Letter letter;
   letter.sends = sends;
@@ -52,7 +52,7 @@ intrusive_ptr<c10d::Work> RingBackend::transfer(Tensors& tensors, bool sends, in
   letter.data = sends ? const_cast<void*>(memory.const_data_ptr()) : memory.mutable_data_ptr();
   const auto work = new_work(operation, tensors, {tensors}, peer);
   hand_over(work, [&](auto completion) {
-    group_->submit(letter,
+    group().submit(letter,
                    std::make_unique<Delivery>(std::move(completion), memory, sends ? memory : tensor));
   });
   return work;

@@ -37,14 +37,22 @@ c10::IValue outcome_of(const std::exception_ptr& problem) {
   return static_cast<std::int64_t>(problem ? c10d::WorkResult::COMM_ERROR : c10d::WorkResult::SUCCESS);
 }
 
+std::uint64_t new_key() {
+  static std::atomic<std::uint64_t> latest{0};
+  return ++latest;
+}
+
 }  // namespace
 
 RingWork::RingWork(const About& about, const Tensors& inputs, std::vector<Tensors> outputs)
     : Work(about.rank, about.type, title_if_asked(about.title), inputs),
       sequence_(about.sequence),
+      key_(new_key()),
+      timeout_(about.timeout),
       ranks_(about.ranks),
       group_(about.group),
       peer_(about.peer),
+      extra_(about.extra->begins(key_) ? about.extra : nullptr),
       outputs_(std::move(outputs)) {}
 
 c10::intrusive_ptr<RingWork> RingWork::self() {
@@ -57,6 +65,7 @@ std::unique_ptr<Completion> RingWork::completion() {
 
 void RingWork::end(const std::exception_ptr& problem, int source) {
   source_ = source;
+  if (extra_) extra_->ends(key_);
   const std::exception_ptr torchs = as_torch(problem, *ranks_);
   const std::lock_guard lock(futures_mutex_);
   finish(torchs);

@@ -8,6 +8,7 @@
 
 #include "front/group.h"
 #include "torch/errors.h"
+#include "torch/extra_time.h"
 
 namespace ringreduce::torch_backend {
 
@@ -23,6 +24,8 @@ class RingWork : public c10d::Work {
     std::uint64_t sequence;
     std::shared_ptr<const GlobalRanks> ranks;
     std::weak_ptr<const Group> group;
+    std::chrono::milliseconds timeout;
+    const std::shared_ptr<ExtraTime>& extra;
     int peer = -1;  // of a message
   };
   // `outputs` become the result and the future's value: a list of tensors, or of lists if there are several.
@@ -42,6 +45,9 @@ class RingWork : public c10d::Work {
   c10::intrusive_ptr<Future> getFuture() override;
   c10::intrusive_ptr<Future> getFutureResult() override;
   std::uint64_t getSequencenumber() const override { return sequence_; }
+  // Not in all versions of torch.
+  virtual std::chrono::milliseconds getTimeout() const { return timeout_; }
+  virtual std::uint64_t getCompletionKey() const { return key_; }
 
  private:
   c10::IValue value() const;
@@ -49,9 +55,12 @@ class RingWork : public c10d::Work {
   c10::intrusive_ptr<RingWork> self();
 
   const std::uint64_t sequence_;
+  const std::uint64_t key_;  // no other work has it
+  const std::chrono::milliseconds timeout_;
   const std::shared_ptr<const GlobalRanks> ranks_;
   const std::weak_ptr<const Group> group_;
   const int peer_;
+  const std::shared_ptr<ExtraTime> extra_;  // to be told of the end, if any
   std::vector<Tensors> outputs_;
   std::atomic<int> source_{-1};
   std::atomic<bool> over_{false};

@@ -96,6 +96,7 @@ def _create(options: Any, given: Any) -> Any:
         timeout,
         options.global_ranks_in_group,
         chosen.reproducible,
+        not getattr(options, "enable_reconfigure", False),  # from torch 2.15 on
     )
     _live.add(backend)
     return backend

@@ -1,13 +1,52 @@
-// torch 2.15 and later: hooks that the flight recorder listens to.
+// torch 2.15 and later: hooks that the flight recorder listens to, and groups whose ranks change.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <map>
 #include <mutex>
+#include <random>
+#include <set>
+#include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Hooks.hpp>
 
 namespace ringreduce::torch_backend {
+
+// Functions to be told of something, each by a number under which it is removed again.
+template <typename Hook>
+class Hooks {
+ public:
+  void add(std::int64_t id, Hook hook) {
+    const std::lock_guard lock(mutex_);
+    hooks_[id] = std::move(hook);
+    any_ = true;
+  }
+  void remove(std::int64_t id) {
+    const std::lock_guard lock(mutex_);
+    hooks_.erase(id);
+    any_ = !hooks_.empty();
+  }
+  bool any() const { return any_.load(std::memory_order_relaxed); }
+  std::map<std::int64_t, Hook> all() const {
+    const std::lock_guard lock(mutex_);
+    return hooks_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::int64_t, Hook> hooks_;
+  std::atomic<bool> any_{false};
+};
+
+// What a rank is called by those that make up a group of it; no two backends anywhere are called the same.
+inline std::string new_handle() {
+  std::random_device random;
+  char text[48];
+  std::snprintf(text, sizeof text, "ringreduce-%08x%08x%08x%08x", random(), random(), random(), random());
+  return text;
+}
 
 template <typename Base>
 class Versioned : public Base {
@@ -17,43 +56,77 @@ class Versioned : public Base {
 
   bool supportsAbortHooks() const override { return true; }
   void registerAbortHook(std::int64_t id, c10d::AbortHook hook) override {
-    const std::lock_guard lock(hooks_mutex_);
-    abort_hooks_[id] = std::move(hook);
+    abort_hooks_.add(id, std::move(hook));
   }
-  void unregisterAbortHook(std::int64_t id) override {
-    const std::lock_guard lock(hooks_mutex_);
-    abort_hooks_.erase(id);
-  }
+  void unregisterAbortHook(std::int64_t id) override { abort_hooks_.remove(id); }
+
   bool supportsCompletionHooks() const override { return true; }
   void registerCompletionHook(std::int64_t id, c10d::CompletionHook hook) override {
-    const std::lock_guard lock(hooks_mutex_);
-    completion_hooks_[id] = std::move(hook);
-    any_ = true;
+    completion_hooks_.add(id, std::move(hook));
   }
-  void unregisterCompletionHook(std::int64_t id) override {
-    const std::lock_guard lock(hooks_mutex_);
-    completion_hooks_.erase(id);
-    any_ = !completion_hooks_.empty();
+  void unregisterCompletionHook(std::int64_t id) override { completion_hooks_.remove(id); }
+
+  bool supportsReconfigure() const override { return true; }
+  c10d::ReconfigureHandle get_reconfigure_handle() const override { return handle_; }
+
+  // The members meet in the store that they were all given, under a prefix that they alone know.
+  c10::intrusive_ptr<c10d::Work> reconfigure(const c10d::ReconfigureOptions& options) override {
+    const auto* ordered = std::get_if<std::vector<c10d::ReconfigureHandle>>(&options.handles);
+    std::vector<std::string> members;
+    if (ordered) {
+      members = *ordered;
+    } else {
+      const auto& set = std::get<std::unordered_set<c10d::ReconfigureHandle>>(options.handles);
+      members.assign(set.begin(), set.end());
+      std::sort(members.begin(), members.end());
+    }
+    TORCH_CHECK(std::set<std::string>(members.begin(), members.end()).size() == members.size(),
+                "ringreduce: reconfigure() was given a handle twice");
+    const auto me = std::find(members.begin(), members.end(), handle_);
+    TORCH_CHECK(me != members.end(), "ringreduce: reconfigure() was not given this rank's own handle, ",
+                handle_);
+    TORCH_CHECK(used_.insert(options.uuid).second, "ringreduce: reconfigure() was given the uuid ",
+                options.uuid, " before; each call needs one of its own");
+    const int rank = static_cast<int>(me - members.begin());
+    const int size = static_cast<int>(members.size());
+    regroup("ringreduce/reconfigure/" + std::to_string(options.uuid), rank, size, options.timeout);
+    this->rank_ = rank;
+    this->size_ = size;
+    error_ = c10d::ErrorType::SUCCESS;
+    return c10::make_intrusive<Regrouped>(rank);
   }
+  virtual void regroup(const std::string& prefix, int rank, int size,
+                       std::optional<std::chrono::milliseconds> timeout) = 0;
 
  protected:
   void completed(const c10d::Work& work) {
-    if (!any_.load(std::memory_order_relaxed)) return;
-    const std::lock_guard lock(hooks_mutex_);
-    for (const auto& [id, hook] : completion_hooks_) hook({work.getCompletionKey(), std::nullopt});
+    if (!completion_hooks_.any()) return;
+    for (const auto& [id, hook] : completion_hooks_.all()) hook({work.getCompletionKey(), std::nullopt});
   }
-  void failed(bool timed_out) {
+  // A hook may take its time, take the GIL, or remove itself: no lock is held meanwhile.
+  void failed(bool timed_out) noexcept {
     error_ = timed_out ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
-    const std::lock_guard lock(hooks_mutex_);
-    for (const auto& [id, hook] : abort_hooks_) hook();
+    for (const auto& [id, hook] : abort_hooks_.all()) {
+      try {
+        hook();
+      } catch (const std::exception& error) {
+        TORCH_WARN("ringreduce: an abort hook has failed: ", error.what());
+      }
+    }
   }
 
  private:
+  // A work that is over.
+  class Regrouped : public c10d::Work {
+   public:
+    explicit Regrouped(int rank) : Work(rank) { this->finish(); }
+  };
+
+  const std::string handle_ = new_handle();
+  std::set<std::int64_t> used_;
   std::atomic<c10d::ErrorType> error_{c10d::ErrorType::SUCCESS};
-  std::mutex hooks_mutex_;
-  std::map<std::int64_t, c10d::AbortHook> abort_hooks_;
-  std::map<std::int64_t, c10d::CompletionHook> completion_hooks_;
-  std::atomic<bool> any_{false};
+  Hooks<c10d::AbortHook> abort_hooks_;
+  Hooks<c10d::CompletionHook> completion_hooks_;
 };
 
 }  // namespace ringreduce::torch_backend
