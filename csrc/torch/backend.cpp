@@ -220,8 +220,8 @@ intrusive_ptr<c10d::Backend> RingBackend::split(const intrusive_ptr<c10d::Store>
 intrusive_ptr<c10d::Backend> RingBackend::merge(const intrusive_ptr<c10d::Store>& store,
                                                 const intrusive_ptr<Options>& options, const int& rank,
                                                 const int& size) {
-  return derived("ringreduce/merge", store, rank, size,
-                 options ? options->global_ranks_in_group : GlobalRanks(), options);
+  return derived("ringreduce/merge", store, rank, size, options ? global_ranks(*options) : GlobalRanks(),
+                 options);
 }
 
 intrusive_ptr<c10d::Backend> RingBackend::shrink(const std::vector<std::int64_t>& without, int flags,

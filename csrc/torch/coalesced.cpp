@@ -93,7 +93,7 @@ intrusive_ptr<c10d::Work> RingBackend::reduce_scatter_tensor_coalesced(
   TORCH_CHECK(outputs.size() == inputs.size(), "ringreduce: reduce_scatter_tensor_coalesced takes as many ",
               "outputs as inputs, not ", outputs.size(), " and ", inputs.size());
   const auto operation =
-      this->operation(c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED, "ringreduce:reduce_scatter", options);
+      this->operation(coalesced_reduce_scatter<c10d::OpType>(), "ringreduce:reduce_scatter", options);
   auto job = std::make_unique<Job>();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     check_pair("reduce_scatter_tensor_coalesced", inputs[i], outputs[i], size_);

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import atexit
-import importlib.util
 import sys
+import threading
+import warnings
 import weakref
 from dataclasses import dataclass
 from datetime import timedelta
-from importlib.machinery import ExtensionFileLoader
-from pathlib import Path
+from importlib import import_module
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from importlib.util import module_from_spec
 from types import ModuleType
 from typing import Any
 
@@ -17,29 +19,57 @@ _live: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def register() -> None:
-    """Makes the name "ringreduce" known to torch.distributed."""
+    """Makes the name "ringreduce" known to torch.distributed; torch calls it while it is imported.
+
+    It never raises, as that would end the import of torch; a warning says what is wrong.
+    """
+    try:
+        _register()
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+        warnings.warn(
+            f"ringreduce cannot make its backend known to torch.distributed ({problem})", stacklevel=2
+        )
+
+
+def _register() -> None:
     import torch.distributed as dist
 
     if dist.is_available() and "RINGREDUCE" not in dist.Backend._plugins:
+        from ringreduce.backend import rendezvous
+
         dist.Backend.register_backend("ringreduce", _create, extended_api=True, devices=["cpu"])
+        rendezvous.extend()
 
 
 _module: ModuleType | None = None
+_loading = threading.Lock()
 
 
 def _load() -> ModuleType:
+    """The compiled part, for the torch that is imported; builds it if need be."""
     global _module
-    if _module is None:
-        from ringreduce.backend import build
+    with _loading:
+        if _module is None:
+            _module = _load_file()
+        return _module
 
-        path = Path(__file__).parents[1] / f"{build.name()}.so"
-        loader = ExtensionFileLoader("torch_backend", str(path))
-        spec = importlib.util.spec_from_file_location("torch_backend", path, loader=loader)
-        assert spec
-        module = importlib.util.module_from_spec(spec)
+
+def _load_file() -> ModuleType:
+    # Loads the library that the backend needs; and its check for signals serves the backend too.
+    import_module("ringreduce._engine")
+    from ringreduce.backend import build, target
+
+    path = str(build.module())
+    loader = ExtensionFileLoader(target.MODULE, path)
+    try:
+        module = module_from_spec(ModuleSpec(target.MODULE, loader, origin=path))
         loader.exec_module(module)
-        _module = module
-    return _module
+    except ImportError as error:
+        raise ImportError(
+            f"ringreduce: its torch backend does not load ({error}). It is built anew once {path} is removed"
+        ) from error
+    return module
 
 
 @dataclass(frozen=True)
@@ -55,9 +85,6 @@ class Options:
 
 
 def _create(options: Any, given: Any) -> Any:
-    import ringreduce._engine  # its signal check serves this one too
-
-    del ringreduce
     timeout = (
         options.timeout if isinstance(options.timeout, timedelta) else timedelta(seconds=options.timeout)
     )

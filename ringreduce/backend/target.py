@@ -1,0 +1,127 @@
+"""What the compiled part of the torch backend is made of, and how it is compiled for the torch that is installed.
+
+The one place that says so: CMake asks it by running this file as a script (csrc/torch/torch.cmake), and build.py
+asks it when the backend is built on first use. A script imports nothing of its package, so nor does this.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import sysconfig
+from pathlib import Path
+
+import torch
+
+PACKAGE = Path(__file__).resolve().parents[1]
+MODULE = "torch_backend"
+OLDEST = (2, 6)
+# The folders of csrc/torch/versions/, newest first. A torch that is newer still is given the first.
+VERSIONS = {(2, 15): "from_2_15", (2, 7): "from_2_7", (2, 6): "from_2_6"}
+NEWEST = next(iter(VERSIONS))
+
+OPTIONS = ("-std=c++20", "-O3", "-DNDEBUG", "-fPIC", "-fvisibility=hidden")
+LIBRARIES = ("c10", "torch", "torch_cpu", "torch_python")
+
+
+def version() -> tuple[int, int]:
+    """torch's, as numbers."""
+    found = re.match(r"(\d+)\.(\d+)", torch.__version__)
+    assert found
+    return int(found[1]), int(found[2])
+
+
+def check() -> None:
+    """Raises RuntimeError: this torch is too old, or has no torch.distributed."""
+    if version() < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise RuntimeError(
+            f"ringreduce's torch backend needs torch {oldest} or later; this is torch {torch.__version__}"
+        )
+    if not torch.distributed.is_available():
+        raise RuntimeError(f"torch {torch.__version__} is built without torch.distributed")
+
+
+def name() -> str:
+    """The module's file is named for the torch and the Python that it is compiled for, and loads in no other."""
+    return f"_torch-{torch.__version__}{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
+def csrc() -> Path:
+    """The folder of the C++ sources: in the package once it is installed, beside it in the repository."""
+    for folder in (PACKAGE.parent / "csrc", PACKAGE / "csrc"):
+        if (folder / "torch" / "module.cpp").exists():
+            return folder
+    raise RuntimeError(f"ringreduce's C++ sources are missing from {PACKAGE}: install it again")
+
+
+def versions_folder() -> Path:
+    return (
+        csrc() / "torch" / "versions" / next(name for since, name in VERSIONS.items() if version() >= since)
+    )
+
+
+def units() -> list[Path]:
+    """What is compiled."""
+    return sorted((csrc() / "torch").glob("*.cpp"))
+
+
+def sources() -> list[Path]:
+    """What is compiled, and all of ours that it includes."""
+    folders = (csrc(), versions_folder())
+    found = dict.fromkeys(units())
+    pending = list(found)
+    while pending:
+        for wanted in re.findall(r'^#include "(.+)"', pending.pop().read_text(), re.MULTILINE):
+            path = next((at / wanted for at in folders if (at / wanted).exists()), None)
+            if path is None:
+                raise RuntimeError(f"ringreduce's C++ source {wanted} is missing: install ringreduce again")
+            if path not in found:
+                found[path] = None
+                pending.append(path)
+    return list(found)
+
+
+def definitions() -> dict[str, str]:
+    """Macros; those of pybind11 say whose types it takes for its own, where torch's version has it ask."""
+    macros = {
+        "RINGREDUCE_TORCH_MODULE": MODULE,
+        "_GLIBCXX_USE_CXX11_ABI": str(int(torch.compiled_with_cxx11_abi())),
+    }
+    for macro in ("PYBIND11_COMPILER_TYPE", "PYBIND11_STDLIB", "PYBIND11_BUILD_ABI"):
+        value = getattr(torch._C, f"_{macro}", None)
+        if value:
+            macros[macro] = f'"{value}"'
+    return macros
+
+
+def includes() -> list[str]:
+    """torch's folders of headers."""
+    root = Path(torch.__file__).parent / "include"
+    return [str(root), str(root / "torch" / "csrc" / "api" / "include")]
+
+
+def library_folder() -> str:
+    return str(Path(torch.__file__).parent / "lib")
+
+
+def in_cmake() -> str:
+    """The above as CMake's variables."""
+    values = {
+        "name": [name()],
+        "module": [MODULE],
+        "versions": [str(versions_folder())],
+        "definitions": [f"{macro}={value}" for macro, value in definitions().items()],
+        "includes": includes(),
+        "lib": [library_folder()],
+        "libraries": list(LIBRARIES),
+    }
+    return "\n".join(f"set(torch_{key} [==[{';'.join(listed)}]==])" for key, listed in values.items())
+
+
+if __name__ == "__main__":
+    try:
+        check()
+    except RuntimeError as error:
+        sys.exit(str(error))
+    print(in_cmake())

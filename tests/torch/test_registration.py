@@ -1,0 +1,257 @@
+"""How torch finds the backend, and how its ranks meet under each launcher: real processes, real launchers."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from ringreduce.backend import rendezvous
+
+SCRIPT = """
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("ringreduce")
+x = torch.ones(3) * (dist.get_rank() + 1)
+dist.all_reduce(x)
+print("sum", x.tolist(), "world", dist.get_world_size())
+dist.destroy_process_group()
+"""
+ANSWER = "sum [3.0, 3.0, 3.0] world 2"
+LAUNCHERS = ("RANK", "WORLD_SIZE", "MASTER_", "OMPI_", "PMI_", "PMIX_", "MPI_", "SLURM_", "TORCHELASTIC")
+
+
+def bare(**more: str) -> dict[str, str]:
+    """The environment without what a launcher may have put there."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(LAUNCHERS)} | more
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", code]
+    return subprocess.run(words, env=bare(**environment), capture_output=True, text=True, timeout=100)
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+# --- found without an import ----------------------------------------------------------------------------------
+
+
+def test_the_name_is_known_once_torch_is_imported():
+    run = python("import torch, torch.distributed as d; print(d.Backend('ringreduce'), d.Backend.RINGREDUCE)")
+    assert run.stdout.split() == ["ringreduce", "ringreduce"], run.stderr
+
+
+TIMED = """
+import time, torch
+from importlib.metadata import entry_points
+(ours,) = (one for one in entry_points(group="torch.backends") if one.name == "ringreduce")
+start = time.thread_time()
+ours.load()()
+print(time.thread_time() - start)
+assert "RINGREDUCE" in torch.distributed.Backend._plugins
+"""
+
+
+def test_torch_is_imported_no_later_for_it():
+    """Less than 5 ms of the processor's time, of which other processes take nothing."""
+    runs = [python(TIMED, TORCH_DEVICE_BACKEND_AUTOLOAD="0") for _ in range(5)]
+    assert not [run.stderr for run in runs if run.returncode]
+    assert statistics.median(float(run.stdout) for run in runs) < 0.005
+
+
+def test_registering_imports_neither_the_engine_nor_numpy():
+    code = "import sys, ringreduce.backend; print(sorted(m for m in sys.modules if m.startswith(('ring', 'numpy'))))"
+    assert python(code).stdout.strip() == "['ringreduce', 'ringreduce.backend']"
+
+
+def test_torch_is_imported_although_registering_fails():
+    code = """
+import ringreduce.backend
+def fail(): raise OSError("no such thing")
+ringreduce.backend._register = fail
+import torch
+print(torch.ones(2).sum().item(), hasattr(torch.distributed.Backend, "RINGREDUCE"))
+"""
+    run = python(code)
+    assert run.stdout.split() == ["2.0", "False"], run.stderr
+    assert "UserWarning: ringreduce cannot make its backend known to torch.distributed" in run.stderr
+    assert "OSError: no such thing" in run.stderr
+
+
+# --- ranks that a launcher has started ------------------------------------------------------------------------
+
+
+def launch(script, environments):
+    """Runs the script in two processes; what each has printed."""
+    words = [sys.executable, str(script)]
+    ranks = [
+        subprocess.Popen(
+            words, env=bare(**each), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+        )
+        for each in environments
+    ]
+    try:
+        outputs = [rank.communicate(timeout=100) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], b"".join(err for _, err in outputs).decode()
+    return [out.decode().strip() for out, _ in outputs]
+
+
+def as_launched(launcher: str, rank: int, job: str) -> dict[str, str]:
+    """What it puts into the environment of a rank of two."""
+    return {
+        "plain": {
+            "RANK": f"{rank}",
+            "WORLD_SIZE": "2",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": f"{20000 + os.getpid() % 20000}",
+        },
+        "openmpi": {
+            "OMPI_COMM_WORLD_RANK": f"{rank}",
+            "OMPI_COMM_WORLD_SIZE": "2",
+            "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+            "PMIX_NAMESPACE": job,
+        },
+        "hydra": {"PMI_RANK": f"{rank}", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"},
+        "slurm": {
+            "SLURM_PROCID": f"{rank}",
+            "SLURM_NTASKS": "2",
+            "SLURM_JOB_ID": job,
+            "SLURM_STEP_ID": "0",
+            "SLURM_STEP_NUM_NODES": "1",
+        },
+    }[launcher]
+
+
+@pytest.mark.parametrize("launcher", ["plain", "openmpi", "hydra", "slurm"])
+def test_ranks_meet_by_the_variables_of(launcher, script):
+    printed = launch(script, [as_launched(launcher, rank, f"job-{os.getpid()}") for rank in range(2)])
+    assert printed == [ANSWER, ANSWER]
+
+
+PORT = """
+import torch.distributed as dist
+
+dist.init_process_group("ringreduce")
+store = dist.distributed_c10d._get_default_store()
+while hasattr(store, "underlying_store"):
+    store = store.underlying_store
+print(store.port)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_the_masters_address_is_honoured(script):
+    script.write_text(PORT)
+    given = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": f"{20000 + (os.getpid() * 7) % 20000}"}
+    printed = launch(script, [as_launched("openmpi", rank, "honoured") | given for rank in range(2)])
+    assert printed == [given["MASTER_PORT"]] * 2
+
+
+def test_torchrun(script):
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+    run = subprocess.run(words, env=bare(), capture_output=True, text=True, timeout=100)
+    assert run.stdout.splitlines() == [ANSWER, ANSWER], run.stderr
+
+
+def mpirun() -> str | None:
+    beside = Path(sys.executable).parent / "mpirun"
+    return str(beside) if beside.exists() else shutil.which("mpirun")
+
+
+@pytest.mark.skipif(mpirun() is None, reason="there is no mpirun")
+def test_mpirun(script):
+    environment = bare(
+        OMPI_ALLOW_RUN_AS_ROOT="1",
+        OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+        PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe",
+    )
+    words = [mpirun(), "-n", "2", sys.executable, str(script)]
+    run = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=100)
+    assert [line for line in run.stdout.splitlines() if line] == [ANSWER, ANSWER], run.stderr
+
+
+# --- when torch's own rendezvous is left alone ----------------------------------------------------------------
+
+
+@pytest.fixture
+def ask(monkeypatch):
+    """Asks the extended handler in an environment; what torch's handler was given, or None if it was not asked."""
+
+    def asked(environment: dict[str, str], url: str = "env://"):
+        for name in list(os.environ):
+            if name.startswith(LAUNCHERS):
+                monkeypatch.delenv(name)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        given = []
+
+        def torchs(url, **others):
+            given.append((url, others))
+            return iter(())
+
+        for _ in rendezvous.extended(torchs)(url, timeout=timedelta(seconds=1)):
+            pass
+        ((asked_url, others),) = given
+        assert others == {"timeout": timedelta(seconds=1)}
+        return asked_url
+
+    return asked
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        pytest.param({}, id="no launcher"),
+        pytest.param(as_launched("plain", 0, ""), id="torchrun"),
+        pytest.param({"RANK": "1"} | as_launched("openmpi", 1, ""), id="a rank without a world"),
+        pytest.param(as_launched("plain", 1, "") | as_launched("openmpi", 0, ""), id="both"),
+        pytest.param({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"}, id="a batch script"),
+    ],
+)
+def test_torch_is_asked(ask, environment):
+    assert ask(environment) == "env://"
+
+
+def test_torch_is_asked_where_the_script_says_which_rank_it_is(ask):
+    assert ask(as_launched("openmpi", 1, ""), "env://?rank=0&world_size=1") == "env://?rank=0&world_size=1"
+
+
+@pytest.mark.parametrize("given", [{"MASTER_ADDR": "there", "MASTER_PORT": "1"}, {"MASTER_PORT": "1"}])
+def test_torch_is_told_the_rank(ask, given):
+    asked = ask(as_launched("openmpi", 1, "") | given, "env://?use_libuv=0")
+    assert asked == "env://?use_libuv=0&rank=1&world_size=2"
+    assert ask(as_launched("hydra", 1, "") | given) == "env://?rank=1&world_size=2"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "more"),
+    [
+        ("openmpi", {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}),
+        ("hydra", {"MPI_LOCALNRANKS": "1"}),
+        ("slurm", {"SLURM_STEP_NUM_NODES": "2"}),
+    ],
+)
+def test_several_hosts_need_an_address(ask, launcher, more):
+    with pytest.raises(ValueError, match="the 2 ranks of this job are on several hosts: set MASTER_ADDR"):
+        ask(as_launched(launcher, 1, "hosts") | more)
+
+
+def test_a_rank_that_never_comes_is_named(ask):
+    with pytest.raises(TimeoutError, match=r"rank 0 timed out waiting for ranks \[1\] to start"):
+        ask(as_launched("openmpi", 0, f"alone-{os.getpid()}"))
