@@ -12,6 +12,17 @@ namespace {
 constexpr std::size_t small_message = 512;
 // From here on it matters whether a message is written into the cache or past it.
 constexpr std::size_t large_message = 16 << 10;
+// A buffer of this size does not stay in the cache until the caller comes to use it.
+constexpr std::size_t beyond_cache = 8 << 20;
+
+// Whether what arrives goes to memory that has not been read before: copied through the cache, it would be
+// read in only to be overwritten.
+bool writes_afresh(const Task& task) {
+  if (task.bytes < beyond_cache) return false;
+  const Collective collective = task.program->schedule.collective;
+  const bool in_place = task.input == task.output;
+  return !in_place || !(reduces(collective) || collective == Collective::all_to_all);
+}
 
 }  // namespace
 
@@ -36,6 +47,7 @@ void Executor::start(const Task& task) {
   running_ = in_flight_;
   const bool large = task_.bytes >= large_message;
   stream_ = large && transport_.far() ? large_message : ~std::size_t{0};
+  afresh_ = writes_afresh(task_) ? large_message : ~std::size_t{0};
   small_ = task_.scale ? 0 : std::min(small_message, task_.lend_from);
   for (int i = 0; i < in_flight_; ++i) {
     Cursor& cursor = cursors_[i];
@@ -356,7 +368,11 @@ bool Executor::receive(Cursor& cursor, const Action& action) {
       targets_[0] = cursor.base[static_cast<int>(move->to)] + move->target;
       if (more > 0) targets_[1] = staged + done;
       const int skip = more > 0 && !move->keep ? 1 : 0;
-      copy(&targets_[skip], 1 + more - skip, message.data + done, move->bytes);
+      if (more == 0 && move->to == Memory::output && move->bytes >= afresh_) {
+        stream(targets_[0], message.data + done, move->bytes);
+      } else {
+        copy(&targets_[skip], 1 + more - skip, message.data + done, move->bytes);
+      }
       done += move->bytes;
     }
     if (more > 0) carried(cursor, action, staged, false);
@@ -375,6 +391,8 @@ bool Executor::local(Cursor& cursor, const Action& action) {
       (move->last ? task_.last : task_.combine)(&target, 1, both, 2, move->count, task_.divide);
     } else if (task_.scale && move->from == Memory::input) {
       task_.scale(&target, 1, &source, 1, move->count, task_.factor);
+    } else if (target != source && move->to == Memory::output && move->bytes >= afresh_) {
+      stream(target, source, move->bytes);
     } else if (target != source) {
       copy(&target, 1, source, move->bytes);
     }

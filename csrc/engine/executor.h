@@ -113,6 +113,7 @@ class Executor {
   std::vector<void*> targets_;  // [0] this rank's own, then the message of a fused send
   std::size_t small_ = 0;       // bytes up to which messages are small
   std::size_t stream_ = 0;      // bytes from which messages are written past the cache
+  std::size_t afresh_ = 0;      // bytes from which copies to the output go past the cache
   int in_flight_ = 0;
   int running_ = 0;
   int waiting_for_ = -1;

@@ -50,6 +50,7 @@ JobPointer PointToPoint::enqueue(const Transfer& transfer) {
     deliver(job, *aside, aside->data.get());
   } else {
     matching_.post(job);
+    transport_.sense(Transport::point_to_point_lane, transfer.bytes() >= large_message);
   }
   return job;
 }
@@ -163,6 +164,8 @@ bool PointToPoint::send_body(int p) {
     const std::size_t bytes = std::min(job.slice, total - job.moved);
     const std::uint64_t contract = label(Piece::body, job.number);
     if (job.lends) {
+      // Two at a time: a sender that sees the peer go on waits for each of them only, and keeps its core.
+      if (job.moved > 0 && !transport_.consumed(lane, p, job.last_part - 1)) return false;
       if (!transport_.lend(lane, {&p, 1}, data, bytes, contract, nullptr)) return false;
     } else {
       std::byte* room = transport_.reserve(lane, {&p, 1}, bytes);

@@ -17,6 +17,8 @@ constexpr TuningRow table[] = {
     {C::all_reduce, 8, 1, 32 * KiB, "one_shot", 64 * KiB, 1},
     {C::all_reduce, 8, 1, 512 * KiB, "two_shot", 256 * KiB, 2},
     {C::all_reduce, 8, 1, all, "two_shot", 512 * KiB, 1},
+    {C::reduce_scatter, 2, 0, all, "direct", 256 * KiB, 1},
+    {C::all_gather, 2, 0, all, "direct", 256 * KiB, 1},
     // not measured
     {C::all_reduce, 8, -1, 16 * KiB, "one_shot", 64 * KiB, 1},
     {C::all_reduce, any_world, -1, 16 * KiB, "recursive_doubling", 64 * KiB, 1},
