@@ -14,6 +14,9 @@ import pytest
 
 from ringreduce.backend import rendezvous
 
+pytestmark = pytest.mark.timeout(400)
+PATIENCE = 180.0  # seconds; several interpreters that import torch take long on a machine that is busy
+
 SCRIPT = """
 import torch
 import torch.distributed as dist
@@ -35,7 +38,7 @@ def bare(**more: str) -> dict[str, str]:
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-c", code]
-    return subprocess.run(words, env=bare(**environment), capture_output=True, text=True, timeout=100)
+    return subprocess.run(words, env=bare(**environment), capture_output=True, text=True, timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -103,7 +106,7 @@ def launch(script, environments):
         for each in environments
     ]
     try:
-        outputs = [rank.communicate(timeout=100) for rank in ranks]
+        outputs = [rank.communicate(timeout=PATIENCE) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
@@ -165,7 +168,7 @@ def test_the_masters_address_is_honoured(script):
 
 def test_torchrun(script):
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
-    run = subprocess.run(words, env=bare(), capture_output=True, text=True, timeout=100)
+    run = subprocess.run(words, env=bare(), capture_output=True, text=True, timeout=PATIENCE)
     assert run.stdout.splitlines() == [ANSWER, ANSWER], run.stderr
 
 
@@ -182,7 +185,7 @@ def test_mpirun(script):
         PRTE_MCA_rmaps_default_mapping_policy=":oversubscribe",
     )
     words = [mpirun(), "-n", "2", sys.executable, str(script)]
-    run = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=100)
+    run = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert [line for line in run.stdout.splitlines() if line] == [ANSWER, ANSWER], run.stderr
 
 
