@@ -23,9 +23,9 @@ SPREAD = {
     ml_dtypes.float8_e5m2: 10,
 }
 DTYPES = [pytest.param(dtype, id=np.dtype(dtype).name) for dtype in SPREAD]
-POOL = 300_007
-SIZES = [1, 3, 17, 129, 4097, 70_001]
-WORLDS = [2, 3, 4, 5, 8]
+POOL = 100_003
+SIZES = [1, 17, 4097, 70_001]
+WORLDS = [2, 3, 8]
 KINDS = {collective: [e.name for e in schedules.algorithms(collective) if e.keeps_rank_order]
          for collective in schedules.SUMS}  # fmt: skip
 FACTORS = [0.3, -1.7, 2.9, 0.01, 1.5, -0.6, 1.1, 0.45]
@@ -61,16 +61,21 @@ def assert_same_bits(actual, wanted, *what):
     assert differ.size == 0, (what, differ[:4], actual[differ[:4]], wanted[differ[:4]])
 
 
+@functools.cache
+def expected(dtype, world, pool):
+    """Everybody's values, their sums, averages and sums of multiples. Worked out before there are ranks."""
+    parts = [values(dtype, rank, pool) for rank in range(world)]
+    return parts, chain(parts), chain(parts, "avg"), chain(parts, factors=FACTORS)
+
+
 class Case:
     """One rank's part of random values, and what any reduction of any stretch of them must give."""
 
-    def __init__(self, comm, dtype):
+    def __init__(self, comm, dtype, pool=POOL):
         assert comm.reproducible
-        self.comm = comm
-        parts = [values(dtype, rank) for rank in range(comm.size)]
+        self.comm, self.pool = comm, pool
+        parts, self.sums, self.means, self.scaled = expected(dtype, comm.size, pool)
         self.mine, self.dtype = parts[comm.rank], dtype
-        self.sums, self.means = chain(parts), chain(parts, "avg")
-        self.scaled = chain(parts, factors=FACTORS)
 
     def array(self, start, count, shared=False, ahead=0):
         """These values somewhere in memory: `ahead` elements after where an allocation begins."""
@@ -105,7 +110,7 @@ class Case:
         for counts in ([count // world] * world, uneven):
             ends = [0, *np.cumsum(counts).tolist()]
             mine = slice(start + ends[comm.rank], start + ends[comm.rank + 1])
-            if start + ends[-1] > POOL:
+            if start + ends[-1] > self.pool:
                 continue
             for shared in (False, True):
                 x = self.array(start, ends[-1], shared, ahead=3)
@@ -117,8 +122,8 @@ class Case:
                 assert_same_bits(out, self.means[mine], algorithm, start, counts, "avg")
 
 
-def check_everything(comm, dtype, sizes):
-    case = Case(comm, dtype)
+def check_everything(comm, dtype, sizes, pool=POOL):
+    case = Case(comm, dtype, pool)
     for count in sizes:
         for start in (0, 20_011):
             for collective, names in KINDS.items():
@@ -129,12 +134,14 @@ def check_everything(comm, dtype, sizes):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("world", WORLDS)
 def test_results_are_the_chain_in_rank_order(on_ranks, world, dtype):
+    expected(dtype, world, POOL)
     on_ranks(world, check_everything, dtype, SIZES, reproducible=True)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 def test_several_slices(on_ranks, dtype):
-    on_ranks(3, check_everything, dtype, [250_007], reproducible=True)
+    expected(dtype, 3, 300_007)
+    on_ranks(3, check_everything, dtype, [250_007], 300_007, reproducible=True)
 
 
 def check_small_slices(comm, dtype):
@@ -349,7 +356,7 @@ def digest_of_everything(comm):
     return digest.hexdigest()
 
 
-@pytest.mark.parametrize("world", [2, 3, 4, 5, 7, 8])
+@pytest.mark.parametrize("world", [2, 3, 8])
 def test_without_the_mode_ranks_and_runs_agree_too(world):
     first = on_processes(world, digest_of_everything)
     assert on_processes(world, digest_of_everything) == first
