@@ -34,7 +34,8 @@ class Outcome:
         if self.outcome != FAILED:
             return self.reason
         for _, told in sorted(self.ranks.items()):
-            lines = [line for line in told.partition("\n--- output")[0].splitlines() if line.strip()]
+            exception = f"\n{told}".partition("\n--- output")[0]
+            lines = [line for line in exception.splitlines() if line.strip()]
             errors = [line for line in lines if "Error" in line and not line.startswith(" ")]
             if errors or lines:
                 return (errors or lines)[-1].strip()[:200]
