@@ -12,6 +12,7 @@ namespace ringreduce::torch_backend {
 namespace {
 
 constexpr auto idle_for = std::chrono::seconds(10);  // then a thread ends
+constexpr auto needed_for = std::chrono::minutes(1);
 
 // There is always a thread for the next callback: those that block do not count.
 class Threads {
@@ -26,9 +27,23 @@ class Threads {
     changed_.notify_one();
   }
 
+  void post_to_the_end(std::function<void()> what) {
+    {
+      const std::lock_guard lock(mutex_);
+      ++needed_;
+    }
+    post([this, what = std::move(what)] {
+      what();
+      const std::lock_guard lock(mutex_);
+      --needed_;
+      quiet_.notify_all();
+    });
+  }
+
   void finish(std::chrono::milliseconds patience) {
     std::unique_lock lock(mutex_);
     quiet_.wait_for(lock, patience, [this] { return waiting_.empty() && busy_ == 0; });
+    quiet_.wait_for(lock, needed_for, [this] { return needed_ == 0; });
   }
 
  private:
@@ -54,6 +69,7 @@ class Threads {
   std::deque<std::function<void()>> waiting_;
   int idle_ = 0;
   int busy_ = 0;
+  int needed_ = 0;
 };
 
 Threads* threads = nullptr;
@@ -72,6 +88,10 @@ Threads& the_threads() {
 
 void call_back(std::function<void()> what) {
   the_threads().post(std::move(what));
+}
+
+void call_back_to_the_end(std::function<void()> what) {
+  the_threads().post_to_the_end(std::move(what));
 }
 
 void finish_callbacks(int milliseconds) {

@@ -10,7 +10,11 @@ namespace ringreduce::torch_backend {
 // Runs it soon, in a thread that does nothing else meanwhile.
 void call_back(std::function<void()> what);
 
-// Waits until all that was given has run, at most this long; for the end of the process.
+// The same for what ends by itself within a minute and must not be cut off by the end of the process.
+void call_back_to_the_end(std::function<void()> what);
+
+// Waits until all that was given has run, at most this long but for what must not be cut off; for the end of
+// the process.
 void finish_callbacks(int milliseconds);
 
 }  // namespace ringreduce::torch_backend

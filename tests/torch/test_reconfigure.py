@@ -161,6 +161,9 @@ def test_abort_hooks_hear_of_a_lost_rank():
         backend.unregister_abort_hook(1)
         with pytest.raises(RuntimeError, match="rank 1"):
             dist.all_reduce(torch.ones(1))
+        deadline = time.monotonic() + 20
+        while not heard and time.monotonic() < deadline:
+            time.sleep(0.01)
         return heard
 
     assert on_members(2, body) == [["two"], []]

@@ -12,6 +12,8 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Hooks.hpp>
 
+#include "torch/callbacks.h"
+
 namespace ringreduce::torch_backend {
 
 // Functions to be told of something, each by a number under which it is removed again.
@@ -103,16 +105,20 @@ class Versioned : public Base {
     if (!completion_hooks_.any()) return;
     for (const auto& [id, hook] : completion_hooks_.all()) hook({work.getCompletionKey(), std::nullopt});
   }
-  // A hook may take its time, take the GIL, or remove itself: no lock is held meanwhile.
-  void failed(bool timed_out) noexcept {
+  // A hook may take its time (the flight recorder's takes seconds to name the functions in its stack traces),
+  // take the GIL or remove itself. Who waits for the operation is told at once.
+  void failed(bool timed_out) {
     error_ = timed_out ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
-    for (const auto& [id, hook] : abort_hooks_.all()) {
-      try {
-        hook();
-      } catch (const std::exception& error) {
-        TORCH_WARN("ringreduce: an abort hook has failed: ", error.what());
+    if (!abort_hooks_.any()) return;
+    call_back_to_the_end([hooks = abort_hooks_.all()] {
+      for (const auto& [id, hook] : hooks) {
+        try {
+          hook();
+        } catch (const std::exception& error) {
+          TORCH_WARN("ringreduce: an abort hook has failed: ", error.what());
+        }
       }
-    }
+    });
   }
 
  private:
