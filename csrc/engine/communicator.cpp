@@ -288,6 +288,8 @@ std::string Communicator::now_doing() const {
 }
 
 void Communicator::fail(const Failure& failure) {
+  // Closing comes first: that it fails the others, and they tell, is no news to whoever waits here.
+  if (closed_) throw Closed("the communicator was closed");
   {
     std::lock_guard lock(failure_mutex_);
     if (!failure_) failure_ = std::make_unique<Failure>(failure);

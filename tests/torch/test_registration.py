@@ -17,14 +17,16 @@ from ringreduce.backend import rendezvous
 pytestmark = pytest.mark.timeout(400)
 PATIENCE = 180.0  # seconds; several interpreters that import torch take long on a machine that is busy
 
+# One write for a line: the launcher may join what its ranks write.
 SCRIPT = """
+import os
 import torch
 import torch.distributed as dist
 
 dist.init_process_group("ringreduce")
 x = torch.ones(3) * (dist.get_rank() + 1)
 dist.all_reduce(x)
-print("sum", x.tolist(), "world", dist.get_world_size())
+os.write(1, f"sum {x.tolist()} world {dist.get_world_size()}\\n".encode())
 dist.destroy_process_group()
 """
 ANSWER = "sum [3.0, 3.0, 3.0] world 2"

@@ -31,6 +31,15 @@ STACKS = 3.0  # seconds for the stacks of the ranks that hang
 PROBE = 5  # seconds a test may take that finds no process group
 
 
+def _state(process: int) -> str:
+    """Stopped, waiting in the kernel, running: what tells a machine's pause from a hang."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    except OSError:
+        return "gone"
+    return next(line.split(maxsplit=1)[1] for line in status.splitlines() if line.startswith("State:"))
+
+
 class Running:
     """One test whose ranks run."""
 
@@ -41,7 +50,9 @@ class Running:
         self.deadline = self.start + timeout
         self.ranks: dict[int, int] = {}  # what still runs: process -> rank
         self.codes: dict[int, int] = {}
+        self.group = 0  # of the processes
         self.hung: list[int] = []
+        self.states: dict[int, str] = {}  # of the processes that hang, as the kernel tells them
         self.stage = 0  # of ending it: 0 not, 1 asked for Python's stacks, 2 for the native ones, 3 killed
         ranks.make_folders(self.folder)
 
@@ -55,6 +66,7 @@ class Running:
         """The time is over: first all stacks, then the end."""
         if self.stage == 0:
             self.hung = sorted(self.ranks.values())
+            self.states = {rank: _state(process) for process, rank in self.ranks.items()}
         # torch prints the native stacks of all threads at SIGABRT, where the test has got as far as asking for it.
         kind, patience = [(signal.SIGUSR1, 0.5), (signal.SIGABRT, STACKS), (signal.SIGKILL, STACKS)][
             self.stage
@@ -71,11 +83,9 @@ class Running:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.group, signal.SIGKILL)
 
-    group = 0
-
     def told(self, rank: int) -> str:
         """A rank's exception and the end of its output."""
-        parts = []
+        parts = [f"its process: {self.states[rank]}"] if rank in self.states else []
         error, output = ranks.error(self.folder, rank), ranks.output(self.folder, rank)
         if error.exists():
             parts.append(error.read_text(encoding="utf-8", errors="replace")[-6000:].rstrip())
