@@ -104,6 +104,7 @@ class MappedTransport : public Transport {
   void publish(int lane, Peers peers, std::uint64_t arena_start, Fill fill);
   void ring(int peer);
   void give_way();
+  void crowded(Clock::time_point now);
   void sleep(Backoff& backoff);
   void check_peers(Backoff& backoff, int waiting_for);
   void check_agreement();
@@ -119,6 +120,8 @@ class MappedTransport : public Transport {
   std::uint32_t spins_;  // before the first yield; none where ranks outnumber cores
   // What the threads of this rank learn while they wait, for all of them.
   std::atomic<std::int32_t> core_{0};
+  std::atomic<bool> crowded_{false};  // others want the cores, up to some time of Clock
+  std::atomic<Clock::rep> crowded_until_{0}, crowded_span_{0};
   bool sensing_[lanes] = {};
   std::vector<std::atomic<double>> distance_;  // ns to read a line that the peer has just written, averaged
   bool disowned_ = false;

@@ -17,7 +17,10 @@ using std::chrono::milliseconds;
 constexpr std::uint32_t busy_polls = 64;  // polls before the first pause instruction
 constexpr std::uint32_t look_every = 64;  // pauses or yields between two looks at the clock
 constexpr std::uint32_t spins_between_yields = 64;
-constexpr milliseconds sleep_after{1};  // yielding goes over into sleeping
+constexpr std::uint32_t few_spins = 256;  // where others want the core
+constexpr milliseconds sleep_after{1};    // yielding goes over into sleeping
+constexpr milliseconds long_absence{1};   // of a thread that has yielded
+constexpr milliseconds crowded_for{25}, crowded_at_most{200};
 constexpr milliseconds check_peers_every{10};
 
 // What two readings of the clock take, in ns.
@@ -65,9 +68,14 @@ bool MappedTransport::far() const {
   });
 }
 
+// Somebody else's thread, or this rank's own that computes meanwhile, may want our core. Who yields to it
+// stays away for a whole slice of the scheduler, several milliseconds, whereas a thread that sleeps is put
+// before it when it is woken. So once a yield has taken long we sleep at once, and try again now and then.
+// Not where ranks share cores: they must be yielded to, which is quicker, and may take as long.
 bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
   const std::uint32_t round = backoff.rounds++;
-  if (round < spins_) {
+  const bool crowded = crowded_.load(std::memory_order_relaxed);
+  if (round < (crowded ? std::min(few_spins, spins_) : spins_)) {
     if (round < busy_polls) return false;
     if (round % look_every == 0) check_abort();
     relax();
@@ -75,7 +83,7 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
   }
   if (backoff.sleepers) {
     sleep(backoff);
-  } else {
+  } else if (!crowded) {
     // A peer on another core is running, or about to: to give our core away meanwhile takes longer than it.
     if (waiting_for >= 0 && (round + 1) % spins_between_yields != 0 && !shares_core(waiting_for)) {
       relax();
@@ -91,7 +99,10 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
     backoff.checked = now;
     check_peers(backoff, waiting_for);
   }
-  if (!backoff.sleepers && now - backoff.since >= sleep_after) {
+  if (crowded && now.time_since_epoch().count() > crowded_until_.load(std::memory_order_relaxed)) {
+    crowded_.store(false, std::memory_order_relaxed);
+  }
+  if (!backoff.sleepers && (crowded || now - backoff.since >= sleep_after)) {
     // Peers ring from now on; the caller looks once more before the first sleep.
     Doorbell& bell = header(rank).doorbell;
     backoff.sleepers = &bell.sleepers;
@@ -102,11 +113,31 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
 }
 
 void MappedTransport::give_way() {
-  sched_yield();
+  if (oversubscribed()) {
+    sched_yield();
+  } else {
+    const auto before = Clock::now();
+    sched_yield();
+    const auto after = Clock::now();
+    if (after - before >= long_absence) [[unlikely]]
+      crowded(after);
+  }
   const int core = sched_getcpu();
   if (core == core_.load(std::memory_order_relaxed)) return;
   core_.store(core, std::memory_order_relaxed);
   header(rank).doorbell.core.store(core, std::memory_order_relaxed);
+}
+
+// For longer each time that it is found again soon.
+void MappedTransport::crowded(Clock::time_point now) {
+  const Clock::duration time = now.time_since_epoch();
+  const Clock::duration until(crowded_until_.load(std::memory_order_relaxed));
+  const Clock::duration last(crowded_span_.load(std::memory_order_relaxed));
+  const Clock::duration span = time - until < last ? std::min<Clock::duration>(2 * last, crowded_at_most)
+                                                   : Clock::duration(crowded_for);
+  crowded_span_.store(span.count(), std::memory_order_relaxed);
+  crowded_until_.store((time + span).count(), std::memory_order_relaxed);
+  crowded_.store(true, std::memory_order_relaxed);
 }
 
 void MappedTransport::sleep(Backoff& backoff) {
