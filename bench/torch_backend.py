@@ -10,9 +10,13 @@ by the rules of protocol.py: buffers rewritten outside the timed part, the slowe
 from __future__ import annotations
 
 import multiprocessing
+import os
+import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this
 
 from harness import Question, Run, as_json, merge
 from report import Cells, human_bytes, human_us, layout, mode_text, report, spread, write_json
-from torch_ranks import PARAMETERS, SILENT, Line, Task, rank_main
+from torch_ranks import PARAMETERS, SILENT, STEP_KINDS, Line, Task, rank_main
 
 from ringreduce import _engine
 from ringreduce.bench.protocol import Problem
@@ -30,7 +34,12 @@ OURS, REPRODUCIBLE, GLOO = "ringreduce", "reproducible", "gloo"
 REDUCED = (8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 32 << 20, 64 << 20)
 BLOCKS = (1 << 10, 32 << 10, 1 << 20, 8 << 20)  # of a rank
 QUICK_REDUCED, QUICK_BLOCKS = (8, 32 << 10, 4 << 20, 32 << 20), (32 << 10, 8 << 20)
-STEP_KINDS = ("ddp", "fsdp2")
+PARTS = ("reduce_scatter", "all_gather")
+PART_KINDS = [f"{part}{place}" for part in PARTS for place in ("", ", separate")]
+BUSY = "while True: pass"
+# Otherwise glibc gives back 100 MB of gradients in some steps, of whichever contestant's lie at the heap's end, and
+# faulting them in again takes longer than a step.
+KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(4 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
 LIMIT = 900.0  # seconds for one launch
 
 
@@ -44,6 +53,9 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--without-steps", action="store_true", help="calls only")
     parser.add_argument(
         "--reproducible", action="store_true", help="ours with RINGREDUCE_REPRODUCIBLE=1, too"
+    )
+    parser.add_argument(
+        "--busy", type=int, default=0, metavar="N", help="beside N other processes that never wait"
     )
     parser.add_argument("--json", action="store_true", help="keep all figures in bench/results/")
     options = parser.parse_args()
@@ -62,9 +74,9 @@ def task_for(options: Namespace, ranks: int, launch: int) -> Task:
     totals = [block * ranks for block in (QUICK_BLOCKS if options.quick else BLOCKS)]
     problems = [Problem("all_reduce", nbytes) for nbytes in sorted({*sizes, *totals})]
     for nbytes in totals:
-        problems += [Problem("reduce_scatter", nbytes), Problem("all_gather", nbytes)]
+        problems += [Problem(kind, nbytes, in_place=place) for kind in PARTS for place in (True, False)]
     return Task(
-        backends, tuple(problems), () if options.without_steps else STEP_KINDS, options.budget, launch
+        backends, tuple(problems), () if options.without_steps else tuple(STEP_KINDS), options.budget, launch
     )
 
 
@@ -88,6 +100,18 @@ def launch_ranks(ranks: int, task: Task) -> list[Line]:
             for process in processes:
                 process.join(10)
                 process.kill()
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """Other users of the cores, for as long as it lasts."""
+    others = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 def measured(options: Namespace, ranks: int) -> list[Run]:
@@ -149,13 +173,13 @@ def calls_text(world: World) -> str:
 
 def shares_text(world: World) -> str:
     """reduce_scatter_tensor and all_gather_into_tensor as shares of an all_reduce of the same total."""
-    kinds = {"reduce_scatter": "reduce_scatter_tensor", "all_gather": "all_gather_into_tensor"}
-    names = list(world.cells["all_gather"])
-    rows = [["total", *(f"{name} {kinds[kind]}" for name in names for kind in kinds)]]
-    for nbytes in world.questions["all_gather"].sizes:
-        shares = (world.share(kind, name, nbytes) for name in names for kind in kinds)
-        rows.append([human_bytes(nbytes), *("-" if share is None else f"{share:.2f}" for share in shares)])
-    return f"Share of an all_reduce of the same total, {world.ranks} ranks:\n\n{layout(rows)}"
+    rows = [["", "", *(human_bytes(nbytes) for nbytes in world.questions["all_gather"].sizes)]]
+    for kind in PART_KINDS:
+        for name in world.cells[kind]:
+            shares = (world.share(kind, name, nbytes) for nbytes in world.questions[kind].sizes)
+            rows.append([kind, name, *("-" if share is None else f"{share:.2f}" for share in shares)])
+    what = "in place or with separate tensors"
+    return f"Share of an all_reduce of the same total, {what}, {world.ranks} ranks:\n\n{layout(rows)}"
 
 
 def steps_text(world: World) -> str:
@@ -196,7 +220,7 @@ def goals_text(worlds: dict[int, World]) -> str:
     if two:
         add("all_reduce, 32 MiB, 2 ranks", 4, two.ratio("all_reduce", 32 << 20), True, " x")
     for ranks, world in worlds.items():
-        for kind in ("reduce_scatter", "all_gather"):
+        for kind in PART_KINDS:
             if kind in world.cells:
                 shares = [world.share(kind, OURS, nbytes) for nbytes in world.questions[kind].sizes]
                 worst = max(share for share in shares if share is not None)
@@ -208,8 +232,10 @@ def goals_text(worlds: dict[int, World]) -> str:
 
 def main() -> None:
     options = parse_arguments()
-    alone = World(options, 1)
-    worlds = {ranks: World(options, ranks) for ranks in options.ranks}
+    os.environ.update(KEEP_FREED_MEMORY)
+    with busy(options.busy):
+        alone = World(options, 1)
+        worlds = {ranks: World(options, ranks) for ranks in options.ranks}
     parts = [part for world in worlds.values() for part in (calls_text(world), shares_text(world))]
     if not options.without_steps:
         parts += [steps_text(world) for world in worlds.values()]

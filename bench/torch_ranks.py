@@ -21,11 +21,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
 
-from ringreduce.bench.protocol import Buffers, Effort, Library, Problem, measure
+from ringreduce.bench.protocol import BLOCKWISE, Buffers, Effort, Library, Problem, measure
 
-WIDTH, LAYERS, SAMPLES = 2048, 6, 4
+WIDTH, LAYERS = 1024, 24
 PARAMETERS = LAYERS * (WIDTH * WIDTH + WIDTH)
-STEPS, ROUNDS = 3, 9  # steps timed together, and how often
+STEP_KINDS = {"ddp": 1, "ddp, 16 samples": 16, "fsdp2": 1}  # and the samples of a rank in a step
+STEPS, ROUNDS = 5, 9  # steps timed together, and how often
 SILENT = "no communication"  # the same model on every rank, by itself: what a step costs at least
 
 Line = dict[str, Any]
@@ -39,7 +40,7 @@ class Task:
     Attributes:
         backends: what each contestant gives to new_group, and its environment, by name.
         problems: in the order in which they are measured.
-        steps: of "ddp" and "fsdp2", which training steps are timed.
+        steps: of STEP_KINDS, which training steps are timed.
         turn: how far to rotate the order of the contestants.
     """
 
@@ -96,8 +97,15 @@ def _calls(groups: Groups, task: Task, index: int, problem: Problem) -> list[Lin
     lines = []
     for name in _rotated(list(groups), index + task.turn):
         library = _library(name, groups[name])
-        lines.append(measure(library, Buffers(library, problem), Effort(task.budget)))
+        line = measure(library, Buffers(library, problem), Effort(task.budget))
+        lines.append({**line, "collective": kind_of(problem)})
     return lines
+
+
+def kind_of(problem: Problem) -> str:
+    """What its figures are filed under."""
+    separate = problem.collective in BLOCKWISE and not problem.in_place
+    return f"{problem.collective}, separate" if separate else problem.collective
 
 
 def _library(name: str, group: dist.ProcessGroup) -> Library:
@@ -108,12 +116,19 @@ def _library(name: str, group: dist.ProcessGroup) -> Library:
         block = whole.numel() // dist.get_world_size()
         mine = whole[dist.get_rank() * block :][:block]
         if problem.collective == "all_gather":
-            return lambda: dist.all_gather_into_tensor(whole, mine, group=group), buffer
-        out = torch.empty_like(mine)
+            out = whole if problem.in_place else torch.zeros_like(whole)
+            return lambda: dist.all_gather_into_tensor(out, mine, group=group), out.numpy()
+        out = mine if problem.in_place else torch.zeros_like(mine)
         return lambda: dist.reduce_scatter_tensor(out, whole, group=group), out.numpy()
 
     barrier = lambda: dist.barrier(group)  # noqa: E731
-    return Library(name, dist.get_rank(), dist.get_world_size(), barrier, _maximum, prepare)
+    place = dist.get_rank(), dist.get_world_size()
+    return Library(name, *place, barrier, _maximum, prepare, _allocate)
+
+
+def _allocate(nbytes: int) -> np.ndarray:
+    """Memory as torch has it: NumPy's comes in huge pages, torch's does not."""
+    return torch.zeros(nbytes, dtype=torch.uint8).numpy()
 
 
 def _maximum(values: np.ndarray) -> np.ndarray:
@@ -143,8 +158,8 @@ def _fsdp2(group: dist.ProcessGroup) -> nn.Module:
     return fully_shard(model, mesh=mesh)
 
 
-def _step_of(model: nn.Module) -> Callable[[], None]:
-    x = torch.randn(SAMPLES, WIDTH)
+def _step_of(model: nn.Module, samples: int) -> Callable[[], None]:
+    x = torch.randn(samples, WIDTH)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, foreach=True)
 
     def step() -> None:
@@ -157,9 +172,9 @@ def _step_of(model: nn.Module) -> Callable[[], None]:
 
 def _steps(groups: Groups, kind: str, turn: int) -> list[Line]:
     """A line per contestant, in microseconds of a step; the contestants take turns, a few steps each."""
-    build = {"ddp": _ddp, "fsdp2": _fsdp2}[kind]
-    steps = {name: _step_of(build(group)) for name, group in groups.items()}
-    steps[SILENT] = _step_of(_model())
+    build, samples = _fsdp2 if kind == "fsdp2" else _ddp, STEP_KINDS[kind]
+    steps = {name: _step_of(build(group), samples) for name, group in groups.items()}
+    steps[SILENT] = _step_of(_model(), samples)
     times: dict[str, list[float]] = {name: [] for name in steps}
     for round_ in range(ROUNDS + 1):
         for name in _rotated(list(steps), turn + round_):
