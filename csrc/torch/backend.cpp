@@ -85,9 +85,12 @@ intrusive_ptr<RingBackend::Options> RingBackend::getBackendOptions() {
 // --- running
 // -------------------------------------------------------------------------------------------------
 
-Call RingBackend::call(Collective collective, const Operation& operation) const {
+Call RingBackend::call(Collective collective, const Operation& operation, Elements elements,
+                       std::size_t count) const {
   Call call;
   call.collective = collective;
+  call.dtype = elements.dtype;
+  call.count = count;
   call.timeout = operation.timeout;
   return call;
 }
@@ -164,7 +167,7 @@ void RingBackend::hand_over(const intrusive_ptr<RingWork>& work, const Submit& s
     std::rethrow_exception(problem);
   }
   const std::lock_guard lock(coalescing_mutex_);
-  if (coalescing_) coalesced_.push_back(work);
+  if (coalescing_) coalesced_.emplace_back(work);
 }
 
 intrusive_ptr<c10d::Work> RingBackend::launch(const Operation& operation, std::unique_ptr<Job> job,

@@ -15,6 +15,7 @@
 
 #include "front/group.h"
 #include "torch/job.h"
+#include "torch/tensors.h"
 #include "torch/versions.h"
 #include "torch/work.h"
 
@@ -38,12 +39,15 @@ class RingBackend : public Versioned<c10d::Backend> {
 
   const std::string getBackendName() const override { return "ringreduce"; }
   bool supportsSplitting() const override { return true; }
+  // Not all versions of torch have these, so none of them says `override`.
+  // NOLINTBEGIN(modernize-use-override)
   virtual bool supportsCoalescing() const { return true; }
   virtual bool supportsShrinking() const { return true; }
   virtual bool supportsTensorAlloc(c10::DeviceIndex) { return true; }
   intrusive_ptr<Options> getBackendOptions();
   virtual void setTimeout(Milliseconds timeout) { timeout_ = timeout; }
   virtual void addEphemeralTimeout(const Milliseconds& timeout) { extra_->add(timeout); }
+  // NOLINTEND(modernize-use-override)
 
   // One tensor in, one out.
   intrusive_ptr<c10d::Work> allreduce(Tensors&, const c10d::AllreduceOptions&) override;
@@ -86,6 +90,9 @@ class RingBackend : public Versioned<c10d::Backend> {
   void setSequenceNumberForGroup() override {}
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
 
+  // As above.
+  // NOLINTBEGIN(modernize-use-override)
+
   // Other groups from this one.
   virtual intrusive_ptr<Backend> split(const intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                        const intrusive_ptr<Options>& options);
@@ -105,6 +112,7 @@ class RingBackend : public Versioned<c10d::Backend> {
 
   virtual at::Tensor allocateTensor(long size, at::TensorOptions options);
   virtual std::shared_ptr<c10::Allocator> getMemAllocator();
+  // NOLINTEND(modernize-use-override)
 
  private:
   struct Operation {
@@ -117,7 +125,8 @@ class RingBackend : public Versioned<c10d::Backend> {
   };
   template <typename Given>
   Operation operation(c10d::OpType type, const char* title, const Given& options) const;
-  Call call(Collective collective, const Operation& operation) const;
+  Call call(Collective collective, const Operation& operation, Elements elements,
+            std::size_t count = 0) const;
 
   void add_all_gather(Job& job, const Operation& operation, const at::Tensor& output,
                       const at::Tensor& input) const;

@@ -21,10 +21,8 @@ intrusive_ptr<c10d::Work> RingBackend::allreduce_coalesced(Tensors& tensors,
   check_list("all_reduce_coalesced", tensors, tensors.size(), tensors.front());
   const auto operation = this->operation(c10d::OpType::ALLREDUCE_COALESCED, "ringreduce:all_reduce", options);
   const Elements elements = combined(tensors.front().scalar_type(), options.reduceOp);
-  Call call = this->call(Collective::all_reduce, operation);
-  call.dtype = elements.dtype;
-  call.op = op_of(options.reduceOp);
-  call.factor = factor_of(options.reduceOp);
+  Call call = this->call(Collective::all_reduce, operation, elements);
+  set_op(call, options.reduceOp);
   auto job = std::make_unique<Job>();
   if (worth_packing(tensors)) {
     const at::Tensor flat = joined(tensors);
@@ -63,9 +61,7 @@ intrusive_ptr<c10d::Work> RingBackend::allgather_coalesced(std::vector<Tensors>&
     }
     check_list("all_gather_coalesced", blocks, size_, inputs[i]);
     const Elements elements = moved(inputs[i].scalar_type());
-    Call call = this->call(Collective::all_gather, operation);
-    call.dtype = elements.dtype;
-    call.count = count(inputs[i], elements);
+    Call call = this->call(Collective::all_gather, operation, elements, count(inputs[i], elements));
     const at::Tensor room = room_for(blocks);
     job->reads(call, inputs[i].contiguous());
     job->writes(call, room);

@@ -44,11 +44,8 @@ intrusive_ptr<c10d::Work> RingBackend::allreduce(Tensors& tensors, const c10d::A
   const at::Tensor& tensor = only("all_reduce", tensors);
   const auto operation = this->operation(c10d::OpType::ALLREDUCE, "ringreduce:all_reduce", options);
   const Elements elements = combined(tensor.scalar_type(), options.reduceOp);
-  Call call = this->call(Collective::all_reduce, operation);
-  call.dtype = elements.dtype;
-  call.count = count(tensor, elements);
-  call.op = op_of(options.reduceOp);
-  call.factor = factor_of(options.reduceOp);
+  Call call = this->call(Collective::all_reduce, operation, elements, count(tensor, elements));
+  set_op(call, options.reduceOp);
   auto job = std::make_unique<Job>();
   job->updates(call, tensor);
   job->add(call);
@@ -69,11 +66,8 @@ intrusive_ptr<c10d::Work> RingBackend::reduce(Tensors& tensors, const c10d::Redu
   check_root("reduce", options.rootRank);
   const auto operation = this->operation(c10d::OpType::REDUCE, "ringreduce:reduce", options);
   const Elements elements = combined(tensor.scalar_type(), options.reduceOp);
-  Call call = this->call(Collective::reduce, operation);
-  call.dtype = elements.dtype;
-  call.count = count(tensor, elements);
-  call.op = op_of(options.reduceOp);
-  call.factor = factor_of(options.reduceOp);
+  Call call = this->call(Collective::reduce, operation, elements, count(tensor, elements));
+  set_op(call, options.reduceOp);
   call.root = static_cast<int>(options.rootRank);
   auto job = std::make_unique<Job>();
   if (call.root == rank_) {
@@ -90,9 +84,7 @@ intrusive_ptr<c10d::Work> RingBackend::broadcast(Tensors& tensors, const c10d::B
   check_root("broadcast", options.rootRank);
   const auto operation = this->operation(c10d::OpType::BROADCAST, "ringreduce:broadcast", options);
   const Elements elements = moved(tensor.scalar_type());
-  Call call = this->call(Collective::broadcast, operation);
-  call.dtype = elements.dtype;
-  call.count = count(tensor, elements);
+  Call call = this->call(Collective::broadcast, operation, elements, count(tensor, elements));
   call.root = static_cast<int>(options.rootRank);
   auto job = std::make_unique<Job>();
   job->updates(call, tensor);
@@ -103,9 +95,7 @@ intrusive_ptr<c10d::Work> RingBackend::broadcast(Tensors& tensors, const c10d::B
 void RingBackend::add_all_gather(Job& job, const Operation& operation, const at::Tensor& output,
                                  const at::Tensor& input) const {
   const Elements elements = moved(input.scalar_type());
-  Call call = this->call(Collective::all_gather, operation);
-  call.dtype = elements.dtype;
-  call.count = count(input, elements);
+  Call call = this->call(Collective::all_gather, operation, elements, count(input, elements));
   const at::Tensor room = room_for({output});
   job.reads(call, input.contiguous());
   job.writes(call, room);
@@ -125,11 +115,8 @@ intrusive_ptr<c10d::Work> RingBackend::_allgather_base(at::Tensor& output, at::T
 void RingBackend::add_reduce_scatter(Job& job, const Operation& operation, const at::Tensor& output,
                                      const at::Tensor& input, const c10d::ReduceOp& op) const {
   const Elements elements = combined(input.scalar_type(), op);
-  Call call = this->call(Collective::reduce_scatter, operation);
-  call.dtype = elements.dtype;
-  call.count = count(output, elements);
-  call.op = op_of(op);
-  call.factor = factor_of(op);
+  Call call = this->call(Collective::reduce_scatter, operation, elements, count(output, elements));
+  set_op(call, op);
   const at::Tensor room = room_for({output});
   job.reads(call, input.contiguous());
   job.writes(call, room);
@@ -154,8 +141,7 @@ intrusive_ptr<c10d::Work> RingBackend::alltoall_base(at::Tensor& output, at::Ten
   check_list("all_to_all_single", {output, input}, 2, input);
   const auto operation = this->operation(c10d::OpType::ALLTOALL_BASE, "ringreduce:all_to_all", options);
   const Elements elements = moved(input.scalar_type());
-  Call call = this->call(Collective::all_to_all, operation);
-  call.dtype = elements.dtype;
+  Call call = this->call(Collective::all_to_all, operation, elements);
   auto job = std::make_unique<Job>();
   const auto sent = split_counts("all_to_all_single's input", input, input_splits, size_);
   const auto received = split_counts("all_to_all_single's output", output, output_splits, size_);
@@ -177,7 +163,7 @@ intrusive_ptr<c10d::Work> RingBackend::alltoall_base(at::Tensor& output, at::Ten
 intrusive_ptr<c10d::Work> RingBackend::barrier(const c10d::BarrierOptions& options) {
   const auto operation = this->operation(c10d::OpType::BARRIER, "ringreduce:barrier", options);
   auto job = std::make_unique<Job>();
-  job->add(call(Collective::barrier, operation));
+  job->add(call(Collective::barrier, operation, moved(at::kByte)));
   return launch(operation, std::move(job), {}, {});
 }
 

@@ -34,8 +34,7 @@ intrusive_ptr<c10d::Work> RingBackend::allgather(std::vector<Tensors>& outputs, 
   check_own("all_gather", list[rank_], input, rank_);
   const auto operation = this->operation(c10d::OpType::ALLGATHER, "ringreduce:all_gather", options);
   const Elements elements = moved(input.scalar_type());
-  Call call = this->call(Collective::all_gather, operation);
-  call.dtype = elements.dtype;
+  Call call = this->call(Collective::all_gather, operation, elements);
   auto job = std::make_unique<Job>();
   blocks_of(list, elements, call, *job);
   const at::Tensor room = room_for(list);
@@ -52,9 +51,7 @@ intrusive_ptr<c10d::Work> RingBackend::gather(std::vector<Tensors>& outputs, Ten
   check_root("gather", options.rootRank);
   const auto operation = this->operation(c10d::OpType::GATHER, "ringreduce:gather", options);
   const Elements elements = moved(input.scalar_type());
-  Call call = this->call(Collective::gather, operation);
-  call.dtype = elements.dtype;
-  call.count = count(input, elements);
+  Call call = this->call(Collective::gather, operation, elements, count(input, elements));
   call.root = static_cast<int>(options.rootRank);
   auto job = std::make_unique<Job>();
   job->reads(call, input.contiguous());
@@ -78,9 +75,7 @@ intrusive_ptr<c10d::Work> RingBackend::scatter(Tensors& outputs, std::vector<Ten
   check_root("scatter", options.rootRank);
   const auto operation = this->operation(c10d::OpType::SCATTER, "ringreduce:scatter", options);
   const Elements elements = moved(output.scalar_type());
-  Call call = this->call(Collective::scatter, operation);
-  call.dtype = elements.dtype;
-  call.count = count(output, elements);
+  Call call = this->call(Collective::scatter, operation, elements, count(output, elements));
   call.root = static_cast<int>(options.rootRank);
   auto job = std::make_unique<Job>();
   const at::Tensor room = room_for({output});
@@ -107,10 +102,8 @@ intrusive_ptr<c10d::Work> RingBackend::reduce_scatter(Tensors& outputs, std::vec
   check_own("reduce_scatter", list[rank_], output, rank_);
   const auto operation = this->operation(c10d::OpType::REDUCE_SCATTER, "ringreduce:reduce_scatter", options);
   const Elements elements = combined(output.scalar_type(), options.reduceOp);
-  Call call = this->call(Collective::reduce_scatter, operation);
-  call.dtype = elements.dtype;
-  call.op = op_of(options.reduceOp);
-  call.factor = factor_of(options.reduceOp);
+  Call call = this->call(Collective::reduce_scatter, operation, elements);
+  set_op(call, options.reduceOp);
   auto job = std::make_unique<Job>();
   blocks_of(list, elements, call, *job);
   const at::Tensor room = room_for({output});
@@ -129,8 +122,7 @@ intrusive_ptr<c10d::Work> RingBackend::alltoall(Tensors& outputs, Tensors& input
   check_own("all_to_all", outputs[rank_], inputs[rank_], rank_);
   const auto operation = this->operation(c10d::OpType::ALLTOALL, "ringreduce:all_to_all", options);
   const Elements elements = moved(inputs.front().scalar_type());
-  Call call = this->call(Collective::all_to_all, operation);
-  call.dtype = elements.dtype;
+  Call call = this->call(Collective::all_to_all, operation, elements);
   auto job = std::make_unique<Job>();
   // Whether all blocks are equal only their owners know, so every rank says that they may not be.
   job->blocks(call, extents_of(inputs, elements.times), extents_of(outputs, elements.times));

@@ -72,6 +72,13 @@ at::Tensor span(const Tensors& tensors) {
   return first.as_strided({total(tensors)}, {1}, first.storage_offset());
 }
 
+double factor_of(const ReduceOp& premul_sum) {
+  const auto* supplement = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(premul_sum.supplement_.get());
+  TORCH_CHECK(supplement, "ringreduce: PREMUL_SUM needs a factor");
+  return supplement->tensor_factor.defined() ? supplement->tensor_factor.item().toDouble()
+                                             : supplement->double_factor;
+}
+
 }  // namespace
 
 Elements moved(at::ScalarType type) {
@@ -112,12 +119,9 @@ Op op_of(const ReduceOp& op) {
   }
 }
 
-double factor_of(const ReduceOp& op) {
-  if (op.op_ != ReduceOp::PREMUL_SUM) return 1;
-  const auto* supplement = dynamic_cast<const c10d::NCCLPreMulSumSupplement*>(op.supplement_.get());
-  TORCH_CHECK(supplement, "ringreduce: PREMUL_SUM needs a factor");
-  return supplement->tensor_factor.defined() ? supplement->tensor_factor.item().toDouble()
-                                             : supplement->double_factor;
+void set_op(Call& call, const ReduceOp& op) {
+  call.op = op_of(op);
+  if (op.op_ == ReduceOp::PREMUL_SUM) call.factor = factor_of(op);
 }
 
 at::Tensor joined(const Tensors& tensors) {

@@ -24,7 +24,7 @@ Elements moved(at::ScalarType type);
 Elements combined(at::ScalarType type, const c10d::ReduceOp& op);
 
 Op op_of(const c10d::ReduceOp& op);
-double factor_of(const c10d::ReduceOp& op);  // of PREMUL_SUM, else 1
+void set_op(Call& call, const c10d::ReduceOp& op);  // and the factor of PREMUL_SUM
 
 inline std::size_t count(const at::Tensor& tensor, Elements elements) {
   return static_cast<std::size_t>(tensor.numel()) * elements.times;

@@ -9,10 +9,10 @@
 #include "front/group.h"
 #include "torch/errors.h"
 #include "torch/extra_time.h"
+#include "torch/tensors.h"
 
 namespace ringreduce::torch_backend {
 
-using Tensors = std::vector<at::Tensor>;
 using Future = c10::ivalue::Future;
 
 class RingWork : public c10d::Work {

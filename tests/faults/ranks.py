@@ -16,9 +16,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import ringreduce
+from tests.processes import LIMIT, Processes
 
 WITHIN = 1.0  # seconds from a death to the last survivor's exception: the design's promise
-LIMIT = 30.0  # for all ranks of a test to end
 _context = multiprocessing.get_context("fork")
 
 
@@ -47,58 +47,18 @@ class Board:
         return struct.unpack_from("d", self._memory, (rank * 4 + place) * 8)[0]
 
 
-class Ranks:
+class Ranks(Processes):
     """Forked processes, each of which joins the group and calls ``function(comm, board, *args)``."""
 
     def __init__(self, function: Callable[..., Any], count: int, *args: Any, timeout: float = 60.0) -> None:
         self.board = Board()
-        self.dead: dict[int, float] = {}
         name = f"test/{secrets.token_hex(8)}"
-        self.pipes, self.processes = [], []
-        for rank in range(count):
-            receiving, sending = _context.Pipe(duplex=False)
-            process = _context.Process(
-                target=_main, args=(function, rank, count, name, self.board, args, timeout, sending)
-            )
-            process.start()
-            sending.close()
-            self.pipes.append(receiving)
-            self.processes.append(process)
+        places = [(function, rank, count, name, self.board, args, timeout) for rank in range(count)]
+        super().__init__(_context, _main, places)
 
     def wait_for(self, place: int = 0) -> None:
         """Waits until every rank has noted this place."""
-        until = time.monotonic() + LIMIT
-        for rank, process in enumerate(self.processes):
-            while self.board.read(rank, place) == 0:
-                if time.monotonic() > until or not process.is_alive():
-                    raise AssertionError(f"rank {rank} never came so far: {self.outcomes(1)}")
-                time.sleep(0.001)
-
-    def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
-        self.dead[rank] = time.monotonic()
-        os.kill(self.processes[rank].pid, number)
-
-    def outcomes(self, limit: float = LIMIT) -> list[Outcome | None]:
-        """Of all ranks; None for one that ended without a word."""
-        until = time.monotonic() + limit
-        found: list[Outcome | None] = []
-        try:
-            for rank, pipe in enumerate(self.pipes):
-                assert pipe.poll(max(until - time.monotonic(), 0)), f"rank {rank} hangs"
-                try:
-                    found.append(pickle.loads(pipe.recv_bytes()))
-                except EOFError:
-                    found.append(None)
-            for process in self.processes:
-                process.join(max(until - time.monotonic(), 0))
-                assert process.exitcode is not None, "a rank hangs at its end"
-        finally:
-            for process in self.processes:
-                process.kill()
-                process.join()
-            for pipe in self.pipes:
-                pipe.close()
-        return found
+        self.wait_until_all(lambda rank: self.board.read(rank, place) != 0)
 
 
 def run(function: Callable[..., Any], count: int, *args: Any, timeout: float = 60.0) -> list[Any]:

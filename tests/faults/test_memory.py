@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -23,15 +24,18 @@ def _shm() -> set[str]:
     return set(os.listdir("/dev/shm"))
 
 
-def _memory_in_use(comm, board):
+def _open_files() -> set[str]:
+    found = set()
+    for fd in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(fd))
+    return found
+
+
+def _memory_in_use(comm, board, inherited):
     x = ringreduce.zeros(1 << 18)
     comm.all_reduce(x)
-    for fd in Path("/proc/self/fd").iterdir():
-        try:
-            target = os.readlink(fd)
-        except OSError:
-            continue
-        assert not target.startswith("/dev/shm")
+    assert not [name for name in _open_files() - inherited if name.startswith("/dev/shm")]
     board.note(comm.rank)
     while True:
         comm.all_reduce(x)
@@ -52,7 +56,7 @@ def _holders() -> list[str]:
 
 def test_nothing_remains_after_kill():
     before = _shm()
-    ranks = Ranks(_memory_in_use, 3)
+    ranks = Ranks(_memory_in_use, 3, _open_files())
     ranks.wait_for()
     assert _shm() <= before
     pids = {str(process.pid) for process in ranks.processes}

@@ -6,15 +6,15 @@ import multiprocessing
 import os
 import pickle
 import re
-import signal
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.processes import Processes
+
 BACKEND = os.environ.get("RINGREDUCE_TEST_BACKEND", "ringreduce")  # another one: to see what it does instead
-LIMIT = 30.0  # for all ranks of a test to end
 
 # Ranks are forked from a process that has imported torch and started no thread.
 _context = multiprocessing.get_context("forkserver")
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
     at: float = 0.0  # time.monotonic(), which all processes share
 
 
-class Ranks:
+class Ranks(Processes):
     """Processes, each of which joins the group and calls ``function(note, *args)``.
 
     ``note()`` tells the test that the rank has come so far.
@@ -47,51 +47,12 @@ class Ranks:
         self, folder: Path, function: Callable[..., Any], count: int, *args: Any, timeout: float = 60.0
     ) -> None:
         self.notes = _context.Array("d", count, lock=False)
-        self.dead: dict[int, float] = {}
-        self.pipes, self.processes = [], []
-        store = folder / f"store-{time.monotonic_ns()}"
-        for rank in range(count):
-            receiving, sending = _context.Pipe(duplex=False)
-            place = (rank, count, str(store), timeout)
-            process = _context.Process(target=_main, args=(function, place, self.notes, args, sending))
-            process.start()
-            sending.close()
-            self.pipes.append(receiving)
-            self.processes.append(process)
+        store = str(folder / f"store-{time.monotonic_ns()}")
+        places = [(function, (rank, count, store, timeout), self.notes, args) for rank in range(count)]
+        super().__init__(_context, _main, places)
 
     def wait_for_notes(self) -> None:
-        until = time.monotonic() + LIMIT
-        for rank, process in enumerate(self.processes):
-            while self.notes[rank] == 0:
-                if time.monotonic() > until or not process.is_alive():
-                    raise AssertionError(f"rank {rank} never came so far: {self.outcomes(1)}")
-                time.sleep(0.001)
-
-    def kill(self, rank: int) -> None:
-        self.dead[rank] = time.monotonic()
-        os.kill(self.processes[rank].pid, signal.SIGKILL)
-
-    def outcomes(self, limit: float = LIMIT) -> list[Outcome | None]:
-        """Of all ranks; None for one that ended without a word. None of them may hang."""
-        until = time.monotonic() + limit
-        found: list[Outcome | None] = []
-        try:
-            for rank, pipe in enumerate(self.pipes):
-                assert pipe.poll(max(until - time.monotonic(), 0)), f"rank {rank} hangs; so far: {found}"
-                try:
-                    found.append(pickle.loads(pipe.recv_bytes()))
-                except EOFError:
-                    found.append(None)
-            for rank, process in enumerate(self.processes):
-                process.join(max(until - time.monotonic(), 0))
-                assert process.exitcode is not None, f"rank {rank} hangs at its end"
-        finally:
-            for process in self.processes:
-                process.kill()
-                process.join()
-            for pipe in self.pipes:
-                pipe.close()
-        return found
+        self.wait_until_all(lambda rank: self.notes[rank] != 0)
 
     def assert_lost(self) -> None:
         """Every survivor got, soon enough, an error that names the one dead rank."""

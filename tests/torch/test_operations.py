@@ -20,7 +20,8 @@ SMALL_FLOATS = [torch.float8_e4m3fn, torch.float8_e5m2]
 INTEGERS = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
 COMPLEX = [torch.complex64, torch.complex128]
 # Types that are only moved.
-OTHERS = [torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fnuz, torch.float8_e8m0fnu]
+OTHERS = [torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fnuz]
+OTHERS += [torch.float8_e8m0fnu] if hasattr(torch, "float8_e8m0fnu") else []  # from 2.7 on
 COUNTS = [0, 1, 7, 1000, 40_000]
 
 

@@ -1,0 +1,67 @@
+"""Rank processes that may die, and what became of each."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import time
+from collections.abc import Callable, Iterable
+from multiprocessing.context import BaseContext
+from typing import Any
+
+LIMIT = 30.0  # for all ranks of a test to end
+
+
+class Processes:
+    """A process for each rank; what it sends through its pipe, pickled, is its outcome."""
+
+    def __init__(
+        self, context: BaseContext, main: Callable[..., Any], arguments: Iterable[tuple[Any, ...]]
+    ) -> None:
+        """Starts ``main(*arguments, pipe)`` for each rank's arguments."""
+        self.dead: dict[int, float] = {}
+        self.pipes: list[Any] = []
+        self.processes: list[Any] = []
+        for own in arguments:
+            receiving, sending = context.Pipe(duplex=False)
+            process: Any = context.Process(target=main, args=(*own, sending))  # type: ignore[attr-defined]
+            process.start()
+            sending.close()
+            self.pipes.append(receiving)
+            self.processes.append(process)
+
+    def wait_until_all(self, came: Callable[[int], bool]) -> None:
+        """Waits until it holds for every rank."""
+        until = time.monotonic() + LIMIT
+        for rank, process in enumerate(self.processes):
+            while not came(rank):
+                if time.monotonic() > until or not process.is_alive():
+                    raise AssertionError(f"rank {rank} never came so far: {self.outcomes(1)}")
+                time.sleep(0.001)
+
+    def kill(self, rank: int, number: int = signal.SIGKILL) -> None:
+        self.dead[rank] = time.monotonic()
+        os.kill(self.processes[rank].pid, number)
+
+    def outcomes(self, limit: float = LIMIT) -> list[Any]:
+        """Of all ranks; None for one that ended without a word. None of them may hang."""
+        until = time.monotonic() + limit
+        found: list[Any] = []
+        try:
+            for rank, pipe in enumerate(self.pipes):
+                assert pipe.poll(max(until - time.monotonic(), 0)), f"rank {rank} hangs; so far: {found}"
+                try:
+                    found.append(pickle.loads(pipe.recv_bytes()))
+                except EOFError:
+                    found.append(None)
+            for rank, process in enumerate(self.processes):
+                process.join(max(until - time.monotonic(), 0))
+                assert process.exitcode is not None, f"rank {rank} hangs at its end"
+        finally:
+            for process in self.processes:
+                process.kill()
+                process.join()
+            for pipe in self.pipes:
+                pipe.close()
+        return found
