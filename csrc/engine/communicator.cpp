@@ -288,8 +288,12 @@ std::string Communicator::now_doing() const {
 }
 
 void Communicator::fail(const Failure& failure) {
-  // Closing comes first: that it fails the others, and they tell, is no news to whoever waits here.
-  if (closed_) throw Closed("the communicator was closed");
+  if (closed_) {
+    // Who waits here is told of that first: it may be what has failed the others, which then tell us. What
+    // was found here while somebody closed is still news to them.
+    if (failure.cause == Cause::mismatch) transport_->abort(failure);
+    throw Closed("the communicator was closed");
+  }
   {
     std::lock_guard lock(failure_mutex_);
     if (!failure_) failure_ = std::make_unique<Failure>(failure);
