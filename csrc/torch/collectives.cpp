@@ -96,11 +96,11 @@ void RingBackend::add_all_gather(Job& job, const Operation& operation, const at:
                                  const at::Tensor& input) const {
   const Elements elements = moved(input.scalar_type());
   Call call = this->call(Collective::all_gather, operation, elements, count(input, elements));
-  const at::Tensor room = room_for({output});
+  const at::Tensor room = room_for(output);
   job.reads(call, input.contiguous());
   job.writes(call, room);
   job.add(call);
-  job.spread(room, {output});
+  job.spread(room, output);
 }
 
 intrusive_ptr<c10d::Work> RingBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
@@ -117,11 +117,11 @@ void RingBackend::add_reduce_scatter(Job& job, const Operation& operation, const
   const Elements elements = combined(input.scalar_type(), op);
   Call call = this->call(Collective::reduce_scatter, operation, elements, count(output, elements));
   set_op(call, op);
-  const at::Tensor room = room_for({output});
+  const at::Tensor room = room_for(output);
   job.reads(call, input.contiguous());
   job.writes(call, room);
   job.add(call);
-  job.spread(room, {output});
+  job.spread(room, output);
 }
 
 intrusive_ptr<c10d::Work> RingBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -152,11 +152,11 @@ intrusive_ptr<c10d::Work> RingBackend::alltoall_base(at::Tensor& output, at::Ten
   } else {
     job->blocks(call, extents_of(sent, elements.times), extents_of(received, elements.times));
   }
-  const at::Tensor room = room_for({output});
+  const at::Tensor room = room_for(output);
   job->reads(call, input.contiguous());
   job->writes(call, room);
   job->add(call);
-  job->spread(room, {output});
+  job->spread(room, output);
   return launch(operation, std::move(job), {input}, {{output}});
 }
 

@@ -27,6 +27,10 @@ void Job::spread(const at::Tensor& flat, const Tensors& to) {
   }
 }
 
+void Job::spread(const at::Tensor& room, const at::Tensor& to) {
+  if (!room.is_same(to)) copies_.push_back({to, room.view(to.sizes())});
+}
+
 bool Job::next(Call& call) {
   if (at_ < calls_.size()) {
     call = calls_[at_++];

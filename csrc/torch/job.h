@@ -29,6 +29,7 @@ class Job : public Steps {
   // When all calls are complete: copies what was gathered in `flat` to the tensors of a list, unless it is
   // their own memory.
   void spread(const at::Tensor& flat, const Tensors& to);
+  void spread(const at::Tensor& room, const at::Tensor& to);
 
   bool next(Call& call) override;
 

@@ -78,9 +78,9 @@ intrusive_ptr<c10d::Work> RingBackend::scatter(Tensors& outputs, std::vector<Ten
   Call call = this->call(Collective::scatter, operation, elements, count(output, elements));
   call.root = static_cast<int>(options.rootRank);
   auto job = std::make_unique<Job>();
-  const at::Tensor room = room_for({output});
+  const at::Tensor room = room_for(output);
   job->writes(call, room);
-  job->spread(room, {output});
+  job->spread(room, output);
   Tensors given;
   if (call.root == rank_) {
     given = only_list("scatter", inputs);
@@ -106,11 +106,11 @@ intrusive_ptr<c10d::Work> RingBackend::reduce_scatter(Tensors& outputs, std::vec
   set_op(call, options.reduceOp);
   auto job = std::make_unique<Job>();
   blocks_of(list, elements, call, *job);
-  const at::Tensor room = room_for({output});
+  const at::Tensor room = room_for(output);
   job->reads(call, joined(list));
   job->writes(call, room);
   job->add(call);
-  job->spread(room, {output});
+  job->spread(room, output);
   return launch(operation, std::move(job), list, {outputs});
 }
 

@@ -49,10 +49,15 @@ std::optional<DType> same_type(at::ScalarType type) {
 }
 
 // Whether the tensors' values lie one behind the other in memory, and in one storage.
+// Whether its values lie in its memory one behind the other, as they are.
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
 bool consecutive(const Tensors& tensors) {
   const at::Tensor* before = nullptr;
   for (const at::Tensor& tensor : tensors) {
-    if (!tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg()) return false;
+    if (!is_plain(tensor)) return false;
     if (before) {
       if (!tensor.is_alias_of(*before)) return false;
       if (tensor.storage_offset() != before->storage_offset() + before->numel()) return false;
@@ -136,6 +141,11 @@ at::Tensor room_for(const Tensors& tensors) {
   if (tensors.empty()) return {};
   if (consecutive(tensors)) return span(tensors);
   return at::empty({total(tensors)}, tensors.front().options().memory_format(std::nullopt));
+}
+
+at::Tensor room_for(const at::Tensor& tensor) {
+  if (is_plain(tensor)) return tensor;
+  return at::empty({tensor.numel()}, tensor.options().memory_format(std::nullopt));
 }
 
 bool is_own_memory(const Tensors& tensors, const at::Tensor& flat) {

@@ -35,6 +35,8 @@ inline std::size_t count(const at::Tensor& tensor, Elements elements) {
 at::Tensor joined(const Tensors& tensors);
 // Room for the values of a list of tensors: the list's own memory, if it lies one behind the other.
 at::Tensor room_for(const Tensors& tensors);
+// The same for one tensor, which is then the room itself.
+at::Tensor room_for(const at::Tensor& tensor);
 // Whether the list's own memory is this one.
 bool is_own_memory(const Tensors& tensors, const at::Tensor& flat);
 
