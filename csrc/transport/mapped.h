@@ -103,6 +103,7 @@ class MappedTransport : public Transport {
   template <typename Fill>
   void publish(int lane, Peers peers, std::uint64_t arena_start, Fill fill);
   void ring(int peer);
+  bool a_peer_is_late() const;
   void give_way();
   void crowded(Clock::time_point now);
   void sleep(Backoff& backoff);
@@ -122,6 +123,7 @@ class MappedTransport : public Transport {
   std::atomic<std::int32_t> core_{0};
   std::atomic<bool> crowded_{false};  // others want the cores, up to some time of Clock
   std::atomic<Clock::rep> crowded_until_{0}, crowded_span_{0};
+  std::atomic<int> absences_{0};
   bool sensing_[lanes] = {};
   std::vector<std::atomic<double>> distance_;  // ns to read a line that the peer has just written, averaged
   bool disowned_ = false;

@@ -20,6 +20,9 @@ constexpr std::uint32_t spins_between_yields = 64;
 constexpr std::uint32_t few_spins = 256;  // where others want the core
 constexpr milliseconds sleep_after{1};    // yielding goes over into sleeping
 constexpr milliseconds long_absence{1};   // of a thread that has yielded
+constexpr int absence = 64;               // how many short yields make up for a long one
+constexpr int explained_absence = 16;     // where it may have been a peer that computes
+constexpr int many_absences = 4 * absence, most_absences = 8 * absence;
 constexpr milliseconds crowded_for{25}, crowded_at_most{200};
 constexpr milliseconds check_peers_every{10};
 
@@ -71,7 +74,8 @@ bool MappedTransport::far() const {
 // Somebody else's thread, or this rank's own that computes meanwhile, may want our core. Who yields to it
 // stays away for a whole slice of the scheduler, several milliseconds, whereas a thread that sleeps is put
 // before it when it is woken. So once a yield has taken long we sleep at once, and try again now and then.
-// Not where ranks share cores: they must be yielded to, which is quicker, and may take as long.
+// Ranks that share a core must be yielded to, which is quicker, and may take as long while they compute:
+// there it takes several long yields, with few short ones between them.
 bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
   const std::uint32_t round = backoff.rounds++;
   const bool crowded = crowded_.load(std::memory_order_relaxed);
@@ -112,15 +116,26 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
   return true;
 }
 
+// Whether some rank has not begun yet what this one is in.
+bool MappedTransport::a_peer_is_late() const {
+  const std::uint32_t mine = header(rank).record_next.load(std::memory_order_relaxed);
+  for (int peer = 0; peer < world; ++peer) {
+    if (header(peer).record_next.load(std::memory_order_relaxed) < mine) return true;
+  }
+  return false;
+}
+
 void MappedTransport::give_way() {
-  if (oversubscribed()) {
-    sched_yield();
-  } else {
-    const auto before = Clock::now();
-    sched_yield();
-    const auto after = Clock::now();
-    if (after - before >= long_absence) [[unlikely]]
-      crowded(after);
+  const auto before = Clock::now();
+  sched_yield();
+  const auto after = Clock::now();
+  const int known = absences_.load(std::memory_order_relaxed);
+  if (after - before >= long_absence) [[unlikely]] {
+    const int found = known + (oversubscribed() && a_peer_is_late() ? explained_absence : absence);
+    absences_.store(std::min(found, most_absences), std::memory_order_relaxed);
+    if (found >= (oversubscribed() ? many_absences : absence)) crowded(after);
+  } else if (known > 0) {
+    absences_.store(known - 1, std::memory_order_relaxed);
   }
   const int core = sched_getcpu();
   if (core == core_.load(std::memory_order_relaxed)) return;
