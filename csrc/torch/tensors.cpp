@@ -48,12 +48,12 @@ std::optional<DType> same_type(at::ScalarType type) {
   }
 }
 
-// Whether the tensors' values lie one behind the other in memory, and in one storage.
 // Whether its values lie in its memory one behind the other, as they are.
 bool is_plain(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
+// Whether the tensors' values lie one behind the other in memory, and in one storage.
 bool consecutive(const Tensors& tensors) {
   const at::Tensor* before = nullptr;
   for (const at::Tensor& tensor : tensors) {
