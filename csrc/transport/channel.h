@@ -79,7 +79,6 @@ struct alignas(line) Header {
   alignas(line) Doorbell doorbell;
   alignas(line) std::atomic<std::uint64_t> aborted;  // cause, culprit, reporter; written by whoever finds out
   alignas(line) std::atomic<std::uint32_t> closed;
-  // take to read it
   alignas(line) std::atomic<std::uint32_t> record_next;
   Record records[record_depth];
   std::atomic<std::uint64_t> histories[record_depth];  // of the records; what peers compare while they wait
