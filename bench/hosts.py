@@ -1,0 +1,203 @@
+"""Several hosts on one Linux machine: network namespaces that are joined by a bridge.
+
+    with Hosts(4, rate="1gbit") as hosts:
+        server = hosts[0].popen(["python3", "-m", "http.server", "--bind", hosts[0].address])
+        hosts[1].run(["curl", f"http://{hosts[0].address}:8000"])
+
+Each host has one interface, a host name, and the names of the others; all hosts share the machine's files and
+shared memory. The bridge has a namespace of its own, so that nothing of the machine's own network is touched,
+and everything is removed on exit; what a killed process has left is removed by the next one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import links
+from links import INTERFACE, Link, script
+
+# The process that made a namespace is part of its name, with the time of its start: numbers are used again.
+NAME = re.compile(r"rr-(\d+)-(\d+)-\d+-\w+")
+INSTALL = "the commands ip and tc are missing: apt-get install iproute2"
+MOST = 250  # hosts; their addresses differ in the last number only
+_serial = count()
+
+
+class Host:
+    """One of the hosts: a namespace with the interface ``eth0``."""
+
+    interface = INTERFACE
+
+    def __init__(self, link: Link, index: int) -> None:
+        self.index, self.name, self._link = index, f"host{index}", link
+        self.address, self.address6 = links.address(index), links.address6(index)
+        self.processes: list[subprocess.Popen[Any]] = []
+
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        """The command line that runs ``arguments`` on this host; it keeps its process id throughout."""
+        setup = 'mount --bind "$0" /etc/hosts; echo "$1" > /proc/sys/kernel/hostname; shift; exec "$@"'
+        inside = ["unshare", "--uts", "sh", "-ec", setup, str(links.hosts_file(MOST)), self.name]
+        return ["ip", "netns", "exec", self._link.namespace, *inside, *arguments]
+
+    def popen(self, arguments: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        """Starts ``arguments`` on this host; it is killed when the hosts are removed."""
+        process = subprocess.Popen(self.command(arguments), **options)
+        self.processes.append(process)
+        return process
+
+    def run(self, arguments: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
+        """``subprocess.run`` on this host."""
+        return subprocess.run(self.command(arguments), **options)
+
+    def cut(self) -> None:
+        """Drops every packet from and to this host; neither side is told."""
+        self._link.forward(False)
+
+    def unplug(self) -> None:
+        """As when the cable is pulled: this host sees that its interface has no carrier."""
+        self._link.carry(False)
+
+    def heal(self) -> None:
+        """Undoes cut() and unplug()."""
+        self._link.carry(True)
+        self._link.forward(True)
+
+
+class Hosts(Sequence[Host]):
+    """``number`` hosts, for as long as the ``with`` statement lasts.
+
+    Args:
+        rate: of each host's link, in each direction, as tc has it ("1gbit"); None for no limit.
+        delay_ms: how long a packet travels from one host to another; a round trip takes twice as long.
+    """
+
+    def __init__(self, number: int, rate: str | None = "1gbit", delay_ms: float = 0) -> None:
+        if not 0 < number <= MOST:
+            raise ValueError(f"from 1 to {MOST} hosts, not {number}")
+        self.rate, self.delay_ms, self._owner = rate, delay_ms, os.getpid()
+        prefix = f"rr-{self._owner}-{_start_of(self._owner)}-{next(_serial)}"
+        self._switch = f"{prefix}-switch"
+        self._hosts = [Host(Link(f"{prefix}-{i}", self._switch, i, delay_ms), i) for i in range(number)]
+        self._relay: subprocess.Popen[str] | None = None
+        self._old_handlers: dict[signal.Signals, Any] = {}
+
+    @staticmethod
+    def permitted(**options: Any) -> str | None:
+        """Why there can be no such hosts here; None if there can."""
+        if not shutil.which("ip") or not shutil.which("tc"):
+            return INSTALL
+        if os.geteuid() != 0:
+            return "network namespaces are for root"
+        try:
+            with Hosts(1, **options):
+                return None
+        except OSError as error:
+            return f"no network namespaces here: {error}"
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._hosts[index]
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def __enter__(self) -> Hosts:
+        if not shutil.which("ip") or not shutil.which("tc"):
+            raise OSError(INSTALL)
+        remove_leftovers()
+        self._catch_signals()
+        try:
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kills what still runs on the hosts and removes them."""
+        if os.getpid() != self._owner:  # a forked child that leaves the with statement
+            return
+        _remove([self._switch, *(host._link.namespace for host in self)])
+        for process in [process for host in self for process in host.processes]:
+            process.wait()
+        if self._relay is not None:
+            self._relay.communicate()
+        for number, handler in self._old_handlers.items():
+            signal.signal(number, handler)
+        self._old_handlers.clear()
+
+    def _build(self) -> None:
+        _ip("netns", "add", self._switch)
+        script(self._switch, links.switch_script())
+        if self.delay_ms:
+            self._relay = links.start_relay(self._switch, len(self), self.delay_ms)
+        for host in self:
+            _ip("netns", "add", host._link.namespace)
+            host._link.build(self.rate)
+
+    def _catch_signals(self) -> None:
+        """A signal that would end the process at once ends it by an exception, so that we are closed."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                self._old_handlers[number] = signal.signal(number, _leave)
+
+
+def _leave(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _start_of(pid: int) -> str | None:
+    """When the process started, in ticks of the machine's clock; None if there is no such process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        return None
+
+
+def remove_leftovers() -> None:
+    """Removes the hosts of processes that did not live to do it."""
+    _remove(
+        [
+            name
+            for name, pid, start in _namespaces()
+            if _start_of(int(pid)) != start  # gone, or another process under its number
+        ]
+    )
+
+
+def _namespaces() -> Iterator[tuple[str, str, str]]:
+    for name in _ip("netns", "list").split():
+        found = NAME.fullmatch(name)
+        if found:
+            yield name, found[1], found[2]
+
+
+def _remove(names: Sequence[str]) -> None:
+    there = {name for name, _, _ in _namespaces()}
+    for name in [name for name in names if name in there]:
+        for pid in _ip("netns", "pids", name, check=False).split():
+            try:
+                os.kill(int(pid), signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        _ip("netns", "delete", name, check=False)  # another process may remove the same leftover
+
+
+def _ip(*arguments: str, check: bool = True) -> str:
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, timeout=30)
+    if check and done.returncode:
+        raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
