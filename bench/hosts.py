@@ -18,6 +18,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,11 @@ class Hosts(Sequence[Host]):
             signal.signal(number, handler)
         self._old_handlers.clear()
 
+    def kill(self) -> None:
+        """Kills what still runs on the hosts."""
+        for host in self:
+            _kill_inside(host._link.namespace)
+
     def _build(self) -> None:
         _ip("netns", "add", self._switch)
         script(self._switch, links.switch_script())
@@ -188,12 +194,14 @@ def _namespaces() -> Iterator[tuple[str, str, str]]:
 def _remove(names: Sequence[str]) -> None:
     there = {name for name, _, _ in _namespaces()}
     for name in [name for name in names if name in there]:
-        for pid in _ip("netns", "pids", name, check=False).split():
-            try:
-                os.kill(int(pid), signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        _kill_inside(name)
         _ip("netns", "delete", name, check=False)  # another process may remove the same leftover
+
+
+def _kill_inside(namespace: str) -> None:
+    for pid in _ip("netns", "pids", namespace, check=False).split():
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
 
 
 def _ip(*arguments: str, check: bool = True) -> str:

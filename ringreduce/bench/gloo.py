@@ -49,11 +49,11 @@ def maximum(values: Array) -> Array:
     return result
 
 
-def join(rank: int, ranks: int, store: str, backend: str = "gloo") -> None:
+def join(rank: int, ranks: int, store: str, backend: str = "gloo", interface: str = "lo") -> None:
     """Ranks find each other through a file that is not there yet."""
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", category=FutureWarning, module="torch")  # of names that come and go
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
     dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=ranks)
 
 

@@ -1,0 +1,216 @@
+"""How fast collectives are between hosts: this library, Gloo and MPIs, beside what a TCP connection carries.
+
+    python3 bench/network.py --hosts 4 --rate 1gbit
+    python3 bench/network.py --hosts 4 --delay-ms 5 --sizes 1K,64K,1M --contestants gloo,ringreduce
+    python3 bench/network.py --loopback --sizes 1K,1M
+
+The hosts are those of hosts.py, on this machine, so they share its cores: a library that spins while it waits
+takes them from the others, which it would not on hosts of their own. `make bench-peers` installs the MPIs.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from compare_peers import comma_list, parse_size
+from harness import ROOT, Cell, Contestant, Question, Run, merge, run_once
+from hosts import Hosts
+from network_contestants import BENCH, OURS, PEERS, Network, Place
+from report import Cells, ratio_table, time_table
+
+SIZES = "1K,8K,64K,256K,1M,4M,16M,64M"
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
+RAW_SECONDS = 2.0
+SLOWEST = 6  # times the floor: who needs longer is stopped
+CALLS = 20  # of the largest size, with those that warm up
+
+
+class Loopback:
+    """This machine as it is, in place of a host."""
+
+    name, address, interface = "localhost", "127.0.0.1", "lo"
+
+    def command(self, arguments: Sequence[str]) -> list[str]:
+        return list(arguments)
+
+    def popen(self, arguments: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+        return subprocess.Popen(list(arguments), **options)
+
+
+def parse_arguments() -> Namespace:
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--hosts", type=int, default=4)
+    parser.add_argument("--ranks-per-host", type=int, default=1)
+    parser.add_argument("--rate", default="1gbit", help="of a host's link, as tc has it")
+    parser.add_argument("--delay-ms", type=float, default=0, help="from one host to another")
+    parser.add_argument("--loopback", action="store_true", help="2 ranks on this machine itself")
+    parser.add_argument("--sizes", type=comma_list, default=comma_list(SIZES), help=SIZES)
+    parser.add_argument("--collectives", type=comma_list, default=["all_reduce"], help=",".join(COLLECTIVES))
+    known = [OURS, *PEERS]
+    parser.add_argument("--contestants", type=comma_list, default=known, help=",".join(known))
+    parser.add_argument("--algorithms", type=comma_list, default=["auto"], help="of ours, a column for each")
+    parser.add_argument("--transport", default="tcp", help="ours; empty: as it chooses")
+    parser.add_argument("--budget", type=float, default=0.5, help="seconds per size")
+    parser.add_argument("--launches", type=int, default=3)
+    options = parser.parse_args()
+    strangers = [name for name in options.contestants if name not in known]
+    if strangers:
+        parser.error(f"no contestant is called {', '.join(strangers)}")
+    if options.loopback:
+        options.hosts, options.ranks_per_host, options.rate, options.delay_ms = 2, 1, None, 0
+        options.contestants = [name for name in options.contestants if name in (OURS, "gloo")]
+    return options
+
+
+@contextmanager
+def places(options: Namespace) -> Iterator[Sequence[Place]]:
+    if options.loopback:
+        yield [Loopback()] * options.hosts
+        return
+    with Hosts(options.hosts, options.rate, options.delay_ms) as hosts:
+        yield hosts
+
+
+def chosen(network: Network, options: Namespace) -> list[Contestant]:
+    found = []
+    for name in options.contestants:
+        if name == OURS:
+            found += [network.ours(options.transport, algorithm) for algorithm in options.algorithms]
+        else:
+            found.append(PEERS[name](network))
+    return found
+
+
+# --- measuring -------------------------------------------------------------------------------------------------
+
+
+def raw_tcp(hosts: Sequence[Place]) -> dict[str, float]:
+    """``rate`` in payload bytes per second, and ``round_trip_us``, from the second host to the first."""
+    script, address = [sys.executable, str(BENCH / "raw_tcp.py")], hosts[0].address
+    with hosts[0].popen([*script, "serve", address], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            if server.stdout.readline() != "ready\n":
+                raise SystemExit("no server for the plain TCP connection")
+            sender = hosts[1].popen([*script, "send", address, str(RAW_SECONDS)])
+            out, _ = server.communicate(timeout=60)
+            sender.wait(timeout=10)
+        finally:
+            server.kill()
+    line: dict[str, float] = json.loads(out)
+    return line
+
+
+def wire_share(collective: str, ranks: int) -> float:
+    """How much of the buffer each rank must at least send, by whatever algorithm."""
+    return (2 if collective == "all_reduce" else 1) * (ranks - 1) / ranks
+
+
+def timeout_for(question: Question, rate: float, round_trip_us: float) -> float:
+    share = wire_share(question.collective, question.ranks)
+    calls = sum(size * share / rate + round_trip_us / 1e6 * question.ranks for size in question.sizes)
+    return 60 + 4 * question.budget * len(question.sizes) + SLOWEST * CALLS * calls
+
+
+def question_for(collective: str, ranks: int, options: Namespace) -> Question:
+    unit = 4 if collective == "all_reduce" else 4 * ranks  # an element, of each rank's block
+    sizes = [parse_size(size) // unit * unit for size in options.sizes]
+    return Question(collective, ranks, tuple(size for size in sizes if size), options.budget)
+
+
+def measure(
+    network: Network, contestants: Sequence[Contestant], question: Question, options: Namespace
+) -> tuple[list[Run], list[dict[str, float]]]:
+    runs, raw = [], []
+    for launch in range(options.launches):
+        raw.append(raw_tcp(network.hosts))
+        timeout = timeout_for(question, raw[-1]["rate"], raw[-1]["round_trip_us"])
+        shift = launch % len(contestants)
+        for contestant in [*contestants[shift:], *contestants[:shift]]:
+            run = run_once(contestant, question, launch, timeout, probed=False)
+            runs.append(run)
+            if isinstance(network.hosts, Hosts):
+                network.hosts.kill()  # a launcher that was stopped may leave something on the other hosts
+            if run.problem and run.problem != "not installed":
+                print(f"{contestant.name}: {run.problem}: {run.stderr.strip()[-400:]}", file=sys.stderr)
+    return runs, raw
+
+
+# --- what is printed -------------------------------------------------------------------------------------------
+
+
+def floor_cells(question: Question, raw: Sequence[dict[str, float]]) -> dict[int, Cell]:
+    """The time in which a plain connection carries what each rank must at least send."""
+    share = wire_share(question.collective, question.ranks)
+    cells = {}
+    for nbytes in question.sizes:
+        times = [1e6 * nbytes * share / one["rate"] for one in raw]
+        middle = statistics.median(times)
+        cells[nbytes] = Cell(middle, min(times), max(times), middle, middle, len(times))
+    return cells
+
+
+def title(question: Question, raw: Sequence[dict[str, float]], options: Namespace) -> str:
+    where = "2 ranks over loopback"
+    if not options.loopback:
+        ranks = f"{options.ranks_per_host} rank{'s' * (options.ranks_per_host > 1)} each"
+        where = f"{options.hosts} hosts, {ranks}, {options.rate}, {options.delay_ms:g} ms one way"
+    rates = ", ".join(f"{one['rate'] / 1e6:.1f}" for one in raw)
+    trip = statistics.median(one["round_trip_us"] for one in raw)
+    measured = f"A TCP connection carries {rates} MB/s; a byte there and back takes {trip:,.0f} us"
+    return f"{question.collective}, float32 sum, in place, {where}. {measured}."
+
+
+def tables(question: Question, cells: Cells, contestants: Sequence[Contestant]) -> str:
+    shown = {name: row for name, row in cells.items() if _was_there(row)}
+    peers = [each.name for each in contestants if each.kind == "peer" and each.name in shown]
+    parts = [time_table(shown, question), ratio_table(shown, question, "floor", ["floor"])]
+    if len(shown) > len(peers) + 1 and peers:
+        parts.append(ratio_table(shown, question, "best peer", peers))
+    absent = [name for name in cells if name not in shown]
+    return "\n\n".join(parts + ([f"Not installed: {', '.join(absent)}."] if absent else []))
+
+
+def _was_there(row: dict[int, Cell]) -> bool:
+    return any(cell.problem != "not installed" for cell in row.values())
+
+
+def write_lines(path: Path, runs: Sequence[Run], raw: Sequence[dict[str, float]], options: Namespace) -> None:
+    where = {name: getattr(options, name) for name in ("hosts", "ranks_per_host", "rate", "delay_ms")}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        for run in runs:
+            for line in run.lines:
+                whole = {**where, "launch": run.launch, "raw": raw[run.launch], **line}
+                file.write(json.dumps(whole) + "\n")
+
+
+def main() -> None:
+    options = parse_arguments()
+    if not options.loopback and (reason := Hosts.permitted(delay_ms=options.delay_ms)):
+        raise SystemExit(reason)
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    path = ROOT / "bench" / "results" / f"network-{stamp}.jsonl"
+    with places(options) as hosts, tempfile.TemporaryDirectory() as folder:
+        network = Network(hosts, options.ranks_per_host, Path(folder))
+        contestants = chosen(network, options)
+        for collective in options.collectives:
+            question = question_for(collective, network.ranks, options)
+            runs, raw = measure(network, contestants, question, options)
+            cells = {**merge(runs, question), "floor": floor_cells(question, raw)}
+            print(f"{title(question, raw, options)}\n\n{tables(question, cells, contestants)}\n", flush=True)
+            write_lines(path, runs, raw, options)
+    print(f"Every figure is in {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""One rank of a benchmark between hosts, of Gloo or of this library; start_ranks.py starts it."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from rendezvous import Rendezvous
+
+ROOT = Path(__file__).resolve().parents[1]
+TIMEOUT = 60.0
+
+
+def gloo_rank(options: Namespace, meeting: Rendezvous) -> None:
+    sys.path.append(str(ROOT / "ringreduce" / "bench"))  # it need not be built for that
+    import gloo
+    import protocol
+    import torch.distributed as dist
+
+    gloo.join(options.rank, options.ranks, f"{options.folder}/store", interface=options.interface)
+    library = protocol.Library(
+        "gloo", options.rank, options.ranks, meeting.barrier, meeting.maximum, gloo.prepare
+    )
+    protocol.measure_sizes(library, options)
+    dist.destroy_process_group()
+
+
+def our_rank(options: Namespace, meeting: Rendezvous) -> None:
+    sys.path.insert(0, str(ROOT))  # as built in this checkout, if not installed
+    import ringreduce
+    from ringreduce.bench import protocol
+    from ringreduce.bench.ours import ours
+
+    join: Any = ringreduce.init
+    transport = {"transport": options.transport} if options.transport else {}
+    with join(options.rank, options.ranks, meeting.exchange, timeout=TIMEOUT, **transport) as comm:
+        library = ours(comm, options.algorithm)
+        library.barrier, library.maximum = meeting.barrier, meeting.maximum
+        protocol.measure_sizes(library, options)
+        meeting.barrier()
+
+
+def parse_arguments() -> Namespace:
+    sys.path.append(str(ROOT / "ringreduce" / "bench"))
+    import protocol
+
+    parser = protocol.parser()
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--interface", default="lo")
+    parser.add_argument("--transport", help="ours only")
+    parser.add_argument("--algorithm", default="auto", help="ours only")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = parse_arguments()
+    meeting = Rendezvous(options.rank, options.ranks, options.folder)
+    (gloo_rank if options.library == "gloo" else our_rank)(options, meeting)
+
+
+if __name__ == "__main__":
+    main()
