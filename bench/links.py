@@ -18,8 +18,9 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "peers"
 INTERFACE, BRIDGE = "eth0", "bridge0"
 
-# TCP hands over up to 64 KiB as one packet, which the limits below would have to let pass as a whole.
-LARGEST = 16 << 10
+# TCP hands over up to 64 KiB as one packet, which the limits below have to let pass as a whole. Half of that
+# costs the cores little more; a quarter is too much work for two of them when four hosts send at once.
+LARGEST = 32 << 10
 # Timers come late where others use the cores. What a link has missed it may send afterwards, up to this many
 # seconds' worth, though only a quarter faster, so that a short message is not sent as if there was no limit.
 BURST, PEAK = 1e-3, 1.25
@@ -67,7 +68,7 @@ def limit(device: str, rate: str | None, queue: int) -> str:
         raise ValueError(f"a rate ends in {', '.join(UNITS)}: {rate!r}")
     bits = float(rate[: -len(unit)]) * UNITS[unit]
     burst = max(4 * LARGEST, int(bits / 8 * BURST))
-    peak = f"peakrate {PEAK * bits:.0f}bit mtu {max(2 * LARGEST, burst // 4)}"
+    peak = f"peakrate {PEAK * bits:.0f}bit mtu {max(LARGEST * 5 // 4, burst // 4)}"
     return f"tc qdisc add dev {device} root tbf rate {rate} burst {burst} limit {queue} {peak}"
 
 

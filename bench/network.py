@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -94,20 +95,47 @@ def chosen(network: Network, options: Namespace) -> list[Contestant]:
 # --- measuring -------------------------------------------------------------------------------------------------
 
 
-def raw_tcp(hosts: Sequence[Place]) -> dict[str, float]:
-    """``rate`` in payload bytes per second, and ``round_trip_us``, from the second host to the first."""
-    script, address = [sys.executable, str(BENCH / "raw_tcp.py")], hosts[0].address
-    with hosts[0].popen([*script, "serve", address], stdout=subprocess.PIPE, text=True) as server:
-        try:
-            if server.stdout.readline() != "ready\n":
-                raise SystemExit("no server for the plain TCP connection")
-            sender = hosts[1].popen([*script, "send", address, str(RAW_SECONDS)])
-            out, _ = server.communicate(timeout=60)
+def raw_tcp(hosts: Sequence[Place], pairs: Sequence[tuple[int, int]]) -> list[dict[str, float]]:
+    """``rate`` in payload bytes per second, and ``round_trip_us``, for all pairs (from, to) at once."""
+    script = [sys.executable, str(BENCH / "raw_tcp.py")]
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True}
+    servers = [hosts[to].popen([*script, "serve", hosts[to].address], **pipes) for _, to in pairs]
+    try:
+        if any(server.stdout.readline() != "ready\n" for server in servers):
+            raise SystemExit("no server for the plain TCP connection")
+        senders = [
+            hosts[one].popen([*script, "send", hosts[to].address, str(RAW_SECONDS)]) for one, to in pairs
+        ]
+        lines = [json.loads(server.communicate(timeout=60)[0]) for server in servers]
+        for sender in senders:
             sender.wait(timeout=10)
-        finally:
+    finally:
+        for server in servers:
             server.kill()
-    line: dict[str, float] = json.loads(out)
-    return line
+            server.communicate()
+    return lines
+
+
+def raw_figures(hosts: Sequence[Place]) -> dict[str, float]:
+    """What limits everybody: others on the machine, one connection, and one from each host to the next."""
+    busy, line = busy_share(), raw_tcp(hosts, [(1, 0)])[0]
+    if len({host.address for host in hosts}) > 1:
+        ring = [(index, (index + 1) % len(hosts)) for index in range(len(hosts))]
+        line["ring_rate"] = min(each["rate"] for each in raw_tcp(hosts, ring))
+    return {"busy": busy, **line}
+
+
+def busy_share(seconds: float = 0.5) -> float:
+    """How much of the cores' time others take now, and so from whatever is measured."""
+
+    def ticks() -> tuple[int, int]:
+        fields = [int(text) for text in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+        return sum(fields), fields[3] + fields[4]  # all, idle
+
+    all_before, idle_before = ticks()
+    time.sleep(seconds)
+    all_after, idle_after = ticks()
+    return 1 - (idle_after - idle_before) / max(1, all_after - all_before)
 
 
 def wire_share(collective: str, ranks: int) -> float:
@@ -132,7 +160,7 @@ def measure(
 ) -> tuple[list[Run], list[dict[str, float]]]:
     runs, raw = [], []
     for launch in range(options.launches):
-        raw.append(raw_tcp(network.hosts))
+        raw.append(raw_figures(network.hosts))
         timeout = timeout_for(question, raw[-1]["rate"], raw[-1]["round_trip_us"])
         shift = launch % len(contestants)
         for contestant in [*contestants[shift:], *contestants[:shift]]:
@@ -164,10 +192,18 @@ def title(question: Question, raw: Sequence[dict[str, float]], options: Namespac
     if not options.loopback:
         ranks = f"{options.ranks_per_host} rank{'s' * (options.ranks_per_host > 1)} each"
         where = f"{options.hosts} hosts, {ranks}, {options.rate}, {options.delay_ms:g} ms one way"
-    rates = ", ".join(f"{one['rate'] / 1e6:.1f}" for one in raw)
+    alone = ", ".join(f"{one['rate'] / 1e6:.1f}" for one in raw)
+    ring = ", ".join(f"{one['ring_rate'] / 1e6:.1f}" for one in raw if "ring_rate" in one)
     trip = statistics.median(one["round_trip_us"] for one in raw)
-    measured = f"A TCP connection carries {rates} MB/s; a byte there and back takes {trip:,.0f} us"
-    return f"{question.collective}, float32 sum, in place, {where}. {measured}."
+    busy = ", ".join(f"{100 * one['busy']:.0f}" for one in raw)
+    return "\n".join(
+        [
+            f"{question.collective}, float32 sum, in place, {where}; before each launch:",
+            f"- a TCP connection carries {alone} MB/s; a byte there and back takes {trip:,.0f} us",
+            *([f"- from each host to the next at once, the slowest carries {ring} MB/s"] if ring else []),
+            f"- others keep the cores busy for {busy} per cent of the time",
+        ]
+    )
 
 
 def tables(question: Question, cells: Cells, contestants: Sequence[Contestant]) -> str:
