@@ -16,7 +16,7 @@ from ringreduce.bench.plot import PlotError, plot, pyplot
 from ringreduce.bench.report import FORMATS
 from ringreduce.bench.reproducible import LAUNCHES, cost
 from ringreduce.bench.run import run_on_launched_ranks, run_on_own_ranks, under_launcher
-from ringreduce.bootstrap import launched
+from ringreduce.launchers import launched
 
 BENCH = """\
 Times collectives beside their floor and the peers that are installed.

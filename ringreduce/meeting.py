@@ -1,15 +1,15 @@
-"""How ranks of one host meet: at an abstract Unix socket, which vanishes with its owner, rank 0.
+"""How ranks meet: at a socket of rank 0's.
 
-Both ends check that the other process belongs to the same user: the kernel vouches for that. Whoever else
-connects, or says anything but a rank's greeting, is dropped, and the ranks go on meeting.
+On one host that is an abstract Unix socket, which vanishes with its owner, and both ends check that the other process
+belongs to the same user: the kernel vouches for that. Across hosts it is a TCP port, and both ends prove that they
+know the job's secret (:mod:`ringreduce.meeting_places`). Whoever else connects, or says anything but a rank's
+greeting, is dropped, and the ranks go on meeting.
 """
 
 from __future__ import annotations
 
 import builtins
 import contextlib
-import hashlib
-import os
 import selectors
 import socket
 import struct
@@ -17,6 +17,7 @@ import time
 from typing import Protocol
 
 from ringreduce.errors import Error, PeerLost, TimeoutError
+from ringreduce.meeting_places import Place, place_named
 
 __all__ = ["Group", "join"]
 
@@ -40,29 +41,30 @@ class Group(Protocol):
 
 
 def join(name: str, rank: int, size: int, deadline: float) -> Group:
-    """Meets the other ranks that use this name.
+    """Meets the other ranks that use this name, or this place of rank 0's: ``tcp://host:port``.
 
     Raises:
+        ValueError: it is a place of a network, and there is no secret to meet there (RINGREDUCE_SECRET).
         PeerLost: a rank died meanwhile.
         TimeoutError: not all ranks came before the deadline, a time.monotonic().
         Error: two processes claim the same rank, or ranks disagree about the size.
     """
-    digest = hashlib.sha256(f"{os.getuid()}/{name}".encode()).hexdigest()[:32]
-    address = f"\0ringreduce-{digest}"
-    return _Host(address, size, deadline) if rank == 0 else _Guest(address, rank, size, deadline)
+    place = place_named(name)
+    return _Host(place, size, deadline) if rank == 0 else _Guest(place, rank, size, deadline)
 
 
 class _Host:
     """Rank 0, whom all others are connected to."""
 
-    def __init__(self, address: str, size: int, deadline: float) -> None:
+    def __init__(self, place: Place, size: int, deadline: float) -> None:
+        self._place = place
         self._size = size
         self._deadline = deadline
         self._peers: dict[int, socket.socket] = {}
         self._strangers: dict[socket.socket, bytes] = {}  # what each has said so far
+        self._challenges: dict[socket.socket, bytes] = {}
         try:
-            with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as selector:
-                _bind(listener, address, deadline)
+            with place.listener(deadline) as listener, selectors.DefaultSelector() as selector:
                 listener.listen(size + 16)
                 listener.setblocking(False)
                 selector.register(listener, selectors.EVENT_READ)
@@ -98,24 +100,29 @@ class _Host:
             stranger, _ = listener.accept()
         except OSError:
             return  # gone again
-        if not _same_user(stranger):
+        try:
+            challenge = self._place.challenge(stranger)
+        except OSError:
+            challenge = None
+        if challenge is None:
             stranger.close()
             return
         if len(self._strangers) == _STRANGERS:
             self._drop(next(iter(self._strangers)), selector)  # the one that has said nothing for longest
         stranger.setblocking(False)
         self._strangers[stranger] = b""
+        self._challenges[stranger] = challenge
         selector.register(stranger, selectors.EVENT_READ)
 
     def _drop(self, stranger: socket.socket, selector: selectors.BaseSelector) -> None:
         selector.unregister(stranger)
-        del self._strangers[stranger]
+        del self._strangers[stranger], self._challenges[stranger]
         stranger.close()
 
     def _greet(self, stranger: socket.socket, selector: selectors.BaseSelector) -> None:
         said = self._strangers[stranger]
         try:
-            heard = stranger.recv(_GREETING.size - len(said))
+            heard = stranger.recv(_GREETING.size + self._place.proof_size - len(said))
         except BlockingIOError:
             return
         except OSError:
@@ -124,16 +131,19 @@ class _Host:
         if not heard or not said.startswith(_MAGIC[: len(said)]):
             return self._drop(stranger, selector)
         self._strangers[stranger] = said
-        if len(said) < _GREETING.size:
+        if len(said) < _GREETING.size + self._place.proof_size:
             return None
-        _, rank, size = _GREETING.unpack(said)
+        greeting, proof = said[: _GREETING.size], said[_GREETING.size :]
+        if not self._place.accepts(stranger, self._challenges[stranger], greeting, proof):
+            return self._drop(stranger, selector)
+        _, rank, size = _GREETING.unpack(greeting)
         if size != self._size:
             raise Error(f"a rank believes that there are {size} ranks, rank 0 that there are {self._size}")
         if not 0 < rank < size:
             return self._drop(stranger, selector)
         if rank in self._peers:
             raise Error(f"two processes claim to be rank {rank}")
-        del self._strangers[stranger]
+        del self._strangers[stranger], self._challenges[stranger]
         self._peers[rank] = stranger  # and stays with the selector, to be seen dying
         return None
 
@@ -187,14 +197,10 @@ class _Host:
 class _Guest:
     """Any other rank."""
 
-    def __init__(self, address: str, rank: int, size: int, deadline: float) -> None:
+    def __init__(self, place: Place, rank: int, size: int, deadline: float) -> None:
         self._size = size
         self._deadline = deadline
-        self._host = _dial(address, deadline)
-        try:
-            self._host.sendall(_GREETING.pack(_MAGIC, rank, size))
-        except OSError as error:
-            raise _lost(0) from error
+        self._host = _dial(place, _GREETING.pack(_MAGIC, rank, size), deadline)
         _receive(self._host, deadline + _VERDICT, 0)
 
     def exchange(self, blob: bytes) -> list[bytes]:
@@ -206,45 +212,31 @@ class _Guest:
         self._host.close()
 
 
-def _bind(listener: socket.socket, address: str, deadline: float) -> None:
-    while True:
-        try:
-            listener.bind(address)
-            return
-        except OSError as error:
-            # The job before this one may still be meeting under the same name.
-            if time.monotonic() > deadline:
-                why = "another job of the same name is still starting"
-                raise TimeoutError(f"rank 0 timed out: {why}", 0) from error
-            time.sleep(0.01)
-
-
-def _dial(address: str, deadline: float) -> socket.socket:
+def _dial(place: Place, greeting: bytes, deadline: float) -> socket.socket:
+    """A connection to rank 0, which has been greeted."""
     pause = 0.001
     why = "timed out waiting for rank 0 to start"
     while True:
-        dialled = socket.socket(socket.AF_UNIX)
+        dialled = None
         try:
-            dialled.settimeout(max(deadline - time.monotonic(), 0.001))
-            dialled.connect(address)
-            if _same_user(dialled):
+            dialled = place.dial(max(deadline - time.monotonic(), 0.001))
+            if place.greet(dialled, greeting):
                 return dialled
-            why = "timed out: another user's process answers for rank 0"
+            why = place.impostor
         except (ConnectionError, FileNotFoundError, BlockingIOError, builtins.TimeoutError):
             pass
+        except OSError as error:  # no route, no such host: it may still come up
+            why = f"timed out waiting for rank 0 to start ({error.strerror or error})"
         except BaseException:
-            dialled.close()
+            if dialled is not None:
+                dialled.close()
             raise
-        dialled.close()
+        if dialled is not None:
+            dialled.close()
         if time.monotonic() > deadline:
             raise TimeoutError(why, 0)
         time.sleep(pause)
         pause = min(pause * 1.5, 0.05)
-
-
-def _same_user(connected: socket.socket) -> bool:
-    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return bool(struct.unpack("3i", credentials)[1] == os.getuid())
 
 
 def _lost(rank: int) -> PeerLost:

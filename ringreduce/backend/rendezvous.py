@@ -16,14 +16,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlparse
 
 if TYPE_CHECKING:
-    from ringreduce.bootstrap import Launched
+    from ringreduce.launchers import Launched
 
 Found = tuple[Any, int, int]  # a store, the rank and the world
 Handler = Callable[..., Iterator[Found]]
-
-# How many of the job's ranks, or hosts, the launchers say that there are.
-_RANKS_HERE = {"openmpi": "OMPI_COMM_WORLD_LOCAL_SIZE", "hydra": "MPI_LOCALNRANKS"}
-_HOSTS = {"slurm": "SLURM_STEP_NUM_NODES"}
 
 
 def extend() -> None:
@@ -53,7 +49,7 @@ def extended(torchs: Handler) -> Handler:
 
 
 def _launched(env: Mapping[str, str]) -> Launched | None:
-    from ringreduce.bootstrap import launched
+    from ringreduce.launchers import launched
 
     known = launched(env)
     # A batch script has the variables of a rank too, but is none.
@@ -83,9 +79,9 @@ def _through_meeting(known: Launched, timeout: timedelta | None) -> Iterator[Fou
 
 
 def _check_one_host(known: Launched, env: Mapping[str, str]) -> None:
-    here = env.get(_RANKS_HERE.get(known.launcher, ""), known.size)
-    hosts = env.get(_HOSTS.get(known.launcher, ""), 1)
-    if int(here) < known.size or int(hosts) > 1:
+    from ringreduce.launchers import across_hosts
+
+    if across_hosts(known, env):
         raise ValueError(
             f"the {known.size} ranks of this job are on several hosts: set MASTER_ADDR to the name of rank 0's host "
             "and MASTER_PORT to a port that is free there"

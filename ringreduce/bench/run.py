@@ -14,7 +14,7 @@ from ringreduce.bench import peers
 from ringreduce.bench.protocol import Effort, Problem
 from ringreduce.bench.rank import Row, Task, measure_all
 from ringreduce.bench.results import Results, machine_facts, merge, mode_of
-from ringreduce.bootstrap import launched
+from ringreduce.launchers import launched
 
 MPI_LAUNCHERS = ("openmpi", "hydra")
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import ringreduce
-from ringreduce.bootstrap import launched
+from ringreduce.launchers import launched
 
 PROGRAM = """
 import numpy, ringreduce

@@ -1,0 +1,110 @@
+"""What launchers tell their processes: which rank of how many each is, on how many hosts, and where all can meet."""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+__all__ = ["Launched", "across_hosts", "launched", "place_to_meet"]
+
+
+class Launched(NamedTuple):
+    """What a launcher told this process."""
+
+    launcher: str
+    rank: int
+    size: int
+    job: str  # equal on all ranks of a job, different from other jobs'
+
+
+def launched(env: Mapping[str, str]) -> Launched | None:
+    """Reads what torchrun, Open MPI, MPICH/Intel MPI (Hydra) or Slurm have put into the environment."""
+
+    def read(launcher: str, rank: str, size: str, job: str) -> Launched | None:
+        if rank not in env or size not in env:
+            return None
+        return Launched(launcher, int(env[rank]), int(env[size]), job)
+
+    def value(*names: str) -> str:
+        return "/".join(env.get(name, "") for name in names)
+
+    return (
+        read("torchrun", "RANK", "WORLD_SIZE", value("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"))
+        or read("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", value("PMIX_NAMESPACE"))
+        or read("hydra", "PMI_RANK", "PMI_SIZE", value("PMI_PORT") + _parent(env))
+        or read("slurm", "SLURM_PROCID", "SLURM_NTASKS", value("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    )
+
+
+def _parent(env: Mapping[str, str]) -> str:
+    """Hydra names no job; its ranks on one host have one parent, the proxy."""
+    return "" if "PMI_PORT" in env else str(os.getppid())
+
+
+# How many of the job's ranks, or hosts, the launchers say that there are.
+_RANKS_HERE = {
+    "torchrun": "LOCAL_WORLD_SIZE",
+    "openmpi": "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "hydra": "MPI_LOCALNRANKS",
+}
+_HOSTS = {"slurm": "SLURM_STEP_NUM_NODES"}
+_SLURM_PORTS = range(20_000, 32_000)  # below what systems give to outgoing connections
+
+
+def across_hosts(known: Launched, env: Mapping[str, str]) -> bool:
+    """Whether the launcher says that the job's ranks are on several hosts."""
+    here = int(env.get(_RANKS_HERE.get(known.launcher, ""), known.size))
+    hosts = int(env.get(_HOSTS.get(known.launcher, ""), 1))
+    return here < known.size or hosts > 1
+
+
+def place_to_meet(known: Launched, env: Mapping[str, str], timeout: float) -> Any:
+    """A store, as :func:`ringreduce.init` takes it, by which the ranks of a job find each other.
+
+    Raises:
+        ValueError: they are on several hosts, and nothing says how they could.
+    """
+    place = env.get("RINGREDUCE_RENDEZVOUS")
+    if place:
+        return f"tcp://{place}"
+    if not across_hosts(known, env):
+        # The launchers' own stores need torch or MPI to be imported; ranks of one host can meet without.
+        return f"{known.launcher}/{known.job}"
+    if known.launcher == "torchrun":
+        return _torchruns_store(known, env, timeout)
+    if known.launcher == "slurm":
+        port = _SLURM_PORTS[zlib.crc32(known.job.encode()) % len(_SLURM_PORTS)]
+        return f"tcp://{_first_host(env.get('SLURM_STEP_NODELIST', ''))}:{port}"
+    try:
+        from mpi4py import MPI
+    except ImportError as error:
+        raise ValueError(
+            f"the {known.size} ranks of this job are on several hosts: install mpi4py for the MPI that has started "
+            "them, or set RINGREDUCE_RENDEZVOUS to host:port of a port that is free on rank 0's host, and "
+            "RINGREDUCE_SECRET to a text that only they know"
+        ) from error
+    return MPI.COMM_WORLD
+
+
+def _torchruns_store(known: Launched, env: Mapping[str, str], timeout: float) -> Any:
+    from datetime import timedelta
+
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+    opened_here = known.rank == 0 and env.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    store = TCPStore(
+        env["MASTER_ADDR"], int(env["MASTER_PORT"]), known.size, opened_here, timedelta(seconds=timeout),
+        wait_for_workers=False,
+    )  # fmt: skip
+    return PrefixStore(f"ringreduce/{known.job}/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def _first_host(hosts: str) -> str:
+    """Of a list as Slurm writes it: node[03-05,07],other."""
+    found = re.match(r"([^,\[]+)(?:\[([^\],-]+)[^\]]*\])?([^,]*)", hosts)
+    if not found:
+        raise ValueError(f"SLURM_STEP_NODELIST names no host: {hosts!r}")
+    return "".join(part or "" for part in found.groups())

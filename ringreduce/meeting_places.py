@@ -1,0 +1,181 @@
+"""Where rank 0 can be met, and how both ends know that the other one belongs to the job."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import hmac
+import os
+import secrets
+import socket
+import struct
+import time
+from typing import Protocol
+
+from ringreduce.errors import TimeoutError
+
+__all__ = ["Place", "place_named"]
+
+_NONCE = 16
+_PROOF = 32
+_WHY_TAKEN = "another job of the same name is still starting"
+
+
+class Place(Protocol):
+    """A place to meet. Proofs are ``proof_size`` bytes, right behind a greeting."""
+
+    proof_size: int
+    impostor: str
+    """What it means that somebody else answers there."""
+
+    def listener(self, deadline: float) -> socket.socket:
+        """A socket that is bound there; waits until the place is free."""
+
+    def challenge(self, stranger: socket.socket) -> bytes | None:
+        """What somebody who has connected must answer; None: he is none of ours."""
+
+    def accepts(self, stranger: socket.socket, challenge: bytes, greeting: bytes, proof: bytes) -> bool:
+        """Whether a greeting comes from one of ours; then proves to him that so does this."""
+
+    def dial(self, timeout: float) -> socket.socket:
+        """A connection to whoever is there."""
+
+    def greet(self, dialled: socket.socket, greeting: bytes) -> bool:
+        """Greets rank 0; whether it is one of ours."""
+
+
+def place_named(name: str) -> Place:
+    if not name.startswith("tcp://"):
+        return _HostPlace(name)
+    host, colon, port = name[6:].rpartition(":")
+    if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
+        raise ValueError(f"store must be a name or tcp://host:port, not {name!r}")
+    secret = os.environ.get("RINGREDUCE_SECRET", "")
+    if not secret:
+        raise ValueError(
+            f"ranks that meet at {name} need a secret: set RINGREDUCE_SECRET to the same text, which nobody else "
+            "knows, for all of them"
+        )
+    return _NetworkPlace(host.strip("[]"), int(port), secret.encode())
+
+
+def _bind(listener: socket.socket, address: tuple[str, int] | str, deadline: float) -> None:
+    while True:
+        try:
+            return listener.bind(address)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            # The job before this one may still be meeting there.
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"rank 0 timed out: {_WHY_TAKEN}", 0) from error
+            time.sleep(0.01)
+
+
+class _HostPlace:
+    """On one host, for processes of one user."""
+
+    proof_size = 0
+    impostor = "timed out: another user's process answers for rank 0"
+
+    def __init__(self, name: str) -> None:
+        digest = hashlib.sha256(f"{os.getuid()}/{name}".encode()).hexdigest()[:32]
+        self._address = f"\0ringreduce-{digest}"
+
+    def listener(self, deadline: float) -> socket.socket:
+        listener = socket.socket(socket.AF_UNIX)
+        try:
+            _bind(listener, self._address, deadline)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    def challenge(self, stranger: socket.socket) -> bytes | None:
+        return b"" if _same_user(stranger) else None
+
+    def accepts(self, stranger: socket.socket, challenge: bytes, greeting: bytes, proof: bytes) -> bool:
+        return True
+
+    def dial(self, timeout: float) -> socket.socket:
+        dialled = socket.socket(socket.AF_UNIX)
+        try:
+            dialled.settimeout(timeout)
+            dialled.connect(self._address)
+        except BaseException:
+            dialled.close()
+            raise
+        return dialled
+
+    def greet(self, dialled: socket.socket, greeting: bytes) -> bool:
+        if not _same_user(dialled):
+            return False
+        dialled.sendall(greeting)
+        return True
+
+
+def _same_user(connected: socket.socket) -> bool:
+    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return bool(struct.unpack("3i", credentials)[1] == os.getuid())
+
+
+class _NetworkPlace:
+    """A port of rank 0's host. Rank 0 says a random number, the guest greets with another one and HMAC-SHA256 (RFC
+    2104) of both under the secret, and rank 0 answers with its own."""
+
+    proof_size = _NONCE + _PROOF
+    impostor = "timed out: whoever answers for rank 0 does not know the secret (RINGREDUCE_SECRET)"
+
+    def __init__(self, host: str, port: int, secret: bytes) -> None:
+        self._host, self._port, self._secret = host, port, secret
+
+    def listener(self, deadline: float) -> socket.socket:
+        # On every interface: the name may stand for an address that is not this host's own.
+        family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+        listener = socket.socket(family)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            _bind(listener, ("", self._port), deadline)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    def _proof(self, side: bytes, challenge: bytes, nonce: bytes, greeting: bytes) -> bytes:
+        return hmac.digest(self._secret, side + challenge + nonce + greeting, "sha256")
+
+    def challenge(self, stranger: socket.socket) -> bytes | None:
+        nonce = secrets.token_bytes(_NONCE)
+        stranger.send(nonce)  # into an empty connection: it goes at once
+        return nonce
+
+    def accepts(self, stranger: socket.socket, challenge: bytes, greeting: bytes, proof: bytes) -> bool:
+        nonce, claimed = proof[:_NONCE], proof[_NONCE:]
+        if not hmac.compare_digest(claimed, self._proof(b"guest", challenge, nonce, greeting)):
+            return False
+        stranger.send(self._proof(b"host", challenge, nonce, greeting))
+        return True
+
+    def dial(self, timeout: float) -> socket.socket:
+        return socket.create_connection((self._host, self._port), timeout)
+
+    def greet(self, dialled: socket.socket, greeting: bytes) -> bool:
+        challenge = _exactly(dialled, _NONCE)
+        nonce = secrets.token_bytes(_NONCE)
+        dialled.sendall(greeting + nonce + self._proof(b"guest", challenge, nonce, greeting))
+        return hmac.compare_digest(
+            _exactly(dialled, _PROOF), self._proof(b"host", challenge, nonce, greeting)
+        )
+
+
+def _exactly(source: socket.socket, count: int) -> bytes:
+    """That many bytes; raises ConnectionError where the other end hangs up before."""
+    read = b""
+    while len(read) < count:
+        more = source.recv(count - len(read))
+        if not more:
+            raise ConnectionError
+        read += more
+    return read
