@@ -1,55 +1,23 @@
 """How ranks find each other: one idea, ``exchange(bytes) -> list[bytes]``, and several ways to get one.
 
 An exchange is collective: each rank gives a blob, and gets everybody's in rank order. The engine needs nothing
-else to connect shared memory; it knows neither launchers nor stores.
+else to connect ranks; it knows neither launchers nor stores.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 from ringreduce import _engine
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
+from ringreduce.launchers import Launched, launched, place_to_meet
 
 __all__ = ["Exchange", "init"]
 
 Exchange = Callable[[bytes], list[bytes]]
-
-
-class Launched(NamedTuple):
-    """What a launcher told this process."""
-
-    launcher: str
-    rank: int
-    size: int
-    job: str  # equal on all ranks of a job, different from other jobs'
-
-
-def launched(env: Mapping[str, str]) -> Launched | None:
-    """Reads what torchrun, Open MPI, MPICH/Intel MPI (Hydra) or Slurm have put into the environment."""
-
-    def read(launcher: str, rank: str, size: str, job: str) -> Launched | None:
-        if rank not in env or size not in env:
-            return None
-        return Launched(launcher, int(env[rank]), int(env[size]), job)
-
-    def value(*names: str) -> str:
-        return "/".join(env.get(name, "") for name in names)
-
-    return (
-        read("torchrun", "RANK", "WORLD_SIZE", value("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"))
-        or read("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", value("PMIX_NAMESPACE"))
-        or read("hydra", "PMI_RANK", "PMI_SIZE", value("PMI_PORT") + _parent(env))
-        or read("slurm", "SLURM_PROCID", "SLURM_NTASKS", value("SLURM_JOB_ID", "SLURM_STEP_ID"))
-    )
-
-
-def _parent(env: Mapping[str, str]) -> str:
-    """Hydra names no job; its ranks on one host have one parent, the proxy."""
-    return "" if "PMI_PORT" in env else str(os.getppid())
 
 
 def init(
@@ -59,24 +27,32 @@ def init(
     *,
     timeout: float = DEFAULT_TIMEOUT,
     reproducible: bool | None = None,
+    transport: str | None = None,
 ) -> Communicator:
     """Joins this process to its job and returns the communicator of all its ranks.
 
     Without arguments it reads what torchrun, mpirun (Open MPI, MPICH, Intel MPI) or Slurm's srun have set; a
-    process that none of them started is a job of one rank. Ranks must be processes of one user on one host.
+    process that none of them started is a job of one rank. On one host ranks meet without more; across hosts
+    through torchrun's store, through MPI if mpi4py can be imported, or at a port of rank 0's host, which
+    RINGREDUCE_RENDEZVOUS=host:port names (under Slurm it need not), with a secret in RINGREDUCE_SECRET.
 
     Args:
         rank, size: which rank this is, of how many; None: as the launcher says.
         store: how ranks find each other. A function ``exchange(bytes) -> list[bytes]``; an mpi4py communicator
             (which then also gives rank and size); an object with ``set`` and ``get`` that block until the key is
-            there, such as torch's TCPStore; or a name that no other job of this user on this host uses at the
-            same time. None: made from what the launcher has set.
+            there, such as torch's TCPStore; a place to meet, "tcp://host:port" with rank 0's host (and a secret
+            in RINGREDUCE_SECRET); or a name that no other job of this user on this host uses at the same time.
+            None: made from what the launcher has set.
         timeout: seconds after which connecting, and later every wait, gives up.
         reproducible: what :attr:`Communicator.reproducible` says of the communicator; None: whether
             RINGREDUCE_REPRODUCIBLE is 1 in the environment. All ranks must say the same.
+        transport: how bytes travel: "shm", shared memory of one host; "tcp", sockets; "auto", shared memory
+            where all ranks have it in common, else sockets. None: what RINGREDUCE_TRANSPORT says, else "auto".
+            All ranks must say the same.
 
     Raises:
-        ValueError: rank or size is missing or out of range; or an environment variable of ours has no meaning.
+        ValueError: rank or size is missing or out of range; there is no such transport; nothing says how ranks
+            of several hosts can meet; or an environment variable of ours has no meaning.
         TimeoutError: not all ranks arrived in time.
     """
     if store is not None and hasattr(store, "Get_rank"):
@@ -96,7 +72,9 @@ def init(
     if store is None and known is None and size > 1:
         raise ValueError("store is needed when rank and size are given: how else would the ranks meet?")
     with _exchange_for(store, known, rank, size, timeout) as exchange:
-        return Communicator(_engine.connect(rank, size, exchange, timeout, reproducible), timeout)
+        return Communicator(
+            _engine.connect(rank, size, exchange, timeout, reproducible, transport or ""), timeout
+        )
 
 
 class _Meeting:
@@ -117,8 +95,7 @@ def _exchange_for(store: Any, known: Launched | None, rank: int, size: int, time
     if size == 1:
         return _Meeting(lambda blob: [blob])
     if store is None and known is not None:
-        # The launchers' own stores need torch or MPI to be imported; ranks of one host can meet without.
-        return _meet(f"{known.launcher}/{known.job}", rank, size, timeout)
+        store = place_to_meet(known, os.environ, timeout)
     if isinstance(store, str):
         return _meet(store, rank, size, timeout)
     if hasattr(store, "allgather"):

@@ -33,6 +33,7 @@ def run(
     start: Literal["fork", "spawn"] = "fork",
     grace: float = 5.0,
     reproducible: bool | None = None,
+    transport: str | None = None,
 ) -> list[Any]:
     """Starts local rank processes, calls ``function(comm, *args)`` in each and returns the results by rank.
 
@@ -43,7 +44,7 @@ def run(
         start: "fork" begins at once and takes any function; "spawn" starts fresh interpreters, and needs a
             function that can be imported.
         grace: seconds that the other ranks get to end by themselves after one has failed.
-        reproducible: the communicator's, as for :func:`ringreduce.init`.
+        reproducible, transport: the communicator's, as for :func:`ringreduce.init`.
 
     Raises:
         RankFailed: a rank raised (the exception is the cause) or died. The others have ended by then.
@@ -58,7 +59,7 @@ def run(
             receiving, sending = context.Pipe(duplex=False)
             process = context.Process(
                 target=_rank_main,
-                args=(function, rank, ranks, args, name, timeout, reproducible, sending),
+                args=(function, rank, ranks, args, name, timeout, reproducible, transport, sending),
                 name=f"rank {rank}",
             )
             process.start()
@@ -127,12 +128,12 @@ def _how_it_ended(code: int | None) -> str:
 
 def _rank_main(
     function: Callable[..., Any], rank: int, ranks: int, args: tuple[Any, ...], name: str, timeout: float,
-    reproducible: bool | None, pipe: Connection,
+    reproducible: bool | None, transport: str | None, pipe: Connection,
 ) -> None:  # fmt: skip
     with contextlib.suppress(Exception):  # a test runner's replacement of stderr has no file descriptor
         faulthandler.enable()
     try:
-        with init(rank, ranks, name, timeout=timeout, reproducible=reproducible) as comm:
+        with init(rank, ranks, name, timeout=timeout, reproducible=reproducible, transport=transport) as comm:
             answer: tuple[bool, Any] = (True, function(comm, *args))
             message = pickle.dumps(answer)
     except BaseException as error:

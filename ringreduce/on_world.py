@@ -23,9 +23,10 @@ def init(
     *,
     timeout: float = DEFAULT_TIMEOUT,
     reproducible: bool | None = None,
+    transport: str | None = None,
 ) -> Communicator:
     global _world
-    comm = bootstrap.init(rank, size, store, timeout=timeout, reproducible=reproducible)
+    comm = bootstrap.init(rank, size, store, timeout=timeout, reproducible=reproducible, transport=transport)
     if _world is None or _world._c.closed:
         _world = comm
     return comm

@@ -75,12 +75,27 @@ def on_processes(
     return ringreduce.run(function, world, *args, timeout=timeout, reproducible=reproducible)
 
 
-BOTH = [pytest.param(on_threads, id="local"), pytest.param(on_processes, id="shm")]
+def over_tcp(
+    world: int,
+    function: Callable[..., Any],
+    *args: Any,
+    timeout: float = 30.0,
+    reproducible: bool | None = None,
+) -> list[Any]:
+    """Runs function(comm, *args) on the ranks of a new group of processes over sockets."""
+    return ringreduce.run(function, world, *args, timeout=timeout, reproducible=reproducible, transport="tcp")
+
+
+BOTH = [
+    pytest.param(on_threads, id="local"),
+    pytest.param(on_processes, id="shm"),
+    pytest.param(over_tcp, id="tcp"),
+]
 
 
 @pytest.fixture(params=BOTH)
 def on_ranks(request: pytest.FixtureRequest) -> Any:
-    """on_threads and on_processes in turn."""
+    """on_threads, on_processes and over_tcp in turn."""
     return request.param
 
 

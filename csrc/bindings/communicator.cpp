@@ -16,8 +16,8 @@
 #include "bindings/errors.h"
 #include "bindings/schedule_caster.h"
 #include "schedule/check.h"
+#include "transport/choose.h"
 #include "transport/local.h"
-#include "transport/shm.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -128,7 +128,7 @@ Options options_of(double timeout, std::optional<bool> reproducible) {
 }
 
 std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange& exchange, double timeout,
-                                      std::optional<bool> reproducible) {
+                                      std::optional<bool> reproducible, const std::string& transport) {
   const Options options = options_of(timeout, reproducible);
   const Exchange call = [&](const std::string& blob) {
     std::vector<std::string> blobs;
@@ -139,7 +139,7 @@ std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange&
     }
     return blobs;
   };
-  return std::make_unique<Communicator>(ShmTransport::create(rank, world, call), options);
+  return std::make_unique<Communicator>(connect_transport(rank, world, call, transport), options);
 }
 
 std::vector<std::unique_ptr<Communicator>> local_group(int world, double timeout,
@@ -216,7 +216,7 @@ void bind_communicator(nb::module_& m) {
       .def("leave", &Communicator::leave, unlocked);
 
   m.def("connect", connect, "rank"_a, "world"_a, "exchange"_a, "timeout"_a, "reproducible"_a.none(),
-        "Joins ranks of one host.");
+        "transport"_a = "", "Joins ranks that the exchange connects.");
   m.def("local_group", local_group, "world"_a, "timeout"_a, "reproducible"_a.none(),
         "A group of ranks within this process.");
   m.def("algorithm_handle", [](const std::string& collective, const std::string& name) {

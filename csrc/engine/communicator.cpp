@@ -244,9 +244,13 @@ int Communicator::transfer(const Transfer& transfer) {
   int peer = transfer.peer;
   guarded([&] {
     transport_->check_abort();
-    if (transfer.sends && point_to_point_.send_at_once(transfer)) return;
+    if (transfer.sends && point_to_point_.send_at_once(transfer)) {
+      if (transport_->queues()) flush(transfer);
+      return;
+    }
     const auto job = point_to_point_.enqueue(transfer);
     wait_for(*job);
+    if (transfer.sends && transport_->queues()) flush(transfer);
     if (point_to_point_.fetching()) wake_progress();
     if (job->problem) std::rethrow_exception(job->problem);
     peer = job->peer;
@@ -277,6 +281,20 @@ void Communicator::wait_for(const Job& job) {
   }
 }
 
+// Nobody else sees to it that a message goes when its sender has gone to compute.
+void Communicator::flush(const Transfer& send) {
+  Backoff backoff;
+  const auto start = Clock::now();
+  while (!transport_->flushed(Transport::point_to_point_lane) || !transport_->flushed(Transport::body_lane)) {
+    if (!transport_->pause(backoff, send.peer)) continue;
+    check_interrupt();
+    if (closed_) throw Closed("the communicator was closed");
+    if (Clock::now() - start >= or_default(send.timeout)) {
+      time_out(or_default(send.timeout), send.peer, in_words(send, rank_));
+    }
+  }
+}
+
 // Whom a transfer waits for, or -1 where that is this rank itself or not known.
 int Communicator::peer_of(const Job& job) const {
   const int peer = job.peer;
@@ -287,7 +305,19 @@ std::string Communicator::now_doing() const {
   return "call #" + std::to_string(current_.sequence) + ", " + in_words(current_);
 }
 
-void Communicator::fail(const Failure& failure) {
+// Of a disagreement, who has told of it first has asked when all could still answer.
+Failure Communicator::as_told(const Failure& failure) const {
+  if (failure.cause != Cause::mismatch) return failure;
+  try {
+    transport_->check_abort();
+  } catch (const Failure& told) {
+    if (told.cause == Cause::mismatch) return told;
+  }
+  return failure;
+}
+
+void Communicator::fail(const Failure& found) {
+  const Failure failure = as_told(found);
   if (closed_) {
     // Who waits here is told of that first: it may be what has failed the others, which then tell us. What
     // was found here while somebody closed is still news to them.

@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -103,6 +104,7 @@ class Communicator {
   void run_behind(std::unique_ptr<Steps> steps);
   void run_to_end(Clock::duration timeout);
   void wait_for(const Job& job);
+  void flush(const Transfer& send);
   int peer_of(const Job& job) const;
   [[noreturn]] void time_out(Clock::duration timeout, int waiting_for, const std::string& what) const;
   [[noreturn]] void time_out(const Job& job) const;
@@ -111,7 +113,8 @@ class Communicator {
     return timeout.count() > 0 ? timeout : options_.timeout;
   }
   std::string now_doing() const;
-  std::uint64_t first_disagreement() const;
+  std::optional<std::uint64_t> first_disagreement() const;
+  std::vector<std::string> calls_numbered(std::uint64_t number) const;
   std::string disagreement(int peer) const;
   static std::string lengths(const ContractBroken& broken);
 
@@ -119,11 +122,13 @@ class Communicator {
   template <typename Step>
   void guarded(Step step);
   [[noreturn]] void fail(const Failure& failure);
+  Failure as_told(const Failure& failure) const;
 
   // progress.cpp
   void wake_progress();
   void progress();
   bool wait_for_something(const Pending& current);
+  bool to_be_flushed() const;
   bool advance_current(Pending& current);
   bool begin_next(Pending& current);
   bool begin_call(Pending& current);

@@ -59,36 +59,47 @@ void Communicator::time_out(const Job& job) const {
   time_out(or_default(job.transfer.timeout), job.peer, what);
 }
 
-// The first call, of those still on record, that two ranks made differently; else the current one.
-std::uint64_t Communicator::first_disagreement() const {
+// The first call, of those still on record, that two ranks made differently, or none.
+std::optional<std::uint64_t> Communicator::first_disagreement() const {
   std::map<std::uint64_t, std::uint64_t> histories;
-  const auto own = transport_->records(rank_);
-  std::uint64_t first = own.empty() ? 1 : own.back().sequence;
+  std::optional<std::uint64_t> first;
   for (int r = 0; r < size_; ++r) {
     for (const Record& record : transport_->records(r)) {
       const auto known = histories.emplace(record.sequence, record.history).first;
-      if (known->second != record.history) first = std::min(first, record.sequence);
+      if (known->second != record.history) first = std::min(first.value_or(record.sequence), record.sequence);
     }
   }
   return first;
 }
 
+// Every rank's call of a number, in words; empty: it has not come so far, as far as is known here.
+std::vector<std::string> Communicator::calls_numbered(std::uint64_t number) const {
+  std::vector<std::string> calls(static_cast<std::size_t>(size_));
+  for (int r = 0; r < size_; ++r) {
+    for (const Record& record : transport_->records(r)) {
+      if (record.sequence == number) calls[r] = in_words(record);
+    }
+  }
+  return calls;
+}
+
 // Every rank's call of the same number; a rank that has not come so far is given a moment to do so.
 std::string Communicator::disagreement(int peer) const {
-  const std::uint64_t call = first_disagreement();
-  std::ostringstream text;
-  text << "the ranks disagree about call #" << call << ":";
   const auto patience = Clock::now() + std::chrono::milliseconds(100);
+  std::uint64_t number = sequence_;
+  std::vector<std::string> calls;
+  for (bool complete = false; !complete;) {
+    const auto found = first_disagreement();
+    number = found.value_or(sequence_);
+    calls = calls_numbered(number);
+    complete = (found && std::none_of(calls.begin(), calls.end(), [](auto& call) { return call.empty(); })) ||
+               Clock::now() > patience;
+    if (!complete) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  std::ostringstream text;
+  text << "the ranks disagree about call #" << number << ":";
   for (int r = 0; r < size_; ++r) {
-    std::string what;
-    while (true) {
-      for (const Record& record : transport_->records(r)) {
-        if (record.sequence == call) what = in_words(record);
-      }
-      if (!what.empty() || Clock::now() > patience) break;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    text << " rank " << r << ": " << (what.empty() ? "has not made it" : what) << ";";
+    text << " rank " << r << ": " << (calls[r].empty() ? "has not made it" : calls[r]) << ";";
   }
   text << " rank " << rank_ << " noticed it at rank " << peer;
   return text.str();

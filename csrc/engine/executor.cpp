@@ -162,6 +162,7 @@ bool Executor::advance(Cursor& cursor) {
       if (!did) return moved;
     }
     if (cursor.lent > 0 && !settled(cursor)) return moved;
+    if (transport_.queues() && !transport_.flushed(cursor.lane)) return moved;
     const std::size_t next = cursor.slice + static_cast<std::size_t>(in_flight_);
     if (next >= task_.geometry->slices) {
       cursor.running = false;
@@ -199,12 +200,16 @@ bool Executor::fence(Cursor& cursor, const Step& step) {
   return true;
 }
 
+// Whether the peers read the message from where it is.
+bool Executor::lends(const Action& send) const {
+  return send.step->lendable && send.bytes >= task_.lend_from && reachable(send.moves->from) &&
+         send.moves_end - send.moves == 1;
+}
+
 bool Executor::send(Cursor& cursor, const Action& action) {
   std::uint8_t& state = cursor.state[action.step - task_.program->steps.data()];
   if (state != pending) return true;  // a fused step has sent it
-  const bool by_reference = action.step->lendable && action.bytes >= task_.lend_from &&
-                            reachable(action.moves->from) && action.moves_end - action.moves == 1;
-  if (by_reference) {
+  if (lends(action)) {
     if (!lend(cursor, action)) return wait_for(action.peers[0]);
     state = lent;
     cursor.clean = false;
@@ -263,7 +268,7 @@ int Executor::carry_on(Cursor& cursor, const Action& action, bool granted, bool&
     pushes = true;
     return count;
   }
-  if (send.step->lendable && action.bytes >= task_.lend_from && reachable(send.moves->from)) return 0;
+  if (lends(send)) return 0;
   std::byte* room =
       transport_.reserve(cursor.lane, {send.peers, static_cast<std::size_t>(send.peer_count)}, action.bytes);
   if (!room) return 0;
@@ -354,10 +359,23 @@ void Executor::combine_and_stream(Combine function, int sources, std::size_t cou
   }
 }
 
+// Where the message that is awaited may come straight to its place.
+void Executor::offer_place(Cursor& cursor, const Action& action) {
+  if (action.bytes < large_message || action.moves_end - action.moves != 1) return;
+  const Move& move = *action.moves;
+  if (!move.keep || !fence(cursor, *action.step)) return;
+  if (action.step->fused >= 0 && !lends(cursor.actions[action.step->fused])) return;
+  transport_.place(cursor.lane, action.peers[0], cursor.base[static_cast<int>(move.to)] + move.target,
+                   action.bytes, task_.contract);
+}
+
 bool Executor::receive(Cursor& cursor, const Action& action) {
   const int peer = action.peers[0];
   Message& message = messages_[0];
-  if (!arrived(cursor, peer, action.bytes, message)) return false;
+  if (!arrived(cursor, peer, action.bytes, message)) {
+    if (transport_.queues()) offer_place(cursor, action);
+    return false;
+  }
   if (!fence(cursor, *action.step)) return false;
   if (!message.delivered) {
     bool pushes = false;

@@ -85,7 +85,9 @@ class Executor {
   bool receive(Cursor& cursor, const Action& action);
   bool local(Cursor& cursor, const Action& action);
 
+  bool lends(const Action& send) const;
   bool lend(Cursor& cursor, const Action& action);
+  void offer_place(Cursor& cursor, const Action& action);
   void fill(Cursor& cursor, const Action& action, std::byte* to);
   bool fence(Cursor& cursor, const Step& step);
   bool readers_done(Cursor& cursor, const Action& send);

@@ -44,6 +44,7 @@ std::shared_ptr<Work> Communicator::submit(const Transfer& transfer) {
   if (!pending.job || pending.job->done.load(std::memory_order_acquire)) {
     if (!transfer.sends) work->set_source(pending.job->peer);
     work->finish(nullptr);
+    if (to_be_flushed()) wake_progress();
     return work;
   }
   pending_transfers_.fetch_add(1);
@@ -84,10 +85,17 @@ void Communicator::progress() {
   drop_pending(current, std::make_exception_ptr(Closed("the communicator was closed")));
 }
 
+// Messages that have been taken over, but not gone yet.
+bool Communicator::to_be_flushed() const {
+  return transport_->queues() && !failed_ &&
+         !(transport_->flushed(Transport::point_to_point_lane) && transport_->flushed(Transport::body_lane));
+}
+
 bool Communicator::wait_for_something(const Pending& current) {
   std::unique_lock lock(queue_mutex_);
   queue_changed_->wait(lock, [&] {
-    return stopping_ || current.work || !queue_.empty() || !transfers_.empty() || point_to_point_.fetching();
+    return stopping_ || current.work || !queue_.empty() || !transfers_.empty() ||
+           point_to_point_.fetching() || to_be_flushed();
   });
   return !stopping_;
 }

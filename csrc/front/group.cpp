@@ -4,8 +4,8 @@
 #include <string>
 
 #include "engine/communicator.h"
+#include "transport/choose.h"
 #include "transport/shared_heap.h"
-#include "transport/shm.h"
 
 namespace ringreduce {
 namespace {
@@ -81,7 +81,7 @@ std::unique_ptr<Communicator> connect(int rank, int world, Meeting& meeting,
   Options options;
   options.timeout = settings.timeout;
   if (settings.reproducible) options.reproducible = *settings.reproducible;
-  return std::make_unique<Communicator>(ShmTransport::create(rank, world, exchange), options);
+  return std::make_unique<Communicator>(connect_transport(rank, world, exchange), options);
 }
 
 }  // namespace

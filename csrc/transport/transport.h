@@ -63,7 +63,7 @@ struct Backoff {
 
 class Transport {
  public:
-  Transport(int rank, int world) : rank(rank), world(world) {}
+  Transport(int rank, int world, bool queues = false) : rank(rank), world(world), queues_(queues) {}
   virtual ~Transport() = default;
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
@@ -104,6 +104,11 @@ class Transport {
   // Tells peers that a message's bytes have already been written where they granted.
   virtual bool announce(int lane, Peers peers, std::size_t bytes, std::uint64_t contract) = 0;
 
+  // Whether everything that was sent by copy on a lane is out of this rank's hands, so that it may go and
+  // compute. Only where queues(), which costs less to ask.
+  bool queues() const { return queues_; }
+  virtual bool flushed(int) { return true; }
+
   // The number of messages sent to a peer so far, and whether the peer is done with the first `sent` of them.
   virtual std::uint32_t sent(int lane, int peer) const = 0;
   virtual bool consumed(int lane, int peer, std::uint32_t sent) = 0;
@@ -111,6 +116,10 @@ class Transport {
   // The oldest message from a peer, if there is one; the same until release().
   virtual bool poll(int lane, int peer, Message& message) = 0;
   virtual void release(int lane, int peer) = 0;
+  // Lets the next message from a peer, if it is of this length and contract, come straight to where it is
+  // wanted: it is then `delivered`. Until it has come, or the transport is aborted, that memory is written
+  // to. For transports that queue.
+  virtual void place(int, int, std::byte*, std::size_t, std::uint64_t) {}
 
   // Says whether large messages travel on a lane now: only then is it worth finding out how far the peers
   // are.
@@ -154,6 +163,9 @@ class Transport {
   virtual void close() = 0;
   // Forgets the group without a word to the peers: for the child of a fork.
   virtual void disown() = 0;
+
+ private:
+  const bool queues_;
 };
 
 }  // namespace ringreduce

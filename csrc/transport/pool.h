@@ -1,0 +1,38 @@
+// Memory for messages on their way, used again.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace ringreduce {
+
+// Begins with its bytes, on a cache line of their own.
+struct Buffer {
+  std::byte* data = nullptr;
+  std::size_t room = 0;
+  int users = 0;
+};
+
+// Not for several threads at once.
+class Pool {
+ public:
+  Pool() = default;
+  ~Pool();
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  // For one user. Throws std::bad_alloc.
+  Buffer* take(std::size_t bytes);
+  void release(Buffer* buffer);
+  // Bytes held, in use or not.
+  std::size_t bytes() const { return held_; }
+
+ private:
+  static constexpr std::size_t smallest = 4096;
+  static constexpr std::size_t most_spare = std::size_t{16} << 20;  // bytes kept for later
+
+  std::vector<std::vector<Buffer*>> spare_;  // by the power of two of their room
+  std::size_t held_ = 0, spare_bytes_ = 0;
+};
+
+}  // namespace ringreduce

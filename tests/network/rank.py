@@ -1,0 +1,102 @@
+"""One rank of a test on several hosts: joins the job, does what it is told to, and prints how that ended.
+
+rank.py RANK SIZE PLACE SCENARIO
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import numpy as np
+
+import ringreduce
+
+LARGE = 4 << 20  # elements: a second on the way at 1 Gbit/s
+PATIENCE = 30.0
+
+
+def collectives(comm):
+    """Every kind of collective once, small and large, with results that are exact."""
+    n, rank = comm.size, comm.rank
+    for count in (1, 1000, 300_000):
+        x = np.full(count, rank + 1, "float32")
+        comm.all_reduce(x)
+        assert (x == n * (n + 1) // 2).all()
+        everybody = comm.all_gather(np.full(count, rank, "int32"))
+        assert (everybody.reshape(n, count) == np.arange(n)[:, None]).all()
+        own = comm.reduce_scatter(np.repeat(np.arange(n, dtype="float64"), count))
+        assert (own == rank * n).all()
+        z = np.full(count, rank, "int64")
+        comm.broadcast(z, n - 1)
+        assert (z == n - 1).all()
+    for algorithm in ringreduce.algorithms("all_reduce"):
+        x = np.full(70_000, rank, "float32")
+        comm.all_reduce(x, algorithm=algorithm.name)
+        assert (x == n * (n - 1) // 2).all(), algorithm.name
+    comm.barrier()
+    return comm.transport
+
+
+def until_failure(comm):
+    """Large all-reduces until something is wrong; what, whose fault, and when."""
+    x = np.ones(LARGE, "float32")
+    print("begun", flush=True)
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        try:
+            comm.all_reduce(x, "max")
+        except ringreduce.Error as error:
+            return type(error).__name__, error.rank, time.monotonic()
+    return "nothing failed"
+
+
+def waiting(comm):
+    """As until_failure(), but all wait for rank 0, which does something else."""
+    comm.barrier()
+    print("begun", flush=True)
+    if comm.rank == 0:
+        time.sleep(PATIENCE)
+    try:
+        comm.all_reduce(np.ones(10, "float32"))
+    except ringreduce.Error as error:
+        return type(error).__name__, error.rank, time.monotonic()
+    return "nothing failed"
+
+
+def slow(comm):
+    """Rank 0 comes late, and is waited for."""
+    x = np.ones(LARGE, "float32")
+    for _ in range(2):
+        if comm.rank == 0:
+            time.sleep(2.5)
+        comm.all_reduce(x)
+    return float(x[-1])
+
+
+def go_on(comm):
+    """A failure, and what the survivors do after it."""
+    comm.barrier()
+    print("begun", flush=True)
+    try:
+        while True:
+            comm.all_reduce(np.ones(1000, "float32"))
+    except ringreduce.PeerLost as error:
+        lost = error.rank
+    with comm.shrink() as fewer:
+        x = np.full(100_000, comm.rank, "float32")
+        fewer.all_reduce(x)
+        return lost, fewer.size, float(x[0])
+
+
+def main() -> None:
+    rank, size, place, scenario = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    with ringreduce.init(rank, size, place, transport="tcp", timeout=PATIENCE) as comm:
+        print("joined", flush=True)
+        answer = globals()[scenario](comm)
+    print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""Ranks on several hosts, which are namespaces here: collectives, links that are cut, ranks that die or are slow."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hosts import Hosts
+
+PORT = 23456
+ROOT = Path(__file__).resolve().parents[2]
+RANK = Path(__file__).with_name("rank.py")
+WITHIN = 1.0  # seconds from a death to the last survivor's exception: the design's promise
+why_not = Hosts.permitted()
+pytestmark = [pytest.mark.skipif(why_not is not None, reason=str(why_not)), pytest.mark.timeout(90)]
+
+
+class Ranks:
+    """A rank per host, all in one job."""
+
+    def __init__(self, hosts: Hosts, scenario: str, place: str | None = None, **variables: str) -> None:
+        place = place or f"tcp://{hosts[0].address}:{PORT}"
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "RINGREDUCE_SECRET": "a test's", **variables}
+        self.processes = [
+            host.popen(
+                [sys.executable, str(RANK), str(rank), str(len(hosts)), place, scenario],
+                env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+            for rank, host in enumerate(hosts)
+        ]  # fmt: skip
+
+    def wait_for(self, word: str) -> None:
+        for process in self.processes:
+            line = ""
+            while line.strip() != word:
+                line = process.stdout.readline()
+                assert line, process.communicate()[1]
+
+    def answers(self, *dead: int) -> list:
+        """What each rank has said last; None for one that is dead."""
+        found = []
+        for rank, process in enumerate(self.processes):
+            out, err = process.communicate(timeout=60)
+            assert rank in dead or process.returncode == 0, f"rank {rank}: {err}"
+            found.append(None if rank in dead else json.loads(out.splitlines()[-1]))
+        return found
+
+
+@pytest.mark.parametrize("number", [2, 3, 4, 5])
+def test_collectives(number):
+    with Hosts(number) as hosts:
+        assert Ranks(hosts, "collectives").answers() == ["tcp"] * number
+
+
+def test_ipv6_alone():
+    with Hosts(3) as hosts:
+        for host in hosts:
+            host.run(["ip", "-4", "address", "flush", "dev", host.interface], check=True)
+        ranks = Ranks(hosts, "collectives", f"tcp://[{hosts[0].address6}]:{PORT}")
+        assert ranks.answers() == ["tcp"] * 3
+
+
+def test_an_interface_is_chosen():
+    with Hosts(2) as hosts:
+        ranks = Ranks(hosts, "collectives", RINGREDUCE_IFACE="eth0", RINGREDUCE_TCP_STREAMS="3")
+        assert ranks.answers() == ["tcp"] * 2
+        ranks = Ranks(hosts, "collectives", RINGREDUCE_IFACE="eth7")
+        for process in ranks.processes:
+            out, err = process.communicate(timeout=60)
+            assert process.returncode == 1
+            assert "RINGREDUCE_IFACE must name an interface" in err and "eth0, lo; not 'eth7'" in err
+
+
+@pytest.mark.parametrize("scenario", ["until_failure", "waiting"])
+def test_a_host_is_cut_off(scenario):
+    with Hosts(4) as hosts:
+        ranks = Ranks(hosts, scenario)
+        ranks.wait_for("begun")
+        time.sleep(0.7)
+        hosts[0].cut()
+        at = time.monotonic()
+        if scenario == "waiting":
+            ranks.processes[0].kill()  # which nobody is told of
+        answers = ranks.answers(0)
+    for answer in answers[1:]:
+        assert answer[:2] == ["PeerLost", 0], answers
+        assert answer[2] - at < WITHIN, answers
+
+
+def test_a_rank_is_killed():
+    with Hosts(4) as hosts:
+        ranks = Ranks(hosts, "until_failure")
+        ranks.wait_for("begun")
+        time.sleep(0.7)
+        at = time.monotonic()
+        ranks.processes[1].send_signal(signal.SIGKILL)
+        answers = ranks.answers(1)
+    for answer in answers[:1] + answers[2:]:
+        assert answer[:2] == ["PeerLost", 1], answers
+        assert answer[2] - at < WITHIN, answers
+
+
+def test_survivors_go_on():
+    with Hosts(4) as hosts:
+        ranks = Ranks(hosts, "go_on")
+        ranks.wait_for("begun")
+        time.sleep(0.3)
+        hosts[2].cut()
+        ranks.processes[2].kill()
+        answers = ranks.answers(2)
+    assert [answer for answer in answers if answer] == [[2, 3, 4.0]] * 3
+
+
+def test_a_slow_rank_is_waited_for():
+    with Hosts(3) as hosts:
+        assert Ranks(hosts, "slow").answers() == [9.0] * 3
