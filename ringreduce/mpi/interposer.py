@@ -33,6 +33,6 @@ def recipe(mpi: Library) -> Recipe:
 def units(mpi: Library) -> list[Path]:
     """The sources for this library."""
     found = sorted((building.csrc() / "mpi" / "interpose").glob("*.cpp"))
-    if mpi.standard >= _LARGE_COUNTS_SINCE:
-        return found
-    return [unit for unit in found if not unit.name.startswith("large_")]
+    left_out = ["large_"] if mpi.standard < _LARGE_COUNTS_SINCE else []
+    left_out += [] if mpi.family == "openmpi" else ["fortran_openmpi"]
+    return [unit for unit in found if not unit.name.startswith(tuple(left_out))]
