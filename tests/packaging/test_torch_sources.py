@@ -12,20 +12,10 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+from installation import BUILT, ROOT, by_make, install  # noqa: E402
+
 from ringreduce import building  # noqa: E402
 from ringreduce.backend import build, target  # noqa: E402
-
-ROOT = Path(__file__).resolve().parents[2]
-BUILT = ROOT / "build" / "dev"
-by_make = pytest.mark.skipif(not BUILT.exists(), reason="not built by make")
-
-
-def install(prefix):
-    """What CMake puts into a wheel."""
-    cmake = Path(sys.executable).parent / "cmake"
-    words = [cmake if cmake.exists() else "cmake", "--install", BUILT, "--prefix", prefix]
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-    return prefix / "ringreduce"
 
 
 def test_sources_are_all_that_is_included():

@@ -33,6 +33,14 @@ class Counts {
   const MPI_Count* large_ = nullptr;
 };
 
+// Whether all ranks have the same. Then a call without extents does, whose plan the engine keeps.
+inline bool all_equal(const Counts& counts, int size) {
+  for (int rank = 1; rank < size; ++rank) {
+    if (counts[rank] != counts[0]) return false;
+  }
+  return true;
+}
+
 class Offsets {
  public:
   Offsets(const int* offsets) : small_(offsets) {}

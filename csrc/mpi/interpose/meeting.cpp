@@ -1,5 +1,6 @@
 #include "mpi/interpose/meeting.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace ringreduce::mpi {
@@ -32,6 +33,18 @@ std::vector<Meeting::Blob> CommMeeting::exchange(const Blob& blob) {
 
 void CommMeeting::finish() {
   while (exchanges_ < exchanges_of_a_group) exchange({});
+}
+
+bool of_one_job(MPI_Comm comm, int size) {
+  std::vector<int> ranks(size), in_world(size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  MPI_Group members = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
+  check(PMPI_Comm_group(comm, &members));
+  check(PMPI_Comm_group(MPI_COMM_WORLD, &world));
+  check(PMPI_Group_translate_ranks(members, size, ranks.data(), world, in_world.data()));
+  check(PMPI_Group_free(&members));
+  check(PMPI_Group_free(&world));
+  return std::find(in_world.begin(), in_world.end(), MPI_UNDEFINED) == in_world.end();
 }
 
 bool share_a_host(MPI_Comm comm, int size) {

@@ -27,6 +27,10 @@ class CommMeeting : public Meeting {
   int exchanges_ = 0;
 };
 
+// Whether all ranks were started together. Others, of MPI_Comm_spawn and the like, need not have us loaded.
+// This asks nobody, and yet every rank finds the same.
+bool of_one_job(MPI_Comm comm, int size);
+
 bool share_a_host(MPI_Comm comm, int size);
 
 // What holds for a group if it holds for every rank.

@@ -41,12 +41,12 @@ bool sends_block(const void* send, MPI_Count count, MPI_Datatype type, MPI_Count
   return in_bytes(count, shape) == block && (block == 0 || is_memory(send, shape));
 }
 
-// Whether the blocks lie behind each other in memory, as the engine has them.
-bool in_order(const Allgatherv& asked, int size) {
+// Whether the blocks lie in memory as the engine has them: equal ones without gaps, others in order.
+bool in_order(const Allgatherv& asked, int size, bool equal) {
   MPI_Count end = 0;
   for (int rank = 0; rank < size; ++rank) {
     if (asked.counts[rank] == 0) continue;
-    if (asked.offsets[rank] < end) return false;
+    if (equal ? asked.offsets[rank] != end : asked.offsets[rank] < end) return false;
     end = asked.offsets[rank] + asked.counts[rank];
   }
   return true;
@@ -127,15 +127,18 @@ MPI_Count Allgatherv::weigh(const Seat& seat, Call& call) const {
 
 void Allgatherv::fill(const Seat& seat, Job& job) const {
   const Shape shape = shape_of(type);
-  const bool directly = shape.plain && in_order(*this, seat.size());
-  spread(*this, seat, shape, directly, job.extents);
-  job.call.input_extents = job.call.output_extents = &job.extents;
+  const bool equal = all_equal(counts, seat.size());
+  const bool directly = shape.plain && in_order(*this, seat.size(), equal);
   const MPI_Count own = counts[seat.rank()];
   const auto own_bytes = static_cast<std::size_t>(own * shape.size);
   job.call.input = send == MPI_IN_PLACE ? bytes_of(element(receive, offsets[seat.rank()], shape), own, type,
                                                    own_bytes, seat.comm(), job)
                                         : bytes_of(send, send_count, send_type, own_bytes, seat.comm(), job);
   job.call.output = receive;
+  if (equal) job.call.count = own_bytes;
+  if (equal && directly) return;
+  spread(*this, seat, shape, directly, job.extents);
+  if (!equal) job.call.input_extents = job.call.output_extents = &job.extents;
   if (directly) return;
   std::byte* room = job.room(job.extents.offset.back() + job.extents.count.back());
   job.call.output = room;

@@ -1,55 +1,47 @@
 #include "mpi/interpose/policy.h"
 
-#include "mpi/interpose/settings.h"
-
 namespace ringreduce::mpi {
 namespace {
 
-constexpr std::size_t KiB = 1024, MiB = 1024 * KiB, all = ~std::size_t{0};
+constexpr std::size_t KiB = 1024, MiB = 1024 * KiB, no_end = std::size_t{1} << 62;
 constexpr int any_world = 1 << 30;
 constexpr Library library = Library::RINGREDUCE_MPI_LIBRARY;
 
-// The first row that fits is taken; what no row fits is handed on.
+// Sizes that are served, from powers of two to below others (0: from the first byte, and where there is
+// none). What fits no row is handed on.
 struct Row {
   Library library;
   Function function;
   bool in_background;
-  int max_world;  // fits worlds up to this one
-  int crowded;    // 1: only where ranks outnumber cores, 0: only where they do not, -1: either
+  int min_world, max_world;
+  bool crowded;  // more ranks than cores
   std::size_t from, to;
 };
 
 using F = Function;
 constexpr Row table[] = {
-    {library, F::allreduce, false, any_world, -1, 0, all},
-    {library, F::reduce, false, any_world, -1, 0, all},
-    {library, F::reduce_scatter, false, any_world, -1, 0, all},
-    {library, F::reduce_scatter_block, false, any_world, -1, 0, all},
-    {library, F::allgather, false, any_world, -1, 0, all},
-    {library, F::allgatherv, false, any_world, -1, 0, all},
-    {library, F::bcast, false, any_world, -1, 0, all},
-    {library, F::barrier, false, any_world, -1, 0, all},
+    {library, F::allreduce, false, 2, any_world, false, 0, no_end},
+    {library, F::allreduce, false, 2, any_world, true, 0, no_end},
 };
 
-bool fits(const Row& row, Function function, bool in_background, int world, bool crowded) {
-  return row.library == library && row.function == function && row.in_background == in_background &&
-         world <= row.max_world && (row.crowded < 0 || (row.crowded == 1) == crowded);
+bool fits(const Row& row, int world, bool crowded) {
+  return row.library == library && world >= row.min_world && world <= row.max_world && row.crowded == crowded;
+}
+
+// From the number of bits of `from` on, up to that of the last size below `to`.
+std::uint64_t mask(std::size_t from, std::size_t to) {
+  const std::uint64_t up_to = (std::uint64_t{1} << std::bit_width(to)) - 1;
+  const std::uint64_t below = (std::uint64_t{1} << std::bit_width(from)) - 1;
+  return up_to & ~below;
 }
 
 }  // namespace
 
 Policy::Policy(int world, bool crowded, bool everything) {
-  for (const bool in_background : {false, true}) {
-    for (int function = 0; function < function_count; ++function) {
-      Range& range = ranges_[in_background][function];
-      if (everything) range = {0, all};
-      for (const Row& row : table) {
-        if (everything || !fits(row, static_cast<Function>(function), in_background, world, crowded))
-          continue;
-        range = {row.from, row.to};
-        break;
-      }
-    }
+  for (auto& functions : sizes_) functions.fill(everything ? ~std::uint64_t{0} : 0);
+  for (const Row& row : table) {
+    if (!fits(row, world, crowded)) continue;
+    sizes_[row.in_background][static_cast<int>(row.function)] |= mask(row.from, row.to);
   }
 }
 

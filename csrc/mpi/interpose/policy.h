@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -15,20 +16,18 @@ enum class Library : std::uint8_t { openmpi, mpich, other };
 class Policy {
  public:
   Policy() = default;
-  // For a communicator of this many ranks. `crowded`: more ranks than cores.
+  // For a communicator of this many ranks. `crowded`: more ranks than cores. `everything`: whatever was
+  // measured.
   Policy(int world, bool crowded, bool everything);
 
   // `bytes` in all: of the whole buffer, of all blocks together.
   bool serves(Function function, bool in_background, std::size_t bytes) const {
-    const Range& range = ranges_[in_background][static_cast<int>(function)];
-    return bytes >= range.from && bytes < range.to;
+    return (sizes_[in_background][static_cast<int>(function)] >> std::bit_width(bytes) & 1) != 0;
   }
 
  private:
-  struct Range {
-    std::size_t from = 0, to = 0;
-  };
-  std::array<std::array<Range, function_count>, 2> ranges_{};
+  // A bit for each number of bits that a size can have.
+  std::array<std::array<std::uint64_t, function_count>, 2> sizes_{};
 };
 
 }  // namespace ringreduce::mpi

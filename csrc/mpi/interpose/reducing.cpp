@@ -80,6 +80,12 @@ MPI_Count ReduceScatter::weigh(const Seat& seat, Call& call) const {
 }
 
 void ReduceScatter::fill(const Seat& seat, Job& job) const {
+  const std::size_t own_bytes = static_cast<std::size_t>(counts[seat.rank()]) * size_of(job.call.dtype);
+  scatter(send, receive, own_bytes, job);
+  if (all_equal(counts, seat.size())) {
+    job.call.count = static_cast<std::size_t>(counts[0]);
+    return;
+  }
   std::size_t offset = 0;
   for (int rank = 0; rank < seat.size(); ++rank) {
     const auto count = static_cast<std::size_t>(counts[rank]);
@@ -88,7 +94,6 @@ void ReduceScatter::fill(const Seat& seat, Job& job) const {
     offset += count;
   }
   job.call.input_extents = job.call.output_extents = &job.extents;
-  scatter(send, receive, job.extents.count[seat.rank()] * size_of(job.call.dtype), job);
 }
 
 }  // namespace ringreduce::mpi

@@ -15,6 +15,10 @@ namespace {
 constexpr std::size_t enough_credit = 32;
 constexpr std::size_t bytes_per_credit = 64 << 10;
 
+// Groups hold memory and open files: a process has no more of them at a time.
+constexpr int most_groups = 32;
+std::atomic<int> groups{0};
+
 }  // namespace
 
 // Nothing here waits for other ranks.
@@ -26,32 +30,39 @@ Seat::Seat(MPI_Comm comm) : comm_(comm) {
   if (!between_groups && size_ > 1) state_ = State::unknown;
 }
 
-bool Seat::connect(std::size_t bytes) {
-  if (state_ == State::unknown) {
+bool Seat::connect(Function function, std::size_t bytes) {
+  if (state_ == State::unknown && may_serve(function, bytes)) {
     credit_ += 1 + bytes / bytes_per_credit;
     if (credit_ >= enough_credit || settings().mode == Settings::Mode::all) meet();
   }
   return state_ == State::connected;
 }
 
+// Whether there are more ranks than cores is found out only when they meet.
+bool Seat::may_serve(Function function, std::size_t bytes) const {
+  const bool everything = settings().mode == Settings::Mode::all;
+  return Policy(size_, false, everything).serves(function, false, bytes) ||
+         Policy(size_, true, everything).serves(function, false, bytes);
+}
+
 // Called by all ranks at the same call. Whatever becomes of it, all of them must come to the same end.
 void Seat::meet() {
   state_ = State::refused;
   try {
-    if (!share_a_host(comm_, size_)) return;
+    if (!of_one_job(comm_, size_) || !share_a_host(comm_, size_)) return;
     join();
     const bool everything = settings().mode == Settings::Mode::all;
     Terms terms = {group_ != nullptr, threads_allowed(), everything};
     terms = agree(comm_, terms);
     if (!terms.joined) {
-      group_.reset();
+      close();
       return;
     }
     in_background_ = terms.threads;
     policy_ = Policy(size_, group_->oversubscribed(), terms.everything);
     state_ = State::connected;
   } catch (const NoMeeting&) {
-    group_.reset();  // MPI has failed here, and said so
+    close();  // MPI has failed here, and said so
   }
 }
 
@@ -62,7 +73,9 @@ void Seat::join() {
   settings.timeout = Group::Duration::max();
   settings.poll = drive_progress;
   try {
+    if (groups >= most_groups) throw Trouble(Outcome::other, -1, "this process has too many groups");
     group_ = std::make_unique<Group>(rank_, size_, meeting, settings);
+    ++groups;
   } catch (const NoMeeting&) {
     throw;
   } catch (const std::exception&) {
@@ -79,7 +92,9 @@ int Seat::code_for(const Trouble& trouble) {
   return code_;
 }
 
+// What is not the group's own failure has befallen this rank alone: the others must not wait for it.
 int Seat::fail(const Trouble& trouble) {
+  if (trouble.outcome == Outcome::other) group_->leave();
   const int code = code_for(trouble);
   PMPI_Comm_call_errhandler(comm_, code);
   return code;
@@ -94,6 +109,7 @@ void Seat::close() {
     group_->leave();
   }
   group_.reset();
+  --groups;
 }
 
 // The last communicator of a thread is mostly the next one's, too.

@@ -31,7 +31,7 @@ class Seat {
   // Whether we serve a call that moves so many bytes in all; the same on all ranks. A blocking call may make
   // the group, which takes all ranks; a nonblocking one must not wait for others.
   bool takes(Function function, Form form, std::size_t bytes) {
-    if (state_ != State::connected && (form.nonblocking || !connect(bytes))) return false;
+    if (state_ != State::connected && (form.nonblocking || !connect(function, bytes))) return false;
     if (form.nonblocking && !in_background_) return false;
     return policy_.serves(function, form.nonblocking, bytes);
   }
@@ -54,7 +54,8 @@ class Seat {
  private:
   enum class State : std::uint8_t { unknown, refused, connected };
 
-  bool connect(std::size_t bytes);
+  bool connect(Function function, std::size_t bytes);
+  bool may_serve(Function function, std::size_t bytes) const;
   void meet();
   void join();
 

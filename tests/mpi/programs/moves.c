@@ -39,12 +39,14 @@ static void test_allgatherv(int form, const int* counts, const int* offsets, MPI
 void test_moves(MPI_Comm comm) {
   const int sizes[] = {1, 40, 500};
   static int out[MOST], in[MOST];
-  int ranks, rank, counts[16], behind[16], apart[16], mixed[16];
+  int ranks, rank, counts[16], equal[16], even[16], behind[16], apart[16], mixed[16];
   MPI_Comm_size(comm, &ranks);
   MPI_Comm_rank(comm, &rank);
   for (int i = 0; i < ranks; ++i) {
     counts[i] = i == 1 ? 0 : 20 * i + 3;
     behind[i] = i == 0 ? 0 : behind[i - 1] + counts[i - 1];
+    equal[i] = 30;
+    even[i] = i * 30;
     apart[i] = i * 150 + 5;
     mixed[i] = (ranks - 1 - i) * 130 + 2;
   }
@@ -64,6 +66,8 @@ void test_moves(MPI_Comm comm) {
       call_allgather(form, MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, out, sizes[s], MPI_INT, comm);
       for (int i = 0; i < ranks; ++i) check(out + i * sizes[s], i, sizes[s]);
     }
+    test_allgatherv(form, equal, even, comm);
+    test_allgatherv(form, equal, apart, comm);
     test_allgatherv(form, counts, behind, comm);
     test_allgatherv(form, counts, apart, comm);
     test_allgatherv(form, counts, mixed, comm);

@@ -169,9 +169,9 @@ static void test_sizes(MPI_Comm comm) {
 }
 
 // What is not ours: a program's own op, and ops on pairs and logical values.
-static void add_twice(void* in, void* inout, int* count, MPI_Datatype* type) {
+static void add_twice(void* in, void* so_far, int* count, MPI_Datatype* type) {
   (void)type;
-  for (int i = 0; i < *count; ++i) ((int*)inout)[i] += ((int*)in)[i];
+  for (int i = 0; i < *count; ++i) ((int*)so_far)[i] += ((int*)in)[i];
 }
 
 static void test_other_ops(MPI_Comm comm) {
