@@ -12,6 +12,7 @@ BENCH_FLAGS ?= --compare
 PYTEST_FLAGS ?=
 SUITE_FLAGS ?=
 JOBS ?= $(shell nproc)
+TEST_MPIS := openmpi mpich
 
 # As in pyproject.toml's build-system.requires, which a build without isolation does not install by itself.
 BUILD_REQUIRES := 'setuptools>=77' 'scikit-build-core>=1.0' 'nanobind>=2.4' 'numpy>=2.0' 'cmake>=3.22' ninja
@@ -33,8 +34,8 @@ help:
 bench: engine $(VENV)/.plot
 	$(BIN)/python -m ringreduce bench $(BENCH_FLAGS)
 
-# The last line is pytest's.
-test: check $(VENV)/.accelerate
+# The last line is pytest's. The MPIs, each in a virtual environment of its own, come from bench/peers.mk.
+test: check $(VENV)/.accelerate $(TEST_MPIS:%=.venv-%/.ready)
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 # Gloo's results are kept in build/torch-suite and used again; SUITE_FLAGS=--redo runs its tests anew.

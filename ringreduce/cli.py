@@ -1,4 +1,4 @@
-"""The command line: ``ringreduce bench``, ``ringreduce algorithms`` and ``ringreduce explain``."""
+"""The command line: ``ringreduce bench``, ``algorithms``, ``explain`` and ``mpi-preload``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from ringreduce.bench.report import FORMATS
 from ringreduce.bench.reproducible import LAUNCHES, cost
 from ringreduce.bench.run import run_on_launched_ranks, run_on_own_ranks, under_launcher
 from ringreduce.launchers import launched
+from ringreduce.mpi import interposer
 
 BENCH = """\
 Times collectives beside their floor and the peers that are installed.
@@ -31,6 +32,12 @@ Every rank rewrites its whole buffer before each iteration, outside the timed pa
 iterations of the slowest rank's; the spread is the distance of the quartiles. The floor is the time that the
 ranks need, all at once, to read and write their own buffers once; its column is the floor's time in per cent
 of the algorithm's. Bandwidths are nccl-tests'. Compare figures only of runs in one mode (near or far).
+"""
+
+MPI_PRELOAD = """\
+Prints the path of the library that takes over an MPI program's collectives; builds it if need be.
+
+  LD_PRELOAD=$(ringreduce mpi-preload) mpirun -n 4 ./program
 """
 
 
@@ -83,6 +90,16 @@ def explain(options: Namespace) -> int:
     return 0
 
 
+def mpi_preload(options: Namespace) -> int:
+    try:
+        print(interposer.path(options.mpicc))
+    except (RuntimeError, TimeoutError) as error:
+        text = str(error)
+        print(text if text.startswith("ringreduce: ") else f"ringreduce: {text}", file=sys.stderr)
+        return 1
+    return 0
+
+
 def parser() -> ArgumentParser:
     top = ArgumentParser(
         prog="ringreduce", description="Collective communication you can read, measure and drop in."
@@ -107,11 +124,19 @@ def parser() -> ArgumentParser:
     one.add_argument("-n", "--ranks", type=int, default=2)
     one.add_argument("-c", "--collective", default="all_reduce")
     one.set_defaults(run=explain)
+    one = commands.add_parser(
+        "mpi-preload",
+        help="build and name the library that speeds up MPI programs",
+        description=MPI_PRELOAD,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    one.add_argument("--mpicc", help="the MPI's compiler wrapper, if not MPICC's or the one on the PATH")
+    one.set_defaults(run=mpi_preload)
     return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 1 if results were wrong, 2 for a bad option."""
+    """Returns the exit status: 1 if results were wrong or nothing could be built, 2 for a bad option."""
     options = parser().parse_args(arguments)
     try:
         return int(options.run(options))

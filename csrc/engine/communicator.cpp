@@ -13,6 +13,8 @@ namespace {
 
 constexpr std::size_t default_lend_from = 16 << 10;
 constexpr auto look_every = std::chrono::milliseconds(5);  // at signals and deadlines, while waiting
+constexpr auto poll_every =
+    std::chrono::microseconds(200);  // while sleeping, where there is something to poll
 
 constexpr unsigned moves_between_looks = 64;  // a long call that never waits looks too
 
@@ -169,7 +171,13 @@ void Communicator::begin_later(const Call& call) {
 void Communicator::run_behind(std::unique_ptr<Steps> steps) {
   const auto work = submit(std::move(steps));
   try {
-    guarded([&] { work->wait(std::nullopt, check_interrupt); });
+    guarded([&] {
+      if (options_.poll) {
+        work->wait(std::nullopt, options_.poll, poll_every);
+      } else {
+        work->wait(std::nullopt, check_interrupt);
+      }
+    });
   } catch (...) {
     work->wait_over();
     throw;
@@ -218,8 +226,12 @@ void Communicator::begin(const Call& call) {
   executor_.start(task);
 }
 
+Clock::duration Communicator::longest_sleep() const {
+  return options_.poll ? Clock::duration(poll_every) : Backoff().longest_sleep;
+}
+
 void Communicator::run_to_end(Clock::duration timeout) {
-  Backoff backoff;
+  Backoff backoff(longest_sleep());
   const auto start = Clock::now();
   auto last_look = start;
   unsigned moves = 0;
@@ -231,10 +243,11 @@ void Communicator::run_to_end(Clock::duration timeout) {
     } else if (!transport_->pause(backoff, executor_.waiting_for())) {
       continue;
     }
+    if (options_.poll) options_.poll();
     const auto now = Clock::now();
     if (now - last_look < look_every) continue;
     last_look = now;
-    check_interrupt();
+    if (!options_.poll) check_interrupt();
     if (now - start >= timeout) time_out(timeout, latest_rank(), now_doing());
   }
 }
@@ -345,7 +358,7 @@ void Communicator::close() {
     try {
       while (!failed_ && pending_ + pending_transfers_ > 0) {
         std::this_thread::sleep_for(std::chrono::microseconds(100));
-        check_interrupt();
+        options_.poll ? options_.poll() : check_interrupt();
       }
     } catch (...) {
       leave();  // interrupted: nobody shall wait for this rank

@@ -26,6 +26,9 @@ struct Options {
   // An element of a reduction's result depends only on the ranks' values of that element: they are added in
   // rank order, whatever the buffer's size, the element's place, the transport. All ranks must agree.
   bool reproducible = reproducible_by_environment();
+  // Called a few thousand times a second in threads that wait in a blocking collective, instead of the check
+  // for interrupts: keeps something else of theirs going meanwhile. Must not throw.
+  void (*poll)() = nullptr;
 };
 
 class Communicator {
@@ -38,6 +41,7 @@ class Communicator {
   int rank() const { return rank_; }
   int size() const { return size_; }
   const char* transport_name() const { return transport_name_; }
+  bool oversubscribed() const { return transport_->oversubscribed(); }
   std::size_t footprint() const;
   const Options& options() const { return options_; }
 
@@ -99,6 +103,7 @@ class Communicator {
   void usable();
   bool ours() const;  // not a forked child's
   static void check_interrupt();
+  Clock::duration longest_sleep() const;
   void begin(const Call& call);
   void begin_later(const Call& call);
   void run_behind(std::unique_ptr<Steps> steps);

@@ -14,15 +14,15 @@ std::exception_ptr Work::exception() const {
   return problem_;
 }
 
-bool Work::wait(std::optional<std::chrono::nanoseconds> timeout, const std::function<void()>& tick) {
+bool Work::wait(std::optional<std::chrono::nanoseconds> timeout, const std::function<void()>& tick,
+                std::chrono::nanoseconds every) {
   using Clock = std::chrono::steady_clock;
-  const auto tick_every = std::chrono::milliseconds(20);
   const auto deadline = timeout ? Clock::now() + *timeout : Clock::time_point::max();
   std::unique_lock lock(mutex_);
   while (!done_) {
     const auto now = Clock::now();
     if (now >= deadline) return false;
-    over_->wait_until(lock, std::min(deadline, now + tick_every), [this] { return done_; });
+    over_->wait_until(lock, std::min(deadline, now + every), [this] { return done_; });
     if (done_) break;
     lock.unlock();
     tick();

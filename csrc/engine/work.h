@@ -19,8 +19,9 @@ class Work {
   // What went wrong, if the call is over and has failed.
   std::exception_ptr exception() const;
   // Waits until the call is over, then rethrows what went wrong. False if the time was up first. `tick` is
-  // called now and then meanwhile and may throw.
-  bool wait(std::optional<std::chrono::nanoseconds> timeout, const std::function<void()>& tick);
+  // called `every` so often meanwhile and may throw.
+  bool wait(std::optional<std::chrono::nanoseconds> timeout, const std::function<void()>& tick,
+            std::chrono::nanoseconds every = std::chrono::milliseconds(20));
   // Waits until the call is over, however it ended.
   void wait_over();
   // Calls `after` once it is over, in the thread that ends it; at once if it is over already.

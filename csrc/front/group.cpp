@@ -81,6 +81,7 @@ std::unique_ptr<Communicator> connect(int rank, int world, Meeting& meeting,
   Options options;
   options.timeout = settings.timeout;
   if (settings.reproducible) options.reproducible = *settings.reproducible;
+  options.poll = settings.poll;
   return std::make_unique<Communicator>(connect_transport(rank, world, exchange), options);
 }
 
@@ -126,6 +127,10 @@ void Group::submit(std::unique_ptr<Steps> steps, std::unique_ptr<Completion> com
 
 void Group::submit(const Letter& letter, std::unique_ptr<Completion> completion) {
   translated([&] { tell(engine_->communicator->submit(transfer_of(letter)), std::move(completion)); });
+}
+
+bool Group::oversubscribed() const {
+  return engine_->communicator->oversubscribed();
 }
 
 int Group::latest() const {

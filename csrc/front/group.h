@@ -75,6 +75,9 @@ class Group {
   struct Settings {
     Duration timeout{};
     std::optional<bool> reproducible;  // none: as RINGREDUCE_REPRODUCIBLE says
+    // Called a few thousand times a second in threads that wait in run(), instead of the check for
+    // interrupts: keeps something else of theirs going meanwhile. Must not throw.
+    void (*poll)() = nullptr;
   };
   Group(int rank, int world, Meeting& meeting, const Settings& settings);
   ~Group();
@@ -85,6 +88,9 @@ class Group {
   void run(Steps& steps);
   void submit(std::unique_ptr<Steps> steps, std::unique_ptr<Completion> completion);
   void submit(const Letter& letter, std::unique_ptr<Completion> completion);
+
+  // Whether there are more ranks than cores; all ranks say the same.
+  bool oversubscribed() const;
 
   // The rank that has begun the fewest collectives, if that is fewer than this rank has; else -1.
   int latest() const;

@@ -1,15 +1,6 @@
 # The torch.distributed backend, if torch can be imported now. Otherwise, and for another version of torch, the package
-# builds it when it is first needed (ringreduce/backend/build.py) from the sources that are installed here. What it is
-# compiled from and with is said in ringreduce/backend/target.py.
-
-# Not into the repository, which has them.
-install(CODE "set(csrc \"${CMAKE_SOURCE_DIR}/csrc/\")")
-install(CODE [==[
-  if(NOT EXISTS "${CMAKE_INSTALL_PREFIX}/csrc/torch/module.cpp")
-    file(INSTALL "${csrc}" DESTINATION "${CMAKE_INSTALL_PREFIX}/ringreduce/csrc"
-      FILES_MATCHING REGEX "/torch/[^/]*\\.cpp$" REGEX "\\.h$" REGEX "/(bindings|kernels)$" EXCLUDE)
-  endif()
-]==])
+# builds it when it is first needed (ringreduce/backend/build.py) from its sources. What it is compiled from and with is
+# said in ringreduce/backend/target.py.
 
 execute_process(
   COMMAND ${Python_EXECUTABLE} ${CMAKE_SOURCE_DIR}/ringreduce/backend/target.py

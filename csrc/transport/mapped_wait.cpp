@@ -158,7 +158,8 @@ void MappedTransport::crowded(Clock::time_point now) {
 void MappedTransport::sleep(Backoff& backoff) {
   Doorbell& bell = header(rank).doorbell;
   const auto waited = std::chrono::duration_cast<microseconds>(Clock::now() - backoff.since);
-  futex_wait(bell.rung, backoff.armed, std::clamp(waited / 4, microseconds(500), microseconds(20000)));
+  const auto longest = std::chrono::duration_cast<microseconds>(backoff.longest_sleep);
+  futex_wait(bell.rung, backoff.armed, std::min(std::max(waited / 4, microseconds(500)), longest));
   backoff.armed = bell.rung.load(std::memory_order_acquire);
 }
 

@@ -38,6 +38,7 @@ struct Message {
 // How long one wait has lasted: spinning first, then giving the core away, then sleeping.
 struct Backoff {
   Backoff() = default;
+  explicit Backoff(Clock::duration longest_sleep) : longest_sleep(longest_sleep) {}
   Backoff(const Backoff&) = delete;
   Backoff& operator=(const Backoff&) = delete;
   ~Backoff() { reset(); }
@@ -59,6 +60,7 @@ struct Backoff {
   bool peer_closed = false;
   Clock::time_point since;
   Clock::time_point checked;
+  Clock::duration longest_sleep = std::chrono::milliseconds(20);  // until the caller gets to look again
 };
 
 class Transport {

@@ -66,22 +66,6 @@ def units() -> list[Path]:
     return sorted((csrc() / "torch").glob("*.cpp"))
 
 
-def sources() -> list[Path]:
-    """What is compiled, and all of ours that it includes."""
-    folders = (csrc(), versions_folder())
-    found = dict.fromkeys(units())
-    pending = list(found)
-    while pending:
-        for wanted in re.findall(r'^#include "(.+)"', pending.pop().read_text(), re.MULTILINE):
-            path = next((at / wanted for at in folders if (at / wanted).exists()), None)
-            if path is None:
-                raise RuntimeError(f"ringreduce's C++ source {wanted} is missing: install ringreduce again")
-            if path not in found:
-                found[path] = None
-                pending.append(path)
-    return list(found)
-
-
 def definitions() -> dict[str, str]:
     """Macros; those of pybind11 say whose types it takes for its own, where torch's version has it ask."""
     macros = {

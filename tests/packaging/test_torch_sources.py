@@ -12,23 +12,14 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+from installation import BUILT, ROOT, by_make, install  # noqa: E402
+
+from ringreduce import building  # noqa: E402
 from ringreduce.backend import build, target  # noqa: E402
-
-ROOT = Path(__file__).resolve().parents[2]
-BUILT = ROOT / "build" / "dev"
-by_make = pytest.mark.skipif(not BUILT.exists(), reason="not built by make")
-
-
-def install(prefix):
-    """What CMake puts into a wheel."""
-    cmake = Path(sys.executable).parent / "cmake"
-    words = [cmake if cmake.exists() else "cmake", "--install", BUILT, "--prefix", prefix]
-    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-    return prefix / "ringreduce"
 
 
 def test_sources_are_all_that_is_included():
-    names = {path.relative_to(target.csrc()).as_posix() for path in target.sources()}
+    names = {path.relative_to(target.csrc()).as_posix() for path in build.sources()}
     assert {"torch/module.cpp", "torch/backend.h", "front/group.h", "engine/call.h"} <= names
     assert target.versions_folder().relative_to(target.csrc()).as_posix() + "/extras.h" in names
     assert not [name for name in names if name.startswith(("transport", "bindings"))]
@@ -37,7 +28,7 @@ def test_sources_are_all_that_is_included():
 @by_make
 def test_sources_are_installed(tmp_path):
     installed = install(tmp_path) / "csrc"
-    for source in target.sources():
+    for source in build.sources():
         assert (installed / source.relative_to(target.csrc())).read_bytes() == source.read_bytes()
     versions = {folder.name for folder in (installed / "torch" / "versions").iterdir()}
     assert set(target.VERSIONS.values()) <= versions
@@ -80,23 +71,23 @@ def test_a_version_gets_its_folder(monkeypatch, version, folder):
 
 
 def test_key_changes_with_whatever_it_depends_on(tmp_path, monkeypatch):
-    keys = [build.key()]
-    assert build.key() == keys[0]
+    keys = [building.key(build.recipe())]
+    assert building.key(build.recipe()) == keys[0]
     monkeypatch.setenv("CXXFLAGS", "-g")
-    keys.append(build.key())
+    keys.append(building.key(build.recipe()))
     monkeypatch.setattr(torch.version, "git_version", "another")
-    keys.append(build.key())
+    keys.append(building.key(build.recipe()))
     monkeypatch.setattr(target, "definitions", dict)
-    keys.append(build.key())
+    keys.append(building.key(build.recipe()))
     copied = shutil.copytree(target.csrc(), tmp_path / "csrc")
     monkeypatch.setattr(target, "csrc", lambda: copied)
-    assert build.key() == keys[-1]  # wherever the sources are
+    assert building.key(build.recipe()) == keys[-1]  # wherever the sources are
     for name in ("front/group.h", "torch/module.cpp"):
         with (copied / name).open("a") as source:
             source.write("// more\n")
-        keys.append(build.key())
+        keys.append(building.key(build.recipe()))
     (copied / "transport" / "shm.h").write_text("// not included")
-    assert build.key() == keys[-1]
+    assert building.key(build.recipe()) == keys[-1]
     assert len(set(keys)) == len(keys)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+from ringreduce import building  # noqa: E402
 from ringreduce.backend import build, target  # noqa: E402
 
 FORK = multiprocessing.get_context("fork")
@@ -22,7 +23,7 @@ def cache(tmp_path, monkeypatch):
     """An installation without the module for this torch, and an empty cache."""
     monkeypatch.setattr(target, "name", lambda: "_torch-test.so")
     monkeypatch.setenv("RINGREDUCE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(build.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(building.tempfile, "tempdir", str(tmp_path))
     monkeypatch.delenv("CXXFLAGS", raising=False)
     return tmp_path / "cache"
 
@@ -197,7 +198,7 @@ def test_what_the_compiler_says(cache, compiler, monkeypatch):
 
 def test_a_compiler_that_never_ends(cache, compiler, monkeypatch):
     compiler(seconds=30)
-    monkeypatch.setattr(build, "PATIENCE", 1.0)
+    monkeypatch.setattr(building, "PATIENCE", 1.0)
     with pytest.raises(RuntimeError, match="took longer than 1 s"):
         build.module()
     compiler()
@@ -208,7 +209,7 @@ def test_a_builder_that_never_ends(cache, compiler, monkeypatch):
     compiler(seconds=5)
     builder = FORK.Process(target=build.module, daemon=True)
     builder.start()
-    monkeypatch.setattr(build, "PATIENCE", 0.5)
+    monkeypatch.setattr(building, "PATIENCE", 0.5)
     deadline = time.monotonic() + 60
     while not list(cache.glob("*/building-*")) and time.monotonic() < deadline:
         time.sleep(0.01)

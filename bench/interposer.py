@@ -1,0 +1,126 @@
+"""The interposer beside the library's own calls, under Open MPI and MPICH: which sizes to serve.
+
+    python3 bench/interposer.py --ranks 2 --functions allreduce,bcast --sizes 4,1K,4M
+
+Both are called in turn in the same processes (peers/mpi_interposed.c), in several launches. A time is the slowest
+rank's, the median over launches of their medians; the spread is that of the launches' ratios. `make bench-peers`
+installs the MPI libraries first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+from argparse import ArgumentParser, Namespace
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from contestants import BUILD, environment_of, mpi
+from harness import ROOT, probe
+
+SOURCE = ROOT / "bench" / "peers" / "mpi_interposed.c"
+FUNCTIONS = "allreduce reduce reduce_scatter reduce_scatter_block allgather allgatherv bcast barrier".split()  # noqa: SIM905
+NONBLOCKING = ["iallreduce", "iallgather", "ibcast", "ibarrier"]
+SIZES = [4, 64, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20, 64 << 20]
+UNITS = {"K": 10, "M": 20}
+
+Cells = dict[tuple[str, int], list[dict[str, Any]]]
+
+
+def parse_size(text: str) -> int:
+    return int(text[:-1]) << UNITS[text[-1]] if text[-1] in UNITS else int(text)
+
+
+def in_units(size: int) -> str:
+    for unit, shift in reversed(UNITS.items()):
+        if size >= 1 << shift and size % (1 << shift) == 0:
+            return f"{size >> shift} {unit}iB"
+    return f"{size} B"
+
+
+def parse_arguments() -> Namespace:
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mpi", default="openmpi,mpich", help="which libraries")
+    parser.add_argument("--ranks", default="2,4")
+    parser.add_argument("--functions", default=",".join(FUNCTIONS), help=f"also {', '.join(NONBLOCKING)}")
+    parser.add_argument(
+        "--sizes", type=lambda text: [parse_size(size) for size in text.split(",")], default=SIZES
+    )
+    parser.add_argument("--launches", type=int, default=3)
+    parser.add_argument("--budget", type=float, default=0.4, help="seconds for a size")
+    parser.add_argument(
+        "--served", default="all", help="what RINGREDUCE_MPI says: all, auto, or off for the noise"
+    )
+    return parser.parse_args()
+
+
+def preload(vendor: str) -> Path:
+    python = ROOT / ".venv" / "bin" / "python"
+    words = [python, "-m", "ringreduce", "mpi-preload", "--mpicc", environment_of(vendor) / "bin" / "mpicc"]
+    run = subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    return Path(run.stdout.strip())
+
+
+def program(vendor: str) -> Path:
+    made = BUILD / f"mpi_interposed-{vendor}"
+    if not made.exists() or made.stat().st_mtime < SOURCE.stat().st_mtime:
+        made.parent.mkdir(parents=True, exist_ok=True)
+        mpicc = environment_of(vendor) / "bin" / "mpicc"
+        subprocess.run([mpicc, "-std=gnu11", "-O3", "-march=native", SOURCE, "-o", made], check=True)
+    return made
+
+
+def launch(vendor: str, ranks: int, function: str, options: Namespace, library: Path) -> list[dict[str, Any]]:
+    # A block has one element at least.
+    unit = 4 * ranks if "scatter" in function or "gather" in function else 4
+    sizes = [4] if function.endswith("barrier") else sorted({max(size, unit) for size in options.sizes})
+    command = [
+        *mpi.launcher(vendor, environment_of(vendor) / "bin" / "mpirun", ranks),
+        *(str(program(vendor)), "--function", function, "--sizes", ",".join(map(str, sizes))),
+        *("--budget", str(options.budget)),
+    ]
+    own = os.environ | mpi.environment(vendor, environment_of(vendor), ranks)
+    own |= {"LD_PRELOAD": str(library), "RINGREDUCE_MPI": options.served}
+    limit = 60 + len(sizes) * 20 * options.budget
+    try:
+        run = subprocess.run(command, env=own, capture_output=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        print(f"{vendor} {function} on {ranks} ranks took longer than {limit:.0f} s", flush=True)
+        return []
+    return [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+
+
+def report(vendor: str, ranks: int, cells: Cells) -> None:
+    print(f"\n{vendor}, {ranks} ranks, us: the library's own, ours, ours / own (lowest to highest launch)\n")
+    print("| function | size | own | ours | ratio |\n|---|--:|--:|--:|--:|")
+    for (function, size), lines in cells.items():
+        ratios = sorted(line["ours_us"][1] / line["own_us"][1] for line in lines)
+        own, ours = (statistics.median(line[way][1] for line in lines) for way in ("own_us", "ours_us"))
+        ratio = statistics.median(ratios)
+        slower = " slower" if ratio > 1.02 else ""
+        print(
+            f"| {function} | {in_units(size)} | {own:.3g} | {ours:.3g} | {ratio:.2f} ({ratios[0]:.2f} to "
+            f"{ratios[-1]:.2f}){slower} |",
+            flush=True,
+        )
+
+
+def main() -> None:
+    options = parse_arguments()
+    for vendor in options.mpi.split(","):
+        library = preload(vendor)
+        for ranks in map(int, options.ranks.split(",")):
+            print(f"\nprobe: {probe()}, load {os.getloadavg()[0]:.1f}")
+            cells: Cells = defaultdict(list)
+            for _ in range(options.launches):
+                for function in options.functions.split(","):
+                    for line in launch(vendor, ranks, function, options, library):
+                        cells[function, line["bytes"]].append(line)
+            report(vendor, ranks, cells)
+
+
+if __name__ == "__main__":
+    main()

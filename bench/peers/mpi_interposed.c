@@ -1,0 +1,188 @@
+// Times an MPI library's collectives beside what LD_PRELOAD has put in front of them: in turn, in the same
+// processes, so that whatever else the machine does meets both. MPI_ functions are the interposer's, if it is
+// loaded, PMPI_ functions the library's own. Samples are taken as protocol.h says.
+//
+//   mpi_interposed --function allreduce --sizes 4,1024 --budget 0.5
+//
+// `sizes` are bytes in all: of the whole buffer, or of all ranks' blocks together. A function whose name
+// begins with i is timed together with the MPI_Wait right after it.
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <mpi.h>
+
+#include "protocol.h"
+
+enum { MOST_SAMPLES = PR_MAX_ITERATIONS / 2 };
+
+typedef struct {
+  float *send, *receive;
+  int count, block;  // elements of the whole, and of one rank's part
+  int blocks[PR_MAX_RANKS], offsets[PR_MAX_RANKS];
+} buffers;
+
+typedef void (*timed)(const buffers* b);
+
+// Both ways of a function, from the arguments.
+#define BOTH(name, function, ...)             \
+  static void name##_ours(const buffers* b) { \
+    (void)b;                                  \
+    MPI_##function(__VA_ARGS__);              \
+  }                                           \
+  static void name##_own(const buffers* b) {  \
+    (void)b;                                  \
+    PMPI_##function(__VA_ARGS__);             \
+  }
+#define BOTH_WAITED(name, function, ...)      \
+  static void name##_ours(const buffers* b) { \
+    MPI_Request request;                      \
+    (void)b;                                  \
+    MPI_##function(__VA_ARGS__, &request);    \
+    MPI_Wait(&request, MPI_STATUS_IGNORE);    \
+  }                                           \
+  static void name##_own(const buffers* b) {  \
+    MPI_Request request;                      \
+    (void)b;                                  \
+    PMPI_##function(__VA_ARGS__, &request);   \
+    MPI_Wait(&request, MPI_STATUS_IGNORE);    \
+  }
+
+#define WORLD MPI_COMM_WORLD
+BOTH(allreduce, Allreduce, MPI_IN_PLACE, b->send, b->count, MPI_FLOAT, MPI_SUM, WORLD)
+BOTH(reduce, Reduce, b->send, b->receive, b->count, MPI_FLOAT, MPI_SUM, 0, WORLD)
+BOTH(reduce_scatter, Reduce_scatter, b->send, b->receive, b->blocks, MPI_FLOAT, MPI_SUM, WORLD)
+BOTH(reduce_scatter_block, Reduce_scatter_block, b->send, b->receive, b->block, MPI_FLOAT, MPI_SUM, WORLD)
+BOTH(allgather, Allgather, b->send, b->block, MPI_FLOAT, b->receive, b->block, MPI_FLOAT, WORLD)
+BOTH(allgatherv, Allgatherv, b->send, b->block, MPI_FLOAT, b->receive, b->blocks, b->offsets, MPI_FLOAT,
+     WORLD)
+BOTH(bcast, Bcast, b->send, b->count, MPI_FLOAT, 0, WORLD)
+BOTH(barrier, Barrier, WORLD)
+BOTH_WAITED(iallreduce, Iallreduce, MPI_IN_PLACE, b->send, b->count, MPI_FLOAT, MPI_SUM, WORLD)
+BOTH_WAITED(iallgather, Iallgather, b->send, b->block, MPI_FLOAT, b->receive, b->block, MPI_FLOAT, WORLD)
+BOTH_WAITED(ibcast, Ibcast, b->send, b->count, MPI_FLOAT, 0, WORLD)
+BOTH_WAITED(ibarrier, Ibarrier, WORLD)
+
+static const struct {
+  const char* name;
+  timed ways[2];  // the library's own, ours
+} functions[] = {
+#define ENTRY(name)           \
+  {                           \
+    #name, {                  \
+      name##_own, name##_ours \
+    }                         \
+  }
+    ENTRY(allreduce),  ENTRY(reduce),     ENTRY(reduce_scatter), ENTRY(reduce_scatter_block),
+    ENTRY(allgather),  ENTRY(allgatherv), ENTRY(bcast),          ENTRY(barrier),
+    ENTRY(iallreduce), ENTRY(iallgather), ENTRY(ibcast),         ENTRY(ibarrier),
+};
+
+// The ranks come from mpirun, so they meet in a file that has lost its name by the time anything is timed.
+static void* map_shared(int rank) {
+  char path[] = "/dev/shm/ringreduce-bench-XXXXXX";
+  int fd = rank == 0 ? mkstemp(path) : -1;
+  PMPI_Bcast(path, sizeof path, MPI_CHAR, 0, MPI_COMM_WORLD);
+  if (rank != 0) fd = open(path, O_RDWR | O_CLOEXEC);
+  void* memory = fd < 0 ? NULL : pr_map(fd);
+  if (memory == NULL) PMPI_Abort(MPI_COMM_WORLD, 1);
+  close(fd);
+  PMPI_Barrier(MPI_COMM_WORLD);
+  if (rank == 0) unlink(path);
+  return memory;
+}
+
+static void sample(const pr_world* world, timed call, buffers b, size_t stride, int batch, int at) {
+  float* const send = b.send;
+  for (int k = 0; k < batch; ++k) {
+    for (int i = 0; i < b.count; ++i)
+      send[stride * (size_t)k + (size_t)i] = pr_value((uint32_t)world->rank, (uint32_t)i, 0);
+  }
+  pr_barrier(world);
+  const double start = pr_now();
+  for (int k = 0; k < batch; ++k) {
+    call(&b);
+    b.send += stride, b.receive += stride;
+  }
+  world->shared->stop[world->rank][at] = pr_now();
+  world->shared->start[world->rank][at] = start;
+  pr_barrier(world);
+}
+
+static double slowest(const pr_world* world, int batch, int at) {
+  double most = 0;
+  for (int rank = 0; rank < world->ranks; ++rank) {
+    const double seconds = world->shared->stop[rank][at] - world->shared->start[rank][at];
+    if (seconds > most) most = seconds;
+  }
+  return most / batch;
+}
+
+// Both ways in turn. Prints medians and quartiles.
+static void measure(const pr_world* world, const char* name, const timed ways[2], size_t bytes,
+                    double budget) {
+  buffers b;
+  const size_t stride = pr_stride(bytes) / sizeof(float), arena = pr_arena_bytes(bytes) + 4096;
+  b.send = aligned_alloc(4096, (arena + 4095) / 4096 * 4096);
+  b.receive = aligned_alloc(4096, (arena + 4095) / 4096 * 4096);
+  memset(b.receive, 0, arena);
+  b.count = (int)(bytes / sizeof(float));
+  b.block = b.count / world->ranks;
+  for (int i = 0; i < world->ranks; ++i) b.blocks[i] = b.block, b.offsets[i] = i * b.block;
+  for (int i = 0; i < 40; ++i) sample(world, ways[i % 2], b, stride, 1, i);
+  double call = 1e-9;
+  for (int i = 24; i < 40; ++i) {
+    const double seconds = slowest(world, 1, i);
+    if (i == 24 || seconds < call) call = seconds > 1e-9 ? seconds : 1e-9;
+  }
+  pr_barrier(world);
+  pr_plan plan = pr_make_plan(bytes, call, budget / 2);
+  if (plan.iterations > MOST_SAMPLES) plan.iterations = MOST_SAMPLES;
+  for (int i = 0; i < plan.iterations; ++i) {
+    for (int k = 0; k < 2; ++k) {
+      const int way = (i + k) % 2;
+      sample(world, ways[way], b, stride, plan.batch, 2 * i + way);
+    }
+  }
+  double times[2][MOST_SAMPLES], quartiles[2][3];
+  for (int way = 0; way < 2; ++way) {
+    for (int i = 0; i < plan.iterations; ++i) times[way][i] = 1e6 * slowest(world, plan.batch, 2 * i + way);
+    qsort(times[way], (size_t)plan.iterations, sizeof times[way][0], pr_compare);
+    for (int q = 0; q < 3; ++q) quartiles[way][q] = pr_quantile(times[way], plan.iterations, 0.25 * (q + 1));
+  }
+  pr_barrier(world);
+  if (world->rank == 0) {
+    printf(
+        "{\"function\": \"%s\", \"ranks\": %d, \"bytes\": %zu, \"own_us\": [%.4f, %.4f, %.4f], "
+        "\"ours_us\": [%.4f, %.4f, %.4f]}\n",
+        name, world->ranks, bytes, quartiles[0][0], quartiles[0][1], quartiles[0][2], quartiles[1][0],
+        quartiles[1][1], quartiles[1][2]);
+    fflush(stdout);
+  }
+  free(b.send);
+  free(b.receive);
+}
+
+int main(int argc, char** argv) {
+  const int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);  // not the affinity: mpirun may have bound this rank
+  const char* wanted = pr_option(argc, argv, "--function", "allreduce");
+  const double budget = atof(pr_option(argc, argv, "--budget", PR_DEFAULT_BUDGET));
+  int rank, ranks, level;
+  MPI_Init_thread(&argc, &argv, wanted[0] == 'i' ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE, &level);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+  const pr_world world = pr_make_world(rank, ranks, cores, map_shared(rank));
+  // A nonblocking call does not make a group, so a blocking one must have.
+  for (int i = 0; i < 64; ++i) MPI_Barrier(MPI_COMM_WORLD);
+  for (size_t f = 0; f < sizeof functions / sizeof functions[0]; ++f) {
+    if (strcmp(functions[f].name, wanted) != 0) continue;
+    const char* next = pr_option(argc, argv, "--sizes", "4,1024,65536,4194304");
+    while (*next != '\0') {
+      char* end;
+      const size_t bytes = strtoull(next, &end, 10);
+      if (end == next) break;
+      measure(&world, wanted, functions[f].ways, bytes, budget);
+      next = *end == ',' ? end + 1 : end;
+    }
+  }
+  MPI_Finalize();
+  return 0;
+}

@@ -1,0 +1,66 @@
+#include "mpi/interpose/meeting.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace ringreduce::mpi {
+namespace {
+
+constexpr int exchanges_of_a_group = 2;
+
+void check(int code) {
+  if (code != MPI_SUCCESS) throw NoMeeting();
+}
+
+}  // namespace
+
+std::vector<Meeting::Blob> CommMeeting::exchange(const Blob& blob) {
+  ++exchanges_;
+  std::vector<int> sizes(size_), offsets(size_);
+  const int size = static_cast<int>(blob.size());
+  check(PMPI_Allgather(&size, 1, MPI_INT, sizes.data(), 1, MPI_INT, comm_));
+  std::exclusive_scan(sizes.begin(), sizes.end(), offsets.begin(), 0);
+  Blob all(static_cast<std::size_t>(offsets.back() + sizes.back()) + 1);
+  check(PMPI_Allgatherv(blob.data(), size, MPI_BYTE, all.data(), sizes.data(), offsets.data(), MPI_BYTE,
+                        comm_));
+  std::vector<Blob> blobs;
+  for (int rank = 0; rank < size_; ++rank) {
+    const char* begin = all.data() + offsets[rank];
+    blobs.emplace_back(begin, begin + sizes[rank]);
+  }
+  return blobs;
+}
+
+void CommMeeting::finish() {
+  while (exchanges_ < exchanges_of_a_group) exchange({});
+}
+
+bool of_one_job(MPI_Comm comm, int size) {
+  std::vector<int> ranks(size), in_world(size);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  MPI_Group members = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
+  check(PMPI_Comm_group(comm, &members));
+  check(PMPI_Comm_group(MPI_COMM_WORLD, &world));
+  check(PMPI_Group_translate_ranks(members, size, ranks.data(), world, in_world.data()));
+  check(PMPI_Group_free(&members));
+  check(PMPI_Group_free(&world));
+  return std::find(in_world.begin(), in_world.end(), MPI_UNDEFINED) == in_world.end();
+}
+
+bool share_a_host(MPI_Comm comm, int size) {
+  MPI_Comm here = MPI_COMM_NULL;
+  int ranks_here = 0;
+  check(PMPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here));
+  check(PMPI_Comm_size(here, &ranks_here));
+  check(PMPI_Comm_free(&here));
+  return ranks_here == size;
+}
+
+Terms agree(MPI_Comm comm, Terms terms) {
+  int held[] = {terms.joined, terms.threads, terms.everything};
+  int by_all[] = {0, 0, 0};
+  check(PMPI_Allreduce(held, by_all, 3, MPI_INT, MPI_MIN, comm));
+  return {by_all[0] != 0, by_all[1] != 0, by_all[2] != 0};
+}
+
+}  // namespace ringreduce::mpi

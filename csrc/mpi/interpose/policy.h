@@ -1,0 +1,33 @@
+// When to serve a call: where it was measured to be no slower than the library's own.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "mpi/interpose/functions.h"
+
+namespace ringreduce::mpi {
+
+// Whose library this is built for; RINGREDUCE_MPI_LIBRARY names one.
+enum class Library : std::uint8_t { openmpi, mpich, other };
+
+class Policy {
+ public:
+  Policy() = default;
+  // For a communicator of this many ranks. `crowded`: more ranks than cores. `everything`: whatever was
+  // measured.
+  Policy(int world, bool crowded, bool everything);
+
+  // `bytes` in all: of the whole buffer, of all blocks together.
+  bool serves(Function function, bool in_background, std::size_t bytes) const {
+    return (sizes_[in_background][static_cast<int>(function)] >> std::bit_width(bytes) & 1) != 0;
+  }
+
+ private:
+  // A bit for each number of bits that a size can have.
+  std::array<std::array<std::uint64_t, function_count>, 2> sizes_{};
+};
+
+}  // namespace ringreduce::mpi

@@ -1,0 +1,152 @@
+#include "mpi/interpose/runtime.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#include "mpi/interpose/functions.h"
+#include "mpi/interpose/requests.h"
+#include "mpi/interpose/seat.h"
+#include "mpi/interpose/settings.h"
+
+namespace ringreduce::mpi {
+namespace {
+
+enum class Phase : std::uint8_t { before, running, over };
+
+struct Runtime {
+  std::mutex mutex;  // guards what follows, but for the atomics
+  std::atomic<Phase> phase{Phase::before};
+  std::atomic<unsigned long> gone{1};
+  int keyval = MPI_KEYVAL_INVALID;
+  int end_keyval = MPI_KEYVAL_INVALID;
+  bool threads = false;
+  int world_rank = 0;
+  std::vector<Seat*> seats;
+  std::vector<Seat*> retired;  // of communicators that are gone, with calls under way
+
+  std::mutex progress_mutex;
+  MPI_Request never = MPI_REQUEST_NULL;  // a request that is not over before the end
+};
+
+// Never destroyed: other libraries may still call MPI when the process ends.
+Runtime& runtime() {
+  static Runtime& one = *new Runtime;
+  return one;
+}
+
+int give_nothing(void*, MPI_Status* status) {
+  empty_status(status);
+  return MPI_SUCCESS;
+}
+int free_nothing(void*) {
+  return MPI_SUCCESS;
+}
+
+void remove_seat(Seat* seat) {
+  seat->close();
+  delete seat;
+}
+
+// The communicator is being freed, perhaps with nonblocking calls under way, for which it must not wait.
+int seat_is_gone(MPI_Comm, int, void* value, void*) {
+  Runtime& all = runtime();
+  auto* seat = static_cast<Seat*>(value);
+  all.gone.fetch_add(1);
+  std::lock_guard lock(all.mutex);
+  std::erase(all.seats, seat);
+  std::erase_if(all.retired, [](Seat* old) {
+    if (old->busy()) return false;
+    remove_seat(old);
+    return true;
+  });
+  if (seat->busy()) {
+    all.retired.push_back(seat);
+  } else {
+    remove_seat(seat);
+  }
+  return MPI_SUCCESS;
+}
+
+void stop_driving_progress(Runtime& all) {
+  std::lock_guard lock(all.progress_mutex);
+  if (all.never == MPI_REQUEST_NULL) return;
+  PMPI_Grequest_complete(all.never);
+  PMPI_Wait(&all.never, MPI_STATUS_IGNORE);
+}
+
+// MPI_Finalize deletes the attributes of MPI_COMM_SELF before anything else, while all of MPI still works.
+int mpi_ends(MPI_Comm, int, void*, void*) {
+  Runtime& all = runtime();
+  std::lock_guard lock(all.mutex);
+  all.phase = Phase::over;
+  all.gone.fetch_add(1);
+  for (Seat* seat : all.seats) seat->close();  // those of communicators that live on
+  for (Seat* seat : all.retired) remove_seat(seat);
+  all.retired.clear();
+  stop_driving_progress(all);
+  report_counts(all.world_rank);
+  return MPI_SUCCESS;
+}
+
+// Only in a process that has called MPI_Init: others have no MPI_COMM_SELF.
+void begin(Runtime& all) {
+  std::lock_guard lock(all.mutex);
+  int initialized = 0, finalized = 0, level = MPI_THREAD_SINGLE;
+  PMPI_Initialized(&initialized);
+  PMPI_Finalized(&finalized);
+  if (all.phase != Phase::before || !initialized || finalized) return;
+  PMPI_Query_thread(&level);
+  all.threads = level == MPI_THREAD_MULTIPLE;
+  PMPI_Comm_rank(MPI_COMM_WORLD, &all.world_rank);
+  PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, seat_is_gone, &all.keyval, nullptr);
+  PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, mpi_ends, &all.end_keyval, nullptr);
+  PMPI_Comm_set_attr(MPI_COMM_SELF, all.end_keyval, nullptr);
+  PMPI_Grequest_start(give_nothing, free_nothing, cancel_nothing, nullptr, &all.never);
+  all.phase = Phase::running;
+}
+
+}  // namespace
+
+bool running() {
+  Runtime& all = runtime();
+  if (all.phase == Phase::before) begin(all);
+  return all.phase == Phase::running && settings().mode != Settings::Mode::off;
+}
+
+bool threads_allowed() {
+  return runtime().threads;
+}
+
+unsigned long seats_gone() {
+  return runtime().gone.load(std::memory_order_acquire);
+}
+
+Seat* attached_seat(MPI_Comm comm) {
+  Runtime& all = runtime();
+  Seat* seat = nullptr;
+  int found = 0;
+  if (PMPI_Comm_get_attr(comm, all.keyval, static_cast<void*>(&seat), &found) != MPI_SUCCESS) return nullptr;
+  if (found) return seat;
+  seat = new Seat(comm);
+  if (PMPI_Comm_set_attr(comm, all.keyval, seat) != MPI_SUCCESS) {
+    delete seat;
+    return nullptr;
+  }
+  std::lock_guard lock(all.mutex);
+  all.seats.push_back(seat);
+  return seat;
+}
+
+// To test a request that is not over makes both Open MPI and MPICH look after all that they have under way.
+// Where another thread is at it, that is enough.
+void drive_progress() {
+  Runtime& all = runtime();
+  std::unique_lock lock(all.progress_mutex, std::try_to_lock);
+  if (!lock.owns_lock() || all.never == MPI_REQUEST_NULL) return;
+  int over = 0;
+  PMPI_Test(&all.never, &over, MPI_STATUS_IGNORE);
+}
+
+}  // namespace ringreduce::mpi

@@ -1,0 +1,130 @@
+#include "mpi/interpose/seat.h"
+
+#include <chrono>
+#include <cstdio>
+
+#include "mpi/interpose/meeting.h"
+#include "mpi/interpose/runtime.h"
+#include "mpi/interpose/settings.h"
+
+namespace ringreduce::mpi {
+namespace {
+
+// To make a group takes about a millisecond and some memory, which a communicator must be worth: programs
+// make communicators for a single call, too. A call counts for one, and for one more for so many bytes.
+constexpr std::size_t enough_credit = 32;
+constexpr std::size_t bytes_per_credit = 64 << 10;
+
+// Groups hold memory and open files: a process has no more of them at a time.
+constexpr int most_groups = 32;
+std::atomic<int> groups{0};
+
+}  // namespace
+
+// Nothing here waits for other ranks.
+Seat::Seat(MPI_Comm comm) : comm_(comm) {
+  int between_groups = 0;
+  PMPI_Comm_test_inter(comm, &between_groups);
+  PMPI_Comm_rank(comm, &rank_);
+  PMPI_Comm_size(comm, &size_);
+  if (!between_groups && size_ > 1) state_ = State::unknown;
+}
+
+bool Seat::connect(Function function, std::size_t bytes) {
+  if (state_ == State::unknown && may_serve(function, bytes)) {
+    credit_ += 1 + bytes / bytes_per_credit;
+    if (credit_ >= enough_credit || settings().mode == Settings::Mode::all) meet();
+  }
+  return state_ == State::connected;
+}
+
+// Whether there are more ranks than cores is found out only when they meet.
+bool Seat::may_serve(Function function, std::size_t bytes) const {
+  const bool everything = settings().mode == Settings::Mode::all;
+  return Policy(size_, false, everything).serves(function, false, bytes) ||
+         Policy(size_, true, everything).serves(function, false, bytes);
+}
+
+// Called by all ranks at the same call. Whatever becomes of it, all of them must come to the same end.
+void Seat::meet() {
+  state_ = State::refused;
+  try {
+    if (!of_one_job(comm_, size_) || !share_a_host(comm_, size_)) return;
+    join();
+    const bool everything = settings().mode == Settings::Mode::all;
+    Terms terms = {group_ != nullptr, threads_allowed(), everything};
+    terms = agree(comm_, terms);
+    if (!terms.joined) {
+      close();
+      return;
+    }
+    in_background_ = terms.threads;
+    policy_ = Policy(size_, group_->oversubscribed(), terms.everything);
+    state_ = State::connected;
+  } catch (const NoMeeting&) {
+    close();  // MPI has failed here, and said so
+  }
+}
+
+// A rank may be as late as it likes: MPI knows no timeouts.
+void Seat::join() {
+  CommMeeting meeting(comm_, size_);
+  Group::Settings settings;
+  settings.timeout = Group::Duration::max();
+  settings.poll = drive_progress;
+  try {
+    if (groups >= most_groups) throw Trouble(Outcome::other, -1, "this process has too many groups");
+    group_ = std::make_unique<Group>(rank_, size_, meeting, settings);
+    ++groups;
+  } catch (const NoMeeting&) {
+    throw;
+  } catch (const std::exception&) {
+    meeting.finish();  // the others learn of it when all agree
+  }
+}
+
+int Seat::code_for(const Trouble& trouble) {
+  if (code_ != MPI_SUCCESS) return code_;  // a group that has failed fails for ever, and codes are few
+  if (PMPI_Add_error_code(MPI_ERR_OTHER, &code_) != MPI_SUCCESS) return MPI_ERR_OTHER;
+  char text[MPI_MAX_ERROR_STRING];
+  std::snprintf(text, sizeof text, "ringreduce: %s", trouble.what());
+  PMPI_Add_error_string(code_, text);
+  return code_;
+}
+
+// What is not the group's own failure has befallen this rank alone: the others must not wait for it.
+int Seat::fail(const Trouble& trouble) {
+  if (trouble.outcome == Outcome::other) group_->leave();
+  const int code = code_for(trouble);
+  PMPI_Comm_call_errhandler(comm_, code);
+  return code;
+}
+
+void Seat::close() {
+  state_ = State::refused;
+  if (!group_) return;
+  try {
+    group_->close();
+  } catch (const std::exception&) {
+    group_->leave();
+  }
+  group_.reset();
+  --groups;
+}
+
+// The last communicator of a thread is mostly the next one's, too.
+Seat* seat_of(MPI_Comm comm) {
+  struct Memo {
+    MPI_Comm comm{};
+    unsigned long gone = 0;
+    Seat* seat = nullptr;
+  };
+  thread_local Memo memo;
+  const unsigned long gone = seats_gone();
+  if (memo.seat && memo.comm == comm && memo.gone == gone) return memo.seat;
+  if (comm == MPI_COMM_NULL || !running()) return nullptr;
+  memo = {comm, gone, attached_seat(comm)};
+  return memo.seat;
+}
+
+}  // namespace ringreduce::mpi

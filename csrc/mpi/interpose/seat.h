@@ -1,0 +1,77 @@
+// What we know of a communicator: nothing at first, then a group of our own beside it, or that it is not for
+// us. It hangs on the communicator as an attribute, which MPI_Comm_dup does not copy and MPI_Comm_free takes
+// along.
+//
+// Whatever decides between serving a call and handing it on must be the same on all ranks, or they would wait
+// for each other in different places. So it may depend on: what MPI obliges all ranks to pass alike (the
+// function, the op, the root, the bytes that a call moves in all), what they agreed on when the group was
+// made, and the calls before, which come in the same order on all ranks.
+#pragma once
+
+#include <mpi.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+
+#include "front/group.h"
+#include "mpi/interpose/functions.h"
+#include "mpi/interpose/policy.h"
+
+namespace ringreduce::mpi {
+
+class Seat {
+ public:
+  explicit Seat(MPI_Comm comm);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  MPI_Comm comm() const { return comm_; }
+
+  // Whether we serve a call that moves so many bytes in all; the same on all ranks. A blocking call may make
+  // the group, which takes all ranks; a nonblocking one must not wait for others.
+  bool takes(Function function, Form form, std::size_t bytes) {
+    if (state_ != State::connected && (form.nonblocking || !connect(function, bytes))) return false;
+    if (form.nonblocking && !in_background_) return false;
+    return policy_.serves(function, form.nonblocking, bytes);
+  }
+
+  Group& group() { return *group_; }
+
+  // Calls the communicator's error handler, and returns what the call shall return.
+  int fail(const Trouble& trouble);
+  // The error code under which MPI_Error_string knows what went wrong.
+  int code_for(const Trouble& trouble);
+
+  // Nonblocking calls that are not over: whether there are any, and one more or less.
+  bool busy() const { return in_background_calls_ > 0; }
+  void began_in_background() { ++in_background_calls_; }
+  void ended_in_background() { --in_background_calls_; }
+
+  // Leaves the group once all its calls are over. Everything is handed on from then on.
+  void close();
+
+ private:
+  enum class State : std::uint8_t { unknown, refused, connected };
+
+  bool connect(Function function, std::size_t bytes);
+  bool may_serve(Function function, std::size_t bytes) const;
+  void meet();
+  void join();
+
+  const MPI_Comm comm_;
+  State state_ = State::refused;
+  int rank_ = 0;
+  int size_ = 1;
+  std::size_t credit_ = 0;
+  bool in_background_ = false;  // nonblocking calls are ours, too
+  Policy policy_;
+  std::unique_ptr<Group> group_;
+  std::atomic<int> in_background_calls_{0};
+  int code_ = MPI_SUCCESS;
+};
+
+// Null where nothing is served: MPI is not up, we are switched off, there is no communicator.
+Seat* seat_of(MPI_Comm comm);
+
+}  // namespace ringreduce::mpi

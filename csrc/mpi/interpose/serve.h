@@ -1,0 +1,66 @@
+// Serves a call, or hands it on to the library.
+#pragma once
+
+#include "mpi/interpose/asked.h"
+#include "mpi/interpose/background.h"
+
+namespace ringreduce::mpi {
+
+// Whether the call is ours; then `code` is what it returns.
+template <typename Asked>
+bool served(MPI_Comm comm, Form form, const Asked& asked, int& code) {
+  Seat* seat = seat_of(comm);
+  if (!seat) return false;
+  Job job;
+  const MPI_Count bytes = asked.weigh(*seat, job.call);
+  if (bytes < 0 || !seat->takes(Asked::function, form, static_cast<std::size_t>(bytes))) return false;
+  try {
+    asked.fill(*seat, job);
+    seat->group().run(job.call);
+    if (job.lands()) job.finish();
+    code = MPI_SUCCESS;
+  } catch (const Trouble& trouble) {
+    code = seat->fail(trouble);
+  } catch (const std::bad_alloc&) {
+    code = seat->fail(Trouble(Outcome::other, -1, "out of memory"));
+  }
+  return true;
+}
+
+// The same for a call that returns a request.
+template <typename Asked>
+bool served(MPI_Comm comm, Form form, const Asked& asked, MPI_Request* request, int& code) {
+  Seat* seat = seat_of(comm);
+  if (!seat || !request) return false;
+  auto job = std::make_unique<Job>();
+  const MPI_Count bytes = asked.weigh(*seat, job->call);
+  if (bytes < 0 || !seat->takes(Asked::function, form, static_cast<std::size_t>(bytes))) return false;
+  try {
+    asked.fill(*seat, *job);
+    job->keep_types();
+    code = run_in_background(*seat, std::move(job), request);
+  } catch (const Trouble& trouble) {
+    code = seat->fail(trouble);
+  } catch (const std::bad_alloc&) {
+    code = seat->fail(Trouble(Outcome::other, -1, "out of memory"));
+  }
+  return true;
+}
+
+template <typename Asked, typename HandOn>
+int serve(MPI_Comm comm, Form form, const Asked& asked, HandOn hand_on) {
+  int code = MPI_SUCCESS;
+  const bool ours = served(comm, form, asked, code);
+  count(Asked::function, form, ours);
+  return ours ? code : hand_on();
+}
+
+template <typename Asked, typename HandOn>
+int serve(MPI_Comm comm, Form form, const Asked& asked, MPI_Request* request, HandOn hand_on) {
+  int code = MPI_SUCCESS;
+  const bool ours = served(comm, form, asked, request, code);
+  count(Asked::function, form, ours);
+  return ours ? code : hand_on();
+}
+
+}  // namespace ringreduce::mpi

@@ -1,0 +1,1 @@
+"""What works with the MPI library of the host: the interposer, which is built for it on first use."""

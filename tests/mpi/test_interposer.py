@@ -1,0 +1,148 @@
+"""MPI programs with the interposer loaded: every result is right, and the calls that are ours are served."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ringreduce.mpi import interposer
+from tests.mpi.conftest import PROGRAMS, ROOT
+
+pytestmark = pytest.mark.timeout(300)
+
+SUITE = ("suite.c", "forms.c", "reductions.c", "moves.c", "communicators.c", "progress.c")
+BLOCKING = [
+    "MPI_Allreduce",
+    "MPI_Reduce",
+    "MPI_Reduce_scatter",
+    "MPI_Reduce_scatter_block",
+    "MPI_Allgather",
+    "MPI_Allgatherv",
+    "MPI_Bcast",
+]
+NONBLOCKING = ["MPI_I" + name[4:].lower() for name in BLOCKING]
+
+
+@pytest.fixture(scope="session")
+def preload(mpi, cache) -> Path:
+    before = os.environ.get("RINGREDUCE_CACHE")
+    os.environ["RINGREDUCE_CACHE"] = str(cache)
+    try:
+        return interposer.path(str(mpi.mpicc))
+    finally:
+        if before is None:
+            del os.environ["RINGREDUCE_CACHE"]
+        else:
+            os.environ["RINGREDUCE_CACHE"] = before
+
+
+def good(ended):
+    assert ended.code == 0, ended.said + ended.errors
+    return ended
+
+
+def test_the_programs_are_right_without_it(mpi):
+    good(mpi.run(2, mpi.compile(*SUITE), 0, 0))
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5])
+def test_every_function(mpi, preload, ranks):
+    threads = ranks % 2 == 0
+    variables = {"RINGREDUCE_MPI": "all", "RINGREDUCE_MPI_COUNT": "all"}
+    ended = good(mpi.run(ranks, mpi.compile(*SUITE), int(threads), 1, preload=preload, **variables))
+    for rank in range(ranks):
+        counts = ended.counts(rank)
+        large = mpi.vendor == "mpich"
+        for name in [*BLOCKING, *(f"{name}_c" for name in BLOCKING if large), "MPI_Barrier"]:
+            assert counts[name][0] > counts[name][1], name
+        for name in [*NONBLOCKING, *(f"{name}_c" for name in NONBLOCKING if large), "MPI_Ibarrier"]:
+            assert (counts[name][0] > 0) == threads, name
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_mpi4py(mpi, preload, ranks):
+    variables = {"RINGREDUCE_MPI": "all", "RINGREDUCE_MPI_COUNT": "1"}
+    ended = good(mpi.run(ranks, mpi.python, PROGRAMS / "arrays.py", preload=preload, **variables))
+    ending = "_c" if mpi.vendor == "mpich" else ""
+    counts = ended.counts()
+    for name in [*BLOCKING, "MPI_Iallreduce"]:
+        assert counts[name + ending][0] > 0, (name, counts)
+    assert counts["MPI_Barrier"][0] > 0
+
+
+def test_a_communicator_must_be_worth_a_group(mpi, preload):
+    ended = good(mpi.run(2, mpi.compile("calls.c"), 100, -1, preload=preload, RINGREDUCE_MPI_COUNT="1"))
+    assert ended.counts() == {"MPI_Allreduce": (69, 31)}
+    assert ended.counts(1) == {}  # rank 0 speaks for all
+
+
+def test_switched_off(mpi, preload):
+    variables = {"RINGREDUCE_MPI": "off", "RINGREDUCE_MPI_COUNT": "1"}
+    ended = good(mpi.run(2, mpi.compile("calls.c"), 100, -1, preload=preload, **variables))
+    assert ended.counts() == {"MPI_Allreduce": (0, 100)}
+
+
+def test_a_wrong_setting_switches_it_off(mpi, preload):
+    variables = {"RINGREDUCE_MPI": "yes please", "RINGREDUCE_MPI_COUNT": "1"}
+    ended = good(mpi.run(2, mpi.compile("calls.c"), 3, -1, preload=preload, **variables))
+    assert ended.counts() == {"MPI_Allreduce": (0, 3)}
+    assert "RINGREDUCE_MPI must be auto, all or off, not 'yes please'" in ended.errors
+
+
+STAY = {"openmpi": ["--enable-recovery"], "mpich": ["-disable-auto-cleanup"]}
+
+
+def test_a_killed_rank_is_an_error_on_the_others(mpi, preload):
+    start = time.monotonic()
+    options = STAY[mpi.vendor]
+    ended = mpi.run(3, mpi.compile("calls.c"), 50, 1, preload=preload, options=options, RINGREDUCE_MPI="all")
+    assert time.monotonic() - start < 20
+    for rank in (0, 2):
+        assert f"rank {rank}: ringreduce: rank 1 died" in ended.said, ended.said + ended.errors
+
+
+def test_calls_of_fortran(mpi, preload):
+    if mpi.vendor != "openmpi":
+        pytest.skip("MPICH's Fortran bindings call the functions for C")
+    # Open MPI's Fortran part, which would have these functions, need not be there.
+    variables = {"RINGREDUCE_MPI": "all", "RINGREDUCE_MPI_COUNT": "1"}
+    ended = good(mpi.run(3, mpi.compile("fortran.c", libraries=[preload]), preload=preload, **variables))
+    counts = ended.counts()
+    assert counts["MPI_Allreduce"] == (3, 0)
+    for name in [*BLOCKING, "MPI_Barrier", "MPI_Iallreduce"]:
+        assert counts[name][0] > 0, name
+
+
+def command_line(*words, **variables):
+    return subprocess.run(
+        [sys.executable, "-m", "ringreduce", *words],
+        env=os.environ | variables,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+
+
+def test_the_command_prints_the_path(mpi, preload, cache):
+    run = command_line("mpi-preload", "--mpicc", str(mpi.mpicc), RINGREDUCE_CACHE=str(cache))
+    assert (run.stdout, run.stderr) == (f"{preload}\n", "")
+    run = command_line("mpi-preload", MPICC=str(mpi.mpicc), RINGREDUCE_CACHE=str(cache))
+    assert run.stdout == f"{preload}\n"
+
+
+def test_the_command_says_what_is_missing(tmp_path):
+    run = command_line("mpi-preload", "--mpicc", "no-such-mpicc")
+    assert run.returncode == 1 and run.stdout == ""
+    assert run.stderr.startswith("ringreduce: there is no no-such-mpicc: an MPI library is needed")
+    broken = tmp_path / "mpicc"
+    broken.write_text("#!/bin/sh\necho out of order >&2\nexit 3\n")
+    broken.chmod(0o755)
+    run = command_line("mpi-preload", "--mpicc", str(broken))
+    assert run.returncode == 1
+    assert run.stderr == f"ringreduce: {broken} -show ended with 3: out of order\n"

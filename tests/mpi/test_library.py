@@ -1,0 +1,65 @@
+"""What is known of an MPI library, and what is built for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ringreduce import building
+from ringreduce.mpi import interposer, library
+from ringreduce.mpi.library import Library
+
+OPEN_MPI = Library(
+    Path("/opt/bin/mpicc"),
+    ("-I/opt/include", "-L/opt/lib", "-lmpi"),
+    {
+        "MPI_VERSION": "3",
+        "MPI_SUBVERSION": "1",
+        "OMPI_MAJOR_VERSION": "5",
+        "OMPI_MINOR_VERSION": "0",
+        "OMPI_RELEASE_VERSION": "11",
+    },
+)
+MPICH = replace(OPEN_MPI, macros={"MPI_VERSION": "4", "MPICH_VERSION": '"4.2.1"'})
+INTEL = replace(MPICH, macros=MPICH.macros | {"I_MPI_VERSION": '"2021.14"'})
+
+
+@pytest.mark.parametrize(
+    ("mpi", "family", "name"),
+    [
+        (OPEN_MPI, "openmpi", "Open MPI 5.0.11"),
+        (MPICH, "mpich", "MPICH 4.2.1"),
+        (INTEL, "other", "Intel MPI 2021.14"),
+    ],
+)
+def test_whose_it_is(mpi, family, name):
+    assert (mpi.family, mpi.name) == (family, name)
+
+
+def test_units():
+    names = {path.name for path in interposer.units(OPEN_MPI)}
+    assert "fortran_openmpi.cpp" in names and "large_blocking.cpp" not in names
+    others = {path.name for path in interposer.units(MPICH)}
+    assert "fortran_openmpi.cpp" not in others and "large_blocking.cpp" in others
+    assert names & others >= {"seat.cpp", "blocking.cpp", "nonblocking.cpp"}
+
+
+def test_key_changes_with_the_library():
+    others = [
+        replace(OPEN_MPI, mpicc=Path("/usr/bin/mpicc")),
+        replace(OPEN_MPI, flags=("-I/usr/include", "-lmpi")),
+        replace(OPEN_MPI, macros=OPEN_MPI.macros | {"OMPI_RELEASE_VERSION": "12"}),
+        MPICH,
+    ]
+    keys = {building.key(interposer.recipe(mpi)) for mpi in [OPEN_MPI, *others]}
+    assert len(keys) == 5
+    assert building.key(interposer.recipe(OPEN_MPI)) in keys
+
+
+def test_what_is_found(mpi):
+    found = library.find(str(mpi.mpicc))
+    assert found.family == mpi.vendor
+    assert found.standard >= (4 if mpi.vendor == "mpich" else 3)
+    assert any(flag.startswith("-I") for flag in found.flags) and "-lmpi" in found.flags

@@ -1,0 +1,31 @@
+"""What the interposer is compiled from, and that an installation carries all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from installation import by_make, install
+
+from ringreduce import building
+from ringreduce.mpi import interposer
+from ringreduce.mpi.library import Library
+
+MPI = Library(Path("mpicc"), (), {"MPI_VERSION": "4", "OMPI_MAJOR_VERSION": "6"})
+
+
+def test_sources_are_the_front_and_what_is_in_it():
+    recipe = interposer.recipe(MPI)
+    names = {
+        path.relative_to(building.csrc()).as_posix()
+        for path in building.sources(recipe.units, recipe.includes)
+    }
+    assert {"mpi/interpose/seat.h", "front/group.h", "engine/call.h"} <= names
+    assert not [name for name in names if name.startswith(("transport", "bindings", "torch"))]
+
+
+@by_make
+def test_sources_are_installed(tmp_path):
+    installed = install(tmp_path) / "csrc"
+    recipe = interposer.recipe(MPI)
+    for source in building.sources(recipe.units, recipe.includes):
+        assert (installed / source.relative_to(building.csrc())).read_bytes() == source.read_bytes()
