@@ -79,7 +79,7 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, Options options
       options_(options),
       transport_(std::move(transport)),
       planner_(rank_, size_, transport_->oversubscribed(), transport_name_, transport_->capacity(),
-               options_.reproducible),
+               options_.reproducible, transport_->hosts()),
       executor_(*transport_),
       point_to_point_(*transport_),
       fork_epoch_(watch_forks()) {}

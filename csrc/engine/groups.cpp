@@ -42,8 +42,7 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   }
   std::sort(order.begin(), order.end());
   if (color < 0) {
-    exchange("");  // Transport::among exchanges twice
-    exchange("");
+    for (int i = 0; i < transport_->exchanges(); ++i) exchange("");
     return nullptr;
   }
   int new_rank = 0;

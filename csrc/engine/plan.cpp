@@ -68,13 +68,14 @@ std::string in_words(const Record& record) {
 }
 
 Planner::Planner(int rank, int world, bool oversubscribed, const char* transport, std::size_t capacity,
-                 bool reproducible)
+                 bool reproducible, std::vector<int> hosts)
     : rank_(rank),
       world_(world),
       oversubscribed_(oversubscribed),
       transport_(transport),
       capacity_(capacity),
       reproducible_(reproducible),
+      hosts_(std::move(hosts)),
       forced_(read_forced(std::getenv("RINGREDUCE_ALGORITHM"))) {
   for (const auto& [collective, algorithm] : forced_) check_rank_order(collective, algorithm);
 }
@@ -252,6 +253,7 @@ const Program& Planner::program(Collective collective, int algorithm, int root) 
   place.world = world_;
   place.rank = rank_;
   place.root = root;
+  place.groups = hosts_;
   int heaviest = 0;
   for (place.rank = 0; place.rank < world_; ++place.rank) {
     heaviest = std::max(heaviest, heaviest_round(entry.build(place)));

@@ -40,7 +40,7 @@ class Planner {
   // `reproducible`: reductions run only what keeps rank order. Throws InvalidArgument if RINGREDUCE_ALGORITHM
   // names what there is not, or what does not.
   Planner(int rank, int world, bool oversubscribed, const char* transport, std::size_t capacity,
-          bool reproducible);
+          bool reproducible, std::vector<int> hosts = {});
 
   // Throws InvalidArgument for what cannot be served. The reference is good until the next call.
   const Plan& plan(const Call& call);
@@ -88,6 +88,7 @@ class Planner {
   const char* const transport_;
   const std::size_t capacity_;
   const bool reproducible_;
+  const std::vector<int> hosts_;      // which ranks share one; empty: all do, or none
   std::map<Collective, int> forced_;  // RINGREDUCE_ALGORITHM
   std::array<Slot, 64> cache_;
   Plan uneven_;

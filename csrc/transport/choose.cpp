@@ -3,16 +3,22 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 
 #include "transport/addresses.h"
+#include "transport/hybrid.h"
+#include "transport/secret.h"
 #include "transport/shm.h"
 #include "transport/tcp.h"
 
 namespace ringreduce {
 namespace {
 
+// One of cards, two of the transport inside hosts, one of what came of it, two of the one across.
+constexpr int exchanges = 6;
+
 struct Card {
-  std::uint64_t machine;
+  std::uint64_t host;
   char wanted[8];
 };
 
@@ -25,39 +31,103 @@ std::string chosen(const std::string& wanted) {
                         " must be auto, shm or tcp, not '" + name + "'");
 }
 
-}  // namespace
+// Ranks for which it differs do not try to share memory. Whether the others can is for them to find out.
+std::uint64_t host_key() {
+  const char* label = std::getenv("RINGREDUCE_HOST");
+  const std::uint64_t machine = this_host().machine;
+  if (!label || !*label) return machine;
+  const Digest digest = sha256(std::string(label) + std::to_string(machine));
+  std::uint64_t key = 0;
+  std::memcpy(&key, digest.data(), sizeof key);
+  return key;
+}
 
-std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange& exchange,
-                                             const std::string& wanted) {
-  const std::string name = chosen(wanted);
-  Card card{this_host().machine, {}};
-  std::memcpy(card.wanted, name.data(), std::min(name.size(), sizeof card.wanted));
+// Which ranks may share a host, and that all want the same transport.
+std::vector<std::uint64_t> exchange_cards(int rank, int world, const Exchange& exchange,
+                                          const std::string& wanted) {
+  Card card{host_key(), {}};
+  std::memcpy(card.wanted, wanted.data(), std::min(wanted.size(), sizeof card.wanted));
   const auto blobs = exchange(std::string(reinterpret_cast<const char*>(&card), sizeof card));
   if (static_cast<int>(blobs.size()) != world)
     throw Error("the bootstrap exchange returned a wrong number of blobs");
-  bool together = true;
+  std::vector<std::uint64_t> keys;
   for (int peer = 0; peer < world; ++peer) {
     Card theirs{};
     if (blobs[peer].size() != sizeof theirs) throw Error("the bootstrap exchange returned a malformed blob");
     std::memcpy(&theirs, blobs[peer].data(), sizeof theirs);
     if (std::memcmp(theirs.wanted, card.wanted, sizeof card.wanted) != 0) {
-      throw InvalidArgument("transport must be the same on all ranks: it is '" + name + "' on rank " +
+      throw InvalidArgument("transport must be the same on all ranks: it is '" + wanted + "' on rank " +
                             std::to_string(rank) + ", '" +
                             std::string(theirs.wanted, strnlen(theirs.wanted, sizeof theirs.wanted)) +
                             "' on rank " + std::to_string(peer));
     }
-    together = together && theirs.machine == card.machine;
+    keys.push_back(theirs.host);
   }
-  if (name == "tcp" || (name == "auto" && !together)) return TcpTransport::create(rank, world, exchange);
+  return keys;
+}
+
+// What connects this rank to those that share its host, if there are any and they can share memory: then all
+// of them have it, otherwise none. Two exchanges.
+std::unique_ptr<ShmTransport> connect_inside(int rank, const std::vector<int>& members,
+                                             const Exchange& exchange, bool must) {
+  const Exchange among_members = [&](const std::string& blob) {
+    const auto all = exchange(blob);
+    std::vector<std::string> theirs;
+    for (int member : members) theirs.push_back(all[member]);
+    return theirs;
+  };
+  if (members.size() < 2 && !must) {
+    exchange("");
+    exchange("");
+    return nullptr;
+  }
+  const auto place = std::find(members.begin(), members.end(), rank) - members.begin();
   try {
-    return ShmTransport::create(rank, world, exchange);
+    return ShmTransport::create(static_cast<int>(place), static_cast<int>(members.size()), among_members,
+                                members);
   } catch (const Failure&) {
     throw;
   } catch (const Error&) {
-    // Of one machine, but apart: containers, or processes of several users. All ranks have failed alike.
-    if (name == "shm") throw;
-    return TcpTransport::create(rank, world, exchange);
+    if (must) throw;
+    return nullptr;  // of one machine, but apart: containers, or processes of several users
   }
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange& exchange,
+                                             const std::string& wanted) {
+  const std::string name = chosen(wanted);
+  const auto keys = exchange_cards(rank, world, exchange, name);
+  const bool must_share = name == "shm" || world == 1;
+  std::vector<int> members;
+  for (int r = 0; r < world; ++r) {
+    if (r == rank || must_share || (name == "auto" && keys[r] == keys[rank])) members.push_back(r);
+  }
+  auto inside = connect_inside(rank, members, exchange, must_share);
+
+  std::vector<int> hosts(static_cast<std::size_t>(world));
+  const auto shares = exchange(inside ? "1" : "0");
+  std::map<std::uint64_t, int> first;
+  for (int r = 0; r < world; ++r) {
+    hosts[r] = shares[r] == "1" ? first.emplace(must_share ? 0 : keys[r], r).first->second : r;
+  }
+  const auto alike = [&](int host) { return host == hosts[0]; };
+  if (inside && std::all_of(hosts.begin(), hosts.end(), alike)) {
+    exchange("");
+    exchange("");
+    return inside;
+  }
+  auto across = TcpTransport::create(rank, world, exchange);
+  if (!std::count(shares.begin(), shares.end(), "1")) return across;
+  const auto connect_again = [name](int new_rank, int new_world, const Exchange& new_exchange) {
+    return connect_transport(new_rank, new_world, new_exchange, name);
+  };
+  // A rank that is alone on its host has a host of its own all the same.
+  const Exchange alone = [](const std::string& blob) { return std::vector<std::string>{blob}; };
+  if (!inside) inside = ShmTransport::create(0, 1, alone, {rank});
+  return std::make_unique<HybridTransport>(std::move(inside), std::move(across), std::move(hosts),
+                                           connect_again, exchanges);
 }
 
 }  // namespace ringreduce

@@ -8,10 +8,10 @@
 
 namespace ringreduce {
 
-// "shm", "tcp" or "auto", which is shared memory if all ranks can share it, and tcp otherwise; empty: what
-// RINGREDUCE_TRANSPORT says, or else auto. Collective over the ranks that `exchange` connects. Throws
-// InvalidArgument if there is no such transport, or if ranks want different ones; Error where it cannot
-// connect them.
+// "shm"; "tcp"; or "auto": shared memory between those ranks that can share it, and tcp between the others.
+// Empty: what RINGREDUCE_TRANSPORT says, or else auto. Collective over the ranks that `exchange` connects.
+// Throws InvalidArgument if there is no such transport, or if ranks want different ones; Error where it
+// cannot connect them.
 std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange& exchange,
                                              const std::string& wanted = "");
 

@@ -20,6 +20,9 @@ class MappedTransport : public Transport {
 
   static std::size_t capacity_for(int world);
 
+  // What the ranks are called in what goes wrong, where these are some of the ranks of a larger group.
+  void call_ranks(std::vector<int> names) { names_ = std::move(names); }
+
   bool oversubscribed() const override { return spins_ == 0; }
   std::size_t capacity() const override { return layout_.capacity; }
   std::size_t footprint() const override { return layout_.bytes; }
@@ -63,6 +66,8 @@ class MappedTransport : public Transport {
   virtual std::optional<Location> locate(const void* data, std::size_t bytes) = 0;
   virtual std::byte* resolve(int peer, Location place) = 0;
   virtual bool alive(int peer) = 0;
+  int name_of(int peer) const { return names_.empty() ? peer : names_[peer]; }
+  std::string in_words(int peer) const { return "rank " + std::to_string(name_of(peer)); }
   bool disowned() const { return disowned_; }
 
  private:
@@ -127,6 +132,7 @@ class MappedTransport : public Transport {
   bool sensing_[lanes] = {};
   std::vector<std::atomic<double>> distance_;  // ns to read a line that the peer has just written, averaged
   bool disowned_ = false;
+  std::vector<int> names_;
 };
 
 }  // namespace ringreduce

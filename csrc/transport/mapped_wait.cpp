@@ -168,14 +168,14 @@ void MappedTransport::sleep(Backoff& backoff) {
 void MappedTransport::check_peers(Backoff& backoff, int waiting_for) {
   for (int peer = 0; peer < world; ++peer) {
     if (peer == rank || alive(peer) || closed(peer)) continue;
-    throw Failure(Cause::peer_lost, peer, "rank " + std::to_string(peer) + " died");
+    throw Failure(Cause::peer_lost, name_of(peer), in_words(peer) + " died");
   }
   check_agreement();
   if (waiting_for < 0 || !closed(waiting_for)) return;
   if (backoff.peer_closed) {
-    throw Failure(Cause::peer_lost, waiting_for,
-                  "rank " + std::to_string(waiting_for) + " closed its communicator while rank " +
-                      std::to_string(rank) + " was waiting for it");
+    throw Failure(
+        Cause::peer_lost, name_of(waiting_for),
+        in_words(waiting_for) + " closed its communicator while " + in_words(rank) + " was waiting for it");
   }
   backoff.peer_closed = true;
 }
@@ -197,7 +197,7 @@ void MappedTransport::check_agreement() {
     // Either may have been overwritten by a later call meanwhile.
     const std::uint32_t latest = std::max(own.record_next.load(std::memory_order_relaxed),
                                           other.record_next.load(std::memory_order_relaxed));
-    if (here != there && latest - common < record_depth - 1) throw Disagreement{peer};
+    if (here != there && latest - common < record_depth - 1) throw Disagreement{name_of(peer)};
   }
 }
 

@@ -46,6 +46,11 @@ bool RemoteTransport::fits(int lane, Peers peers, std::size_t bytes) {
   });
 }
 
+bool RemoteTransport::has_room(int lane, Peers peers, std::size_t bytes) {
+  const Lock lock(mutex_);
+  return fits(lane, peers, bytes);
+}
+
 void RemoteTransport::put(int lane, int peer, const std::byte* data, std::size_t bytes,
                           std::uint64_t contract, Buffer* buffer) {
   Out& o = out(lane, peer);

@@ -36,6 +36,7 @@ class RemoteTransport : public Transport {
   // All memory can be sent from as it is: lent bytes are read until consumed(), which here means that they
   // are on the wire.
   bool reachable(const void*, std::size_t) override { return true; }
+  bool reachable_by(Peers) const override { return true; }
   bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract,
             std::byte* grant) override;
   bool announce(int, Peers, std::size_t, std::uint64_t) override { return false; }  // nothing is granted
@@ -47,6 +48,10 @@ class RemoteTransport : public Transport {
   void release(int lane, int peer) override;
 
   bool pause(Backoff& backoff, int waiting_for) override;
+  // Whether so many bytes more may be on their way to these peers.
+  bool has_room(int lane, Peers peers, std::size_t bytes);
+  // Moves what can move at once, without waiting: for those who wait for something else.
+  bool pump();
   void wake() override;
   bool closed(int peer) const override;
   void check_abort() override;

@@ -21,15 +21,16 @@ constexpr milliseconds loss_is_final{20};  // what a dead peer had sent may stil
 
 }  // namespace
 
+bool RemoteTransport::pump() {
+  Lock lock(mutex_, std::try_to_lock);
+  if (!lock || !progress(lock, Clock::duration::zero())) return false;
+  let_others_look();
+  return true;
+}
+
 bool RemoteTransport::pause(Backoff& backoff, int waiting_for) {
   backoff.rounds++;
-  {
-    Lock lock(mutex_, std::try_to_lock);
-    if (lock && progress(lock, Clock::duration::zero())) {
-      let_others_look();
-      return false;
-    }
-  }
+  if (pump()) return false;
   check_abort();
   const auto now = Clock::now();
   if (backoff.since == Clock::time_point()) backoff.since = backoff.checked = now;
@@ -40,7 +41,8 @@ bool RemoteTransport::pause(Backoff& backoff, int waiting_for) {
   }
   {
     Lock lock(mutex_);
-    sleep(lock, std::clamp<Clock::duration>(waited / 4, milliseconds(1), longest_sleep));
+    const auto longest = std::min<Clock::duration>(longest_sleep, backoff.longest_sleep);
+    sleep(lock, std::min(std::max<Clock::duration>(waited / 4, milliseconds(1)), longest));
     if (lost_count_ > 0) check_losses(Clock::now());
   }
   check_abort();

@@ -56,7 +56,9 @@ constexpr std::size_t longest_problem = 400;
 
 // A failure of one rank to open another's memory must fail all of them: hence the second exchange, which also
 // keeps everybody's file descriptors open until all have used them.
-std::unique_ptr<Transport> ShmTransport::create(int rank, int world, const Exchange& exchange) {
+std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Exchange& exchange,
+                                                   const std::vector<int>& names) {
+  const auto name = [&](int peer) { return std::to_string(names.empty() ? peer : names[peer]); };
   const SegmentLayout layout(world, capacity_for(world));
   const auto own = SharedMemory::make(layout.bytes);
   Card card{getpid(), own->fd, shared_heap::directory_fd(), 0, usable_cores()};
@@ -83,17 +85,18 @@ std::unique_ptr<Transport> ShmTransport::create(int rank, int world, const Excha
       peers[peer].heap = std::make_unique<PeerHeap>(theirs.pid, theirs.directory_fd);
     } catch (const std::exception& error) {
       problem = peer != rank && peers[peer].process.ended(death_takes)
-                    ? std::to_string(peer) + " rank " + std::to_string(peer) +
-                          " died while the ranks were connecting"
-                    : "-1 rank " + std::to_string(rank) + ": " + error.what();
+                    ? name(peer) + " rank " + name(peer) + " died while the ranks were connecting"
+                    : "-1 rank " + name(rank) + ": " + error.what();
       problem.resize(std::min(problem.size(), longest_problem));
     }
   }
   for (const std::string& text : exchange(problem)) {
     if (!text.empty()) raise(text);
   }
-  return std::unique_ptr<Transport>(
+  std::unique_ptr<ShmTransport> transport(
       new ShmTransport(rank, world, std::move(segments), cores.count(), std::move(peers)));
+  transport->call_ranks(names);
+  return transport;
 }
 
 ShmTransport::ShmTransport(int rank, int world, std::vector<std::shared_ptr<Segment>> segments, int cores,
@@ -110,7 +113,7 @@ std::byte* ShmTransport::resolve(int peer, Location place) {
     return peers_[peer].heap->resolve(place);
   } catch (const Error&) {
     if (!peers_[peer].process.ended(death_takes)) throw;
-    throw Failure(Cause::peer_lost, peer, "rank " + std::to_string(peer) + " died");
+    throw Failure(Cause::peer_lost, name_of(peer), in_words(peer) + " died");
   }
 }
 

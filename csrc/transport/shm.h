@@ -15,9 +15,11 @@ namespace ringreduce {
 
 class ShmTransport : public MappedTransport {
  public:
-  // Collective over the ranks that `exchange` connects. Throws Error where memory cannot be shared with a
-  // peer (another host, another user, a container of its own).
-  static std::unique_ptr<Transport> create(int rank, int world, const Exchange& exchange);
+  // Collective over the ranks that `exchange` connects, twice. Throws Error where memory cannot be shared
+  // with a peer (another host, another user, a container of its own). `names`: what the ranks are called in
+  // what goes wrong, if not by their numbers.
+  static std::unique_ptr<ShmTransport> create(int rank, int world, const Exchange& exchange,
+                                              const std::vector<int>& names = {});
 
   const char* name() const override { return "shm"; }
   std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {

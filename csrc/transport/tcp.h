@@ -18,9 +18,9 @@ namespace ringreduce {
 
 class TcpTransport : public RemoteTransport, private Stream::Owner {
  public:
-  // Collective over the ranks that `exchange` connects. Throws InvalidArgument where RINGREDUCE_IFACE or
-  // RINGREDUCE_TCP_STREAMS says what cannot be, Error where this host has no network at all.
-  static std::unique_ptr<Transport> create(int rank, int world, const Exchange& exchange);
+  // Collective over the ranks that `exchange` connects, twice. Throws InvalidArgument where RINGREDUCE_IFACE
+  // or RINGREDUCE_TCP_STREAMS says what cannot be, Error where this host has no network at all.
+  static std::unique_ptr<TcpTransport> create(int rank, int world, const Exchange& exchange);
   ~TcpTransport() override;
 
   const char* name() const override { return "tcp"; }

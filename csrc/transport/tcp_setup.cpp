@@ -147,7 +147,7 @@ TcpTransport::Listener TcpTransport::listen() {
 }
 
 // A failure of one rank must fail all: hence the second exchange.
-std::unique_ptr<Transport> TcpTransport::create(int rank, int world, const Exchange& exchange) {
+std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Exchange& exchange) {
   Settings settings;
   Card card{};
   std::string problem;

@@ -81,6 +81,8 @@ class Transport {
   static constexpr int lanes = body_lane + 1;
 
   virtual const char* name() const = 0;
+  // Which ranks share a host, by any number for each: for algorithms of two levels. Empty: all do, or none.
+  virtual std::vector<int> hosts() const { return {}; }
   // Whether there are more ranks than cores; all ranks say the same.
   virtual bool oversubscribed() const = 0;
   // The bytes of staged messages that one lane of the collectives can hold; a round's messages must fit. The
@@ -101,6 +103,8 @@ class Transport {
   // change until consumed(). `grant`, if not null, is where a peer may write its next value of the same
   // chunks.
   virtual bool reachable(const void* data, std::size_t bytes) = 0;
+  // Whether any memory can be lent to these peers: it is sent from where it is.
+  virtual bool reachable_by(Peers) const { return false; }
   virtual bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract,
                     std::byte* grant) = 0;
   // Tells peers that a message's bytes have already been written where they granted.
@@ -159,7 +163,9 @@ class Transport {
                                                   Clock::time_point deadline,
                                                   const std::function<void()>& tick) = 0;
   // A new transport of the same kind among some of the ranks, all of which call this with the same members.
+  // It exchanges exactly exchanges() times, whoever the members are.
   virtual std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) = 0;
+  virtual int exchanges() const { return 2; }
 
   // Tells peers that this rank sends nothing more.
   virtual void close() = 0;
