@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/contract.h"
 #include "engine/layout.h"
 #include "reduce/reduce.h"
+#include "reduce/wire.h"
 #include "transport/transport.h"
 
 namespace ringreduce {
@@ -24,6 +26,8 @@ struct Task {
   double divide = 1;          // its scale
   Combine scale = nullptr;    // applied to this rank's own values when they are first read, or null
   double factor = 1;
+  Wire wire = Wire::none;  // then `program` is coded
+  Codec codec;
   bool input_reachable = false;  // peers can read this rank's input in place
   bool output_reachable = false;
   std::size_t lend_from = 0;   // bytes from which a message is sent by reference where that is possible
@@ -51,7 +55,7 @@ class Executor {
   // The peer that holds up the oldest slice, or -1.
   int waiting_for() const { return waiting_for_; }
   // Bytes of temporary memory held.
-  std::size_t temp_bytes() const { return temp_.size(); }
+  std::size_t temp_bytes() const { return temp_.size() + decoded_.size(); }
 
  private:
   enum SendState : std::uint8_t { pending, posted, lent };
@@ -85,6 +89,17 @@ class Executor {
   bool receive(Cursor& cursor, const Action& action);
   bool local(Cursor& cursor, const Action& action);
 
+  // executor_coded.cpp: the same where messages are encoded.
+  void prepare_coded();
+  bool send_coded(Cursor& cursor, const Action& action);
+  void combine_coded(Cursor& cursor, const Action& action);
+  bool receive_coded(Cursor& cursor, const Action& action);
+  bool local_coded(Cursor& cursor, const Action& action);
+  void encode_move(Cursor& cursor, const Move& move, std::byte* to);
+  void combine_move_coded(Cursor& cursor, const Action& action, const Move& move, std::size_t done,
+                          std::byte* room);
+  std::byte* room_for_fused(Cursor& cursor, const Action& action);
+
   bool lend(Cursor& cursor, const Action& action);
   void fill(Cursor& cursor, const Action& action, std::byte* to);
   bool fence(Cursor& cursor, const Step& step);
@@ -110,13 +125,27 @@ class Executor {
   std::vector<std::byte> temp_;
   std::vector<Message> messages_;  // of the step at hand, by source
   std::vector<const void*> sources_;
-  std::vector<void*> targets_;  // [0] this rank's own, then the message of a fused send
-  std::size_t small_ = 0;       // bytes up to which messages are small
-  std::size_t stream_ = 0;      // bytes from which messages are written past the cache
-  std::size_t afresh_ = 0;      // bytes from which copies to the output go past the cache
+  std::vector<void*> targets_;      // [0] this rank's own, then the message of a fused send
+  std::vector<std::byte> decoded_;  // pieces of messages, by source; and, behind them, an encoded one
+  std::size_t small_ = 0;           // bytes up to which messages are small
+  std::size_t stream_ = 0;          // bytes from which messages are written past the cache
+  std::size_t afresh_ = 0;          // bytes from which copies to the output go past the cache
   int in_flight_ = 0;
   int running_ = 0;
   int waiting_for_ = -1;
 };
+
+inline bool Executor::wait_for(int peer) {
+  if (waiting_for_ < 0) waiting_for_ = peer;
+  return false;
+}
+
+inline bool Executor::arrived(Cursor& cursor, int peer, std::size_t bytes, Message& message) {
+  if (!transport_.poll(cursor.lane, peer, message)) return wait_for(peer);
+  if (!contract::kept(message.contract, task_.contract) || message.bytes != bytes) [[unlikely]] {
+    throw ContractBroken{peer, bytes, message.bytes, message.contract == task_.contract};
+  }
+  return true;
+}
 
 }  // namespace ringreduce

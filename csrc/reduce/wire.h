@@ -14,6 +14,10 @@ const char* name_of(Wire wire);  // "none", "bf16", ...
 
 // Blocks are counted from the beginning of what is encoded; the last one may be shorter.
 inline constexpr std::size_t wire_block = 256;
+// How many values depend on each other: those of a block, or none.
+constexpr std::size_t wire_unit(Wire wire) {
+  return wire == Wire::int8 || wire == Wire::fp8 ? wire_block : 1;
+}
 
 // Bytes of `count` encoded values.
 std::size_t wire_bytes(Wire wire, std::size_t count);

@@ -52,7 +52,9 @@ def _block(wire, block):
     with np.errstate(all="ignore"):
         scale = scale_of(wire, block)
         if wire == "fp8":
-            return (block * (np.float32(1) / scale)).astype(ml_dtypes.float8_e4m3fn).astype(np.float32) * scale
+            return (block * (np.float32(1) / scale)).astype(ml_dtypes.float8_e4m3fn).astype(
+                np.float32
+            ) * scale
         number = np.rint(block * (np.float32(1) / scale)) * scale + np.float32(0)  # no -0
         return np.where(np.isfinite(block), number, np.float32(np.nan))
 
