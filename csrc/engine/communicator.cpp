@@ -190,7 +190,6 @@ void Communicator::begin(const Call& call) {
   task.divide = plan.divide;
   task.factor = call.factor;
   task.wire = plan.wire;
-  task.codec = plan.codec;
   task.lend_from = default_lend_from;
   task.lanes = plan.lanes;
   task.input = static_cast<const std::byte*>(call.input);

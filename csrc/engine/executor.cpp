@@ -132,24 +132,24 @@ bool Executor::advance(Cursor& cursor) {
       const Action& action = *cursor.action;
       if (action.skip) continue;
       const bool small = action.simple && action.bytes <= small_;
-      const bool coded = !small && task_.wire != Wire::none;
+      const auto coded = [&] { return task_.wire != Wire::none; };
       bool did = false;
       switch (action.step->kind) {
         case Step::Kind::send:
-          did = small   ? send_small(cursor, action)
-                : coded ? send_coded(cursor, action)
-                        : send(cursor, action);
+          did = small     ? send_small(cursor, action)
+                : coded() ? send_coded(cursor, action)
+                          : send(cursor, action);
           break;
         case Step::Kind::combine:
           did = small ? combine_small(cursor, action) : combine(cursor, action);
           break;
         case Step::Kind::receive:
-          did = small   ? receive_small(cursor, action)
-                : coded ? receive_coded(cursor, action)
-                        : receive(cursor, action);
+          did = small     ? receive_small(cursor, action)
+                : coded() ? receive_coded(cursor, action)
+                          : receive(cursor, action);
           break;
         default:
-          did = coded ? local_coded(cursor, action) : local(cursor, action);
+          did = coded() ? local_coded(cursor, action) : local(cursor, action);
       }
       if (!did) return moved;
     }

@@ -26,10 +26,9 @@ struct Task {
   double divide = 1;          // its scale
   Combine scale = nullptr;    // applied to this rank's own values when they are first read, or null
   double factor = 1;
-  Wire wire = Wire::none;  // then `program` is coded
-  Codec codec;
   bool input_reachable = false;  // peers can read this rank's input in place
   bool output_reachable = false;
+  Wire wire = Wire::none;      // other than none: `program` is coded
   std::size_t lend_from = 0;   // bytes from which a message is sent by reference where that is possible
   std::size_t bytes = 0;       // of the buffer
   std::uint64_t contract = 0;  // must be equal on all ranks
@@ -126,6 +125,7 @@ class Executor {
   std::vector<Message> messages_;  // of the step at hand, by source
   std::vector<const void*> sources_;
   std::vector<void*> targets_;      // [0] this rank's own, then the message of a fused send
+  Codec codec_;                     // of the wire format
   std::vector<std::byte> decoded_;  // pieces of messages, by source; and, behind them, an encoded one
   std::size_t small_ = 0;           // bytes up to which messages are small
   std::size_t stream_ = 0;          // bytes from which messages are written past the cache

@@ -23,6 +23,7 @@ void in_pieces(std::size_t count, Visit visit) {
 }  // namespace
 
 void Executor::prepare_coded() {
+  codec_ = codec_for(task_.wire);
   const std::size_t pieces = static_cast<std::size_t>(transport_.world) + 1;
   if (decoded_.size() < pieces * piece_bytes) decoded_.resize(pieces * piece_bytes);
 }
@@ -52,8 +53,8 @@ void Executor::encode_move(Cursor& cursor, const Move& move, std::byte* to) {
       task_.scale(&scaled, 1, &source, 1, count, task_.factor);
       source = scaled;
     }
-    task_.codec.encode(message, values(source), count);
-    if (move.settle) task_.codec.decode(reinterpret_cast<float*>(home) + at, message, count);
+    codec_.encode(message, values(source), count);
+    if (move.settle) codec_.decode(reinterpret_cast<float*>(home) + at, message, count);
   });
 }
 
@@ -95,13 +96,13 @@ void Executor::combine_move_coded(Cursor& cursor, const Action& action, const Mo
       sources_[k] = own;
       if (action.peers[k] < 0) continue;
       std::byte* const decoded = decoded_.data() + static_cast<std::size_t>(k) * piece_bytes;
-      task_.codec.decode(reinterpret_cast<float*>(decoded), messages_[k].data + encoded, count);
+      codec_.decode(reinterpret_cast<float*>(decoded), messages_[k].data + encoded, count);
       sources_[k] = decoded;
     }
     function(&home, 1, sources_.data(), action.peer_count, count, task_.divide);
     std::byte* const message = room ? room + encoded : spare;
-    if (room || move.settle) task_.codec.encode(message, values(home), count);
-    if (move.settle) task_.codec.decode(static_cast<float*>(home), message, count);
+    if (room || move.settle) codec_.encode(message, values(home), count);
+    if (move.settle) codec_.decode(static_cast<float*>(home), message, count);
   });
 }
 
@@ -116,7 +117,7 @@ bool Executor::receive_coded(Cursor& cursor, const Action& action) {
   const std::byte* from = message.data;
   for (const Move* move = action.moves; move != action.moves_end; ++move) {
     std::byte* const home = cursor.base[static_cast<int>(move->to)] + move->target;
-    task_.codec.decode(reinterpret_cast<float*>(home), from, move->count);
+    codec_.decode(reinterpret_cast<float*>(home), from, move->count);
     from += wire_bytes(task_.wire, move->count);
   }
   transport_.release(cursor.lane, action.peers[0]);
@@ -129,8 +130,8 @@ bool Executor::local_coded(Cursor& cursor, const Action& action) {
     if (!move->settle) continue;
     auto* const home = reinterpret_cast<float*>(cursor.base[static_cast<int>(move->to)] + move->target);
     in_pieces(move->count, [&](std::size_t at, std::size_t count) {
-      task_.codec.encode(decoded_.data(), home + at, count);
-      task_.codec.decode(home + at, decoded_.data(), count);
+      codec_.encode(decoded_.data(), home + at, count);
+      codec_.decode(home + at, decoded_.data(), count);
     });
   }
   return true;

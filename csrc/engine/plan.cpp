@@ -176,7 +176,6 @@ void Planner::make(const Call& call, Plan& plan) {
     plan.last_slice.resolve(*plan.program, plan.geometry, plan.geometry.slices - 1);
   }
   plan.wire = call.wire;
-  plan.codec = codec_for(call.wire);
   plan.combine = plan.last = plan.scale = nullptr;
   plan.divide = 1;
   if (reduces(call.collective)) {

@@ -32,7 +32,6 @@ struct Plan {
   Combine scale = nullptr;
   double divide = 1;
   Wire wire = Wire::none;
-  Codec codec;
   std::uint64_t contract = 0;
   Record record;
 };

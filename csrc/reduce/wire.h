@@ -25,7 +25,7 @@ std::size_t wire_bytes(Wire wire, std::size_t count);
 // Encodes and decodes `count` values; neither side needs to be aligned. With Q(x) = decode(encode(x)):
 // - Q(Q(x)) = Q(x) bit for bit, where the blocks are the same: who passes values on changes nothing.
 // - Rounds to nearest even. bf16 and fp16 overflow to infinity as casts do.
-// - int8 has steps of scale, which is the block's largest magnitude / 127, rounded up to 16 bits, at least
+// - int8 has steps of scale, which is the block's largest magnitude / 127, rounded to 16 bits, at least
 //   2^-126. The largest error is half a step.
 // - fp8 is e4m3 of x / scale, a power of two by which the block's largest magnitude is at most 448. The
 //   largest error is 1/16 of an element, or 2^-10 * scale where that is more. Scales are 2^-117 to 2^119;

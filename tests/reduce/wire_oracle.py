@@ -31,7 +31,7 @@ def through(wire, values, isa=""):
 
 def _int8_scale(largest):
     bits = np.float32(largest / np.float32(127)).view(np.uint32)
-    bits = (bits + np.uint32(0xFF)) & np.uint32(0xFFFFFF00)
+    bits = (bits + np.uint32(0x80)) & np.uint32(0xFFFFFF00)
     top = np.float32(np.finfo(np.float32).max / np.float32(127)).view(np.uint32) & np.uint32(0xFFFFFF00)
     return np.clip(bits.view(np.float32), np.float32(2.0**-126), top.view(np.float32))
 

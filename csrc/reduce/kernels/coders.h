@@ -58,11 +58,11 @@ struct ScaledInt8 {
   // 127 times that is still finite.
   static constexpr std::uint32_t most = __builtin_bit_cast(std::uint32_t, 0x1.fffffep127f / 127) & ~0xffu;
 
-  // Of 16 bits, so that its products with codes are exact, and at least x / 127, so that none is beyond
-  // 127. The largest of the block becomes 127, by which the decoded block finds the same scale.
+  // Rounded to 16 bits, so that its products with codes are exact. That is near enough to x / 127 for the
+  // largest of the block to become 127, by which the decoded block finds the same scale.
   static float scale_for(std::int32_t largest) {
     const std::uint32_t wanted =
-        (__builtin_bit_cast(std::uint32_t, as_float(largest) / 127) + 0xffu) & ~0xffu;
+        (__builtin_bit_cast(std::uint32_t, as_float(largest) / 127) + 0x80u) & ~0xffu;
     return as_float(wanted < least ? least : wanted > most ? most : wanted);
   }
 
