@@ -88,17 +88,6 @@ class Executor {
   bool receive(Cursor& cursor, const Action& action);
   bool local(Cursor& cursor, const Action& action);
 
-  // executor_coded.cpp: the same where messages are encoded.
-  void prepare_coded();
-  bool send_coded(Cursor& cursor, const Action& action);
-  void combine_coded(Cursor& cursor, const Action& action);
-  bool receive_coded(Cursor& cursor, const Action& action);
-  bool local_coded(Cursor& cursor, const Action& action);
-  void encode_move(Cursor& cursor, const Move& move, std::byte* to);
-  void combine_move_coded(Cursor& cursor, const Action& action, const Move& move, std::size_t done,
-                          std::byte* room);
-  std::byte* room_for_fused(Cursor& cursor, const Action& action);
-
   bool lend(Cursor& cursor, const Action& action);
   void fill(Cursor& cursor, const Action& action, std::byte* to);
   bool fence(Cursor& cursor, const Step& step);
@@ -109,6 +98,17 @@ class Executor {
   void combine_moves(Cursor& cursor, const Action& action, int more);
   void combine_and_stream(Combine function, int sources, std::size_t count);
   bool wait_for(int peer);
+
+  // executor_coded.cpp: what is done instead where messages are encoded.
+  void prepare_coded();
+  bool send_coded(Cursor& cursor, const Action& action);
+  void combine_coded(Cursor& cursor, const Action& action);
+  bool receive_coded(Cursor& cursor, const Action& action);
+  bool local_coded(Cursor& cursor, const Action& action);
+  void encode_move(Cursor& cursor, const Move& move, std::byte* to);
+  void combine_move_coded(Cursor& cursor, const Action& action, const Move& move, std::size_t done,
+                          std::byte* room);
+  std::byte* room_for_fused(Cursor& cursor, const Action& action);
 
   SendState state_of(const Cursor& cursor, int step) const {
     return static_cast<SendState>(cursor.state[step]);
