@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "engine/fusing.h"
 #include "engine/settling.h"
 
 namespace ringreduce {
@@ -34,8 +35,8 @@ class Lowering {
     for (const Round& round : s.rounds) lower_round(round);
     copy_untouched();
     mark_last();
-    fuse();
-    if (answers_directly) mark_grants();
+    fuse(program_, rounds_);
+    if (answers_directly) mark_grants(program_);
     return std::move(program_);
   }
 
@@ -263,85 +264,6 @@ class Lowering {
       }
     }
     return true;
-  }
-
-  const Part* only_part(const Step& step) const {
-    return step.parts_end - step.parts_begin == 1 ? &program_.parts[step.parts_begin] : nullptr;
-  }
-
-  // A combination (or arrival) whose result is the next round's message can write the message in the same
-  // pass.
-  void fuse() {
-    const int count = static_cast<int>(program_.steps.size());
-    std::vector<bool> taken(count, false);
-    for (int i = 0; i < count; ++i) {
-      Step& step = program_.steps[i];
-      if (step.kind != Step::Kind::combine && step.kind != Step::Kind::receive) continue;
-      const Part* part = only_part(step);
-      if (!part) continue;
-      for (int j = i + 1; j < count && rounds_[j] <= rounds_[i] + 1; ++j) {
-        const Step& send = program_.steps[j];
-        const Part* sent = send.kind == Step::Kind::send ? only_part(send) : nullptr;
-        if (!sent || taken[j] || !(sent->chunks == part->chunks) || rounds_[j] != rounds_[i] + 1) continue;
-        step.fused = j;
-        taken[j] = true;
-        step.pushable = step.kind == Step::Kind::combine && same_peers(step, send);
-        program_.parts[step.parts_begin].keep =
-            part->target == Memory::output || step.pushable || read_again(i, j, part->chunks);
-        break;
-      }
-    }
-  }
-
-  bool same_peers(const Step& combine, const Step& send) const {
-    std::vector<int> sources(program_.peers.begin() + combine.peers_begin,
-                             program_.peers.begin() + combine.peers_end);
-    std::erase(sources, -1);
-    return std::equal(sources.begin(), sources.end(), program_.peers.begin() + send.peers_begin,
-                      program_.peers.begin() + send.peers_end);
-  }
-
-  bool touches(const Step& step, const Span& span) const {
-    for (int p = step.parts_begin; p < step.parts_end; ++p) {
-      const Span& other = program_.parts[p].chunks;
-      if (other.first < span.first + span.count && span.first < other.first + other.count) return true;
-    }
-    const bool local = step.kind == Step::Kind::local || step.kind == Step::Kind::local_combine;
-    if (!local) return false;
-    const Span& from = program_.parts[step.from_begin].chunks;
-    return from.first < span.first + span.count && span.first < from.first + from.count;
-  }
-
-  // Whether anything but the send at `send` reads these chunks after the step at `after`.
-  bool read_again(int after, int send, const Span& span) const {
-    for (int i = after + 1; i < static_cast<int>(program_.steps.size()); ++i) {
-      const Step& step = program_.steps[i];
-      if (i == send || !touches(step, span)) continue;
-      const Part* part = step.kind == Step::Kind::receive ? only_part(step) : nullptr;
-      return !part || !(part->chunks == span);
-    }
-    return false;
-  }
-
-  // If the next thing that happens to the chunks we send to one peer is that this peer's values replace them,
-  // then the peer may write them into our memory as soon as it has the message, if nobody else still reads
-  // there. (That the peer's answer is the one that we expect there, only a look at both ranks can tell: of
-  // the catalogue's algorithms it is known.)
-  void mark_grants() {
-    for (int i = 0; i < static_cast<int>(program_.steps.size()); ++i) {
-      Step& step = program_.steps[i];
-      const Part* part = step.kind == Step::Kind::send && step.lendable ? only_part(step) : nullptr;
-      if (!part || step.peers_end - step.peers_begin != 1) continue;
-      for (int j = i + 1; j < static_cast<int>(program_.steps.size()); ++j) {
-        const Step& next = program_.steps[j];
-        if (!touches(next, part->chunks)) continue;
-        const Part* replaced = next.kind == Step::Kind::receive ? only_part(next) : nullptr;
-        step.grants = replaced && replaced->chunks == part->chunks && replaced->target == Memory::output &&
-                      program_.peers[next.peers_begin] == program_.peers[step.peers_begin] &&
-                      next.fence_end - next.fence_begin == 1;
-        break;
-      }
-    }
   }
 
   Program program_;
