@@ -116,6 +116,10 @@ class Communicator:
       have "sum", "avg" and "prod". 16- and 8-bit floats are accumulated in float32 at each combination.
     - ``algorithm``: "auto", a name from :func:`ringreduce.algorithms`, the name of a registered algorithm, or a
       function ``(world, rank) -> Schedule``.
+    - ``wire``: of float32 arrays, what values travel as: "bf16" or "fp16" for half of the bytes, "int8" or "fp8"
+      (e4m3) for about a quarter, with a scale for every 256 values; None sends them as they are. What arrives is
+      combined in float32, and all ranks still end with the same bits: so what a rank has of its own in the result of
+      an all_gather or broadcast (the root's x too) is rounded like everybody's. docs/accuracy.md has the errors.
     - ``timeout``: seconds; None takes the communicator's.
     - ``async_op``: hand the call to the progress thread and return a :class:`Work` at once.
 
@@ -184,6 +188,7 @@ class Communicator:
         out: Array | None = None,
         factor: float | None = None,
         algorithm: Algorithm = "auto",
+        wire: str | None = None,
         timeout: float | None = None,
         async_op: bool = False,
     ) -> Array:
@@ -199,7 +204,7 @@ class Communicator:
         """
         if factor is not None:
             op = self._scaled(op)
-        if not async_op:
+        if not async_op and wire is None:
             handle = -1 if algorithm == "auto" else self._handle("all_reduce", algorithm)
             try:
                 self._fast_all_reduce(
@@ -214,8 +219,8 @@ class Communicator:
             except BufferError:
                 pass
         return self._run(
-            "all_reduce", x, x if out is None else out, op=op, factor=factor, algorithm=algorithm, timeout=timeout,
-            async_op=async_op,
+            "all_reduce", x, x if out is None else out, op=op, factor=factor, algorithm=algorithm, wire=wire,
+            timeout=timeout, async_op=async_op,
         )  # fmt: skip
 
     def reduce_scatter(
@@ -227,6 +232,7 @@ class Communicator:
         counts: Sequence[int] | None = None,
         factor: float | None = None,
         algorithm: Algorithm = "auto",
+        wire: str | None = None,
         timeout: float | None = None,
         async_op: bool = False,
     ) -> Array:
@@ -244,7 +250,7 @@ class Communicator:
             out = arrays.like(x, (mine, *arrays.shape_of(x)[1:]))
         return self._run(
             "reduce_scatter", x, out, op=op if factor is None else self._scaled(op), factor=factor,
-            input_counts=sizes, algorithm=algorithm, timeout=timeout, async_op=async_op,
+            input_counts=sizes, algorithm=algorithm, wire=wire, timeout=timeout, async_op=async_op,
         )  # fmt: skip
 
     def all_gather(
@@ -254,6 +260,7 @@ class Communicator:
         out: Array | None = None,
         counts: Sequence[int] | None = None,
         algorithm: Algorithm = "auto",
+        wire: str | None = None,
         timeout: float | None = None,
         async_op: bool = False,
     ) -> Array:
@@ -266,8 +273,8 @@ class Communicator:
         if out is None:
             out = arrays.like(x, (self._all_rows(x, counts), *arrays.shape_of(x)[1:]))
         return self._run(
-            "all_gather", x, out, input_counts=self._sizes(x, counts), algorithm=algorithm, timeout=timeout,
-            async_op=async_op,
+            "all_gather", x, out, input_counts=self._sizes(x, counts), algorithm=algorithm, wire=wire,
+            timeout=timeout, async_op=async_op,
         )  # fmt: skip
 
     def broadcast(
@@ -276,12 +283,13 @@ class Communicator:
         root: int = 0,
         *,
         algorithm: Algorithm = "auto",
+        wire: str | None = None,
         timeout: float | None = None,
         async_op: bool = False,
     ) -> Array:
         """Every rank's x gets the root's values. Returns x."""
         return self._run(
-            "broadcast", x, x, root=root, algorithm=algorithm, timeout=timeout, async_op=async_op
+            "broadcast", x, x, root=root, algorithm=algorithm, wire=wire, timeout=timeout, async_op=async_op
         )
 
     def reduce(
@@ -293,6 +301,7 @@ class Communicator:
         out: Array | None = None,
         factor: float | None = None,
         algorithm: Algorithm = "auto",
+        wire: str | None = None,
         timeout: float | None = None,
         async_op: bool = False,
     ) -> Array | None:
@@ -300,7 +309,7 @@ class Communicator:
         target = (x if out is None else out) if self.rank == root else None
         return self._run(
             "reduce", x, target, op=op if factor is None else self._scaled(op), factor=factor, root=root,
-            algorithm=algorithm, timeout=timeout, async_op=async_op,
+            algorithm=algorithm, wire=wire, timeout=timeout, async_op=async_op,
         )  # fmt: skip
 
     def gather(
@@ -311,6 +320,7 @@ class Communicator:
         out: Array | None = None,
         counts: Sequence[int] | None = None,
         algorithm: Algorithm = "auto",
+        wire: str | None = None,
         timeout: float | None = None,
         async_op: bool = False,
     ) -> Array | None:
@@ -325,8 +335,8 @@ class Communicator:
         elif out is None:
             out = arrays.like(x, (self._all_rows(x, counts), *arrays.shape_of(x)[1:]))
         return self._run(
-            "gather", x, out, root=root, input_counts=self._sizes(x, counts), algorithm=algorithm, timeout=timeout,
-            async_op=async_op,
+            "gather", x, out, root=root, input_counts=self._sizes(x, counts), algorithm=algorithm, wire=wire,
+            timeout=timeout, async_op=async_op,
         )  # fmt: skip
 
     def scatter(
@@ -337,6 +347,7 @@ class Communicator:
         out: Array | None = None,
         counts: Sequence[int] | None = None,
         algorithm: Algorithm = "auto",
+        wire: str | None = None,
         timeout: float | None = None,
         async_op: bool = False,
     ) -> Array:
@@ -358,7 +369,7 @@ class Communicator:
             out = arrays.like(x, (mine, *arrays.shape_of(x)[1:]))
         return self._run(
             "scatter", x if self.rank == root else None, out, root=root, input_counts=self._sizes(out, counts),
-            algorithm=algorithm, timeout=timeout, async_op=async_op,
+            algorithm=algorithm, wire=wire, timeout=timeout, async_op=async_op,
         )  # fmt: skip
 
     def all_to_all(
@@ -369,6 +380,7 @@ class Communicator:
         send_counts: Sequence[int] | None = None,
         recv_counts: Sequence[int] | None = None,
         algorithm: Algorithm = "auto",
+        wire: str | None = None,
         timeout: float | None = None,
         async_op: bool = False,
     ) -> Array:
@@ -385,8 +397,8 @@ class Communicator:
             out = arrays.like(x, (total, *arrays.shape_of(x)[1:]))
         return self._run(
             "all_to_all", x, out, input_counts=self._sizes(x, send_counts, "send_counts"),
-            output_counts=self._sizes(x, recv_counts, "recv_counts"), algorithm=algorithm, timeout=timeout,
-            async_op=async_op,
+            output_counts=self._sizes(x, recv_counts, "recv_counts"), algorithm=algorithm, wire=wire,
+            timeout=timeout, async_op=async_op,
         )  # fmt: skip
 
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work | None:
@@ -473,9 +485,9 @@ class Communicator:
         """
         return Communicator(self._c.shrink(), self.timeout)
 
-    def explain(self, nbytes: int, collective: str = "all_reduce") -> Choice:
+    def explain(self, nbytes: int, collective: str = "all_reduce", wire: str | None = None) -> Choice:
         """What ``algorithm="auto"`` picks for a buffer of that many bytes (all ranks' blocks together), and why."""
-        return Choice(*self._c.explain(collective, nbytes))
+        return Choice(*self._c.explain(collective, nbytes, wire))
 
     def close(self) -> None:
         """Waits for calls under way, then leaves the group. Doing it twice is fine."""
@@ -504,6 +516,7 @@ class Communicator:
         factor: float | None = None,
         root: int = 0,
         algorithm: Algorithm = "auto",
+        wire: str | None = None,
         timeout: float | None = None,
         async_op: bool = False,
         input_counts: list[int] | None = None,
@@ -515,7 +528,7 @@ class Communicator:
             try:
                 work = self._c.collective(
                     name, source, target, op, 1.0 if factor is None else factor, root, handle,
-                    self._seconds(timeout), input_counts, output_counts, async_op,
+                    self._seconds(timeout), input_counts, output_counts, async_op, 0, 0, wire,
                 )  # fmt: skip
                 break
             except BufferError:

@@ -13,6 +13,8 @@
 #include <new>
 #include <vector>
 
+#include "reduce/wire.h"
+
 namespace {
 
 using ringreduce::Combine;
@@ -129,6 +131,42 @@ void print_every_kernel(char* const* span) {
   std::printf("\n");
 }
 
+// Wire formats, in GB/s of float32 values. "add" decodes pieces of a message and adds them, as the executor
+// does.
+void print_every_wire(char* const* span) {
+  constexpr std::size_t count = 64 << 10, piece = 2048;
+  const Combine sum = ringreduce::combine_for(ringreduce::DType::float32, ringreduce::Op::sum);
+  auto* values = reinterpret_cast<float*>(span[0]);
+  auto* decoded = reinterpret_cast<float*>(span[1]);
+  for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>(i * 2654435761u % 65536) - 32768;
+  std::printf("\n256 KiB of float32, GB/s\n%12s %10s %10s %10s %10s\n", "wire", "bytes", "encode", "decode",
+              "add");
+  for (int w = 1; w < ringreduce::wire_count; ++w) {
+    const auto wire = static_cast<ringreduce::Wire>(w);
+    const ringreduce::Codec codec = ringreduce::codec_for(wire);
+    const auto add = [&] {
+      for (std::size_t at = 0; at < count; at += piece) {
+        codec.decode(decoded, span[2] + wire_bytes(wire, at), piece);
+        void* const to[] = {values + at};
+        const void* const from[] = {values + at, decoded};
+        sum(to, 1, from, 2, piece, 1);
+      }
+    };
+    const std::function<void()> steps[] = {[&] { codec.encode(span[2], values, count); },
+                                           [&] { codec.decode(decoded, span[2], count); }, add};
+    std::printf("%12s %10zu", name_of(wire), wire_bytes(wire, count));
+    for (const auto& step : steps) {
+      const Case timed = {"", 1, [&](std::size_t, std::size_t calls) {
+                            for (std::size_t call = 0; call < calls; ++call) step();
+                          }};
+      std::vector<double> samples;
+      for (int round = 0; round < rounds; ++round) samples.push_back(seconds_per_call(timed, 0, 20));
+      std::printf(" %10.1f", count * sizeof(float) / median(samples) * 1e-9);
+    }
+    std::printf("\n");
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -136,11 +174,13 @@ int main(int argc, char** argv) {
   char* span[span_count];
   for (int i = 0; i < span_count; ++i) span[i] = make_span(i, shift);
   const std::vector<Case> cases = make_cases(span);
-  std::printf("instruction set: %s; ns per call, GB/s\n%10s", ringreduce::instruction_set(), "bytes");
+  std::printf("instruction set: %s\n", ringreduce::instruction_set());
+  std::printf("ns per call, GB/s\n%10s", "bytes");
   for (const Case& each : cases) std::printf("  %18s", each.name);
   std::printf("\n");
   std::vector<std::size_t> sizes = {4, 60, 64, 256, 1024, 1020};
   for (std::size_t bytes = 4096; bytes <= largest; bytes *= 4) sizes.push_back(bytes);
   for (std::size_t bytes : sizes) print_row(cases, bytes);
+  print_every_wire(span);
   print_every_kernel(span);
 }

@@ -81,6 +81,14 @@ Op op_named(std::string_view name) {
                         std::string(name) + "'");
 }
 
+Wire wire_named(const std::optional<std::string>& name) {
+  if (!name) return Wire::none;
+  for (int i = 1; i < wire_count; ++i) {
+    if (name == name_of(static_cast<Wire>(i))) return static_cast<Wire>(i);
+  }
+  throw InvalidArgument("wire must be None, bf16, fp16, int8 or fp8, not '" + *name + "'");
+}
+
 void check_pair(const ArrayView& input, const ArrayView& output, const char* input_name,
                 const char* output_name, std::size_t input_count, std::size_t output_count) {
   if (input.dtype != output.dtype) {

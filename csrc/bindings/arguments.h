@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -13,6 +14,7 @@
 namespace ringreduce {
 
 Op op_named(std::string_view name);
+Wire wire_named(const std::optional<std::string>& name);
 
 // Same dtype, the expected numbers of elements, and no partial overlap.
 void check_pair(const ArrayView& input, const ArrayView& output, const char* input_name,

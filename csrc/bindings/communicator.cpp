@@ -68,7 +68,7 @@ std::shared_ptr<Work> collective(Communicator& comm, const std::string& name, nb
                                  nb::handle output, const std::string& op, double factor, int root,
                                  int algorithm, double timeout, const Counts& input_counts,
                                  const Counts& output_counts, bool background, std::size_t slice_bytes,
-                                 int lanes) {
+                                 int lanes, const std::optional<std::string>& wire) {
   Extents input_extents, output_extents;
   Call call =
       make_call(comm, name, input, output, root, input_counts, output_counts, input_extents, output_extents);
@@ -78,6 +78,7 @@ std::shared_ptr<Work> collective(Communicator& comm, const std::string& name, nb
   call.timeout = seconds(timeout);
   call.slice_bytes = slice_bytes;
   call.lanes = lanes;
+  call.wire = wire_named(wire);
   const nb::gil_scoped_release unlocked;
   if (background) return comm.submit(call);
   comm.run(call);
@@ -173,8 +174,9 @@ nb::object exception_of(const Work& work) {
 }
 
 std::tuple<std::string, std::size_t, std::string> explain(const Communicator& comm,
-                                                          const std::string& collective, std::size_t bytes) {
-  const Choice choice = comm.explain(collective_named(collective), bytes);
+                                                          const std::string& collective, std::size_t bytes,
+                                                          const std::optional<std::string>& wire) {
+  const Choice choice = comm.explain(collective_named(collective), bytes, wire_named(wire));
   return {std::string(choice.entry->name), choice.slice_bytes, choice.reason};
 }
 
@@ -202,14 +204,14 @@ void bind_communicator(nb::module_& m) {
       .def("all_reduce", all_reduce, "x"_a, "out"_a.none(), "op"_a, "factor"_a, "algorithm"_a, "timeout"_a)
       .def("collective", collective, "name"_a, "input"_a.none(), "output"_a.none(), "op"_a, "factor"_a,
            "root"_a, "algorithm"_a, "timeout"_a, "input_counts"_a.none(), "output_counts"_a.none(),
-           "background"_a, "slice_bytes"_a = 0, "lanes"_a = 0)
+           "background"_a, "slice_bytes"_a = 0, "lanes"_a = 0, "wire"_a = nb::none())
       .def("transfer", transfer, "sends"_a, "x"_a, "peer"_a.none(), "tag"_a, "timeout"_a, "background"_a)
       .def("add_schedule",
            [](Communicator& comm, const std::string& name, nb::handle schedule, int heaviest_round,
               bool in_rank_order) {
              return comm.add_schedule(name, schedule_from_python(schedule), heaviest_round, in_rank_order);
            })
-      .def("explain", explain, "collective"_a, "bytes"_a)
+      .def("explain", explain, "collective"_a, "bytes"_a, "wire"_a = nb::none())
       .def("split", &Communicator::split, "color"_a, "key"_a, unlocked)
       .def("shrink", &Communicator::shrink, unlocked)
       .def("close", &Communicator::close, unlocked)

@@ -11,6 +11,7 @@
 
 #include "bindings/bindings.h"
 #include "reduce/instruction_sets.h"
+#include "reduce/wire.h"
 
 namespace nb = nanobind;
 
@@ -88,6 +89,37 @@ void copy_bytes(const std::vector<Destination>& destinations, const Source& sour
   set.copy(to.data(), static_cast<int>(to.size()), source.data(), source.size());
 }
 
+Wire wire_named(const std::string& name) {
+  return find<Wire>(name, wire_count, "wire");
+}
+
+// For spans of so many bytes, decoded and encoded.
+Codec codec_between(const std::string& wire_name, std::size_t decoded, std::size_t encoded,
+                    const std::string& isa) {
+  const Wire wire = wire_named(wire_name);
+  const Codec codec = set_named(isa).codec[static_cast<int>(wire)];
+  if (codec.encode == nullptr) throw std::invalid_argument("not a wire format: " + wire_name);
+  if (decoded % sizeof(float) != 0) throw std::invalid_argument("values end inside a float32");
+  if (encoded != wire_bytes(wire, decoded / sizeof(float))) {
+    throw std::invalid_argument("the encoded span is not as long as its values need");
+  }
+  return codec;
+}
+
+void encode(const std::string& wire, const Destination& encoded, const Source& values,
+            const std::string& isa) {
+  const Codec codec = codec_between(wire, values.size(), encoded.size(), isa);
+  const nb::gil_scoped_release release;
+  codec.encode(encoded.data(), reinterpret_cast<const float*>(values.data()), values.size() / sizeof(float));
+}
+
+void decode(const std::string& wire, const Destination& values, const Source& encoded,
+            const std::string& isa) {
+  const Codec codec = codec_between(wire, values.size(), encoded.size(), isa);
+  const nb::gil_scoped_release release;
+  codec.decode(reinterpret_cast<float*>(values.data()), encoded.data(), values.size() / sizeof(float));
+}
+
 std::vector<std::string> set_names() {
   std::vector<std::string> all;
   for (const InstructionSet* set : instruction_sets()) all.emplace_back(set->name);
@@ -101,6 +133,13 @@ void bind_reduce(nb::module_& m) {
   sub.def("combine", combine, nb::arg("dtype"), nb::arg("op"), nb::arg("destinations"), nb::arg("sources"),
           nb::arg("scale") = 1.0, nb::arg("isa") = "");
   sub.def("copy", copy_bytes, nb::arg("destinations"), nb::arg("source"), nb::arg("isa") = "");
+  sub.def("encode", encode, nb::arg("wire"), nb::arg("encoded"), nb::arg("values"), nb::arg("isa") = "");
+  sub.def("decode", decode, nb::arg("wire"), nb::arg("values"), nb::arg("encoded"), nb::arg("isa") = "");
+  sub.def(
+      "wire_bytes",
+      [](const std::string& wire, std::size_t count) { return wire_bytes(wire_named(wire), count); },
+      nb::arg("wire"), nb::arg("count"));
+  sub.def("wires", [] { return names<Wire>(wire_count); });
   sub.def("instruction_set", instruction_set);
   sub.def("instruction_sets", set_names);
   sub.def("dtypes", [] { return names<DType>(dtype_count); });

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "reduce/dtype.h"
+#include "reduce/wire.h"
 #include "schedule/schedule.h"
 
 namespace ringreduce {
@@ -30,6 +31,9 @@ struct Call {
   double factor = 1;  // of premul_sum
   int root = 0;
   int algorithm = automatic;
+  // What messages are encoded as, if not as they are: of float32. All that several ranks end with is the same
+  // on all of them, and so also on who had the exact values.
+  Wire wire = Wire::none;
   std::size_t slice_bytes = 0;  // of one round's messages in one slice; 0: as measured best
   int lanes = 0;                // slices in flight, at most Transport::collective_lanes; 0: as measured best
   // Uneven blocks: elements and offsets per rank, of the input and of the output. For all collectives but

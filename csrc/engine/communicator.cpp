@@ -197,6 +197,7 @@ void Communicator::begin(const Call& call) {
   task.scale = plan.scale;
   task.divide = plan.divide;
   task.factor = call.factor;
+  task.wire = plan.wire;
   task.lend_from = default_lend_from;
   task.lanes = plan.lanes;
   task.input = static_cast<const std::byte*>(call.input);

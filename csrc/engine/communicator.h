@@ -62,8 +62,8 @@ class Communicator {
   // schedules.
   int add_schedule(const std::string& name, Schedule schedule, int heaviest_round,
                    bool in_rank_order = false);
-  Choice explain(Collective collective, std::size_t bytes) const {
-    return planner_.choose(collective, bytes);
+  Choice explain(Collective collective, std::size_t bytes, Wire wire = Wire::none) const {
+    return planner_.choose(collective, bytes, wire);
   }
 
   // Ranks of equal color form a new communicator, ordered by key, then rank. Negative: none (null is

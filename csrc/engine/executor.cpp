@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "engine/contract.h"
 #include "reduce/stream.h"
 
 namespace ringreduce {
@@ -48,7 +47,8 @@ void Executor::start(const Task& task) {
   const bool large = task_.bytes >= large_message;
   stream_ = large && transport_.far() ? large_message : ~std::size_t{0};
   afresh_ = writes_afresh(task_) ? large_message : ~std::size_t{0};
-  small_ = task_.scale ? 0 : std::min(small_message, task_.lend_from);
+  small_ = task_.scale || task_.wire != Wire::none ? 0 : std::min(small_message, task_.lend_from);
+  if (task_.wire != Wire::none) prepare_coded();
   for (int i = 0; i < in_flight_; ++i) {
     Cursor& cursor = cursors_[i];
     cursor.lane = task_.first_lane + i;
@@ -82,19 +82,6 @@ void Executor::begin_slice(Cursor& cursor, std::size_t slice) {
     std::fill(cursor.state.begin(), cursor.state.end(), static_cast<std::uint8_t>(pending));
     cursor.clean = true;
   }
-}
-
-inline bool Executor::wait_for(int peer) {
-  if (waiting_for_ < 0) waiting_for_ = peer;
-  return false;
-}
-
-inline bool Executor::arrived(Cursor& cursor, int peer, std::size_t bytes, Message& message) {
-  if (!transport_.poll(cursor.lane, peer, message)) return wait_for(peer);
-  if (!contract::kept(message.contract, task_.contract) || message.bytes != bytes) [[unlikely]] {
-    throw ContractBroken{peer, bytes, message.bytes, message.contract == task_.contract};
-  }
-  return true;
 }
 
 inline bool Executor::send_small(Cursor& cursor, const Action& action) {
@@ -145,19 +132,24 @@ bool Executor::advance(Cursor& cursor) {
       const Action& action = *cursor.action;
       if (action.skip) continue;
       const bool small = action.simple && action.bytes <= small_;
+      const auto coded = [&] { return task_.wire != Wire::none; };
       bool did = false;
       switch (action.step->kind) {
         case Step::Kind::send:
-          did = small ? send_small(cursor, action) : send(cursor, action);
+          did = small     ? send_small(cursor, action)
+                : coded() ? send_coded(cursor, action)
+                          : send(cursor, action);
           break;
         case Step::Kind::combine:
           did = small ? combine_small(cursor, action) : combine(cursor, action);
           break;
         case Step::Kind::receive:
-          did = small ? receive_small(cursor, action) : receive(cursor, action);
+          did = small     ? receive_small(cursor, action)
+                : coded() ? receive_coded(cursor, action)
+                          : receive(cursor, action);
           break;
         default:
-          did = local(cursor, action);
+          did = coded() ? local_coded(cursor, action) : local(cursor, action);
       }
       if (!did) return moved;
     }
@@ -307,11 +299,15 @@ bool Executor::combine(Cursor& cursor, const Action& action) {
   }
   if (!complete) return false;
   if (!fence(cursor, *action.step)) return false;
-  bool pushes = false;
-  const int more = carry_on(cursor, action, granted, pushes);
-  std::byte* staged = more > 0 ? static_cast<std::byte*>(targets_[1]) : nullptr;
-  combine_moves(cursor, action, more);
-  if (more > 0) carried(cursor, action, staged, pushes);
+  if (task_.wire != Wire::none) {
+    combine_coded(cursor, action);
+  } else {
+    bool pushes = false;
+    const int more = carry_on(cursor, action, granted, pushes);
+    std::byte* staged = more > 0 ? static_cast<std::byte*>(targets_[1]) : nullptr;
+    combine_moves(cursor, action, more);
+    if (more > 0) carried(cursor, action, staged, pushes);
+  }
   for (int k = 0; k < action.peer_count; ++k) {
     if (action.peers[k] >= 0) transport_.release(cursor.lane, action.peers[k]);
   }

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/contract.h"
 #include "engine/layout.h"
 #include "reduce/reduce.h"
+#include "reduce/wire.h"
 #include "transport/transport.h"
 
 namespace ringreduce {
@@ -26,6 +28,7 @@ struct Task {
   double factor = 1;
   bool input_reachable = false;  // peers can read this rank's input in place
   bool output_reachable = false;
+  Wire wire = Wire::none;      // other than none: `program` is coded
   std::size_t lend_from = 0;   // bytes from which a message is sent by reference where that is possible
   std::size_t bytes = 0;       // of the buffer
   std::uint64_t contract = 0;  // must be equal on all ranks
@@ -51,7 +54,7 @@ class Executor {
   // The peer that holds up the oldest slice, or -1.
   int waiting_for() const { return waiting_for_; }
   // Bytes of temporary memory held.
-  std::size_t temp_bytes() const { return temp_.size(); }
+  std::size_t temp_bytes() const { return temp_.size() + decoded_.size(); }
 
  private:
   enum SendState : std::uint8_t { pending, posted, lent };
@@ -98,6 +101,17 @@ class Executor {
   void combine_and_stream(Combine function, int sources, std::size_t count);
   bool wait_for(int peer);
 
+  // executor_coded.cpp: what is done instead where messages are encoded.
+  void prepare_coded();
+  bool send_coded(Cursor& cursor, const Action& action);
+  void combine_coded(Cursor& cursor, const Action& action);
+  bool receive_coded(Cursor& cursor, const Action& action);
+  bool local_coded(Cursor& cursor, const Action& action);
+  void encode_move(Cursor& cursor, const Move& move, std::byte* to);
+  void combine_move_coded(Cursor& cursor, const Action& action, const Move& move, std::size_t done,
+                          std::byte* room);
+  std::byte* room_for_fused(Cursor& cursor, const Action& action);
+
   SendState state_of(const Cursor& cursor, int step) const {
     return static_cast<SendState>(cursor.state[step]);
   }
@@ -112,13 +126,28 @@ class Executor {
   std::vector<std::byte> temp_;
   std::vector<Message> messages_;  // of the step at hand, by source
   std::vector<const void*> sources_;
-  std::vector<void*> targets_;  // [0] this rank's own, then the message of a fused send
-  std::size_t small_ = 0;       // bytes up to which messages are small
-  std::size_t stream_ = 0;      // bytes from which messages are written past the cache
-  std::size_t afresh_ = 0;      // bytes from which copies to the output go past the cache
+  std::vector<void*> targets_;      // [0] this rank's own, then the message of a fused send
+  Codec codec_;                     // of the wire format
+  std::vector<std::byte> decoded_;  // pieces of messages, by source; and, behind them, an encoded one
+  std::size_t small_ = 0;           // bytes up to which messages are small
+  std::size_t stream_ = 0;          // bytes from which messages are written past the cache
+  std::size_t afresh_ = 0;          // bytes from which copies to the output go past the cache
   int in_flight_ = 0;
   int running_ = 0;
   int waiting_for_ = -1;
 };
+
+inline bool Executor::wait_for(int peer) {
+  if (waiting_for_ < 0) waiting_for_ = peer;
+  return false;
+}
+
+inline bool Executor::arrived(Cursor& cursor, int peer, std::size_t bytes, Message& message) {
+  if (!transport_.poll(cursor.lane, peer, message)) return wait_for(peer);
+  if (!contract::kept(message.contract, task_.contract) || message.bytes != bytes) [[unlikely]] {
+    throw ContractBroken{peer, bytes, message.bytes, message.contract == task_.contract};
+  }
+  return true;
+}
 
 }  // namespace ringreduce

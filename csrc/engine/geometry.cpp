@@ -1,5 +1,9 @@
 #include "engine/geometry.h"
 
+#include <string>
+
+#include "transport/errors.h"
+
 namespace ringreduce {
 namespace {
 
@@ -15,18 +19,26 @@ std::size_t round_up(std::size_t a, std::size_t to) {
 }  // namespace
 
 Geometry make_geometry(const Program& program, std::size_t element, std::size_t count, std::size_t target,
-                       std::size_t capacity) {
+                       std::size_t capacity, Wire wire) {
   Geometry g;
   g.whole = slices_whole_buffer(program.schedule.collective);
   g.element = element;
+  g.wire = wire;
   g.count = count;
   g.chunks = std::max(program.schedule.chunks, 1);
-  const std::size_t line = line_bytes / element;  // elements
+  const std::size_t line = std::max(line_bytes / element, wire_unit(wire));  // elements
+  const std::size_t line_sent =
+      wire == Wire::none ? line_bytes : round_up(wire_bytes(wire, line), line_bytes);
   const std::size_t sent = std::max(program.heaviest_round, 1);
   // Half of the capacity, so that a round fits behind what is left of the one before, wherever the ring
   // wraps; less what rounding each chunk up to a line may add.
-  const std::size_t limit =
-      std::max(std::min(target, capacity / 2) / sent / line_bytes, std::size_t{1}) * line;
+  const std::size_t room = capacity / 2 / sent / line_sent;
+  if (wire != Wire::none && room == 0) {
+    throw InvalidArgument(
+        std::string("wire '") + name_of(wire) + "' takes algorithms in which a rank sends " +
+        std::to_string(capacity / 2 / line_sent) + " blocks at once at most, not " + std::to_string(sent));
+  }
+  const std::size_t limit = std::max(std::min(target / sent / (line * element), room), std::size_t{1}) * line;
   if (g.whole) {
     const std::size_t most = limit * g.chunks;  // elements of the buffer in one slice
     g.slices = std::max(divide_up(count, most), std::size_t{1});

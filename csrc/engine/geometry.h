@@ -20,6 +20,7 @@ struct Run {
 struct Geometry {
   bool whole = true;        // slices are cut from the whole buffer, and each divided into chunks
   std::size_t element = 1;  // bytes
+  Wire wire = Wire::none;   // what messages are encoded as
   std::size_t count = 0;    // whole: elements in all; else: of every chunk, if there are no extents
   std::size_t slice = 0;    // elements of a slice: whole: of the buffer; else: of each chunk
   std::size_t slices = 1;
@@ -53,9 +54,12 @@ struct Geometry {
   }
 };
 
-// Cuts slices so that the messages of one round take about `target` bytes and at most half of `capacity`.
-// `count` as in Geometry; with extents, the largest count of any chunk of any rank.
+// Cuts slices so that the messages of one round take about `target` bytes, before they are encoded, and at
+// most half of `capacity`. `count` as in Geometry; with extents, the largest count of any chunk of any rank.
+// Where messages are encoded, chunks begin with a block of the wire format, in every slice: so a value's
+// block is the same whoever sends it, in whatever message. Throws InvalidArgument if a round of messages of a
+// block each takes more than half of `capacity`.
 Geometry make_geometry(const Program& program, std::size_t element, std::size_t count, std::size_t target,
-                       std::size_t capacity);
+                       std::size_t capacity, Wire wire = Wire::none);
 
 }  // namespace ringreduce

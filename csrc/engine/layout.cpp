@@ -29,9 +29,9 @@ void Layout::resolve(const Program& program, const Geometry& g, std::size_t slic
         const Run target = g.run(part.target, slice, part.chunks.first + i, stride);
         const Run own = g.run(part.source, slice, part.chunks.first + i, stride);
         const std::size_t count = sends ? source.count : target.count;
-        action.bytes += count * g.element;
+        action.bytes += g.wire == Wire::none ? count * g.element : wire_bytes(g.wire, count);
         moves_.push_back({source.offset * g.element, target.offset * g.element, count, count * g.element,
-                          from.source, part.target, part.last, part.keep, own.offset * g.element,
+                          from.source, part.target, part.last, part.keep, part.settle, own.offset * g.element,
                           part.source});
       }
     }

@@ -15,7 +15,7 @@ struct Move {
   std::size_t count = 0;  // elements
   std::size_t bytes = 0;
   Memory from = Memory::input, to = Memory::output;
-  bool last = false, keep = true;  // as in Part
+  bool last = false, keep = true, settle = false;  // as in Part
   // Of a local combination: what `source` is combined into, if that is not the target itself.
   std::size_t own = 0;
   Memory own_in = Memory::input;
@@ -30,7 +30,7 @@ struct Action {
   int remote = 0;         // combine of two: which of the two sources is the peer's
   bool simple = false;    // one run, and two sources if it combines: the short way serves
   bool skip = false;      // an uneven chunk has ended before this slice: there is no message
-  std::size_t bytes = 0;  // of the message
+  std::size_t bytes = 0;  // of the message, as it is sent
 };
 
 class Layout {

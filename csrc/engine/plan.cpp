@@ -8,6 +8,8 @@ namespace ringreduce {
 namespace {
 
 constexpr int first_custom = 1 << 16;  // handles from here on are custom schedules
+// Up to here all ranks' schedules are run symbolically for a wire format, which takes up to 0.3 s.
+constexpr int largest_known_world = 128;
 
 std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
   hash ^= value + 0x9e3779b97f4a7c15ull + (hash << 6) + (hash >> 2);
@@ -64,6 +66,9 @@ std::string in_words(const Record& record) {
       std::string("(") + name_of(static_cast<DType>(record.dtype)) + "[" + std::to_string(record.count) + "]";
   if (reduces(collective)) text += std::string(", ") + name_of(static_cast<Op>(record.op));
   if (rooted(collective)) text += ", root " + std::to_string(record.root);
+  if (record.wire > 0 && record.wire < wire_count) {
+    text += std::string(", wire ") + name_of(static_cast<Wire>(record.wire));
+  }
   return text + ") by " + std::string(record.algorithm, strnlen(record.algorithm, sizeof record.algorithm));
 }
 
@@ -86,8 +91,8 @@ const Plan& Planner::plan(const Call& call) {
     make(call, uneven_);
     return uneven_;
   }
-  const Key key{call.collective, call.dtype, call.op,          call.root,
-                call.algorithm,  call.count, call.slice_bytes, call.lanes};
+  const Key key{call.collective, call.dtype,       call.op,    call.root, call.algorithm,
+                call.count,      call.slice_bytes, call.lanes, call.wire};
   const std::size_t place =
       (call.count * 31 + static_cast<std::size_t>(call.collective) * 7 +
        static_cast<std::size_t>(call.dtype) * 5 + static_cast<std::size_t>(call.algorithm)) %
@@ -111,6 +116,16 @@ void Planner::check(const Call& call) const {
   if (reduces(call.collective) && !supports(call.dtype, call.op)) {
     throw InvalidArgument(std::string("op '") + name_of(call.op) + "' is not defined for dtype " +
                           name_of(call.dtype));
+  }
+  if (call.wire == Wire::none) return;
+  if (call.dtype != DType::float32) {
+    throw InvalidArgument(std::string("wire '") + name_of(call.wire) + "' takes float32, and x is " +
+                          name_of(call.dtype));
+  }
+  if (reproducible_ && reduces(call.collective)) {
+    throw InvalidArgument(std::string("wire '") + name_of(call.wire) +
+                          "' cannot be used here: which of an element's values are rounded depends on its "
+                          "place, and this communicator is reproducible");
   }
 }
 
@@ -146,10 +161,10 @@ void Planner::make(const Call& call, Plan& plan) {
   plan.lanes = lanes;
   // Of an uneven all-to-all no rank knows the longest block of all, so slices have a fixed length.
   const bool blind = call.input_extents && call.collective == Collective::all_to_all;
-  plan.program = &program(call.collective, algorithm, call.root);
+  plan.program = &program(call.collective, algorithm, call.root, call.wire != Wire::none);
   check_rank_order(call.collective, algorithm);
-  plan.geometry =
-      make_geometry(*plan.program, element, blind ? ~std::size_t{0} >> 8 : count, slice_bytes, capacity_);
+  plan.geometry = make_geometry(*plan.program, element, blind ? ~std::size_t{0} >> 8 : count, slice_bytes,
+                                capacity_, call.wire);
   if (blind) {
     plan.geometry.slices = std::max<std::size_t>((count + plan.geometry.slice - 1) / plan.geometry.slice, 1);
   }
@@ -161,6 +176,7 @@ void Planner::make(const Call& call, Plan& plan) {
     if (plan.geometry.slices > 1) plan.full.resolve(*plan.program, plan.geometry, 0);
     plan.last_slice.resolve(*plan.program, plan.geometry, plan.geometry.slices - 1);
   }
+  plan.wire = call.wire;
   plan.combine = plan.last = plan.scale = nullptr;
   plan.divide = 1;
   if (reduces(call.collective)) {
@@ -182,6 +198,7 @@ void Planner::make(const Call& call, Plan& plan) {
   record.dtype = static_cast<std::uint8_t>(call.dtype);
   record.op = static_cast<std::uint8_t>(call.op);
   record.reproducible = reproducible_;
+  record.wire = static_cast<std::uint8_t>(call.wire);
   const std::string name = name_of_algorithm(algorithm);
   std::memcpy(record.algorithm, name.data(), std::min(name.size(), sizeof record.algorithm));
   std::uint64_t contract = hash_of(name);
@@ -189,7 +206,7 @@ void Planner::make(const Call& call, Plan& plan) {
        {std::uint64_t{record.collective}, std::uint64_t{record.dtype},
         std::uint64_t{reduces(call.collective) ? record.op : std::uint8_t{0}},
         static_cast<std::uint64_t>(record.root), shape, static_cast<std::uint64_t>(plan.geometry.slice),
-        std::uint64_t{reproducible_}}) {
+        std::uint64_t{reproducible_}, std::uint64_t{record.wire}}) {
     contract = mix(contract, value);
   }
   plan.contract = contract;
@@ -197,6 +214,7 @@ void Planner::make(const Call& call, Plan& plan) {
 
 Planner::Picked Planner::pick(const Call& call, std::size_t bytes) const {
   Situation situation{call.collective, world_, oversubscribed_, transport_, bytes, reproducible_};
+  situation.coded = call.wire != Wire::none;
   Choice choice;
   int algorithm = call.algorithm;
   if (call.input_extents && call.collective == Collective::all_to_all) {
@@ -206,7 +224,7 @@ Planner::Picked Planner::pick(const Call& call, std::size_t bytes) const {
     choice = choose_slices(situation, find_algorithm(call.collective, "direct"), "");
     algorithm = automatic;
   } else {
-    choice = choose(call.collective, bytes);
+    choice = choose(call.collective, bytes, call.wire);
   }
   if (algorithm == automatic) algorithm = static_cast<int>(choice.entry - catalogue().data());
   if (call.slice_bytes > 0) choice.slice_bytes = call.slice_bytes;
@@ -214,8 +232,9 @@ Planner::Picked Planner::pick(const Call& call, std::size_t bytes) const {
   return {algorithm, choice.slice_bytes, choice.lanes};
 }
 
-Choice Planner::choose(Collective collective, std::size_t bytes) const {
-  const Situation situation{collective, world_, oversubscribed_, transport_, bytes, reproducible_};
+Choice Planner::choose(Collective collective, std::size_t bytes, Wire wire) const {
+  const Situation situation{collective, world_,        oversubscribed_,   transport_,
+                            bytes,      reproducible_, wire != Wire::none};
   const auto forced = forced_.find(collective);
   if (forced == forced_.end()) return ::ringreduce::choose(situation);
   return choose_slices(situation, &catalogue()[forced->second], "RINGREDUCE_ALGORITHM says so");
@@ -226,24 +245,33 @@ std::string Planner::name_of_algorithm(int algorithm) const {
   return std::string(catalogue()[algorithm].name);
 }
 
-const Program& Planner::program(Collective collective, int algorithm, int root) {
-  std::unique_ptr<Program>& program = programs_[{static_cast<int>(collective), algorithm, root}];
-  if (program) return *program;
-  if (algorithm >= first_custom) {
-    if (algorithm - first_custom >= static_cast<int>(custom_.size()))
-      throw InvalidArgument("unknown algorithm");
-    const Custom& custom = custom_[algorithm - first_custom];
-    if (custom.schedule.collective != collective) {
-      throw InvalidArgument("algorithm '" + custom.name + "' is for " + name_of(custom.schedule.collective) +
-                            ", not for " + name_of(collective));
-    }
-    if (rooted(collective) && custom.schedule.root != root) {
-      throw InvalidArgument("root must be " + std::to_string(custom.schedule.root) + ", which algorithm '" +
-                            custom.name + "' is for, not " + std::to_string(root));
-    }
-    program = std::make_unique<Program>(lower(custom.schedule, custom.heaviest_round));
-    return *program;
+const Program& Planner::program(Collective collective, int algorithm, int root, bool coded) {
+  auto& program = programs_[{static_cast<int>(collective), algorithm, root, coded}];
+  if (!program) {
+    program = std::make_unique<Program>(algorithm >= first_custom
+                                            ? lower_custom(collective, algorithm, root, coded)
+                                            : lower_entry(collective, algorithm, root, coded));
   }
+  return *program;
+}
+
+Program Planner::lower_custom(Collective collective, int algorithm, int root, bool coded) const {
+  if (algorithm - first_custom >= static_cast<int>(custom_.size()))
+    throw InvalidArgument("unknown algorithm");
+  const Custom& custom = custom_[algorithm - first_custom];
+  if (custom.schedule.collective != collective) {
+    throw InvalidArgument("algorithm '" + custom.name + "' is for " + name_of(custom.schedule.collective) +
+                          ", not for " + name_of(collective));
+  }
+  if (rooted(collective) && custom.schedule.root != root) {
+    throw InvalidArgument("root must be " + std::to_string(custom.schedule.root) + ", which algorithm '" +
+                          custom.name + "' is for, not " + std::to_string(root));
+  }
+  if (coded) return lower_coded(custom.schedule, custom.heaviest_round, nullptr);
+  return lower(custom.schedule, custom.heaviest_round);
+}
+
+Program Planner::lower_entry(Collective collective, int algorithm, int root, bool coded) const {
   const Entry& entry = catalogue()[algorithm];
   if (entry.collective != collective) {
     throw InvalidArgument("algorithm '" + std::string(entry.name) + "' is for " + name_of(entry.collective) +
@@ -251,16 +279,21 @@ const Program& Planner::program(Collective collective, int algorithm, int root) 
   }
   Place place;
   place.world = world_;
-  place.rank = rank_;
   place.root = root;
   place.groups = hosts_;
   int heaviest = 0;
+  // Only an all-reduce has combinations whose results several ranks end with.
+  const bool look = coded && collective == Collective::all_reduce && world_ <= largest_known_world;
+  std::vector<Schedule> all;
   for (place.rank = 0; place.rank < world_; ++place.rank) {
-    heaviest = std::max(heaviest, heaviest_round(entry.build(place)));
+    Schedule schedule = entry.build(place);
+    heaviest = std::max(heaviest, heaviest_round(schedule));
+    if (look) all.push_back(std::move(schedule));
   }
   place.rank = rank_;
-  program = std::make_unique<Program>(lower(entry.build(place), heaviest, true));
-  return *program;
+  if (!coded) return lower(entry.build(place), heaviest, true);
+  const PassedOn known = look ? passed_on(all, rank_) : PassedOn();
+  return lower_coded(entry.build(place), heaviest, look ? &known : nullptr);
 }
 
 int Planner::add(const std::string& name, Schedule schedule, int heaviest_round, bool in_rank_order) {

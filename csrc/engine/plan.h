@@ -31,6 +31,7 @@ struct Plan {
   Combine last = nullptr;
   Combine scale = nullptr;
   double divide = 1;
+  Wire wire = Wire::none;
   std::uint64_t contract = 0;
   Record record;
 };
@@ -44,7 +45,7 @@ class Planner {
 
   // Throws InvalidArgument for what cannot be served. The reference is good until the next call.
   const Plan& plan(const Call& call);
-  Choice choose(Collective collective, std::size_t bytes) const;
+  Choice choose(Collective collective, std::size_t bytes, Wire wire = Wire::none) const;
   int add(const std::string& name, Schedule schedule, int heaviest_round, bool in_rank_order);
 
  private:
@@ -57,6 +58,7 @@ class Planner {
     std::size_t count = 0;
     std::size_t slice_bytes = 0;
     int lanes = 0;
+    Wire wire{};
     friend bool operator==(const Key&, const Key&) = default;
   };
   struct Slot {
@@ -74,7 +76,9 @@ class Planner {
   void make(const Call& call, Plan& plan);
   void check(const Call& call) const;
   void check_rank_order(Collective collective, int algorithm) const;
-  const Program& program(Collective collective, int algorithm, int root);
+  const Program& program(Collective collective, int algorithm, int root, bool coded);
+  Program lower_custom(Collective collective, int algorithm, int root, bool coded) const;
+  Program lower_entry(Collective collective, int algorithm, int root, bool coded) const;
   struct Picked {
     int algorithm;
     std::size_t slice_bytes;
@@ -92,7 +96,7 @@ class Planner {
   std::map<Collective, int> forced_;  // RINGREDUCE_ALGORITHM
   std::array<Slot, 64> cache_;
   Plan uneven_;
-  std::map<std::array<int, 3>, std::unique_ptr<Program>> programs_;
+  std::map<std::array<int, 4>, std::unique_ptr<Program>> programs_;
   std::vector<Custom> custom_;
 };
 

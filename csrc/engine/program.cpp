@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <map>
 
+#include "engine/fusing.h"
+#include "engine/settling.h"
+
 namespace ringreduce {
 namespace {
 
@@ -15,7 +18,9 @@ bool contains(const std::vector<Span>& spans, int chunk) {
 
 class Lowering {
  public:
-  explicit Lowering(Schedule schedule) { program_.schedule = std::move(schedule); }
+  explicit Lowering(Schedule schedule, const Settling* settling = nullptr) : settling_(settling) {
+    program_.schedule = std::move(schedule);
+  }
 
   Program run(bool answers_directly) {
     const Schedule& s = program_.schedule;
@@ -30,14 +35,15 @@ class Lowering {
     for (const Round& round : s.rounds) lower_round(round);
     copy_untouched();
     mark_last();
-    fuse();
-    if (answers_directly) mark_grants();
+    fuse(program_, rounds_);
+    if (answers_directly) mark_grants(program_);
     return std::move(program_);
   }
 
  private:
   void lower_round(const Round& round) {
     for (const Send& send : round.sends) add_send(round, send);
+    if (settling_) settle_sources(round);
     const std::vector<State> before = state_;
     // Locals read what is there when the round begins, so they come before what arrives.
     for (const Local& local : round.locals) add_local(local, before);
@@ -59,7 +65,8 @@ class Lowering {
         // Scratch begins again at the length of the first chunk.
         const bool goes_on =
             c < program_.schedule.chunks || (c - program_.schedule.chunks) % program_.schedule.chunks;
-        if (previous && goes_on && previous->source == part.source && previous->target == part.target) {
+        if (previous && goes_on && previous->source == part.source && previous->target == part.target &&
+            previous->settle == part.settle) {
           ++previous->chunks.count;
         } else {
           program_.parts.push_back(part);
@@ -75,7 +82,12 @@ class Lowering {
 
   void add_send(const Round& round, const Send& send) {
     Step step{Step::Kind::send};
-    add_parts(step, send.chunks, [&](int c) { return Part{{c, 1}, memory_in(state_, c), home_[c]}; });
+    add_parts(step, send.chunks, [&](int c) {
+      Part part{{c, 1}, memory_in(state_, c), home_[c]};
+      part.settle = state_[c] == State::input && settling_ && settling_->needed_in(round_, c);
+      if (part.settle) state_[c] = State::home;
+      return part;
+    });
     step.peers_begin = static_cast<int>(program_.peers.size());
     program_.peers.insert(program_.peers.end(), send.peers.begin(), send.peers.end());
     step.peers_end = static_cast<int>(program_.peers.size());
@@ -95,6 +107,24 @@ class Lowering {
       }
     }
     push(step);
+  }
+
+  // A copy of this rank's own value may be sent later.
+  void settle_sources(const Round& round) {
+    for (const Local& local : round.locals) {
+      for (int c = local.from.first; c < local.from.first + local.from.count; ++c) {
+        if (state_[c] != State::input || !settling_->needed_in(round_, c)) continue;
+        Step step{Step::Kind::local};
+        step.from_begin = static_cast<int>(program_.parts.size());
+        program_.parts.push_back({{c, 1}, Memory::input, home_[c]});
+        step.parts_begin = step.from_begin + 1;
+        step.parts_end = step.from_begin + 2;
+        program_.parts.push_back(program_.parts.back());
+        program_.parts.back().settle = true;
+        wrote(step, {c, 1});
+        push(step);
+      }
+    }
   }
 
   // All reducing receives of the same chunks become one combination, in rank order, own value in its place.
@@ -203,13 +233,14 @@ class Lowering {
           Part one = part;
           one.chunks = {c, 1};
           one.last = combines && part.target == Memory::output && last[c] == i;
-          if (c > part.chunks.first && parts.back().last == one.last) {
+          if (combines) one.settle = settles(i, c);
+          if (c > part.chunks.first && parts.back().last == one.last && parts.back().settle == one.settle) {
             ++parts.back().chunks.count;
           } else {
             parts.push_back(one);
           }
         }
-        if (part.target == Memory::temp && writes(step)) program_.uses_temp = true;
+        if (part.target == Memory::temp && (writes(step) || part.settle)) program_.uses_temp = true;
       }
       const int end = static_cast<int>(parts.size());
       if (step.kind == Step::Kind::local || step.kind == Step::Kind::local_combine) {
@@ -222,86 +253,21 @@ class Lowering {
     program_.parts = std::move(parts);
   }
 
-  const Part* only_part(const Step& step) const {
-    return step.parts_end - step.parts_begin == 1 ? &program_.parts[step.parts_begin] : nullptr;
-  }
-
-  // A combination (or arrival) whose result is the next round's message can write the message in the same
-  // pass.
-  void fuse() {
-    const int count = static_cast<int>(program_.steps.size());
-    std::vector<bool> taken(count, false);
-    for (int i = 0; i < count; ++i) {
-      Step& step = program_.steps[i];
-      if (step.kind != Step::Kind::combine && step.kind != Step::Kind::receive) continue;
-      const Part* part = only_part(step);
-      if (!part) continue;
-      for (int j = i + 1; j < count && rounds_[j] <= rounds_[i] + 1; ++j) {
-        const Step& send = program_.steps[j];
-        const Part* sent = send.kind == Step::Kind::send ? only_part(send) : nullptr;
-        if (!sent || taken[j] || !(sent->chunks == part->chunks) || rounds_[j] != rounds_[i] + 1) continue;
-        step.fused = j;
-        taken[j] = true;
-        step.pushable = step.kind == Step::Kind::combine && same_peers(step, send);
-        program_.parts[step.parts_begin].keep =
-            part->target == Memory::output || step.pushable || read_again(i, j, part->chunks);
-        break;
-      }
-    }
-  }
-
-  bool same_peers(const Step& combine, const Step& send) const {
-    std::vector<int> sources(program_.peers.begin() + combine.peers_begin,
-                             program_.peers.begin() + combine.peers_end);
-    std::erase(sources, -1);
-    return std::equal(sources.begin(), sources.end(), program_.peers.begin() + send.peers_begin,
-                      program_.peers.begin() + send.peers_end);
-  }
-
-  bool touches(const Step& step, const Span& span) const {
-    for (int p = step.parts_begin; p < step.parts_end; ++p) {
-      const Span& other = program_.parts[p].chunks;
-      if (other.first < span.first + span.count && span.first < other.first + other.count) return true;
-    }
-    const bool local = step.kind == Step::Kind::local || step.kind == Step::Kind::local_combine;
-    if (!local) return false;
-    const Span& from = program_.parts[step.from_begin].chunks;
-    return from.first < span.first + span.count && span.first < from.first + from.count;
-  }
-
-  // Whether anything but the send at `send` reads these chunks after the step at `after`.
-  bool read_again(int after, int send, const Span& span) const {
-    for (int i = after + 1; i < static_cast<int>(program_.steps.size()); ++i) {
+  // Whether the combination at `index` leaves in this chunk what is sent.
+  bool settles(int index, int chunk) const {
+    if (!settling_ || !settling_->combined_in(rounds_[index], chunk)) return false;
+    for (int i = index + 1; i < static_cast<int>(rounds_.size()) && rounds_[i] == rounds_[index]; ++i) {
       const Step& step = program_.steps[i];
-      if (i == send || !touches(step, span)) continue;
-      const Part* part = step.kind == Step::Kind::receive ? only_part(step) : nullptr;
-      return !part || !(part->chunks == span);
-    }
-    return false;
-  }
-
-  // If the next thing that happens to the chunks we send to one peer is that this peer's values replace them,
-  // then the peer may write them into our memory as soon as it has the message, if nobody else still reads
-  // there. (That the peer's answer is the one that we expect there, only a look at both ranks can tell: of
-  // the catalogue's algorithms it is known.)
-  void mark_grants() {
-    for (int i = 0; i < static_cast<int>(program_.steps.size()); ++i) {
-      Step& step = program_.steps[i];
-      const Part* part = step.kind == Step::Kind::send && step.lendable ? only_part(step) : nullptr;
-      if (!part || step.peers_end - step.peers_begin != 1) continue;
-      for (int j = i + 1; j < static_cast<int>(program_.steps.size()); ++j) {
-        const Step& next = program_.steps[j];
-        if (!touches(next, part->chunks)) continue;
-        const Part* replaced = next.kind == Step::Kind::receive ? only_part(next) : nullptr;
-        step.grants = replaced && replaced->chunks == part->chunks && replaced->target == Memory::output &&
-                      program_.peers[next.peers_begin] == program_.peers[step.peers_begin] &&
-                      next.fence_end - next.fence_begin == 1;
-        break;
+      if (step.kind != Step::Kind::combine && step.kind != Step::Kind::local_combine) continue;
+      for (int p = step.parts_begin; p < step.parts_end; ++p) {
+        if (contains({program_.parts[p].chunks}, chunk)) return false;
       }
     }
+    return true;
   }
 
   Program program_;
+  const Settling* const settling_;  // null: messages are not encoded
   std::vector<State> state_;
   std::vector<Memory> home_;
   std::vector<std::vector<int>> lent_;  // by chunk: lendable sends since its last write
@@ -330,6 +296,13 @@ int heaviest_round(const Schedule& schedule) {
 
 Program lower(Schedule schedule, int heaviest_round, bool answers_directly) {
   Program program = Lowering(std::move(schedule)).run(answers_directly);
+  program.heaviest_round = heaviest_round;
+  return program;
+}
+
+Program lower_coded(Schedule schedule, int heaviest_round, const PassedOn* passed_on) {
+  const Settling settling(schedule, passed_on);
+  Program program = Lowering(std::move(schedule), &settling).run(false);
   program.heaviest_round = heaviest_round;
   return program;
 }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "schedule/passed_on.h"
 #include "schedule/schedule.h"
 
 namespace ringreduce {
@@ -22,6 +23,8 @@ struct Part {
   Memory target = Memory::output;  // where it is written
   bool last = false;               // this combination completes the result: an average divides here
   bool keep = true;                // false: nobody reads the target but the send this step is fused with
+  // Coded: the target gets what receivers decode of the value that is written (of a send: that is sent).
+  bool settle = false;
 };
 
 struct Step {
@@ -62,5 +65,8 @@ int heaviest_round(const Schedule& schedule);
 // that one, is the replacement; then it may write it where the chunks are. Not every right schedule keeps to
 // that.
 Program lower(Schedule schedule, int heaviest_round, bool answers_directly = false);
+
+// For calls whose messages are encoded. `passed_on` is as in Settling.
+Program lower_coded(Schedule schedule, int heaviest_round, const PassedOn* passed_on);
 
 }  // namespace ringreduce

@@ -21,10 +21,10 @@ bool fits(const TuningRow& row, const Situation& s) {
 }  // namespace
 
 Choice choose(const Situation& s) {
-  for (const TuningRow& row : tuning_table()) {
+  for (const TuningRow& row : tuning_table(s.transport)) {
     if (!fits(row, s)) continue;
     const Entry* entry = find_algorithm(s.collective, row.algorithm);
-    if (s.reproducible && reduces(s.collective) && !entry->keeps_rank_order) continue;
+    if ((s.reproducible || s.coded) && reduces(s.collective) && !entry->keeps_rank_order) continue;
     std::string reason = "measured as the fastest " + std::string(name_of(s.collective)) + " for ";
     reason +=
         row.max_bytes == ~std::size_t{0} ? "larger buffers" : "buffers up to " + in_units(row.max_bytes);
@@ -32,6 +32,7 @@ Choice choose(const Situation& s) {
     if (row.oversubscribed > 0) reason += ", more ranks than cores";
     if (row.oversubscribed == 0) reason += ", a core for each rank";
     if (s.reproducible && reduces(s.collective)) reason += ", of those that keep rank order";
+    if (s.coded && reduces(s.collective)) reason += ", of those that round once on each side";
     return {entry, row.slice_bytes, row.lanes, reason};
   }
   return {};  // cannot be: every collective has a row that fits everything (tested)

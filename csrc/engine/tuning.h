@@ -30,8 +30,10 @@ struct Situation {
   int world = 1;
   bool oversubscribed = false;
   std::string_view transport;
-  std::size_t bytes = 0;      // of the whole buffer: of all chunks together
-  bool reproducible = false;  // rows whose reduction does not keep rank order are passed over
+  std::size_t bytes = 0;  // of the whole buffer: of all chunks together
+  // Of both: rows whose reduction does not combine all values at once, in rank order, are passed over.
+  bool reproducible = false;
+  bool coded = false;  // messages are encoded, and each further combination would round once more
 };
 
 struct Choice {
@@ -41,7 +43,8 @@ struct Choice {
   std::string reason;
 };
 
-std::span<const TuningRow> tuning_table();
+// Of a transport, by its name.
+std::span<const TuningRow> tuning_table(std::string_view transport);
 Choice choose(const Situation& situation);
 
 // The slices of an algorithm that was named: as long, and as many in flight, as those of the choice.

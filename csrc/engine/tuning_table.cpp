@@ -1,4 +1,5 @@
-// The measured table behind algorithm="auto".
+// The measured tables behind algorithm="auto": in shared memory, over a network, and for hosts of several
+// ranks, which have both.
 #include "engine/tuning.h"
 
 namespace ringreduce {
@@ -7,7 +8,7 @@ namespace {
 constexpr std::size_t KiB = 1024, MiB = 1024 * KiB, all = ~std::size_t{0};
 using C = Collective;
 
-constexpr TuningRow table[] = {
+constexpr TuningRow in_memory[] = {
     // measured, by bench/tune.py
     {C::all_reduce, 2, 0, 32 * KiB, "one_shot", 64 * KiB, 1},
     {C::all_reduce, 2, 0, all, "two_shot", 256 * KiB, 2},
@@ -48,10 +49,57 @@ constexpr TuningRow table[] = {
     {C::barrier, any_world, -1, all, "dissemination", 64 * KiB, 1},
 };
 
+// Few rounds while what a message takes to travel is more than what it takes to pass, few bytes from then on.
+// A slice's messages are long enough to keep the wire busy while the next slices wait for theirs.
+constexpr TuningRow over_network[] = {
+    {C::all_reduce, 4, -1, 4 * KiB, "one_shot", 64 * KiB, 1},
+    {C::all_reduce, any_world, -1, 32 * KiB, "recursive_doubling", 64 * KiB, 1},
+    {C::all_reduce, any_world, -1, 256 * KiB, "circulant", 256 * KiB, 4},
+    {C::all_reduce, any_world, -1, all, "ring", 256 * KiB, 4},
+    {C::all_reduce, any_world, -1, all, "two_shot", 512 * KiB, 4},
+    {C::reduce_scatter, any_world, -1, 256 * KiB, "direct", 256 * KiB, 2},
+    {C::reduce_scatter, any_world, -1, all, "ring", 256 * KiB, 4},
+    {C::reduce_scatter, any_world, -1, all, "direct", 512 * KiB, 4},
+    {C::all_gather, any_world, -1, 256 * KiB, "direct", 256 * KiB, 2},
+    {C::all_gather, any_world, -1, all, "ring", 256 * KiB, 4},
+    {C::broadcast, any_world, -1, 64 * KiB, "tree", 64 * KiB, 1},
+    {C::broadcast, any_world, -1, all, "chain", 128 * KiB, 4},
+    {C::reduce, any_world, -1, 64 * KiB, "tree", 64 * KiB, 1},
+    {C::reduce, any_world, -1, all, "chain", 128 * KiB, 4},
+    {C::reduce, any_world, -1, all, "direct", 256 * KiB, 4},
+    {C::gather, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::scatter, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::all_to_all, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::barrier, any_world, -1, all, "dissemination", 64 * KiB, 1},
+};
+
+constexpr TuningRow across_hosts[] = {
+    {C::all_reduce, any_world, -1, 4 * KiB, "recursive_doubling", 64 * KiB, 1},
+    {C::all_reduce, any_world, -1, 256 * KiB, "two_level", 256 * KiB, 2},
+    {C::all_reduce, any_world, -1, all, "two_level", 512 * KiB, 4},
+    {C::all_reduce, any_world, -1, all, "two_shot", 512 * KiB, 4},
+    {C::reduce_scatter, any_world, -1, 256 * KiB, "direct", 256 * KiB, 2},
+    {C::reduce_scatter, any_world, -1, all, "ring", 256 * KiB, 4},
+    {C::reduce_scatter, any_world, -1, all, "direct", 256 * KiB, 4},
+    {C::all_gather, any_world, -1, 256 * KiB, "direct", 256 * KiB, 2},
+    {C::all_gather, any_world, -1, all, "ring", 256 * KiB, 4},
+    {C::broadcast, any_world, -1, 64 * KiB, "tree", 64 * KiB, 1},
+    {C::broadcast, any_world, -1, all, "chain", 128 * KiB, 4},
+    {C::reduce, any_world, -1, 64 * KiB, "tree", 64 * KiB, 1},
+    {C::reduce, any_world, -1, all, "chain", 128 * KiB, 4},
+    {C::reduce, any_world, -1, all, "direct", 256 * KiB, 4},
+    {C::gather, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::scatter, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::all_to_all, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::barrier, any_world, -1, all, "dissemination", 64 * KiB, 1},
+};
+
 }  // namespace
 
-std::span<const TuningRow> tuning_table() {
-  return table;
+std::span<const TuningRow> tuning_table(std::string_view transport) {
+  if (transport == "shm" || transport == "local") return in_memory;
+  if (transport.find('+') != std::string_view::npos) return across_hosts;
+  return over_network;
 }
 
 }  // namespace ringreduce

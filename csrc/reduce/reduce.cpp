@@ -35,6 +35,10 @@ void copy(void* const* destinations, int destination_count, const void* source, 
   in_use().copy(destinations, destination_count, source, bytes);
 }
 
+Codec codec_for(Wire wire) {
+  return in_use().codec[static_cast<int>(wire)];
+}
+
 const char* instruction_set() {
   return in_use().name;
 }

@@ -98,7 +98,10 @@ void SymbolicRun::transfer(int from, int to, const Send& send, std::size_t recv)
     if (sender.chunks[chunk] == Expressions::undefined) {
       refuse(at(from, sender.round), "sends chunk ", chunk, ", which holds nothing");
     }
-    values.push_back(sender.chunks[chunk]);
+    const int value = sender.chunks[chunk];
+    values.push_back(value);
+    if (value >= static_cast<int>(sent_.size())) sent_.resize(value + 1 + value / 2);
+    sent_[value] = true;
   });
   std::vector<int> sent;
   each_chunk(send.chunks, [&](int chunk) { sent.push_back(chunk); });
@@ -169,7 +172,7 @@ void SymbolicRun::take_copies(const Rank& rank, std::vector<Write>& writes,
 }
 
 // In rank order, and this rank's own value in its own place and once.
-void SymbolicRun::combine(const Rank& rank, std::vector<Operand>& operands, std::vector<Write>& writes) {
+void SymbolicRun::combine(Rank& rank, std::vector<Operand>& operands, std::vector<Write>& writes) {
   std::sort(operands.begin(), operands.end());
   operands.erase(std::unique(operands.begin(), operands.end()), operands.end());
   for (auto operand = operands.begin(); operand != operands.end();) {
@@ -184,6 +187,7 @@ void SymbolicRun::combine(const Rank& rank, std::vector<Operand>& operands, std:
     // The engine divides an average here; from now on it would be wrong to add anything, or not to have.
     const bool divide = holds_result(*rank.plan, chunk) && rank.last_write[chunk] == rank.round;
     writes.push_back({chunk, divide ? expressions_.divided(total) : expressions_.rounded(total)});
+    rank.made.push_back({rank.round, chunk, writes.back().value});
   }
 }
 
@@ -247,6 +251,14 @@ bool SymbolicRun::keeps_rank_order() {
     }
   }
   return true;
+}
+
+std::vector<std::vector<int>> SymbolicRun::passed_on(int rank) const {
+  std::vector<std::vector<int>> chunks(all_[rank].rounds.size());
+  for (const auto& [round, chunk, value] : ranks_[rank].made) {
+    if (value < static_cast<int>(sent_.size()) && sent_[value]) chunks[round].push_back(chunk);
+  }
+  return chunks;
 }
 
 }  // namespace ringreduce

@@ -27,6 +27,9 @@ class SymbolicRun {
   // nothing is summed.
   bool keeps_rank_order();
 
+  // By round: the chunks in which this rank has combined something that some rank has sent.
+  std::vector<std::vector<int>> passed_on(int rank) const;
+
  private:
   using Values = std::vector<int>;
 
@@ -36,6 +39,11 @@ class SymbolicRun {
     std::size_t recv = 0;  // the Recv's number in its round, if that end came first
   };
 
+  // What a combination has left in a chunk.
+  struct Made {
+    int round = 0, chunk = 0, value = 0;
+  };
+
   struct Rank {
     const Schedule* plan = nullptr;
     int round = -1;
@@ -43,6 +51,7 @@ class SymbolicRun {
     Values chunks;
     std::vector<int> last_write;  // per chunk: the round of the last write
     std::vector<Values> arrived;  // per Recv of this round
+    std::vector<Made> made;       // by all its combinations so far
     // Of a barrier: whom this rank knows to have come, at the round's beginning and after it.
     std::vector<bool> heard, will_have_heard;
 
@@ -68,7 +77,7 @@ class SymbolicRun {
   void finish_round(Rank& rank);
   void take_messages(const Rank& rank, std::vector<Write>& writes, std::vector<Operand>& operands) const;
   void take_copies(const Rank& rank, std::vector<Write>& writes, std::vector<Operand>& operands) const;
-  void combine(const Rank& rank, std::vector<Operand>& operands, std::vector<Write>& writes);
+  void combine(Rank& rank, std::vector<Operand>& operands, std::vector<Write>& writes);
   [[noreturn]] void refuse_deadlock() const;
   void check_moved(const Rank& rank, int chunk) const;
 
@@ -79,6 +88,7 @@ class SymbolicRun {
   std::vector<Rank> ranks_;
   std::unordered_map<std::uint64_t, Offer> offers_;  // by sender and receiver
   std::vector<int> ready_;                           // ranks whose round is over
+  std::vector<bool> sent_;                           // by value; what is beyond its end has not been sent
 };
 
 }  // namespace ringreduce

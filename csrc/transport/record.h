@@ -15,7 +15,8 @@ struct Record {
   std::uint8_t dtype = 0;
   std::uint8_t op = 0;
   std::uint8_t reproducible = 0;  // whether the rank's communicator is
-  char algorithm[24] = {};
+  std::uint8_t wire = 0;
+  char algorithm[23] = {};
 };
 
 }  // namespace ringreduce

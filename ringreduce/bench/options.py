@@ -6,10 +6,10 @@ from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from pathlib import Path
 
 from ringreduce import schedules
-from ringreduce.bench.ours import COLLECTIVES
+from ringreduce.bench.ours import COLLECTIVES, ROUNDING
 from ringreduce.bench.peers import VENDORS
 from ringreduce.bench.protocol import BLOCKWISE, EXACT, Effort, Problem, numpy_dtype
-from ringreduce.bench.rank import SHARED, Task
+from ringreduce.bench.rank import SHARED, Task, without_wire
 from ringreduce.bench.report import FORMATS
 from ringreduce.bench.run import Plan
 
@@ -38,6 +38,10 @@ def add_options(parser: ArgumentParser) -> None:
     what.add_argument(
         "-a", "--algorithms", type=names, default=["auto"],
         help='several with commas, or "all"; name+shared takes buffers from ringreduce.empty',
+    )  # fmt: skip
+    what.add_argument(
+        "--wire", type=names, default=[], metavar="FORMATS",
+        help=f"each algorithm with quantised messages too, as name+int8: {', '.join(ROUNDING)}",
     )  # fmt: skip
     what.add_argument("--sizes", help="bytes of the whole buffer, such as 8,4K,64M")
     what.add_argument("--min", default="8", help="the smallest size, if no sizes are named (8)")
@@ -106,7 +110,7 @@ def algorithms(asked: list[str], collectives: list[str]) -> dict[str, tuple[str,
         known = [entry.name for entry in schedules.algorithms(collective)]
         own: list[str] = []
         for name in asked:
-            plain = name.removesuffix(SHARED)
+            plain, _ = without_wire(name.removesuffix(SHARED))
             if name == "all":
                 own += ["auto", *known]
             elif plain == "auto" or plain in known or schedules.custom(plain, collective) is not None:
@@ -117,6 +121,22 @@ def algorithms(asked: list[str], collectives: list[str]) -> dict[str, tuple[str,
         if name not in used and name != "all":
             raise ValueError(f"{', '.join(collectives)}: no algorithm is called {name!r}")
     return {collective: own or ("auto",) for collective, own in chosen.items()}
+
+
+def with_wires(chosen: dict[str, tuple[str, ...]], wires: list[str]) -> dict[str, tuple[str, ...]]:
+    """Each algorithm, and then the same in each wire format."""
+    for wire in wires:
+        if wire not in ROUNDING:
+            raise ValueError(f"--wire: there is no {wire!r}, but {', '.join(ROUNDING)}")
+
+    def quantised(name: str, wire: str) -> str:
+        plain = name.removesuffix(SHARED)
+        return f"{plain}+{wire}{name[len(plain) :]}"
+
+    return {
+        collective: tuple(each for name in own for each in (name, *(quantised(name, wire) for wire in wires)))
+        for collective, own in chosen.items()
+    }
 
 
 def plan(options: Namespace, ranks: int) -> Plan:
@@ -134,8 +154,9 @@ def plan(options: Namespace, ranks: int) -> Plan:
         raise ValueError(f"--op {options.op} takes integers and bool, not {options.dtype}")
     asked = problems(options, ranks)
     effort = Effort(options.budget, options.iterations, check=options.check)
+    chosen = with_wires(algorithms(options.algorithms, options.collective), options.wire)
     task = Task(
-        tuple(asked), algorithms(options.algorithms, options.collective), (effort,) * len(asked),
+        tuple(asked), chosen, (effort,) * len(asked),
         shared=options.memory == "shared", asynchronous=options.asynchronous, floor=options.floor,
         bind=options.bind,
     )  # fmt: skip

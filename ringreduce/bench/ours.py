@@ -42,7 +42,17 @@ def _arguments(comm: Communicator, problem: Problem, buffer: Array, new: Callabl
     return (own if collective == "all_gather" else buffer,), {"out": target}, target
 
 
-def ours(comm: Communicator, algorithm: str, shared: bool = False, asynchronous: bool = False) -> Library:
+ROUNDING = {"bf16": 2**-8, "fp16": 2**-11, "int8": 1 / 253, "fp8": 2**-4}
+"""By wire format: how far one rounding moves a value, relative to the largest of its block."""
+
+
+def ours(
+    comm: Communicator,
+    algorithm: str,
+    shared: bool = False,
+    asynchronous: bool = False,
+    wire: str | None = None,
+) -> Library:
     """``shared``: buffers from ringreduce.empty. ``asynchronous``: calls go through the progress thread."""
 
     def allocate(nbytes: int) -> Array:
@@ -55,10 +65,14 @@ def ours(comm: Communicator, algorithm: str, shared: bool = False, asynchronous:
         positional, named, result = _arguments(comm, problem, buffer, new)
         if algorithm != "auto":
             named["algorithm"] = algorithm
+        if wire is not None:
+            named["wire"] = wire
         call = partial(getattr(comm, problem.collective), *positional, **named)
         return (lambda: call(async_op=True).wait()) if asynchronous else call, result
 
-    return Library(algorithm, comm.rank, comm.size, comm.barrier, maximum(comm), prepare, allocate)
+    # Every partial sum may be rounded on its way; none is larger than a sum, as the values are not negative.
+    tolerance = 0.0 if wire is None else ROUNDING[wire] * (comm.size + 1)
+    return Library(algorithm, comm.rank, comm.size, comm.barrier, maximum(comm), prepare, allocate, tolerance)
 
 
 def floor(comm: Communicator, shared: bool = False) -> Library:

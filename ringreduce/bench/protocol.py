@@ -75,6 +75,8 @@ class Library:
     prepare: Callable[[Problem, Array], tuple[Callable[[], Any], Array]]
     allocate: Callable[[int], Array] = lambda nbytes: np.zeros(nbytes, dtype=np.uint8)
     """That many bytes, as uint8, for the buffers."""
+    tolerance: float = 0.0
+    """How far right results may be off, relative to the largest of them."""
 
 
 def parser() -> ArgumentParser:
@@ -260,8 +262,11 @@ class Case:
         return self.library.maximum(stop - start) / batch
 
     def wrong(self, batch: int, iteration: int) -> int:
-        right = self.buffers.expected(iteration)
-        return sum(int(np.count_nonzero(result != right)) for result in self.results[:batch])
+        right, results = self.buffers.expected(iteration), self.results[:batch]
+        if not self.library.tolerance:
+            return sum(int(np.count_nonzero(result != right)) for result in results)
+        limit = self.library.tolerance * float(np.abs(right).max(initial=0))
+        return sum(int(np.count_nonzero(~(np.abs(result - right) <= limit))) for result in results)
 
 
 def measure(library: Library, buffers: Buffers, effort: Effort) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ringreduce.bench.ours import floor, ours
+from ringreduce.bench.ours import ROUNDING, floor, ours
 from ringreduce.bench.protocol import Buffers, Effort, Library, Problem, measure
 from ringreduce.bootstrap import init
 from ringreduce.communicator import Communicator
@@ -23,13 +23,20 @@ REPRODUCIBLE = "reproducible"
 """Stands for ``auto`` on a reproducible communicator of the same ranks."""
 
 
+def without_wire(name: str) -> tuple[str, str | None]:
+    """An algorithm's name, and the wire format behind it."""
+    plain, mark, wire = name.rpartition("+")
+    return (plain, wire) if mark and wire in ROUNDING else (name, None)
+
+
 @dataclass(frozen=True)
 class Task:
     """The same on all ranks.
 
     Attributes:
-        algorithms: by collective. One whose name ends in "+shared" has its buffers from ringreduce.empty;
-            "reproducible" is ``auto`` on a reproducible communicator.
+        algorithms: by collective. One whose name ends in "+shared" has its buffers from ringreduce.empty, one
+            with "+int8" (before that) or another wire format sends its messages in it; "reproducible" is
+            ``auto`` on a reproducible communicator.
         peers: of "gloo" and "mpi", which run in the ranks' own processes.
         efforts: by problem.
         turn: how far to rotate the order of the contestants.
@@ -101,10 +108,10 @@ def _contestants(
     entries = []
     for name in task.algorithms[problem.collective]:
         shared = task.shared or name.endswith(SHARED)
-        plain, whose = name.removesuffix(SHARED), comm
+        (plain, wire), whose = without_wire(name.removesuffix(SHARED)), comm
         if name == REPRODUCIBLE and twin is not None:
             plain, whose = "auto", twin
-        library = ours(whose, plain, shared, task.asynchronous)
+        library = ours(whose, plain, shared, task.asynchronous, wire)
         entries.append((replace(library, name=name), problem))
     if task.floor:
         # The floor is that of memory, whatever the bytes mean.

@@ -17,6 +17,7 @@ import pytest
 import ringreduce
 from ringreduce.bench import options as bench_options
 from ringreduce.bench import plot, protocol
+from ringreduce.bench.ours import ours
 from ringreduce.bench.results import bus_factor, mode_of
 from ringreduce.cli import main
 
@@ -40,6 +41,30 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert all(float(row[5]) > 0 and row[9] == "0" and float(row[10]) > 0 for row in rows)
     assert "exchange between two cores" in out and "Wrong elements: 0 OK" in out
+
+
+def test_wire(capsys: pytest.CaptureFixture[str]) -> None:
+    out = bench(capsys, "-a", "auto,ring+shared", "--wire", "int8,bf16", "--no-floor")
+    names = [line.split()[4] for line in out.splitlines() if not line.lstrip().startswith("#")]
+    asked = ["auto", "auto+int8", "auto+bf16", "ring+shared", "ring+int8+shared", "ring+bf16+shared"]
+    assert names == 2 * asked
+    assert "Wrong elements: 0 OK" in out
+    bench(capsys, "-a", "auto+int8", "--dtype", "int32", status=0)
+    assert main([*QUICK, "--wire", "int4"]) != 0
+    assert "there is no 'int4'" in capsys.readouterr().err
+
+
+def test_results_that_are_rounded_may_be_off_by_so_much_and_no_more() -> None:
+    comm = ringreduce.local_group(1)[0]
+    library, problem = ours(comm, "auto", wire="int8"), protocol.Problem("all_reduce", 4000)
+    case = protocol.Case(library, protocol.Buffers(library, problem))
+    case.sample(1, 0)
+    assert case.wrong(1, 0) == 0
+    limit = 255 * library.tolerance
+    case.results[0][:3] += np.array([0.9, -0.9, 1.1], np.float32) * np.float32(limit)
+    case.results[0][9] = np.nan
+    assert case.wrong(1, 0) == 2
+    comm.close()
 
 
 def test_osu(capsys: pytest.CaptureFixture[str]) -> None:

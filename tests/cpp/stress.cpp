@@ -123,6 +123,37 @@ void catalogue_on(Communicator& comm) {
   }
 }
 
+// How far a quantised result may be off, of up to nine roundings.
+float allowed_of(Wire wire, float expected) {
+  if (wire == Wire::fp16) return 16;
+  return wire == Wire::int8 ? 160 : 0.8F * expected + 1;
+}
+
+// Every algorithm with quantised messages.
+void quantised_on(Communicator& comm) {
+  const int world = comm.size();
+  int handle = -1;
+  for (const Entry& entry : catalogue()) {
+    ++handle;
+    if (entry.collective == Collective::barrier) continue;
+    for (const Wire wire : {Wire::fp16, Wire::int8, Wire::fp8}) {
+      const std::string what = std::string(name_of(entry.collective)) + " " + std::string(entry.name) +
+                               " world " + std::to_string(world) + " wire " + name_of(wire);
+      Case c = make_case(entry.collective, comm.rank(), world, handle % world, 1500);
+      Call call = call_for(entry.collective, c, world, handle % world, 1500);
+      call.algorithm = handle;
+      call.slice_bytes = 4096;
+      call.wire = wire;
+      comm.run(call);
+      const Buffer& result = c.in_place ? c.input : c.output;
+      for (std::size_t i = 0; i < c.expected.size(); ++i) {
+        if (std::abs(result[i] - c.expected[i]) <= allowed_of(wire, c.expected[i])) continue;
+        require(false, what);
+      }
+    }
+  }
+}
+
 // Sizes from one slice to many, in place, as "auto" would do it; the largest is lent rather than copied.
 void sizes_on(Communicator& comm) {
   for (const std::size_t count : {0, 1, 1000, 20000, 300000}) {
@@ -190,6 +221,7 @@ void loss_on(Communicator& comm) {
 
 void everything_on(Communicator& comm) {
   catalogue_on(comm);
+  quantised_on(comm);
   sizes_on(comm);
   submitted_on(comm);
   messages_on(comm, sizes_on);

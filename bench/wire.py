@@ -1,0 +1,92 @@
+"""What quantised messages cost in exactness and save in bytes, as Markdown tables.
+
+    python3 bench/wire.py
+    python3 bench/wire.py --ranks 3,16 --count 10000
+
+Ranks are threads; every one draws values from a normal distribution and all_reduces them. An error is the distance
+of a result from the float64 sum of the ranks' values, relative to the root mean square of these sums: a cell has
+the largest of all elements, and their root mean square. Seeds are fixed, so the tables come out the same again.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
+
+from report import layout
+
+import ringreduce
+from ringreduce import _engine
+
+WIRES = tuple(_engine.reduce.wires()[1:])
+ALGORITHMS = ("two_shot", "one_shot", "halving_doubling", "recursive_doubling", "ring")
+"""From those that round once on each side to the one that rounds at every hop of n - 1."""
+
+
+def values(count: int, rank: int) -> Any:
+    return np.random.default_rng([1, rank]).standard_normal(count).astype(np.float32)
+
+
+def rounding_errors(count: int, ranks: int) -> dict[tuple[str | None, str], Any]:
+    """By wire (None: float32) and algorithm: the elements' errors."""
+    group = ringreduce.local_group(ranks)
+    parts = [values(count, rank) for rank in range(ranks)]
+    exact = sum(part.astype(np.float64) for part in parts)
+    unit = np.sqrt(np.mean(exact**2))
+    found = {}
+    with ThreadPoolExecutor(ranks) as pool:
+        for wire in (None, *WIRES):
+            for algorithm in ALGORITHMS:
+                works = [
+                    pool.submit(comm.all_reduce, parts[comm.rank].copy(), algorithm=algorithm, wire=wire)
+                    for comm in group
+                ]
+                result, *_ = [work.result() for work in works]
+                found[wire, algorithm] = np.abs(result.astype(np.float64) - exact) / unit
+        list(pool.map(lambda comm: comm.close(), group))
+    return found
+
+
+def cell(errors: Any) -> str:
+    return f"{errors.max():.1e}, {np.sqrt(np.mean(errors**2)):.1e}"
+
+
+def error_table(worlds: list[int], count: int) -> str:
+    found = {ranks: rounding_errors(count, ranks) for ranks in worlds}
+    rows = [["wire", "ranks", *ALGORITHMS]]
+    for wire in (None, *WIRES):
+        for ranks in worlds:
+            cells = [cell(found[ranks][wire, algorithm]) for algorithm in ALGORITHMS]
+            rows.append([wire or "float32", str(ranks), *cells])
+    return layout(rows)
+
+
+def bytes_table(worlds: list[int]) -> str:
+    """Bytes that a rank sends for every 4 of its buffer, in blocks that are full."""
+    count = 1 << 20
+    a_value = {wire: _engine.reduce.wire_bytes(wire or "none", count) / count for wire in (None, *WIRES)}
+    rows = [["algorithm", "ranks", *(wire or "float32" for wire in a_value)]]
+    for algorithm in ALGORITHMS:
+        for ranks in worlds:
+            _, sent, _ = _engine.schedules.algorithm_cost("all_reduce", algorithm, ranks)
+            rows.append([algorithm, str(ranks), *(f"{sent * each:.2f}" for each in a_value.values())])
+    return layout(rows)
+
+
+def main() -> None:
+    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--ranks", type=lambda text: [int(n) for n in text.split(",")], default=[2, 4, 8])
+    parser.add_argument("--count", type=int, default=1 << 16, help="elements (65,536)")
+    options = parser.parse_args()
+    print(error_table(options.ranks, options.count) + "\n\n" + bytes_table(options.ranks))
+
+
+if __name__ == "__main__":
+    main()
