@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
 from rendezvous import Rendezvous
 
@@ -33,9 +34,11 @@ def our_rank(options: Namespace, meeting: Rendezvous) -> None:
     from ringreduce.bench import protocol
     from ringreduce.bench.ours import ours
 
-    join: Any = ringreduce.init
-    transport = {"transport": options.transport} if options.transport else {}
-    with join(options.rank, options.ranks, meeting.exchange, timeout=TIMEOUT, **transport) as comm:
+    # The hosts are on one machine, and could share memory after all.
+    os.environ["RINGREDUCE_HOST"] = platform.node()
+    with ringreduce.init(
+        options.rank, options.ranks, meeting.exchange, timeout=TIMEOUT, transport=options.transport or None
+    ) as comm:
         library = ours(comm, options.algorithm)
         library.barrier, library.maximum = meeting.barrier, meeting.maximum
         protocol.measure_sizes(library, options)

@@ -1,6 +1,6 @@
 """One rank of a test on several hosts: joins the job, does what it is told to, and prints how that ended.
 
-rank.py RANK SIZE PLACE SCENARIO
+rank.py RANK SIZE PLACE SCENARIO TRANSPORT
 """
 
 from __future__ import annotations
@@ -35,6 +35,19 @@ def collectives(comm):
         x = np.full(70_000, rank, "float32")
         comm.all_reduce(x, algorithm=algorithm.name)
         assert (x == n * (n - 1) // 2).all(), algorithm.name
+    y = ringreduce.zeros(100_000)
+    y += rank
+    comm.all_reduce(y, "max")
+    assert (y == n - 1).all()
+    got = np.zeros(50_000)
+    work = comm.recv(got, (rank - 1) % n, async_op=True)
+    comm.send(np.full(50_000, float(rank)), (rank + 1) % n)
+    work.wait()
+    assert (got == (rank - 1) % n).all()
+    with comm.split(rank % 2) as half:
+        x = np.ones(1000)
+        half.all_reduce(x)
+        assert (x == half.size).all()
     comm.barrier()
     return comm.transport
 
@@ -92,7 +105,7 @@ def go_on(comm):
 
 def main() -> None:
     rank, size, place, scenario = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-    with ringreduce.init(rank, size, place, transport="tcp", timeout=PATIENCE) as comm:
+    with ringreduce.init(rank, size, place, transport=sys.argv[5], timeout=PATIENCE) as comm:
         print("joined", flush=True)
         answer = globals()[scenario](comm)
     print(json.dumps(answer), flush=True)

@@ -22,18 +22,26 @@ pytestmark = [pytest.mark.skipif(why_not is not None, reason=str(why_not)), pyte
 
 
 class Ranks:
-    """A rank per host, all in one job."""
+    """So many ranks on each host, all in one job."""
 
-    def __init__(self, hosts: Hosts, scenario: str, place: str | None = None, **variables: str) -> None:
+    def __init__(
+        self, hosts: Hosts, scenario: str, place: str | None = None, per_host: int = 1, **variables: str
+    ) -> None:
         place = place or f"tcp://{hosts[0].address}:{PORT}"
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "RINGREDUCE_SECRET": "a test's", **variables}
-        self.processes = [
-            host.popen(
-                [sys.executable, str(RANK), str(rank), str(len(hosts)), place, scenario],
-                env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            )
-            for rank, host in enumerate(hosts)
-        ]  # fmt: skip
+        ranks = [host for host in hosts for _ in range(per_host)]
+        transport = "tcp" if per_host == 1 else "auto"
+        self.processes = []
+        for rank, host in enumerate(ranks):
+            # All are on one machine, and could share memory after all.
+            env = {"PYTHONPATH": str(ROOT), "RINGREDUCE_SECRET": "a test's", "RINGREDUCE_HOST": host.name}
+            arguments = [str(RANK), str(rank), str(len(ranks)), place, scenario, transport]
+            self.processes.append(
+                host.popen(
+                    [sys.executable, *arguments],
+                    env={**os.environ, **env, **variables},
+                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                )
+            )  # fmt: skip
 
     def wait_for(self, word: str) -> None:
         for process in self.processes:
@@ -58,6 +66,13 @@ def test_collectives(number):
         assert Ranks(hosts, "collectives").answers() == ["tcp"] * number
 
 
+@pytest.mark.parametrize(("number", "per_host"), [(2, 2), (3, 2), (2, 3)])
+def test_several_ranks_on_each_host(number, per_host):
+    with Hosts(number) as hosts:
+        ranks = Ranks(hosts, "collectives", per_host=per_host)
+        assert ranks.answers() == ["shm+tcp"] * number * per_host
+
+
 def test_ipv6_alone():
     with Hosts(3) as hosts:
         for host in hosts:
@@ -72,7 +87,7 @@ def test_an_interface_is_chosen():
         assert ranks.answers() == ["tcp"] * 2
         ranks = Ranks(hosts, "collectives", RINGREDUCE_IFACE="eth7")
         for process in ranks.processes:
-            out, err = process.communicate(timeout=60)
+            err = process.communicate(timeout=60)[1]
             assert process.returncode == 1
             assert "RINGREDUCE_IFACE must name an interface" in err and "eth0, lo; not 'eth7'" in err
 
@@ -106,12 +121,28 @@ def test_a_rank_is_killed():
         assert answer[2] - at < WITHIN, answers
 
 
-def test_survivors_go_on():
-    with Hosts(4) as hosts:
-        ranks = Ranks(hosts, "go_on")
+@pytest.mark.parametrize("victim", [1, 2])
+def test_a_rank_among_others_of_its_host_is_killed(victim):
+    with Hosts(2) as hosts:
+        ranks = Ranks(hosts, "until_failure", per_host=2)
+        ranks.wait_for("begun")
+        time.sleep(0.7)
+        at = time.monotonic()
+        ranks.processes[victim].send_signal(signal.SIGKILL)
+        answers = ranks.answers(victim)
+    for rank in {0, 1, 2, 3} - {victim}:
+        assert answers[rank][:2] == ["PeerLost", victim], answers
+        assert answers[rank][2] - at < WITHIN, answers
+
+
+@pytest.mark.parametrize("per_host", [1, 2])
+def test_survivors_go_on(per_host):
+    with Hosts(4 // per_host) as hosts:
+        ranks = Ranks(hosts, "go_on", per_host=per_host)
         ranks.wait_for("begun")
         time.sleep(0.3)
-        hosts[2].cut()
+        if per_host == 1:
+            hosts[2].cut()
         ranks.processes[2].kill()
         answers = ranks.answers(2)
     assert [answer for answer in answers if answer] == [[2, 3, 4.0]] * 3

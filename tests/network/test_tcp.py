@@ -1,0 +1,98 @@
+"""What sockets could get wrong: very long messages, many communicators, forks, one's own secret."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+import ringreduce
+
+
+def on_tcp(function, ranks, **options):
+    return ringreduce.run(function, ranks, transport="tcp", timeout=60, **options)
+
+
+def test_a_message_of_a_gibibyte():
+    def rank_main(comm):
+        x = np.zeros(1 << 30, "uint8")
+        if comm.rank == 0:
+            x[::4096] = np.arange(1 << 18) % 251
+            comm.send(x, 1)
+            return True
+        comm.recv(x, 0)
+        return bool((x[::4096] == np.arange(1 << 18) % 251).all() and x[1::4096].max() == 0)
+
+    assert on_tcp(rank_main, 2) == [True, True]
+
+
+def test_64_communicators():
+    def rank_main(comm):
+        groups = [comm.split(0, (comm.rank + i) % comm.size) for i in range(64)]
+        arrays = [np.full(1000 + i, comm.rank, "float32") for i in range(64)]
+        works = [group.all_reduce(x, async_op=True) for group, x in zip(groups, arrays, strict=True)]
+        for work in reversed(works):
+            assert (work.wait(30) == 6).all()
+        for group in groups:
+            group.close()
+
+    on_tcp(rank_main, 4)
+
+
+def test_a_child_does_not_keep_its_parents_connections():
+    def rank_main(comm):
+        comm.barrier()
+        if comm.rank == 1:
+            if os.fork() == 0:
+                time.sleep(5)
+                os._exit(0)
+            os.kill(os.getpid(), 9)
+        began = time.monotonic()
+        with pytest.raises(ringreduce.PeerLost) as caught:
+            comm.barrier()
+        raise RuntimeError(f"{caught.value.rank} after {time.monotonic() - began < 1.0}")
+
+    with pytest.raises(ringreduce.RankFailed, match="1 after True"):
+        ringreduce.run(rank_main, 2, transport="tcp", timeout=20)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("RINGREDUCE_TCP_STREAMS", "none"), ("RINGREDUCE_TRANSPORT", "ip")]
+)
+def test_a_variable_that_makes_no_sense(name, value, monkeypatch):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ringreduce.RankFailed, match=f"{name} must be .*, not '{value}'"):
+        ringreduce.run(lambda comm: None, 2, transport=None if name.endswith("PORT") else "tcp", timeout=10)
+
+
+def test_ranks_that_want_different_transports():
+    import threading
+
+    found = []
+
+    def join(rank, exchange):
+        try:
+            ringreduce.init(rank, 2, exchange, transport=["tcp", "shm"][rank], timeout=5)
+        except ValueError as error:
+            found.append(str(error))
+
+    barrier, blobs = threading.Barrier(2), {}
+
+    def exchange_of(rank):
+        def exchange(blob):
+            blobs[rank] = blob
+            barrier.wait(5)
+            answer = [blobs[0], blobs[1]]
+            barrier.wait(5)
+            return answer
+
+        return exchange
+
+    threads = [threading.Thread(target=join, args=(rank, exchange_of(rank))) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(found) == 2 and all("transport must be the same on all ranks" in text for text in found)
