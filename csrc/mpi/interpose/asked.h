@@ -13,6 +13,7 @@
 #include "mpi/interpose/functions.h"
 #include "mpi/interpose/job.h"
 #include "mpi/interpose/seat.h"
+#include "mpi/interpose/settings.h"
 
 namespace ringreduce::mpi {
 
@@ -39,6 +40,12 @@ inline bool all_equal(const Counts& counts, int size) {
     if (counts[rank] != counts[0]) return false;
   }
   return true;
+}
+
+// Calls with extents are planned anew each time, which takes longer than short ones do.
+inline bool too_short(const Counts& counts, int size, MPI_Count bytes) {
+  constexpr MPI_Count shortest_uneven = 16 << 10;
+  return bytes < shortest_uneven && settings().mode != Settings::Mode::all && !all_equal(counts, size);
 }
 
 class Offsets {

@@ -11,11 +11,10 @@ static_assert(sizeof(MPI_Fint) == sizeof(int), "counts of Fortran would have to 
 
 extern "C" {
 
-// Fortran knows these constants as variables at special places; absent where the library has no Fortran.
-[[gnu::weak]] extern MPI_Fint mpi_fortran_in_place, mpi_fortran_in_place_, mpi_fortran_in_place__,
-    MPI_FORTRAN_IN_PLACE;
-[[gnu::weak]] extern MPI_Fint mpi_fortran_bottom, mpi_fortran_bottom_, mpi_fortran_bottom__,
-    MPI_FORTRAN_BOTTOM;
+// Fortran knows these constants as variables at special places; absent where the library has no Fortran. The
+// names without an underscore are those of mpi_f08.
+[[gnu::weak]] extern MPI_Fint mpi_fortran_in_place_, mpi_fortran_in_place;
+[[gnu::weak]] extern MPI_Fint mpi_fortran_bottom_, mpi_fortran_bottom;
 
 }  // extern "C"
 
@@ -27,14 +26,8 @@ bool is_one_of(const void* address, const Places*... places) {
 }
 
 void* in_c(void* buffer) {
-  if (is_one_of(buffer, &mpi_fortran_in_place, &mpi_fortran_in_place_, &mpi_fortran_in_place__,
-                &MPI_FORTRAN_IN_PLACE)) {
-    return MPI_IN_PLACE;
-  }
-  if (is_one_of(buffer, &mpi_fortran_bottom, &mpi_fortran_bottom_, &mpi_fortran_bottom__,
-                &MPI_FORTRAN_BOTTOM)) {
-    return MPI_BOTTOM;
-  }
+  if (is_one_of(buffer, &mpi_fortran_in_place_, &mpi_fortran_in_place)) return MPI_IN_PLACE;
+  if (is_one_of(buffer, &mpi_fortran_bottom_, &mpi_fortran_bottom)) return MPI_BOTTOM;
   return buffer;
 }
 

@@ -13,7 +13,7 @@ namespace ringreduce::mpi {
 
 class Job : public Steps {
  public:
-  Job() = default;
+  explicit Job(const Call& call) : call(call) {}
   ~Job() override;
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;

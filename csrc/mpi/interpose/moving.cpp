@@ -122,6 +122,7 @@ MPI_Count Allgatherv::weigh(const Seat& seat, Call& call) const {
     bytes += block;
   }
   if (!sends_block(send, send_count, send_type, counts[seat.rank()] * shape.size)) return not_ours;
+  if (too_short(counts, seat.size(), bytes)) return not_ours;
   return weigh_bytes(Collective::all_gather, bytes, call);
 }
 

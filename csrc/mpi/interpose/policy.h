@@ -16,10 +16,13 @@ enum class Library : std::uint8_t { openmpi, mpich, other };
 class Policy {
  public:
   Policy() = default;
-  // For a communicator of this many ranks. `crowded`: more ranks than cores. `everything`: whatever was
-  // measured.
-  Policy(int world, bool crowded, bool everything);
+  // `crowded`: more ranks than cores. `everything`: whatever was measured.
+  Policy(bool crowded, bool everything);
+  void serve_no_background() { sizes_[true].fill(0); }
 
+  bool serves_some(Function function, bool in_background) const {
+    return sizes_[in_background][static_cast<int>(function)] != 0;
+  }
   // `bytes` in all: of the whole buffer, of all blocks together.
   bool serves(Function function, bool in_background, std::size_t bytes) const {
     return (sizes_[in_background][static_cast<int>(function)] >> std::bit_width(bytes) & 1) != 0;

@@ -76,7 +76,8 @@ MPI_Count ReduceScatter::weigh(const Seat& seat, Call& call) const {
     elements += counts[rank];
   }
   if (receive == nullptr && (counts[seat.rank()] > 0 || send == MPI_IN_PLACE)) return not_ours;
-  return weigh_reduction(Collective::reduce_scatter, elements, type, op, call);
+  const MPI_Count bytes = weigh_reduction(Collective::reduce_scatter, elements, type, op, call);
+  return too_short(counts, seat.size(), bytes) ? not_ours : bytes;
 }
 
 void ReduceScatter::fill(const Seat& seat, Job& job) const {

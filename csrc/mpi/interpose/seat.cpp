@@ -41,8 +41,8 @@ bool Seat::connect(Function function, std::size_t bytes) {
 // Whether there are more ranks than cores is found out only when they meet.
 bool Seat::may_serve(Function function, std::size_t bytes) const {
   const bool everything = settings().mode == Settings::Mode::all;
-  return Policy(size_, false, everything).serves(function, false, bytes) ||
-         Policy(size_, true, everything).serves(function, false, bytes);
+  return Policy(false, everything).serves(function, false, bytes) ||
+         Policy(true, everything).serves(function, false, bytes);
 }
 
 // Called by all ranks at the same call. Whatever becomes of it, all of them must come to the same end.
@@ -58,8 +58,8 @@ void Seat::meet() {
       close();
       return;
     }
-    in_background_ = terms.threads;
-    policy_ = Policy(size_, group_->oversubscribed(), terms.everything);
+    policy_ = Policy(group_->oversubscribed(), terms.everything);
+    if (!terms.threads) policy_.serve_no_background();
     state_ = State::connected;
   } catch (const NoMeeting&) {
     close();  // MPI has failed here, and said so
@@ -119,7 +119,8 @@ Seat* seat_of(MPI_Comm comm) {
     unsigned long gone = 0;
     Seat* seat = nullptr;
   };
-  thread_local Memo memo;
+  // Loaded with the program, so that its place is known.
+  [[gnu::tls_model("initial-exec")]] thread_local Memo memo;
   const unsigned long gone = seats_gone();
   if (memo.seat && memo.comm == comm && memo.gone == gone) return memo.seat;
   if (comm == MPI_COMM_NULL || !running()) return nullptr;

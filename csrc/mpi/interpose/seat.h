@@ -28,11 +28,15 @@ class Seat {
   int size() const { return size_; }
   MPI_Comm comm() const { return comm_; }
 
-  // Whether we serve a call that moves so many bytes in all; the same on all ranks. A blocking call may make
-  // the group, which takes all ranks; a nonblocking one must not wait for others.
+  // Whether calls of a function may be ours. A blocking one may make the group, which takes all ranks; a
+  // nonblocking one must not wait for others.
+  bool may_take(Function function, Form form) const {
+    if (state_ == State::connected) return policy_.serves_some(function, form.nonblocking);
+    return state_ == State::unknown && !form.nonblocking;
+  }
+  // Whether we serve one that moves so many bytes in all; the same on all ranks.
   bool takes(Function function, Form form, std::size_t bytes) {
-    if (state_ != State::connected && (form.nonblocking || !connect(function, bytes))) return false;
-    if (form.nonblocking && !in_background_) return false;
+    if (state_ != State::connected && !connect(function, bytes)) return false;
     return policy_.serves(function, form.nonblocking, bytes);
   }
 
@@ -64,7 +68,6 @@ class Seat {
   int rank_ = 0;
   int size_ = 1;
   std::size_t credit_ = 0;
-  bool in_background_ = false;  // nonblocking calls are ours, too
   Policy policy_;
   std::unique_ptr<Group> group_;
   std::atomic<int> in_background_calls_{0};

@@ -6,15 +6,24 @@
 
 namespace ringreduce::mpi {
 
+// The communicator's seat, if it takes the call; else null. What is handed on shall lose little time here.
+template <typename Asked>
+Seat* taker(MPI_Comm comm, Form form, const Asked& asked, Call& call) {
+  Seat* seat = seat_of(comm);
+  if (!seat || !seat->may_take(Asked::function, form)) return nullptr;
+  const MPI_Count bytes = asked.weigh(*seat, call);
+  if (bytes < 0 || !seat->takes(Asked::function, form, static_cast<std::size_t>(bytes))) return nullptr;
+  return seat;
+}
+
 // Whether the call is ours; then `code` is what it returns.
 template <typename Asked>
 bool served(MPI_Comm comm, Form form, const Asked& asked, int& code) {
-  Seat* seat = seat_of(comm);
+  Call call;
+  Seat* seat = taker(comm, form, asked, call);
   if (!seat) return false;
-  Job job;
-  const MPI_Count bytes = asked.weigh(*seat, job.call);
-  if (bytes < 0 || !seat->takes(Asked::function, form, static_cast<std::size_t>(bytes))) return false;
   try {
+    Job job(call);
     asked.fill(*seat, job);
     seat->group().run(job.call);
     if (job.lands()) job.finish();
@@ -30,12 +39,11 @@ bool served(MPI_Comm comm, Form form, const Asked& asked, int& code) {
 // The same for a call that returns a request.
 template <typename Asked>
 bool served(MPI_Comm comm, Form form, const Asked& asked, MPI_Request* request, int& code) {
-  Seat* seat = seat_of(comm);
-  if (!seat || !request) return false;
-  auto job = std::make_unique<Job>();
-  const MPI_Count bytes = asked.weigh(*seat, job->call);
-  if (bytes < 0 || !seat->takes(Asked::function, form, static_cast<std::size_t>(bytes))) return false;
+  Call call;
+  Seat* seat = request ? taker(comm, form, asked, call) : nullptr;
+  if (!seat) return false;
   try {
+    auto job = std::make_unique<Job>(call);
     asked.fill(*seat, *job);
     job->keep_types();
     code = run_in_background(*seat, std::move(job), request);

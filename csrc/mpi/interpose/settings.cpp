@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
 namespace ringreduce::mpi {
@@ -19,7 +20,7 @@ Settings::Mode read_mode() {
   if (value == "all") return Settings::Mode::all;
   if (value != "" && value != "auto" && value != "1") {
     std::fprintf(stderr, "ringreduce: RINGREDUCE_MPI must be auto, all or off, not '%s': it is off\n",
-                 value.data());
+                 std::string(value).c_str());
     return Settings::Mode::off;
   }
   return Settings::Mode::measured;
