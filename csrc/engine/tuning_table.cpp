@@ -52,9 +52,12 @@ constexpr TuningRow in_memory[] = {
 // Few rounds while what a message takes to travel is more than what it takes to pass, few bytes from then on.
 // A slice's messages are long enough to keep the wire busy while the next slices wait for theirs.
 constexpr TuningRow over_network[] = {
+    {C::all_reduce, 2, -1, 256 * KiB, "one_shot", 64 * KiB, 4},
+    {C::all_reduce, 2, -1, all, "two_shot", 256 * KiB, 4},
     {C::all_reduce, 4, -1, 4 * KiB, "one_shot", 64 * KiB, 1},
     {C::all_reduce, any_world, -1, 32 * KiB, "recursive_doubling", 64 * KiB, 1},
-    {C::all_reduce, any_world, -1, 256 * KiB, "circulant", 256 * KiB, 4},
+    {C::all_reduce, any_world, -1, 256 * KiB, "circulant", 128 * KiB, 4},
+    {C::all_reduce, any_world, -1, 4 * MiB, "ring", 64 * KiB, 4},
     {C::all_reduce, any_world, -1, all, "ring", 256 * KiB, 4},
     {C::all_reduce, any_world, -1, all, "two_shot", 512 * KiB, 4},
     {C::reduce_scatter, any_world, -1, 256 * KiB, "direct", 256 * KiB, 2},
