@@ -16,20 +16,21 @@ struct Card {
   char wanted[8];
 };
 
-std::string chosen(const std::string& wanted) {
+std::string chosen(const std::string& wanted, bool mpi) {
   const char* set = std::getenv("RINGREDUCE_TRANSPORT");
   const bool by_environment = wanted.empty() && set && *set;
   const std::string name = by_environment ? set : wanted.empty() ? "auto" : wanted;
-  if (name == "auto" || name == "shm" || name == "tcp") return name;
-  throw InvalidArgument(std::string(by_environment ? "RINGREDUCE_TRANSPORT" : "transport") +
-                        " must be auto, shm or tcp, not '" + name + "'");
+  if (name == "auto" || name == "shm" || name == "tcp" || (name == "mpi" && mpi)) return name;
+  const std::string what = by_environment ? "RINGREDUCE_TRANSPORT" : "transport";
+  if (name == "mpi") throw InvalidArgument(what + " mpi is for communicators that ringreduce.init() makes");
+  throw InvalidArgument(what + " must be auto, shm, tcp or mpi, not '" + name + "'");
 }
 
 }  // namespace
 
 std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange& exchange,
-                                             const std::string& wanted) {
-  const std::string name = chosen(wanted);
+                                             const std::string& wanted, MpiJob* mpi) {
+  const std::string name = chosen(wanted, mpi);
   Card card{this_host().machine, {}};
   std::memcpy(card.wanted, name.data(), std::min(name.size(), sizeof card.wanted));
   const auto blobs = exchange(std::string(reinterpret_cast<const char*>(&card), sizeof card));
@@ -48,6 +49,7 @@ std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange
     }
     together = together && theirs.machine == card.machine;
   }
+  if (name == "mpi") return mpi->connect(rank, world, exchange);
   if (name == "tcp" || (name == "auto" && !together)) return TcpTransport::create(rank, world, exchange);
   try {
     return ShmTransport::create(rank, world, exchange);

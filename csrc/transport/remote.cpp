@@ -74,6 +74,8 @@ bool RemoteTransport::send(int lane, Peers peers, const void* data, std::size_t 
 std::byte* RemoteTransport::reserve(int lane, Peers peers, std::size_t bytes) {
   const Lock lock(mutex_);
   if (!fits(lane, peers, bytes)) return nullptr;
+  // With room for its header, so that both can go in one piece.
+  bytes += sizeof(FrameHeader);
   // What was reserved before and not posted is not wanted any more.
   if (reserved_[lane] && reserved_[lane]->room < bytes) {
     pool_.release(reserved_[lane]);
