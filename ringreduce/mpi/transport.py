@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ringreduce.mpi.library import Library
 __all__ = ["is_communicator", "join", "path"]
 
 
+@functools.cache  # a compiler is asked
 def path(mpicc: str | None = None) -> Path:
     """The file for an MPI library; builds it if there is none.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ringreduce.mpi import interposer
-from tests.mpi.conftest import PROGRAMS, ROOT
+from tests.mpi.conftest import PROGRAMS, ROOT, STAY
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -92,9 +92,6 @@ def test_a_wrong_setting_switches_it_off(mpi, preload):
     ended = good(mpi.run(2, mpi.compile("calls.c"), 3, -1, preload=preload, **variables))
     assert ended.counts() == {"MPI_Allreduce": (0, 3)}
     assert "RINGREDUCE_MPI must be auto, all or off, not 'yes please'" in ended.errors
-
-
-STAY = {"openmpi": ["--enable-recovery"], "mpich": ["-disable-auto-cleanup"]}
 
 
 def test_a_killed_rank_is_an_error_on_the_others(mpi, preload):
