@@ -108,7 +108,13 @@ void RemoteTransport::check_peers(Backoff& backoff, int waiting_for) {
     backoff.peer_closed = true;
     return;
   }
-  if (Clock::now() - std::max(peers_[waiting_for].heard, backoff.since) < silence) return;
+  Peer& peer = peers_[waiting_for];
+  const auto now = Clock::now();
+  if (peer.spoken) {
+    peer.spoken = false;
+    peer.heard = now;
+  }
+  if (now - std::max(peer.heard, backoff.since) < silence) return;
   ask(waiting_for);
   look_after(waiting_for);
 }

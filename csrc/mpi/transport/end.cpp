@@ -21,12 +21,12 @@ MpiTransport::Cancelled MpiTransport::cancel(MPI_Request& request, Clock::time_p
   MPI_Status status;
   int done = 0, cancelled = 0;
   {
-    const Turn turn;
+    const Turn turn(in_turn_);
     MPI_Cancel(&request);
   }
   while (true) {
     {
-      const Turn turn;
+      const Turn turn(in_turn_);
       if (MPI_Test(&request, &done, &status) != MPI_SUCCESS) return Cancelled::yes;
       if (done) {
         MPI_Test_cancelled(&status, &cancelled);
@@ -104,7 +104,7 @@ void MpiTransport::let_go() {
     const Job& job = jobs_[i];
     if (requests_[i] == MPI_REQUEST_NULL) continue;
     if (job.kind == Job::Kind::sent || cancel(requests_[i], deadline) == Cancelled::no) {
-      const Turn turn;
+      const Turn turn(in_turn_);
       MPI_Request_free(&requests_[i]);
       continue;
     }

@@ -31,7 +31,8 @@ int keyval_of_homes() {
 bool ended_in_time(MPI_Request& request, Clock::time_point deadline) {
   for (int done = 0;;) {
     {
-      const Turn turn;
+      bool held = false;
+      const Turn turn(held);
       check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
     }
     if (done) return true;
@@ -48,7 +49,8 @@ std::shared_ptr<Home> Home::of(MPI_Comm parent, Clock::duration timeout) {
   MPI_Request request = MPI_REQUEST_NULL;
   MPI_Comm comm = MPI_COMM_NULL;
   {
-    const Turn turn;
+    bool held = false;
+    const Turn turn(held);
     check(MPI_Comm_test_inter(parent, &between_groups), "MPI_Comm_test_inter");
     if (between_groups) throw InvalidArgument("store must be an intracommunicator");
     Kept* kept = nullptr;
@@ -61,7 +63,8 @@ std::shared_ptr<Home> Home::of(MPI_Comm parent, Clock::duration timeout) {
   if (!ended_in_time(request, Clock::now() + timeout)) {
     throw Failure(Cause::timeout, -1, "timed out waiting for all ranks of the MPI communicator to join");
   }
-  const Turn turn;
+  bool held = false;
+  const Turn turn(held);
   check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   auto home = std::make_shared<Home>(comm, rank, size, timeout);
   check(MPI_Comm_set_attr(parent, keyval_of_homes(), new Kept(home)), "MPI_Comm_set_attr");
@@ -108,14 +111,16 @@ std::vector<std::string> Home::exchange(const std::string& blob) {
   const int own = static_cast<int>(blob.size());
   MPI_Request request = MPI_REQUEST_NULL;
   {
-    const Turn turn;
+    bool held = false;
+    const Turn turn(held);
     check(MPI_Iallgather(&own, 1, MPI_INT, sizes.data(), 1, MPI_INT, comm_, &request), "MPI_Iallgather");
   }
   wait(request, deadline, "MPI_Iallgather");
   std::exclusive_scan(sizes.begin(), sizes.end(), offsets.begin(), 0);
   std::string all(static_cast<std::size_t>(offsets.back() + sizes.back()) + 1, 0);
   {
-    const Turn turn;
+    bool held = false;
+    const Turn turn(held);
     check(MPI_Iallgatherv(blob.data(), own, MPI_BYTE, all.data(), sizes.data(), offsets.data(), MPI_BYTE, comm_,
                           &request),
           "MPI_Iallgatherv");

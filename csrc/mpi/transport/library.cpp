@@ -1,11 +1,12 @@
 #include "mpi/transport/library.h"
 
-#include <sched.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
 #include <set>
+
+#include "transport/brief_lock.h"
 
 namespace ringreduce::mpi {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 struct State {
   std::mutex mutex;  // guards the users
   std::set<User*> users;
-  std::atomic_flag turn;
+  BriefLock turn;
   int level = MPI_THREAD_SINGLE;
   bool started_here = false;
   bool watched = false;
@@ -106,13 +107,16 @@ std::string threads_in_words() {
   return state().level == MPI_THREAD_SINGLE ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED";
 }
 
-Turn::Turn() : locked_(state().level == MPI_THREAD_SERIALIZED) {
-  if (!locked_) return;
-  while (state().turn.test_and_set(std::memory_order_acquire)) sched_yield();
+Turn::Turn(bool& held) : held_(held || state().level != MPI_THREAD_SERIALIZED ? nullptr : &held) {
+  if (!held_) return;
+  state().turn.lock();
+  held = true;
 }
 
 Turn::~Turn() {
-  if (locked_) state().turn.clear(std::memory_order_release);
+  if (!held_) return;
+  *held_ = false;
+  state().turn.unlock();
 }
 
 std::string error_text(int code) {

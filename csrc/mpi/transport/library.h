@@ -37,13 +37,14 @@ std::string threads_in_words();
 // process; it does not keep the program's own calls away.
 class Turn {
  public:
-  Turn();
+  // `held` says whether its owner has the right already, for which it needs a lock of its own.
+  explicit Turn(bool& held);
   ~Turn();
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
  private:
-  const bool locked_;
+  bool* const held_;  // null: nothing to give back
 };
 
 std::string error_text(int code);

@@ -83,6 +83,7 @@ class MpiTransport : public RemoteTransport, private User {
   void send_bytes(const void* data, std::size_t bytes, int tag, const Job& job);
   void sent(const Job& job);
   bool look();
+  bool look_a_while();
   void finish(std::size_t index, const MPI_Status& status, int code);
   Buffer* frame_came(int peer, Buffer* buffer, std::size_t bytes);
   Buffer* whole_frame_came(int peer, const FrameHeader& header, const Landing& landing, Buffer* buffer);
@@ -111,6 +112,7 @@ class MpiTransport : public RemoteTransport, private User {
   std::vector<MPI_Status> statuses_;
   bool some_finished_ = false;
   unsigned looks_ = 0;
+  bool in_turn_ = false;  // see Turn; with the lock held
   std::atomic<bool> interrupted_{false};
   bool closed_ = false, disowned_ = false, lost_some_ = false;
 };

@@ -31,7 +31,7 @@ void MpiTransport::add(MPI_Request request, const Job& job) {
 
 void MpiTransport::listen_for_hello() {
   MPI_Request request = MPI_REQUEST_NULL;
-  const Turn turn;
+  const Turn turn(in_turn_);
   const int code = MPI_Irecv(nullptr, 0, MPI_BYTE, MPI_ANY_SOURCE, tags_.hello, home_->comm(), &request);
   check(code, "MPI_Irecv");
   if (requests_.empty()) {
@@ -47,7 +47,7 @@ void MpiTransport::listen(std::size_t index) {
   if (!job.buffer) job.buffer = pool_.take(slot_bytes);
   int code = 0;
   {
-    const Turn turn;
+    const Turn turn(in_turn_);
     code = MPI_Irecv(job.buffer->data, static_cast<int>(slot_bytes), MPI_BYTE, place_of(job.peer), tags_.frames,
                      home_->comm(), &requests_[index]);
   }
@@ -95,6 +95,7 @@ bool MpiTransport::sending() const {
 void MpiTransport::dispatch(int peer) {
   if (!is_lost(peer) && !has_said_bye(peer) && !closed_) {
     if (!may_call()) return;  // it goes when the thread that may is here
+    const Turn turn(in_turn_);
     if (!open_[peer]) open(peer, true);
     for (Outgoing frame; take(peer, frame);) send(peer, frame);
     return;
@@ -130,7 +131,7 @@ void MpiTransport::send_bytes(const void* data, std::size_t bytes, int tag, cons
   MPI_Request request = MPI_REQUEST_NULL;
   int code = 0, done = 0;
   {
-    const Turn turn;
+    const Turn turn(in_turn_);
     code = MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, place_of(job.peer), tag, home_->comm(), &request);
     if (code == MPI_SUCCESS && bytes <= slot_bytes) code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
   }
@@ -152,7 +153,7 @@ bool MpiTransport::look() {
   if (requests_.size() == 2 && ++looks_ % looks_per_hello != 0) {
     MPI_Status status;
     {
-      const Turn turn;
+      const Turn turn(in_turn_);
       code = MPI_Test(&requests_[1], &count, &status);
     }
     if (code == MPI_SUCCESS && !count) return false;
@@ -161,7 +162,7 @@ bool MpiTransport::look() {
     statuses_.resize(requests_.size());
     done_.resize(requests_.size());
     {
-      const Turn turn;
+      const Turn turn(in_turn_);
       code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, done_.data(),
                           statuses_.data());
     }
@@ -235,7 +236,7 @@ void MpiTransport::receive_bulk(std::size_t index) {
   const Job& job = jobs_[index];
   int code = 0;
   {
-    const Turn turn;
+    const Turn turn(in_turn_);
     code = MPI_Irecv(job.landing.at, static_cast<int>(job.header.bytes), MPI_BYTE, place_of(job.peer), tags_.bulk,
                      home_->comm(), &requests_[index]);
   }
@@ -271,12 +272,22 @@ void MpiTransport::failed(std::size_t index, int code) {
 
 // --- waiting ---------------------------------------------------------------------------------------------
 
+// Where every rank has a core, looking again is the fastest that one can do.
+bool MpiTransport::look_a_while() {
+  constexpr int looks = 8;
+  const Turn turn(in_turn_);
+  for (int i = 0; i < (oversubscribed() ? 1 : looks); ++i) {
+    if (look()) return true;
+  }
+  return false;
+}
+
 // MPI has no wait that ends at a deadline: whoever waits looks again and again, and sleeps in between once it
 // has waited long.
 bool MpiTransport::progress(Lock& lock, Clock::duration limit) {
   if (over()) throw Error("MPI has been finalised: nothing can be sent through it any more");
   const bool can_look = !closed_ && may_call();
-  if (can_look && look()) return true;
+  if (can_look && look_a_while()) return true;
   if (limit <= Clock::duration::zero()) return false;
   const auto start = Clock::now();
   const auto nap = std::clamp<Clock::duration>(limit / 16, shortest_nap, longest_nap);
@@ -290,7 +301,7 @@ bool MpiTransport::progress(Lock& lock, Clock::duration limit) {
     }
     lock.lock();
     if (closed_ || over()) return false;
-    if (can_look && look()) return true;
+    if (can_look && look_a_while()) return true;
   } while (!interrupted_ && Clock::now() - start < limit);
   return false;
 }
