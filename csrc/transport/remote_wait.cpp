@@ -31,6 +31,8 @@ bool RemoteTransport::pause(Backoff& backoff, int waiting_for) {
     }
   }
   check_abort();
+  constexpr std::uint32_t rounds_without_clock = 4;
+  if (!oversubscribed_ && backoff.rounds < rounds_without_clock) return false;
   const auto now = Clock::now();
   if (backoff.since == Clock::time_point()) backoff.since = backoff.checked = now;
   const auto waited = now - backoff.since;

@@ -179,23 +179,22 @@ bool MpiTransport::look() {
 
 void MpiTransport::finish(std::size_t index, const MPI_Status& status, int code) {
   if (code != MPI_SUCCESS) return failed(index, code);
-  const Job job = jobs_[index];
-  int bytes = 0;
-  switch (job.kind) {
-    case Job::Kind::hello:
-      open(peers_by_place_[status.MPI_SOURCE], false);
-      return listen_for_hello();
-    case Job::Kind::frame:
-      MPI_Get_count(&status, MPI_BYTE, &bytes);
-      jobs_[index].buffer = frame_came(job.peer, job.buffer, static_cast<std::size_t>(bytes));
-      return listen(index);
-    case Job::Kind::bulk:
-      some_finished_ = true;
-      return landed(job.peer, job.header, job.landing);
-    case Job::Kind::sent:
-      some_finished_ = true;
-      return sent(job);
+  const Job::Kind kind = jobs_[index].kind;
+  if (kind == Job::Kind::frame) {
+    int bytes = 0;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    // What it brings may begin other things, and with them move the jobs in memory.
+    Buffer* left = frame_came(jobs_[index].peer, jobs_[index].buffer, static_cast<std::size_t>(bytes));
+    jobs_[index].buffer = left;
+    return listen(index);
   }
+  if (kind == Job::Kind::hello) {
+    open(peers_by_place_[status.MPI_SOURCE], false);
+    return listen_for_hello();
+  }
+  some_finished_ = true;
+  const Job job = jobs_[index];
+  kind == Job::Kind::bulk ? landed(job.peer, job.header, job.landing) : sent(job);
 }
 
 // Gives the buffer back, or null where it is somebody else's now.
