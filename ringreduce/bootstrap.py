@@ -48,7 +48,7 @@ def init(
             RINGREDUCE_REPRODUCIBLE is 1 in the environment. All ranks must say the same.
         transport: how bytes travel: "shm", shared memory of one host; "tcp", sockets; "auto", shared memory
             where all ranks have it in common, else sockets; "mpi", the MPI library that has started the ranks, for
-            which it is built on first use (docs/mpi.md): they then meet through it, too, and ``store`` is None, or an
+            which it is built on first use (docs/mpi_transport.md): they then meet through it, too, and ``store`` is None, or an
             mpi4py communicator. None: what RINGREDUCE_TRANSPORT says, else "auto". All ranks must say the same.
 
     Raises:

@@ -1,7 +1,7 @@
 // Times all-reduce algorithms written over MPI_Isend and MPI_Irecv, float32 sum in place, by the rules of
-// protocol.h: what a transport over MPI's messages can be expected to reach. Compiled with each library's mpicc;
-// started by its mpirun. --algorithm ring (the default), doubling (on a power of two of ranks) or library, which
-// is MPI_Allreduce.
+// protocol.h: what a transport over MPI's messages can be expected to reach. Compiled with each library's
+// mpicc; started by its mpirun. --algorithm ring (the default), doubling (on a power of two of ranks) or
+// library, which is MPI_Allreduce.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <mpi.h>
@@ -57,7 +57,8 @@ static void ring(void* context, float* buffer, size_t count) {
 #define LENGTH(chunk) (BEGIN((chunk) + 1) - BEGIN(chunk))
   for (int step = 0; step < n - 1; ++step) {
     const int out = (c->rank - step + n) % n, in = (out - 1 + n) % n;
-    exchange_and_add(buffer + BEGIN(out), LENGTH(out), right, c->scratch, buffer + BEGIN(in), LENGTH(in), left);
+    exchange_and_add(buffer + BEGIN(out), LENGTH(out), right, c->scratch, buffer + BEGIN(in), LENGTH(in),
+                     left);
   }
   for (int step = 0; step < n - 1; ++step) {
     const int out = (c->rank + 1 - step + n) % n, in = (out - 1 + n) % n;

@@ -10,9 +10,9 @@
 namespace ringreduce {
 
 // "shm", "tcp", "mpi" or "auto", which is shared memory if all ranks can share it, and tcp otherwise; empty:
-// what RINGREDUCE_TRANSPORT says, or else auto. "mpi" needs a job of MPI's, of which all ranks are. Collective
-// over the ranks that `exchange` connects. Throws InvalidArgument if there is no such transport, or if ranks
-// want different ones; Error where it cannot connect them.
+// what RINGREDUCE_TRANSPORT says, or else auto. "mpi" needs a job of MPI's, of which all ranks are.
+// Collective over the ranks that `exchange` connects. Throws InvalidArgument if there is no such transport,
+// or if ranks want different ones; Error where it cannot connect them.
 std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange& exchange,
                                              const std::string& wanted = "", MpiJob* mpi = nullptr);
 

@@ -1,5 +1,5 @@
-// The MPI library as the engine sees it, which is compiled without one: a shared library that is built for the
-// MPI that is there (csrc/mpi/transport) brings this.
+// The MPI library as the engine sees it, which is compiled without one: a shared library that is built for
+// the MPI that is there (csrc/mpi/transport) brings this.
 #pragma once
 
 #include <memory>
@@ -33,8 +33,8 @@ struct MpiRequest {
   Clock::duration timeout{};
 };
 
-// Collective over the communicator's ranks; starts MPI where nobody has. `plugin` is the shared library's path.
-// Throws InvalidArgument where they do not fit together, Failure when the time is up.
+// Collective over the communicator's ranks; starts MPI where nobody has. `plugin` is the shared library's
+// path. Throws InvalidArgument where they do not fit together, Failure when the time is up.
 std::shared_ptr<MpiJob> join_mpi(const std::string& plugin, const MpiRequest& request);
 
 // What the shared library has, under the name "ringreduce_join_mpi".

@@ -143,7 +143,7 @@ class RemoteTransport : public Transport {
     std::array<std::unique_ptr<In>, lanes> ins;
     std::optional<std::array<std::uint32_t, lanes>> bye;
     bool lost = false;
-    std::string how;     // it was lost
+    std::string how;      // it was lost
     bool spoken = false;  // since check_peers() last looked: nobody reads a clock for each frame
     Clock::time_point heard;
     std::vector<Record> records;

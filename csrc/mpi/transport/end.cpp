@@ -1,4 +1,5 @@
-// How MpiTransport lets go: of the caller's memory when a call has failed, and of MPI.
+// How MpiTransport lets go: of a peer that cannot be reached, of the caller's memory when a call has failed,
+// and of MPI.
 #include <sched.h>
 
 #include <algorithm>
@@ -13,6 +14,33 @@ using std::chrono::milliseconds;
 constexpr milliseconds to_cancel{1000};
 
 }  // namespace
+
+// --- a peer ---------------------------------------------------------------------------------------------
+
+void MpiTransport::unreachable(int peer, int code) {
+  lost_some_ = true;
+  end_without_others();
+  lost(peer, "cannot be reached any more (" + error_text(code) + ")");
+}
+
+// Whom the hellos' receive fails for it does not say: it is another request that will.
+void MpiTransport::failed(std::size_t index, int code) {
+  const Job job = jobs_[index];
+  if (job.kind == Job::Kind::hello) {
+    if (requests_[index] == MPI_REQUEST_NULL) listen_for_hello();
+    return;
+  }
+  requests_[index] = MPI_REQUEST_NULL;
+  some_finished_ = true;
+  if (job.kind == Job::Kind::sent) {
+    sent(job);
+  } else if (job.kind == Job::Kind::frame) {
+    pool_.release(job.buffer);
+  } else if (job.landing.buffer) {
+    pool_.release(job.landing.buffer);
+  }
+  unreachable(job.peer, code);
+}
 
 // --- the caller's memory ---------------------------------------------------------------------------------
 
@@ -81,7 +109,8 @@ void MpiTransport::divert(int peer, Clock::time_point deadline) {
 
 // --- the end ---------------------------------------------------------------------------------------------
 
-// A message that nobody takes off would stay in MPI for ever: so ranks that close wait a little for each other.
+// A message that nobody takes off would stay in MPI for ever: so ranks that close wait a little for each
+// other.
 void MpiTransport::see_off(Lock& lock) {
   constexpr milliseconds to_hand_over{100}, to_hear{50};
   const auto start = Clock::now();

@@ -121,8 +121,8 @@ std::vector<std::string> Home::exchange(const std::string& blob) {
   {
     bool held = false;
     const Turn turn(held);
-    check(MPI_Iallgatherv(blob.data(), own, MPI_BYTE, all.data(), sizes.data(), offsets.data(), MPI_BYTE, comm_,
-                          &request),
+    check(MPI_Iallgatherv(blob.data(), own, MPI_BYTE, all.data(), sizes.data(), offsets.data(), MPI_BYTE,
+                          comm_, &request),
           "MPI_Iallgatherv");
   }
   wait(request, deadline, "MPI_Iallgatherv");

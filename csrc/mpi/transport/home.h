@@ -1,6 +1,6 @@
-// A duplicate of a communicator of the user's, in which all of ours between its ranks live: their messages are
-// told apart by tags, so that any number of them costs MPI one communicator, and none is made when ranks split
-// or some have died. It is kept for the next time, and freed with the user's.
+// A duplicate of a communicator of the user's, in which all of ours between its ranks live: their messages
+// are told apart by tags, so that any number of them costs MPI one communicator, and none is made when ranks
+// split or some have died. It is kept for the next time, and freed with the user's.
 #pragma once
 
 #include <mpi.h>
@@ -30,8 +30,8 @@ class Home : public MpiJob, public std::enable_shared_from_this<Home> {
   std::unique_ptr<Transport> connect(int rank, int world, const Exchange& exchange) override;
 
   // A number that no other transport of these ranks has, as the one that leads the new group gives it. Throws
-  // Error when there are none left: they are not used again, because what was sent last under one may still be
-  // on its way.
+  // Error when there are none left: they are not used again, because what was sent last under one may still
+  // be on its way.
   int new_number();
   Tags tags_of(int number) const;
   // Something may still be on its way: the communicator's identity must not be used again.

@@ -18,7 +18,8 @@ std::string first_line(const std::string& text) {
 
 std::shared_ptr<MpiJob> join(const MpiRequest& request) {
   const std::string version = library_version();
-  if (!request.library.empty() && request.library.substr(0, version.size()) != version.substr(0, request.library.size())) {
+  if (!request.library.empty() &&
+      request.library.substr(0, version.size()) != version.substr(0, request.library.size())) {
     throw InvalidArgument("store is a communicator of another MPI library (" + first_line(request.library) +
                           ") than the mpicc on the PATH belongs to (" + first_line(version) + ")");
   }

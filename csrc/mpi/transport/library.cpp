@@ -107,6 +107,15 @@ std::string threads_in_words() {
   return state().level == MPI_THREAD_SINGLE ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED";
 }
 
+// Open MPI's launcher hands its settings over so; the other libraries do not, or tell nobody.
+bool gives_core_away() {
+  static const bool does = [] {
+    const char* set = std::getenv("OMPI_MCA_mpi_yield_when_idle");
+    return set && (std::string(set) == "1" || std::string(set) == "true");
+  }();
+  return does;
+}
+
 Turn::Turn(bool& held) : held_(held || state().level != MPI_THREAD_SERIALIZED ? nullptr : &held) {
   if (!held_) return;
   state().turn.lock();

@@ -18,8 +18,8 @@ class User {
   virtual void mpi_ends() = 0;
 };
 
-// Starts MPI if nobody has. Whoever starts it ends it: at the end of the process, if that was us. Throws Error
-// where it is over already.
+// Starts MPI if nobody has. Whoever starts it ends it: at the end of the process, if that was us. Throws
+// Error where it is over already.
 void start();
 // Whether MPI has ended, so that nothing of it may be called.
 bool over();
@@ -33,8 +33,11 @@ void leave(User* user);
 bool may_call();
 std::string threads_in_words();
 
-// Holds the right to call MPI. Where it can be called by one thread at a time only, that is a lock of the whole
-// process; it does not keep the program's own calls away.
+// Whether MPI itself gives the core away whenever it has nothing to do: then nobody else should, too.
+bool gives_core_away();
+
+// Holds the right to call MPI. Where it can be called by one thread at a time only, that is a lock of the
+// whole process; it does not keep the program's own calls away.
 class Turn {
  public:
   // `held` says whether its owner has the right already, for which it needs a lock of its own.

@@ -125,9 +125,10 @@ void MpiTransport::check_abort() {
   RemoteTransport::check_abort();
   if (may_call()) [[likely]]
     return;
-  throw InvalidArgument("MPI was initialised with " + threads_in_words() +
-                        ": the mpi transport needs MPI_THREAD_SERIALIZED for asynchronous calls, and for calls "
-                        "from other threads than the one that initialised it");
+  throw InvalidArgument(
+      "MPI was initialised with " + threads_in_words() +
+      ": the mpi transport needs MPI_THREAD_SERIALIZED for asynchronous calls, and for calls "
+      "from other threads than the one that initialised it");
 }
 
 }  // namespace ringreduce::mpi

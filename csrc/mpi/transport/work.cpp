@@ -15,7 +15,7 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t header_bytes = sizeof(FrameHeader);
 constexpr std::size_t slot_bytes = 16 << 10;  // of the longest frame that is one message
-constexpr std::size_t copied = 512;           // bytes of a frame that is rather copied than kept where it came
+constexpr std::size_t copied = 512;  // bytes of a frame that is rather copied than kept where it came
 constexpr unsigned looks_per_hello = 16;
 constexpr milliseconds short_wait{1};  // longer ones are slept through
 constexpr microseconds shortest_nap{50}, longest_nap{1000};
@@ -48,8 +48,8 @@ void MpiTransport::listen(std::size_t index) {
   int code = 0;
   {
     const Turn turn(in_turn_);
-    code = MPI_Irecv(job.buffer->data, static_cast<int>(slot_bytes), MPI_BYTE, place_of(job.peer), tags_.frames,
-                     home_->comm(), &requests_[index]);
+    code = MPI_Irecv(job.buffer->data, static_cast<int>(slot_bytes), MPI_BYTE, place_of(job.peer),
+                     tags_.frames, home_->comm(), &requests_[index]);
   }
   if (code != MPI_SUCCESS) failed(index, code);
 }
@@ -132,7 +132,8 @@ void MpiTransport::send_bytes(const void* data, std::size_t bytes, int tag, cons
   int code = 0, done = 0;
   {
     const Turn turn(in_turn_);
-    code = MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, place_of(job.peer), tag, home_->comm(), &request);
+    code =
+        MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, place_of(job.peer), tag, home_->comm(), &request);
     if (code == MPI_SUCCESS && bytes <= slot_bytes) code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
   }
   if (code == MPI_SUCCESS && !done) return add(request, job);
@@ -236,37 +237,10 @@ void MpiTransport::receive_bulk(std::size_t index) {
   int code = 0;
   {
     const Turn turn(in_turn_);
-    code = MPI_Irecv(job.landing.at, static_cast<int>(job.header.bytes), MPI_BYTE, place_of(job.peer), tags_.bulk,
-                     home_->comm(), &requests_[index]);
+    code = MPI_Irecv(job.landing.at, static_cast<int>(job.header.bytes), MPI_BYTE, place_of(job.peer),
+                     tags_.bulk, home_->comm(), &requests_[index]);
   }
   if (code != MPI_SUCCESS) failed(index, code);
-}
-
-// --- failing ---------------------------------------------------------------------------------------------
-
-void MpiTransport::unreachable(int peer, int code) {
-  lost_some_ = true;
-  end_without_others();
-  lost(peer, "cannot be reached any more (" + error_text(code) + ")");
-}
-
-// Whom the hellos' receive fails for it does not say: it is another request that will.
-void MpiTransport::failed(std::size_t index, int code) {
-  const Job job = jobs_[index];
-  if (job.kind == Job::Kind::hello) {
-    if (requests_[index] == MPI_REQUEST_NULL) listen_for_hello();
-    return;
-  }
-  requests_[index] = MPI_REQUEST_NULL;
-  some_finished_ = true;
-  if (job.kind == Job::Kind::sent) {
-    sent(job);
-  } else if (job.kind == Job::Kind::frame) {
-    pool_.release(job.buffer);
-  } else if (job.landing.buffer) {
-    pool_.release(job.landing.buffer);
-  }
-  unreachable(job.peer, code);
 }
 
 // --- waiting ---------------------------------------------------------------------------------------------
@@ -295,7 +269,7 @@ bool MpiTransport::progress(Lock& lock, Clock::duration limit) {
     lock.unlock();
     if (limit > short_wait || !can_look) {
       std::this_thread::sleep_for(nap);
-    } else {
+    } else if (!gives_core_away() || mutex_.wanted()) {
       sched_yield();
     }
     lock.lock();

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
@@ -93,6 +94,17 @@ def joined_again(comm):
             again.all_reduce(np.ones(MIDDLE))
 
 
+def meeting(comm):
+    """Without mpi4py, ranks of several hosts, which these are made to believe that they are, meet by MPI."""
+    os.environ |= {"OMPI_COMM_WORLD_LOCAL_SIZE": "1", "MPI_LOCALNRANKS": "1"}
+    with (
+        mock.patch.dict(sys.modules, {"mpi4py": None}),
+        ringreduce.init(transport="tcp", timeout=30) as other,
+    ):
+        assert (other.rank, other.transport) == (comm.rank, "tcp")
+        assert (other.all_reduce(np.ones(3)) == comm.size).all()
+
+
 def mismatch(comm):
     with comm.split(0) as group:
         x = np.ones(8, "float32") if group.rank else np.ones(9, "float32")
@@ -162,21 +174,22 @@ def one_thread(comm):
 
 
 def death(comm):
-    """A rank dies: the others learn of it, or the launcher ends them. Nobody hangs."""
+    """A rank dies: the others learn of it and go on, or the launcher ends them. Nobody hangs."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # with which MPICH's launcher tells the others of it
     comm.all_reduce(np.ones(10))
     if comm.rank == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-    start = time.monotonic()
     try:
         while True:
             comm.all_reduce(np.ones(10))
     except ringreduce.PeerLost as error:
-        print(f"rank {comm.rank}: {error} (after {time.monotonic() - start:.1f} s)", flush=True)
-    if comm.size > 2:
-        survivors = comm.shrink()
-        x = survivors.all_reduce(np.ones(MIDDLE, "int32"))
-        assert (x == comm.size - 1).all()
-        print(f"{survivors.size} go on", flush=True)
+        lost = error
+    survivors = comm.shrink()
+    x = survivors.all_reduce(np.ones(MIDDLE, "int32"))
+    assert (x == comm.size - 1).all()
+    # The launcher may be gone by now, and with it what is printed.
+    if "FOLDER" in os.environ:
+        Path(os.environ["FOLDER"], str(comm.rank)).write_text(f"{lost}; {survivors.size} go on")
     os._exit(0)
 
 
