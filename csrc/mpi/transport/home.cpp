@@ -55,7 +55,10 @@ std::shared_ptr<Home> Home::of(MPI_Comm parent, Clock::duration timeout) {
     if (between_groups) throw InvalidArgument("store must be an intracommunicator");
     Kept* kept = nullptr;
     check(MPI_Comm_get_attr(parent, keyval_of_homes(), &kept, &found), "MPI_Comm_get_attr");
-    if (found) return *kept;
+    if (found) {
+      (*kept)->timeout_ = timeout;
+      return *kept;
+    }
     check(MPI_Comm_rank(parent, &rank), "MPI_Comm_rank");
     check(MPI_Comm_size(parent, &size), "MPI_Comm_size");
     check(MPI_Comm_idup(parent, &comm, &request), "MPI_Comm_idup");

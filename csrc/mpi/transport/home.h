@@ -41,7 +41,7 @@ class Home : public MpiJob, public std::enable_shared_from_this<Home> {
   void wait(MPI_Request& request, Clock::time_point deadline, const char* what) const;
 
   const MPI_Comm comm_;
-  const Clock::duration timeout_;
+  Clock::duration timeout_;
   int numbers_ = 0;  // per rank
   std::mutex mutex_;
   int next_ = 0;

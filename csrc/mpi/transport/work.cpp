@@ -190,7 +190,8 @@ void MpiTransport::finish(std::size_t index, const MPI_Status& status, int code)
     return listen(index);
   }
   if (kind == Job::Kind::hello) {
-    open(peers_by_place_[status.MPI_SOURCE], false);
+    const int peer = peers_by_place_[status.MPI_SOURCE];
+    if (peer >= 0) open(peer, false);
     return listen_for_hello();
   }
   some_finished_ = true;

@@ -189,7 +189,9 @@ def death(comm):
     assert (x == comm.size - 1).all()
     # The launcher may be gone by now, and with it what is printed.
     if "FOLDER" in os.environ:
-        Path(os.environ["FOLDER"], str(comm.rank)).write_text(f"{lost}; {survivors.size} go on")
+        written = Path(os.environ["FOLDER"], f"{comm.rank}.new")
+        written.write_text(f"{lost}; {survivors.size} go on")
+        written.rename(written.with_suffix(""))
     os._exit(0)
 
 
