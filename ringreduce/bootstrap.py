@@ -48,8 +48,9 @@ def init(
             RINGREDUCE_REPRODUCIBLE is 1 in the environment. All ranks must say the same.
         transport: how bytes travel: "shm", shared memory of one host; "tcp", sockets; "auto", shared memory
             where all ranks have it in common, else sockets; "mpi", the MPI library that has started the ranks, for
-            which it is built on first use (docs/mpi_transport.md): they then meet through it, too, and ``store`` is None, or an
-            mpi4py communicator. None: what RINGREDUCE_TRANSPORT says, else "auto". All ranks must say the same.
+            which it is built on first use (docs/mpi_transport.md): they then meet through it, too, and ``store`` is
+            None, or an mpi4py communicator. None: what RINGREDUCE_TRANSPORT says, else "auto". All ranks must say the
+            same.
 
     Raises:
         ValueError: rank or size is missing or out of range; there is no such transport; nothing says how ranks
