@@ -47,12 +47,15 @@ def init(
         reproducible: what :attr:`Communicator.reproducible` says of the communicator; None: whether
             RINGREDUCE_REPRODUCIBLE is 1 in the environment. All ranks must say the same.
         transport: how bytes travel: "shm", shared memory of one host; "tcp", sockets; "auto", shared memory
-            where all ranks have it in common, else sockets. None: what RINGREDUCE_TRANSPORT says, else "auto".
-            All ranks must say the same.
+            where all ranks have it in common, else sockets; "mpi", the MPI library that has started the ranks, for
+            which it is built on first use (docs/mpi_transport.md): they then meet through it, too, and ``store`` is
+            None, or an mpi4py communicator. None: what RINGREDUCE_TRANSPORT says, else "auto". All ranks must say the
+            same.
 
     Raises:
         ValueError: rank or size is missing or out of range; there is no such transport; nothing says how ranks
             of several hosts can meet; or an environment variable of ours has no meaning.
+        RuntimeError: the mpi transport is wanted, and cannot be built.
         TimeoutError: not all ranks arrived in time.
     """
     if store is not None and hasattr(store, "Get_rank"):
@@ -71,10 +74,26 @@ def init(
         raise ValueError(f"timeout must be positive, not {timeout}")
     if store is None and known is None and size > 1:
         raise ValueError("store is needed when rank and size are given: how else would the ranks meet?")
+    wanted = transport or os.environ.get("RINGREDUCE_TRANSPORT", "")
+    job = _mpi_job(store, rank, size, timeout) if wanted == "mpi" else None
+    if job is not None and (store is None or hasattr(store, "Get_rank")):
+        rank, store = job.rank, job.exchange
     with _exchange_for(store, known, rank, size, timeout) as exchange:
         return Communicator(
-            _engine.connect(rank, size, exchange, timeout, reproducible, transport or ""), timeout
+            _engine.connect(rank, size, exchange, timeout, reproducible, transport or "", job), timeout
         )
+
+
+def _mpi_job(store: Any, rank: int, size: int, timeout: float) -> _engine.MpiJob:
+    from ringreduce.mpi import transport  # a compiler may be needed
+
+    job = transport.join(store if transport.is_communicator(store) else None, timeout)
+    if job.size != size:
+        raise ValueError(
+            f"this is rank {rank} of {size}, but the MPI that the mpi transport was built for has started {job.size}: "
+            "the mpicc on the PATH (or in MPICC) must be of the mpirun, or the srun, that starts the ranks"
+        )
+    return job
 
 
 class _Meeting:

@@ -78,14 +78,29 @@ def place_to_meet(known: Launched, env: Mapping[str, str], timeout: float) -> An
     if known.launcher == "slurm":
         port = _SLURM_PORTS[zlib.crc32(known.job.encode()) % len(_SLURM_PORTS)]
         return f"tcp://{_first_host(env.get('SLURM_STEP_NODELIST', ''))}:{port}"
+    return _by_mpi(known, timeout)
+
+
+def _by_mpi(known: Launched, timeout: float) -> Any:
+    """mpi4py's communicator, or where there is no mpi4py an exchange of ours, for which a compiler is needed once."""
     try:
         from mpi4py import MPI
-    except ImportError as error:
+    except ImportError:
+        from ringreduce.mpi import transport
+
+        try:
+            job = transport.join(None, timeout)
+        except RuntimeError as error:
+            raise ValueError(
+                f"the {known.size} ranks of this job are on several hosts: install mpi4py for the MPI that has started "
+                "them, or set RINGREDUCE_RENDEZVOUS to host:port of a port that is free on rank 0's host, and "
+                f"RINGREDUCE_SECRET to a text that only they know ({error})"
+            ) from error
+        if job.size == known.size:
+            return job.exchange
         raise ValueError(
-            f"the {known.size} ranks of this job are on several hosts: install mpi4py for the MPI that has started "
-            "them, or set RINGREDUCE_RENDEZVOUS to host:port of a port that is free on rank 0's host, and "
-            "RINGREDUCE_SECRET to a text that only they know"
-        ) from error
+            f"this is rank {known.rank} of {known.size}, but the MPI of the mpicc on the PATH has started {job.size}"
+        ) from None
     return MPI.COMM_WORLD
 
 

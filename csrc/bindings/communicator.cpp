@@ -129,7 +129,8 @@ Options options_of(double timeout, std::optional<bool> reproducible) {
 }
 
 std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange& exchange, double timeout,
-                                      std::optional<bool> reproducible, const std::string& transport) {
+                                      std::optional<bool> reproducible, const std::string& transport,
+                                      MpiJob* mpi) {
   const Options options = options_of(timeout, reproducible);
   const Exchange call = [&](const std::string& blob) {
     std::vector<std::string> blobs;
@@ -140,7 +141,7 @@ std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange&
     }
     return blobs;
   };
-  return std::make_unique<Communicator>(connect_transport(rank, world, call, transport), options);
+  return std::make_unique<Communicator>(connect_transport(rank, world, call, transport, mpi), options);
 }
 
 std::vector<std::unique_ptr<Communicator>> local_group(int world, double timeout,
@@ -218,7 +219,7 @@ void bind_communicator(nb::module_& m) {
       .def("leave", &Communicator::leave, unlocked);
 
   m.def("connect", connect, "rank"_a, "world"_a, "exchange"_a, "timeout"_a, "reproducible"_a.none(),
-        "transport"_a = "", "Joins ranks that the exchange connects.");
+        "transport"_a = "", "mpi"_a.none() = nb::none(), "Joins ranks that the exchange connects.");
   m.def("local_group", local_group, "world"_a, "timeout"_a, "reproducible"_a.none(),
         "A group of ranks within this process.");
   m.def("algorithm_handle", [](const std::string& collective, const std::string& name) {

@@ -22,13 +22,14 @@ struct Card {
   char wanted[8];
 };
 
-std::string chosen(const std::string& wanted) {
+std::string chosen(const std::string& wanted, bool mpi) {
   const char* set = std::getenv("RINGREDUCE_TRANSPORT");
   const bool by_environment = wanted.empty() && set && *set;
   const std::string name = by_environment ? set : wanted.empty() ? "auto" : wanted;
-  if (name == "auto" || name == "shm" || name == "tcp") return name;
-  throw InvalidArgument(std::string(by_environment ? "RINGREDUCE_TRANSPORT" : "transport") +
-                        " must be auto, shm or tcp, not '" + name + "'");
+  if (name == "auto" || name == "shm" || name == "tcp" || (name == "mpi" && mpi)) return name;
+  const std::string what = by_environment ? "RINGREDUCE_TRANSPORT" : "transport";
+  if (name == "mpi") throw InvalidArgument(what + " mpi is for communicators that ringreduce.init() makes");
+  throw InvalidArgument(what + " must be auto, shm, tcp or mpi, not '" + name + "'");
 }
 
 // Ranks for which it differs do not try to share memory. Whether the others can is for them to find out.
@@ -96,9 +97,10 @@ std::unique_ptr<ShmTransport> connect_inside(int rank, const std::vector<int>& m
 }  // namespace
 
 std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange& exchange,
-                                             const std::string& wanted) {
-  const std::string name = chosen(wanted);
+                                             const std::string& wanted, MpiJob* mpi) {
+  const std::string name = chosen(wanted, mpi);
   const auto keys = exchange_cards(rank, world, exchange, name);
+  if (name == "mpi") return mpi->connect(rank, world, exchange);
   const bool must_share = name == "shm" || world == 1;
   std::vector<int> members;
   for (int r = 0; r < world; ++r) {

@@ -4,15 +4,16 @@
 #include <memory>
 #include <string>
 
+#include "transport/mpi_job.h"
 #include "transport/transport.h"
 
 namespace ringreduce {
 
-// "shm"; "tcp"; or "auto": shared memory between those ranks that can share it, and tcp between the others.
-// Empty: what RINGREDUCE_TRANSPORT says, or else auto. Collective over the ranks that `exchange` connects.
-// Throws InvalidArgument if there is no such transport, or if ranks want different ones; Error where it
-// cannot connect them.
+// "shm"; "tcp"; "mpi", which needs a job of MPI's, of which all ranks are; or "auto": shared memory between
+// those ranks that can share it, and tcp between the others. Empty: what RINGREDUCE_TRANSPORT says, or else
+// auto. Collective over the ranks that `exchange` connects. Throws InvalidArgument if there is no such
+// transport, or if ranks want different ones; Error where it cannot connect them.
 std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange& exchange,
-                                             const std::string& wanted = "");
+                                             const std::string& wanted = "", MpiJob* mpi = nullptr);
 
 }  // namespace ringreduce

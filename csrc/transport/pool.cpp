@@ -8,6 +8,7 @@ namespace ringreduce {
 namespace {
 
 constexpr std::align_val_t line{64};
+constexpr std::size_t extra = 64;  // bytes
 
 void destroy(Buffer* buffer) {
   ::operator delete(buffer->data, line);
@@ -22,9 +23,11 @@ Pool::~Pool() {
   }
 }
 
+// A power of two, and a line more: messages of such lengths come with a header.
 Buffer* Pool::take(std::size_t bytes) {
-  const std::size_t room = std::bit_ceil(std::max(bytes, smallest));
-  const auto power = static_cast<std::size_t>(std::countr_zero(room));
+  const std::size_t body = std::bit_ceil(std::max(bytes, smallest + extra) - extra);
+  const std::size_t room = body + extra;
+  const auto power = static_cast<std::size_t>(std::countr_zero(body));
   if (spare_.size() <= power) spare_.resize(power + 1);
   Buffer* buffer = nullptr;
   if (!spare_[power].empty()) {
@@ -47,7 +50,7 @@ void Pool::release(Buffer* buffer) {
     return;
   }
   spare_bytes_ += buffer->room;
-  spare_[static_cast<std::size_t>(std::countr_zero(buffer->room))].push_back(buffer);
+  spare_[static_cast<std::size_t>(std::countr_zero(buffer->room - extra))].push_back(buffer);
 }
 
 }  // namespace ringreduce

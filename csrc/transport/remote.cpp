@@ -62,23 +62,36 @@ void RemoteTransport::put(int lane, int peer, const std::byte* data, std::size_t
   header.lane = static_cast<std::uint8_t>(lane);
   header.number = ++o.sent;
   header.contract = contract;
-  ++unwritten_[lane];
+  unwritten_[lane].store(unwritten_[lane].load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   peers_[peer].messages.push_back({header, data, buffer});
   dispatch(peer);
 }
 
 bool RemoteTransport::send(int lane, Peers peers, const void* data, std::size_t bytes,
                            std::uint64_t contract) {
-  std::byte* room = reserve(lane, peers, bytes);
+  const Lock lock(mutex_);
+  std::byte* room = room_for(lane, peers, bytes);
   if (!room) return false;
   if (bytes > 0) std::memcpy(room, data, bytes);
-  post(lane, peers, room, bytes, contract);
+  post_room(lane, peers, bytes, contract);
   return true;
 }
 
 std::byte* RemoteTransport::reserve(int lane, Peers peers, std::size_t bytes) {
   const Lock lock(mutex_);
+  return room_for(lane, peers, bytes);
+}
+
+void RemoteTransport::post(int lane, Peers peers, const std::byte*, std::size_t bytes,
+                           std::uint64_t contract) {
+  const Lock lock(mutex_);
+  post_room(lane, peers, bytes, contract);
+}
+
+std::byte* RemoteTransport::room_for(int lane, Peers peers, std::size_t bytes) {
   if (!fits(lane, peers, bytes)) return nullptr;
+  // With room for its header, so that both can go in one piece.
+  bytes += sizeof(FrameHeader);
   // What was reserved before and not posted is not wanted any more.
   if (reserved_[lane] && reserved_[lane]->room < bytes) {
     pool_.release(reserved_[lane]);
@@ -88,13 +101,11 @@ std::byte* RemoteTransport::reserve(int lane, Peers peers, std::size_t bytes) {
   return reserved_[lane]->data;
 }
 
-void RemoteTransport::post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
-                           std::uint64_t contract) {
-  const Lock lock(mutex_);
+void RemoteTransport::post_room(int lane, Peers peers, std::size_t bytes, std::uint64_t contract) {
   Buffer* buffer = reserved_[lane];
   reserved_[lane] = nullptr;
   buffer->users = static_cast<int>(peers.size());
-  for (int peer : peers) put(lane, peer, reserved, bytes, contract, buffer);
+  for (int peer : peers) put(lane, peer, buffer->data, bytes, contract, buffer);
 }
 
 bool RemoteTransport::lend(int lane, Peers peers, const std::byte* data, std::size_t bytes,
@@ -117,8 +128,7 @@ bool RemoteTransport::consumed(int lane, int peer, std::uint32_t sent) {
 }
 
 bool RemoteTransport::flushed(int lane) {
-  const Lock lock(mutex_);
-  return unwritten_[lane] == 0;
+  return unwritten_[lane].load(std::memory_order_acquire) == 0;
 }
 
 void RemoteTransport::written(int peer, const Outgoing& frame) {
@@ -126,7 +136,7 @@ void RemoteTransport::written(int peer, const Outgoing& frame) {
   if (frame.header.kind != FrameKind::message) return;
   const int lane = frame.header.lane;
   Out& o = out(lane, peer);
-  --unwritten_[lane];
+  unwritten_[lane].store(unwritten_[lane].load(std::memory_order_relaxed) - 1, std::memory_order_release);
   o.done |= std::uint64_t{1} << (frame.header.number - o.written - 1);
   while (o.done & 1) {
     o.done >>= 1;
@@ -157,7 +167,7 @@ void RemoteTransport::forget_frames() {
     if (buffer) pool_.release(buffer);
     buffer = nullptr;
   }
-  unwritten_.fill(0);
+  for (auto& count : unwritten_) count = 0;
 }
 
 // --- receiving -------------------------------------------------------------------------------------------
@@ -185,7 +195,7 @@ Landing RemoteTransport::land(int peer, const FrameHeader& header) {
 }
 
 void RemoteTransport::landed(int peer, const FrameHeader& header, const Landing& landing) {
-  peers_[peer].heard = Clock::now();
+  peers_[peer].spoken = true;
   if (header.kind == FrameKind::message) {
     arrive(peer, header, landing);
     return;

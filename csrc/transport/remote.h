@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "transport/brief_lock.h"
 #include "transport/frame.h"
 #include "transport/pool.h"
 #include "transport/transport.h"
@@ -65,7 +66,7 @@ class RemoteTransport : public Transport {
                                           const std::function<void()>& tick) override;
 
  protected:
-  using Lock = std::unique_lock<std::mutex>;
+  using Lock = std::unique_lock<BriefLock>;
   static constexpr std::size_t window_bytes = std::size_t{4} << 20;
   static constexpr std::uint32_t window_messages = 64;
 
@@ -101,7 +102,7 @@ class RemoteTransport : public Transport {
   // Bytes given back, frames forgotten: for the end.
   void forget_frames();
 
-  mutable std::mutex mutex_;
+  mutable BriefLock mutex_;
   Pool pool_;
 
  private:
@@ -147,7 +148,8 @@ class RemoteTransport : public Transport {
     std::array<std::unique_ptr<In>, lanes> ins;
     std::optional<std::array<std::uint32_t, lanes>> bye;
     bool lost = false;
-    std::string how;  // it was lost
+    std::string how;      // it was lost
+    bool spoken = false;  // since check_peers() last looked: nobody reads a clock for each frame
     Clock::time_point heard;
     std::vector<Record> records;
     std::uint64_t contract = 0;  // of the latest message of a collective
@@ -158,6 +160,8 @@ class RemoteTransport : public Transport {
   Out& out(int lane, int peer);
   In& in(int lane, int peer);
   bool fits(int lane, Peers peers, std::size_t bytes);
+  std::byte* room_for(int lane, Peers peers, std::size_t bytes);
+  void post_room(int lane, Peers peers, std::size_t bytes, std::uint64_t contract);
   void put(int lane, int peer, const std::byte* data, std::size_t bytes, std::uint64_t contract,
            Buffer* buffer);
   void discard(Arrival& arrival);
@@ -187,7 +191,7 @@ class RemoteTransport : public Transport {
 
   const bool oversubscribed_;
   std::vector<Peer> peers_;
-  std::array<std::uint32_t, lanes> unwritten_{};  // messages
+  std::array<std::atomic<std::uint32_t>, lanes> unwritten_{};  // messages; changed with the lock held
   std::array<Buffer*, lanes> reserved_{};
   std::vector<Record> own_records_;
   Board own_board_;

@@ -68,13 +68,16 @@ void RemoteTransport::hear_credit(int peer, const FrameHeader& header) {
 
 void RemoteTransport::record(const Record& record) {
   const Lock lock(mutex_);
-  if (own_records_.size() == recent) own_records_.erase(own_records_.begin());
+  if (own_records_.size() == 2 * recent) {
+    own_records_.erase(own_records_.begin(), own_records_.begin() + recent);
+  }
   own_records_.push_back(record);
 }
 
 void RemoteTransport::tell_status(int peer) {
-  tell(peer, FrameKind::status,
-       {reinterpret_cast<const char*>(own_records_.data()), own_records_.size() * sizeof(Record)});
+  const std::size_t count = std::min(own_records_.size(), recent);
+  const Record* first = own_records_.data() + own_records_.size() - count;
+  tell(peer, FrameKind::status, {reinterpret_cast<const char*>(first), count * sizeof(Record)});
 }
 
 void RemoteTransport::hear_status(int peer, const std::string& text) {

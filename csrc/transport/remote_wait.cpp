@@ -32,6 +32,8 @@ bool RemoteTransport::pause(Backoff& backoff, int waiting_for) {
   backoff.rounds++;
   if (pump()) return false;
   check_abort();
+  constexpr std::uint32_t rounds_without_clock = 4;
+  if (!oversubscribed_ && backoff.rounds < rounds_without_clock) return false;
   const auto now = Clock::now();
   if (backoff.since == Clock::time_point()) backoff.since = backoff.checked = now;
   const auto waited = now - backoff.since;
@@ -110,7 +112,13 @@ void RemoteTransport::check_peers(Backoff& backoff, int waiting_for) {
     backoff.peer_closed = true;
     return;
   }
-  if (Clock::now() - std::max(peers_[waiting_for].heard, backoff.since) < silence) return;
+  Peer& peer = peers_[waiting_for];
+  const auto now = Clock::now();
+  if (peer.spoken) {
+    peer.spoken = false;
+    peer.heard = now;
+  }
+  if (now - std::max(peer.heard, backoff.since) < silence) return;
   ask(waiting_for);
   look_after(waiting_for);
 }

@@ -16,6 +16,8 @@ from ringreduce.bench.mpi import environment, launcher
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 LIMIT = 100.0  # seconds for one launch
+# What makes a launcher let the others live when a rank dies.
+STAY = {"openmpi": ["--enable-recovery"], "mpich": ["-disable-auto-cleanup"]}
 COUNT = re.compile(r"^ringreduce: rank (\d+): (MPI_\w+): (\d+) served, (\d+) handed on$", re.MULTILINE)
 
 

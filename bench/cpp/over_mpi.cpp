@@ -1,0 +1,74 @@
+// Our all-reduce over MPI's messages from C++, measured by the protocol that the peers are measured by
+// (bench/peers/protocol.h). Started by an mpirun. Options as there, and --plugin FILE (what
+// ringreduce.mpi.transport.path() names), --algorithm NAME|auto.
+#include <fcntl.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "../peers/protocol.h"
+#include "engine/communicator.h"
+#include "schedule/catalogue.h"
+#include "transport/mpi_job.h"
+
+namespace {
+
+using namespace ringreduce;
+
+struct Context {
+  Communicator* comm;
+  Call call;
+};
+
+void run(void* context, float* buffer, std::size_t count) {
+  auto& [comm, call] = *static_cast<Context*>(context);
+  call.count = count;
+  call.input = call.output = buffer;
+  comm->run(call);
+}
+
+int algorithm_of(const char* name) {
+  if (std::strcmp(name, "auto") == 0) return automatic;
+  const Entry* entry = find_algorithm(Collective::all_reduce, name);
+  if (!entry) std::exit(2);
+  return static_cast<int>(entry - catalogue().data());
+}
+
+// The ranks come from mpirun, so they meet in a file that has lost its name by the time anything is timed.
+void* map_shared(MpiJob& job) {
+  char path[] = "/dev/shm/ringreduce-bench-XXXXXX";
+  int fd = job.rank == 0 ? mkstemp(path) : -1;
+  const std::string name = job.exchange(path)[0];
+  if (job.rank != 0) fd = open(name.c_str(), O_RDWR | O_CLOEXEC);
+  void* memory = fd < 0 ? nullptr : pr_map(fd);
+  if (!memory) std::exit(1);
+  close(fd);
+  job.exchange("");
+  if (job.rank == 0) unlink(path);
+  return memory;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  MpiRequest request;
+  request.timeout = std::chrono::seconds(30);
+  const auto job = join_mpi(pr_option(argc, argv, "--plugin", ""), request);
+  const int cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  pr_world world = pr_make_world(job->rank, job->size, cores, map_shared(*job));
+  const Exchange exchange = [&](const std::string& blob) { return job->exchange(blob); };
+  Communicator comm(job->connect(job->rank, job->size, exchange), Options());
+  const char* algorithm = pr_option(argc, argv, "--algorithm", "auto");
+  pr_case c{};
+  c.collective = PR_ALL_REDUCE;
+  Context context{&comm, {}};
+  context.call.collective = Collective::all_reduce;
+  context.call.dtype = DType::float32;
+  context.call.algorithm = algorithm_of(algorithm);
+  c.call = run;
+  c.context = &context;
+  const std::string name = std::string("ringreduce:") + algorithm;
+  pr_measure_sizes(&world, c, argc, argv, pr_option(argc, argv, "--library", name.c_str()));
+  return 0;
+}

@@ -1,0 +1,51 @@
+// Ranks that MPI has brought together, and how they meet.
+#include "transport/mpi_job.h"
+
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+
+#include "bindings/bindings.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace ringreduce {
+namespace {
+
+std::shared_ptr<MpiJob> join(const std::string& plugin, std::uintptr_t communicator,
+                             const std::string& library, double timeout) {
+  MpiRequest request;
+  request.communicator = reinterpret_cast<const void*>(communicator);
+  request.library = library;
+  request.timeout =
+      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(timeout, 1e9)));
+  const nb::gil_scoped_release unlocked;
+  return join_mpi(plugin, request);
+}
+
+nb::list exchange(MpiJob& job, const nb::bytes& blob) {
+  const std::string own(blob.c_str(), blob.size());
+  std::vector<std::string> all;
+  {
+    const nb::gil_scoped_release unlocked;
+    all = job.exchange(own);
+  }
+  nb::list blobs;
+  for (const std::string& one : all) blobs.append(nb::bytes(one.data(), one.size()));
+  return blobs;
+}
+
+}  // namespace
+
+void bind_mpi_job(nb::module_& m) {
+  nb::class_<MpiJob>(m, "MpiJob", "The ranks of an MPI communicator.")
+      .def_ro("rank", &MpiJob::rank)
+      .def_ro("size", &MpiJob::size)
+      .def("exchange", exchange, "blob"_a);
+  m.def("join_mpi", join, "plugin"_a, "communicator"_a, "library"_a, "timeout"_a,
+        "Joins the ranks of an MPI communicator, given its handle's address; 0: all ranks.");
+}
+
+}  // namespace ringreduce

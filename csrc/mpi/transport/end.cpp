@@ -1,0 +1,167 @@
+// How MpiTransport lets go: of a peer that cannot be reached, of the caller's memory when a call has failed,
+// and of MPI.
+#include <sched.h>
+
+#include <algorithm>
+
+#include "mpi/transport/transport.h"
+
+namespace ringreduce::mpi {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds to_cancel{1000};
+
+}  // namespace
+
+// --- a peer ---------------------------------------------------------------------------------------------
+
+void MpiTransport::unreachable(int peer, int code) {
+  lost_some_ = true;
+  end_without_others();
+  lost(peer, "cannot be reached any more (" + error_text(code) + ")");
+}
+
+// Whom the hellos' receive fails for it does not say: it is another request that will.
+void MpiTransport::failed(std::size_t index, int code) {
+  const Job job = jobs_[index];
+  if (job.kind == Job::Kind::hello) {
+    if (requests_[index] == MPI_REQUEST_NULL) listen_for_hello();
+    return;
+  }
+  requests_[index] = MPI_REQUEST_NULL;
+  some_finished_ = true;
+  if (job.kind == Job::Kind::sent) {
+    sent(job);
+  } else if (job.kind == Job::Kind::frame) {
+    pool_.release(job.buffer);
+  } else if (job.landing.buffer) {
+    pool_.release(job.landing.buffer);
+  }
+  unreachable(job.peer, code);
+}
+
+// --- the caller's memory ---------------------------------------------------------------------------------
+
+// What MPI has begun to receive it ends first, and that is for the sender to see to.
+MpiTransport::Cancelled MpiTransport::cancel(MPI_Request& request, Clock::time_point deadline) {
+  MPI_Status status;
+  int done = 0, cancelled = 0;
+  {
+    const Turn turn(in_turn_);
+    MPI_Cancel(&request);
+  }
+  while (true) {
+    {
+      const Turn turn(in_turn_);
+      if (MPI_Test(&request, &done, &status) != MPI_SUCCESS) return Cancelled::yes;
+      if (done) {
+        MPI_Test_cancelled(&status, &cancelled);
+        return cancelled ? Cancelled::yes : Cancelled::came;
+      }
+    }
+    if (Clock::now() > deadline) return Cancelled::no;
+    sched_yield();
+  }
+}
+
+void MpiTransport::withdraw() {
+  if (over() || closed_ || !may_call()) return;
+  const auto deadline = Clock::now() + to_cancel;
+  for (int peer = 0; peer < world; ++peer) {
+    const auto into_callers = [&](const Job& job) {
+      return job.kind == Job::Kind::bulk && job.peer == peer && !job.landing.buffer;
+    };
+    if (std::any_of(jobs_.begin(), jobs_.end(), into_callers)) divert(peer, deadline);
+  }
+}
+
+// All that comes from this peer, because what is received anew is matched last.
+void MpiTransport::divert(int peer, Clock::time_point deadline) {
+  std::vector<std::size_t> again;
+  for (std::size_t i = 0; i < jobs_.size(); ++i) {
+    if (jobs_[i].kind != Job::Kind::bulk || jobs_[i].peer != peer) continue;
+    if (requests_[i] == MPI_REQUEST_NULL) continue;  // it has come, and is about to be noticed
+    switch (cancel(requests_[i], deadline)) {
+      case Cancelled::yes:
+        again.push_back(i);
+        break;
+      case Cancelled::came: {
+        const Job job = jobs_[i];
+        some_finished_ = true;
+        landed(job.peer, job.header, job.landing);
+        break;
+      }
+      case Cancelled::no:
+        home_->keep();
+    }
+  }
+  for (const std::size_t i : again) {
+    Job& job = jobs_[i];
+    if (!job.landing.buffer) {
+      job.landing.buffer = pool_.take(job.header.bytes);
+      job.landing.at = job.landing.buffer->data;
+    }
+    receive_bulk(i);
+  }
+}
+
+// --- the end ---------------------------------------------------------------------------------------------
+
+// A message that nobody takes off would stay in MPI for ever: so ranks that close wait a little for each
+// other.
+void MpiTransport::see_off(Lock& lock) {
+  constexpr milliseconds to_hand_over{100}, to_hear{50};
+  const auto start = Clock::now();
+  say_bye();
+  while (sending() && Clock::now() - start < to_hand_over) progress(lock, milliseconds(1));
+  const auto all_have_closed = [&] {
+    for (int peer = 0; peer < world; ++peer) {
+      if (open_[peer] && !has_said_bye(peer) && !is_lost(peer)) return false;
+    }
+    return true;
+  };
+  while (!all_have_closed() && Clock::now() - start < to_hear) progress(lock, milliseconds(1));
+  if (lost_some_ || sending() || !all_have_closed()) home_->keep();
+}
+
+// Whatever MPI does not let go of in time keeps its memory.
+void MpiTransport::let_go() {
+  const auto deadline = Clock::now() + to_cancel;
+  for (std::size_t i = 0; i < jobs_.size(); ++i) {
+    const Job& job = jobs_[i];
+    if (requests_[i] == MPI_REQUEST_NULL) continue;
+    if (job.kind == Job::Kind::sent || cancel(requests_[i], deadline) == Cancelled::no) {
+      const Turn turn(in_turn_);
+      MPI_Request_free(&requests_[i]);
+      continue;
+    }
+    if (job.buffer) pool_.release(job.buffer);
+    if (job.landing.buffer) pool_.release(job.landing.buffer);
+  }
+  requests_.clear();
+  jobs_.clear();
+}
+
+void MpiTransport::close() {
+  if (disowned_) return;
+  {
+    Lock lock(mutex_);
+    if (closed_) return;
+    if (!over() && may_call()) {
+      withdraw();
+      see_off(lock);
+      let_go();
+    }
+    closed_ = true;
+    forget_frames();
+  }
+  wake();
+}
+
+void MpiTransport::mpi_ends() {
+  close();
+}
+
+}  // namespace ringreduce::mpi

@@ -1,0 +1,51 @@
+// A duplicate of a communicator of the user's, in which all of ours between its ranks live: their messages
+// are told apart by tags, so that any number of them costs MPI one communicator, and none is made when ranks
+// split or some have died. It is kept for the next time, and freed with the user's.
+#pragma once
+
+#include <mpi.h>
+
+#include <memory>
+#include <mutex>
+
+#include "transport/mpi_job.h"
+
+namespace ringreduce::mpi {
+
+// The tags of one transport.
+struct Tags {
+  int hello = 0;   // says that frames will follow
+  int frames = 0;  // whole ones, or the headers of what follows
+  int bulk = 0;    // the bytes of large frames
+};
+
+class Home : public MpiJob, public std::enable_shared_from_this<Home> {
+ public:
+  static std::shared_ptr<Home> of(MPI_Comm parent, Clock::duration timeout);
+  Home(MPI_Comm comm, int rank, int size, Clock::duration timeout);
+  ~Home() override;
+
+  MPI_Comm comm() const { return comm_; }
+  std::vector<std::string> exchange(const std::string& blob) override;
+  std::unique_ptr<Transport> connect(int rank, int world, const Exchange& exchange) override;
+
+  // A number that no other transport of these ranks has, as the one that leads the new group gives it. Throws
+  // Error when there are none left: they are not used again, because what was sent last under one may still
+  // be on its way.
+  int new_number();
+  Tags tags_of(int number) const;
+  // Something may still be on its way: the communicator's identity must not be used again.
+  void keep() { kept_ = true; }
+
+ private:
+  void wait(MPI_Request& request, Clock::time_point deadline, const char* what) const;
+
+  const MPI_Comm comm_;
+  Clock::duration timeout_;
+  int numbers_ = 0;  // per rank
+  std::mutex mutex_;
+  int next_ = 0;
+  bool kept_ = false;
+};
+
+}  // namespace ringreduce::mpi

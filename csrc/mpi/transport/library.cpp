@@ -1,0 +1,142 @@
+#include "mpi/transport/library.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <set>
+
+#include "transport/brief_lock.h"
+
+namespace ringreduce::mpi {
+namespace {
+
+struct State {
+  std::mutex mutex;  // guards the users
+  std::set<User*> users;
+  BriefLock turn;
+  int level = MPI_THREAD_SINGLE;
+  bool started_here = false;
+  bool watched = false;
+  pid_t process = 0;
+  std::atomic<bool> over{false};
+  std::atomic<bool> deserted{false};
+};
+
+// Never destroyed: threads may still be waiting when the process ends.
+State& state() {
+  static State& one = *new State;
+  return one;
+}
+
+// MPI_Finalize deletes the attributes of MPI_COMM_SELF before anything else, while all of MPI still works.
+int mpi_ends(MPI_Comm, int, void*, void*) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  for (User* user : s.users) user->mpi_ends();
+  s.over = true;
+  return MPI_SUCCESS;
+}
+
+// In a forked child MPI is the parent's. With a dead rank MPI_Finalize would wait for ever.
+void finish() {
+  State& s = state();
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized || s.deserted || s.process != getpid()) return;
+  MPI_Finalize();
+}
+
+void watch_the_end() {
+  State& s = state();
+  if (s.watched) return;
+  s.watched = true;
+  s.process = getpid();
+  int keyval = MPI_KEYVAL_INVALID;
+  MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, mpi_ends, &keyval, nullptr);
+  MPI_Comm_set_attr(MPI_COMM_SELF, keyval, nullptr);
+}
+
+}  // namespace
+
+void start() {
+  State& s = state();
+  int initialized = 0, finalized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized) throw Error("MPI has been finalised: nothing can be sent through it any more");
+  MPI_Initialized(&initialized);
+  if (!initialized) {
+    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &s.level) != MPI_SUCCESS) {
+      throw Error("MPI cannot be initialised");
+    }
+    s.started_here = true;
+    std::atexit(finish);
+  }
+  MPI_Query_thread(&s.level);
+  watch_the_end();
+}
+
+bool over() {
+  return state().over.load(std::memory_order_relaxed);
+}
+
+void end_without_others() {
+  state().deserted = true;
+}
+
+void enter(User* user) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.users.insert(user);
+}
+
+void leave(User* user) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.users.erase(user);
+}
+
+bool may_call() {
+  if (state().level >= MPI_THREAD_SERIALIZED) [[likely]]
+    return true;
+  int main = 0;
+  return MPI_Is_thread_main(&main) == MPI_SUCCESS && main;
+}
+
+std::string threads_in_words() {
+  return state().level == MPI_THREAD_SINGLE ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED";
+}
+
+// Open MPI's launcher hands its settings over so; the other libraries do not, or tell nobody.
+bool gives_core_away() {
+  static const bool does = [] {
+    const char* set = std::getenv("OMPI_MCA_mpi_yield_when_idle");
+    return set && (std::string(set) == "1" || std::string(set) == "true");
+  }();
+  return does;
+}
+
+Turn::Turn(bool& held) : held_(held || state().level != MPI_THREAD_SERIALIZED ? nullptr : &held) {
+  if (!held_) return;
+  state().turn.lock();
+  held = true;
+}
+
+Turn::~Turn() {
+  if (!held_) return;
+  *held_ = false;
+  state().turn.unlock();
+}
+
+std::string error_text(int code) {
+  char text[MPI_MAX_ERROR_STRING] = "";
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  return {text, static_cast<std::size_t>(length)};
+}
+
+void check(int code, const char* function) {
+  if (code != MPI_SUCCESS) throw Error(std::string(function) + ": " + error_text(code));
+}
+
+}  // namespace ringreduce::mpi

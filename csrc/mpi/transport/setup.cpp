@@ -1,0 +1,134 @@
+// How a group of ranks begins to use MPI, and what they know of each other.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "mpi/transport/transport.h"
+
+namespace ringreduce::mpi {
+namespace {
+
+constexpr std::size_t longest_problem = 300;
+
+// Ranks of one host share its cores.
+template <typename Cards>
+bool some_host_is_crowded(const Cards& cards) {
+  std::map<std::uint64_t, std::pair<int, Cores>> hosts;
+  for (const auto& card : cards) {
+    auto& [ranks, cores] = hosts[card.host.machine];
+    ++ranks;
+    cores.add(card.cores);
+  }
+  return std::any_of(hosts.begin(), hosts.end(),
+                     [](const auto& host) { return host.second.first > host.second.second.count(); });
+}
+
+}  // namespace
+
+// As /proc has it, in the system's ticks; 0 for a process that is not there, or has ended.
+std::uint64_t MpiTransport::start_of(int process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  const std::size_t name = text.rfind(')');
+  if (name == std::string::npos) return 0;
+  std::istringstream fields(text.substr(name + 2));
+  std::string field;
+  constexpr int start_field = 20;  // counted from the state, which follows the name
+  for (int i = 0; i < start_field && fields >> field; ++i) {
+    if (i == 0 && (field == "Z" || field == "X")) return 0;
+  }
+  return fields ? std::strtoull(field.c_str(), nullptr, 10) : 0;
+}
+
+MpiTransport::Card MpiTransport::own_card(Home& home) {
+  Card card;
+  card.host = this_host();
+  card.cores = usable_cores();
+  card.process = getpid();
+  card.started = start_of(card.process);
+  struct stat processes{};
+  if (stat("/proc/self/ns/pid", &processes) == 0) card.processes = processes.st_ino;
+  card.place = home.rank;
+  return card;
+}
+
+// A failure of one rank must fail all: hence the second exchange.
+std::unique_ptr<Transport> MpiTransport::create(std::shared_ptr<Home> home, int rank, int world,
+                                                const Exchange& exchange) {
+  Card own = own_card(*home);
+  std::string problem;
+  try {
+    if (rank == 0) own.number = home->new_number();
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  const auto blobs = exchange(std::string(reinterpret_cast<const char*>(&own), sizeof own));
+  if (static_cast<int>(blobs.size()) != world)
+    throw Error("the bootstrap exchange returned a wrong number of blobs");
+  std::vector<Card> cards(blobs.size());
+  for (std::size_t r = 0; r < blobs.size(); ++r) {
+    if (blobs[r].size() != sizeof own) throw Error("the bootstrap exchange returned a malformed blob");
+    std::memcpy(static_cast<void*>(&cards[r]), blobs[r].data(), sizeof own);
+  }
+  problem.resize(std::min(problem.size(), longest_problem));
+  const auto problems = exchange(problem);
+  for (int r = 0; r < world; ++r) {
+    if (!problems[r].empty()) throw Error("rank " + std::to_string(r) + ": " + problems[r]);
+  }
+  const bool crowded = some_host_is_crowded(cards);
+  return std::unique_ptr<Transport>(
+      new MpiTransport(std::move(home), rank, world, std::move(cards), crowded));
+}
+
+MpiTransport::MpiTransport(std::shared_ptr<Home> home, int rank, int world, std::vector<Card> cards,
+                           bool crowded)
+    : RemoteTransport(rank, world, crowded),
+      home_(std::move(home)),
+      cards_(std::move(cards)),
+      tags_(home_->tags_of(cards_[0].number)),
+      peers_by_place_(static_cast<std::size_t>(home_->size), -1),
+      open_(static_cast<std::size_t>(world)) {
+  for (int peer = 0; peer < world; ++peer) peers_by_place_[place_of(peer)] = peer;
+  const Lock lock(mutex_);
+  listen_for_hello();
+  enter(this);
+}
+
+MpiTransport::~MpiTransport() {
+  if (disowned_) return;
+  close();
+  leave(this);
+}
+
+// --- dead ranks ------------------------------------------------------------------------------------------
+
+// MPI itself may never tell: mostly its launcher ends all. Of a host's own processes the system knows.
+void MpiTransport::look_after(int peer) {
+  const Card& own = cards_[rank];
+  const Card& theirs = cards_[peer];
+  if (peer == rank || is_lost(peer) || has_said_bye(peer) || theirs.started == 0) return;
+  if (theirs.host.machine != own.host.machine || theirs.processes != own.processes) return;
+  if (start_of(theirs.process) == theirs.started) return;
+  lost_some_ = true;
+  end_without_others();
+  lost(peer, "died");
+}
+
+// Only the thread that has started MPI may call it then: asynchronous calls are refused before they begin.
+void MpiTransport::check_abort() {
+  RemoteTransport::check_abort();
+  if (may_call()) [[likely]]
+    return;
+  throw InvalidArgument(
+      "MPI was initialised with " + threads_in_words() +
+      ": the mpi transport needs MPI_THREAD_SERIALIZED for asynchronous calls, and for calls "
+      "from other threads than the one that initialised it");
+}
+
+}  // namespace ringreduce::mpi

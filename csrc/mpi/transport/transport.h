@@ -1,0 +1,120 @@
+// Between the ranks of an MPI job: its messages carry our frames, point to point only. A small frame is one
+// message, with its header at the end, so that the bytes lie where MPI likes them; of a large one the header
+// goes first, and the bytes from where they are straight to where they are wanted.
+//
+// There is one receive open for each peer that has something to say, and a hello tells of one that will: so
+// what a look costs grows with the peers that are used, and none of these receives is from any source, which
+// some libraries pay for in each of their devices.
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <vector>
+
+#include "mpi/transport/home.h"
+#include "mpi/transport/library.h"
+#include "transport/addresses.h"
+#include "transport/remote.h"
+#include "transport/wait.h"
+
+namespace ringreduce::mpi {
+
+class MpiTransport : public RemoteTransport, private User {
+ public:
+  // Collective over the ranks that `exchange` connects, all of which are of `home`.
+  static std::unique_ptr<Transport> create(std::shared_ptr<Home> home, int rank, int world,
+                                           const Exchange& exchange);
+  ~MpiTransport() override;
+
+  const char* name() const override { return "mpi"; }
+  void check_abort() override;
+  std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
+    return create(home_, rank, world, exchange);
+  }
+  void close() override;
+  void disown() override { disowned_ = true; }
+
+ protected:
+  void dispatch(int peer) override;
+  bool progress(Lock& lock, Clock::duration limit) override;
+  void interrupt() override { interrupted_.store(true); }
+  void look_after(int peer) override;
+  void withdraw() override;
+  bool connected(int peer) const override { return open_[peer] != 0; }
+
+ private:
+  // What a rank tells of itself.
+  struct Card {
+    HostIdentity host;
+    Cores cores;
+    std::uint64_t processes = 0;  // the namespace that its process id belongs to
+    std::uint64_t started = 0;    // tells it from a later process of the same id
+    std::int32_t process = 0;
+    std::int32_t place = 0;    // its rank in the home
+    std::int32_t number = -1;  // of the new group, if it leads that
+  };
+  // What a request is for.
+  struct Job {
+    enum class Kind : std::uint8_t { hello, frame, bulk, sent };
+    Kind kind{};
+    int peer = -1;
+    Buffer* buffer = nullptr;  // that a frame comes to, or goes from if that is not the frame's own
+    Outgoing frame{};          // of what is sent
+    FrameHeader header{};      // of what comes in bulk
+    Landing landing{};
+    bool ends_frame = false;  // with this the whole frame is on the wire
+  };
+
+  MpiTransport(std::shared_ptr<Home> home, int rank, int world, std::vector<Card> cards, bool crowded);
+  static Card own_card(Home& home);
+  static std::uint64_t start_of(int process);
+
+  enum class Cancelled : std::uint8_t { yes, came, no };
+
+  // work.cpp
+  void add(MPI_Request request, const Job& job);
+  void listen_for_hello();
+  void listen(std::size_t index);
+  void open(int peer, bool greet);
+  void drop_finished();
+  bool sending() const;
+  void send(int peer, const Outgoing& frame);
+  void send_bytes(const void* data, std::size_t bytes, int tag, const Job& job);
+  void sent(const Job& job);
+  bool look();
+  bool look_a_while();
+  void finish(std::size_t index, const MPI_Status& status, int code);
+  Buffer* frame_came(int peer, Buffer* buffer, std::size_t bytes);
+  Buffer* whole_frame_came(int peer, const FrameHeader& header, const Landing& landing, Buffer* buffer);
+  void receive_bulk(std::size_t index);
+  void unreachable(int peer, int code);
+  void failed(std::size_t index, int code);
+
+  // end.cpp
+  void mpi_ends() override;
+  Cancelled cancel(MPI_Request& request, Clock::time_point deadline);
+  void divert(int peer, Clock::time_point deadline);
+  void see_off(Lock& lock);
+  void let_go();
+
+  int place_of(int peer) const { return cards_[peer].place; }
+
+  const std::shared_ptr<Home> home_;
+  const std::vector<Card> cards_;
+  const Tags tags_;
+  std::vector<int> peers_by_place_;  // or -1
+  std::vector<char> open_;           // whether frames have gone or come
+  // What MPI is doing for us: a request, and at the same index what it is for. The first is for hellos.
+  std::vector<MPI_Request> requests_;
+  std::vector<Job> jobs_;
+  std::vector<int> done_;
+  std::vector<MPI_Status> statuses_;
+  bool some_finished_ = false;
+  unsigned looks_ = 0;
+  bool in_turn_ = false;  // see Turn; with the lock held
+  std::atomic<bool> interrupted_{false};
+  bool closed_ = false, disowned_ = false, lost_some_ = false;
+};
+
+}  // namespace ringreduce::mpi

@@ -1,0 +1,283 @@
+// Frames on their way through MPI.
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "mpi/transport/transport.h"
+
+namespace ringreduce::mpi {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr std::size_t header_bytes = sizeof(FrameHeader);
+constexpr std::size_t slot_bytes = 16 << 10;  // of the longest frame that is one message
+constexpr std::size_t copied = 512;  // bytes of a frame that is rather copied than kept where it came
+constexpr unsigned looks_per_hello = 16;
+constexpr milliseconds short_wait{1};  // longer ones are slept through
+constexpr microseconds shortest_nap{50}, longest_nap{1000};
+
+}  // namespace
+
+// --- what is under way -----------------------------------------------------------------------------------
+
+void MpiTransport::add(MPI_Request request, const Job& job) {
+  requests_.push_back(request);
+  jobs_.push_back(job);
+}
+
+void MpiTransport::listen_for_hello() {
+  MPI_Request request = MPI_REQUEST_NULL;
+  const Turn turn(in_turn_);
+  const int code = MPI_Irecv(nullptr, 0, MPI_BYTE, MPI_ANY_SOURCE, tags_.hello, home_->comm(), &request);
+  check(code, "MPI_Irecv");
+  if (requests_.empty()) {
+    add(request, Job{Job::Kind::hello});
+  } else {
+    requests_[0] = request;
+  }
+}
+
+// The next frame of a peer, in the buffer of the last where that is still ours.
+void MpiTransport::listen(std::size_t index) {
+  Job& job = jobs_[index];
+  if (!job.buffer) job.buffer = pool_.take(slot_bytes);
+  int code = 0;
+  {
+    const Turn turn(in_turn_);
+    code = MPI_Irecv(job.buffer->data, static_cast<int>(slot_bytes), MPI_BYTE, place_of(job.peer),
+                     tags_.frames, home_->comm(), &requests_[index]);
+  }
+  if (code != MPI_SUCCESS) failed(index, code);
+}
+
+void MpiTransport::open(int peer, bool greet) {
+  if (open_[peer]) return;
+  open_[peer] = true;
+  Job job{Job::Kind::frame};
+  job.peer = peer;
+  add(MPI_REQUEST_NULL, job);
+  listen(requests_.size() - 1);
+  if (!greet) return;
+  job.kind = Job::Kind::sent;
+  send_bytes(nullptr, 0, tags_.hello, job);
+}
+
+void MpiTransport::drop_finished() {
+  if (!some_finished_) return;
+  some_finished_ = false;
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < jobs_.size(); ++i) {
+    const bool stays = requests_[i] != MPI_REQUEST_NULL || jobs_[i].kind == Job::Kind::hello;
+    if (!stays) continue;
+    if (kept != i) {
+      requests_[kept] = requests_[i];
+      jobs_[kept] = jobs_[i];
+    }
+    ++kept;
+  }
+  requests_.resize(kept);
+  jobs_.resize(kept);
+}
+
+bool MpiTransport::sending() const {
+  for (std::size_t i = 0; i < jobs_.size(); ++i) {
+    if (jobs_[i].kind == Job::Kind::sent && requests_[i] != MPI_REQUEST_NULL) return true;
+  }
+  return false;
+}
+
+// --- sending ---------------------------------------------------------------------------------------------
+
+void MpiTransport::dispatch(int peer) {
+  if (!is_lost(peer) && !has_said_bye(peer) && !closed_) {
+    if (!may_call()) return;  // it goes when the thread that may is here
+    const Turn turn(in_turn_);
+    if (!open_[peer]) open(peer, true);
+    for (Outgoing frame; take(peer, frame);) send(peer, frame);
+    return;
+  }
+  for (Outgoing frame; take(peer, frame);) written(peer, frame);
+}
+
+void MpiTransport::send(int peer, const Outgoing& frame) {
+  const std::size_t bytes = frame.header.bytes;
+  const bool whole = bytes + header_bytes <= slot_bytes;
+  Job job{Job::Kind::sent};
+  job.peer = peer;
+  job.frame = frame;
+  job.ends_frame = whole;
+  std::byte* at = nullptr;
+  if (whole && frame.buffer && frame.buffer->users == 1 && bytes + header_bytes <= frame.buffer->room) {
+    at = frame.buffer->data;  // nobody else reads on behind the bytes
+  } else {
+    job.buffer = pool_.take(header_bytes + (whole ? bytes : 0));
+    at = job.buffer->data;
+    if (whole && bytes > 0) std::memcpy(at, frame.data, bytes);
+  }
+  std::memcpy(at + (whole ? bytes : 0), &frame.header, header_bytes);
+  send_bytes(at, header_bytes + (whole ? bytes : 0), tags_.frames, job);
+  if (whole) return;
+  job.buffer = nullptr;
+  job.ends_frame = true;
+  send_bytes(frame.data, bytes, tags_.bulk, job);
+}
+
+// Most small messages are gone at once.
+void MpiTransport::send_bytes(const void* data, std::size_t bytes, int tag, const Job& job) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  int code = 0, done = 0;
+  {
+    const Turn turn(in_turn_);
+    code =
+        MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, place_of(job.peer), tag, home_->comm(), &request);
+    if (code == MPI_SUCCESS && bytes <= slot_bytes) code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+  }
+  if (code == MPI_SUCCESS && !done) return add(request, job);
+  sent(job);
+  if (code != MPI_SUCCESS) unreachable(job.peer, code);
+}
+
+void MpiTransport::sent(const Job& job) {
+  if (job.buffer) pool_.release(job.buffer);
+  if (job.ends_frame) written(job.peer, job.frame);
+}
+
+// --- receiving -------------------------------------------------------------------------------------------
+
+// One request is asked about faster than several, and alone it is while a pair of ranks talks.
+bool MpiTransport::look() {
+  int count = 0, code = MPI_SUCCESS;
+  if (requests_.size() == 2 && ++looks_ % looks_per_hello != 0) {
+    MPI_Status status;
+    {
+      const Turn turn(in_turn_);
+      code = MPI_Test(&requests_[1], &count, &status);
+    }
+    if (code == MPI_SUCCESS && !count) return false;
+    finish(1, status, code);
+  } else {
+    statuses_.resize(requests_.size());
+    done_.resize(requests_.size());
+    {
+      const Turn turn(in_turn_);
+      code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, done_.data(),
+                          statuses_.data());
+    }
+    if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) check(code, "MPI_Testsome");
+    if (count == MPI_UNDEFINED || count <= 0) return false;
+    for (int i = 0; i < count; ++i) {
+      finish(static_cast<std::size_t>(done_[i]), statuses_[i],
+             code == MPI_SUCCESS ? MPI_SUCCESS : statuses_[i].MPI_ERROR);
+    }
+  }
+  drop_finished();
+  return true;
+}
+
+void MpiTransport::finish(std::size_t index, const MPI_Status& status, int code) {
+  if (code != MPI_SUCCESS) return failed(index, code);
+  const Job::Kind kind = jobs_[index].kind;
+  if (kind == Job::Kind::frame) {
+    int bytes = 0;
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    // What it brings may begin other things, and with them move the jobs in memory.
+    Buffer* left = frame_came(jobs_[index].peer, jobs_[index].buffer, static_cast<std::size_t>(bytes));
+    jobs_[index].buffer = left;
+    return listen(index);
+  }
+  if (kind == Job::Kind::hello) {
+    const int peer = peers_by_place_[status.MPI_SOURCE];
+    if (peer >= 0) open(peer, false);
+    return listen_for_hello();
+  }
+  some_finished_ = true;
+  const Job job = jobs_[index];
+  kind == Job::Kind::bulk ? landed(job.peer, job.header, job.landing) : sent(job);
+}
+
+// Gives the buffer back, or null where it is somebody else's now.
+Buffer* MpiTransport::frame_came(int peer, Buffer* buffer, std::size_t bytes) {
+  try {
+    FrameHeader header;
+    if (bytes < header_bytes) throw Error("a message without a header");
+    const std::size_t before = bytes - header_bytes;
+    std::memcpy(&header, buffer->data + before, header_bytes);
+    if (before != header.bytes && before != 0) throw Error("a frame of another length than it says");
+    const Landing landing = land(peer, header);
+    if (before == header.bytes) return whole_frame_came(peer, header, landing, buffer);
+    Job job{Job::Kind::bulk};
+    job.peer = peer;
+    job.header = header;
+    job.landing = landing;
+    add(MPI_REQUEST_NULL, job);
+    receive_bulk(requests_.size() - 1);
+  } catch (const Error& error) {
+    lost(peer, "has sent what no rank sends: " + std::string(error.what()));
+  }
+  return buffer;
+}
+
+Buffer* MpiTransport::whole_frame_came(int peer, const FrameHeader& header, const Landing& landing,
+                                       Buffer* buffer) {
+  if (header.bytes > copied && landing.buffer) {
+    pool_.release(landing.buffer);
+    landed(peer, header, {buffer->data, buffer});
+    return nullptr;
+  }
+  if (header.bytes > 0) std::memcpy(landing.at, buffer->data, header.bytes);
+  landed(peer, header, landing);
+  return buffer;
+}
+
+void MpiTransport::receive_bulk(std::size_t index) {
+  const Job& job = jobs_[index];
+  int code = 0;
+  {
+    const Turn turn(in_turn_);
+    code = MPI_Irecv(job.landing.at, static_cast<int>(job.header.bytes), MPI_BYTE, place_of(job.peer),
+                     tags_.bulk, home_->comm(), &requests_[index]);
+  }
+  if (code != MPI_SUCCESS) failed(index, code);
+}
+
+// --- waiting ---------------------------------------------------------------------------------------------
+
+// Where every rank has a core, looking again is the fastest that one can do.
+bool MpiTransport::look_a_while() {
+  constexpr int looks = 8;
+  const Turn turn(in_turn_);
+  for (int i = 0; i < (oversubscribed() ? 1 : looks); ++i) {
+    if (look()) return true;
+  }
+  return false;
+}
+
+// MPI has no wait that ends at a deadline: whoever waits looks again and again, and sleeps in between once it
+// has waited long.
+bool MpiTransport::progress(Lock& lock, Clock::duration limit) {
+  if (over()) throw Error("MPI has been finalised: nothing can be sent through it any more");
+  const bool can_look = !closed_ && may_call();
+  if (can_look && look_a_while()) return true;
+  if (limit <= Clock::duration::zero()) return false;
+  const auto start = Clock::now();
+  const auto nap = std::clamp<Clock::duration>(limit / 16, shortest_nap, longest_nap);
+  interrupted_ = false;
+  do {
+    lock.unlock();
+    if (limit > short_wait || !can_look) {
+      std::this_thread::sleep_for(nap);
+    } else if (!gives_core_away() || mutex_.wanted()) {
+      sched_yield();
+    }
+    lock.lock();
+    if (closed_ || over()) return false;
+    if (can_look && look_a_while()) return true;
+  } while (!interrupted_ && Clock::now() - start < limit);
+  return false;
+}
+
+}  // namespace ringreduce::mpi

@@ -1,0 +1,215 @@
+"""A rank of a job whose communicators send through MPI: runs the parts that the command line names."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+
+import ringreduce
+
+sys.modules.setdefault("pytest", mock.MagicMock())  # the MPIs' environments have none
+
+from tests.collectives.calls import COLLECTIVES, Call, algorithms, check, variants  # noqa: E402
+
+SMALL, MIDDLE, LARGE = 5, 5000, 300_000
+
+
+def collectives(comm):
+    """Every collective, small and large; the all-reduces by every algorithm, around every change of protocol."""
+    for name in COLLECTIVES:
+        for count in (0, SMALL, MIDDLE, LARGE // comm.size):
+            for call in variants(Call(name, count, root=comm.size - 1)):
+                check(comm, call)
+    for algorithm in algorithms("all_reduce"):
+        for count in (1, 100, 4090, 4096, 70_001):
+            check(comm, Call("all_reduce", count, algorithm))
+    for dtype in ("float64", "int8"):
+        check(comm, Call("all_reduce", MIDDLE, op="max", dtype=np.dtype(dtype)))
+    check(comm, Call("all_gather", counts=tuple(range(1, comm.size + 1)), mode="out"))
+    comm.barrier()
+
+
+def messages(comm):
+    """Between all pairs, of all sizes, both ways at once, many at a time; a sent buffer may be changed."""
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for count in (0, 1, 4, 2000, 4090, 4096, 20_000, 400_000):
+        x = np.arange(count, dtype="int32") + comm.rank
+        work = comm.send(x, right, async_op=True)
+        got = comm.recv(np.empty_like(x), left)
+        assert np.array_equal(got, np.arange(count, dtype="int32") + left), count
+        work.wait(30)
+        x[:] = -1
+    works, received = [], []
+    for i in range(40):
+        for peer in range(comm.size):
+            length = [10, 3000, 60_000][i % 3]
+            works.append(comm.send(np.full(length, 100 * comm.rank + i, "int32"), peer, tag=i, async_op=True))
+            received.append((np.zeros(length, "int32"), 100 * peer + i))
+            works.append(comm.recv(received[-1][0], peer, tag=i, async_op=True))
+    for work in reversed(works):
+        work.wait(30)
+    assert all((got == want).all() for got, want in received)
+
+
+def background(comm):
+    """Asynchronous collectives, in order, with blocking ones between them."""
+    arrays = [np.full(1 + 7000 * i, comm.rank + i, "float32") for i in range(12)]
+    works = [comm.all_reduce(x, async_op=True) for x in arrays[:-1]]
+    comm.all_reduce(arrays[-1])
+    for work in works:
+        work.wait(30)
+    total = comm.size * (comm.size - 1) / 2
+    assert all((x == total + i * comm.size).all() for i, x in enumerate(arrays))
+
+
+def groups(comm):
+    """Halves, which speak at once; then many communicators at once, and more than there are at once."""
+    half = comm.split(comm.rank % 2, -comm.rank)
+    assert half.transport == "mpi"
+    x = half.all_reduce(np.full(MIDDLE, comm.rank, "int32"))
+    assert (x == sum(range(comm.rank % 2, comm.size, 2))).all()
+    assert comm.split(None if comm.rank == 0 else 1, 0) is None or comm.rank > 0
+    many = [comm.split(0) for _ in range(64)]
+    works = [(i, c.all_reduce(np.full(100, i, "int32"), async_op=True)) for i, c in enumerate(many)]
+    for i, work in works:
+        assert (work.wait(60) == i * comm.size).all()
+    for c in [half, *many]:
+        c.close()
+    for _ in range(5):
+        with comm.split(0) as again:
+            again.barrier()
+
+
+def joined_again(comm):
+    """The job can be joined as often as one likes."""
+    for _ in range(3):
+        with ringreduce.init(transport="mpi", timeout=30) as again:
+            assert (again.rank, again.size, again.transport) == (comm.rank, comm.size, "mpi")
+            again.all_reduce(np.ones(MIDDLE))
+
+
+def meeting(comm):
+    """Without mpi4py, ranks of several hosts, which these are made to believe that they are, meet by MPI."""
+    os.environ |= {"OMPI_COMM_WORLD_LOCAL_SIZE": "1", "MPI_LOCALNRANKS": "1"}
+    with (
+        mock.patch.dict(sys.modules, {"mpi4py": None}),
+        ringreduce.init(transport="tcp", timeout=30) as other,
+    ):
+        assert (other.rank, other.transport) == (comm.rank, "tcp")
+        assert (other.all_reduce(np.ones(3)) == comm.size).all()
+
+
+def mismatch(comm):
+    with comm.split(0) as group:
+        x = np.ones(8, "float32") if group.rank else np.ones(9, "float32")
+        try:
+            group.all_reduce(x)
+        except ringreduce.MismatchError as error:
+            assert "[8]" in str(error) and "[9]" in str(error), error
+        else:
+            raise AssertionError("no error")
+
+
+def lateness(comm):
+    """Whoever does not come is named."""
+    last = comm.size - 1
+    with comm.split(0) as group:
+        if group.rank == last:
+            time.sleep(1.2)
+            return
+        try:
+            group.all_reduce(np.ones(10), timeout=0.5)
+        except (ringreduce.TimeoutError, ringreduce.PeerLost) as error:
+            assert f"rank {last}" in str(error) or group.size > 2, error
+        else:
+            raise AssertionError("no error")
+
+
+def giant(comm):
+    """1 GiB."""
+    x = np.zeros(1 << 30, "uint8")
+    x[::4096] = comm.rank + 1
+    comm.all_reduce(x)
+    assert (x[::4096] == 3).all() and x[1] == 0
+
+
+def beside_mpi4py(comm):
+    """Communicators of mpi4py's as store, while the program uses MPI for itself."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    for part in (world, world.Dup(), world.Split(world.rank % 2, -world.rank)):
+        with ringreduce.init(store=part, transport="mpi", timeout=30) as own:
+            assert (own.rank, own.size, own.transport) == (part.rank, part.size, "mpi")
+            right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
+            theirs = np.empty(MIDDLE, "int32")
+            request = world.Irecv(theirs, left, tag=0)
+            work = own.all_reduce(np.full(LARGE, own.rank, "float32"), async_op=True)
+            world.Send(np.full(MIDDLE, world.rank, "int32"), right, tag=0)
+            assert world.allreduce(1) == world.size
+            assert (work.wait(30) == sum(range(own.size))).all()
+            request.Wait()
+            assert (theirs == left).all()
+        if part is not world:
+            part.Free()
+
+
+def one_thread(comm):
+    check(comm, Call("all_reduce", LARGE))
+    x = np.ones(10)
+    work = comm.all_reduce(x, async_op=True)
+    try:
+        work.wait(30)
+    except ValueError as error:
+        assert "MPI_THREAD_SERIALIZED" in str(error), error
+    else:
+        raise AssertionError("no error")
+    check(comm, Call("all_reduce", SMALL))
+
+
+def death(comm):
+    """A rank dies: the others learn of it and go on, or the launcher ends them. Nobody hangs."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # with which MPICH's launcher tells the others of it
+    comm.all_reduce(np.ones(10))
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while True:
+            comm.all_reduce(np.ones(10))
+    except ringreduce.PeerLost as error:
+        lost = error
+    survivors = comm.shrink()
+    x = survivors.all_reduce(np.ones(MIDDLE, "int32"))
+    assert (x == comm.size - 1).all()
+    # The launcher may be gone by now, and with it what is printed.
+    if "FOLDER" in os.environ:
+        written = Path(os.environ["FOLDER"], f"{comm.rank}.new")
+        written.write_text(f"{lost}; {survivors.size} go on")
+        written.rename(written.with_suffix(""))
+    os._exit(0)
+
+
+def main(names: list[str]) -> None:
+    if "beside_mpi4py" in names or "one_thread" in names:
+        import mpi4py
+
+        mpi4py.rc.thread_level = "funneled" if "one_thread" in names else "multiple"
+        from mpi4py import MPI  # noqa: F401  it initialises MPI
+    comm = ringreduce.init(timeout=30)
+    assert comm.transport == "mpi", comm.transport
+    for name in names:
+        start = time.monotonic()
+        globals()[name](comm)
+        if comm.rank == 0:
+            print(f"{name} {time.monotonic() - start:.1f} s", flush=True)
+    comm.close()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
