@@ -357,7 +357,9 @@ int Communicator::add_schedule(const std::string& name, Schedule schedule, int h
 void Communicator::close() {
   if (fork_epoch_ == forks && !closed_) {
     try {
-      while (!failed_ && pending_ + pending_transfers_ > 0) {
+      const auto deadline = Clock::now() + options_.timeout;
+      while (!failed_ &&
+             (pending_ + pending_transfers_ > 0 || (to_be_flushed() && Clock::now() < deadline))) {
         std::this_thread::sleep_for(std::chrono::microseconds(100));
         options_.poll ? options_.poll() : check_interrupt();
       }
