@@ -9,7 +9,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH_FLAGS ?= --compare
-PYTEST_FLAGS ?=
+# Tests of one file stay together, because many measure how long something takes.
+PYTEST_FLAGS ?= -n 2 --dist loadfile
 SUITE_FLAGS ?=
 JOBS ?= $(shell nproc)
 TEST_MPIS := openmpi mpich

@@ -28,6 +28,8 @@ void PointToPoint::look_around() {
   const int gone = closed_but_needed();
   // What they sent before they closed can be read until nothing moves.
   if (gone == transport_.rank || advance_all()) return;
+  // Who fails tells why before it closes.
+  transport_.check_abort();
   const std::string own = "rank " + std::to_string(transport_.rank);
   if (gone != any_source) {
     throw Failure(
