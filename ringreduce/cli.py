@@ -25,6 +25,7 @@ Times collectives beside their floor and the peers that are installed.
   ringreduce bench -n 2                               all_reduce, 8 B to 16 MiB, on two ranks of its own
   ringreduce bench -n 4 -a all --plot all.png         every algorithm
   mpirun -n 8 ringreduce bench -c all_gather          on the launcher's ranks
+  mpirun -n 4 ringreduce bench --transport mpi,tcp,shm --format osu       each transport, beside MPI's own call
   ringreduce bench --compare                          the whole comparison, in about two minutes
   ringreduce bench --reproducible                     what reproducible results cost, on 2 and on 4 ranks
 

@@ -13,6 +13,7 @@ from ringreduce.bench.rank import SHARED, Task, without_wire
 from ringreduce.bench.report import FORMATS
 from ringreduce.bench.run import Plan
 
+TRANSPORTS = ("shm", "tcp", "mpi")
 OPS = ("sum", "avg", "prod", "min", "max", "band", "bor", "bxor")
 
 
@@ -42,6 +43,10 @@ def add_options(parser: ArgumentParser) -> None:
     what.add_argument(
         "--wire", type=names, default=[], metavar="FORMATS",
         help=f"each algorithm with quantised messages too, as name+int8: {', '.join(ROUNDING)}",
+    )  # fmt: skip
+    what.add_argument(
+        "--transport", type=names, default=[], metavar="KINDS",
+        help=f"each algorithm by each of these, as name@tcp: {', '.join(TRANSPORTS)}",
     )  # fmt: skip
     what.add_argument("--sizes", help="bytes of the whole buffer, such as 8,4K,64M")
     what.add_argument("--min", default="8", help="the smallest size, if no sizes are named (8)")
@@ -139,6 +144,19 @@ def with_wires(chosen: dict[str, tuple[str, ...]], wires: list[str]) -> dict[str
     }
 
 
+def with_transports(chosen: dict[str, tuple[str, ...]], transports: list[str]) -> dict[str, tuple[str, ...]]:
+    """Each algorithm by each transport; without any, by the one that the ranks have."""
+    for transport in transports:
+        if transport not in TRANSPORTS:
+            raise ValueError(f"--transport: there is no {transport!r}, but {', '.join(TRANSPORTS)}")
+    if not transports:
+        return chosen
+    return {
+        collective: tuple(f"{name}@{transport}" for transport in transports for name in own)
+        for collective, own in chosen.items()
+    }
+
+
 def plan(options: Namespace, ranks: int) -> Plan:
     """The plan for that many ranks.
 
@@ -155,6 +173,7 @@ def plan(options: Namespace, ranks: int) -> Plan:
     asked = problems(options, ranks)
     effort = Effort(options.budget, options.iterations, check=options.check)
     chosen = with_wires(algorithms(options.algorithms, options.collective), options.wire)
+    chosen = with_transports(chosen, options.transport)
     task = Task(
         tuple(asked), chosen, (effort,) * len(asked),
         shared=options.memory == "shared", asynchronous=options.asynchronous, floor=options.floor,

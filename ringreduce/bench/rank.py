@@ -23,6 +23,12 @@ REPRODUCIBLE = "reproducible"
 """Stands for ``auto`` on a reproducible communicator of the same ranks."""
 
 
+def without_transport(name: str) -> tuple[str, str | None]:
+    """An algorithm's name, and the transport behind it."""
+    plain, mark, transport = name.partition("@")
+    return plain, transport if mark else None
+
+
 def without_wire(name: str) -> tuple[str, str | None]:
     """An algorithm's name, and the wire format behind it."""
     plain, mark, wire = name.rpartition("+")
@@ -35,8 +41,8 @@ class Task:
 
     Attributes:
         algorithms: by collective. One whose name ends in "+shared" has its buffers from ringreduce.empty, one
-            with "+int8" (before that) or another wire format sends its messages in it; "reproducible" is
-            ``auto`` on a reproducible communicator.
+            with "+int8" (before that) or another wire format sends its messages in it, one with "@tcp" (at the
+            end) or another transport travels by it; "reproducible" is ``auto`` on a reproducible communicator.
         peers: of "gloo" and "mpi", which run in the ranks' own processes.
         efforts: by problem.
         turn: how far to rotate the order of the contestants.
@@ -64,18 +70,23 @@ def measure_all(comm: Communicator, task: Task) -> list[Row]:
     rows: list[Row] = []
     peers, leave = _join_peers(comm, task.peers)
     asked_for = {name for names in task.algorithms.values() for name in names}
-    twin = _reproducible_twin(comm) if REPRODUCIBLE in asked_for else None
+    twins = {}
+    if REPRODUCIBLE in asked_for:
+        twins[REPRODUCIBLE] = _twin(comm, reproducible=True)
+    for transport in dict.fromkeys(without_transport(name)[1] for name in sorted(asked_for)):
+        if transport is not None:
+            twins[transport] = _twin(comm, transport=transport)
     if task.bind:
         # Only now: what the peers started for themselves may use every core.
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
     advance, finish = _progress(task.cells() if comm.rank == 0 else 0)
     for index, problem in enumerate(task.problems):
-        entries = [*_contestants(comm, twin, task, problem), *((peer, problem) for peer in peers)]
+        entries = [*_contestants(comm, twins, task, problem), *((peer, problem) for peer in peers)]
         shift = (index + task.turn) % len(entries)
         kept: dict[bool, Buffers] = {}
         for library, asked in [*entries[shift:], *entries[:shift]]:
-            shared = task.shared or library.name.endswith(SHARED)
+            shared = task.shared or without_transport(library.name)[0].endswith(SHARED)
             found = kept[shared].posed_as(asked) if shared in kept else None
             if found is None:
                 found = Buffers(ours(comm, "auto", shared), asked)
@@ -84,12 +95,12 @@ def measure_all(comm: Communicator, task: Task) -> list[Row]:
             advance(f"{problem.collective} {problem.nbytes} B {library.name}")
     finish()
     leave()
-    if twin is not None:
+    for twin in twins.values():
         twin.close()
     return rows
 
 
-def _reproducible_twin(comm: Communicator) -> Communicator:
+def _twin(comm: Communicator, **options: Any) -> Communicator:
     """The same ranks once more, who find each other through the communicator that they have."""
 
     def exchange(blob: bytes) -> list[bytes]:
@@ -99,18 +110,20 @@ def _reproducible_twin(comm: Communicator) -> Communicator:
         cards = comm.all_gather(card).reshape(comm.size, -1)
         return [bytes(one[:length]) for one, length in zip(cards, lengths, strict=True)]
 
-    return init(comm.rank, comm.size, exchange, timeout=comm.timeout, reproducible=True)
+    return init(comm.rank, comm.size, exchange, timeout=comm.timeout, **options)
 
 
 def _contestants(
-    comm: Communicator, twin: Communicator | None, task: Task, problem: Problem
+    comm: Communicator, twins: dict[str, Communicator], task: Task, problem: Problem
 ) -> list[tuple[Library, Problem]]:
     entries = []
     for name in task.algorithms[problem.collective]:
-        shared = task.shared or name.endswith(SHARED)
-        (plain, wire), whose = without_wire(name.removesuffix(SHARED)), comm
-        if name == REPRODUCIBLE and twin is not None:
-            plain, whose = "auto", twin
+        carried, transport = without_transport(name)
+        shared = task.shared or carried.endswith(SHARED)
+        plain, wire = without_wire(carried.removesuffix(SHARED))
+        whose = comm if transport is None else twins[transport]
+        if name == REPRODUCIBLE:
+            plain, whose = "auto", twins[REPRODUCIBLE]
         library = ours(whose, plain, shared, task.asynchronous, wire)
         entries.append((replace(library, name=name), problem))
     if task.floor:

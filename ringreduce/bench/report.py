@@ -102,12 +102,15 @@ def summary(results: Results) -> list[str]:
 
 
 def osu(results: Results) -> str:
-    """As OSU's micro-benchmarks print it, a block per collective and algorithm."""
+    """As OSU's micro-benchmarks print it, a block per collective and contestant."""
     blocks = []
     for collective in results.collectives():
         title = "".join(word.capitalize() for word in collective.split("_"))
-        for name in results.names("ours", collective):
-            lines = [f"# ringreduce {title} Latency Test, {results.facts['ranks']} ranks, algorithm {name}"]
+        ours = results.names("ours", collective)
+        for name in [*ours, *results.names("peer", collective)]:
+            who = f"# ringreduce {title}" if name in ours else f"# {name} {title}"
+            lines = [f"{who} Latency Test, {results.facts['ranks']} ranks"]
+            lines[0] += f", algorithm {name}" if name in ours else ""
             lines += [f"# Datatype: {results.facts['dtype']}. The slowest rank's median time."]
             lines += [f"{'# Size':<14}{'Avg Latency(us)':>20}"]
             for nbytes in results.sizes(collective):

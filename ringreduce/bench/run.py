@@ -101,7 +101,8 @@ def run_on_launched_ranks(plan: Plan) -> Results:
         plan = replace(plan, ranks=comm.size)
         cores = _cores_of_all(comm)
         results = _results(plan, rows, [], before, known.launcher, probing=comm.rank == 0)
-    results.facts.update(cores=cores, oversubscribed=results.facts["ranks"] > cores)
+        transport = comm.transport
+    results.facts.update(transport=transport, cores=cores, oversubscribed=results.facts["ranks"] > cores)
     return results
 
 

@@ -54,6 +54,15 @@ def test_wire(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no 'int4'" in capsys.readouterr().err
 
 
+def test_transports(capsys: pytest.CaptureFixture[str]) -> None:
+    out = bench(capsys, "-a", "auto,ring+shared", "--transport", "tcp,shm", "--no-floor")
+    names = [line.split()[4] for line in out.splitlines() if not line.lstrip().startswith("#")]
+    assert names == 2 * ["auto@tcp", "ring+shared@tcp", "auto@shm", "ring+shared@shm"]
+    assert "Wrong elements: 0 OK" in out
+    assert main([*QUICK, "--transport", "pigeon"]) != 0
+    assert "there is no 'pigeon'" in capsys.readouterr().err
+
+
 def test_results_that_are_rounded_may_be_off_by_so_much_and_no_more() -> None:
     comm = ringreduce.local_group(1)[0]
     library, problem = ours(comm, "auto", wire="int8"), protocol.Problem("all_reduce", 4000)
