@@ -1,6 +1,4 @@
 // The waiting of RemoteTransport: when to look at the wire at once, when to sleep on it, who is silent.
-#include <sched.h>
-
 #include <algorithm>
 
 #include "transport/remote.h"

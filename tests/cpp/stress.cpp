@@ -21,16 +21,18 @@
 #include "schedule/catalogue.h"
 #include "transport/local.h"
 #include "transport/shm.h"
+#include "transport/tcp.h"
 
 namespace {
 
 using namespace stress;
 
 constexpr int max_world = 8;
+constexpr int most_over_sockets = 4;
 
 // What a rank brings to a collective, and what it must have afterwards. `block` is one rank's share.
 struct Case {
-  Buffer input, output, expected;
+  Floats input, output, expected;
   bool in_place = false;
 };
 
@@ -145,7 +147,7 @@ void quantised_on(Communicator& comm) {
       call.slice_bytes = 4096;
       call.wire = wire;
       comm.run(call);
-      const Buffer& result = c.in_place ? c.input : c.output;
+      const Floats& result = c.in_place ? c.input : c.output;
       for (std::size_t i = 0; i < c.expected.size(); ++i) {
         if (std::abs(result[i] - c.expected[i]) <= allowed_of(wire, c.expected[i])) continue;
         require(false, what);
@@ -157,7 +159,7 @@ void quantised_on(Communicator& comm) {
 // Sizes from one slice to many, in place, as "auto" would do it; the largest is lent rather than copied.
 void sizes_on(Communicator& comm) {
   for (const std::size_t count : {0, 1, 1000, 20000, 300000}) {
-    Buffer x = filled(comm.rank(), 0, count);
+    Floats x = filled(comm.rank(), 0, count);
     Call call;
     call.input = call.output = x.data();
     call.count = count;
@@ -261,6 +263,21 @@ struct Meeting {
   }
 };
 
+// Threads all the same, so that every sanitizer sees all of them.
+void over_sockets(int world) {
+  const auto meeting = std::make_unique<Meeting>();
+  pthread_barrier_init(&meeting->barrier, nullptr, static_cast<unsigned>(world));
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < world; ++rank) {
+    ranks.emplace_back([&, rank] {
+      const Exchange exchange = [&](const std::string& blob) { return meeting->exchange(rank, world, blob); };
+      Communicator comm(TcpTransport::create(rank, world, exchange), {});
+      everything_on(comm);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
 void with_processes(int world) {
   void* memory = mmap(nullptr, sizeof(Meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   require(memory != MAP_FAILED, "mmap");
@@ -297,6 +314,7 @@ int main(int argc, char** argv) {
   for (int world = 1; world <= max_world; ++world) {
     if (processes) with_processes(world);  // first: a process with threads had better not fork
     with_threads(world);
+    if (world <= most_over_sockets) over_sockets(world);
     std::printf("%d ranks: well\n", world);
     std::fflush(stdout);
   }

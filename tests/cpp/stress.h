@@ -12,7 +12,7 @@ namespace stress {
 
 using namespace ringreduce;
 
-using Buffer = std::vector<float>;
+using Floats = std::vector<float>;
 
 inline void require(bool holds, const std::string& what) {
   if (holds) return;
@@ -28,8 +28,8 @@ inline float sum_of(int world, std::size_t i) {
   return value(world * (world + 1) / 2 - 1, i);
 }
 
-inline Buffer filled(int rank, std::size_t first, std::size_t count) {
-  Buffer buffer(count);
+inline Floats filled(int rank, std::size_t first, std::size_t count) {
+  Floats buffer(count);
   for (std::size_t i = 0; i < count; ++i) buffer[i] = value(rank, first + i);
   return buffer;
 }

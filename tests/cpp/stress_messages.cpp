@@ -9,8 +9,8 @@ void messages_on(Communicator& comm, void (*beside)(Communicator&)) {
   std::thread other([&comm, beside] { beside(comm); });
   const int next = (comm.rank() + 1) % comm.size(), previous = (comm.rank() + comm.size() - 1) % comm.size();
   for (const std::size_t count : {1, 500, 200000}) {
-    const Buffer x = filled(comm.rank(), 0, count);
-    Buffer y(count);
+    const Floats x = filled(comm.rank(), 0, count);
+    Floats y(count);
     Transfer out, in;
     out.peer = next;
     out.input = x.data();
@@ -29,7 +29,7 @@ void messages_on(Communicator& comm, void (*beside)(Communicator&)) {
 
 namespace {
 
-Transfer message(bool sends, int peer, int tag, Buffer& buffer) {
+Transfer message(bool sends, int peer, int tag, Floats& buffer) {
   Transfer t;
   t.sends = sends;
   t.peer = peer;
@@ -50,10 +50,10 @@ void tags_on(Communicator& comm) {
   const int world = comm.size();
   const std::size_t sizes[tags] = {1, 3000, 30000, 100000};
   std::vector<std::shared_ptr<Work>> works;
-  std::vector<Buffer> sent(static_cast<std::size_t>(world) * tags);
+  std::vector<Floats> sent(static_cast<std::size_t>(world) * tags);
   for (int peer = 0; peer < world; ++peer) {
     for (int tag = 0; tag < tags; ++tag) {
-      Buffer& x = sent[static_cast<std::size_t>(peer * tags + tag)];
+      Floats& x = sent[static_cast<std::size_t>(peer * tags + tag)];
       x = filled(comm.rank(), static_cast<std::size_t>(tag), sizes[tag]);
       works.push_back(comm.submit(message(true, peer, tag, x)));
     }
@@ -61,7 +61,7 @@ void tags_on(Communicator& comm) {
   std::thread named([&] {
     for (int tag = tags - 1; tag >= tags / 2; --tag) {
       for (int peer = world - 1; peer >= 0; --peer) {
-        Buffer y(sizes[tag]);
+        Floats y(sizes[tag]);
         require(comm.transfer(message(false, peer, tag, y)) == peer, "the named source");
         require(y == filled(peer, static_cast<std::size_t>(tag), sizes[tag]), "what it sent");
       }
@@ -70,7 +70,7 @@ void tags_on(Communicator& comm) {
   for (int tag = tags / 2 - 1; tag >= 0; --tag) {
     std::vector<int> seen(static_cast<std::size_t>(world));
     for (int i = 0; i < world; ++i) {
-      Buffer y(sizes[tag]);
+      Floats y(sizes[tag]);
       int source = any_source;
       if (i % 2 == 0) {
         source = comm.transfer(message(false, any_source, tag, y));
@@ -92,11 +92,11 @@ void fetched_on(Communicator& comm) {
   if (comm.size() == 1) return;
   const int next = (comm.rank() + 1) % comm.size(), previous = (comm.rank() + comm.size() - 1) % comm.size();
   std::thread sender([&] {
-    Buffer large = filled(comm.rank(), 0, 100000), small = filled(comm.rank(), 0, 3);
+    Floats large = filled(comm.rank(), 0, 100000), small = filled(comm.rank(), 0, 3);
     comm.transfer(message(true, next, 5, large));
     comm.transfer(message(true, next, 6, small));
   });
-  Buffer small(3), large(100000);
+  Floats small(3), large(100000);
   require(comm.transfer(message(false, any_source, 6, small)) == previous, "the small one's source");
   comm.transfer(message(false, previous, 5, large));
   require(small == filled(previous, 0, 3) && large == filled(previous, 0, 100000), "both are right");

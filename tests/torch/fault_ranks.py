@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import re
+import signal
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -78,6 +79,7 @@ def _main(function: Callable[..., Any], place: tuple[Any, ...], notes: Any, args
     rank, count, store, timeout = place
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
 
     def note() -> None:
         notes[rank] = time.monotonic()
