@@ -6,9 +6,9 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
-#include <map>
 #include <set>
 
+#include "transport/crowding.h"
 #include "transport/tcp.h"
 #include "transport/wait.h"
 
@@ -55,18 +55,6 @@ std::uint16_t port_of(int fd) {
   socklen_t length = sizeof storage;
   getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &length);
   return from_socket(storage).port;
-}
-
-// Ranks of one host share its cores, whichever of its networks they are in.
-bool some_host_is_crowded(const std::vector<Card>& cards) {
-  std::map<std::uint64_t, std::pair<int, Cores>> hosts;
-  for (const Card& card : cards) {
-    auto& [ranks, cores] = hosts[card.host.machine];
-    ++ranks;
-    cores.add(card.cores);
-  }
-  return std::any_of(hosts.begin(), hosts.end(),
-                     [](const auto& host) { return host.second.first > host.second.second.count(); });
 }
 
 }  // namespace

@@ -5,28 +5,15 @@
 #include <algorithm>
 #include <cstring>
 #include <fstream>
-#include <map>
 #include <sstream>
 
 #include "mpi/transport/transport.h"
+#include "transport/crowding.h"
 
 namespace ringreduce::mpi {
 namespace {
 
 constexpr std::size_t longest_problem = 300;
-
-// Ranks of one host share its cores.
-template <typename Cards>
-bool some_host_is_crowded(const Cards& cards) {
-  std::map<std::uint64_t, std::pair<int, Cores>> hosts;
-  for (const auto& card : cards) {
-    auto& [ranks, cores] = hosts[card.host.machine];
-    ++ranks;
-    cores.add(card.cores);
-  }
-  return std::any_of(hosts.begin(), hosts.end(),
-                     [](const auto& host) { return host.second.first > host.second.second.count(); });
-}
 
 }  // namespace
 
