@@ -5,8 +5,8 @@
 
 #include "engine/communicator.h"
 #include "ranks.h"
-#include "transport/shared_heap.h"
-#include "transport/shm.h"
+#include "transport/memory/shared_heap.h"
+#include "transport/memory/shm.h"
 
 namespace {
 

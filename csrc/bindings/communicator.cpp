@@ -17,7 +17,7 @@
 #include "bindings/schedule_caster.h"
 #include "schedule/check.h"
 #include "transport/choose.h"
-#include "transport/local.h"
+#include "transport/memory/local.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

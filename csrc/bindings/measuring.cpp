@@ -6,7 +6,7 @@
 #include "bindings/bindings.h"
 #include "bindings/schedule_caster.h"
 #include "engine/plan.h"
-#include "transport/probe.h"
+#include "transport/memory/probe.h"
 #include "transport/wait.h"
 
 namespace nb = nanobind;

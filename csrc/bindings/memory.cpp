@@ -2,7 +2,7 @@
 #include <nanobind/ndarray.h>
 
 #include "bindings/bindings.h"
-#include "transport/shared_heap.h"
+#include "transport/memory/shared_heap.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

@@ -5,7 +5,7 @@
 
 #include "engine/communicator.h"
 #include "transport/choose.h"
-#include "transport/shared_heap.h"
+#include "transport/memory/shared_heap.h"
 
 namespace ringreduce {
 namespace {

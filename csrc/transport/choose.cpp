@@ -5,11 +5,11 @@
 #include <cstring>
 #include <map>
 
-#include "transport/addresses.h"
 #include "transport/hybrid.h"
-#include "transport/secret.h"
-#include "transport/shm.h"
-#include "transport/tcp.h"
+#include "transport/memory/shm.h"
+#include "transport/network/addresses.h"
+#include "transport/network/secret.h"
+#include "transport/network/tcp.h"
 
 namespace ringreduce {
 namespace {

@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "transport/mapped.h"
-#include "transport/remote.h"
+#include "transport/memory/mapped.h"
+#include "transport/network/remote.h"
 
 namespace ringreduce {
 

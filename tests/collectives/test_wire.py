@@ -277,8 +277,8 @@ def test_what_stays_on_its_rank_stays_as_it_is(world, wire):
             np.testing.assert_array_equal(out, seen(root, blocks[root][comm.rank]), algorithm)
         for algorithm in algorithms("all_to_all"):
             want = np.concatenate([seen(rank, blocks[rank][comm.rank]) for rank in range(world)])
-            for out in (np.empty_like(mine), mine.copy()):
-                x = mine if out[0] != mine[0] else out
+            in_place = mine.copy()
+            for x, out in ((mine, np.empty_like(mine)), (in_place, in_place)):
                 comm.all_to_all(x, out=out, algorithm=algorithm, wire=wire)
                 np.testing.assert_array_equal(out, want, algorithm)
 

@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "schedule/catalogue.h"
-#include "transport/local.h"
-#include "transport/shm.h"
-#include "transport/tcp.h"
+#include "transport/memory/local.h"
+#include "transport/memory/shm.h"
+#include "transport/network/tcp.h"
 
 namespace {
 

@@ -76,10 +76,12 @@ def test_a_killed_rank_ends_the_job(launch):
 
 def test_the_others_go_on_where_the_launcher_lets_them(mpi, launch, tmp_path):
     start = time.monotonic()
-    launch(3, "death", options=STAY[mpi.vendor], FOLDER=str(tmp_path))
+    ended = launch(3, "death", options=STAY[mpi.vendor], FOLDER=str(tmp_path))
     said = [tmp_path / "0", tmp_path / "2"]
     while time.monotonic() - start < 20 and not all(file.exists() for file in said):
         time.sleep(0.05)
+    missing = [file.name for file in said if not file.exists()]
+    assert not missing, f"ranks {missing} say nothing; the launcher said: {ended.said} {ended.errors}"
     for file in said:
         assert file.read_text() == "rank 1 died; 2 go on"
 

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <set>
 
-#include "transport/brief_lock.h"
+#include "transport/network/brief_lock.h"
 
 namespace ringreduce::mpi {
 namespace {

@@ -14,8 +14,8 @@
 
 #include "mpi/transport/home.h"
 #include "mpi/transport/library.h"
-#include "transport/addresses.h"
-#include "transport/remote.h"
+#include "transport/network/addresses.h"
+#include "transport/network/remote.h"
 #include "transport/wait.h"
 
 namespace ringreduce::mpi {

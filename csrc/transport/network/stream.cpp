@@ -1,4 +1,4 @@
-#include "transport/stream.h"
+#include "transport/network/stream.h"
 
 #include <sys/uio.h>
 #include <unistd.h>

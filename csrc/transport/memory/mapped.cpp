@@ -1,4 +1,4 @@
-#include "transport/mapped.h"
+#include "transport/memory/mapped.h"
 
 #include <algorithm>
 #include <cstring>

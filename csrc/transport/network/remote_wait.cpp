@@ -1,7 +1,7 @@
 // The waiting of RemoteTransport: when to look at the wire at once, when to sleep on it, who is silent.
 #include <algorithm>
 
-#include "transport/remote.h"
+#include "transport/network/remote.h"
 #include "transport/wait.h"
 
 namespace ringreduce {

@@ -11,8 +11,8 @@
 #include <optional>
 #include <vector>
 
-#include "transport/remote.h"
-#include "transport/stream.h"
+#include "transport/network/remote.h"
+#include "transport/network/stream.h"
 
 namespace ringreduce {
 

@@ -1,4 +1,4 @@
-#include "transport/local.h"
+#include "transport/memory/local.h"
 
 #include <sys/mman.h>
 

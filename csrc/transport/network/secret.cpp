@@ -1,4 +1,4 @@
-#include "transport/secret.h"
+#include "transport/network/secret.h"
 
 #include <sys/random.h>
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "transport/pool.h"
+#include "transport/network/pool.h"
 
 namespace ringreduce {
 

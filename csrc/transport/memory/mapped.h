@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-#include "transport/channel.h"
+#include "transport/memory/channel.h"
 #include "transport/transport.h"
 
 namespace ringreduce {

@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "transport/channel.h"
+#include "transport/memory/channel.h"
 
 namespace ringreduce {
 

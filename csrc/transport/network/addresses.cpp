@@ -1,4 +1,4 @@
-#include "transport/addresses.h"
+#include "transport/network/addresses.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>

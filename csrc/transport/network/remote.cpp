@@ -1,5 +1,5 @@
 // The messages of RemoteTransport: lanes, windows, and where the bytes of a message go.
-#include "transport/remote.h"
+#include "transport/network/remote.h"
 
 #include <algorithm>
 #include <cstring>

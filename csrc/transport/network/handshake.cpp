@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "transport/stream.h"
+#include "transport/network/stream.h"
 
 namespace ringreduce {
 namespace {

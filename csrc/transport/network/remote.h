@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "transport/brief_lock.h"
-#include "transport/frame.h"
-#include "transport/pool.h"
+#include "transport/network/brief_lock.h"
+#include "transport/network/frame.h"
+#include "transport/network/pool.h"
 #include "transport/transport.h"
 
 namespace ringreduce {

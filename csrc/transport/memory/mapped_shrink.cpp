@@ -4,7 +4,7 @@
 #include <cstring>
 #include <thread>
 
-#include "transport/mapped.h"
+#include "transport/memory/mapped.h"
 
 namespace ringreduce {
 namespace {

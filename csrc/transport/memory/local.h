@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "transport/mapped.h"
+#include "transport/memory/mapped.h"
 
 namespace ringreduce {
 

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "transport/crowding.h"
-#include "transport/tcp.h"
+#include "transport/network/tcp.h"
 #include "transport/wait.h"
 
 namespace ringreduce {

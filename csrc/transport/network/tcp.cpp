@@ -1,5 +1,5 @@
 // The streams of TcpTransport at work.
-#include "transport/tcp.h"
+#include "transport/network/tcp.h"
 
 #include <linux/sockios.h>
 #include <netinet/in.h>

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "transport/mapped.h"
-#include "transport/shared_heap.h"
+#include "transport/memory/mapped.h"
+#include "transport/memory/shared_heap.h"
 
 namespace ringreduce {
 

@@ -1,4 +1,4 @@
-#include "transport/probe.h"
+#include "transport/memory/probe.h"
 
 #include <pthread.h>
 #include <sched.h>

@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstring>
 
-#include "transport/mapped.h"
+#include "transport/memory/mapped.h"
 #include "transport/wait.h"
 
 namespace ringreduce {

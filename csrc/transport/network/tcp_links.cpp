@@ -7,7 +7,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "transport/tcp.h"
+#include "transport/network/tcp.h"
 
 namespace ringreduce {
 namespace {

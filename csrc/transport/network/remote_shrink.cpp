@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "transport/remote.h"
+#include "transport/network/remote.h"
 
 namespace ringreduce {
 namespace {

@@ -1,4 +1,4 @@
-#include "transport/shared_heap.h"
+#include "transport/memory/shared_heap.h"
 
 #include <fcntl.h>
 #include <pthread.h>

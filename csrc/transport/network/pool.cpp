@@ -1,4 +1,4 @@
-#include "transport/pool.h"
+#include "transport/network/pool.h"
 
 #include <algorithm>
 #include <bit>

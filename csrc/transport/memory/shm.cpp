@@ -1,4 +1,4 @@
-#include "transport/shm.h"
+#include "transport/memory/shm.h"
 
 #include <poll.h>
 #include <sys/random.h>

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "transport/addresses.h"
-#include "transport/frame.h"
-#include "transport/secret.h"
+#include "transport/network/addresses.h"
+#include "transport/network/frame.h"
+#include "transport/network/secret.h"
 #include "transport/transport.h"
 
 namespace ringreduce {
