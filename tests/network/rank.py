@@ -52,17 +52,28 @@ def collectives(comm):
     return comm.transport
 
 
-def until_failure(comm):
-    """Large all-reduces until something is wrong; what, whose fault, and when."""
-    x = np.ones(LARGE, "float32")
+def repeated(call):
+    """Does it until something is wrong; what, whose fault, and when."""
     print("begun", flush=True)
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         try:
-            comm.all_reduce(x, "max")
+            call()
         except ringreduce.Error as error:
             return type(error).__name__, error.rank, time.monotonic()
     return "nothing failed"
+
+
+def until_failure(comm):
+    """Large all-reduces."""
+    x = np.ones(LARGE, "float32")
+    return repeated(lambda: comm.all_reduce(x, "max"))
+
+
+def handing_out(comm):
+    """Rank 1 sends to all the others, and receives nothing."""
+    x = np.ones(LARGE, "float32")
+    return repeated(lambda: comm.broadcast(x, 1, algorithm="direct"))
 
 
 def waiting(comm):

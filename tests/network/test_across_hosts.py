@@ -92,7 +92,7 @@ def test_an_interface_is_chosen():
             assert "RINGREDUCE_IFACE must name an interface" in err and "eth0, lo; not 'eth7'" in err
 
 
-@pytest.mark.parametrize("scenario", ["until_failure", "waiting"])
+@pytest.mark.parametrize("scenario", ["until_failure", "handing_out", "waiting"])
 def test_a_host_is_cut_off(scenario):
     with Hosts(4) as hosts:
         ranks = Ranks(hosts, scenario)

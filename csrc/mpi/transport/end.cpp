@@ -11,7 +11,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds to_cancel{1000};
+constexpr milliseconds to_cancel{1000}, to_hand_over{100};
 
 }  // namespace
 
@@ -75,6 +75,33 @@ void MpiTransport::withdraw() {
     };
     if (std::any_of(jobs_.begin(), jobs_.end(), into_callers)) divert(peer, deadline);
   }
+  hand_over(Clock::now() + to_hand_over);
+}
+
+// What MPI has begun to send it reads from the caller's memory until the peer has it, and no library gives
+// that up. Who lives takes all off the wire, and soon; what goes to the dead stays where it is.
+void MpiTransport::hand_over(Clock::time_point deadline) {
+  for (bool waits = true; waits && Clock::now() < deadline;) {
+    waits = false;
+    for (std::size_t i = 0; i < jobs_.size(); ++i) {
+      const Job job = jobs_[i];
+      if (job.kind != Job::Kind::sent || job.buffer || !is_lent(job.frame)) continue;
+      if (requests_[i] == MPI_REQUEST_NULL || is_lost(job.peer) || has_said_bye(job.peer)) continue;
+      int done = 0;
+      {
+        const Turn turn(in_turn_);
+        if (MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE) != MPI_SUCCESS) done = 1;
+      }
+      if (!done) {
+        waits = true;
+        continue;
+      }
+      requests_[i] = MPI_REQUEST_NULL;
+      some_finished_ = true;
+      sent(job);
+    }
+    if (waits) sched_yield();
+  }
 }
 
 // All that comes from this peer, because what is received anew is matched last.
@@ -112,7 +139,7 @@ void MpiTransport::divert(int peer, Clock::time_point deadline) {
 // A message that nobody takes off would stay in MPI for ever: so ranks that close wait a little for each
 // other.
 void MpiTransport::see_off(Lock& lock) {
-  constexpr milliseconds to_hand_over{100}, to_hear{50};
+  constexpr milliseconds to_hear{50};
   const auto start = Clock::now();
   say_bye();
   while (sending() && Clock::now() - start < to_hand_over) progress(lock, milliseconds(1));
@@ -150,7 +177,7 @@ void MpiTransport::close() {
     Lock lock(mutex_);
     if (closed_) return;
     if (!over() && may_call()) {
-      withdraw();
+      let_go_of_callers();
       see_off(lock);
       let_go();
     }

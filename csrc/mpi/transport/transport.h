@@ -95,6 +95,7 @@ class MpiTransport : public RemoteTransport, private User {
   void mpi_ends() override;
   Cancelled cancel(MPI_Request& request, Clock::time_point deadline);
   void divert(int peer, Clock::time_point deadline);
+  void hand_over(Clock::time_point deadline);
   void see_off(Lock& lock);
   void let_go();
 

@@ -153,6 +153,25 @@ bool RemoteTransport::take(int p, Outgoing& frame) {
   return true;
 }
 
+void RemoteTransport::drop(int peer, const Outgoing& frame) {
+  ++out(frame.header.lane, peer).dropped;
+  written(peer, frame);
+}
+
+void RemoteTransport::let_go_of_callers() {
+  for (int p = 0; p < world; ++p) {
+    Peer& peer = peers_[p];
+    for (const auto& in : peer.ins) {
+      if (in) in->place = {};
+    }
+    std::erase_if(peer.messages, [&](const Outgoing& frame) {
+      if (is_lent(frame)) drop(p, frame);
+      return is_lent(frame);
+    });
+  }
+  withdraw();
+}
+
 void RemoteTransport::forget_frames() {
   for (int p = 0; p < world; ++p) {
     for (Outgoing frame; take(p, frame);) {

@@ -81,7 +81,8 @@ class RemoteTransport : public Transport {
   virtual void interrupt() = 0;
   // Finds out whether a silent peer lives: sooner or later calls lost() if not.
   virtual void look_after(int peer) = 0;
-  // Bytes that are on their way to where place() said go elsewhere from now on.
+  // The caller may take its memory away: what is received goes elsewhere from now on, and of what was lent
+  // only frames that peers have had the beginning of are sent, from memory of ours.
   virtual void withdraw() = 0;
   // Whether frames have gone to or come from a peer.
   virtual bool connected(int peer) const = 0;
@@ -99,6 +100,11 @@ class RemoteTransport : public Transport {
   bool has_said_bye(int peer) const { return peers_[peer].bye.has_value(); }
 
   void say_bye();
+  // As above, for all that this transport has to do with the caller's memory.
+  void let_go_of_callers();
+  // A message that has not begun will not be sent.
+  void drop(int peer, const Outgoing& frame);
+  static bool is_lent(const Outgoing& frame) { return frame.header.bytes > 0 && !frame.buffer; }
   // Bytes given back, frames forgotten: for the end.
   void forget_frames();
 
@@ -111,6 +117,7 @@ class RemoteTransport : public Transport {
     std::uint32_t sent = 0;      // messages
     std::uint32_t written = 0;   // all of the first so many are on the wire
     std::uint32_t released = 0;  // by the peer
+    std::uint32_t dropped = 0;   // and will not be sent
     std::size_t under_way = 0;   // bytes not released
     std::uint64_t done = 0;      // a bit for each message behind `written` that is on the wire
     std::array<std::uint32_t, window_messages> bytes{};
@@ -182,6 +189,7 @@ class RemoteTransport : public Transport {
   void sleep(Lock& lock, Clock::duration limit);
   void let_others_look();
   void check_peers(Backoff& backoff, int waiting_for);
+  void check_silence(const Backoff& backoff, int of_peer);
   void check_losses(Clock::time_point now);
   void check_agreement();
   void ask_all(Lock& lock);

@@ -157,17 +157,12 @@ void RemoteTransport::check_agreement() {
 
 // --- the end of all --------------------------------------------------------------------------------------
 
-// The first failure stays; whatever memory of the caller's was being written to is left alone from now on.
+// The first failure stays. It ends the calls, and the callers may free their arrays.
 void RemoteTransport::settle(const Failure& failure) {
   if (failure_) return;
   failure_ = failure;
   failed_.store(true, std::memory_order_release);
-  for (Peer& peer : peers_) {
-    for (const auto& in : peer.ins) {
-      if (in) in->place = {};
-    }
-  }
-  withdraw();
+  let_go_of_callers();
   moved_.fetch_add(1);
 }
 
@@ -259,7 +254,7 @@ void RemoteTransport::say_bye() {
     std::array<std::uint32_t, lanes> sent{};
     for (int lane = 0; lane < lanes; ++lane) {
       const auto& out = peers_[peer].outs[lane];
-      sent[lane] = out ? out->sent : 0;
+      sent[lane] = out ? out->sent - out->dropped : 0;
     }
     tell(peer, FrameKind::bye, bytes_of(sent));
   }

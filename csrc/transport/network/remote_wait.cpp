@@ -97,7 +97,7 @@ void RemoteTransport::check_peers(Backoff& backoff, int waiting_for) {
   check_agreement();
   if (waiting_for < 0) {
     for (int peer = 0; peer < world; ++peer) {
-      if (peer != rank && connected(peer) && !has_closed(peer)) ask(peer);
+      if (peer != rank && connected(peer) && !has_closed(peer)) check_silence(backoff, peer);
     }
     return;
   }
@@ -110,15 +110,19 @@ void RemoteTransport::check_peers(Backoff& backoff, int waiting_for) {
     backoff.peer_closed = true;
     return;
   }
-  Peer& peer = peers_[waiting_for];
+  check_silence(backoff, waiting_for);
+}
+
+void RemoteTransport::check_silence(const Backoff& backoff, int of_peer) {
+  Peer& peer = peers_[of_peer];
   const auto now = Clock::now();
   if (peer.spoken) {
     peer.spoken = false;
     peer.heard = now;
   }
   if (now - std::max(peer.heard, backoff.since) < silence) return;
-  ask(waiting_for);
-  look_after(waiting_for);
+  ask(of_peer);
+  look_after(of_peer);
 }
 
 }  // namespace ringreduce

@@ -184,10 +184,26 @@ void Stream::end_frame(Owner& owner) {
   owner.frame_landed(peer_, header_, landing);
 }
 
-void Stream::withdraw(Pool& pool) {
-  if (!in_frame_ || !landing_.at || landing_.buffer) return;
-  Buffer* buffer = pool.take(header_.bytes);
-  landing_ = {buffer->data, buffer};
+void Stream::withdraw(Owner& owner, Pool& pool) {
+  if (in_frame_ && landing_.at && !landing_.buffer) {
+    Buffer* buffer = pool.take(header_.bytes);
+    landing_ = {buffer->data, buffer};
+  }
+  if (writing_.empty()) return;
+  // The peer has had the beginning of the first frame, and must have the rest.
+  const auto others = writing_.begin() + (gone_ > 0 ? 1 : 0);
+  Outgoing& first = writing_.front();
+  if (gone_ > 0 && first.header.bytes > 0 && !first.buffer) {
+    first.buffer = pool.take(first.header.bytes);
+    std::memcpy(first.buffer->data, first.data, first.header.bytes);
+    first.data = first.buffer->data;
+  }
+  const auto dropped = std::remove_if(others, writing_.end(), [&](const Outgoing& frame) {
+    if (!owner.drop_frame(peer_, frame)) return false;
+    queued_ -= sizeof frame.header + frame.header.bytes;
+    return true;
+  });
+  writing_.erase(dropped, writing_.end());
 }
 
 void Stream::forget(Owner& owner, Pool& pool) {

@@ -58,6 +58,8 @@ class Stream {
    public:
     virtual bool take_frame(int peer, Outgoing& frame) = 0;
     virtual void frame_written(int peer, const Outgoing& frame) = 0;
+    // Of a frame that has not begun: whether it must not be sent any more.
+    virtual bool drop_frame(int peer, const Outgoing& frame) = 0;
     virtual Landing land_frame(int peer, const FrameHeader& header) = 0;
     virtual void frame_landed(int peer, const FrameHeader& header, const Landing& landing) = 0;
 
@@ -95,8 +97,8 @@ class Stream {
   bool write(Owner& owner);
   // One byte that means nothing; from the hello on.
   void beat();
-  // Lets what is being read to memory of the caller's go elsewhere; gives half read buffers back.
-  void withdraw(Pool& pool);
+  // Has nothing to do with memory of the caller's any more, neither reading nor writing.
+  void withdraw(Owner& owner, Pool& pool);
   void forget(Owner& owner, Pool& pool);
 
   bool watched = false;  // for becoming writable

@@ -161,7 +161,12 @@ void TcpTransport::interrupt() {
 }
 
 void TcpTransport::withdraw() {
-  for (const auto& [id, stream] : streams_) stream->withdraw(pool_);
+  for (const auto& [id, stream] : streams_) stream->withdraw(*this, pool_);
+}
+
+bool TcpTransport::drop_frame(int peer, const Outgoing& frame) {
+  if (is_lent(frame)) drop(peer, frame);
+  return is_lent(frame);
 }
 
 // --- the end ---------------------------------------------------------------------------------------------
@@ -201,7 +206,7 @@ void TcpTransport::close() {
   {
     Lock lock(mutex_);
     if (closed_) return;
-    withdraw();
+    let_go_of_callers();
     see_off(lock);
     closed_ = true;
     for (const auto& [id, stream] : streams_) stream->forget(*this, pool_);

@@ -71,6 +71,7 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
 
   bool take_frame(int peer, Outgoing& frame) override { return take(peer, frame); }
   void frame_written(int peer, const Outgoing& frame) override { written(peer, frame); }
+  bool drop_frame(int peer, const Outgoing& frame) override;
   Landing land_frame(int peer, const FrameHeader& header) override { return land(peer, header); }
   void frame_landed(int peer, const FrameHeader& header, const Landing& landing) override {
     landed(peer, header, landing);
