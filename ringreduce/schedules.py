@@ -181,6 +181,7 @@ def schedule(
     rank: int,
     root: int = 0,
     groups: Sequence[int] | None = None,
+    order: Sequence[int] | None = None,
 ) -> Schedule:
     """Makes one rank's schedule by an algorithm of the catalogue or a registered one.
 
@@ -191,15 +192,16 @@ def schedule(
         rank: Whose schedule to make.
         root: The root of broadcast, reduce, gather and scatter.
         groups: The group (host) of each rank, for two-level algorithms.
+        order: All ranks, as rings and chains are to visit them; None: by number, one group after the other.
 
     Raises:
-        ValueError: There is no such collective, algorithm or rank.
+        ValueError: There is no such collective, algorithm, rank or order.
         ScheduleError: A registered algorithm is wrong for this world.
     """
     registered = custom(algorithm, collective)
     if registered is not None:
         return registered(world, rank)
-    return _engine.build(collective, algorithm, world, rank, root, list(groups or []))
+    return _engine.build(collective, algorithm, world, rank, root, list(groups or []), list(order or []))
 
 
 def check(schedules: Sequence[Schedule] | Function, world: int | None = None) -> None:

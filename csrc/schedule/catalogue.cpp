@@ -1,5 +1,6 @@
 #include "schedule/catalogue.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "schedule/algorithms.h"
@@ -93,6 +94,11 @@ void demand_place(const Place& place) {
   const std::size_t named = place.groups.size();
   demand(named == 0 || named == static_cast<std::size_t>(place.world),
          "groups must name a group for each of " + world + " ranks, not for " + std::to_string(named));
+  std::vector<int> sorted = place.order;
+  std::sort(sorted.begin(), sorted.end());
+  bool whole = sorted.empty() || sorted.size() == static_cast<std::size_t>(place.world);
+  for (std::size_t i = 0; whole && i < sorted.size(); ++i) whole = sorted[i] == static_cast<int>(i);
+  demand(whole, "order must name each of " + world + " ranks once");
 }
 
 }  // namespace

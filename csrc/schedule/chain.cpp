@@ -7,8 +7,8 @@
 //   round 2    2 -> 3
 // Reduce is the mirror image: sums travel back to the root.
 //
-// Cost: n - 1 rounds, S sent per rank. Takes any world and any root. After Pjesivac-Grbovic and others,
-// "Performance analysis of MPI collective operations", Cluster Computing 2007.
+// Cost: n - 1 rounds, S sent per rank. Takes any world, any root and any order of the ranks. After
+// Pjesivac-Grbovic and others, "Performance analysis of MPI collective operations", Cluster Computing 2007.
 #include "schedule/algorithms.h"
 #include "schedule/combinators.h"
 #include "schedule/steps.h"
@@ -16,11 +16,13 @@
 namespace ringreduce {
 
 Schedule chain_broadcast(const Place& place) {
-  const int n = place.world, v = wrap(place.rank - place.root, n);
+  const int n = place.world;
+  const Lap chain(place);
+  const int p = chain.position_of(place.rank), v = wrap(p - chain.position_of(place.root), n);
   Schedule s = begin(Collective::broadcast, place, 1);
   s.rounds.resize(n - 1);
-  if (v > 0) s.rounds[v - 1].recvs = {from(wrap(place.rank - 1, n), {{0, 1}})};
-  if (v < n - 1) s.rounds[v].sends = {to(wrap(place.rank + 1, n), {{0, 1}})};
+  if (v > 0) s.rounds[v - 1].recvs = {from(chain.at(p - 1), {{0, 1}})};
+  if (v < n - 1) s.rounds[v].sends = {to(chain.at(p + 1), {{0, 1}})};
   return s;
 }
 

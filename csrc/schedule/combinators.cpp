@@ -93,7 +93,7 @@ Schedule fold(Algorithm power_of_two, const Place& place) {
   const int n = place.world, r = place.rank;
   const int p = static_cast<int>(std::bit_floor(static_cast<unsigned>(n)));
   if (p == n) return power_of_two(place);
-  const Schedule core = power_of_two({.world = p, .rank = r % p, .root = 0, .groups = {}});
+  const Schedule core = power_of_two({.world = p, .rank = r % p});
   const Spans all = {{0, core.chunks}};
   Schedule s = begin(Collective::all_reduce, place, core.chunks);
   s.rounds.resize(core.rounds.size() + 2);

@@ -13,7 +13,8 @@
 //
 // Cost, for n ranks and a buffer of S bytes: n - 1 rounds and (n-1)/n S sent per rank for each half; the
 // all-reduce is both halves. No algorithm can send less; the price is rounds that grow with n.
-// Takes any world. After Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+// Takes any world, and any order of the ranks: links of different speed are worth a thought (engine/links.h).
+// After Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 // workstations", JPDC 2009.
 #include "schedule/algorithms.h"
 #include "schedule/combinators.h"
@@ -22,13 +23,14 @@
 namespace ringreduce {
 
 Schedule ring_reduce_scatter(const Place& place) {
-  const int n = place.world, r = place.rank;
-  const int next = wrap(r + 1, n), previous = wrap(r - 1, n);
+  const int n = place.world;
+  const Lap ring(place);
+  const int p = ring.position_of(place.rank);
   Schedule s = begin(Collective::reduce_scatter, place, n);
   for (int k = 0; k < n - 1; ++k) {
     Round& round = s.rounds.emplace_back();
-    round.sends = {to(next, {{wrap(r - k - 1, n), 1}})};
-    round.recvs = {reduce_from(previous, {{wrap(r - k - 2, n), 1}})};
+    round.sends = {to(ring.at(p + 1), {{ring.at(p - k - 1), 1}})};
+    round.recvs = {reduce_from(ring.at(p - 1), {{ring.at(p - k - 2), 1}})};
   }
   return s;
 }
@@ -42,22 +44,24 @@ Schedule ring_all_reduce(const Place& place) {
 }
 
 // Two rings at once, for links that carry both directions at full speed: 2n chunks, of which the first n go
-// round as above and the other n the opposite way, that is, with the ranks numbered backwards. As many rounds
-// and bytes as one ring, but only half of the bytes in each direction.
+// round as above and the other n the opposite way. As many rounds and bytes as one ring, but only half of the
+// bytes in each direction.
 Schedule bidirectional_ring_all_reduce(const Place& place) {
   const int n = place.world;
-  Place reflected = place;
-  reflected.rank = wrap(-place.rank, n);
+  const Lap ring(place);
+  Place opposite = place;
+  opposite.order.clear();
   std::vector<int> ranks;
   Spans second_half;
   for (int i = 0; i < n; ++i) {
-    ranks.push_back(wrap(-i, n));
+    opposite.order.push_back(ring.at(-i));
+    ranks.push_back(i);
     second_half.push_back({n + i, 1});
   }
   Schedule forward = ring_all_reduce(place);
   forward.chunks = 2 * n;
   const Schedule empty = begin(Collective::all_reduce, place, 2 * n);
-  return beside(forward, embed(ring_all_reduce(reflected), empty, ranks, second_half));
+  return beside(forward, embed(ring_all_reduce(opposite), empty, ranks, second_half));
 }
 
 }  // namespace ringreduce

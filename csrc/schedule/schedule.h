@@ -101,7 +101,10 @@ struct Place {
   int rank = 0;
   int root = 0;
   // Which group (host) each rank belongs to, for two-level algorithms; empty: chosen by the algorithm.
-  std::vector<int> groups;
+  std::vector<int> groups = {};
+  // All ranks, in the order in which a ring or a chain is to go round them; empty: by number, but one group
+  // after the other.
+  std::vector<int> order = {};
 };
 
 // Whether two chunks are always of one length: the last chunks of a buffer can be shorter than the first, and
@@ -116,7 +119,8 @@ bool starts_with_value(const Schedule& schedule, int chunk);
 // reducing one.
 bool holds_result(const Schedule& schedule, int chunk);
 
-// A pure function. The place must be one: 0 <= rank < world, 0 <= root < world, groups empty or one per rank.
+// A pure function. The place must be one: 0 <= rank < world, 0 <= root < world, groups empty or one per rank,
+// order empty or all ranks.
 using Algorithm = Schedule (*)(const Place&);
 
 }  // namespace ringreduce

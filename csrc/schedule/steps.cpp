@@ -1,6 +1,8 @@
 #include "schedule/steps.h"
 
+#include <algorithm>
 #include <bit>
+#include <map>
 #include <utility>
 
 namespace ringreduce {
@@ -45,6 +47,19 @@ Spans circular(int first, int count, int world) {
   first = wrap(first, world);
   if (first + count <= world) return {{first, count}};
   return {{first, world - first}, {0, first + count - world}};
+}
+
+Lap::Lap(const Place& place) : order_(place.order) {
+  if (!order_.empty()) return;
+  std::map<int, std::vector<int>> by_group;
+  for (int rank = 0; rank < place.world; ++rank) {
+    by_group[place.groups.empty() ? 0 : place.groups[rank]].push_back(rank);
+  }
+  for (const auto& [group, members] : by_group) order_.insert(order_.end(), members.begin(), members.end());
+}
+
+int Lap::position_of(int rank) const {
+  return static_cast<int>(std::find(order_.begin(), order_.end(), rank) - order_.begin());
 }
 
 void append(Spans& spans, Span next) {

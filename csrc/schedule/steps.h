@@ -29,6 +29,19 @@ std::vector<int> everyone_else(const Place& place);
 // `count` chunks from `first` on, on a circle of `world` chunks: two spans where it wraps round.
 Spans circular(int first, int count, int world);
 
+// The ranks as a ring or a chain visits them.
+class Lap {
+ public:
+  explicit Lap(const Place& place);
+
+  // Round and round: a position may be any number.
+  int at(int position) const { return order_[wrap(position, static_cast<int>(order_.size()))]; }
+  int position_of(int rank) const;
+
+ private:
+  std::vector<int> order_;
+};
+
 // Adds a run of chunks behind the others, joined to the last if it continues it.
 void append(Spans& spans, Span next);
 

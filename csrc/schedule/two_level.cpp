@@ -9,6 +9,9 @@
 //   round 2    0 <-> 2 and 1 <-> 3: the complete chunks go back
 //   round 3    0 <-> 1 and 2 <-> 3: the halves go back
 //
+// Where groups have an order, because their links differ, they form a ring of that order instead: a rank then
+// talks to two of its counterparts only.
+//
 // Groups of different sizes have as many owners as the smallest has ranks. Ranks beyond them take part in the
 // scattering and gathering inside, and own nothing: what crosses the network does not grow.
 //
@@ -41,11 +44,18 @@ int default_group_size(int world) {
 std::vector<Members> members_by_group(const Place& place) {
   std::map<int, Members> by_id;
   const int size = default_group_size(place.world);
+  const auto id_of = [&](int rank) { return place.groups.empty() ? rank / size : place.groups[rank]; };
   for (int rank = 0; rank < place.world; ++rank) {
-    by_id[place.groups.empty() ? rank / size : place.groups[rank]].push_back(rank);
+    by_id[id_of(rank)].push_back(rank);
   }
   std::vector<Members> groups;
-  for (auto& [id, members] : by_id) groups.push_back(members);
+  for (int rank : place.order) {  // a group comes where its first member does
+    if (const auto found = by_id.find(id_of(rank)); found != by_id.end()) {
+      groups.push_back(std::move(found->second));
+      by_id.erase(found);
+    }
+  }
+  for (auto& [id, members] : by_id) groups.push_back(std::move(members));
   return groups;
 }
 
@@ -82,15 +92,19 @@ Schedule two_level_all_reduce(const Place& place) {
     counterparts.push_back(groups[g][std::min(index, owners - 1)]);
     own_chunks.push_back({index * count + g, 1});
   }
-  const Place inside_place{.world = static_cast<int>(mine.size()), .rank = index, .root = 0, .groups = {}};
-  const Place across_place{.world = count, .rank = group, .root = 0, .groups = {}};
+  const Place inside_place{.world = static_cast<int>(mine.size()), .rank = index};
+  const Place across_place{.world = count, .rank = group};
+  const bool ring = !place.order.empty();
 
   Schedule inside = embed(circulant_reduce_scatter(inside_place),
                           begin(Collective::reduce_scatter, place, owners * count), mine, parts);
   inside.rounds.resize(ceil_log2(static_cast<int>(largest->size())));
   Schedule across = begin(Collective::all_reduce, place, owners * count);
-  if (index < owners) across = embed(circulant_all_reduce(across_place), across, counterparts, own_chunks);
-  across.rounds.resize(2 * ceil_log2(count));
+  if (index < owners) {
+    across = embed(ring ? ring_all_reduce(across_place) : circulant_all_reduce(across_place), across,
+                   counterparts, own_chunks);
+  }
+  across.rounds.resize(ring ? 2 * (count - 1) : 2 * ceil_log2(count));
   return then(then(inside, across), mirror(inside));
 }
 

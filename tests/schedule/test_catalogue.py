@@ -3,6 +3,8 @@
 from math import ceil, floor, log2
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from reference import is_right
 
 from ringreduce import schedules
@@ -205,6 +207,41 @@ def test_two_level_sends_little_out_of_the_groups():
         if groups[peer] != groups[5]
     )
     assert outside / plan.chunks == both_halves(4) / 4
+
+
+@given(st.permutations(range(7)), st.integers(0, 6))
+@pytest.mark.parametrize(("collective", "name"), CATALOGUE)
+def test_any_order_of_the_ranks_will_do(collective, name, order, root):
+    root = root if collective in ROOTED else 0
+    assert engine.check_algorithm(collective, name, 7, root, [], order) == ""
+
+
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=9), st.randoms(use_true_random=False))
+def test_two_level_takes_any_groups_in_any_order(groups, random):
+    order = random.sample(range(len(groups)), len(groups))
+    assert engine.check_algorithm("all_reduce", "two_level", len(groups), 0, groups, order) == ""
+
+
+def links_used(world, **place):
+    """From which rank to which others a ring's messages go, as long as they carry sums."""
+    plans = [schedules.schedule("reduce_scatter", "ring", world, rank, **place) for rank in range(world)]
+    return [{peer for each in plan.rounds for send in each.sends for peer in send.peers} for plan in plans]
+
+
+def test_a_ring_follows_the_order():
+    assert links_used(5, order=[2, 0, 3, 1, 4]) == [{3}, {4}, {0}, {1}, {2}]
+
+
+def test_a_ring_crosses_between_groups_once_each():
+    """Two hosts, whose ranks take turns."""
+    assert links_used(6, groups=[0, 1, 0, 1, 0, 1]) == [{2}, {3}, {4}, {5}, {1}, {0}]
+
+
+def test_two_level_groups_form_a_ring_in_the_order():
+    groups, order = [0, 0, 1, 1, 2, 2, 3, 3], [0, 1, 4, 5, 2, 3, 6, 7]
+    plan = schedules.schedule("all_reduce", "two_level", 8, 2, groups=groups, order=order)
+    peers = {peer for each in plan.rounds for send in each.sends for peer in send.peers}
+    assert peers == {3, 4, 6}  # its host's other rank, and the first of the hosts beside it: 0, 2, 1, 3
 
 
 def test_groups_may_be_more_than_the_catalogue_needs():

@@ -82,6 +82,9 @@ def test_listing():
             ("all_reduce", "two_level", 3, 0, 0, [0, 0]),
             "groups must name a group for each of 3 ranks, not for 2",
         ),
+        (("all_reduce", "ring", 3, 0, 0, None, [0, 1]), "order must name each of 3 ranks once"),
+        (("all_reduce", "ring", 3, 0, 0, None, [0, 1, 1]), "order must name each of 3 ranks once"),
+        (("all_reduce", "ring", 3, 0, 0, None, [1, 2, 3]), "order must name each of 3 ranks once"),
     ],
 )
 def test_arguments_that_are_wrong(arguments, sentence):
