@@ -79,15 +79,31 @@ class Hosts(Sequence[Host]):
     Args:
         rate: of each host's link, in each direction, as tc has it ("1gbit"); None for no limit.
         delay_ms: how long a packet travels from one host to another; a round trip takes twice as long.
+        sites: where each host is, numbered from 0; None: all at one. What goes from one site to another takes the
+            trunks between them.
+        trunk: the rate of a trunk, in each direction.
     """
 
-    def __init__(self, number: int, rate: str | None = "1gbit", delay_ms: float = 0) -> None:
+    def __init__(
+        self,
+        number: int,
+        rate: str | None = "1gbit",
+        delay_ms: float = 0,
+        sites: Sequence[int] | None = None,
+        trunk: str | None = None,
+    ) -> None:
         if not 0 < number <= MOST:
             raise ValueError(f"from 1 to {MOST} hosts, not {number}")
+        sites = [0] * number if sites is None else sites
+        if len(sites) != number or min(sites) < 0:
+            raise ValueError(f"sites must number the site of each of {number} hosts from 0, not {sites}")
         self.rate, self.delay_ms, self._owner = rate, delay_ms, os.getpid()
+        self._sites, self._trunk = 1 + max(sites), trunk
         prefix = f"rr-{self._owner}-{_start_of(self._owner)}-{next(_serial)}"
         self._switch = f"{prefix}-switch"
-        self._hosts = [Host(Link(f"{prefix}-{i}", self._switch, i, delay_ms), i) for i in range(number)]
+        self._hosts = [
+            Host(Link(f"{prefix}-{i}", self._switch, i, delay_ms, site), i) for i, site in enumerate(sites)
+        ]
         self._relay: subprocess.Popen[str] | None = None
         self._old_handlers: dict[signal.Signals, Any] = {}
 
@@ -145,7 +161,7 @@ class Hosts(Sequence[Host]):
 
     def _build(self) -> None:
         _ip("netns", "add", self._switch)
-        script(self._switch, links.switch_script())
+        script(self._switch, links.switch_script(self._sites, self._trunk))
         if self.delay_ms:
             self._relay = links.start_relay(self._switch, len(self), self.delay_ms)
         for host in self:

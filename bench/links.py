@@ -1,4 +1,4 @@
-"""What joins the hosts of hosts.py: a pair of virtual interfaces for each, its limits, and the bridge.
+"""What joins the hosts of hosts.py: a pair of virtual interfaces for each, its limits, and the bridges.
 
 A link without delay:  eth0 (host) === wire (switch, a port of the bridge)
 A link with delay:     eth0 (host) === wire --> hold --> delay_relay --> port (of the bridge)
@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "peers"
-INTERFACE, BRIDGE = "eth0", "bridge0"
+INTERFACE = "eth0"
 
 # TCP hands over up to 64 KiB as one packet, which the limits below have to let pass as a whole. Half of that
 # costs the cores little more; a quarter is too much work for two of them when four hosts send at once.
@@ -78,18 +78,39 @@ def steering(device: str, index: int) -> str:
     return f"if [ -e {queue} ]; then echo {1 << index % min(os.cpu_count() or 1, 32):x} > {queue}; fi"
 
 
-def switch_script() -> str:
-    # A bridge that listens for other bridges' packets first would be silent for half a minute.
-    return f"ip link add name {BRIDGE} type bridge forward_delay 0 mcast_snooping 0\nip link set {BRIDGE} up"
+def bridge(site: int) -> str:
+    return f"bridge{site}"
+
+
+def switch_script(sites: int, trunk: str | None) -> str:
+    """A bridge for each site, in a row, with a trunk from each to the next."""
+    lines = []
+    for site in range(sites):
+        # A bridge that listens for other bridges' packets first would be silent for half a minute.
+        lines += [
+            f"ip link add name {bridge(site)} type bridge forward_delay 0 mcast_snooping 0",
+            f"ip link set {bridge(site)} up",
+        ]
+        if site == 0:
+            continue
+        there, here = f"up{site}", f"down{site}"
+        lines.append(f"ip link add {there} type veth peer name {here}")
+        for end, owner in ((there, bridge(site - 1)), (here, bridge(site))):
+            lines += [
+                f"ip link set {end} master {owner}",
+                f"ip link set {end} up gso_max_size {LARGEST}",
+                limit(end, trunk, SWITCH_QUEUE),
+            ]
+    return "\n".join(lines)
 
 
 class Link:
     """Between the host ``index`` and the bridge; the namespaces of both must be there."""
 
-    def __init__(self, namespace: str, switch: str, index: int, delay_ms: float) -> None:
+    def __init__(self, namespace: str, switch: str, index: int, delay_ms: float, site: int = 0) -> None:
         self.namespace, self._switch, self._index = namespace, switch, index
         self._wire, self._hold = f"wire{index}", f"hold{index}"
-        self._delayed = delay_ms > 0
+        self._delayed, self._bridge = delay_ms > 0, bridge(site)
         self._port = f"port{index}" if self._delayed else self._wire
 
     def build(self, rate: str | None) -> None:
@@ -100,7 +121,7 @@ class Link:
         wire, port = self._wire, self._port
         lines = [
             f"ip link add {wire} type veth peer name {INTERFACE} netns {self.namespace}",
-            f"ip link set {port} master {BRIDGE}",
+            f"ip link set {port} master {self._bridge}",
             f"ip link set {wire} up gso_max_size {LARGEST}",
             limit(wire, rate, SWITCH_QUEUE),
             steering(wire, self._index),
@@ -131,7 +152,7 @@ class Link:
         return "\n".join(lines)
 
     def forward(self, on: bool) -> None:
-        script(self._switch, f"ip link set {self._port} {f'master {BRIDGE}' if on else 'nomaster'}")
+        script(self._switch, f"ip link set {self._port} {f'master {self._bridge}' if on else 'nomaster'}")
 
     def carry(self, on: bool) -> None:
         script(self._switch, f"ip link set {self._wire} {'up' if on else 'down'}")

@@ -53,13 +53,20 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--ranks-per-host", type=int, default=1)
     parser.add_argument("--rate", default="1gbit", help="of a host's link, as tc has it")
+    parser.add_argument("--sites", type=comma_list, help="where each host is: 0,1,0,1; else all at one site")
+    parser.add_argument("--trunk", default="500mbit", help="the rate of what joins the sites")
     parser.add_argument("--delay-ms", type=float, default=0, help="from one host to another")
     parser.add_argument("--loopback", action="store_true", help="2 ranks on this machine itself")
     parser.add_argument("--sizes", type=comma_list, default=comma_list(SIZES), help=SIZES)
     parser.add_argument("--collectives", type=comma_list, default=["all_reduce"], help=",".join(COLLECTIVES))
     known = [OURS, *PEERS]
     parser.add_argument("--contestants", type=comma_list, default=known, help=",".join(known))
-    parser.add_argument("--algorithms", type=comma_list, default=["auto"], help="of ours, a column for each")
+    parser.add_argument(
+        "--algorithms",
+        type=comma_list,
+        default=["auto"],
+        help="of ours, a column for each; off: auto, with links unmeasured",
+    )
     parser.add_argument("--transport", default="tcp", help="ours; empty: as it chooses")
     parser.add_argument("--budget", type=float, default=0.5, help="seconds per size")
     parser.add_argument("--launches", type=int, default=3)
@@ -78,7 +85,8 @@ def places(options: Namespace) -> Iterator[Sequence[Place]]:
     if options.loopback:
         yield [Loopback()] * options.hosts
         return
-    with Hosts(options.hosts, options.rate, options.delay_ms) as hosts:
+    sites = [int(site) for site in options.sites] if options.sites else None
+    with Hosts(options.hosts, options.rate, options.delay_ms, sites, options.trunk) as hosts:
         yield hosts
 
 
@@ -192,6 +200,8 @@ def title(question: Question, raw: Sequence[dict[str, float]], options: Namespac
     if not options.loopback:
         ranks = f"{options.ranks_per_host} rank{'s' * (options.ranks_per_host > 1)} each"
         where = f"{options.hosts} hosts, {ranks}, {options.rate}, {options.delay_ms:g} ms one way"
+        if options.sites:
+            where += f", at sites {','.join(options.sites)} joined by {options.trunk}"
     alone = ", ".join(f"{one['rate'] / 1e6:.1f}" for one in raw)
     ring = ", ".join(f"{one['ring_rate'] / 1e6:.1f}" for one in raw if "ring_rate" in one)
     trip = statistics.median(one["round_trip_us"] for one in raw)

@@ -114,11 +114,14 @@ class Network:
         return self.python_ranks("gloo", str(python), environment=lambda question: quiet, needs=(python,))
 
     def ours(self, transport: str, algorithm: str) -> Contestant:
+        """Of algorithms, "off" is auto without measured links."""
         name = "ringreduce" + ("" if algorithm == "auto" else f":{algorithm}")
+        links = {"RINGREDUCE_LINKS": algorithm} if algorithm == "off" else {}
+        algorithm = algorithm.replace("off", "auto")
         options = ["--transport", transport, "--algorithm", algorithm]
         interface = {"RINGREDUCE_IFACE": self.hosts[0].interface}
         return self.python_ranks(
-            name, sys.executable, options, environment=lambda question: interface, kind="ours"
+            name, sys.executable, options, environment=lambda question: {**interface, **links}, kind="ours"
         )
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ringreduce.communicator import Choice, Communicator, Work, local_group
     from ringreduce.errors import ClosedError, Error, MismatchError, PeerLost, RankFailed, TimeoutError
     from ringreduce.launch import run
+    from ringreduce.links import Links
     from ringreduce.on_world import (
         all_gather,
         all_reduce,
@@ -58,6 +59,7 @@ __all__ = [
     "ClosedError",
     "Communicator",
     "Error",
+    "Links",
     "Local",
     "MismatchError",
     "PeerLost",
@@ -101,6 +103,7 @@ _HOMES = {
     "communicator": "Choice Communicator Work local_group",
     "errors": "ClosedError Error MismatchError PeerLost RankFailed TimeoutError",
     "launch": "run",
+    "links": "Links",
     "schedules": "Local Recv Round Schedule ScheduleError Send algorithms check register schedule",
     "on_world": "all_gather all_reduce all_to_all barrier broadcast explain finalize gather "
     "init recv reduce reduce_scatter scatter send world",

@@ -17,6 +17,18 @@ class Work:
     def exception(self) -> BaseException | None: ...
     def source(self) -> int: ...
 
+class Links:
+    """Measured links; 0 where nothing was measured."""
+
+    @property
+    def world(self) -> int: ...
+    @property
+    def latency(self) -> list[float]: ...
+    @property
+    def bandwidth(self) -> list[float]: ...
+    def ring_order(self, hosts: Sequence[int] = ...) -> list[int]: ...
+    def pace(self) -> float: ...
+
 class Communicator:
     """A rank's end of a group; see ringreduce.Communicator."""
 
@@ -32,6 +44,11 @@ class Communicator:
     def footprint(self) -> int: ...
     @property
     def reproducible(self) -> bool: ...
+    @property
+    def links(self) -> Links: ...
+    @property
+    def ring_order(self) -> list[int]: ...
+    def measure_links(self) -> None: ...
     def all_reduce(
         self, x: Any, out: Any | None, op: str, factor: float, algorithm: int, timeout: float
     ) -> None: ...
@@ -66,6 +83,7 @@ class Communicator:
 
 def allocate(bytes: int) -> _Bytes: ...
 def is_shared(address: int, bytes: int) -> bool: ...
+def make_links(world: int, latency: Sequence[float], bandwidth: Sequence[float]) -> Links: ...
 def connect(
     rank: int,
     world: int,
@@ -123,18 +141,37 @@ class _Schedules:
         rank: int,
         root: int = 0,
         groups: Sequence[int] = [],
+        order: Sequence[int] = [],
     ) -> Schedule: ...
     def check(self, schedules: Iterable[Schedule]) -> str: ...
     def check_algorithm(
-        self, collective: str, algorithm: str, world: int, root: int = 0, groups: Sequence[int] = []
+        self,
+        collective: str,
+        algorithm: str,
+        world: int,
+        root: int = 0,
+        groups: Sequence[int] = [],
+        order: Sequence[int] = [],
     ) -> str: ...
     def keeps_rank_order(self, schedules: Iterable[Schedule]) -> bool: ...
     def algorithm_keeps_rank_order(
-        self, collective: str, algorithm: str, world: int, root: int = 0, groups: Sequence[int] = []
+        self,
+        collective: str,
+        algorithm: str,
+        world: int,
+        root: int = 0,
+        groups: Sequence[int] = [],
+        order: Sequence[int] = [],
     ) -> bool: ...
     def cost(self, schedule: Schedule) -> tuple[int, float, float]: ...
     def algorithm_cost(
-        self, collective: str, algorithm: str, world: int, root: int = 0, groups: Sequence[int] = []
+        self,
+        collective: str,
+        algorithm: str,
+        world: int,
+        root: int = 0,
+        groups: Sequence[int] = [],
+        order: Sequence[int] = [],
     ) -> tuple[int, float, float]: ...
     def describe(self, schedule: Schedule) -> str: ...
 

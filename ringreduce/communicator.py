@@ -14,6 +14,7 @@ import numpy as np
 
 from ringreduce import _engine, arrays, schedules
 from ringreduce.arrays import Array
+from ringreduce.links import Links
 
 __all__ = ["Choice", "Communicator", "Work", "local_group"]
 
@@ -484,6 +485,23 @@ class Communicator:
             TimeoutError: a rank lives but does not call it.
         """
         return Communicator(self._c.shrink(), self.timeout)
+
+    def measure_links(self) -> Links:
+        """Measures what goes between each two hosts (or ranks, where all share a host), and makes use of it.
+
+        Rings and chains then visit the ranks in the order in which they are fastest, and ``algorithm="auto"`` takes
+        few rounds where latency matters most. Ranks on several hosts do it when they meet (of more than 16 hosts
+        with some pairs only), unless RINGREDUCE_LINKS is off. Every rank must call it, with nothing else under
+        way; the groups of split() and shrink() inherit what is known.
+        """
+        self._c.measure_links()
+        return Links(self._c.links, self._c.ring_order)
+
+    @property
+    def links(self) -> Links | None:
+        """What is known of the links between hosts; None where they were not measured."""
+        found = self._c.links
+        return Links(found, self._c.ring_order) if found.world else None
 
     def explain(self, nbytes: int, collective: str = "all_reduce", wire: str | None = None) -> Choice:
         """What ``algorithm="auto"`` picks for a buffer of that many bytes (all ranks' blocks together), and why."""

@@ -141,7 +141,11 @@ std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange&
     }
     return blobs;
   };
-  return std::make_unique<Communicator>(connect_transport(rank, world, call, transport, mpi), options);
+  auto communicator =
+      std::make_unique<Communicator>(connect_transport(rank, world, call, transport, mpi), options);
+  const nb::gil_scoped_release unlocked;
+  communicator->measure_links_if_far();
+  return communicator;
 }
 
 std::vector<std::unique_ptr<Communicator>> local_group(int world, double timeout,
@@ -213,6 +217,10 @@ void bind_communicator(nb::module_& m) {
              return comm.add_schedule(name, schedule_from_python(schedule), heaviest_round, in_rank_order);
            })
       .def("explain", explain, "collective"_a, "bytes"_a, "wire"_a = nb::none())
+      .def(
+          "measure_links", [](Communicator& comm) { comm.measure_links(); }, unlocked)
+      .def_prop_ro("links", [](const Communicator& comm) { return comm.links(); })
+      .def_prop_ro("ring_order", &Communicator::ring_order)
       .def("split", &Communicator::split, "color"_a, "key"_a, unlocked)
       .def("shrink", &Communicator::shrink, unlocked)
       .def("close", &Communicator::close, unlocked)

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/executor.h"
+#include "engine/links.h"
 #include "engine/plan.h"
 #include "engine/point_to_point.h"
 #include "engine/undestroyed.h"
@@ -65,6 +66,17 @@ class Communicator {
   Choice explain(Collective collective, std::size_t bytes, Wire wire = Wire::none) const {
     return planner_.choose(collective, bytes, wire);
   }
+
+  // Measures the links between hosts, or where all ranks share one those between ranks, and makes use of what
+  // it finds from now on. A collective.
+  Links measure_links();
+  // The same for ranks on several hosts, unless RINGREDUCE_LINKS is off: for those who have just met. Of more
+  // than 16 hosts it measures some links only.
+  void measure_links_if_far();
+  // What is known of them.
+  const Links& links() const { return links_; }
+  // The order in which rings visit the ranks; empty: by number.
+  const std::vector<int>& ring_order() const { return planner_.order(); }
 
   // Ranks of equal color form a new communicator, ordered by key, then rank. Negative: none (null is
   // returned).
@@ -147,6 +159,14 @@ class Communicator {
 
   std::vector<std::string> exchange(const std::string& blob);
 
+  // survey.cpp
+  void swap(int peer, const void* out, void* in, std::size_t bytes);
+  double measure_latency(int peer);
+  double measure_bandwidth(int peer, double latency);
+  Links measured_links(int most);
+  void know(Links links);
+  std::unique_ptr<Communicator> child(std::unique_ptr<Transport> transport, const std::vector<int>& members);
+
   const int rank_;
   const int size_;
   const char* const transport_name_;
@@ -160,6 +180,8 @@ class Communicator {
   std::uint64_t sequence_ = 0;
   std::uint64_t history_ = 0;  // of all calls so far
   Record current_;
+
+  Links links_;
 
   PointToPoint point_to_point_;
 

@@ -30,6 +30,15 @@ std::vector<std::string> Communicator::exchange(const std::string& blob) {
   return blobs;
 }
 
+// Links do not change with who uses them. (Between hosts whose first rank is another one now, nothing is
+// known.)
+std::unique_ptr<Communicator> Communicator::child(std::unique_ptr<Transport> transport,
+                                                  const std::vector<int>& members) {
+  auto made = std::make_unique<Communicator>(std::move(transport), options_);
+  if (links_.world > 0) made->know(links_.among(members));
+  return made;
+}
+
 std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   usable();
   const int card[2] = {color, key};
@@ -53,8 +62,9 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
     for (const auto& [unused, r] : order) members.push_back(all[r]);
     return members;
   };
-  auto transport = transport_->among(new_rank, static_cast<int>(order.size()), among_members);
-  return std::make_unique<Communicator>(std::move(transport), options_);
+  std::vector<int> members;
+  for (const auto& [unused, r] : order) members.push_back(r);
+  return child(transport_->among(new_rank, static_cast<int>(order.size()), among_members), members);
 }
 
 std::unique_ptr<Communicator> Communicator::shrink() {
@@ -77,9 +87,8 @@ std::unique_ptr<Communicator> Communicator::shrink() {
       return transport_->exchange_among(members, blob, deadline, check_interrupt);
     };
     try {
-      auto transport =
-          transport_->among(static_cast<int>(new_rank), static_cast<int>(members.size()), exchange);
-      return std::make_unique<Communicator>(std::move(transport), options_);
+      return child(transport_->among(static_cast<int>(new_rank), static_cast<int>(members.size()), exchange),
+                   members);
     } catch (const Failure& failure) {
       if (failure.cause != Cause::peer_lost || attempt == size_) throw;
     }

@@ -108,6 +108,13 @@ const Plan& Planner::plan(const Call& call) {
   return slot.plan;
 }
 
+void Planner::know(std::vector<int> order, double pace) {
+  order_ = std::move(order);
+  pace_ = pace;
+  for (Slot& slot : cache_) slot.used = false;
+  programs_.clear();
+}
+
 void Planner::check(const Call& call) const {
   if (rooted(call.collective) && (call.root < 0 || call.root >= world_)) {
     throw InvalidArgument("root must be a rank from 0 to " + std::to_string(world_ - 1) + ", not " +
@@ -215,6 +222,7 @@ void Planner::make(const Call& call, Plan& plan) {
 Planner::Picked Planner::pick(const Call& call, std::size_t bytes) const {
   Situation situation{call.collective, world_, oversubscribed_, transport_, bytes, reproducible_};
   situation.coded = call.wire != Wire::none;
+  situation.pace = pace_;
   Choice choice;
   int algorithm = call.algorithm;
   if (call.input_extents && call.collective == Collective::all_to_all) {
@@ -233,8 +241,8 @@ Planner::Picked Planner::pick(const Call& call, std::size_t bytes) const {
 }
 
 Choice Planner::choose(Collective collective, std::size_t bytes, Wire wire) const {
-  const Situation situation{collective, world_,        oversubscribed_,   transport_,
-                            bytes,      reproducible_, wire != Wire::none};
+  const Situation situation{collective, world_,        oversubscribed_,    transport_,
+                            bytes,      reproducible_, wire != Wire::none, pace_};
   const auto forced = forced_.find(collective);
   if (forced == forced_.end()) return ::ringreduce::choose(situation);
   return choose_slices(situation, &catalogue()[forced->second], "RINGREDUCE_ALGORITHM says so");
@@ -281,6 +289,7 @@ Program Planner::lower_entry(Collective collective, int algorithm, int root, boo
   place.world = world_;
   place.root = root;
   place.groups = hosts_;
+  place.order = order_;
   int heaviest = 0;
   // Only an all-reduce has combinations whose results several ranks end with.
   const bool look = coded && collective == Collective::all_reduce && world_ <= largest_known_world;

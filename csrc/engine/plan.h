@@ -46,6 +46,9 @@ class Planner {
   // Throws InvalidArgument for what cannot be served. The reference is good until the next call.
   const Plan& plan(const Call& call);
   Choice choose(Collective collective, std::size_t bytes, Wire wire = Wire::none) const;
+  // What links are worth changes what is chosen from now on. The same on all ranks.
+  void know(std::vector<int> order, double pace);
+  const std::vector<int>& order() const { return order_; }
   int add(const std::string& name, Schedule schedule, int heaviest_round, bool in_rank_order);
 
  private:
@@ -93,6 +96,8 @@ class Planner {
   const std::size_t capacity_;
   const bool reproducible_;
   const std::vector<int> hosts_;      // which ranks share one; empty: all do, or none
+  std::vector<int> order_;            // see Place
+  double pace_ = 1;                   // see Situation
   std::map<Collective, int> forced_;  // RINGREDUCE_ALGORITHM
   std::array<Slot, 64> cache_;
   Plan uneven_;

@@ -1,5 +1,7 @@
 #include "engine/tuning.h"
 
+#include <algorithm>
+
 #include "engine/program.h"
 
 namespace ringreduce {
@@ -14,8 +16,21 @@ std::string in_units(std::size_t bytes) {
 }
 
 bool fits(const TuningRow& row, const Situation& s) {
-  return row.collective == s.collective && s.world <= row.max_world && s.bytes <= row.max_bytes &&
+  return row.collective == s.collective && s.world <= row.max_world &&
+         static_cast<double>(s.bytes) <= s.pace * static_cast<double>(row.max_bytes) &&
          (row.oversubscribed < 0 || (row.oversubscribed != 0) == s.oversubscribed);
+}
+
+// So that what is under way in all lanes keeps the wire busy while a message travels. Half of what a lane of
+// the network's transports may have under way is the most.
+std::size_t stretched(const TuningRow& row, double pace) {
+  const std::size_t most = std::max(2 * MiB / static_cast<std::size_t>(row.lanes), row.slice_bytes);
+  std::size_t slice = row.slice_bytes;
+  while (pace >= 2 && slice * 2 <= most) {
+    slice *= 2;
+    pace /= 2;
+  }
+  return slice;
 }
 
 }  // namespace
@@ -33,7 +48,8 @@ Choice choose(const Situation& s) {
     if (row.oversubscribed == 0) reason += ", a core for each rank";
     if (s.reproducible && reduces(s.collective)) reason += ", of those that keep rank order";
     if (s.coded && reduces(s.collective)) reason += ", of those that round once on each side";
-    return {entry, row.slice_bytes, row.lanes, reason};
+    if (s.pace > 1) reason += "; taken for that size because of the links' latency";
+    return {entry, stretched(row, s.pace), row.lanes, reason};
   }
   return {};  // cannot be: every collective has a row that fits everything (tested)
 }

@@ -34,6 +34,7 @@ struct Situation {
   // Of both: rows whose reduction does not combine all values at once, in rank order, are passed over.
   bool reproducible = false;
   bool coded = false;  // messages are encoded, and each further combination would round once more
+  double pace = 1;     // see pace(): buffers are taken for so many times smaller, slices are so much longer
 };
 
 struct Choice {

@@ -21,6 +21,7 @@ class HybridTransport : public Transport {
 
   const char* name() const override { return name_.c_str(); }
   std::vector<int> hosts() const override { return hosts_; }
+  bool distant() const override { return across_->distant(); }
   bool oversubscribed() const override { return across_->oversubscribed(); }
   std::size_t capacity() const override { return inside_->capacity(); }
   std::size_t footprint() const override { return inside_->footprint() + across_->footprint(); }

@@ -83,6 +83,8 @@ class Transport {
   virtual const char* name() const = 0;
   // Which ranks share a host, by any number for each: for algorithms of two levels. Empty: all do, or none.
   virtual std::vector<int> hosts() const { return {}; }
+  // Whether some ranks are on other hosts, so that it is worth while to measure the way to them.
+  virtual bool distant() const { return false; }
   // Whether there are more ranks than cores; all ranks say the same.
   virtual bool oversubscribed() const = 0;
   // The bytes of staged messages that one lane of the collectives can hold; a round's messages must fit. The

@@ -89,6 +89,21 @@ def waiting(comm):
     return "nothing failed"
 
 
+def links(comm):
+    """What was measured when the ranks met."""
+    assert comm.links is not None
+    x = np.full(300_000, comm.rank, "float32")
+    for algorithm in ("ring", "two_level", "auto"):
+        x[:] = comm.rank
+        comm.all_reduce(x, algorithm=algorithm)
+        assert (x == comm.size * (comm.size - 1) // 2).all(), algorithm
+    return comm.links.order, float(np.nanmedian(comm.links.latency)), comm.explain(16 << 10).algorithm
+
+
+def unmeasured(comm):
+    return comm.links is None
+
+
 def slow(comm):
     """Rank 0 comes late, and is waited for."""
     x = np.ones(LARGE, "float32")

@@ -92,6 +92,31 @@ def test_an_interface_is_chosen():
             assert "RINGREDUCE_IFACE must name an interface" in err and "eth0, lo; not 'eth7'" in err
 
 
+@pytest.mark.parametrize("per_host", [1, 2])
+def test_a_ring_goes_through_one_site_after_the_other(per_host):
+    with Hosts(4, sites=[0, 1, 0, 1], trunk="200mbit") as hosts:
+        answers = Ranks(hosts, "links", per_host=per_host).answers()
+    order = answers[0][0]
+    assert all(answer[0] == order for answer in answers)
+    assert sorted(order) == list(range(4 * per_host))
+    visited = [rank // per_host % 2 for rank in order]
+    assert sum(visited[i] != visited[i - 1] for i in range(len(visited))) == 2, order
+
+
+def test_where_latency_is_high_few_rounds_are_chosen():
+    with Hosts(3, delay_ms=5) as hosts:
+        answers = Ranks(hosts, "links").answers()
+    for _, latency, algorithm in answers:
+        assert 5e-3 < latency < 0.1
+        assert algorithm == "one_shot"  # recursive_doubling where hosts are near
+
+
+def test_links_are_not_measured_if_a_rank_does_not_want_it():
+    with Hosts(2) as hosts:
+        ranks = Ranks(hosts, "unmeasured", RINGREDUCE_LINKS="off")
+        assert ranks.answers() == [True, True]
+
+
 @pytest.mark.parametrize("scenario", ["until_failure", "handing_out", "waiting"])
 def test_a_host_is_cut_off(scenario):
     with Hosts(4) as hosts:

@@ -93,6 +93,11 @@ MpiTransport::~MpiTransport() {
   leave(this);
 }
 
+bool MpiTransport::distant() const {
+  return std::any_of(cards_.begin(), cards_.end(),
+                     [&](const Card& card) { return card.host.machine != cards_[0].host.machine; });
+}
+
 // --- dead ranks ------------------------------------------------------------------------------------------
 
 // MPI itself may never tell: mostly its launcher ends all. Of a host's own processes the system knows.

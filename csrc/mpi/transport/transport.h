@@ -28,6 +28,7 @@ class MpiTransport : public RemoteTransport, private User {
   ~MpiTransport() override;
 
   const char* name() const override { return "mpi"; }
+  bool distant() const override;
   void check_abort() override;
   std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
     return create(home_, rank, world, exchange);

@@ -24,6 +24,7 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
   ~TcpTransport() override;
 
   const char* name() const override { return "tcp"; }
+  bool distant() const override { return settings_.distant; }
   std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
     return create(rank, world, exchange);
   }
@@ -48,6 +49,7 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
     Membership membership;
     std::vector<std::vector<Address>> addresses;  // of the peers, in the order in which to try them
     bool oversubscribed = false;
+    bool distant = false;
     int streams = 0;  // per pair; 0: as many as it takes
   };
   struct Link {

@@ -176,6 +176,8 @@ std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Ex
   settings.membership = {rank, world, std::string(cards[0].group, sizeof cards[0].group),
                          std::string(secret.begin(), secret.end())};
   settings.oversubscribed = some_host_is_crowded(cards);
+  settings.distant =
+      std::any_of(cards.begin(), cards.end(), [&](const Card& card) { return card.host != cards[0].host; });
   const auto own = own_addresses(nullptr);
   for (const Card& theirs : cards) {
     const std::vector<Address> addresses(
