@@ -19,6 +19,8 @@ __all__ = ["Exchange", "init"]
 
 Exchange = Callable[[bytes], list[bytes]]
 
+_THROUGH_MPI = ("mpi", "shm+mpi")
+
 
 def init(
     rank: int | None = None,
@@ -46,16 +48,17 @@ def init(
         timeout: seconds after which connecting, and later every wait, gives up.
         reproducible: what :attr:`Communicator.reproducible` says of the communicator; None: whether
             RINGREDUCE_REPRODUCIBLE is 1 in the environment. All ranks must say the same.
-        transport: how bytes travel: "shm", shared memory of one host; "tcp", sockets; "auto", shared memory
-            where all ranks have it in common, else sockets; "mpi", the MPI library that has started the ranks, for
-            which it is built on first use (docs/mpi_transport.md): they then meet through it, too, and ``store`` is
-            None, or an mpi4py communicator. None: what RINGREDUCE_TRANSPORT says, else "auto". All ranks must say the
-            same.
+        transport: how bytes travel: "shm", shared memory of one host; "tcp", sockets; "mpi", the MPI library that
+            has started the ranks; "shm+tcp" and "shm+mpi", shared memory between ranks of a host and the other between
+            hosts; "auto", which is "shm+tcp". What comes of it is one of the two alone where all ranks share a host, or
+            no two do; :attr:`Communicator.transport` says so. With MPI, for which the transport is built on first use
+            (docs/mpi_transport.md), ranks meet through it, too, and ``store`` is None, or an mpi4py communicator. None:
+            what RINGREDUCE_TRANSPORT says, else "auto". All ranks must say the same.
 
     Raises:
         ValueError: rank or size is missing or out of range; there is no such transport; nothing says how ranks
             of several hosts can meet; or an environment variable of ours has no meaning.
-        RuntimeError: the mpi transport is wanted, and cannot be built.
+        RuntimeError: the mpi transport is wanted, alone or with shm, and cannot be built.
         TimeoutError: not all ranks arrived in time.
     """
     if store is not None and hasattr(store, "Get_rank"):
@@ -75,7 +78,7 @@ def init(
     if store is None and known is None and size > 1:
         raise ValueError("store is needed when rank and size are given: how else would the ranks meet?")
     wanted = transport or os.environ.get("RINGREDUCE_TRANSPORT", "")
-    job = _mpi_job(store, rank, size, timeout) if wanted == "mpi" else None
+    job = _mpi_job(store, rank, size, timeout) if wanted in _THROUGH_MPI else None
     if job is not None and (store is None or hasattr(store, "Get_rank")):
         rank, store = job.rank, job.exchange
     with _exchange_for(store, known, rank, size, timeout) as exchange:

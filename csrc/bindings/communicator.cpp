@@ -130,7 +130,7 @@ Options options_of(double timeout, std::optional<bool> reproducible) {
 
 std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange& exchange, double timeout,
                                       std::optional<bool> reproducible, const std::string& transport,
-                                      MpiJob* mpi) {
+                                      const std::shared_ptr<MpiJob>& mpi) {
   const Options options = options_of(timeout, reproducible);
   const Exchange call = [&](const std::string& blob) {
     std::vector<std::string> blobs;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <map>
+#include <string_view>
 
 #include "transport/hybrid.h"
 #include "transport/memory/shm.h"
@@ -22,14 +24,26 @@ struct Card {
   char wanted[8];
 };
 
-std::string chosen(const std::string& wanted, bool mpi) {
+constexpr std::string_view names[] = {"auto", "shm", "tcp", "shm+tcp", "mpi", "shm+mpi"};
+
+bool needs_job(const std::string& name) {
+  return name == "mpi" || name == "shm+mpi";
+}
+
+bool takes_two(const std::string& name) {
+  return name == "auto" || name == "shm+tcp" || name == "shm+mpi";
+}
+
+std::string chosen(const std::string& wanted, bool has_job) {
   const char* set = std::getenv("RINGREDUCE_TRANSPORT");
   const bool by_environment = wanted.empty() && set && *set;
   const std::string name = by_environment ? set : wanted.empty() ? "auto" : wanted;
-  if (name == "auto" || name == "shm" || name == "tcp" || (name == "mpi" && mpi)) return name;
   const std::string what = by_environment ? "RINGREDUCE_TRANSPORT" : "transport";
-  if (name == "mpi") throw InvalidArgument(what + " mpi is for communicators that ringreduce.init() makes");
-  throw InvalidArgument(what + " must be auto, shm, tcp or mpi, not '" + name + "'");
+  if (std::find(std::begin(names), std::end(names), name) == std::end(names)) {
+    throw InvalidArgument(what + " must be auto, shm, tcp, shm+tcp, mpi or shm+mpi, not '" + name + "'");
+  }
+  if (has_job || !needs_job(name)) return name;
+  throw InvalidArgument(what + " " + name + " is for communicators that ringreduce.init() makes");
 }
 
 // Ranks for which it differs do not try to share memory. Whether the others can is for them to find out.
@@ -94,17 +108,23 @@ std::unique_ptr<ShmTransport> connect_inside(int rank, const std::vector<int>& m
   }
 }
 
+// Two exchanges.
+std::unique_ptr<RemoteTransport> connect_across(int rank, int world, const Exchange& exchange, MpiJob* mpi) {
+  if (mpi) return mpi->connect(rank, world, exchange);
+  return TcpTransport::create(rank, world, exchange);
+}
+
 }  // namespace
 
 std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange& exchange,
-                                             const std::string& wanted, MpiJob* mpi) {
-  const std::string name = chosen(wanted, mpi);
+                                             const std::string& wanted, const std::shared_ptr<MpiJob>& mpi) {
+  const std::string name = chosen(wanted, mpi != nullptr);
   const auto keys = exchange_cards(rank, world, exchange, name);
   if (name == "mpi") return mpi->connect(rank, world, exchange);
   const bool must_share = name == "shm" || world == 1;
   std::vector<int> members;
   for (int r = 0; r < world; ++r) {
-    if (r == rank || must_share || (name == "auto" && keys[r] == keys[rank])) members.push_back(r);
+    if (r == rank || must_share || (takes_two(name) && keys[r] == keys[rank])) members.push_back(r);
   }
   auto inside = connect_inside(rank, members, exchange, must_share);
 
@@ -120,10 +140,10 @@ std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange
     exchange("");
     return inside;
   }
-  auto across = TcpTransport::create(rank, world, exchange);
+  auto across = connect_across(rank, world, exchange, needs_job(name) ? mpi.get() : nullptr);
   if (!std::count(shares.begin(), shares.end(), "1")) return across;
-  const auto connect_again = [name](int new_rank, int new_world, const Exchange& new_exchange) {
-    return connect_transport(new_rank, new_world, new_exchange, name);
+  const auto connect_again = [name, mpi](int new_rank, int new_world, const Exchange& new_exchange) {
+    return connect_transport(new_rank, new_world, new_exchange, name, mpi);
   };
   // A rank that is alone on its host has a host of its own all the same.
   const Exchange alone = [](const std::string& blob) { return std::vector<std::string>{blob}; };

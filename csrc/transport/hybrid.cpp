@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <cstring>
 
+#include "transport/wait.h"
+
 namespace ringreduce {
 namespace {
 
-constexpr std::chrono::milliseconds longest_sleep{1};  // nobody rings who uses the other transport
-constexpr std::uint32_t pump_every = 32;               // looks at this host's ranks
+// Nobody rings who uses the other transport. So much longer than a brief wait that long ones are slept
+// through.
+constexpr std::chrono::microseconds longest_sleep = brief_wait + std::chrono::microseconds(250);
+constexpr std::uint32_t pump_every = 32;  // looks at this host's ranks
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// Between the ranks of several hosts: shared memory for those of this host, another transport for the rest.
-// Each message takes the one that its peer needs; what concerns all ranks goes both ways.
+// Between the ranks of several hosts: shared memory for those of this host, another transport (tcp or mpi)
+// for the rest. Each message takes the one that its peer needs; what concerns all ranks goes both ways.
 #pragma once
 
 #include <memory>

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "transport/transport.h"
+#include "transport/network/remote.h"
 
 namespace ringreduce {
 
 // Ranks that MPI has brought together: those of one of its communicators.
-class MpiJob {
+class MpiJob : public std::enable_shared_from_this<MpiJob> {
  public:
   MpiJob(int rank, int size) : rank(rank), size(size) {}
   virtual ~MpiJob() = default;
@@ -23,8 +23,8 @@ class MpiJob {
 
   // By means of MPI, so that nothing else is needed for them to meet. Throws Failure when the time is up.
   virtual std::vector<std::string> exchange(const std::string& blob) = 0;
-  // A transport between ranks that `exchange` connects, all of this job.
-  virtual std::unique_ptr<Transport> connect(int rank, int world, const Exchange& exchange) = 0;
+  // A transport between ranks that `exchange` connects, all of this job. Exchanges twice.
+  virtual std::unique_ptr<RemoteTransport> connect(int rank, int world, const Exchange& exchange) = 0;
 };
 
 struct MpiRequest {

@@ -7,6 +7,9 @@
 
 namespace ringreduce {
 
+// A wait that is to be no longer may be spun through.
+constexpr std::chrono::milliseconds brief_wait{1};
+
 // A hint to the core that this is a spinning loop.
 inline void relax() {
 #if defined(__x86_64__)

@@ -13,7 +13,7 @@ from ringreduce.bench.rank import SHARED, Task, without_wire
 from ringreduce.bench.report import FORMATS
 from ringreduce.bench.run import Plan
 
-TRANSPORTS = ("shm", "tcp", "mpi")
+TRANSPORTS = ("shm", "tcp", "mpi", "shm+tcp", "shm+mpi")
 OPS = ("sum", "avg", "prod", "min", "max", "band", "bor", "bxor")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ringreduce import building
 from ringreduce.building import Recipe
 from ringreduce.mpi import library
 from ringreduce.mpi.library import Library
@@ -13,16 +12,8 @@ _LARGE_COUNTS_SINCE = 4  # the MPI standard that has functions ending in _c
 
 
 def path(mpicc: str | None = None) -> Path:
-    """The file for an MPI library; builds it if there is none.
-
-    Args:
-        mpicc: the library's compiler wrapper; None: what MPICC names, or the mpicc on the PATH.
-
-    Raises:
-        RuntimeError: there is no MPI library, or no C++ compiler; or compiling has failed.
-        TimeoutError: another process has been building for half an hour.
-    """
-    return building.built(recipe(library.find(mpicc)))
+    """The file for the MPI library of this mpicc. Builds it, and raises, as :func:`library.built`."""
+    return library.built(recipe, mpicc)
 
 
 def recipe(mpi: Library) -> Recipe:
@@ -32,7 +23,6 @@ def recipe(mpi: Library) -> Recipe:
 
 def units(mpi: Library) -> list[Path]:
     """The sources for this library."""
-    found = sorted((building.csrc() / "mpi" / "interpose").glob("*.cpp"))
     left_out = ["large_"] if mpi.standard < _LARGE_COUNTS_SINCE else []
     left_out += [] if mpi.family == "openmpi" else ["fortran_openmpi"]
-    return [unit for unit in found if not unit.name.startswith(tuple(left_out))]
+    return [unit for unit in library.sources("interpose") if not unit.name.startswith(tuple(left_out))]

@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,6 +80,25 @@ def find(mpicc: str | None = None) -> Library:
         )
     shown = shlex.split(_answer([path, "-show"]))
     return Library(Path(path).absolute(), tuple(shown[1:]), _macros(shown[1:]))
+
+
+def built(recipe_for: Callable[[Library], Recipe], mpicc: str | None = None) -> Path:
+    """What a recipe makes for an MPI library; builds it if it is not there.
+
+    Args:
+        recipe_for: what is built for a library, and how.
+        mpicc: the library's compiler wrapper; None: what MPICC names, or the mpicc on the PATH.
+
+    Raises:
+        RuntimeError: there is no MPI library, or no C++ compiler; or compiling has failed.
+        TimeoutError: another process has been building for half an hour.
+    """
+    return building.built(recipe_for(find(mpicc)))
+
+
+def sources(folder: str) -> list[Path]:
+    """The units in a folder of csrc/mpi."""
+    return sorted((building.csrc() / "mpi" / folder).glob("*.cpp"))
 
 
 def recipe(

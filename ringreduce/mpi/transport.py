@@ -6,7 +6,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
-from ringreduce import _engine, building
+from ringreduce import _engine
 from ringreduce.building import Recipe
 from ringreduce.mpi import library
 from ringreduce.mpi.library import Library
@@ -15,23 +15,14 @@ __all__ = ["is_communicator", "join", "path"]
 
 
 @functools.cache  # a compiler is asked
-def path(mpicc: str | None = None) -> Path:
-    """The file for an MPI library; builds it if there is none.
-
-    Args:
-        mpicc: the library's compiler wrapper; None: what MPICC names, or the mpicc on the PATH.
-
-    Raises:
-        RuntimeError: there is no MPI library, or no C++ compiler; or compiling has failed.
-        TimeoutError: another process has been building for half an hour.
-    """
-    return building.built(recipe(library.find(mpicc)))
+def path() -> Path:
+    """The file for the MPI library that is there. Builds it, and raises, as :func:`library.built`."""
+    return library.built(recipe)
 
 
 def recipe(mpi: Library) -> Recipe:
     """What it is built from, and how."""
-    units = sorted((building.csrc() / "mpi" / "transport").glob("*.cpp"))
-    return library.recipe(mpi, "mpi_transport", units, takes="20 seconds")
+    return library.recipe(mpi, "mpi_transport", library.sources("transport"), takes="20 seconds")
 
 
 def is_communicator(store: Any) -> bool:
@@ -43,7 +34,7 @@ def join(communicator: Any, timeout: float) -> _engine.MpiJob:
     """The ranks of an mpi4py communicator; None: all ranks of the job. Starts MPI where nobody has.
 
     Raises:
-        RuntimeError: as for :func:`path`.
+        RuntimeError: there is no MPI library, or no C++ compiler; or compiling has failed.
         ValueError: the communicator is one of another MPI library than the one that is built for.
         TimeoutError: not all of its ranks came in time.
     """

@@ -26,7 +26,7 @@ BAD = {
     "no array": (TypeError, "x must be an array", lambda c: c.all_reduce({})),
     "op": (ValueError, "op must be one of", lambda c: c.all_reduce(x(), "plus")),
     "op of reduce_scatter": (ValueError, "op must be one of", lambda c: c.reduce_scatter(x(), "plus")),
-    "op that is no name": (TypeError, "", lambda c: c.all_reduce(x(), 3)),
+    "op that is no name": (TypeError, "op: str", lambda c: c.all_reduce(x(), 3)),
     "op for dtype": (
         ValueError,
         "op 'band' is not defined for dtype float32",
@@ -58,9 +58,9 @@ BAD = {
     "overlap": (ValueError, "overlap", lambda c: (lambda a: c.all_reduce(a[:5], out=a[1:6]))(x(6))),
     "dest": (ValueError, "dest must be a rank from 0 to 1, not 2", lambda c: c.send(x(), 2)),
     "source": (ValueError, "source must be None or a rank", lambda c: c.recv(x(), -1)),
-    "tag": (TypeError, "", lambda c: c.send(x(), 0, tag=1 << 31)),
+    "tag": (TypeError, "tag: int", lambda c: c.send(x(), 0, tag=1 << 31)),
     "color": (ValueError, "color", lambda c: c.split(-2)),
-    "explain": (ValueError, "", lambda c: c.explain(8, "all_produce")),
+    "explain": (ValueError, "no collective is called 'all_produce'", lambda c: c.explain(8, "all_produce")),
 }
 
 

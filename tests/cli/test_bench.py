@@ -55,9 +55,9 @@ def test_wire(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_transports(capsys: pytest.CaptureFixture[str]) -> None:
-    out = bench(capsys, "-a", "auto,ring+shared", "--transport", "tcp,shm", "--no-floor")
+    out = bench(capsys, "-a", "auto,ring+shared", "--transport", "tcp,shm+tcp", "--no-floor")
     names = [line.split()[4] for line in out.splitlines() if not line.lstrip().startswith("#")]
-    assert names == 2 * ["auto@tcp", "ring+shared@tcp", "auto@shm", "ring+shared@shm"]
+    assert names == 2 * ["auto@tcp", "ring+shared@tcp", "auto@shm+tcp", "ring+shared@shm+tcp"]
     assert "Wrong elements: 0 OK" in out
     assert main([*QUICK, "--transport", "pigeon"]) != 0
     assert "there is no 'pigeon'" in capsys.readouterr().err

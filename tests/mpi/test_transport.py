@@ -1,11 +1,13 @@
-"""Communicators that send through MPI, under each library's own launcher."""
+"""Communicators that send through MPI, all or between hosts only, under each library's own launcher."""
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -28,14 +30,18 @@ GIANT = 6 << 30  # bytes of memory for two ranks, each with one of 1 GiB, and MP
 
 @pytest.fixture
 def launch(mpi, cache):
-    """Runs parts of the program on so many ranks."""
+    """Runs parts of the program on so many ranks, or on one for each letter: those with the same share a host."""
 
-    def run(ranks, *parts, options=(), through=(), **variables):
+    def run(ranks, *parts, options=(), through=(), becomes="mpi", **variables):
+        if isinstance(ranks, str):
+            variables |= {"HOSTS": ranks, "RINGREDUCE_TRANSPORT": "shm+mpi"}
+            ranks = len(ranks)
         variables = {
             "PYTHONPATH": str(ROOT),
             "MPICC": str(mpi.mpicc),
             "RINGREDUCE_CACHE": str(cache),
             "RINGREDUCE_TRANSPORT": "mpi",
+            "BECOMES": becomes,
         } | variables
         words = [*through, mpi.python, PROGRAMS / "over_mpi.py", *parts]
         return mpi.run(ranks, *words, options=options, **variables)
@@ -53,14 +59,35 @@ def test_all_that_a_communicator_does(launch, ranks):
     good(launch(ranks, *EVERYTHING), *EVERYTHING)
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
-def test_beside_mpi4py(launch, ranks):
-    good(launch(ranks, "beside_mpi4py"), "beside_mpi4py")
+@pytest.mark.parametrize(
+    ("hosts", "becomes"),
+    [
+        ("00", "shm"),
+        ("01", "mpi"),
+        ("001", "shm+mpi"),
+        ("0011", "shm+mpi"),
+        ("0101", "shm+mpi"),
+        ("00112", "shm+mpi"),
+    ],
+)
+def test_all_that_it_does_with_shared_memory_inside_hosts(launch, hosts, becomes):
+    good(launch(hosts, *EVERYTHING, becomes=becomes), *EVERYTHING)
 
 
-def test_with_one_thread(launch):
+@pytest.mark.parametrize(("ranks", "becomes"), [(1, "mpi"), (4, "mpi"), ("0011", "shm+mpi")])
+def test_beside_mpi4py(launch, ranks, becomes):
+    good(launch(ranks, "beside_mpi4py", becomes=becomes), "beside_mpi4py")
+
+
+@pytest.mark.parametrize(("ranks", "becomes"), [(2, "mpi"), ("001", "shm+mpi")])
+def test_with_one_thread(launch, ranks, becomes):
     """MPI_THREAD_FUNNELED: what needs a second thread is refused, and all else works."""
-    good(launch(2, "one_thread"), "one_thread")
+    good(launch(ranks, "one_thread", becomes=becomes), "one_thread")
+
+
+@pytest.mark.parametrize(("ranks", "becomes"), [(3, "mpi"), ("001", "shm+mpi")])
+def test_a_long_wait_sleeps(launch, ranks, becomes):
+    good(launch(ranks, "idle", becomes=becomes), "idle")
 
 
 def test_a_gigabyte(launch):
@@ -75,18 +102,48 @@ def test_a_killed_rank_ends_the_job(launch):
     assert time.monotonic() - start < 20
 
 
-def test_the_others_go_on_where_the_launcher_lets_them(mpi, launch, tmp_path):
+@pytest.fixture
+def survivors(mpi, launch, tmp_path):
+    """Has rank 1 die where the launcher lets the others live; what these say, once they have ended."""
     # MPICH's launcher kills the others' process groups now and then, though it is told not to.
     through = {"openmpi": [], "mpich": ["setsid", "--wait"]}[mpi.vendor]
-    start = time.monotonic()
-    ended = launch(3, "death", options=STAY[mpi.vendor], through=through, FOLDER=str(tmp_path))
-    said = [tmp_path / "0", tmp_path / "2"]
-    while time.monotonic() - start < 20 and not all(file.exists() for file in said):
-        time.sleep(0.05)
-    missing = [file.name for file in said if not file.exists()]
-    assert not missing, f"ranks {missing} say nothing; the launcher said: {ended.said} {ended.errors}"
-    for file in said:
-        assert file.read_text() == "rank 1 died; 2 go on"
+
+    def run(ranks, **variables):
+        options = STAY[mpi.vendor]
+        ended = launch(ranks, "death", options=options, through=through, FOLDER=str(tmp_path), **variables)
+        files = [tmp_path / str(rank) for rank in range(len(ranks)) if rank != 1]
+        until = time.monotonic() + 20
+        while time.monotonic() < until and (not all(map(Path.exists, files)) or living()):
+            time.sleep(0.05)
+        missing = [file.name for file in files if not file.exists()]
+        assert not missing, f"ranks {missing} say nothing; the launcher said: {ended.said} {ended.errors}"
+        assert not living(), f"not all have ended, but {living()}"
+        return {file.read_text().split(" ", 1)[1] for file in files}
+
+    def living():
+        processes = [file.read_text().split(" ", 1)[0] for file in tmp_path.iterdir() if not file.suffix]
+        return [int(process) for process in processes if Path("/proc", process).exists()]
+
+    yield run
+    for process in living():
+        os.kill(process, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "becomes", "then"),
+    [
+        ("012", "mpi", "2 go on over mpi"),
+        ("0011", "shm+mpi", "3 go on over shm+mpi"),
+        ("001", "shm+mpi", "2 go on over mpi"),
+    ],
+)
+def test_the_others_go_on_where_the_launcher_lets_them(survivors, ranks, becomes, then):
+    assert survivors(ranks, becomes=becomes, SHRINKS="1") == {f"rank 1 died; {then}"}
+
+
+@pytest.mark.parametrize(("ranks", "becomes"), [("012", "mpi"), ("0011", "shm+mpi")])
+def test_none_waits_for_the_dead_at_the_end(survivors, ranks, becomes):
+    assert survivors(ranks, becomes=becomes) == {"rank 1 died"}
 
 
 def test_ranks_of_another_mpi_are_told(mpi, cache):
@@ -107,8 +164,9 @@ def test_ranks_of_another_mpi_are_told(mpi, cache):
     assert "ValueError: this is rank 0 of 2, but the MPI" in run.stderr, run.stderr
 
 
-def test_it_needs_an_mpi():
-    code = "import ringreduce; ringreduce.init(transport='mpi')"
+@pytest.mark.parametrize("transport", ["mpi", "shm+mpi"])
+def test_it_needs_an_mpi(transport):
+    code = f"import ringreduce; ringreduce.init(transport={transport!r})"
     variables = {"MPICC": "no-such-mpicc"}
     run = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | variables, cwd=ROOT, capture_output=True, text=True,

@@ -67,14 +67,15 @@ def test_a_variable_that_makes_no_sense(name, value, monkeypatch):
         ringreduce.run(lambda comm: None, 2, transport=None if name.endswith("PORT") else "tcp", timeout=10)
 
 
-def test_ranks_that_want_different_transports():
+@pytest.mark.parametrize("wanted", [("tcp", "shm"), ("auto", "shm+tcp")])
+def test_ranks_that_want_different_transports(wanted):
     import threading
 
     found = []
 
     def join(rank, exchange):
         try:
-            ringreduce.init(rank, 2, exchange, transport=["tcp", "shm"][rank], timeout=5)
+            ringreduce.init(rank, 2, exchange, transport=wanted[rank], timeout=5)
         except ValueError as error:
             found.append(str(error))
 

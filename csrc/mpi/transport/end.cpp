@@ -67,7 +67,10 @@ MpiTransport::Cancelled MpiTransport::cancel(MPI_Request& request, Clock::time_p
 }
 
 void MpiTransport::withdraw() {
-  if (over() || closed_ || !may_call()) return;
+  if (over() || closed_) return;
+  // Who is told of a death has to let MPI end without the dead, like those who found out.
+  if (failure() && failure()->culprit >= 0) look_after(failure()->culprit);
+  if (!may_call()) return;
   const auto deadline = Clock::now() + to_cancel;
   for (int peer = 0; peer < world; ++peer) {
     const auto into_callers = [&](const Job& job) {

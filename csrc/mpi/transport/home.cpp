@@ -136,8 +136,8 @@ std::vector<std::string> Home::exchange(const std::string& blob) {
   return blobs;
 }
 
-std::unique_ptr<Transport> Home::connect(int rank, int world, const Exchange& exchange) {
-  return MpiTransport::create(shared_from_this(), rank, world, exchange);
+std::unique_ptr<RemoteTransport> Home::connect(int rank, int world, const Exchange& exchange) {
+  return MpiTransport::create(std::static_pointer_cast<Home>(shared_from_this()), rank, world, exchange);
 }
 
 }  // namespace ringreduce::mpi

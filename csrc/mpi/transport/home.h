@@ -19,7 +19,7 @@ struct Tags {
   int bulk = 0;    // the bytes of large frames
 };
 
-class Home : public MpiJob, public std::enable_shared_from_this<Home> {
+class Home : public MpiJob {
  public:
   static std::shared_ptr<Home> of(MPI_Comm parent, Clock::duration timeout);
   Home(MPI_Comm comm, int rank, int size, Clock::duration timeout);
@@ -27,7 +27,7 @@ class Home : public MpiJob, public std::enable_shared_from_this<Home> {
 
   MPI_Comm comm() const { return comm_; }
   std::vector<std::string> exchange(const std::string& blob) override;
-  std::unique_ptr<Transport> connect(int rank, int world, const Exchange& exchange) override;
+  std::unique_ptr<RemoteTransport> connect(int rank, int world, const Exchange& exchange) override;
 
   // A number that no other transport of these ranks has, as the one that leads the new group gives it. Throws
   // Error when there are none left: they are not used again, because what was sent last under one may still

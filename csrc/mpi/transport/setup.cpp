@@ -46,8 +46,8 @@ MpiTransport::Card MpiTransport::own_card(Home& home) {
 }
 
 // A failure of one rank must fail all: hence the second exchange.
-std::unique_ptr<Transport> MpiTransport::create(std::shared_ptr<Home> home, int rank, int world,
-                                                const Exchange& exchange) {
+std::unique_ptr<RemoteTransport> MpiTransport::create(std::shared_ptr<Home> home, int rank, int world,
+                                                      const Exchange& exchange) {
   Card own = own_card(*home);
   std::string problem;
   try {
@@ -69,7 +69,7 @@ std::unique_ptr<Transport> MpiTransport::create(std::shared_ptr<Home> home, int 
     if (!problems[r].empty()) throw Error("rank " + std::to_string(r) + ": " + problems[r]);
   }
   const bool crowded = some_host_is_crowded(cards);
-  return std::unique_ptr<Transport>(
+  return std::unique_ptr<RemoteTransport>(
       new MpiTransport(std::move(home), rank, world, std::move(cards), crowded));
 }
 

@@ -23,8 +23,8 @@ namespace ringreduce::mpi {
 class MpiTransport : public RemoteTransport, private User {
  public:
   // Collective over the ranks that `exchange` connects, all of which are of `home`.
-  static std::unique_ptr<Transport> create(std::shared_ptr<Home> home, int rank, int world,
-                                           const Exchange& exchange);
+  static std::unique_ptr<RemoteTransport> create(std::shared_ptr<Home> home, int rank, int world,
+                                                 const Exchange& exchange);
   ~MpiTransport() override;
 
   const char* name() const override { return "mpi"; }

@@ -11,13 +11,11 @@ namespace ringreduce::mpi {
 namespace {
 
 using std::chrono::microseconds;
-using std::chrono::milliseconds;
 
 constexpr std::size_t header_bytes = sizeof(FrameHeader);
 constexpr std::size_t slot_bytes = 16 << 10;  // of the longest frame that is one message
 constexpr std::size_t copied = 512;  // bytes of a frame that is rather copied than kept where it came
 constexpr unsigned looks_per_hello = 16;
-constexpr milliseconds short_wait{1};  // longer ones are slept through
 constexpr microseconds shortest_nap{50}, longest_nap{1000};
 
 }  // namespace
@@ -268,7 +266,7 @@ bool MpiTransport::progress(Lock& lock, Clock::duration limit) {
   interrupted_ = false;
   do {
     lock.unlock();
-    if (limit > short_wait || !can_look) {
+    if (limit > brief_wait || !can_look) {
       std::this_thread::sleep_for(nap);
     } else if (!gives_core_away() || mutex_.wanted()) {
       sched_yield();

@@ -99,6 +99,8 @@ class RemoteTransport : public Transport {
   bool has_closed(int peer) const;
   bool has_said_bye(int peer) const { return peers_[peer].bye.has_value(); }
 
+  // What has ended all, if anything has.
+  const std::optional<Failure>& failure() const { return failure_; }
   void say_bye();
   // As above, for all that this transport has to do with the caller's memory.
   void let_go_of_callers();
