@@ -116,10 +116,11 @@ class Communicator:
       have "sum", "avg" and "prod". 16- and 8-bit floats are accumulated in float32 at each combination.
     - ``algorithm``: "auto", a name from :func:`ringreduce.algorithms`, the name of a registered algorithm, or a
       function ``(world, rank) -> Schedule``.
-    - ``wire``: of float32 arrays, what values travel as: "bf16" or "fp16" for half of the bytes, "int8" or "fp8"
-      (e4m3) for about a quarter, with a scale for every 256 values; None sends them as they are. What arrives is
-      combined in float32, and all ranks still end with the same bits: so what a rank has of its own in the result of
-      an all_gather or broadcast (the root's x too) is rounded like everybody's. docs/accuracy.md has the errors.
+    - ``wire``: what values travel as. Of float32 "bf16" or "fp16" for half of the bytes; of float32, float16 and
+      bfloat16 "int8" or "fp8" (e4m3) for about a byte each, with a scale for every 256 values; None sends them as they
+      are. What arrives is combined in float32, and 16-bit results are rounded once, at the end. All ranks still end
+      with the same bits: so what a rank has of its own in the result of an all_gather or broadcast (the root's x too)
+      is rounded like everybody's. docs/accuracy.md has the errors.
     - ``timeout``: seconds; None takes the communicator's.
     - ``async_op``: hand the call to the progress thread and return a :class:`Work` at once.
 
@@ -486,7 +487,10 @@ class Communicator:
         return Communicator(self._c.shrink(), self.timeout)
 
     def explain(self, nbytes: int, collective: str = "all_reduce", wire: str | None = None) -> Choice:
-        """What ``algorithm="auto"`` picks for a buffer of that many bytes (all ranks' blocks together), and why."""
+        """What ``algorithm="auto"`` picks for a buffer of that many bytes (all ranks' blocks together), and why.
+
+        With a ``wire`` format these are a float32's four bytes a value, whatever type the arrays have.
+        """
         return Choice(*self._c.explain(collective, nbytes, wire))
 
     def close(self) -> None:
