@@ -12,10 +12,7 @@ def sizes(x: Array, counts: Sequence[int] | None, world: int, name: str = "count
     """Elements of each rank's block of x, from its rows; None for equal blocks."""
     if counts is None:
         return None
-    if len(counts) != world:
-        raise ValueError(f"{name} must have one number for each of the {world} ranks, not {len(counts)}")
-    if any(count < 0 for count in counts):
-        raise ValueError(f"{name} must not be negative: {list(counts)}")
+    _check(counts, world, name)
     size = arrays.row_size(x)
     return [int(count) * size for count in counts]
 
@@ -28,6 +25,7 @@ def new_rows(x: Array, rows: int) -> Array:
 def new_block(x: Array, counts: Sequence[int] | None, world: int, rank: int) -> Array:
     """An array for a rank's block of x."""
     if counts is not None:
+        _check(counts, world, "counts")
         return new_rows(x, counts[rank])
     rows = arrays.rows(x, "x")
     if rows % world:
@@ -38,3 +36,10 @@ def new_block(x: Array, counts: Sequence[int] | None, world: int, rank: int) -> 
 def new_whole(x: Array, counts: Sequence[int] | None, world: int) -> Array:
     """An array for the blocks of all ranks, of which x is one."""
     return new_rows(x, arrays.rows(x, "x") * world if counts is None else sum(counts))
+
+
+def _check(counts: Sequence[int], world: int, name: str) -> None:
+    if len(counts) != world:
+        raise ValueError(f"{name} must have one number for each of the {world} ranks, not {len(counts)}")
+    if any(count < 0 for count in counts):
+        raise ValueError(f"{name} must not be negative: {list(counts)}")
