@@ -6,6 +6,7 @@
 Ranks are threads; every one draws values from a normal distribution and all_reduces them. An error is the distance
 of a result from the float64 sum of the ranks' values, relative to the root mean square of these sums: a cell has
 the largest of all elements, and their root mean square. Seeds are fixed, so the tables come out the same again.
+The second table is of arrays of 16-bit floats; the sums that it compares with are those of the values rounded to them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
@@ -30,19 +32,26 @@ ALGORITHMS = ("two_shot", "one_shot", "halving_doubling", "recursive_doubling", 
 """From those that round once on each side to the one that rounds at every hop of n - 1."""
 
 
-def values(count: int, rank: int) -> Any:
-    return np.random.default_rng([1, rank]).standard_normal(count).astype(np.float32)
+NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+NARROW_WIRES = ("int8", "fp8")
+"""What arrays of these types travel in."""
 
 
-def rounding_errors(count: int, ranks: int) -> dict[tuple[str | None, str], Any]:
-    """By wire (None: float32) and algorithm: the elements' errors."""
+def values(count: int, rank: int, dtype: Any = np.float32) -> Any:
+    return np.random.default_rng([1, rank]).standard_normal(count).astype(np.float32).astype(dtype)
+
+
+def rounding_errors(
+    count: int, ranks: int, dtype: Any = np.float32, wires: tuple[str, ...] = WIRES
+) -> dict[tuple[str | None, str], Any]:
+    """By wire (None: as the values are) and algorithm: the elements' errors."""
     group = ringreduce.local_group(ranks)
-    parts = [values(count, rank) for rank in range(ranks)]
+    parts = [values(count, rank, dtype) for rank in range(ranks)]
     exact = sum(part.astype(np.float64) for part in parts)
     unit = np.sqrt(np.mean(exact**2))
     found = {}
     with ThreadPoolExecutor(ranks) as pool:
-        for wire in (None, *WIRES):
+        for wire in (None, *wires):
             for algorithm in ALGORITHMS:
                 works = [
                     pool.submit(comm.all_reduce, parts[comm.rank].copy(), algorithm=algorithm, wire=wire)
@@ -68,6 +77,17 @@ def error_table(worlds: list[int], count: int) -> str:
     return layout(rows)
 
 
+def narrow_table(worlds: list[int], count: int) -> str:
+    rows = [["array", "wire", "ranks", *ALGORITHMS]]
+    for dtype in NARROW:
+        found = {ranks: rounding_errors(count, ranks, dtype, NARROW_WIRES) for ranks in worlds}
+        for wire in (None, *NARROW_WIRES):
+            for ranks in worlds:
+                cells = [cell(found[ranks][wire, algorithm]) for algorithm in ALGORITHMS]
+                rows.append([dtype.name, wire or "none", str(ranks), *cells])
+    return layout(rows)
+
+
 def bytes_table(worlds: list[int]) -> str:
     """Bytes that a rank sends for every 4 of its buffer, in blocks that are full."""
     count = 1 << 20
@@ -85,7 +105,9 @@ def main() -> None:
     parser.add_argument("--ranks", type=lambda text: [int(n) for n in text.split(",")], default=[2, 4, 8])
     parser.add_argument("--count", type=int, default=1 << 16, help="elements (65,536)")
     options = parser.parse_args()
-    print(error_table(options.ranks, options.count) + "\n\n" + bytes_table(options.ranks))
+    tables = (error_table, narrow_table)
+    print("\n\n".join(table(options.ranks, options.count) for table in tables))
+    print("\n" + bytes_table(options.ranks))
 
 
 if __name__ == "__main__":

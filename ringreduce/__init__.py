@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ringreduce.arrays import empty, zeros
-    from ringreduce.communicator import Choice, Communicator, Work, local_group
+    from ringreduce.choice import Choice
+    from ringreduce.communicator import Communicator, local_group
     from ringreduce.errors import ClosedError, Error, MismatchError, PeerLost, RankFailed, TimeoutError
     from ringreduce.launch import run
     from ringreduce.links import Links
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         register,
         schedule,
     )
+    from ringreduce.work import Work
 
 __version__ = "0.1.0"
 
@@ -100,13 +102,15 @@ __all__ = [
 # installed, to learn of its backend, and must not pay for the rest of it.
 _HOMES = {
     "arrays": "empty zeros",
-    "communicator": "Choice Communicator Work local_group",
+    "choice": "Choice",
+    "communicator": "Communicator local_group",
     "errors": "ClosedError Error MismatchError PeerLost RankFailed TimeoutError",
     "launch": "run",
     "links": "Links",
     "schedules": "Local Recv Round Schedule ScheduleError Send algorithms check register schedule",
     "on_world": "all_gather all_reduce all_to_all barrier broadcast explain finalize gather "
     "init recv reduce reduce_scatter scatter send world",
+    "work": "Work",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 

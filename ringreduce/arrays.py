@@ -88,6 +88,16 @@ def packed(x: Array) -> Array:
     return np.require(as_numpy(x), requirements=["C", "A"])
 
 
+def contiguous(x: Array) -> Array:
+    """x, or a packed copy of it."""
+    if is_tensor(x):
+        return packed(x)
+    if not isinstance(x, np.ndarray | memoryview) and not hasattr(x, "__dlpack__"):
+        return x
+    flags = as_numpy(x).flags
+    return x if flags.c_contiguous and flags.aligned else packed(x)
+
+
 def check_writable(x: Array, name: str) -> None:
     if not is_tensor(x) and not as_numpy(x).flags.writeable:
         raise ValueError(f"{name} is read-only, but the result would be written to it")

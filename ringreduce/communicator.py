@@ -7,100 +7,22 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
-import numpy as np
-
-from ringreduce import _engine, arrays, schedules
+from ringreduce import _engine, arrays, blocks
 from ringreduce.arrays import Array
+from ringreduce.choice import Choice
+from ringreduce.handles import AUTO, Algorithm, Handles
 from ringreduce.links import Links
+from ringreduce.work import Work
 
-__all__ = ["Choice", "Communicator", "Work", "local_group"]
+__all__ = ["Communicator", "local_group"]
 
 DEFAULT_TIMEOUT = 300.0
 
 _live: weakref.WeakSet[Communicator] = weakref.WeakSet()
-
-Algorithm = str | Callable[[int, int], schedules.Schedule]
-
-
-class Work:
-    """A call under way on the progress thread. Its buffers must be left alone until it is done."""
-
-    __slots__ = ("_after", "_engine", "_keep", "_result", "_with_source")
-
-    def __init__(
-        self,
-        engine: _engine.Work,
-        result: Array,
-        keep: tuple[Array, ...],
-        after: Callable[[], None] | None,
-        with_source: bool = False,
-    ):
-        self._engine = engine
-        self._result = result
-        self._keep = keep
-        self._after = after
-        self._with_source = with_source
-
-    def wait(self, timeout: float | None = None) -> Array:
-        """Waits until the call is over.
-
-        Args:
-            timeout: seconds to wait at most; None waits as long as the call may take.
-
-        Returns:
-            What the blocking call would have returned.
-
-        Raises:
-            TimeoutError: the time was up first; the call goes on.
-            Error: what the blocking call would have raised.
-        """
-        if not self._engine.wait(timeout):
-            from ringreduce.errors import TimeoutError
-
-            raise TimeoutError(f"the call is not over after {timeout} s")
-        self._settle()
-        return (self._result, self.source) if self._with_source else self._result
-
-    def done(self) -> bool:
-        """Whether the call is over, well or not."""
-        if not self._engine.done():
-            return False
-        if self._engine.exception() is None:
-            self._settle()
-        return True
-
-    def _settle(self) -> None:
-        """Copies the values back into an array that is not contiguous."""
-        after, self._after = self._after, None
-        if after is not None:
-            after()
-
-    def exception(self) -> BaseException | None:
-        """What went wrong, if the call is over and has failed; does not wait."""
-        return self._engine.exception()
-
-    @property
-    def source(self) -> int | None:
-        """Of a receive: the rank that the message came from; None before that is known, and of other calls."""
-        source = self._engine.source()
-        return None if source < 0 else source
-
-
-class Choice:
-    """What ``algorithm="auto"`` picks, and why."""
-
-    __slots__ = ("algorithm", "reason", "slice_bytes")
-
-    def __init__(self, algorithm: str, slice_bytes: int, reason: str) -> None:
-        self.algorithm = algorithm
-        self.slice_bytes = slice_bytes
-        self.reason = reason
-
-    def __repr__(self) -> str:
-        return f"{self.algorithm} in slices of {self.slice_bytes} bytes: {self.reason}"
 
 
 class Communicator:
@@ -117,10 +39,11 @@ class Communicator:
       have "sum", "avg" and "prod". 16- and 8-bit floats are accumulated in float32 at each combination.
     - ``algorithm``: "auto", a name from :func:`ringreduce.algorithms`, the name of a registered algorithm, or a
       function ``(world, rank) -> Schedule``.
-    - ``wire``: of float32 arrays, what values travel as: "bf16" or "fp16" for half of the bytes, "int8" or "fp8"
-      (e4m3) for about a quarter, with a scale for every 256 values; None sends them as they are. What arrives is
-      combined in float32, and all ranks still end with the same bits: so what a rank has of its own in the result of
-      an all_gather or broadcast (the root's x too) is rounded like everybody's. docs/accuracy.md has the errors.
+    - ``wire``: what values travel as. Of float32 "bf16" or "fp16" for half of the bytes; of float32, float16 and
+      bfloat16 "int8" or "fp8" (e4m3) for about a byte each, with a scale for every 256 values; None sends them as they
+      are. What arrives is combined in float32, and 16-bit results are rounded once, at the end. All ranks still end
+      with the same bits: so what a rank has of its own in the result of an all_gather or broadcast (the root's x too)
+      is rounded like everybody's. docs/accuracy.md has the errors.
     - ``timeout``: seconds; None takes the communicator's.
     - ``async_op``: hand the call to the progress thread and return a :class:`Work` at once.
 
@@ -133,7 +56,7 @@ class Communicator:
     def __init__(self, engine: _engine.Communicator, timeout: float = DEFAULT_TIMEOUT) -> None:
         self._c = engine
         self._fast_all_reduce = engine.all_reduce
-        self._handles: dict[tuple[str, Algorithm | schedules.Custom], int] = {}
+        self._handles = Handles(engine)
         self._under_way: deque[Work] = deque()
         self.timeout = timeout
         self.rank: int = engine.rank
@@ -206,7 +129,7 @@ class Communicator:
         if factor is not None:
             op = self._scaled(op)
         if not async_op and wire is None:
-            handle = -1 if algorithm == "auto" else self._handle("all_reduce", algorithm)
+            handle = AUTO if algorithm == "auto" else self._handles.find("all_reduce", algorithm)
             try:
                 self._fast_all_reduce(
                     x,
@@ -243,12 +166,9 @@ class Communicator:
             out: this rank's block; None: a new array.
             counts: rows of each rank's block; None: equal blocks.
         """
-        sizes = self._sizes(x, counts)
+        sizes = blocks.sizes(x, counts, self.size)
         if out is None:
-            if sizes is None and self._rows(x) % self.size:
-                raise ValueError(f"x has {self._rows(x)} rows, which do not divide among {self.size} ranks")
-            mine = self._rows(x) // self.size if counts is None else counts[self.rank]
-            out = arrays.like(x, (mine, *arrays.shape_of(x)[1:]))
+            out = blocks.new_block(x, counts, self.size, self.rank)
         return self._run(
             "reduce_scatter", x, out, op=op if factor is None else self._scaled(op), factor=factor,
             input_counts=sizes, algorithm=algorithm, wire=wire, timeout=timeout, async_op=async_op,
@@ -272,9 +192,9 @@ class Communicator:
             counts: rows of each rank's x; None: as many on every rank.
         """
         if out is None:
-            out = arrays.like(x, (self._all_rows(x, counts), *arrays.shape_of(x)[1:]))
+            out = blocks.new_whole(x, counts, self.size)
         return self._run(
-            "all_gather", x, out, input_counts=self._sizes(x, counts), algorithm=algorithm, wire=wire,
+            "all_gather", x, out, input_counts=blocks.sizes(x, counts, self.size), algorithm=algorithm, wire=wire,
             timeout=timeout, async_op=async_op,
         )  # fmt: skip
 
@@ -334,10 +254,10 @@ class Communicator:
         if self.rank != root:
             out = None
         elif out is None:
-            out = arrays.like(x, (self._all_rows(x, counts), *arrays.shape_of(x)[1:]))
+            out = blocks.new_whole(x, counts, self.size)
         return self._run(
-            "gather", x, out, root=root, input_counts=self._sizes(x, counts), algorithm=algorithm, wire=wire,
-            timeout=timeout, async_op=async_op,
+            "gather", x, out, root=root, input_counts=blocks.sizes(x, counts, self.size), algorithm=algorithm,
+            wire=wire, timeout=timeout, async_op=async_op,
         )  # fmt: skip
 
     def scatter(
@@ -364,13 +284,11 @@ class Communicator:
         if out is None:
             if x is None or self.rank != root:
                 raise ValueError("out is needed on every rank but the root")
-            if counts is None and self._rows(x) % self.size:
-                raise ValueError(f"x has {self._rows(x)} rows, which do not divide among {self.size} ranks")
-            mine = self._rows(x) // self.size if counts is None else counts[self.rank]
-            out = arrays.like(x, (mine, *arrays.shape_of(x)[1:]))
+            out = blocks.new_block(x, counts, self.size, self.rank)
         return self._run(
-            "scatter", x if self.rank == root else None, out, root=root, input_counts=self._sizes(out, counts),
-            algorithm=algorithm, wire=wire, timeout=timeout, async_op=async_op,
+            "scatter", x if self.rank == root else None, out, root=root,
+            input_counts=blocks.sizes(out, counts, self.size), algorithm=algorithm, wire=wire, timeout=timeout,
+            async_op=async_op,
         )  # fmt: skip
 
     def all_to_all(
@@ -394,11 +312,10 @@ class Communicator:
         if (send_counts is None) != (recv_counts is None):
             raise ValueError("send_counts and recv_counts go together")
         if out is None:
-            total = self._rows(x) if recv_counts is None else sum(recv_counts)
-            out = arrays.like(x, (total, *arrays.shape_of(x)[1:]))
+            out = blocks.new_rows(x, arrays.rows(x, "x") if recv_counts is None else sum(recv_counts))
         return self._run(
-            "all_to_all", x, out, input_counts=self._sizes(x, send_counts, "send_counts"),
-            output_counts=self._sizes(x, recv_counts, "recv_counts"), algorithm=algorithm, wire=wire,
+            "all_to_all", x, out, input_counts=blocks.sizes(x, send_counts, self.size, "send_counts"),
+            output_counts=blocks.sizes(x, recv_counts, self.size, "recv_counts"), algorithm=algorithm, wire=wire,
             timeout=timeout, async_op=async_op,
         )  # fmt: skip
 
@@ -422,7 +339,7 @@ class Communicator:
             dest: a rank; this one too, which receives it by another call, now or later.
             tag: which receives may take the message: those of the same tag. A 32-bit integer.
         """
-        x = self._contiguous(x)
+        x = arrays.contiguous(x)
         work = self._c.transfer(True, x, dest, tag, self._seconds(timeout), async_op)
         return None if isinstance(work, int) else self._work(work, None, (x,), None)
 
@@ -453,11 +370,11 @@ class Communicator:
             PeerLost: the rank has closed its communicator or died. Without a source: any rank has died, or all
                 others have closed theirs.
         """
-        target = self._contiguous(x)
+        target = arrays.contiguous(x)
         if target is not x:
             arrays.check_writable(x, "x")
         work = self._c.transfer(False, target, source, tag, self._seconds(timeout), async_op)
-        after = None if target is x else lambda: arrays.unpack(target, x)
+        after = None if target is x else partial(arrays.unpack, target, x)
         if not isinstance(work, int):
             return self._work(work, x, (target,), after, source is None)
         if after is not None:
@@ -504,7 +421,10 @@ class Communicator:
         return Links(found, self._c.ring_order) if found.world else None
 
     def explain(self, nbytes: int, collective: str = "all_reduce", wire: str | None = None) -> Choice:
-        """What ``algorithm="auto"`` picks for a buffer of that many bytes (all ranks' blocks together), and why."""
+        """What ``algorithm="auto"`` picks for a buffer of that many bytes (all ranks' blocks together), and why.
+
+        With a ``wire`` format these are a float32's four bytes a value, whatever type the arrays have.
+        """
         return Choice(*self._c.explain(collective, nbytes, wire))
 
     def close(self) -> None:
@@ -540,7 +460,7 @@ class Communicator:
         input_counts: list[int] | None = None,
         output_counts: list[int] | None = None,
     ) -> Any:
-        handle = -1 if algorithm == "auto" else self._handle(name, algorithm)
+        handle = self._handles.find(name, algorithm)
         source, target, after = x, out, None
         while True:
             try:
@@ -559,7 +479,7 @@ class Communicator:
                 source = None if x is None else arrays.packed(x)
                 target = source if same else None if out is None else arrays.packed(out)
                 if target is not None and target is not out:
-                    after = _unpacking(target, out)
+                    after = partial(arrays.unpack, target, out)
         if work is not None:
             return self._work(work, out, (source, target), after)
         if after is not None:
@@ -581,38 +501,6 @@ class Communicator:
         self._under_way.append(work)
         return work
 
-    def _contiguous(self, x: Array) -> Array:
-        if arrays.is_tensor(x):
-            return arrays.packed(x)
-        if not isinstance(x, np.ndarray | memoryview) and not hasattr(x, "__dlpack__"):
-            return x
-        flags = arrays.as_numpy(x).flags
-        return x if flags.c_contiguous and flags.aligned else arrays.packed(x)
-
-    def _handle(self, collective: str, algorithm: Algorithm) -> int:
-        # A name that is registered anew stands for another algorithm.
-        registered = schedules.custom(algorithm, collective) if isinstance(algorithm, str) else None
-        key = (collective, registered or algorithm)
-        handle = self._handles.get(key)
-        if handle is not None:
-            return handle
-        handle = _engine.algorithm_handle(collective, algorithm) if isinstance(algorithm, str) else -1
-        if handle < 0:
-            custom = registered or self._custom(collective, algorithm)
-            handle = self._c.add_schedule(
-                custom.name, custom(self.size, self.rank), custom.heaviest_round(self.size),
-                self.reproducible and custom.keeps_rank_order(self.size),
-            )  # fmt: skip
-        self._handles[key] = handle
-        return handle
-
-    @staticmethod
-    def _custom(collective: str, algorithm: Algorithm) -> schedules.Custom:
-        if not isinstance(algorithm, str):
-            return schedules.Custom(getattr(algorithm, "__name__", "custom"), algorithm, collective)
-        known = ", ".join(entry.name for entry in schedules.algorithms(collective))
-        raise ValueError(f"algorithm must be 'auto', a registered name or one of {known}, not {algorithm!r}")
-
     @staticmethod
     def _scaled(op: str) -> str:
         if op != "sum":
@@ -624,30 +512,6 @@ class Communicator:
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout must be positive, not {timeout}")
         return 0.0 if timeout is None else timeout
-
-    @staticmethod
-    def _rows(x: Array) -> int:
-        return arrays.rows(x, "x")
-
-    def _all_rows(self, x: Array, counts: Sequence[int] | None) -> int:
-        return self._rows(x) * self.size if counts is None else sum(counts)
-
-    def _sizes(self, x: Array, counts: Sequence[int] | None, name: str = "counts") -> list[int] | None:
-        """Elements of each rank's block, from its rows."""
-        if counts is None:
-            return None
-        if len(counts) != self.size:
-            raise ValueError(
-                f"{name} must have one number for each of the {self.size} ranks, not {len(counts)}"
-            )
-        if any(count < 0 for count in counts):
-            raise ValueError(f"{name} must not be negative: {list(counts)}")
-        size = arrays.row_size(x)
-        return [int(count) * size for count in counts]
-
-
-def _unpacking(packed: Array, out: Array) -> Callable[[], None]:
-    return lambda: arrays.unpack(packed, out)
 
 
 def local_group(

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from ringreduce import bootstrap
-from ringreduce.communicator import DEFAULT_TIMEOUT, Choice, Communicator
+from ringreduce.choice import Choice
+from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
 from ringreduce.errors import Error
 
 P = ParamSpec("P")

@@ -31,8 +31,8 @@ struct Call {
   double factor = 1;  // of premul_sum
   int root = 0;
   int algorithm = automatic;
-  // What messages are encoded as, if not as they are: of float32. All that several ranks end with is the same
-  // on all of them, and so also on who had the exact values.
+  // What messages are encoded as, if not as they are: of dtypes that it takes(). All that several ranks end
+  // with is the same on all of them, and so also on who had the exact values.
   Wire wire = Wire::none;
   std::size_t slice_bytes = 0;  // of one round's messages in one slice; 0: as measured best
   int lanes = 0;                // slices in flight, at most Transport::collective_lanes; 0: as measured best

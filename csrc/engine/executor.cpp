@@ -14,11 +14,16 @@ constexpr std::size_t large_message = 16 << 10;
 // A buffer of this size does not stay in the cache until the caller comes to use it.
 constexpr std::size_t beyond_cache = 8 << 20;
 
+std::size_t in_lines(std::size_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
 // Whether what arrives goes to memory that has not been read before: copied through the cache, it would be
 // read in only to be overwritten.
 bool writes_afresh(const Task& task) {
   if (task.bytes < beyond_cache) return false;
   const Collective collective = task.program->schedule.collective;
+  if (task.geometry->narrow != Wire::none) return false;  // the copies are of a slice, which is used again
   const bool in_place = task.input == task.output;
   return !in_place || !(reduces(collective) || collective == Collective::all_to_all);
 }
@@ -36,11 +41,13 @@ void Executor::start(const Task& task) {
   task_ = task;
   const Program& program = *task_.program;
   in_flight_ = static_cast<int>(std::min<std::size_t>(task_.lanes, task_.geometry->slices));
-  std::size_t temp = 0;
+  std::size_t temp = 0, wide = 0;
   std::byte* temp_base = nullptr;
-  if (program.uses_temp) {
-    temp = (task_.geometry->temp_bytes(program.schedule) + 63) / 64 * 64;
-    if (temp_.size() < temp * in_flight_ + 64) temp_.resize(temp * in_flight_ + 64);
+  if (program.uses_temp || narrow_arrays()) {
+    temp = program.uses_temp ? in_lines(task_.geometry->temp_bytes(program.schedule)) : 0;
+    wide = in_lines(task_.geometry->widened_bytes());
+    const std::size_t needed = (temp + wide) * in_flight_ + 64;
+    if (temp_.size() < needed) temp_.resize(needed);
     temp_base = temp_.data() + (64 - reinterpret_cast<std::uintptr_t>(temp_.data()) % 64) % 64;
   }
   running_ = in_flight_;
@@ -52,7 +59,8 @@ void Executor::start(const Task& task) {
   for (int i = 0; i < in_flight_; ++i) {
     Cursor& cursor = cursors_[i];
     cursor.lane = task_.first_lane + i;
-    cursor.temp = temp_base + temp * i;
+    cursor.temp = temp_base + (temp + wide) * i;
+    cursor.wide = cursor.temp + temp;
     cursor.running = true;
     transport_.sense(cursor.lane, large);
     if (cursor.state.size() < program.steps.size()) cursor.state.resize(program.steps.size(), pending);
@@ -77,6 +85,7 @@ void Executor::begin_slice(Cursor& cursor, std::size_t slice) {
   cursor.base[static_cast<int>(Memory::input)] = const_cast<std::byte*>(task_.input) + shift;
   cursor.base[static_cast<int>(Memory::output)] = task_.output + shift;
   cursor.base[static_cast<int>(Memory::temp)] = cursor.temp;
+  if (narrow_arrays()) widen(cursor);
   cursor.lent = 0;
   if (!cursor.clean) {
     std::fill(cursor.state.begin(), cursor.state.end(), static_cast<std::uint8_t>(pending));
@@ -155,6 +164,7 @@ bool Executor::advance(Cursor& cursor) {
     }
     if (cursor.lent > 0 && !settled(cursor)) return moved;
     if (transport_.queues() && !transport_.flushed(cursor.lane)) return moved;
+    if (narrow_arrays()) narrow(cursor);
     const std::size_t next = cursor.slice + static_cast<std::size_t>(in_flight_);
     if (next >= task_.geometry->slices) {
       cursor.running = false;

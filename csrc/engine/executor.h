@@ -67,6 +67,7 @@ class Executor {
     const Action* end = nullptr;
     std::byte* base[3] = {};  // of this slice, by Memory
     std::byte* temp = nullptr;
+    std::byte* wide = nullptr;           // of narrow arrays: this slice's values as float32
     int lent = 0;                        // sends by reference in this slice
     bool clean = false;                  // all of `state` is pending
     std::vector<std::uint8_t> state;     // by step: of sends, SendState
@@ -101,6 +102,12 @@ class Executor {
   void combine_and_stream(Combine function, int sources, std::size_t count);
   bool wait_for(int peer);
 
+  // executor_narrow.cpp: what is done besides where arrays hold 16-bit floats that travel quantised.
+  void widen(Cursor& cursor);
+  void narrow(const Cursor& cursor);
+  template <class Holds, class Visit>
+  void each_narrow_run(std::size_t slice, Memory memory, Holds holds, Visit visit) const;
+
   // executor_coded.cpp: what is done instead where messages are encoded.
   void prepare_coded();
   bool send_coded(Cursor& cursor, const Action& action);
@@ -115,6 +122,7 @@ class Executor {
   SendState state_of(const Cursor& cursor, int step) const {
     return static_cast<SendState>(cursor.state[step]);
   }
+  bool narrow_arrays() const { return task_.geometry->narrow != Wire::none; }
   bool reachable(Memory memory) const {
     if (memory == Memory::temp) return false;
     return memory == Memory::input ? task_.input_reachable && !task_.scale : task_.output_reachable;

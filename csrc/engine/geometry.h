@@ -28,29 +28,45 @@ struct Geometry {
   int chunks = 1;
   const Extents* input = nullptr;  // uneven chunks
   const Extents* output = nullptr;
+  // What arrays of 16-bit floats hold that are worked on as float32, in memory that each slice has for them,
+  // laid out as temporary memory is. `element` is a float32's then.
+  Wire narrow = Wire::none;
 
-  // The run of chunks [first, first + n) of a slice. n > 1 only if whole.
+  // The run of chunks [first, first + n) of a slice, where it is worked on. n > 1 only if whole.
   Run run(Memory memory, std::size_t s, int first, int n) const {
+    Run found = in_arrays(memory, s, first, n);
+    if (memory == Memory::temp || narrow != Wire::none) found.offset = stride() * first;
+    return found;
+  }
+
+  // The same run where the user has it.
+  Run in_arrays(Memory memory, std::size_t s, int first, int n) const {
+    const int user = first < chunks ? first : (first - chunks) % chunks;
     if (whole) {
       const std::size_t start = s * slice;
       const std::size_t length = std::min(slice, count - start);
-      const int user = first < chunks ? first : (first - chunks) % chunks;
       const std::size_t begin = std::min(user * chunk, length);
       const std::size_t end = std::min((user + n) * chunk, length);
-      return {memory == Memory::temp ? first * chunk : start + begin, end - begin};
+      return {start + begin, end - begin};
     }
-    const int user = first < chunks ? first : (first - chunks) % chunks;
     const Extents* extents = memory == Memory::input ? input : output;
     const std::size_t total = extents ? extents->count[user] : count;
     const std::size_t begin = std::min(s * slice, total);
     const std::size_t length = std::min(slice, total - begin);
-    if (memory == Memory::temp) return {first * slice, length};
     return {(extents ? extents->offset[user] : user * count) + begin, length};
   }
 
+  // From a chunk to the next one in temporary memory, in elements.
+  std::size_t stride() const { return whole ? chunk : slice; }
+
   // Bytes of temporary memory for one slice.
   std::size_t temp_bytes(const Schedule& schedule) const {
-    return (whole ? chunk : slice) * element * static_cast<std::size_t>(schedule.chunks + schedule.scratch);
+    return stride() * element * static_cast<std::size_t>(schedule.chunks + schedule.scratch);
+  }
+
+  // Bytes for the values of one slice, where arrays are narrow.
+  std::size_t widened_bytes() const {
+    return narrow == Wire::none ? 0 : stride() * element * static_cast<std::size_t>(chunks);
   }
 };
 

@@ -125,9 +125,10 @@ void Planner::check(const Call& call) const {
                           name_of(call.dtype));
   }
   if (call.wire == Wire::none) return;
-  if (call.dtype != DType::float32) {
-    throw InvalidArgument(std::string("wire '") + name_of(call.wire) + "' takes float32, and x is " +
-                          name_of(call.dtype));
+  if (!takes(call.wire, call.dtype)) {
+    const bool narrow_too = takes(call.wire, DType::bfloat16);
+    throw InvalidArgument(std::string("wire '") + name_of(call.wire) + "' takes float32" +
+                          (narrow_too ? ", float16 and bfloat16" : "") + ", and x is " + name_of(call.dtype));
   }
   if (reproducible_ && reduces(call.collective)) {
     throw InvalidArgument(std::string("wire '") + name_of(call.wire) +
@@ -149,7 +150,9 @@ void Planner::check_rank_order(Collective collective, int algorithm) const {
 }
 
 void Planner::make(const Call& call, Plan& plan) {
-  const std::size_t element = size_of(call.dtype);
+  // What is worked on: quantised messages are decoded to float32, whatever the arrays hold.
+  const DType dtype = call.wire == Wire::none ? call.dtype : DType::float32;
+  const std::size_t element = size_of(dtype);
   std::size_t count = call.count;  // of the buffer, or of the longest block
   std::uint64_t shape = call.count;
   std::size_t total = slices_whole_buffer(call.collective) ? count : count * world_;
@@ -175,6 +178,7 @@ void Planner::make(const Call& call, Plan& plan) {
   if (blind) {
     plan.geometry.slices = std::max<std::size_t>((count + plan.geometry.slice - 1) / plan.geometry.slice, 1);
   }
+  if (dtype != call.dtype) plan.geometry.narrow = cast_to(call.dtype);
   plan.geometry.count = count;
   plan.geometry.input = call.input_extents;
   plan.geometry.output = call.output_extents;
@@ -188,14 +192,14 @@ void Planner::make(const Call& call, Plan& plan) {
   plan.divide = 1;
   if (reduces(call.collective)) {
     const bool scales = call.op == Op::premul_sum;
-    plan.combine = combine_for(call.dtype, call.op == Op::avg || scales ? Op::sum : call.op);
-    plan.last = call.op == Op::avg ? combine_for(call.dtype, Op::avg) : plan.combine;
+    plan.combine = combine_for(dtype, call.op == Op::avg || scales ? Op::sum : call.op);
+    plan.last = call.op == Op::avg ? combine_for(dtype, Op::avg) : plan.combine;
     plan.divide = call.op == Op::avg ? 1.0 / world_ : 1;
     if (scales && plan.program->combines_locally) {
       throw InvalidArgument("factor cannot be used with algorithm '" + name_of_algorithm(algorithm) +
                             "', which combines within a rank");
     }
-    plan.scale = scales ? combine_for(call.dtype, Op::premul_sum) : nullptr;
+    plan.scale = scales ? combine_for(dtype, Op::premul_sum) : nullptr;
   }
   Record& record = plan.record;
   record = Record();

@@ -1,8 +1,10 @@
-// Quantised forms in which float32 values travel: "wire formats".
+// Quantised forms in which values travel: "wire formats". They are encoded from float32 and decoded to it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+
+#include "reduce/dtype.h"
 
 namespace ringreduce {
 
@@ -18,6 +20,11 @@ inline constexpr std::size_t wire_block = 256;
 constexpr std::size_t wire_unit(Wire wire) {
   return wire == Wire::int8 || wire == Wire::fp8 ? wire_block : 1;
 }
+
+// The cast that arrays of a 16-bit float hold the codes of; none for other types.
+Wire cast_to(DType dtype);
+// Whether arrays of this type can travel so: float32, and in formats of a byte a value the 16-bit floats.
+bool takes(Wire wire, DType dtype);
 
 // Bytes of `count` encoded values.
 std::size_t wire_bytes(Wire wire, std::size_t count);

@@ -21,9 +21,10 @@ def rows(table):
 def test_the_documentation_has_the_tables_that_come_out():
     command = [sys.executable, str(ROOT / "bench" / "wire.py")]
     out = subprocess.run(command, capture_output=True, text=True, check=True, timeout=110).stdout
-    errors, sent = out.strip().split("\n\n")
+    errors, narrow, sent = out.strip().split("\n\n")
     text = (ROOT / "docs" / "accuracy.md").read_text()
-    assert errors in text and sent in text, "print them anew with bench/wire.py"
+    for table in (errors, narrow, sent):
+        assert table in text, "print them anew with bench/wire.py"
     found = {(wire, int(ranks)): cells for wire, ranks, *cells in rows(errors)[2:]}
     at = {name: place for place, name in enumerate(rows(errors)[0][2:])}
     for (name, ranks), cells in found.items():
@@ -31,6 +32,12 @@ def test_the_documentation_has_the_tables_that_come_out():
         assert all(high > low for high, low in zip(most, usual, strict=True))
         if name != "float32" and ranks > 2:
             assert usual[at["one_shot"]] < usual[at["two_shot"]] < usual[at["ring"]], (name, ranks)
+    for array, name, ranks, *cells in rows(narrow)[2:]:
+        if name == "none":
+            continue
+        for both in zip(cells, found[name, int(ranks)], strict=True):
+            narrowed, of_float32 = (float(cell.split(",")[1]) for cell in both)
+            assert narrowed <= 1.1 * of_float32, (array, name, ranks)
 
 
 def test_errors_are_relative_to_the_sums_size():

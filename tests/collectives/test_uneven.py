@@ -77,6 +77,7 @@ def test_counts_that_do_not_fit_are_refused():
             lambda: comm.reduce_scatter(x, counts=[3, 3, 1]),
             lambda: comm.gather(x, counts=[7, 7, 7]),
             lambda: comm.scatter(x, out=np.zeros(3, "float32"), counts=[3]),
+            lambda: comm.scatter(x, comm.rank, counts=[]),
             lambda: comm.all_to_all(x, send_counts=[3, 4]),
             lambda: comm.all_to_all(x, send_counts=[3, 3], recv_counts=[3, 3]),
             lambda: comm.all_to_all(

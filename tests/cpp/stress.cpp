@@ -125,10 +125,29 @@ void catalogue_on(Communicator& comm) {
   }
 }
 
-// How far a quantised result may be off, of up to nine roundings.
-float allowed_of(Wire wire, float expected) {
-  if (wire == Wire::fp16) return 16;
-  return wire == Wire::int8 ? 160 : 0.8F * expected + 1;
+struct Quantised {
+  Wire wire;
+  DType dtype;
+};
+
+// How far a quantised result may be off, of up to nine roundings, and one to float16.
+float allowed_of(const Quantised& kind, float expected) {
+  if (kind.wire == Wire::fp16) return 16;
+  const float once = kind.dtype == DType::float16 ? 2 : 0;
+  return once + (kind.wire == Wire::int8 ? 160 : 0.8F * expected + 1);
+}
+
+// Runs a call of float32 arrays with float16 ones.
+void run_as_float16(Communicator& comm, Call call, Case& c) {
+  const Codec cast = codec_for(Wire::fp16);
+  std::vector<std::uint16_t> input(c.input.size()), output(c.output.size());
+  cast.encode(input.data(), c.input.data(), input.size());
+  auto& result = c.in_place ? input : output;
+  call.dtype = DType::float16;
+  call.input = call.input ? input.data() : nullptr;
+  call.output = call.output ? result.data() : nullptr;
+  comm.run(call);
+  cast.decode(c.in_place ? c.input.data() : c.output.data(), result.data(), result.size());
 }
 
 // Every algorithm with quantised messages.
@@ -138,18 +157,26 @@ void quantised_on(Communicator& comm) {
   for (const Entry& entry : catalogue()) {
     ++handle;
     if (entry.collective == Collective::barrier) continue;
-    for (const Wire wire : {Wire::fp16, Wire::int8, Wire::fp8}) {
+    for (const Quantised& kind :
+         {Quantised{Wire::fp16, DType::float32}, Quantised{Wire::int8, DType::float32},
+          Quantised{Wire::fp8, DType::float32}, Quantised{Wire::int8, DType::float16},
+          Quantised{Wire::fp8, DType::float16}}) {
       const std::string what = std::string(name_of(entry.collective)) + " " + std::string(entry.name) +
-                               " world " + std::to_string(world) + " wire " + name_of(wire);
+                               " world " + std::to_string(world) + " wire " + name_of(kind.wire) + " of " +
+                               name_of(kind.dtype);
       Case c = make_case(entry.collective, comm.rank(), world, handle % world, 1500);
       Call call = call_for(entry.collective, c, world, handle % world, 1500);
       call.algorithm = handle;
       call.slice_bytes = 4096;
-      call.wire = wire;
-      comm.run(call);
+      call.wire = kind.wire;
+      if (kind.dtype == DType::float32) {
+        comm.run(call);
+      } else {
+        run_as_float16(comm, call, c);
+      }
       const Floats& result = c.in_place ? c.input : c.output;
       for (std::size_t i = 0; i < c.expected.size(); ++i) {
-        if (std::abs(result[i] - c.expected[i]) <= allowed_of(wire, c.expected[i])) continue;
+        if (std::abs(result[i] - c.expected[i]) <= allowed_of(kind, c.expected[i])) continue;
         require(false, what);
       }
     }
