@@ -27,6 +27,7 @@ std::shared_ptr<Work> Communicator::submit(std::unique_ptr<Steps> steps) {
 // What need not wait is over at once, and leaves the progress thread alone.
 std::shared_ptr<Work> Communicator::submit(const Transfer& transfer) {
   usable();
+  transport_->check_background();
   const auto work = std::make_shared<Work>();
   PendingTransfer pending{nullptr, work, Clock::now()};
   try {

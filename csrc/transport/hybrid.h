@@ -49,6 +49,7 @@ class HybridTransport : public Transport {
   void wake() override;
   bool closed(int peer) const override;
   void check_abort() override;
+  void check_background() override { across_->check_background(); }
   void abort(const Failure& failure) override;
   void record(const Record& record) override;
   std::vector<Record> records(int of_rank) const override;

@@ -150,6 +150,8 @@ class Transport {
   virtual bool closed(int peer) const = 0;
   // Throws if a peer has aborted; one load, for the beginning of every call.
   virtual void check_abort() = 0;
+  // Throws InvalidArgument where no other thread than this one could go on with what is begun here.
+  virtual void check_background() {}
   // Makes every rank's waits, this one's too, end with this failure.
   virtual void abort(const Failure& failure) = 0;
 

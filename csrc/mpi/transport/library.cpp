@@ -96,8 +96,12 @@ void leave(User* user) {
   s.users.erase(user);
 }
 
+bool any_thread_may_call() {
+  return state().level >= MPI_THREAD_SERIALIZED;
+}
+
 bool may_call() {
-  if (state().level >= MPI_THREAD_SERIALIZED) [[likely]]
+  if (any_thread_may_call()) [[likely]]
     return true;
   int main = 0;
   return MPI_Is_thread_main(&main) == MPI_SUCCESS && main;

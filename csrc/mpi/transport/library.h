@@ -29,8 +29,9 @@ void end_without_others();
 void enter(User* user);
 void leave(User* user);
 
-// Whether this thread may call MPI at all.
+// Whether this thread may call MPI at all, and whether all may.
 bool may_call();
+bool any_thread_may_call();
 std::string threads_in_words();
 
 // Whether MPI itself gives the core away whenever it has nothing to do: then nobody else should, too.

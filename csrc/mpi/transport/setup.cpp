@@ -112,11 +112,20 @@ void MpiTransport::look_after(int peer) {
   lost(peer, "died");
 }
 
-// Only the thread that has started MPI may call it then: asynchronous calls are refused before they begin.
+// --- threads ---------------------------------------------------------------------------------------------
+
+// Mostly any may call MPI, else the one that has started it: asynchronous calls are then refused before they
+// begin.
 void MpiTransport::check_abort() {
   RemoteTransport::check_abort();
-  if (may_call()) [[likely]]
-    return;
+  if (!may_call()) refuse();
+}
+
+void MpiTransport::check_background() {
+  if (!any_thread_may_call()) refuse();
+}
+
+void MpiTransport::refuse() {
   throw InvalidArgument(
       "MPI was initialised with " + threads_in_words() +
       ": the mpi transport needs MPI_THREAD_SERIALIZED for asynchronous calls, and for calls "

@@ -30,6 +30,7 @@ class MpiTransport : public RemoteTransport, private User {
   const char* name() const override { return "mpi"; }
   bool distant() const override;
   void check_abort() override;
+  void check_background() override;
   std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
     return create(home_, rank, world, exchange);
   }
@@ -69,6 +70,7 @@ class MpiTransport : public RemoteTransport, private User {
 
   MpiTransport(std::shared_ptr<Home> home, int rank, int world, std::vector<Card> cards, bool crowded);
   static Card own_card(Home& home);
+  [[noreturn]] static void refuse();
   static std::uint64_t start_of(int process);
 
   enum class Cancelled : std::uint8_t { yes, came, no };

@@ -183,11 +183,14 @@ def one_thread(comm):
     background = comm.all_reduce(x, async_op=True)
     refused(lambda: background.wait(30))
     peer = comm.rank - 1 if comm.rank else 1
+    large = np.zeros(LARGE)
+    refused(lambda: comm.recv(large, peer, async_op=True))
+    refused(lambda: comm.send(large, peer, async_op=True))
     for call in (comm.barrier, lambda: comm.send(x, peer), lambda: comm.recv(x, peer)):
         thread = threading.Thread(target=refused, args=(call,))
         thread.start()
         thread.join()
-    assert len(REFUSED) == 4, REFUSED
+    assert len(REFUSED) == 6, REFUSED
     if comm.rank > 0:
         assert (comm.recv(x, comm.rank - 1) == comm.rank - 1).all()
     if comm.rank + 1 < comm.size:
