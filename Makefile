@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH_FLAGS ?= --compare
 # Tests of one file stay together, because many measure how long something takes.
-PYTEST_FLAGS ?= -n 2 --dist loadfile
+PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder
 SUITE_FLAGS ?=
 JOBS ?= $(shell nproc)
 TEST_MPIS := openmpi mpich

@@ -107,3 +107,9 @@ def whole_numbers(count: int, rank: int, dtype: Any = np.float32, most: int = 8)
 def unlike(dtype: Any, count: int) -> Any:
     """A buffer full of what no test expects."""
     return np.full(count, 99).astype(dtype)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take minutes come first: with several workers none is then left with one of them at the end."""
+    long = ("mpi", "faults", "network", "torch")
+    items.sort(key=lambda item: item.path.parent.name not in long)

@@ -1,6 +1,7 @@
 // algorithm="auto": which algorithm for which size, from measurements.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -22,6 +23,7 @@ struct TuningRow {
   std::string_view algorithm;
   std::size_t slice_bytes;  // bytes of one round's messages in one slice
   int lanes;                // slices in flight
+  double from_pace = 1;     // fits only where links are at least so far
 };
 
 // What a choice depends on.
@@ -44,8 +46,9 @@ struct Choice {
   std::string reason;
 };
 
-// Of a transport, by its name.
-std::span<const TuningRow> tuning_table(std::string_view transport);
+// Of a transport, by its name: what is looked through first, and what then.
+using TuningTables = std::array<std::span<const TuningRow>, 2>;
+TuningTables tuning_tables(std::string_view transport);
 Choice choose(const Situation& situation);
 
 // The slices of an algorithm that was named: as long, and as many in flight, as those of the choice.

@@ -1,11 +1,12 @@
-// The measured tables behind algorithm="auto": in shared memory, over a network, and for hosts of several
-// ranks, which have both.
+// The measured tables behind algorithm="auto": in shared memory, over a network, and what is different over
+// MPI, and for hosts of several ranks, which have both.
 #include "engine/tuning.h"
 
 namespace ringreduce {
 namespace {
 
 constexpr std::size_t KiB = 1024, MiB = 1024 * KiB, all = ~std::size_t{0};
+constexpr double far = 8;  // a round trip of 2 ms at 1 Gbit/s
 using C = Collective;
 
 constexpr TuningRow in_memory[] = {
@@ -54,7 +55,12 @@ constexpr TuningRow in_memory[] = {
 constexpr TuningRow over_network[] = {
     {C::all_reduce, 2, -1, 256 * KiB, "one_shot", 64 * KiB, 4},
     {C::all_reduce, 2, -1, all, "two_shot", 256 * KiB, 4},
-    {C::all_reduce, 4, -1, 4 * KiB, "one_shot", 64 * KiB, 1},
+    // Where links are far, messages cost next to nothing, and rounds nearly all: one, as long as all that it
+    // sends takes less time than another round would.
+    {C::all_reduce, 4, -1, 8 * KiB, "one_shot", 64 * KiB, 1, far},
+    {C::all_reduce, 8, -1, 2 * KiB, "one_shot", 64 * KiB, 1, far},
+    {C::all_reduce, 16, -1, 1 * KiB, "one_shot", 64 * KiB, 1, far},
+    {C::all_reduce, 16, -1, 64 * KiB, "two_shot", 64 * KiB, 4, far},
     {C::all_reduce, any_world, -1, 32 * KiB, "recursive_doubling", 64 * KiB, 1},
     {C::all_reduce, any_world, -1, 256 * KiB, "circulant", 128 * KiB, 4},
     {C::all_reduce, any_world, -1, 4 * MiB, "ring", 64 * KiB, 4},
@@ -76,33 +82,28 @@ constexpr TuningRow over_network[] = {
     {C::barrier, any_world, -1, all, "dissemination", 64 * KiB, 1},
 };
 
+// What is different for hosts of several ranks.
 constexpr TuningRow across_hosts[] = {
     {C::all_reduce, any_world, -1, 4 * KiB, "recursive_doubling", 64 * KiB, 1},
     {C::all_reduce, any_world, -1, 256 * KiB, "two_level", 256 * KiB, 2},
     {C::all_reduce, any_world, -1, all, "two_level", 512 * KiB, 4},
     {C::all_reduce, any_world, -1, all, "two_shot", 512 * KiB, 4},
-    {C::reduce_scatter, any_world, -1, 256 * KiB, "direct", 256 * KiB, 2},
-    {C::reduce_scatter, any_world, -1, all, "ring", 256 * KiB, 4},
-    {C::reduce_scatter, any_world, -1, all, "direct", 256 * KiB, 4},
-    {C::all_gather, any_world, -1, 256 * KiB, "direct", 256 * KiB, 2},
-    {C::all_gather, any_world, -1, all, "ring", 256 * KiB, 4},
-    {C::broadcast, any_world, -1, 64 * KiB, "tree", 64 * KiB, 1},
-    {C::broadcast, any_world, -1, all, "chain", 128 * KiB, 4},
-    {C::reduce, any_world, -1, 64 * KiB, "tree", 64 * KiB, 1},
-    {C::reduce, any_world, -1, all, "chain", 128 * KiB, 4},
-    {C::reduce, any_world, -1, all, "direct", 256 * KiB, 4},
-    {C::gather, any_world, -1, all, "direct", 256 * KiB, 2},
-    {C::scatter, any_world, -1, all, "direct", 256 * KiB, 2},
-    {C::all_to_all, any_world, -1, all, "direct", 256 * KiB, 2},
-    {C::barrier, any_world, -1, all, "dissemination", 64 * KiB, 1},
+};
+
+// What is different where MPI carries messages: above what it sends at once, half as much in each of two
+// rounds costs less than all in one.
+constexpr TuningRow over_mpi[] = {
+    {C::all_reduce, 2, -1, 1 * KiB, "one_shot", 64 * KiB, 1},
+    {C::all_reduce, 2, -1, all, "two_shot", 256 * KiB, 4},
 };
 
 }  // namespace
 
-std::span<const TuningRow> tuning_table(std::string_view transport) {
-  if (transport == "shm" || transport == "local") return in_memory;
-  if (transport.find('+') != std::string_view::npos) return across_hosts;
-  return over_network;
+TuningTables tuning_tables(std::string_view transport) {
+  if (transport == "shm" || transport == "local") return {in_memory, {}};
+  if (transport == "mpi") return {over_mpi, over_network};
+  if (transport.find('+') != std::string_view::npos) return {across_hosts, over_network};
+  return {over_network, {}};
 }
 
 }  // namespace ringreduce

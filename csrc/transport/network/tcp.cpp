@@ -20,7 +20,7 @@ constexpr std::size_t read_at_once = std::size_t{1}
                                      << 20;  // bytes, before others and the reader have their turn
 constexpr milliseconds look_at_clock_every{20};
 constexpr milliseconds measure_every{100};
-constexpr double bytes_per_stream = 1 << 20;  // of what is on its way at any moment
+constexpr double bytes_per_stream = 384 << 10;  // of what is on its way at any moment
 constexpr int most_streams = 8;
 
 // Bytes that are on their way at any moment: bandwidth times delay.
@@ -91,7 +91,8 @@ void TcpTransport::dispatch(int peer) {
   if (static_cast<int>(link.ready.size()) < streams_wanted(link)) dial(peer, Purpose::frames);
 }
 
-// As many as it takes for what is on its way at any moment: a system lets each stream have a few MiB of it.
+// As many as it takes for what is on its way at any moment: after a pause, or a loss, each stream begins with
+// little and gets its share back sooner than one would get the whole.
 int TcpTransport::streams_wanted(Link& link) {
   if (link.ready.empty()) return 1;
   if (settings_.streams > 0) return settings_.streams;
