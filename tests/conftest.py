@@ -110,6 +110,15 @@ def unlike(dtype: Any, count: int) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take minutes come first: with several workers none is then left with one of them at the end."""
-    long = ("mpi", "faults", "network", "torch")
-    items.sort(key=lambda item: item.path.parent.name not in long)
+    """What runs beside what, where there are several workers.
+
+    Tests of one file stay together, because many measure how long something takes; and those of MPI, whose ranks
+    spin. They take the longest, and come first.
+    """
+
+    def is_of_mpi(item: pytest.Item) -> bool:
+        return item.path.parent.name == "mpi"
+
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("mpi" if is_of_mpi(item) else item.path.as_posix()))
+    items.sort(key=lambda item: not is_of_mpi(item))
