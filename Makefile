@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH_FLAGS ?= --compare
 # Two at a time, as tests/conftest.py divides them.
-PYTEST_FLAGS ?= -n 2 --dist loadgroup --no-loadscope-reorder
+PYTEST_FLAGS ?= -n 2 --dist loadgroup --no-loadscope-reorder --durations 30
 SUITE_FLAGS ?=
 JOBS ?= $(shell nproc)
 TEST_MPIS := openmpi mpich
