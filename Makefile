@@ -9,8 +9,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH_FLAGS ?= --compare
-# Two at a time, as tests/conftest.py divides them.
-PYTEST_FLAGS ?= -n 2 --dist loadgroup --no-loadscope-reorder --durations 30
+# Tests of one file stay together, because many measure how long something takes.
+PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder --durations 30
 SUITE_FLAGS ?=
 JOBS ?= $(shell nproc)
 TEST_MPIS := openmpi mpich
