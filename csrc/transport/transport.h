@@ -49,7 +49,7 @@ struct Backoff {
     if (sleepers) sleepers->fetch_sub(1, std::memory_order_relaxed);
     sleepers = nullptr;
     rounds = yields = 0;
-    peer_closed = false;
+    closed_peer = -1;
     since = Clock::time_point();
   }
 
@@ -57,7 +57,7 @@ struct Backoff {
   std::uint32_t yields = 0;
   std::uint32_t armed = 0;                         // the doorbell's value before the last look
   std::atomic<std::uint32_t>* sleepers = nullptr;  // the count that asks peers to ring, while we are in it
-  bool peer_closed = false;
+  int closed_peer = -1;  // had closed when it was waited for, and may have sent before
   Clock::time_point since;
   Clock::time_point checked;
   Clock::duration longest_sleep = std::chrono::milliseconds(20);  // until the caller gets to look again

@@ -172,12 +172,12 @@ void MappedTransport::check_peers(Backoff& backoff, int waiting_for) {
   }
   check_agreement();
   if (waiting_for < 0 || !closed(waiting_for)) return;
-  if (backoff.peer_closed) {
+  if (backoff.closed_peer == waiting_for) {
     throw Failure(
         Cause::peer_lost, name_of(waiting_for),
         in_words(waiting_for) + " closed its communicator while " + in_words(rank) + " was waiting for it");
   }
-  backoff.peer_closed = true;
+  backoff.closed_peer = waiting_for;
 }
 
 // Ranks that called different things may all wait, or send without ever receiving, so that no wrong message

@@ -102,12 +102,12 @@ void RemoteTransport::check_peers(Backoff& backoff, int waiting_for) {
     return;
   }
   if (has_closed(waiting_for)) {
-    if (backoff.peer_closed) {
+    if (backoff.closed_peer == waiting_for) {
       throw Failure(Cause::peer_lost, waiting_for,
                     "rank " + std::to_string(waiting_for) + " closed its communicator while rank " +
                         std::to_string(rank) + " was waiting for it");
     }
-    backoff.peer_closed = true;
+    backoff.closed_peer = waiting_for;
     return;
   }
   check_silence(backoff, waiting_for);
