@@ -116,8 +116,9 @@ class Network:
     def ours(self, transport: str, algorithm: str) -> Contestant:
         """Of algorithms, "off" is auto without measured links."""
         name = "ringreduce" + ("" if algorithm == "auto" else f":{algorithm}")
-        links = {"RINGREDUCE_LINKS": algorithm} if algorithm == "off" else {}
-        algorithm = algorithm.replace("off", "auto")
+        links = {}
+        if algorithm == "off":
+            links, algorithm = {"RINGREDUCE_LINKS": "off"}, "auto"
         options = ["--transport", transport, "--algorithm", algorithm]
         interface = {"RINGREDUCE_IFACE": self.hosts[0].interface}
         return self.python_ranks(

@@ -1,7 +1,6 @@
 #include "engine/links.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
 
 namespace ringreduce {
@@ -45,17 +44,16 @@ Lap improved(Lap lap, const Costs& costs) {
   double time = time_of(lap, costs);
   for (bool better = true; better;) {
     better = false;
-    for (auto from = lap.begin() + 1; from != lap.end(); ++from) {
-      for (auto to = from + 2; to <= lap.end(); ++to) {
-        std::reverse(from, to);
-        const double other = time_of(lap, costs);
-        if (other < time * (1 - 1e-9)) {
-          time = other;
-          better = true;
-        } else {
-          std::reverse(from, to);
-        }
-        if (to == lap.end()) break;
+    for (std::size_t from = 1; from < lap.size(); ++from) {
+      for (std::size_t to = from + 2; to <= lap.size(); ++to) {
+        Lap turned = lap;
+        std::reverse(turned.begin() + static_cast<std::ptrdiff_t>(from),
+                     turned.begin() + static_cast<std::ptrdiff_t>(to));
+        const double other = time_of(turned, costs);
+        if (other >= time * (1 - 1e-9)) continue;
+        lap = turned;
+        time = other;
+        better = true;
       }
     }
   }

@@ -101,17 +101,16 @@ double Communicator::measure_bandwidth(int peer, double latency) {
   double theirs = 0;
   swap(peer, &latency, &theirs, sizeof latency);
   latency = std::max(latency, theirs);
-  const auto slower_of_both = [&](double own) {
-    swap(peer, &own, &theirs, sizeof own);
-    return std::max(own, theirs);
-  };
   double best = 0, before = 0;
   const auto begin = Clock::now();
   int counted = 0;
   for (std::size_t bytes = first_bytes; counted < 2; bytes = std::min(2 * bytes, most_bytes)) {
     const auto start = Clock::now();
     swap(peer, out.data(), in.data(), bytes);
-    const double all = slower_of_both(since(start));
+    const double own[2] = {since(start), since(begin)};
+    double other[2];
+    swap(peer, own, other, sizeof own);
+    const double all = std::max(own[0], other[0]), so_far = std::max(own[1], other[1]);
     // An offer, its answer and the last byte are each on the way once.
     const double taken = std::max(all - 3 * latency, all / 8);
     const double bandwidth = static_cast<double>(bytes) / taken;
@@ -119,7 +118,7 @@ double Communicator::measure_bandwidth(int peer, double latency) {
     if (counts) best = std::max(best, bandwidth);
     if (counts && bandwidth < still_grows * before) ++counted;
     before = bandwidth;
-    if (slower_of_both(since(begin)) > patience) return std::max(best, bandwidth);
+    if (so_far > patience) return std::max(best, bandwidth);
   }
   return best;
 }

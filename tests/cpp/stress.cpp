@@ -345,4 +345,5 @@ int main(int argc, char** argv) {
     std::printf("%d ranks: well\n", world);
     std::fflush(stdout);
   }
+  closing();
 }

@@ -39,4 +39,7 @@ void messages_on(Communicator& comm, void (*beside)(Communicator&));
 void tags_on(Communicator& comm);
 void fetched_on(Communicator& comm);
 
+// Peers that have closed, and one that waits for them.
+void closing();
+
 }  // namespace stress
