@@ -1,6 +1,6 @@
 // Our all-reduce over MPI's messages from C++, measured by the protocol that the peers are measured by
 // (bench/peers/protocol.h). Started by an mpirun. Options as there, and --plugin FILE (what
-// ringreduce.mpi.transport.path() names), --algorithm NAME|auto.
+// ringreduce.mpi.transport.path() names), --algorithm NAME|auto, --slice BYTES, --lanes N.
 #include <fcntl.h>
 
 #include <cstdlib>
@@ -66,6 +66,8 @@ int main(int argc, char** argv) {
   context.call.collective = Collective::all_reduce;
   context.call.dtype = DType::float32;
   context.call.algorithm = algorithm_of(algorithm);
+  context.call.slice_bytes = std::strtoull(pr_option(argc, argv, "--slice", "0"), nullptr, 10);
+  context.call.lanes = std::atoi(pr_option(argc, argv, "--lanes", "0"));
   c.call = run;
   c.context = &context;
   const std::string name = std::string("ringreduce:") + algorithm;

@@ -204,10 +204,11 @@ bool Executor::fence(Cursor& cursor, const Step& step) {
 
 // Whether the peers read the message from where it is.
 bool Executor::lends(const Action& send) const {
-  if (!send.step->lendable || send.bytes < task_.lend_from || send.moves_end - send.moves != 1) return false;
+  if (send.bytes < task_.lend_from || send.moves_end - send.moves != 1) return false;
   const Memory from = send.moves->from;
-  if (reachable(from)) return true;
-  return transport_.queues() && !(task_.scale && from == Memory::input) &&
+  if (send.step->lendable && reachable(from)) return true;
+  return (send.step->lendable || send.step->overwritten) && transport_.queues() &&
+         !(task_.scale && from == Memory::input) &&
          transport_.reachable_by({send.peers, static_cast<std::size_t>(send.peer_count)});
 }
 

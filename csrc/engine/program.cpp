@@ -93,15 +93,16 @@ class Lowering {
     step.peers_end = static_cast<int>(program_.peers.size());
     step.tickets_begin = program_.tickets;
     program_.tickets += static_cast<int>(send.peers.size());
-    step.lendable = step.parts_end - step.parts_begin == 1;
+    const bool in_one_part = step.parts_end - step.parts_begin == 1;
     const int index = static_cast<int>(program_.steps.size());
     for (const Span& span : send.chunks) {
       for (int c = span.first; c < span.first + span.count; ++c) {
-        for (const Recv& recv : round.recvs) step.lendable = step.lendable && !contains(recv.chunks, c);
-        for (const Local& local : round.locals) step.lendable = step.lendable && !contains({local.to}, c);
+        for (const Recv& recv : round.recvs) step.overwritten |= contains(recv.chunks, c);
+        for (const Local& local : round.locals) step.overwritten |= contains({local.to}, c);
       }
     }
-    if (step.lendable) {
+    step.lendable = in_one_part && !step.overwritten;
+    if (in_one_part) {
       for (const Span& span : send.chunks) {
         for (int c = span.first; c < span.first + span.count; ++c) lent_[c].push_back(index);
       }
@@ -186,8 +187,8 @@ class Lowering {
   }
 
   // A write must wait for the readers of what it overwrites: of sends in earlier rounds, never of this one
-  // (those are not lendable), so waiting for them is what a rendezvous send would do, and as free of
-  // deadlock.
+  // (those are lent to no reader, at most to a wire), so waiting for them is what a rendezvous send would do,
+  // and as free of deadlock.
   void wrote(Step& step, const Span& span) {
     if (step.fence_end == step.fence_begin) step.fence_begin = static_cast<int>(program_.fences.size());
     for (int c = span.first; c < span.first + span.count; ++c) {

@@ -31,6 +31,9 @@ struct Step {
   enum class Kind : std::uint8_t { send, combine, receive, local, local_combine };
   Kind kind;
   bool lendable = false;  // send: nothing writes these chunks in the round, so peers may read them in place
+  // send: this very round writes these chunks. It cannot wait for peers to come and read, but it can for a
+  // wire that takes bytes along whatever they do.
+  bool overwritten = false;
   bool grants = false;    // send: the peer's answer replaces these very chunks: it may write them itself
   bool pushable = false;  // combine: its fused send goes to exactly the peers whose values it combines
   int fused = -1;         // combine, receive: the send step that carries the result on, or -1

@@ -46,8 +46,8 @@ struct Choice {
   std::string reason;
 };
 
-// Of a transport, by its name: what is looked through first, and what then.
-using TuningTables = std::array<std::span<const TuningRow>, 2>;
+// Of a transport, by its name, in the order in which they are looked through.
+using TuningTables = std::array<std::span<const TuningRow>, 3>;
 TuningTables tuning_tables(std::string_view transport);
 Choice choose(const Situation& situation);
 

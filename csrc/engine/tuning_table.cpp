@@ -1,5 +1,5 @@
-// The measured tables behind algorithm="auto": in shared memory, over a network, and what is different over
-// MPI, and for hosts of several ranks, which have both.
+// The measured tables behind algorithm="auto": in shared memory, over a network, and what is different where
+// that is slow to answer, over MPI, and for hosts of several ranks, which have both.
 #include "engine/tuning.h"
 
 namespace ringreduce {
@@ -50,17 +50,21 @@ constexpr TuningRow in_memory[] = {
     {C::barrier, any_world, -1, all, "dissemination", 64 * KiB, 1},
 };
 
+// Where links are far, messages cost next to nothing, and rounds nearly all: one, as long as all that it
+// sends takes less time than another round would.
+constexpr TuningRow over_far_links[] = {
+    {C::all_reduce, 2, -1, 256 * KiB, "one_shot", 64 * KiB, 4, far},
+    {C::all_reduce, 4, -1, 8 * KiB, "one_shot", 64 * KiB, 1, far},
+    {C::all_reduce, 8, -1, 2 * KiB, "one_shot", 64 * KiB, 1, far},
+    {C::all_reduce, 16, -1, 1 * KiB, "one_shot", 64 * KiB, 1, far},
+    {C::all_reduce, 16, -1, 64 * KiB, "two_shot", 64 * KiB, 4, far},
+};
+
 // Few rounds while what a message takes to travel is more than what it takes to pass, few bytes from then on.
 // A slice's messages are long enough to keep the wire busy while the next slices wait for theirs.
 constexpr TuningRow over_network[] = {
     {C::all_reduce, 2, -1, 256 * KiB, "one_shot", 64 * KiB, 4},
     {C::all_reduce, 2, -1, all, "two_shot", 256 * KiB, 4},
-    // Where links are far, messages cost next to nothing, and rounds nearly all: one, as long as all that it
-    // sends takes less time than another round would.
-    {C::all_reduce, 4, -1, 8 * KiB, "one_shot", 64 * KiB, 1, far},
-    {C::all_reduce, 8, -1, 2 * KiB, "one_shot", 64 * KiB, 1, far},
-    {C::all_reduce, 16, -1, 1 * KiB, "one_shot", 64 * KiB, 1, far},
-    {C::all_reduce, 16, -1, 64 * KiB, "two_shot", 64 * KiB, 4, far},
     {C::all_reduce, any_world, -1, 32 * KiB, "recursive_doubling", 64 * KiB, 1},
     {C::all_reduce, any_world, -1, 256 * KiB, "circulant", 128 * KiB, 4},
     {C::all_reduce, any_world, -1, 4 * MiB, "ring", 64 * KiB, 4},
@@ -90,20 +94,25 @@ constexpr TuningRow across_hosts[] = {
     {C::all_reduce, any_world, -1, all, "two_shot", 512 * KiB, 4},
 };
 
-// What is different where MPI carries messages: above what it sends at once, half as much in each of two
-// rounds costs less than all in one.
+// What is different where MPI carries messages: where half as much is still sent at once, and all is not, two
+// rounds cost less than one; and it cuts long messages itself.
 constexpr TuningRow over_mpi[] = {
-    {C::all_reduce, 2, -1, 1 * KiB, "one_shot", 64 * KiB, 1},
-    {C::all_reduce, 2, -1, all, "two_shot", 256 * KiB, 4},
+    {C::all_reduce, 2, -1, 2 * KiB, "one_shot", 64 * KiB, 1},
+    {C::all_reduce, 2, -1, 4 * KiB, "two_shot", 64 * KiB, 1},
+    {C::all_reduce, 2, -1, 64 * KiB, "one_shot", 64 * KiB, 1},
+    {C::all_reduce, 2, -1, all, "two_shot", 1 * MiB, 1},
+    {C::all_reduce, any_world, -1, 32 * KiB, "recursive_doubling", 64 * KiB, 1},
+    {C::all_reduce, any_world, -1, 256 * KiB, "circulant", 128 * KiB, 4},
+    {C::all_reduce, any_world, -1, all, "ring", 1 * MiB, 2},
 };
 
 }  // namespace
 
 TuningTables tuning_tables(std::string_view transport) {
-  if (transport == "shm" || transport == "local") return {in_memory, {}};
-  if (transport == "mpi") return {over_mpi, over_network};
-  if (transport.find('+') != std::string_view::npos) return {across_hosts, over_network};
-  return {over_network, {}};
+  if (transport == "shm" || transport == "local") return {in_memory};
+  if (transport == "mpi") return {over_far_links, over_mpi, over_network};
+  if (transport.find('+') != std::string_view::npos) return {across_hosts, over_far_links, over_network};
+  return {over_far_links, over_network};
 }
 
 }  // namespace ringreduce

@@ -161,6 +161,7 @@ void MpiTransport::let_go() {
   const auto deadline = Clock::now() + to_cancel;
   for (std::size_t i = 0; i < jobs_.size(); ++i) {
     const Job& job = jobs_[i];
+    if (job.idle && job.buffer) pool_.release(job.buffer);
     if (requests_[i] == MPI_REQUEST_NULL) continue;
     if (job.kind == Job::Kind::sent || cancel(requests_[i], deadline) == Cancelled::no) {
       const Turn turn(in_turn_);

@@ -66,6 +66,7 @@ class MpiTransport : public RemoteTransport, private User {
     FrameHeader header{};      // of what comes in bulk
     Landing landing{};
     bool ends_frame = false;  // with this the whole frame is on the wire
+    bool idle = false;        // a frame has come, and the next is not listened for yet
   };
 
   MpiTransport(std::shared_ptr<Home> home, int rank, int world, std::vector<Card> cards, bool crowded);
@@ -79,6 +80,7 @@ class MpiTransport : public RemoteTransport, private User {
   void add(MPI_Request request, const Job& job);
   void listen_for_hello();
   void listen(std::size_t index);
+  void listen_again();
   void open(int peer, bool greet);
   void drop_finished();
   bool sending() const;
@@ -114,7 +116,7 @@ class MpiTransport : public RemoteTransport, private User {
   std::vector<Job> jobs_;
   std::vector<int> done_;
   std::vector<MPI_Status> statuses_;
-  bool some_finished_ = false;
+  bool some_finished_ = false, some_idle_ = false;
   unsigned looks_ = 0;
   bool in_turn_ = false;  // see Turn; with the lock held
   std::atomic<bool> interrupted_{false};

@@ -42,6 +42,7 @@ void MpiTransport::listen_for_hello() {
 // The next frame of a peer, in the buffer of the last where that is still ours.
 void MpiTransport::listen(std::size_t index) {
   Job& job = jobs_[index];
+  job.idle = false;
   if (!job.buffer) job.buffer = pool_.take(slot_bytes);
   int code = 0;
   {
@@ -50,6 +51,14 @@ void MpiTransport::listen(std::size_t index) {
                      tags_.frames, home_->comm(), &requests_[index]);
   }
   if (code != MPI_SUCCESS) failed(index, code);
+}
+
+// Not as soon as a frame has come, but when there is time: somebody waits for what it brought.
+void MpiTransport::listen_again() {
+  some_idle_ = false;
+  for (std::size_t i = 0; i < jobs_.size(); ++i) {
+    if (jobs_[i].idle) listen(i);
+  }
 }
 
 void MpiTransport::open(int peer, bool greet) {
@@ -69,7 +78,7 @@ void MpiTransport::drop_finished() {
   some_finished_ = false;
   std::size_t kept = 0;
   for (std::size_t i = 0; i < jobs_.size(); ++i) {
-    const bool stays = requests_[i] != MPI_REQUEST_NULL || jobs_[i].kind == Job::Kind::hello;
+    const bool stays = requests_[i] != MPI_REQUEST_NULL || jobs_[i].idle || jobs_[i].kind == Job::Kind::hello;
     if (!stays) continue;
     if (kept != i) {
       requests_[kept] = requests_[i];
@@ -148,6 +157,7 @@ void MpiTransport::sent(const Job& job) {
 
 // One request is asked about faster than several, and alone it is while a pair of ranks talks.
 bool MpiTransport::look() {
+  if (some_idle_) listen_again();
   int count = 0, code = MPI_SUCCESS;
   if (requests_.size() == 2 && ++looks_ % looks_per_hello != 0) {
     MPI_Status status;
@@ -185,7 +195,8 @@ void MpiTransport::finish(std::size_t index, const MPI_Status& status, int code)
     // What it brings may begin other things, and with them move the jobs in memory.
     Buffer* left = frame_came(jobs_[index].peer, jobs_[index].buffer, static_cast<std::size_t>(bytes));
     jobs_[index].buffer = left;
-    return listen(index);
+    jobs_[index].idle = some_idle_ = true;
+    return;
   }
   if (kind == Job::Kind::hello) {
     const int peer = peers_by_place_[status.MPI_SOURCE];
