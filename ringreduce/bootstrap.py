@@ -13,7 +13,7 @@ from typing import Any
 
 from ringreduce import _engine
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
-from ringreduce.launchers import Launched, launched, place_to_meet
+from ringreduce.launchers import Launched, LeftTogether, launched, place_to_meet
 
 __all__ = ["Exchange", "init"]
 
@@ -123,7 +123,8 @@ def _exchange_for(store: Any, known: Launched | None, rank: int, size: int, time
     if hasattr(store, "allgather"):
         return _Meeting(store.allgather)
     if hasattr(store, "set") and hasattr(store, "get"):
-        return _Meeting(_through_store(store, rank, size))
+        leave = store.close if isinstance(store, LeftTogether) else lambda: None
+        return _Meeting(_through_store(store, rank, size), leave)
     if callable(store):
         return _Meeting(store)
     raise TypeError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import zlib
@@ -55,7 +56,13 @@ _SLURM_PORTS = range(20_000, 32_000)  # below what systems give to outgoing conn
 
 
 def across_hosts(known: Launched, env: Mapping[str, str]) -> bool:
-    """Whether the launcher says that the job's ranks are on several hosts."""
+    """Whether the launcher says that the job's ranks are on several hosts, or may be.
+
+    Who sets torchrun's variables by hand, or by another launcher than torchrun, does not always say how many ranks are
+    here: then an address that is not this host's alone is one that other hosts have been told.
+    """
+    if known.launcher == "torchrun" and "LOCAL_WORLD_SIZE" not in env and env.get("MASTER_PORT"):
+        return not re.fullmatch(r"localhost|127\.[\d.]+|::1|", env.get("MASTER_ADDR", ""))
     here = int(env.get(_RANKS_HERE.get(known.launcher, ""), known.size))
     hosts = int(env.get(_HOSTS.get(known.launcher, ""), 1))
     return here < known.size or hosts > 1
@@ -107,14 +114,43 @@ def _by_mpi(known: Launched, timeout: float) -> Any:
 def _torchruns_store(known: Launched, env: Mapping[str, str], timeout: float) -> Any:
     from datetime import timedelta
 
-    from torch._C._distributed_c10d import PrefixStore, TCPStore
+    try:
+        from torch._C._distributed_c10d import PrefixStore, TCPStore
+    except ImportError as error:
+        raise ValueError(
+            f"the {known.size} ranks of this job may be on several hosts and would meet at MASTER_ADDR by torch's store: "
+            "install torch; or set RINGREDUCE_RENDEZVOUS to host:port of a port that is free on rank 0's host, and "
+            f"RINGREDUCE_SECRET to a text that only they know ({error})"
+        ) from error
 
     opened_here = known.rank == 0 and env.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = TCPStore(
         env["MASTER_ADDR"], int(env["MASTER_PORT"]), known.size, opened_here, timedelta(seconds=timeout),
         wait_for_workers=False,
     )  # fmt: skip
-    return PrefixStore(f"ringreduce/{known.job}/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    mine = PrefixStore(f"ringreduce/{known.job}/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    return LeftTogether(mine, known.rank, known.size)
+
+
+class LeftTogether:
+    """A store that rank 0 may be serving itself: it goes on until all others have read what they need."""
+
+    _PATIENCE = 10.0  # seconds for ranks that have all come to read what is there
+
+    def __init__(self, store: Any, rank: int, size: int) -> None:
+        self.set, self.get = store.set, store.get
+        self._store, self._rank, self._size = store, rank, size
+
+    def close(self) -> None:
+        """Says that this rank needs the store no more; rank 0 waits until all have said so."""
+        from datetime import timedelta
+
+        with contextlib.suppress(RuntimeError):  # somebody has died, which others find out and say
+            if self._rank != 0:
+                self.set(f"left/{self._rank}", b"")
+            else:
+                others = [f"left/{rank}" for rank in range(1, self._size)]
+                self._store.wait(others, timedelta(seconds=self._PATIENCE))
 
 
 def _first_host(hosts: str) -> str:

@@ -81,6 +81,30 @@ def test_ipv6_alone():
         assert ranks.answers() == ["tcp"] * 3
 
 
+BY_HAND = """
+import numpy, ringreduce
+comm = ringreduce.init(timeout=30)
+print(comm.transport, ringreduce.all_gather(numpy.array([comm.rank])).tolist())
+"""
+
+
+def test_torchruns_variables_set_by_hand():
+    """They do not say how many ranks are here, and no agent of torchrun's keeps the store."""
+    with Hosts(3) as hosts:
+        ranks = [
+            host.popen(
+                [sys.executable, "-c", BY_HAND],
+                env={**os.environ, "PYTHONPATH": str(ROOT), "RINGREDUCE_HOST": host.name, "RANK": str(rank),
+                     "WORLD_SIZE": "3", "MASTER_ADDR": hosts[0].address, "MASTER_PORT": str(PORT)},
+                stdout=subprocess.PIPE, text=True,
+            )
+            for rank, host in enumerate(hosts)
+        ]  # fmt: skip
+        for rank in ranks:
+            assert rank.communicate(timeout=60)[0] == "tcp [0, 1, 2]\n"
+            assert rank.returncode == 0
+
+
 def test_an_interface_is_chosen():
     with Hosts(2) as hosts:
         ranks = Ranks(hosts, "collectives", RINGREDUCE_IFACE="eth0", RINGREDUCE_TCP_STREAMS="3")
