@@ -118,7 +118,7 @@ def _torchruns_store(known: Launched, env: Mapping[str, str], timeout: float) ->
         from torch._C._distributed_c10d import PrefixStore, TCPStore
     except ImportError as error:
         raise ValueError(
-            f"the {known.size} ranks of this job may be on several hosts and would meet at MASTER_ADDR by torch's store: "
+            f"the {known.size} ranks of this job may be on several hosts and would meet by torch's store: "
             "install torch; or set RINGREDUCE_RENDEZVOUS to host:port of a port that is free on rank 0's host, and "
             f"RINGREDUCE_SECRET to a text that only they know ({error})"
         ) from error
