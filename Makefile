@@ -25,9 +25,9 @@ CMAKE := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cmake
 CONFIGURE := $(CMAKE) -G Ninja -S . -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
-CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c')
+CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 
-.PHONY: help bench test test-torch check lint format engine asan tsan clean
+.PHONY: help bench test test-torch check lint format engine emulated asan tsan clean
 .DEFAULT_GOAL := help
 help:
 	@sed -n '2,6s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -36,7 +36,7 @@ bench: engine $(VENV)/.plot
 	$(BIN)/python -m ringreduce bench $(BENCH_FLAGS)
 
 # The last line is pytest's. The MPIs, each in a virtual environment of its own, come from bench/peers.mk.
-test: check $(VENV)/.accelerate $(TEST_MPIS:%=.venv-%/.ready)
+test: check emulated $(VENV)/.accelerate $(TEST_MPIS:%=.venv-%/.ready)
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 # Gloo's results are kept in build/torch-suite and used again; SUITE_FLAGS=--redo runs its tests anew.
@@ -80,6 +80,10 @@ build/dev/build.ninja: $(VENV)/.torch
 engine: build/dev/build.ninja $(VENV)/.installed
 	@$(CMAKE) --build build/dev -j $(JOBS)
 	@$(CMAKE) --install build/dev --prefix . > build/dev/install.log
+
+# What the GPU's threads do, for tests on the CPU.
+emulated: build/dev/build.ninja
+	@$(CMAKE) --build build/dev -j $(JOBS) --target reduce_emulated
 
 # --- checks --------------------------------------------------------------------------------------------------
 
