@@ -30,4 +30,13 @@ Spans make_spans(void* const* destinations, int destination_count, const void* c
   return spans;
 }
 
+void refuse(DType dtype, Op op) {
+  throw std::invalid_argument(std::string(name_of(op)) + " has no meaning for " + name_of(dtype));
+}
+
+void refuse(Wire wire, DType plain, Op op) {
+  throw std::invalid_argument(std::string(name_of(wire)) + " does not carry " + name_of(op) + " of " +
+                              name_of(plain));
+}
+
 }  // namespace ringreduce::device

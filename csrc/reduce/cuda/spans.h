@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "reduce/dtype.h"
+#include "reduce/wire.h"
 
 namespace ringreduce::device {
 
@@ -37,5 +38,9 @@ struct CodedSpans {
 // Throw std::invalid_argument unless there are 1 to most_spans of both.
 Spans make_spans(void* const* destinations, int destination_count, const void* const* sources,
                  int source_count, std::size_t count, double factor);
+
+// Throw std::invalid_argument: there is no such combination.
+[[noreturn]] void refuse(DType dtype, Op op);
+[[noreturn]] void refuse(Wire wire, DType plain, Op op);
 
 }  // namespace ringreduce::device

@@ -25,7 +25,7 @@ bool emulate_wide_floats(DType dtype, Op op, int chosen, Spans spans, Group grou
 bool emulate_small_floats(DType dtype, Op op, int chosen, Spans spans, Group group);
 bool emulate_wide_integers(DType dtype, Op op, int chosen, Spans spans, Group group);
 bool emulate_small_integers(DType dtype, Op op, int chosen, Spans spans, Group group);
-bool emulate_copy(const Spans& spans, Group group);
+void emulate_copy(const Spans& spans, Group group);
 bool emulate_coded(Wire wire, DType plain, const CodedSpans& spans, Group group);
 
 template <class Combination>

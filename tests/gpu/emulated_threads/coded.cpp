@@ -2,10 +2,9 @@
 
 namespace ringreduce::device {
 
-bool emulate_copy(const Spans& spans, Group group) {
+void emulate_copy(const Spans& spans, Group group) {
   Spans bytes = spans;
   emulate(Combination<Integer<std::uint8_t>, Sum, 1>{}, bytes, group);
-  return true;
 }
 
 bool emulate_coded(Wire wire, DType plain, const CodedSpans& spans, Group group) {
