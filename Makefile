@@ -161,7 +161,7 @@ cuda-12: $(VENV)/.installed .venv-cuda12/.ready
 .venv-cuda12/.ready: Makefile
 	$(PIP) install --no-deps --upgrade --target $(@D) $(CUDA_12_PACKAGES)
 	rm -rf $(CUDA_12) && mkdir $(CUDA_12)
-	cp -r $(@D)/nvidia/cuda_nvcc/* $(@D)/nvidia/cuda_runtime/* $(CUDA_12)
+	for part in cuda_nvcc cuda_runtime; do cp -r $(@D)/nvidia/$$part/. $(CUDA_12); done
 	touch $(CUDA_12)/include/curand_mtgp32_kernel.h $@
 
 clean:

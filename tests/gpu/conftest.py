@@ -12,8 +12,6 @@ MISSING = cuda_library.why_not()
 
 @pytest.fixture(scope="session")
 def card():
-    if MISSING:
-        pytest.skip(f"nothing has run on a GPU: {MISSING}")
     return Card()
 
 

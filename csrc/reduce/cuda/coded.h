@@ -112,7 +112,7 @@ struct CodedCombiner {
     }
   }
 
-  // A lane's values of all sources, joined; 0 where there are none.
+  // A lane's values of all sources, joined. Beyond the end they are 0 or NaN, which change no scale.
   RINGREDUCE_DEVICE Values joined(std::size_t block, int lane) const {
     Values values = {};
     RINGREDUCE_NO_UNROLL
@@ -135,10 +135,7 @@ struct CodedCombiner {
       }
     }
     RINGREDUCE_UNROLL
-    for (int i = 0; i < each; ++i) {
-      const bool there = i % 4 < present(block, lane, i / 4);
-      values.at[i] = there ? one_nan(values.at[i] * op.factor) : 0;
-    }
+    for (int i = 0; i < each; ++i) values.at[i] = one_nan(values.at[i] * op.factor);
     return values;
   }
 
