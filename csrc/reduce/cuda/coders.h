@@ -25,7 +25,8 @@ struct ScaledInt8 {
     return bits_as<float>(wanted < least ? least : wanted > most ? most : wanted);
   }
 
-  // Adding the float32 whose last bit is 1 rounds, and leaves the code in the lowest bits.
+  // Adding the float32 whose last bit is 1 rounds, and leaves the code in the lowest bits. Those of NaN are
+  // not the same on every processor: a GPU computes one with all bits set.
   RINGREDUCE_DEVICE static Element encode(float value, float inverse) {
     const float rounded = value * inverse + (0x1.8p23f + 128);
     const bool finite = (bits_as<std::uint32_t>(value) & magnitude_bits) < infinity_bits;
