@@ -2,6 +2,7 @@
 #   make bench     the comparison of all algorithms, beside the peers that are installed
 #   make test      quick checks of the source, then the tests
 #   make test-torch  torch's own tests of a torch.distributed backend, beside Gloo's results
+#   make test-gpu  the tests that need a GPU, with the Python, nvcc and cmake that are there
 #   make lint      all checks, clang-tidy too (minutes)
 # Needs git, python3 (>= 3.10) with venv, make and g++; all else comes from the package index.
 
@@ -25,23 +26,35 @@ CMAKE := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cmake
 CONFIGURE := $(CMAKE) -G Ninja -S . -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
 QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
-CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c')
+CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 
-.PHONY: help bench test test-torch check lint format engine asan tsan clean
+.PHONY: help bench test test-torch check lint format engine emulated test-gpu cuda cuda-12 cuda-13 asan tsan \
+  clean
 .DEFAULT_GOAL := help
 help:
-	@sed -n '2,6s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+	@sed -n '2,7s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 bench: engine $(VENV)/.plot
 	$(BIN)/python -m ringreduce bench $(BENCH_FLAGS)
 
 # The last line is pytest's. The MPIs, each in a virtual environment of its own, come from bench/peers.mk.
-test: check $(VENV)/.accelerate $(TEST_MPIS:%=.venv-%/.ready)
+test: check emulated $(VENV)/.accelerate $(TEST_MPIS:%=.venv-%/.ready)
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 # Gloo's results are kept in build/torch-suite and used again; SUITE_FLAGS=--redo runs its tests anew.
 test-torch: engine $(VENV)/.torch
 	@$(BIN)/python -m tests.torch.suite $(SUITE_FLAGS)
+
+# As far as the machine's own Python goes: there may be no package index.
+test-gpu: GPU_PYTHON ?= $(PYTHON)
+test-gpu: GPU_CMAKE := cmake -G Ninja -S . -B build/gpu -DRINGREDUCE_TORCH=OFF -DRINGREDUCE_CUDA=ON
+test-gpu:
+	@mkdir -p build/gpu
+	@$(GPU_CMAKE) -DPython_EXECUTABLE="$$(command -v $(GPU_PYTHON))" > build/gpu/configure.log 2>&1 || \
+	  { cat build/gpu/configure.log; exit 1; }
+	@cmake --build build/gpu -j $(JOBS)
+	@cmake --install build/gpu --prefix . > build/gpu/install.log
+	@PYTHONPATH=. $(GPU_PYTHON) -m pytest tests/gpu $(GPU_FLAGS)
 
 # --- set-up: a stamp per step --------------------------------------------------------------------------------
 
@@ -81,6 +94,10 @@ engine: build/dev/build.ninja $(VENV)/.installed
 	@$(CMAKE) --build build/dev -j $(JOBS)
 	@$(CMAKE) --install build/dev --prefix . > build/dev/install.log
 
+# What the GPU's threads do, for tests on the CPU.
+emulated: build/dev/build.ninja
+	@$(CMAKE) --build build/dev -j $(JOBS) --target reduce_emulated
+
 # --- checks --------------------------------------------------------------------------------------------------
 
 # The commands of .pre-commit-config.yaml on all files, but for the slow one.
@@ -112,6 +129,40 @@ asan tsan: $(VENV)/.build
 	  -DRINGREDUCE_SANITIZE=$(SANITIZERS) > build/$@/configure.log
 	$(CMAKE) --build build/$@ -j $(JOBS) --target stress
 	build/$@/tests/cpp/stress $(STRESS_FLAGS)
+
+# --- CUDA: with the nvcc that is there, with PyPI's, and against older headers ------------------------------
+
+CUDA_CONFIGURE = $(CONFIGURE) -DRINGREDUCE_PYTHON=OFF -DRINGREDUCE_CUDA=ON
+CUDA_13 := .venv-cuda13/nvidia/cu13
+CUDA_12 := .venv-cuda12/toolkit
+CUDA_13_PACKAGES := nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-nvvm nvidia-cuda-crt
+# The newest that clang-tidy's clang knows all of.
+CUDA_12_PACKAGES := 'nvidia-cuda-nvcc-cu12==12.3.*' 'nvidia-cuda-runtime-cu12==12.3.*'
+
+cuda: $(VENV)/.build
+	@mkdir -p build/$@
+	@$(CUDA_CONFIGURE) -B build/$@ > build/$@/configure.log 2>&1 || { cat build/$@/configure.log; exit 1; }
+	@$(CMAKE) --build build/$@ -j $(JOBS) --target ringreduce_cuda
+
+cuda-13: $(VENV)/.build .venv-cuda13/.ready
+	@mkdir -p build/$@
+	@$(CUDA_CONFIGURE) -B build/$@ -DCMAKE_CUDA_COMPILER=$(CURDIR)/$(CUDA_13)/bin/nvcc > build/$@/configure.log 2>&1 || { cat build/$@/configure.log; exit 1; }
+	@$(CMAKE) --build build/$@ -j $(JOBS) --target ringreduce_cuda
+
+# PyPI has no nvcc 12, but its headers: clang reads all sources with them, as host code and as device code.
+cuda-12: $(VENV)/.installed .venv-cuda12/.ready
+	@$(BIN)/python tests/cuda_headers.py -j $(JOBS) $(CUDA_12)
+
+.venv-cuda13/.ready: Makefile
+	$(PIP) install --no-deps --upgrade --target $(@D) $(CUDA_13_PACKAGES)
+	@touch $@
+
+# One folder of what comes in several, and an empty header of a library that clang includes and we do not use.
+.venv-cuda12/.ready: Makefile
+	$(PIP) install --no-deps --upgrade --target $(@D) $(CUDA_12_PACKAGES)
+	rm -rf $(CUDA_12) && mkdir $(CUDA_12)
+	for part in cuda_nvcc cuda_runtime; do cp -r $(@D)/nvidia/$$part/. $(CUDA_12); done
+	touch $(CUDA_12)/include/curand_mtgp32_kernel.h $@
 
 clean:
 	rm -rf build ringreduce/_engine*.so ringreduce/_engine*.pyi *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -21,10 +21,17 @@ TIDY = Path(sys.executable).parent / "clang-tidy"
 
 
 def sources(build: Path) -> list[str]:
-    """Ours, of those in the compilation database: a kernel is in it several times, generated files are not ours."""
+    """Ours, of those in the compilation database: a kernel is in it several times, generated files are not ours.
+
+    nvcc's flags are not clang's; what is in .cu files is in headers that other files include, too.
+    """
     commands = json.loads((build / "compile_commands.json").read_text())
     files = {Path(command["directory"], command["file"]).resolve() for command in commands}
-    return sorted(str(file.relative_to(ROOT)) for file in files if file.is_relative_to(ROOT / "csrc"))
+    return sorted(
+        str(file.relative_to(ROOT))
+        for file in files
+        if file.suffix != ".cu" and file.is_relative_to(ROOT / "csrc")
+    )
 
 
 def for_clang(build: Path) -> Path:

@@ -2,32 +2,26 @@
 
 import numpy as np
 import pytest
-from reduce_oracle import assert_same_bits, random_bits
-from wire_oracle import BLOCK, CASTS, WIRES, bound, decode, encode, engine, expected, through
+from reduce_oracle import assert_same_bits
+from wire_oracle import (
+    BLOCK,
+    CASTS,
+    COUNTS,
+    KINDS,
+    LARGEST,
+    WIRES,
+    bound,
+    decode,
+    encode,
+    engine,
+    expected,
+    through,
+    values_of,
+)
 
 ISAS = engine.instruction_sets()
 every_isa = pytest.mark.parametrize("isa", ISAS)
 every_wire = pytest.mark.parametrize("wire", WIRES)
-COUNTS = [0, 1, 2, 3, 15, 16, 17, 63, 64, 65, 255, 256, 257, 511, 512, 513, 1000, 5003]
-LARGEST = float(np.finfo(np.float32).max)
-
-
-def values_of(kind, count, rng):
-    if kind == "any bits":
-        return random_bits("float32", count, rng)
-    values = rng.standard_normal(count)
-    if kind == "wide":  # every block has its own size, and elements of very different ones
-        values = values * np.exp2(rng.integers(-30, 30, count) + rng.integers(-90, 90) * 1.0)
-    elif kind == "ties":
-        values = np.round(values * 64) / 2
-    elif kind == "tiny":
-        values = values * 1e-38
-    elif kind == "huge":
-        values = values * 1e38
-    return np.clip(values, -LARGEST, LARGEST).astype(np.float32)
-
-
-KINDS = ["normal", "wide", "ties", "tiny", "huge", "any bits"]
 
 
 def test_names_and_lengths():

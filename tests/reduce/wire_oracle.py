@@ -12,6 +12,28 @@ WIRES = ["bf16", "fp16", "int8", "fp8"]
 CASTS = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16}
 
 
+COUNTS = [0, 1, 2, 3, 15, 16, 17, 63, 64, 65, 255, 256, 257, 511, 512, 513, 1000, 5003]
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def values_of(kind, count, rng):
+    if kind == "any bits":
+        return rng.integers(0, 1 << 32, count, dtype=np.uint32).view(np.float32)
+    values = rng.standard_normal(count)
+    if kind == "wide":  # every block has its own size, and elements of very different ones
+        values = values * np.exp2(rng.integers(-30, 30, count) + rng.integers(-90, 90) * 1.0)
+    elif kind == "ties":
+        values = np.round(values * 64) / 2
+    elif kind == "tiny":
+        values = values * 1e-38
+    elif kind == "huge":
+        values = values * 1e38
+    return np.clip(values, -LARGEST, LARGEST).astype(np.float32)
+
+
+KINDS = ["normal", "wide", "ties", "tiny", "huge", "any bits"]
+
+
 def encode(wire, values, isa=""):
     encoded = np.zeros(engine.wire_bytes(wire, values.size), np.uint8)
     engine.encode(wire, encoded, values.view(np.uint8), isa)

@@ -1,0 +1,144 @@
+"""How near to the copy bandwidth of a GPU its reduce kernels come.
+
+    python3 bench/gpu_reduce.py [--bytes 1G] [--sources 2,4,8] [--dtypes float32,bfloat16] [--blocks 0] [--json FILE]
+
+Each round launches everything once, in an order rotated from round to round, between two CUDA events; figures are
+medians of the rounds, with the quartiles. GB/s count the bytes that must be read and written: of a copy 2 S, of a sum
+of N sources (N + 1) S. The last column compares with the better copy of the same run, CUDA's or ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ringreduce import _engine, cuda_library
+from ringreduce.cuda_library import Coded, Event, Launch, Memory, Stream
+
+COPIES = ["cudaMemcpyAsync", "copy kernel"]
+
+
+@dataclass
+class Contestant:
+    name: str
+    moved: int  # bytes read and written
+    start: Callable[[], None]
+    seconds: list[float] = field(default_factory=list)
+
+    def rates(self) -> tuple[float, float, float]:
+        """GB/s: the lower quartile, the median, the upper quartile."""
+        low, median, high = statistics.quantiles([self.moved / s / 1e9 for s in self.seconds], n=4)
+        return low, median, high
+
+
+def contestants(options: argparse.Namespace, stream: Stream) -> list[Contestant]:
+    size = options.bytes
+    memories = [Memory(size) for _ in range(max(options.sources) + 1)]
+    for memory in memories:
+        memory.fill(0)
+    to, *sources = (memory.address for memory in memories)
+    launch = Launch(stream, options.blocks)
+    made = [
+        Contestant(COPIES[0], 2 * size, lambda: cuda_library.move(to, sources[0], size, stream)),
+        Contestant(COPIES[1], 2 * size, lambda: cuda_library.copy([to], sources[0], size, launch)),
+    ]
+    for dtype in options.dtypes:
+        count = size // _engine.reduce.size_of(dtype)
+        for number in options.sources:
+
+            def start(dtype: str = dtype, count: int = count, number: int = number) -> None:
+                cuda_library.combine(dtype, options.op, [to], sources[:number], count, 0.5, launch)
+
+            made.append(Contestant(f"{dtype}, {number} sources", (number + 1) * size, start))
+    return made + coded_contestants(options, memories, launch)
+
+
+def coded_contestants(
+    options: argparse.Namespace, memories: list[Memory], launch: Launch
+) -> list[Contestant]:
+    """One plain source and one that has arrived, combined, kept and encoded to be sent on: a ring's hop."""
+    count = options.bytes // 4
+    made = []
+    for wire in options.wires:
+        coded = Coded(wire, "float32", "sum", sources=[1], destinations=[1])
+        message = _engine.reduce.wire_bytes(wire, count)
+        to, plain, arrived = (memory.address for memory in memories[:3])
+        outgoing = Memory(message)
+        places = [to, outgoing.address]
+        cuda_library.combine_coded(Coded(wire, "float32", "sum", destinations=[0]), [arrived], [plain], count)
+
+        def start(
+            coded: Coded = coded, places: list[int] = places, sources: tuple[int, int] = (plain, arrived)
+        ) -> None:
+            cuda_library.combine_coded(coded, places, sources, count, 1.0, launch)
+
+        made.append(Contestant(f"float32 + {wire}, kept and sent on", 8 * count + 2 * message, start))
+    return made
+
+
+def measure(all_of_them: list[Contestant], rounds: int, stream: Stream) -> None:
+    begin, end = Event(), Event()
+    for contestant in all_of_them:  # the first launch loads the kernel
+        contestant.start()
+    cuda_library.synchronize(stream)
+    for number in range(rounds):
+        turn = number % len(all_of_them)
+        for contestant in all_of_them[turn:] + all_of_them[:turn]:
+            begin.record(stream)
+            contestant.start()
+            end.record(stream)
+            cuda_library.synchronize(stream)
+            contestant.seconds.append(begin.seconds_until(end))
+
+
+def table(all_of_them: list[Contestant]) -> list[str]:
+    floor = max(contestant.rates()[1] for contestant in all_of_them if contestant.name in COPIES)
+    lines = ["| | GB/s | quartiles | of the copy |", "|---|--:|--:|--:|"]
+    for contestant in all_of_them:
+        low, median, high = contestant.rates()
+        lines.append(
+            f"| {contestant.name} | {median:,.0f} | {low:,.0f} - {high:,.0f} | {median / floor:.1%} |"
+        )
+    return lines
+
+
+def bytes_from(text: str) -> int:
+    unit = {"K": 10, "M": 20, "G": 30}.get(text[-1].upper())
+    return int(text) if unit is None else int(float(text[:-1]) * (1 << unit))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--bytes", type=bytes_from, default=1 << 30, help="of each span")
+    parser.add_argument(
+        "--sources", type=lambda text: [int(n) for n in text.split(",")], default=[2, 3, 4, 6, 8]
+    )
+    parser.add_argument("--dtypes", type=lambda text: text.split(","), default=["float32", "bfloat16"])
+    parser.add_argument("--wires", type=lambda text: text.split(",") if text else [], default=["int8", "fp8"])
+    parser.add_argument("--op", default="sum")
+    parser.add_argument("--blocks", type=int, default=0, help="of each launch; 0: the library's choice")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--json", type=Path, help="also writes every time to this file")
+    options = parser.parse_args()
+    if problem := cuda_library.why_not():
+        print(f"nothing measured: {problem}")
+        return 1
+    stream = Stream()
+    all_of_them = contestants(options, stream)
+    measure(all_of_them, options.rounds, stream)
+    print(
+        f"{cuda_library.name_of_device()}; {options.bytes:,} bytes a span, {options.op}, {options.rounds} rounds\n"
+    )
+    print("\n".join(table(all_of_them)))
+    if options.json:
+        options.json.write_text(json.dumps({one.name: one.seconds for one in all_of_them}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

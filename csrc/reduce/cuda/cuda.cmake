@@ -1,0 +1,78 @@
+# libringreduce_cuda.so: all that needs CUDA, beside libringreduce.so, which loads it at run time where there is a GPU.
+# RINGREDUCE_CUDA is AUTO (built beside the Python extension, if an nvcc is found), ON or OFF. CMAKE_CUDA_COMPILER, or
+# CUDACXX in the environment, names another nvcc.
+
+set(RINGREDUCE_CUDA AUTO CACHE STRING "Build the CUDA part: AUTO, ON or OFF")
+set(RINGREDUCE_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "GPUs to build for, of those that nvcc knows")
+
+set(ringreduce_oldest_nvcc 12)
+
+# Sets `problem` to why there is none that can be used, or to nothing.
+function(ringreduce_find_nvcc)
+  if(NOT CMAKE_CUDA_COMPILER AND DEFINED ENV{CUDACXX})
+    set(CMAKE_CUDA_COMPILER $ENV{CUDACXX})
+  endif()
+  if(CMAKE_CUDA_COMPILER)
+    set(ringreduce_nvcc ${CMAKE_CUDA_COMPILER})
+  else()
+    find_program(ringreduce_nvcc nvcc PATHS ENV CUDA_PATH PATH_SUFFIXES bin NO_CACHE)
+    find_program(ringreduce_nvcc nvcc PATHS /usr/local/cuda/bin NO_CACHE)
+  endif()
+  set(CMAKE_CUDA_COMPILER ${ringreduce_nvcc} PARENT_SCOPE)
+  set(problem "" PARENT_SCOPE)
+  execute_process(COMMAND ${ringreduce_nvcc} --version
+    RESULT_VARIABLE failed OUTPUT_VARIABLE version ERROR_QUIET)
+  if(failed)
+    set(problem "there is no nvcc" PARENT_SCOPE)
+  elseif(NOT version MATCHES "release ([0-9.]+)" OR CMAKE_MATCH_1 VERSION_LESS ${ringreduce_oldest_nvcc})
+    set(problem "${ringreduce_nvcc} is older than ${ringreduce_oldest_nvcc}" PARENT_SCOPE)
+  endif()
+endfunction()
+
+# Machine code for those that nvcc knows, and PTX of the newest for GPUs to come.
+function(ringreduce_choose_architectures)
+  execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known)
+  foreach(architecture ${RINGREDUCE_CUDA_ARCHITECTURES})
+    if(known MATCHES "compute_${architecture}\n")
+      list(APPEND chosen ${architecture}-real)
+      set(newest ${architecture})
+    endif()
+  endforeach()
+  if(NOT chosen)
+    message(FATAL_ERROR "${CMAKE_CUDA_COMPILER} knows none of the GPUs ${RINGREDUCE_CUDA_ARCHITECTURES}")
+  endif()
+  set(CMAKE_CUDA_ARCHITECTURES ${chosen} ${newest}-virtual PARENT_SCOPE)
+endfunction()
+
+if(NOT RINGREDUCE_CUDA OR (RINGREDUCE_CUDA STREQUAL "AUTO" AND NOT RINGREDUCE_PYTHON))
+  return()
+endif()
+ringreduce_find_nvcc()
+if(problem AND RINGREDUCE_CUDA STREQUAL "AUTO")
+  message(STATUS "Without CUDA: ${problem}")
+  return()
+elseif(problem)
+  message(FATAL_ERROR "RINGREDUCE_CUDA is ${RINGREDUCE_CUDA}, but ${problem}")
+endif()
+ringreduce_choose_architectures()
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_EXTENSIONS OFF)
+enable_language(CUDA)
+message(STATUS "With CUDA ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
+
+# It stands alone: names and sizes of types are compiled into it once more.
+file(GLOB cuda_sources CONFIGURE_DEPENDS csrc/reduce/cuda/*.cpp csrc/reduce/cuda/*.cu)
+add_library(ringreduce_cuda SHARED ${cuda_sources} csrc/reduce/dtype.cpp csrc/reduce/wire.cpp)
+target_include_directories(ringreduce_cuda PRIVATE csrc csrc/reduce/cuda/nvcc)
+target_include_directories(ringreduce_cuda SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+# Results round as the CPU's do (no fused multiply-add).
+target_compile_options(ringreduce_cuda PRIVATE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror>
+  $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false -Xfatbin=-compress-all -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
+set_target_properties(ringreduce_cuda PROPERTIES
+  CUDA_RUNTIME_LIBRARY Static  # so that it can be loaded where there is no driver
+  CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
+target_link_libraries(ringreduce_cuda PRIVATE Threads::Threads)
+target_link_options(ringreduce_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)
+install(TARGETS ringreduce_cuda LIBRARY DESTINATION ringreduce)

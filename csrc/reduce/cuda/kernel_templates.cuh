@@ -1,0 +1,32 @@
+#pragma once
+
+#include "reduce/cuda/families.h"
+#include "reduce/cuda/kernels.h"
+
+namespace ringreduce::device {
+
+template <class Format, class Op, int sources>
+__global__ void __launch_bounds__(block_threads) combine_kernel(const __grid_constant__ Spans spans) {
+  const std::size_t threads = static_cast<std::size_t>(gridDim.x) * blockDim.x;
+  combine<Format, Op, sources>(spans, static_cast<std::size_t>(blockIdx.x) * blockDim.x + threadIdx.x,
+                               threads);
+}
+
+template <class Coder, class Plain>
+__global__ void __launch_bounds__(block_threads)
+    coded_combine_kernel(const __grid_constant__ CodedSpans coded) {
+  const std::size_t warps_per_block = blockDim.x / warp_lanes;
+  combine_coded<Coder, Plain>(coded, blockIdx.x * warps_per_block + threadIdx.x / warp_lanes,
+                              gridDim.x * warps_per_block);
+}
+
+template <class Combination>
+Kernel kernel_for(Combination) {
+  using Format = typename Combination::Format;
+  using Op = typename Combination::Op;
+  constexpr int sources = Combination::sources;
+  return {reinterpret_cast<const void*>(combine_kernel<Format, Op, sources>), Combination::elements_per_value,
+          pack_bytes * Combiner<Format, Op, sources>::unroll};
+}
+
+}  // namespace ringreduce::device

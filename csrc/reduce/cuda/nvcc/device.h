@@ -1,0 +1,62 @@
+// What device code is written with, where nvcc compiles it. ../emulated/device.h has the same for a C++
+// compiler; the build file chooses between them by the folder that it names.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#define RINGREDUCE_DEVICE __device__ __forceinline__
+#define RINGREDUCE_UNROLL _Pragma("unroll")
+#define RINGREDUCE_NO_UNROLL _Pragma("unroll 1")
+
+namespace ringreduce::device {
+
+// A whole register's worth of the memory system: 16 bytes, moved by one instruction.
+struct alignas(16) Words {
+  std::uint32_t at[4];
+};
+
+// `from` is aligned as T is.
+template <class T>
+RINGREDUCE_DEVICE T load_aligned(const char* from) {
+  return *reinterpret_cast<const T*>(from);
+}
+template <class T>
+RINGREDUCE_DEVICE void store_aligned(char* to, const T& value) {
+  *reinterpret_cast<T*>(to) = value;
+}
+template <>
+RINGREDUCE_DEVICE Words load_aligned<Words>(const char* from) {
+  const uint4 words = *reinterpret_cast<const uint4*>(from);
+  return {{words.x, words.y, words.z, words.w}};
+}
+template <>
+RINGREDUCE_DEVICE void store_aligned<Words>(char* to, const Words& words) {
+  *reinterpret_cast<uint4*>(to) = make_uint4(words.at[0], words.at[1], words.at[2], words.at[3]);
+}
+
+// A warp: its lanes do `on_lanes` side by side, each with a T of its own, and agree on the largest.
+inline constexpr int warp_lanes = 32;
+
+template <class T>
+struct PerLane {
+  T value;
+  RINGREDUCE_DEVICE T& operator[](int) { return value; }
+};
+
+template <class Body>
+RINGREDUCE_DEVICE void on_lanes(Body body) {
+  body(static_cast<int>(threadIdx.x) % warp_lanes);
+}
+
+RINGREDUCE_DEVICE std::uint32_t largest_of_lanes(PerLane<std::uint32_t> number) {
+  std::uint32_t largest = number.value;
+  RINGREDUCE_UNROLL
+  for (int far = warp_lanes / 2; far > 0; far /= 2) {
+    const std::uint32_t other = __shfl_xor_sync(0xffffffffu, largest, far);
+    largest = other > largest ? other : largest;
+  }
+  return largest;
+}
+
+}  // namespace ringreduce::device

@@ -1,0 +1,11 @@
+#include "reduce/cuda/kernel_templates.cuh"
+
+namespace ringreduce::device {
+
+Kernel small_integer_kernel(DType dtype, Op op, int sources) {
+  Kernel kernel;
+  visit_small_integers(dtype, op, sources, [&](auto combination) { kernel = kernel_for(combination); });
+  return kernel;
+}
+
+}  // namespace ringreduce::device

@@ -1,0 +1,46 @@
+// What a group of threads combines: addresses and counts, small enough to be a kernel's parameter.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "reduce/dtype.h"
+#include "reduce/wire.h"
+
+namespace ringreduce::device {
+
+inline constexpr int most_spans = 16;  // sources, and destinations
+
+// What Op::avg and Op::premul_sum multiply by, and the integer that averages of integers divide by instead.
+struct Scale {
+  double factor;
+  std::int64_t divisor;  // >= 1
+};
+
+struct Spans {
+  char* destinations[most_spans];
+  const char* sources[most_spans];
+  int destination_count;
+  int source_count;
+  std::size_t count;  // elements
+  Scale scale;
+};
+
+// Spans of which some are encoded in one wire format, the others plain.
+struct CodedSpans {
+  Spans spans;
+  Op op;                               // on float32
+  std::uint32_t encoded_sources;       // a bit for each
+  std::uint32_t encoded_destinations;  // a bit for each
+  bool settle;                         // plain destinations get what encoding and decoding leaves
+};
+
+// Throw std::invalid_argument unless there are 1 to most_spans of both.
+Spans make_spans(void* const* destinations, int destination_count, const void* const* sources,
+                 int source_count, std::size_t count, double factor);
+
+// Throw std::invalid_argument: there is no such combination.
+[[noreturn]] void refuse(DType dtype, Op op);
+[[noreturn]] void refuse(Wire wire, DType plain, Op op);
+
+}  // namespace ringreduce::device

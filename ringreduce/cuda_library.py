@@ -1,0 +1,230 @@
+"""libringreduce_cuda.so from Python, for tests and benchmarks. Internal: the engine calls it without this module.
+
+Everything is a raw address in the memory of the current CUDA device, and a stream. Errors are RuntimeErrors that say
+what CUDA has said and what was being done.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ringreduce import _engine
+
+LIBRARY = Path(__file__).resolve().parent / "libringreduce_cuda.so"
+MOST_SPANS = 16  # sources, and destinations
+
+_loaded: ctypes.CDLL | None = None
+
+
+def is_built() -> bool:
+    return LIBRARY.exists()
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Calls an entry point; see csrc/reduce/cuda/entry_points.h."""
+    global _loaded
+    if _loaded is None:
+        _loaded = ctypes.CDLL(str(LIBRARY))
+    function = getattr(_loaded, f"ringreduce_cuda_{name}")
+    function.restype = ctypes.c_char_p
+    if failure := function(*arguments):
+        raise RuntimeError(failure.decode())
+
+
+def why_not() -> str:
+    """Why the GPU cannot be used, or nothing."""
+    if not is_built():
+        return "built without CUDA"
+    try:
+        return "" if count_devices() > 0 else "there is no GPU"
+    except (OSError, RuntimeError) as error:
+        return f"there is no GPU that can be used: {error}"
+
+
+def count_devices() -> int:
+    count = ctypes.c_int()
+    call("count_devices", ctypes.byref(count))
+    return count.value
+
+
+def name_of_device() -> str:
+    name = ctypes.create_string_buffer(400)
+    call("name_device", name, ctypes.c_size_t(len(name)))
+    return name.value.decode()
+
+
+def synchronize(stream: Stream | None = None) -> None:
+    call("synchronize", handle(stream))
+
+
+class Stream:
+    def __init__(self) -> None:
+        self.handle = ctypes.c_void_p()
+        call("create_stream", ctypes.byref(self.handle))
+
+    def close(self) -> None:
+        call("destroy_stream", self.handle)
+
+
+def handle(stream: Stream | None) -> ctypes.c_void_p:
+    return stream.handle if stream else ctypes.c_void_p()
+
+
+class Event:
+    """A moment on a stream."""
+
+    def __init__(self) -> None:
+        self.handle = ctypes.c_void_p()
+        call("create_event", ctypes.byref(self.handle))
+
+    def record(self, stream: Stream | None = None) -> None:
+        call("record", self.handle, handle(stream))
+
+    def seconds_until(self, end: Event) -> float:
+        milliseconds = ctypes.c_float()
+        call("elapsed", ctypes.byref(milliseconds), self.handle, end.handle)
+        return milliseconds.value / 1e3
+
+    def close(self) -> None:
+        call("destroy_event", self.handle)
+
+
+class Graph:
+    """What was launched on a stream while it was captured."""
+
+    def __init__(self) -> None:
+        self.handle = ctypes.c_void_p()
+
+    def launch(self, stream: Stream) -> None:
+        call("launch_graph", self.handle, stream.handle)
+
+    def close(self) -> None:
+        call("destroy_graph", self.handle)
+
+
+@contextmanager
+def captured(stream: Stream) -> Iterator[Graph]:
+    graph = Graph()
+    call("begin_capture", stream.handle)
+    try:
+        yield graph
+    finally:
+        call("end_capture", ctypes.byref(graph.handle), stream.handle)
+
+
+class Memory:
+    """Bytes on the device."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        address = ctypes.c_void_p()
+        call("allocate", ctypes.byref(address), ctypes.c_size_t(max(size, 1)))
+        self.address = address.value or 0
+
+    def put(self, data: np.ndarray[Any, Any], at: int = 0) -> None:
+        move(self.address + at, data.ctypes.data, data.nbytes)
+        synchronize()
+
+    def get(self) -> np.ndarray[Any, Any]:
+        data = np.empty(self.size, np.uint8)
+        move(data.ctypes.data, self.address, self.size)
+        synchronize()
+        return data
+
+    def fill(self, byte: int) -> None:
+        call("fill", ctypes.c_void_p(self.address), byte, ctypes.c_size_t(self.size), None)
+        synchronize()
+
+    def close(self) -> None:
+        call("free", ctypes.c_void_p(self.address))
+
+
+def move(to: int, source: int, size: int, stream: Stream | None = None) -> None:
+    """CUDA's own copy, between devices and hosts."""
+    call("move", ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(size), handle(stream))
+
+
+@dataclass(frozen=True)
+class Launch:
+    stream: Stream | None = None
+    blocks: int = 0  # 0: the library's choice
+
+    def arguments(self) -> tuple[Any, ...]:
+        return handle(self.stream), self.blocks
+
+
+def _spans(destinations: Sequence[int], sources: Sequence[int]) -> tuple[Any, ...]:
+    pointers = [(ctypes.c_void_p * max(len(one), 1))(*one) for one in (destinations, sources)]
+    return pointers[0], len(destinations), pointers[1], len(sources)
+
+
+def _number_of(name: str, names: list[str]) -> int:
+    if name not in names:
+        raise ValueError(f"{name} is none of {', '.join(names)}")
+    return names.index(name)
+
+
+def combine(
+    dtype: str,
+    op: str,
+    destinations: Sequence[int],
+    sources: Sequence[int],
+    count: int,
+    scale: float = 1.0,
+    launch: Launch = Launch(),
+) -> None:
+    names = _engine.reduce
+    call(
+        "combine",
+        *(_number_of(dtype, names.dtypes()), _number_of(op, names.ops())),
+        *_spans(destinations, sources),
+        *(ctypes.c_size_t(count), ctypes.c_double(scale), *launch.arguments()),
+    )
+
+
+def copy(destinations: Sequence[int], source: int, size: int, launch: Launch = Launch()) -> None:
+    to, count, _, _ = _spans(destinations, [])
+    call("copy", to, count, ctypes.c_void_p(source), ctypes.c_size_t(size), *launch.arguments())
+
+
+@dataclass(frozen=True)
+class Coded:
+    """Which spans are encoded in `wire`; the others are arrays of `plain`."""
+
+    wire: str
+    plain: str
+    op: str
+    sources: Sequence[int] = ()
+    destinations: Sequence[int] = ()
+    settle: bool = False
+
+    def arguments(self) -> tuple[int, ...]:
+        names = _engine.reduce
+        return (
+            *(_number_of(self.wire, names.wires()), _number_of(self.plain, names.dtypes())),
+            *(_number_of(self.op, names.ops()), sum(1 << place for place in self.sources)),
+            *(sum(1 << place for place in self.destinations), int(self.settle)),
+        )
+
+
+def combine_coded(
+    coded: Coded,
+    destinations: Sequence[int],
+    sources: Sequence[int],
+    count: int,
+    scale: float = 1.0,
+    launch: Launch = Launch(),
+) -> None:
+    call(
+        "combine_coded",
+        *coded.arguments(),
+        *_spans(destinations, sources),
+        *(ctypes.c_size_t(count), ctypes.c_double(scale), *launch.arguments()),
+    )

@@ -1,0 +1,40 @@
+// The functions that groups of threads run on a GPU, run here on the CPU: threads one after another. In
+// families, as the kernels are.
+#pragma once
+
+#include <cstddef>
+
+#include "reduce/cuda/families.h"
+
+namespace ringreduce::device {
+
+// A group of threads, or of warps, and the order in which they are run.
+struct Group {
+  std::size_t size;
+  bool backwards;
+
+  template <class Body>
+  void each(Body body) const {
+    for (std::size_t i = 0; i < size; ++i) body(backwards ? size - 1 - i : i);
+  }
+};
+
+// `chosen` is the number of sources that the kernel is picked by; 0: the kernel for any number. They return
+// whether there is one.
+bool emulate_wide_floats(DType dtype, Op op, int chosen, Spans spans, Group group);
+bool emulate_small_floats(DType dtype, Op op, int chosen, Spans spans, Group group);
+bool emulate_wide_integers(DType dtype, Op op, int chosen, Spans spans, Group group);
+bool emulate_small_integers(DType dtype, Op op, int chosen, Spans spans, Group group);
+void emulate_copy(const Spans& spans, Group group);
+bool emulate_coded(Wire wire, DType plain, const CodedSpans& spans, Group group);
+
+template <class Combination>
+void emulate(Combination, Spans& spans, Group group) {
+  using Format = typename Combination::Format;
+  using Op = typename Combination::Op;
+  spans.count *= Combination::elements_per_value;
+  group.each(
+      [&](std::size_t thread) { combine<Format, Op, Combination::sources>(spans, thread, group.size); });
+}
+
+}  // namespace ringreduce::device

@@ -1,0 +1,14 @@
+#include "emulated.h"
+
+namespace ringreduce::device {
+
+bool emulate_small_floats(DType dtype, Op op, int chosen, Spans spans, Group group) {
+  bool found = false;
+  visit_small_floats(dtype, op, chosen, [&](auto combination) {
+    emulate(combination, spans, group);
+    found = true;
+  });
+  return found;
+}
+
+}  // namespace ringreduce::device
