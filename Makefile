@@ -95,7 +95,7 @@ engine: build/dev/build.ninja $(VENV)/.installed
 	@$(CMAKE) --install build/dev --prefix . > build/dev/install.log
 
 # What the GPU's threads do, for tests on the CPU.
-emulated: build/dev/build.ninja
+emulated: engine
 	@$(CMAKE) --build build/dev -j $(JOBS) --target reduce_emulated
 
 # --- checks --------------------------------------------------------------------------------------------------

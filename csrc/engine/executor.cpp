@@ -8,7 +8,7 @@ namespace ringreduce {
 namespace {
 
 // Below this a pass over the data costs less than deciding how to save one.
-constexpr std::size_t small_message = 512;
+constexpr std::size_t small_message = 2048;
 // From here on it matters whether a message is written into the cache or past it.
 constexpr std::size_t large_message = 16 << 10;
 // A buffer of this size does not stay in the cache until the caller comes to use it.
