@@ -7,8 +7,11 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <thread>
 
 #define RINGREDUCE_DEVICE inline
+#define RINGREDUCE_ANYWHERE inline
+#define RINGREDUCE_APART inline
 #define RINGREDUCE_UNROLL
 #define RINGREDUCE_NO_UNROLL
 
@@ -56,5 +59,35 @@ inline std::uint32_t largest_of_lanes(const PerLane<std::uint32_t>& number) {
   for (const std::uint32_t one : number.value) largest = one > largest ? one : largest;
   return largest;
 }
+
+inline std::uint64_t load_acquire(const std::uint64_t* from) {
+  return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+}
+inline void store_release(std::uint64_t* to, std::uint64_t value) {
+  __atomic_store_n(to, value, __ATOMIC_RELEASE);
+}
+inline void wait_a_little() {
+  std::this_thread::yield();
+}
+
+// A thread block, whose threads are one of the CPU's.
+class Block {
+ public:
+  Block(int index, int count, std::size_t threads) : index_(index), count_(count), threads_(threads) {}
+  int index() const { return index_; }
+  int count() const { return count_; }
+  template <class Body>
+  bool leader(Body body) {
+    return body();
+  }
+  template <class Body>
+  void all(Body body) {
+    for (std::size_t thread = 0; thread < threads_; ++thread) body(thread, threads_);
+  }
+
+ private:
+  const int index_, count_;
+  const std::size_t threads_;
+};
 
 }  // namespace ringreduce::device

@@ -6,6 +6,8 @@
 #include <cstdint>
 
 #define RINGREDUCE_DEVICE __device__ __forceinline__
+#define RINGREDUCE_ANYWHERE __host__ __device__ __forceinline__
+#define RINGREDUCE_APART __device__ __noinline__
 #define RINGREDUCE_UNROLL _Pragma("unroll")
 #define RINGREDUCE_NO_UNROLL _Pragma("unroll 1")
 
@@ -58,5 +60,38 @@ RINGREDUCE_DEVICE std::uint32_t largest_of_lanes(PerLane<std::uint32_t> number) 
   }
   return largest;
 }
+
+// What other blocks, and other GPUs, write and are to see: whoever sees what store_release has written sees
+// all that this thread, and who has met it before, has written before.
+RINGREDUCE_DEVICE std::uint64_t load_acquire(const std::uint64_t* from) {
+  std::uint64_t value;
+  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+}
+RINGREDUCE_DEVICE void store_release(std::uint64_t* to, std::uint64_t value) {
+  __threadfence_system();
+  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+RINGREDUCE_DEVICE void wait_a_little() {
+  __nanosleep(32);
+}
+
+// A thread block.
+class Block {
+ public:
+  RINGREDUCE_DEVICE int index() const { return static_cast<int>(blockIdx.x); }
+  RINGREDUCE_DEVICE int count() const { return static_cast<int>(gridDim.x); }
+  // One thread does this; all are told what it returns, and have met before and after.
+  template <class Body>
+  RINGREDUCE_DEVICE bool leader(Body body) {
+    return __syncthreads_and(threadIdx.x != 0 || body()) != 0;
+  }
+  // All threads do this, and meet then.
+  template <class Body>
+  RINGREDUCE_DEVICE void all(Body body) {
+    body(threadIdx.x, blockDim.x);
+    __syncthreads();
+  }
+};
 
 }  // namespace ringreduce::device

@@ -1,0 +1,304 @@
+// Walks a program: what one block of one rank's kernel does. Each slice belongs to a block, the same on all
+// ranks, and blocks of different ranks that have the same number talk to each other; so slices are in flight
+// as long as there are several blocks, and a block does one step after the other.
+//
+// All ranks' blocks must run at the same time, because they wait for each other; a schedule that is free of
+// deadlock with unbuffered sends then is so here, because the sends of a round do not wait for each other's
+// slots. No wait is for ever: one that sees the abort flag ends, and with it the block. The memory that
+// messages went through is of no use after that.
+#pragma once
+
+#include "cuda/mailboxes.h"
+#include "reduce/cuda/combine.h"
+#include "reduce/cuda/formats.h"
+
+namespace ringreduce::device {
+
+// One rank's part of one call; a kernel's parameter.
+struct Errand {
+  const FlatProgram* program;
+  const char* input;
+  char* output;
+  char* temp;  // of all blocks
+  Boxes boxes;
+  char* memories[most_ranks];  // of each rank's boxes
+  const std::uint64_t* abort;  // not 0: give up
+  Scale last;                  // what completes a result: an average divides
+  Scale own;                   // what this rank's values are multiplied by when they are first read
+  bool scales;                 // so they are
+};
+
+// Apart, because it is compiled for each dtype and op: a pass over spans is called in several places.
+template <class Format, class Op>
+RINGREDUCE_APART void pass(const Spans& spans, std::size_t thread, std::size_t threads) {
+  combine<Format, Op, 0>(spans, thread, threads);
+}
+static RINGREDUCE_APART void pass_bytes(const Spans& spans, std::size_t thread, std::size_t threads) {
+  combine<Integer<std::uint8_t>, Sum, 1>(spans, thread, threads);
+}
+
+// What the threads of a block share.
+struct Shared {
+  std::uint64_t sent[most_ranks], received[most_ranks];  // messages, by peer
+  std::uint64_t holds[most_slots][most_ranks];  // by slot and peer: the number of the message in it, or 0
+  std::int32_t posted;                          // messages of this call; a slot takes every slots-th
+  char* staged;                                 // where a message is being written
+  const char* arrived[most_ranks];              // by source: where it is read
+};
+
+template <class Format, class Op, class Block>
+class Interpreter {
+ public:
+  RINGREDUCE_DEVICE Interpreter(Block& block, Shared& shared, const Errand& errand)
+      : block_(block),
+        shared_(shared),
+        errand_(errand),
+        program_(*errand.program),
+        box_(errand.boxes, errand.memories[program_.rank], block.index()) {}
+
+  RINGREDUCE_DEVICE void run() {
+    going_on_ = block_.leader([&] { return begin(); });
+    const std::uint64_t blocks = static_cast<std::uint64_t>(block_.count());
+    for (std::uint64_t s = block_.index(); s < program_.slices && going_on_; s += blocks) slice(s);
+    block_.leader([&] { return end(); });
+  }
+
+ private:
+  // --- what the leader does; false: given up, which the whole block is told ------------------------------
+
+  template <class Condition>
+  RINGREDUCE_DEVICE bool wait(Condition holds) {
+    constexpr unsigned looks = 64;
+    for (unsigned looked = 1; !holds(); ++looked) {
+      if (looked % looks != 0) continue;
+      if (load_acquire(errand_.abort) != 0) return false;
+      wait_a_little();
+    }
+    return true;
+  }
+
+  RINGREDUCE_DEVICE bool wait_for_readers(int peer, std::uint64_t number) {
+    return wait([&] { return load_acquire(box_.read_by(peer)) >= number; });
+  }
+
+  RINGREDUCE_DEVICE bool begin() {
+    shared_.posted = 0;
+    for (int peer = 0; peer < program_.world; ++peer) {
+      shared_.sent[peer] = *box_.sent_to(peer);
+      shared_.received[peer] = *box_.received_from(peer);
+      if (!wait_for_readers(peer, shared_.sent[peer])) return false;
+    }
+    return true;
+  }
+
+  RINGREDUCE_DEVICE bool end() {
+    for (int peer = 0; peer < program_.world; ++peer) {
+      *box_.sent_to(peer) = shared_.sent[peer];
+      *box_.received_from(peer) = shared_.received[peer];
+    }
+    return true;
+  }
+
+  // One that nobody reads any more.
+  RINGREDUCE_DEVICE bool take_slot() {
+    const int slot = shared_.posted % program_.slots;
+    for (int peer = 0; shared_.posted >= program_.slots && peer < program_.world; ++peer) {
+      if (!wait_for_readers(peer, shared_.holds[slot][peer])) return false;
+    }
+    shared_.staged = box_.arena() + program_.slot_bytes * static_cast<std::uint64_t>(slot);
+    return true;
+  }
+
+  // What was written there is a message to the peers of a send.
+  RINGREDUCE_DEVICE bool post(const FlatStep& send) {
+    const int slot = shared_.posted++ % program_.slots;
+    for (int peer = 0; peer < program_.world; ++peer) shared_.holds[slot][peer] = 0;
+    for (int p = send.peers_begin; p < send.peers_end; ++p) {
+      const int peer = peers()[p];
+      const std::uint64_t number = ++shared_.sent[peer];
+      shared_.holds[slot][peer] = number;
+      store_release(box_of(peer).posted(program_.rank, number),
+                    posting(number, program_.slot_bytes * static_cast<std::uint64_t>(slot)));
+    }
+    return true;
+  }
+
+  RINGREDUCE_DEVICE bool wait_for_messages(const FlatStep& step) {
+    for (int p = step.peers_begin; p < step.peers_end; ++p) {
+      const int peer = peers()[p];
+      if (peer < 0) continue;
+      const std::uint64_t number = shared_.received[peer] + 1;
+      std::uint64_t word = 0;
+      const bool here = wait([&] {
+        word = load_acquire(box_.posted(peer, number));
+        return is_posting_of(word, number);
+      });
+      if (!here) return false;
+      shared_.arrived[p - step.peers_begin] = box_of(peer).arena() + offset_in(word);
+    }
+    return true;
+  }
+
+  RINGREDUCE_DEVICE bool release(const FlatStep& step) {
+    for (int p = step.peers_begin; p < step.peers_end; ++p) {
+      const int peer = peers()[p];
+      if (peer >= 0) store_release(box_of(peer).read_by(program_.rank), ++shared_.received[peer]);
+    }
+    return true;
+  }
+
+  RINGREDUCE_DEVICE Box box_of(int peer) const {
+    return Box(errand_.boxes, errand_.memories[peer], block_.index());
+  }
+
+  // --- what all threads do -------------------------------------------------------------------------------
+
+  RINGREDUCE_DEVICE void slice(std::uint64_t s) {
+    const bool last = s + 1 == program_.slices;
+    const FlatLayout& layout = layouts()[program_.alike ? (last && s > 0 ? 1 : 0) : s];
+    const std::uint64_t shift = program_.alike && !(last && s > 0) ? s * program_.shift : 0;
+    bases_[0] = const_cast<char*>(errand_.input) + shift;
+    bases_[1] = errand_.output + shift;
+    bases_[2] = errand_.temp + program_.temp_bytes * static_cast<std::uint64_t>(block_.index());
+    for (int i = layout.steps_begin; i < layout.steps_end && going_on_; ++i) {
+      const FlatStep& step = steps()[i];
+      if (step.nothing) continue;
+      switch (step.kind) {
+        case FlatStep::Kind::send:
+          send(step);
+          break;
+        case FlatStep::Kind::combine:
+        case FlatStep::Kind::receive:
+          receive(step, step.carried < 0 ? nullptr : &steps()[layout.steps_begin + step.carried]);
+          break;
+        default:
+          local(step);
+      }
+    }
+  }
+
+  RINGREDUCE_DEVICE void send(const FlatStep& step) {
+    going_on_ = block_.leader([&] { return take_slot(); });
+    if (!going_on_) return;
+    block_.all([&](std::size_t thread, std::size_t threads) {
+      std::uint64_t done = 0;
+      for (int m = step.moves_begin; m < step.moves_end; ++m) {
+        const FlatMove& move = moves()[m];
+        char* to = shared_.staged + done;
+        const char* from = bases_[move.from] + move.source;
+        copy(to, from, move.bytes, errand_.scales && move.from == 0, thread, threads);
+        done += move.bytes;
+      }
+    });
+    block_.leader([&] { return post(step); });
+  }
+
+  // `carried`: the send of what comes out, or null.
+  RINGREDUCE_DEVICE void receive(const FlatStep& step, const FlatStep* carried) {
+    going_on_ = block_.leader([&] { return wait_for_messages(step) && (!carried || take_slot()); });
+    if (!going_on_) return;
+    const bool scales = errand_.scales && step.kind == FlatStep::Kind::combine;
+    if (scales) scale_own(step);
+    block_.all([&](std::size_t thread, std::size_t threads) {
+      std::uint64_t done = 0;
+      for (int m = step.moves_begin; m < step.moves_end; ++m) {
+        const FlatMove& move = moves()[m];
+        Spans spans = {};
+        char* const home = bases_[move.to] + move.target;
+        const char* own = scales && move.from == 0 ? home : bases_[move.from] + move.source;
+        for (int p = step.peers_begin; p < step.peers_end; ++p) {
+          const bool is_own = peers()[p] < 0;
+          spans.sources[spans.source_count++] = is_own ? own : shared_.arrived[p - step.peers_begin] + done;
+        }
+        if (!carried || move.keep) spans.destinations[spans.destination_count++] = home;
+        if (carried) spans.destinations[spans.destination_count++] = shared_.staged + done;
+        if (step.kind == FlatStep::Kind::combine) {
+          combine_moved(spans, move, thread, threads);
+        } else {
+          copy_bytes(spans, move.bytes, thread, threads);
+        }
+        done += move.bytes;
+      }
+    });
+    block_.leader([&] { return release(step) && (!carried || post(*carried)); });
+  }
+
+  // In the way to its place, where what comes is then combined with it.
+  RINGREDUCE_DEVICE void scale_own(const FlatStep& step) {
+    block_.all([&](std::size_t thread, std::size_t threads) {
+      for (int m = step.moves_begin; m < step.moves_end; ++m) {
+        const FlatMove& move = moves()[m];
+        if (move.from != 0) continue;
+        copy(bases_[move.to] + move.target, bases_[0] + move.source, move.bytes, true, thread, threads);
+      }
+    });
+  }
+
+  RINGREDUCE_DEVICE void combine_moved(Spans& spans, const FlatMove& move, std::size_t thread,
+                                       std::size_t threads) {
+    spans.count = move.bytes / sizeof(typename Format::Element);
+    spans.scale = move.last ? errand_.last : Scale{1, 1};
+    pass<Format, Op>(spans, thread, threads);
+  }
+
+  RINGREDUCE_DEVICE void local(const FlatStep& step) {
+    block_.all([&](std::size_t thread, std::size_t threads) {
+      for (int m = step.moves_begin; m < step.moves_end; ++m) {
+        const FlatMove& move = moves()[m];
+        const char* from = bases_[move.from] + move.source;
+        char* to = bases_[move.to] + move.target;
+        if (step.kind == FlatStep::Kind::local_combine) {
+          Spans spans = {};
+          spans.sources[0] = bases_[move.own_in] + move.own;
+          spans.sources[1] = from;
+          spans.destinations[0] = to;
+          spans.source_count = 2;
+          spans.destination_count = 1;
+          combine_moved(spans, move, thread, threads);
+        } else {
+          copy(to, from, move.bytes, errand_.scales && move.from == 0, thread, threads);
+        }
+      }
+    });
+  }
+
+  RINGREDUCE_DEVICE void copy(char* to, const char* from, std::uint64_t bytes, bool scaled,
+                              std::size_t thread, std::size_t threads) {
+    Spans spans = {};
+    spans.sources[0] = from;
+    spans.destinations[0] = to;
+    spans.source_count = spans.destination_count = 1;
+    if (scaled) {
+      spans.count = bytes / sizeof(typename Format::Element);
+      spans.scale = errand_.own;
+      pass<Format, Op>(spans, thread, threads);
+    } else if (to != from) {
+      copy_bytes(spans, bytes, thread, threads);
+    }
+  }
+
+  RINGREDUCE_DEVICE static void copy_bytes(Spans& spans, std::uint64_t bytes, std::size_t thread,
+                                           std::size_t threads) {
+    spans.count = bytes;
+    pass_bytes(spans, thread, threads);
+  }
+
+  template <class T>
+  RINGREDUCE_DEVICE const T* at(std::uint64_t offset) const {
+    return reinterpret_cast<const T*>(reinterpret_cast<const char*>(&program_) + offset);
+  }
+  RINGREDUCE_DEVICE const FlatLayout* layouts() const { return at<FlatLayout>(program_.layouts); }
+  RINGREDUCE_DEVICE const FlatStep* steps() const { return at<FlatStep>(program_.steps); }
+  RINGREDUCE_DEVICE const FlatMove* moves() const { return at<FlatMove>(program_.moves); }
+  RINGREDUCE_DEVICE const std::int32_t* peers() const { return at<std::int32_t>(program_.peers); }
+
+  Block& block_;
+  Shared& shared_;
+  const Errand& errand_;
+  const FlatProgram& program_;
+  const Box box_;
+  char* bases_[3];  // of this slice, by memory
+  bool going_on_ = true;
+};
+
+}  // namespace ringreduce::device

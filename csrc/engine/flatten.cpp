@@ -1,0 +1,134 @@
+#include "engine/flatten.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "cuda/flat_program.h"
+#include "engine/layout.h"
+#include "transport/errors.h"
+
+namespace ringreduce {
+namespace {
+
+using namespace device;
+
+constexpr std::size_t line = 256;  // as Boxes::line
+
+FlatMove flat(const Move& move) {
+  FlatMove flat = {};
+  flat.source = move.source;
+  flat.target = move.target;
+  flat.own = move.own;
+  flat.bytes = move.bytes;
+  flat.from = static_cast<std::uint8_t>(move.from);
+  flat.to = static_cast<std::uint8_t>(move.to);
+  flat.own_in = static_cast<std::uint8_t>(move.own_in);
+  flat.last = move.last;
+  flat.keep = move.keep;
+  return flat;
+}
+
+class Flattening {
+ public:
+  Flattening(const Program& program, const Geometry& geometry) : program_(program), geometry_(geometry) {
+    sent_already_.resize(program.steps.size());
+    for (const Step& step : program.steps) {
+      if (step.fused >= 0) sent_already_[step.fused] = true;
+    }
+  }
+
+  void add(std::size_t slice) {
+    layout_.resolve(program_, geometry_, slice);
+    FlatLayout flat_layout = {};
+    flat_layout.steps_begin = static_cast<std::int32_t>(steps_.size());
+    for (const Action& action : layout_.actions()) add(action);
+    flat_layout.steps_end = static_cast<std::int32_t>(steps_.size());
+    layouts_.push_back(flat_layout);
+  }
+
+  std::vector<std::byte> in_one_piece(FlatProgram head, std::size_t arena_bytes) {
+    head.slot_bytes = std::max<std::size_t>((longest_ + line - 1) / line, 1) * line;
+    head.slots = static_cast<std::int32_t>(std::min<std::size_t>(most_slots, arena_bytes / head.slot_bytes));
+    check_slots(static_cast<std::size_t>(head.slots), arena_bytes);
+    std::vector<std::byte> all(sizeof head);
+    head.layouts = append(all, layouts_);
+    head.steps = append(all, steps_);
+    head.moves = append(all, moves_);
+    head.peers = append(all, program_.peers);
+    std::memcpy(all.data(), &head, sizeof head);
+    return all;
+  }
+
+ private:
+  void add(const Action& action) {
+    const auto index = static_cast<std::size_t>(action.step - program_.steps.data());
+    FlatStep step = {};
+    step.kind = static_cast<FlatStep::Kind>(action.step->kind);
+    step.nothing = action.skip || sent_already_[index];
+    step.carried = action.step->fused;
+    step.peers_begin = static_cast<std::int32_t>(action.peers - program_.peers.data());
+    step.peers_end = step.peers_begin + action.peer_count;
+    step.moves_begin = static_cast<std::int32_t>(moves_.size());
+    for (const Move* move = action.moves; move != action.moves_end; ++move) moves_.push_back(flat(*move));
+    step.moves_end = static_cast<std::int32_t>(moves_.size());
+    if (step.kind == FlatStep::Kind::send) longest_ = std::max(longest_, action.bytes);
+    steps_.push_back(step);
+  }
+
+  // Those of a round, and of the next one, whose messages are sent on as they are made.
+  void check_slots(std::size_t slots, std::size_t arena_bytes) const {
+    std::size_t needed = 2, sends = 0;
+    for (const Round& round : program_.schedule.rounds) {
+      needed = std::max(needed, sends + round.sends.size());
+      sends = round.sends.size();
+    }
+    if (slots >= needed) return;
+    throw InvalidArgument("blocks have " + std::to_string(arena_bytes) + " bytes for their messages, and " +
+                          std::to_string(needed) + " of up to " + std::to_string(longest_) +
+                          " bytes are under way at a time");
+  }
+
+  template <class T>
+  static std::size_t append(std::vector<std::byte>& all, const std::vector<T>& items) {
+    const std::size_t begin = (all.size() + 15) / 16 * 16;
+    all.resize(begin + items.size() * sizeof(T));
+    if (!items.empty()) std::memcpy(all.data() + begin, items.data(), items.size() * sizeof(T));
+    return begin;
+  }
+
+  const Program& program_;
+  const Geometry& geometry_;
+  Layout layout_;
+  std::vector<char> sent_already_;  // by step: an earlier one carries it
+  std::vector<FlatLayout> layouts_;
+  std::vector<FlatStep> steps_;
+  std::vector<FlatMove> moves_;
+  std::size_t longest_ = 0;
+};
+
+}  // namespace
+
+std::vector<std::byte> flatten(const Program& program, const Geometry& geometry, std::size_t arena_bytes) {
+  if (program.schedule.world > most_ranks) {
+    throw InvalidArgument("a kernel takes up to " + std::to_string(most_ranks) + " ranks, not " +
+                          std::to_string(program.schedule.world));
+  }
+  FlatProgram head = {};
+  head.rank = program.schedule.rank;
+  head.world = program.schedule.world;
+  head.slices = geometry.slices;
+  head.alike = !geometry.input;
+  head.shift = geometry.slice * geometry.element;
+  head.temp_bytes = (geometry.temp_bytes(program.schedule) + line - 1) / line * line;
+  Flattening flattening(program, geometry);
+  if (head.alike) {
+    flattening.add(0);
+    if (geometry.slices > 1) flattening.add(geometry.slices - 1);
+  } else {
+    for (std::size_t slice = 0; slice < geometry.slices; ++slice) flattening.add(slice);
+  }
+  return flattening.in_one_piece(head, arena_bytes);
+}
+
+}  // namespace ringreduce

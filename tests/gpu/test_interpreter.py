@@ -1,0 +1,195 @@
+"""Whole schedules inside kernels, as csrc/cuda/interpreter.h walks them: a CPU's thread for each block of each rank."""
+
+import ctypes
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import ringreduce
+from ringreduce import _engine
+
+LIBRARY = Path(__file__).resolve().parents[2] / "build" / "tests" / "libinterpreter_emulated.so"
+COLLECTIVES = [
+    "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all",
+]  # fmt: skip
+EVERY = [(collective, a.name) for collective in COLLECTIVES for a in ringreduce.algorithms(collective)]
+SIZES = ctypes.c_size_t
+
+pytestmark = pytest.mark.timeout(60)
+every_algorithm = pytest.mark.parametrize("collective,algorithm", EVERY)
+
+
+class Job(ctypes.Structure):
+    _fields_ = [
+        ("algorithm", ctypes.c_char_p),
+        *[
+            (name, ctypes.c_int)
+            for name in ("collective", "dtype", "op", "world", "root", "blocks", "threads")
+        ],
+        *[(name, ctypes.c_int) for name in ("calls", "missing")],
+        *[(name, SIZES) for name in ("count", "slice_bytes", "arena_bytes")],
+        ("factor", ctypes.c_double),
+        *[(name, ctypes.POINTER(ctypes.c_void_p)) for name in ("inputs", "outputs")],
+        ("counts", ctypes.POINTER(SIZES)),
+    ]
+
+
+@pytest.fixture(scope="session")
+def interpreter():
+    if not LIBRARY.exists():
+        pytest.skip("not built: make emulated")
+    function = ctypes.CDLL(str(LIBRARY)).emulated_interpreter
+    function.restype = ctypes.c_char_p
+
+    def run(collective, algorithm, inputs, outputs, count, op="sum", counts=None, **how):
+        """Runs one collective of as many ranks as there are inputs; results are in the outputs."""
+        names = _engine.reduce
+        pointers = [
+            (ctypes.c_void_p * len(arrays))(*[array.ctypes.data for array in arrays])
+            for arrays in (inputs, outputs)
+        ]
+        settings = {"root": 0, "blocks": 3, "threads": 5, "calls": 1, "missing": -1, "slice_bytes": 1024,
+                    "arena_bytes": 64 << 10, "factor": 1.0, **how}  # fmt: skip
+        job = Job(
+            algorithm=algorithm.encode(), collective=COLLECTIVES.index(collective),
+            dtype=names.dtypes().index(inputs[0].dtype.name), op=names.ops().index(op), world=len(inputs),
+            count=count, inputs=pointers[0], outputs=pointers[1],
+            counts=(SIZES * len(counts))(*counts) if counts else None, **settings,
+        )  # fmt: skip
+        if failure := function(ctypes.byref(job)):
+            raise RuntimeError(failure.decode())
+
+    return run
+
+
+def blocks_of(collective, world, count, root, seed=1):
+    """Inputs, and what each rank must have; None where that is nobody's business."""
+    rng = np.random.default_rng(seed)
+    whole = collective in ("all_reduce", "reduce", "broadcast")
+    has_all = whole or collective not in ("all_gather", "gather")
+    length = count if whole else count * world
+    given = [rng.integers(-8, 9, length if has_all else count).astype("float32") for _ in range(world)]
+    wanted = [None] * world
+    for rank in range(world):
+        own = slice(rank * count, (rank + 1) * count)
+        if collective == "all_reduce" or (collective == "reduce" and rank == root):
+            wanted[rank] = sum(given)
+        elif collective == "reduce_scatter":
+            wanted[rank] = sum(given)[own]
+        elif collective == "all_gather" or (collective == "gather" and rank == root):
+            wanted[rank] = np.concatenate(given)
+        elif collective == "broadcast":
+            wanted[rank] = given[root]
+        elif collective == "scatter":
+            wanted[rank] = given[root][own]
+        elif collective == "all_to_all":
+            wanted[rank] = np.concatenate([x[own] for x in given])
+    return given, wanted
+
+
+def room_for(collective, world, count):
+    whole = collective in ("all_reduce", "reduce", "broadcast")
+    one = collective in ("reduce_scatter", "scatter")
+    return np.full(count if whole or one else count * world, np.nan, "float32")
+
+
+@every_algorithm
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 5, 8])
+def test_every_algorithm(interpreter, collective, algorithm, world):
+    for count, root in ((1, 0), (37, world - 1), (5000, world // 2)):
+        given, wanted = blocks_of(collective, world, count, root)
+        kept = [x.copy() for x in given]
+        results = [room_for(collective, world, count) for _ in range(world)]
+        if collective == "broadcast":
+            results[root][:] = given[root]
+            given[root] = results[root]  # the root's buffer is the result as it is
+        interpreter(collective, algorithm, given, results, count, root=root)
+        for rank, result in enumerate(results):
+            if wanted[rank] is not None:
+                assert (result == wanted[rank]).all(), (rank, count)
+            assert (given[rank] == kept[rank]).all()
+
+
+@pytest.mark.parametrize("algorithm", [name for collective, name in EVERY if collective == "all_reduce"])
+@pytest.mark.parametrize("world", [2, 6, 16])
+def test_in_place_call_after_call(interpreter, algorithm, world):
+    """Numbers of messages go on, in slots that the call before has used."""
+    count, calls = 3001, 3
+    given, _ = blocks_of("all_reduce", world, count, 0)
+    wanted = sum(given) * np.float32(world) ** (calls - 1)
+    interpreter("all_reduce", algorithm, given, given, count, calls=calls, slice_bytes=512)
+    for x in given:
+        assert (x == wanted).all()
+
+
+@pytest.mark.parametrize(
+    ("blocks", "slice_bytes", "arena"), [(1, 64, 16 << 10), (7, 100_000, 4 << 20), (16, 256, 32 << 10)]
+)
+def test_blocks_and_slices(interpreter, blocks, slice_bytes, arena):
+    given, wanted = blocks_of("all_reduce", 4, 10_007, 0)
+    for algorithm in ("ring", "two_shot", "recursive_doubling"):
+        results = [np.zeros(10_007, "float32") for _ in given]
+        how = {"blocks": blocks, "slice_bytes": slice_bytes, "arena_bytes": arena, "threads": 33}
+        interpreter("all_reduce", algorithm, given, results, 10_007, **how)
+        assert all((x == wanted[0]).all() for x in results)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "one_shot", "double_tree", "halving_doubling"])
+def test_ops_and_dtypes(interpreter, algorithm):
+    world, count = 4, 2003
+    rng = np.random.default_rng(3)
+
+    def results_of(given, op, factor=1.0):
+        results = [np.zeros_like(x) for x in given]
+        interpreter("all_reduce", algorithm, given, results, count, op, factor=factor)
+        return results
+
+    floats = [rng.integers(-8, 9, count).astype("float32") for _ in range(world)]
+    for dtype in ("float32", ml_dtypes.bfloat16):
+        given = [x.astype(dtype) for x in floats]
+        for x in results_of(given, "avg"):
+            assert (x.astype("float32") == sum(floats) / world).all()
+        for x in results_of(given, "min"):
+            assert (x.astype("float32") == np.minimum.reduce(floats)).all()
+        for x in results_of(given, "premul_sum", 0.5):
+            assert (x.astype("float32") == sum(floats) / 2).all()
+    integers = [rng.integers(-(2**31), 2**31, count).astype("int32") for _ in range(world)]
+    for x in results_of(integers, "sum"):
+        assert (x == sum(y.astype("int64") for y in integers).astype("int32")).all()
+
+
+@pytest.mark.parametrize("algorithm", [name for collective, name in EVERY if collective == "all_gather"])
+def test_uneven_blocks(interpreter, algorithm):
+    counts = [700, 0, 3, 1500]
+    given = [np.arange(count, dtype="float32") + 10_000 * rank for rank, count in enumerate(counts)]
+    results = [np.zeros(sum(counts), "float32") for _ in counts]
+    interpreter("all_gather", algorithm, given, results, max(counts), counts=counts)
+    for x in results:
+        assert (x == np.concatenate(given)).all()
+
+
+@pytest.mark.parametrize("algorithm", [name for collective, name in EVERY if collective == "reduce_scatter"])
+def test_uneven_sums(interpreter, algorithm):
+    counts = [0, 1200, 5, 700]
+    rng = np.random.default_rng(5)
+    given = [rng.integers(-8, 9, sum(counts)).astype("float32") for _ in counts]
+    results = [np.zeros(count, "float32") for count in counts]
+    interpreter("reduce_scatter", algorithm, given, results, max(counts), counts=counts)
+    for x, wanted in zip(results, np.split(sum(given), np.cumsum(counts)[:-1]), strict=True):
+        assert (x == wanted).all()
+
+
+def test_a_rank_that_never_comes_is_given_up(interpreter):
+    given, _ = blocks_of("all_reduce", 3, 1000, 0)
+    for algorithm in ("ring", "one_shot"):
+        interpreter("all_reduce", algorithm, given, [x.copy() for x in given], 1000, missing=1)
+
+
+def test_what_does_not_fit_is_said(interpreter):
+    x = [np.zeros(100, "float32")] * 17
+    with pytest.raises(RuntimeError, match="up to 16 ranks, not 17"):
+        interpreter("all_reduce", "ring", x, x, 100)
+    with pytest.raises(RuntimeError, match="512 bytes for their messages, and 2 of up to 1024 bytes"):
+        interpreter("all_reduce", "ring", x[:2], x[:2], 100_000, slice_bytes=1024, arena_bytes=512)
