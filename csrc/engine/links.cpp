@@ -16,7 +16,9 @@ using Lap = std::vector<int>;
 struct Costs {
   int hosts = 0;
   std::vector<double> of;
-  double operator()(int a, int b) const { return of[static_cast<std::size_t>(a * hosts + b)]; }
+  double operator()(int a, int b) const {
+    return of[static_cast<std::size_t>(a) * static_cast<std::size_t>(hosts) + static_cast<std::size_t>(b)];
+  }
 };
 
 // A ring waits for its slowest link. But where pairs of hosts share a link it is slow because all of them
