@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from compare_peers import comma_list, parse_size
+
 from ringreduce import _engine, cuda_library
 from ringreduce.cuda_library import Coded, Event, Launch, Memory, Stream
 
@@ -107,19 +109,14 @@ def table(all_of_them: list[Contestant]) -> list[str]:
     return lines
 
 
-def bytes_from(text: str) -> int:
-    unit = {"K": 10, "M": 20, "G": 30}.get(text[-1].upper())
-    return int(text) if unit is None else int(float(text[:-1]) * (1 << unit))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--bytes", type=bytes_from, default=1 << 30, help="of each span")
+    parser.add_argument("--bytes", type=parse_size, default=1 << 30, help="of each span")
     parser.add_argument(
-        "--sources", type=lambda text: [int(n) for n in text.split(",")], default=[2, 3, 4, 6, 8]
+        "--sources", type=lambda text: [int(n) for n in comma_list(text)], default=[2, 3, 4, 6, 8]
     )
-    parser.add_argument("--dtypes", type=lambda text: text.split(","), default=["float32", "bfloat16"])
-    parser.add_argument("--wires", type=lambda text: text.split(",") if text else [], default=["int8", "fp8"])
+    parser.add_argument("--dtypes", type=comma_list, default=["float32", "bfloat16"])
+    parser.add_argument("--wires", type=comma_list, default=["int8", "fp8"])
     parser.add_argument("--op", default="sum")
     parser.add_argument("--blocks", type=int, default=0, help="of each launch; 0: the library's choice")
     parser.add_argument("--rounds", type=int, default=30)

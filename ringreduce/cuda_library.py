@@ -160,7 +160,8 @@ class Launch:
         return handle(self.stream), self.blocks
 
 
-def _spans(destinations: Sequence[int], sources: Sequence[int]) -> tuple[Any, ...]:
+def spans(destinations: Sequence[int], sources: Sequence[int]) -> tuple[Any, ...]:
+    """Addresses, as entry points take them."""
     pointers = [(ctypes.c_void_p * max(len(one), 1))(*one) for one in (destinations, sources)]
     return pointers[0], len(destinations), pointers[1], len(sources)
 
@@ -184,13 +185,13 @@ def combine(
     call(
         "combine",
         *(_number_of(dtype, names.dtypes()), _number_of(op, names.ops())),
-        *_spans(destinations, sources),
+        *spans(destinations, sources),
         *(ctypes.c_size_t(count), ctypes.c_double(scale), *launch.arguments()),
     )
 
 
 def copy(destinations: Sequence[int], source: int, size: int, launch: Launch = Launch()) -> None:
-    to, count, _, _ = _spans(destinations, [])
+    to, count, _, _ = spans(destinations, [])
     call("copy", to, count, ctypes.c_void_p(source), ctypes.c_size_t(size), *launch.arguments())
 
 
@@ -225,6 +226,6 @@ def combine_coded(
     call(
         "combine_coded",
         *coded.arguments(),
-        *_spans(destinations, sources),
+        *spans(destinations, sources),
         *(ctypes.c_size_t(count), ctypes.c_double(scale), *launch.arguments()),
     )

@@ -10,6 +10,9 @@ namespace ringreduce::device {
 inline constexpr int most_ranks = 16;  // as many as a pass can have sources
 inline constexpr int most_slots = 64;  // messages that a block may have under way
 
+// Messages, and what blocks have of temporary memory, begin at multiples of so many bytes.
+inline constexpr std::uint64_t line = 256;
+
 // As Move in engine/layout.h; memories are 0 (input), 1 (output) and 2 (temporary).
 struct FlatMove {
   std::uint64_t source, target, own;  // bytes
@@ -38,7 +41,7 @@ struct FlatProgram {
   std::uint64_t shift;  // bytes from a slice to the next one, where all but the last have the first layout
   bool alike;           // so they have; otherwise there is a layout for each
   std::uint64_t temp_bytes;  // of one slice
-  std::uint64_t slot_bytes;  // room for the longest message that this rank sends, in lines of mailboxes.h
+  std::uint64_t slot_bytes;  // room for the longest message that this rank sends, in lines
   std::int32_t slots;        // messages that a block of this rank may have under way
   std::uint64_t layouts, steps, moves, peers;
 };

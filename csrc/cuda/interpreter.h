@@ -60,7 +60,7 @@ class Interpreter {
     going_on_ = block_.leader([&] { return begin(); });
     const std::uint64_t blocks = static_cast<std::uint64_t>(block_.count());
     for (std::uint64_t s = block_.index(); s < program_.slices && going_on_; s += blocks) slice(s);
-    block_.leader([&] { return end(); });
+    if (going_on_) block_.leader([&] { return end(); });
   }
 
  private:

@@ -17,7 +17,6 @@ struct Boxes {
   std::int32_t world;
   std::uint64_t arena_bytes;  // of a block, in lines
 
-  static constexpr std::uint64_t line = 256;
   RINGREDUCE_ANYWHERE static std::uint64_t in_lines(std::uint64_t bytes) {
     return (bytes + line - 1) / line * line;
   }
@@ -38,13 +37,13 @@ struct Boxes {
 // after as many messages as a block sends in weeks.
 inline constexpr int place_bits = 24;
 RINGREDUCE_DEVICE std::uint64_t posting(std::uint64_t number, std::uint64_t offset) {
-  return number << place_bits | offset / Boxes::line;
+  return number << place_bits | offset / line;
 }
 RINGREDUCE_DEVICE bool is_posting_of(std::uint64_t word, std::uint64_t number) {
   return word >> place_bits == number << place_bits >> place_bits;
 }
 RINGREDUCE_DEVICE std::uint64_t offset_in(std::uint64_t word) {
-  return (word & ((std::uint64_t{1} << place_bits) - 1)) * Boxes::line;
+  return (word & ((std::uint64_t{1} << place_bits) - 1)) * line;
 }
 
 // One block's box in a rank's memory.

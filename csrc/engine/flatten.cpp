@@ -13,7 +13,9 @@ namespace {
 
 using namespace device;
 
-constexpr std::size_t line = 256;  // as Boxes::line
+std::size_t in_lines(std::size_t bytes) {
+  return (bytes + line - 1) / line * line;
+}
 
 FlatMove flat(const Move& move) {
   FlatMove flat = {};
@@ -48,7 +50,7 @@ class Flattening {
   }
 
   std::vector<std::byte> in_one_piece(FlatProgram head, std::size_t arena_bytes) {
-    head.slot_bytes = std::max<std::size_t>((longest_ + line - 1) / line, 1) * line;
+    head.slot_bytes = in_lines(std::max<std::size_t>(longest_, 1));
     head.slots = static_cast<std::int32_t>(std::min<std::size_t>(most_slots, arena_bytes / head.slot_bytes));
     check_slots(static_cast<std::size_t>(head.slots), arena_bytes);
     std::vector<std::byte> all(sizeof head);
@@ -120,7 +122,7 @@ std::vector<std::byte> flatten(const Program& program, const Geometry& geometry,
   head.slices = geometry.slices;
   head.alike = !geometry.input;
   head.shift = geometry.slice * geometry.element;
-  head.temp_bytes = (geometry.temp_bytes(program.schedule) + line - 1) / line * line;
+  head.temp_bytes = in_lines(geometry.temp_bytes(program.schedule));
   Flattening flattening(program, geometry);
   if (head.alike) {
     flattening.add(0);

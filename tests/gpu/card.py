@@ -7,7 +7,7 @@ import numpy as np
 from ringreduce import cuda_library
 from ringreduce.cuda_library import Launch, Memory
 
-from .emulated import AROUND, PATTERN
+from .emulated import AROUND, PATTERN, addresses
 
 
 class Place:
@@ -52,19 +52,13 @@ class Card:
     ):
         # Which kernel it is and in which order threads run is the card's own choice.
         del known, backwards
-        cuda_library.combine(
-            dtype, op, *_addresses(destinations, sources), count, scale, Launch(blocks=group)
-        )
+        cuda_library.combine(dtype, op, *addresses(destinations, sources), count, scale, Launch(blocks=group))
 
     def copy(self, destinations, source, size, *, group=0):
-        to, _ = _addresses(destinations, [])
+        to, _ = addresses(destinations, [])
         cuda_library.copy(to, source.address, size, Launch(blocks=group))
 
     def combine_coded(self, coded, destinations, sources, count, scale=1.0, *, group=0):
         cuda_library.combine_coded(
-            coded, *_addresses(destinations, sources), count, scale, Launch(blocks=group)
+            coded, *addresses(destinations, sources), count, scale, Launch(blocks=group)
         )
-
-
-def _addresses(destinations, sources):
-    return [place.address for place in destinations], [place.address for place in sources]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ringreduce import _engine
-from ringreduce.cuda_library import Coded
+from ringreduce.cuda_library import Coded, spans
 
 LIBRARY = Path(__file__).resolve().parents[2] / "build" / "tests" / "libreduce_emulated.so"
 AROUND = 256  # bytes on both sides of a place
@@ -55,12 +55,12 @@ class Emulated:
         names = _engine.reduce
         self._call(
             *("combine", names.dtypes().index(dtype), names.ops().index(op), len(sources) if known else 0),
-            *_spans(destinations, sources),
+            *spans(*addresses(destinations, sources)),
             *(ctypes.c_size_t(count), ctypes.c_double(scale), ctypes.c_size_t(group), int(backwards)),
         )
 
     def copy(self, destinations, source, size, *, group=7):
-        to, count, _, _ = _spans(destinations, [])
+        to, count, _, _ = spans(*addresses(destinations, []))
         self._call(
             *("copy", to, count, ctypes.c_void_p(source.address)),
             *(ctypes.c_size_t(size), ctypes.c_size_t(group), 0),
@@ -68,14 +68,10 @@ class Emulated:
 
     def combine_coded(self, coded: Coded, destinations, sources, count, scale=1.0, *, group=3):
         self._call(
-            *("combine_coded", *coded.arguments(), *_spans(destinations, sources)),
+            *("combine_coded", *coded.arguments(), *spans(*addresses(destinations, sources))),
             *(ctypes.c_size_t(count), ctypes.c_double(scale), ctypes.c_size_t(group), 0),
         )
 
 
-def _spans(destinations, sources):
-    pointers = [
-        (ctypes.c_void_p * max(len(places), 1))(*[place.address for place in places])
-        for places in (destinations, sources)
-    ]
-    return pointers[0], len(destinations), pointers[1], len(sources)
+def addresses(destinations, sources):
+    return [place.address for place in destinations], [place.address for place in sources]
