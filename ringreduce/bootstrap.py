@@ -13,6 +13,7 @@ from typing import Any
 
 from ringreduce import _engine
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
+from ringreduce.errors import TimeoutError
 from ringreduce.launchers import Launched, LeftTogether, launched, place_to_meet
 
 __all__ = ["Exchange", "init"]
@@ -100,16 +101,24 @@ def _mpi_job(store: Any, rank: int, size: int, timeout: float) -> _engine.MpiJob
 
 
 class _Meeting:
-    """An exchange that is closed again when the ranks are connected."""
+    """An exchange that is closed again when the ranks are connected. `leave`: what comes first if they are."""
 
-    def __init__(self, exchange: Exchange, close: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        close: Callable[[], None] = lambda: None,
+        leave: Callable[[], None] = lambda: None,
+    ) -> None:
         self._exchange = exchange
         self._close = close
+        self._leave = leave
 
     def __enter__(self) -> Exchange:
         return self._exchange
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is None:
+            self._leave()
         self._close()
 
 
@@ -123,8 +132,8 @@ def _exchange_for(store: Any, known: Launched | None, rank: int, size: int, time
     if hasattr(store, "allgather"):
         return _Meeting(store.allgather)
     if hasattr(store, "set") and hasattr(store, "get"):
-        leave = store.close if isinstance(store, LeftTogether) else lambda: None
-        return _Meeting(_through_store(store, rank, size), leave)
+        leave = store.leave if isinstance(store, LeftTogether) else lambda: None
+        return _Meeting(_through_store(store, rank, size), leave=leave)
     if callable(store):
         return _Meeting(store)
     raise TypeError(
@@ -140,7 +149,15 @@ def _through_store(store: Any, rank: int, size: int) -> Exchange:
     def exchange(blob: bytes) -> list[bytes]:
         _rounds[rank] = number = _rounds.get(rank, 0) + 1
         store.set(f"ringreduce/{number}/{rank}", blob)
-        return [bytes(store.get(f"ringreduce/{number}/{other}")) for other in range(size)]
+        return [look_up(f"ringreduce/{number}/{other}", other) for other in range(size)]
+
+    def look_up(key: str, other: int) -> bytes:
+        try:
+            return bytes(store.get(key))
+        except RuntimeError as error:  # torch's stores have errors of their own for a time that is up
+            if "timeout" not in str(error).lower():
+                raise
+            raise TimeoutError(f"rank {rank} timed out waiting for rank {other} to start", other) from error
 
     return exchange
 

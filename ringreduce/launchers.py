@@ -141,7 +141,7 @@ class LeftTogether:
         self.set, self.get = store.set, store.get
         self._store, self._rank, self._size = store, rank, size
 
-    def close(self) -> None:
+    def leave(self) -> None:
         """Says that this rank needs the store no more; rank 0 waits until all have said so."""
         from datetime import timedelta
 

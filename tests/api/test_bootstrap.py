@@ -7,6 +7,7 @@ import secrets
 import subprocess
 import sys
 import threading
+from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -182,3 +183,14 @@ def test_a_rank_that_does_not_come():
         ringreduce.init(0, 2, secrets.token_hex(8), timeout=0.2)
     with pytest.raises(ringreduce.TimeoutError, match="rank 0"):
         ringreduce.init(1, 2, secrets.token_hex(8), timeout=0.2)
+
+
+def test_a_rank_that_does_not_come_to_a_store_is_named():
+    c10d = pytest.importorskip("torch.distributed")
+    store = c10d.HashStore()
+    store.set_timeout(timedelta(seconds=0.2))
+    with pytest.raises(
+        ringreduce.TimeoutError, match="rank 0 timed out waiting for rank 1 to start"
+    ) as raised:
+        ringreduce.init(0, 2, store, timeout=5)
+    assert raised.value.rank == 1
