@@ -16,7 +16,7 @@ enum class FrameKind : std::uint8_t {
   status,   // the sender's recent calls
   abort,    // what ends every rank's waits
   board,    // the sender's part of an agreement on survivors
-  bye,      // the sender sends nothing more; the numbers of messages it has sent, by lane
+  bye,  // the sender sends nothing more; the numbers of messages it has sent, by lane, and its abort, if any
 };
 
 struct FrameHeader {

@@ -207,6 +207,7 @@ class RemoteTransport : public Transport {
   Board own_board_;
   std::atomic<bool> failed_{false};
   std::optional<Failure> failure_;
+  std::string told_;  // to peers, of that failure
   bool said_bye_ = false;
   int lost_count_ = 0;
   Clock::time_point lost_since_;
