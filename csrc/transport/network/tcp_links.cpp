@@ -107,19 +107,26 @@ void TcpTransport::accept_all() {
         accept4(settings_.listener.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket.get() < 0) return;
     make_room_for_strangers();
+    const bool room = strangers_ < most_strangers;
     ++strangers_;
     set(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
     Stream& stream =
         add(std::make_unique<Stream>(next_id_++, std::move(socket), settings_.membership), false);
-    serve(stream);
+    if (room) {
+      serve(stream);
+    } else {
+      stream.give_up("came when too many others were at the door");
+      bury(stream);
+    }
   }
 }
 
-// The oldest goes: ids only grow.
+// The oldest of those that have said nothing goes: ids only grow. One that was answered may be a rank that
+// takes itself to be connected, and would take this one for dead; who is sent away before that comes again.
 void TcpTransport::make_room_for_strangers() {
   if (strangers_ < most_strangers) return;
   for (const auto& [id, stream] : streams_) {
-    if (stream->proved() || stream->dialed()) continue;
+    if (stream->state() != Stream::State::greeting) continue;
     bury(*stream);
     return;
   }
@@ -161,7 +168,10 @@ void TcpTransport::bury(Stream& buried) {
   if (!stream->proved()) {
     if (stream->dialed()) return dial_failed(*stream);
     --strangers_;
-    return complain(*stream);
+    // A rank may close while it still dials.
+    const bool knew_the_job = stream->state() == Stream::State::proving;
+    if (!(knew_the_job && stream->ended())) complain(*stream);
+    return;
   }
   const int peer = stream->peer();
   Link& link = links_[peer];
@@ -194,6 +204,9 @@ void TcpTransport::look_at_clock(Clock::time_point now) {
   for (Stream* stream : late) {
     if (stream->dialed()) {
       stream->give_up("no answer");
+    } else {
+      serve(*stream);  // what it has to say may have waited for us
+      if (stream->proved() && stream->broken().empty()) continue;
     }
     bury(*stream);
   }
