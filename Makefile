@@ -96,7 +96,7 @@ engine: build/dev/build.ninja $(VENV)/.installed
 
 # What the GPU's threads do, for tests on the CPU.
 emulated: engine
-	@$(CMAKE) --build build/dev -j $(JOBS) --target reduce_emulated interpreter_emulated
+	@$(CMAKE) --build build/dev -j $(JOBS) --target reduce_emulated interpreter_emulated cuda_emulated
 
 # --- checks --------------------------------------------------------------------------------------------------
 

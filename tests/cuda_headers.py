@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TIDY = Path(sys.executable).parent / "clang-tidy"
-FOLDERS = ["csrc/reduce/cuda"]
+FOLDERS = ["csrc/cuda", "csrc/reduce/cuda"]
 WARNINGS = ["-Wall", "-Wextra", "-Wno-unknown-cuda-version"]
 DEVICE = ["--cuda-device-only"]
 PASSES = {
@@ -26,7 +26,7 @@ PASSES = {
 
 
 def command(file: Path, toolkit: Path, flags: list[str]) -> list[str]:
-    includes = ["-Icsrc", f"-I{file.parent.relative_to(ROOT)}/nvcc", f"-isystem{toolkit}/include"]
+    includes = ["-Icsrc", "-Icsrc/reduce/cuda/nvcc", f"-isystem{toolkit}/include"]
     language = ["-x", "cuda", f"--cuda-path={toolkit}", "-nocudalib"]
     if file.suffix == ".cpp":
         language = ["-x", "c++"]

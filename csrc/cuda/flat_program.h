@@ -28,6 +28,7 @@ struct FlatStep {
   std::int32_t carried;  // combine, receive: the send, by its place in the layout, of the result; or -1
   std::int32_t moves_begin, moves_end;
   std::int32_t peers_begin, peers_end;  // this rank's own value as -1
+  std::uint64_t bytes;                  // send: of the message
 };
 
 struct FlatLayout {
@@ -41,8 +42,6 @@ struct FlatProgram {
   std::uint64_t shift;  // bytes from a slice to the next one, where all but the last have the first layout
   bool alike;           // so they have; otherwise there is a layout for each
   std::uint64_t temp_bytes;  // of one slice
-  std::uint64_t slot_bytes;  // room for the longest message that this rank sends, in lines
-  std::int32_t slots;        // messages that a block of this rank may have under way
   std::uint64_t layouts, steps, moves, peers;
 };
 

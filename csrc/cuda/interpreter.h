@@ -8,53 +8,35 @@
 // messages went through is of no use after that.
 #pragma once
 
-#include "cuda/mailboxes.h"
-#include "reduce/cuda/combine.h"
-#include "reduce/cuda/formats.h"
+#include "cuda/passes.h"
+#include "cuda/waiting.h"
 
 namespace ringreduce::device {
 
-// One rank's part of one call; a kernel's parameter.
-struct Errand {
-  const FlatProgram* program;
-  const char* input;
-  char* output;
-  char* temp;  // of all blocks
-  Boxes boxes;
-  char* memories[most_ranks];  // of each rank's boxes
-  const std::uint64_t* abort;  // not 0: give up
-  Scale last;                  // what completes a result: an average divides
-  Scale own;                   // what this rank's values are multiplied by when they are first read
-  bool scales;                 // so they are
-};
-
-// Apart, because it is compiled for each dtype and op: a pass over spans is called in several places.
-template <class Format, class Op>
-RINGREDUCE_APART void pass(const Spans& spans, std::size_t thread, std::size_t threads) {
-  combine<Format, Op, 0>(spans, thread, threads);
-}
-static RINGREDUCE_APART void pass_bytes(const Spans& spans, std::size_t thread, std::size_t threads) {
-  combine<Integer<std::uint8_t>, Sum, 1>(spans, thread, threads);
-}
-
 // What the threads of a block share.
-struct Shared {
+struct InterpreterShared {
   std::uint64_t sent[most_ranks], received[most_ranks];  // messages, by peer
-  std::uint64_t holds[most_slots][most_ranks];  // by slot and peer: the number of the message in it, or 0
-  std::int32_t posted;                          // messages of this call; a slot takes every slots-th
-  char* staged;                                 // where a message is being written
-  const char* arrived[most_ranks];              // by source: where it is read
+  // The arena is a ring: messages of this call lie in it one behind the other, the oldest that may still be
+  // read first. By their number, modulo most_slots.
+  std::uint64_t begins[most_slots];
+  std::uint64_t holds[most_slots][most_ranks];  // by peer: the number of the message to it, or 0
+  std::int32_t oldest, posted;
+  std::uint64_t head;               // where the arena is free, if the oldest are read
+  char* staged;                     // where a message is being written
+  const char* arrived[most_ranks];  // by source: where it is read
 };
 
-template <class Format, class Op, class Block>
+template <class Block>
 class Interpreter {
  public:
-  RINGREDUCE_DEVICE Interpreter(Block& block, Shared& shared, const Errand& errand)
+  RINGREDUCE_DEVICE Interpreter(Block& block, InterpreterShared& shared, const Errand& errand,
+                                const Pass& pass)
       : block_(block),
         shared_(shared),
         errand_(errand),
+        pass_(pass),
         program_(*errand.program),
-        box_(errand.boxes, errand.memories[program_.rank], block.index()) {}
+        box_(errand.boxes, errand.memories[errand.rank], block.index()) {}
 
   RINGREDUCE_DEVICE void run() {
     going_on_ = block_.leader([&] { return begin(); });
@@ -66,60 +48,73 @@ class Interpreter {
  private:
   // --- what the leader does; false: given up, which the whole block is told ------------------------------
 
-  template <class Condition>
-  RINGREDUCE_DEVICE bool wait(Condition holds) {
-    constexpr unsigned looks = 64;
-    for (unsigned looked = 1; !holds(); ++looked) {
-      if (looked % looks != 0) continue;
-      if (load_acquire(errand_.abort) != 0) return false;
-      wait_a_little();
-    }
-    return true;
-  }
-
   RINGREDUCE_DEVICE bool wait_for_readers(int peer, std::uint64_t number) {
-    return wait([&] { return load_acquire(box_.read_by(peer)) >= number; });
+    return wait_until([&] { return load_acquire(box_.read_by(peer)) >= number; }, errand_.report);
   }
 
   RINGREDUCE_DEVICE bool begin() {
-    shared_.posted = 0;
+    if (!begin_call(box_, errand_.report, block_.index())) return false;
+    shared_.oldest = shared_.posted = 0;
+    shared_.head = 0;
     for (int peer = 0; peer < program_.world; ++peer) {
       shared_.sent[peer] = *box_.sent_to(peer);
       shared_.received[peer] = *box_.received_from(peer);
-      if (!wait_for_readers(peer, shared_.sent[peer])) return false;
     }
     return true;
   }
 
+  // Nobody reads in this rank's boxes, or writes there, when its kernel is over.
   RINGREDUCE_DEVICE bool end() {
     for (int peer = 0; peer < program_.world; ++peer) {
+      if (!wait_for_readers(peer, shared_.sent[peer])) return false;
       *box_.sent_to(peer) = shared_.sent[peer];
       *box_.received_from(peer) = shared_.received[peer];
     }
+    end_call(box_, errand_.report, block_.index());
     return true;
   }
 
-  // One that nobody reads any more.
-  RINGREDUCE_DEVICE bool take_slot() {
-    const int slot = shared_.posted % program_.slots;
-    for (int peer = 0; shared_.posted >= program_.slots && peer < program_.world; ++peer) {
+  RINGREDUCE_DEVICE bool wait_for_the_oldest() {
+    const int slot = shared_.oldest++ % most_slots;
+    for (int peer = 0; peer < program_.world; ++peer) {
       if (!wait_for_readers(peer, shared_.holds[slot][peer])) return false;
     }
-    shared_.staged = box_.arena() + program_.slot_bytes * static_cast<std::uint64_t>(slot);
+    return true;
+  }
+
+  // Finds room that nobody reads any more. Who waits here waits for messages of rounds before the last one:
+  // the arena takes those of two rounds, wherever it begins (engine/flatten.cpp).
+  RINGREDUCE_DEVICE bool take_room(const FlatStep& send) {
+    const std::uint64_t bytes = Boxes::in_lines(send.bytes);
+    const auto begin_of_oldest = [&] { return shared_.begins[shared_.oldest % most_slots]; };
+    const auto any = [&] { return shared_.oldest < shared_.posted; };
+    if (shared_.head + bytes > errand_.boxes.arena_bytes) {
+      while (any() && begin_of_oldest() >= shared_.head) {
+        if (!wait_for_the_oldest()) return false;
+      }
+      shared_.head = 0;
+    }
+    while (any() && (shared_.posted - shared_.oldest == most_slots ||
+                     (begin_of_oldest() >= shared_.head && begin_of_oldest() < shared_.head + bytes))) {
+      if (!wait_for_the_oldest()) return false;
+    }
+    shared_.staged = box_.arena() + shared_.head;
     return true;
   }
 
   // What was written there is a message to the peers of a send.
   RINGREDUCE_DEVICE bool post(const FlatStep& send) {
-    const int slot = shared_.posted++ % program_.slots;
+    const int slot = shared_.posted++ % most_slots;
+    shared_.begins[slot] = shared_.head;
     for (int peer = 0; peer < program_.world; ++peer) shared_.holds[slot][peer] = 0;
     for (int p = send.peers_begin; p < send.peers_end; ++p) {
       const int peer = peers()[p];
       const std::uint64_t number = ++shared_.sent[peer];
       shared_.holds[slot][peer] = number;
-      store_release(box_of(peer).posted(program_.rank, number),
-                    posting(number, program_.slot_bytes * static_cast<std::uint64_t>(slot)));
+      store_release(box_of(peer).posted(errand_.rank, number),
+                    posting(number, errand_.contract, shared_.head));
     }
+    shared_.head += Boxes::in_lines(send.bytes);
     return true;
   }
 
@@ -129,11 +124,12 @@ class Interpreter {
       if (peer < 0) continue;
       const std::uint64_t number = shared_.received[peer] + 1;
       std::uint64_t word = 0;
-      const bool here = wait([&] {
+      const auto is_here = [&] {
         word = load_acquire(box_.posted(peer, number));
         return is_posting_of(word, number);
-      });
-      if (!here) return false;
+      };
+      if (!wait_until(is_here, errand_.report)) return false;
+      if (!is_under(word, errand_.contract)) return differs(errand_.report, peer);
       shared_.arrived[p - step.peers_begin] = box_of(peer).arena() + offset_in(word);
     }
     return true;
@@ -142,7 +138,7 @@ class Interpreter {
   RINGREDUCE_DEVICE bool release(const FlatStep& step) {
     for (int p = step.peers_begin; p < step.peers_end; ++p) {
       const int peer = peers()[p];
-      if (peer >= 0) store_release(box_of(peer).read_by(program_.rank), ++shared_.received[peer]);
+      if (peer >= 0) store_release(box_of(peer).read_by(errand_.rank), ++shared_.received[peer]);
     }
     return true;
   }
@@ -178,7 +174,7 @@ class Interpreter {
   }
 
   RINGREDUCE_DEVICE void send(const FlatStep& step) {
-    going_on_ = block_.leader([&] { return take_slot(); });
+    going_on_ = block_.leader([&] { return take_room(step); });
     if (!going_on_) return;
     block_.all([&](std::size_t thread, std::size_t threads) {
       std::uint64_t done = 0;
@@ -195,7 +191,7 @@ class Interpreter {
 
   // `carried`: the send of what comes out, or null.
   RINGREDUCE_DEVICE void receive(const FlatStep& step, const FlatStep* carried) {
-    going_on_ = block_.leader([&] { return wait_for_messages(step) && (!carried || take_slot()); });
+    going_on_ = block_.leader([&] { return wait_for_messages(step) && (!carried || take_room(*carried)); });
     if (!going_on_) return;
     const bool scales = errand_.scales && step.kind == FlatStep::Kind::combine;
     if (scales) scale_own(step);
@@ -236,9 +232,9 @@ class Interpreter {
 
   RINGREDUCE_DEVICE void combine_moved(Spans& spans, const FlatMove& move, std::size_t thread,
                                        std::size_t threads) {
-    spans.count = move.bytes / sizeof(typename Format::Element);
+    spans.count = move.bytes / pass_.element_bytes;
     spans.scale = move.last ? errand_.last : Scale{1, 1};
-    pass<Format, Op>(spans, thread, threads);
+    pass_.run(spans, thread, threads);
   }
 
   RINGREDUCE_DEVICE void local(const FlatStep& step) {
@@ -269,9 +265,9 @@ class Interpreter {
     spans.destinations[0] = to;
     spans.source_count = spans.destination_count = 1;
     if (scaled) {
-      spans.count = bytes / sizeof(typename Format::Element);
+      spans.count = bytes / pass_.element_bytes;
       spans.scale = errand_.own;
-      pass<Format, Op>(spans, thread, threads);
+      pass_.run(spans, thread, threads);
     } else if (to != from) {
       copy_bytes(spans, bytes, thread, threads);
     }
@@ -293,8 +289,9 @@ class Interpreter {
   RINGREDUCE_DEVICE const std::int32_t* peers() const { return at<std::int32_t>(program_.peers); }
 
   Block& block_;
-  Shared& shared_;
+  InterpreterShared& shared_;
   const Errand& errand_;
+  const Pass& pass_;
   const FlatProgram& program_;
   const Box box_;
   char* bases_[3];  // of this slice, by memory

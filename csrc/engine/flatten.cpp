@@ -49,10 +49,7 @@ class Flattening {
     layouts_.push_back(flat_layout);
   }
 
-  std::vector<std::byte> in_one_piece(FlatProgram head, std::size_t arena_bytes) {
-    head.slot_bytes = in_lines(std::max<std::size_t>(longest_, 1));
-    head.slots = static_cast<std::int32_t>(std::min<std::size_t>(most_slots, arena_bytes / head.slot_bytes));
-    check_slots(static_cast<std::size_t>(head.slots), arena_bytes);
+  std::vector<std::byte> in_one_piece(FlatProgram head) {
     std::vector<std::byte> all(sizeof head);
     head.layouts = append(all, layouts_);
     head.steps = append(all, steps_);
@@ -74,21 +71,8 @@ class Flattening {
     step.moves_begin = static_cast<std::int32_t>(moves_.size());
     for (const Move* move = action.moves; move != action.moves_end; ++move) moves_.push_back(flat(*move));
     step.moves_end = static_cast<std::int32_t>(moves_.size());
-    if (step.kind == FlatStep::Kind::send) longest_ = std::max(longest_, action.bytes);
+    if (step.kind == FlatStep::Kind::send) step.bytes = action.bytes;
     steps_.push_back(step);
-  }
-
-  // Those of a round, and of the next one, whose messages are sent on as they are made.
-  void check_slots(std::size_t slots, std::size_t arena_bytes) const {
-    std::size_t needed = 2, sends = 0;
-    for (const Round& round : program_.schedule.rounds) {
-      needed = std::max(needed, sends + round.sends.size());
-      sends = round.sends.size();
-    }
-    if (slots >= needed) return;
-    throw InvalidArgument("blocks have " + std::to_string(arena_bytes) + " bytes for their messages, and " +
-                          std::to_string(needed) + " of up to " + std::to_string(longest_) +
-                          " bytes are under way at a time");
   }
 
   template <class T>
@@ -106,16 +90,34 @@ class Flattening {
   std::vector<FlatLayout> layouts_;
   std::vector<FlatStep> steps_;
   std::vector<FlatMove> moves_;
-  std::size_t longest_ = 0;
 };
 
+// The messages of two rounds, which are sent on as they are made, fit into a block's arena.
+void check_arena(const Program& program, const Geometry& geometry, std::size_t arena_bytes) {
+  std::size_t sends = 0;
+  for (const Round& round : program.schedule.rounds) sends = std::max(sends, round.sends.size());
+  const auto chunks = static_cast<std::size_t>(program.heaviest_round);
+  const std::size_t round_bytes = chunks * geometry.stride() * geometry.element + sends * line;
+  if (2 * round_bytes <= arena_bytes && 2 * sends <= most_slots) return;
+  throw InvalidArgument("blocks have " + std::to_string(arena_bytes) + " bytes and " +
+                        std::to_string(most_slots) + " places for messages, and a round's " +
+                        std::to_string(sends) + " take up to " + std::to_string(round_bytes) + " bytes");
+}
+
 }  // namespace
+
+// Messages begin in lines.
+std::size_t arena_capacity(std::size_t arena_bytes) {
+  const std::size_t lines = std::size_t{most_slots} * line;
+  return arena_bytes > 2 * lines ? arena_bytes - lines : arena_bytes / 2;
+}
 
 std::vector<std::byte> flatten(const Program& program, const Geometry& geometry, std::size_t arena_bytes) {
   if (program.schedule.world > most_ranks) {
     throw InvalidArgument("a kernel takes up to " + std::to_string(most_ranks) + " ranks, not " +
                           std::to_string(program.schedule.world));
   }
+  check_arena(program, geometry, arena_bytes);
   FlatProgram head = {};
   head.rank = program.schedule.rank;
   head.world = program.schedule.world;
@@ -130,7 +132,7 @@ std::vector<std::byte> flatten(const Program& program, const Geometry& geometry,
   } else {
     for (std::size_t slice = 0; slice < geometry.slices; ++slice) flattening.add(slice);
   }
-  return flattening.in_one_piece(head, arena_bytes);
+  return flattening.in_one_piece(head);
 }
 
 }  // namespace ringreduce

@@ -6,8 +6,16 @@ from ringreduce import cuda_library
 
 from .card import Card
 from .emulated import LIBRARY, Emulated
+from .ranks import EMULATED_LIBRARY, DoesNotFit, Ranks, emulated_library
 
 MISSING = cuda_library.why_not()
+EITHER = ["emulated"] if MISSING else ["emulated", "card"]
+
+
+@pytest.fixture
+def few_blocks(monkeypatch):
+    """Each block of the emulated GPU is a thread: two or four of them for each rank."""
+    monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "8")
 
 
 @pytest.fixture(scope="session")
@@ -22,6 +30,36 @@ def emulated():
     return Emulated()
 
 
-@pytest.fixture(params=["emulated"] if MISSING else ["emulated", "card"])
+@pytest.fixture(params=EITHER)
 def gpu(request):
     return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="session")
+def emulation():
+    """As ringreduce.cuda_library, without a card."""
+    if not EMULATED_LIBRARY.exists():
+        pytest.skip("not built: make emulated")
+    return emulated_library()
+
+
+@pytest.fixture(params=EITHER)
+def library(request):
+    return request.getfixturevalue("emulation") if request.param == "emulated" else cuda_library
+
+
+@pytest.fixture
+def make_ranks(library):
+    """Ranks that end with the test, which is skipped where they do not fit."""
+    made = []
+
+    def make(world, **how):
+        try:
+            made.append(Ranks(library, world, **how))
+        except DoesNotFit as error:
+            pytest.skip(str(error))
+        return made[-1]
+
+    yield make
+    for ranks in made:
+        ranks.close()

@@ -28,11 +28,12 @@ class Job(ctypes.Structure):
             (name, ctypes.c_int)
             for name in ("collective", "dtype", "op", "world", "root", "blocks", "threads")
         ],
-        *[(name, ctypes.c_int) for name in ("calls", "missing")],
+        *[(name, ctypes.c_int) for name in ("calls", "missing", "contrary")],
         *[(name, SIZES) for name in ("count", "slice_bytes", "arena_bytes")],
         ("factor", ctypes.c_double),
         *[(name, ctypes.POINTER(ctypes.c_void_p)) for name in ("inputs", "outputs")],
         ("counts", ctypes.POINTER(SIZES)),
+        ("differing", ctypes.POINTER(ctypes.c_uint64)),
     ]
 
 
@@ -44,22 +45,25 @@ def interpreter():
     function.restype = ctypes.c_char_p
 
     def run(collective, algorithm, inputs, outputs, count, op="sum", counts=None, **how):
-        """Runs one collective of as many ranks as there are inputs; results are in the outputs."""
+        """Runs one collective of as many ranks as there are inputs; results are in the outputs. Returns for each rank
+        the peer that it has found to make another call, or None."""
         names = _engine.reduce
         pointers = [
             (ctypes.c_void_p * len(arrays))(*[array.ctypes.data for array in arrays])
             for arrays in (inputs, outputs)
         ]
-        settings = {"root": 0, "blocks": 3, "threads": 5, "calls": 1, "missing": -1, "slice_bytes": 1024,
-                    "arena_bytes": 64 << 10, "factor": 1.0, **how}  # fmt: skip
+        settings = {"root": 0, "blocks": 3, "threads": 5, "calls": 1, "missing": -1, "contrary": -1,
+                    "slice_bytes": 1024, "arena_bytes": 64 << 10, "factor": 1.0, **how}  # fmt: skip
+        differing = (ctypes.c_uint64 * len(inputs))()
         job = Job(
             algorithm=algorithm.encode(), collective=COLLECTIVES.index(collective),
             dtype=names.dtypes().index(inputs[0].dtype.name), op=names.ops().index(op), world=len(inputs),
             count=count, inputs=pointers[0], outputs=pointers[1],
-            counts=(SIZES * len(counts))(*counts) if counts else None, **settings,
+            counts=(SIZES * len(counts))(*counts) if counts else None, differing=differing, **settings,
         )  # fmt: skip
         if failure := function(ctypes.byref(job)):
             raise RuntimeError(failure.decode())
+        return [peer - 1 if peer else None for peer in differing]
 
     return run
 
@@ -187,9 +191,22 @@ def test_a_rank_that_never_comes_is_given_up(interpreter):
         interpreter("all_reduce", algorithm, given, [x.copy() for x in given], 1000, missing=1)
 
 
+@pytest.mark.parametrize("algorithm", [name for collective, name in EVERY if collective == "all_reduce"])
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_a_rank_that_makes_another_call_is_named(interpreter, algorithm, world):
+    """By those that get messages of it, and it names one that it gets messages of; the others wait in vain."""
+    given, _ = blocks_of("all_reduce", world, 1000, 0)
+    for contrary in range(world):
+        results = [x.copy() for x in given]
+        differing = interpreter("all_reduce", algorithm, given, results, 1000, contrary=contrary)
+        named = {rank: peer for rank, peer in enumerate(differing) if peer is not None}
+        assert named
+        assert all((rank == contrary) != (peer == contrary) for rank, peer in named.items())
+
+
 def test_what_does_not_fit_is_said(interpreter):
     x = [np.zeros(100, "float32")] * 17
     with pytest.raises(RuntimeError, match="up to 16 ranks, not 17"):
         interpreter("all_reduce", "ring", x, x, 100)
-    with pytest.raises(RuntimeError, match="512 bytes for their messages, and 2 of up to 1024 bytes"):
+    with pytest.raises(RuntimeError, match=r"512 bytes and 64 places .* a round's 1 take up to 1280 bytes"):
         interpreter("all_reduce", "ring", x[:2], x[:2], 100_000, slice_bytes=1024, arena_bytes=512)

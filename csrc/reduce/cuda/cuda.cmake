@@ -62,14 +62,15 @@ enable_language(CUDA)
 message(STATUS "With CUDA ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
 
 # It stands alone: names and sizes of types are compiled into it once more.
-file(GLOB cuda_sources CONFIGURE_DEPENDS csrc/reduce/cuda/*.cpp csrc/reduce/cuda/*.cu)
+file(GLOB cuda_sources CONFIGURE_DEPENDS csrc/reduce/cuda/*.cpp csrc/reduce/cuda/*.cu
+  csrc/cuda/*.cpp csrc/cuda/*.cu)
 add_library(ringreduce_cuda SHARED ${cuda_sources} csrc/reduce/dtype.cpp csrc/reduce/wire.cpp)
 target_include_directories(ringreduce_cuda PRIVATE csrc csrc/reduce/cuda/nvcc)
 target_include_directories(ringreduce_cuda SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 # Results round as the CPU's do (no fused multiply-add).
 target_compile_options(ringreduce_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror>
-  $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false -Xfatbin=-compress-all -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
+  $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false --expt-relaxed-constexpr -Xfatbin=-compress-all -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
 set_target_properties(ringreduce_cuda PROPERTIES
   CUDA_RUNTIME_LIBRARY Static  # so that it can be loaded where there is no driver
   CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)

@@ -19,24 +19,3 @@ RINGREDUCE_EXPORT const char* ringreduce_cuda_combine_coded(
     int wire, int plain, int op, std::uint32_t encoded_sources, std::uint32_t encoded_destinations,
     int settle, void* const* destinations, int destination_count, const void* const* sources,
     int source_count, std::size_t count, double scale, void* stream, int blocks);
-
-// For tests and benchmarks, which then need nothing but the driver: memory, streams, events and graphs of the
-// current device. Results are written to the first argument.
-RINGREDUCE_EXPORT const char* ringreduce_cuda_count_devices(int* count);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_name_device(char* name, std::size_t room);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_allocate(void** memory, std::size_t bytes);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_free(void* memory);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_move(void* to, const void* from, std::size_t bytes,
-                                                   void* stream);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_fill(void* memory, int byte, std::size_t bytes, void* stream);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_create_stream(void** stream);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_destroy_stream(void* stream);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_synchronize(void* stream);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_create_event(void** event);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_destroy_event(void* event);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_record(void* event, void* stream);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_elapsed(float* milliseconds, void* begin, void* end);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_begin_capture(void* stream);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_end_capture(void** graph, void* stream);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_launch_graph(void* graph, void* stream);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_destroy_graph(void* graph);

@@ -20,8 +20,9 @@ struct Combination {
 };
 
 // The numbers of sources that most schedules have.
+RINGREDUCE_ANYWHERE
 template <class Format, class Op, int elements = 1, class Visit>
-void visit_often(int source_count, Visit visit) {
+constexpr void visit_often(int source_count, Visit visit) {
   switch (source_count) {
     case 2:
       return visit(Combination<Format, Op, 2, elements>{});
@@ -34,8 +35,9 @@ void visit_often(int source_count, Visit visit) {
   }
 }
 
+RINGREDUCE_ANYWHERE
 template <class Format, class Visit>
-void visit_float(Op op, int source_count, Visit visit) {
+constexpr void visit_float(Op op, int source_count, Visit visit) {
   using Lane = typename Format::Lane;
   switch (op) {
     case Op::sum:
@@ -54,8 +56,9 @@ void visit_float(Op op, int source_count, Visit visit) {
   }
 }
 
+RINGREDUCE_ANYWHERE
 template <class T, class Visit>
-void visit_complex(Op op, int source_count, Visit visit) {
+constexpr void visit_complex(Op op, int source_count, Visit visit) {
   switch (op) {
     case Op::sum:
       return visit_often<Float<T>, Sum, 2>(source_count, visit);
@@ -70,8 +73,9 @@ void visit_complex(Op op, int source_count, Visit visit) {
 }
 
 // Unsigned arithmetic wraps and has the same bits as signed; only order and division see the sign.
+RINGREDUCE_ANYWHERE
 template <class T, class Visit>
-void visit_integer(Op op, int source_count, Visit visit) {
+constexpr void visit_integer(Op op, int source_count, Visit visit) {
   using Bits = Integer<std::make_unsigned_t<T>>;
   switch (op) {
     case Op::sum:
@@ -95,8 +99,9 @@ void visit_integer(Op op, int source_count, Visit visit) {
   }
 }
 
+RINGREDUCE_ANYWHERE
 template <class Visit>
-void visit_boolean(Op op, Visit visit) {
+constexpr void visit_boolean(Op op, Visit visit) {
   using Bits = Integer<std::uint8_t>;
   switch (op) {
     case Op::sum:
@@ -115,8 +120,9 @@ void visit_boolean(Op op, Visit visit) {
 }
 
 // Floats of 32 and 64 bits, alone and in pairs.
+RINGREDUCE_ANYWHERE
 template <class Visit>
-void visit_wide_floats(DType dtype, Op op, int source_count, Visit visit) {
+constexpr void visit_wide_floats(DType dtype, Op op, int source_count, Visit visit) {
   switch (dtype) {
     case DType::float64:
       return visit_float<Float<double>>(op, source_count, visit);
@@ -131,8 +137,9 @@ void visit_wide_floats(DType dtype, Op op, int source_count, Visit visit) {
   }
 }
 
+RINGREDUCE_ANYWHERE
 template <class Visit>
-void visit_small_floats(DType dtype, Op op, int source_count, Visit visit) {
+constexpr void visit_small_floats(DType dtype, Op op, int source_count, Visit visit) {
   switch (dtype) {
     case DType::float16:
       return visit_float<Float16>(op, source_count, visit);
@@ -147,8 +154,9 @@ void visit_small_floats(DType dtype, Op op, int source_count, Visit visit) {
   }
 }
 
+RINGREDUCE_ANYWHERE
 template <class Visit>
-void visit_wide_integers(DType dtype, Op op, int source_count, Visit visit) {
+constexpr void visit_wide_integers(DType dtype, Op op, int source_count, Visit visit) {
   switch (dtype) {
     case DType::int64:
       return visit_integer<std::int64_t>(op, source_count, visit);
@@ -163,8 +171,9 @@ void visit_wide_integers(DType dtype, Op op, int source_count, Visit visit) {
   }
 }
 
+RINGREDUCE_ANYWHERE
 template <class Visit>
-void visit_small_integers(DType dtype, Op op, int source_count, Visit visit) {
+constexpr void visit_small_integers(DType dtype, Op op, int source_count, Visit visit) {
   switch (dtype) {
     case DType::int16:
       return visit_integer<std::int16_t>(op, source_count, visit);
@@ -189,8 +198,9 @@ struct Coding {
   using Plain = P;
 };
 
+RINGREDUCE_ANYWHERE
 template <class Coder, class Visit>
-void visit_scaled(DType plain, Visit visit) {
+constexpr void visit_scaled(DType plain, Visit visit) {
   switch (plain) {
     case DType::float32:
       return visit(Coding<Coder, Float<float>>{});
@@ -203,8 +213,9 @@ void visit_scaled(DType plain, Visit visit) {
   }
 }
 
+RINGREDUCE_ANYWHERE
 template <class Visit>
-void visit_codings(Wire wire, DType plain, Visit visit) {
+constexpr void visit_codings(Wire wire, DType plain, Visit visit) {
   const bool casts = plain == DType::float32;
   switch (wire) {
     case Wire::bf16:

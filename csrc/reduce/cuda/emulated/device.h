@@ -10,7 +10,7 @@
 #include <thread>
 
 #define RINGREDUCE_DEVICE inline
-#define RINGREDUCE_ANYWHERE inline
+#define RINGREDUCE_ANYWHERE
 #define RINGREDUCE_APART inline
 #define RINGREDUCE_UNROLL
 #define RINGREDUCE_NO_UNROLL
@@ -66,6 +66,26 @@ inline std::uint64_t load_acquire(const std::uint64_t* from) {
 inline void store_release(std::uint64_t* to, std::uint64_t value) {
   __atomic_store_n(to, value, __ATOMIC_RELEASE);
 }
+inline std::uint64_t load_relaxed(const std::uint64_t* from) {
+  return __atomic_load_n(from, __ATOMIC_RELAXED);
+}
+inline void store_relaxed(std::uint64_t* to, std::uint64_t value) {
+  __atomic_store_n(to, value, __ATOMIC_RELAXED);
+}
+inline void store_flagged(char* to, std::uint64_t data, std::uint32_t flag) {
+  check_alignment<Words>(to);
+  auto* const halves = reinterpret_cast<std::uint64_t*>(to);
+  const std::uint64_t flagged = static_cast<std::uint64_t>(flag) << 32;
+  store_relaxed(halves, flagged | (data & 0xffffffffu));
+  store_relaxed(halves + 1, flagged | data >> 32);
+}
+inline bool load_flagged(const char* from, std::uint32_t flag, std::uint64_t& data) {
+  check_alignment<Words>(from);
+  const auto* const halves = reinterpret_cast<const std::uint64_t*>(from);
+  const std::uint64_t low = load_relaxed(halves), high = load_relaxed(halves + 1);
+  data = high << 32 | (low & 0xffffffffu);
+  return low >> 32 == flag && high >> 32 == flag;
+}
 inline void wait_a_little() {
   std::this_thread::yield();
 }
@@ -83,6 +103,12 @@ class Block {
   template <class Body>
   void all(Body body) {
     for (std::size_t thread = 0; thread < threads_; ++thread) body(thread, threads_);
+  }
+  template <class Body>
+  bool every(Body body) {
+    bool holds = true;
+    for (std::size_t thread = 0; thread < threads_; ++thread) holds = body(thread, threads_) && holds;
+    return holds;
   }
 
  private:

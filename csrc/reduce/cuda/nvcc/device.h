@@ -6,7 +6,8 @@
 #include <cstdint>
 
 #define RINGREDUCE_DEVICE __device__ __forceinline__
-#define RINGREDUCE_ANYWHERE __host__ __device__ __forceinline__
+// Before a template that calls what it is given, for the host or the device, wherever it is called itself.
+#define RINGREDUCE_ANYWHERE _Pragma("nv_exec_check_disable")
 #define RINGREDUCE_APART __device__ __noinline__
 #define RINGREDUCE_UNROLL _Pragma("unroll")
 #define RINGREDUCE_NO_UNROLL _Pragma("unroll 1")
@@ -72,6 +73,31 @@ RINGREDUCE_DEVICE void store_release(std::uint64_t* to, std::uint64_t value) {
   __threadfence_system();
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
+// Of a single word, whole.
+RINGREDUCE_DEVICE std::uint64_t load_relaxed(const std::uint64_t* from) {
+  std::uint64_t value;
+  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
+  return value;
+}
+RINGREDUCE_DEVICE void store_relaxed(std::uint64_t* to, std::uint64_t value) {
+  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+}
+// Eight bytes and a flag, in 16 bytes that are aligned: each half of them has the flag, and is whole.
+RINGREDUCE_DEVICE void store_flagged(char* to, std::uint64_t data, std::uint32_t flag) {
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(to),
+               "r"(static_cast<std::uint32_t>(data)), "r"(flag), "r"(static_cast<std::uint32_t>(data >> 32))
+               : "memory");
+}
+// Whether they are there.
+RINGREDUCE_DEVICE bool load_flagged(const char* from, std::uint32_t flag, std::uint64_t& data) {
+  std::uint32_t low, low_flag, high, high_flag;
+  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(low), "=r"(low_flag), "=r"(high), "=r"(high_flag)
+               : "l"(from)
+               : "memory");
+  data = static_cast<std::uint64_t>(high) << 32 | low;
+  return low_flag == flag && high_flag == flag;
+}
 RINGREDUCE_DEVICE void wait_a_little() {
   __nanosleep(32);
 }
@@ -91,6 +117,11 @@ class Block {
   RINGREDUCE_DEVICE void all(Body body) {
     body(threadIdx.x, blockDim.x);
     __syncthreads();
+  }
+  // The same; whether all of them return true.
+  template <class Body>
+  RINGREDUCE_DEVICE bool every(Body body) {
+    return __syncthreads_and(body(threadIdx.x, blockDim.x)) != 0;
   }
 };
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/flatten.h"
+#include "passes.h"
 #include "reduce/cuda/failures.h"
 #include "schedule/catalogue.h"
 
@@ -37,13 +38,15 @@ extern "C" struct Job {
   const char* algorithm;
   int collective, dtype, op, world, root;
   int blocks, threads;
-  int calls;                                    // one after the other
-  int missing;                                  // a rank that never comes, or -1
+  int calls;     // one after the other
+  int missing;   // a rank that never comes, or -1
+  int contrary;  // a rank whose call has nothing in common with the others', or -1
   std::size_t count, slice_bytes, arena_bytes;  // count: of the longest block, where they are uneven
   double factor;
   void* const* inputs;        // by rank
   void* const* outputs;       // by rank; may be the inputs
   const std::size_t* counts;  // of each rank's block, where they are uneven; else null
+  std::uint64_t* differing;   // by rank: becomes Report::differs
 };
 
 namespace {
@@ -52,7 +55,8 @@ struct Rank {
   Extents extents;
   std::vector<std::byte> program;
   Memory256 boxes, temp;
-  Errand errand;
+  Errand errand = {};
+  Report report = {};
 };
 
 Program lowered(const Job& job, int rank) {
@@ -101,7 +105,10 @@ void prepare(const Job& job, int rank, Rank& made) {
   if (job.counts) geometry.input = geometry.output = &made.extents;
   made.program = flatten(program, geometry, job.arena_bytes);
   Errand& errand = made.errand;
-  errand = {};
+  errand.rank = rank;
+  errand.dtype = job.dtype;
+  errand.op = job.op;
+  errand.contract = rank == job.contrary ? 2 : 1;
   errand.program = reinterpret_cast<const FlatProgram*>(made.program.data());
   errand.boxes = {job.blocks, job.world, job.arena_bytes};
   made.boxes = zeros(errand.boxes.bytes());
@@ -115,61 +122,42 @@ void prepare(const Job& job, int rank, Rank& made) {
   errand.scales = op == ringreduce::Op::premul_sum;
 }
 
-using Kernel = void (*)(Block&, const Errand&);
-
-template <class Format, class Op>
-void kernel(Block& block, const Errand& errand) {
-  const auto shared = std::make_unique<Shared>();
-  Interpreter<Format, Op, Block>(block, *shared, errand).run();
+void run_block(const Job& job, int index, const Errand& errand, const Pass& pass) {
+  const auto shared = std::make_unique<InterpreterShared>();
+  Block block(index, job.blocks, static_cast<std::size_t>(job.threads));
+  Interpreter<Block>(block, *shared, errand, pass).run();
 }
 
-template <class Format, class Lane>
-Kernel float_kernel(ringreduce::Op op) {
-  if (op == ringreduce::Op::min) return kernel<Format, FloatMin<Lane>>;
-  if (op == ringreduce::Op::sum) return kernel<Format, Sum>;
-  return kernel<Format, ScaledSum<Lane>>;
-}
-
-Kernel kernel_of(const Job& job) {
-  const auto op = static_cast<ringreduce::Op>(job.op);
-  switch (static_cast<DType>(job.dtype)) {
-    case DType::float32:
-      return float_kernel<Float<float>, float>(op);
-    case DType::bfloat16:
-      return float_kernel<BFloat16, float>(op);
-    case DType::int32:
-      return op == ringreduce::Op::avg ? kernel<Integer<std::uint32_t>, IntegerAverage<std::int32_t>>
-                                       : kernel<Integer<std::uint32_t>, Sum>;
-    default:
-      refuse(static_cast<DType>(job.dtype), op);
+// What the host does when it sees that a call hangs, or that calls differ.
+void abort_all(std::vector<Rank>& ranks, bool is_contrary) {
+  for (int milliseconds = 0; milliseconds < (is_contrary ? 10'000 : 50); ++milliseconds) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    bool differ = false;
+    for (const Rank& rank : ranks) differ = differ || load_acquire(&rank.report.differs) != 0;
+    if (differ) break;
   }
+  for (Rank& rank : ranks) store_release(&rank.report.abort, 1);
 }
 
 void run(const Job& job) {
-  std::uint64_t abort = 0;
   std::vector<Rank> ranks(static_cast<std::size_t>(job.world));
   for (int rank = 0; rank < job.world; ++rank) prepare(job, rank, ranks[rank]);
   std::vector<std::thread> blocks;
-  const Kernel body = kernel_of(job);
+  const Pass pass = pass_for(static_cast<DType>(job.dtype), static_cast<ringreduce::Op>(job.op));
   for (Rank& rank : ranks) {
     for (int other = 0; other < job.world; ++other) rank.errand.memories[other] = ranks[other].boxes.get();
-    rank.errand.abort = &abort;
-    if (rank.errand.program->rank == job.missing) continue;
+    rank.errand.report = &rank.report;
+    if (rank.errand.rank == job.missing) continue;
     for (int b = 0; b < job.blocks; ++b) {
       // A stream's kernels come one after the other, and no rank waits for others in between.
       blocks.emplace_back([&, b] {
-        for (int call = 0; call < job.calls; ++call) {
-          Block block(b, job.blocks, static_cast<std::size_t>(job.threads));
-          body(block, rank.errand);
-        }
+        for (int call = 0; call < job.calls; ++call) run_block(job, b, rank.errand, pass);
       });
     }
   }
-  if (job.missing >= 0) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    store_release(&abort, 1);
-  }
+  if (job.missing >= 0 || job.contrary >= 0) abort_all(ranks, job.contrary >= 0);
   for (std::thread& block : blocks) block.join();
+  for (const Rank& rank : ranks) job.differing[rank.errand.rank] = rank.report.differs;
 }
 
 }  // namespace

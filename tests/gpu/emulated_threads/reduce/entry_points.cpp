@@ -11,14 +11,7 @@ extern "C" const char* emulated_combine(int dtype, int op, int chosen, void* con
                                         std::size_t count, double scale, std::size_t threads, int backwards) {
   return failure_of([&] {
     const Spans spans = make_spans(destinations, destination_count, sources, source_count, count, scale);
-    const Group group = {threads, backwards != 0};
-    const DType type = static_cast<DType>(dtype);
-    const Op with = static_cast<Op>(op);
-    const bool found = emulate_wide_floats(type, with, chosen, spans, group) ||
-                       emulate_small_floats(type, with, chosen, spans, group) ||
-                       emulate_wide_integers(type, with, chosen, spans, group) ||
-                       emulate_small_integers(type, with, chosen, spans, group);
-    if (!found) refuse(type, with);
+    emulate_combine(static_cast<DType>(dtype), static_cast<Op>(op), chosen, spans, {threads, backwards != 0});
   });
 }
 
@@ -39,9 +32,6 @@ extern "C" const char* emulated_combine_coded(int wire, int plain, int op, std::
     const CodedSpans coded = {
         make_spans(destinations, destination_count, sources, source_count, count, scale), static_cast<Op>(op),
         encoded_sources, encoded_destinations, settle != 0};
-    const bool found =
-        supports(DType::float32, coded.op) &&
-        emulate_coded(static_cast<Wire>(wire), static_cast<DType>(plain), coded, {warps, backwards != 0});
-    if (!found) refuse(static_cast<Wire>(wire), static_cast<DType>(plain), coded.op);
+    emulate_coded(static_cast<Wire>(wire), static_cast<DType>(plain), coded, {warps, backwards != 0});
   });
 }

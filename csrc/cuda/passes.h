@@ -1,0 +1,62 @@
+// What a rank's kernel combines with: a function over spans for each dtype and op. A kernel calls it by its
+// address, so that it is not compiled anew for each.
+#pragma once
+
+#include "reduce/cuda/families.h"
+
+namespace ringreduce::device {
+
+struct Pass {
+  void (*run)(const Spans& spans, std::size_t thread, std::size_t threads) = nullptr;  // null: there is none
+  std::uint32_t element_bytes = 1;                                                     // of what spans count
+};
+
+template <class Format, class Op>
+RINGREDUCE_APART void run_pass(const Spans& spans, std::size_t thread, std::size_t threads) {
+  combine<Format, Op, 0>(spans, thread, threads);
+}
+static RINGREDUCE_APART void pass_bytes(const Spans& spans, std::size_t thread, std::size_t threads) {
+  combine<Integer<std::uint8_t>, Sum, 1>(spans, thread, threads);
+}
+
+// Remembers the pass for the combination that it is called with.
+struct Finder {
+  Pass& found;
+  template <class Combination>
+  RINGREDUCE_DEVICE void operator()(Combination) const {
+    using Format = typename Combination::Format;
+    found = {run_pass<Format, typename Combination::Op>, sizeof(typename Format::Element)};
+  }
+};
+
+// In families, which are compiled apart: they take a while.
+struct WideFloats {
+  RINGREDUCE_DEVICE static Pass pass(DType dtype, Op op) {
+    Pass found;
+    visit_wide_floats(dtype, op, 0, Finder{found});
+    return found;
+  }
+};
+struct SmallFloats {
+  RINGREDUCE_DEVICE static Pass pass(DType dtype, Op op) {
+    Pass found;
+    visit_small_floats(dtype, op, 0, Finder{found});
+    return found;
+  }
+};
+struct WideIntegers {
+  RINGREDUCE_DEVICE static Pass pass(DType dtype, Op op) {
+    Pass found;
+    visit_wide_integers(dtype, op, 0, Finder{found});
+    return found;
+  }
+};
+struct SmallIntegers {
+  RINGREDUCE_DEVICE static Pass pass(DType dtype, Op op) {
+    Pass found;
+    visit_small_integers(dtype, op, 0, Finder{found});
+    return found;
+  }
+};
+
+}  // namespace ringreduce::device

@@ -1,0 +1,29 @@
+// What is recorded on streams instead of being run. Captures are as strict as CUDA's global ones: while any
+// is under way in the process, what could wait for a device is forbidden to all threads.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+namespace ringreduce::emulated {
+
+using Work = std::function<void()>;
+class Stream;
+struct Capture;
+
+struct Graph {
+  std::vector<Work> work;  // in the order in which it was put into streams
+};
+
+// Null unless the stream is captured.
+std::shared_ptr<Capture> capture_of(const Stream& stream);
+// Takes work for a graph if the stream is captured. Otherwise false.
+bool take_for_capture(const Stream& stream, const Work& work);
+// What is put into the stream from now on is of this capture, too: it waits for an event of it.
+void join_capture(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Capture>& capture);
+
+// Throws std::runtime_error, and spoils the captures, if `what` is forbidden to the calling thread.
+void refuse_during_capture(const char* what);
+
+}  // namespace ringreduce::emulated

@@ -1,0 +1,135 @@
+// Moments on streams. What waits for an event waits for the moment that it was recorded for last, even if it
+// is recorded again meanwhile.
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+#include "cuda/entry_points.h"
+#include "devices.h"
+#include "handles.h"
+#include "reduce/cuda/failures.h"
+#include "streams.h"
+
+namespace ringreduce::emulated {
+namespace {
+
+using Time = std::chrono::steady_clock::time_point;
+
+class Moment {
+ public:
+  void come() {
+    const std::lock_guard lock(mutex_);
+    time_ = std::chrono::steady_clock::now();
+    came_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    came_.wait(lock, [&] { return time_.has_value(); });
+  }
+  std::optional<Time> time() {
+    const std::lock_guard lock(mutex_);
+    return time_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable came_;
+  std::optional<Time> time_;
+};
+
+// Recorded in a capture, it is no moment, but orders the streams there.
+struct Recorded {
+  std::shared_ptr<Moment> moment;
+  std::shared_ptr<Capture> capture;
+};
+
+struct Event {
+  const int device;
+  std::mutex mutex;
+  Recorded last;
+
+  explicit Event(int of) : device(of) {}
+  Recorded recorded() {
+    const std::lock_guard lock(mutex);
+    return last;
+  }
+};
+
+// Never destroyed: streams' threads may outlive main.
+Handles<Event>& events() {
+  static auto* const made = new Handles<Event>("event");
+  return *made;
+}
+
+void record(void* handle, void* stream_handle) {
+  const auto event = events().at(handle);
+  const auto stream = stream_at(stream_handle);
+  if (event->device != stream->device()) throw std::invalid_argument("event: of another device's stream");
+  Recorded now = {nullptr, capture_of(*stream)};
+  if (!now.capture) {
+    now.moment = std::make_shared<Moment>();
+    stream->put([moment = now.moment] { moment->come(); });
+  }
+  const std::lock_guard lock(event->mutex);
+  event->last = std::move(now);
+}
+
+void wait(void* handle, void* stream_handle) {
+  const Recorded what = events().at(handle)->recorded();
+  const auto stream = stream_at(stream_handle);
+  if (what.capture) return join_capture(stream, what.capture);
+  if (!what.moment) return;  // as CUDA does
+  if (capture_of(*stream))
+    throw std::runtime_error("event: it was recorded before the capture of the stream");
+  stream->put([moment = what.moment] { moment->wait(); });
+}
+
+Time time_of(void* handle) {
+  const Recorded what = events().at(handle)->recorded();
+  if (!what.moment) throw std::runtime_error("event: it has not been recorded");
+  const auto time = what.moment->time();
+  if (!time) throw std::runtime_error("event: it is still to come");
+  return *time;
+}
+
+float milliseconds_between(void* begin, void* end) {
+  const Time from = time_of(begin);
+  return std::chrono::duration<float, std::milli>(time_of(end) - from).count();
+}
+
+}  // namespace
+}  // namespace ringreduce::emulated
+
+using namespace ringreduce::emulated;
+using ringreduce::device::failure_of;
+
+const char* ringreduce_cuda_create_event(void** event) {
+  return failure_of([&] { *event = events().add(std::make_shared<Event>(current_device())); });
+}
+
+const char* ringreduce_cuda_destroy_event(void* event) {
+  return failure_of([&] { events().remove(event); });
+}
+
+const char* ringreduce_cuda_record(void* event, void* stream) {
+  return failure_of([&] { record(event, stream); });
+}
+
+const char* ringreduce_cuda_wait(void* event, void* stream) {
+  return failure_of([&] { wait(event, stream); });
+}
+
+const char* ringreduce_cuda_is_over(int* over, void* event) {
+  return failure_of([&] {
+    const Recorded what = events().at(event)->recorded();
+    *over = !what.moment || what.moment->time() ? 1 : 0;
+  });
+}
+
+const char* ringreduce_cuda_elapsed(float* milliseconds, void* begin, void* end) {
+  return failure_of([&] { *milliseconds = milliseconds_between(begin, end); });
+}

@@ -1,0 +1,140 @@
+// Ranks' kernels: each block is one of the CPU's threads, and all of them run at the same time.
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cuda/direct.h"
+#include "cuda/entry_points.h"
+#include "cuda/interpreter.h"
+#include "cuda/one_shot.h"
+#include "devices.h"
+#include "memory.h"
+#include "passes.h"
+#include "reduce/cuda/failures.h"
+#include "residency.h"
+#include "streams.h"
+
+namespace ringreduce::emulated {
+namespace {
+
+using namespace ringreduce::device;
+
+constexpr std::size_t threads_of_block = 3;
+
+using Run = void (*)(Block&, const Errand&, const Pass&);
+
+template <template <class> class Kernel, class Shared>
+void run_block(Block& block, const Errand& errand, const Pass& pass) {
+  const auto shared = std::make_unique_for_overwrite<Shared>();
+  std::memset(static_cast<void*>(shared.get()), 0xA5, sizeof(Shared));  // nobody has cleared a card's, either
+  Kernel<Block>(block, *shared, errand, pass).run();
+}
+
+void run_kernel(Run run, const Errand& errand, const Pass& pass, int device) {
+  Residency& residency = residency_of(device);
+  std::mutex mutex;
+  std::string failure;
+  std::vector<std::thread> blocks;
+  const auto run_one = [&](int index) {
+    try {
+      Block block(index, errand.boxes.blocks, threads_of_block);
+      run(block, errand, pass);
+    } catch (const std::exception& error) {
+      // A fault ends the kernel, and who waits for it is not to wait for ever.
+      store_release(&errand.report->abort, 1);
+      const std::lock_guard lock(mutex);
+      failure = error.what();
+    }
+    residency.leave();
+  };
+  {
+    const Residency::Turn turn(residency);
+    for (int index = 0; index < errand.boxes.blocks; ++index) {
+      residency.enter();
+      blocks.emplace_back(run_one, index);
+    }
+  }
+  for (std::thread& block : blocks) block.join();
+  if (!failure.empty()) throw std::runtime_error(failure);
+}
+
+// A card's kernel would fault: memory of another device that is not reached, or the host's own.
+void check_reach(const void* memory, int device, const std::string& what) {
+  const int owner = device_of(memory);
+  if (!is_known(memory)) throw std::invalid_argument(what + " is no memory that kernels reach");
+  if (owner != of_host && !reaches(device, owner)) {
+    throw std::invalid_argument(what + " is device " + std::to_string(owner) + "'s, which device " +
+                                std::to_string(device) + " does not reach");
+  }
+}
+
+void check_errand(const Errand& errand, int device) {
+  const Boxes& boxes = errand.boxes;
+  if (boxes.world < 1 || boxes.world > most_ranks || errand.rank < 0 || errand.rank >= boxes.world) {
+    throw std::invalid_argument("rank " + std::to_string(errand.rank) + " of " + std::to_string(boxes.world));
+  }
+  if (boxes.blocks < 1) throw std::invalid_argument("a launch of no blocks");
+  check_reach(errand.report, device, "the report");
+  for (int rank = 0; rank < boxes.world; ++rank) {
+    check_reach(errand.memories[rank], device, "the boxes of rank " + std::to_string(rank));
+    check_reach(errand.memories[rank] + boxes.bytes() - 1, device, "their end");
+  }
+}
+
+// What is read and written beside what peers reach.
+void check_share(const Errand& errand, int device, std::uint64_t source, std::uint64_t target) {
+  if (errand.share.bytes == 0) return;
+  check_reach(errand.input + source, device, "the input");
+  check_reach(errand.input + source + errand.share.bytes - 1, device, "the input's end");
+  check_reach(errand.output + target, device, "the output");
+  check_reach(errand.output + target + errand.share.bytes - 1, device, "the output's end");
+}
+
+void launch(Run run, const Errand& errand, void* handle) {
+  const auto stream = stream_for_launch(handle);
+  const int device = stream->device();
+  check_errand(errand, device);
+  const Pass pass = pass_for(static_cast<DType>(errand.dtype), static_cast<Op>(errand.op));
+  stream->put([=] { run_kernel(run, errand, pass, device); });
+}
+
+}  // namespace
+}  // namespace ringreduce::emulated
+
+using namespace ringreduce::emulated;
+using ringreduce::device::Errand;
+using ringreduce::device::failure_of;
+
+const char* ringreduce_cuda_fit(int* blocks) {
+  return failure_of([&] {
+    refuse_during_capture("loading kernels");
+    *blocks = blocks_that_fit();
+  });
+}
+
+const char* ringreduce_cuda_interpret(const Errand* errand, void* stream) {
+  return failure_of([&] {
+    check_reach(errand->program, current_device(), "the program");
+    launch(run_block<ringreduce::device::Interpreter, ringreduce::device::InterpreterShared>, *errand,
+           stream);
+  });
+}
+
+const char* ringreduce_cuda_one_shot(const Errand* errand, void* stream) {
+  return failure_of([&] {
+    check_share(*errand, current_device(), 0, 0);
+    launch(run_block<ringreduce::device::OneShot, ringreduce::device::OneShotShared>, *errand, stream);
+  });
+}
+
+const char* ringreduce_cuda_direct(const Errand* errand, void* stream) {
+  return failure_of([&] {
+    check_share(*errand, current_device(), errand->share.source, errand->share.target);
+    launch(run_block<ringreduce::device::Direct, ringreduce::device::DirectShared>, *errand, stream);
+  });
+}

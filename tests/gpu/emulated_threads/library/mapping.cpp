@@ -1,0 +1,73 @@
+#include "mapping.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <system_error>
+
+namespace ringreduce::emulated {
+namespace {
+
+constexpr std::uint64_t mark = 0x656d756c61746564;
+
+[[noreturn]] void fail(const std::string& what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
+
+std::uint64_t inode_of(int file) {
+  struct stat status{};
+  if (fstat(file, &status) != 0) fail("shared memory");
+  return status.st_ino;
+}
+
+}  // namespace
+
+int make_file(std::size_t bytes) {
+  const int file = memfd_create("ringreduce-emulated", MFD_CLOEXEC);
+  if (file < 0) fail("memory");
+  if (ftruncate(file, static_cast<off_t>(bytes)) == 0) return file;
+  const int error = errno;
+  close(file);
+  errno = error;
+  fail("memory");
+}
+
+void* map_file(int file, std::size_t bytes) {
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (memory != MAP_FAILED) return memory;
+  const int error = errno;
+  close(file);
+  errno = error;
+  fail("memory");
+}
+
+void unmap_file(void* memory, std::size_t bytes) {
+  munmap(memory, bytes);
+}
+
+Shared shared_file(int file, std::size_t bytes, int device) {
+  return {mark, getpid(), file, inode_of(file), bytes, device, 0};
+}
+
+void* map_shared(const Shared& shared) {
+  if (shared.mark != mark) throw std::invalid_argument("mapping shared memory: this is no handle of any");
+  if (shared.process == getpid()) {
+    throw std::invalid_argument("mapping shared memory: this process has made it");
+  }
+  const std::string path = "/proc/" + std::to_string(shared.process) + "/fd/" + std::to_string(shared.file);
+  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) fail("mapping shared memory");
+  if (inode_of(file) != shared.inode) {
+    close(file);
+    throw std::invalid_argument("mapping shared memory: it has been freed");
+  }
+  void* const memory = map_file(file, shared.bytes);
+  close(file);
+  return memory;
+}
+
+}  // namespace ringreduce::emulated

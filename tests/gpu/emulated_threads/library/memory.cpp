@@ -1,0 +1,220 @@
+#include "memory.h"
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "cuda/entry_points.h"
+#include "devices.h"
+#include "mapping.h"
+#include "reduce/cuda/failures.h"
+#include "streams.h"
+
+namespace ringreduce::emulated {
+namespace {
+
+// Whoever relies on zeros that nobody has written is to be found.
+constexpr int fresh = 0xA5;
+constexpr std::align_val_t alignment{256};
+
+struct Range {
+  enum class Kind { made, mapped, host } kind;
+  int device;
+  std::size_t bytes;
+  int file;   // of `made`
+  Shared of;  // of `mapped`
+  int times;  // that it was mapped
+};
+
+// Never destroyed: streams' threads may outlive main.
+struct Ranges {
+  std::mutex mutex;
+  std::map<std::uintptr_t, Range> by_begin;
+};
+Ranges& ranges() {
+  static auto* const made = new Ranges;
+  return *made;
+}
+
+std::uintptr_t address(const void* memory) {
+  return reinterpret_cast<std::uintptr_t>(memory);
+}
+
+void add(void* memory, const Range& range) {
+  const std::lock_guard lock(ranges().mutex);
+  ranges().by_begin[address(memory)] = range;
+}
+
+std::optional<Range> range_around(const void* memory) {
+  const std::lock_guard lock(ranges().mutex);
+  auto after = ranges().by_begin.upper_bound(address(memory));
+  if (after == ranges().by_begin.begin()) return std::nullopt;
+  const auto& [begin, range] = *--after;
+  if (address(memory) - begin >= range.bytes) return std::nullopt;
+  return range;
+}
+
+// What begins there.
+Range range_at(const void* memory, Range::Kind kind) {
+  const std::lock_guard lock(ranges().mutex);
+  const auto found = ranges().by_begin.find(address(memory));
+  if (found != ranges().by_begin.end() && found->second.kind == kind) return found->second;
+  throw std::invalid_argument("memory: there is none of this kind that begins there");
+}
+
+void forget(const void* memory) {
+  const std::lock_guard lock(ranges().mutex);
+  ranges().by_begin.erase(address(memory));
+}
+
+void* allocate(std::size_t bytes) {
+  refuse_during_capture("memory");
+  if (bytes == 0) return nullptr;
+  const int file = make_file(bytes);
+  void* const memory = map_file(file, bytes);
+  std::memset(memory, fresh, bytes);
+  add(memory, {Range::Kind::made, current_device(), bytes, file, {}, 0});
+  return memory;
+}
+
+// As cudaFree does, it waits for all that the device is doing.
+void free(void* memory) {
+  refuse_during_capture("memory");
+  if (memory == nullptr) return;
+  const Range range = range_at(memory, Range::Kind::made);
+  finish_device(range.device);
+  forget(memory);
+  unmap_file(memory, range.bytes);
+  close(range.file);
+}
+
+void* allocate_on_host(std::size_t bytes) {
+  refuse_during_capture("memory of the host");
+  if (bytes == 0) return nullptr;
+  void* const memory = ::operator new(bytes, alignment);
+  std::memset(memory, 0, bytes);
+  add(memory, {Range::Kind::host, of_host, bytes, -1, {}, 0});
+  return memory;
+}
+
+void free_on_host(void* memory) {
+  refuse_during_capture("memory of the host");
+  if (memory == nullptr) return;
+  range_at(memory, Range::Kind::host);
+  for (int device = 0; device < device_count(); ++device) finish_device(device);
+  forget(memory);
+  ::operator delete(memory, alignment);
+}
+
+void share(char* handle, void* memory) {
+  const Range range = range_at(memory, Range::Kind::made);
+  const Shared shared = shared_file(range.file, range.bytes, range.device);
+  static_assert(sizeof shared <= device::handle_bytes);
+  std::memset(handle, 0, device::handle_bytes);
+  std::memcpy(handle, &shared, sizeof shared);
+}
+
+// The same memory has one address, however often it is mapped.
+void* map(const char* handle) {
+  Shared shared;
+  std::memcpy(&shared, handle, sizeof shared);
+  reach(shared.device);
+  const std::lock_guard lock(ranges().mutex);
+  for (auto& [begin, range] : ranges().by_begin) {
+    if (range.kind != Range::Kind::mapped || range.of != shared) continue;
+    ++range.times;
+    return reinterpret_cast<void*>(begin);
+  }
+  void* const memory = map_shared(shared);
+  ranges().by_begin[address(memory)] = {Range::Kind::mapped, shared.device, shared.bytes, -1, shared, 1};
+  return memory;
+}
+
+void unmap(void* memory) {
+  const std::size_t bytes = range_at(memory, Range::Kind::mapped).bytes;
+  const std::lock_guard lock(ranges().mutex);
+  const auto found = ranges().by_begin.find(address(memory));
+  if (--found->second.times > 0) return;
+  ranges().by_begin.erase(found);
+  unmap_file(memory, bytes);
+}
+
+// What comes from pageable memory is read at once, as CUDA promises: the caller may write there again.
+void move(void* to, const void* from, std::size_t bytes, void* handle) {
+  const auto stream = stream_at(handle);
+  if (is_known(from) || capture_of(*stream)) {
+    return stream->put([=] { std::memmove(to, from, bytes); });
+  }
+  const auto* const first = static_cast<const char*>(from);
+  stream->put(
+      [to, data = std::vector<char>(first, first + bytes)] { std::memcpy(to, data.data(), data.size()); });
+}
+
+void fill(void* memory, int byte, std::size_t bytes, void* stream) {
+  if (bytes > 0 && device_of(memory) == of_host) throw std::invalid_argument("fill: not a device's memory");
+  stream_at(stream)->put([=] { std::memset(memory, byte, bytes); });
+}
+
+}  // namespace
+
+bool is_known(const void* memory) {
+  return range_around(memory).has_value();
+}
+
+int device_of(const void* memory) {
+  const auto range = range_around(memory);
+  return range ? range->device : of_host;
+}
+
+}  // namespace ringreduce::emulated
+
+using namespace ringreduce::emulated;
+using ringreduce::device::failure_of;
+
+const char* ringreduce_cuda_device_of(int* device, const void* memory) {
+  return failure_of([&] { *device = device_of(memory); });
+}
+
+const char* ringreduce_cuda_allocate(void** memory, std::size_t bytes) {
+  return failure_of([&] { *memory = allocate(bytes); });
+}
+
+const char* ringreduce_cuda_free(void* memory) {
+  return failure_of([&] { ringreduce::emulated::free(memory); });
+}
+
+const char* ringreduce_cuda_allocate_on_host(void** memory, std::size_t bytes) {
+  return failure_of([&] { *memory = allocate_on_host(bytes); });
+}
+
+const char* ringreduce_cuda_free_on_host(void* memory) {
+  return failure_of([&] { free_on_host(memory); });
+}
+
+const char* ringreduce_cuda_share(char* handle, void* memory) {
+  return failure_of([&] { share(handle, memory); });
+}
+
+const char* ringreduce_cuda_map(void** memory, const char* handle) {
+  return failure_of([&] { *memory = map(handle); });
+}
+
+const char* ringreduce_cuda_unmap(void* memory) {
+  return failure_of([&] { unmap(memory); });
+}
+
+const char* ringreduce_cuda_move(void* to, const void* from, std::size_t bytes, void* stream) {
+  return failure_of([&] { move(to, from, bytes, stream); });
+}
+
+const char* ringreduce_cuda_fill(void* memory, int byte, std::size_t bytes, void* stream) {
+  return failure_of([&] { fill(memory, byte, bytes, stream); });
+}

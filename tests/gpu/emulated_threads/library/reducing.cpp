@@ -1,0 +1,70 @@
+// The kernels of one device that combine spans: threads of a group, one after another.
+#include "cuda/entry_points.h"
+#include "emulated.h"
+#include "reduce/cuda/failures.h"
+#include "streams.h"
+
+namespace ringreduce::emulated {
+namespace {
+
+using namespace ringreduce::device;
+
+constexpr Group group = {7, false};
+
+// What has no kernel is refused at once: of spans of nothing, too.
+template <class Launch>
+void launch(Launch launch, void* stream) {
+  launch(true);
+  stream_for_launch(stream)->put([launch] { launch(false); });
+}
+
+}  // namespace
+}  // namespace ringreduce::emulated
+
+using namespace ringreduce;
+using namespace ringreduce::device;
+using ringreduce::emulated::group;
+using ringreduce::emulated::launch;
+
+const char* ringreduce_cuda_combine(int dtype, int op, void* const* destinations, int destination_count,
+                                    const void* const* sources, int source_count, std::size_t count,
+                                    double scale, void* stream, int /*blocks*/) {
+  return failure_of([&] {
+    const Spans spans = make_spans(destinations, destination_count, sources, source_count, count, scale);
+    const auto run = [=](bool only_tries) {
+      Spans tried = spans;
+      if (only_tries) tried.count = 0;
+      emulate_combine(static_cast<DType>(dtype), static_cast<Op>(op), spans.source_count, tried, group);
+    };
+    launch(run, stream);
+  });
+}
+
+const char* ringreduce_cuda_copy(void* const* destinations, int destination_count, const void* source,
+                                 std::size_t bytes, void* stream, int /*blocks*/) {
+  return failure_of([&] {
+    const Spans spans = make_spans(destinations, destination_count, &source, 1, bytes, 1);
+    const auto run = [=](bool only_tries) {
+      if (!only_tries) emulate_copy(spans, group);
+    };
+    launch(run, stream);
+  });
+}
+
+const char* ringreduce_cuda_combine_coded(int wire, int plain, int op, std::uint32_t encoded_sources,
+                                          std::uint32_t encoded_destinations, int settle,
+                                          void* const* destinations, int destination_count,
+                                          const void* const* sources, int source_count, std::size_t count,
+                                          double scale, void* stream, int /*blocks*/) {
+  return failure_of([&] {
+    const CodedSpans coded = {
+        make_spans(destinations, destination_count, sources, source_count, count, scale), static_cast<Op>(op),
+        encoded_sources, encoded_destinations, settle != 0};
+    const auto run = [=](bool only_tries) {
+      CodedSpans tried = coded;
+      if (only_tries) tried.spans.count = 0;
+      emulate_coded(static_cast<Wire>(wire), static_cast<DType>(plain), tried, group);
+    };
+    launch(run, stream);
+  });
+}

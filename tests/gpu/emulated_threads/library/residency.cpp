@@ -1,0 +1,45 @@
+#include "residency.h"
+
+#include <map>
+
+#include "devices.h"
+
+namespace ringreduce::emulated {
+
+int blocks_that_fit() {
+  return setting("RINGREDUCE_EMULATED_BLOCKS", 64);
+}
+
+Residency::Turn::Turn(Residency& of) : of_(of) {
+  std::unique_lock lock(of_.mutex_);
+  of_.changed_.wait(lock, [this, mine = of_.next_turn_++] { return of_.turn_ == mine; });
+}
+
+Residency::Turn::~Turn() {
+  const std::lock_guard lock(of_.mutex_);
+  ++of_.turn_;
+  of_.changed_.notify_all();
+}
+
+void Residency::enter() {
+  const int room = blocks_that_fit();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return blocks_ < room; });
+  ++blocks_;
+}
+
+void Residency::leave() {
+  const std::lock_guard lock(mutex_);
+  --blocks_;
+  changed_.notify_all();
+}
+
+Residency& residency_of(int device) {
+  // Never destroyed: streams' threads may outlive main.
+  static auto* const mutex = new std::mutex;
+  static auto* const by_device = new std::map<int, Residency>;
+  const std::lock_guard lock(*mutex);
+  return (*by_device)[device];
+}
+
+}  // namespace ringreduce::emulated

@@ -1,0 +1,148 @@
+#include "streams.h"
+
+#include <exception>
+#include <map>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "cuda/entry_points.h"
+#include "devices.h"
+#include "handles.h"
+#include "reduce/cuda/failures.h"
+
+namespace ringreduce::emulated {
+namespace {
+
+// Never destroyed: streams' threads may outlive main.
+Handles<Stream>& streams() {
+  static auto* const made = new Handles<Stream>("stream");
+  return *made;
+}
+
+struct Known {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<Stream>> all;
+  std::map<int, std::shared_ptr<Stream>> by_default;
+};
+Known& known() {
+  static auto* const made = new Known;
+  return *made;
+}
+
+std::shared_ptr<Stream> default_stream() {
+  const int device = current_device();
+  {
+    const std::lock_guard lock(known().mutex);
+    if (const auto found = known().by_default[device]) return found;
+  }
+  auto created = Stream::create(device);
+  const std::lock_guard lock(known().mutex);
+  auto& kept = known().by_default[device];
+  if (kept) {
+    created->close();
+  } else {
+    kept = std::move(created);
+  }
+  return kept;
+}
+
+}  // namespace
+
+std::shared_ptr<Stream> Stream::create(int device) {
+  const std::shared_ptr<Stream> made(new Stream(device));
+  std::thread([made] { made->work(); }).detach();
+  const std::lock_guard lock(known().mutex);
+  std::erase_if(known().all, [](const auto& one) { return one.expired(); });
+  known().all.push_back(made);
+  return made;
+}
+
+void Stream::put(Work work) {
+  if (take_for_capture(*this, work)) return;
+  const std::lock_guard lock(mutex_);
+  queue_.push_back(std::move(work));
+  ++put_;
+  changed_.notify_all();
+}
+
+void Stream::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return is_closed_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Work next = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    std::string failure;
+    try {
+      next();
+    } catch (const std::exception& error) {
+      failure = error.what();
+    }
+    next = nullptr;
+    lock.lock();
+    if (failure_.empty()) failure_ = failure;
+    ++done_;
+    changed_.notify_all();
+  }
+}
+
+void Stream::finish() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this, until = put_] { return done_ >= until; });
+}
+
+void Stream::synchronize() {
+  if (capture_of(*this)) throw std::runtime_error("a stream that is being captured does nothing to wait for");
+  finish();
+  const std::lock_guard lock(mutex_);
+  if (failure_.empty()) return;
+  throw std::runtime_error("what the stream has done: " + std::exchange(failure_, {}));
+}
+
+void Stream::close() {
+  const std::lock_guard lock(mutex_);
+  is_closed_ = true;
+  changed_.notify_all();
+}
+
+std::shared_ptr<Stream> stream_at(void* handle) {
+  return handle == nullptr ? default_stream() : streams().at(handle);
+}
+
+std::shared_ptr<Stream> stream_for_launch(void* handle) {
+  auto stream = stream_at(handle);
+  if (stream->device() == current_device()) return stream;
+  throw std::invalid_argument("the stream is device " + std::to_string(stream->device()) +
+                              "'s, the current device is " + std::to_string(current_device()));
+}
+
+void finish_device(int device) {
+  std::vector<std::shared_ptr<Stream>> all;
+  {
+    const std::lock_guard lock(known().mutex);
+    for (const auto& one : known().all) {
+      if (auto stream = one.lock(); stream && stream->device() == device) all.push_back(std::move(stream));
+    }
+  }
+  for (const auto& stream : all) stream->finish();
+}
+
+}  // namespace ringreduce::emulated
+
+using namespace ringreduce::emulated;
+using ringreduce::device::failure_of;
+
+const char* ringreduce_cuda_create_stream(void** stream) {
+  return failure_of([&] { *stream = streams().add(Stream::create(current_device())); });
+}
+
+const char* ringreduce_cuda_destroy_stream(void* stream) {
+  return failure_of([&] { streams().remove(stream)->close(); });
+}
+
+const char* ringreduce_cuda_synchronize(void* stream) {
+  return failure_of([&] { stream_at(stream)->synchronize(); });
+}

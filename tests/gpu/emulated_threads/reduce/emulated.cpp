@@ -1,0 +1,28 @@
+#include "emulated.h"
+
+namespace ringreduce::device {
+
+void emulate_copy(const Spans& spans, Group group) {
+  Spans bytes = spans;
+  emulate(Combination<Integer<std::uint8_t>, Sum, 1>{}, bytes, group);
+}
+
+void emulate_combine(DType dtype, Op op, int chosen, const Spans& spans, Group group) {
+  const bool found = emulate_wide_floats(dtype, op, chosen, spans, group) ||
+                     emulate_small_floats(dtype, op, chosen, spans, group) ||
+                     emulate_wide_integers(dtype, op, chosen, spans, group) ||
+                     emulate_small_integers(dtype, op, chosen, spans, group);
+  if (!found) refuse(dtype, op);
+}
+
+void emulate_coded(Wire wire, DType plain, const CodedSpans& spans, Group group) {
+  bool found = false;
+  if (!supports(DType::float32, spans.op)) refuse(wire, plain, spans.op);
+  visit_codings(wire, plain, [&]<class Coder, class Plain>(Coding<Coder, Plain>) {
+    group.each([&](std::size_t warp) { combine_coded<Coder, Plain>(spans, warp, group.size); });
+    found = true;
+  });
+  if (!found) refuse(wire, plain, spans.op);
+}
+
+}  // namespace ringreduce::device

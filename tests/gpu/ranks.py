@@ -1,0 +1,216 @@
+"""Ranks of one process, each with a stream of its own, and the kernels that are their parts of collectives.
+
+Through a module with the interface of ringreduce.cuda_library: libringreduce_cuda.so's, or of the library that emulates
+it, build/tests/libringreduce_cuda_emulated.so."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ringreduce import _engine, cuda_library
+
+EMULATED_LIBRARY = Path(__file__).resolve().parents[2] / "build" / "tests" / "libringreduce_cuda_emulated.so"
+MOST_RANKS, MOST_SLOTS, LINE, TILE_BYTES = 16, 64, 256, 2048
+AROUND, PATTERN = 256, 0xA5
+OPS, DTYPES = _engine.reduce.ops(), _engine.reduce.dtypes()
+
+
+def emulated_library():
+    """The module once more, for the other library: in a process there may be a card, too."""
+    name = "ringreduce.emulated_cuda_library"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, cuda_library.__file__)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        module.LIBRARY = EMULATED_LIBRARY
+    return sys.modules[name]
+
+
+def wait_until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+# --- as in csrc/cuda/errand.h ------------------------------------------------------------------------------
+
+
+def in_lines(size):
+    return -(-size // LINE) * LINE
+
+
+class Boxes(ctypes.Structure):
+    _fields_ = [("blocks", ctypes.c_int32), ("world", ctypes.c_int32), ("arena_bytes", ctypes.c_uint64)]
+
+    def block_bytes(self):
+        words = in_lines(8 * (6 * self.world + 4))
+        return self.posted_bytes() + words + 4 * TILE_BYTES * self.world + self.arena_bytes
+
+    def posted_bytes(self):
+        return in_lines(8 * self.world * MOST_SLOTS)
+
+    def bytes(self):
+        return self.blocks * self.block_bytes()
+
+    def tiles(self, block):
+        """Where a block counts its tiles."""
+        return block * self.block_bytes() + self.posted_bytes() + 8 * (6 * self.world + 1)
+
+
+class Report(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in ("abort", "differs", "begun", "done")]
+
+
+class Share(ctypes.Structure):
+    _fields_ = [
+        *[(name, ctypes.c_uint64) for name in ("source", "target", "bytes")],
+        *[(name, ctypes.c_bool) for name in ("from_all", "to_all")],
+    ]
+
+
+class Scale(ctypes.Structure):
+    _fields_ = [("factor", ctypes.c_double), ("divisor", ctypes.c_int64)]
+
+
+class Errand(ctypes.Structure):
+    _fields_ = [
+        *[(name, ctypes.c_int32) for name in ("rank", "dtype", "op")],
+        ("contract", ctypes.c_uint64),
+        *[(name, ctypes.c_void_p) for name in ("input", "output")],
+        ("share", Share),
+        *[(name, ctypes.c_void_p) for name in ("program", "temp")],
+        *[(name, Scale) for name in ("last", "own")],
+        ("scales", ctypes.c_bool),
+        ("boxes", Boxes),
+        ("memories", ctypes.c_void_p * MOST_RANKS),
+        ("report", ctypes.POINTER(Report)),
+    ]
+
+
+# --- ranks -------------------------------------------------------------------------------------------------
+
+
+class Span:
+    """An array on the current device, `shift` bytes after a multiple of 256."""
+
+    def __init__(self, library, data, shift=0):
+        self.library, self.dtype, self.shape, self.size = library, data.dtype, data.shape, data.nbytes
+        self.begin = AROUND + shift
+        self.memory = library.Memory(self.begin + data.nbytes + AROUND)
+        around = np.full(self.memory.size, PATTERN, np.uint8)
+        around[self.begin :][: self.size] = data.view(np.uint8)
+        self.memory.put(around)
+        self.address = self.memory.address + self.begin
+
+    def get(self):
+        around = self.memory.get()
+        end = self.begin + self.size
+        assert (around[: self.begin] == PATTERN).all() and (around[end:] == PATTERN).all()
+        return around[self.begin : end].copy().view(self.dtype).reshape(self.shape)
+
+    def close(self):
+        self.memory.close()
+
+
+@dataclass
+class Part:
+    """Of the bytes that a rank combines, as Share has it. None: all."""
+
+    source: int = 0
+    target: int = 0
+    bytes: int | None = None
+    from_all: bool = True
+    to_all: bool = True
+
+
+class Rank:
+    def __init__(self, library, rank, device, boxes):
+        self.library, self.rank, self.device, self.boxes = library, rank, device, boxes
+        self.choose()
+        self.stream = library.Stream()
+        self.memory = library.Memory(boxes.bytes())
+        self.memory.fill(0)
+        address = ctypes.c_void_p()
+        library.call("allocate_on_host", ctypes.byref(address), ctypes.c_size_t(ctypes.sizeof(Report)))
+        self.report = ctypes.cast(address, ctypes.POINTER(Report))
+
+    def choose(self):
+        self.library.call("choose_device", self.device)
+
+    def close(self):
+        self.choose()
+        self.stream.close()
+        self.memory.close()
+        self.library.call("free_on_host", self.report)
+
+
+class DoesNotFit(Exception):
+    """All ranks' blocks cannot run at the same time."""
+
+
+class Ranks:
+    """Spread over the devices that there are."""
+
+    def __init__(self, library, world, blocks=3, arena_bytes=0):
+        self.library, self.world = library, world
+        self.devices = min(library.count_devices(), world)
+        fit = ctypes.c_int()
+        library.call("fit", ctypes.byref(fit))
+        if -(-world // self.devices) * blocks > fit.value:
+            raise DoesNotFit(f"{world} ranks of {blocks} blocks on {self.devices} devices of {fit.value}")
+        for device in range(self.devices):
+            library.call("choose_device", device)
+            for other in range(self.devices):
+                if other != device:
+                    library.call("reach", other)
+        self.boxes = Boxes(blocks, world, arena_bytes)
+        self.ranks = [Rank(library, rank, rank % self.devices, self.boxes) for rank in range(world)]
+
+    def spans(self, arrays, shift=0):
+        """Each rank's array on its device. `shift`: bytes, or a function of the rank."""
+        made = []
+        for rank, array in zip(self.ranks, arrays, strict=True):
+            rank.choose()
+            made.append(Span(self.library, array, shift(rank.rank) if callable(shift) else shift))
+        return made
+
+    def errand(self, rank, op, given, result, part=None, contract=1, contracts=None):
+        part = part or Part()
+        scale = Scale(1 / self.world, self.world) if op == "avg" else Scale(1, 1)
+        size = given.size if part.bytes is None else part.bytes
+        return Errand(
+            rank=rank, dtype=DTYPES.index(given.dtype.name), op=OPS.index(op),
+            contract=contracts[rank] if contracts else contract, input=given.address, output=result.address,
+            share=Share(part.source, part.target, size, part.from_all, part.to_all),
+            last=scale, own=Scale(1, 1), boxes=self.boxes, report=self.ranks[rank].report,
+            memories=(ctypes.c_void_p * MOST_RANKS)(*[one.memory.address for one in self.ranks]),
+        )  # fmt: skip
+
+    def launch(self, kernel, errands):
+        """Those of some or all ranks."""
+        for errand in errands:
+            rank = self.ranks[errand.rank]
+            rank.choose()
+            self.library.call(kernel, ctypes.byref(errand), rank.stream.handle)
+
+    def finish(self):
+        for rank in self.ranks:
+            self.library.synchronize(rank.stream)
+
+    def abort(self):
+        for rank in self.ranks:
+            rank.report.contents.abort = 1
+
+    def close(self):
+        for rank in self.ranks:
+            rank.close()
+        self.library.call("choose_device", 0)

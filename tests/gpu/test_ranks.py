@@ -1,0 +1,292 @@
+"""The kernels that are one rank's part of a collective, csrc/cuda/one_shot.h and direct.h: all ranks' at once."""
+
+import itertools
+import time
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from .ranks import Part, wait_until
+
+WORLDS = [1, 2, 3, 4, 8, 16]
+COUNTS = [1, 7, 1000, 20_011]
+KERNELS = ["one_shot", "direct"]
+COMBINATIONS = [
+    (dtype, op)
+    for dtype in ("float32", ml_dtypes.bfloat16, "int32", "complex64")
+    for op in ("sum", "avg", "min")
+    if (dtype, op) != ("complex64", "min")
+]
+
+pytestmark = pytest.mark.timeout(60)
+every_world = pytest.mark.parametrize("world", WORLDS)
+both_kernels = pytest.mark.parametrize("kernel", KERNELS)
+
+
+def arrays(world, count, dtype="float32", seed=1):
+    """Multiples of the number of ranks, so that averages are exact, too."""
+    rng = np.random.default_rng(seed)
+    made = [rng.integers(-4, 5, count) * world for _ in range(world)]
+    if dtype == "complex64":
+        return [(x + 1j * rng.integers(-4, 5, count) * world).astype(dtype) for x in made]
+    return [x.astype(dtype) for x in made]
+
+
+def combined(given, op):
+    """In a type where it is exact."""
+    exact = [x if x.dtype.kind in "ic" else x.astype("float64") for x in given]
+    if op == "min":
+        return np.minimum.reduce(exact).astype(given[0].dtype)
+    total = sum(exact)
+    if op == "avg":
+        total = total // len(given) if total.dtype.kind == "i" else total / len(given)
+    return total.astype(given[0].dtype)
+
+
+def parts(kernel, world, count, itemsize):
+    """What each rank combines in an all-reduce: its share or, one-shot, all."""
+    if kernel == "one_shot":
+        return [Part()] * world
+    cuts = [count * rank // world * itemsize for rank in range(world + 1)]
+    return [Part(begin, begin, end - begin) for begin, end in itertools.pairwise(cuts)]
+
+
+def errands(ranks, op, given, results, of, **how):
+    return [ranks.errand(r, op, given[r], results[r], of[r], **how) for r in range(ranks.world)]
+
+
+def results_of(ranks, kernel, op, given, in_place=False, shifts=(0, 0)):
+    """Of an all-reduce."""
+    inputs = ranks.spans(given, shifts[0])
+    outputs = inputs if in_place else ranks.spans([np.zeros_like(x) for x in given], shifts[1])
+    of = parts(kernel, ranks.world, given[0].size, given[0].itemsize)
+    ranks.launch(kernel, errands(ranks, op, inputs, outputs, of))
+    ranks.finish()
+    results = [x.get() for x in outputs]
+    if not in_place:
+        for span, x in zip(inputs, given, strict=True):
+            assert (span.get() == x).all()
+    for span in inputs if in_place else inputs + outputs:
+        span.close()
+    return results
+
+
+@both_kernels
+@every_world
+@pytest.mark.parametrize(("dtype", "op"), COMBINATIONS)
+def test_all_reduce(make_ranks, kernel, world, dtype, op):
+    ranks = make_ranks(world)
+    for number, count in enumerate(COUNTS):
+        given = arrays(world, count, dtype, number)
+        wanted = combined(given, op)
+        for result in results_of(ranks, kernel, op, given, in_place=number % 2 == 1):
+            assert (result == wanted).all(), count
+
+
+@both_kernels
+@pytest.mark.parametrize("world", [1, 3, 4])
+@pytest.mark.parametrize("dtype", ["float32", ml_dtypes.bfloat16])
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize(
+    "shifts", [(4, 4), (4, 8), (2, 6), (1, 1), (3, 0), (lambda rank: 4 * rank, lambda rank: rank)]
+)
+def test_misaligned(make_ranks, kernel, world, dtype, in_place, shifts):
+    ranks = make_ranks(world)
+    for count in COUNTS:
+        given = arrays(world, count, dtype)
+        for result in results_of(ranks, kernel, "sum", given, in_place, shifts):
+            assert (result == combined(given, "sum")).all(), count
+
+
+@both_kernels
+@every_world
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_call_after_call(make_ranks, kernel, world, blocks):
+    """In place, each takes up what the one before has left; the host does not wait in between."""
+    ranks = make_ranks(world, blocks=blocks)
+    calls = 5
+    given = [np.full(3001, rank % 2 + 1, "int32") for rank in range(world)]
+    spans = ranks.spans(given)
+    launched = errands(ranks, "sum", spans, spans, parts(kernel, world, 3001, 4))
+    for _ in range(calls):
+        ranks.launch(kernel, launched)
+    ranks.finish()
+    for span, rank in zip(spans, ranks.ranks, strict=True):
+        assert (span.get() == combined(given, "sum") * world ** (calls - 1)).all()
+        assert (rank.report.contents.begun, rank.report.contents.done) == (calls, calls)
+        span.close()
+
+
+@pytest.mark.parametrize("world", [2, 5])
+def test_kernels_take_turns(make_ranks, world):
+    """On the same boxes, calls of all lengths, an empty one among them."""
+    ranks = make_ranks(world)
+    rng = np.random.default_rng(7)
+    for number, count in enumerate([0, *rng.integers(1, 4000, 40)]):
+        given = arrays(world, int(count), "float32", number)
+        for result in results_of(ranks, KERNELS[rng.integers(2)], "sum", given):
+            assert (result == combined(given, "sum")).all()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_flags_come_again(make_ranks, world):
+    """They have 24 bits for the number of a tile, and are never 0."""
+    ranks = make_ranks(world)
+    for rank in ranks.ranks:
+        for block in range(ranks.boxes.blocks):
+            rank.memory.put(np.array([(1 << 24) - 5], np.uint64), ranks.boxes.tiles(block))
+    for number in range(4):
+        given = arrays(world, 5000, "float32", number)
+        for result in results_of(ranks, "one_shot", "sum", given):
+            assert (result == combined(given, "sum")).all()
+
+
+@both_kernels
+@pytest.mark.parametrize("world", [2, 4, 16])
+def test_captured_and_replayed(make_ranks, kernel, world):
+    ranks = make_ranks(world)
+    given = arrays(world, 5000, "int32")
+    spans = ranks.spans(given)
+    launched = errands(ranks, "sum", spans, spans, parts(kernel, world, 5000, 4))
+    graphs = []
+    for rank, errand in zip(ranks.ranks, launched, strict=True):
+        rank.choose()
+        with ranks.library.captured(rank.stream) as graph:
+            ranks.launch(kernel, [errand])
+        graphs.append(graph)
+    assert all((span.get() == x).all() for span, x in zip(spans, given, strict=True))  # nothing has run yet
+    wanted = combined(given, "sum")
+    for _ in range(3):
+        for rank, graph in zip(ranks.ranks, graphs, strict=True):
+            rank.choose()
+            graph.launch(rank.stream)
+        ranks.finish()
+        for span in spans:
+            assert (span.get() == wanted).all()
+        wanted = wanted * world
+    for graph in graphs:
+        graph.close()
+    for span in spans:
+        span.close()
+
+
+@every_world
+@pytest.mark.parametrize("dtype", ["float32", ml_dtypes.bfloat16])
+def test_reduce_scatter(make_ranks, world, dtype):
+    """Each rank combines its block of all inputs into its own output."""
+    ranks = make_ranks(world)
+    for count in (1, 7, 5003):
+        given = arrays(world, count * world, dtype)
+        inputs = ranks.spans(given)
+        outputs = ranks.spans([np.zeros(count, dtype) for _ in given], lambda rank: 2 * rank)
+        size = outputs[0].size
+        of = [Part(source=rank * size, bytes=size, to_all=False) for rank in range(world)]
+        ranks.launch("direct", errands(ranks, "avg", inputs, outputs, of))
+        ranks.finish()
+        for rank, span in enumerate(outputs):
+            assert (span.get() == combined(given, "avg")[rank * count :][:count]).all()
+        for span in inputs + outputs:
+            span.close()
+
+
+@every_world
+@pytest.mark.parametrize("in_place", [False, True])
+def test_all_gather(make_ranks, world, in_place):
+    """Each rank writes its block to all outputs."""
+    ranks = make_ranks(world)
+    for count in (1, 7, 5003):
+        given = arrays(world, count, "uint8")
+        results = [np.zeros(count * world, "uint8") for _ in given]
+        for rank, result in enumerate(results):
+            if in_place:
+                result[rank * count :][:count] = given[rank]
+        outputs = ranks.spans(results)
+        inputs = outputs if in_place else ranks.spans(given, 3)
+        of = [
+            Part(rank * count if in_place else 0, rank * count, count, from_all=False)
+            for rank in range(world)
+        ]
+        ranks.launch("direct", errands(ranks, "sum", inputs, outputs, of))
+        ranks.finish()
+        for span in outputs:
+            assert (span.get() == np.concatenate(given)).all()
+        for span in outputs if in_place else inputs + outputs:
+            span.close()
+
+
+@both_kernels
+@pytest.mark.parametrize("world", [2, 3, 8])
+def test_a_rank_that_never_comes_is_given_up(make_ranks, kernel, world):
+    ranks = make_ranks(world)
+    spans = ranks.spans(arrays(world, 1000))
+    launched = errands(ranks, "sum", spans, spans, parts(kernel, world, 1000, 4))
+    ranks.launch(kernel, launched[1:])
+    time.sleep(0.05)
+    ranks.abort()
+    ranks.finish()
+    for rank in ranks.ranks[1:]:
+        assert (rank.report.contents.begun, rank.report.contents.done) == (1, 0)
+    for span in spans:
+        span.close()
+
+
+@both_kernels
+def test_who_has_given_up_makes_no_further_call(make_ranks, kernel):
+    """Calls may be in the stream already; the rank's counts are not what its peers expect."""
+    ranks = make_ranks(2)
+    spans = ranks.spans(arrays(2, 1000))
+    launched = errands(ranks, "sum", spans, spans, parts(kernel, 2, 1000, 4))
+    ranks.launch(kernel, launched[1:])
+    time.sleep(0.05)
+    ranks.abort()
+    ranks.finish()
+    report = ranks.ranks[1].report.contents
+    report.abort = 0
+    ranks.launch(kernel, launched[1:] * 2)
+    ranks.finish()  # it waits for nobody
+    assert (report.begun, report.done) == (3, 0)
+    for span in spans:
+        span.close()
+
+
+def test_a_rank_that_comes_too_late_writes_nobodys_memory(make_ranks):
+    """The others have met there, but they are gone, and so may be their memory."""
+    ranks = make_ranks(3)
+    given = arrays(3, 1000)
+    spans = ranks.spans(given)
+    launched = errands(ranks, "sum", spans, spans, parts("direct", 3, 1000, 4))
+    ranks.launch("direct", launched[1:])
+    time.sleep(0.05)
+    ranks.abort()
+    ranks.finish()
+    ranks.launch("direct", launched[:1])
+    ranks.finish()
+    assert [rank.report.contents.done for rank in ranks.ranks] == [0, 0, 0]
+    for span, x in zip(spans, given, strict=True):
+        assert (span.get() == x).all()
+        span.close()
+
+
+@both_kernels
+@pytest.mark.parametrize("world", [2, 3, 8])
+def test_ranks_whose_calls_differ_are_given_up(make_ranks, kernel, world):
+    """Direct ranks meet all others, and name the first with which they have nothing in common."""
+    ranks = make_ranks(world)
+    contracts = [7] * (world - 1) + [8]
+    spans = ranks.spans(arrays(world, 1000))
+    of = parts(kernel, world, 1000, 4)
+    ranks.launch(kernel, errands(ranks, "sum", spans, spans, of, contracts=contracts))
+    if kernel == "direct":
+        wait_until(lambda: all(rank.report.contents.differs for rank in ranks.ranks))
+    else:
+        time.sleep(0.05)
+    ranks.abort()
+    ranks.finish()
+    for rank in ranks.ranks:
+        named = rank.report.contents.differs
+        if kernel == "direct":
+            assert named == (1 if rank.rank == world - 1 else world)
+        assert rank.report.contents.done == 0
+    for span in spans:
+        span.close()
