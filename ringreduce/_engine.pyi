@@ -43,6 +43,10 @@ class Communicator:
     @property
     def footprint(self) -> int: ...
     @property
+    def device_stream(self) -> int: ...
+    @property
+    def device_footprint(self) -> int: ...
+    @property
     def reproducible(self) -> bool: ...
     @property
     def links(self) -> Links: ...
@@ -50,7 +54,14 @@ class Communicator:
     def ring_order(self) -> list[int]: ...
     def measure_links(self) -> None: ...
     def all_reduce(
-        self, x: Any, out: Any | None, op: str, factor: float, algorithm: int, timeout: float
+        self,
+        x: Any,
+        out: Any | None,
+        op: str,
+        factor: float,
+        algorithm: int,
+        timeout: float,
+        stream: Any = None,
     ) -> None: ...
     def collective(
         self,
@@ -68,7 +79,9 @@ class Communicator:
         slice_bytes: int = 0,
         lanes: int = 0,
         wire: str | None = None,
+        stream: Any = None,
     ) -> Work | None: ...
+    def prepare_device(self, device: int) -> None: ...
     def transfer(
         self, sends: bool, x: Any, peer: int | None, tag: int, timeout: float, background: bool
     ) -> Work | int: ...

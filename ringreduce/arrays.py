@@ -62,6 +62,8 @@ def zeros(shape: Shape, dtype: Any = "float32") -> Array:
 
 def shape_of(x: Array) -> tuple[int, ...]:
     shape = getattr(x, "shape", None)
+    if shape is None and hasattr(x, "__cuda_array_interface__"):
+        shape = x.__cuda_array_interface__["shape"]
     return tuple(as_numpy(x).shape if shape is None else shape)
 
 
@@ -69,7 +71,17 @@ def like(x: Array, shape: tuple[int, ...]) -> Array:
     """A new array of x's kind and dtype (of NumPy's, if x is neither a NumPy array nor a tensor)."""
     if is_tensor(x):
         return x.new_empty(shape)
+    if hasattr(x, "__cuda_array_interface__"):
+        return _on_gpu_like(x, shape)
     return np.empty(shape, as_numpy(x).dtype)
+
+
+def _on_gpu_like(x: Array, shape: tuple[int, ...]) -> Array:
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(x, cupy.ndarray):
+        with x.device:
+            return cupy.empty(shape, x.dtype)
+    raise ValueError(f"out is needed: it is not known how to make another {type(x).__name__}")
 
 
 def as_numpy(x: Array) -> np.ndarray[Any, Any]:

@@ -7,6 +7,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -16,6 +17,7 @@ from ringreduce.arrays import Array
 from ringreduce.choice import Choice
 from ringreduce.handles import AUTO, Algorithm, Handles
 from ringreduce.links import Links
+from ringreduce.streams import Stream
 from ringreduce.work import Work
 
 __all__ = ["Communicator", "local_group"]
@@ -31,7 +33,7 @@ class Communicator:
     Every collective must be called by all ranks of the group, in the same order, with arrays of the same dtype
     and (but for the uneven forms) the same number of elements. Common arguments:
 
-    - ``x``: a NumPy array, torch CPU tensor, or anything that speaks DLPack or the buffer protocol, of float64,
+    - ``x``: a NumPy array, torch tensor, or anything that speaks DLPack or the buffer protocol, of float64,
       float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int64, int32, int16, int8, uint64, uint32, uint16,
       uint8, bool, complex64 or complex128; of any shape, zero-size and zero-dimensional too, contiguous or not
       (which costs a copy).
@@ -46,6 +48,14 @@ class Communicator:
       is rounded like everybody's. docs/accuracy.md has the errors.
     - ``timeout``: seconds; None takes the communicator's.
     - ``async_op``: hand the call to the progress thread and return a :class:`Work` at once.
+    - ``stream``: for arrays in a GPU's memory, see below.
+
+    Collectives take arrays in GPU memory, too: torch CUDA tensors and what has a ``__cuda_array_interface__`` (CuPy's
+    arrays), of groups of up to 16 ranks on one host. They are launched on a stream and the call returns at once; as
+    all that is launched there, they run in order. ``stream`` is a handle, one of torch's or CuPy's streams, or
+    anything with ``__cuda_stream__``; None takes torch's or CuPy's current one, and for other arrays
+    :attr:`device_stream`. No ``async_op``, ``wire`` or point to point. Calls can be captured into CUDA graphs. A rank's
+    arrays are all of one GPU. What goes wrong while kernels run is raised by later calls; docs/gpu.md has more.
 
     Collectives raise ValueError or TypeError for bad arguments (nothing has happened then), and
     :class:`~ringreduce.errors.PeerLost`, :class:`~ringreduce.errors.MismatchError` or
@@ -98,6 +108,16 @@ class Communicator:
         return [list(range(self.size))]
 
     @property
+    def device_stream(self) -> int:
+        """The handle of a CUDA stream of this rank's own, in no order with others; 0 before the first use of a GPU."""
+        return self._c.device_stream
+
+    @property
+    def device_memory_held(self) -> int:
+        """Bytes of GPU memory that this rank holds for the group."""
+        return self._c.device_footprint
+
+    @property
     def memory_held(self) -> int:
         """Bytes of memory that this rank holds for the group."""
         return self._c.footprint
@@ -115,6 +135,7 @@ class Communicator:
         wire: str | None = None,
         timeout: float | None = None,
         async_op: bool = False,
+        stream: Stream = None,
     ) -> Array:
         """Combines every rank's x element by element; all ranks get the result, the same bits.
 
@@ -138,13 +159,14 @@ class Communicator:
                     1.0 if factor is None else factor,
                     handle,
                     0.0 if timeout is None else self._seconds(timeout),
+                    stream,
                 )
                 return x if out is None else out
             except BufferError:
                 pass
         return self._run(
             "all_reduce", x, x if out is None else out, op=op, factor=factor, algorithm=algorithm, wire=wire,
-            timeout=timeout, async_op=async_op,
+            timeout=timeout, async_op=async_op, stream=stream,
         )  # fmt: skip
 
     def reduce_scatter(
@@ -159,6 +181,7 @@ class Communicator:
         wire: str | None = None,
         timeout: float | None = None,
         async_op: bool = False,
+        stream: Stream = None,
     ) -> Array:
         """Combines every rank's x; rank r gets the r-th block of rows (of the first axis) of the result.
 
@@ -171,7 +194,7 @@ class Communicator:
             out = blocks.new_block(x, counts, self.size, self.rank)
         return self._run(
             "reduce_scatter", x, out, op=op if factor is None else self._scaled(op), factor=factor,
-            input_counts=sizes, algorithm=algorithm, wire=wire, timeout=timeout, async_op=async_op,
+            input_counts=sizes, algorithm=algorithm, wire=wire, timeout=timeout, async_op=async_op, stream=stream,
         )  # fmt: skip
 
     def all_gather(
@@ -184,6 +207,7 @@ class Communicator:
         wire: str | None = None,
         timeout: float | None = None,
         async_op: bool = False,
+        stream: Stream = None,
     ) -> Array:
         """Every rank gets all ranks' x, one behind the other along the first axis.
 
@@ -195,7 +219,7 @@ class Communicator:
             out = blocks.new_whole(x, counts, self.size)
         return self._run(
             "all_gather", x, out, input_counts=blocks.sizes(x, counts, self.size), algorithm=algorithm, wire=wire,
-            timeout=timeout, async_op=async_op,
+            timeout=timeout, async_op=async_op, stream=stream,
         )  # fmt: skip
 
     def broadcast(
@@ -207,11 +231,13 @@ class Communicator:
         wire: str | None = None,
         timeout: float | None = None,
         async_op: bool = False,
+        stream: Stream = None,
     ) -> Array:
         """Every rank's x gets the root's values. Returns x."""
         return self._run(
-            "broadcast", x, x, root=root, algorithm=algorithm, wire=wire, timeout=timeout, async_op=async_op
-        )
+            "broadcast", x, x, root=root, algorithm=algorithm, wire=wire, timeout=timeout, async_op=async_op,
+            stream=stream,
+        )  # fmt: skip
 
     def reduce(
         self,
@@ -225,12 +251,13 @@ class Communicator:
         wire: str | None = None,
         timeout: float | None = None,
         async_op: bool = False,
+        stream: Stream = None,
     ) -> Array | None:
         """Combines every rank's x; the root gets the result, in out or else in x. Others get None."""
         target = (x if out is None else out) if self.rank == root else None
         return self._run(
             "reduce", x, target, op=op if factor is None else self._scaled(op), factor=factor, root=root,
-            algorithm=algorithm, wire=wire, timeout=timeout, async_op=async_op,
+            algorithm=algorithm, wire=wire, timeout=timeout, async_op=async_op, stream=stream,
         )  # fmt: skip
 
     def gather(
@@ -244,6 +271,7 @@ class Communicator:
         wire: str | None = None,
         timeout: float | None = None,
         async_op: bool = False,
+        stream: Stream = None,
     ) -> Array | None:
         """The root gets all ranks' x, one behind the other along the first axis. Others get None.
 
@@ -257,7 +285,7 @@ class Communicator:
             out = blocks.new_whole(x, counts, self.size)
         return self._run(
             "gather", x, out, root=root, input_counts=blocks.sizes(x, counts, self.size), algorithm=algorithm,
-            wire=wire, timeout=timeout, async_op=async_op,
+            wire=wire, timeout=timeout, async_op=async_op, stream=stream,
         )  # fmt: skip
 
     def scatter(
@@ -271,6 +299,7 @@ class Communicator:
         wire: str | None = None,
         timeout: float | None = None,
         async_op: bool = False,
+        stream: Stream = None,
     ) -> Array:
         """Rank r gets the r-th block of rows (of the first axis) of the root's x.
 
@@ -288,7 +317,7 @@ class Communicator:
         return self._run(
             "scatter", x if self.rank == root else None, out, root=root,
             input_counts=blocks.sizes(out, counts, self.size), algorithm=algorithm, wire=wire, timeout=timeout,
-            async_op=async_op,
+            async_op=async_op, stream=stream,
         )  # fmt: skip
 
     def all_to_all(
@@ -302,6 +331,7 @@ class Communicator:
         wire: str | None = None,
         timeout: float | None = None,
         async_op: bool = False,
+        stream: Stream = None,
     ) -> Array:
         """The r-th block of rows (of the first axis) of x goes to rank r; out gets one block from each rank.
 
@@ -316,7 +346,7 @@ class Communicator:
         return self._run(
             "all_to_all", x, out, input_counts=blocks.sizes(x, send_counts, self.size, "send_counts"),
             output_counts=blocks.sizes(x, recv_counts, self.size, "recv_counts"), algorithm=algorithm, wire=wire,
-            timeout=timeout, async_op=async_op,
+            timeout=timeout, async_op=async_op, stream=stream,
         )  # fmt: skip
 
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work | None:
@@ -457,6 +487,7 @@ class Communicator:
         wire: str | None = None,
         timeout: float | None = None,
         async_op: bool = False,
+        stream: Stream = None,
         input_counts: list[int] | None = None,
         output_counts: list[int] | None = None,
     ) -> Any:
@@ -466,7 +497,7 @@ class Communicator:
             try:
                 work = self._c.collective(
                     name, source, target, op, 1.0 if factor is None else factor, root, handle,
-                    self._seconds(timeout), input_counts, output_counts, async_op, 0, 0, wire,
+                    self._seconds(timeout), input_counts, output_counts, async_op, 0, 0, wire, stream,
                 )  # fmt: skip
                 break
             except BufferError:
@@ -515,7 +546,11 @@ class Communicator:
 
 
 def local_group(
-    size: int, *, timeout: float = DEFAULT_TIMEOUT, reproducible: bool | None = None
+    size: int,
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+    reproducible: bool | None = None,
+    device: int | Sequence[int] | None = None,
 ) -> list[Communicator]:
     """A group of ranks within this process: one communicator per rank, each for a thread of its own.
 
@@ -523,10 +558,30 @@ def local_group(
         size: the number of ranks.
         timeout: seconds after which a wait gives up.
         reproducible: as for :func:`ringreduce.init`.
+        device: the number of the GPU that all ranks share, or of each rank's. Everything that collectives need there
+            is made now, and not at the first of them. Each rank's calls go to a stream of its own: two ranks of the
+            group that launch on the same stream are refused.
+
+    Raises:
+        ValueError: there is not one device for each rank, or there are more than 16 ranks on GPUs.
+        Error: a GPU cannot be used, or does not run the kernels of all its ranks at the same time.
     """
     if size < 1:
         raise ValueError(f"size must be at least 1, not {size}")
-    return [Communicator(engine, timeout) for engine in _engine.local_group(size, timeout, reproducible)]
+    group = [Communicator(engine, timeout) for engine in _engine.local_group(size, timeout, reproducible)]
+    if device is not None:
+        _prepare_devices(group, [device] * size if isinstance(device, int) else list(device))
+    return group
+
+
+def _prepare_devices(group: list[Communicator], devices: list[int]) -> None:
+    if len(devices) != len(group):
+        raise ValueError(f"device has {len(devices)} numbers for {len(group)} ranks")
+    with ThreadPoolExecutor(len(group)) as pool:  # they meet
+        for done in [
+            pool.submit(comm._c.prepare_device, device) for comm, device in zip(group, devices, strict=True)
+        ]:
+            done.result()
 
 
 @atexit.register

@@ -32,6 +32,14 @@ void check_overlap(const ArrayView& input, const ArrayView& output, std::size_t 
   throw InvalidArgument("the input and out overlap without being the same memory");
 }
 
+void check_places(const ArrayView& input, const ArrayView& output) {
+  if (input.device == output.device) return;
+  const auto place = [](int device) {
+    return device == on_host ? std::string("the CPU's memory") : "that of GPU " + std::to_string(device);
+  };
+  throw InvalidArgument("x is in " + place(input.device) + ", and out in " + place(output.device));
+}
+
 Extents extents_of(const std::vector<std::size_t>& counts, const char* name, int world) {
   if (static_cast<int>(counts.size()) != world) {
     throw InvalidArgument(std::string(name) + " must have one number for each of the " +
@@ -97,6 +105,7 @@ void check_pair(const ArrayView& input, const ArrayView& output, const char* inp
   }
   check_count(input, input_name, input_count);
   check_count(output, output_name, output_count);
+  check_places(input, output);
   check_overlap(input, output, 0, 0);
 }
 
@@ -118,6 +127,7 @@ Call make_call(const Communicator& comm, const std::string& name, nb::handle inp
   if (!in && !out) return call;
   const ArrayView& any = in ? *in : *out;
   call.dtype = any.dtype;
+  call.device = any.device;
   if (in) call.input = in->data;
   if (out) call.output = out->data;
   const bool blocks = !slices_whole_buffer(call.collective);
@@ -152,6 +162,7 @@ Call make_call(const Communicator& comm, const std::string& name, nb::handle inp
   if (in) check_count(*in, "x", input_count);
   if (out) check_count(*out, in && in->data == out->data ? "x" : "out", output_count);
   if (in && out) {
+    check_places(*in, *out);
     if (in->dtype != out->dtype) {
       throw InvalidArgument(std::string("x has dtype ") + name_of(in->dtype) + ", but out has " +
                             name_of(out->dtype));

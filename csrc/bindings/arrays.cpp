@@ -2,12 +2,16 @@
 
 #define NPY_NO_DEPRECATED_API NPY_1_7_API_VERSION
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 #include <numpy/arrayobject.h>
 
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include "transport/cuda/library.h"
 
 namespace nb = nanobind;
 
@@ -109,10 +113,11 @@ bool is_tensor(nb::handle object) {
 }
 
 ArrayView view_tensor(nb::handle tensor, const char* argument) {
-  const auto device = nb::cast<std::string>(tensor.attr("device").attr("type"));
-  if (device != "cpu") {
+  const nb::object place = tensor.attr("device");
+  const auto device = nb::cast<std::string>(place.attr("type"));
+  if (device != "cpu" && device != "cuda") {
     refuse(PyExc_ValueError,
-           std::string(argument) + " is on device '" + device + "', not in the CPU's memory");
+           std::string(argument) + " is on device '" + device + "', not in the CPU's memory or a GPU's");
   }
   const nb::object type = tensor.attr("dtype");
   const auto name =
@@ -125,7 +130,41 @@ ArrayView view_tensor(nb::handle tensor, const char* argument) {
       nb::cast<bool>(tensor.attr("is_neg")()) || (complex && nb::cast<bool>(tensor.attr("is_conj")()));
   if (lazy || !nb::cast<bool>(tensor.attr("is_contiguous")())) refuse_layout(argument);
   return {reinterpret_cast<void*>(nb::cast<std::uintptr_t>(tensor.attr("data_ptr")())),
-          nb::cast<std::size_t>(tensor.attr("numel")()), *dtype};
+          nb::cast<std::size_t>(tensor.attr("numel")()), *dtype,
+          device == "cuda" ? nb::cast<int>(place.attr("index")) : on_host};
+}
+
+void check_contiguous(const ArrayView& array, const std::vector<std::size_t>& shape,
+                      const std::vector<std::int64_t>& strides, const char* argument) {
+  auto expected = static_cast<std::int64_t>(size_of(array.dtype));
+  for (std::size_t i = shape.size(); i-- > 0 && array.count > 0;) {
+    if (shape[i] != 1 && strides[i] != expected) {
+      refuse(PyExc_ValueError, std::string(argument) + " is in a GPU's memory and not contiguous");
+    }
+    expected *= static_cast<std::int64_t>(shape[i]);
+  }
+}
+
+// As version 3 of the CUDA array interface has it.
+ArrayView view_on_device(const nb::dict& interface, const char* argument, bool writable) {
+  const auto data = nb::cast<std::pair<std::uintptr_t, bool>>(interface["data"]);
+  if (writable && data.second) refuse_read_only(argument);
+  const auto typestr = nb::cast<std::string>(interface["typestr"]);
+  PyArray_Descr* descr = nullptr;
+  if (PyArray_DescrConverter(nb::str(typestr.c_str()).ptr(), &descr) != NPY_SUCCEED) throw nb::python_error();
+  const nb::object owned = nb::steal(reinterpret_cast<PyObject*>(descr));
+  const auto dtype = dtype_of(descr);
+  if (!dtype || !PyArray_ISNBO(descr->byteorder)) refuse_dtype(argument, typestr);
+  ArrayView found{reinterpret_cast<void*>(data.first), 1, *dtype, on_host};
+  const auto shape = nb::cast<std::vector<std::size_t>>(interface["shape"]);
+  for (std::size_t length : shape) found.count *= length;
+  if (interface.contains("strides") && !interface["strides"].is_none()) {
+    check_contiguous(found, shape, nb::cast<std::vector<std::int64_t>>(interface["strides"]), argument);
+  }
+  const CudaLibrary& cuda = CudaLibrary::get();
+  CudaLibrary::check(found.data ? cuda.device_of(&found.device, found.data)
+                                : cuda.current_device(&found.device));
+  return found;
 }
 
 std::optional<DType> dtype_of(nb::dlpack::dtype type) {
@@ -187,7 +226,16 @@ ArrayView view(nb::handle array, const char* argument, bool writable) {
     return view_numpy(reinterpret_cast<PyArrayObject*>(array.ptr()), argument, writable);
   }
   if (is_tensor(array)) return view_tensor(array, argument);
+  if (nb::hasattr(array, "__cuda_array_interface__")) {
+    return view_on_device(nb::cast<nb::dict>(array.attr("__cuda_array_interface__")), argument, writable);
+  }
   return view_other(array, argument, writable);
+}
+
+ArrayView view_on_host(nb::handle array, const char* argument, bool writable) {
+  const ArrayView found = view(array, argument, writable);
+  if (found.device == on_host) return found;
+  refuse(PyExc_ValueError, std::string(argument) + " is in a GPU's memory, not in the CPU's");
 }
 
 void import_numpy() {

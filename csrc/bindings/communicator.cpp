@@ -45,9 +45,24 @@ Clock::duration seconds(double value) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(value, 1e9)));
 }
 
+// Python knows what stream is meant, and which is the current one of a library's.
+void enqueue(Communicator& comm, const Call& call, nb::handle array, nb::handle stream) {
+  const nb::object streams = nb::module_::import_("ringreduce.streams");
+  const nb::object found =
+      stream.is_none() ? streams.attr("current")(array, call.device) : streams.attr("handle_of")(stream);
+  std::optional<void*> chosen;
+  if (!found.is_none()) chosen = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(found));
+  const nb::gil_scoped_release unlocked;
+  comm.enqueue(call, chosen);
+}
+
+void refuse_stream(nb::handle stream) {
+  if (!stream.is_none()) throw InvalidArgument("stream is for arrays in a GPU's memory");
+}
+
 // The commonest call on its shortest way: contiguous arrays, blocking.
 void all_reduce(Communicator& comm, nb::handle x, nb::handle out, nb::str op, double factor, int algorithm,
-                double timeout) {
+                double timeout, nb::handle stream) {
   Call call;
   const ArrayView output = view(out.is_none() ? x : out, out.is_none() ? "x" : "out", true);
   const ArrayView input = out.is_none() ? output : view(x, "x", false);
@@ -60,6 +75,9 @@ void all_reduce(Communicator& comm, nb::handle x, nb::handle out, nb::str op, do
   call.factor = factor;
   call.algorithm = algorithm;
   call.timeout = seconds(timeout);
+  call.device = input.device;
+  if (call.device != on_host) return enqueue(comm, call, x, stream);
+  refuse_stream(stream);
   const nb::gil_scoped_release unlocked;
   comm.run(call);
 }
@@ -68,7 +86,7 @@ std::shared_ptr<Work> collective(Communicator& comm, const std::string& name, nb
                                  nb::handle output, const std::string& op, double factor, int root,
                                  int algorithm, double timeout, const Counts& input_counts,
                                  const Counts& output_counts, bool background, std::size_t slice_bytes,
-                                 int lanes, const std::optional<std::string>& wire) {
+                                 int lanes, const std::optional<std::string>& wire, nb::handle stream) {
   Extents input_extents, output_extents;
   Call call =
       make_call(comm, name, input, output, root, input_counts, output_counts, input_extents, output_extents);
@@ -79,6 +97,13 @@ std::shared_ptr<Work> collective(Communicator& comm, const std::string& name, nb
   call.slice_bytes = slice_bytes;
   call.lanes = lanes;
   call.wire = wire_named(wire);
+  if (call.device != on_host) {
+    if (background)
+      throw InvalidArgument("async_op is for arrays in the CPU's memory: on a GPU no call waits");
+    enqueue(comm, call, input.is_none() ? output : input, stream);
+    return nullptr;
+  }
+  refuse_stream(stream);
   const nb::gil_scoped_release unlocked;
   if (background) return comm.submit(call);
   comm.run(call);
@@ -96,7 +121,7 @@ int check_peer(const Communicator& comm, bool sends, std::optional<int> peer) {
 // The other end's rank, or where it is done in the background its Work.
 nb::object transfer(Communicator& comm, bool sends, nb::handle x, std::optional<int> peer, int tag,
                     double timeout, bool background) {
-  const ArrayView array = view(x, "x", !sends);
+  const ArrayView array = view_on_host(x, "x", !sends);
   Transfer t;
   t.sends = sends;
   t.peer = check_peer(comm, sends, peer);
@@ -206,10 +231,11 @@ void bind_communicator(nb::module_& m) {
       .def_prop_ro("closed", &Communicator::closed)
       .def_prop_ro("reproducible", [](const Communicator& comm) { return comm.options().reproducible; })
       .def_prop_ro("footprint", &Communicator::footprint, "Bytes of memory held.")
-      .def("all_reduce", all_reduce, "x"_a, "out"_a.none(), "op"_a, "factor"_a, "algorithm"_a, "timeout"_a)
+      .def("all_reduce", all_reduce, "x"_a, "out"_a.none(), "op"_a, "factor"_a, "algorithm"_a, "timeout"_a,
+           "stream"_a = nb::none())
       .def("collective", collective, "name"_a, "input"_a.none(), "output"_a.none(), "op"_a, "factor"_a,
            "root"_a, "algorithm"_a, "timeout"_a, "input_counts"_a.none(), "output_counts"_a.none(),
-           "background"_a, "slice_bytes"_a = 0, "lanes"_a = 0, "wire"_a = nb::none())
+           "background"_a, "slice_bytes"_a = 0, "lanes"_a = 0, "wire"_a = nb::none(), "stream"_a = nb::none())
       .def("transfer", transfer, "sends"_a, "x"_a, "peer"_a.none(), "tag"_a, "timeout"_a, "background"_a)
       .def("add_schedule",
            [](Communicator& comm, const std::string& name, nb::handle schedule, int heaviest_round,
@@ -221,6 +247,10 @@ void bind_communicator(nb::module_& m) {
           "measure_links", [](Communicator& comm) { comm.measure_links(); }, unlocked)
       .def_prop_ro("links", [](const Communicator& comm) { return comm.links(); })
       .def_prop_ro("ring_order", &Communicator::ring_order)
+      .def("prepare_device", &Communicator::prepare_device, "device"_a, unlocked)
+      .def_prop_ro("device_stream",
+                   [](Communicator& comm) { return reinterpret_cast<std::uintptr_t>(comm.device_stream()); })
+      .def_prop_ro("device_footprint", &Communicator::device_footprint)
       .def("split", &Communicator::split, "color"_a, "key"_a, unlocked)
       .def("shrink", &Communicator::shrink, unlocked)
       .def("close", &Communicator::close, unlocked)

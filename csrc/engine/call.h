@@ -18,6 +18,7 @@ struct Extents {
 };
 
 inline constexpr int automatic = -1;
+inline constexpr int on_host = -1;
 
 // One collective call. `count` is in elements: of the whole buffer for all_reduce, broadcast and reduce, of
 // one rank's block for the others (whose uneven forms take extents instead).
@@ -41,7 +42,16 @@ struct Call {
   const Extents* input_extents = nullptr;
   const Extents* output_extents = nullptr;
   std::chrono::steady_clock::duration timeout{};  // zero: the communicator's
+  int device = on_host;                           // whose memory the arrays are in: a GPU's, by its number
 };
+
+// Bytes of this rank's arrays.
+std::size_t bytes_of_input(const Call& call, int world, int rank);
+std::size_t bytes_of_output(const Call& call, int world, int rank);
+
+// Where all ranks' blocks would begin, if what holds only this rank's had the others' around it.
+const std::byte* input_of_all(const Call& call, int rank);
+std::byte* output_of_all(const Call& call, int rank);
 
 // Several collectives as one, with something to do before, between and after them. No other collective of the
 // communicator comes in between. Blocking, all of it happens in the caller's thread, else in the progress

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "engine/contract.h"
+#include "engine/device_calls.h"
 #include "engine/one_call.h"
 
 namespace ringreduce {
@@ -28,37 +29,6 @@ unsigned watch_forks() {
 }
 
 std::atomic<bool (*)()> interrupt_check{nullptr};
-
-std::size_t bytes_of_input(const Call& call, int world, int rank) {
-  const std::size_t element = size_of(call.dtype);
-  const bool own_block = call.collective == Collective::all_gather || call.collective == Collective::gather;
-  if (slices_whole_buffer(call.collective) || (own_block && !call.input_extents)) return call.count * element;
-  if (!call.input_extents) return call.count * world * element;
-  if (own_block) return call.input_extents->count[rank] * element;
-  return (call.input_extents->offset.back() + call.input_extents->count.back()) * element;
-}
-
-std::size_t bytes_of_output(const Call& call, int world, int rank) {
-  const std::size_t element = size_of(call.dtype);
-  const bool own_block =
-      call.collective == Collective::reduce_scatter || call.collective == Collective::scatter;
-  if (slices_whole_buffer(call.collective) || (own_block && !call.output_extents))
-    return call.count * element;
-  if (!call.output_extents) return call.count * world * element;
-  if (own_block) return call.output_extents->count[rank] * element;
-  return (call.output_extents->offset.back() + call.output_extents->count.back()) * element;
-}
-
-// A buffer that holds only this rank's block is addressed as if the blocks of the other ranks lay around it.
-std::ptrdiff_t before_own_block(const Call& call, const Extents* extents, int rank) {
-  const std::size_t elements = extents ? extents->offset[rank] : call.count * static_cast<std::size_t>(rank);
-  return static_cast<std::ptrdiff_t>(elements * size_of(call.dtype));
-}
-
-template <typename T>
-T* back(T* pointer, std::ptrdiff_t bytes) {
-  return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(pointer) - bytes);
-}
 
 // Steps that somebody else keeps, and waits for.
 class Borrowed : public Steps {
@@ -86,9 +56,10 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, Options options
 
 Communicator::~Communicator() {
   if (fork_epoch_ != forks) {
-    // A forked child: the group, and the thread, are the parent's.
+    // A forked child: the group, and the threads, are the parent's.
     transport_->disown();
     if (progress_thread_.joinable()) progress_thread_.detach();
+    disown_device();
     return;
   }
   leave();
@@ -184,6 +155,16 @@ void Communicator::run_behind(std::unique_ptr<Steps> steps) {
   }
 }
 
+// The next call of this rank's, for itself and for the others.
+void Communicator::note(const Plan& plan) {
+  ++sequence_;
+  history_ = contract::history(history_, plan.contract);
+  current_ = plan.record;
+  current_.sequence = sequence_;
+  current_.history = history_;
+  contract::show(*transport_, current_);
+}
+
 void Communicator::begin(const Call& call) {
   transport_->check_abort();
   const Plan& plan = planner_.plan(call);
@@ -200,8 +181,8 @@ void Communicator::begin(const Call& call) {
   task.wire = plan.wire;
   task.lend_from = default_lend_from;
   task.lanes = plan.lanes;
-  task.input = static_cast<const std::byte*>(call.input);
-  task.output = static_cast<std::byte*>(call.output);
+  task.input = input_of_all(call, rank_);
+  task.output = output_of_all(call, rank_);
   const std::size_t input_bytes = bytes_of_input(call, size_, rank_);
   const std::size_t output_bytes = bytes_of_output(call, size_, rank_);
   task.bytes = std::max(input_bytes, output_bytes);
@@ -209,21 +190,8 @@ void Communicator::begin(const Call& call) {
   if (output_bytes >= task.lend_from) {
     task.output_reachable = call.output && transport_->reachable(call.output, output_bytes);
   }
-  if (!plan.geometry.whole) {
-    if (call.collective == Collective::all_gather || call.collective == Collective::gather) {
-      task.input = back(task.input, before_own_block(call, call.input_extents, rank_));
-    }
-    if (call.collective == Collective::reduce_scatter || call.collective == Collective::scatter) {
-      task.output = back(task.output, before_own_block(call, call.output_extents, rank_));
-    }
-  }
-  ++sequence_;
-  history_ = contract::history(history_, plan.contract);
+  note(plan);
   task.contract = history_;
-  current_ = plan.record;
-  current_.sequence = sequence_;
-  current_.history = history_;
-  contract::show(*transport_, current_);
   executor_.start(task);
 }
 
@@ -363,6 +331,7 @@ void Communicator::close() {
         std::this_thread::sleep_for(std::chrono::microseconds(100));
         options_.poll ? options_.poll() : check_interrupt();
       }
+      finish_device_calls();
     } catch (...) {
       leave();  // interrupted: nobody shall wait for this rank
       throw;
@@ -374,6 +343,7 @@ void Communicator::close() {
 void Communicator::leave() {
   if (closed_.exchange(true) || fork_epoch_ != forks) return;
   stop_progress();
+  leave_device();
   transport_->close();
   point_to_point_.drop(std::make_exception_ptr(Closed("the communicator was closed")));
 }

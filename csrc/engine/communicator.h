@@ -32,6 +32,8 @@ struct Options {
   void (*poll)() = nullptr;
 };
 
+class DeviceCalls;
+
 class Communicator {
  public:
   Communicator(std::unique_ptr<Transport> transport, Options options);
@@ -52,6 +54,16 @@ class Communicator {
   // Hands it to the progress thread. Buffers must stay as they are until the work is done.
   std::shared_ptr<Work> submit(const Call& call);
   std::shared_ptr<Work> submit(std::unique_ptr<Steps> steps);
+
+  // Collectives of arrays in a GPU's memory, all of one GPU: launched on a stream of that device, and gone on
+  // with. The first one meets the other ranks, and waits for them. What fails later is thrown by later calls.
+  // Without a stream, on one of this communicator's own.
+  void enqueue(const Call& call, std::optional<void*> stream);
+  // Meets the other ranks for that, if it is to be done before the first of those calls; a collective.
+  void prepare_device(int device);
+  // That stream, and bytes of the GPU's memory held; null and 0 where nothing was prepared.
+  void* device_stream();
+  std::size_t device_footprint();
 
   // Point to point: a receive takes the oldest message of its tag, from its peer or from any (any_source).
   // Returns the other end's rank.
@@ -116,6 +128,7 @@ class Communicator {
   bool ours() const;  // not a forked child's
   static void check_interrupt();
   Clock::duration longest_sleep() const;
+  void note(const Plan& plan);
   void begin(const Call& call);
   void begin_later(const Call& call);
   void run_behind(std::unique_ptr<Steps> steps);
@@ -159,6 +172,16 @@ class Communicator {
 
   std::vector<std::string> exchange(const std::string& blob);
 
+  // on_device.cpp
+  void check_that_gpus_serve() const;
+  DeviceCalls& device_calls(int device);
+  void watch_device();
+  void look_at_device(Backoff& backoff, Clock::time_point& since, std::uint64_t& ended);
+  void check_closed() const;
+  void finish_device_calls();
+  void leave_device();
+  void disown_device();
+
   // survey.cpp
   void swap(int peer, const void* out, void* in, std::size_t bytes);
   double measure_latency(int peer);
@@ -193,6 +216,14 @@ class Communicator {
   std::atomic<int> pending_transfers_{0};
   std::thread progress_thread_;
   std::atomic<bool> stopping_{false};
+
+  std::mutex device_mutex_;
+  std::unique_ptr<DeviceCalls> device_calls_;
+  std::thread device_watch_;
+  std::atomic<std::uint64_t> last_launched_{0};  // the number of that call
+  std::mutex watch_mutex_;
+  Undestroyed<std::condition_variable> watch_ends_;
+  std::atomic<bool> watched_{false};
 
   std::atomic<bool> closed_{false};
   std::atomic<bool> failed_{false};

@@ -45,6 +45,8 @@ class Planner {
 
   // Throws InvalidArgument for what cannot be served. The reference is good until the next call.
   const Plan& plan(const Call& call);
+  // Whether RINGREDUCE_ALGORITHM says what runs it.
+  bool is_forced(Collective collective) const { return forced_.contains(collective); }
   Choice choose(Collective collective, std::size_t bytes, Wire wire = Wire::none) const;
   // What links are worth changes what is chosen from now on. The same on all ranks.
   void know(std::vector<int> order, double pace);

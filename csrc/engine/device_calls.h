@@ -1,0 +1,77 @@
+// Collectives of arrays in GPU memory: launches this rank's kernel for each, on the caller's stream, and goes
+// on. Which calls there are, and how a group fails, is the communicator's business.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/call.h"
+#include "engine/device_programs.h"
+#include "engine/plan.h"
+#include "transport/cuda/boxes.h"
+
+namespace ringreduce {
+
+class DeviceCalls {
+ public:
+  // A collective, as DeviceBoxes is.
+  DeviceCalls(int rank, int world, int device, bool reproducible, const Exchange& exchange);
+  // What is under way has ended, or was given up.
+  ~DeviceCalls();
+  DeviceCalls(const DeviceCalls&) = delete;
+  DeviceCalls& operator=(const DeviceCalls&) = delete;
+
+  int device() const { return device_; }
+  std::size_t footprint() const;  // bytes of device memory
+  // One of this rank's own, in no order with others.
+  void* stream() const { return own_stream_.get(); }
+  // Throws InvalidArgument where another rank of this process launches on the same one: there a kernel would
+  // wait for one behind it.
+  void check_stream(void* stream);
+
+  // As Planner::plan. Throws InvalidArgument for what GPUs do not serve.
+  const Plan& plan(const Call& call);
+  // Launches what was planned; `contract` stands for this call and all before it. The call's arrays are the
+  // device's, and kernels use them until the stream is through.
+  void launch(const Call& call, const Plan& plan, std::uint64_t contract, void* stream);
+
+  // Calls that the GPU has begun and ended, as it was last heard of.
+  std::uint64_t begun() const { return heard(report_->begun); }
+  std::uint64_t ended() const { return heard(report_->done); }
+  // The peer that made another call, or -1.
+  int differing() const { return static_cast<int>(heard(report_->differs)) - 1; }
+  // Whether all that was launched is over.
+  bool is_idle() const;
+  // Kernels that wait for peers end, now and from now on.
+  void give_up();
+
+ private:
+  using Owned = std::unique_ptr<void, const char* (*)(void*)>;  // a stream, or an event
+  // Hand-tuned kernels, and the one that walks schedules.
+  enum class Kernel : std::uint8_t { one_shot, direct, interpreter };
+
+  static std::uint64_t heard(const std::uint64_t& word) { return __atomic_load_n(&word, __ATOMIC_ACQUIRE); }
+  Owned new_stream() const;
+  Owned new_event() const;
+  Kernel kernel_for(const Call& call) const;
+  std::size_t slice_bytes(const Call& call) const;
+  device::Errand errand_for(const Call& call, const Plan& plan, std::uint64_t contract) const;
+  device::Share share_of(const Call& call) const;
+  void wait_until_idle();
+
+  const CudaLibrary& cuda_;
+  const int rank_, world_, device_;
+  Owned uploads_, own_stream_;
+  Owned event_;  // of the last call
+  DeviceBoxes boxes_;
+  DevicePrograms programs_;
+  Planner planner_;
+  DeviceMemory report_memory_;
+  device::Report* const report_;
+  void* last_stream_ = nullptr;
+  bool launched_ = false;
+  std::vector<void*> checked_streams_;
+};
+
+}  // namespace ringreduce

@@ -1,0 +1,164 @@
+// The communicator's collectives of arrays in GPU memory. Kernels wait for their peers' kernels, on which the
+// host has no say: a thread looks after them, and ends them where they would wait for ever.
+#include <algorithm>
+#include <functional>
+
+#include "engine/communicator.h"
+#include "engine/device_calls.h"
+
+namespace ringreduce {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds look_after_gpu_every{20};
+constexpr milliseconds worth_a_look{40};  // of a call that lasts: to look takes a core
+constexpr milliseconds closed_is_final{100};
+
+}  // namespace
+
+// The same on all ranks.
+void Communicator::check_that_gpus_serve() const {
+  if (size_ > device::most_ranks) {
+    throw InvalidArgument("a group of " + std::to_string(size_) +
+                          " ranks is too large for GPUs, which serve " + std::to_string(device::most_ranks));
+  }
+  const std::vector<int> hosts = transport_->hosts();
+  if (std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>()) == hosts.end()) return;
+  throw InvalidArgument("arrays in GPU memory are served where all ranks share a host, and these do not");
+}
+
+// A collective, the first time. All ranks fail with it, or none.
+DeviceCalls& Communicator::device_calls(int device) {
+  const std::lock_guard lock(device_mutex_);
+  if (!device_calls_) {
+    check_that_gpus_serve();
+    const Exchange among_all = [&](const std::string& blob) { return exchange(blob); };
+    exchange_or_fail(among_all, [&] {
+      const OnDevice there(CudaLibrary::get(), device);
+      return std::string();
+    });
+    device_calls_ = std::make_unique<DeviceCalls>(rank_, size_, device, options_.reproducible, among_all);
+    watched_ = true;
+    device_watch_ = std::thread([this] { watch_device(); });
+  }
+  if (device_calls_->device() == device) return *device_calls_;
+  throw InvalidArgument("the array is in the memory of GPU " + std::to_string(device) +
+                        ", and this rank's collectives run on GPU " +
+                        std::to_string(device_calls_->device()));
+}
+
+void Communicator::prepare_device(int device) {
+  usable();
+  device_calls(device);
+}
+
+void Communicator::enqueue(const Call& call, std::optional<void*> stream) {
+  usable();
+  DeviceCalls& calls = device_calls(call.device);
+  const std::lock_guard lock(collective_mutex_);
+  guarded([&] {
+    transport_->check_abort();
+    void* const chosen = stream.value_or(calls.stream());
+    calls.check_stream(chosen);
+    const Plan& plan = calls.plan(call);
+    note(plan);
+    calls.launch(call, plan, history_, chosen);
+    last_launched_ = sequence_;
+  });
+}
+
+void* Communicator::device_stream() {
+  const std::lock_guard lock(device_mutex_);
+  return device_calls_ ? device_calls_->stream() : nullptr;
+}
+
+std::size_t Communicator::device_footprint() {
+  const std::lock_guard lock(device_mutex_);
+  return device_calls_ ? device_calls_->footprint() : 0;
+}
+
+void Communicator::watch_device() {
+  Backoff backoff;
+  Clock::time_point since;
+  std::uint64_t ended = 0;
+  std::unique_lock lock(watch_mutex_);
+  while (watched_) {
+    lock.unlock();
+    if (failed_) {
+      device_calls_->give_up();
+    } else {
+      try {
+        guarded([&] { look_at_device(backoff, since, ended); });
+      } catch (const Error&) {  // the next call throws it
+        device_calls_->give_up();
+      }
+    }
+    lock.lock();
+    if (watched_) watch_ends_->wait_for(lock, look_after_gpu_every);
+  }
+}
+
+void Communicator::look_at_device(Backoff& backoff, Clock::time_point& since, std::uint64_t& ended) {
+  transport_->check_abort();
+  if (const int peer = device_calls_->differing(); peer >= 0) throw Disagreement{peer};
+  const std::uint64_t now_ended = device_calls_->ended();
+  if (device_calls_->begun() == now_ended || now_ended != ended || since == Clock::time_point()) {
+    ended = now_ended;
+    since = Clock::now();
+    backoff.reset();
+    return;
+  }
+  if (Clock::now() - since < worth_a_look) return;
+  // As a thread that waits for peers does, which finds out when one of them is dead.
+  while (watched_ && device_calls_->ended() == ended && !transport_->pause(backoff, -1)) {
+  }
+  if (Clock::now() - since >= closed_is_final) check_closed();
+  if (Clock::now() - since >= options_.timeout) {
+    time_out(options_.timeout, latest_rank(), "a collective on its GPU");
+  }
+}
+
+// A rank that closed before it made a call that this one has made never will. What it had to say before is
+// heard by now.
+void Communicator::check_closed() const {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer == rank_ || !transport_->closed(peer)) continue;
+    const std::vector<Record> records = transport_->records(peer);
+    const std::uint64_t last = records.empty() ? 0 : records.back().sequence;
+    if (last >= last_launched_) continue;
+    throw Failure(Cause::peer_lost, peer,
+                  "rank " + std::to_string(peer) + " closed its communicator while rank " +
+                      std::to_string(rank_) + " was waiting for it in a collective on its GPU");
+  }
+}
+
+// Those that were launched.
+void Communicator::finish_device_calls() {
+  const std::lock_guard lock(device_mutex_);
+  while (device_calls_ && !failed_ && !device_calls_->is_idle()) {
+    std::this_thread::sleep_for(milliseconds(1));
+    options_.poll ? options_.poll() : check_interrupt();
+  }
+}
+
+void Communicator::leave_device() {
+  const std::lock_guard lock(device_mutex_);
+  if (!device_calls_) return;
+  {
+    const std::lock_guard watch(watch_mutex_);
+    watched_ = false;
+    watch_ends_->notify_all();
+  }
+  device_watch_.join();
+  device_calls_->give_up();
+  device_calls_.reset();
+}
+
+// Of a forked child nothing can be given back: the GPU knows the parent only.
+void Communicator::disown_device() {
+  if (device_watch_.joinable()) device_watch_.detach();
+  [[maybe_unused]] const DeviceCalls* kept = device_calls_.release();
+}
+
+}  // namespace ringreduce

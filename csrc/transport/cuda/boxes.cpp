@@ -1,0 +1,183 @@
+#include "transport/cuda/boxes.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "transport/errors.h"
+#include "transport/network/secret.h"
+
+namespace ringreduce {
+
+namespace {
+
+// By address, so that ranks of one process find each other's.
+std::mutex known_mutex;
+std::map<const void*, std::weak_ptr<DeviceMemory>> known;
+
+void know(const std::shared_ptr<DeviceMemory>& memory) {
+  const std::lock_guard lock(known_mutex);
+  std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
+  known[memory->at()] = memory;
+}
+
+std::shared_ptr<DeviceMemory> find_known(const void* at) {
+  const std::lock_guard lock(known_mutex);
+  const auto found = known.find(at);
+  return found == known.end() ? nullptr : found->second.lock();
+}
+
+// By group (the address of its first rank's boxes in this process) and device.
+struct Claim {
+  const void* group;
+  int device;
+  void* stream;
+  int rank;
+};
+std::mutex claims_mutex;
+std::vector<Claim> claims;
+
+// Other than a process id, no two processes have it, whatever namespaces they are in.
+std::array<char, 16> this_process() {
+  static const std::string bytes = random_bytes(16);
+  static const pid_t pid = getpid();
+  std::array<char, 16> id{};
+  std::memcpy(id.data(), bytes.data(), id.size());
+  // A fork's child is another one.
+  const std::int32_t difference = getpid() - pid;
+  for (std::size_t i = 0; i < sizeof difference; ++i) id[i] ^= static_cast<char>(difference >> (8 * i));
+  return id;
+}
+
+template <class T>
+std::string bytes_of(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
+constexpr int most_blocks = 32;
+constexpr std::size_t arena_bytes = std::size_t{256} << 10;
+
+}  // namespace
+
+std::vector<std::string> exchange_or_fail(const Exchange& exchange,
+                                          const std::function<std::string()>& blob) {
+  std::string own, failure;
+  try {
+    own = blob();
+  } catch (const Error& error) {
+    failure = error.what();
+    if (failure.empty()) failure = "unknown";
+  }
+  std::vector<std::string> all = exchange(failure.empty() ? 'w' + own : 'f' + failure.substr(0, 500));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].starts_with('w')) {
+      all[rank].erase(0, 1);
+    } else {
+      throw Error("rank " + std::to_string(rank) + " cannot use its GPU: " + all[rank].substr(1));
+    }
+  }
+  return all;
+}
+
+struct DeviceBoxes::Card {
+  std::array<char, 16> process;
+  std::array<char, device::identity_bytes> identity;
+  std::int32_t device, fit;
+};
+
+DeviceBoxes::Card DeviceBoxes::introduce() const {
+  Card card{};
+  card.process = this_process();
+  CudaLibrary::check(cuda_.identify_device(card.identity.data(), device_));
+  card.device = device_;
+  CudaLibrary::check(cuda_.fit(&card.fit));
+  return card;
+}
+
+// So many for each rank that those of all ranks on one device run at the same time.
+int DeviceBoxes::blocks_for_all(const std::vector<Card>& cards) const {
+  int blocks = most_blocks;
+  for (const Card& card : cards) {
+    const auto here = std::count_if(cards.begin(), cards.end(),
+                                    [&](const Card& other) { return other.identity == card.identity; });
+    blocks = std::min(blocks, card.fit / static_cast<int>(here));
+    if (blocks > 0) continue;
+    throw Error(std::to_string(here) + " ranks share a GPU that runs " + std::to_string(card.fit) +
+                " thread blocks at the same time: not one of each rank");
+  }
+  return blocks;
+}
+
+void DeviceBoxes::reach(int peer, const Card& card, const std::string& handle) {
+  if (card.process == this_process()) {
+    if (card.device != device_) CudaLibrary::check(cuda_.reach(card.device));
+    void* at = nullptr;
+    std::memcpy(&at, handle.data(), sizeof at);
+    kept_.push_back(find_known(at));
+    memories_[peer] = static_cast<char*>(at);
+    return;
+  }
+  void* at = nullptr;
+  const char* failure = cuda_.map(&at, handle.data() + sizeof at);
+  if (failure) throw Error("the memory of rank " + std::to_string(peer) + " is out of its reach: " + failure);
+  mapped_.push_back(at);
+  memories_[peer] = static_cast<char*>(at);
+}
+
+DeviceBoxes::DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int world, const Exchange& exchange,
+                         void* stream)
+    : cuda_(cuda), device_(device), rank_(rank), world_(world), memories_(static_cast<std::size_t>(world)) {
+  const OnDevice there(cuda_, device_);
+  std::vector<Card> cards;
+  for (const std::string& blob : exchange_or_fail(exchange, [&] { return bytes_of(introduce()); })) {
+    std::memcpy(&cards.emplace_back(), blob.data(), std::min(blob.size(), sizeof(Card)));
+  }
+  layout_ = {blocks_for_all(cards), world, arena_bytes};
+  const std::vector<std::string> handles = exchange_or_fail(exchange, [&] { return offer(cards, stream); });
+  exchange_or_fail(exchange, [&] {
+    for (int peer = 0; peer < world_; ++peer) {
+      if (peer != rank_) reach(peer, cards[peer], handles[peer]);
+    }
+    return std::string();
+  });
+}
+
+// Makes this rank's boxes: their address, for ranks of this process, and for others a handle.
+std::string DeviceBoxes::offer(const std::vector<Card>& cards, void* stream) {
+  const auto memory = std::make_shared<DeviceMemory>(cuda_, device_, layout_.bytes());
+  CudaLibrary::check(cuda_.fill(memory->at(), 0, layout_.bytes(), stream));
+  CudaLibrary::check(cuda_.synchronize(stream));
+  know(memory);
+  kept_.push_back(memory);
+  memories_[rank_] = memory->at();
+  void* const at = memory->at();
+  std::string handle(device::handle_bytes, '\0');
+  one_process_ = std::all_of(cards.begin(), cards.end(),
+                             [&](const Card& card) { return card.process == cards[rank_].process; });
+  if (!one_process_) CudaLibrary::check(cuda_.share(handle.data(), at));
+  return bytes_of(at) + handle;
+}
+
+int DeviceBoxes::claim(void* stream) const {
+  const std::lock_guard lock(claims_mutex);
+  for (const Claim& claim : claims) {
+    if (claim.group == memories_[0] && claim.device == device_ && claim.stream == stream) return claim.rank;
+  }
+  claims.push_back({memories_[0], device_, stream, rank_});
+  return rank_;
+}
+
+DeviceBoxes::~DeviceBoxes() {
+  {
+    const std::lock_guard lock(claims_mutex);
+    std::erase_if(claims,
+                  [&](const Claim& claim) { return claim.group == memories_[0] && claim.rank == rank_; });
+  }
+  for (void* at : mapped_) cuda_.unmap(at);
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,59 @@
+// What the GPUs of a group's ranks share: for each rank memory that all of them reach, through which their
+// kernels meet (cuda/mailboxes.h). Between processes of one host it is shared by CUDA's IPC handles, between
+// threads of one process as it is, between GPUs by peer access.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cuda/errand.h"
+#include "transport/cuda/memory.h"
+#include "transport/transport.h"
+
+namespace ringreduce {
+
+// What does not need the other ranks, and may fail: all get everybody's blob, or all throw Error with what
+// the first of them has met with. It exchanges once.
+std::vector<std::string> exchange_or_fail(const Exchange& exchange, const std::function<std::string()>& blob);
+
+class DeviceBoxes {
+ public:
+  // A collective: every rank of at most device::most_ranks calls it, with a device of its own or one that it
+  // shares. Throws Error, on all ranks, where a rank has no GPU or its GPU
+  // cannot reach another's, and where the thread blocks of all ranks on one device do not fit there: they
+  // wait for each other, and some would wait for ever.
+  DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int world, const Exchange& exchange,
+              void* stream);
+  ~DeviceBoxes();
+  DeviceBoxes(const DeviceBoxes&) = delete;
+  DeviceBoxes& operator=(const DeviceBoxes&) = delete;
+
+  int device() const { return device_; }
+  const device::Boxes& layout() const { return layout_; }
+  // Whether all ranks are threads of this process, and reach all of each other's memory.
+  bool one_process() const { return one_process_; }
+  std::size_t bytes() const { return layout_.bytes(); }
+  char* memory(int rank) const { return memories_[rank]; }
+  // Which rank of this group has a stream of this process's to itself: the first to claim it, until it
+  // closes.
+  int claim(void* stream) const;
+
+ private:
+  struct Card;
+  Card introduce() const;
+  int blocks_for_all(const std::vector<Card>& cards) const;
+  std::string offer(const std::vector<Card>& cards, void* stream);
+  void reach(int peer, const Card& card, const std::string& handle);
+
+  const CudaLibrary& cuda_;
+  const int device_, rank_, world_;
+  bool one_process_ = true;
+  device::Boxes layout_{};
+  std::vector<char*> memories_;                      // of each rank's boxes
+  std::vector<std::shared_ptr<DeviceMemory>> kept_;  // of this process
+  std::vector<void*> mapped_;                        // of others
+};
+
+}  // namespace ringreduce

@@ -1,0 +1,80 @@
+"""What tests/gpu/test_processes.py runs: ranks that are processes, each of which has the GPU's memory to itself.
+
+The process that starts them does not touch the GPU: nothing of CUDA's survives a fork.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+
+import ringreduce
+from tests.gpu.gpu_arrays import GpuArray, library, wait_for
+
+
+def integers(rank, count):
+    return np.random.default_rng(rank).integers(0, 9, count).astype("float32")
+
+
+def sums(comm, device_of_rank):
+    library().call("choose_device", device_of_rank[comm.rank])
+    for count in (3, 5000, 70_001):
+        for algorithm in ("auto", "ring", "two_shot", "double_tree"):
+            x = GpuArray(integers(comm.rank, count))
+            comm.all_reduce(x, algorithm=algorithm)
+            wanted = sum(integers(rank, count) for rank in range(comm.size))
+            assert (x.get(comm) == wanted).all(), (count, algorithm)
+    given = GpuArray(np.full(100, comm.rank, "float32"))
+    out = comm.all_gather(given, out=GpuArray(np.zeros(100 * comm.size, "float32")))
+    assert (out.get(comm) == np.repeat(np.arange(comm.size), 100)).all()
+    held = comm.device_memory_held
+    with comm.split(comm.rank % 2) as half:
+        x = GpuArray(np.ones(1000, "float32"))
+        half.all_reduce(x)
+        assert (x.get(half) == half.size).all()
+    return held
+
+
+def killed(comm):
+    x = GpuArray(np.ones(100, "float32"))
+    comm.all_reduce(x)
+    wait_for(comm.device_stream)
+    comm.barrier()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    start = time.monotonic()
+    comm.all_reduce(x, algorithm="ring")
+    wait_for(comm.device_stream)  # the kernel ends
+    while True:
+        try:
+            comm.all_reduce(x)
+        except ringreduce.PeerLost as error:
+            assert error.rank == 1, error
+            break
+        time.sleep(0.01)
+    assert time.monotonic() - start < 1.5
+    with comm.shrink() as left:
+        x = GpuArray(np.ones(100, "float32"))
+        left.all_reduce(x)
+        assert (x.get(left) == left.size).all()
+
+
+def main() -> None:
+    what, world = sys.argv[1], int(sys.argv[2])
+    if what == "killed":
+        try:
+            ringreduce.run(killed, world, timeout=20)
+        except ringreduce.RankFailed as error:
+            assert error.rank == 1, error
+    else:
+        devices = [rank % 2 if what == "two" else 0 for rank in range(world)]
+        assert max(ringreduce.run(sums, world, devices, timeout=20)) < 16 << 20
+    print("well")
+
+
+if __name__ == "__main__":
+    main()

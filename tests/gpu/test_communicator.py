@@ -1,0 +1,371 @@
+"""Communicators whose arrays are in GPU memory, with ranks as threads on one GPU."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import ringreduce
+
+from .gpu_arrays import HAS_CARD, GpuArray, library, on_gpu, wait_for
+from .ranks import EMULATED_LIBRARY
+
+pytestmark = [
+    pytest.mark.timeout(60),
+    pytest.mark.skipif(not HAS_CARD and not EMULATED_LIBRARY.exists(), reason="not built: make emulated"),
+    pytest.mark.usefixtures("few_blocks"),
+]
+
+ALL_REDUCES = [a.name for a in ringreduce.algorithms("all_reduce")]
+
+
+def integers(rank, count, dtype="float32"):
+    return np.random.default_rng(rank).integers(0, 9, count).astype(dtype)
+
+
+def summed(world, count, dtype="float32"):
+    return sum(integers(rank, count, "int64") for rank in range(world)).astype(dtype)
+
+
+def _all_reduce(comm, counts, algorithms, in_place):
+    for count in counts:
+        for algorithm in algorithms:
+            x = GpuArray(integers(comm.rank, count))
+            out = x if in_place else GpuArray(np.zeros(count, "float32"))
+            assert comm.all_reduce(x, out=out, algorithm=algorithm) is out
+            assert (out.get(comm) == summed(comm.size, count)).all(), (count, algorithm)
+            if not in_place:
+                assert (x.get(comm) == integers(comm.rank, count)).all()
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 8])
+def test_all_reduce(world, in_place):
+    """Small ones are sent with flags, large ones written where they belong."""
+    on_gpu(_all_reduce, world, (1, 5, 4096, 70_001), ("auto",), in_place)
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_every_algorithm(world):
+    on_gpu(_all_reduce, world, (3, 20_011), ALL_REDUCES, True)
+
+
+def _every_collective(comm):
+    world, rank, count = comm.size, comm.rank, 100
+    whole = [np.arange(world * count) + 1000.0 * r for r in range(world)]
+    own = slice(rank * count, (rank + 1) * count)
+    on_root = rank == 1
+
+    def given():
+        return GpuArray(whole[rank].astype("float32"))
+
+    def room(length):
+        return GpuArray(np.zeros(length, "float32"))
+
+    every = world * world * count
+    calls = {  # and what this rank must end with
+        "all_gather": (
+            lambda name: comm.all_gather(given(), out=room(every), algorithm=name),
+            np.concatenate(whole),
+        ),
+        "reduce_scatter": (
+            lambda name: comm.reduce_scatter(given(), out=room(count), algorithm=name),
+            sum(whole)[own],
+        ),
+        "broadcast": (lambda name: comm.broadcast(given(), 1, algorithm=name), whole[1]),
+        "reduce": (lambda name: comm.reduce(given(), 1, algorithm=name), sum(whole) if on_root else None),
+        "gather": (
+            lambda name: comm.gather(given(), 1, out=room(every) if on_root else None, algorithm=name),
+            np.concatenate(whole) if on_root else None,
+        ),
+        "scatter": (
+            lambda name: comm.scatter(given() if on_root else None, 1, out=room(count), algorithm=name),
+            whole[1][own],
+        ),
+        "all_to_all": (
+            lambda name: comm.all_to_all(given(), out=room(world * count), algorithm=name),
+            np.concatenate([x[own] for x in whole]),
+        ),
+    }
+    for collective, (call, wanted) in calls.items():
+        for name in ["auto", *[a.name for a in ringreduce.algorithms(collective)]]:
+            result = call(name)
+            if wanted is not None:
+                assert (result.get(comm) == wanted).all(), (collective, name)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_every_collective(world):
+    on_gpu(_every_collective, world)
+
+
+def _uneven(comm):
+    counts = [700, 0, 3, 1500][: comm.size]
+    own = np.arange(counts[comm.rank], dtype="float32") + 10_000 * comm.rank
+    all_of_them = np.concatenate(
+        [np.arange(n, dtype="float32") + 10_000 * rank for rank, n in enumerate(counts)]
+    )
+    for _ in range(2):
+        out = comm.all_gather(GpuArray(own), out=GpuArray(np.zeros(sum(counts), "float32")), counts=counts)
+        assert (out.get(comm) == all_of_them).all()
+    x = GpuArray(integers(comm.rank, sum(counts)))
+    part = comm.reduce_scatter(x, out=GpuArray(np.zeros(counts[comm.rank], "float32")), counts=counts)
+    wanted = np.split(summed(comm.size, sum(counts)), np.cumsum(counts)[:-1])[comm.rank]
+    assert (part.get(comm) == wanted).all()
+    sizes = [[(i + j) % 3 * 500 for j in range(comm.size)] for i in range(comm.size)]  # from i to j
+    sent = [np.full(n, 100 * comm.rank + j, "float32") for j, n in enumerate(sizes[comm.rank])]
+    came = [n[comm.rank] for n in sizes]
+    out = comm.all_to_all(
+        *(GpuArray(np.concatenate(sent)),),
+        out=GpuArray(np.zeros(sum(came), "float32")),
+        send_counts=sizes[comm.rank],
+        recv_counts=came,
+    )
+    wanted = np.concatenate([np.full(n, 100 * i + comm.rank, "float32") for i, n in enumerate(came)])
+    assert (out.get(comm) == wanted).all()
+
+
+def test_uneven_blocks():
+    on_gpu(_uneven, 4)
+
+
+def _ops(comm):
+    for count in (1000, 50_000):
+        for dtype in ("float64", "float16", ml_dtypes.bfloat16, "int32", "uint8", "complex64"):
+            for algorithm in ("auto", "ring"):
+                name = np.dtype(dtype)
+                if name.kind == "V":  # the CUDA array interface has no name for it
+                    continue
+                x = GpuArray(integers(comm.rank, count, dtype))
+                comm.all_reduce(x, "avg", algorithm=algorithm)
+                total = summed(comm.size, count, "int64")
+                wanted = total // comm.size if name.kind in "iu" else (total / comm.size).astype(dtype)
+                assert (x.get(comm) == wanted).all(), (dtype, algorithm, count)
+        x = GpuArray(integers(comm.rank, count))
+        comm.all_reduce(x, factor=comm.rank + 1.0)
+        assert (x.get(comm) == sum((r + 1) * integers(r, count) for r in range(comm.size))).all()
+        x = GpuArray(integers(comm.rank, count))
+        comm.all_reduce(x, "max")
+        assert (x.get(comm) == np.maximum.reduce([integers(r, count) for r in range(comm.size)])).all()
+
+
+def test_ops_and_dtypes():
+    on_gpu(_ops, 4)
+
+
+def _misaligned(comm):
+    for count in (999, 40_001):
+        x = GpuArray(integers(comm.rank, count), offset=comm.rank)
+        out = GpuArray(np.zeros(count, "float32"), offset=1)
+        comm.all_reduce(x, out=out)
+        assert (out.get(comm) == summed(comm.size, count)).all()
+
+
+def test_arrays_that_begin_anywhere():
+    on_gpu(_misaligned, 3)
+
+
+def _captured(comm, count, algorithm):
+    cuda = library()
+    x = GpuArray(np.zeros(count, "float32"))
+    out = GpuArray(np.zeros(count, "float32"))
+    stream = cuda.Stream()
+    handle = stream.handle.value
+    comm.barrier()
+    with cuda.captured(stream) as graph:
+        comm.all_reduce(x, out=out, algorithm=algorithm, stream=handle)
+        comm.all_reduce(out, algorithm=algorithm, stream=handle)
+    for i in range(1, 4):
+        data = integers(comm.rank, count) * np.float32(i)
+        cuda.move(x.address, data.ctypes.data, data.nbytes, stream)
+        cuda.synchronize(stream)
+        graph.launch(stream)
+        wait_for(handle)
+        assert (out.get(comm) == summed(comm.size, count) * i * comm.size).all(), i
+        comm.all_reduce(GpuArray(integers(comm.rank, 100)))  # eagerly, in between
+        wait_for(comm.device_stream)
+    comm.barrier()
+    graph.close()
+
+
+@pytest.mark.parametrize("count", [100, 30_000])
+@pytest.mark.parametrize("algorithm", ["auto", "ring"])
+def test_graphs(count, algorithm):
+    on_gpu(_captured, 3, count, algorithm)
+
+
+def _many_sizes(comm):
+    for count in range(1, 600):  # more programs than are kept
+        x = GpuArray(integers(comm.rank, count))
+        comm.all_reduce(x, algorithm="ring")
+        if count % 50 == 1:
+            assert (x.get(comm) == summed(comm.size, count)).all()
+    assert comm.device_memory_held < 64 << 20
+    wait_for(comm.device_stream)
+
+
+def test_programs_make_room():
+    on_gpu(_many_sizes, 2)
+
+
+def test_groups_hold_little_memory():
+    def held(comm):
+        comm.all_reduce(GpuArray(np.ones(1000, "float32")))
+        return comm.device_memory_held
+
+    assert max(on_gpu(held, 2)) < 16 << 20
+
+
+def test_two_gpus():
+    if library().count_devices() < 2:
+        pytest.skip("there is one GPU")
+
+    def sums(comm):
+        library().call("choose_device", comm.rank % 2)
+        _all_reduce(comm, (100, 70_000), ("auto", "ring"), True)
+
+    on_gpu(sums, 4, device=[0, 1, 0, 1])
+
+
+# --- what is refused ---------------------------------------------------------------------------------------
+
+
+def test_arguments_are_named():
+    def refused(comm):
+        x, y = GpuArray(np.ones(4, "float32")), np.ones(4, "float32")
+        with pytest.raises(ValueError, match="x is in that of GPU 0, and out in the CPU's memory"):
+            comm.all_reduce(x, out=y)
+        with pytest.raises(ValueError, match="async_op"):
+            comm.all_reduce(x, async_op=True)
+        with pytest.raises(ValueError, match="wire"):
+            comm.all_reduce(x, wire="bf16")
+        with pytest.raises(ValueError, match="stream is for arrays in a GPU's memory"):
+            comm.all_reduce(y, stream=comm.device_stream)
+        with pytest.raises(TypeError, match="stream must be a CUDA stream"):
+            comm.all_reduce(x, stream="fast")
+        with pytest.raises(ValueError, match="x is in a GPU's memory"):
+            comm.send(x, 1 - comm.rank)
+        with pytest.raises(ValueError, match="out is needed"):
+            comm.all_gather(x)
+        comm.all_reduce(x)  # it goes on
+        assert (x.get(comm) == comm.size).all()
+
+    on_gpu(refused, 2)
+
+
+def test_one_stream_for_two_ranks_is_refused():
+    """One kernel would wait for the other, which lies behind it."""
+
+    launched = threading.Event()
+
+    def refused(comm, stream):
+        x = GpuArray(np.ones(4, "float32"))
+        if comm.rank == 0:
+            comm.all_reduce(x, stream=stream)
+            launched.set()
+        else:
+            launched.wait()
+            with pytest.raises(ValueError, match="rank 0 of this group launches on the same stream"):
+                comm.all_reduce(x, stream=stream)
+            comm.all_reduce(x)
+        wait_for(comm.device_stream if comm.rank else stream)
+        assert (x.get(comm) == 2).all()
+
+    on_gpu(refused, 2, library().Stream().handle.value)
+
+
+def test_groups_that_do_not_fit_are_refused(monkeypatch):
+    if HAS_CARD:
+        pytest.skip("a card runs more blocks than there can be ranks")
+    library()
+    monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "3")
+    with pytest.raises(ringreduce.Error, match="4 ranks share a GPU that runs 3 thread blocks"):
+        ringreduce.local_group(4, device=0)
+
+
+def test_devices_that_are_not_there_are_refused():
+    library()
+    with pytest.raises(ringreduce.Error, match="rank 1 cannot use its GPU"):
+        ringreduce.local_group(2, device=[0, 99])
+    with pytest.raises(ValueError, match="device has 1 numbers for 2 ranks"):
+        ringreduce.local_group(2, device=[0])
+    with pytest.raises(ValueError, match="17 ranks is too large for GPUs"):
+        ringreduce.local_group(17, device=0)
+
+
+# --- faults ------------------------------------------------------------------------------------------------
+
+
+def _until_failure(comm, x):
+    """What a later call raises, within a second or two."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        try:
+            comm.all_reduce(x)
+        except ringreduce.Error as error:
+            return error
+        time.sleep(0.01)
+    raise AssertionError("nothing failed")
+
+
+@pytest.mark.parametrize("count", [100, 50_000])
+@pytest.mark.parametrize("algorithm", ["auto", "ring"])
+def test_a_mismatch_ends_the_group(count, algorithm):
+    if algorithm == "auto" and count == 100:
+        pytest.skip("flags do not tell who differs: it ends by the timeout")
+
+    def differ(comm):
+        x = GpuArray(np.ones(count, "float32"))
+        comm.all_reduce(x, "max" if comm.rank == 1 else "sum", algorithm=algorithm)
+        wait_for(comm.device_stream)  # its kernels end
+        error = _until_failure(comm, x)
+        assert isinstance(error, ringreduce.MismatchError)
+        assert "sum) by" in str(error) and "max) by" in str(error)
+
+    on_gpu(differ, 3)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "ring"])
+@pytest.mark.parametrize("count", [100, 50_000])
+def test_a_rank_that_never_comes(algorithm, count):
+    def wait(comm):
+        x = GpuArray(np.ones(count, "float32"))
+        if comm.rank == 1:
+            time.sleep(1.5)
+            with pytest.raises(ringreduce.TimeoutError):
+                comm.all_reduce(x)
+            return
+        comm.all_reduce(x, algorithm=algorithm)
+        start = time.monotonic()
+        wait_for(comm.device_stream)
+        assert time.monotonic() - start < 1.4
+        assert isinstance(_until_failure(comm, x), ringreduce.TimeoutError)
+
+    on_gpu(wait, 3, timeout=0.7)
+
+
+def test_a_rank_that_leaves():
+    def leave(comm):
+        x = GpuArray(np.ones(100, "float32"))
+        comm.all_reduce(x)
+        wait_for(comm.device_stream)
+        if comm.rank == 1:
+            return
+        comm.all_reduce(x)
+        wait_for(comm.device_stream)
+        error = _until_failure(comm, x)
+        assert isinstance(error, ringreduce.PeerLost), error
+
+    on_gpu(leave, 3, timeout=30)
+
+
+def test_threads_and_memory_go_with_the_group():
+    library()
+    before = threading.active_count()
+    for _ in range(3):
+        on_gpu(lambda comm: comm.all_reduce(GpuArray(np.ones(10, "float32"))), 2)
+    assert threading.active_count() == before
