@@ -7,6 +7,7 @@ what CUDA has said and what was being done.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ import numpy as np
 
 from ringreduce import _engine
 
-LIBRARY = Path(__file__).resolve().parent / "libringreduce_cuda.so"
+LIBRARY = Path(  # as the engine finds it
+    os.environ.get("RINGREDUCE_CUDA_LIBRARY") or Path(__file__).resolve().parent / "libringreduce_cuda.so"
+)
 MOST_SPANS = 16  # sources, and destinations
 
 _loaded: ctypes.CDLL | None = None

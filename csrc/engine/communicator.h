@@ -173,6 +173,7 @@ class Communicator {
   std::vector<std::string> exchange(const std::string& blob);
 
   // on_device.cpp
+  void enqueue_by_events(DeviceCalls& calls, const Call& call, void* stream);
   void check_that_gpus_serve() const;
   DeviceCalls& device_calls(int device);
   void watch_device();
@@ -217,7 +218,7 @@ class Communicator {
   std::thread progress_thread_;
   std::atomic<bool> stopping_{false};
 
-  std::mutex device_mutex_;
+  std::mutex device_mutex_, events_mutex_;
   std::unique_ptr<DeviceCalls> device_calls_;
   std::thread device_watch_;
   std::atomic<std::uint64_t> last_launched_{0};  // the number of that call

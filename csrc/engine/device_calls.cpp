@@ -54,7 +54,9 @@ DeviceCalls::DeviceCalls(int rank, int world, int device, bool reproducible, con
       programs_(cuda_, device, uploads_.get(), [this] { wait_until_idle(); }),
       planner_(rank, world, false, "cuda", arena_capacity(boxes_.layout().arena_bytes), reproducible),
       report_memory_(cuda_, DeviceMemory::on_host, sizeof(device::Report)),
-      report_(new(report_memory_.at()) device::Report()) {}
+      report_(new(report_memory_.at()) device::Report()) {
+  if (!boxes_.have_room()) by_events_ = std::make_unique<EventCalls>(cuda_, device, rank, world);
+}
 
 DeviceCalls::~DeviceCalls() {
   try {
@@ -84,6 +86,7 @@ void DeviceCalls::give_up() {
 }
 
 void DeviceCalls::check_stream(void* stream) {
+  if (by_events_) return;
   if (std::find(checked_streams_.begin(), checked_streams_.end(), stream) != checked_streams_.end()) return;
   const int other = boxes_.claim(stream);
   if (other != rank_) {
@@ -113,7 +116,7 @@ std::size_t DeviceCalls::slice_bytes(const Call& call) const {
   const std::size_t longest =
       keeps_chunks(call.collective) ? longest_slice_kept : boxes_.layout().arena_bytes / 2;
   if (call.input_extents) return longest;
-  const auto blocks = static_cast<std::size_t>(boxes_.layout().blocks);
+  const auto blocks = static_cast<std::size_t>(std::max(boxes_.layout().blocks, 1));
   const std::size_t each = call.count * size_of(call.dtype) / blocks;
   const std::size_t chunks = slices_whole_buffer(call.collective) ? static_cast<std::size_t>(world_) : 1;
   return std::clamp(each / chunks, shortest_slice, longest);
@@ -123,6 +126,12 @@ std::size_t DeviceCalls::slice_bytes(const Call& call) const {
 const Plan& DeviceCalls::plan(const Call& call) {
   if (call.wire != Wire::none) {
     throw InvalidArgument("wire formats are not there for arrays in GPU memory");
+  }
+  if (by_events_ && call.algorithm != automatic) {
+    throw InvalidArgument(
+        "algorithm must be 'auto' here: the thread blocks of all ranks do not fit on their GPU at the same "
+        "time, "
+        "so that no kernel can wait for another one");
   }
   Call here = call;
   const Kernel kernel = kernel_for(call);

@@ -8,6 +8,7 @@
 
 #include "engine/call.h"
 #include "engine/device_programs.h"
+#include "engine/event_calls.h"
 #include "engine/plan.h"
 #include "transport/cuda/boxes.h"
 
@@ -35,6 +36,9 @@ class DeviceCalls {
   // Launches what was planned; `contract` stands for this call and all before it. The call's arrays are the
   // device's, and kernels use them until the stream is through.
   void launch(const Call& call, const Plan& plan, std::uint64_t contract, void* stream);
+
+  // Not null: kernels must not wait for each other here, and these serve instead of launch().
+  EventCalls* by_events() const { return by_events_.get(); }
 
   // Calls that the GPU has begun and ended, as it was last heard of.
   std::uint64_t begun() const { return heard(report_->begun); }
@@ -72,6 +76,7 @@ class DeviceCalls {
   void* last_stream_ = nullptr;
   bool launched_ = false;
   std::vector<void*> checked_streams_;
+  std::unique_ptr<EventCalls> by_events_;
 };
 
 }  // namespace ringreduce

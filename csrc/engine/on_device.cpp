@@ -56,6 +56,7 @@ void Communicator::prepare_device(int device) {
 void Communicator::enqueue(const Call& call, std::optional<void*> stream) {
   usable();
   DeviceCalls& calls = device_calls(call.device);
+  if (calls.by_events()) return enqueue_by_events(calls, call, stream.value_or(calls.stream()));
   const std::lock_guard lock(collective_mutex_);
   guarded([&] {
     transport_->check_abort();
@@ -66,6 +67,22 @@ void Communicator::enqueue(const Call& call, std::optional<void*> stream) {
     calls.launch(call, plan, history_, chosen);
     last_launched_ = sequence_;
   });
+}
+
+// Its meetings are collectives of the CPU's, which see to it that all ranks call the same and live.
+void Communicator::enqueue_by_events(DeviceCalls& calls, const Call& call, void* stream) {
+  const std::lock_guard one_at_a_time(events_mutex_);
+  const Plan* plan = nullptr;
+  {
+    const std::lock_guard lock(collective_mutex_);
+    guarded([&] {
+      transport_->check_abort();
+      plan = &calls.plan(call);
+      note(*plan);
+    });
+  }
+  const Exchange meet = [&](const std::string& blob) { return exchange(blob); };
+  calls.by_events()->run(call, *plan, stream, meet);
 }
 
 void* Communicator::device_stream() {

@@ -54,7 +54,7 @@ def test_every_algorithm(world):
     on_gpu(_all_reduce, world, (3, 20_011), ALL_REDUCES, True)
 
 
-def _every_collective(comm):
+def _every_collective(comm, names=None):
     world, rank, count = comm.size, comm.rank, 100
     whole = [np.arange(world * count) + 1000.0 * r for r in range(world)]
     own = slice(rank * count, (rank + 1) * count)
@@ -92,7 +92,7 @@ def _every_collective(comm):
         ),
     }
     for collective, (call, wanted) in calls.items():
-        for name in ["auto", *[a.name for a in ringreduce.algorithms(collective)]]:
+        for name in names or ["auto", *[a.name for a in ringreduce.algorithms(collective)]]:
             result = call(name)
             if wanted is not None:
                 assert (result.get(comm) == wanted).all(), (collective, name)
@@ -231,6 +231,53 @@ def test_two_gpus():
     on_gpu(sums, 4, device=[0, 1, 0, 1])
 
 
+# --- where kernels cannot wait for each other --------------------------------------------------------------
+
+
+@pytest.fixture
+def crowded(few_blocks, monkeypatch):
+    if HAS_CARD:
+        pytest.skip("a card runs more blocks than there can be ranks")
+    monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "2")
+
+
+def _by_events(comm):
+    x = GpuArray(np.ones(10, "float32"))
+    with pytest.raises(ValueError, match="algorithm must be 'auto' here"):
+        comm.all_reduce(x, algorithm="ring")
+    for in_place in (True, False):
+        _all_reduce(comm, (1, 5, 70_001), ("auto",), in_place)
+    _every_collective(comm, ["auto"])
+    _uneven(comm)
+    x = GpuArray(integers(comm.rank, 1000))
+    comm.all_reduce(x, factor=comm.rank + 1.0)
+    assert (x.get(comm) == sum((r + 1) * integers(r, 1000) for r in range(comm.size))).all()
+    x = GpuArray(np.arange(400, dtype="float32") + 1000 * comm.rank)
+    comm.all_to_all(x, out=x)
+    own = slice(comm.rank * 100, comm.rank * 100 + 100)
+    wanted = [np.arange(400, dtype="float32")[own] + 1000 * rank for rank in range(comm.size)]
+    assert (x.get(comm) == np.concatenate(wanted)).all()
+    stream = library().Stream()
+    with library().captured(stream), pytest.raises(ValueError, match="stream is captured"):
+        comm.all_reduce(x, stream=stream.handle.value)
+
+
+@pytest.mark.usefixtures("crowded")
+def test_events_serve_where_kernels_do_not_fit():
+    on_gpu(_by_events, 4)
+
+
+def _differ_by_events(comm):
+    x = GpuArray(np.ones(100, "float32"))
+    with pytest.raises(ringreduce.MismatchError, match="max"):
+        comm.all_reduce(x, "max" if comm.rank == 1 else "sum")
+
+
+@pytest.mark.usefixtures("crowded")
+def test_a_mismatch_ends_the_group_where_kernels_do_not_fit():
+    on_gpu(_differ_by_events, 3)
+
+
 # --- what is refused ---------------------------------------------------------------------------------------
 
 
@@ -276,15 +323,6 @@ def test_one_stream_for_two_ranks_is_refused():
         assert (x.get(comm) == 2).all()
 
     on_gpu(refused, 2, library().Stream().handle.value)
-
-
-def test_groups_that_do_not_fit_are_refused(monkeypatch):
-    if HAS_CARD:
-        pytest.skip("a card runs more blocks than there can be ranks")
-    library()
-    monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "3")
-    with pytest.raises(ringreduce.Error, match="4 ranks share a GPU that runs 3 thread blocks"):
-        ringreduce.local_group(4, device=0)
 
 
 def test_devices_that_are_not_there_are_refused():

@@ -98,16 +98,16 @@ DeviceBoxes::Card DeviceBoxes::introduce() const {
   return card;
 }
 
-// So many for each rank that those of all ranks on one device run at the same time.
+// So many for each rank that those of all ranks on one device run at the same time; 0: not one each.
 int DeviceBoxes::blocks_for_all(const std::vector<Card>& cards) const {
   int blocks = most_blocks;
   for (const Card& card : cards) {
     const auto here = std::count_if(cards.begin(), cards.end(),
                                     [&](const Card& other) { return other.identity == card.identity; });
     blocks = std::min(blocks, card.fit / static_cast<int>(here));
-    if (blocks > 0) continue;
-    throw Error(std::to_string(here) + " ranks share a GPU that runs " + std::to_string(card.fit) +
-                " thread blocks at the same time: not one of each rank");
+    if (blocks > 0 || one_process_) continue;
+    throw Error(std::to_string(here) + " ranks of several processes share a GPU that runs " +
+                std::to_string(card.fit) + " thread blocks at the same time: not one of each rank");
   }
   return blocks;
 }
@@ -115,6 +115,7 @@ int DeviceBoxes::blocks_for_all(const std::vector<Card>& cards) const {
 void DeviceBoxes::reach(int peer, const Card& card, const std::string& handle) {
   if (card.process == this_process()) {
     if (card.device != device_) CudaLibrary::check(cuda_.reach(card.device));
+    if (!have_room()) return;
     void* at = nullptr;
     std::memcpy(&at, handle.data(), sizeof at);
     kept_.push_back(find_known(at));
@@ -136,8 +137,10 @@ DeviceBoxes::DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int worl
   for (const std::string& blob : exchange_or_fail(exchange, [&] { return bytes_of(introduce()); })) {
     std::memcpy(&cards.emplace_back(), blob.data(), std::min(blob.size(), sizeof(Card)));
   }
+  one_process_ = std::all_of(cards.begin(), cards.end(),
+                             [&](const Card& card) { return card.process == cards[rank_].process; });
   layout_ = {blocks_for_all(cards), world, arena_bytes};
-  const std::vector<std::string> handles = exchange_or_fail(exchange, [&] { return offer(cards, stream); });
+  const std::vector<std::string> handles = exchange_or_fail(exchange, [&] { return offer(stream); });
   exchange_or_fail(exchange, [&] {
     for (int peer = 0; peer < world_; ++peer) {
       if (peer != rank_) reach(peer, cards[peer], handles[peer]);
@@ -147,7 +150,8 @@ DeviceBoxes::DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int worl
 }
 
 // Makes this rank's boxes: their address, for ranks of this process, and for others a handle.
-std::string DeviceBoxes::offer(const std::vector<Card>& cards, void* stream) {
+std::string DeviceBoxes::offer(void* stream) {
+  if (!have_room()) return "";
   const auto memory = std::make_shared<DeviceMemory>(cuda_, device_, layout_.bytes());
   CudaLibrary::check(cuda_.fill(memory->at(), 0, layout_.bytes(), stream));
   CudaLibrary::check(cuda_.synchronize(stream));
@@ -156,8 +160,6 @@ std::string DeviceBoxes::offer(const std::vector<Card>& cards, void* stream) {
   memories_[rank_] = memory->at();
   void* const at = memory->at();
   std::string handle(device::handle_bytes, '\0');
-  one_process_ = std::all_of(cards.begin(), cards.end(),
-                             [&](const Card& card) { return card.process == cards[rank_].process; });
   if (!one_process_) CudaLibrary::check(cuda_.share(handle.data(), at));
   return bytes_of(at) + handle;
 }

@@ -21,9 +21,8 @@ std::vector<std::string> exchange_or_fail(const Exchange& exchange, const std::f
 class DeviceBoxes {
  public:
   // A collective: every rank of at most device::most_ranks calls it, with a device of its own or one that it
-  // shares. Throws Error, on all ranks, where a rank has no GPU or its GPU
-  // cannot reach another's, and where the thread blocks of all ranks on one device do not fit there: they
-  // wait for each other, and some would wait for ever.
+  // shares. Throws Error, on all ranks, where a rank has no GPU or its GPU cannot reach another's, and where
+  // ranks of several processes share a GPU on which their thread blocks do not run at the same time.
   DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int world, const Exchange& exchange,
               void* stream);
   ~DeviceBoxes();
@@ -34,6 +33,9 @@ class DeviceBoxes {
   const device::Boxes& layout() const { return layout_; }
   // Whether all ranks are threads of this process, and reach all of each other's memory.
   bool one_process() const { return one_process_; }
+  // Whether kernels may wait for each other: a thread block at least of each rank runs on its GPU while those
+  // of all others do. Otherwise there are no boxes.
+  bool have_room() const { return layout_.blocks > 0; }
   std::size_t bytes() const { return layout_.bytes(); }
   char* memory(int rank) const { return memories_[rank]; }
   // Which rank of this group has a stream of this process's to itself: the first to claim it, until it
@@ -44,7 +46,7 @@ class DeviceBoxes {
   struct Card;
   Card introduce() const;
   int blocks_for_all(const std::vector<Card>& cards) const;
-  std::string offer(const std::vector<Card>& cards, void* stream);
+  std::string offer(void* stream);
   void reach(int peer, const Card& card, const std::string& handle);
 
   const CudaLibrary& cuda_;

@@ -66,6 +66,8 @@ CudaLibrary::CudaLibrary() {
   find_function(record, "record");
   find_function(wait, "wait");
   find_function(is_over, "is_over");
+  find_function(combine, "combine");
+  find_function(copy, "copy");
   find_function(fit, "fit");
   find_function(interpret, "interpret");
   find_function(one_shot, "one_shot");

@@ -41,6 +41,8 @@ class CudaLibrary {
   decltype(&ringreduce_cuda_record) record;
   decltype(&ringreduce_cuda_wait) wait;
   decltype(&ringreduce_cuda_is_over) is_over;
+  decltype(&ringreduce_cuda_combine) combine;
+  decltype(&ringreduce_cuda_copy) copy;
   decltype(&ringreduce_cuda_fit) fit;
   decltype(&ringreduce_cuda_interpret) interpret;
   decltype(&ringreduce_cuda_one_shot) one_shot;
