@@ -28,8 +28,8 @@ QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 
-.PHONY: help bench test test-torch check lint format engine emulated test-gpu cuda cuda-12 cuda-13 asan tsan \
-  clean
+.PHONY: help bench test test-torch check lint format engine emulated test-gpu cuda cuda-12 cuda-13 nccl-header \
+  asan tsan clean
 .DEFAULT_GOAL := help
 help:
 	@sed -n '2,7s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -96,7 +96,7 @@ engine: build/dev/build.ninja $(VENV)/.installed
 
 # What the GPU's threads do, for tests on the CPU.
 emulated: engine
-	@$(CMAKE) --build build/dev -j $(JOBS) --target reduce_emulated interpreter_emulated cuda_emulated
+	@$(CMAKE) --build build/dev -j $(JOBS) --target reduce_emulated interpreter_emulated cuda_emulated nccl_emulated
 
 # --- checks --------------------------------------------------------------------------------------------------
 
@@ -136,6 +136,7 @@ CUDA_CONFIGURE = $(CONFIGURE) -DRINGREDUCE_PYTHON=OFF -DRINGREDUCE_CUDA=ON
 CUDA_13 := .venv-cuda13/nvidia/cu13
 CUDA_12 := .venv-cuda12/toolkit
 CUDA_13_PACKAGES := nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-nvvm nvidia-cuda-crt
+NCCL_READ := g++ -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Icsrc -isystem $(CUDA_13)/include
 # The newest that clang-tidy's clang knows all of.
 CUDA_12_PACKAGES := 'nvidia-cuda-nvcc-cu12==12.3.*' 'nvidia-cuda-runtime-cu12==12.3.*'
 
@@ -152,6 +153,17 @@ cuda-13: $(VENV)/.build .venv-cuda13/.ready
 # PyPI has no nvcc 12, but its headers: clang reads all sources with them, as host code and as device code.
 cuda-12: $(VENV)/.installed .venv-cuda12/.ready
 	@$(BIN)/python tests/cuda_headers.py -j $(JOBS) $(CUDA_12)
+
+# Of the oldest NCCL that serves, and of the newest.
+nccl-header: .venv-cuda13/.ready .venv-nccl/.ready
+	@for file in since_2_18.cpp since_2_27.cpp; do \
+	  $(NCCL_READ) -isystem .venv-nccl/newest/nvidia/nccl/include tests/gpu/nccl_header/$$file || exit 1; done
+	@$(NCCL_READ) -isystem .venv-nccl/oldest/nvidia/nccl/include tests/gpu/nccl_header/since_2_18.cpp
+
+.venv-nccl/.ready: $(VENV)/.build Makefile
+	$(PIP) install --no-deps --upgrade --target $(@D)/newest nvidia-nccl-cu13
+	$(PIP) install --no-deps --upgrade --target $(@D)/oldest 'nvidia-nccl-cu12==2.18.*'
+	@touch $@
 
 .venv-cuda13/.ready: Makefile
 	$(PIP) install --no-deps --upgrade --target $(@D) $(CUDA_13_PACKAGES)

@@ -40,7 +40,7 @@ class Communicator:
     - ``op``: "sum", "avg", "prod", "min", "max", and for integers and bool "band", "bor", "bxor"; complex numbers
       have "sum", "avg" and "prod". 16- and 8-bit floats are accumulated in float32 at each combination.
     - ``algorithm``: "auto", a name from :func:`ringreduce.algorithms`, the name of a registered algorithm, or a
-      function ``(world, rank) -> Schedule``.
+      function ``(world, rank) -> Schedule``; of arrays in GPU memory also "nccl", for NCCL's own.
     - ``wire``: what values travel as. Of float32 "bf16" or "fp16" for half of the bytes; of float32, float16 and
       bfloat16 "int8" or "fp8" (e4m3) for about a byte each, with a scale for every 256 values; None sends them as they
       are. What arrives is combined in float32, and 16-bit results are rounded once, at the end. All ranks still end
@@ -51,9 +51,9 @@ class Communicator:
     - ``stream``: for arrays in a GPU's memory, see below.
 
     Collectives take arrays in GPU memory, too: torch CUDA tensors and what has a ``__cuda_array_interface__`` (CuPy's
-    arrays), of groups of up to 16 ranks on one host. They are launched on a stream and the call returns at once; as
-    all that is launched there, they run in order. ``stream`` is a handle, one of torch's or CuPy's streams, or
-    anything with ``__cuda_stream__``; None takes torch's or CuPy's current one, and for other arrays
+    arrays), of groups of up to 16 ranks on one host, over NCCL of any. They are launched on a stream and the call
+    returns at once; as all that is launched there, they run in order. ``stream`` is a handle, one of torch's or CuPy's
+    streams, or anything with ``__cuda_stream__``; None takes torch's or CuPy's current one, and for other arrays
     :attr:`device_stream`. No ``async_op``, ``wire`` or point to point. Calls can be captured into CUDA graphs. A rank's
     arrays are all of one GPU. What goes wrong while kernels run is raised by later calls; docs/gpu.md has more.
 
@@ -471,6 +471,18 @@ class Communicator:
             self.close()
         else:  # peers may never come to what is under way
             self._c.leave()
+
+    def register(self, x: Array) -> None:
+        """Lets NCCL use x, which is in a GPU's memory, in place, until :meth:`deregister` or the end of the group.
+
+        What calls over NCCL are given may be registered memory or any other; x is known by its first byte. Where
+        NCCL has not been used before, every rank must call it: they meet. Needs NCCL 2.19 or newer.
+        """
+        self._c.register_memory(x)
+
+    def deregister(self, x: Array) -> None:
+        """Ends what :meth:`register` has begun, which must be done before x's memory is given back."""
+        self._c.deregister_memory(x)
 
     # --- inside --------------------------------------------------------------------------------------------
 

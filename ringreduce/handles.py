@@ -9,6 +9,7 @@ from ringreduce import _engine, schedules
 Algorithm = str | Callable[[int, int], schedules.Schedule]
 
 AUTO = -1  # the engine's
+UNKNOWN = -1  # what the engine says of a name that it does not know; of "nccl" it knows
 
 
 class Handles:
@@ -33,8 +34,8 @@ class Handles:
         handle = self._known.get(key)
         if handle is not None:
             return handle
-        handle = _engine.algorithm_handle(collective, algorithm) if isinstance(algorithm, str) else -1
-        if handle < 0:
+        handle = _engine.algorithm_handle(collective, algorithm) if isinstance(algorithm, str) else UNKNOWN
+        if handle == UNKNOWN:
             handle = self._add(registered or _custom(collective, algorithm))
         self._known[key] = handle
         return handle

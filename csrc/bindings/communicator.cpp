@@ -18,6 +18,7 @@
 #include "schedule/check.h"
 #include "transport/choose.h"
 #include "transport/memory/local.h"
+#include "transport/nccl/library.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -54,6 +55,34 @@ void enqueue(Communicator& comm, const Call& call, nb::handle array, nb::handle 
   if (!found.is_none()) chosen = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(found));
   const nb::gil_scoped_release unlocked;
   comm.enqueue(call, chosen);
+}
+
+ArrayView view_on_gpu(nb::handle x) {
+  const ArrayView array = view(x, "x", false);
+  if (array.device == on_host) throw InvalidArgument("x is not in a GPU's memory");
+  return array;
+}
+
+void register_memory(Communicator& comm, nb::handle x) {
+  const ArrayView array = view_on_gpu(x);
+  const nb::gil_scoped_release unlocked;
+  comm.register_memory(array.device, array.data, array.bytes());
+}
+
+void deregister_memory(Communicator& comm, nb::handle x) {
+  const ArrayView array = view_on_gpu(x);
+  const nb::gil_scoped_release unlocked;
+  comm.deregister_memory(array.device, array.data);
+}
+
+// Where pip has put it, which only Python knows. Called without the GIL.
+std::string find_nccl() {
+  const nb::gil_scoped_acquire locked;
+  try {
+    return nb::cast<std::string>(nb::module_::import_("ringreduce.nccl_library").attr("find")());
+  } catch (const nb::python_error&) {
+    return "";
+  }
 }
 
 void refuse_stream(nb::handle stream) {
@@ -248,6 +277,8 @@ void bind_communicator(nb::module_& m) {
       .def_prop_ro("links", [](const Communicator& comm) { return comm.links(); })
       .def_prop_ro("ring_order", &Communicator::ring_order)
       .def("prepare_device", &Communicator::prepare_device, "device"_a, unlocked)
+      .def("register_memory", register_memory, "x"_a)
+      .def("deregister_memory", deregister_memory, "x"_a)
       .def_prop_ro("device_stream",
                    [](Communicator& comm) { return reinterpret_cast<std::uintptr_t>(comm.device_stream()); })
       .def_prop_ro("device_footprint", &Communicator::device_footprint)
@@ -260,7 +291,9 @@ void bind_communicator(nb::module_& m) {
         "transport"_a = "", "mpi"_a.none() = nb::none(), "Joins ranks that the exchange connects.");
   m.def("local_group", local_group, "world"_a, "timeout"_a, "reproducible"_a.none(),
         "A group of ranks within this process.");
+  NcclLibrary::set_finder(find_nccl);
   m.def("algorithm_handle", [](const std::string& collective, const std::string& name) {
+    if (name == "nccl") return by_nccl;
     const Entry* entry = find_algorithm(collective_named(collective), name);
     return entry ? static_cast<int>(entry - catalogue().data()) : -1;
   });

@@ -18,6 +18,7 @@ struct Extents {
 };
 
 inline constexpr int automatic = -1;
+inline constexpr int by_nccl = -2;  // not a schedule of ours: NCCL's own way, of arrays in GPU memory
 inline constexpr int on_host = -1;
 
 // One collective call. `count` is in elements: of the whole buffer for all_reduce, broadcast and reduce, of

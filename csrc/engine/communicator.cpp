@@ -7,6 +7,7 @@
 
 #include "engine/contract.h"
 #include "engine/device_calls.h"
+#include "engine/nccl_calls.h"
 #include "engine/one_call.h"
 
 namespace ringreduce {
@@ -60,6 +61,7 @@ Communicator::~Communicator() {
     transport_->disown();
     if (progress_thread_.joinable()) progress_thread_.detach();
     disown_device();
+    disown_nccl();
     return;
   }
   leave();
@@ -332,6 +334,7 @@ void Communicator::close() {
         options_.poll ? options_.poll() : check_interrupt();
       }
       finish_device_calls();
+      finish_nccl_calls();
     } catch (...) {
       leave();  // interrupted: nobody shall wait for this rank
       throw;
@@ -343,6 +346,7 @@ void Communicator::close() {
 void Communicator::leave() {
   if (closed_.exchange(true) || fork_epoch_ != forks) return;
   stop_progress();
+  leave_nccl();
   leave_device();
   transport_->close();
   point_to_point_.drop(std::make_exception_ptr(Closed("the communicator was closed")));

@@ -33,6 +33,7 @@ struct Options {
 };
 
 class DeviceCalls;
+class NcclCalls;
 
 class Communicator {
  public:
@@ -61,6 +62,10 @@ class Communicator {
   void enqueue(const Call& call, std::optional<void*> stream);
   // Meets the other ranks for that, if it is to be done before the first of those calls; a collective.
   void prepare_device(int device);
+  // Memory of a GPU that NCCL may use in place: known by its first byte until it is deregistered or the
+  // communicator is left. Whoever is the first to have to do with NCCL meets the other ranks.
+  void register_memory(int device, void* memory, std::size_t bytes);
+  void deregister_memory(int device, void* memory);
   // That stream, and bytes of the GPU's memory held; null and 0 where nothing was prepared.
   void* device_stream();
   std::size_t device_footprint();
@@ -117,6 +122,13 @@ class Communicator {
     Call call;  // the one under way
     bool begun = false;
     Clock::time_point started;
+  };
+  // Of what runs on a GPU, as its watch has seen it.
+  struct Progress {
+    Backoff backoff;
+    Clock::time_point since;
+    std::uint64_t ended = 0;
+    std::optional<std::uint64_t> disagreement;  // the number of the call, seen once
   };
   struct PendingTransfer {
     JobPointer job;
@@ -183,6 +195,23 @@ class Communicator {
   void leave_device();
   void disown_device();
 
+  // on_nccl.cpp
+  bool schedules_use_nccl();
+  std::vector<std::string> agree_on_gpu_transport();
+  std::shared_ptr<NcclCalls> nccl_calls(int device);
+  std::shared_ptr<NcclCalls> nccl_calls_in_use();
+  void wait_for_nccl();
+  void enqueue_over_nccl(const Call& call, std::optional<void*> stream);
+  template <typename Step>
+  void guarded_from_nccl(Step step);
+  static void keep_order(void* event, int device, void* stream);
+  void watch_nccl();
+  int rank_that_called_otherwise(std::uint64_t number) const;
+  void look_at_nccl(Progress& progress);
+  void finish_nccl_calls();
+  void leave_nccl();
+  void disown_nccl();
+
   // survey.cpp
   void swap(int peer, const void* out, void* in, std::size_t bytes);
   double measure_latency(int peer);
@@ -225,6 +254,11 @@ class Communicator {
   std::mutex watch_mutex_;
   Undestroyed<std::condition_variable> watch_ends_;
   std::atomic<bool> watched_{false};
+
+  std::optional<bool> schedules_use_nccl_;  // as all ranks have agreed
+  std::shared_ptr<NcclCalls> nccl_calls_;   // who calls it keeps it, whoever leaves meanwhile
+  std::thread nccl_watch_;
+  bool nccl_watched_ = false;
 
   std::atomic<bool> closed_{false};
   std::atomic<bool> failed_{false};

@@ -45,6 +45,8 @@ class DeviceCalls {
   std::uint64_t ended() const { return heard(report_->done); }
   // The peer that made another call, or -1.
   int differing() const { return static_cast<int>(heard(report_->differs)) - 1; }
+  // The event of the last call, or null: for what must not overtake it.
+  void* last() const { return launched_ ? event_.get() : nullptr; }
   // Whether all that was launched is over.
   bool is_idle() const;
   // Kernels that wait for peers end, now and from now on.

@@ -30,11 +30,15 @@ EventCalls::Owned EventCalls::new_event() const {
 }
 
 EventCalls::EventCalls(const CudaLibrary& cuda, int device, int rank, int world)
-    : cuda_(cuda), device_(device), rank_(rank), world_(world), ready_(new_event()), done_(new_event()) {}
+    : cuda_(cuda),
+      device_(device),
+      rank_(rank),
+      world_(world),
+      events_(new Events{new_event(), new_event()}) {}
 
 EventCalls::~EventCalls() {
   int over = launched_ ? 0 : 1;
-  while (over == 0 && !cuda_.is_over(&over, done_.get())) std::this_thread::yield();
+  while (over == 0 && !cuda_.is_over(&over, events_->done.get())) std::this_thread::yield();
 }
 
 void EventCalls::run(const Call& call, const Plan& plan, void* stream, const Exchange& exchange) {
@@ -46,21 +50,20 @@ void EventCalls::run(const Call& call, const Plan& plan, void* stream, const Exc
         "stream is captured, and this group's kernels do not fit on its GPU at the same time: its ranks meet "
         "on the host in every call, which no graph can repeat");
   }
-  Card own = {static_cast<const char*>(input_for_peers(call, stream)),
-              static_cast<char*>(call.output),
-              ready_.get(),
-              done_.get(),
-              {}};
+  Card own = {
+      static_cast<const char*>(input_for_peers(call, stream)), static_cast<char*>(call.output), &events_, {}};
   const Blocks blocks = {size_of(call.dtype), call.count, call.input_extents};
   for (int rank = 0; rank < world_; ++rank) own.blocks[rank] = blocks.begin(rank);
-  CudaLibrary::check(cuda_.record(ready_.get(), stream));
+  CudaLibrary::check(cuda_.record(events_->ready.get(), stream));
   const std::vector<Card> cards = meet(own, exchange);
-  for (const Card& card : cards) CudaLibrary::check(cuda_.wait(card.ready, stream));
+  std::vector<std::shared_ptr<const Events>> events;
+  for (const Card& card : cards) events.push_back(*card.events);
+  for (const auto& one : events) CudaLibrary::check(cuda_.wait(one->ready.get(), stream));
   launch(call, plan, cards, stream);
-  CudaLibrary::check(cuda_.record(done_.get(), stream));
+  CudaLibrary::check(cuda_.record(events_->done.get(), stream));
   launched_ = true;
   meet(own, exchange);
-  for (const Card& card : cards) CudaLibrary::check(cuda_.wait(card.done, stream));
+  for (const auto& one : events) CudaLibrary::check(cuda_.wait(one->done.get(), stream));
 }
 
 std::vector<EventCalls::Card> EventCalls::meet(const Card& own, const Exchange& exchange) const {

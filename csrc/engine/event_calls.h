@@ -30,12 +30,16 @@ class EventCalls {
 
  private:
   using Owned = std::unique_ptr<void, const char* (*)(void*)>;
+  // Of one rank: that its arrays are as they were given, and that it is done with all of them.
+  struct Events {
+    Owned ready, done;
+  };
   // What the others must know of a rank's arrays.
   struct Card {
     const char* input;
     char* output;
-    void* ready;  // events
-    void* done;
+    // To be shared between the two meetings: the rank may close after the second one.
+    const std::shared_ptr<const Events>* events;
     std::array<std::uint64_t, device::most_ranks> blocks;  // of the input, for each rank: where they begin
   };
 
@@ -48,7 +52,7 @@ class EventCalls {
 
   const CudaLibrary& cuda_;
   const int device_, rank_, world_;
-  const Owned ready_, done_;
+  const std::shared_ptr<const Events> events_;
   bool launched_ = false;
   std::unique_ptr<DeviceMemory> kept_;  // an input that peers read while this rank writes there
 };

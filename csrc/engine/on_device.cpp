@@ -5,6 +5,7 @@
 
 #include "engine/communicator.h"
 #include "engine/device_calls.h"
+#include "engine/nccl_calls.h"
 
 namespace ringreduce {
 namespace {
@@ -50,13 +51,19 @@ DeviceCalls& Communicator::device_calls(int device) {
 
 void Communicator::prepare_device(int device) {
   usable();
-  device_calls(device);
+  if (schedules_use_nccl()) {
+    nccl_calls(device);
+  } else {
+    device_calls(device);
+  }
 }
 
 void Communicator::enqueue(const Call& call, std::optional<void*> stream) {
   usable();
+  if (call.algorithm == by_nccl || schedules_use_nccl()) return enqueue_over_nccl(call, stream);
   DeviceCalls& calls = device_calls(call.device);
   if (calls.by_events()) return enqueue_by_events(calls, call, stream.value_or(calls.stream()));
+  const auto over_nccl = nccl_calls_in_use();
   const std::lock_guard lock(collective_mutex_);
   guarded([&] {
     transport_->check_abort();
@@ -64,6 +71,7 @@ void Communicator::enqueue(const Call& call, std::optional<void*> stream) {
     calls.check_stream(chosen);
     const Plan& plan = calls.plan(call);
     note(plan);
+    if (over_nccl) keep_order(over_nccl->last(), call.device, chosen);
     calls.launch(call, plan, history_, chosen);
     last_launched_ = sequence_;
   });
@@ -87,12 +95,13 @@ void Communicator::enqueue_by_events(DeviceCalls& calls, const Call& call, void*
 
 void* Communicator::device_stream() {
   const std::lock_guard lock(device_mutex_);
-  return device_calls_ ? device_calls_->stream() : nullptr;
+  if (device_calls_) return device_calls_->stream();
+  return nccl_calls_ ? nccl_calls_->stream() : nullptr;
 }
 
 std::size_t Communicator::device_footprint() {
   const std::lock_guard lock(device_mutex_);
-  return device_calls_ ? device_calls_->footprint() : 0;
+  return (device_calls_ ? device_calls_->footprint() : 0) + (nccl_calls_ ? nccl_calls_->footprint() : 0);
 }
 
 void Communicator::watch_device() {

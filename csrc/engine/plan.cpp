@@ -115,6 +115,11 @@ void Planner::know(std::vector<int> order, double pace) {
   programs_.clear();
 }
 
+void Planner::follow(const Planner& other) {
+  for (std::size_t i = custom_.size(); i < other.custom_.size(); ++i) custom_.push_back(other.custom_[i]);
+  if (pace_ != other.pace_ || order_ != other.order_) know(other.order_, other.pace_);
+}
+
 void Planner::check(const Call& call) const {
   if (rooted(call.collective) && (call.root < 0 || call.root >= world_)) {
     throw InvalidArgument("root must be a rank from 0 to " + std::to_string(world_ - 1) + ", not " +
@@ -149,25 +154,29 @@ void Planner::check_rank_order(Collective collective, int algorithm) const {
       name_of(collective) + " these do: " + names_of_algorithms(collective, true));
 }
 
+// Of its blocks: what the ranks must agree on.
+Planner::Shape Planner::shape_of(const Call& call) const {
+  const bool whole = slices_whole_buffer(call.collective);
+  if (!call.input_extents) return {call.count, whole ? call.count : call.count * world_, call.count};
+  Shape shape;
+  for (const Extents* extents : {call.input_extents, call.output_extents}) {
+    for (std::size_t n : extents->count) shape.longest = std::max(shape.longest, n);
+  }
+  shape.total = shape.longest * world_;
+  // Only the two ends of a message know its length in an uneven all-to-all.
+  const bool known = call.collective != Collective::all_to_all;
+  for (std::size_t n : call.input_extents->count) shape.hash = mix(shape.hash, known ? n : 0);
+  return shape;
+}
+
 void Planner::make(const Call& call, Plan& plan) {
+  if (call.algorithm == by_nccl) throw InvalidArgument("algorithm 'nccl' is for arrays in a GPU's memory");
   // What is worked on: quantised messages are decoded to float32, whatever the arrays hold.
   const DType dtype = call.wire == Wire::none ? call.dtype : DType::float32;
   const std::size_t element = size_of(dtype);
-  std::size_t count = call.count;  // of the buffer, or of the longest block
-  std::uint64_t shape = call.count;
-  std::size_t total = slices_whole_buffer(call.collective) ? count : count * world_;
-  if (call.input_extents) {
-    count = total = 0;
-    shape = 0;
-    for (const Extents* extents : {call.input_extents, call.output_extents}) {
-      for (std::size_t n : extents->count) count = std::max(count, n);
-    }
-    total = count * world_;
-    // Only the two ends of a message know its length in an uneven all-to-all.
-    const bool known = call.collective != Collective::all_to_all;
-    for (std::size_t n : call.input_extents->count) shape = mix(shape, known ? n : 0);
-  }
-  const auto [algorithm, slice_bytes, lanes] = pick(call, total * element);
+  const Shape shape = shape_of(call);
+  const std::size_t count = shape.longest;
+  const auto [algorithm, slice_bytes, lanes] = pick(call, shape.total * element);
   plan.lanes = lanes;
   // Of an uneven all-to-all no rank knows the longest block of all, so slices have a fixed length.
   const bool blind = call.input_extents && call.collective == Collective::all_to_all;
@@ -201,22 +210,37 @@ void Planner::make(const Call& call, Plan& plan) {
     }
     plan.scale = scales ? combine_for(dtype, Op::premul_sum) : nullptr;
   }
+  describe(call, shape, name_of_algorithm(algorithm), plan);
+}
+
+const Plan& Planner::plan_elsewhere(const Call& call, const std::string& name) {
+  check(call);
+  if (reproducible_ && reduces(call.collective)) {
+    throw InvalidArgument("algorithm '" + name +
+                          "' need not combine in rank order, and this communicator is reproducible");
+  }
+  uneven_.geometry = Geometry();
+  describe(call, shape_of(call), name, uneven_);
+  return uneven_;
+}
+
+// For the record, and for what the ranks must have in common.
+void Planner::describe(const Call& call, const Shape& shape, const std::string& name, Plan& plan) const {
   Record& record = plan.record;
   record = Record();
-  record.count = call.input_extents ? total : call.count;
+  record.count = call.input_extents ? shape.total : call.count;
   record.root = rooted(call.collective) ? call.root : -1;
   record.collective = static_cast<std::uint8_t>(call.collective);
   record.dtype = static_cast<std::uint8_t>(call.dtype);
   record.op = static_cast<std::uint8_t>(call.op);
   record.reproducible = reproducible_;
   record.wire = static_cast<std::uint8_t>(call.wire);
-  const std::string name = name_of_algorithm(algorithm);
   std::memcpy(record.algorithm, name.data(), std::min(name.size(), sizeof record.algorithm));
   std::uint64_t contract = hash_of(name);
   for (std::uint64_t value :
        {std::uint64_t{record.collective}, std::uint64_t{record.dtype},
         std::uint64_t{reduces(call.collective) ? record.op : std::uint8_t{0}},
-        static_cast<std::uint64_t>(record.root), shape, static_cast<std::uint64_t>(plan.geometry.slice),
+        static_cast<std::uint64_t>(record.root), shape.hash, static_cast<std::uint64_t>(plan.geometry.slice),
         std::uint64_t{reproducible_}, std::uint64_t{record.wire}}) {
     contract = mix(contract, value);
   }

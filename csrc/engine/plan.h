@@ -45,12 +45,17 @@ class Planner {
 
   // Throws InvalidArgument for what cannot be served. The reference is good until the next call.
   const Plan& plan(const Call& call);
+  // The same for what is run by somebody else, called `name`: its record and its contract only.
+  const Plan& plan_elsewhere(const Call& call, const std::string& name);
   // Whether RINGREDUCE_ALGORITHM says what runs it.
   bool is_forced(Collective collective) const { return forced_.contains(collective); }
   Choice choose(Collective collective, std::size_t bytes, Wire wire = Wire::none) const;
   // What links are worth changes what is chosen from now on. The same on all ranks.
   void know(std::vector<int> order, double pace);
   const std::vector<int>& order() const { return order_; }
+  // Takes over the schedules that were added to another planner, under their numbers there, and what it
+  // knows.
+  void follow(const Planner& other);
   int add(const std::string& name, Schedule schedule, int heaviest_round, bool in_rank_order);
 
  private:
@@ -78,7 +83,15 @@ class Planner {
     bool in_rank_order;
   };
 
+  struct Shape {
+    std::size_t longest = 0;  // elements: of the buffer, or of the longest block
+    std::size_t total = 0;
+    std::uint64_t hash = 0;
+  };
+
+  Shape shape_of(const Call& call) const;
   void make(const Call& call, Plan& plan);
+  void describe(const Call& call, const Shape& shape, const std::string& name, Plan& plan) const;
   void check(const Call& call) const;
   void check_rank_order(Collective collective, int algorithm) const;
   const Program& program(Collective collective, int algorithm, int root, bool coded);

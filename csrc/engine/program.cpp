@@ -206,6 +206,7 @@ class Lowering {
 
   void push(const Step& step) {
     program_.steps.push_back(step);
+    program_.steps.back().round = round_;
     rounds_.push_back(round_);
   }
 

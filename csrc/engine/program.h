@@ -30,6 +30,7 @@ struct Part {
 struct Step {
   enum class Kind : std::uint8_t { send, combine, receive, local, local_combine };
   Kind kind;
+  int round = 0;          // of the schedule; what is left for the end is in one more
   bool lendable = false;  // send: nothing writes these chunks in the round, so peers may read them in place
   // send: this very round writes these chunks. It cannot wait for peers to come and read, but it can for a
   // wire that takes bytes along whatever they do.

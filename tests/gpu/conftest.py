@@ -6,6 +6,7 @@ from ringreduce import cuda_library
 
 from .card import Card
 from .emulated import LIBRARY, Emulated
+from .emulated_nccl import nccl, over_nccl  # noqa: F401 (fixtures)
 from .ranks import EMULATED_LIBRARY, DoesNotFit, Ranks, emulated_library
 
 MISSING = cuda_library.why_not()

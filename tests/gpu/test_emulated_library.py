@@ -80,7 +80,8 @@ def test_it_exports_what_the_headers_say_and_no_more(cuda):
     for header in HEADERS:
         declared |= set(re.findall(r"\bringreduce_cuda_\w+", (ROOT / header).read_text()))
     listed = subprocess.run(["nm", "-D", "--defined-only", EMULATED_LIBRARY], capture_output=True, check=True)
-    assert {line.split()[-1] for line in listed.stdout.decode().splitlines()} == declared
+    exported = {line.split()[-1] for line in listed.stdout.decode().splitlines()}
+    assert exported == declared | {"ringreduce_emulated_put"}  # which the emulated NCCL needs
 
 
 # --- devices -----------------------------------------------------------------------------------------------

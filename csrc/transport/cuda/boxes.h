@@ -3,20 +3,16 @@
 // threads of one process as it is, between GPUs by peer access.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "cuda/errand.h"
+#include "transport/agreement.h"
 #include "transport/cuda/memory.h"
 #include "transport/transport.h"
 
 namespace ringreduce {
-
-// What does not need the other ranks, and may fail: all get everybody's blob, or all throw Error with what
-// the first of them has met with. It exchanges once.
-std::vector<std::string> exchange_or_fail(const Exchange& exchange, const std::function<std::string()>& blob);
 
 class DeviceBoxes {
  public:

@@ -143,6 +143,14 @@ const char* ringreduce_cuda_destroy_stream(void* stream) {
   return failure_of([&] { streams().remove(stream)->close(); });
 }
 
+// For other emulated libraries: puts run(argument) into a stream, or a graph, which may run it often or
+// never; drop(argument) comes when it is over.
+RINGREDUCE_EXPORT const char* ringreduce_emulated_put(void* stream, void (*run)(void*), void* argument,
+                                                      void (*drop)(void*)) {
+  const std::shared_ptr<void> kept(argument, drop);
+  return failure_of([&] { stream_for_launch(stream)->put([run, kept] { run(kept.get()); }); });
+}
+
 const char* ringreduce_cuda_synchronize(void* stream) {
   return failure_of([&] { stream_at(stream)->synchronize(); });
 }

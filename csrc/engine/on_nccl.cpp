@@ -1,0 +1,251 @@
+// The communicator's collectives over NCCL: when it is used, and who looks after it. What NCCL puts on
+// streams waits for other ranks on the GPU, on which the host has no say but to abort it: a thread does,
+// where they would wait for ever.
+#include <algorithm>
+#include <cstdlib>
+#include <functional>
+#include <string_view>
+
+#include "engine/communicator.h"
+#include "engine/device_calls.h"
+#include "engine/nccl_calls.h"
+#include "transport/agreement.h"
+
+namespace ringreduce {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds look_after_nccl_every{20};
+constexpr milliseconds suspicious_after{200};
+constexpr const char* variable = "RINGREDUCE_GPU_TRANSPORT";
+
+std::string wanted_by_environment() {
+  const char* const set = std::getenv(variable);
+  const std::string_view value = set ? set : "";
+  if (value == "" || value == "auto") return "";
+  if (value == "cuda" || value == "nccl") return std::string(value);
+  throw InvalidArgument(std::string(variable) + " must be auto, cuda or nccl, not '" + std::string(value) +
+                        "'");
+}
+
+}  // namespace
+
+// --- when --------------------------------------------------------------------------------------------------
+
+// A collective, the first time.
+bool Communicator::schedules_use_nccl() {
+  const std::lock_guard lock(device_mutex_);
+  if (schedules_use_nccl_) return *schedules_use_nccl_;
+  const std::vector<std::string> wanted = agree_on_gpu_transport();
+  if (!wanted[0].empty()) {
+    schedules_use_nccl_ = wanted[0] == "nccl";
+    return *schedules_use_nccl_;
+  }
+  // Kernels reach their peers' memory on one host only.
+  const std::vector<int> hosts = transport_->hosts();
+  const bool several = std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>()) != hosts.end();
+  schedules_use_nccl_ = several || transport_->distant();
+  return *schedules_use_nccl_;
+}
+
+std::vector<std::string> Communicator::agree_on_gpu_transport() {
+  std::vector<std::string> wanted =
+      exchange_or_fail([&](const std::string& blob) { return exchange(blob); }, wanted_by_environment);
+  for (int rank = 1; rank < size_; ++rank) {
+    if (wanted[rank] == wanted[0]) continue;
+    const auto named = [](const std::string& value) { return value.empty() ? "unset" : value; };
+    throw Error(std::string(variable) + " is " + named(wanted[0]) + " on rank 0 and " + named(wanted[rank]) +
+                " on rank " + std::to_string(rank));
+  }
+  return wanted;
+}
+
+// A collective, the first time. All ranks fail with it, or none.
+std::shared_ptr<NcclCalls> Communicator::nccl_calls(int device) {
+  const std::lock_guard lock(device_mutex_);
+  if (!nccl_calls_) {
+    const Exchange among_all = [&](const std::string& blob) { return exchange(blob); };
+    exchange_or_fail(among_all, [&] {
+      const OnDevice there(CudaLibrary::get(), device);
+      NcclLibrary::get();
+      return std::string();
+    });
+    nccl_calls_ =
+        std::make_shared<NcclCalls>(rank_, size_, device, options_.reproducible, transport_->hosts(),
+                                    options_.timeout, among_all, [this] { wait_for_nccl(); });
+    nccl_watched_ = true;
+    nccl_watch_ = std::thread([this] { watch_nccl(); });
+  }
+  if (nccl_calls_->device() == device) return nccl_calls_;
+  throw InvalidArgument("the array is in the memory of GPU " + std::to_string(device) +
+                        ", and this rank's collectives run on GPU " + std::to_string(nccl_calls_->device()));
+}
+
+std::shared_ptr<NcclCalls> Communicator::nccl_calls_in_use() {
+  const std::lock_guard lock(device_mutex_);
+  return nccl_calls_;
+}
+
+// While NCCL waits for other ranks, in the thread of who has called it.
+void Communicator::wait_for_nccl() {
+  usable();
+  transport_->check_abort();
+  options_.poll ? options_.poll() : check_interrupt();
+}
+
+// --- what ranks call ---------------------------------------------------------------------------------------
+
+// What NCCL refuses half-way it has refused this rank only: the others are told.
+template <typename Step>
+void Communicator::guarded_from_nccl(Step step) {
+  guarded([&] {
+    try {
+      step();
+    } catch (const Failure&) {
+      throw;
+    } catch (const InvalidArgument&) {
+      throw;
+    } catch (const Closed&) {
+      throw;
+    } catch (const Interrupted&) {
+      throw;
+    } catch (const Error& error) {
+      usable();  // aborted because of what has failed elsewhere
+      throw Failure(Cause::peer_lost, rank_, "rank " + std::to_string(rank_) + ": " + error.what());
+    }
+  });
+}
+
+// What kernels of ours and NCCL's do for one rank comes one after the other, as it was called.
+void Communicator::keep_order(void* event, int device, void* stream) {
+  if (!event) return;
+  const CudaLibrary& cuda = CudaLibrary::get();
+  const OnDevice there(cuda, device);
+  int captured = 0;
+  CudaLibrary::check(cuda.is_captured(&captured, stream));
+  if (!captured) CudaLibrary::check(cuda.wait(event, stream));
+}
+
+void Communicator::enqueue_over_nccl(const Call& call, std::optional<void*> stream) {
+  const auto calls = nccl_calls(call.device);
+  void* const chosen = stream ? *stream : device_stream();
+  const std::lock_guard lock(collective_mutex_);
+  guarded_from_nccl([&] {
+    transport_->check_abort();
+    calls->follow(planner_);
+    const Plan& plan = calls->plan(call);
+    note(plan);
+    if (device_calls_) keep_order(device_calls_->last(), call.device, chosen);
+    calls->launch(call, plan, chosen, [this] { wait_for_nccl(); });
+    last_launched_ = sequence_;
+  });
+}
+
+void Communicator::register_memory(int device, void* memory, std::size_t bytes) {
+  usable();
+  const auto calls = nccl_calls(device);
+  const std::lock_guard lock(collective_mutex_);
+  guarded_from_nccl([&] { calls->enroll(memory, bytes, [this] { wait_for_nccl(); }); });
+}
+
+void Communicator::deregister_memory(int device, void* memory) {
+  usable();
+  const auto calls = nccl_calls(device);
+  const std::lock_guard lock(collective_mutex_);
+  guarded_from_nccl([&] { calls->withdraw(memory, [this] { wait_for_nccl(); }); });
+}
+
+// --- who looks after it ------------------------------------------------------------------------------------
+
+void Communicator::watch_nccl() {
+  Progress progress;
+  std::unique_lock lock(watch_mutex_);
+  while (nccl_watched_) {
+    lock.unlock();
+    if (failed_) {
+      nccl_calls_->give_up();
+    } else {
+      try {
+        guarded_from_nccl([&] { look_at_nccl(progress); });
+      } catch (const Error&) {  // the next call throws it
+        nccl_calls_->give_up();
+      }
+    }
+    lock.lock();
+    if (nccl_watched_) watch_ends_->wait_for(lock, look_after_nccl_every);
+  }
+}
+
+// Another one than this.
+int Communicator::rank_that_called_otherwise(std::uint64_t number) const {
+  std::vector<std::uint64_t> histories(static_cast<std::size_t>(size_));
+  for (int rank = 0; rank < size_; ++rank) {
+    for (const Record& record : transport_->records(rank)) {
+      if (record.sequence == number) histories[rank] = record.history;
+    }
+  }
+  for (int rank = 0; rank < size_; ++rank) {
+    if (histories[rank] != 0 && histories[rank] != histories[rank_]) return rank;
+  }
+  return rank_ == 0 ? size_ - 1 : 0;  // by now they have gone on
+}
+
+// NCCL's messages do not say what they are of: that ranks call different things shows in what each has noted
+// down, and is believed when it shows twice.
+void Communicator::look_at_nccl(Progress& progress) {
+  transport_->check_abort();
+  if (const std::string failure = nccl_calls_->failure(); !failure.empty()) throw Error(failure);
+  const std::uint64_t begun = nccl_calls_->begun(), ended = nccl_calls_->ended();
+  const auto now = Clock::now();
+  if (begun == ended || ended != progress.ended || progress.since == Clock::time_point()) {
+    progress.ended = ended;
+    progress.since = now;
+    progress.disagreement.reset();
+    progress.backoff.reset();
+    return;
+  }
+  transport_->pause(progress.backoff, -1);
+  if (now - progress.since >= options_.timeout) {
+    time_out(options_.timeout, latest_rank(), "a collective over NCCL");
+  }
+  if (now - progress.since < suspicious_after) return;
+  check_closed();
+  const auto found = first_disagreement();
+  if (found && found == progress.disagreement) throw Disagreement{rank_that_called_otherwise(*found)};
+  progress.disagreement = found;
+}
+
+// Those that were launched; then the other ranks are told that this one needs them no more.
+void Communicator::finish_nccl_calls() {
+  const std::lock_guard lock(device_mutex_);
+  if (!nccl_calls_) return;
+  while (!failed_ && !nccl_calls_->is_idle()) {
+    std::this_thread::sleep_for(milliseconds(1));
+    options_.poll ? options_.poll() : check_interrupt();
+  }
+  if (failed_) return;
+  nccl_calls_->finish(options_.timeout, [this] { options_.poll ? options_.poll() : check_interrupt(); });
+}
+
+void Communicator::leave_nccl() {
+  const std::lock_guard lock(device_mutex_);
+  if (!nccl_calls_) return;
+  {
+    const std::lock_guard watch(watch_mutex_);
+    nccl_watched_ = false;
+    watch_ends_->notify_all();
+  }
+  // What one of them gives back waits for the GPU, and so for what the other has there.
+  if (device_calls_) device_calls_->give_up();
+  nccl_calls_->give_up();
+  nccl_watch_.join();
+  nccl_calls_.reset();
+}
+
+void Communicator::disown_nccl() {
+  if (nccl_watch_.joinable()) nccl_watch_.detach();
+  static_cast<void>(new std::shared_ptr<NcclCalls>(std::move(nccl_calls_)));
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,97 @@
+#include "transport/nccl/library.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdlib>
+
+#include "transport/errors.h"
+
+namespace ringreduce {
+namespace {
+
+constexpr const char* file_name = "libnccl.so.2";
+constexpr const char* variable = "RINGREDUCE_NCCL_LIBRARY";
+
+std::atomic<NcclLibrary::Finder> elsewhere{nullptr};
+
+void* load(const std::string& path) {
+  return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+}
+
+std::string in_words(int version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
+}  // namespace
+
+void NcclLibrary::set_finder(Finder finder) {
+  elsewhere = finder;
+}
+
+std::string NcclLibrary::version_in_words() const {
+  return in_words(version_);
+}
+
+void* NcclLibrary::find_function(const char* name) const {
+  return dlsym(library_, (std::string("nccl") + name).c_str());
+}
+
+template <class Function>
+void NcclLibrary::find_function(Function& function, const char* name) {
+  void* const found = find_function(name);
+  if (!found) throw Error("NCCL's " + path_ + " has no nccl" + name);
+  function = reinterpret_cast<Function>(found);
+}
+
+// It stays loaded: its threads and kernels may outlive whoever asked for it.
+NcclLibrary::NcclLibrary() {
+  const char* const chosen = std::getenv(variable);
+  path_ = chosen ? chosen : file_name;
+  library_ = load(path_);
+  if (!library_) {
+    const std::string failure = dlerror();
+    const Finder finder = elsewhere;
+    const std::string found = chosen || !finder ? "" : finder();
+    if (!found.empty()) library_ = load(path_ = found);
+    if (!library_) {
+      throw Error("NCCL cannot be loaded: " + (found.empty() ? failure : std::string(dlerror())) +
+                  (chosen ? "" : std::string("; ") + variable + " can name its file"));
+    }
+  }
+  find_function(get_version, "GetVersion");
+  get_version(&version_);
+  if (version_ < nccl::oldest_version) {
+    throw Error("NCCL's " + path_ + " is of version " + in_words(version_) + ", and " +
+                in_words(nccl::oldest_version) + " is the oldest that serves");
+  }
+  find_function(get_error_string, "GetErrorString");
+  find_function(get_last_error, "GetLastError");
+  find_function(get_unique_id, "GetUniqueId");
+  find_function(init, "CommInitRankConfig");
+  find_function(get_async_error, "CommGetAsyncError");
+  find_function(finalize, "CommFinalize");
+  find_function(destroy, "CommDestroy");
+  find_function(abort, "CommAbort");
+  find_function(group_start, "GroupStart");
+  find_function(group_end, "GroupEnd");
+  find_function(send, "Send");
+  find_function(recv, "Recv");
+  find_function(all_reduce, "AllReduce");
+  find_function(reduce_scatter, "ReduceScatter");
+  find_function(all_gather, "AllGather");
+  find_function(broadcast, "Broadcast");
+  find_function(reduce, "Reduce");
+  find_function(create_premul_sum, "RedOpCreatePreMulSum");
+  find_function(destroy_op, "RedOpDestroy");
+  enroll = reinterpret_cast<nccl::CommRegister*>(find_function("CommRegister"));
+  withdraw = reinterpret_cast<nccl::CommDeregister*>(find_function("CommDeregister"));
+}
+
+const NcclLibrary& NcclLibrary::get() {
+  static const NcclLibrary library;  // tried again where it has failed
+  return library;
+}
+
+}  // namespace ringreduce
