@@ -135,8 +135,8 @@ asan tsan: $(VENV)/.build
 CUDA_CONFIGURE = $(CONFIGURE) -DRINGREDUCE_PYTHON=OFF -DRINGREDUCE_CUDA=ON
 CUDA_13 := .venv-cuda13/nvidia/cu13
 CUDA_12 := .venv-cuda12/toolkit
-CUDA_13_PACKAGES := nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-nvvm nvidia-cuda-crt
-NCCL_READ := g++ -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Icsrc -isystem $(CUDA_13)/include
+CUDA_13_PACKAGES := nvidia-cuda-nvcc nvidia-cuda-runtime nvidia-nvvm nvidia-cuda-crt nvidia-cuda-cccl
+NCCL_READ := g++ -std=c++20 -fsyntax-only -Wall -Wextra -Werror -Icsrc -isystem $(CUDA_13)/include -isystem $(CUDA_13)/include/cccl
 # The newest that clang-tidy's clang knows all of.
 CUDA_12_PACKAGES := 'nvidia-cuda-nvcc-cu12==12.3.*' 'nvidia-cuda-runtime-cu12==12.3.*'
 
