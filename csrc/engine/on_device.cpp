@@ -15,6 +15,19 @@ constexpr milliseconds look_after_gpu_every{20};
 constexpr milliseconds worth_a_look{40};  // of a call that lasts: to look takes a core
 constexpr milliseconds closed_is_final{100};
 
+// All ranks must begin their calls in the same order, so it waits for asynchronous ones that are under way.
+class Launch : public Steps {
+ public:
+  explicit Launch(std::function<void()> launch) : launch_(std::move(launch)) {}
+  bool next(Call&) override {
+    launch_();
+    return false;
+  }
+
+ private:
+  const std::function<void()> launch_;
+};
+
 }  // namespace
 
 // The same on all ranks.
@@ -56,8 +69,7 @@ void Communicator::prepare_device(int device) {
 void Communicator::enqueue(const Call& call, std::optional<void*> stream) {
   usable();
   DeviceCalls& calls = device_calls(call.device);
-  const std::lock_guard lock(collective_mutex_);
-  guarded([&] {
+  const auto launch = [&] {
     transport_->check_abort();
     void* const chosen = stream.value_or(calls.stream());
     calls.check_stream(chosen);
@@ -65,7 +77,10 @@ void Communicator::enqueue(const Call& call, std::optional<void*> stream) {
     note(plan);
     calls.launch(call, plan, history_, chosen);
     last_launched_ = sequence_;
-  });
+  };
+  if (pending_.load(std::memory_order_acquire) > 0) return run_behind(std::make_unique<Launch>(launch));
+  const std::lock_guard lock(collective_mutex_);
+  guarded(launch);
 }
 
 void* Communicator::device_stream() {
