@@ -185,6 +185,7 @@ class Communicator {
   std::vector<std::string> exchange(const std::string& blob);
 
   // on_device.cpp
+  void in_order(const std::function<void()>& launch);
   void enqueue_by_events(DeviceCalls& calls, const Call& call, void* stream);
   void check_that_gpus_serve() const;
   DeviceCalls& device_calls(int device);

@@ -16,6 +16,19 @@ constexpr milliseconds look_after_gpu_every{20};
 constexpr milliseconds worth_a_look{40};  // of a call that lasts: to look takes a core
 constexpr milliseconds closed_is_final{100};
 
+// All ranks must begin their calls in the same order, so it waits for asynchronous ones that are under way.
+class Launch : public Steps {
+ public:
+  explicit Launch(std::function<void()> launch) : launch_(std::move(launch)) {}
+  bool next(Call&) override {
+    launch_();
+    return false;
+  }
+
+ private:
+  const std::function<void()> launch_;
+};
+
 }  // namespace
 
 // The same on all ranks.
@@ -58,14 +71,19 @@ void Communicator::prepare_device(int device) {
   }
 }
 
+void Communicator::in_order(const std::function<void()>& launch) {
+  if (pending_.load(std::memory_order_acquire) > 0) return run_behind(std::make_unique<Launch>(launch));
+  const std::lock_guard lock(collective_mutex_);
+  guarded(launch);
+}
+
 void Communicator::enqueue(const Call& call, std::optional<void*> stream) {
   usable();
   if (call.algorithm == by_nccl || schedules_use_nccl()) return enqueue_over_nccl(call, stream);
   DeviceCalls& calls = device_calls(call.device);
   if (calls.by_events()) return enqueue_by_events(calls, call, stream.value_or(calls.stream()));
   const auto over_nccl = nccl_calls_in_use();
-  const std::lock_guard lock(collective_mutex_);
-  guarded([&] {
+  in_order([&] {
     transport_->check_abort();
     void* const chosen = stream.value_or(calls.stream());
     calls.check_stream(chosen);
@@ -81,14 +99,11 @@ void Communicator::enqueue(const Call& call, std::optional<void*> stream) {
 void Communicator::enqueue_by_events(DeviceCalls& calls, const Call& call, void* stream) {
   const std::lock_guard one_at_a_time(events_mutex_);
   const Plan* plan = nullptr;
-  {
-    const std::lock_guard lock(collective_mutex_);
-    guarded([&] {
-      transport_->check_abort();
-      plan = &calls.plan(call);
-      note(*plan);
-    });
-  }
+  in_order([&] {
+    transport_->check_abort();
+    plan = &calls.plan(call);
+    note(*plan);
+  });
   const Exchange meet = [&](const std::string& blob) { return exchange(blob); };
   calls.by_events()->run(call, *plan, stream, meet);
 }

@@ -130,8 +130,7 @@ void Communicator::keep_order(void* event, int device, void* stream) {
 void Communicator::enqueue_over_nccl(const Call& call, std::optional<void*> stream) {
   const auto calls = nccl_calls(call.device);
   void* const chosen = stream ? *stream : device_stream();
-  const std::lock_guard lock(collective_mutex_);
-  guarded_from_nccl([&] {
+  const auto launch = [&] {
     transport_->check_abort();
     calls->follow(planner_);
     const Plan& plan = calls->plan(call);
@@ -139,7 +138,8 @@ void Communicator::enqueue_over_nccl(const Call& call, std::optional<void*> stre
     if (device_calls_) keep_order(device_calls_->last(), call.device, chosen);
     calls->launch(call, plan, chosen, [this] { wait_for_nccl(); });
     last_launched_ = sequence_;
-  });
+  };
+  in_order([&] { guarded_from_nccl(launch); });
 }
 
 void Communicator::register_memory(int device, void* memory, std::size_t bytes) {

@@ -112,6 +112,10 @@ void Group::run(Steps& steps) {
   translated([&] { engine_->communicator->run(steps); });
 }
 
+void Group::enqueue(const Call& call, void* stream) {
+  translated([&] { engine_->communicator->enqueue(call, stream); });
+}
+
 namespace {
 
 void tell(const std::shared_ptr<Work>& work, std::unique_ptr<Completion> completion) {

@@ -87,6 +87,8 @@ class Group {
   void run(const Call& call);
   void run(Steps& steps);
   void submit(std::unique_ptr<Steps> steps, std::unique_ptr<Completion> completion);
+  // A call of a GPU's arrays, launched on a stream of that GPU's: see Communicator::enqueue.
+  void enqueue(const Call& call, void* stream);
   void submit(const Letter& letter, std::unique_ptr<Completion> completion);
 
   // Whether there are more ranks than cores; all ranks say the same.

@@ -166,12 +166,18 @@ void RingBackend::hand_over(const intrusive_ptr<RingWork>& work, const Submit& s
     work->end(problem, -1);
     std::rethrow_exception(problem);
   }
+}
+
+void RingBackend::collect(const intrusive_ptr<c10d::Work>& work) {
   const std::lock_guard lock(coalescing_mutex_);
-  if (coalescing_) coalesced_.emplace_back(work);
+  if (coalescing_) coalesced_.push_back(work);
 }
 
 intrusive_ptr<c10d::Work> RingBackend::launch(const Operation& operation, std::unique_ptr<Job> job,
                                               const Tensors& inputs, std::vector<Tensors> outputs) {
+  if (const auto gpu = gpu_of(operation.title, inputs, outputs)) {
+    return launch_on(*gpu, operation, *job, inputs, std::move(outputs));
+  }
   const Call* single = job->single();
   if (operation.asynchronous || coalescing_ || !single) {
     return launch(operation, std::unique_ptr<Steps>(std::move(job)), inputs, std::move(outputs));
@@ -186,6 +192,7 @@ intrusive_ptr<c10d::Work> RingBackend::launch(const Operation& operation, std::u
   const auto work = new_work(operation, inputs, std::move(outputs));
   if (operation.asynchronous || coalescing_) {
     hand_over(work, [&](auto completion) { group().submit(std::move(steps), std::move(completion)); });
+    collect(work);
   } else {
     run_here(work, [&] { group().run(*steps); });
   }
@@ -209,9 +216,17 @@ intrusive_ptr<c10d::Work> RingBackend::endCoalescing() {
 intrusive_ptr<c10d::Backend> RingBackend::derived(const std::string& prefix,
                                                   const intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                   GlobalRanks ranks, const intrusive_ptr<Options>& options) {
-  return c10::make_intrusive<RingBackend>(
+  // Asked for once for each type of device, with the same store: one serves all.
+  const std::lock_guard lock(derived_mutex_);
+  if (derived_ && derived_->prefix == prefix && derived_->store.lock() == store) {
+    if (auto made = derived_->made.lock()) return made;
+  }
+  intrusive_ptr<c10d::Backend> made = c10::make_intrusive<RingBackend>(
       c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank, size,
       Settings{options ? options->timeout : timeout_.load(), std::move(ranks), reproducible_});
+  derived_.emplace(
+      Derived{prefix, c10::weak_intrusive_ptr<c10d::Store>(store), c10::weak_intrusive_ptr<Backend>(made)});
+  return made;
 }
 
 intrusive_ptr<c10d::Backend> RingBackend::split(const intrusive_ptr<c10d::Store>& store,
@@ -281,6 +296,7 @@ std::shared_ptr<c10::Allocator> RingBackend::getMemAllocator() {
 at::Tensor RingBackend::allocateTensor(long size, at::TensorOptions options) {
   TORCH_CHECK(size >= 0, "ringreduce: allocate_tensor takes a number of elements, not ", size);
   const std::size_t bytes = static_cast<std::size_t>(size) * options.dtype().itemsize();
+  if (options.device().is_cuda()) return at::empty({size}, options);
   if (bytes == 0) return at::empty({size}, options.device(at::kCPU));
   return at::from_blob(
       allocate_shared(bytes), {size}, [](void* memory) { free_shared(memory); }, options.device(at::kCPU));

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "front/group.h"
+#include "torch/device.h"
 #include "torch/job.h"
 #include "torch/tensors.h"
 #include "torch/versions.h"
@@ -137,6 +138,9 @@ class RingBackend : public Versioned<c10d::Backend> {
                                    const Tensors& inputs, std::vector<Tensors> outputs);
   intrusive_ptr<c10d::Work> launch(const Operation& operation, std::unique_ptr<Steps> steps,
                                    const Tensors& inputs, std::vector<Tensors> outputs);
+  // The same, of tensors on a GPU.
+  intrusive_ptr<c10d::Work> launch_on(c10::Device gpu, const Operation& operation, Job& job,
+                                      const Tensors& inputs, std::vector<Tensors> outputs);
   intrusive_ptr<RingWork> new_work(const Operation& operation, const Tensors& inputs,
                                    std::vector<Tensors> outputs, int peer = -1);
   template <typename Run>
@@ -144,6 +148,8 @@ class RingBackend : public Versioned<c10d::Backend> {
   // Hands it to the engine with `submit(completion)`.
   using Submit = std::function<void(std::unique_ptr<Completion>)>;
   void hand_over(const intrusive_ptr<RingWork>& work, const Submit& submit);
+  // Keeps it for endCoalescing(), if there is to be one.
+  void collect(const intrusive_ptr<c10d::Work>& work);
   intrusive_ptr<c10d::Work> transfer(Tensors& tensors, bool sends, int peer, int tag);
   intrusive_ptr<Backend> derived(const std::string& prefix, const intrusive_ptr<c10d::Store>& store, int rank,
                                  int size, GlobalRanks ranks, const intrusive_ptr<Options>& options);
@@ -158,6 +164,16 @@ class RingBackend : public Versioned<c10d::Backend> {
   const std::shared_ptr<ExtraTime> extra_ = std::make_shared<ExtraTime>();
   std::shared_ptr<Group> group_;
   std::atomic<std::uint64_t> sequence_{0}, transfers_{0}, monitored_{0}, shrunk_{0};
+
+  struct Derived {
+    std::string prefix;
+    c10::weak_intrusive_ptr<c10d::Store> store;
+    c10::weak_intrusive_ptr<c10d::Backend> made;
+  };
+  std::mutex derived_mutex_;
+  std::optional<Derived> derived_;  // the last one
+
+  OwnStreams own_streams_;
 
   std::mutex coalescing_mutex_;
   bool coalescing_ = false;

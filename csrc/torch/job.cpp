@@ -31,6 +31,12 @@ void Job::spread(const at::Tensor& room, const at::Tensor& to) {
   if (!room.is_same(to)) copies_.push_back({to, room.view(to.sizes())});
 }
 
+Tensors Job::tensors() const {
+  Tensors all = kept_;
+  for (const Copy& copy : copies_) all.push_back(copy.to);  // `from` is kept, or a part of what is
+  return all;
+}
+
 bool Job::next(Call& call) {
   if (at_ < calls_.size()) {
     call = calls_[at_++];

@@ -33,6 +33,9 @@ class Job : public Steps {
 
   bool next(Call& call) override;
 
+  // Whose memory it uses.
+  Tensors tensors() const;
+
   // The call, if it is all there is.
   const Call* single() const { return calls_.size() == 1 && copies_.empty() ? &calls_.front() : nullptr; }
 

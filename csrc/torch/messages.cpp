@@ -26,6 +26,56 @@ class Delivery : public Completion {
   const at::Tensor memory_, tensor_;
 };
 
+// Of a message to a tensor on a GPU, which comes to the CPU's memory. Who waits for it, or finds it complete,
+// has it copied on the stream that is current then.
+class Received : public c10d::Work {
+ public:
+  Received(intrusive_ptr<RingWork> message, at::Tensor memory, at::Tensor tensor)
+      : message_(std::move(message)), memory_(std::move(memory)), tensor_(std::move(tensor)) {}
+  bool isCompleted() override {
+    if (!message_->isCompleted()) return false;
+    if (message_->isSuccess()) deliver();
+    return true;
+  }
+  bool isSuccess() const override { return message_->isSuccess(); }
+  std::exception_ptr exception() const override { return message_->exception(); }
+  bool wait(Milliseconds timeout) override {
+    message_->wait(timeout);
+    deliver();
+    return true;
+  }
+  void synchronize() override { wait(kNoTimeout); }
+  void abort() override { message_->abort(); }
+  int sourceRank() const override { return message_->sourceRank(); }
+  std::uint64_t getSequencenumber() const override { return message_->getSequencenumber(); }
+  Tensors result() override {
+    TORCH_CHECK(isCompleted(), "ringreduce: result() comes after wait()");
+    return {tensor_};
+  }
+
+ private:
+  // Returns when it is there, so other streams need not wait.
+  void deliver() {
+    const std::lock_guard lock(mutex_);
+    if (!memory_.defined()) return;
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    tensor_.copy_(memory_);
+    memory_.reset();
+  }
+
+  const intrusive_ptr<RingWork> message_;
+  std::mutex mutex_;
+  at::Tensor memory_;
+  const at::Tensor tensor_;
+};
+
+// What a message is sent from or comes to. A GPU's tensor is copied when the current stream has written it.
+at::Tensor memory_for(const at::Tensor& tensor, bool sends) {
+  if (tensor.is_cpu()) return tensor.contiguous();
+  if (sends) return tensor.cpu().contiguous();
+  return at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
+}
+
 }  // namespace
 
 intrusive_ptr<c10d::Work> RingBackend::transfer(Tensors& tensors, bool sends, int peer, int tag) {
@@ -48,14 +98,18 @@ intrusive_ptr<c10d::Work> RingBackend::transfer(Tensors& tensors, bool sends, in
   letter.count = count(tensor, elements);
   letter.tag = tag;
   letter.timeout = operation.timeout;
-  const at::Tensor memory = tensor.contiguous();
+  const at::Tensor memory = memory_for(tensor, sends);
   letter.data = sends ? const_cast<void*>(memory.const_data_ptr()) : memory.mutable_data_ptr();
+  const bool staged = !tensor.is_cpu();
   const auto work = new_work(operation, tensors, {tensors}, peer);
   hand_over(work, [&](auto completion) {
-    group().submit(letter,
-                   std::make_unique<Delivery>(std::move(completion), memory, sends ? memory : tensor));
+    group().submit(
+        letter, std::make_unique<Delivery>(std::move(completion), memory, sends || staged ? memory : tensor));
   });
-  return work;
+  intrusive_ptr<c10d::Work> given = work;
+  if (staged && !sends) given = c10::make_intrusive<Received>(work, memory, tensor);
+  collect(given);
+  return given;
 }
 
 intrusive_ptr<c10d::Work> RingBackend::send(Tensors& tensors, int to, int tag) {

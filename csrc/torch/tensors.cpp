@@ -175,10 +175,15 @@ bool all_equal(const Tensors& tensors) {
 }
 
 void check_dense(const char* what, const at::Tensor& tensor) {
-  TORCH_CHECK(tensor.device().is_cpu(), "ringreduce: ", what, " takes CPU tensors, not one on ",
-              tensor.device());
+  TORCH_CHECK(tensor.device().is_cpu() || tensor.device().is_cuda(), "ringreduce: ", what,
+              " takes tensors on the CPU or a CUDA GPU, not one on ", tensor.device());
   TORCH_CHECK(tensor.layout() == at::kStrided, "ringreduce: ", what, " takes dense tensors, not ",
               tensor.layout());
+}
+
+void check_together(const char* what, const at::Tensor& one, const at::Tensor& other) {
+  TORCH_CHECK(one.device() == other.device(), "ringreduce: ", what,
+              " takes tensors on one device, not on both ", one.device(), " and ", other.device());
 }
 
 const at::Tensor& only(const char* what, const Tensors& tensors) {
@@ -192,6 +197,7 @@ void check_list(const char* what, const Tensors& tensors, std::size_t length, co
               " tensors, one for each rank, not ", tensors.size());
   for (const at::Tensor& tensor : tensors) {
     check_dense(what, tensor);
+    check_together(what, like, tensor);
     TORCH_CHECK(tensor.scalar_type() == like.scalar_type(), "ringreduce: ", what,
                 " takes tensors of one dtype, not both ", tensor.scalar_type(), " and ", like.scalar_type());
   }
@@ -200,6 +206,7 @@ void check_list(const char* what, const Tensors& tensors, std::size_t length, co
 void check_pair(const char* what, const at::Tensor& whole, const at::Tensor& part, int world) {
   check_dense(what, whole);
   check_dense(what, part);
+  check_together(what, whole, part);
   TORCH_CHECK(whole.scalar_type() == part.scalar_type(), "ringreduce: ", what,
               " takes tensors of one dtype, not both ", whole.scalar_type(), " and ", part.scalar_type());
   TORCH_CHECK(whole.numel() == part.numel() * world, "ringreduce: ", what, " with ", world,

@@ -45,8 +45,10 @@ Extents extents_of(const std::vector<std::int64_t>& counts, std::size_t times);
 Extents extents_of(const Tensors& tensors, std::size_t times);
 bool all_equal(const Tensors& tensors);  // in their numbers of elements
 
-// Throw for what is no dense CPU tensor, for several where one is meant, for types that differ.
+// Throw for what is no dense tensor on the CPU or a GPU, for several where one is meant, for types and places
+// that differ.
 void check_dense(const char* what, const at::Tensor& tensor);
+void check_together(const char* what, const at::Tensor& one, const at::Tensor& other);
 const at::Tensor& only(const char* what, const Tensors& tensors);
 void check_list(const char* what, const Tensors& tensors, std::size_t length, const at::Tensor& like);
 // `whole` must have `world` times the elements of `part`.

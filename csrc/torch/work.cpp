@@ -19,11 +19,6 @@ class EndOfWork : public Completion {
   const c10::intrusive_ptr<RingWork> work_;
 };
 
-// What the profiler is told; the base class asks it, at a price, wherever there is a title.
-const char* title_if_asked(const char* title) {
-  return at::hasCallbacks() ? title : nullptr;
-}
-
 void complete(const c10::intrusive_ptr<Future>& future, const std::exception_ptr& problem,
               c10::IValue value) {
   if (problem) {
@@ -43,6 +38,10 @@ std::uint64_t new_key() {
 }
 
 }  // namespace
+
+const char* title_if_asked(const char* title) {
+  return at::hasCallbacks() ? title : nullptr;
+}
 
 RingWork::RingWork(const About& about, const Tensors& inputs, std::vector<Tensors> outputs)
     : Work(about.rank, about.type, title_if_asked(about.title), inputs),
@@ -166,6 +165,10 @@ std::exception_ptr CoalescedWork::exception() const {
 bool CoalescedWork::wait(std::chrono::milliseconds timeout) {
   for (const auto& work : works_) work->wait(timeout);
   return true;
+}
+
+void CoalescedWork::synchronize() {
+  for (const auto& work : works_) work->synchronize();
 }
 
 Tensors CoalescedWork::result() {

@@ -38,7 +38,7 @@ def _register() -> None:
     if dist.is_available() and "RINGREDUCE" not in dist.Backend._plugins:
         from ringreduce.backend import rendezvous
 
-        dist.Backend.register_backend("ringreduce", _create, extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend("ringreduce", _create, extended_api=True, devices=["cpu", "cuda"])
         rendezvous.extend()
 
 

@@ -169,6 +169,24 @@ def test_arrays_that_begin_anywhere():
     on_gpu(_misaligned, 3)
 
 
+def _beside_the_cpu(comm):
+    for _ in range(20):
+        on_cpu = integers(comm.rank, 100_000)
+        x = GpuArray(integers(comm.rank, 100))
+        work = comm.all_reduce(on_cpu, async_op=True)
+        if comm.rank == 0:
+            time.sleep(0.001)
+        comm.all_reduce(x)
+        work.wait()
+        assert (on_cpu == summed(comm.size, 100_000)).all()
+        assert (x.get(comm) == summed(comm.size, 100)).all()
+
+
+def test_calls_keep_their_order_beside_those_of_the_cpu():
+    """Whether asynchronous ones have begun yet is another thread's business, and differs between ranks."""
+    on_gpu(_beside_the_cpu, 3)
+
+
 def _captured(comm, count, algorithm):
     cuda = library()
     x = GpuArray(np.zeros(count, "float32"))

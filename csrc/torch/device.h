@@ -1,0 +1,67 @@
+// Operations on tensors in a GPU's memory: launched on a stream of the backend's own, behind what the
+// caller's current stream has to do, and gone on with. All of it through c10's view of devices, so that one
+// build serves torch with CUDA and without.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+#include <c10/core/Event.h>
+#include <c10/core/Stream.h>
+
+#include <map>
+#include <mutex>
+#include <optional>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#include <vector>
+
+#include "torch/tensors.h"
+
+namespace ringreduce::torch_backend {
+
+// The GPU that an operation's tensors are on; none: the CPU. Throws if they are not all in one place.
+std::optional<c10::Device> gpu_of(const char* what, const Tensors& inputs,
+                                  const std::vector<Tensors>& outputs);
+
+struct OwnStream {
+  c10::Stream stream;
+  void* handle;  // as CUDA knows it
+};
+
+// One for each GPU that is used.
+class OwnStreams {
+ public:
+  const OwnStream& of(c10::Device device);
+
+ private:
+  std::mutex mutex_;
+  std::map<c10::DeviceIndex, OwnStream> made_;
+};
+
+class DeviceWork : public c10d::Work {
+ public:
+  // On a stream, which must be the current one.
+  DeviceWork(int rank, c10d::OpType type, const char* title, std::uint64_t sequence, c10::Stream stream,
+             const Tensors& inputs, std::vector<Tensors> outputs);
+
+  // All that it consists of is on the stream.
+  void launched();
+
+  // What has run on the GPU. A failure there is thrown by the group's next call.
+  bool isCompleted() override;
+  // Lets the current stream wait and, given a time, the caller too.
+  bool wait(std::chrono::milliseconds timeout) override;
+  void synchronize() override;
+  void abort() override;
+  Tensors result() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+  std::uint64_t getSequencenumber() const override { return sequence_; }
+
+ private:
+  const std::uint64_t sequence_;
+  const c10::Stream stream_;
+  c10::Event end_;
+  const std::vector<Tensors> outputs_;
+  std::mutex future_mutex_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+}  // namespace ringreduce::torch_backend

@@ -1,0 +1,47 @@
+// What tests have of it beside tensors: streams by their numbers.
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <pybind11/functional.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "cuda/entry_points.h"
+#include "streams.h"
+
+namespace ringreduce::emulated_torch {
+namespace {
+
+const c10::impl::VirtualGuardImpl& guard() {
+  static const c10::impl::VirtualGuardImpl made(c10::kCUDA);
+  return made;
+}
+
+c10::StreamId use_stream(c10::StreamId id) {
+  return guard().exchangeStream(c10::Stream(c10::Stream::UNSAFE, guard().getDevice(), id)).id();
+}
+
+std::uintptr_t captured(const std::function<void()>& what) {
+  void* const stream = handle_of(current_stream(guard().getDevice()));
+  void* graph = nullptr;
+  check(ringreduce_cuda_begin_capture(stream));
+  what();
+  check(ringreduce_cuda_end_capture(&graph, stream));
+  return reinterpret_cast<std::uintptr_t>(graph);
+}
+
+void replay(std::uintptr_t graph) {
+  void* const stream = handle_of(current_stream(guard().getDevice()));
+  check(ringreduce_cuda_launch_graph(reinterpret_cast<void*>(graph), stream));
+}
+
+}  // namespace
+
+PYBIND11_MODULE(emulated_cuda, m) {
+  m.def("new_stream", [] { return new_stream(guard().getDevice()).id(); });
+  m.def("current_stream", [] { return current_stream(guard().getDevice()).id(); });
+  m.def("use_stream", use_stream, "Makes it the thread's current one, and returns what was.");
+  m.def("captured", captured, "The graph of what the function launches on the current stream.");
+  m.def("replay", replay);
+  m.def("take_records", take_records);
+}
+
+}  // namespace ringreduce::emulated_torch
