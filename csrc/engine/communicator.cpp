@@ -7,6 +7,7 @@
 
 #include "engine/contract.h"
 #include "engine/device_calls.h"
+#include "engine/gpu_calls.h"
 #include "engine/nccl_calls.h"
 #include "engine/one_call.h"
 

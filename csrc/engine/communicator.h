@@ -33,6 +33,8 @@ struct Options {
 };
 
 class DeviceCalls;
+class GpuCalls;
+class Watch;
 class NcclCalls;
 
 class Communicator {
@@ -189,9 +191,10 @@ class Communicator {
   void enqueue_by_events(DeviceCalls& calls, const Call& call, void* stream);
   void check_that_gpus_serve() const;
   DeviceCalls& device_calls(int device);
-  void watch_device();
-  void look_at_device(Backoff& backoff, Clock::time_point& since, std::uint64_t& ended);
+  std::unique_ptr<Watch> watch(GpuCalls& calls, std::function<void(Progress&)> look);
+  bool are_stuck(GpuCalls& calls, Progress& progress, const char* what);
   void check_closed() const;
+  void wait_for(GpuCalls& calls);
   void finish_device_calls();
   void leave_device();
   void disown_device();
@@ -206,7 +209,6 @@ class Communicator {
   template <typename Step>
   void guarded_from_nccl(Step step);
   static void keep_order(void* event, int device, void* stream);
-  void watch_nccl();
   int rank_that_called_otherwise(std::uint64_t number) const;
   void look_at_nccl(Progress& progress);
   void finish_nccl_calls();
@@ -250,16 +252,12 @@ class Communicator {
 
   std::mutex device_mutex_, events_mutex_;
   std::unique_ptr<DeviceCalls> device_calls_;
-  std::thread device_watch_;
+  std::unique_ptr<Watch> device_watch_;
   std::atomic<std::uint64_t> last_launched_{0};  // the number of that call
-  std::mutex watch_mutex_;
-  Undestroyed<std::condition_variable> watch_ends_;
-  std::atomic<bool> watched_{false};
 
   std::optional<bool> schedules_use_nccl_;  // as all ranks have agreed
   std::shared_ptr<NcclCalls> nccl_calls_;   // who calls it keeps it, whoever leaves meanwhile
-  std::thread nccl_watch_;
-  bool nccl_watched_ = false;
+  std::unique_ptr<Watch> nccl_watch_;
 
   std::atomic<bool> closed_{false};
   std::atomic<bool> failed_{false};

@@ -28,28 +28,14 @@ bool is_direct(Collective collective) {
 
 }  // namespace
 
-DeviceCalls::Owned DeviceCalls::new_stream() const {
-  const OnDevice there(cuda_, device_);
-  void* stream = nullptr;
-  CudaLibrary::check(cuda_.create_stream(&stream));
-  return {stream, cuda_.destroy_stream};
-}
-
-DeviceCalls::Owned DeviceCalls::new_event() const {
-  const OnDevice there(cuda_, device_);
-  void* event = nullptr;
-  CudaLibrary::check(cuda_.create_event(&event));
-  return {event, cuda_.destroy_event};
-}
-
 DeviceCalls::DeviceCalls(int rank, int world, int device, bool reproducible, const Exchange& exchange)
     : cuda_(CudaLibrary::get()),
       rank_(rank),
       world_(world),
       device_(device),
-      uploads_(new_stream()),
-      own_stream_(new_stream()),
-      event_(new_event()),
+      uploads_(new_stream(cuda_, device)),
+      own_stream_(new_stream(cuda_, device)),
+      event_(new_event(cuda_, device)),
       boxes_(cuda_, device, rank, world, exchange, uploads_.get()),
       programs_(cuda_, device, uploads_.get(), [this] { wait_until_idle(); }),
       planner_(rank, world, false, "cuda", arena_capacity(boxes_.layout().arena_bytes), reproducible),
@@ -69,7 +55,7 @@ std::size_t DeviceCalls::footprint() const {
   return boxes_.bytes() + programs_.footprint();
 }
 
-bool DeviceCalls::is_idle() const {
+bool DeviceCalls::is_idle() {
   int over = 1;
   if (launched_) CudaLibrary::check(cuda_.is_over(&over, event_.get()));
   return over != 0 && begun() == ended();

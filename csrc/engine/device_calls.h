@@ -9,17 +9,18 @@
 #include "engine/call.h"
 #include "engine/device_programs.h"
 #include "engine/event_calls.h"
+#include "engine/gpu_calls.h"
 #include "engine/plan.h"
 #include "transport/cuda/boxes.h"
 
 namespace ringreduce {
 
-class DeviceCalls {
+class DeviceCalls : public GpuCalls {
  public:
   // A collective, as DeviceBoxes is.
   DeviceCalls(int rank, int world, int device, bool reproducible, const Exchange& exchange);
   // What is under way has ended, or was given up.
-  ~DeviceCalls();
+  ~DeviceCalls() override;
   DeviceCalls(const DeviceCalls&) = delete;
   DeviceCalls& operator=(const DeviceCalls&) = delete;
 
@@ -40,26 +41,20 @@ class DeviceCalls {
   // Not null: kernels must not wait for each other here, and these serve instead of launch().
   EventCalls* by_events() const { return by_events_.get(); }
 
-  // Calls that the GPU has begun and ended, as it was last heard of.
-  std::uint64_t begun() const { return heard(report_->begun); }
-  std::uint64_t ended() const { return heard(report_->done); }
+  std::uint64_t begun() override { return heard(report_->begun); }
+  std::uint64_t ended() override { return heard(report_->done); }
   // The peer that made another call, or -1.
   int differing() const { return static_cast<int>(heard(report_->differs)) - 1; }
   // The event of the last call, or null: for what must not overtake it.
   void* last() const { return launched_ ? event_.get() : nullptr; }
-  // Whether all that was launched is over.
-  bool is_idle() const;
-  // Kernels that wait for peers end, now and from now on.
-  void give_up();
+  bool is_idle() override;
+  void give_up() override;
 
  private:
-  using Owned = std::unique_ptr<void, const char* (*)(void*)>;  // a stream, or an event
   // Hand-tuned kernels, and the one that walks schedules.
   enum class Kernel : std::uint8_t { one_shot, direct, interpreter };
 
   static std::uint64_t heard(const std::uint64_t& word) { return __atomic_load_n(&word, __ATOMIC_ACQUIRE); }
-  Owned new_stream() const;
-  Owned new_event() const;
   Kernel kernel_for(const Call& call) const;
   std::size_t slice_bytes(const Call& call) const;
   device::Errand errand_for(const Call& call, const Plan& plan, std::uint64_t contract) const;
@@ -68,8 +63,8 @@ class DeviceCalls {
 
   const CudaLibrary& cuda_;
   const int rank_, world_, device_;
-  Owned uploads_, own_stream_;
-  Owned event_;  // of the last call
+  CudaHandle uploads_, own_stream_;
+  CudaHandle event_;  // of the last call
   DeviceBoxes boxes_;
   DevicePrograms programs_;
   Planner planner_;

@@ -22,19 +22,12 @@ struct Blocks {
 
 }  // namespace
 
-EventCalls::Owned EventCalls::new_event() const {
-  const OnDevice there(cuda_, device_);
-  void* event = nullptr;
-  CudaLibrary::check(cuda_.create_event(&event));
-  return {event, cuda_.destroy_event};
-}
-
 EventCalls::EventCalls(const CudaLibrary& cuda, int device, int rank, int world)
     : cuda_(cuda),
       device_(device),
       rank_(rank),
       world_(world),
-      events_(new Events{new_event(), new_event()}) {}
+      events_(new Events{new_event(cuda, device), new_event(cuda, device)}) {}
 
 EventCalls::~EventCalls() {
   int over = launched_ ? 0 : 1;

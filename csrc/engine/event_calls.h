@@ -29,10 +29,9 @@ class EventCalls {
   void run(const Call& call, const Plan& plan, void* stream, const Exchange& exchange);
 
  private:
-  using Owned = std::unique_ptr<void, const char* (*)(void*)>;
   // Of one rank: that its arrays are as they were given, and that it is done with all of them.
   struct Events {
-    Owned ready, done;
+    CudaHandle ready, done;
   };
   // What the others must know of a rank's arrays.
   struct Card {
@@ -43,7 +42,6 @@ class EventCalls {
     std::array<std::uint64_t, device::most_ranks> blocks;  // of the input, for each rank: where they begin
   };
 
-  Owned new_event() const;
   const void* input_for_peers(const Call& call, void* stream);
   std::vector<Card> meet(const Card& own, const Exchange& exchange) const;
   void launch(const Call& call, const Plan& plan, const std::vector<Card>& cards, void* stream) const;

@@ -45,9 +45,7 @@ NcclCalls::NcclCalls(int rank, int world, int device, bool reproducible, const s
 }
 
 void NcclCalls::prepare() {
-  void* stream = nullptr;
-  CudaLibrary::check(cuda_.create_stream(&stream));
-  own_stream_.emplace(stream, cuda_.destroy_stream);
+  own_stream_.emplace(new_stream(cuda_, device_));
   report_memory_ = std::make_unique<DeviceMemory>(cuda_, DeviceMemory::on_host,
                                                   sizeof(device::Report) + sizeof(std::uint64_t));
   report_ = new (report_memory_->at()) device::Report();
@@ -164,11 +162,7 @@ void NcclCalls::note_launched(void* stream) {
   const std::lock_guard lock(events_mutex_);
   ++launched_;
   if (under_way_.size() < most_events) {
-    if (free_events_.empty()) {
-      void* event = nullptr;
-      CudaLibrary::check(cuda_.create_event(&event));
-      free_events_.emplace_back(event, cuda_.destroy_event);
-    }
+    if (free_events_.empty()) free_events_.push_back(new_event(cuda_, device_));
     under_way_.push_back({std::move(free_events_.back())});
     free_events_.pop_back();
   }

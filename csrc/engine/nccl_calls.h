@@ -11,13 +11,14 @@
 
 #include "cuda/errand.h"
 #include "engine/call.h"
+#include "engine/gpu_calls.h"
 #include "engine/plan.h"
 #include "transport/cuda/memory.h"
 #include "transport/nccl/group.h"
 
 namespace ringreduce {
 
-class NcclCalls {
+class NcclCalls : public GpuCalls {
  public:
   using Tick = NcclGroup::Tick;
 
@@ -25,7 +26,7 @@ class NcclCalls {
   NcclCalls(int rank, int world, int device, bool reproducible, const std::vector<int>& hosts,
             Clock::duration timeout, const Exchange& exchange, const Tick& tick);
   // What is under way has ended, or was given up.
-  ~NcclCalls();
+  ~NcclCalls() override;
   NcclCalls(const NcclCalls&) = delete;
   NcclCalls& operator=(const NcclCalls&) = delete;
 
@@ -45,23 +46,21 @@ class NcclCalls {
   void enroll(void* memory, std::size_t bytes, const Tick& tick);
   void withdraw(void* memory, const Tick& tick);
 
-  // Calls that were launched or, in graphs, begun, and those of them that are over.
-  std::uint64_t begun();
-  std::uint64_t ended();
-  bool is_idle() { return begun() == ended(); }
+  // Of those in graphs; others have begun when they were launched.
+  std::uint64_t begun() override;
+  std::uint64_t ended() override;
+  bool is_idle() override { return begun() == ended(); }
   // What NCCL says has gone wrong, or nothing.
   std::string failure() { return group_->failure(); }
   // The event of the last call, or null: for what must not overtake it.
   void* last() const { return last_; }
   // Leaves the group as one should, idle.
   void finish(Clock::duration timeout, const Tick& tick);
-  // What waits for peers ends, now and from now on.
-  void give_up() { group_->abort(); }
+  void give_up() override { group_->abort(); }
 
  private:
-  using Owned = std::unique_ptr<void, const char* (*)(void*)>;  // a stream, or an event
   struct Launched {
-    Owned event;
+    CudaHandle event;
     std::uint64_t number = 0;  // of the last call that it stands for
   };
 
@@ -78,7 +77,7 @@ class NcclCalls {
   const bool reproducible_;
   std::unique_ptr<NcclGroup> group_;
   Planner planner_;
-  std::optional<Owned> own_stream_;
+  std::optional<CudaHandle> own_stream_;
   std::unique_ptr<DeviceMemory> report_memory_;
   device::Report* report_ = nullptr;  // of calls in graphs; written on streams
   std::uint64_t* one_ = nullptr;
@@ -88,7 +87,7 @@ class NcclCalls {
 
   std::mutex events_mutex_;
   std::deque<Launched> under_way_;
-  std::vector<Owned> free_events_;
+  std::vector<CudaHandle> free_events_;
   std::uint64_t launched_ = 0, over_ = 0;
   void* last_ = nullptr;
   void* last_stream_ = nullptr;

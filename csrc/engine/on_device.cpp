@@ -12,9 +12,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds look_after_gpu_every{20};
 constexpr milliseconds worth_a_look{40};  // of a call that lasts: to look takes a core
-constexpr milliseconds closed_is_final{100};
+constexpr milliseconds suspicious_after{100};
 
 // All ranks must begin their calls in the same order, so it waits for asynchronous ones that are under way.
 class Launch : public Steps {
@@ -53,8 +52,10 @@ DeviceCalls& Communicator::device_calls(int device) {
       return std::string();
     });
     device_calls_ = std::make_unique<DeviceCalls>(rank_, size_, device, options_.reproducible, among_all);
-    watched_ = true;
-    device_watch_ = std::thread([this] { watch_device(); });
+    device_watch_ = watch(*device_calls_, [this](Progress& progress) {
+      if (const int peer = device_calls_->differing(); peer >= 0) throw Disagreement{peer};
+      are_stuck(*device_calls_, progress, "a collective on its GPU");
+    });
   }
   if (device_calls_->device() == device) return *device_calls_;
   throw InvalidArgument("the array is in the memory of GPU " + std::to_string(device) +
@@ -119,45 +120,39 @@ std::size_t Communicator::device_footprint() {
   return (device_calls_ ? device_calls_->footprint() : 0) + (nccl_calls_ ? nccl_calls_->footprint() : 0);
 }
 
-void Communicator::watch_device() {
-  Backoff backoff;
-  Clock::time_point since;
-  std::uint64_t ended = 0;
-  std::unique_lock lock(watch_mutex_);
-  while (watched_) {
-    lock.unlock();
-    if (failed_) {
-      device_calls_->give_up();
-    } else {
-      try {
-        guarded([&] { look_at_device(backoff, since, ended); });
-      } catch (const Error&) {  // the next call throws it
-        device_calls_->give_up();
-      }
-    }
-    lock.lock();
-    if (watched_) watch_ends_->wait_for(lock, look_after_gpu_every);
-  }
+// What it finds wrong ends the group, and the next call throws it.
+std::unique_ptr<Watch> Communicator::watch(GpuCalls& calls, std::function<void(Progress&)> look) {
+  return std::make_unique<Watch>(
+      [this, &calls, look = std::move(look), progress = std::make_shared<Progress>()] {
+        if (failed_) return calls.give_up();
+        try {
+          guarded([&] { look(*progress); });
+        } catch (const Error&) {
+          calls.give_up();
+        }
+      });
 }
 
-void Communicator::look_at_device(Backoff& backoff, Clock::time_point& since, std::uint64_t& ended) {
+// Whether calls have not moved on for so long that something may be wrong. Throws what surely is.
+bool Communicator::are_stuck(GpuCalls& calls, Progress& progress, const char* what) {
   transport_->check_abort();
-  if (const int peer = device_calls_->differing(); peer >= 0) throw Disagreement{peer};
-  const std::uint64_t now_ended = device_calls_->ended();
-  if (device_calls_->begun() == now_ended || now_ended != ended || since == Clock::time_point()) {
-    ended = now_ended;
-    since = Clock::now();
-    backoff.reset();
-    return;
+  const std::uint64_t ended = calls.ended();
+  if (calls.begun() == ended || ended != progress.ended || progress.since == Clock::time_point()) {
+    progress.ended = ended;
+    progress.since = Clock::now();
+    progress.disagreement.reset();
+    progress.backoff.reset();
+    return false;
   }
-  if (Clock::now() - since < worth_a_look) return;
+  if (Clock::now() - progress.since < worth_a_look) return false;
   // As a thread that waits for peers does, which finds out when one of them is dead.
-  while (watched_ && device_calls_->ended() == ended && !transport_->pause(backoff, -1)) {
+  while (!closed_ && calls.ended() == ended && !transport_->pause(progress.backoff, -1)) {
   }
-  if (Clock::now() - since >= closed_is_final) check_closed();
-  if (Clock::now() - since >= options_.timeout) {
-    time_out(options_.timeout, latest_rank(), "a collective on its GPU");
-  }
+  const auto lasted = Clock::now() - progress.since;
+  if (lasted >= options_.timeout) time_out(options_.timeout, latest_rank(), what);
+  if (lasted < suspicious_after) return false;
+  check_closed();
+  return true;
 }
 
 // A rank that closed before it made a call that this one has made never will. What it had to say before is
@@ -174,31 +169,30 @@ void Communicator::check_closed() const {
   }
 }
 
-// Those that were launched.
-void Communicator::finish_device_calls() {
-  const std::lock_guard lock(device_mutex_);
-  while (device_calls_ && !failed_ && !device_calls_->is_idle()) {
+// Until those that were launched are over.
+void Communicator::wait_for(GpuCalls& calls) {
+  while (!failed_ && !calls.is_idle()) {
     std::this_thread::sleep_for(milliseconds(1));
     options_.poll ? options_.poll() : check_interrupt();
   }
 }
 
+void Communicator::finish_device_calls() {
+  const std::lock_guard lock(device_mutex_);
+  if (device_calls_) wait_for(*device_calls_);
+}
+
 void Communicator::leave_device() {
   const std::lock_guard lock(device_mutex_);
   if (!device_calls_) return;
-  {
-    const std::lock_guard watch(watch_mutex_);
-    watched_ = false;
-    watch_ends_->notify_all();
-  }
-  device_watch_.join();
+  device_watch_.reset();
   device_calls_->give_up();
   device_calls_.reset();
 }
 
 // Of a forked child nothing can be given back: the GPU knows the parent only.
 void Communicator::disown_device() {
-  if (device_watch_.joinable()) device_watch_.detach();
+  if (device_watch_) device_watch_->disown();
   [[maybe_unused]] const DeviceCalls* kept = device_calls_.release();
 }
 

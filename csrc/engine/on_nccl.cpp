@@ -14,10 +14,6 @@
 namespace ringreduce {
 namespace {
 
-using std::chrono::milliseconds;
-
-constexpr milliseconds look_after_nccl_every{20};
-constexpr milliseconds suspicious_after{200};
 constexpr const char* variable = "RINGREDUCE_GPU_TRANSPORT";
 
 std::string wanted_by_environment() {
@@ -74,8 +70,8 @@ std::shared_ptr<NcclCalls> Communicator::nccl_calls(int device) {
     nccl_calls_ =
         std::make_shared<NcclCalls>(rank_, size_, device, options_.reproducible, transport_->hosts(),
                                     options_.timeout, among_all, [this] { wait_for_nccl(); });
-    nccl_watched_ = true;
-    nccl_watch_ = std::thread([this] { watch_nccl(); });
+    nccl_watch_ = watch(*nccl_calls_,
+                        [this](Progress& progress) { guarded_from_nccl([&] { look_at_nccl(progress); }); });
   }
   if (nccl_calls_->device() == device) return nccl_calls_;
   throw InvalidArgument("the array is in the memory of GPU " + std::to_string(device) +
@@ -158,25 +154,6 @@ void Communicator::deregister_memory(int device, void* memory) {
 
 // --- who looks after it ------------------------------------------------------------------------------------
 
-void Communicator::watch_nccl() {
-  Progress progress;
-  std::unique_lock lock(watch_mutex_);
-  while (nccl_watched_) {
-    lock.unlock();
-    if (failed_) {
-      nccl_calls_->give_up();
-    } else {
-      try {
-        guarded_from_nccl([&] { look_at_nccl(progress); });
-      } catch (const Error&) {  // the next call throws it
-        nccl_calls_->give_up();
-      }
-    }
-    lock.lock();
-    if (nccl_watched_) watch_ends_->wait_for(lock, look_after_nccl_every);
-  }
-}
-
 // Another one than this.
 int Communicator::rank_that_called_otherwise(std::uint64_t number) const {
   std::vector<std::uint64_t> histories(static_cast<std::size_t>(size_));
@@ -194,23 +171,8 @@ int Communicator::rank_that_called_otherwise(std::uint64_t number) const {
 // NCCL's messages do not say what they are of: that ranks call different things shows in what each has noted
 // down, and is believed when it shows twice.
 void Communicator::look_at_nccl(Progress& progress) {
-  transport_->check_abort();
   if (const std::string failure = nccl_calls_->failure(); !failure.empty()) throw Error(failure);
-  const std::uint64_t begun = nccl_calls_->begun(), ended = nccl_calls_->ended();
-  const auto now = Clock::now();
-  if (begun == ended || ended != progress.ended || progress.since == Clock::time_point()) {
-    progress.ended = ended;
-    progress.since = now;
-    progress.disagreement.reset();
-    progress.backoff.reset();
-    return;
-  }
-  transport_->pause(progress.backoff, -1);
-  if (now - progress.since >= options_.timeout) {
-    time_out(options_.timeout, latest_rank(), "a collective over NCCL");
-  }
-  if (now - progress.since < suspicious_after) return;
-  check_closed();
+  if (!are_stuck(*nccl_calls_, progress, "a collective over NCCL")) return;
   const auto found = first_disagreement();
   if (found && found == progress.disagreement) throw Disagreement{rank_that_called_otherwise(*found)};
   progress.disagreement = found;
@@ -220,10 +182,7 @@ void Communicator::look_at_nccl(Progress& progress) {
 void Communicator::finish_nccl_calls() {
   const std::lock_guard lock(device_mutex_);
   if (!nccl_calls_) return;
-  while (!failed_ && !nccl_calls_->is_idle()) {
-    std::this_thread::sleep_for(milliseconds(1));
-    options_.poll ? options_.poll() : check_interrupt();
-  }
+  wait_for(*nccl_calls_);
   if (failed_) return;
   nccl_calls_->finish(options_.timeout, [this] { options_.poll ? options_.poll() : check_interrupt(); });
 }
@@ -231,20 +190,15 @@ void Communicator::finish_nccl_calls() {
 void Communicator::leave_nccl() {
   const std::lock_guard lock(device_mutex_);
   if (!nccl_calls_) return;
-  {
-    const std::lock_guard watch(watch_mutex_);
-    nccl_watched_ = false;
-    watch_ends_->notify_all();
-  }
   // What one of them gives back waits for the GPU, and so for what the other has there.
   if (device_calls_) device_calls_->give_up();
   nccl_calls_->give_up();
-  nccl_watch_.join();
+  nccl_watch_.reset();
   nccl_calls_.reset();
 }
 
 void Communicator::disown_nccl() {
-  if (nccl_watch_.joinable()) nccl_watch_.detach();
+  if (nccl_watch_) nccl_watch_->disown();
   static_cast<void>(new std::shared_ptr<NcclCalls>(std::move(nccl_calls_)));
 }
 

@@ -1,4 +1,4 @@
-"""CUDA tensors on a card. What is asked of the order of streams is in test_cuda_emulated.py."""
+"""CUDA tensors on a card. What is asked of the order of streams is in emulated_cuda/suite.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ringreduce import cuda_library
-from tests.torch import test_cuda_emulated as emulated
+from tests.torch.emulated_cuda import suite as emulated
 from tests.torch.groups import on_process_group
 
 pytestmark = [

@@ -98,4 +98,18 @@ OnDevice::~OnDevice() {
   cuda_.choose_device(before_);
 }
 
+CudaHandle new_stream(const CudaLibrary& cuda, int device) {
+  const OnDevice there(cuda, device);
+  void* stream = nullptr;
+  CudaLibrary::check(cuda.create_stream(&stream));
+  return {stream, cuda.destroy_stream};
+}
+
+CudaHandle new_event(const CudaLibrary& cuda, int device) {
+  const OnDevice there(cuda, device);
+  void* event = nullptr;
+  CudaLibrary::check(cuda.create_event(&event));
+  return {event, cuda.destroy_event};
+}
+
 }  // namespace ringreduce

@@ -1,6 +1,7 @@
 // libringreduce_cuda.so, loaded at run time: so one build serves machines with and without GPUs.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "cuda/entry_points.h"
@@ -73,5 +74,10 @@ class OnDevice {
   int before_ = 0;
   int mode_ = 2;
 };
+
+// A stream, or an event.
+using CudaHandle = std::unique_ptr<void, const char* (*)(void*)>;
+CudaHandle new_stream(const CudaLibrary& cuda, int device);
+CudaHandle new_event(const CudaLibrary& cuda, int device);
 
 }  // namespace ringreduce
