@@ -103,11 +103,13 @@ class Reducer:
         """A forward pass is over."""
         if not self._follows:
             return
+        tensors = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
         if self._unused:
-            reached = parameters_reached(outputs)
-            skipped = {slot.number for slot in self.slots if id(slot.parameter) not in reached}
+            # Where outputs are not found, in objects of unknown kinds, it shows at the end what has been used.
+            reached = parameters_reached(tensors)
+            skipped = {slot.number for slot in self.slots if tensors and id(slot.parameter) not in reached}
             self._skipped = skipped if self._skipped is None else self._skipped & skipped
-        for tensor in tensors_in(outputs):
+        for tensor in tensors:
             if tensor.grad_fn is not None:
                 tensor.register_hook(self.queue_end)
 

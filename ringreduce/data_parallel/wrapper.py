@@ -12,7 +12,7 @@ import torch
 
 from ringreduce import on_world
 from ringreduce.communicator import Communicator
-from ringreduce.data_parallel.agreement import check_same, describe
+from ringreduce.data_parallel.agreement import check_parameters, check_same, describe
 from ringreduce.data_parallel.broadcast import broadcast_tensors
 from ringreduce.data_parallel.exchange import AllReduce
 from ringreduce.data_parallel.hooks import CommHook, GradBucket
@@ -81,11 +81,9 @@ class DataParallel(torch.nn.Module):
             logical_shards,
         )
         self.comm = on_world.world() if comm is None else comm
-        options.check(self.comm.size)
         check_same(self.comm, describe(module, vars(options)))
-        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        if not named:
-            raise ValueError("module has no parameter that needs a gradient")
+        options.check(self.comm.size)
+        named = check_parameters(module)
         self.module = module
         self._options = options
         self._synchronise = True
