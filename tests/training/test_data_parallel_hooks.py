@@ -122,13 +122,20 @@ def test_what_a_hook_raises_is_raised():
         model.register_comm_hook(None, lambda state, bucket: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             model(batch(comm.rank)).sum().backward()
-        failed: Any = torch.futures.Future()
-        failed.set_exception(KeyError("in the future"))
-        model.register_comm_hook(None, lambda state, bucket: failed)
-        with pytest.raises(KeyError, match="in the future"):
-            model(batch(comm.rank)).sum().backward()
         model.register_comm_hook(None, lambda state, bucket: bucket.buffer())
         with pytest.raises(TypeError, match=r"must return a torch\.futures\.Future, not tensor"):
             model(batch(comm.rank)).sum().backward()
 
     on_ranks(1, rank_main)
+
+
+def test_a_future_that_fails_raises_what_it_holds():
+    def rank_main(comm):
+        failed: Any = torch.futures.Future()
+        failed.set_exception(KeyError("in the future"))
+        model = DataParallel(chain(), comm)
+        model.register_comm_hook(None, lambda state, bucket: failed)
+        with pytest.raises(KeyError, match="in the future"):
+            model(batch(comm.rank)).sum().backward()
+
+    ringreduce.run(rank_main, 1, timeout=20)
