@@ -11,7 +11,7 @@ import pytest
 
 import ringreduce
 
-from .gpu_arrays import HAS_CARD, GpuArray, library, on_gpu, wait_for
+from .gpu_arrays import HAS_CARD, DlpackArray, GpuArray, library, on_gpu, wait_for
 from .ranks import EMULATED_LIBRARY
 
 pytestmark = [
@@ -219,6 +219,24 @@ def test_an_asynchronous_call_that_fails():
             time.sleep(3)
 
     on_gpu(main, 2, timeout=1.0)
+
+
+def _by_dlpack(comm):
+    for dtype in ("float32", "float64", "int16", "uint8"):
+        x, out = GpuArray(integers(comm.rank, 1000, dtype)), GpuArray(np.zeros(1000, dtype))
+        comm.all_reduce(DlpackArray(x), out=DlpackArray(out))
+        assert (out.get(comm) == summed(comm.size, 1000, dtype)).all()
+    comm.all_reduce(x, out=DlpackArray(out))
+    with pytest.raises(ValueError, match="out is needed"):
+        comm.all_gather(DlpackArray(x))
+    with pytest.raises(ValueError, match="x is in a GPU's memory and not contiguous"):
+        comm.all_reduce(DlpackArray(x, stride=2))
+    with pytest.raises(ValueError, match="x is neither in the CPU's memory nor in a GPU's"):
+        comm.all_reduce(DlpackArray(x, device_type=7))
+
+
+def test_arrays_that_speak_dlpack():
+    on_gpu(_by_dlpack, 2)
 
 
 def _beside_the_cpu(comm):
