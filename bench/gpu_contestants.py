@@ -25,6 +25,9 @@ import ringreduce
 from ringreduce import cuda_library, nccl_library
 from ringreduce.cuda_library import Event, Graph, Launch, Memory, Stream, captured
 
+os.environ.setdefault(
+    "CUDA_DEVICE_MAX_CONNECTIONS", "32"
+)  # as ranks that are threads want it; read on first use
 LIMIT = 60.0  # seconds after which something hangs
 NCCL_THAT_SHARES_A_GPU = 23000  # 2.30, as ncclGetVersion has it
 

@@ -355,6 +355,13 @@ def test_events_serve_where_kernels_do_not_fit():
     on_gpu(_by_events, 4)
 
 
+def test_events_serve_where_streams_share_queues(monkeypatch):
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "7")
+    on_gpu(_by_events, 4)  # of two streams each
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
+    on_gpu(_all_reduce, 4, (1000,), ("ring",), True)  # kernels do
+
+
 def _differ_by_events(comm):
     x = GpuArray(np.ones(100, "float32"))
     with pytest.raises(ringreduce.MismatchError, match="max"):
