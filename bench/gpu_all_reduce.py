@@ -2,14 +2,14 @@
 
     python3 bench/gpu_all_reduce.py [--ranks 4] [--sizes 8K,1M,64M,256M] [--algorithms auto,ring,two_shot] [--json FILE]
 
-Ranks of ours are threads of one process. Each captures a graph of several calls, on an array of its own, in place.
-All ranks launch theirs in turn with the other contestants, in an order rotated from round to round; a time is the
-slowest rank's between two CUDA events, over the number of calls; figures are medians of the rounds, with the quartiles.
-The floor is what must be read and written at least, 2 N S bytes, at the rate of the better copy, CUDA's or ours, of the
-same run. Peers, as far as they are there: the sum of torch's stacked arrays, copied to each of them; torch's symmetric
-memory, one-shot and two-shot, whose ranks are processes (and ours as processes beside them: without CUDA's MPS
-processes take turns on a GPU); NCCL's own all-reduce, of 2.30 or newer where ranks share a GPU. With `--devices` ranks
-are spread over several GPUs, and there is no floor.
+Ranks of ours are threads of one process. Each captures a graph of several calls, on an array of its own, in place. All
+ranks launch theirs in turn with the other contestants, in an order rotated from round to round; a time is the slowest
+rank's between two CUDA events, over the number of calls; figures are medians of the rounds, with the quartiles. The
+floor is what must be read and written at least, 2 N S bytes (by a ring 5 (N - 1) S), at the rate of the better copy,
+CUDA's or ours, of the same run. Peers, as far as they are there: the sum of torch's stacked arrays, copied to each of
+them; torch's symmetric memory, one-shot and two-shot, whose ranks are processes (and ours as processes beside them:
+without CUDA's MPS processes take turns on a GPU); NCCL's own all-reduce, of 2.30 or newer where ranks share a GPU.
+With `--devices` ranks are spread over several GPUs, and there is no floor.
 """
 
 from __future__ import annotations
@@ -82,11 +82,17 @@ def makers(options: argparse.Namespace, ranks: Threads, stack: ExitStack) -> Ite
             yield lambda count, group=group, kind=kind: group.contestant(kind, count, calls)  # type: ignore[misc]
 
 
-def rows(size: int, floor: float, contestants: list[Contestant]) -> list[str]:
+def least_bytes(algorithm: str, world: int, size: int) -> int:
+    """What all ranks together must read and write in the GPU's memory: a ring's every step a slice and a message."""
+    return 5 * (world - 1) * size if algorithm == "ring" else 2 * world * size
+
+
+def rows(size: int, options: argparse.Namespace, rate: float, contestants: list[Contestant]) -> list[str]:
     lines = []
     for one in contestants:
         low, median, high = one.quartiles()
-        of_floor = f"{floor / median:.1%}" if floor else ""
+        floor = least_bytes(one.name.split()[-1], options.ranks, size) / rate
+        of_floor = f"{floor / median:.1%}" if options.devices == 1 else ""
         lines.append(
             f"| {size:,} | {one.name} | {median * 1e6:,.1f} | {low * 1e6:,.1f} - {high * 1e6:,.1f} | {of_floor} |"
         )
@@ -105,8 +111,7 @@ def compare(options: argparse.Namespace, rate: float, all_makers: list[Maker]) -
             except (Unavailable, ringreduce.Error) as why:
                 missing.append(str(why))
         measure(contestants, options.rounds)
-        floor = 2 * options.ranks * size / rate if options.devices == 1 else 0.0
-        print("\n".join(rows(size, floor, contestants)), flush=True)
+        print("\n".join(rows(size, options, rate, contestants)), flush=True)
         for why in missing:
             print(f"{size:,}: without {why}", file=sys.stderr)
         times[size] = {one.name: one.seconds for one in contestants}
