@@ -63,6 +63,26 @@ def same(ours: list[Any], theirs: list[Any]) -> bool:
     )
 
 
+def batch(rank: int, step: int = 0, dtype: Any = torch.float32) -> Any:
+    """A rank's input in a step [8, 4]."""
+    return whole(8, 4, seed=100 * step + rank).to(dtype)
+
+
+def alone(model: Any, steps: int = 1, world: int = 4, dtype: Any = torch.float32) -> list[Any]:
+    """The average of the ranks' gradients, by one process; added up over steps."""
+    for step in range(steps):
+        losses = [model(batch(rank, step, dtype)).sum() for rank in range(world)]
+        (sum(losses) / world).backward()
+    return gradients(model)
+
+
+def with_heads(heads: list[str], step: int = 0) -> list[Any]:
+    """The same of TwoHeads, where each rank uses heads of its own."""
+    model = TwoHeads()
+    (sum(model(batch(rank, step), own).sum() for rank, own in enumerate(heads)) / len(heads)).backward()
+    return gradients(model)
+
+
 def on_ranks(world: int, function: Any, *args: Any, timeout: float = 20.0) -> list[Any]:
     """Ranks as threads, each with one thread of torch's."""
     before = torch.get_num_threads()

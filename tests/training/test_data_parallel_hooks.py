@@ -15,11 +15,7 @@ import torch
 
 import ringreduce
 from ringreduce import DataParallel
-from tests.training.models import TINY, chain, gradients, on_ranks, same, whole
-
-
-def batch(rank: int, step: int = 0) -> Any:
-    return whole(8, 4, seed=100 * step + rank)
+from tests.training.models import TINY, batch, chain, gradients, on_ranks, same
 
 
 def average() -> list[Any]:

@@ -14,13 +14,9 @@ import torch
 
 import ringreduce
 from ringreduce import DataParallel
-from tests.training.models import TINY, TwoHeads, chain, gradients, on_ranks, same, whole
+from tests.training.models import TINY, TwoHeads, batch, chain, gradients, on_ranks, same
 
 RATE = 1 / 64
-
-
-def batch(rank: int, step: int) -> Any:
-    return whole(8, 4, seed=100 * step + rank)
 
 
 def trained_alone(batches: list[int], over_all: bool) -> Any:
