@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         register,
         schedule,
     )
+    from ringreduce.timeline import Timeline
     from ringreduce.work import Work
 
 __version__ = "0.1.0"
@@ -71,6 +72,7 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "Send",
+    "Timeline",
     "TimeoutError",
     "Work",
     "algorithms",
@@ -110,6 +112,7 @@ _HOMES = {
     "schedules": "Local Recv Round Schedule ScheduleError Send algorithms check register schedule",
     "on_world": "all_gather all_reduce all_to_all barrier broadcast explain finalize gather "
     "init recv reduce reduce_scatter scatter send world",
+    "timeline": "Timeline",
     "work": "Work",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
