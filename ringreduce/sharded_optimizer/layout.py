@@ -10,7 +10,7 @@ from ringreduce.data_parallel.agreement import check_same
 from ringreduce.data_parallel.assignment import assign
 from ringreduce.sharded_optimizer.bucket import ALIGNMENT, Bucket, Slot
 from ringreduce.sharded_optimizer.kinds import Cut
-from ringreduce.sharded_optimizer.placement import by_elements, by_parameters
+from ringreduce.sharded_optimizer.placement import balanced, by_elements, by_parameters
 
 __all__ = ["Layout"]
 
@@ -25,7 +25,7 @@ class Layout:
 
     def __init__(self, comm: Communicator, cut: Cut, limit: float, settings: dict[str, Any]) -> None:
         self._comm, self._cut, self._limit, self._settings = comm, cut, limit, settings
-        self._loads = [0] * comm.size
+        self._loads = [0] * comm.size  # bytes of whole parameters that each rank owns
 
     def make(self, slots: Sequence[Slot]) -> list[Bucket]:
         """Moves parameters into new buckets; they get rank 0's values. Every rank must call it.
@@ -44,15 +44,16 @@ class Layout:
             self._limit,
             self._limit,
         )
-        return [self._make_one([slots[number] for number in numbers]) for numbers in cut]
+        owners = balanced([p.nbytes for p in parameters], self._loads, ALIGNMENT)
+        return [self._make_one([slots[n] for n in numbers], [owners[n] for n in numbers]) for numbers in cut]
 
-    def _make_one(self, slots: list[Slot]) -> Bucket:
+    def _make_one(self, slots: list[Slot], owners: list[int]) -> Bucket:
         sizes = [slot.parameter.numel() for slot in slots]
         alignment = max(ALIGNMENT // slots[0].parameter.element_size(), 1)
         if self._cut == "elements":
             placement = by_elements(sizes, self._comm.size, alignment)
         else:
-            placement = by_parameters(sizes, self._loads, alignment)
+            placement = by_parameters(sizes, owners, self._comm.size, alignment)
         bucket = Bucket(slots, placement, self._comm, self._cut == "elements")
         self._comm.broadcast(bucket.memory, 0)
         return bucket

@@ -130,7 +130,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             number = len(self.param_groups) - 1
             self._shard_groups(number)
             self._inner.add_param_group(self._own_part(number))
-            copy_options(self._inner.param_groups, self.param_groups)
+            copy_options(self._inner.param_groups[number:], self.param_groups[number:])
 
     # --- gradients -----------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Placement", "by_elements", "by_parameters"]
+__all__ = ["Placement", "balanced", "by_elements", "by_parameters"]
 
 
 class Placement(NamedTuple):
@@ -39,23 +39,32 @@ def by_elements(sizes: Sequence[int], world: int, alignment: int) -> Placement:
     return Placement(starts, [_up(-(-end // world), alignment)] * world)
 
 
-def by_parameters(sizes: Sequence[int], loads: list[int], alignment: int) -> Placement:
-    """Whole parameters, largest first, each to the rank that has least (Graham, "Bounds on multiprocessing timing
-    anomalies", 1969).
+def balanced(sizes: Sequence[int], loads: list[int], alignment: int) -> list[int]:
+    """The owner of each of some whole parameters: the largest first, each to the rank that has least (Graham, "Bounds
+    on multiprocessing timing anomalies", 1969).
 
     Args:
-        loads: what each rank has from other buckets; this bucket's is added.
+        loads: what each rank has already; these parameters are added.
     """
-    before = list(loads)
-    owners: dict[int, int] = {}
+    owners = [0] * len(sizes)
     for number in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
         owners[number] = loads.index(min(loads))
         loads[owners[number]] += _up(sizes[number], alignment)
-    counts = [after - earlier for after, earlier in zip(loads, before, strict=True)]
-    ends = [sum(counts[:rank]) for rank in range(len(counts))]
+    return owners
+
+
+def by_parameters(sizes: Sequence[int], owners: Sequence[int], world: int, alignment: int) -> Placement:
+    """Each rank's parameters one behind the other, rank by rank.
+
+    Args:
+        owners: the rank of each parameter.
+    """
+    counts = [0] * world
+    for size, owner in zip(sizes, owners, strict=True):
+        counts[owner] += _up(size, alignment)
+    ends = [sum(counts[:rank]) for rank in range(world)]
     starts = []
-    for number, size in enumerate(sizes):
-        owner = owners[number]
+    for size, owner in zip(sizes, owners, strict=True):
         starts.append(ends[owner])
         ends[owner] += _up(size, alignment)
     return Placement(starts, counts)

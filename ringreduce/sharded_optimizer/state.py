@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from functools import partial
 from typing import Any
@@ -75,10 +76,10 @@ def _joined_value(parameter: Any, key: str, parts: list[Part]) -> Any:
 
 
 def cut(slot: Slot, state: State) -> State:
-    """What a rank keeps of a parameter's whole state."""
+    """What a rank keeps of a parameter's whole state: copies, as steps will change them."""
     shape = slot.parameter.shape
     return {
-        key: slot.piece_of(value).clone() if _is_cut(key, value, shape) else value
+        key: slot.piece_of(value).clone() if _is_cut(key, value, shape) else copy.deepcopy(value)
         for key, value in state.items()
     }
 
