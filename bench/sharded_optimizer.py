@@ -209,13 +209,14 @@ def goal_rows(kinds: dict[str, dict[str, Cell]], found: dict[str, tuple[int, int
 
 def main() -> None:
     options = parse_arguments()
-    found = measured_memory(options)
+    found = measured_memory(options) if options.only in (None, "memory") else {}
     os.environ.update(KEEP_FREED_MEMORY)
-    kinds = {kind: measured_times(options, kind) for kind in KINDS}
+    kinds = {kind: measured_times(options, kind) for kind in KINDS if options.only in (None, kind)}
+    tables = [memory_rows(found)] if found else []
+    tables += [time_rows(kinds)] if kinds else []
+    tables += [goal_rows(kinds, found)] if found and kinds else []
     print(f"{PARAMETERS / 1e6:.1f} M parameters, {options.ranks} ranks, {options.samples} samples of each\n")
-    print(
-        "\n\n".join(layout(rows) for rows in (memory_rows(found), time_rows(kinds), goal_rows(kinds, found)))
-    )
+    print("\n\n".join(layout(table) for table in tables))
 
 
 if __name__ == "__main__":
