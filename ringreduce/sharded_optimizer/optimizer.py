@@ -48,6 +48,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     The parameters become views of the optimizer's memory: move and convert the model before. ``param_groups`` are as
     ever, and schedulers may change them. ``state`` holds this rank's pieces; :meth:`state_dict` joins all ranks'.
+    ``timings`` say when the last step's buckets were scattered and gathered, and how long it waited for them.
 
     Args:
         params: parameters or groups of them, the same on all ranks.
