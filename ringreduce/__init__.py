@@ -54,6 +54,9 @@ if TYPE_CHECKING:
         register,
         schedule,
     )
+    from ringreduce.sharded_optimizer import ShardedOptimizer
+    from ringreduce.sync_batch_norm import SyncBatchNorm, convert_sync_batch_norm
+    from ringreduce.timeline import Timeline
     from ringreduce.work import Work
 
 __version__ = "0.1.0"
@@ -74,6 +77,9 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "Send",
+    "ShardedOptimizer",
+    "SyncBatchNorm",
+    "Timeline",
     "TimeoutError",
     "Work",
     "algorithms",
@@ -83,6 +89,7 @@ __all__ = [
     "barrier",
     "broadcast",
     "check",
+    "convert_sync_batch_norm",
     "empty",
     "explain",
     "finalize",
@@ -115,6 +122,9 @@ _HOMES = {
     "schedules": "Local Recv Round Schedule ScheduleError Send algorithms check register schedule",
     "on_world": "all_gather all_reduce all_to_all barrier broadcast explain finalize gather "
     "init recv reduce reduce_scatter scatter send world",
+    "sharded_optimizer": "ShardedOptimizer",
+    "sync_batch_norm": "SyncBatchNorm convert_sync_batch_norm",
+    "timeline": "Timeline",
     "work": "Work",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
