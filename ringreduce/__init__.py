@@ -54,8 +54,9 @@ if TYPE_CHECKING:
         register,
         schedule,
     )
-    from ringreduce.sharded_optimizer import ShardedOptimizer
-    from ringreduce.sync_batch_norm import SyncBatchNorm, convert_sync_batch_norm
+    from ringreduce.sharded_optimizer import ShardedOptimizer as ShardedOptimizer
+    from ringreduce.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
+    from ringreduce.sync_batch_norm import convert_sync_batch_norm as convert_sync_batch_norm
     from ringreduce.timeline import Timeline
     from ringreduce.work import Work
 
@@ -77,8 +78,6 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "Send",
-    "ShardedOptimizer",
-    "SyncBatchNorm",
     "Timeline",
     "TimeoutError",
     "Work",
@@ -89,7 +88,6 @@ __all__ = [
     "barrier",
     "broadcast",
     "check",
-    "convert_sync_batch_norm",
     "empty",
     "explain",
     "finalize",
