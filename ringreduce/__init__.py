@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ringreduce.arrays import empty, zeros
     from ringreduce.choice import Choice
     from ringreduce.communicator import Communicator, local_group
+    from ringreduce.data_parallel import DataParallel as DataParallel
     from ringreduce.errors import ClosedError, Error, MismatchError, PeerLost, RankFailed, TimeoutError
     from ringreduce.launch import run
     from ringreduce.links import Links
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# Without what needs torch: ``from ringreduce import *`` works where there is none.
 __all__ = [
     "Choice",
     "ClosedError",
@@ -104,6 +106,7 @@ _HOMES = {
     "arrays": "empty zeros",
     "choice": "Choice",
     "communicator": "Communicator local_group",
+    "data_parallel": "DataParallel",
     "errors": "ClosedError Error MismatchError PeerLost RankFailed TimeoutError",
     "launch": "run",
     "links": "Links",
@@ -124,4 +127,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOME})
