@@ -155,6 +155,18 @@ def test_a_failure_reaches_the_training_thread_of_ddp():
     assert "rank 1" in text
 
 
+def test_a_failure_reaches_the_training_thread_of_data_parallel():
+    """Ranks whose states differ: every rank's backward() says so."""
+
+    def rank_main(comm):
+        model = DataParallel(make_model(), comm)
+        model.register_comm_hook(TopK(comm, fraction=0.1 * (1 + comm.rank)), compression.hook)
+        with pytest.raises(ringreduce.MismatchError):
+            train(model, comm.rank, 1)
+
+    on_ranks(2, rank_main)
+
+
 def final_loss(comm, make):
     model = DataParallel(make_model(), comm, bucket_mb=SMALL, first_bucket_mb=SMALL)
     if make is not None:
