@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ringreduce.arrays import empty, zeros
     from ringreduce.choice import Choice
-    from ringreduce.communicator import Communicator, local_group
+    from ringreduce.communicator import Communicator
     from ringreduce.data_parallel import DataParallel as DataParallel
     from ringreduce.errors import ClosedError, Error, MismatchError, PeerLost, RankFailed, TimeoutError
     from ringreduce.launch import run
     from ringreduce.links import Links
+    from ringreduce.local import local_group
     from ringreduce.on_world import (
         all_gather,
         all_reduce,
@@ -105,11 +106,12 @@ __all__ = [
 _HOMES = {
     "arrays": "empty zeros",
     "choice": "Choice",
-    "communicator": "Communicator local_group",
+    "communicator": "Communicator",
     "data_parallel": "DataParallel",
     "errors": "ClosedError Error MismatchError PeerLost RankFailed TimeoutError",
     "launch": "run",
     "links": "Links",
+    "local": "local_group",
     "schedules": "Local Recv Round Schedule ScheduleError Send algorithms check register schedule",
     "on_world": "all_gather all_reduce all_to_all barrier broadcast explain finalize gather "
     "init recv reduce reduce_scatter scatter send world",

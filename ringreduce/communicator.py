@@ -7,7 +7,6 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -18,9 +17,9 @@ from ringreduce.choice import Choice
 from ringreduce.handles import AUTO, Algorithm, Handles
 from ringreduce.links import Links
 from ringreduce.streams import Stream
-from ringreduce.work import Work
+from ringreduce.work import GpuWork, Work
 
-__all__ = ["Communicator", "local_group"]
+__all__ = ["Communicator"]
 
 DEFAULT_TIMEOUT = 300.0
 
@@ -47,15 +46,17 @@ class Communicator:
       with the same bits: so what a rank has of its own in the result of an all_gather or broadcast (the root's x too)
       is rounded like everybody's. docs/accuracy.md has the errors.
     - ``timeout``: seconds; None takes the communicator's.
-    - ``async_op``: hand the call to the progress thread and return a :class:`Work` at once.
+    - ``async_op``: hand the call to the progress thread and return a :class:`Work` at once. Of arrays in GPU memory:
+      put it on :attr:`device_stream`, behind what is on ``stream`` by now; ``work.wait()`` lets the stream wait.
     - ``stream``: for arrays in a GPU's memory, see below.
 
     Collectives take arrays in GPU memory, too: torch CUDA tensors and what has a ``__cuda_array_interface__`` (CuPy's
-    arrays), of groups of up to 16 ranks on one host, over NCCL of any. They are launched on a stream and the call
-    returns at once; as all that is launched there, they run in order. ``stream`` is a handle, one of torch's or CuPy's
-    streams, or anything with ``__cuda_stream__``; None takes torch's or CuPy's current one, and for other arrays
-    :attr:`device_stream`. No ``async_op``, ``wire`` or point to point. Calls can be captured into CUDA graphs. A rank's
-    arrays are all of one GPU. What goes wrong while kernels run is raised by later calls; docs/gpu.md has more.
+    arrays) or speaks DLPack, of groups of up to 16 ranks on one host, over NCCL of any. They are launched on a stream
+    and the call returns at once; as all that is launched there, they run in order. ``stream`` is a handle, one of
+    torch's or CuPy's streams, or anything with ``__cuda_stream__``; None takes torch's or CuPy's current one, and for
+    other arrays :attr:`device_stream`. No ``wire`` or point to point. Calls can be captured into CUDA graphs. A
+    rank's arrays are all of one GPU. What goes wrong while kernels run is raised by later calls; docs/gpu.md has
+    more.
 
     Collectives raise ValueError or TypeError for bad arguments (nothing has happened then), and
     :class:`~ringreduce.errors.PeerLost`, :class:`~ringreduce.errors.MismatchError` or
@@ -524,23 +525,27 @@ class Communicator:
                 if target is not None and target is not out:
                     after = partial(arrays.unpack, target, out)
         if work is not None:
-            return self._work(work, out, (source, target), after)
+            return self._work(work, out, (source, target), after, stream=stream)
         if after is not None:
             after()
         return out
 
     def _work(
         self,
-        engine: _engine.Work,
+        engine: _engine.Work | _engine.DeviceWork,
         result: Array,
         keep: tuple[Array, ...],
         after: Callable[[], None] | None,
         with_source: bool = False,
+        stream: Stream = None,
     ) -> Work:
         # The engine writes to these arrays even if the caller forgets the handle.
         while self._under_way and self._under_way[0].done():
             self._under_way.popleft()
-        work = Work(engine, result, keep, after, with_source)
+        if isinstance(engine, _engine.DeviceWork):
+            work: Work = GpuWork(engine, result, keep, after, self._c.check, stream)
+        else:
+            work = Work(engine, result, keep, after, with_source)
         self._under_way.append(work)
         return work
 
@@ -555,45 +560,6 @@ class Communicator:
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout must be positive, not {timeout}")
         return 0.0 if timeout is None else timeout
-
-
-def local_group(
-    size: int,
-    *,
-    timeout: float = DEFAULT_TIMEOUT,
-    reproducible: bool | None = None,
-    device: int | Sequence[int] | None = None,
-) -> list[Communicator]:
-    """A group of ranks within this process: one communicator per rank, each for a thread of its own.
-
-    Args:
-        size: the number of ranks.
-        timeout: seconds after which a wait gives up.
-        reproducible: as for :func:`ringreduce.init`.
-        device: the number of the GPU that all ranks share, or of each rank's. Everything that collectives need there
-            is made now, and not at the first of them. Each rank's calls go to a stream of its own: two ranks of the
-            group that launch on the same stream are refused.
-
-    Raises:
-        ValueError: there is not one device for each rank, or there are more than 16 ranks on GPUs.
-        Error: a GPU cannot be used, or does not run the kernels of all its ranks at the same time.
-    """
-    if size < 1:
-        raise ValueError(f"size must be at least 1, not {size}")
-    group = [Communicator(engine, timeout) for engine in _engine.local_group(size, timeout, reproducible)]
-    if device is not None:
-        _prepare_devices(group, [device] * size if isinstance(device, int) else list(device))
-    return group
-
-
-def _prepare_devices(group: list[Communicator], devices: list[int]) -> None:
-    if len(devices) != len(group):
-        raise ValueError(f"device has {len(devices)} numbers for {len(group)} ranks")
-    with ThreadPoolExecutor(len(group)) as pool:  # they meet
-        for done in [
-            pool.submit(comm._c.prepare_device, device) for comm, device in zip(group, devices, strict=True)
-        ]:
-            done.result()
 
 
 @atexit.register

@@ -5,11 +5,14 @@
 #include <cstdio>
 #include <cstring>
 
+#include "cuda/driver.h"
 #include "cuda/launching.h"
+#include "cuda/shared_memory.h"
 #include "reduce/cuda/errors.h"
 #include "reduce/cuda/failures.h"
 
 using ringreduce::device::check;
+using ringreduce::device::Driver;
 using ringreduce::device::failure_of;
 
 namespace {
@@ -56,6 +59,18 @@ void identify(char* identity, int device) {
   std::memcpy(identity, properties.uuid.bytes, sizeof properties.uuid.bytes);
 }
 
+bool is_in_use(int number) {
+  const Driver& driver = Driver::get();
+  int count = 0;  // also what the driver needs to have been asked first
+  check(cudaGetDeviceCount(&count), "count of devices");
+  CUdevice device = 0;
+  driver.check(driver.device(&device, number), "device " + std::to_string(number));
+  unsigned flags = 0;
+  int active = 0;
+  driver.check(driver.context_state(device, &flags, &active), "device " + std::to_string(number));
+  return active != 0;
+}
+
 void reach(int other) {
   const cudaError_t result = cudaDeviceEnablePeerAccess(other, 0);
   if (result == cudaErrorPeerAccessAlreadyEnabled) {
@@ -68,19 +83,6 @@ void reach(int other) {
 void allocate_on_host(void** memory, std::size_t bytes) {
   check(cudaHostAlloc(memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "memory of the host");
   std::memset(*memory, 0, bytes);
-}
-
-void share(char* handle, void* memory) {
-  cudaIpcMemHandle_t shared;
-  static_assert(sizeof shared == ringreduce::device::handle_bytes);
-  check(cudaIpcGetMemHandle(&shared, memory), "sharing memory");
-  std::memcpy(handle, &shared, sizeof shared);
-}
-
-void map(void** memory, const char* handle) {
-  cudaIpcMemHandle_t shared;
-  std::memcpy(&shared, handle, sizeof shared);
-  check(cudaIpcOpenMemHandle(memory, shared, cudaIpcMemLazyEnablePeerAccess), "mapping shared memory");
 }
 
 bool is_captured(cudaStream_t stream) {
@@ -113,11 +115,11 @@ const char* ringreduce_cuda_name_device(char* name, std::size_t room) {
 }
 
 const char* ringreduce_cuda_allocate(void** memory, std::size_t bytes) {
-  return failure_of([&] { check(cudaMalloc(memory, bytes), "memory"); });
+  return failure_of([&] { *memory = ringreduce::device::allocate(bytes); });
 }
 
 const char* ringreduce_cuda_free(void* memory) {
-  return failure_of([&] { check(cudaFree(memory), "memory"); });
+  return failure_of([&] { ringreduce::device::free(memory); });
 }
 
 const char* ringreduce_cuda_move(void* to, const void* from, std::size_t bytes, void* stream) {
@@ -193,6 +195,10 @@ const char* ringreduce_cuda_choose_device(int device) {
   return failure_of([&] { check(cudaSetDevice(device), "device " + std::to_string(device)); });
 }
 
+const char* ringreduce_cuda_is_in_use(int* in_use, int device) {
+  return failure_of([&] { *in_use = is_in_use(device) ? 1 : 0; });
+}
+
 const char* ringreduce_cuda_identify_device(char* identity, int device) {
   return failure_of([&] { identify(identity, device); });
 }
@@ -214,15 +220,15 @@ const char* ringreduce_cuda_free_on_host(void* memory) {
 }
 
 const char* ringreduce_cuda_share(char* handle, void* memory) {
-  return failure_of([&] { share(handle, memory); });
+  return failure_of([&] { ringreduce::device::share(handle, memory); });
 }
 
 const char* ringreduce_cuda_map(void** memory, const char* handle) {
-  return failure_of([&] { map(memory, handle); });
+  return failure_of([&] { *memory = ringreduce::device::map(handle); });
 }
 
 const char* ringreduce_cuda_unmap(void* memory) {
-  return failure_of([&] { check(cudaIpcCloseMemHandle(memory), "shared memory"); });
+  return failure_of([&] { ringreduce::device::unmap(memory); });
 }
 
 const char* ringreduce_cuda_is_captured(int* captured, void* stream) {

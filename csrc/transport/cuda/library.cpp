@@ -15,7 +15,7 @@ constexpr const char* variable = "RINGREDUCE_CUDA_LIBRARY";
 std::string path_of_library() {
   if (const char* chosen = std::getenv(variable)) return chosen;
   Dl_info here{};
-  if (dladdr(reinterpret_cast<const void*>(&CudaLibrary::find), &here) == 0 || !here.dli_fname) {
+  if (dladdr(reinterpret_cast<const void*>(&CudaLibrary::get), &here) == 0 || !here.dli_fname) {
     return file_name;
   }
   const std::string own = here.dli_fname;
@@ -44,6 +44,7 @@ CudaLibrary::CudaLibrary() {
   find_function(count_devices, "count_devices");
   find_function(current_device, "current_device");
   find_function(choose_device, "choose_device");
+  find_function(is_in_use, "is_in_use");
   find_function(identify_device, "identify_device");
   find_function(device_of, "device_of");
   find_function(reach, "reach");
@@ -77,14 +78,6 @@ CudaLibrary::CudaLibrary() {
 const CudaLibrary& CudaLibrary::get() {
   static const CudaLibrary library;  // tried again where it has failed
   return library;
-}
-
-const CudaLibrary* CudaLibrary::find() {
-  try {
-    return &get();
-  } catch (const Error&) {
-    return nullptr;
-  }
 }
 
 OnDevice::OnDevice(const CudaLibrary& cuda, int device) : cuda_(cuda) {

@@ -13,13 +13,12 @@ class CudaLibrary {
   // Loads it once for the process: RINGREDUCE_CUDA_LIBRARY, or else the file beside this library. Throws
   // Error, which says why there is none, or why no GPU can be used.
   static const CudaLibrary& get();
-  // The same, null if there is none.
-  static const CudaLibrary* find();
 
   // As in cuda/entry_points.h. What they return goes to check().
   decltype(&ringreduce_cuda_count_devices) count_devices;
   decltype(&ringreduce_cuda_current_device) current_device;
   decltype(&ringreduce_cuda_choose_device) choose_device;
+  decltype(&ringreduce_cuda_is_in_use) is_in_use;
   decltype(&ringreduce_cuda_identify_device) identify_device;
   decltype(&ringreduce_cuda_device_of) device_of;
   decltype(&ringreduce_cuda_reach) reach;
