@@ -18,6 +18,7 @@ import ringreduce
 from ringreduce import DataParallel, compression
 from ringreduce.compression import HalfPrecision, Int8Blocks, PowerSGD, SignMajority, TopK
 from tests.torch.groups import on_process_group
+from tests.training.buckets import FakeBucket
 from tests.training.models import on_ranks
 
 SMALL = 2000 / (1 << 20)  # MiB in a bucket, so that there are several
@@ -134,6 +135,23 @@ def on_the_world(comm):
 
 def test_without_any_group():
     ringreduce.run(on_the_world, 1)
+
+
+def on_part_of_the_ranks():
+    group = dist.new_group([0, 2])
+    if dist.get_rank() == 1:
+        with pytest.raises(ValueError, match="not a rank of group"):
+            Int8Blocks(group)
+        return None
+    gradient = torch.full((300,), 1.0 + dist.get_rank())
+    bucket = FakeBucket([gradient], [torch.zeros(300)])
+    return compression.hook(Int8Blocks(group), bucket).wait().unique().tolist()
+
+
+@pytest.mark.parametrize("backend", ["ringreduce", "gloo"])
+def test_on_part_of_the_ranks(backend):
+    """The others need not know of it."""
+    assert on_process_group(3, on_part_of_the_ranks, backend=backend) == [[2.0], None, [2.0]]
 
 
 def lose_a_peer():
