@@ -43,7 +43,8 @@ def run(
         ranks: how many processes.
         timeout: the communicator's, in seconds.
         start: "fork" begins at once and takes any function; "spawn" starts fresh interpreters, and needs a
-            function that can be imported.
+            function that can be imported. A forked rank's torch computes with one thread: it would wait for others that
+            its parent has and it has not.
         grace: seconds that the other ranks get to end by themselves after one has failed.
         reproducible, transport: the communicator's, as for :func:`ringreduce.init`.
 
@@ -145,6 +146,8 @@ def _rank_main(
     timeout: float, reproducible: bool | None, transport: str | None, pipe: Connection,
 ) -> None:  # fmt: skip
     end_with_parent(parent)
+    if _is_forked():
+        _leave_threads_behind()
     with contextlib.suppress(Exception):  # a test runner's replacement of stderr has no file descriptor
         faulthandler.enable()
     try:
@@ -162,6 +165,17 @@ def _rank_main(
     pipe.close()
     sys.stdout.flush()
     sys.stderr.flush()
-    if isinstance(multiprocessing.current_process(), multiprocessing.get_context("fork").Process):
+    if _is_forked():
         # What the parent registered to be done at its exit is not a forked rank's to do.
         os._exit(0)
+
+
+def _is_forked() -> bool:
+    return isinstance(multiprocessing.current_process(), multiprocessing.get_context("fork").Process)
+
+
+def _leave_threads_behind() -> None:
+    """Of a parent whose torch has started threads a fork has none, but does not know that."""
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() > 1:
+        torch.set_num_threads(1)
