@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ringreduce.arrays import empty, zeros
     from ringreduce.choice import Choice
-    from ringreduce.communicator import Communicator, local_group
+    from ringreduce.communicator import Communicator
     from ringreduce.errors import ClosedError, Error, MismatchError, PeerLost, RankFailed, TimeoutError
     from ringreduce.launch import run
     from ringreduce.links import Links
+    from ringreduce.local import local_group
     from ringreduce.on_world import (
         all_gather,
         all_reduce,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
         register,
         schedule,
     )
+    from ringreduce.timeline import Timeline
     from ringreduce.work import Work
 
 __version__ = "0.1.0"
@@ -71,6 +73,7 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "Send",
+    "Timeline",
     "TimeoutError",
     "Work",
     "algorithms",
@@ -103,13 +106,15 @@ __all__ = [
 _HOMES = {
     "arrays": "empty zeros",
     "choice": "Choice",
-    "communicator": "Communicator local_group",
+    "communicator": "Communicator",
     "errors": "ClosedError Error MismatchError PeerLost RankFailed TimeoutError",
     "launch": "run",
     "links": "Links",
+    "local": "local_group",
     "schedules": "Local Recv Round Schedule ScheduleError Send algorithms check register schedule",
     "on_world": "all_gather all_reduce all_to_all barrier broadcast explain finalize gather "
     "init recv reduce reduce_scatter scatter send world",
+    "timeline": "Timeline",
     "work": "Work",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from ringreduce.bootstrap import init
 from ringreduce.communicator import DEFAULT_TIMEOUT
 from ringreduce.errors import Error, PeerLost, RankFailed
+from ringreduce.orphans import end_with_parent
 
 __all__ = ["run"]
 
@@ -46,6 +47,8 @@ def run(
         grace: seconds that the other ranks get to end by themselves after one has failed.
         reproducible, transport: the communicator's, as for :func:`ringreduce.init`.
 
+    Ranks never outlive the thread that has called this: they are killed with it.
+
     Raises:
         RankFailed: a rank raised (the exception is the cause) or died. The others have ended by then.
     """
@@ -59,7 +62,18 @@ def run(
             receiving, sending = context.Pipe(duplex=False)
             process = context.Process(
                 target=_rank_main,
-                args=(function, rank, ranks, args, name, timeout, reproducible, transport, sending),
+                args=(
+                    os.getpid(),
+                    function,
+                    rank,
+                    ranks,
+                    args,
+                    name,
+                    timeout,
+                    reproducible,
+                    transport,
+                    sending,
+                ),
                 name=f"rank {rank}",
             )
             process.start()
@@ -127,9 +141,10 @@ def _how_it_ended(code: int | None) -> str:
 
 
 def _rank_main(
-    function: Callable[..., Any], rank: int, ranks: int, args: tuple[Any, ...], name: str, timeout: float,
-    reproducible: bool | None, transport: str | None, pipe: Connection,
+    parent: int, function: Callable[..., Any], rank: int, ranks: int, args: tuple[Any, ...], name: str,
+    timeout: float, reproducible: bool | None, transport: str | None, pipe: Connection,
 ) -> None:  # fmt: skip
+    end_with_parent(parent)
     with contextlib.suppress(Exception):  # a test runner's replacement of stderr has no file descriptor
         faulthandler.enable()
     try:

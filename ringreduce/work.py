@@ -68,6 +68,16 @@ class Work:
         return self._engine.exception()
 
     @property
+    def began(self) -> float | None:
+        """When the engine began the call, in seconds of time.monotonic(); None before the call is over."""
+        return self._engine.began() if self._engine.done() else None
+
+    @property
+    def ended(self) -> float | None:
+        """When the call was over, in seconds of time.monotonic(); None before that."""
+        return self._engine.ended() if self._engine.done() else None
+
+    @property
     def source(self) -> int | None:
         """Of a receive: the rank that the message came from; None before that is known, and of other calls."""
         source = self._engine.source()

@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
 from typing import Any
 
+from ringreduce.orphans import end_with_parent
+
 LIMIT = 30.0  # for all ranks of a test to end
+
+
+def _end_with_the_test(main: Callable[..., Any], *arguments: Any) -> None:
+    """A rank that outlived a killed test would keep the test runner's pipes open, and whoever reads them waiting."""
+    end_with_parent(os.getppid())
+    main(*arguments)
 
 
 class Processes:
@@ -25,7 +33,9 @@ class Processes:
         self.processes: list[Any] = []
         for own in arguments:
             receiving, sending = context.Pipe(duplex=False)
-            process: Any = context.Process(target=main, args=(*own, sending))  # type: ignore[attr-defined]
+            process: Any = context.Process(  # type: ignore[attr-defined]
+                target=_end_with_the_test, args=(main, *own, sending)
+            )
             process.start()
             sending.close()
             self.pipes.append(receiving)

@@ -232,6 +232,11 @@ nb::object exception_of(const Work& work) {
   return nb::steal(value);
 }
 
+// Seconds on the clock of time.monotonic(), which is the same as the steady one's.
+double seconds_at(Work::Time time) {
+  return std::chrono::duration<double>(time.time_since_epoch()).count();
+}
+
 std::tuple<std::string, std::size_t, std::string> explain(const Communicator& comm,
                                                           const std::string& collective, std::size_t bytes,
                                                           const std::optional<std::string>& wire) {
@@ -251,7 +256,9 @@ void bind_communicator(nb::module_& m) {
       .def("wait", wait, "timeout"_a = nb::none())
       .def("done", &Work::done)
       .def("exception", exception_of)
-      .def("source", &Work::source);
+      .def("source", &Work::source)
+      .def("began", [](const Work& work) { return seconds_at(work.began()); })
+      .def("ended", [](const Work& work) { return seconds_at(work.ended()); });
 
   nb::class_<Communicator>(m, "Communicator", "A rank's end of a group; see ringreduce.Communicator.")
       .def_prop_ro("rank", &Communicator::rank)

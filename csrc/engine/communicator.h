@@ -192,7 +192,8 @@ class Communicator {
   void check_that_gpus_serve() const;
   DeviceCalls& device_calls(int device);
   std::unique_ptr<Watch> watch(GpuCalls& calls, std::function<void(Progress&)> look);
-  bool are_stuck(GpuCalls& calls, Progress& progress, const char* what);
+  void look_for_what_is_stuck(GpuCalls& calls, Progress& progress, const char* what);
+  int rank_that_called_otherwise(std::uint64_t number) const;
   void check_closed() const;
   void wait_for(GpuCalls& calls);
   void finish_device_calls();
@@ -209,7 +210,6 @@ class Communicator {
   template <typename Step>
   void guarded_from_nccl(Step step);
   static void keep_order(void* event, int device, void* stream);
-  int rank_that_called_otherwise(std::uint64_t number) const;
   void look_at_nccl(Progress& progress);
   void finish_nccl_calls();
   void leave_nccl();

@@ -54,7 +54,7 @@ DeviceCalls& Communicator::device_calls(int device) {
     device_calls_ = std::make_unique<DeviceCalls>(rank_, size_, device, options_.reproducible, among_all);
     device_watch_ = watch(*device_calls_, [this](Progress& progress) {
       if (const int peer = device_calls_->differing(); peer >= 0) throw Disagreement{peer};
-      are_stuck(*device_calls_, progress, "a collective on its GPU");
+      look_for_what_is_stuck(*device_calls_, progress, "a collective on its GPU");
     });
   }
   if (device_calls_->device() == device) return *device_calls_;
@@ -133,8 +133,9 @@ std::unique_ptr<Watch> Communicator::watch(GpuCalls& calls, std::function<void(P
       });
 }
 
-// Whether calls have not moved on for so long that something may be wrong. Throws what surely is.
-bool Communicator::are_stuck(GpuCalls& calls, Progress& progress, const char* what) {
+// Throws what is wrong where calls have not moved on for long. That ranks call different things shows in what
+// each has noted down, and is believed when it shows twice.
+void Communicator::look_for_what_is_stuck(GpuCalls& calls, Progress& progress, const char* what) {
   transport_->check_abort();
   const std::uint64_t ended = calls.ended();
   if (calls.begun() == ended || ended != progress.ended || progress.since == Clock::time_point()) {
@@ -142,17 +143,33 @@ bool Communicator::are_stuck(GpuCalls& calls, Progress& progress, const char* wh
     progress.since = Clock::now();
     progress.disagreement.reset();
     progress.backoff.reset();
-    return false;
+    return;
   }
-  if (Clock::now() - progress.since < worth_a_look) return false;
+  if (Clock::now() - progress.since < worth_a_look) return;
   // As a thread that waits for peers does, which finds out when one of them is dead.
   while (!closed_ && calls.ended() == ended && !transport_->pause(progress.backoff, -1)) {
   }
   const auto lasted = Clock::now() - progress.since;
   if (lasted >= options_.timeout) time_out(options_.timeout, latest_rank(), what);
-  if (lasted < suspicious_after) return false;
+  if (lasted < suspicious_after) return;
   check_closed();
-  return true;
+  const auto found = first_disagreement();
+  if (found && found == progress.disagreement) throw Disagreement{rank_that_called_otherwise(*found)};
+  progress.disagreement = found;
+}
+
+// Another one than this.
+int Communicator::rank_that_called_otherwise(std::uint64_t number) const {
+  std::vector<std::uint64_t> histories(static_cast<std::size_t>(size_));
+  for (int rank = 0; rank < size_; ++rank) {
+    for (const Record& record : transport_->records(rank)) {
+      if (record.sequence == number) histories[rank] = record.history;
+    }
+  }
+  for (int rank = 0; rank < size_; ++rank) {
+    if (histories[rank] != 0 && histories[rank] != histories[rank_]) return rank;
+  }
+  return rank_ == 0 ? size_ - 1 : 0;  // by now they have gone on
 }
 
 // A rank that closed before it made a call that this one has made never will. What it had to say before is

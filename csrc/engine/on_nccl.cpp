@@ -154,28 +154,9 @@ void Communicator::deregister_memory(int device, void* memory) {
 
 // --- who looks after it ------------------------------------------------------------------------------------
 
-// Another one than this.
-int Communicator::rank_that_called_otherwise(std::uint64_t number) const {
-  std::vector<std::uint64_t> histories(static_cast<std::size_t>(size_));
-  for (int rank = 0; rank < size_; ++rank) {
-    for (const Record& record : transport_->records(rank)) {
-      if (record.sequence == number) histories[rank] = record.history;
-    }
-  }
-  for (int rank = 0; rank < size_; ++rank) {
-    if (histories[rank] != 0 && histories[rank] != histories[rank_]) return rank;
-  }
-  return rank_ == 0 ? size_ - 1 : 0;  // by now they have gone on
-}
-
-// NCCL's messages do not say what they are of: that ranks call different things shows in what each has noted
-// down, and is believed when it shows twice.
 void Communicator::look_at_nccl(Progress& progress) {
   if (const std::string failure = nccl_calls_->failure(); !failure.empty()) throw Error(failure);
-  if (!are_stuck(*nccl_calls_, progress, "a collective over NCCL")) return;
-  const auto found = first_disagreement();
-  if (found && found == progress.disagreement) throw Disagreement{rank_that_called_otherwise(*found)};
-  progress.disagreement = found;
+  look_for_what_is_stuck(*nccl_calls_, progress, "a collective over NCCL");
 }
 
 // Those that were launched; then the other ranks are told that this one needs them no more.

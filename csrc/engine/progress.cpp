@@ -30,6 +30,7 @@ std::shared_ptr<Work> Communicator::submit(const Transfer& transfer) {
   transport_->check_background();
   const auto work = std::make_shared<Work>();
   PendingTransfer pending{nullptr, work, Clock::now()};
+  work->begin(pending.submitted);
   try {
     guarded([&] {
       transport_->check_abort();
@@ -133,6 +134,7 @@ bool Communicator::begin_call(Pending& current) {
     if (current.begun) {
       begin_later(current.call);
     } else {
+      current.work->begin(current.started);
       begin(current.call);
       current.begun = true;
     }

@@ -53,6 +53,8 @@ void Work::finish(std::exception_ptr problem) {
   {
     std::lock_guard lock(mutex_);
     if (done_) return;
+    ended_.store(std::chrono::steady_clock::now(), std::memory_order_release);
+    if (began() == Time()) begin(ended());
     done_ = true;
     problem_ = std::move(problem);
     after.swap(after_);

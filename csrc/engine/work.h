@@ -28,6 +28,12 @@ class Work {
   void then(std::function<void()> after);
   void finish(std::exception_ptr problem);
 
+  // When it was first worked on, and when it was over; before that no time.
+  using Time = std::chrono::steady_clock::time_point;
+  Time began() const { return began_.load(std::memory_order_acquire); }
+  Time ended() const { return ended_.load(std::memory_order_acquire); }
+  void begin(Time now) { began_.store(now, std::memory_order_release); }
+
   // Of a receive: the rank that the message came from, or -1 while that is not known; of anything else -1.
   int source() const { return source_.load(std::memory_order_acquire); }
   void set_source(int rank) { source_.store(rank, std::memory_order_release); }
@@ -37,6 +43,7 @@ class Work {
   Undestroyed<std::condition_variable> over_;
   bool done_ = false;
   std::atomic<int> source_{-1};
+  std::atomic<Time> began_{}, ended_{};
   std::exception_ptr problem_;
   std::function<void()> after_;
 };

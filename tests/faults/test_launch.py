@@ -59,3 +59,33 @@ def test_ranks_that_go_on_are_ended():
     with pytest.raises(ringreduce.RankFailed, match="rank 0"):
         ringreduce.run(_one_hangs, 2, grace=0.5)
     assert time.monotonic() - began < 3
+
+
+def _tells_its_number_and_hangs(comm, pipe):
+    os.write(pipe, b"%d\n" % os.getpid())
+    while True:
+        time.sleep(1)
+
+
+def _is_there(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_ranks_do_not_outlive_a_killed_parent():
+    reading, writing = os.pipe()
+    parent = os.fork()
+    if parent == 0:
+        ringreduce.run(_tells_its_number_and_hangs, 2, writing)
+    os.close(writing)
+    with os.fdopen(reading) as lines:
+        ranks = [int(lines.readline()) for _ in range(2)]
+        os.kill(parent, signal.SIGKILL)
+        os.waitpid(parent, 0)
+        until = time.monotonic() + 5
+        while any(_is_there(rank) for rank in ranks):
+            assert time.monotonic() < until, "a rank lives on"
+            time.sleep(0.01)

@@ -1,0 +1,173 @@
+"""What every rank did when, in one file for Perfetto (ui.perfetto.dev) or chrome://tracing."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ringreduce.communicator import Communicator
+
+__all__ = ["Timeline"]
+
+LANES = ("compute", "communication", "waits")  # from top to bottom
+PING_PONGS = 20
+TAG = 0x71ED  # of the messages that compare clocks
+
+
+class Span(NamedTuple):
+    """Times are seconds on this rank's clock."""
+
+    name: str
+    began: float
+    ended: float
+    lane: str
+    details: dict[str, Any]
+
+
+class Timeline:
+    """Spans of time of every rank, merged into one trace with aligned clocks.
+
+    Making one and :meth:`save` are collective; noting a span costs an append to a list, and sends nothing. In the
+    file every rank is a process with three lanes: what the training thread computed, what the progress thread
+    communicated, and when the training thread waited for that.
+
+    Ranks on several hosts have clocks that differ and drift. Each rank's offset to rank 0 is measured when the
+    timeline is made and again when it is saved, and interpolated between; each time by the quickest of several
+    round trips (Cristian, "Probabilistic clock synchronization", 1989), so it is good to half of that round trip.
+
+    Args:
+        comm: the group; None: the communicator of all ranks.
+        clock: seconds as a float. Work.began, Work.ended and DataParallel.timings are on time.monotonic()'s.
+    """
+
+    def __init__(
+        self, comm: Communicator | None = None, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        if comm is None:
+            from ringreduce.on_world import world
+
+            comm = world()
+        self._comm, self._clock = comm, clock
+        self._spans: list[Span] = []
+        self._start = clock_offset(comm, clock)
+
+    @contextmanager
+    def span(self, name: str, lane: str = "compute", **details: Any) -> Iterator[None]:
+        """Notes the time that the with-block takes. Blocks may be nested."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self.add(name, began, self._clock(), lane, **details)
+
+    def add(self, name: str, began: float, ended: float, lane: str = "compute", **details: Any) -> None:
+        """Notes a span whose times are known.
+
+        Args:
+            began, ended: seconds on the timeline's clock.
+            lane: "compute", "communication" or "waits".
+            details: what the viewer shows of it; anything that JSON has.
+        """
+        if lane not in LANES:
+            raise ValueError(f"lane must be one of {', '.join(LANES)}, not {lane!r}")
+        if ended < began:
+            raise ValueError(f"ended ({ended}) is before began ({began})")
+        self._spans.append(Span(name, began, ended, lane, details))
+
+    def step_timings(self, timings: Any) -> None:
+        """Notes each bucket's communication, and each wait, of DataParallel's ``model.timings``."""
+        for bucket in timings.buckets:
+            queued_us = round((bucket.began - bucket.submitted) * 1e6, 3)
+            self.add(
+                f"bucket {bucket.index}", bucket.began, bucket.ended, "communication",
+                bytes=bucket.nbytes, queued_us=queued_us,
+            )  # fmt: skip
+        for began, ended in timings.waits:
+            self.add("wait", began, ended, "waits")
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes all ranks' spans so far to a file, on rank 0. Every rank must call it.
+
+        Args:
+            path: of a JSON file in Chrome's trace event format; looked at on rank 0 only.
+        """
+        offsets = np.array([self._start, clock_offset(self._comm, self._clock)])
+        own = [
+            span._replace(began=_aligned(span.began, offsets), ended=_aligned(span.ended, offsets))
+            for span in self._spans
+        ]
+        everybodys = _gather(self._comm, own)
+        if everybodys is not None:
+            trace = {"displayTimeUnit": "ms", "traceEvents": trace_events(everybodys)}
+            Path(path).write_text(json.dumps(trace))
+
+
+def clock_offset(comm: Communicator, clock: Callable[[], float]) -> tuple[float, float]:
+    """This rank's time now, and what must be added to its clock to get rank 0's. Collective."""
+    message = np.zeros(1)
+    if comm.rank == 0:
+        for other in range(1, comm.size):
+            for _ in range(PING_PONGS):
+                comm.recv(message, other, tag=TAG)
+                message[0] = clock()
+                comm.send(message, other, tag=TAG)
+        return clock(), 0.0
+    tries = []
+    for _ in range(PING_PONGS):
+        asked = clock()
+        comm.send(message, 0, tag=TAG)
+        comm.recv(message, 0, tag=TAG)
+        answered = clock()
+        # Rank 0 most likely read its clock halfway.
+        tries.append((answered - asked, message[0] - (asked + answered) / 2))
+    return clock(), float(min(tries)[1])
+
+
+def _aligned(moment: float, offsets: np.ndarray[Any, Any]) -> float:
+    """On rank 0's clock; offsets are (time, offset) at the timeline's start and now."""
+    return moment + float(np.interp(moment, offsets[:, 0], offsets[:, 1]))
+
+
+def _gather(comm: Communicator, own: list[Span]) -> list[list[Span]] | None:
+    """All ranks' spans, on rank 0."""
+    text = np.frombuffer(json.dumps(own).encode(), np.uint8)
+    lengths = comm.all_gather(np.array([len(text)])).tolist()
+    joined = comm.gather(text, counts=lengths)
+    if joined is None:
+        return None
+    parts = np.split(joined, np.cumsum(lengths)[:-1])
+    return [[Span(*span) for span in json.loads(part.tobytes())] for part in parts]
+
+
+def trace_events(ranks: list[list[Span]]) -> list[dict[str, Any]]:
+    """The events of Chrome's trace event format, with times in microseconds since the first span began."""
+    origin = min((span.began for spans in ranks for span in spans), default=0.0)
+    events: list[dict[str, Any]] = []
+    for rank, spans in enumerate(ranks):
+        events += _labels(rank)
+        for span in spans:
+            # Both ends are rounded, not the length: a span inside another one stays inside.
+            began, ended = (round((moment - origin) * 1e6, 3) for moment in (span.began, span.ended))
+            events.append(
+                {"ph": "X", "name": span.name, "cat": span.lane, "pid": rank, "tid": LANES.index(span.lane),
+                 "ts": began, "dur": round(ended - began, 3), "args": span.details}
+            )  # fmt: skip
+    return events
+
+
+def _labels(rank: int) -> list[dict[str, Any]]:
+    """How the viewer calls a rank and its lanes, and in which order it shows them."""
+    named = [("process", 0, f"rank {rank}", rank)]
+    named += [("thread", lane, name, lane) for lane, name in enumerate(LANES)]
+    return [
+        {"ph": "M", "name": f"{what}_{key}", "pid": rank, "tid": lane, "args": {key: value}}
+        for what, lane, name, order in named
+        for key, value in (("name", name), ("sort_index", order))
+    ]
