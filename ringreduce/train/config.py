@@ -31,7 +31,7 @@ class Config:
     )
     layers: int = setting(4, "of the GPT", 1)
     heads: int = setting(4, "of the GPT", 1)
-    width: int = setting(192, "of the GPT: of its embeddings", 1)
+    width: int = setting(128, "of the GPT: of its embeddings", 1)
     context: int = setting(128, "of the GPT: bytes that it sees", 1)
     dropout: float = setting(0.0, "of the GPT", 0)
     channels: int = setting(16, "of the convnet's first layer", 1)
