@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ringreduce.arrays import empty, zeros
     from ringreduce.choice import Choice
     from ringreduce.communicator import Communicator
+    from ringreduce.data_parallel import DataParallel as DataParallel
     from ringreduce.errors import ClosedError, Error, MismatchError, PeerLost, RankFailed, TimeoutError
     from ringreduce.launch import run
     from ringreduce.links import Links
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# Without what needs torch: ``from ringreduce import *`` works where there is none.
 __all__ = [
     "Choice",
     "ClosedError",
@@ -107,6 +109,7 @@ _HOMES = {
     "arrays": "empty zeros",
     "choice": "Choice",
     "communicator": "Communicator",
+    "data_parallel": "DataParallel",
     "errors": "ClosedError Error MismatchError PeerLost RankFailed TimeoutError",
     "launch": "run",
     "links": "Links",
@@ -129,4 +132,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOME})

@@ -1,0 +1,66 @@
+"""Whether all ranks have the same model, and what they tell each other if they do not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from ringreduce.communicator import Communicator
+from ringreduce.errors import Error
+
+__all__ = ["check_same", "describe", "gather_texts"]
+
+
+def gather_texts(comm: Communicator, text: str) -> list[str]:
+    """Every rank's text."""
+    own = np.frombuffer(text.encode(), np.uint8)
+    counts = comm.all_gather(np.array([own.size])).tolist()
+    together = comm.all_gather(own, counts=counts).tobytes()
+    ends = np.cumsum(counts)
+    return [together[end - count : end].decode() for end, count in zip(ends.tolist(), counts, strict=True)]
+
+
+def describe(module: Any, settings: dict[str, Any]) -> dict[str, str]:
+    """What has to be the same on all ranks, by what it is called; in the model's order."""
+    found = {name: repr(value) for name, value in settings.items()}
+    for name, parameter in module.named_parameters():
+        frozen = "" if parameter.requires_grad else ", requires_grad=False"
+        found[f"parameter '{name}'"] = f"{_kind(parameter)}{frozen}"
+    for name, buffer in module.named_buffers():
+        found[f"buffer '{name}'"] = _kind(buffer)
+    return found
+
+
+def _kind(tensor: Any) -> str:
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    strides = "" if tensor.is_contiguous() else f" with strides {list(tensor.stride())}"
+    return f"{dtype}{list(tensor.shape)}{strides}"
+
+
+def check_same(comm: Communicator, own: dict[str, str]) -> None:
+    """Compares descriptions of all ranks.
+
+    Raises:
+        Error: on every rank: the first thing that differs, and which ranks have what.
+    """
+    texts = gather_texts(comm, json.dumps(list(own.items())))
+    if len(set(texts)) == 1:
+        return
+    lists = [json.loads(text) for text in texts]
+    place = 0
+    while len({_at(entries, place) for entries in lists}) == 1:
+        place += 1
+    ranks: dict[str, list[str]] = {}
+    for rank, entries in enumerate(lists):
+        ranks.setdefault(_at(entries, place), []).append(str(rank))
+    what = "; ".join(
+        f"rank{'s' if len(having) > 1 else ''} {', '.join(having)}: {entry}"
+        for entry, having in ranks.items()
+    )
+    raise Error(f"DataParallel: the ranks' models differ, first in this: {what}")
+
+
+def _at(entries: list[list[str]], place: int) -> str:
+    return ": ".join(entries[place]) if place < len(entries) else "no more parameters"

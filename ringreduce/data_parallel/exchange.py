@@ -1,0 +1,58 @@
+"""How a bucket's gradients are averaged."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from ringreduce.communicator import Communicator
+from ringreduce.data_parallel.bucket import Bucket
+from ringreduce.work import Work
+
+__all__ = ["AllReduce", "Exchange", "UnderWay"]
+
+
+class UnderWay(Protocol):
+    """A bucket's exchange, begun."""
+
+    def finish(self) -> None:
+        """Waits; the bucket's buffer then holds the averages."""
+
+    def times(self) -> tuple[float, float]:
+        """When the work on it began and ended, in seconds of time.monotonic()."""
+
+
+class Exchange(Protocol):
+    def start(self, bucket: Bucket) -> UnderWay:
+        """Begins to average the bucket's buffer over the ranks; does not wait."""
+
+
+class AllReduce:
+    """One all-reduce for each bucket, in place."""
+
+    NARROWED = {"bf16": {torch.float32}, "fp16": {torch.float32}}  # noqa: RUF012
+    BY_BLOCKS = frozenset({torch.float32, torch.float16, torch.bfloat16})
+
+    def __init__(self, comm: Communicator, wire: str | None) -> None:
+        self._comm = comm
+        self._wire = wire
+
+    def start(self, bucket: Bucket) -> UnderWay:
+        wire = self._wire
+        if wire is not None and bucket.buffer.dtype not in self.NARROWED.get(wire, self.BY_BLOCKS):
+            wire = None
+        return Reduction(self._comm.all_reduce(bucket.buffer, "avg", wire=wire, async_op=True))
+
+
+class Reduction:
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    def finish(self) -> None:
+        self._work.wait()
+
+    def times(self) -> tuple[float, float]:
+        began, ended = self._work.began, self._work.ended
+        assert began is not None and ended is not None  # it was waited for
+        return began, ended
