@@ -282,5 +282,5 @@ def test_dying_in_the_middle_of_a_checkpoint_leaves_the_last_one(tmp_path):
 def test_checkpoints_hold_nothing_that_could_be_run(tmp_path):
     path = tmp_path / "bad.pt"
     torch.save({"step": Path("/")}, path)
-    with pytest.raises(Exception, match="[Ww]eights.only"):
+    with pytest.raises(Exception, match="eights"):
         checkpoint.load(path.read_bytes())
