@@ -38,7 +38,7 @@ bench: engine $(VENV)/.plot
 	$(BIN)/python -m ringreduce bench $(BENCH_FLAGS)
 
 # The last line is pytest's. The MPIs, each in a virtual environment of its own, come from bench/peers.mk.
-test: check emulated $(VENV)/.accelerate $(TEST_MPIS:%=.venv-%/.ready)
+test: check emulated cuda-12 $(VENV)/.accelerate $(TEST_MPIS:%=.venv-%/.ready)
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
 
 # Gloo's results are kept in build/torch-suite and used again; SUITE_FLAGS=--redo runs its tests anew.

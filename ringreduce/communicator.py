@@ -17,7 +17,7 @@ from ringreduce.choice import Choice
 from ringreduce.handles import AUTO, Algorithm, Handles
 from ringreduce.links import Links
 from ringreduce.streams import Stream
-from ringreduce.work import Work
+from ringreduce.work import GpuWork, Work
 
 __all__ = ["Communicator"]
 
@@ -46,14 +46,15 @@ class Communicator:
       with the same bits: so what a rank has of its own in the result of an all_gather or broadcast (the root's x too)
       is rounded like everybody's. docs/accuracy.md has the errors.
     - ``timeout``: seconds; None takes the communicator's.
-    - ``async_op``: hand the call to the progress thread and return a :class:`Work` at once.
+    - ``async_op``: hand the call to the progress thread and return a :class:`Work` at once. Of arrays in GPU memory:
+      put it on :attr:`device_stream`, behind what is on ``stream`` by now; ``work.wait()`` lets the stream wait.
     - ``stream``: for arrays in a GPU's memory, see below.
 
     Collectives take arrays in GPU memory, too: torch CUDA tensors and what has a ``__cuda_array_interface__`` (CuPy's
     arrays), of groups of up to 16 ranks on one host, over NCCL of any. They are launched on a stream and the call
     returns at once; as all that is launched there, they run in order. ``stream`` is a handle, one of torch's or CuPy's
     streams, or anything with ``__cuda_stream__``; None takes torch's or CuPy's current one, and for other arrays
-    :attr:`device_stream`. No ``async_op``, ``wire`` or point to point. Calls can be captured into CUDA graphs. A rank's
+    :attr:`device_stream`. No ``wire`` or point to point. Calls can be captured into CUDA graphs. A rank's
     arrays are all of one GPU. What goes wrong while kernels run is raised by later calls; docs/gpu.md has more.
 
     Collectives raise ValueError or TypeError for bad arguments (nothing has happened then), and
@@ -523,23 +524,27 @@ class Communicator:
                 if target is not None and target is not out:
                     after = partial(arrays.unpack, target, out)
         if work is not None:
-            return self._work(work, out, (source, target), after)
+            return self._work(work, out, (source, target), after, stream=stream)
         if after is not None:
             after()
         return out
 
     def _work(
         self,
-        engine: _engine.Work,
+        engine: _engine.Work | _engine.DeviceWork,
         result: Array,
         keep: tuple[Array, ...],
         after: Callable[[], None] | None,
         with_source: bool = False,
+        stream: Stream = None,
     ) -> Work:
         # The engine writes to these arrays even if the caller forgets the handle.
         while self._under_way and self._under_way[0].done():
             self._under_way.popleft()
-        work = Work(engine, result, keep, after, with_source)
+        if isinstance(engine, _engine.DeviceWork):
+            work: Work = GpuWork(engine, result, keep, after, self._c.check, stream)
+        else:
+            work = Work(engine, result, keep, after, with_source)
         self._under_way.append(work)
         return work
 

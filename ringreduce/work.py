@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from typing import Any
 
-from ringreduce import _engine
+from ringreduce import _engine, streams
 from ringreduce.arrays import Array
 
-__all__ = ["Work"]
+__all__ = ["GpuWork", "Work"]
+
+LOOK_EVERY = 1e-4  # seconds, at a GPU that one waits for
 
 
 class Work:
@@ -17,7 +21,7 @@ class Work:
 
     def __init__(
         self,
-        engine: _engine.Work,
+        engine: Any,
         result: Array,
         keep: tuple[Array, ...],
         after: Callable[[], None] | None,
@@ -65,7 +69,8 @@ class Work:
 
     def exception(self) -> BaseException | None:
         """What went wrong, if the call is over and has failed; does not wait."""
-        return self._engine.exception()
+        problem: BaseException | None = self._engine.exception()
+        return problem
 
     @property
     def began(self) -> float | None:
@@ -82,3 +87,89 @@ class Work:
         """Of a receive: the rank that the message came from; None before that is known, and of other calls."""
         source = self._engine.source()
         return None if source < 0 else source
+
+
+class GpuWork(Work):
+    """A call under way on a GPU, on the communicator's own stream. Its arrays must be left alone until it is done, or
+    used only by what comes after :meth:`wait` on the stream that waits."""
+
+    __slots__ = ("_check", "_stream")
+
+    def __init__(
+        self,
+        engine: _engine.DeviceWork,
+        result: Array,
+        keep: tuple[Array, ...],
+        after: Callable[[], None] | None,
+        check: Callable[[], None],
+        stream: streams.Stream,
+    ):
+        super().__init__(engine, result, keep, after)
+        self._check = check
+        self._stream = stream
+
+    def wait(self, timeout: float | None = None) -> Array:
+        """Lets a stream wait until the call is over: the one that the call was given, or the current one.
+
+        Args:
+            timeout: seconds that this thread waits at most; None: it goes on at once.
+
+        Returns:
+            What the blocking call would have returned.
+
+        Raises:
+            TimeoutError: the time was up first; the call goes on.
+            Error: the group has failed.
+        """
+        self._check()
+        if timeout is not None:
+            self._wait_here(timeout)
+        stream = self._waiting_stream()
+        if stream is not None:
+            self._engine.let_wait(stream)
+        self._settle()
+        return self._result
+
+    def _wait_here(self, timeout: float) -> None:
+        until = time.monotonic() + timeout
+        while not self._engine.done():
+            if time.monotonic() >= until:
+                from ringreduce.errors import TimeoutError
+
+                raise TimeoutError(f"the call is not over after {timeout} s")
+            time.sleep(LOOK_EVERY)
+        self._check()
+
+    def _waiting_stream(self) -> int | None:
+        if self._stream is not None:
+            return streams.handle_of(self._stream)
+        array = next(one for one in self._keep if one is not None)
+        return streams.current(array, self._engine.device)
+
+    def done(self) -> bool:
+        """Whether the call is over on the GPU, well or not."""
+        over: bool = self._engine.done()
+        if over:
+            self._settle()
+        return over
+
+    def exception(self) -> BaseException | None:
+        """How the group failed, if the call is over and the group has; does not wait."""
+        if self._engine.done():
+            try:
+                self._check()
+            except Exception as error:
+                return error
+        return None
+
+    @property
+    def began(self) -> None:
+        """Not known of a GPU."""
+
+    @property
+    def ended(self) -> None:
+        """Not known of a GPU."""
+
+    @property
+    def source(self) -> None:
+        """There are no receives into a GPU's memory."""

@@ -15,6 +15,7 @@
 #include "bindings/bindings.h"
 #include "bindings/errors.h"
 #include "bindings/schedule_caster.h"
+#include "engine/device_work.h"
 #include "schedule/check.h"
 #include "transport/choose.h"
 #include "transport/memory/local.h"
@@ -47,14 +48,29 @@ Clock::duration seconds(double value) {
 }
 
 // Python knows what stream is meant, and which is the current one of a library's.
-void enqueue(Communicator& comm, const Call& call, nb::handle array, nb::handle stream) {
+std::optional<void*> chosen_stream(nb::handle array, int device, nb::handle stream) {
   const nb::object streams = nb::module_::import_("ringreduce.streams");
   const nb::object found =
-      stream.is_none() ? streams.attr("current")(array, call.device) : streams.attr("handle_of")(stream);
-  std::optional<void*> chosen;
-  if (!found.is_none()) chosen = reinterpret_cast<void*>(nb::cast<std::uintptr_t>(found));
+      stream.is_none() ? streams.attr("current")(array, device) : streams.attr("handle_of")(stream);
+  if (found.is_none()) return std::nullopt;
+  return reinterpret_cast<void*>(nb::cast<std::uintptr_t>(found));
+}
+
+void enqueue(Communicator& comm, const Call& call, nb::handle array, nb::handle stream) {
+  const std::optional<void*> chosen = chosen_stream(array, call.device, stream);
   const nb::gil_scoped_release unlocked;
   comm.enqueue(call, chosen);
+}
+
+std::shared_ptr<DeviceWork> enqueue_beside(Communicator& comm, const Call& call, nb::handle array,
+                                           nb::handle stream) {
+  const std::optional<void*> chosen = chosen_stream(array, call.device, stream);
+  const nb::gil_scoped_release unlocked;
+  return comm.enqueue_beside(call, chosen);
+}
+
+void let_wait(const DeviceWork& work, std::uintptr_t stream) {
+  work.let_wait(reinterpret_cast<void*>(stream));
 }
 
 ArrayView view_on_gpu(nb::handle x) {
@@ -111,11 +127,12 @@ void all_reduce(Communicator& comm, nb::handle x, nb::handle out, nb::str op, do
   comm.run(call);
 }
 
-std::shared_ptr<Work> collective(Communicator& comm, const std::string& name, nb::handle input,
-                                 nb::handle output, const std::string& op, double factor, int root,
-                                 int algorithm, double timeout, const Counts& input_counts,
-                                 const Counts& output_counts, bool background, std::size_t slice_bytes,
-                                 int lanes, const std::optional<std::string>& wire, nb::handle stream) {
+// None, or a Work, or a DeviceWork.
+nb::object collective(Communicator& comm, const std::string& name, nb::handle input, nb::handle output,
+                      const std::string& op, double factor, int root, int algorithm, double timeout,
+                      const Counts& input_counts, const Counts& output_counts, bool background,
+                      std::size_t slice_bytes, int lanes, const std::optional<std::string>& wire,
+                      nb::handle stream) {
   Extents input_extents, output_extents;
   Call call =
       make_call(comm, name, input, output, root, input_counts, output_counts, input_extents, output_extents);
@@ -127,16 +144,22 @@ std::shared_ptr<Work> collective(Communicator& comm, const std::string& name, nb
   call.lanes = lanes;
   call.wire = wire_named(wire);
   if (call.device != on_host) {
-    if (background)
-      throw InvalidArgument("async_op is for arrays in the CPU's memory: on a GPU no call waits");
-    enqueue(comm, call, input.is_none() ? output : input, stream);
-    return nullptr;
+    const nb::handle array = input.is_none() ? output : input;
+    if (background) return nb::cast(enqueue_beside(comm, call, array, stream));
+    enqueue(comm, call, array, stream);
+    return nb::none();
   }
   refuse_stream(stream);
-  const nb::gil_scoped_release unlocked;
-  if (background) return comm.submit(call);
-  comm.run(call);
-  return nullptr;
+  std::shared_ptr<Work> work;
+  {
+    const nb::gil_scoped_release unlocked;
+    if (background) {
+      work = comm.submit(call);
+    } else {
+      comm.run(call);
+    }
+  }
+  return background ? nb::cast(work) : nb::none();
 }
 
 int check_peer(const Communicator& comm, bool sends, std::optional<int> peer) {
@@ -260,11 +283,17 @@ void bind_communicator(nb::module_& m) {
       .def("began", [](const Work& work) { return seconds_at(work.began()); })
       .def("ended", [](const Work& work) { return seconds_at(work.ended()); });
 
+  nb::class_<DeviceWork>(m, "DeviceWork", "A call on the communicator's own stream.")
+      .def_prop_ro("device", &DeviceWork::device)
+      .def("let_wait", let_wait, "stream"_a, unlocked)
+      .def("done", &DeviceWork::done, unlocked);
+
   nb::class_<Communicator>(m, "Communicator", "A rank's end of a group; see ringreduce.Communicator.")
       .def_prop_ro("rank", &Communicator::rank)
       .def_prop_ro("size", &Communicator::size)
       .def_prop_ro("transport", &Communicator::transport_name)
       .def_prop_ro("closed", &Communicator::closed)
+      .def("check", &Communicator::usable, "Raises how the group failed, or that it was closed.")
       .def_prop_ro("reproducible", [](const Communicator& comm) { return comm.options().reproducible; })
       .def_prop_ro("footprint", &Communicator::footprint, "Bytes of memory held.")
       .def("all_reduce", all_reduce, "x"_a, "out"_a.none(), "op"_a, "factor"_a, "algorithm"_a, "timeout"_a,

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "cuda/launching.h"
+#include "cuda/shared_memory.h"
 #include "reduce/cuda/errors.h"
 #include "reduce/cuda/failures.h"
 
@@ -70,19 +71,6 @@ void allocate_on_host(void** memory, std::size_t bytes) {
   std::memset(*memory, 0, bytes);
 }
 
-void share(char* handle, void* memory) {
-  cudaIpcMemHandle_t shared;
-  static_assert(sizeof shared == ringreduce::device::handle_bytes);
-  check(cudaIpcGetMemHandle(&shared, memory), "sharing memory");
-  std::memcpy(handle, &shared, sizeof shared);
-}
-
-void map(void** memory, const char* handle) {
-  cudaIpcMemHandle_t shared;
-  std::memcpy(&shared, handle, sizeof shared);
-  check(cudaIpcOpenMemHandle(memory, shared, cudaIpcMemLazyEnablePeerAccess), "mapping shared memory");
-}
-
 bool is_captured(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(stream, &status), "stream");
@@ -113,11 +101,11 @@ const char* ringreduce_cuda_name_device(char* name, std::size_t room) {
 }
 
 const char* ringreduce_cuda_allocate(void** memory, std::size_t bytes) {
-  return failure_of([&] { check(cudaMalloc(memory, bytes), "memory"); });
+  return failure_of([&] { *memory = ringreduce::device::allocate(bytes); });
 }
 
 const char* ringreduce_cuda_free(void* memory) {
-  return failure_of([&] { check(cudaFree(memory), "memory"); });
+  return failure_of([&] { ringreduce::device::free(memory); });
 }
 
 const char* ringreduce_cuda_move(void* to, const void* from, std::size_t bytes, void* stream) {
@@ -214,15 +202,15 @@ const char* ringreduce_cuda_free_on_host(void* memory) {
 }
 
 const char* ringreduce_cuda_share(char* handle, void* memory) {
-  return failure_of([&] { share(handle, memory); });
+  return failure_of([&] { ringreduce::device::share(handle, memory); });
 }
 
 const char* ringreduce_cuda_map(void** memory, const char* handle) {
-  return failure_of([&] { map(memory, handle); });
+  return failure_of([&] { *memory = ringreduce::device::map(handle); });
 }
 
 const char* ringreduce_cuda_unmap(void* memory) {
-  return failure_of([&] { check(cudaIpcCloseMemHandle(memory), "shared memory"); });
+  return failure_of([&] { ringreduce::device::unmap(memory); });
 }
 
 const char* ringreduce_cuda_is_captured(int* captured, void* stream) {

@@ -11,7 +11,7 @@
 
 namespace ringreduce::device {
 
-inline constexpr std::size_t handle_bytes = 64;  // of memory that other processes are to reach
+inline constexpr std::size_t handle_bytes = 88;  // of memory that other processes are to reach
 inline constexpr std::size_t identity_bytes = 16;
 
 }  // namespace ringreduce::device

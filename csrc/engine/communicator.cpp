@@ -184,10 +184,17 @@ void Communicator::begin(const Call& call) {
   task.wire = plan.wire;
   task.lend_from = default_lend_from;
   task.lanes = plan.lanes;
-  task.input = input_of_all(call, rank_);
-  task.output = output_of_all(call, rank_);
-  const std::size_t input_bytes = bytes_of_input(call, size_, rank_);
-  const std::size_t output_bytes = bytes_of_output(call, size_, rank_);
+  std::size_t input_bytes = 0, output_bytes = 0;
+  if (plan.geometry.whole) {
+    task.input = static_cast<const std::byte*>(call.input);
+    task.output = static_cast<std::byte*>(call.output);
+    input_bytes = output_bytes = call.count * size_of(call.dtype);
+  } else {
+    task.input = input_of_all(call, rank_);
+    task.output = output_of_all(call, rank_);
+    input_bytes = bytes_of_input(call, size_, rank_);
+    output_bytes = bytes_of_output(call, size_, rank_);
+  }
   task.bytes = std::max(input_bytes, output_bytes);
   if (input_bytes >= task.lend_from) task.input_reachable = transport_->reachable(call.input, input_bytes);
   if (output_bytes >= task.lend_from) {

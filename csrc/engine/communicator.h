@@ -33,6 +33,7 @@ struct Options {
 };
 
 class DeviceCalls;
+class DeviceWork;
 class GpuCalls;
 class Watch;
 class NcclCalls;
@@ -62,6 +63,8 @@ class Communicator {
   // with. The first one meets the other ranks, and waits for them. What fails later is thrown by later calls.
   // Without a stream, on one of this communicator's own.
   void enqueue(const Call& call, std::optional<void*> stream);
+  // The same on this communicator's own stream, behind what `stream` has to do now.
+  std::shared_ptr<DeviceWork> enqueue_beside(const Call& call, std::optional<void*> stream);
   // Meets the other ranks for that, if it is to be done before the first of those calls; a collective.
   void prepare_device(int device);
   // Memory of a GPU that NCCL may use in place: known by its first byte until it is deregistered or the
@@ -109,6 +112,8 @@ class Communicator {
   // for.
   void leave();
   bool closed() const { return closed_; }
+  // Throws Closed, or how the group failed.
+  void usable();
   // The rank that has begun the fewest collectives, if that is fewer than this rank has; else -1. From any
   // thread.
   int latest() const;
@@ -138,7 +143,6 @@ class Communicator {
     Clock::time_point submitted;
   };
 
-  void usable();
   bool ours() const;  // not a forked child's
   static void check_interrupt();
   Clock::duration longest_sleep() const;

@@ -5,6 +5,7 @@
 
 #include "engine/communicator.h"
 #include "engine/device_calls.h"
+#include "engine/device_work.h"
 #include "engine/nccl_calls.h"
 
 namespace ringreduce {
@@ -94,6 +95,16 @@ void Communicator::enqueue(const Call& call, std::optional<void*> stream) {
     calls.launch(call, plan, history_, chosen);
     last_launched_ = sequence_;
   });
+}
+
+std::shared_ptr<DeviceWork> Communicator::enqueue_beside(const Call& call, std::optional<void*> stream) {
+  prepare_device(call.device);
+  void* const own = device_stream();
+  auto work = std::make_shared<DeviceWork>(call.device);
+  if (stream) work->come_behind(*stream, own);
+  enqueue(call, own);
+  work->launched(own);
+  return work;
 }
 
 // Its meetings are collectives of the CPU's, which see to it that all ranks call the same and live.

@@ -169,6 +169,58 @@ def test_arrays_that_begin_anywhere():
     on_gpu(_misaligned, 3)
 
 
+def _asynchronous(comm):
+    """What is on the stream comes before, what comes to it after wait() behind, and nothing waits on the host."""
+    stream, count = library().Stream(), 20_000
+    handle = stream.handle.value
+    late, x = GpuArray(integers(comm.rank, count)), GpuArray(np.zeros(count, "float32"))
+    much, more, found = library().Memory(32 << 20), library().Memory(32 << 20), np.empty(count, "float32")
+    for algorithm in ("auto", "ring"):
+        library().move(much.address, more.address, much.size, stream)  # takes a while
+        library().move(x.address, late.address, 4 * count, stream)
+        work = comm.all_reduce(x, algorithm=algorithm, stream=handle, async_op=True)
+        assert work.wait() is x
+        library().move(found.ctypes.data, x.address, 4 * count, stream)
+        library().synchronize(stream)
+        assert (found == summed(comm.size, count)).all()
+        assert work.done() and work.exception() is None
+    works = [comm.all_reduce(x, "max", stream=handle, async_op=True) for _ in range(50)]
+    assert works[-1].wait(timeout=20) is x
+    assert all(work.done() for work in works)
+    library().synchronize(stream)
+
+
+def test_asynchronous_calls():
+    on_gpu(_asynchronous, 3)
+
+
+def _asynchronous_and_alone(comm):
+    x = GpuArray(np.ones(1000, "float32"))
+    work = comm.all_reduce(x, async_op=True)
+    if comm.rank == 1:
+        with pytest.raises(ringreduce.TimeoutError, match="not over after"):
+            work.wait(timeout=0.05)
+        assert not work.done()
+        until = time.monotonic() + 10
+        while not work.done():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert isinstance(work.exception(), ringreduce.TimeoutError)
+        with pytest.raises(ringreduce.TimeoutError):
+            work.wait()
+
+
+def test_an_asynchronous_call_that_fails():
+    def main(comm):
+        comm.all_reduce(GpuArray(np.ones(10, "float32")))
+        if comm.rank == 1:
+            _asynchronous_and_alone(comm)
+        else:
+            time.sleep(3)
+
+    on_gpu(main, 2, timeout=1.0)
+
+
 def _beside_the_cpu(comm):
     for _ in range(20):
         on_cpu = integers(comm.rank, 100_000)
@@ -304,8 +356,6 @@ def test_arguments_are_named():
         x, y = GpuArray(np.ones(4, "float32")), np.ones(4, "float32")
         with pytest.raises(ValueError, match="x is in that of GPU 0, and out in the CPU's memory"):
             comm.all_reduce(x, out=y)
-        with pytest.raises(ValueError, match="async_op"):
-            comm.all_reduce(x, async_op=True)
         with pytest.raises(ValueError, match="wire"):
             comm.all_reduce(x, wire="bf16")
         with pytest.raises(ValueError, match="stream is for arrays in a GPU's memory"):

@@ -203,7 +203,7 @@ def in_another_process(handle):
 def test_another_process_maps_memory(cuda):
     cuda.call("choose_device", 1)
     memory = cuda.Memory(1000)
-    handle = ctypes.create_string_buffer(64)
+    handle = ctypes.create_string_buffer(88)
     cuda.call("share", handle, ctypes.c_void_p(memory.address))
     with pytest.raises(RuntimeError, match="this process has made it"):
         cuda.call("map", ctypes.byref(ctypes.c_void_p()), handle)

@@ -20,12 +20,32 @@ pytestmark = [
 ]
 
 
+def _run(what, world, **more):
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "RINGREDUCE_EMULATED_BLOCKS": "8", **more}
+    program = [sys.executable, "-m", "tests.gpu.programs_of_processes", what, str(world)]
+    return subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=50, env=env)
+
+
 @pytest.mark.parametrize("what", ["one", "two", "killed"])
 @pytest.mark.parametrize("world", [2, 3])
 def test_processes(what, world):
     if what == "two" and library().count_devices() < 2:
         pytest.skip("there is one GPU")
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "RINGREDUCE_EMULATED_BLOCKS": "8"}
-    program = [sys.executable, "-m", "tests.gpu.programs_of_processes", what, str(world)]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=50, env=env)
+    done = _run(what, world)
     assert done.stdout.endswith("well\n") and done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not HAS_CARD, reason="only a card has several kinds of handles")
+@pytest.mark.parametrize("handles", ["ipc", "file", "fabric"])
+def test_kinds_of_handles(handles):
+    done = _run("one", 2, RINGREDUCE_CUDA_HANDLES=handles)
+    if handles != "ipc" and "device memory: " in done.stderr:
+        pytest.skip(f"this GPU has none: {done.stderr.splitlines()[-1]}")
+    assert done.stdout.endswith("well\n") and done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(not HAS_CARD, reason="the emulated GPU has one kind of handles")
+def test_other_words_for_handles_are_refused():
+    assert (
+        "RINGREDUCE_CUDA_HANDLES must be auto, ipc" in _run("one", 2, RINGREDUCE_CUDA_HANDLES="best").stderr
+    )

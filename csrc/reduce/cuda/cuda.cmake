@@ -5,7 +5,7 @@
 set(RINGREDUCE_CUDA AUTO CACHE STRING "Build the CUDA part: AUTO, ON or OFF")
 set(RINGREDUCE_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "GPUs to build for, of those that nvcc knows")
 
-set(ringreduce_oldest_nvcc 12)
+set(ringreduce_oldest_nvcc 12.3)
 
 # Sets `problem` to why there is none that can be used, or to nothing.
 function(ringreduce_find_nvcc)

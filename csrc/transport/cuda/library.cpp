@@ -15,7 +15,7 @@ constexpr const char* variable = "RINGREDUCE_CUDA_LIBRARY";
 std::string path_of_library() {
   if (const char* chosen = std::getenv(variable)) return chosen;
   Dl_info here{};
-  if (dladdr(reinterpret_cast<const void*>(&CudaLibrary::find), &here) == 0 || !here.dli_fname) {
+  if (dladdr(reinterpret_cast<const void*>(&CudaLibrary::get), &here) == 0 || !here.dli_fname) {
     return file_name;
   }
   const std::string own = here.dli_fname;
@@ -77,14 +77,6 @@ CudaLibrary::CudaLibrary() {
 const CudaLibrary& CudaLibrary::get() {
   static const CudaLibrary library;  // tried again where it has failed
   return library;
-}
-
-const CudaLibrary* CudaLibrary::find() {
-  try {
-    return &get();
-  } catch (const Error&) {
-    return nullptr;
-  }
 }
 
 OnDevice::OnDevice(const CudaLibrary& cuda, int device) : cuda_(cuda) {

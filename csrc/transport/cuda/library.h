@@ -13,8 +13,6 @@ class CudaLibrary {
   // Loads it once for the process: RINGREDUCE_CUDA_LIBRARY, or else the file beside this library. Throws
   // Error, which says why there is none, or why no GPU can be used.
   static const CudaLibrary& get();
-  // The same, null if there is none.
-  static const CudaLibrary* find();
 
   // As in cuda/entry_points.h. What they return goes to check().
   decltype(&ringreduce_cuda_count_devices) count_devices;
