@@ -5,7 +5,8 @@ wrapper.py is what a program sees, reducer.py what happens in a backward pass; t
 
 from __future__ import annotations
 
+from ringreduce.data_parallel.hooks import GradBucket
 from ringreduce.data_parallel.timings import BucketTiming, StepTimings
 from ringreduce.data_parallel.wrapper import DataParallel
 
-__all__ = ["BucketTiming", "DataParallel", "StepTimings"]
+__all__ = ["BucketTiming", "DataParallel", "GradBucket", "StepTimings"]

@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 import numpy as np
+import torch
 
 from ringreduce.communicator import Communicator
 from ringreduce.errors import Error
 
-__all__ = ["check_same", "describe", "gather_texts"]
+__all__ = ["check_parameters", "check_same", "describe", "gather_texts"]
 
 
 def gather_texts(comm: Communicator, text: str) -> list[str]:
@@ -20,6 +21,19 @@ def gather_texts(comm: Communicator, text: str) -> list[str]:
     together = comm.all_gather(own, counts=counts).tobytes()
     ends = np.cumsum(counts)
     return [together[end - count : end].decode() for end, count in zip(ends.tolist(), counts, strict=True)]
+
+
+def check_parameters(module: Any) -> list[tuple[str, Any]]:
+    """Names and parameters that need gradients; ValueError where there are none, or one has no values."""
+    for name, parameter in module.named_parameters():
+        if torch.nn.parameter.is_lazy(parameter):
+            raise ValueError(f"parameter '{name}' has no shape yet: call the module once before")
+        if parameter.is_meta:
+            raise ValueError(f"parameter '{name}' is on the meta device, and has no values")
+    named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
+    if not named:
+        raise ValueError("module has no parameter that needs a gradient")
+    return named
 
 
 def describe(module: Any, settings: dict[str, Any]) -> dict[str, str]:
@@ -34,6 +48,8 @@ def describe(module: Any, settings: dict[str, Any]) -> dict[str, str]:
 
 
 def _kind(tensor: Any) -> str:
+    if torch.nn.parameter.is_lazy(tensor):
+        return "no shape yet"
     dtype = str(tensor.dtype).removeprefix("torch.")
     strides = "" if tensor.is_contiguous() else f" with strides {list(tensor.stride())}"
     return f"{dtype}{list(tensor.shape)}{strides}"
@@ -63,4 +79,4 @@ def check_same(comm: Communicator, own: dict[str, str]) -> None:
 
 
 def _at(entries: list[list[str]], place: int) -> str:
-    return ": ".join(entries[place]) if place < len(entries) else "no more parameters"
+    return ": ".join(entries[place]) if place < len(entries) else "nothing more"

@@ -56,23 +56,34 @@ class Bucket:
 
     Attributes:
         index: its place in the order in which buckets are sent.
+        last: whether no other follows it.
         buffer: the gradients, flat, without gaps.
-        left: how many of them are not ready yet.
+        rows: memory for as many sets of gradients as asked for, each padded with zeros to a multiple of elements;
+            buffer and the slots' views are in one of them.
+        left: how many gradients are not ready yet.
     """
 
-    def __init__(self, index: int, slots: Sequence[Slot]) -> None:
+    def __init__(
+        self, index: int, slots: Sequence[Slot], last: bool, rows: int = 1, multiple: int = 1
+    ) -> None:
         self.index = index
+        self.last = last
         self.slots = list(slots)
         self.left = len(self.slots)
         like = self.slots[0].parameter
-        self.buffer = allocate(sum(slot.parameter.numel() for slot in self.slots), like.dtype, like.device)
-        self._place_views()
+        self._count = sum(slot.parameter.numel() for slot in self.slots)
+        length = -(-self._count // multiple) * multiple
+        self.rows = allocate(rows * length, like.dtype, like.device).view(rows, length)
+        self.rows[:, self._count :].zero_()
+        for slot in self.slots:
+            slot.bucket = self
+        self.use_row(0)
 
-    def _place_views(self) -> None:
+    def use_row(self, row: int) -> None:
+        self.buffer = self.rows[row, : self._count]
         start = 0
         for slot in self.slots:
             end = start + slot.parameter.numel()
-            slot.bucket = self
             slot.view = shaped_like(slot.parameter, self.buffer[start:end])
             start = end
 

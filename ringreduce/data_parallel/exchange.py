@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -24,6 +24,14 @@ class UnderWay(Protocol):
 
 
 class Exchange(Protocol):
+    """A way to average.
+
+    Attributes:
+        over: the number of ranks whose gradients count; others bring zeros.
+    """
+
+    over: int
+
     def start(self, bucket: Bucket) -> UnderWay:
         """Begins to average the bucket's buffer over the ranks; does not wait."""
 
@@ -37,20 +45,27 @@ class AllReduce:
     def __init__(self, comm: Communicator, wire: str | None) -> None:
         self._comm = comm
         self._wire = wire
+        self.over = comm.size
 
     def start(self, bucket: Bucket) -> UnderWay:
         wire = self._wire
         if wire is not None and bucket.buffer.dtype not in self.NARROWED.get(wire, self.BY_BLOCKS):
             wire = None
-        return Reduction(self._comm.all_reduce(bucket.buffer, "avg", wire=wire, async_op=True))
+        op = "avg" if self.over == self._comm.size else "sum"
+        work = self._comm.all_reduce(bucket.buffer, op, wire=wire, async_op=True)
+        return Reduction(work, bucket.buffer, 1 if op == "avg" else self.over)
 
 
 class Reduction:
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, buffer: Any, divisor: int) -> None:
         self._work = work
+        self._buffer = buffer
+        self._divisor = divisor
 
     def finish(self) -> None:
         self._work.wait()
+        if self._divisor != 1:
+            self._buffer.div_(self._divisor)
 
     def times(self) -> tuple[float, float]:
         began, ended = self._work.began, self._work.ended

@@ -26,10 +26,10 @@ def tensors_in(value: Any) -> Iterator[Any]:
             yield from tensors_in(getattr(value, field.name))
 
 
-def parameters_reached(outputs: Any) -> set[int]:
-    """The id() of each leaf tensor that a backward pass from the outputs would give a gradient."""
-    found = {id(tensor) for tensor in tensors_in(outputs) if tensor.grad_fn is None}
-    nodes = [tensor.grad_fn for tensor in tensors_in(outputs)]
+def parameters_reached(tensors: list[Any]) -> set[int]:
+    """The id() of each leaf tensor that a backward pass from these tensors would give a gradient."""
+    found = {id(tensor) for tensor in tensors if tensor.grad_fn is None}
+    nodes = [tensor.grad_fn for tensor in tensors]
     seen = {None}  # keeps the nodes alive, so that each stays the same object
     while nodes:
         node = nodes.pop()

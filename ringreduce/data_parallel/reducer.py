@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.assignment import assign
 from ringreduce.data_parallel.bucket import Bucket, Slot
 from ringreduce.data_parallel.exchange import Exchange, UnderWay
+from ringreduce.data_parallel.outputs import parameters_reached, tensors_in
 from ringreduce.data_parallel.timings import BucketTiming, StepTimings
 from ringreduce.data_parallel.verdict import Verdict, some_names
 from ringreduce.errors import Error
@@ -49,14 +50,18 @@ class Reducer:
         self.comm = comm
         self.exchange = exchange
         self.slots = [Slot(number, name, parameter) for number, (name, parameter) in enumerate(named)]
-        self.synchronise = True
+        self.synchronise = True  # whether the next backward pass, that is
+        self._follows = True  # whether it matters which gradients a backward pass brings
+        self.before_backward: Callable[[], Any] | None = None
         self.timings = StepTimings()
         self.root = 0  # whose order of gradients counts
         self._limits = (first, limit)
         self._unused, self._static = unused, static
-        self._used_by_any: set[int] | None = None  # of a static graph, once it is known
+        self._used_by_any: set[int] | None = None  # numbers, of the last backward pass of which it was asked
+        self._counting = static
         if static:
-            self._expect(math.inf)
+            for slot in self.slots:
+                slot.expected = math.inf
         self._arrivals: (
             list[int] | None
         ) = []  # numbers, in the order of their gradients; None once it is learned
@@ -75,12 +80,12 @@ class Reducer:
             order, [p.nbytes for p in parameters], [(p.dtype, p.device) for p in parameters], *self._limits
         )
         self.buckets = [
-            Bucket(index, [self.slots[number] for number in members]) for index, members in enumerate(cut)
+            self._new_bucket(index, [self.slots[number] for number in members], index == len(cut) - 1)
+            for index, members in enumerate(cut)
         ]
 
-    def _expect(self, calls: float) -> None:
-        for slot in self.slots:
-            slot.expected = calls
+    def _new_bucket(self, index: int, slots: Sequence[Slot], last: bool) -> Bucket:
+        return Bucket(index, slots, last)
 
     def _reset(self) -> None:
         self._end_queued = self._running = False
@@ -89,10 +94,24 @@ class Reducer:
 
     # --- the backward pass ---------------------------------------------------------------------------------
 
-    def outputs_follow(self, skipped: set[int] | None) -> None:
-        """A forward pass is over whose outputs do not depend on the parameters of these numbers (None: unknown)."""
-        if skipped is not None:
+    def begin_forward(self, synchronise: bool) -> None:
+        """A forward pass begins whose backward pass is to exchange gradients, or is not."""
+        self.settle()
+        self.synchronise = self._follows = synchronise
+
+    def end_forward(self, outputs: Any) -> None:
+        """A forward pass is over."""
+        if not self._follows:
+            return
+        tensors = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
+        if self._unused:
+            # Where outputs are not found, in objects of unknown kinds, it shows at the end what has been used.
+            reached = parameters_reached(tensors)
+            skipped = {slot.number for slot in self.slots if tensors and id(slot.parameter) not in reached}
             self._skipped = skipped if self._skipped is None else self._skipped & skipped
+        for tensor in tensors:
+            if tensor.grad_fn is not None:
+                tensor.register_hook(self.queue_end)
 
     def queue_end(self, _gradient: Any = None) -> None:
         """Has _end called when the backward pass is over.
@@ -100,14 +119,14 @@ class Reducer:
         The outputs' gradient calls it, in the outermost backward pass: a parameter's may come in one within it, of
         re-entrant checkpointing, which ends sooner.
         """
-        if self.synchronise and not self._end_queued:
+        if self._follows and not self._end_queued:
             self._end_queued = True
             torch.autograd.Variable._execution_engine.queue_callback(self._end)
 
     def _gradient_came(self, slot: Slot, parameter: Any) -> None:
         if parameter.grad is not slot.view:
             slot.take()
-        if not self.synchronise:
+        if not self._follows:
             return
         if not self._running:
             self._begin()
@@ -124,6 +143,11 @@ class Reducer:
 
     def _begin(self) -> None:
         self.queue_end()
+        if self.before_backward is not None:
+            self.before_backward()
+        self._restart()
+
+    def _restart(self) -> None:
         self._running = True
         for bucket in self.buckets:
             bucket.left = len(bucket.slots)
@@ -132,7 +156,7 @@ class Reducer:
         skipped, self._skipped = self._skipped, None
         for number in skipped or ():
             self._do_without(self.slots[number])
-        if self._used_by_any is not None:
+        if self._static and not self._counting:
             for slot in self.slots:
                 if slot.expected == 0:
                     self._do_without(slot)
@@ -173,10 +197,17 @@ class Reducer:
         else:
             self._reset()
 
-    def _finish(self, failure: str) -> None:
+    def shadow(self) -> None:
+        """Takes part in a backward pass of ranks that have data, with zeros. Leaves no gradients."""
+        for slot in self.slots:
+            slot.parameter.grad = None
+        self._restart()
+        self._finish("", shadowing=True)
+
+    def _finish(self, failure: str, shadowing: bool = False) -> None:
         asked = self._unused or (self._static and self._used_by_any is None)
+        problem = failure or ("" if shadowing else self._missing())
         try:
-            problem = failure or self._missing()
             for slot in self._late():
                 slot.fill()
                 self._ready(slot)
@@ -187,12 +218,17 @@ class Reducer:
             self._reset()
         if problems:
             self._arrivals = None if self._arrivals is None else []
-            if failure:  # which has been raised already
+            if failure:  # its cause has been raised already
                 return
             raise Error(f"DataParallel: {problems}")
         if asked:
-            self._attach(verdict.used_by_any)
-        self._learn(verdict.used_by_any)
+            self._used_by_any = verdict.used_by_any
+        if self._used_by_any is not None:
+            self._attach(self._used_by_any)
+        if not shadowing:
+            self._count()
+        if self._arrivals is not None:
+            self._learn_order(self._arrivals)
 
     def _late(self) -> list[Slot]:
         return [slot for slot in self.slots if slot.came < slot.expected]
@@ -202,13 +238,14 @@ class Reducer:
 
     def _missing(self) -> str:
         """Says which gradients should have come and have not."""
-        if self._unused or (self._static and self._used_by_any is None):
-            return ""
-        names = [slot.name for slot in self._late()]
+        names = [] if self._unused or self._counting else self._missing_names()
         if not names:
             return ""
         hint = "the graph is not static" if self._static else "find_unused_parameters=True allows it"
         return f"the backward pass brought no gradient for {some_names(names)} ({hint})"
+
+    def _missing_names(self) -> list[str]:
+        return [slot.name for slot in self._late()]
 
     def _wait(self, verdict: Verdict) -> None:
         waits = []
@@ -228,20 +265,22 @@ class Reducer:
             if slot.parameter.grad is None and slot.number in used_by_any:
                 slot.parameter.grad = slot.view
 
-    # --- what the first backward pass teaches ----------------------------------------------------------------
+    # --- what the first backward pass teaches --------------------------------------------------------------
 
-    def _learn(self, used_by_any: set[int]) -> None:
-        if self._arrivals is None:
-            return
-        came = list(dict.fromkeys(self._arrivals))
+    def _count(self) -> None:
+        """In a static graph: this many calls of each hook from now on."""
+        if self._counting:
+            self._counting = False
+            for slot in self.slots:
+                slot.expected = slot.came
+
+    def _learn_order(self, arrivals: list[int]) -> None:
+        """Makes the buckets anew, in the order in which one rank's gradients came."""
+        came = list(dict.fromkeys(arrivals))
         never = set(range(len(self.slots))).difference(came)
         order = np.array([*came, *sorted(never, reverse=True)])
         self.comm.broadcast(order, self.root)
         self._arrivals = None
-        if self._static:
-            self._used_by_any = used_by_any
-            for slot in self.slots:
-                slot.expected = slot.came
         self._make_buckets(order.tolist())
         for slot in self.slots:
             if slot.parameter.grad is not None:

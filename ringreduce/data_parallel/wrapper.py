@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 
 from ringreduce import on_world
 from ringreduce.communicator import Communicator
-from ringreduce.data_parallel.agreement import check_same, describe
+from ringreduce.data_parallel.agreement import check_parameters, check_same, describe
 from ringreduce.data_parallel.broadcast import broadcast_tensors
 from ringreduce.data_parallel.exchange import AllReduce
-from ringreduce.data_parallel.outputs import parameters_reached, tensors_in
+from ringreduce.data_parallel.hooks import CommHook, GradBucket
+from ringreduce.data_parallel.join import BACKWARD, BUFFERS, Join
+from ringreduce.data_parallel.options import Options
 from ringreduce.data_parallel.reducer import Reducer
+from ringreduce.data_parallel.shards import ShardReducer
 from ringreduce.data_parallel.timings import StepTimings
 
 __all__ = ["DataParallel"]
-
-MB = 1 << 20
 
 
 class DataParallel(torch.nn.Module):
@@ -43,8 +45,12 @@ class DataParallel(torch.nn.Module):
         static_graph: every step uses the same parameters the same number of times. It is found out in the first step,
             which sends its buckets at the end; no walk is needed then, and re-entrant checkpointing works.
         broadcast_buffers: rank 0's buffers go to all ranks before each synchronised forward pass in training mode.
-        wire: what gradients travel as, see :class:`ringreduce.Communicator`, of dtypes for which there is such a form.
-            They are added in float32.
+        wire: what gradients travel as, see :class:`ringreduce.Communicator`, of dtypes for which there is such a form;
+            others travel as they are. They are added in float32.
+        logical_shards: the global batch is cut into so many shards, a multiple of the number of ranks. Each rank makes
+            a forward and a backward pass for each of its shards, rank 0 for the first ones and so on, all but the last
+            within :meth:`no_sync`. ``.grad`` is then the average over all shards (what was in it before is dropped),
+            the same bits whatever the number of ranks.
 
     Raises:
         ValueError: an argument is bad, or no parameter needs a gradient.
@@ -65,42 +71,42 @@ class DataParallel(torch.nn.Module):
         logical_shards: int | None = None,
     ) -> None:
         super().__init__()
-        if bucket_mb <= 0 or first_bucket_mb <= 0:
-            raise ValueError("bucket_mb and first_bucket_mb must be positive")
-        self.comm = on_world.world() if comm is None else comm
-        settings = {
-            "bucket_mb": bucket_mb,
-            "first_bucket_mb": first_bucket_mb,
-            "find_unused_parameters": find_unused_parameters,
-            "static_graph": static_graph,
-            "broadcast_buffers": broadcast_buffers,
-            "wire": wire,
-            "logical_shards": logical_shards,
-        }
-        check_same(self.comm, describe(module, settings))
-        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        if not named:
-            raise ValueError("module has no parameter that needs a gradient")
-        self.module = module
-        self._synchronise = True
-        self._find_unused = find_unused_parameters and not static_graph
-        self._broadcast_buffers = broadcast_buffers
-        self._buffer_places = [(m, name) for m in module.modules() for name in m._buffers]
-        broadcast_tensors(self.comm, [*(p.data for p in module.parameters()), *self._buffers_now()], 0)
-        self._reducer = Reducer(
-            self.comm,
-            named,
-            first_bucket_mb * MB,
-            bucket_mb * MB,
-            AllReduce(self.comm, wire),
-            self._find_unused,
+        options = Options(
+            bucket_mb,
+            first_bucket_mb,
+            find_unused_parameters,
             static_graph,
+            broadcast_buffers,
+            wire,
+            logical_shards,
         )
-        weakref.finalize(self, _remove, self._reducer.hooks)
+        self.comm = on_world.world() if comm is None else comm
+        check_same(self.comm, describe(module, vars(options)))
+        options.check(self.comm.size)
+        named = check_parameters(module)
+        self.module = module
+        self._options = options
+        self._synchronise = True
+        self._join: Join | None = None
+        self._buffer_places = [(m, name) for m in module.modules() for name in m._buffers]
+        broadcast_tensors(self.comm, self._state_now(), 0)
+        self._reducer = self._make_reducer(named)
+        weakref.finalize(self, _remove, self._reducer.hooks).atexit = False
+
+    def _make_reducer(self, named: list[tuple[str, Any]]) -> Reducer:
+        options = self._options
+        unused = options.find_unused_parameters and not options.static_graph
+        if options.logical_shards is not None:
+            return ShardReducer(self.comm, named, *options.limits, unused, options.logical_shards)
+        exchange = AllReduce(self.comm, options.wire)
+        return Reducer(self.comm, named, *options.limits, exchange, unused, options.static_graph)
 
     def _buffers_now(self) -> list[Any]:
         """The buffers, which may have been replaced."""
         return [m._buffers[name] for m, name in self._buffer_places if m._buffers.get(name) is not None]
+
+    def _state_now(self) -> list[Any]:
+        return [*(parameter.data for parameter in self.module.parameters()), *self._buffers_now()]
 
     @property
     def timings(self) -> StepTimings:
@@ -111,19 +117,15 @@ class DataParallel(torch.nn.Module):
         """Calls the module."""
         if not torch.is_grad_enabled():
             return self.module(*inputs, **named_inputs)
-        self._reducer.settle()
-        self._reducer.synchronise = self._synchronise
-        if self._synchronise and self._broadcast_buffers and self.training:
-            self.sync_buffers()
+        self._reducer.begin_forward(self._synchronise)
+        if self._synchronise and self._options.broadcast_buffers and self.training and self._buffer_places:
+            if self._join is None:
+                self.sync_buffers()
+            else:
+                self._join.announce(BUFFERS)
+                broadcast_tensors(self.comm, self._buffers_now(), self._join.root)
         outputs = self.module(*inputs, **named_inputs)
-        skipped = None
-        if self._find_unused and self._synchronise:
-            reached = parameters_reached(outputs)
-            skipped = {slot.number for slot in self._reducer.slots if id(slot.parameter) not in reached}
-        self._reducer.outputs_follow(skipped)
-        for tensor in tensors_in(outputs):
-            if tensor.grad_fn is not None:
-                tensor.register_hook(self._reducer.queue_end)
+        self._reducer.end_forward(outputs)
         return outputs
 
     def sync_buffers(self) -> None:
@@ -138,6 +140,53 @@ class DataParallel(torch.nn.Module):
             yield
         finally:
             self._synchronise = before
+
+    @contextmanager
+    def join(self, divide_by_initial_world_size: bool = True) -> Iterator[None]:
+        """Around the loop over a rank's data, where ranks may have unequal numbers of batches.
+
+        A rank that comes to its end takes part in the others' steps with zeros until none has data left; then all get
+        the model of a rank that was among the last (not its optimizer's state). Every rank must enter it, and each of
+        its synchronised forward passes with gradients enabled must be followed by a backward pass.
+
+        Args:
+            divide_by_initial_world_size: gradients are sums over ranks with data, divided by the number of all ranks.
+                False: divided by the number of those with data.
+
+        Raises:
+            ValueError: logical_shards is given, or the average is a communication hook's and over fewer ranks.
+        """
+        if self._options.logical_shards is not None:
+            raise ValueError("join() does not go with logical_shards")
+        if isinstance(self._reducer.exchange, CommHook) and not divide_by_initial_world_size:
+            raise ValueError(
+                "a communication hook averages over all ranks: divide_by_initial_world_size must be True"
+            )
+        self._join = join = Join(self, divide_by_initial_world_size)
+        self._reducer.before_backward = partial(join.announce, BACKWARD)
+        try:
+            yield
+            join.shadow()
+        finally:
+            self._join = self._reducer.before_backward = None
+            self._reducer.root, self._reducer.exchange.over = 0, self.comm.size
+
+    def register_comm_hook(self, state: Any, hook: Callable[[Any, GradBucket], Any]) -> None:
+        """Has a function average the buckets' gradients instead of an all-reduce.
+
+        It is called as ``hook(state, bucket)`` when a bucket's gradients are there, in the same order on all ranks,
+        and returns a ``torch.futures.Future`` of the averaged flat gradient (or of a list that begins with it).
+
+        Args:
+            state: whatever the hook wants to have kept between calls.
+            hook: takes state and a :class:`ringreduce.data_parallel.GradBucket`.
+
+        Raises:
+            ValueError: logical_shards is given, which has its own way to average.
+        """
+        if self._options.logical_shards is not None:
+            raise ValueError("a communication hook does not go with logical_shards")
+        self._reducer.exchange = CommHook(self.comm, state, hook)
 
     def __getstate__(self) -> Any:
         raise TypeError(
