@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         register,
         schedule,
     )
+    from ringreduce.sync_batch_norm import SyncBatchNorm, convert_sync_batch_norm
     from ringreduce.timeline import Timeline
     from ringreduce.work import Work
 
@@ -75,6 +76,7 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "Send",
+    "SyncBatchNorm",
     "Timeline",
     "TimeoutError",
     "Work",
@@ -85,6 +87,7 @@ __all__ = [
     "barrier",
     "broadcast",
     "check",
+    "convert_sync_batch_norm",
     "empty",
     "explain",
     "finalize",
@@ -117,6 +120,7 @@ _HOMES = {
     "schedules": "Local Recv Round Schedule ScheduleError Send algorithms check register schedule",
     "on_world": "all_gather all_reduce all_to_all barrier broadcast explain finalize gather "
     "init recv reduce reduce_scatter scatter send world",
+    "sync_batch_norm": "SyncBatchNorm convert_sync_batch_norm",
     "timeline": "Timeline",
     "work": "Work",
 }
