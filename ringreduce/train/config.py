@@ -59,6 +59,8 @@ class Config:
     compression: Literal["none", "fp16", "bf16", "int8", "sign", "topk", "powersgd"] = setting(
         "none", "how gradients are compressed"
     )
+    top_fraction: float = setting(0.01, "of the gradient's values that topk sends", 0)
+    matrix_rank: int = setting(4, "of powersgd's matrices", 1)
     sharded_optimizer: Literal[0, 1, 2] = setting(0, "stage of ZeRO: what is sharded over the ranks")
     sync_batch_norm: bool = setting(True, "batch norm over all ranks' samples")
     reproducible: bool = setting(False, "the same bits whatever the transport; see logical_shards")
@@ -113,14 +115,25 @@ def _check_together(config: Config) -> None:
         raise ConfigError(f"dropout must be below 1, not {config.dropout}")
     if config.resume == "auto" and not config.checkpoints:
         raise ConfigError("resume: auto needs checkpoints, the folder to look into")
+    _check_exchange(config)
+
+
+def _check_exchange(config: Config) -> None:
+    """Ways to exchange gradients that do not go with each other."""
     if config.logical_shards and config.accumulation > 1:
         raise ConfigError("accumulation: with logical_shards the shards are accumulated; leave it at 1")
     if config.logical_shards and config.batch % config.logical_shards:
         raise ConfigError(
             f"batch: {config.batch} is not a multiple of logical_shards ({config.logical_shards})"
         )
-    ways = {"wire": config.wire != "float32", "compression": config.compression != "none",
-            "logical_shards": bool(config.logical_shards)}  # fmt: skip
+    if config.logical_shards and config.task == "digits":
+        raise ConfigError("logical_shards: batch norm sees whole batches; they are for the gpt")
+    ways = {
+        "wire": config.wire != "float32",
+        "compression": config.compression != "none",
+        "logical_shards": config.logical_shards > 0,
+        "sharded_optimizer 2": config.sharded_optimizer == 2,
+    }
     chosen = [name for name, used in ways.items() if used]
     if len(chosen) > 1:
         raise ConfigError(f"{chosen[1]}: does not go with {chosen[0]}; both say how gradients are exchanged")

@@ -53,4 +53,7 @@ def make_optimizer(config: Config, model: nn.Module, comm: ringreduce.Communicat
     settings: dict[str, Any] = {"lr": rate}
     if config.optimizer == "sgd":
         kind, settings = torch.optim.SGD, {"lr": rate, "momentum": config.momentum}
+    if config.sharded_optimizer:
+        stage, bucket_mb = config.sharded_optimizer, config.bucket_mb
+        return ringreduce.ShardedOptimizer(groups, kind, comm, stage=stage, bucket_mb=bucket_mb, **settings)
     return kind(groups, **settings)

@@ -50,10 +50,11 @@ def _losses(axes: Any, training: list[Row], held_out: list[Row]) -> None:
 
 def _times(axes: Any, training: list[Row]) -> None:
     steps = _steps(training)
-    compute, exposed = ([1e3 * row[name] for row in training] for name in ("compute_s", "exposed_s"))
-    axes.stackplot(
-        steps, compute, exposed, labels=["compute", "exposed communication"], colors=["#b0bec5", OURS]
-    )
+    names = ("compute_s", "exposed_s", "waiting_for_ranks_s")
+    compute, exposed, late = ([1e3 * row[name] for row in training] for name in names)
+    own = [all_of_it - part for all_of_it, part in zip(exposed, late, strict=True)]
+    labels = ["compute", "exposed communication", "exposed: waiting for a late rank"]
+    axes.stackplot(steps, compute, own, late, labels=labels, colors=["#b0bec5", OURS, "#f0a3c0"])
     hidden = [1e3 * row["hidden_s"] for row in training]
     axes.plot(steps, hidden, color="black", linestyle=":", label="hidden communication (beside compute)")
     axes.set_ylabel("time of a step (ms)")

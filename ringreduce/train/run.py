@@ -64,11 +64,14 @@ def report(trainer: Trainer, steps: list[Step]) -> Row:
     """A row about the last steps of all ranks: one call for several steps, so that no step waits for its loss."""
     comm, config = trainer.comm, trainer.config
     times = np.array([[step.seconds, step.communication, step.exposed] for step in steps])
+    times = comm.all_gather(times[None])  # [ranks, steps, 3]
     losses = np.array([step.losses for step in steps])  # [steps, micro-batches]
     # As [micro-batches of all ranks, steps]: with logical shards these are the same numbers in the same order on any
     # number of ranks, and so is what they add up to.
     losses = comm.all_gather(np.ascontiguousarray(losses.T)).mean(axis=0)
-    seconds, communication, exposed = comm.all_reduce(times.mean(axis=0), "avg").tolist()
+    seconds, communication, exposed = times.mean(axis=(0, 1)).tolist()
+    # The rank that came last waited for nothing but the communication; what others waited longer is its lateness.
+    late = exposed - float(times[:, :, 2].min(axis=0).mean())
     if not all(map(math.isfinite, losses)):
         step = trainer.done - len(losses) + int(np.argmin(np.isfinite(losses))) + 1
         raise FloatingPointError(
@@ -83,6 +86,7 @@ def report(trainer: Trainer, steps: list[Step]) -> Row:
         "compute_s": seconds - exposed,
         "communication_s": communication,
         "exposed_s": exposed,
+        "waiting_for_ranks_s": late,
         "hidden_s": max(communication - exposed, 0.0),
         "samples_per_s": config.batch / seconds,
     }
@@ -129,9 +133,10 @@ def summary(rows: list[Row], ranks: int) -> str:
         ("step", f"{1e3 * median('step_s'):.1f} ms"),
         ("  compute", f"{1e3 * median('compute_s'):.1f} ms"),
         ("  exposed communication", f"{1e3 * median('exposed_s'):.2f} ms"),
+        ("    of it for late ranks", f"{1e3 * median('waiting_for_ranks_s'):.2f} ms"),
         ("communication", f"{1e3 * communication:.2f} ms{share}"),
     ]
-    return "\n".join(f"{name:24}{value}" for name, value in lines)
+    return "\n".join(f"{name:28}{value}" for name, value in lines)
 
 
 def _last_evaluation(rows: list[Row]) -> list[tuple[str, float]]:

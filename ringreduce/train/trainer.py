@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Subset
 
 import ringreduce
 from ringreduce.train.config import Config, ConfigError
 from ringreduce.train.data import load_data
 from ringreduce.train.models import make_model
-from ringreduce.train.optimization import make_optimizer, make_schedule
+from ringreduce.train.optimization import make_schedule
+from ringreduce.train.parallel import Parallel
 from ringreduce.train.sampler import ShardedSampler
 
 __all__ = ["Step", "Trainer"]
@@ -56,14 +58,9 @@ class Trainer:
         self.done = 0  # steps
         self.micro_batches = _micro_batches(config, comm)
         self.data, self.held_out = load_data(config)
-        self.model = _data_parallel(config, make_model(config), comm)
-        self.optimizer = make_optimizer(config, self.model.module, comm)
-        self.schedule = make_schedule(config, self.optimizer)
+        self.parallel = Parallel(config, make_model(config), comm)
+        self.schedule = make_schedule(config, self.parallel.optimizer)
         self._batches = self._load_from(0)
-
-    @property
-    def samples_per_step(self) -> int:
-        return self.config.batch
 
     def _load_from(self, step: int) -> Any:
         sampler = ShardedSampler(
@@ -76,31 +73,32 @@ class Trainer:
 
     def step(self) -> Step:
         began = time.monotonic()
-        self.model.train()
-        self.optimizer.zero_grad()
-        losses = [self._backward(number) for number in range(self.micro_batches)]
-        norm = self._clip()
-        self.optimizer.step()
-        self.schedule.step()
+        self.parallel.model.train()
+        self.parallel.optimizer.zero_grad()
+        with self._span("step"):
+            losses = [self._backward(number) for number in range(self.micro_batches)]
+            with self._span("optimizer"):
+                norm = self.parallel.clip(self.config.clip or float("inf"))
+                self.parallel.optimizer.step()
+                self.schedule.step()
+        seconds = time.monotonic() - began
         self.done += 1
-        ended = time.monotonic()
-        timings = self.model.timings
+        timings = self.parallel.timings
         if self.timeline is not None:
-            self.timeline.add("step", began, ended, step=self.done)
             self.timeline.step_timings(timings)
-        found = torch.stack(losses).tolist()
-        return Step(found, norm, ended - began, timings.communication, timings.exposed)
+        return Step(torch.stack(losses).tolist(), norm, seconds, timings.communication, timings.exposed)
 
     def _backward(self, number: int) -> Any:
         """Forward and backward of a micro-batch; the last one's backward exchanges the gradients."""
         x, y = next(self._batches)
         torch.manual_seed(self._seed_of_dropout(number))
-        last = number == self.micro_batches - 1
-        with nullcontext() if last else self.model.no_sync():
-            loss = self._loss(self.model, x, y)
-            # DataParallel averages over ranks, and over logical shards by itself; what else is accumulated is a sum.
+        with self.parallel.exchange(wanted=number == self.micro_batches - 1):
+            with self._span("forward"):
+                loss = cross_entropy(self._logits(self.parallel.model, x), y.flatten())
+            # Averages over ranks, and over logical shards, are made for us; what else is accumulated is a sum.
             share = 1 if self.config.logical_shards else self.micro_batches
-            (loss / share).backward()
+            with self._span("backward"):
+                (loss / share).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def _seed_of_dropout(self, number: int) -> int:
@@ -112,14 +110,13 @@ class Trainer:
         shard = self.comm.rank * self.micro_batches + number
         return int(np.random.SeedSequence([self.config.seed, self.done, shard]).generate_state(1)[0])
 
-    def _loss(self, model: nn.Module, x: Any, y: Any, reduction: str = "mean") -> Any:
+    def _logits(self, model: nn.Module, x: Any) -> Any:
+        """float32 [predictions, classes]."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self.config.autocast):
-            logits = model(x)
-        return nn.functional.cross_entropy(logits.flatten(0, -2).float(), y.flatten(), reduction=reduction)
+            return model(x).flatten(0, -2).float()
 
-    def _clip(self) -> float:
-        limit = self.config.clip or float("inf")
-        return float(nn.utils.clip_grad_norm_(self.model.parameters(), limit))
+    def _span(self, name: str) -> AbstractContextManager[None]:
+        return nullcontext() if self.timeline is None else self.timeline.span(name, step=self.done + 1)
 
     # --- evaluation ----------------------------------------------------------------------------------------
 
@@ -128,16 +125,15 @@ class Trainer:
         """Loss and accuracy on the first held-out samples, of which each rank takes its share."""
         count = min(self.config.evaluate_samples, len(self.held_out))  # type: ignore[arg-type]
         share = Subset(self.held_out, range(self.comm.rank, count, self.comm.size))
-        module = self.model.module.eval()
+        module = self.parallel.for_evaluation()
         sums = np.zeros(3)  # loss, right predictions, predictions
-        for x, y in DataLoader(share, max(self.config.batch // self.comm.size, 1)):
-            with torch.autocast("cpu", torch.bfloat16, enabled=self.config.autocast):
-                logits = module(x).float().flatten(0, -2)
-            loss = nn.functional.cross_entropy(logits, y.flatten(), reduction="sum")
-            right = (logits.argmax(-1) == y.flatten()).sum()
-            sums += [loss.item(), right.item(), y.numel()]
-        loss_sum, right_sum, total = self.comm.all_reduce(sums).tolist()
-        return {"validation_loss": loss_sum / total, "validation_accuracy": right_sum / total}
+        with self._span("evaluation"):
+            for x, y in DataLoader(share, max(self.config.batch // self.comm.size, 1)):
+                logits, target = self._logits(module, x), y.flatten()
+                loss = cross_entropy(logits, target, reduction="sum")
+                sums += [loss.item(), (logits.argmax(-1) == target).sum().item(), len(target)]
+        loss_sum, right, total = self.comm.all_reduce(sums).tolist()
+        return {"validation_loss": loss_sum / total, "validation_accuracy": right / total}
 
     # --- checkpoints ---------------------------------------------------------------------------------------
 
@@ -146,8 +142,7 @@ class Trainer:
         return {
             "config": dataclasses.asdict(self.config),
             "step": self.done,
-            "model": self.model.module.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
+            **self.parallel.state_dict(),
             "schedule": self.schedule.state_dict(),
         }
 
@@ -161,11 +156,23 @@ class Trainer:
             then, now = state["config"].get(name), getattr(self.config, name)
             if then != now:
                 raise ConfigError(f"resume: {name} was {then!r} in the checkpoint, and is {now!r} now")
-        self.model.module.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        self._rehearse()
+        self.parallel.load_state_dict(state)
         self.schedule.load_state_dict(state["schedule"])
         self.done = state["step"]
         self._batches = self._load_from(self.done)
+
+    def _rehearse(self) -> None:
+        """Has DataParallel find its buckets, as it had when the checkpoint was written.
+
+        It puts gradients into buckets in the order in which they came in its first backward pass, and where they are
+        may show in the last bits of sums over three or more ranks. Compression keeps its memory by the order of
+        its first step, and so must not see one here.
+        """
+        if self.parallel.compression is None:
+            for number in range(self.micro_batches):
+                self._backward(number)
+            self.parallel.optimizer.zero_grad()
 
 
 def _micro_batches(config: Config, comm: ringreduce.Communicator) -> int:
@@ -177,19 +184,3 @@ def _micro_batches(config: Config, comm: ringreduce.Communicator) -> int:
             f"logical_shards: {config.logical_shards} is not a multiple of the {comm.size} ranks"
         )
     return config.logical_shards // comm.size
-
-
-def _data_parallel(
-    config: Config, model: nn.Module, comm: ringreduce.Communicator
-) -> ringreduce.DataParallel:
-    if config.task == "digits" and config.sync_batch_norm:
-        model = ringreduce.convert_sync_batch_norm(model, comm)
-    return ringreduce.DataParallel(
-        model,
-        comm,
-        bucket_mb=config.bucket_mb,
-        first_bucket_mb=config.first_bucket_mb,
-        static_graph=config.static_graph,
-        wire=None if config.wire == "float32" else config.wire,
-        logical_shards=config.logical_shards or None,
-    )

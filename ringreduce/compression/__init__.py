@@ -1,0 +1,27 @@
+"""Gradients in fewer bytes: communication hooks for :class:`ringreduce.DataParallel` and torch's DDP.
+
+    from ringreduce import compression
+    model.register_comm_hook(compression.TopK(fraction=0.01), compression.hook)
+
+One function, :func:`hook`, and a state for each method. Every rank makes the state with the same arguments at the same
+point of the program: its ranks form a group of their own.
+
+==================  ==================================================  =========================================
+HalfPrecision       float16 or bfloat16, added in float32               1/2 of the bytes
+Int8Blocks          8 bits a value, a scale for every 256               about 1/4
+SignMajority        1 bit a value, decided by vote                      about 1/31
+TopK                the largest values with their places                1/(fraction * number of ranks) and so on
+PowerSGD            matrices as products of two narrow ones             by rank and shape
+==================  ==================================================  =========================================
+"""
+
+from __future__ import annotations
+
+from ringreduce.compression.base import Compression, hook
+from ringreduce.compression.half_precision import HalfPrecision
+from ringreduce.compression.int8_blocks import Int8Blocks
+from ringreduce.compression.power_sgd import PowerSGD
+from ringreduce.compression.sign_majority import SignMajority
+from ringreduce.compression.top_k import TopK
+
+__all__ = ["Compression", "HalfPrecision", "Int8Blocks", "PowerSGD", "SignMajority", "TopK", "hook"]
