@@ -54,6 +54,7 @@ if TYPE_CHECKING:
         register,
         schedule,
     )
+    from ringreduce.sharded_optimizer import ShardedOptimizer
     from ringreduce.sync_batch_norm import SyncBatchNorm, convert_sync_batch_norm
     from ringreduce.timeline import Timeline
     from ringreduce.work import Work
@@ -76,6 +77,7 @@ __all__ = [
     "Schedule",
     "ScheduleError",
     "Send",
+    "ShardedOptimizer",
     "SyncBatchNorm",
     "Timeline",
     "TimeoutError",
@@ -120,6 +122,7 @@ _HOMES = {
     "schedules": "Local Recv Round Schedule ScheduleError Send algorithms check register schedule",
     "on_world": "all_gather all_reduce all_to_all barrier broadcast explain finalize gather "
     "init recv reduce reduce_scatter scatter send world",
+    "sharded_optimizer": "ShardedOptimizer",
     "sync_batch_norm": "SyncBatchNorm convert_sync_batch_norm",
     "timeline": "Timeline",
     "work": "Work",

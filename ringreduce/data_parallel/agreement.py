@@ -55,8 +55,10 @@ def _kind(tensor: Any) -> str:
     return f"{dtype}{list(tensor.shape)}{strides}"
 
 
-def check_same(comm: Communicator, own: dict[str, str]) -> None:
-    """Compares descriptions of all ranks.
+def check_same(
+    comm: Communicator, own: dict[str, str], what: str = "DataParallel: the ranks' models"
+) -> None:
+    """Compares descriptions, of what is called what, of all ranks.
 
     Raises:
         Error: on every rank: the first thing that differs, and which ranks have what.
@@ -71,11 +73,11 @@ def check_same(comm: Communicator, own: dict[str, str]) -> None:
     ranks: dict[str, list[str]] = {}
     for rank, entries in enumerate(lists):
         ranks.setdefault(_at(entries, place), []).append(str(rank))
-    what = "; ".join(
+    whose = "; ".join(
         f"rank{'s' if len(having) > 1 else ''} {', '.join(having)}: {entry}"
         for entry, having in ranks.items()
     )
-    raise Error(f"DataParallel: the ranks' models differ, first in this: {what}")
+    raise Error(f"{what} differ, first in this: {whose}")
 
 
 def _at(entries: list[list[str]], place: int) -> str:

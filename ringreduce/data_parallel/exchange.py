@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Protocol
 
 import torch
@@ -10,7 +11,7 @@ from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.bucket import Bucket
 from ringreduce.work import Work
 
-__all__ = ["AllReduce", "Exchange", "UnderWay"]
+__all__ = ["AllReduce", "Exchange", "UnderWay", "span"]
 
 
 class UnderWay(Protocol):
@@ -68,6 +69,10 @@ class Reduction:
             self._buffer.div_(self._divisor)
 
     def times(self) -> tuple[float, float]:
-        began, ended = self._work.began, self._work.ended
-        assert began is not None and ended is not None  # it was waited for
-        return began, ended
+        return span(self._work, self._work)
+
+
+def span(first: Work, last: Work) -> tuple[float, float]:
+    """From when one call began to when another ended; NaN where that is not known."""
+    began, ended = first.began, last.ended
+    return math.nan if began is None else began, math.nan if ended is None else ended

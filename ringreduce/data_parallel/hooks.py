@@ -69,16 +69,11 @@ class HookUnderWay:
         self._future = future
         self._began = began
         self._timeout = timeout
-        self._ended = 0.0
-        self._over = threading.Event()
-        future.add_done_callback(self._done)
-
-    def _done(self, _future: Any) -> None:
-        self._ended = time.monotonic()
-        self._over.set()
+        self._end = End()
+        future.add_done_callback(self._end.come)
 
     def finish(self) -> None:
-        if not self._over.wait(self._timeout):
+        if not self._end.over.wait(self._timeout):
             raise TimeoutError(f"the communication hook's future is not complete after {self._timeout} s")
         value = self._future.value()
         average = value[0] if isinstance(value, list | tuple) else value
@@ -86,4 +81,16 @@ class HookUnderWay:
             self._bucket.buffer.copy_(average.view_as(self._bucket.buffer))
 
     def times(self) -> tuple[float, float]:
-        return self._began, self._ended
+        return self._began, self._end.when
+
+
+class End:
+    """When a future was complete. It does not know the bucket: a future that never is must not keep that alive."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.when = 0.0
+
+    def come(self, _future: Any) -> None:
+        self.when = time.monotonic()
+        self.over.set()

@@ -116,10 +116,10 @@ class Reducer:
     def queue_end(self, _gradient: Any = None) -> None:
         """Has _end called when the backward pass is over.
 
-        The outputs' gradient calls it, in the outermost backward pass: a parameter's may come in one within it, of
-        re-entrant checkpointing, which ends sooner.
+        The outputs' gradients call it, in the outermost backward pass: a parameter's may come in one within it, of
+        re-entrant checkpointing, which ends sooner. Being called twice does no harm.
         """
-        if self._follows and not self._end_queued:
+        if self._follows:
             self._end_queued = True
             torch.autograd.Variable._execution_engine.queue_callback(self._end)
 
@@ -142,7 +142,8 @@ class Reducer:
             )
 
     def _begin(self) -> None:
-        self.queue_end()
+        if not self._end_queued:
+            self.queue_end()
         if self.before_backward is not None:
             self.before_backward()
         self._restart()

@@ -13,7 +13,7 @@ import torch
 
 from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.bucket import Bucket, Slot
-from ringreduce.data_parallel.exchange import UnderWay
+from ringreduce.data_parallel.exchange import UnderWay, span
 from ringreduce.data_parallel.memory import allocate
 from ringreduce.data_parallel.reducer import Reducer
 from ringreduce.errors import Error
@@ -140,6 +140,4 @@ class ShardsUnderWay:
         self._works[-1].wait()
 
     def times(self) -> tuple[float, float]:
-        began, ended = self._works[0].began, self._works[-1].ended
-        assert began is not None and ended is not None  # they were waited for
-        return began, ended
+        return span(self._works[0], self._works[-1])

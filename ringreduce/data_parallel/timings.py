@@ -15,7 +15,7 @@ class BucketTiming:
         index: the bucket's number, in the order in which buckets are sent.
         nbytes: the bytes of its gradients.
         submitted: when its last gradient had come and the exchange was handed over.
-        began, ended: of the work on it, on the communicator's progress thread.
+        began, ended: of the work on it, on the communicator's progress thread; NaN where that is not known.
     """
 
     index: int

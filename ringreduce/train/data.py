@@ -42,8 +42,12 @@ class Windows(Dataset[Any]):
 
 def source_files(folder: Path) -> Iterator[Path]:
     """The standard library's Python files, in an order that is the same on every machine."""
-    files = (path for path in folder.rglob("*.py") if ELSEWHERE.isdisjoint(path.relative_to(folder).parts))
-    return iter(sorted(files, key=lambda path: path.relative_to(folder).as_posix()))
+    entries = sorted(folder.iterdir(), key=lambda path: path.name)
+    for path in entries:
+        if path.is_dir() and path.name not in ELSEWHERE:
+            yield from source_files(path)
+        elif path.suffix == ".py":
+            yield path
 
 
 def _text(config: Config) -> tuple[Windows, Windows]:
@@ -57,6 +61,8 @@ def _text(config: Config) -> tuple[Windows, Windows]:
         if left == 0:
             break
     train, held_out = (Windows(b"".join(part), config.context) for part in parts)
+    if not held_out:
+        raise ConfigError(f"text_bytes: {config.text_bytes} are too few to hold out a file and {config.context} of it")
     return train, held_out
 
 

@@ -43,7 +43,7 @@ class Parallel:
             module = ringreduce.convert_sync_batch_norm(module, comm)
         self.comm, self.module = comm, module
         self._stage = config.sharded_optimizer
-        self.model: Any = module if self._stage == 2 else _data_parallel(config, module, comm)
+        self.model = _wrapped(config, module, comm)
         self.optimizer = make_optimizer(config, module, comm)
         self.compression: compression.Compression | None = None
         if config.compression != "none":
@@ -107,7 +107,9 @@ class Parallel:
         return [torch.load(io.BytesIO(part.tobytes()), weights_only=True) for part in parts]
 
 
-def _data_parallel(config: Config, module: nn.Module, comm: ringreduce.Communicator) -> Any:
+def _wrapped(config: Config, module: nn.Module, comm: ringreduce.Communicator) -> Any:
+    if config.sharded_optimizer == 2:
+        return module
     return ringreduce.DataParallel(
         module,
         comm,

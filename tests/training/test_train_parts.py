@@ -201,7 +201,7 @@ def test_source_files_have_a_fixed_order_and_are_no_ones_packages(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     found = [path.relative_to(tmp_path).as_posix() for path in source_files(tmp_path)]
-    assert found == ["a.py", "a/z.py", "b.py"]
+    assert found == ["a/z.py", "a.py", "b.py"]
 
 
 def test_text_is_cut_into_what_is_trained_on_and_what_is_held_out():
@@ -209,6 +209,8 @@ def test_text_is_cut_into_what_is_trained_on_and_what_is_held_out():
     assert len(train.text) + len(held_out.text) == 1 << 20
     assert 0 < len(held_out.text) < len(train.text) / 4
     assert b"def __init__(self" in train.text.tobytes()
+    with pytest.raises(ConfigError, match="text_bytes: 1000 are too few"):
+        load_data(Config(text_bytes=1000))
 
 
 def test_initial_weights_depend_on_the_seed_alone():

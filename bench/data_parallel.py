@@ -1,0 +1,201 @@
+"""Training steps with DataParallel beside torch's DDP over our backend and over Gloo.
+
+    python3 bench/data_parallel.py
+    python3 bench/data_parallel.py --ranks 2 --rounds 9 --json
+
+All contestants live in the same rank processes, one thread each, and take turns; the order rotates. A step's time is
+the slowest rank's; medians over rounds, with half the distance of the quartiles. Floors: the same steps within
+no_sync(), and of the model by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
+
+from report import layout, write_json
+
+import ringreduce
+from ringreduce import _engine
+from ringreduce.bench.results import mode_of
+
+OURS, DDP, GLOO = "DataParallel", "DDP, ringreduce", "DDP, Gloo"
+UNSYNCED, ALONE = "DataParallel, no_sync", "the model by itself"
+# Otherwise glibc gives back gradients in some steps, of whichever contestant's lie at the heap's end, and faulting
+# them in again takes longer than a step.
+KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(4 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A chain of linear layers, and a rank's samples in a step; so many steps are timed together."""
+
+    name: str
+    width: int
+    layers: int
+    samples: int
+    steps: int
+
+    @property
+    def parameters(self) -> int:
+        return self.layers * (self.width * self.width + self.width)
+
+
+WORKLOADS = [
+    Workload("communication-bound", 1024, 24, 1, 4),
+    Workload("compute-bound", 512, 8, 256, 3),
+]
+
+
+def parse_arguments() -> Namespace:
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=15, help="how often each contestant has its turn")
+    parser.add_argument("--bucket-mb", type=float, default=25.0, help="of all contestants")
+    parser.add_argument("--only", choices=[workload.name for workload in WORKLOADS])
+    parser.add_argument("--json", action="store_true", help="keep all figures in bench/results/")
+    return parser.parse_args()
+
+
+# --- what a rank does ------------------------------------------------------------------------------------------
+
+
+def rank_main(comm: Any, options: Namespace, folder: str) -> list[dict[str, Any]]:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    place = {"rank": comm.rank, "world_size": comm.size, "init_method": f"file://{folder}/store"}
+    dist.init_process_group("gloo", **place)
+    groups = {DDP: dist.new_group(backend="ringreduce"), GLOO: dist.group.WORLD}
+    chosen = [workload for workload in WORKLOADS if options.only in (None, workload.name)]
+    results = [result for workload in chosen for result in _measured(comm, groups, workload, options)]
+    dist.destroy_process_group()
+    return results
+
+
+def _measured(
+    comm: Any, groups: dict[str, Any], workload: Workload, options: Namespace
+) -> list[dict[str, Any]]:
+    steps, model = _contestants(comm, groups, workload, options.bucket_mb)
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    shares: list[list[float]] = []
+    for round_ in range(options.rounds + 2):  # the first two are for warming up
+        shift = round_ % len(steps)
+        for name in [*list(steps)[shift:], *list(steps)[:shift]]:
+            comm.barrier()
+            start = perf_counter()
+            for _ in range(workload.steps):
+                steps[name]()
+                if name == OURS:
+                    shares.append([model.timings.communication, model.timings.exposed])
+            times[name].append((perf_counter() - start) / workload.steps)
+    slowest = comm.all_reduce(np.array(list(times.values()))[:, 2:], "max")
+    communication, exposed = np.median(np.array(shares[2 * workload.steps :]), axis=0)
+    return [
+        {
+            "workload": workload.name,
+            "contestant": name,
+            "seconds": list(row),
+            **({"communication": communication, "exposed": exposed} if name == OURS else {}),
+        }
+        for name, row in zip(times, slowest, strict=True)
+    ]
+
+
+def _contestants(comm: Any, groups: dict[str, Any], workload: Workload, bucket_mb: float) -> tuple[Any, Any]:
+    from torch.nn.parallel import DistributedDataParallel
+
+    steps: dict[str, Callable[[], None]] = {}
+    ours = ringreduce.DataParallel(_model(workload), comm, bucket_mb=bucket_mb)
+    steps[OURS] = _step_of(ours, workload)
+    for name, group in groups.items():
+        ddp = DistributedDataParallel(
+            _model(workload), process_group=group, gradient_as_bucket_view=True, bucket_cap_mb=bucket_mb
+        )
+        steps[name] = _step_of(ddp, workload)
+    unsynced = ringreduce.DataParallel(_model(workload), comm, bucket_mb=bucket_mb)
+    step = _step_of(unsynced, workload)
+
+    def without_exchange() -> None:
+        with unsynced.no_sync():
+            step()
+
+    steps[UNSYNCED] = without_exchange
+    steps[ALONE] = _step_of(_model(workload), workload)
+    return steps, ours
+
+
+def _model(workload: Workload) -> Any:
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(workload.width, workload.width) for _ in range(workload.layers)))
+
+
+def _step_of(model: Any, workload: Workload) -> Callable[[], None]:
+    import torch
+
+    x = torch.randn(workload.samples, workload.width)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, foreach=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+
+    return step
+
+
+# --- tables ----------------------------------------------------------------------------------------------------
+
+
+def table(workload: Workload, results: list[dict[str, Any]]) -> str:
+    own = {result["contestant"]: result for result in results if result["workload"] == workload.name}
+    medians = {name: float(np.median(result["seconds"])) for name, result in own.items()}
+    rows = [["", "steps/s", "of DDP over Gloo", "of DDP over ringreduce"]]
+    for name, result in own.items():
+        low, high = np.quantile(result["seconds"], [0.25, 0.75])
+        spread = 50 * (high - low) / medians[name]
+        ratios = (f"{medians[other] / medians[name]:.2f} x" for other in (GLOO, DDP))
+        rows.append([name, f"{1 / medians[name]:.2f} ±{spread:.0f}%", *ratios])
+    ours = own[OURS]
+    what = (
+        f"{workload.name}: {workload.parameters / 1e6:.1f} M parameters in {workload.layers} layers, "
+        f"{workload.samples} samples a rank"
+    )
+    shares = f"A step's communication {1e3 * ours['communication']:.1f} ms, exposed {1e3 * ours['exposed']:.1f} ms."
+    return f"{what}\n\n{layout(rows)}\n\n{shares}"
+
+
+def main() -> None:
+    options = parse_arguments()
+    os.environ.update(KEEP_FREED_MEMORY)
+    before = _engine.probe_exchange()
+    with tempfile.TemporaryDirectory() as folder:
+        results = ringreduce.run(rank_main, options.ranks, options, folder, start="spawn")[0]
+    after = _engine.probe_exchange()
+    known = [workload for workload in WORKLOADS if options.only in (None, workload.name)]
+    print(f"{options.ranks} ranks, core-to-core exchange {mode_of(before, after)}\n")
+    print("\n\n".join(table(workload, results) for workload in known))
+    if options.json:
+        figures = {"probes_ns": [before, after], "options": vars(options), "results": results}
+        tables = [{**figures, "workloads": [asdict(workload) for workload in known]}]
+        print(f"\n{write_json('data_parallel', tables)}")
+
+
+if __name__ == "__main__":
+    main()
