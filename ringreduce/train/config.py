@@ -79,7 +79,7 @@ class Config:
     threads: int = setting(0, "of torch in each rank; 0: cores of the host / ranks on it", 0)
     timeout: float = setting(300.0, "seconds after which a rank gives up waiting for another", 1)
     log_every: int = setting(10, "steps between lines of the log", 1)
-    log: str = setting("", "JSON-lines file")
+    json_log: str = setting("", "JSON-lines file")
     tensorboard: str = setting("", "folder for TensorBoard")
     plot: str = setting("", "picture of loss and of where the time went")
     trace: str = setting("", "timeline of all ranks in Chrome's format, for Perfetto")

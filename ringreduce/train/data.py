@@ -62,7 +62,9 @@ def _text(config: Config) -> tuple[Windows, Windows]:
             break
     train, held_out = (Windows(b"".join(part), config.context) for part in parts)
     if not held_out:
-        raise ConfigError(f"text_bytes: {config.text_bytes} are too few to hold out a file and {config.context} of it")
+        raise ConfigError(
+            f"text_bytes: {config.text_bytes} are too few to hold out a file and {config.context} of it"
+        )
     return train, held_out
 
 

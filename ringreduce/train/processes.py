@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch._dynamo  # optimizers import it when they are made, for seconds; before ranks are forked, once does
 
 import ringreduce
 from ringreduce.launchers import launched

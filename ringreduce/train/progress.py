@@ -35,8 +35,8 @@ class Progress:
     def _open(self, config: Config, first_step: int) -> None:
         if config.tensorboard:
             self._board = _tensorboard(config.tensorboard)
-        if config.log:
-            path = Path(config.log)
+        if config.json_log:
+            path = Path(config.json_log)
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a" if first_step else "w")
         with contextlib.suppress(ImportError):

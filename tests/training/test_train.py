@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-if importlib.util.find_spec("torch") is None:
-    pytest.skip("torch is not installed", allow_module_level=True)
+if None in map(importlib.util.find_spec, ("torch", "sklearn")):
+    pytest.skip("torch or scikit-learn is not installed", allow_module_level=True)
 
+import sklearn.datasets  # noqa: F401  # here, and not anew in every forked rank
 import torch
 
 import ringreduce
+import ringreduce.train.processes  # imports what optimizers would
 from ringreduce.train import checkpoint
 from ringreduce.train.config import Config, ConfigError
 from ringreduce.train.run import report
