@@ -43,7 +43,7 @@ class Config:
     seed: int = setting(0, "of weights, order of samples and dropout", 0)
 
     optimizer: Literal["adamw", "sgd"] = setting("adamw", "sgd has momentum")
-    learning_rate: float = setting(1e-3, "at its highest; with --base-batch that of the base batch", 0)
+    learning_rate: float = setting(3e-3, "at its highest; with --base-batch that of the base batch", 0)
     base_batch: int = setting(0, "scale the learning rate by batch / base_batch; 0: do not", 0)
     warmup: int = setting(20, "steps in which the learning rate rises linearly", 0)
     schedule: Literal["cosine", "constant"] = setting("cosine", "the learning rate after the warm-up")

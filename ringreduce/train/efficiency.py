@@ -17,7 +17,7 @@ import ringreduce
 from ringreduce.train.config import Config, ConfigError
 from ringreduce.train.trainer import Step, Trainer
 
-__all__ = ["Efficiency", "measure", "table"]
+__all__ = ["Efficiency", "measure", "median", "table"]
 
 ROUNDS, STEPS, WARM_UP = 9, 6, 3
 ALONE, TOGETHER, SIDE_BY_SIDE = WAYS = ("alone", "together", "side by side")
@@ -31,7 +31,8 @@ class Efficiency:
     batch_per_rank: int
     rates: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
     exposed: list[float] = field(default_factory=list)  # share of all communication that was waited for
-    step_seconds: list[float] = field(default_factory=list)  # of the ranks together
+    exposed_ms: list[float] = field(default_factory=list)  # a step, mean over the ranks
+    last_rank_ms: list[float] = field(default_factory=list)  # the same of the rank that waited least
 
     def ratios(self, way: str) -> list[float]:
         """Of a way's rate to that of N ranks which each were as fast as the one alone."""
@@ -74,37 +75,46 @@ def _round(
 ) -> None:
     comm.barrier()
     began = time.monotonic()
-    done: list[Step] = [trainer.step() for _ in range(steps)] if trainer else []
+    done = [trainer.step() for _ in range(steps)] if trainer else []
     seconds = time.monotonic() - began
     rate = trainer.config.batch * steps / seconds if trainer else 0.0
-    sums = [rate, sum(step.exposed for step in done), sum(step.communication for step in done)]
-    rate, exposed, communication = comm.all_reduce(np.array(sums)).tolist()
+    rate = float(comm.all_reduce(np.array([rate]))[0])
     if found is None:
         return
     # Ranks that train together have each counted the batch of all.
     found.rates[way].append(rate / comm.size if way == TOGETHER else rate)
     if way == TOGETHER:
-        found.exposed.append(exposed / communication if communication else 0.0)
-        found.step_seconds.append(seconds / steps)
+        _note_exchange(comm, done, found)
+
+
+def _note_exchange(comm: ringreduce.Communicator, done: list[Step], found: Efficiency) -> None:
+    """Means over ranks and steps."""
+    own = np.array([[step.exposed, step.communication] for step in done])
+    exposed, communication = np.moveaxis(comm.all_gather(own[None]), 2, 0)  # each [ranks, steps]
+    found.exposed.append(float(exposed.sum() / max(communication.sum(), 1e-9)))
+    found.exposed_ms.append(1e3 * float(exposed.mean()))
+    # The rank that came last waited for nothing but the communication.
+    found.last_rank_ms.append(1e3 * float(exposed.min(axis=0).mean()))
 
 
 def table(found: Efficiency) -> str:
     """Medians over the rounds, and the quartiles."""
     lines = [
-        ("one rank alone", *_median(found.rates[ALONE], "samples/s")),
-        (f"{found.ranks} ranks side by side", *_median(found.rates[SIDE_BY_SIDE], "samples/s")),
-        (f"{found.ranks} ranks together", *_median(found.rates[TOGETHER], "samples/s")),
-        ("scaling efficiency", *_median(found.ratios(TOGETHER))),
-        ("the same, of ranks side by side", *_median(found.ratios(SIDE_BY_SIDE))),
-        ("exposed part of communication", *_median(found.exposed)),
+        ("one rank alone", *median(found.rates[ALONE], 1, "samples/s")),
+        (f"{found.ranks} ranks side by side", *median(found.rates[SIDE_BY_SIDE], 1, "samples/s")),
+        (f"{found.ranks} ranks together", *median(found.rates[TOGETHER], 1, "samples/s")),
+        ("scaling efficiency", *median(found.ratios(TOGETHER))),
+        ("the same, of ranks side by side", *median(found.ratios(SIDE_BY_SIDE))),
+        ("exposed part of communication", *median(found.exposed)),
+        ("exposed communication", *median(found.exposed_ms, 2, "ms a step, mean of the ranks")),
+        ("the same, of the rank that is last", *median(found.last_rank_ms, 2, "ms a step")),
     ]
     head = (
         f"{found.batch_per_rank} samples a step and rank, {len(found.exposed)} rounds; medians (quartiles)\n"
     )
-    return head + "\n".join(f"{name:34}{value:>10} {rest}" for name, value, rest in lines)
+    return head + "\n".join(f"{name:36}{value:>8} {rest}" for name, value, rest in lines)
 
 
-def _median(values: list[float], unit: str = "") -> tuple[str, str]:
-    digits = 1 if unit else 3
+def median(values: list[float], digits: int = 3, unit: str = "") -> tuple[str, str]:
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return f"{middle:.{digits}f}", f"({low:.{digits}f} to {high:.{digits}f}) {unit}".rstrip()
