@@ -4,6 +4,7 @@
 #   make test      quick checks of the source, then the tests
 #   make test-torch  torch's own tests of a torch.distributed backend, beside Gloo's results
 #   make test-gpu  the tests that need a GPU, with the Python, nvcc and cmake that are there
+#   make test-gpu-memory  the smaller ones under CUDA's memcheck and racecheck
 #   make lint      all checks, clang-tidy too (minutes)
 # Needs git, python3 (>= 3.10) with venv, make and g++; all else comes from the package index.
 
@@ -30,7 +31,7 @@ QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 
-.PHONY: help bench train test test-torch check lint format engine emulated test-gpu cuda cuda-12 cuda-13 nccl-header \
+.PHONY: help bench train test test-torch check lint format engine emulated gpu test-gpu test-gpu-memory cuda cuda-12 cuda-13 nccl-header \
   asan tsan clean
 .DEFAULT_GOAL := help
 help:
@@ -51,15 +52,25 @@ test-torch: engine $(VENV)/.torch
 	@$(BIN)/python -m tests.torch.suite $(SUITE_FLAGS)
 
 # As far as the machine's own Python goes: there may be no package index.
-test-gpu: GPU_PYTHON ?= $(PYTHON)
-test-gpu: GPU_CMAKE := cmake -G Ninja -S . -B build/gpu -DRINGREDUCE_TORCH=OFF -DRINGREDUCE_CUDA=ON
-test-gpu:
+gpu test-gpu test-gpu-memory: GPU_PYTHON ?= $(PYTHON)
+gpu: GPU_CMAKE := cmake -G Ninja -S . -B build/gpu -DRINGREDUCE_TORCH=OFF -DRINGREDUCE_CUDA=ON
+gpu:
 	@mkdir -p build/gpu
 	@$(GPU_CMAKE) -DPython_EXECUTABLE="$$(command -v $(GPU_PYTHON))" > build/gpu/configure.log 2>&1 || \
 	  { cat build/gpu/configure.log; exit 1; }
 	@cmake --build build/gpu -j $(JOBS)
 	@cmake --install build/gpu --prefix . > build/gpu/install.log
+
+test-gpu: gpu
 	@PYTHONPATH=. $(GPU_PYTHON) -m pytest tests/gpu $(GPU_FLAGS)
+
+# Kernels of different ranks wait for each other, which racecheck may keep from running side by side: those tests have
+# their own time limits, and end.
+SANITIZED := tests/gpu/test_card.py tests/gpu/test_combine.py tests/gpu/test_coded.py tests/gpu/test_ranks.py
+test-gpu-memory: gpu
+	@for tool in memcheck racecheck; do \
+	  PYTHONPATH=. compute-sanitizer --tool $$tool --error-exitcode 1 $(GPU_PYTHON) -m pytest $(SANITIZED) \
+	    -k 'not 4_GiB and not large and not errors' $(GPU_FLAGS) || exit 1; done
 
 # --- set-up: a stamp per step --------------------------------------------------------------------------------
 

@@ -71,9 +71,13 @@ def like(x: Array, shape: tuple[int, ...]) -> Array:
     """A new array of x's kind and dtype (of NumPy's, if x is neither a NumPy array nor a tensor)."""
     if is_tensor(x):
         return x.new_empty(shape)
-    if hasattr(x, "__cuda_array_interface__"):
+    if hasattr(x, "__cuda_array_interface__") or _is_on_gpu_by_dlpack(x):
         return _on_gpu_like(x, shape)
     return np.empty(shape, as_numpy(x).dtype)
+
+
+def _is_on_gpu_by_dlpack(x: Array) -> bool:
+    return hasattr(x, "__dlpack_device__") and x.__dlpack_device__()[0] in (2, 13)  # kDLCUDA, kDLCUDAManaged
 
 
 def _on_gpu_like(x: Array, shape: tuple[int, ...]) -> Array:

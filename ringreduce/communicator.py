@@ -51,11 +51,12 @@ class Communicator:
     - ``stream``: for arrays in a GPU's memory, see below.
 
     Collectives take arrays in GPU memory, too: torch CUDA tensors and what has a ``__cuda_array_interface__`` (CuPy's
-    arrays), of groups of up to 16 ranks on one host, over NCCL of any. They are launched on a stream and the call
-    returns at once; as all that is launched there, they run in order. ``stream`` is a handle, one of torch's or CuPy's
-    streams, or anything with ``__cuda_stream__``; None takes torch's or CuPy's current one, and for other arrays
-    :attr:`device_stream`. No ``wire`` or point to point. Calls can be captured into CUDA graphs. A rank's
-    arrays are all of one GPU. What goes wrong while kernels run is raised by later calls; docs/gpu.md has more.
+    arrays) or speaks DLPack, of groups of up to 16 ranks on one host, over NCCL of any. They are launched on a stream
+    and the call returns at once; as all that is launched there, they run in order. ``stream`` is a handle, one of
+    torch's or CuPy's streams, or anything with ``__cuda_stream__``; None takes torch's or CuPy's current one, and for
+    other arrays :attr:`device_stream`. No ``wire`` or point to point. Calls can be captured into CUDA graphs. A
+    rank's arrays are all of one GPU. What goes wrong while kernels run is raised by later calls; docs/gpu.md has
+    more.
 
     Collectives raise ValueError or TypeError for bad arguments (nothing has happened then), and
     :class:`~ringreduce.errors.PeerLost`, :class:`~ringreduce.errors.MismatchError` or

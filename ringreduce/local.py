@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ringreduce import _engine
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
+from ringreduce.errors import Error
 
 __all__ = ["local_group"]
 
@@ -30,7 +32,7 @@ def local_group(
 
     Raises:
         ValueError: there is not one device for each rank, or there are more than 16 ranks on GPUs.
-        Error: a GPU cannot be used, or does not run the kernels of all its ranks at the same time.
+        Error: a GPU cannot be used.
     """
     if size < 1:
         raise ValueError(f"size must be at least 1, not {size}")
@@ -43,8 +45,27 @@ def local_group(
 def _prepare_devices(group: list[Communicator], devices: list[int]) -> None:
     if len(devices) != len(group):
         raise ValueError(f"device has {len(devices)} numbers for {len(group)} ranks")
+    _ask_for_queues(devices)
     with ThreadPoolExecutor(len(group)) as pool:  # they meet
         for done in [
             pool.submit(comm._c.prepare_device, device) for comm, device in zip(group, devices, strict=True)
         ]:
             done.result()
+
+
+def _ask_for_queues(devices: list[int]) -> None:
+    """Has CUDA make as many queues between this process and a GPU as it can, where it has not made them yet.
+
+    Kernels of streams that share one may wait for each other, and then ranks' kernels must not: see
+    csrc/transport/cuda/boxes.cpp.
+    """
+    if "CUDA_DEVICE_MAX_CONNECTIONS" in os.environ or any(_in_use(device) for device in devices):
+        return
+    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
+
+
+def _in_use(device: int) -> bool:
+    try:
+        return _engine.gpu_is_in_use(device)
+    except Error:  # it is not there, which the ranks will say better
+        return True

@@ -35,6 +35,10 @@ namespace {
   refuse(PyExc_BufferError, std::string(argument) + " is not contiguous");
 }
 
+[[noreturn]] void refuse_layout_on_gpu(const char* argument) {
+  refuse(PyExc_ValueError, std::string(argument) + " is in a GPU's memory and not contiguous");
+}
+
 [[noreturn]] void refuse_read_only(const char* argument) {
   refuse(PyExc_ValueError, std::string(argument) + " is read-only, but the result would be written to it");
 }
@@ -138,9 +142,7 @@ void check_contiguous(const ArrayView& array, const std::vector<std::size_t>& sh
                       const std::vector<std::int64_t>& strides, const char* argument) {
   auto expected = static_cast<std::int64_t>(size_of(array.dtype));
   for (std::size_t i = shape.size(); i-- > 0 && array.count > 0;) {
-    if (shape[i] != 1 && strides[i] != expected) {
-      refuse(PyExc_ValueError, std::string(argument) + " is in a GPU's memory and not contiguous");
-    }
+    if (shape[i] != 1 && strides[i] != expected) refuse_layout_on_gpu(argument);
     expected *= static_cast<std::int64_t>(shape[i]);
   }
 }
@@ -195,6 +197,11 @@ std::optional<DType> dtype_of(nb::dlpack::dtype type) {
   return std::nullopt;
 }
 
+bool is_on_gpu(const nb::ndarray<nb::ro>& array) {
+  return array.device_type() == nb::device::cuda::value ||
+         array.device_type() == nb::device::cuda_managed::value;
+}
+
 ArrayView view_other(nb::handle object, const char* argument, bool writable) {
   nb::ndarray<nb::ro> array;
   if (!nb::try_cast(object, array)) {
@@ -202,8 +209,8 @@ ArrayView view_other(nb::handle object, const char* argument, bool writable) {
                                 " must be an array (NumPy, torch, DLPack or a buffer), not " +
                                 nb::cast<std::string>(nb::str(nb::handle(object.type()).attr("__name__"))));
   }
-  if (array.device_type() != nb::device::cpu::value) {
-    refuse(PyExc_ValueError, std::string(argument) + " is not in the CPU's memory");
+  if (array.device_type() != nb::device::cpu::value && !is_on_gpu(array)) {
+    refuse(PyExc_ValueError, std::string(argument) + " is neither in the CPU's memory nor in a GPU's");
   }
   nb::ndarray<> writable_array;
   if (writable && !nb::try_cast(object, writable_array)) refuse_read_only(argument);
@@ -211,12 +218,15 @@ ArrayView view_other(nb::handle object, const char* argument, bool writable) {
   if (!dtype)
     refuse_dtype(argument, "code " + std::to_string(array.dtype().code) + " of " +
                                std::to_string(array.dtype().bits) + " bits");
+  const int device = is_on_gpu(array) ? array.device_id() : on_host;
   std::int64_t stride = 1;
   for (std::size_t i = array.ndim(); i-- > 0;) {
-    if (array.shape(i) != 1 && array.size() != 0 && array.stride(i) != stride) refuse_layout(argument);
+    if (array.shape(i) != 1 && array.size() != 0 && array.stride(i) != stride) {
+      device == on_host ? refuse_layout(argument) : refuse_layout_on_gpu(argument);
+    }
     stride *= static_cast<std::int64_t>(array.shape(i));
   }
-  return {const_cast<void*>(array.data()), array.size(), *dtype};
+  return {const_cast<void*>(array.data()), array.size(), *dtype, device};
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "engine/device_work.h"
 #include "schedule/check.h"
 #include "transport/choose.h"
+#include "transport/cuda/library.h"
 #include "transport/memory/local.h"
 #include "transport/nccl/library.h"
 
@@ -225,6 +226,12 @@ std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange&
   return communicator;
 }
 
+bool gpu_is_in_use(int device) {
+  int in_use = 0;
+  CudaLibrary::check(CudaLibrary::get().is_in_use(&in_use, device));
+  return in_use != 0;
+}
+
 std::vector<std::unique_ptr<Communicator>> local_group(int world, double timeout,
                                                        std::optional<bool> reproducible) {
   const Options options = options_of(timeout, reproducible);
@@ -325,6 +332,7 @@ void bind_communicator(nb::module_& m) {
 
   m.def("connect", connect, "rank"_a, "world"_a, "exchange"_a, "timeout"_a, "reproducible"_a.none(),
         "transport"_a = "", "mpi"_a.none() = nb::none(), "Joins ranks that the exchange connects.");
+  m.def("gpu_is_in_use", gpu_is_in_use, "device"_a, "Whether this process has used the GPU already.");
   m.def("local_group", local_group, "world"_a, "timeout"_a, "reproducible"_a.none(),
         "A group of ranks within this process.");
   NcclLibrary::set_finder(find_nccl);

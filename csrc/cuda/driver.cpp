@@ -21,6 +21,7 @@ Driver::Driver() {
   find(library, error_string, "cuGetErrorString");
   find(library, device, "cuDeviceGet");
   find(library, attribute, "cuDeviceGetAttribute");
+  find(library, context_state, "cuDevicePrimaryCtxGetState");
   find(library, granularity, "cuMemGetAllocationGranularity");
   find(library, create, "cuMemCreate");
   find(library, release, "cuMemRelease");

@@ -15,6 +15,7 @@ struct Driver {
   decltype(&cuGetErrorString) error_string;
   decltype(&cuDeviceGet) device;
   decltype(&cuDeviceGetAttribute) attribute;
+  decltype(&cuDevicePrimaryCtxGetState) context_state;
   decltype(&cuMemGetAllocationGranularity) granularity;
   decltype(&cuMemCreate) create;
   decltype(&cuMemRelease) release;

@@ -5,12 +5,14 @@
 #include <cstdio>
 #include <cstring>
 
+#include "cuda/driver.h"
 #include "cuda/launching.h"
 #include "cuda/shared_memory.h"
 #include "reduce/cuda/errors.h"
 #include "reduce/cuda/failures.h"
 
 using ringreduce::device::check;
+using ringreduce::device::Driver;
 using ringreduce::device::failure_of;
 
 namespace {
@@ -55,6 +57,18 @@ void identify(char* identity, int device) {
   check(cudaGetDeviceProperties(&properties, device), "device");
   static_assert(sizeof properties.uuid.bytes == ringreduce::device::identity_bytes);
   std::memcpy(identity, properties.uuid.bytes, sizeof properties.uuid.bytes);
+}
+
+bool is_in_use(int number) {
+  const Driver& driver = Driver::get();
+  int count = 0;  // also what the driver needs to have been asked first
+  check(cudaGetDeviceCount(&count), "count of devices");
+  CUdevice device = 0;
+  driver.check(driver.device(&device, number), "device " + std::to_string(number));
+  unsigned flags = 0;
+  int active = 0;
+  driver.check(driver.context_state(device, &flags, &active), "device " + std::to_string(number));
+  return active != 0;
 }
 
 void reach(int other) {
@@ -179,6 +193,10 @@ const char* ringreduce_cuda_current_device(int* device) {
 
 const char* ringreduce_cuda_choose_device(int device) {
   return failure_of([&] { check(cudaSetDevice(device), "device " + std::to_string(device)); });
+}
+
+const char* ringreduce_cuda_is_in_use(int* in_use, int device) {
+  return failure_of([&] { *in_use = is_in_use(device) ? 1 : 0; });
 }
 
 const char* ringreduce_cuda_identify_device(char* identity, int device) {

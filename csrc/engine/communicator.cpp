@@ -54,6 +54,7 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, Options options
                options_.reproducible, transport_->hosts()),
       executor_(*transport_),
       point_to_point_(*transport_),
+      on_gpu_(*this),
       fork_epoch_(watch_forks()) {}
 
 Communicator::~Communicator() {
@@ -61,8 +62,7 @@ Communicator::~Communicator() {
     // A forked child: the group, and the threads, are the parent's.
     transport_->disown();
     if (progress_thread_.joinable()) progress_thread_.detach();
-    disown_device();
-    disown_nccl();
+    on_gpu_.disown();
     return;
   }
   leave();
@@ -341,8 +341,7 @@ void Communicator::close() {
         std::this_thread::sleep_for(std::chrono::microseconds(100));
         options_.poll ? options_.poll() : check_interrupt();
       }
-      finish_device_calls();
-      finish_nccl_calls();
+      on_gpu_.finish();
     } catch (...) {
       leave();  // interrupted: nobody shall wait for this rank
       throw;
@@ -354,8 +353,7 @@ void Communicator::close() {
 void Communicator::leave() {
   if (closed_.exchange(true) || fork_epoch_ != forks) return;
   stop_progress();
-  leave_nccl();
-  leave_device();
+  on_gpu_.leave();
   transport_->close();
   point_to_point_.drop(std::make_exception_ptr(Closed("the communicator was closed")));
 }

@@ -14,6 +14,7 @@
 
 #include "engine/executor.h"
 #include "engine/links.h"
+#include "engine/on_gpu.h"
 #include "engine/plan.h"
 #include "engine/point_to_point.h"
 #include "engine/undestroyed.h"
@@ -31,12 +32,6 @@ struct Options {
   // for interrupts: keeps something else of theirs going meanwhile. Must not throw.
   void (*poll)() = nullptr;
 };
-
-class DeviceCalls;
-class DeviceWork;
-class GpuCalls;
-class Watch;
-class NcclCalls;
 
 class Communicator {
  public:
@@ -62,18 +57,20 @@ class Communicator {
   // Collectives of arrays in a GPU's memory, all of one GPU: launched on a stream of that device, and gone on
   // with. The first one meets the other ranks, and waits for them. What fails later is thrown by later calls.
   // Without a stream, on one of this communicator's own.
-  void enqueue(const Call& call, std::optional<void*> stream);
+  void enqueue(const Call& call, std::optional<void*> stream) { on_gpu_.enqueue(call, stream); }
   // The same on this communicator's own stream, behind what `stream` has to do now.
-  std::shared_ptr<DeviceWork> enqueue_beside(const Call& call, std::optional<void*> stream);
+  std::shared_ptr<DeviceWork> enqueue_beside(const Call& call, std::optional<void*> stream) {
+    return on_gpu_.enqueue_beside(call, stream);
+  }
   // Meets the other ranks for that, if it is to be done before the first of those calls; a collective.
-  void prepare_device(int device);
+  void prepare_device(int device) { on_gpu_.prepare(device); }
   // Memory of a GPU that NCCL may use in place: known by its first byte until it is deregistered or the
   // communicator is left. Whoever is the first to have to do with NCCL meets the other ranks.
-  void register_memory(int device, void* memory, std::size_t bytes);
-  void deregister_memory(int device, void* memory);
+  void register_memory(int device, void* memory, std::size_t bytes) { on_gpu_.enroll(device, memory, bytes); }
+  void deregister_memory(int device, void* memory) { on_gpu_.withdraw(device, memory); }
   // That stream, and bytes of the GPU's memory held; null and 0 where nothing was prepared.
-  void* device_stream();
-  std::size_t device_footprint();
+  void* device_stream() { return on_gpu_.own_stream(); }
+  std::size_t device_footprint() { return on_gpu_.footprint(); }
 
   // Point to point: a receive takes the oldest message of its tag, from its peer or from any (any_source).
   // Returns the other end's rank.
@@ -122,6 +119,8 @@ class Communicator {
   static void set_interrupt_check(bool (*check)());
 
  private:
+  friend class OnGpu;
+
   // What waits for the progress thread, or is under way in it.
   struct Pending {
     std::unique_ptr<Steps> steps;
@@ -129,13 +128,6 @@ class Communicator {
     Call call;  // the one under way
     bool begun = false;
     Clock::time_point started;
-  };
-  // Of what runs on a GPU, as its watch has seen it.
-  struct Progress {
-    Backoff backoff;
-    Clock::time_point since;
-    std::uint64_t ended = 0;
-    std::optional<std::uint64_t> disagreement;  // the number of the call, seen once
   };
   struct PendingTransfer {
     JobPointer job;
@@ -162,6 +154,7 @@ class Communicator {
   }
   std::string now_doing() const;
   std::optional<std::uint64_t> first_disagreement() const;
+  int rank_that_called_otherwise(std::uint64_t number) const;
   std::vector<std::string> calls_numbered(std::uint64_t number) const;
   std::string disagreement(int peer) const;
   static std::string lengths(const ContractBroken& broken);
@@ -189,35 +182,6 @@ class Communicator {
   void stop_progress();
 
   std::vector<std::string> exchange(const std::string& blob);
-
-  // on_device.cpp
-  void in_order(const std::function<void()>& launch);
-  void enqueue_by_events(DeviceCalls& calls, const Call& call, void* stream);
-  void check_that_gpus_serve() const;
-  DeviceCalls& device_calls(int device);
-  std::unique_ptr<Watch> watch(GpuCalls& calls, std::function<void(Progress&)> look);
-  void look_for_what_is_stuck(GpuCalls& calls, Progress& progress, const char* what);
-  int rank_that_called_otherwise(std::uint64_t number) const;
-  void check_closed() const;
-  void wait_for(GpuCalls& calls);
-  void finish_device_calls();
-  void leave_device();
-  void disown_device();
-
-  // on_nccl.cpp
-  bool schedules_use_nccl();
-  std::vector<std::string> agree_on_gpu_transport();
-  std::shared_ptr<NcclCalls> nccl_calls(int device);
-  std::shared_ptr<NcclCalls> nccl_calls_in_use();
-  void wait_for_nccl();
-  void enqueue_over_nccl(const Call& call, std::optional<void*> stream);
-  template <typename Step>
-  void guarded_from_nccl(Step step);
-  static void keep_order(void* event, int device, void* stream);
-  void look_at_nccl(Progress& progress);
-  void finish_nccl_calls();
-  void leave_nccl();
-  void disown_nccl();
 
   // survey.cpp
   void swap(int peer, const void* out, void* in, std::size_t bytes);
@@ -254,14 +218,7 @@ class Communicator {
   std::thread progress_thread_;
   std::atomic<bool> stopping_{false};
 
-  std::mutex device_mutex_, events_mutex_;
-  std::unique_ptr<DeviceCalls> device_calls_;
-  std::unique_ptr<Watch> device_watch_;
-  std::atomic<std::uint64_t> last_launched_{0};  // the number of that call
-
-  std::optional<bool> schedules_use_nccl_;  // as all ranks have agreed
-  std::shared_ptr<NcclCalls> nccl_calls_;   // who calls it keeps it, whoever leaves meanwhile
-  std::unique_ptr<Watch> nccl_watch_;
+  OnGpu on_gpu_;
 
   std::atomic<bool> closed_{false};
   std::atomic<bool> failed_{false};

@@ -115,9 +115,9 @@ const Plan& DeviceCalls::plan(const Call& call) {
   }
   if (by_events_ && call.algorithm != automatic) {
     throw InvalidArgument(
-        "algorithm must be 'auto' here: the thread blocks of all ranks do not fit on their GPU at the same "
-        "time, "
-        "so that no kernel can wait for another one");
+        "algorithm must be 'auto' here: no kernel can wait for another one, because the thread blocks of all "
+        "ranks do not fit on their GPU at the same time, or because their streams share its queues "
+        "(CUDA_DEVICE_MAX_CONNECTIONS)");
   }
   Call here = call;
   const Kernel kernel = kernel_for(call);

@@ -72,6 +72,20 @@ std::optional<std::uint64_t> Communicator::first_disagreement() const {
   return first;
 }
 
+// Another one than this.
+int Communicator::rank_that_called_otherwise(std::uint64_t number) const {
+  std::vector<std::uint64_t> histories(static_cast<std::size_t>(size_));
+  for (int rank = 0; rank < size_; ++rank) {
+    for (const Record& record : transport_->records(rank)) {
+      if (record.sequence == number) histories[rank] = record.history;
+    }
+  }
+  for (int rank = 0; rank < size_; ++rank) {
+    if (histories[rank] != 0 && histories[rank] != histories[rank_]) return rank;
+  }
+  return rank_ == 0 ? size_ - 1 : 0;  // by now they have gone on
+}
+
 // Every rank's call of a number, in words; empty: it has not come so far, as far as is known here.
 std::vector<std::string> Communicator::calls_numbered(std::uint64_t number) const {
   std::vector<std::string> calls(static_cast<std::size_t>(size_));

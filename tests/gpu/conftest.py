@@ -1,5 +1,7 @@
 """Tests run on a GPU's threads as the CPU emulates them and, where there is one, on a card."""
 
+import os
+
 import pytest
 
 from ringreduce import cuda_library
@@ -9,6 +11,9 @@ from .emulated import LIBRARY, Emulated
 from .emulated_nccl import nccl, over_nccl  # noqa: F401 (fixtures)
 from .ranks import EMULATED_LIBRARY, DoesNotFit, Ranks, emulated_library
 
+os.environ.setdefault(
+    "CUDA_DEVICE_MAX_CONNECTIONS", "32"
+)  # for ranks that are threads; read when a card is first used
 MISSING = cuda_library.why_not()
 EITHER = ["emulated"] if MISSING else ["emulated", "card"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 
@@ -53,9 +54,46 @@ class GpuArray:
         return data
 
 
-def wait_for(stream):
-    import ctypes
+class _Tensor(ctypes.Structure):
+    """As dlpack.h has a DLManagedTensor, of one dimension."""
 
+    _fields_ = [
+        *(("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32)),
+        *(
+            ("ndim", ctypes.c_int32),
+            ("code", ctypes.c_uint8),
+            ("bits", ctypes.c_uint8),
+            ("lanes", ctypes.c_uint16),
+        ),
+        *(("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64))),
+        *(("byte_offset", ctypes.c_uint64), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)),
+    ]
+
+
+class DlpackArray:
+    """Another array's memory, known by DLPack alone."""
+
+    CUDA = 2
+
+    def __init__(self, array, stride=1, device_type=CUDA):
+        code = {"i": 0, "u": 1, "f": 2}[array.dtype.kind]
+        self._array, self.shape = array, array.shape
+        self._shape, self._strides = (ctypes.c_int64 * 1)(*array.shape), (ctypes.c_int64 * 1)(stride)
+        self._tensor = _Tensor(
+            *(array.address, device_type, 0, 1, code, 8 * array.dtype.itemsize, 1),
+            *(self._shape, self._strides, 0, None, None),
+        )
+
+    def __dlpack_device__(self):
+        return self._tensor.device_type, 0
+
+    def __dlpack__(self, **_):
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return new(ctypes.addressof(self._tensor), b"dltensor", None)
+
+
+def wait_for(stream):
     library().call("synchronize", ctypes.c_void_p(stream))
 
 

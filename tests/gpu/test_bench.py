@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from .emulated_nccl import EMULATED_NCCL
 from .ranks import EMULATED_LIBRARY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,8 +21,13 @@ pytestmark = [
 ]
 
 
-def run(script, *options):
-    env = {**os.environ, "RINGREDUCE_CUDA_LIBRARY": str(EMULATED_LIBRARY), "RINGREDUCE_EMULATED_BLOCKS": "4"}
+def run(script, *options, NCCL=""):
+    env = {
+        **os.environ,
+        "RINGREDUCE_NCCL_LIBRARY": NCCL,
+        "RINGREDUCE_CUDA_LIBRARY": str(EMULATED_LIBRARY),
+        "RINGREDUCE_EMULATED_BLOCKS": "4",
+    }
     command = [sys.executable, f"bench/{script}", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -28,18 +35,33 @@ def run(script, *options):
     return [line.split("|")[1:-1] for line in done.stdout.splitlines() if line.startswith("|")]
 
 
-def test_all_reduce():
-    table = run(
-        "gpu_all_reduce.py",
-        "--ranks=2",
-        "--sizes=4K",
-        "--copy=64K",
-        "--calls=2",
-        "--rounds=2",
-        "--algorithms=auto,ring",
-    )
-    assert [row[1].strip() for row in table[2:]] == ["ringreduce auto", "ringreduce ring"]
+SMALL = ("--ranks=2", "--sizes=4K", "--copy=64K", "--calls=2", "--rounds=2", "--algorithms=auto,ring")
+
+
+def names_and_times(table):
     assert all(float(row[2].replace(",", "")) > 0 for row in table[2:])
+    return [row[1].strip() for row in table[2:]]
+
+
+def test_all_reduce():
+    table = run("gpu_all_reduce.py", *SMALL)
+    ours = ["ringreduce auto", "ringreduce ring", "ringreduce auto, processes"]
+    assert [name for name in names_and_times(table) if name.startswith("ringreduce")] == ours
+
+
+def test_all_reduce_over_several_gpus_and_nccl():
+    table = run("gpu_all_reduce.py", *SMALL, "--devices=2", "--peers=nccl", NCCL=str(EMULATED_NCCL))
+    assert names_and_times(table) == ["ringreduce auto", "ringreduce ring", "ringreduce nccl"]
+    assert [row[4].strip() for row in table[2:]] == [""] * 3  # of the floor
+
+
+def test_torch_still_has_what_we_compare_with():
+    torch = pytest.importorskip("torch")
+    assert importlib.import_module("torch.distributed._symmetric_memory").rendezvous
+    for name, inplace in (("one_shot_all_reduce", ""), ("two_shot_all_reduce_", "(a!)")):
+        schema = str(getattr(torch.ops.symm_mem, name).default._schema)
+        wanted = f"(Tensor{inplace} input, str reduce_op, str group_name) -> Tensor{inplace}"
+        assert schema == f"symm_mem::{name}{wanted}"
 
 
 def test_reduce():

@@ -11,7 +11,7 @@ import pytest
 
 import ringreduce
 
-from .gpu_arrays import HAS_CARD, GpuArray, library, on_gpu, wait_for
+from .gpu_arrays import HAS_CARD, DlpackArray, GpuArray, library, on_gpu, wait_for
 from .ranks import EMULATED_LIBRARY
 
 pytestmark = [
@@ -221,6 +221,24 @@ def test_an_asynchronous_call_that_fails():
     on_gpu(main, 2, timeout=1.0)
 
 
+def _by_dlpack(comm):
+    for dtype in ("float32", "float64", "int16", "uint8"):
+        x, out = GpuArray(integers(comm.rank, 1000, dtype)), GpuArray(np.zeros(1000, dtype))
+        comm.all_reduce(DlpackArray(x), out=DlpackArray(out))
+        assert (out.get(comm) == summed(comm.size, 1000, dtype)).all()
+    comm.all_reduce(x, out=DlpackArray(out))
+    with pytest.raises(ValueError, match="out is needed"):
+        comm.all_gather(DlpackArray(x))
+    with pytest.raises(ValueError, match="x is in a GPU's memory and not contiguous"):
+        comm.all_reduce(DlpackArray(x, stride=2))
+    with pytest.raises(ValueError, match="x is neither in the CPU's memory nor in a GPU's"):
+        comm.all_reduce(DlpackArray(x, device_type=7))
+
+
+def test_arrays_that_speak_dlpack():
+    on_gpu(_by_dlpack, 2)
+
+
 def _beside_the_cpu(comm):
     for _ in range(20):
         on_cpu = integers(comm.rank, 100_000)
@@ -335,6 +353,13 @@ def _by_events(comm):
 @pytest.mark.usefixtures("crowded")
 def test_events_serve_where_kernels_do_not_fit():
     on_gpu(_by_events, 4)
+
+
+def test_events_serve_where_streams_share_queues(monkeypatch):
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "7")
+    on_gpu(_by_events, 4)  # of two streams each
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
+    on_gpu(_all_reduce, 4, (1000,), ("ring",), True)  # kernels do
 
 
 def _differ_by_events(comm):

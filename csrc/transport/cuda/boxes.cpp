@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -58,6 +59,19 @@ std::string bytes_of(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
+// Between the GPU and a process there are so many queues; streams share them where there are more of those.
+// Then a kernel may be behind one of another stream that waits for it.
+constexpr const char* queues_variable = "CUDA_DEVICE_MAX_CONNECTIONS";
+constexpr int queues_by_default = 8;
+constexpr int streams_of_a_rank =
+    2;  // that work at the same time: the one that calls are on, one for uploads
+
+int queues() {
+  const char* const set = std::getenv(queues_variable);
+  const int number = set ? std::atoi(set) : 0;
+  return number > 0 ? number : queues_by_default;
+}
+
 constexpr int most_blocks = 32;
 constexpr std::size_t arena_bytes = std::size_t{256} << 10;
 
@@ -66,7 +80,7 @@ constexpr std::size_t arena_bytes = std::size_t{256} << 10;
 struct DeviceBoxes::Card {
   std::array<char, 16> process;
   std::array<char, device::identity_bytes> identity;
-  std::int32_t device, fit;
+  std::int32_t device, fit, queues;
 };
 
 DeviceBoxes::Card DeviceBoxes::introduce() const {
@@ -75,6 +89,7 @@ DeviceBoxes::Card DeviceBoxes::introduce() const {
   CudaLibrary::check(cuda_.identify_device(card.identity.data(), device_));
   card.device = device_;
   CudaLibrary::check(cuda_.fit(&card.fit));
+  card.queues = queues();
   return card;
 }
 
@@ -85,7 +100,16 @@ int DeviceBoxes::blocks_for_all(const std::vector<Card>& cards) const {
     const auto here = std::count_if(cards.begin(), cards.end(),
                                     [&](const Card& other) { return other.identity == card.identity; });
     blocks = std::min(blocks, card.fit / static_cast<int>(here));
+    const auto in_process = std::count_if(cards.begin(), cards.end(), [&](const Card& other) {
+      return other.identity == card.identity && other.process == card.process;
+    });
+    if (in_process > 1 && streams_of_a_rank * in_process > card.queues) blocks = 0;
     if (blocks > 0 || one_process_) continue;
+    if (in_process > 1) {
+      throw Error(std::to_string(in_process) + " ranks of one process among several share a GPU, whose " +
+                  std::to_string(card.queues) + " queues are too few for their streams: set " +
+                  queues_variable);
+    }
     throw Error(std::to_string(here) + " ranks of several processes share a GPU that runs " +
                 std::to_string(card.fit) + " thread blocks at the same time: not one of each rank");
   }

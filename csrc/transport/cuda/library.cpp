@@ -44,6 +44,7 @@ CudaLibrary::CudaLibrary() {
   find_function(count_devices, "count_devices");
   find_function(current_device, "current_device");
   find_function(choose_device, "choose_device");
+  find_function(is_in_use, "is_in_use");
   find_function(identify_device, "identify_device");
   find_function(device_of, "device_of");
   find_function(reach, "reach");

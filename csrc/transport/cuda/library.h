@@ -18,6 +18,7 @@ class CudaLibrary {
   decltype(&ringreduce_cuda_count_devices) count_devices;
   decltype(&ringreduce_cuda_current_device) current_device;
   decltype(&ringreduce_cuda_choose_device) choose_device;
+  decltype(&ringreduce_cuda_is_in_use) is_in_use;
   decltype(&ringreduce_cuda_identify_device) identify_device;
   decltype(&ringreduce_cuda_device_of) device_of;
   decltype(&ringreduce_cuda_reach) reach;

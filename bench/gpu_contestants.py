@@ -1,0 +1,288 @@
+"""What bench/gpu_all_reduce.py compares: ranks of ours as threads and as processes, copies, and torch's ways.
+
+A contestant is run again and again, in turn with the others; each of its runs launches a graph of several all-reduces
+on every rank and takes as long as the slowest rank's, between two CUDA events.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import secrets
+import select
+import statistics
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ringreduce
+from ringreduce import cuda_library, nccl_library
+from ringreduce.cuda_library import Event, Graph, Launch, Memory, Stream, captured
+
+os.environ.setdefault(
+    "CUDA_DEVICE_MAX_CONNECTIONS", "32"
+)  # as ranks that are threads want it; read on first use
+LIMIT = 60.0  # seconds after which something hangs
+NCCL_THAT_SHARES_A_GPU = 23000  # 2.30, as ncclGetVersion has it
+
+
+class Unavailable(Exception):
+    """Why a contestant does not take part."""
+
+
+class Array:
+    """float32 in the GPU's memory."""
+
+    def __init__(self, count: int) -> None:
+        self.memory = Memory(4 * count)
+        self.memory.fill(0)
+        self.__cuda_array_interface__ = {
+            **{"shape": (count,), "typestr": "<f4", "data": (self.memory.address, False)},
+            **{"version": 3, "strides": None},
+        }
+
+
+@dataclass
+class Contestant:
+    name: str
+    run: Callable[[], float]  # seconds of one all-reduce
+    close: Callable[[], object] = lambda: None
+    seconds: list[float] = field(default_factory=list)
+
+    def quartiles(self) -> tuple[float, float, float]:
+        low, median, high = statistics.quantiles(self.seconds, n=4)
+        return low, median, high
+
+
+def graph_of(comm: Any, array: Array, stream: Stream, algorithm: str, calls: int) -> Graph:
+    """So many all-reduces of one rank, in place."""
+    handle = stream.handle.value or 0
+    comm.all_reduce(array, algorithm=algorithm, stream=handle)  # makes what there is to make
+    cuda_library.synchronize(stream)
+    with captured(stream) as graph:
+        for _ in range(calls):
+            comm.all_reduce(array, algorithm=algorithm, stream=handle)
+    return graph
+
+
+def seconds_on(stream: Stream, start: Callable[[], None]) -> float:
+    begin, end = Event(), Event()
+    begin.record(stream)
+    start()
+    end.record(stream)
+    cuda_library.synchronize(stream)
+    seconds = begin.seconds_until(end)
+    begin.close()
+    end.close()
+    return seconds
+
+
+class Threads:
+    """A thread for each rank, on the GPU of its number modulo `devices`. What they are told they do all at once."""
+
+    def __init__(self, world: int, devices: int = 1) -> None:
+        self.devices = [rank % devices for rank in range(world)]
+        self.comms = ringreduce.local_group(world, device=self.devices, timeout=LIMIT)
+        self.streams: dict[int, Stream] = {}
+        self.each(self._make_stream)
+
+    def _make_stream(self, rank: int) -> float:
+        self.streams[rank] = Stream()
+        return 0.0
+
+    def each(self, function: Callable[[int], float]) -> list[float]:
+        results = [0.0] * len(self.comms)
+        problems: list[BaseException] = []
+        start = threading.Barrier(len(self.comms))
+
+        def main(rank: int) -> None:
+            try:
+                cuda_library.call("choose_device", self.devices[rank])
+                start.wait(LIMIT)
+                results[rank] = function(rank)
+            except BaseException as problem:
+                problems.append(problem)
+
+        threads = [threading.Thread(target=main, args=(rank,)) for rank in range(len(self.comms))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if problems:
+            raise problems[0]
+        return results
+
+    def contestant(self, algorithm: str, count: int, calls: int) -> Contestant:
+        arrays: dict[int, Array] = {}
+        graphs: dict[int, Graph] = {}
+
+        def capture(rank: int) -> float:
+            arrays[rank] = Array(count)
+            graphs[rank] = graph_of(self.comms[rank], arrays[rank], self.streams[rank], algorithm, calls)
+            return 0.0
+
+        def replay(rank: int) -> float:
+            stream = self.streams[rank]
+            return seconds_on(stream, lambda: graphs[rank].launch(stream))
+
+        def close() -> None:
+            for graph in graphs.values():
+                graph.close()
+            for array in arrays.values():
+                array.memory.close()
+
+        self.each(capture)
+        return Contestant(f"ringreduce {algorithm}", lambda: max(self.each(replay)) / calls, close)
+
+
+# --- NCCL --------------------------------------------------------------------------------------------------
+
+
+def version_of_nccl() -> int:
+    """As the engine finds it; 0: there is none."""
+    for path in (os.environ.get("RINGREDUCE_NCCL_LIBRARY"), "libnccl.so.2", nccl_library.find()):
+        try:
+            version = ctypes.c_int()
+            if path and ctypes.CDLL(path).ncclGetVersion(ctypes.byref(version)) == 0:
+                return version.value
+        except (OSError, AttributeError):
+            continue
+    return 0
+
+
+def threads_over_nccl(world: int, devices: int) -> Threads:
+    """A group of its own: what NCCL refuses ends it."""
+    version = version_of_nccl()
+    if not version:
+        raise Unavailable("there is no NCCL")
+    if devices < world:
+        if version < NCCL_THAT_SHARES_A_GPU:
+            raise Unavailable(f"NCCL {version} wants a GPU for each rank")
+        os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
+        if world > 2:  # the thread blocks of all ranks must fit
+            os.environ.setdefault("NCCL_MAX_CTAS", str(max(64 // world, 1)))
+    return Threads(world, devices)
+
+
+# --- ranks as processes ------------------------------------------------------------------------------------
+
+
+NAMES = {"ringreduce": "ringreduce {}, processes", "symmetric": "torch symmetric {}"}
+
+
+class Processes:
+    """A process for each rank, which sleeps while others run; bench/gpu_process.py says what it can do."""
+
+    def __init__(self, way: str, world: int, devices: int) -> None:
+        self.way = way
+        script = str(Path(__file__).with_name("gpu_process.py"))
+        place = f"bench/{secrets.token_hex(8)}"
+        self.children = [
+            subprocess.Popen(
+                [sys.executable, script, way, str(rank), str(world), str(rank % devices), place],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES": "1"},
+            )
+            for rank in range(world)
+        ]
+        try:
+            self._answers()
+        except Unavailable:
+            self.close()
+            raise
+
+    def tell(self, **order: Any) -> list[float]:
+        """What each answers to it."""
+        for child in self.children:
+            assert child.stdin
+            try:
+                child.stdin.write(json.dumps(order) + "\n")
+                child.stdin.flush()
+            except BrokenPipeError:
+                raise Unavailable(f"{self.way}: a rank has ended") from None
+        return self._answers()
+
+    def _answers(self) -> list[float]:
+        answers = []
+        for child in self.children:
+            assert child.stdout
+            if not select.select([child.stdout], [], [], LIMIT)[0]:
+                raise Unavailable(f"{self.way}: a rank hangs")
+            answers.append(json.loads(child.stdout.readline() or '{"problem": "it has ended"}'))
+        for rank, answer in enumerate(answers):
+            if "problem" in answer:
+                raise Unavailable(f"{self.way}: rank {rank}: {answer['problem']}")
+        return [answer["seconds"] for answer in answers]
+
+    def contestant(self, kind: str, count: int, calls: int) -> Contestant:
+        key = f"{kind}/{count}"
+        self.tell(do="prepare", key=key, kind=kind, count=count, calls=calls)
+        return Contestant(
+            NAMES[self.way].format(kind),
+            lambda: max(self.tell(do="run", key=key)) / calls,
+            lambda: self.tell(do="drop", key=key),
+        )
+
+    def close(self) -> None:
+        for child in self.children:
+            child.kill()
+            child.wait()
+
+
+@contextmanager
+def processes(way: str, world: int, devices: int) -> Iterator[Processes]:
+    made = Processes(way, world, devices)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+# --- what one process does alone ---------------------------------------------------------------------------
+
+
+def copies(size: int, stream: Stream) -> list[Contestant]:
+    """Of one span: what reading and writing as many bytes takes."""
+    source, target = Memory(size), Memory(size)
+    source.fill(0)
+
+    def by_kernel() -> float:
+        launch = Launch(stream)
+        return seconds_on(stream, lambda: cuda_library.copy([target.address], source.address, size, launch))
+
+    def by_cuda() -> float:
+        return seconds_on(stream, lambda: cuda_library.move(target.address, source.address, size, stream))
+
+    return [Contestant("copy kernel", by_kernel), Contestant("cudaMemcpyAsync", by_cuda)]
+
+
+def stacked(world: int, count: int, calls: int) -> Contestant:
+    """The obvious way, where all arrays are one process's."""
+    try:
+        import torch
+    except ImportError:
+        raise Unavailable("there is no torch") from None
+    if not torch.cuda.is_available():
+        raise Unavailable("this torch has no CUDA")
+    arrays = [torch.zeros(count, device="cuda") for _ in range(world)]
+
+    def run() -> float:
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begin.record()
+        for _ in range(calls):
+            total = torch.stack(arrays).sum(0)
+            for array in arrays:
+                array.copy_(total)
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3 / calls
+
+    return Contestant("torch, stacked", run, arrays.clear)
