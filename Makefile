@@ -35,7 +35,7 @@ CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '
   asan tsan clean
 .DEFAULT_GOAL := help
 help:
-	@sed -n '2,8s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+	@sed -n '2,9s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 bench: engine $(VENV)/.plot
 	$(BIN)/python -m ringreduce bench $(BENCH_FLAGS)

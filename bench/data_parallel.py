@@ -3,14 +3,15 @@
     python3 bench/data_parallel.py
     python3 bench/data_parallel.py --ranks 2 --rounds 9 --json
 
-All contestants live in the same rank processes, one thread each, and take turns; the order rotates. A step's time is
-the slowest rank's; medians over rounds, with half the distance of the quartiles. Floors: the same steps within
-no_sync(), and of the model by itself.
+All contestants live in the same rank processes, one thread each, and take turns, in another order in each round. A
+step's time is the slowest rank's; medians over rounds, with half the distance of the quartiles. Floors: the same steps
+within no_sync(), and of the model by itself.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
@@ -93,8 +94,7 @@ def _measured(
     times: dict[str, list[float]] = {name: [] for name in steps}
     shares: list[list[float]] = []
     for round_ in range(options.rounds + 2):  # the first two are for warming up
-        shift = round_ % len(steps)
-        for name in [*list(steps)[shift:], *list(steps)[:shift]]:
+        for name in random.Random(round_).sample(list(steps), len(steps)):  # the same on all ranks
             comm.barrier()
             start = perf_counter()
             for _ in range(workload.steps):

@@ -40,7 +40,7 @@ class Slot:
             raise TypeError(
                 f"the gradient of parameter '{self.name}' is sparse: DataParallel takes dense ones"
             )
-        self.view.copy_(gradient.detach())
+        self.view.copy_(gradient.detach() if gradient.requires_grad else gradient)
         self.parameter.grad = self.view
 
     def fill(self) -> None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ringreduce.data_parallel.broadcast import broadcast_tensors
 from ringreduce.errors import Error
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ class Join:
         model._reducer.settle()
         while (what := self.announce(ENDED)) != ENDED:
             if what == BUFFERS:
-                broadcast_tensors(model.comm, model._buffers_now(), self.root)
+                model._sync_buffers(self.root)
             else:
                 model._reducer.shadow()
-        broadcast_tensors(model.comm, model._state_now(), self.root)
+        model._broadcast_state(self.root)

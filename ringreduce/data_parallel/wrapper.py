@@ -13,7 +13,7 @@ import torch
 from ringreduce import on_world
 from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.agreement import check_parameters, check_same, describe
-from ringreduce.data_parallel.broadcast import broadcast_tensors
+from ringreduce.data_parallel.broadcast import Broadcast
 from ringreduce.data_parallel.exchange import AllReduce
 from ringreduce.data_parallel.hooks import CommHook, GradBucket
 from ringreduce.data_parallel.join import BACKWARD, BUFFERS, Join
@@ -89,7 +89,8 @@ class DataParallel(torch.nn.Module):
         self._synchronise = True
         self._join: Join | None = None
         self._buffer_places = [(m, name) for m in module.modules() for name in m._buffers]
-        broadcast_tensors(self.comm, self._state_now(), 0)
+        self._broadcast_of_buffers = Broadcast(self.comm)
+        self._broadcast_state(0)
         self._reducer = self._make_reducer(named)
         weakref.finalize(self, _remove, self._reducer.hooks).atexit = False
 
@@ -102,11 +103,13 @@ class DataParallel(torch.nn.Module):
         return Reducer(self.comm, named, *options.limits, exchange, unused, options.static_graph)
 
     def _buffers_now(self) -> list[Any]:
-        """The buffers, which may have been replaced."""
-        return [m._buffers[name] for m, name in self._buffer_places if m._buffers.get(name) is not None]
+        """The buffers, which may have been replaced; as data, of which no graph notices that it is written to."""
+        found = (module._buffers.get(name) for module, name in self._buffer_places)
+        return [buffer.data for buffer in found if buffer is not None]
 
-    def _state_now(self) -> list[Any]:
-        return [*(parameter.data for parameter in self.module.parameters()), *self._buffers_now()]
+    def _broadcast_state(self, root: int) -> None:
+        parameters = [parameter.data for parameter in self.module.parameters()]
+        Broadcast(self.comm)([*parameters, *self._buffers_now()], root)
 
     @property
     def timings(self) -> StepTimings:
@@ -123,14 +126,17 @@ class DataParallel(torch.nn.Module):
                 self.sync_buffers()
             else:
                 self._join.announce(BUFFERS)
-                broadcast_tensors(self.comm, self._buffers_now(), self._join.root)
+                self._sync_buffers(self._join.root)
         outputs = self.module(*inputs, **named_inputs)
         self._reducer.end_forward(outputs)
         return outputs
 
     def sync_buffers(self) -> None:
         """All ranks get rank 0's buffers. Every rank must call it; before an evaluation on all ranks, say."""
-        broadcast_tensors(self.comm, self._buffers_now(), 0)
+        self._sync_buffers(0)
+
+    def _sync_buffers(self, root: int) -> None:
+        self._broadcast_of_buffers(self._buffers_now(), root)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

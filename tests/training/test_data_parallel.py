@@ -421,6 +421,15 @@ def test_several_forward_passes_before_one_backward_pass():
     assert all(same(found, expected) for found in on_ranks(2, rank_main))
 
 
+def test_buffers_may_change_between_a_forward_pass_and_its_backward_pass():
+    def rank_main(comm):
+        model = DataParallel(torch.nn.BatchNorm1d(4), comm)
+        (model(batch(comm.rank, 0)).sum() + model(batch(comm.rank, 1)).sum()).backward()
+        return model.module.bias.grad.tolist()
+
+    assert on_ranks(2, rank_main) == [[16] * 4] * 2
+
+
 def test_a_second_backward_pass_through_the_same_graph():
     expected = alone(chain(), world=2)
 

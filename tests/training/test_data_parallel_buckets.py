@@ -65,7 +65,12 @@ def test_tensors_of_any_dtype_and_strides_are_sent_together(at_once, monkeypatch
         tensors = [torch.full((3, i), comm.rank, dtype=dtype) for i, dtype in enumerate(dtypes)]
         tensors.append(torch.full((4, 3), comm.rank).t())
         tensors.append(torch.tensor(float(comm.rank)))
-        broadcast.broadcast_tensors(comm, tensors, root=2)
+        send = broadcast.Broadcast(comm)
+        send(tensors, root=2)
         assert all((tensor == torch.tensor(2, dtype=tensor.dtype)).all() for tensor in tensors)
+        others = [torch.full((5,), comm.rank + step) for step in range(2)]
+        for tensor in others:  # of another kind than before, and then of the same
+            send([tensor], root=0)
+        assert [tensor.tolist() for tensor in others] == [[0] * 5, [1] * 5]
 
     on_ranks(3, rank_main)
