@@ -109,22 +109,24 @@ class Compression(ABC):
 
     def _exchange(self, bucket: Bucket, future: Any) -> None:
         """On the worker's thread. After a failure the ranks' collectives no longer match, and none is tried."""
-        try:
-            if self._failure is not None:
-                raise self._failure
-            self._average_as_float32(bucket)
-        except Exception as error:
-            self._failure = error
-            future.set_exception(error)
-        else:
+        if self._failure is None:
+            self._failure = self._try_to_average(bucket)
+        if self._failure is None:
             future.set_result(bucket.flat)
+        else:
+            future.set_exception(self._failure)
 
-    def _average_as_float32(self, bucket: Bucket) -> None:
-        with torch.no_grad():
-            flat = bucket.flat.float()
-            self._average(replace(bucket, flat=flat))
-            if flat is not bucket.flat:
-                bucket.flat.copy_(flat)
+    def _try_to_average(self, bucket: Bucket) -> Exception | None:
+        """Apart from _exchange(), so that an error's traceback does not keep the future that keeps the error."""
+        try:
+            with torch.no_grad():
+                flat = bucket.flat.float()
+                self._average(replace(bucket, flat=flat))
+                if flat is not bucket.flat:
+                    bucket.flat.copy_(flat)
+        except Exception as error:
+            return error
+        return None
 
     @abstractmethod
     def _average(self, bucket: Bucket) -> None:

@@ -33,10 +33,14 @@ class Group(ABC):
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size, self.bytes_sent = rank, size, 0
 
-    def sum(self, x: Tensor, wire: str | None = None) -> None:
-        """Adds up all ranks' x in place; as what the values travel is for groups with wire formats only."""
+    def mean(self, x: Tensor, wire: str | None = None) -> None:
+        """Averages all ranks' x in place; wire, what values travel as, is for groups with such formats."""
         self.bytes_sent += all_reduce_bytes(wire_bytes(wire, x), self.size)
+        if wire is not None:
+            x.div_(self.size)  # first, so that sums stay in the format's range
         self._sum(x, wire)
+        if wire is None:
+            x.div_(self.size)
 
     def all_to_all(self, rows: Tensor) -> Tensor:
         """Row r of rows [size, ...] goes to rank r; the result's row r is from rank r."""

@@ -23,7 +23,7 @@ class HalfPrecision(Compression):
 
     Args:
         dtype: "fp16", with 11 significant bits from 6e-5 to 65504, or "bf16", with 8 and float32's range. Gradients
-            are divided by the number of ranks before they are encoded, so that sums do not overflow.
+            are averaged in a way that keeps sums in the range that the gradients have.
 
     Raises:
         ValueError: dtype is something else.
@@ -37,7 +37,7 @@ class HalfPrecision(Compression):
 
     def _average(self, bucket: Bucket) -> None:
         if self._group.has_wire_formats:
-            self._group.sum(bucket.flat.div_(self._group.size), self.dtype)
+            self._group.mean(bucket.flat, self.dtype)
         else:
             two_shot(self._group, bucket.flat, self._encode, self._decode, 1)
 

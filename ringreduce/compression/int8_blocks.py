@@ -27,8 +27,7 @@ class Int8Blocks(Compression):
 
     def _average(self, bucket: Bucket) -> None:
         if self._group.has_wire_formats:
-            self._group.sum(bucket.flat, "int8")
-            bucket.flat.div_(self._group.size)
+            self._group.mean(bucket.flat, "int8")
         else:
             two_shot(self._group, bucket.flat, encode, decode, BLOCK)
 

@@ -29,9 +29,14 @@ class Memory:
         flat = self._flats.get(bucket.parameters)
         return self._moved_to(bucket) if flat is None else flat
 
-    def known(self, parameters: tuple[int, ...]) -> Tensor:
-        """The part of a bucket that has been seen before."""
-        return self._flats[parameters]
+    def add(self, parameters: tuple[int, ...], start: int, values: Tensor) -> None:
+        """Adds values to what is from start on in a bucket of these parameters, which need not be one any more."""
+        parts = [self._parts[parameter] for parameter in parameters]
+        whole = torch.zeros(sum(len(part) for part in parts))
+        into = whole[start : start + len(values)]
+        into.copy_(values[: len(into)])
+        for part, more in zip(parts, torch.split(whole, [len(part) for part in parts]), strict=True):
+            part += more
 
     def _moved_to(self, bucket: Bucket) -> Tensor:
         flat = torch.cat(

@@ -67,7 +67,7 @@ class PowerSGD(Compression):
 
     def _average(self, bucket: Bucket) -> None:
         if bucket.step < self.start_iter:
-            self._mean([bucket.flat])
+            self._group.mean(bucket.flat)
             return
         if self.error_feedback:
             bucket.flat.add_(self._errors.flat(bucket))
@@ -118,8 +118,7 @@ class PowerSGD(Compression):
         """Replaces tensors by their averages over the ranks, in one all_reduce. Whether all are finite."""
         packed = torch.cat([tensor.reshape(-1) for tensor in tensors]) if tensors else torch.empty(0)
         if len(packed):
-            self._group.sum(packed)
-        packed.div_(self._group.size)
+            self._group.mean(packed)
         for tensor, mean in zip(
             tensors, torch.split(packed, [tensor.numel() for tensor in tensors]), strict=True
         ):

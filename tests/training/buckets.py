@@ -44,8 +44,15 @@ class FakeBucket:
 class Ranks:
     """A state on each rank of a local group, and parameters of the given shapes."""
 
-    def __init__(self, world: int, make: Callable[[Any], Any], shapes: Sequence[tuple[int, ...]]) -> None:
-        self.states = on_group(ringreduce.local_group(world, timeout=TIMEOUT), make)
+    def __init__(
+        self,
+        world: int,
+        make: Callable[[Any], Any],
+        shapes: Sequence[tuple[int, ...]],
+        timeout: float = TIMEOUT,
+    ) -> None:
+        torch.set_num_threads(1)  # several threads of ranks on few cores; a worker's torch has as many again
+        self.states = on_group(ringreduce.local_group(world, timeout=timeout), make)
         self.parameters = [torch.zeros(shape) for shape in shapes]
 
     def step(self, gradients: Sequence[Any], layout: Sequence[Sequence[int]] | None = None) -> Any:

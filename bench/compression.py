@@ -1,0 +1,153 @@
+"""Training between two hosts with compressed gradients, beside float32: steps a second, final loss, bytes on the wire.
+
+    python3 bench/compression.py
+    python3 bench/compression.py --rate 1gbit --methods "float32,1-bit sign"
+
+The hosts are those of hosts.py. A model of 1.4 million parameters learns to predict the next byte of the Python
+standard library's sources (byte_model.py), with the same Adam, rate, batches and number of steps for all methods. Two
+methods warm up in a share of the steps, as in their papers, though DGC's share is smaller: signs are not compressed
+then, and top-k goes down from 25 per cent. What is printed:
+
+- steps/s: past the warm-up, over the limited link; medians, in short trainings with the same share of warm-up.
+- whole run: all steps of these, the warm-up's too, beside float32's; a ratio of means.
+- loss: on held-out bytes at the end, from a whole training over shared memory. The arithmetic is the same: there
+  is one order in which to add two ranks' numbers.
+- counted, sent: bytes a rank and step past the warm-up, by the state's own count, and by the interface's, headers
+  and all; medians.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
+
+from compression_rank import FLOAT32, METHODS, WARM_UP, warm_steps, whole_training
+from hosts import Hosts
+from report import layout, write_json
+
+import ringreduce
+
+BENCH = Path(__file__).resolve().parent
+GOALS = ("1-bit sign", "top-k 1%", "PowerSGD 32")  # 3 x float32's steps/s at a loss within 2 per cent
+LIMIT = 170.0  # seconds for one launch of the timed steps
+
+
+def parse_arguments() -> Namespace:
+    parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rate", default="100mbit", help="of a host's link, as tc has it")
+    parser.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS))
+    parser.add_argument("--steps", type=int, default=800, help="of a whole training")
+    parser.add_argument("--timed", type=int, default=20, help="steps over the link, in each launch")
+    parser.add_argument("--launches", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", action="store_true", help="keep all figures in bench/results/")
+    options = parser.parse_args()
+    unknown = set(options.methods) - set(METHODS)
+    if unknown or FLOAT32 not in options.methods:
+        parser.error(f"methods are of {', '.join(METHODS)}, and {FLOAT32} among them")
+    return options
+
+
+def timed_launch(hosts: Hosts, names: list[str], steps: int) -> list[dict[str, Any]]:
+    """A line for each method, of two fresh processes."""
+    commands = []
+    for rank, host in enumerate(hosts):
+        script = [sys.executable, str(BENCH / "compression_rank.py"), "--rank", str(rank)]
+        options = ["--methods", ",".join(names), "--steps", str(steps), "--interface", host.interface]
+        commands.append(host.command([*script, *options]))
+    start = [sys.executable, str(BENCH / "start_ranks.py"), json.dumps(commands)]
+    try:
+        done = subprocess.run(start, stdout=subprocess.PIPE, text=True, timeout=LIMIT, check=True)
+    finally:
+        hosts.kill()
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def timed(options: Namespace) -> dict[str, list[dict[str, Any]]]:
+    """All launches' lines by method; the order of methods is rotated."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in options.methods}
+    with Hosts(2, options.rate) as hosts:
+        for launch in range(options.launches):
+            shift = launch * len(options.methods) // options.launches
+            names = options.methods[shift:] + options.methods[:shift]
+            print(f"launch {launch + 1} of {options.launches}", file=sys.stderr, flush=True)
+            for line in timed_launch(hosts, names, options.timed):
+                found[line["method"]].append(line)
+    return found
+
+
+def losses(options: Namespace) -> dict[str, float]:
+    found = {}
+    for name in options.methods:
+        print(f"{options.steps} steps of {name}", file=sys.stderr, flush=True)
+        found[name], _ = ringreduce.run(whole_training, 2, name, options.steps, options.seed)
+    return found
+
+
+def row(name: str, options: Namespace, times: dict[str, Any], loss: dict[str, float]) -> list[Any]:
+    """Steps a second with their quartiles, ratios to float32, and bytes."""
+    low, middle, high = statistics.quantiles(past_warm_up(times[name], "seconds", name, options), n=4)
+    plain = statistics.median(past_warm_up(times[FLOAT32], "seconds", FLOAT32, options))
+    whole = mean(times[FLOAT32]) / mean(times[name])
+    counted, sent = (
+        statistics.median(past_warm_up(times[name], key, name, options)) for key in ("counted", "wire")
+    )
+    return [name, 1 / middle, 50 * (high - low) / middle, plain / middle, whole, loss[name],
+            loss[name] / loss[FLOAT32], counted, sent]  # fmt: skip
+
+
+def past_warm_up(lines: list[dict[str, Any]], key: str, name: str, options: Namespace) -> list[float]:
+    """Of all launches; the first two steps never count, in which buckets are found and memory is."""
+    return [value for line in lines for value in line[key][max(warm_steps(name, options.timed), 2) :]]
+
+
+def mean(lines: list[dict[str, Any]]) -> float:
+    """Seconds a step, of all."""
+    return statistics.mean(value for line in lines for value in line["seconds"])
+
+
+def table(rows: list[list[Any]]) -> str:
+    head = ["", "steps/s", "", "x float32", "whole run", "loss", "x float32", "counted", "sent"]
+    shown = [
+        [name, f"{rate:.2f}", f"±{spread:.0f}%", f"{faster:.2f}", f"{whole:.2f}", f"{loss:.4f}", f"{worse:.4f}",
+         f"{counted:,.0f}", f"{sent:,.0f}"]
+        for name, rate, spread, faster, whole, loss, worse, counted, sent in rows
+    ]  # fmt: skip
+    return layout([head, *shown])
+
+
+def goals(rows: list[list[Any]]) -> str:
+    lines = [["goal", "steps/s >= 3 x", "whole run >= 3 x", "loss <= 1.02 x"]]
+    for name, _, _, faster, whole, _, worse, *_ in rows:
+        if name in GOALS:
+            lines.append(
+                [name, *("yes" if met else "NO" for met in (faster >= 3, whole >= 3, worse <= 1.02))]
+            )
+    return layout(lines)
+
+
+def main() -> None:
+    options = parse_arguments()
+    if reason := Hosts.permitted():
+        raise SystemExit(reason)
+    times, loss = timed(options), losses(options)
+    rows = [row(name, options, times, loss) for name in options.methods]
+    parameters = times[FLOAT32][0]["parameters"]
+    print(
+        f"2 ranks, {options.rate}, {parameters:,} parameters, {options.steps} steps, seed {options.seed}; warm-up: "
+        f"{', '.join(f'{name} {100 * share:.0f} per cent' for name, share in WARM_UP.items())}\n\n"
+        f"{table(rows)}\n\n{goals(rows)}"
+    )
+    if options.json:
+        print(f"\n{write_json('compression', [{'times': times, 'losses': loss, **vars(options)}])}")
+
+
+if __name__ == "__main__":
+    main()
