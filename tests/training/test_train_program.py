@@ -26,6 +26,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in 
 GPT = (
     "--layers", "1", "--heads", "2", "--width", "16", "--context", "16", "--text-bytes", str(1 << 20), "--batch", "8",
     "--steps", "6", "--evaluate-every", "2", "--evaluate-samples", "16", "--log-every", "1", "--timeout", "30",
+    "--threads", "1",  # a forked rank could not use those of a parent in which other tests have started some
 )  # fmt: skip
 
 
@@ -136,7 +137,18 @@ def test_digits_are_learned(tmp_path, capfd):
     board = tmp_path / "board"
     log = tmp_path / "run.jsonl"
     more = ["--tensorboard", str(board)] if importlib.util.find_spec("tensorboard") else []
-    settings = ("--task", "digits", "--batch", "64", "--steps", "100", "--learning-rate", "0.003")
+    settings = (
+        "--task",
+        "digits",
+        "--threads",
+        "1",
+        "--batch",
+        "64",
+        "--steps",
+        "100",
+        "--learning-rate",
+        "0.003",
+    )
     assert main([*settings, "--ranks", "2", "--json-log", str(log), *more]) == 0
     accuracies = [row["validation_accuracy"] for row in rows_of(log) if "validation_accuracy" in row]
     assert accuracies[-1] >= 0.95
@@ -145,7 +157,9 @@ def test_digits_are_learned(tmp_path, capfd):
 
 
 def test_efficiency():
-    config = Config(layers=1, heads=2, width=16, context=16, text_bytes=1 << 20, batch=8, ranks=2, timeout=30)
+    config = Config(
+        layers=1, heads=2, width=16, context=16, text_bytes=1 << 20, batch=8, ranks=2, threads=1, timeout=30
+    )
     found = ringreduce.train.processes.on_ranks(measure, config, 3, 2)
     assert isinstance(found, Efficiency)
     assert found.batch_per_rank == 4
