@@ -13,7 +13,8 @@ def assign(
     """Cuts parameters, in the order in which their gradients come, into buckets.
 
     A bucket is full once it holds its limit of bytes. The first of a kind has a limit of its own: a small one, so
-    that there is something to send early on.
+    that there is something to send early on. Later ones hold half of what is still to come, at most: what is sent
+    last cannot hide behind the backward pass, and so is little.
 
     Args:
         order: the parameters' numbers.
@@ -26,12 +27,16 @@ def assign(
     open_buckets: dict[Hashable, list[int]] = {}
     full: list[list[int]] = []
     room: dict[Hashable, float] = {}  # bytes, in the open bucket of a kind
+    rest = sum(nbytes[number] for number in order)
     for number in order:
         kind = kinds[number]
-        open_buckets.setdefault(kind, []).append(number)
-        room[kind] = room.get(kind, first) - nbytes[number]
+        if kind not in open_buckets:
+            room[kind] = min(limit, max(first, rest / 2)) if kind in room else first
+            open_buckets[kind] = []
+        open_buckets[kind].append(number)
+        room[kind] -= nbytes[number]
+        rest -= nbytes[number]
         if room[kind] <= 0:
             full.append(open_buckets.pop(kind))
-            room[kind] = limit
     place = {number: position for position, number in enumerate(order)}
     return sorted([*full, *open_buckets.values()], key=lambda bucket: place[bucket[-1]])

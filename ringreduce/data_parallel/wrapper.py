@@ -38,7 +38,8 @@ class DataParallel(torch.nn.Module):
         module: the same model on every rank. ``model.module`` gives it back; its state_dict has no prefix.
         comm: the group. None: :func:`ringreduce.world`. Nothing else may use it during backward passes but in the same
             order on all ranks; ``comm.split(0)`` gives a group of one's own.
-        bucket_mb: gradients, in MiB, that are exchanged together.
+        bucket_mb: so many MiB of gradients are exchanged together; fewer towards the end of the backward pass, where a
+            bucket holds half of what is still to come.
         first_bucket_mb: the same of the first bucket of each dtype and device.
         find_unused_parameters: a backward pass need not bring a gradient for every parameter. Costs a walk through the
             graph after each forward pass. Parameters that no rank has used keep the gradient that they had, or None.

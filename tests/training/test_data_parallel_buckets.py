@@ -19,7 +19,17 @@ from tests.training.models import on_ranks
 
 
 def test_a_bucket_is_full_once_it_holds_its_limit():
-    assert assign([4, 3, 2, 1, 0], [10, 20, 30, 5, 5], "aaaaa", first=10, limit=40) == [[4, 3], [2, 1], [0]]
+    assert assign([4, 3, 2, 1, 0], [100, 100, 30, 5, 5], "aaaaa", first=10, limit=30) == [
+        [4, 3],
+        [2],
+        [1],
+        [0],
+    ]
+
+
+def test_buckets_get_smaller_towards_the_end():
+    cut = assign(range(32), [1] * 32, "a" * 32, first=1, limit=8)
+    assert [len(bucket) for bucket in cut] == [1, 8, 8, 8, 4, 2, 1]
 
 
 def test_kinds_do_not_share_buckets_and_the_one_that_is_ready_first_comes_first():
