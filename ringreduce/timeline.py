@@ -8,11 +8,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ringreduce.communicator import Communicator
+
+if TYPE_CHECKING:
+    from ringreduce.data_parallel import StepTimings
 
 __all__ = ["Timeline"]
 
@@ -44,7 +47,7 @@ class Timeline:
 
     Args:
         comm: the group; None: the communicator of all ranks.
-        clock: seconds as a float. Work.began, Work.ended and DataParallel.timings are on time.monotonic()'s.
+        clock: seconds as a float. Work.began, Work.ended and step timings are on time.monotonic()'s.
     """
 
     def __init__(
@@ -81,8 +84,12 @@ class Timeline:
             raise ValueError(f"ended ({ended}) is before began ({began})")
         self._spans.append(Span(name, began, ended, lane, details))
 
-    def step_timings(self, timings: Any) -> None:
-        """Notes each bucket's communication, and each wait, of DataParallel's ``model.timings``."""
+    def step_timings(self, timings: StepTimings) -> None:
+        """Notes each bucket's communication, and each wait.
+
+        Args:
+            timings: ``timings`` of a DataParallel or a ShardedOptimizer, after a step.
+        """
         for bucket in timings.buckets:
             queued_us = round((bucket.began - bucket.submitted) * 1e6, 3)
             self.add(

@@ -48,6 +48,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     The parameters become views of the optimizer's memory: move and convert the model before. ``param_groups`` are as
     ever, and schedulers may change them. ``state`` holds this rank's pieces; :meth:`state_dict` joins all ranks'.
+    ``timings`` say when the last step's buckets were scattered and gathered, and how long it waited for them.
 
     Args:
         params: parameters or groups of them, the same on all ranks.
@@ -90,6 +91,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._waits = Waits()
         self._gradients = GradientShards(self._waits) if stage == 2 else None
         self._slots: list[Slot] = []
+        self._pieces: list[Any] = []  # this rank's
         self._buckets: list[Bucket] = []
         self._inner: Any = None
         if self._gradients is not None:
@@ -98,6 +100,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._shard_groups(0)
         if not self._slots:
             raise ValueError("params: no parameter needs a gradient")
+        self._make_inner(optimizer_class, defaults)
+
+    def _make_inner(self, optimizer_class: Any, defaults: dict[str, Any]) -> None:
         own = [self._own_part(number) for number in range(len(self.param_groups))]
         self._inner = optimizer_class(own, **defaults)
         self.defaults = self._inner.defaults
@@ -114,6 +119,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 number += 1
         made = self._layout.make(slots)
         self._slots += slots
+        self._pieces += [slot.piece for slot in slots if slot.piece is not None]
         self._buckets += made
         if self._gradients is not None:
             self._gradients.follow(made)
@@ -153,9 +159,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _forget(self) -> None:
         if self._gradients is not None:
             self._gradients.clear()
-        for slot in self._slots:
-            if slot.piece is not None:
-                slot.piece.grad = None
+        for piece in self._pieces:
+            piece.grad = None
 
     def clip_grad_norm_(self, max_norm: float) -> Any:
         """Scales all gradients, if need be, so that the norm of all of them together is at most max_norm.
@@ -168,12 +173,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if self._gradients is None:
             return torch.nn.utils.clip_grad_norm_([slot.parameter for slot in self._slots], max_norm)
         self._hand_over()
-        own = [
-            slot.piece.grad for slot in self._slots if slot.piece is not None and slot.piece.grad is not None
-        ]
-        square = torch.nn.utils.get_total_norm(own).to(self._buckets[0].memory.device, torch.float64) ** 2
-        norm = self.comm.all_reduce(square.reshape(1)).sqrt().reshape(()).float()
-        torch._foreach_mul_(own, float(torch.clamp(max_norm / (norm + 1e-6), max=1.0))) if own else None
+        own = torch.nn.utils.get_total_norm([p.grad for p in self._pieces if p.grad is not None])
+        square = own.to(self._buckets[0].memory.device, torch.float64).reshape(1) ** 2
+        norm = self.comm.all_reduce(square).sqrt().reshape(()).float()
+        torch.nn.utils.clip_grads_with_norm_(self._pieces, max_norm, norm)
         return norm
 
     def _hand_over(self) -> None:

@@ -146,12 +146,12 @@ def test_clipping_by_the_norm_of_all(stage, limit):
 
 
 def with_unused(comm):
-    """Parameter 1 is used by rank 0 only, parameter 6 by none."""
+    """Parameter 1 is used by all ranks in the first step and then by rank 0 only, parameter 6 by none."""
     model, optimizer = make(comm, optim.AdamW, weight_decay=0.5)
     for step in range(STEPS):
         optimizer.zero_grad()
         gradients = rank_gradients(model, step, comm.rank, comm.size)
-        used = [n for n in range(len(SHAPES)) if n != 6 and (n != 1 or comm.rank == 0)]
+        used = [n for n in range(len(SHAPES)) if n != 6 and (n != 1 or step == 0 or comm.rank == 0)]
         sum((model.all[n] * gradients[n]).sum() for n in used).backward()
         optimizer.step()
     return values(model)
@@ -163,7 +163,8 @@ def test_parameters_that_some_ranks_or_none_have_used():
     for step in range(STEPS):
         for number, p in enumerate(model.all):
             p.grad = average_gradients(model, step)[number]
-        model.all[1].grad = rank_gradients(model, step, 0, 2)[1] / 2
+        if step > 0:
+            model.all[1].grad = rank_gradients(model, step, 0, 2)[1] / 2
         model.all[6].grad = None
         optimizer.step()
     for found in on_threads(2, with_unused):

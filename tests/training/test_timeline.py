@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import ringreduce
+from ringreduce.data_parallel import BucketTiming, StepTimings
 from tests.conftest import on_processes, on_threads
 
 BUSY_MACHINE = 5e3  # microseconds by which a thread may come late
@@ -108,8 +108,8 @@ def test_clocks_are_aligned(tmp_path, rate):
 
 
 def test_the_timings_of_a_step(tmp_path):
-    bucket = SimpleNamespace(index=2, nbytes=64, submitted=10.0, began=10.25, ended=11.0)
-    timings = SimpleNamespace(buckets=[bucket], waits=[(10.5, 11.0)])
+    bucket = BucketTiming(index=2, nbytes=64, submitted=10.0, began=10.25, ended=11.0)
+    timings = StepTimings([bucket], [(10.5, 11.0)])
     first, second = alone(tmp_path, lambda timeline: timeline.step_timings(timings))
     assert (first["name"], first["cat"], first["ts"], first["dur"]) == (
         "bucket 2",
