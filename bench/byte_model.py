@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, gelu
 
 CONTEXT, WIDTH, EMBEDDING = 16, 768, 48
-BATCH, RATE = 128, 1e-3  # per rank; Adam's
+BATCH, RATE = 128, 3e-3  # per rank; Adam's
 HELD_OUT_BATCHES, HELD_OUT_BATCH = 16, 1024
 
 

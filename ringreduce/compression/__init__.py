@@ -1,4 +1,4 @@
-"""Gradients in fewer bytes: communication hooks for :class:`ringreduce.DataParallel` and torch's DDP.
+r"""Gradients in fewer bytes: communication hooks for :class:`ringreduce.DataParallel` and torch's DDP.
 
     from ringreduce import compression
     model.register_comm_hook(compression.TopK(fraction=0.01), compression.hook)
@@ -6,13 +6,15 @@
 One function, :func:`hook`, and a state for each method. Every rank makes the state with the same arguments at the same
 point of the program: its ranks form a group of their own.
 
-==================  ==================================================  =========================================
-HalfPrecision       float16 or bfloat16, added in float32               1/2 of the bytes
-Int8Blocks          8 bits a value, a scale for every 256               about 1/4
-SignMajority        1 bit a value, decided by vote                      about 1/31
-TopK                the largest values with their places                1/(fraction * number of ranks) and so on
-PowerSGD            matrices as products of two narrow ones             by rank and shape
-==================  ==================================================  =========================================
+==================  ==========================================  ====================================
+\                   what travels                                bytes, beside float32's
+==================  ==========================================  ====================================
+HalfPrecision       float16 or bfloat16                         1/2
+Int8Blocks          8 bits a value, a scale for every 256       1/4
+SignMajority        1 bit a value, a length for every 1024      1/31
+TopK                the largest values and their places         fraction times the number of ranks
+PowerSGD            of [n, m] matrices [n, r] and [m, r]        r (n + m) / (n m)
+==================  ==========================================  ====================================
 """
 
 from __future__ import annotations
