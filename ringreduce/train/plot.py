@@ -58,7 +58,7 @@ def _times(axes: Any, training: list[Row]) -> None:
     hidden = [1e3 * row["hidden_s"] for row in training]
     axes.plot(steps, hidden, color="black", linestyle=":", label="hidden communication (beside compute)")
     axes.set_ylabel("time of a step (ms)")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.4 * max(row["step_s"] for row in training) * 1e3)  # the legend is at the top
 
 
 def _steps(rows: list[Row]) -> list[int]:
