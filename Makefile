@@ -1,6 +1,6 @@
 # Sets up .venv and the extension as far as they are missing or old, then does what is asked.
 #   make bench     the comparison of all algorithms, beside the peers that are installed
-#   make train     trains a small GPT on two ranks, in about a minute, and plots loss and time
+#   make train     trains a small GPT on two ranks, in under two minutes, and plots loss and time
 #   make test      quick checks of the source, then the tests
 #   make test-torch  torch's own tests of a torch.distributed backend, beside Gloo's results
 #   make test-gpu  the tests that need a GPU, with the Python, nvcc and cmake that are there
