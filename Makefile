@@ -1,5 +1,6 @@
 # Sets up .venv and the extension as far as they are missing or old, then does what is asked.
 #   make bench     the comparison of all algorithms, beside the peers that are installed
+#   make train     trains a small GPT on two ranks, in under two minutes, and plots loss and time
 #   make test      quick checks of the source, then the tests
 #   make test-torch  torch's own tests of a torch.distributed backend, beside Gloo's results
 #   make test-gpu  the tests that need a GPU, with the Python, nvcc and cmake that are there
@@ -11,6 +12,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH_FLAGS ?= --compare
+TRAIN_FLAGS ?= --ranks 2 --plot build/train/plot.png --json-log build/train/log.jsonl
 # Tests of one file stay together, because many measure how long something takes.
 PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder --durations 30
 SUITE_FLAGS ?=
@@ -29,14 +31,17 @@ QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 
-.PHONY: help bench test test-torch check lint format engine emulated gpu test-gpu test-gpu-memory cuda cuda-12 cuda-13 nccl-header \
+.PHONY: help bench train test test-torch check lint format engine emulated gpu test-gpu test-gpu-memory cuda cuda-12 cuda-13 nccl-header \
   asan tsan clean
 .DEFAULT_GOAL := help
 help:
-	@sed -n '2,8s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+	@sed -n '2,9s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 bench: engine $(VENV)/.plot
 	$(BIN)/python -m ringreduce bench $(BENCH_FLAGS)
+
+train: engine $(VENV)/.train
+	$(BIN)/python -m ringreduce.train $(TRAIN_FLAGS)
 
 # The last line is pytest's. The MPIs, each in a virtual environment of its own, come from bench/peers.mk.
 test: check emulated cuda-12 $(VENV)/.accelerate $(TEST_MPIS:%=.venv-%/.ready)
@@ -84,6 +89,10 @@ $(VENV)/.installed: $(VENV)/.build pyproject.toml setup.py
 
 $(VENV)/.plot: $(VENV)/.installed
 	$(PIP) install --no-build-isolation '$(TORCH)' matplotlib tqdm
+	@touch $@ $(VENV)/.torch
+
+$(VENV)/.train: $(VENV)/.installed
+	$(PIP) install --no-build-isolation '$(TORCH)' scikit-learn matplotlib tqdm
 	@touch $@ $(VENV)/.torch
 
 $(VENV)/.torch: $(VENV)/.installed

@@ -1,0 +1,126 @@
+"""The trainer's GPT on two ranks with a core each: scaling efficiency, and what of the communication is exposed.
+
+    python3 bench/training.py
+    python3 bench/training.py --buckets 0.25,1,25
+
+The second table has buckets of several sizes take turns in the same processes. The core that a rank waits for may be
+somebody else's just then, on a shared machine; so what ranks get side by side, with nothing to exchange, stands
+beside what they get together.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from argparse import ArgumentParser, Namespace
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
+
+import numpy as np
+from report import layout
+
+import ringreduce
+from ringreduce import _engine
+from ringreduce.bench.results import mode_of
+from ringreduce.train.config import Config
+from ringreduce.train.efficiency import SIDE_BY_SIDE, TOGETHER, Efficiency, measure, median, table
+from ringreduce.train.processes import on_ranks
+from ringreduce.train.trainer import Trainer
+
+WARM_UP = 3
+Rows = dict[
+    float, list[list[float]]
+]  # by bucket size; of each round seconds, communication, exposed, of the last rank
+
+
+def parse_arguments() -> Namespace:
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=6, help="in each round")
+    parser.add_argument("--buckets", default="0.25,0.5,1,25", help="MiB; none for no second table")
+    return parser.parse_args()
+
+
+def buckets(comm: Any, config: Config, sizes: list[float], rounds: int, steps: int) -> Rows:
+    """The same training with buckets of these sizes, in turn."""
+    settings = [
+        replace(config, bucket_mb=size, first_bucket_mb=min(size, config.first_bucket_mb)) for size in sizes
+    ]
+    trainers = {size: Trainer(one, comm) for size, one in zip(sizes, settings, strict=True)}
+    found: Rows = {size: [] for size in sizes}
+    for trainer in trainers.values():
+        for _ in range(WARM_UP):
+            trainer.step()
+    for number in range(rounds):
+        shift = number % len(sizes)
+        for size in sizes[shift:] + sizes[:shift]:
+            comm.barrier()
+            done = [trainers[size].step() for _ in range(steps)]
+            own = np.array([[step.seconds, step.communication, step.exposed] for step in done])
+            everybodys = comm.all_gather(own[None])
+            last = everybodys[:, :, 2].min(axis=0).mean()
+            found[size].append([*everybodys.mean(axis=(0, 1)).tolist(), float(last)])
+    return found
+
+
+def buckets_text(found: Rows) -> str:
+    rows = [["MiB", "step ms", "communication ms", "exposed ms", "of the last rank ms", "exposed part"]]
+    for size, rounds in found.items():
+        step, communication, exposed, last = (
+            statistics.median(values) * 1e3 for values in zip(*rounds, strict=True)
+        )
+        share = statistics.median(one[2] / one[1] for one in rounds)
+        rows.append(
+            [
+                f"{size:g}",
+                f"{step:.1f}",
+                f"{communication:.2f}",
+                f"{exposed:.2f}",
+                f"{last:.2f}",
+                f"{share:.2f}",
+            ]
+        )
+    return layout(rows)
+
+
+def goals_text(found: Efficiency) -> str:
+    of_ceiling = [
+        together / apart
+        for together, apart in zip(found.rates[TOGETHER], found.rates[SIDE_BY_SIDE], strict=True)
+    ]
+    rows = [["goal", "", "measured", ""]]
+    for what, values, wanted, at_least in (
+        ("scaling efficiency", found.ratios(TOGETHER), 0.9, True),
+        ("exposed part of communication", found.exposed, 0.2, False),
+        ("rate of ranks together / side by side", of_ceiling, None, True),
+    ):
+        value, quartiles = median(values)
+        good = "" if wanted is None else "yes" if (float(value) >= wanted) == at_least else "NO"
+        limit = "" if wanted is None else f"{'>=' if at_least else '<='} {wanted:g}"
+        rows.append([what, limit, f"{value} {quartiles}", good])
+    return layout(rows)
+
+
+def main() -> None:
+    options = parse_arguments()
+    config = Config(ranks=options.ranks)
+    before = _engine.probe_exchange()
+    found = on_ranks(measure, config, options.rounds, options.steps)
+    parts = [table(found), goals_text(found)]
+    if options.buckets != "none":
+        sizes = [float(text) for text in options.buckets.split(",")]
+        parts.append(buckets_text(on_ranks(buckets, config, sizes, options.rounds, options.steps)))
+    parameters = sum(
+        p.numel() for p in Trainer(Config(), *ringreduce.local_group(1)).parallel.module.parameters()
+    )
+    mode = mode_of(before, _engine.probe_exchange())
+    print(f"GPT of {parameters / 1e6:.2f} M parameters, {options.ranks} ranks, {mode} mode\n")
+    print("\n\n".join(parts))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,288 @@
+"""Settings, sampler, schedule, data, checkpoints: what the trainer is made of, each by itself."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("torch is not installed", allow_module_level=True)
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ringreduce.train import checkpoint
+from ringreduce.train.__main__ import main
+from ringreduce.train.config import Config, ConfigError
+from ringreduce.train.data import Windows, load_data, source_files
+from ringreduce.train.models import Convnet, make_model
+from ringreduce.train.optimization import learning_rate_factor, make_optimizer, peak_learning_rate
+from ringreduce.train.sampler import ShardedSampler
+
+# --- settings ------------------------------------------------------------------------------------------------
+
+
+def printed_config(capsys, *arguments: str) -> dict:
+    assert main([*arguments, "--print-config"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_flags_override_the_file(tmp_path, capsys):
+    file = tmp_path / "run.json"
+    file.write_text('{"steps": 7, "batch": 12, "autocast": true, "learning_rate": 1}')
+    found = printed_config(capsys, "--config", str(file), "--steps", "9", "--no-autocast")
+    assert (found["steps"], found["batch"], found["autocast"], found["learning_rate"]) == (9, 12, False, 1)
+    assert found["width"] == Config().width
+
+
+def test_printed_settings_can_be_read_again(tmp_path, capsys):
+    found = printed_config(capsys, "--task", "digits", "--sharded-optimizer", "2")
+    file = tmp_path / "again.json"
+    file.write_text(json.dumps(found))
+    assert printed_config(capsys, "--config", str(file)) == found
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Python reads TOML since 3.11")
+def test_toml(tmp_path, capsys):
+    file = tmp_path / "run.toml"
+    file.write_text('task = "digits"\nclip = 0.5\n')
+    found = printed_config(capsys, "--config", str(file))
+    assert (found["task"], found["clip"]) == ("digits", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ('{"stepz": 1, "batch": 2, "wdth": 3}', "no such setting: stepz, wdth"),
+        ('{"steps": "many"}', "steps: 'many' is no int"),
+        ('{"steps": true}', "steps: True is no int"),
+        ('{"autocast": 1}', "autocast: 1 is no bool"),
+        ('{"optimizer": "adam"}', "optimizer: 'adam' is none of adamw, sgd"),
+        ('{"batch": 0}', "batch must be at least 1"),
+        ('{"learning_rate": NaN}', "learning_rate must be at least 0"),
+        ('{"width": 10, "heads": 4}', "width: 10 is not a multiple of heads"),
+        ('{"resume": "auto"}', "resume: auto needs checkpoints"),
+        ('{"batch": 10, "logical_shards": 4}', "batch: 10 is not a multiple of logical_shards"),
+        ('{"accumulation": 2, "logical_shards": 4}', "accumulation"),
+        ('{"wire": "bf16", "compression": "topk"}', "compression: does not go with wire"),
+        ("[1]", "a table of settings is needed"),
+        ("{", "run.json"),
+    ],
+)
+def test_bad_settings_are_named(content, named, tmp_path, capsys):
+    file = tmp_path / "run.json"
+    file.write_text(content)
+    assert main(["--config", str(file), "--print-config"]) == 2
+    assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "named"), [("none.json", "none.json"), ("run.yaml", "must end in .toml or .json")]
+)
+def test_files_that_cannot_be_read_are_named(name, named, tmp_path, capsys):
+    (tmp_path / "run.yaml").write_text("")
+    assert main(["--config", str(tmp_path / name), "--print-config"]) == 2
+    assert named in capsys.readouterr().err
+
+
+# --- sampler -------------------------------------------------------------------------------------------------
+
+
+def epochs(batches: int, samples: int, batch: int, size: int, **more) -> list[list[list[int]]]:
+    """The first global batches: of each, the ranks' parts joined in rank order."""
+    ranks = [iter(ShardedSampler(samples, batch, rank, size, **more)) for rank in range(size)]
+    parts = more.get("micro_batches", 1)
+    return [[i for rank in ranks for _ in range(parts) for i in next(rank)] for _ in range(batches)]
+
+
+shapes = st.tuples(
+    st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.integers(0, 40), st.integers(0, 9)
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(shapes, st.booleans())
+def test_global_batches_are_the_same_for_any_number_of_ranks(shape, pad):
+    size, parts, per_part, extra, seed = shape
+    batch = size * parts * per_part
+    samples = batch + extra
+    one = epochs(5, samples, batch, 1, seed=seed, pad=pad)
+    assert epochs(5, samples, batch, size, micro_batches=parts, seed=seed, pad=pad) == one
+
+
+@settings(deadline=None, max_examples=60)
+@given(shapes)
+def test_every_sample_once_an_epoch(shape):
+    size, _, per_part, extra, seed = shape
+    batch = size * per_part
+    samples = batch + extra
+    for pad in (False, True):
+        count = ShardedSampler(samples, batch, pad=pad).batches_per_epoch
+        both = epochs(2 * count, samples, batch, size, seed=seed, pad=pad)
+        for epoch in (both[:count], both[count:]):
+            taken = [index for found in epoch for index in found]
+            assert len(taken) == count * batch
+            if pad:  # all; those that fill up the last batch, at most one batch, twice or more
+                assert set(taken) == set(range(samples))
+                assert sorted(taken[:samples]) == list(range(samples))
+            else:  # none twice; those that fill no batch not at all
+                assert len(set(taken)) == len(taken) > samples - batch
+
+
+@settings(deadline=None, max_examples=30)
+@given(shapes, st.integers(0, 12))
+def test_going_on_from_a_batch_skips_those_before(shape, first):
+    size, parts, per_part, extra, seed = shape
+    batch = size * parts * per_part
+    more = {"micro_batches": parts, "seed": seed}
+    all_of_them = epochs(first + 4, batch + extra, batch, size, **more)
+    assert epochs(4, batch + extra, batch, size, first_batch=first, **more) == all_of_them[first:]
+
+
+def test_epochs_and_seeds_have_orders_of_their_own():
+    sampler = ShardedSampler(100, 10)
+    assert sampler.order(0).tolist() != sampler.order(1).tolist()
+    assert sampler.order(0).tolist() != ShardedSampler(100, 10, seed=1).order(0).tolist()
+    assert ShardedSampler(100, 10, shuffle=False).order(3).ravel().tolist() == list(range(100))
+
+
+def test_batches_that_cannot_be_cut_are_refused():
+    with pytest.raises(ConfigError, match="10 samples cannot be cut for 4 ranks"):
+        ShardedSampler(100, 10, 0, 4)
+    with pytest.raises(ConfigError, match="10 samples are wanted, but there are 9"):
+        ShardedSampler(9, 10)
+
+
+# --- schedule and optimizer ----------------------------------------------------------------------------------
+
+
+def test_learning_rate_scales_with_the_batch_and_warms_up_from_the_base():
+    config = Config(batch=64, base_batch=16, learning_rate=0.1, warmup=4, steps=24)
+    assert peak_learning_rate(config) == pytest.approx(0.4)
+    rates = [0.4 * learning_rate_factor(config, step) for step in range(25)]
+    assert rates[:4] == pytest.approx([0.175, 0.25, 0.325, 0.4])  # 0.1 would be that of the step before
+    assert rates[4:] == sorted(rates[4:], reverse=True)
+    assert rates[24] == pytest.approx(0.04)
+
+
+def test_constant_schedule_without_warm_up():
+    config = Config(warmup=0, schedule="constant", steps=5)
+    assert {learning_rate_factor(config, step) for step in range(9)} == {1.0}
+
+
+def test_biases_and_norms_do_not_decay():
+    model = Convnet(2)
+    decaying, others = make_optimizer(Config(weight_decay=0.3), model, None).param_groups
+    assert (decaying["weight_decay"], others["weight_decay"]) == (0.3, 0.0)
+    assert {p.ndim for p in decaying["params"]} == {2, 4}
+    assert {p.ndim for p in others["params"]} == {1}
+
+
+# --- data and models -----------------------------------------------------------------------------------------
+
+
+def test_windows_are_one_behind_the_other_and_targets_the_next_bytes():
+    data = Windows(bytes(range(10)), context=3)
+    assert [data[i][0].tolist() for i in range(len(data))] == [[0, 1, 2], [3, 4, 5], [6, 7, 8]]
+    assert data[2][1].tolist() == [7, 8, 9]
+    assert len(Windows(bytes(9), context=3)) == 2  # nothing would come after the third window
+
+
+def test_source_files_have_a_fixed_order_and_are_no_ones_packages(tmp_path):
+    for name in ("b.py", "a/z.py", "a.py", "test/t.py", "site-packages/s.py", "note.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = [path.relative_to(tmp_path).as_posix() for path in source_files(tmp_path)]
+    assert found == ["a/z.py", "a.py", "b.py"]
+
+
+def test_text_is_cut_into_what_is_trained_on_and_what_is_held_out():
+    train, held_out = load_data(Config(text_bytes=1 << 20))
+    assert len(train.text) + len(held_out.text) == 1 << 20
+    assert 0 < len(held_out.text) < len(train.text) / 4
+    assert b"def __init__(self" in train.text.tobytes()
+    with pytest.raises(ConfigError, match="text_bytes: 1000 are too few"):
+        load_data(Config(text_bytes=1000))
+
+
+def test_initial_weights_depend_on_the_seed_alone():
+    config = Config(width=16, layers=1)
+    first = make_model(config).state_dict()
+    torch.rand(3)
+    again, other = (
+        make_model(config).state_dict(),
+        make_model(Config(width=16, layers=1, seed=1)).state_dict(),
+    )
+    assert all(first[name].equal(again[name]) for name in first)
+    assert not first["head.weight"].equal(other["head.weight"])
+
+
+def test_gpt_does_not_see_what_comes():
+    model = make_model(Config(width=16, layers=2, context=8))
+    tokens = torch.arange(8)[None]
+    changed = tokens.clone()
+    changed[0, 5:] = 99
+    before, after = model(tokens), model(changed)
+    assert before.shape == (1, 8, 256)
+    assert before[0, :5].equal(after[0, :5])
+    assert not before[0, 5].equal(after[0, 5])
+
+
+# --- checkpoints ---------------------------------------------------------------------------------------------
+
+
+def test_checkpoints_of_the_last_steps_are_kept(tmp_path):
+    for step in (5, 10, 100, 15):
+        checkpoint.save(tmp_path, step, {"step": step, "x": torch.ones(3)}, keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000015.pt", "step-00000100.pt"]
+    state = checkpoint.load(checkpoint.newest(tmp_path).read_bytes())
+    assert state["step"] == 100
+    assert state["x"].tolist() == [1, 1, 1]
+    assert checkpoint.newest(tmp_path / "none") is None
+
+
+DYING = """
+import os, signal, sys
+import torch
+from pathlib import Path
+from ringreduce.train import checkpoint
+
+
+folder = Path(sys.argv[1])
+checkpoint.save(folder, 1, {"step": 1, "x": torch.arange(1000)}, keep=1)
+saving = torch.save
+def save_half(state, file):
+    saving(state, file)
+    file.flush()
+    os.truncate(file.fileno(), 2000)
+    os.kill(os.getpid(), signal.SIGKILL)
+torch.save = save_half
+checkpoint.save(folder, 2, {"step": 2, "x": torch.arange(1000)}, keep=1)
+"""
+
+
+def test_dying_in_the_middle_of_a_checkpoint_leaves_the_last_one(tmp_path):
+    run = subprocess.run([sys.executable, "-c", DYING, tmp_path], env=os.environ, timeout=60)
+    assert run.returncode == -signal.SIGKILL
+    names = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert names["step-00000002.pt.partial"] == 2000
+    state = checkpoint.load(checkpoint.newest(tmp_path).read_bytes())
+    assert state["step"] == 1
+    assert state["x"].equal(torch.arange(1000))
+    checkpoint.save(tmp_path, 3, {"step": 3}, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000003.pt"]
+
+
+def test_checkpoints_hold_nothing_that_could_be_run(tmp_path):
+    path = tmp_path / "bad.pt"
+    torch.save({"step": Path("/")}, path)
+    with pytest.raises(Exception, match="eights"):
+        checkpoint.load(path.read_bytes())

@@ -1,0 +1,175 @@
+"""The program: ``python -m ringreduce.train`` as users start it, and the files that it leaves."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if None in map(importlib.util.find_spec, ("torch", "sklearn", "matplotlib", "tqdm")):
+    pytest.skip("what 'ringreduce[train]' brings is not installed", allow_module_level=True)
+
+import sklearn.datasets  # noqa: F401  # here, and not anew in every forked rank
+
+import ringreduce.train.processes
+from ringreduce.train.__main__ import main
+from ringreduce.train.config import Config
+from ringreduce.train.efficiency import TOGETHER, Efficiency, measure, table
+
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+GPT = (
+    "--layers", "1", "--heads", "2", "--width", "16", "--context", "16", "--text-bytes", str(1 << 20), "--batch", "8",
+    "--steps", "6", "--evaluate-every", "2", "--evaluate-samples", "16", "--log-every", "1", "--timeout", "30",
+    "--threads", "1",  # a forked rank could not use those of a parent in which other tests have started some
+)  # fmt: skip
+
+
+def rows_of(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
+
+
+def test_what_a_run_leaves(tmp_path, capfd):
+    log, trace, picture = tmp_path / "run.jsonl", tmp_path / "trace.json", tmp_path / "run.png"
+    files = (
+        "--json-log",
+        str(log),
+        "--trace",
+        str(trace),
+        "--plot",
+        str(picture),
+        "--bucket-mb",
+        "0.01",
+        "--first-bucket-mb",
+        "0.01",
+    )
+    assert main([*GPT, *files, "--ranks", "2"]) == 0
+
+    training = [row for row in rows_of(log) if "loss" in row]
+    assert [row["step"] for row in training] == [1, 2, 3, 4, 5, 6]
+    for row in training:
+        assert row["compute_s"] + row["exposed_s"] == pytest.approx(row["step_s"])
+        assert row["communication_s"] > 0
+        assert 0 <= row["waiting_for_ranks_s"] <= row["exposed_s"]
+        assert row["tokens_per_s"] == pytest.approx(8 * 16 / row["step_s"])
+    held_out = [row for row in rows_of(log) if "validation_loss" in row]
+    assert [row["step"] for row in held_out] == [2, 4, 6]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+    spans = [event for event in json.loads(trace.read_text())["traceEvents"] if event["ph"] == "X"]
+    for rank in (0, 1):
+        names = [span["name"] for span in spans if span["pid"] == rank]
+        assert [names.count(name) for name in ("step", "forward", "backward", "optimizer")] == [6, 6, 6, 6]
+        assert names.count("evaluation") == 3
+        assert names.count("bucket 0") == 6
+        assert "bucket 1" in names
+        assert "wait" in names
+
+    told = capfd.readouterr().out
+    assert f"Plot: {picture}" in told
+    assert f"{training[-1]['loss']:.4f}" in told
+
+
+def test_resume_auto_goes_on_and_adds_to_the_log(tmp_path, capfd):
+    log, folder = tmp_path / "run.jsonl", tmp_path / "checkpoints"
+    files = (
+        "--json-log",
+        str(log),
+        "--checkpoints",
+        str(folder),
+        "--checkpoint-every",
+        "2",
+        "--resume",
+        "auto",
+    )
+    assert main([*GPT, *files, "--schedule", "constant", "--steps", "3"]) == 0  # there is none yet
+    assert sorted(path.name for path in folder.iterdir()) == ["step-00000002.pt", "step-00000003.pt"]
+    assert main([*GPT, *files, "--schedule", "constant", "--ranks", "2"]) == 0
+    assert [row["step"] for row in rows_of(log) if "loss" in row] == [1, 2, 3, 4, 5, 6]
+    assert sorted(path.name for path in folder.iterdir()) == ["step-00000004.pt", "step-00000006.pt"]
+    assert main([*GPT, *files, "--ranks", "2"]) == 0
+    assert "no step was left to be done" in capfd.readouterr().out
+
+    assert main([*GPT, *files[:-1], str(tmp_path / "none.pt"), "--ranks", "2"]) == 2
+    assert "none.pt: No such file or directory" in capfd.readouterr().err
+    assert main([*GPT, *files, "--ranks", "2", "--width", "32"]) == 2
+    assert "width was 16 in the checkpoint, and is 32 now" in capfd.readouterr().err
+
+
+def test_torchrun(tmp_path):
+    log = tmp_path / "run.jsonl"
+    launcher = (
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "ringreduce.train",
+    )
+    run = subprocess.run(
+        [sys.executable, *launcher, *GPT, "--json-log", str(log)],
+        env={**ENVIRONMENT, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert "ranks                       2" in run.stdout
+    assert [row["step"] for row in rows_of(log) if "loss" in row] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_launcher_knows_the_number_of_ranks(monkeypatch, capfd):
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert main([*GPT, "--ranks", "3"]) == 2
+    assert "ranks: torchrun has started 2, not 3" in capfd.readouterr().err
+
+
+def test_digits_are_learned(tmp_path, capfd):
+    board = tmp_path / "board"
+    log = tmp_path / "run.jsonl"
+    more = ["--tensorboard", str(board)] if importlib.util.find_spec("tensorboard") else []
+    settings = (
+        "--task",
+        "digits",
+        "--threads",
+        "1",
+        "--batch",
+        "64",
+        "--steps",
+        "100",
+        "--learning-rate",
+        "0.003",
+    )
+    assert main([*settings, "--ranks", "2", "--json-log", str(log), *more]) == 0
+    accuracies = [row["validation_accuracy"] for row in rows_of(log) if "validation_accuracy" in row]
+    assert accuracies[-1] >= 0.95
+    if more:
+        assert any(path.stat().st_size > 1000 for path in board.iterdir())
+
+
+def test_efficiency():
+    config = Config(
+        layers=1, heads=2, width=16, context=16, text_bytes=1 << 20, batch=8, ranks=2, threads=1, timeout=30
+    )
+    found = ringreduce.train.processes.on_ranks(measure, config, 3, 2)
+    assert isinstance(found, Efficiency)
+    assert found.batch_per_rank == 4
+    assert all(len(rates) == 3 and min(rates) > 0 for rates in found.rates.values())
+    assert all(0 <= share <= 1.5 for share in found.exposed)
+    pairs = zip(found.rates[TOGETHER], found.rates["alone"], strict=True)
+    assert found.ratios(TOGETHER) == [together / (2 * alone) for together, alone in pairs]
+    assert "scaling efficiency" in table(found)
+
+
+def test_efficiency_of_one_rank_is_refused(capfd):
+    assert main([*GPT, "--efficiency"]) == 2
+    assert "ranks: the efficiency of 2 or more can be measured" in capfd.readouterr().err
