@@ -91,16 +91,16 @@ $(VENV)/.plot: $(VENV)/.installed
 	$(PIP) install --no-build-isolation '$(TORCH)' matplotlib tqdm
 	@touch $@ $(VENV)/.torch
 
-$(VENV)/.train: $(VENV)/.installed
-	$(PIP) install --no-build-isolation '$(TORCH)' scikit-learn matplotlib tqdm
-	@touch $@ $(VENV)/.torch
-
 $(VENV)/.torch: $(VENV)/.installed
 	$(PIP) install '$(TORCH)'
 	@touch $@
 
-# After torch, of which pip would take another one for its sake.
-$(VENV)/.accelerate: $(VENV)/.torch
+$(VENV)/.train: $(VENV)/.torch
+	$(PIP) install scikit-learn matplotlib tqdm
+	@touch $@
+
+# After torch, of which pip would take another one for its sake, and after what else goes into this environment.
+$(VENV)/.accelerate: $(VENV)/.train
 	$(PIP) install accelerate
 	@touch $@
 
