@@ -186,12 +186,12 @@ nccl-header: .venv-cuda13/.ready .venv-nccl/.ready
 	$(PIP) install --no-deps --upgrade --target $(@D)/oldest 'nvidia-nccl-cu12==2.18.*'
 	@touch $@
 
-.venv-cuda13/.ready: Makefile
+.venv-cuda13/.ready: Makefile | $(VENV)/.build
 	$(PIP) install --no-deps --upgrade --target $(@D) $(CUDA_13_PACKAGES)
 	@touch $@
 
 # One folder of what comes in several, and an empty header of a library that clang includes and we do not use.
-.venv-cuda12/.ready: Makefile
+.venv-cuda12/.ready: Makefile | $(VENV)/.build
 	$(PIP) install --no-deps --upgrade --target $(@D) $(CUDA_12_PACKAGES)
 	rm -rf $(CUDA_12) && mkdir $(CUDA_12)
 	for part in cuda_nvcc cuda_runtime; do cp -r $(@D)/nvidia/$$part/. $(CUDA_12); done
