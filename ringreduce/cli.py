@@ -12,12 +12,13 @@ import ringreduce
 from ringreduce import _engine
 from ringreduce.bench import options as bench_options
 from ringreduce.bench.compare import SIZES, compare
-from ringreduce.bench.plot import PlotError, plot, pyplot
+from ringreduce.bench.plot import plot
 from ringreduce.bench.report import FORMATS
 from ringreduce.bench.reproducible import LAUNCHES, cost
 from ringreduce.bench.run import run_on_launched_ranks, run_on_own_ranks, under_launcher
 from ringreduce.launchers import launched
 from ringreduce.mpi import interposer
+from ringreduce.plotting import PlotError, pyplot
 
 BENCH = """\
 Times collectives beside their floor and the peers that are installed.

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ringreduce import schedules
-from ringreduce.bench.plot import PlotError, plot
+from ringreduce.bench.plot import plot
 from ringreduce.bench.protocol import Effort, Problem
 from ringreduce.bench.rank import Task
 from ringreduce.bench.report import as_dict, overview
 from ringreduce.bench.results import Results
 from ringreduce.bench.run import Plan, run_on_own_ranks
+from ringreduce.plotting import PlotError
 
 SIZES = (8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20, 64 << 20)
 LARGE = 4 << 20

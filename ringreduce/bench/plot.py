@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 from typing import Any
 
 from ringreduce.bench.report import human_bytes
 from ringreduce.bench.results import Results, bus_factor
+from ringreduce.plotting import OURS, pyplot
 
-OURS = "#c2185b"
 SHARED_COLOR = "#ef6c00"
 PEERS = {"gloo": "#6a1b9a", "openmpi": "#1565c0", "mpich": "#00838f", "impi": "#2e7d32"}
 PALE = (
     "#90a4ae", "#a1887f", "#9fa8da", "#80cbc4", "#ce93d8", "#c5b358", "#a5d6a7", "#ef9a9a", "#b0bec5",
     "#8d9db6", "#d7a86e",
 )  # fmt: skip
-
-
-class PlotError(Exception):
-    """There is nothing to plot with."""
-
-
-def pyplot() -> Any:
-    """matplotlib.pyplot, with a backend that needs no display."""
-    try:
-        matplotlib = importlib.import_module("matplotlib")
-    except ImportError as error:
-        text = "plotting needs matplotlib: pip install 'ringreduce[plot]'"
-        raise PlotError(text) from error
-    matplotlib.use("Agg")
-    return importlib.import_module("matplotlib.pyplot")
 
 
 def style(name: str, kind: str, index: int) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 
-from ringreduce.bench.plot import PlotError, pyplot
 from ringreduce.errors import RankFailed
+from ringreduce.plotting import PlotError, pyplot
 from ringreduce.train.config import ConfigError, add_flags, from_flags
 
 DESCRIPTION = """\

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ringreduce.bench.plot import OURS, pyplot
+from ringreduce.plotting import OURS, pyplot
 from ringreduce.train.progress import Row
 
 __all__ = ["plot"]
