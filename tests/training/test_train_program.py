@@ -101,19 +101,17 @@ def test_resume_auto_goes_on_and_adds_to_the_log(tmp_path, capfd):
     assert "width was 16 in the checkpoint, and is 32 now" in capfd.readouterr().err
 
 
-def test_torchrun(tmp_path):
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+MPIEXEC = (str(Path(sys.executable).with_name("mpiexec")), "-n", "2", sys.executable)
+
+
+@pytest.mark.parametrize("launcher", [TORCHRUN, MPIEXEC], ids=["torchrun", "mpiexec"])
+def test_launchers(launcher, tmp_path):
+    if not Path(launcher[0]).exists():
+        pytest.skip(f"{Path(launcher[0]).name} is not installed beside Python")
     log = tmp_path / "run.jsonl"
-    launcher = (
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        "-m",
-        "ringreduce.train",
-    )
     run = subprocess.run(
-        [sys.executable, *launcher, *GPT, "--json-log", str(log)],
+        [*launcher, "-m", "ringreduce.train", *GPT, "--json-log", str(log)],
         env={**ENVIRONMENT, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
