@@ -62,9 +62,8 @@ class Reducer:
         if static:
             for slot in self.slots:
                 slot.expected = math.inf
-        self._arrivals: (
-            list[int] | None
-        ) = []  # numbers, in the order of their gradients; None once it is learned
+        # Numbers, in the order of their gradients; None once it is learned.
+        self._arrivals: list[int] | None = []
         self._skipped: set[int] | None = None  # numbers of parameters that the outputs do not depend on
         self._launching = threading.Lock()  # autograd has a thread for each GPU
         self._reset()
