@@ -70,8 +70,8 @@ bool give_back_entry(const void* memory) {
 
 bool has_ipc() {
   int device = 0, has = 0;
-  check(cudaGetDevice(&device), "device");
-  check(cudaDeviceGetAttribute(&has, cudaDevAttrIpcEventSupport, device), "device");
+  check(cudaGetDevice(&device), "memory");
+  check(cudaDeviceGetAttribute(&has, cudaDevAttrIpcEventSupport, device), "memory");
   return has != 0;
 }
 
