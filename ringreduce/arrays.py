@@ -71,12 +71,12 @@ def like(x: Array, shape: tuple[int, ...]) -> Array:
     """A new array of x's kind and dtype (of NumPy's, if x is neither a NumPy array nor a tensor)."""
     if is_tensor(x):
         return x.new_empty(shape)
-    if hasattr(x, "__cuda_array_interface__") or _is_on_gpu_by_dlpack(x):
+    if hasattr(x, "__cuda_array_interface__") or is_on_gpu_by_dlpack(x):
         return _on_gpu_like(x, shape)
     return np.empty(shape, as_numpy(x).dtype)
 
 
-def _is_on_gpu_by_dlpack(x: Array) -> bool:
+def is_on_gpu_by_dlpack(x: Array) -> bool:
     return hasattr(x, "__dlpack_device__") and x.__dlpack_device__()[0] in (2, 13)  # kDLCUDA, kDLCUDAManaged
 
 
@@ -108,7 +108,9 @@ def contiguous(x: Array) -> Array:
     """x, or a packed copy of it."""
     if is_tensor(x):
         return packed(x)
-    if not isinstance(x, np.ndarray | memoryview) and not hasattr(x, "__dlpack__"):
+    if not isinstance(x, np.ndarray | memoryview) and (
+        not hasattr(x, "__dlpack__") or is_on_gpu_by_dlpack(x)
+    ):
         return x
     flags = as_numpy(x).flags
     return x if flags.c_contiguous and flags.aligned else packed(x)

@@ -11,7 +11,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from ringreduce import _engine, arrays, blocks
+from ringreduce import _engine, arrays, blocks, staging
 from ringreduce.arrays import Array
 from ringreduce.choice import Choice
 from ringreduce.handles import AUTO, Algorithm, Handles
@@ -54,9 +54,9 @@ class Communicator:
     arrays) or speaks DLPack, of groups of up to 16 ranks on one host, over NCCL of any. They are launched on a stream
     and the call returns at once; as all that is launched there, they run in order. ``stream`` is a handle, one of
     torch's or CuPy's streams, or anything with ``__cuda_stream__``; None takes torch's or CuPy's current one, and for
-    other arrays :attr:`device_stream`. No ``wire`` or point to point. Calls can be captured into CUDA graphs. A
-    rank's arrays are all of one GPU. What goes wrong while kernels run is raised by later calls; docs/gpu.md has
-    more.
+    other arrays :attr:`device_stream`. No ``wire``; messages go through the CPU's memory. Calls can be captured into
+    CUDA graphs. A rank's arrays are all of one GPU. What goes wrong while kernels run is raised by later calls;
+    docs/gpu.md has more.
 
     Collectives raise ValueError or TypeError for bad arguments (nothing has happened then), and
     :class:`~ringreduce.errors.PeerLost`, :class:`~ringreduce.errors.MismatchError` or
@@ -358,7 +358,14 @@ class Communicator:
     # --- point to point ------------------------------------------------------------------------------------
 
     def send(
-        self, x: Array, dest: int, *, tag: int = 0, timeout: float | None = None, async_op: bool = False
+        self,
+        x: Array,
+        dest: int,
+        *,
+        tag: int = 0,
+        timeout: float | None = None,
+        async_op: bool = False,
+        stream: Stream = None,
     ) -> Work | None:
         """Sends x to a rank, which must receive as many elements of the same dtype with the same tag.
 
@@ -369,8 +376,9 @@ class Communicator:
         Args:
             dest: a rank; this one too, which receives it by another call, now or later.
             tag: which receives may take the message: those of the same tag. A 32-bit integer.
+            stream: of an array in GPU memory, which is copied to the CPU's first, when the stream has come so far.
         """
-        x = arrays.contiguous(x)
+        x = staging.taken(arrays.contiguous(x), self._c, stream)
         work = self._c.transfer(True, x, dest, tag, self._seconds(timeout), async_op)
         return None if isinstance(work, int) else self._work(work, None, (x,), None)
 
@@ -382,6 +390,7 @@ class Communicator:
         tag: int = 0,
         timeout: float | None = None,
         async_op: bool = False,
+        stream: Stream = None,
     ) -> Array:
         """Receives the oldest message of this tag into x.
 
@@ -392,6 +401,7 @@ class Communicator:
             x: of as many elements as were sent, and of the same dtype.
             source: the rank that sends; None takes a message from any rank (this one included).
             tag: as in send.
+            stream: in whose order an array in GPU memory gets what has come; by ``work.wait()`` if asynchronous.
 
         Returns:
             x; where source is None, x and the rank that it came from.
@@ -404,13 +414,21 @@ class Communicator:
         target = arrays.contiguous(x)
         if target is not x:
             arrays.check_writable(x, "x")
-        work = self._c.transfer(False, target, source, tag, self._seconds(timeout), async_op)
-        after = None if target is x else partial(arrays.unpack, target, x)
+        room = staging.twin(target)
+        work = self._c.transfer(False, room, source, tag, self._seconds(timeout), async_op)
+        after = None if room is x else partial(self._put, room, target, x, stream)
         if not isinstance(work, int):
-            return self._work(work, x, (target,), after, source is None)
+            return self._work(work, x, (room,), after, source is None)
         if after is not None:
             after()
         return (x, work) if source is None else x
+
+    def _put(self, room: Array, target: Array, x: Array, stream: Stream) -> None:
+        """What has come, where it was wanted: target is x or a packed copy, room is target or in the CPU's memory."""
+        if room is not target:
+            staging.give(room, target, self._c, stream)
+        if target is not x:
+            arrays.unpack(target, x)
 
     # --- groups --------------------------------------------------------------------------------------------
 

@@ -226,6 +226,20 @@ std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange&
   return communicator;
 }
 
+// One of them is in a GPU's memory. Waits for the stream.
+void copy_between(Communicator& comm, nb::handle to, nb::handle source, nb::handle stream) {
+  const ArrayView target = view(to, "x", true), from = view(source, "x", false);
+  const bool outwards = from.device != on_host;
+  const int device = outwards ? from.device : target.device;
+  const std::optional<void*> given = chosen_stream(outwards ? source : to, device, stream);
+  const nb::gil_scoped_release unlocked;
+  void* const chosen = given ? *given : comm.device_stream();
+  const CudaLibrary& cuda = CudaLibrary::get();
+  const OnDevice there(cuda, device);
+  CudaLibrary::check(cuda.move(target.data, from.data, from.bytes(), chosen));
+  CudaLibrary::check(cuda.synchronize(chosen));
+}
+
 bool gpu_is_in_use(int device) {
   int in_use = 0;
   CudaLibrary::check(CudaLibrary::get().is_in_use(&in_use, device));
@@ -320,6 +334,7 @@ void bind_communicator(nb::module_& m) {
       .def_prop_ro("links", [](const Communicator& comm) { return comm.links(); })
       .def_prop_ro("ring_order", &Communicator::ring_order)
       .def("prepare_device", &Communicator::prepare_device, "device"_a, unlocked)
+      .def("copy_between", copy_between, "to"_a, "source"_a, "stream"_a.none())
       .def("register_memory", register_memory, "x"_a)
       .def("deregister_memory", deregister_memory, "x"_a)
       .def_prop_ro("device_stream",

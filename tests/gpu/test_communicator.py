@@ -239,6 +239,36 @@ def test_arrays_that_speak_dlpack():
     on_gpu(_by_dlpack, 2)
 
 
+def _messages(comm):
+    """Around the ring, large and small, behind what the stream has to do."""
+    stream = library().Stream()
+    handle = stream.handle.value
+    to, source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for count in (0, 3, 100_000):
+        late, x = GpuArray(integers(comm.rank, count)), GpuArray(np.zeros(count, "float32"))
+        came = GpuArray(np.zeros(count, "float32"))
+        much, more = library().Memory(16 << 20), library().Memory(16 << 20)
+        library().move(much.address, more.address, much.size, stream)  # takes a while
+        library().move(x.address, late.address, 4 * count, stream)
+        sent = comm.send(x, to, tag=count, async_op=True, stream=handle)
+        assert comm.recv(came, source, tag=count, stream=handle) is came
+        sent.wait()
+        assert (came.get(comm) == integers(source, count)).all()
+        coming = comm.recv(came, tag=7, async_op=True, stream=handle)
+        comm.send(x, to, tag=7)
+        assert coming.wait() == (came, source)
+        assert (came.get(comm) == integers(source, count)).all()
+    on_host = np.zeros(count, "float32")
+    sent = comm.send(x, to, async_op=True)
+    comm.recv(on_host, source)
+    sent.wait()
+    assert (on_host == integers(source, count)).all()
+
+
+def test_messages():
+    on_gpu(_messages, 3)
+
+
 def _beside_the_cpu(comm):
     for _ in range(20):
         on_cpu = integers(comm.rank, 100_000)
@@ -387,8 +417,8 @@ def test_arguments_are_named():
             comm.all_reduce(y, stream=comm.device_stream)
         with pytest.raises(TypeError, match="stream must be a CUDA stream"):
             comm.all_reduce(x, stream="fast")
-        with pytest.raises(ValueError, match="x is in a GPU's memory"):
-            comm.send(x, 1 - comm.rank)
+        with pytest.raises(ValueError, match="x is in a GPU's memory and speaks DLPack alone"):
+            comm.send(DlpackArray(x), 1 - comm.rank)
         with pytest.raises(ValueError, match="out is needed"):
             comm.all_gather(x)
         comm.all_reduce(x)  # it goes on
