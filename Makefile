@@ -13,8 +13,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 BENCH_FLAGS ?= --compare
 TRAIN_FLAGS ?= --ranks 2 --plot build/train/plot.png --json-log build/train/log.jsonl
-# Tests of one file stay together, because many measure how long something takes.
-PYTEST_FLAGS ?= -n 2 --dist loadfile --no-loadscope-reorder --durations 30
+# Tests of one file stay together, because many measure how long something takes. Three workers keep two cores busy:
+# much of a test is waiting.
+PYTEST_FLAGS ?= -n 3 --dist loadfile --no-loadscope-reorder --durations 30
 SUITE_FLAGS ?=
 JOBS ?= $(shell nproc)
 TEST_MPIS := openmpi mpich

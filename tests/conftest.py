@@ -11,7 +11,19 @@ import pytest
 
 import ringreduce
 
+# Of minutes each. They begin first, so that no worker is left with one at the end.
+LONGEST_FILES = ["torch/test_torch_suite.py", "mpi/test_transport.py", "torch/test_examples.py"]
+
 PATIENCE = 60.0  # seconds; a hang must fail the test long before pytest's own limit
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        path = item.path.as_posix()
+        found = (number for number, name in enumerate(LONGEST_FILES) if path.endswith(f"/tests/{name}"))
+        return next(found, len(LONGEST_FILES))
+
+    items.sort(key=place)
 
 
 def on_group(
@@ -107,8 +119,3 @@ def whole_numbers(count: int, rank: int, dtype: Any = np.float32, most: int = 8)
 def unlike(dtype: Any, count: int) -> Any:
     """A buffer full of what no test expects."""
     return np.full(count, 99).astype(dtype)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The file that takes longest comes first: with several workers, none is then left with it at the end."""
-    items.sort(key=lambda item: item.path.parts[-2:] != ("mpi", "test_transport.py"))
