@@ -50,12 +50,17 @@ class Flattening {
   }
 
   std::vector<std::byte> in_one_piece(FlatProgram head) {
-    std::vector<std::byte> all(sizeof head);
-    head.layouts = append(all, layouts_);
-    head.steps = append(all, steps_);
-    head.moves = append(all, moves_);
-    head.peers = append(all, program_.peers);
+    std::size_t size = sizeof head;
+    head.layouts = room_for(layouts_, size);
+    head.steps = room_for(steps_, size);
+    head.moves = room_for(moves_, size);
+    head.peers = room_for(program_.peers, size);
+    std::vector<std::byte> all(size);
     std::memcpy(all.data(), &head, sizeof head);
+    put(layouts_, all.data() + head.layouts);
+    put(steps_, all.data() + head.steps);
+    put(moves_, all.data() + head.moves);
+    put(program_.peers, all.data() + head.peers);
     return all;
   }
 
@@ -75,12 +80,17 @@ class Flattening {
     steps_.push_back(step);
   }
 
+  // Where they begin, behind what takes so many bytes already.
   template <class T>
-  static std::size_t append(std::vector<std::byte>& all, const std::vector<T>& items) {
-    const std::size_t begin = (all.size() + 15) / 16 * 16;
-    all.resize(begin + items.size() * sizeof(T));
-    if (!items.empty()) std::memcpy(all.data() + begin, items.data(), items.size() * sizeof(T));
+  static std::size_t room_for(const std::vector<T>& items, std::size_t& size) {
+    const std::size_t begin = (size + 15) / 16 * 16;
+    size = begin + items.size() * sizeof(T);
     return begin;
+  }
+
+  template <class T>
+  static void put(const std::vector<T>& items, std::byte* at) {
+    if (!items.empty()) std::memcpy(at, items.data(), items.size() * sizeof(T));
   }
 
   const Program& program_;
