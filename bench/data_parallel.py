@@ -117,24 +117,25 @@ def _measured(
 
 def _contestants(comm: Any, groups: dict[str, Any], workload: Workload, bucket_mb: float) -> tuple[Any, Any]:
     from torch.nn.parallel import DistributedDataParallel
+    from torch_ranks import step_of
 
     steps: dict[str, Callable[[], None]] = {}
     ours = ringreduce.DataParallel(_model(workload), comm, bucket_mb=bucket_mb)
-    steps[OURS] = _step_of(ours, workload)
+    steps[OURS] = step_of(ours, workload.samples, workload.width)
     for name, group in groups.items():
         ddp = DistributedDataParallel(
             _model(workload), process_group=group, gradient_as_bucket_view=True, bucket_cap_mb=bucket_mb
         )
-        steps[name] = _step_of(ddp, workload)
+        steps[name] = step_of(ddp, workload.samples, workload.width)
     unsynced = ringreduce.DataParallel(_model(workload), comm, bucket_mb=bucket_mb)
-    step = _step_of(unsynced, workload)
+    step = step_of(unsynced, workload.samples, workload.width)
 
     def without_exchange() -> None:
         with unsynced.no_sync():
             step()
 
     steps[UNSYNCED] = without_exchange
-    steps[ALONE] = _step_of(_model(workload), workload)
+    steps[ALONE] = step_of(_model(workload), workload.samples, workload.width)
     return steps, ours
 
 
@@ -144,20 +145,6 @@ def _model(workload: Workload) -> Any:
 
     torch.manual_seed(0)
     return nn.Sequential(*(nn.Linear(workload.width, workload.width) for _ in range(workload.layers)))
-
-
-def _step_of(model: Any, workload: Workload) -> Callable[[], None]:
-    import torch
-
-    x = torch.randn(workload.samples, workload.width)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, foreach=True)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        optimizer.step()
-
-    return step
 
 
 # --- tables ----------------------------------------------------------------------------------------------------

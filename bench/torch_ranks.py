@@ -158,8 +158,8 @@ def _fsdp2(group: dist.ProcessGroup) -> nn.Module:
     return fully_shard(model, mesh=mesh)
 
 
-def _step_of(model: nn.Module, samples: int) -> Callable[[], None]:
-    x = torch.randn(samples, WIDTH)
+def step_of(model: nn.Module, samples: int, width: int = WIDTH) -> Callable[[], None]:
+    x = torch.randn(samples, width)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, foreach=True)
 
     def step() -> None:
@@ -173,8 +173,8 @@ def _step_of(model: nn.Module, samples: int) -> Callable[[], None]:
 def _steps(groups: Groups, kind: str, turn: int) -> list[Line]:
     """A line per contestant, in microseconds of a step; the contestants take turns, a few steps each."""
     build, samples = _fsdp2 if kind == "fsdp2" else _ddp, STEP_KINDS[kind]
-    steps = {name: _step_of(build(group), samples) for name, group in groups.items()}
-    steps[SILENT] = _step_of(_model(), samples)
+    steps = {name: step_of(build(group), samples) for name, group in groups.items()}
+    steps[SILENT] = step_of(_model(), samples)
     times: dict[str, list[float]] = {name: [] for name in steps}
     for round_ in range(ROUNDS + 1):
         for name in _rotated(list(steps), turn + round_):

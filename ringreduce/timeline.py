@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ringreduce.blobs import gather_bytes
 from ringreduce.communicator import Communicator
 
 if TYPE_CHECKING:
@@ -110,8 +111,9 @@ class Timeline:
             span._replace(began=_aligned(span.began, offsets), ended=_aligned(span.ended, offsets))
             for span in self._spans
         ]
-        everybodys = _gather(self._comm, own)
-        if everybodys is not None:
+        texts = gather_bytes(self._comm, json.dumps(own).encode(), root=0)
+        if self._comm.rank == 0:
+            everybodys = [[Span(*span) for span in json.loads(text)] for text in texts]
             trace = {"displayTimeUnit": "ms", "traceEvents": trace_events(everybodys)}
             Path(path).write_text(json.dumps(trace))
 
@@ -142,17 +144,6 @@ def clock_offset(comm: Communicator, clock: Callable[[], float]) -> tuple[float,
 def _aligned(moment: float, offsets: np.ndarray[Any, Any]) -> float:
     """On rank 0's clock; offsets are (time, offset) at the timeline's start and now."""
     return moment + float(np.interp(moment, offsets[:, 0], offsets[:, 1]))
-
-
-def _gather(comm: Communicator, own: list[Span]) -> list[list[Span]] | None:
-    """All ranks' spans, on rank 0."""
-    text = np.frombuffer(json.dumps(own).encode(), np.uint8)
-    lengths = comm.all_gather(np.array([len(text)])).tolist()
-    joined = comm.gather(text, counts=lengths)
-    if joined is None:
-        return None
-    parts = np.split(joined, np.cumsum(lengths)[:-1])
-    return [[Span(*span) for span in json.loads(part.tobytes())] for part in parts]
 
 
 def trace_events(ranks: list[list[Span]]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ringreduce import _engine, streams
+from ringreduce import _engine, errors, streams
 from ringreduce.arrays import Array
 
 __all__ = ["GpuWork", "Work"]
@@ -47,9 +47,7 @@ class Work:
             Error: what the blocking call would have raised.
         """
         if not self._engine.wait(timeout):
-            from ringreduce.errors import TimeoutError
-
-            raise TimeoutError(f"the call is not over after {timeout} s")
+            raise errors.TimeoutError(f"the call is not over after {timeout} s")
         self._settle()
         return (self._result, self.source) if self._with_source else self._result
 
@@ -134,9 +132,7 @@ class GpuWork(Work):
         until = time.monotonic() + timeout
         while not self._engine.done():
             if time.monotonic() >= until:
-                from ringreduce.errors import TimeoutError
-
-                raise TimeoutError(f"the call is not over after {timeout} s")
+                raise errors.TimeoutError(f"the call is not over after {timeout} s")
             time.sleep(LOOK_EVERY)
         self._check()
 

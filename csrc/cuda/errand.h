@@ -42,8 +42,8 @@ struct Report {
   std::uint64_t done;
 };
 
-// What a rank combines of the inputs, or one-shot of all: bytes from `source` of the ranks' inputs, to
-// `target` of the outputs.
+// What a rank combines of the inputs: bytes from `source` of the ranks' inputs, to `target` of the outputs. A
+// one-shot combines all, and looks at their number only.
 struct Share {
   std::uint64_t source, target, bytes;
   bool from_all, to_all;  // ranks; otherwise its own

@@ -153,7 +153,11 @@ void* map_file(const Handle& handle) {
 
 void* allocate(std::size_t bytes) {
   const auto kind = wanted();
-  if (kind && *kind != Kind::ipc) return keep({make(bytes, type_of(*kind))});
+  if (kind && *kind != Kind::ipc) {
+    if (!has_handles(type_of(*kind)))
+      throw std::runtime_error("RINGREDUCE_CUDA_HANDLES: this GPU has none of that kind");
+    return keep({make(bytes, type_of(*kind))});
+  }
   if (!kind && !has_ipc()) {
     if (const auto memory = made_for_others(bytes)) return keep({*memory});
   }

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import numpy as np
 import torch
 
+from ringreduce.blobs import gather_bytes
 from ringreduce.communicator import Communicator
 from ringreduce.errors import Error
 
@@ -16,11 +16,7 @@ __all__ = ["check_parameters", "check_same", "describe", "gather_texts"]
 
 def gather_texts(comm: Communicator, text: str) -> list[str]:
     """Every rank's text."""
-    own = np.frombuffer(text.encode(), np.uint8)
-    counts = comm.all_gather(np.array([own.size])).tolist()
-    together = comm.all_gather(own, counts=counts).tobytes()
-    ends = np.cumsum(counts)
-    return [together[end - count : end].decode() for end, count in zip(ends.tolist(), counts, strict=True)]
+    return [blob.decode() for blob in gather_bytes(comm, text.encode())]
 
 
 def check_parameters(module: Any) -> list[tuple[str, Any]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -105,13 +106,20 @@ class ShardExchange:
         self._comm = comm
         self._shards = shards
         self.over = comm.size
+        self._slices: WeakKeyDictionary[Bucket, Any] = (
+            WeakKeyDictionary()
+        )  # what comes, of this rank's slices
 
     def start(self, bucket: Bucket) -> UnderWay:
-        works, received = [], []
-        for row in bucket.rows:
-            slices = allocate(row.numel(), row.dtype, row.device)
-            works.append(self._comm.all_to_all(row, out=slices, async_op=True))
-            received.append(slices.view(self._comm.size, -1))
+        if bucket not in self._slices:
+            rows = bucket.rows
+            self._slices[bucket] = allocate(rows.numel(), rows.dtype, rows.device).view_as(rows)
+        received = self._slices[bucket]
+        works = [
+            self._comm.all_to_all(row, out=slices, async_op=True)
+            for row, slices in zip(bucket.rows, received, strict=True)
+        ]
+        received = [slices.view(self._comm.size, -1) for slices in received]
         return ShardsUnderWay(self._comm, self._shards, bucket, works, received)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import copy
 import pickle
-from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
+from ringreduce.blobs import gather_bytes
 from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.bucket import shaped_like
 from ringreduce.sharded_optimizer.bucket import Bucket, Slot
@@ -34,7 +33,8 @@ def gather_bucket(
         for slot in bucket.slots
         if slot.piece is not None and slot.piece in states
     }
-    everybodys = _gather(comm, own, root)
+    # Pickled, as ranks of one job trust each other.
+    everybodys = [pickle.loads(blob) for blob in gather_bytes(comm, pickle.dumps(own), root)]
     found = {}
     for slot in bucket.slots:
         parts = [parts[slot.number] for parts in everybodys if slot.number in parts]
@@ -45,17 +45,6 @@ def gather_bucket(
 
 def _on_cpu(state: State) -> State:
     return {key: value.cpu() if torch.is_tensor(value) else value for key, value in state.items()}
-
-
-def _gather(comm: Communicator, own: Any, root: int | None) -> list[Any]:
-    """Every rank's own, on the root (or all); pickled, as ranks of one job trust each other."""
-    data = np.frombuffer(pickle.dumps(own), np.uint8)
-    counts = comm.all_gather(np.array([len(data)])).tolist()
-    gather = comm.all_gather if root is None else partial(comm.gather, root=root)
-    together = gather(data, counts=counts)
-    if together is None:
-        return []
-    return [pickle.loads(part.tobytes()) for part in np.split(together, np.cumsum(counts)[:-1])]
 
 
 def _joined(parameter: Any, parts: list[Part]) -> State:

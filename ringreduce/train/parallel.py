@@ -7,12 +7,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
 import ringreduce
 from ringreduce import compression
+from ringreduce.blobs import gather_bytes
 from ringreduce.data_parallel.timings import StepTimings
 from ringreduce.train.config import Config
 from ringreduce.train.optimization import make_optimizer
@@ -100,11 +100,8 @@ class Parallel:
         """Each rank's state, on all of them."""
         file = io.BytesIO()
         torch.save(own, file)
-        content = np.frombuffer(file.getvalue(), np.uint8)
-        lengths = self.comm.all_gather(np.array([len(content)])).tolist()
-        joined = self.comm.all_gather(content, counts=lengths)
-        parts = np.split(joined, np.cumsum(lengths)[:-1])
-        return [torch.load(io.BytesIO(part.tobytes()), weights_only=True) for part in parts]
+        blobs = gather_bytes(self.comm, file.getvalue())
+        return [torch.load(io.BytesIO(blob), weights_only=True) for blob in blobs]
 
 
 def _wrapped(config: Config, module: nn.Module, comm: ringreduce.Communicator) -> Any:

@@ -39,8 +39,9 @@ def test_processes(what, world):
 @pytest.mark.parametrize("handles", ["ipc", "file", "fabric"])
 def test_kinds_of_handles(handles):
     done = _run("one", 2, RINGREDUCE_CUDA_HANDLES=handles)
-    if handles != "ipc" and "device memory: " in done.stderr:
-        pytest.skip(f"this GPU has none: {done.stderr.splitlines()[-1]}")
+    # A fabric's also need leave of its manager.
+    if "this GPU has none of that kind" in done.stderr or "operation not permitted" in done.stderr:
+        pytest.skip(f"not to be had on this machine: {done.stderr.splitlines()[-1]}")
     assert done.stdout.endswith("well\n") and done.returncode == 0, done.stdout + done.stderr
 
 
