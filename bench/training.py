@@ -31,9 +31,8 @@ from ringreduce.train.processes import on_ranks
 from ringreduce.train.trainer import Trainer
 
 WARM_UP = 3
-Rows = dict[
-    float, list[list[float]]
-]  # by bucket size; of each round seconds, communication, exposed, of the last rank
+# By bucket size; of each round seconds, communication, exposed, of the last rank.
+Rows = dict[float, list[list[float]]]
 
 
 def parse_arguments() -> Namespace:
