@@ -31,7 +31,7 @@ def is_built() -> bool:
 
 
 def call(name: str, *arguments: Any) -> None:
-    """Calls an entry point; see csrc/reduce/cuda/entry_points.h."""
+    """Calls an entry point; see the entry_points.h in csrc."""
     global _loaded
     if _loaded is None:
         _loaded = ctypes.CDLL(str(LIBRARY))

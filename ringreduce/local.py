@@ -57,7 +57,7 @@ def _ask_for_queues(devices: list[int]) -> None:
     """Has CUDA make as many queues between this process and a GPU as it can, where it has not made them yet.
 
     Kernels of streams that share one may wait for each other, and then ranks' kernels must not: see
-    csrc/transport/cuda/boxes.cpp.
+    csrc/engine/gpu/kernels/boxes.cpp.
     """
     if "CUDA_DEVICE_MAX_CONNECTIONS" in os.environ or any(_in_use(device) for device in devices):
         return

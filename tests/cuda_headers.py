@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TIDY = Path(sys.executable).parent / "clang-tidy"
-FOLDERS = ["csrc/cuda", "csrc/reduce/cuda"]
+FOLDERS = ["csrc/transport/device/cuda", "csrc/engine/gpu/kernels/cuda", "csrc/reduce/cuda"]
 WARNINGS = ["-Wall", "-Wextra", "-Wno-unknown-cuda-version"]
 DEVICE = ["--cuda-device-only"]
 PASSES = {

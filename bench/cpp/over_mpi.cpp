@@ -10,7 +10,7 @@
 #include "../peers/protocol.h"
 #include "engine/communicator.h"
 #include "schedule/catalogue.h"
-#include "transport/mpi_job.h"
+#include "transport/compose/mpi_job.h"
 
 namespace {
 

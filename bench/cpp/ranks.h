@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "../peers/protocol.h"
-#include "transport/transport.h"
+#include "transport/interface/transport.h"
 
 namespace bench {
 

@@ -13,7 +13,7 @@
 #include <new>
 #include <vector>
 
-#include "reduce/wire.h"
+#include "reduce/encoding.h"
 
 namespace {
 
@@ -131,8 +131,8 @@ void print_every_kernel(char* const* span) {
   std::printf("\n");
 }
 
-// Wire formats, in GB/s of float32 values. "add" decodes pieces of a message and adds them, as the executor
-// does.
+// Encoding formats, in GB/s of float32 values. "add" decodes pieces of a message and adds them, as the
+// executor does.
 void print_every_wire(char* const* span) {
   constexpr std::size_t count = 64 << 10, piece = 2048;
   const Combine sum = ringreduce::combine_for(ringreduce::DType::float32, ringreduce::Op::sum);
@@ -141,12 +141,12 @@ void print_every_wire(char* const* span) {
   for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<float>(i * 2654435761u % 65536) - 32768;
   std::printf("\n256 KiB of float32, GB/s\n%12s %10s %10s %10s %10s\n", "wire", "bytes", "encode", "decode",
               "add");
-  for (int w = 1; w < ringreduce::wire_count; ++w) {
-    const auto wire = static_cast<ringreduce::Wire>(w);
+  for (int w = 1; w < ringreduce::encoding_count; ++w) {
+    const auto wire = static_cast<ringreduce::Encoding>(w);
     const ringreduce::Codec codec = ringreduce::codec_for(wire);
     const auto add = [&] {
       for (std::size_t at = 0; at < count; at += piece) {
-        codec.decode(decoded, span[2] + wire_bytes(wire, at), piece);
+        codec.decode(decoded, span[2] + encoded_bytes(wire, at), piece);
         void* const to[] = {values + at};
         const void* const from[] = {values + at, decoded};
         sum(to, 1, from, 2, piece, 1);
@@ -154,7 +154,7 @@ void print_every_wire(char* const* span) {
     };
     const std::function<void()> steps[] = {[&] { codec.encode(span[2], values, count); },
                                            [&] { codec.decode(decoded, span[2], count); }, add};
-    std::printf("%12s %10zu", name_of(wire), wire_bytes(wire, count));
+    std::printf("%12s %10zu", name_of(wire), encoded_bytes(wire, count));
     for (const auto& step : steps) {
       const Case timed = {"", 1, [&](std::size_t, std::size_t calls) {
                             for (std::size_t call = 0; call < calls; ++call) step();

@@ -89,10 +89,10 @@ Op op_named(std::string_view name) {
                         std::string(name) + "'");
 }
 
-Wire wire_named(const std::optional<std::string>& name) {
-  if (!name) return Wire::none;
-  for (int i = 1; i < wire_count; ++i) {
-    if (name == name_of(static_cast<Wire>(i))) return static_cast<Wire>(i);
+Encoding wire_named(const std::optional<std::string>& name) {
+  if (!name) return Encoding::none;
+  for (int i = 1; i < encoding_count; ++i) {
+    if (name == name_of(static_cast<Encoding>(i))) return static_cast<Encoding>(i);
   }
   throw InvalidArgument("wire must be None, bf16, fp16, int8 or fp8, not '" + *name + "'");
 }

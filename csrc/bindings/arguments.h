@@ -14,7 +14,7 @@
 namespace ringreduce {
 
 Op op_named(std::string_view name);
-Wire wire_named(const std::optional<std::string>& name);
+Encoding wire_named(const std::optional<std::string>& name);
 
 // Same dtype, the expected numbers of elements, and no partial overlap.
 void check_pair(const ArrayView& input, const ArrayView& output, const char* input_name,

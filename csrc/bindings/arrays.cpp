@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include "transport/cuda/library.h"
+#include "transport/device/library.h"
 
 namespace nb = nanobind;
 

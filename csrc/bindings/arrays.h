@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "engine/call.h"
+#include "engine/planning/call.h"
 #include "reduce/dtype.h"
 
 namespace ringreduce {

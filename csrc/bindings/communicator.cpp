@@ -15,10 +15,10 @@
 #include "bindings/bindings.h"
 #include "bindings/errors.h"
 #include "bindings/schedule_caster.h"
-#include "engine/device_work.h"
+#include "engine/gpu/work.h"
 #include "schedule/check.h"
-#include "transport/choose.h"
-#include "transport/cuda/library.h"
+#include "transport/compose/choose.h"
+#include "transport/device/library.h"
 #include "transport/memory/local.h"
 #include "transport/nccl/library.h"
 

@@ -3,7 +3,7 @@
 
 #include <nanobind/stl/string.h>
 
-#include "transport/errors.h"
+#include "transport/interface/errors.h"
 
 namespace nb = nanobind;
 

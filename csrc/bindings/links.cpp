@@ -1,10 +1,10 @@
 // What the links between hosts are worth, for Python.
-#include "engine/links.h"
+#include "engine/planning/links.h"
 
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
-#include "transport/errors.h"
+#include "transport/interface/errors.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

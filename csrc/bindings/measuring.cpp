@@ -5,9 +5,9 @@
 
 #include "bindings/bindings.h"
 #include "bindings/schedule_caster.h"
-#include "engine/plan.h"
+#include "engine/planning/plan.h"
+#include "transport/interface/wait.h"
 #include "transport/memory/probe.h"
-#include "transport/wait.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;

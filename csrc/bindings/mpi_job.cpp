@@ -1,5 +1,5 @@
 // Ranks that MPI has brought together, and how they meet.
-#include "transport/mpi_job.h"
+#include "transport/compose/mpi_job.h"
 
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>

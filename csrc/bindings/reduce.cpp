@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "reduce/encoding.h"
 #include "reduce/instruction_sets.h"
-#include "reduce/wire.h"
 
 namespace nb = nanobind;
 
@@ -89,18 +89,18 @@ void copy_bytes(const std::vector<Destination>& destinations, const Source& sour
   set.copy(to.data(), static_cast<int>(to.size()), source.data(), source.size());
 }
 
-Wire wire_named(const std::string& name) {
-  return find<Wire>(name, wire_count, "wire");
+Encoding wire_named(const std::string& name) {
+  return find<Encoding>(name, encoding_count, "wire");
 }
 
 // For spans of so many bytes, decoded and encoded.
 Codec codec_between(const std::string& wire_name, std::size_t decoded, std::size_t encoded,
                     const std::string& isa) {
-  const Wire wire = wire_named(wire_name);
+  const Encoding wire = wire_named(wire_name);
   const Codec codec = set_named(isa).codec[static_cast<int>(wire)];
   if (codec.encode == nullptr) throw std::invalid_argument("not a wire format: " + wire_name);
   if (decoded % sizeof(float) != 0) throw std::invalid_argument("values end inside a float32");
-  if (encoded != wire_bytes(wire, decoded / sizeof(float))) {
+  if (encoded != encoded_bytes(wire, decoded / sizeof(float))) {
     throw std::invalid_argument("the encoded span is not as long as its values need");
   }
   return codec;
@@ -136,10 +136,10 @@ void bind_reduce(nb::module_& m) {
   sub.def("encode", encode, nb::arg("wire"), nb::arg("encoded"), nb::arg("values"), nb::arg("isa") = "");
   sub.def("decode", decode, nb::arg("wire"), nb::arg("values"), nb::arg("encoded"), nb::arg("isa") = "");
   sub.def(
-      "wire_bytes",
-      [](const std::string& wire, std::size_t count) { return wire_bytes(wire_named(wire), count); },
+      "encoded_bytes",
+      [](const std::string& wire, std::size_t count) { return encoded_bytes(wire_named(wire), count); },
       nb::arg("wire"), nb::arg("count"));
-  sub.def("wires", [] { return names<Wire>(wire_count); });
+  sub.def("wires", [] { return names<Encoding>(encoding_count); });
   sub.def("instruction_set", instruction_set);
   sub.def("instruction_sets", set_names);
   sub.def("dtypes", [] { return names<DType>(dtype_count); });

@@ -6,10 +6,10 @@
 #include <cstring>
 
 #include "engine/contract.h"
-#include "engine/device_calls.h"
-#include "engine/gpu_calls.h"
-#include "engine/nccl_calls.h"
-#include "engine/one_call.h"
+#include "engine/gpu/kernels/runner.h"
+#include "engine/gpu/nccl/runner.h"
+#include "engine/gpu/runner.h"
+#include "engine/planning/one_call.h"
 
 namespace ringreduce {
 namespace {
@@ -240,27 +240,27 @@ int Communicator::transfer(const Transfer& transfer) {
       if (transport_->queues()) flush(transfer);
       return;
     }
-    const auto job = point_to_point_.enqueue(transfer);
-    wait_for(*job);
+    const auto request = point_to_point_.enqueue(transfer);
+    wait_for(*request);
     if (transfer.sends && transport_->queues()) flush(transfer);
     if (point_to_point_.fetching()) wake_progress();
-    if (job->problem) std::rethrow_exception(job->problem);
-    peer = job->peer;
+    if (request->problem) std::rethrow_exception(request->problem);
+    peer = request->peer;
   });
   return peer;
 }
 
-void Communicator::wait_for(const Job& job) {
+void Communicator::wait_for(const Request& request) {
   Backoff backoff;
   const auto start = Clock::now();
   auto last_look = start;
   unsigned moves = 0;
-  while (!job.done.load(std::memory_order_acquire)) {
+  while (!request.done.load(std::memory_order_acquire)) {
     if (point_to_point_.advance()) {
       backoff.reset();
       if (++moves % moves_between_looks != 0) continue;
       transport_->check_abort();
-    } else if (!transport_->pause(backoff, peer_of(job))) {
+    } else if (!transport_->pause(backoff, peer_of(request))) {
       continue;
     }
     const auto now = Clock::now();
@@ -269,7 +269,7 @@ void Communicator::wait_for(const Job& job) {
     check_interrupt();
     if (closed_) throw Closed("the communicator was closed");
     point_to_point_.look_around();
-    if (now - start >= or_default(job.transfer.timeout)) time_out(job);
+    if (now - start >= or_default(request.transfer.timeout)) time_out(request);
   }
 }
 
@@ -288,8 +288,8 @@ void Communicator::flush(const Transfer& send) {
 }
 
 // Whom a transfer waits for, or -1 where that is this rank itself or not known.
-int Communicator::peer_of(const Job& job) const {
-  const int peer = job.peer;
+int Communicator::peer_of(const Request& request) const {
+  const int peer = request.peer;
   return peer == rank_ ? -1 : peer;
 }
 

@@ -12,14 +12,14 @@
 #include <thread>
 #include <vector>
 
-#include "engine/executor.h"
-#include "engine/links.h"
-#include "engine/on_gpu.h"
-#include "engine/plan.h"
-#include "engine/point_to_point.h"
+#include "engine/cpu/executor.h"
+#include "engine/gpu/collectives.h"
+#include "engine/messages/point_to_point.h"
+#include "engine/planning/links.h"
+#include "engine/planning/plan.h"
 #include "engine/undestroyed.h"
 #include "engine/work.h"
-#include "transport/transport.h"
+#include "transport/interface/transport.h"
 
 namespace ringreduce {
 
@@ -82,7 +82,7 @@ class Communicator {
   // schedules.
   int add_schedule(const std::string& name, Schedule schedule, int heaviest_round,
                    bool in_rank_order = false);
-  Choice explain(Collective collective, std::size_t bytes, Wire wire = Wire::none) const {
+  Choice explain(Collective collective, std::size_t bytes, Encoding wire = Encoding::none) const {
     return planner_.choose(collective, bytes, wire);
   }
 
@@ -130,7 +130,7 @@ class Communicator {
     Clock::time_point started;
   };
   struct PendingTransfer {
-    JobPointer job;
+    RequestPointer request;
     std::shared_ptr<Work> work;
     Clock::time_point submitted;
   };
@@ -143,11 +143,11 @@ class Communicator {
   void begin_later(const Call& call);
   void run_behind(std::unique_ptr<Steps> steps);
   void run_to_end(Clock::duration timeout);
-  void wait_for(const Job& job);
+  void wait_for(const Request& request);
   void flush(const Transfer& send);
-  int peer_of(const Job& job) const;
+  int peer_of(const Request& request) const;
   [[noreturn]] void time_out(Clock::duration timeout, int waiting_for, const std::string& what) const;
-  [[noreturn]] void time_out(const Job& job) const;
+  [[noreturn]] void time_out(const Request& request) const;
   int latest_rank() const;
   Clock::duration or_default(Clock::duration timeout) const {
     return timeout.count() > 0 ? timeout : options_.timeout;
@@ -173,8 +173,8 @@ class Communicator {
   bool advance_current(Pending& current);
   bool begin_next(Pending& current);
   bool begin_call(Pending& current);
-  bool settle_transfers();
-  void settle(const PendingTransfer& transfer);
+  bool finish_transfers();
+  void finish(const PendingTransfer& transfer);
   void check_transfers();
   void pause_progress(Backoff& backoff, Pending& current);
   void finish_current(Pending& current, const std::exception_ptr& problem);

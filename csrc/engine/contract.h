@@ -5,7 +5,7 @@
 #include <bit>
 #include <cstdint>
 
-#include "transport/transport.h"
+#include "transport/interface/transport.h"
 
 namespace ringreduce::contract {
 

@@ -52,11 +52,12 @@ void Communicator::time_out(Clock::duration timeout, int waiting_for, const std:
 }
 
 // A message that waits unasked for may have the tag that was meant.
-void Communicator::time_out(const Job& job) const {
-  std::string what = in_words(job.transfer, rank_);
-  const std::string others = job.transfer.sends ? "" : point_to_point_.not_asked_for(job.transfer.peer);
+void Communicator::time_out(const Request& request) const {
+  std::string what = in_words(request.transfer, rank_);
+  const std::string others =
+      request.transfer.sends ? "" : point_to_point_.not_asked_for(request.transfer.peer);
   if (!others.empty()) what += " (came, but was not asked for: " + others + ")";
-  time_out(or_default(job.transfer.timeout), job.peer, what);
+  time_out(or_default(request.transfer.timeout), request.peer, what);
 }
 
 // The first call, of those still on record, that two ranks made differently, or none.

@@ -41,12 +41,12 @@ std::unique_ptr<Communicator> Communicator::child(std::unique_ptr<Transport> tra
 
 std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   usable();
-  const int card[2] = {color, key};
-  const auto cards = exchange(std::string(reinterpret_cast<const char*>(card), sizeof card));
+  const int own[2] = {color, key};
+  const auto wanted = exchange(std::string(reinterpret_cast<const char*>(own), sizeof own));
   std::vector<std::pair<int, int>> order;  // key, rank here
   for (int r = 0; r < size_; ++r) {
     int theirs[2];
-    std::memcpy(theirs, cards[r].data(), sizeof theirs);
+    std::memcpy(theirs, wanted[r].data(), sizeof theirs);
     if (theirs[0] == color) order.emplace_back(theirs[1], r);
   }
   std::sort(order.begin(), order.end());

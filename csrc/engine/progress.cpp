@@ -1,7 +1,7 @@
 // The asynchronous half of the communicator: the thread that runs submitted collectives in the order of
 // submission, and moves point-to-point transfers on beside them.
 #include "engine/communicator.h"
-#include "engine/one_call.h"
+#include "engine/planning/one_call.h"
 
 namespace ringreduce {
 
@@ -35,16 +35,16 @@ std::shared_ptr<Work> Communicator::submit(const Transfer& transfer) {
     guarded([&] {
       transport_->check_abort();
       if (transfer.sends && point_to_point_.send_at_once(transfer)) return;
-      pending.job = point_to_point_.enqueue(transfer);
+      pending.request = point_to_point_.enqueue(transfer);
       point_to_point_.advance();
-      if (pending.job->failed()) std::rethrow_exception(pending.job->problem);
+      if (pending.request->failed()) std::rethrow_exception(pending.request->problem);
     });
   } catch (const Failure&) {
     work->finish(std::current_exception());
     return work;
   }
-  if (!pending.job || pending.job->done.load(std::memory_order_acquire)) {
-    if (!transfer.sends) work->set_source(pending.job->peer);
+  if (!pending.request || pending.request->done.load(std::memory_order_acquire)) {
+    if (!transfer.sends) work->set_source(pending.request->peer);
     work->finish(nullptr);
     if (to_be_flushed()) wake_progress();
     return work;
@@ -73,7 +73,7 @@ void Communicator::progress() {
     try {
       bool moved = advance_current(current);
       guarded([&] { moved |= point_to_point_.advance(); });
-      moved |= settle_transfers();
+      moved |= finish_transfers();
       if (moved) {
         backoff.reset();
       } else {
@@ -160,12 +160,12 @@ void Communicator::finish_current(Pending& current, const std::exception_ptr& pr
   over.work->finish(problem);
 }
 
-bool Communicator::settle_transfers() {
+bool Communicator::finish_transfers() {
   std::vector<PendingTransfer> over;
   {
     std::lock_guard lock(queue_mutex_);
     for (auto it = transfers_.begin(); it != transfers_.end();) {
-      if (it->job->done.load(std::memory_order_acquire)) {
+      if (it->request->done.load(std::memory_order_acquire)) {
         over.push_back(std::move(*it));
         it = transfers_.erase(it);
       } else {
@@ -175,17 +175,17 @@ bool Communicator::settle_transfers() {
   }
   std::exception_ptr problem;
   for (const PendingTransfer& transfer : over) {
-    if (transfer.job->problem) problem = transfer.job->problem;
-    settle(transfer);
+    if (transfer.request->problem) problem = transfer.request->problem;
+    finish(transfer);
   }
   if (problem) guarded([&] { std::rethrow_exception(problem); });
   return !over.empty();
 }
 
-void Communicator::settle(const PendingTransfer& transfer) {
-  if (!transfer.job->transfer.sends) transfer.work->set_source(transfer.job->peer);
+void Communicator::finish(const PendingTransfer& transfer) {
+  if (!transfer.request->transfer.sends) transfer.work->set_source(transfer.request->peer);
   pending_transfers_.fetch_sub(1);
-  transfer.work->finish(transfer.job->problem);
+  transfer.work->finish(transfer.request->problem);
 }
 
 void Communicator::pause_progress(Backoff& backoff, Pending& current) {
@@ -194,7 +194,7 @@ void Communicator::pause_progress(Backoff& backoff, Pending& current) {
     waiting_for = executor_.waiting_for();
   } else {
     std::lock_guard lock(queue_mutex_);
-    if (!transfers_.empty()) waiting_for = peer_of(*transfers_.front().job);
+    if (!transfers_.empty()) waiting_for = peer_of(*transfers_.front().request);
   }
   guarded([&] {
     if (!transport_->pause(backoff, waiting_for)) return;
@@ -209,12 +209,12 @@ void Communicator::pause_progress(Backoff& backoff, Pending& current) {
 // Each has a deadline of its own, and a peer that may have closed.
 void Communicator::check_transfers() {
   const auto now = Clock::now();
-  JobPointer late;
+  RequestPointer late;
   {
     std::lock_guard lock(queue_mutex_);
     for (const PendingTransfer& transfer : transfers_) {
-      if (now - transfer.submitted < or_default(transfer.job->transfer.timeout)) continue;
-      late = transfer.job;
+      if (now - transfer.submitted < or_default(transfer.request->transfer.timeout)) continue;
+      late = transfer.request;
       break;
     }
   }

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "engine/communicator.h"
-#include "transport/choose.h"
+#include "transport/compose/choose.h"
 #include "transport/memory/shared_heap.h"
 
 namespace ringreduce {

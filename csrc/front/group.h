@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/call.h"
+#include "engine/planning/call.h"
 
 namespace ringreduce {
 
@@ -56,7 +56,8 @@ class Completion {
 
 inline constexpr int any_rank = -1;
 
-// A message to or from one rank. See Transfer in engine/point_to_point.h. A receive may be from any rank.
+// A message to or from one rank. See Transfer in engine/messages/point_to_point.h. A receive may be from any
+// rank.
 struct Letter {
   bool sends = true;
   int peer = 0;

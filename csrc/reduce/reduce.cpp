@@ -35,7 +35,7 @@ void copy(void* const* destinations, int destination_count, const void* source, 
   in_use().copy(destinations, destination_count, source, bytes);
 }
 
-Codec codec_for(Wire wire) {
+Codec codec_for(Encoding wire) {
   return in_use().codec[static_cast<int>(wire)];
 }
 

@@ -13,9 +13,9 @@
 //
 // Cost, for n ranks and a buffer of S bytes: n - 1 rounds and (n-1)/n S sent per rank for each half; the
 // all-reduce is both halves. No algorithm can send less; the price is rounds that grow with n.
-// Takes any world, and any order of the ranks: links of different speed are worth a thought (engine/links.h).
-// After Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
-// workstations", JPDC 2009.
+// Takes any world, and any order of the ranks: links of different speed are worth a thought
+// (engine/planning/links.h). After Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters
+// of workstations", JPDC 2009.
 #include "schedule/algorithms.h"
 #include "schedule/combinators.h"
 #include "schedule/steps.h"

@@ -173,14 +173,14 @@ void RingBackend::collect(const intrusive_ptr<c10d::Work>& work) {
   if (coalescing_) coalesced_.push_back(work);
 }
 
-intrusive_ptr<c10d::Work> RingBackend::launch(const Operation& operation, std::unique_ptr<Job> job,
+intrusive_ptr<c10d::Work> RingBackend::launch(const Operation& operation, std::unique_ptr<TensorCalls> calls,
                                               const Tensors& inputs, std::vector<Tensors> outputs) {
   if (const auto gpu = gpu_of(operation.title, inputs, outputs)) {
-    return launch_on(*gpu, operation, *job, inputs, std::move(outputs));
+    return launch_on(*gpu, operation, *calls, inputs, std::move(outputs));
   }
-  const Call* single = job->single();
+  const Call* single = calls->single();
   if (operation.asynchronous || coalescing_ || !single) {
-    return launch(operation, std::unique_ptr<Steps>(std::move(job)), inputs, std::move(outputs));
+    return launch(operation, std::unique_ptr<Steps>(std::move(calls)), inputs, std::move(outputs));
   }
   const auto work = new_work(operation, inputs, std::move(outputs));
   run_here(work, [&] { group().run(*single); });

@@ -15,7 +15,7 @@
 
 #include "front/group.h"
 #include "torch/device.h"
-#include "torch/job.h"
+#include "torch/tensor_calls.h"
 #include "torch/tensors.h"
 #include "torch/versions.h"
 #include "torch/work.h"
@@ -129,17 +129,17 @@ class RingBackend : public Versioned<c10d::Backend> {
   Call call(Collective collective, const Operation& operation, Elements elements,
             std::size_t count = 0) const;
 
-  void add_all_gather(Job& job, const Operation& operation, const at::Tensor& output,
+  void add_all_gather(TensorCalls& calls, const Operation& operation, const at::Tensor& output,
                       const at::Tensor& input) const;
-  void add_reduce_scatter(Job& job, const Operation& operation, const at::Tensor& output,
+  void add_reduce_scatter(TensorCalls& calls, const Operation& operation, const at::Tensor& output,
                           const at::Tensor& input, const c10d::ReduceOp& op) const;
 
-  intrusive_ptr<c10d::Work> launch(const Operation& operation, std::unique_ptr<Job> job,
+  intrusive_ptr<c10d::Work> launch(const Operation& operation, std::unique_ptr<TensorCalls> calls,
                                    const Tensors& inputs, std::vector<Tensors> outputs);
   intrusive_ptr<c10d::Work> launch(const Operation& operation, std::unique_ptr<Steps> steps,
                                    const Tensors& inputs, std::vector<Tensors> outputs);
   // The same, of tensors on a GPU.
-  intrusive_ptr<c10d::Work> launch_on(c10::Device gpu, const Operation& operation, Job& job,
+  intrusive_ptr<c10d::Work> launch_on(c10::Device gpu, const Operation& operation, TensorCalls& calls,
                                       const Tensors& inputs, std::vector<Tensors> outputs);
   intrusive_ptr<RingWork> new_work(const Operation& operation, const Tensors& inputs,
                                    std::vector<Tensors> outputs, int peer = -1);

@@ -23,21 +23,21 @@ intrusive_ptr<c10d::Work> RingBackend::allreduce_coalesced(Tensors& tensors,
   const Elements elements = combined(tensors.front().scalar_type(), options.reduceOp);
   Call call = this->call(Collective::all_reduce, operation, elements);
   set_op(call, options.reduceOp);
-  auto job = std::make_unique<Job>();
+  auto calls = std::make_unique<TensorCalls>();
   if (worth_packing(tensors)) {
     const at::Tensor flat = joined(tensors);
     call.count = count(flat, elements);
-    job->updates(call, flat);
-    job->add(call);
-    job->spread(flat, tensors);
+    calls->updates(call, flat);
+    calls->add(call);
+    calls->spread(flat, tensors);
   } else {
     for (const at::Tensor& tensor : tensors) {
       call.count = count(tensor, elements);
-      job->updates(call, tensor);
-      job->add(call);
+      calls->updates(call, tensor);
+      calls->add(call);
     }
   }
-  return launch(operation, std::move(job), tensors, {tensors});
+  return launch(operation, std::move(calls), tensors, {tensors});
 }
 
 // One message with everything a rank has, whatever the dtypes; lists[r][i] is rank r's i-th tensor.
@@ -47,7 +47,7 @@ intrusive_ptr<c10d::Work> RingBackend::allgather_coalesced(std::vector<Tensors>&
               " lists, one for each rank, not ", lists.size());
   TORCH_CHECK(!inputs.empty(), "ringreduce: all_gather_coalesced takes at least one tensor");
   const auto operation = this->operation(c10d::OpType::ALLGATHER_COALESCED, "ringreduce:all_gather", options);
-  auto job = std::make_unique<Job>();
+  auto calls = std::make_unique<TensorCalls>();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     check_dense("all_gather_coalesced", inputs[i]);
     Tensors blocks;
@@ -63,12 +63,12 @@ intrusive_ptr<c10d::Work> RingBackend::allgather_coalesced(std::vector<Tensors>&
     const Elements elements = moved(inputs[i].scalar_type());
     Call call = this->call(Collective::all_gather, operation, elements, count(inputs[i], elements));
     const at::Tensor room = room_for(blocks);
-    job->reads(call, inputs[i].contiguous());
-    job->writes(call, room);
-    job->add(call);
-    job->spread(room, blocks);
+    calls->reads(call, inputs[i].contiguous());
+    calls->writes(call, room);
+    calls->add(call);
+    calls->spread(room, blocks);
   }
-  return launch(operation, std::move(job), inputs, lists);
+  return launch(operation, std::move(calls), inputs, lists);
 }
 
 intrusive_ptr<c10d::Work> RingBackend::allgather_into_tensor_coalesced(
@@ -76,12 +76,12 @@ intrusive_ptr<c10d::Work> RingBackend::allgather_into_tensor_coalesced(
   TORCH_CHECK(outputs.size() == inputs.size(), "ringreduce: all_gather_into_tensor_coalesced takes as many ",
               "outputs as inputs, not ", outputs.size(), " and ", inputs.size());
   const auto operation = this->operation(c10d::OpType::ALLGATHER_COALESCED, "ringreduce:all_gather", options);
-  auto job = std::make_unique<Job>();
+  auto calls = std::make_unique<TensorCalls>();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     check_pair("all_gather_into_tensor_coalesced", outputs[i], inputs[i], size_);
-    add_all_gather(*job, operation, outputs[i], inputs[i]);
+    add_all_gather(*calls, operation, outputs[i], inputs[i]);
   }
-  return launch(operation, std::move(job), inputs, {outputs});
+  return launch(operation, std::move(calls), inputs, {outputs});
 }
 
 intrusive_ptr<c10d::Work> RingBackend::reduce_scatter_tensor_coalesced(
@@ -90,12 +90,12 @@ intrusive_ptr<c10d::Work> RingBackend::reduce_scatter_tensor_coalesced(
               "outputs as inputs, not ", outputs.size(), " and ", inputs.size());
   const auto operation =
       this->operation(coalesced_reduce_scatter<c10d::OpType>(), "ringreduce:reduce_scatter", options);
-  auto job = std::make_unique<Job>();
+  auto calls = std::make_unique<TensorCalls>();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     check_pair("reduce_scatter_tensor_coalesced", inputs[i], outputs[i], size_);
-    add_reduce_scatter(*job, operation, outputs[i], inputs[i], options.reduceOp);
+    add_reduce_scatter(*calls, operation, outputs[i], inputs[i], options.reduceOp);
   }
-  return launch(operation, std::move(job), inputs, {outputs});
+  return launch(operation, std::move(calls), inputs, {outputs});
 }
 
 }  // namespace ringreduce::torch_backend

@@ -46,10 +46,10 @@ intrusive_ptr<c10d::Work> RingBackend::allreduce(Tensors& tensors, const c10d::A
   const Elements elements = combined(tensor.scalar_type(), options.reduceOp);
   Call call = this->call(Collective::all_reduce, operation, elements, count(tensor, elements));
   set_op(call, options.reduceOp);
-  auto job = std::make_unique<Job>();
-  job->updates(call, tensor);
-  job->add(call);
-  return launch(operation, std::move(job), tensors, {tensors});
+  auto calls = std::make_unique<TensorCalls>();
+  calls->updates(call, tensor);
+  calls->add(call);
+  return launch(operation, std::move(calls), tensors, {tensors});
 }
 
 intrusive_ptr<c10d::Work> RingBackend::allreduce_sparse(Tensors& tensors,
@@ -69,14 +69,14 @@ intrusive_ptr<c10d::Work> RingBackend::reduce(Tensors& tensors, const c10d::Redu
   Call call = this->call(Collective::reduce, operation, elements, count(tensor, elements));
   set_op(call, options.reduceOp);
   call.root = static_cast<int>(options.rootRank);
-  auto job = std::make_unique<Job>();
+  auto calls = std::make_unique<TensorCalls>();
   if (call.root == rank_) {
-    job->updates(call, tensor);
+    calls->updates(call, tensor);
   } else {
-    job->reads(call, tensor.contiguous());
+    calls->reads(call, tensor.contiguous());
   }
-  job->add(call);
-  return launch(operation, std::move(job), tensors, {tensors});
+  calls->add(call);
+  return launch(operation, std::move(calls), tensors, {tensors});
 }
 
 intrusive_ptr<c10d::Work> RingBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
@@ -86,42 +86,42 @@ intrusive_ptr<c10d::Work> RingBackend::broadcast(Tensors& tensors, const c10d::B
   const Elements elements = moved(tensor.scalar_type());
   Call call = this->call(Collective::broadcast, operation, elements, count(tensor, elements));
   call.root = static_cast<int>(options.rootRank);
-  auto job = std::make_unique<Job>();
-  job->updates(call, tensor);
-  job->add(call);
-  return launch(operation, std::move(job), tensors, {tensors});
+  auto calls = std::make_unique<TensorCalls>();
+  calls->updates(call, tensor);
+  calls->add(call);
+  return launch(operation, std::move(calls), tensors, {tensors});
 }
 
-void RingBackend::add_all_gather(Job& job, const Operation& operation, const at::Tensor& output,
+void RingBackend::add_all_gather(TensorCalls& calls, const Operation& operation, const at::Tensor& output,
                                  const at::Tensor& input) const {
   const Elements elements = moved(input.scalar_type());
   Call call = this->call(Collective::all_gather, operation, elements, count(input, elements));
   const at::Tensor room = room_for(output);
-  job.reads(call, input.contiguous());
-  job.writes(call, room);
-  job.add(call);
-  job.spread(room, output);
+  calls.reads(call, input.contiguous());
+  calls.writes(call, room);
+  calls.add(call);
+  calls.spread(room, output);
 }
 
 intrusive_ptr<c10d::Work> RingBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                        const c10d::AllgatherOptions& options) {
   check_pair("all_gather_into_tensor", output, input, size_);
   const auto operation = this->operation(c10d::OpType::_ALLGATHER_BASE, "ringreduce:all_gather", options);
-  auto job = std::make_unique<Job>();
-  add_all_gather(*job, operation, output, input);
-  return launch(operation, std::move(job), {input}, {{output}});
+  auto calls = std::make_unique<TensorCalls>();
+  add_all_gather(*calls, operation, output, input);
+  return launch(operation, std::move(calls), {input}, {{output}});
 }
 
-void RingBackend::add_reduce_scatter(Job& job, const Operation& operation, const at::Tensor& output,
+void RingBackend::add_reduce_scatter(TensorCalls& calls, const Operation& operation, const at::Tensor& output,
                                      const at::Tensor& input, const c10d::ReduceOp& op) const {
   const Elements elements = combined(input.scalar_type(), op);
   Call call = this->call(Collective::reduce_scatter, operation, elements, count(output, elements));
   set_op(call, op);
   const at::Tensor room = room_for(output);
-  job.reads(call, input.contiguous());
-  job.writes(call, room);
-  job.add(call);
-  job.spread(room, output);
+  calls.reads(call, input.contiguous());
+  calls.writes(call, room);
+  calls.add(call);
+  calls.spread(room, output);
 }
 
 intrusive_ptr<c10d::Work> RingBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -129,9 +129,9 @@ intrusive_ptr<c10d::Work> RingBackend::_reduce_scatter_base(at::Tensor& output, 
   check_pair("reduce_scatter_tensor", input, output, size_);
   const auto operation =
       this->operation(c10d::OpType::_REDUCE_SCATTER_BASE, "ringreduce:reduce_scatter", options);
-  auto job = std::make_unique<Job>();
-  add_reduce_scatter(*job, operation, output, input, options.reduceOp);
-  return launch(operation, std::move(job), {input}, {{output}});
+  auto calls = std::make_unique<TensorCalls>();
+  add_reduce_scatter(*calls, operation, output, input, options.reduceOp);
+  return launch(operation, std::move(calls), {input}, {{output}});
 }
 
 intrusive_ptr<c10d::Work> RingBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -142,7 +142,7 @@ intrusive_ptr<c10d::Work> RingBackend::alltoall_base(at::Tensor& output, at::Ten
   const auto operation = this->operation(c10d::OpType::ALLTOALL_BASE, "ringreduce:all_to_all", options);
   const Elements elements = moved(input.scalar_type());
   Call call = this->call(Collective::all_to_all, operation, elements);
-  auto job = std::make_unique<Job>();
+  auto calls = std::make_unique<TensorCalls>();
   const auto sent = split_counts("all_to_all_single's input", input, input_splits, size_);
   const auto received = split_counts("all_to_all_single's output", output, output_splits, size_);
   if (input_splits.empty() && output_splits.empty()) {
@@ -150,21 +150,21 @@ intrusive_ptr<c10d::Work> RingBackend::alltoall_base(at::Tensor& output, at::Ten
                 "input and output of one length, not ", input.numel(), " and ", output.numel(), " elements");
     call.count = count(input, elements) / static_cast<std::size_t>(size_);
   } else {
-    job->blocks(call, extents_of(sent, elements.times), extents_of(received, elements.times));
+    calls->blocks(call, extents_of(sent, elements.times), extents_of(received, elements.times));
   }
   const at::Tensor room = room_for(output);
-  job->reads(call, input.contiguous());
-  job->writes(call, room);
-  job->add(call);
-  job->spread(room, output);
-  return launch(operation, std::move(job), {input}, {{output}});
+  calls->reads(call, input.contiguous());
+  calls->writes(call, room);
+  calls->add(call);
+  calls->spread(room, output);
+  return launch(operation, std::move(calls), {input}, {{output}});
 }
 
 intrusive_ptr<c10d::Work> RingBackend::barrier(const c10d::BarrierOptions& options) {
   const auto operation = this->operation(c10d::OpType::BARRIER, "ringreduce:barrier", options);
-  auto job = std::make_unique<Job>();
-  job->add(call(Collective::barrier, operation, moved(at::kByte)));
-  return launch(operation, std::move(job), {}, {});
+  auto calls = std::make_unique<TensorCalls>();
+  calls->add(call(Collective::barrier, operation, moved(at::kByte)));
+  return launch(operation, std::move(calls), {}, {});
 }
 
 void RingBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {

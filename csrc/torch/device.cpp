@@ -136,8 +136,9 @@ c10::intrusive_ptr<Future> DeviceWork::getFuture() {
 
 // --- launching -------------------------------------------------------------------------------------------
 
-intrusive_ptr<c10d::Work> RingBackend::launch_on(c10::Device gpu, const Operation& operation, Job& job,
-                                                 const Tensors& inputs, std::vector<Tensors> outputs) {
+intrusive_ptr<c10d::Work> RingBackend::launch_on(c10::Device gpu, const Operation& operation,
+                                                 TensorCalls& calls, const Tensors& inputs,
+                                                 std::vector<Tensors> outputs) {
   const OwnStream& own = own_streams_.of(gpu);
   const VirtualGuardImpl guard(gpu.type());
   const auto work = c10::make_intrusive<DeviceWork>(rank_, operation.type, title_if_asked(operation.title),
@@ -147,18 +148,18 @@ intrusive_ptr<c10d::Work> RingBackend::launch_on(c10::Device gpu, const Operatio
   begin.block(own.stream);
   try {
     const c10::StreamGuard there(own.stream);
-    for (Call call; job.next(call); call = Call()) {
+    for (Call call; calls.next(call); call = Call()) {
       call.device = static_cast<unsigned char>(gpu.index());
       group().enqueue(call, own.handle);
     }
     work->launched();
   } catch (const Trouble& trouble) {
-    keep_until_done(job.tensors(), guard, own.stream);
+    keep_until_done(calls.tensors(), guard, own.stream);
     if (trouble.outcome != Outcome::refused) failed(trouble.outcome == Outcome::timeout);
     raise(trouble, *ranks_);
   }
   if (operation.asynchronous || coalescing_) {
-    keep_until_done(job.tensors(), guard, own.stream);
+    keep_until_done(calls.tensors(), guard, own.stream);
   } else {
     work->synchronize();  // then what reuses the memory is behind it as well
   }

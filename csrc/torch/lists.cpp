@@ -11,11 +11,11 @@ const Tensors& only_list(const char* what, const std::vector<Tensors>& lists) {
 }
 
 // Blocks of the ranks as a list says: even ones by their count, others by extents.
-void blocks_of(const Tensors& list, Elements elements, Call& call, Job& job) {
+void blocks_of(const Tensors& list, Elements elements, Call& call, TensorCalls& calls) {
   if (all_equal(list)) {
     call.count = count(list.front(), elements);
   } else {
-    job.blocks(call, extents_of(list, elements.times), extents_of(list, elements.times));
+    calls.blocks(call, extents_of(list, elements.times), extents_of(list, elements.times));
   }
 }
 
@@ -35,14 +35,14 @@ intrusive_ptr<c10d::Work> RingBackend::allgather(std::vector<Tensors>& outputs, 
   const auto operation = this->operation(c10d::OpType::ALLGATHER, "ringreduce:all_gather", options);
   const Elements elements = moved(input.scalar_type());
   Call call = this->call(Collective::all_gather, operation, elements);
-  auto job = std::make_unique<Job>();
-  blocks_of(list, elements, call, *job);
+  auto calls = std::make_unique<TensorCalls>();
+  blocks_of(list, elements, call, *calls);
   const at::Tensor room = room_for(list);
-  job->reads(call, input.contiguous());
-  job->writes(call, room);
-  job->add(call);
-  job->spread(room, list);
-  return launch(operation, std::move(job), inputs, outputs);
+  calls->reads(call, input.contiguous());
+  calls->writes(call, room);
+  calls->add(call);
+  calls->spread(room, list);
+  return launch(operation, std::move(calls), inputs, outputs);
 }
 
 intrusive_ptr<c10d::Work> RingBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -53,20 +53,20 @@ intrusive_ptr<c10d::Work> RingBackend::gather(std::vector<Tensors>& outputs, Ten
   const Elements elements = moved(input.scalar_type());
   Call call = this->call(Collective::gather, operation, elements, count(input, elements));
   call.root = static_cast<int>(options.rootRank);
-  auto job = std::make_unique<Job>();
-  job->reads(call, input.contiguous());
+  auto calls = std::make_unique<TensorCalls>();
+  calls->reads(call, input.contiguous());
   if (call.root == rank_) {
     const Tensors& list = only_list("gather", outputs);
     check_list("gather", list, size_, input);
     for (const at::Tensor& block : list) check_own("gather", block, input, rank_);
     const at::Tensor room = room_for(list);
-    job->writes(call, room);
-    job->spread(room, list);
+    calls->writes(call, room);
+    calls->spread(room, list);
   } else {
     TORCH_CHECK(outputs.empty() || outputs.front().empty(), "ringreduce: gather has output at its root only");
   }
-  job->add(call);
-  return launch(operation, std::move(job), inputs, outputs);
+  calls->add(call);
+  return launch(operation, std::move(calls), inputs, outputs);
 }
 
 intrusive_ptr<c10d::Work> RingBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -77,21 +77,21 @@ intrusive_ptr<c10d::Work> RingBackend::scatter(Tensors& outputs, std::vector<Ten
   const Elements elements = moved(output.scalar_type());
   Call call = this->call(Collective::scatter, operation, elements, count(output, elements));
   call.root = static_cast<int>(options.rootRank);
-  auto job = std::make_unique<Job>();
+  auto calls = std::make_unique<TensorCalls>();
   const at::Tensor room = room_for(output);
-  job->writes(call, room);
-  job->spread(room, output);
+  calls->writes(call, room);
+  calls->spread(room, output);
   Tensors given;
   if (call.root == rank_) {
     given = only_list("scatter", inputs);
     check_list("scatter", given, size_, output);
     for (const at::Tensor& block : given) check_own("scatter", block, output, rank_);
-    job->reads(call, joined(given));
+    calls->reads(call, joined(given));
   } else {
     TORCH_CHECK(inputs.empty() || inputs.front().empty(), "ringreduce: scatter has input at its root only");
   }
-  job->add(call);
-  return launch(operation, std::move(job), given, {outputs});
+  calls->add(call);
+  return launch(operation, std::move(calls), given, {outputs});
 }
 
 intrusive_ptr<c10d::Work> RingBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -104,14 +104,14 @@ intrusive_ptr<c10d::Work> RingBackend::reduce_scatter(Tensors& outputs, std::vec
   const Elements elements = combined(output.scalar_type(), options.reduceOp);
   Call call = this->call(Collective::reduce_scatter, operation, elements);
   set_op(call, options.reduceOp);
-  auto job = std::make_unique<Job>();
-  blocks_of(list, elements, call, *job);
+  auto calls = std::make_unique<TensorCalls>();
+  blocks_of(list, elements, call, *calls);
   const at::Tensor room = room_for(output);
-  job->reads(call, joined(list));
-  job->writes(call, room);
-  job->add(call);
-  job->spread(room, output);
-  return launch(operation, std::move(job), list, {outputs});
+  calls->reads(call, joined(list));
+  calls->writes(call, room);
+  calls->add(call);
+  calls->spread(room, output);
+  return launch(operation, std::move(calls), list, {outputs});
 }
 
 intrusive_ptr<c10d::Work> RingBackend::alltoall(Tensors& outputs, Tensors& inputs,
@@ -123,15 +123,15 @@ intrusive_ptr<c10d::Work> RingBackend::alltoall(Tensors& outputs, Tensors& input
   const auto operation = this->operation(c10d::OpType::ALLTOALL, "ringreduce:all_to_all", options);
   const Elements elements = moved(inputs.front().scalar_type());
   Call call = this->call(Collective::all_to_all, operation, elements);
-  auto job = std::make_unique<Job>();
+  auto calls = std::make_unique<TensorCalls>();
   // Whether all blocks are equal only their owners know, so every rank says that they may not be.
-  job->blocks(call, extents_of(inputs, elements.times), extents_of(outputs, elements.times));
+  calls->blocks(call, extents_of(inputs, elements.times), extents_of(outputs, elements.times));
   const at::Tensor room = room_for(outputs);
-  job->reads(call, joined(inputs));
-  job->writes(call, room);
-  job->add(call);
-  job->spread(room, outputs);
-  return launch(operation, std::move(job), inputs, {outputs});
+  calls->reads(call, joined(inputs));
+  calls->writes(call, room);
+  calls->add(call);
+  calls->spread(room, outputs);
+  return launch(operation, std::move(calls), inputs, {outputs});
 }
 
 }  // namespace ringreduce::torch_backend

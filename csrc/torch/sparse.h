@@ -7,7 +7,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <vector>
 
-#include "engine/call.h"
+#include "engine/planning/call.h"
 
 namespace ringreduce::torch_backend {
 

@@ -21,7 +21,7 @@
 #include "schedule/catalogue.h"
 #include "transport/memory/local.h"
 #include "transport/memory/shm.h"
-#include "transport/network/tcp.h"
+#include "transport/tcp/tcp.h"
 
 namespace {
 
@@ -126,20 +126,20 @@ void catalogue_on(Communicator& comm) {
 }
 
 struct Quantised {
-  Wire wire;
+  Encoding wire;
   DType dtype;
 };
 
 // How far a quantised result may be off, of up to nine roundings, and one to float16.
 float allowed_of(const Quantised& kind, float expected) {
-  if (kind.wire == Wire::fp16) return 16;
+  if (kind.wire == Encoding::fp16) return 16;
   const float once = kind.dtype == DType::float16 ? 2 : 0;
-  return once + (kind.wire == Wire::int8 ? 160 : 0.8F * expected + 1);
+  return once + (kind.wire == Encoding::int8 ? 160 : 0.8F * expected + 1);
 }
 
 // Runs a call of float32 arrays with float16 ones.
 void run_as_float16(Communicator& comm, Call call, Case& c) {
-  const Codec cast = codec_for(Wire::fp16);
+  const Codec cast = codec_for(Encoding::fp16);
   std::vector<std::uint16_t> input(c.input.size()), output(c.output.size());
   cast.encode(input.data(), c.input.data(), input.size());
   auto& result = c.in_place ? input : output;
@@ -158,9 +158,9 @@ void quantised_on(Communicator& comm) {
     ++handle;
     if (entry.collective == Collective::barrier) continue;
     for (const Quantised& kind :
-         {Quantised{Wire::fp16, DType::float32}, Quantised{Wire::int8, DType::float32},
-          Quantised{Wire::fp8, DType::float32}, Quantised{Wire::int8, DType::float16},
-          Quantised{Wire::fp8, DType::float16}}) {
+         {Quantised{Encoding::fp16, DType::float32}, Quantised{Encoding::int8, DType::float32},
+          Quantised{Encoding::fp8, DType::float32}, Quantised{Encoding::int8, DType::float16},
+          Quantised{Encoding::fp8, DType::float16}}) {
       const std::string what = std::string(name_of(entry.collective)) + " " + std::string(entry.name) +
                                " world " + std::to_string(world) + " wire " + name_of(kind.wire) + " of " +
                                name_of(kind.dtype);

@@ -3,7 +3,7 @@
 
 #include "stress.h"
 #include "transport/memory/local.h"
-#include "transport/network/remote.h"
+#include "transport/remote/remote.h"
 
 namespace stress {
 namespace {

@@ -122,15 +122,15 @@ def test_combining_what_is_encoded(gpu, wire, plain, op):
             values.append(widen(plain, spans[-1]) if source == own else decode(wire, spans[-1], count))
         total = joined(op, values, 0.25)
         message = encode(wire, total)
-        for settle in (False, True):
-            final = decode(wire, message, count) if settle else total
+        for quantize in (False, True):
+            final = decode(wire, message, count) if quantize else total
             places = [gpu.place(span) for span in spans]
             outgoing = empty(gpu, message)
             others = [source for source in range(sources) if source != own]
-            coded = Coded(wire, plain, op, sources=others, destinations=[1], settle=settle)
+            coded = Coded(wire, plain, op, sources=others, destinations=[1], quantize=quantize)
             gpu.combine_coded(coded, [places[own], outgoing], places, count, 0.25)
             same(outgoing, message, (sources, own))
-            same(places[own], narrow(plain, joined("sum", [final], 1)), (sources, own, settle))
+            same(places[own], narrow(plain, joined("sum", [final], 1)), (sources, own, quantize))
 
 
 @carried

@@ -14,7 +14,11 @@ import pytest
 from .ranks import EMULATED_LIBRARY, Ranks, Span, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADERS = ["csrc/cuda/entry_points.h", "csrc/reduce/cuda/entry_points.h"]
+HEADERS = [
+    "csrc/transport/device/cuda/entry_points.h",
+    "csrc/engine/gpu/kernels/cuda/entry_points.h",
+    "csrc/reduce/cuda/entry_points.h",
+]
 RELAXED = 2  # as cudaStreamCaptureMode has it
 
 

@@ -19,7 +19,7 @@ def test_sources_are_the_front_and_what_is_in_it():
         path.relative_to(building.csrc()).as_posix()
         for path in building.sources(recipe.units, recipe.includes)
     }
-    assert {"mpi/interpose/seat.h", "front/group.h", "engine/call.h"} <= names
+    assert {"mpi/interpose/seat.h", "front/group.h", "engine/planning/call.h"} <= names
     assert not [name for name in names if name.startswith(("transport", "bindings", "torch"))]
 
 

@@ -20,7 +20,7 @@ from ringreduce.backend import build, target  # noqa: E402
 
 def test_sources_are_all_that_is_included():
     names = {path.relative_to(target.csrc()).as_posix() for path in build.sources()}
-    assert {"torch/module.cpp", "torch/backend.h", "front/group.h", "engine/call.h"} <= names
+    assert {"torch/module.cpp", "torch/backend.h", "front/group.h", "engine/planning/call.h"} <= names
     assert target.versions_folder().relative_to(target.csrc()).as_posix() + "/extras.h" in names
     assert not [name for name in names if name.startswith(("transport", "bindings"))]
 

@@ -11,8 +11,8 @@
 #include <mpi.h>
 
 #include "mpi/interpose/functions.h"
-#include "mpi/interpose/job.h"
 #include "mpi/interpose/seat.h"
+#include "mpi/interpose/served_call.h"
 #include "mpi/interpose/settings.h"
 
 namespace ringreduce::mpi {
@@ -68,7 +68,7 @@ struct Allreduce {
   MPI_Datatype type;
   MPI_Op op;
   MPI_Count weigh(const Seat& seat, Call& call) const;
-  void fill(const Seat& seat, Job& job) const;
+  void fill(const Seat& seat, ServedCall& served) const;
 };
 
 struct Reduce {
@@ -80,7 +80,7 @@ struct Reduce {
   MPI_Op op;
   int root;
   MPI_Count weigh(const Seat& seat, Call& call) const;
-  void fill(const Seat& seat, Job& job) const;
+  void fill(const Seat& seat, ServedCall& served) const;
 };
 
 struct ReduceScatterBlock {
@@ -91,7 +91,7 @@ struct ReduceScatterBlock {
   MPI_Datatype type;
   MPI_Op op;
   MPI_Count weigh(const Seat& seat, Call& call) const;
-  void fill(const Seat& seat, Job& job) const;
+  void fill(const Seat& seat, ServedCall& served) const;
 };
 
 struct ReduceScatter {
@@ -102,7 +102,7 @@ struct ReduceScatter {
   MPI_Datatype type;
   MPI_Op op;
   MPI_Count weigh(const Seat& seat, Call& call) const;
-  void fill(const Seat& seat, Job& job) const;
+  void fill(const Seat& seat, ServedCall& served) const;
 };
 
 struct Allgather {
@@ -114,7 +114,7 @@ struct Allgather {
   MPI_Count count;  // of a block
   MPI_Datatype type;
   MPI_Count weigh(const Seat& seat, Call& call) const;
-  void fill(const Seat& seat, Job& job) const;
+  void fill(const Seat& seat, ServedCall& served) const;
 };
 
 struct Allgatherv {
@@ -127,7 +127,7 @@ struct Allgatherv {
   Offsets offsets;
   MPI_Datatype type;
   MPI_Count weigh(const Seat& seat, Call& call) const;
-  void fill(const Seat& seat, Job& job) const;
+  void fill(const Seat& seat, ServedCall& served) const;
 };
 
 struct Bcast {
@@ -137,13 +137,13 @@ struct Bcast {
   MPI_Datatype type;
   int root;
   MPI_Count weigh(const Seat& seat, Call& call) const;
-  void fill(const Seat& seat, Job& job) const;
+  void fill(const Seat& seat, ServedCall& served) const;
 };
 
 struct Barrier {
   static constexpr Function function = Function::barrier;
   MPI_Count weigh(const Seat& seat, Call& call) const;
-  void fill(const Seat& seat, Job& job) const;
+  void fill(const Seat& seat, ServedCall& served) const;
 };
 
 }  // namespace ringreduce::mpi

@@ -50,14 +50,14 @@ class EndRequest : public Completion {
 
 }  // namespace
 
-int run_in_background(Seat& seat, std::unique_ptr<Job> job, MPI_Request* request) {
+int run_in_background(Seat& seat, std::unique_ptr<ServedCall> served, MPI_Request* request) {
   auto ending = std::make_unique<Ending>();
   const int code = PMPI_Grequest_start(give_ending, free_state, cancel_nothing, ending.get(), request);
   if (code != MPI_SUCCESS) throw Trouble(Outcome::other, -1, "MPI cannot make a request");
   Ending* state = ending.release();
   seat.began_in_background();
   try {
-    seat.group().submit(std::move(job), std::make_unique<EndRequest>(seat, *request, state));
+    seat.group().submit(std::move(served), std::make_unique<EndRequest>(seat, *request, state));
   } catch (const Trouble& trouble) {
     // Of a call that never began the program gets no request.
     seat.ended_in_background();

@@ -6,12 +6,12 @@
 
 #include <memory>
 
-#include "mpi/interpose/job.h"
 #include "mpi/interpose/seat.h"
+#include "mpi/interpose/served_call.h"
 
 namespace ringreduce::mpi {
 
 // Returns what the program's call returns. Throws Trouble.
-int run_in_background(Seat& seat, std::unique_ptr<Job> job, MPI_Request* request);
+int run_in_background(Seat& seat, std::unique_ptr<ServedCall> served, MPI_Request* request);
 
 }  // namespace ringreduce::mpi

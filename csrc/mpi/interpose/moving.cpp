@@ -30,8 +30,8 @@ void* element(void* memory, MPI_Count number, const Shape& shape) {
 
 // These elements as they travel: where they are, or packed.
 const void* bytes_of(const void* from, MPI_Count count, MPI_Datatype type, std::size_t bytes, MPI_Comm comm,
-                     Job& job) {
-  return shape_of(type).plain || bytes == 0 ? from : job.packed(from, count, type, bytes, comm);
+                     ServedCall& served) {
+  return shape_of(type).plain || bytes == 0 ? from : served.packed(from, count, type, bytes, comm);
 }
 
 // Whether what a rank sends is as long as its block, so far as that can be seen here.
@@ -72,20 +72,20 @@ MPI_Count Bcast::weigh(const Seat& seat, Call& call) const {
   return weigh_bytes(Collective::broadcast, in_bytes(count, shape), call);
 }
 
-void Bcast::fill(const Seat& seat, Job& job) const {
+void Bcast::fill(const Seat& seat, ServedCall& served) const {
   const Shape shape = shape_of(type);
   const auto bytes = static_cast<std::size_t>(count * shape.size);
-  job.call.count = bytes;
-  job.call.root = root;
+  served.call.count = bytes;
+  served.call.root = root;
   if (shape.plain) {
-    job.call.input = job.call.output = buffer;
+    served.call.input = served.call.output = buffer;
   } else if (seat.rank() == root) {
-    const std::byte* packed = job.packed(buffer, count, type, bytes, seat.comm());
-    job.call.input = job.call.output = const_cast<std::byte*>(packed);
+    const std::byte* packed = served.packed(buffer, count, type, bytes, seat.comm());
+    served.call.input = served.call.output = const_cast<std::byte*>(packed);
   } else {
-    std::byte* room = job.room(bytes);
-    job.call.input = job.call.output = room;
-    job.land(room, bytes, buffer, count, type, seat.comm());
+    std::byte* room = served.room(bytes);
+    served.call.input = served.call.output = room;
+    served.land(room, bytes, buffer, count, type, seat.comm());
   }
 }
 
@@ -98,18 +98,19 @@ MPI_Count Allgather::weigh(const Seat& seat, Call& call) const {
   return weigh_bytes(Collective::all_gather, block * seat.size(), call);
 }
 
-void Allgather::fill(const Seat& seat, Job& job) const {
+void Allgather::fill(const Seat& seat, ServedCall& served) const {
   const Shape shape = shape_of(type);
   const auto block = static_cast<std::size_t>(count * shape.size);
-  job.call.count = block;
-  job.call.input = send == MPI_IN_PLACE ? bytes_of(element(receive, count * seat.rank(), shape), count, type,
-                                                   block, seat.comm(), job)
-                                        : bytes_of(send, send_count, send_type, block, seat.comm(), job);
-  job.call.output = receive;
+  served.call.count = block;
+  served.call.input =
+      send == MPI_IN_PLACE
+          ? bytes_of(element(receive, count * seat.rank(), shape), count, type, block, seat.comm(), served)
+          : bytes_of(send, send_count, send_type, block, seat.comm(), served);
+  served.call.output = receive;
   if (shape.plain) return;
-  std::byte* room = job.room(block * seat.size());
-  job.call.output = room;
-  job.land(room, block * seat.size(), receive, count * seat.size(), type, seat.comm());
+  std::byte* room = served.room(block * seat.size());
+  served.call.output = room;
+  served.land(room, block * seat.size(), receive, count * seat.size(), type, seat.comm());
 }
 
 MPI_Count Allgatherv::weigh(const Seat& seat, Call& call) const {
@@ -126,27 +127,28 @@ MPI_Count Allgatherv::weigh(const Seat& seat, Call& call) const {
   return weigh_bytes(Collective::all_gather, bytes, call);
 }
 
-void Allgatherv::fill(const Seat& seat, Job& job) const {
+void Allgatherv::fill(const Seat& seat, ServedCall& served) const {
   const Shape shape = shape_of(type);
   const bool equal = all_equal(counts, seat.size());
   const bool directly = shape.plain && in_order(*this, seat.size(), equal);
   const MPI_Count own = counts[seat.rank()];
   const auto own_bytes = static_cast<std::size_t>(own * shape.size);
-  job.call.input = send == MPI_IN_PLACE ? bytes_of(element(receive, offsets[seat.rank()], shape), own, type,
-                                                   own_bytes, seat.comm(), job)
-                                        : bytes_of(send, send_count, send_type, own_bytes, seat.comm(), job);
-  job.call.output = receive;
-  if (equal) job.call.count = own_bytes;
+  served.call.input =
+      send == MPI_IN_PLACE
+          ? bytes_of(element(receive, offsets[seat.rank()], shape), own, type, own_bytes, seat.comm(), served)
+          : bytes_of(send, send_count, send_type, own_bytes, seat.comm(), served);
+  served.call.output = receive;
+  if (equal) served.call.count = own_bytes;
   if (equal && directly) return;
-  spread(*this, seat, shape, directly, job.extents);
-  if (!equal) job.call.input_extents = job.call.output_extents = &job.extents;
+  spread(*this, seat, shape, directly, served.extents);
+  if (!equal) served.call.input_extents = served.call.output_extents = &served.extents;
   if (directly) return;
-  std::byte* room = job.room(job.extents.offset.back() + job.extents.count.back());
-  job.call.output = room;
+  std::byte* room = served.room(served.extents.offset.back() + served.extents.count.back());
+  served.call.output = room;
   for (int rank = 0; rank < seat.size(); ++rank) {
-    if (job.extents.count[rank] == 0) continue;
-    job.land(room + job.extents.offset[rank], job.extents.count[rank], element(receive, offsets[rank], shape),
-             counts[rank], type, seat.comm());
+    if (served.extents.count[rank] == 0) continue;
+    served.land(room + served.extents.offset[rank], served.extents.count[rank],
+                element(receive, offsets[rank], shape), counts[rank], type, seat.comm());
   }
 }
 
@@ -155,6 +157,6 @@ MPI_Count Barrier::weigh(const Seat&, Call& call) const {
   return 0;
 }
 
-void Barrier::fill(const Seat&, Job&) const {}
+void Barrier::fill(const Seat&, ServedCall&) const {}
 
 }  // namespace ringreduce::mpi

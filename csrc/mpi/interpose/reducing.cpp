@@ -22,13 +22,13 @@ MPI_Count weigh_reduction(Collective collective, MPI_Count elements, MPI_Datatyp
 
 // The input of all ranks lies where the result goes, which is not where the engine would have it: its own
 // block is somewhere in the middle. So the result makes a detour.
-void scatter(const void* send, void* receive, std::size_t own_bytes, Job& job) {
-  job.call.input = send == MPI_IN_PLACE ? receive : send;
-  job.call.output = receive;
+void scatter(const void* send, void* receive, std::size_t own_bytes, ServedCall& served) {
+  served.call.input = send == MPI_IN_PLACE ? receive : send;
+  served.call.output = receive;
   if (send != MPI_IN_PLACE) return;
-  std::byte* room = job.room(own_bytes);
-  job.call.output = room;
-  job.land(room, own_bytes, receive);
+  std::byte* room = served.room(own_bytes);
+  served.call.output = room;
+  served.land(room, own_bytes, receive);
 }
 
 }  // namespace
@@ -38,10 +38,10 @@ MPI_Count Allreduce::weigh(const Seat&, Call& call) const {
   return weigh_reduction(Collective::all_reduce, count, type, op, call);
 }
 
-void Allreduce::fill(const Seat&, Job& job) const {
-  job.call.count = static_cast<std::size_t>(count);
-  job.call.input = send == MPI_IN_PLACE ? receive : send;
-  job.call.output = receive;
+void Allreduce::fill(const Seat&, ServedCall& served) const {
+  served.call.count = static_cast<std::size_t>(count);
+  served.call.input = send == MPI_IN_PLACE ? receive : send;
+  served.call.output = receive;
 }
 
 MPI_Count Reduce::weigh(const Seat& seat, Call& call) const {
@@ -51,11 +51,11 @@ MPI_Count Reduce::weigh(const Seat& seat, Call& call) const {
   return weigh_reduction(Collective::reduce, count, type, op, call);
 }
 
-void Reduce::fill(const Seat& seat, Job& job) const {
-  job.call.count = static_cast<std::size_t>(count);
-  job.call.root = root;
-  job.call.input = send == MPI_IN_PLACE ? receive : send;
-  job.call.output = seat.rank() == root ? receive : nullptr;
+void Reduce::fill(const Seat& seat, ServedCall& served) const {
+  served.call.count = static_cast<std::size_t>(count);
+  served.call.root = root;
+  served.call.input = send == MPI_IN_PLACE ? receive : send;
+  served.call.output = seat.rank() == root ? receive : nullptr;
 }
 
 MPI_Count ReduceScatterBlock::weigh(const Seat& seat, Call& call) const {
@@ -63,9 +63,9 @@ MPI_Count ReduceScatterBlock::weigh(const Seat& seat, Call& call) const {
   return weigh_reduction(Collective::reduce_scatter, count * seat.size(), type, op, call);
 }
 
-void ReduceScatterBlock::fill(const Seat&, Job& job) const {
-  job.call.count = static_cast<std::size_t>(count);
-  scatter(send, receive, job.call.count * size_of(job.call.dtype), job);
+void ReduceScatterBlock::fill(const Seat&, ServedCall& served) const {
+  served.call.count = static_cast<std::size_t>(count);
+  scatter(send, receive, served.call.count * size_of(served.call.dtype), served);
 }
 
 MPI_Count ReduceScatter::weigh(const Seat& seat, Call& call) const {
@@ -80,21 +80,21 @@ MPI_Count ReduceScatter::weigh(const Seat& seat, Call& call) const {
   return too_short(counts, seat.size(), bytes) ? not_ours : bytes;
 }
 
-void ReduceScatter::fill(const Seat& seat, Job& job) const {
-  const std::size_t own_bytes = static_cast<std::size_t>(counts[seat.rank()]) * size_of(job.call.dtype);
-  scatter(send, receive, own_bytes, job);
+void ReduceScatter::fill(const Seat& seat, ServedCall& served) const {
+  const std::size_t own_bytes = static_cast<std::size_t>(counts[seat.rank()]) * size_of(served.call.dtype);
+  scatter(send, receive, own_bytes, served);
   if (all_equal(counts, seat.size())) {
-    job.call.count = static_cast<std::size_t>(counts[0]);
+    served.call.count = static_cast<std::size_t>(counts[0]);
     return;
   }
   std::size_t offset = 0;
   for (int rank = 0; rank < seat.size(); ++rank) {
     const auto count = static_cast<std::size_t>(counts[rank]);
-    job.extents.offset.push_back(offset);
-    job.extents.count.push_back(count);
+    served.extents.offset.push_back(offset);
+    served.extents.count.push_back(count);
     offset += count;
   }
-  job.call.input_extents = job.call.output_extents = &job.extents;
+  served.call.input_extents = served.call.output_extents = &served.extents;
 }
 
 }  // namespace ringreduce::mpi

@@ -23,10 +23,10 @@ bool served(MPI_Comm comm, Form form, const Asked& asked, int& code) {
   Seat* seat = taker(comm, form, asked, call);
   if (!seat) return false;
   try {
-    Job job(call);
-    asked.fill(*seat, job);
-    seat->group().run(job.call);
-    if (job.lands()) job.finish();
+    ServedCall served(call);
+    asked.fill(*seat, served);
+    seat->group().run(served.call);
+    if (served.lands()) served.finish();
     code = MPI_SUCCESS;
   } catch (const Trouble& trouble) {
     code = seat->fail(trouble);
@@ -43,10 +43,10 @@ bool served(MPI_Comm comm, Form form, const Asked& asked, MPI_Request* request, 
   Seat* seat = request ? taker(comm, form, asked, call) : nullptr;
   if (!seat) return false;
   try {
-    auto job = std::make_unique<Job>(call);
-    asked.fill(*seat, *job);
-    job->keep_types();
-    code = run_in_background(*seat, std::move(job), request);
+    auto served = std::make_unique<ServedCall>(call);
+    asked.fill(*seat, *served);
+    served->keep_types();
+    code = run_in_background(*seat, std::move(served), request);
   } catch (const Trouble& trouble) {
     code = seat->fail(trouble);
   } catch (const std::bad_alloc&) {

@@ -25,21 +25,21 @@ void MpiTransport::unreachable(int peer, int code) {
 
 // Whom the hellos' receive fails for it does not say: it is another request that will.
 void MpiTransport::failed(std::size_t index, int code) {
-  const Job job = jobs_[index];
-  if (job.kind == Job::Kind::hello) {
+  const Purpose purpose = purposes_[index];
+  if (purpose.kind == Purpose::Kind::hello) {
     if (requests_[index] == MPI_REQUEST_NULL) listen_for_hello();
     return;
   }
   requests_[index] = MPI_REQUEST_NULL;
   some_finished_ = true;
-  if (job.kind == Job::Kind::sent) {
-    sent(job);
-  } else if (job.kind == Job::Kind::frame) {
-    pool_.release(job.buffer);
-  } else if (job.landing.buffer) {
-    pool_.release(job.landing.buffer);
+  if (purpose.kind == Purpose::Kind::sent) {
+    sent(purpose);
+  } else if (purpose.kind == Purpose::Kind::frame) {
+    pool_.release(purpose.buffer);
+  } else if (purpose.landing.buffer) {
+    pool_.release(purpose.landing.buffer);
   }
-  unreachable(job.peer, code);
+  unreachable(purpose.peer, code);
 }
 
 // --- the caller's memory ---------------------------------------------------------------------------------
@@ -73,10 +73,10 @@ void MpiTransport::withdraw() {
   if (!may_call()) return;
   const auto deadline = Clock::now() + to_cancel;
   for (int peer = 0; peer < world; ++peer) {
-    const auto into_callers = [&](const Job& job) {
-      return job.kind == Job::Kind::bulk && job.peer == peer && !job.landing.buffer;
+    const auto into_callers = [&](const Purpose& purpose) {
+      return purpose.kind == Purpose::Kind::bulk && purpose.peer == peer && !purpose.landing.buffer;
     };
-    if (std::any_of(jobs_.begin(), jobs_.end(), into_callers)) divert(peer, deadline);
+    if (std::any_of(purposes_.begin(), purposes_.end(), into_callers)) divert(peer, deadline);
   }
   hand_over(Clock::now() + to_hand_over);
 }
@@ -86,10 +86,10 @@ void MpiTransport::withdraw() {
 void MpiTransport::hand_over(Clock::time_point deadline) {
   for (bool waits = true; waits && Clock::now() < deadline;) {
     waits = false;
-    for (std::size_t i = 0; i < jobs_.size(); ++i) {
-      const Job job = jobs_[i];
-      if (job.kind != Job::Kind::sent || job.buffer || !is_lent(job.frame)) continue;
-      if (requests_[i] == MPI_REQUEST_NULL || is_lost(job.peer) || has_said_bye(job.peer)) continue;
+    for (std::size_t i = 0; i < purposes_.size(); ++i) {
+      const Purpose purpose = purposes_[i];
+      if (purpose.kind != Purpose::Kind::sent || purpose.buffer || !is_lent(purpose.frame)) continue;
+      if (requests_[i] == MPI_REQUEST_NULL || is_lost(purpose.peer) || has_said_bye(purpose.peer)) continue;
       int done = 0;
       {
         const Turn turn(in_turn_);
@@ -101,7 +101,7 @@ void MpiTransport::hand_over(Clock::time_point deadline) {
       }
       requests_[i] = MPI_REQUEST_NULL;
       some_finished_ = true;
-      sent(job);
+      sent(purpose);
     }
     if (waits) sched_yield();
   }
@@ -110,17 +110,17 @@ void MpiTransport::hand_over(Clock::time_point deadline) {
 // All that comes from this peer, because what is received anew is matched last.
 void MpiTransport::divert(int peer, Clock::time_point deadline) {
   std::vector<std::size_t> again;
-  for (std::size_t i = 0; i < jobs_.size(); ++i) {
-    if (jobs_[i].kind != Job::Kind::bulk || jobs_[i].peer != peer) continue;
+  for (std::size_t i = 0; i < purposes_.size(); ++i) {
+    if (purposes_[i].kind != Purpose::Kind::bulk || purposes_[i].peer != peer) continue;
     if (requests_[i] == MPI_REQUEST_NULL) continue;  // it has come, and is about to be noticed
     switch (cancel(requests_[i], deadline)) {
       case Cancelled::yes:
         again.push_back(i);
         break;
       case Cancelled::came: {
-        const Job job = jobs_[i];
+        const Purpose purpose = purposes_[i];
         some_finished_ = true;
-        landed(job.peer, job.header, job.landing);
+        landed(purpose.peer, purpose.header, purpose.landing);
         break;
       }
       case Cancelled::no:
@@ -128,10 +128,10 @@ void MpiTransport::divert(int peer, Clock::time_point deadline) {
     }
   }
   for (const std::size_t i : again) {
-    Job& job = jobs_[i];
-    if (!job.landing.buffer) {
-      job.landing.buffer = pool_.take(job.header.bytes);
-      job.landing.at = job.landing.buffer->data;
+    Purpose& purpose = purposes_[i];
+    if (!purpose.landing.buffer) {
+      purpose.landing.buffer = pool_.take(purpose.header.bytes);
+      purpose.landing.at = purpose.landing.buffer->data;
     }
     receive_bulk(i);
   }
@@ -159,20 +159,20 @@ void MpiTransport::see_off(Lock& lock) {
 // Whatever MPI does not let go of in time keeps its memory.
 void MpiTransport::let_go() {
   const auto deadline = Clock::now() + to_cancel;
-  for (std::size_t i = 0; i < jobs_.size(); ++i) {
-    const Job& job = jobs_[i];
-    if (job.idle && job.buffer) pool_.release(job.buffer);
+  for (std::size_t i = 0; i < purposes_.size(); ++i) {
+    const Purpose& purpose = purposes_[i];
+    if (purpose.idle && purpose.buffer) pool_.release(purpose.buffer);
     if (requests_[i] == MPI_REQUEST_NULL) continue;
-    if (job.kind == Job::Kind::sent || cancel(requests_[i], deadline) == Cancelled::no) {
+    if (purpose.kind == Purpose::Kind::sent || cancel(requests_[i], deadline) == Cancelled::no) {
       const Turn turn(in_turn_);
       MPI_Request_free(&requests_[i]);
       continue;
     }
-    if (job.buffer) pool_.release(job.buffer);
-    if (job.landing.buffer) pool_.release(job.landing.buffer);
+    if (purpose.buffer) pool_.release(purpose.buffer);
+    if (purpose.landing.buffer) pool_.release(purpose.landing.buffer);
   }
   requests_.clear();
-  jobs_.clear();
+  purposes_.clear();
 }
 
 void MpiTransport::close() {

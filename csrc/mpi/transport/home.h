@@ -8,7 +8,7 @@
 #include <memory>
 #include <mutex>
 
-#include "transport/mpi_job.h"
+#include "transport/compose/mpi_job.h"
 
 namespace ringreduce::mpi {
 

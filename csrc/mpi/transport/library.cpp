@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <set>
 
-#include "transport/network/brief_lock.h"
+#include "transport/remote/brief_lock.h"
 
 namespace ringreduce::mpi {
 namespace {

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <string>
 
-#include "transport/transport.h"
+#include "transport/interface/transport.h"
 
 namespace ringreduce::mpi {
 

@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "mpi/transport/transport.h"
-#include "transport/crowding.h"
+#include "transport/interface/crowding.h"
 
 namespace ringreduce::mpi {
 namespace {
@@ -33,22 +33,22 @@ std::uint64_t MpiTransport::start_of(int process) {
   return fields ? std::strtoull(field.c_str(), nullptr, 10) : 0;
 }
 
-MpiTransport::Card MpiTransport::own_card(Home& home) {
-  Card card;
-  card.host = this_host();
-  card.cores = usable_cores();
-  card.process = getpid();
-  card.started = start_of(card.process);
+MpiTransport::Member MpiTransport::own_member(Home& home) {
+  Member member;
+  member.host = this_host();
+  member.cores = usable_cores();
+  member.process = getpid();
+  member.started = start_of(member.process);
   struct stat processes{};
-  if (stat("/proc/self/ns/pid", &processes) == 0) card.processes = processes.st_ino;
-  card.place = home.rank;
-  return card;
+  if (stat("/proc/self/ns/pid", &processes) == 0) member.processes = processes.st_ino;
+  member.place = home.rank;
+  return member;
 }
 
 // A failure of one rank must fail all: hence the second exchange.
 std::unique_ptr<RemoteTransport> MpiTransport::create(std::shared_ptr<Home> home, int rank, int world,
                                                       const Exchange& exchange) {
-  Card own = own_card(*home);
+  Member own = own_member(*home);
   std::string problem;
   try {
     if (rank == 0) own.number = home->new_number();
@@ -58,27 +58,27 @@ std::unique_ptr<RemoteTransport> MpiTransport::create(std::shared_ptr<Home> home
   const auto blobs = exchange(std::string(reinterpret_cast<const char*>(&own), sizeof own));
   if (static_cast<int>(blobs.size()) != world)
     throw Error("the bootstrap exchange returned a wrong number of blobs");
-  std::vector<Card> cards(blobs.size());
+  std::vector<Member> members(blobs.size());
   for (std::size_t r = 0; r < blobs.size(); ++r) {
     if (blobs[r].size() != sizeof own) throw Error("the bootstrap exchange returned a malformed blob");
-    std::memcpy(static_cast<void*>(&cards[r]), blobs[r].data(), sizeof own);
+    std::memcpy(static_cast<void*>(&members[r]), blobs[r].data(), sizeof own);
   }
   problem.resize(std::min(problem.size(), longest_problem));
   const auto problems = exchange(problem);
   for (int r = 0; r < world; ++r) {
     if (!problems[r].empty()) throw Error("rank " + std::to_string(r) + ": " + problems[r]);
   }
-  const bool crowded = some_host_is_crowded(cards);
+  const bool crowded = some_host_is_crowded(members);
   return std::unique_ptr<RemoteTransport>(
-      new MpiTransport(std::move(home), rank, world, std::move(cards), crowded));
+      new MpiTransport(std::move(home), rank, world, std::move(members), crowded));
 }
 
-MpiTransport::MpiTransport(std::shared_ptr<Home> home, int rank, int world, std::vector<Card> cards,
+MpiTransport::MpiTransport(std::shared_ptr<Home> home, int rank, int world, std::vector<Member> members,
                            bool crowded)
     : RemoteTransport(rank, world, crowded),
       home_(std::move(home)),
-      cards_(std::move(cards)),
-      tags_(home_->tags_of(cards_[0].number)),
+      members_(std::move(members)),
+      tags_(home_->tags_of(members_[0].number)),
       peers_by_place_(static_cast<std::size_t>(home_->size), -1),
       open_(static_cast<std::size_t>(world)) {
   for (int peer = 0; peer < world; ++peer) peers_by_place_[place_of(peer)] = peer;
@@ -94,16 +94,16 @@ MpiTransport::~MpiTransport() {
 }
 
 bool MpiTransport::distant() const {
-  return std::any_of(cards_.begin(), cards_.end(),
-                     [&](const Card& card) { return card.host.machine != cards_[0].host.machine; });
+  return std::any_of(members_.begin(), members_.end(),
+                     [&](const Member& member) { return member.host.machine != members_[0].host.machine; });
 }
 
 // --- dead ranks ------------------------------------------------------------------------------------------
 
 // MPI itself may never tell: mostly its launcher ends all. Of a host's own processes the system knows.
 void MpiTransport::look_after(int peer) {
-  const Card& own = cards_[rank];
-  const Card& theirs = cards_[peer];
+  const Member& own = members_[rank];
+  const Member& theirs = members_[peer];
   if (peer == rank || is_lost(peer) || has_said_bye(peer) || theirs.started == 0) return;
   if (theirs.host.machine != own.host.machine || theirs.processes != own.processes) return;
   if (start_of(theirs.process) == theirs.started) return;

@@ -14,9 +14,9 @@
 
 #include "mpi/transport/home.h"
 #include "mpi/transport/library.h"
-#include "transport/network/addresses.h"
-#include "transport/network/remote.h"
-#include "transport/wait.h"
+#include "transport/interface/wait.h"
+#include "transport/remote/remote.h"
+#include "transport/tcp/addresses.h"
 
 namespace ringreduce::mpi {
 
@@ -47,7 +47,7 @@ class MpiTransport : public RemoteTransport, private User {
 
  private:
   // What a rank tells of itself.
-  struct Card {
+  struct Member {
     HostIdentity host;
     Cores cores;
     std::uint64_t processes = 0;  // the namespace that its process id belongs to
@@ -57,7 +57,7 @@ class MpiTransport : public RemoteTransport, private User {
     std::int32_t number = -1;  // of the new group, if it leads that
   };
   // What a request is for.
-  struct Job {
+  struct Purpose {
     enum class Kind : std::uint8_t { hello, frame, bulk, sent };
     Kind kind{};
     int peer = -1;
@@ -69,15 +69,15 @@ class MpiTransport : public RemoteTransport, private User {
     bool idle = false;        // a frame has come, and the next is not listened for yet
   };
 
-  MpiTransport(std::shared_ptr<Home> home, int rank, int world, std::vector<Card> cards, bool crowded);
-  static Card own_card(Home& home);
+  MpiTransport(std::shared_ptr<Home> home, int rank, int world, std::vector<Member> members, bool crowded);
+  static Member own_member(Home& home);
   [[noreturn]] static void refuse();
   static std::uint64_t start_of(int process);
 
   enum class Cancelled : std::uint8_t { yes, came, no };
 
   // work.cpp
-  void add(MPI_Request request, const Job& job);
+  void add(MPI_Request request, const Purpose& purpose);
   void listen_for_hello();
   void listen(std::size_t index);
   void listen_again();
@@ -85,8 +85,8 @@ class MpiTransport : public RemoteTransport, private User {
   void drop_finished();
   bool sending() const;
   void send(int peer, const Outgoing& frame);
-  void send_bytes(const void* data, std::size_t bytes, int tag, const Job& job);
-  void sent(const Job& job);
+  void send_bytes(const void* data, std::size_t bytes, int tag, const Purpose& purpose);
+  void sent(const Purpose& purpose);
   bool look();
   bool look_a_while();
   void finish(std::size_t index, const MPI_Status& status, int code);
@@ -104,16 +104,16 @@ class MpiTransport : public RemoteTransport, private User {
   void see_off(Lock& lock);
   void let_go();
 
-  int place_of(int peer) const { return cards_[peer].place; }
+  int place_of(int peer) const { return members_[peer].place; }
 
   const std::shared_ptr<Home> home_;
-  const std::vector<Card> cards_;
+  const std::vector<Member> members_;
   const Tags tags_;
   std::vector<int> peers_by_place_;  // or -1
   std::vector<char> open_;           // whether frames have gone or come
   // What MPI is doing for us: a request, and at the same index what it is for. The first is for hellos.
   std::vector<MPI_Request> requests_;
-  std::vector<Job> jobs_;
+  std::vector<Purpose> purposes_;
   std::vector<int> done_;
   std::vector<MPI_Status> statuses_;
   bool some_finished_ = false, some_idle_ = false;

@@ -22,9 +22,9 @@ constexpr microseconds shortest_nap{50}, longest_nap{1000};
 
 // --- what is under way -----------------------------------------------------------------------------------
 
-void MpiTransport::add(MPI_Request request, const Job& job) {
+void MpiTransport::add(MPI_Request request, const Purpose& purpose) {
   requests_.push_back(request);
-  jobs_.push_back(job);
+  purposes_.push_back(purpose);
 }
 
 void MpiTransport::listen_for_hello() {
@@ -33,7 +33,7 @@ void MpiTransport::listen_for_hello() {
   const int code = MPI_Irecv(nullptr, 0, MPI_BYTE, MPI_ANY_SOURCE, tags_.hello, home_->comm(), &request);
   check(code, "MPI_Irecv");
   if (requests_.empty()) {
-    add(request, Job{Job::Kind::hello});
+    add(request, Purpose{Purpose::Kind::hello});
   } else {
     requests_[0] = request;
   }
@@ -41,13 +41,13 @@ void MpiTransport::listen_for_hello() {
 
 // The next frame of a peer, in the buffer of the last where that is still ours.
 void MpiTransport::listen(std::size_t index) {
-  Job& job = jobs_[index];
-  job.idle = false;
-  if (!job.buffer) job.buffer = pool_.take(slot_bytes);
+  Purpose& purpose = purposes_[index];
+  purpose.idle = false;
+  if (!purpose.buffer) purpose.buffer = pool_.take(slot_bytes);
   int code = 0;
   {
     const Turn turn(in_turn_);
-    code = MPI_Irecv(job.buffer->data, static_cast<int>(slot_bytes), MPI_BYTE, place_of(job.peer),
+    code = MPI_Irecv(purpose.buffer->data, static_cast<int>(slot_bytes), MPI_BYTE, place_of(purpose.peer),
                      tags_.frames, home_->comm(), &requests_[index]);
   }
   if (code != MPI_SUCCESS) failed(index, code);
@@ -56,43 +56,44 @@ void MpiTransport::listen(std::size_t index) {
 // Not as soon as a frame has come, but when there is time: somebody waits for what it brought.
 void MpiTransport::listen_again() {
   some_idle_ = false;
-  for (std::size_t i = 0; i < jobs_.size(); ++i) {
-    if (jobs_[i].idle) listen(i);
+  for (std::size_t i = 0; i < purposes_.size(); ++i) {
+    if (purposes_[i].idle) listen(i);
   }
 }
 
 void MpiTransport::open(int peer, bool greet) {
   if (open_[peer]) return;
   open_[peer] = true;
-  Job job{Job::Kind::frame};
-  job.peer = peer;
-  add(MPI_REQUEST_NULL, job);
+  Purpose purpose{Purpose::Kind::frame};
+  purpose.peer = peer;
+  add(MPI_REQUEST_NULL, purpose);
   listen(requests_.size() - 1);
   if (!greet) return;
-  job.kind = Job::Kind::sent;
-  send_bytes(nullptr, 0, tags_.hello, job);
+  purpose.kind = Purpose::Kind::sent;
+  send_bytes(nullptr, 0, tags_.hello, purpose);
 }
 
 void MpiTransport::drop_finished() {
   if (!some_finished_) return;
   some_finished_ = false;
   std::size_t kept = 0;
-  for (std::size_t i = 0; i < jobs_.size(); ++i) {
-    const bool stays = requests_[i] != MPI_REQUEST_NULL || jobs_[i].idle || jobs_[i].kind == Job::Kind::hello;
+  for (std::size_t i = 0; i < purposes_.size(); ++i) {
+    const bool stays =
+        requests_[i] != MPI_REQUEST_NULL || purposes_[i].idle || purposes_[i].kind == Purpose::Kind::hello;
     if (!stays) continue;
     if (kept != i) {
       requests_[kept] = requests_[i];
-      jobs_[kept] = jobs_[i];
+      purposes_[kept] = purposes_[i];
     }
     ++kept;
   }
   requests_.resize(kept);
-  jobs_.resize(kept);
+  purposes_.resize(kept);
 }
 
 bool MpiTransport::sending() const {
-  for (std::size_t i = 0; i < jobs_.size(); ++i) {
-    if (jobs_[i].kind == Job::Kind::sent && requests_[i] != MPI_REQUEST_NULL) return true;
+  for (std::size_t i = 0; i < purposes_.size(); ++i) {
+    if (purposes_[i].kind == Purpose::Kind::sent && requests_[i] != MPI_REQUEST_NULL) return true;
   }
   return false;
 }
@@ -113,44 +114,44 @@ void MpiTransport::dispatch(int peer) {
 void MpiTransport::send(int peer, const Outgoing& frame) {
   const std::size_t bytes = frame.header.bytes;
   const bool whole = bytes + header_bytes <= slot_bytes;
-  Job job{Job::Kind::sent};
-  job.peer = peer;
-  job.frame = frame;
-  job.ends_frame = whole;
+  Purpose purpose{Purpose::Kind::sent};
+  purpose.peer = peer;
+  purpose.frame = frame;
+  purpose.ends_frame = whole;
   std::byte* at = nullptr;
   if (whole && frame.buffer && frame.buffer->users == 1 && bytes + header_bytes <= frame.buffer->room) {
     at = frame.buffer->data;  // nobody else reads on behind the bytes
   } else {
-    job.buffer = pool_.take(header_bytes + (whole ? bytes : 0));
-    at = job.buffer->data;
+    purpose.buffer = pool_.take(header_bytes + (whole ? bytes : 0));
+    at = purpose.buffer->data;
     if (whole && bytes > 0) std::memcpy(at, frame.data, bytes);
   }
   std::memcpy(at + (whole ? bytes : 0), &frame.header, header_bytes);
-  send_bytes(at, header_bytes + (whole ? bytes : 0), tags_.frames, job);
+  send_bytes(at, header_bytes + (whole ? bytes : 0), tags_.frames, purpose);
   if (whole) return;
-  job.buffer = nullptr;
-  job.ends_frame = true;
-  send_bytes(frame.data, bytes, tags_.bulk, job);
+  purpose.buffer = nullptr;
+  purpose.ends_frame = true;
+  send_bytes(frame.data, bytes, tags_.bulk, purpose);
 }
 
 // Most small messages are gone at once.
-void MpiTransport::send_bytes(const void* data, std::size_t bytes, int tag, const Job& job) {
+void MpiTransport::send_bytes(const void* data, std::size_t bytes, int tag, const Purpose& purpose) {
   MPI_Request request = MPI_REQUEST_NULL;
   int code = 0, done = 0;
   {
     const Turn turn(in_turn_);
-    code =
-        MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, place_of(job.peer), tag, home_->comm(), &request);
+    code = MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, place_of(purpose.peer), tag, home_->comm(),
+                     &request);
     if (code == MPI_SUCCESS && bytes <= slot_bytes) code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
   }
-  if (code == MPI_SUCCESS && !done) return add(request, job);
-  sent(job);
-  if (code != MPI_SUCCESS) unreachable(job.peer, code);
+  if (code == MPI_SUCCESS && !done) return add(request, purpose);
+  sent(purpose);
+  if (code != MPI_SUCCESS) unreachable(purpose.peer, code);
 }
 
-void MpiTransport::sent(const Job& job) {
-  if (job.buffer) pool_.release(job.buffer);
-  if (job.ends_frame) written(job.peer, job.frame);
+void MpiTransport::sent(const Purpose& purpose) {
+  if (purpose.buffer) pool_.release(purpose.buffer);
+  if (purpose.ends_frame) written(purpose.peer, purpose.frame);
 }
 
 // --- receiving -------------------------------------------------------------------------------------------
@@ -188,24 +189,25 @@ bool MpiTransport::look() {
 
 void MpiTransport::finish(std::size_t index, const MPI_Status& status, int code) {
   if (code != MPI_SUCCESS) return failed(index, code);
-  const Job::Kind kind = jobs_[index].kind;
-  if (kind == Job::Kind::frame) {
+  const Purpose::Kind kind = purposes_[index].kind;
+  if (kind == Purpose::Kind::frame) {
     int bytes = 0;
     MPI_Get_count(&status, MPI_BYTE, &bytes);
     // What it brings may begin other things, and with them move the jobs in memory.
-    Buffer* left = frame_came(jobs_[index].peer, jobs_[index].buffer, static_cast<std::size_t>(bytes));
-    jobs_[index].buffer = left;
-    jobs_[index].idle = some_idle_ = true;
+    Buffer* left =
+        frame_came(purposes_[index].peer, purposes_[index].buffer, static_cast<std::size_t>(bytes));
+    purposes_[index].buffer = left;
+    purposes_[index].idle = some_idle_ = true;
     return;
   }
-  if (kind == Job::Kind::hello) {
+  if (kind == Purpose::Kind::hello) {
     const int peer = peers_by_place_[status.MPI_SOURCE];
     if (peer >= 0) open(peer, false);
     return listen_for_hello();
   }
   some_finished_ = true;
-  const Job job = jobs_[index];
-  kind == Job::Kind::bulk ? landed(job.peer, job.header, job.landing) : sent(job);
+  const Purpose purpose = purposes_[index];
+  kind == Purpose::Kind::bulk ? landed(purpose.peer, purpose.header, purpose.landing) : sent(purpose);
 }
 
 // Gives the buffer back, or null where it is somebody else's now.
@@ -218,11 +220,11 @@ Buffer* MpiTransport::frame_came(int peer, Buffer* buffer, std::size_t bytes) {
     if (before != header.bytes && before != 0) throw Error("a frame of another length than it says");
     const Landing landing = land(peer, header);
     if (before == header.bytes) return whole_frame_came(peer, header, landing, buffer);
-    Job job{Job::Kind::bulk};
-    job.peer = peer;
-    job.header = header;
-    job.landing = landing;
-    add(MPI_REQUEST_NULL, job);
+    Purpose purpose{Purpose::Kind::bulk};
+    purpose.peer = peer;
+    purpose.header = header;
+    purpose.landing = landing;
+    add(MPI_REQUEST_NULL, purpose);
     receive_bulk(requests_.size() - 1);
   } catch (const Error& error) {
     lost(peer, "has sent what no rank sends: " + std::string(error.what()));
@@ -243,12 +245,12 @@ Buffer* MpiTransport::whole_frame_came(int peer, const FrameHeader& header, cons
 }
 
 void MpiTransport::receive_bulk(std::size_t index) {
-  const Job& job = jobs_[index];
+  const Purpose& purpose = purposes_[index];
   int code = 0;
   {
     const Turn turn(in_turn_);
-    code = MPI_Irecv(job.landing.at, static_cast<int>(job.header.bytes), MPI_BYTE, place_of(job.peer),
-                     tags_.bulk, home_->comm(), &requests_[index]);
+    code = MPI_Irecv(purpose.landing.at, static_cast<int>(purpose.header.bytes), MPI_BYTE,
+                     place_of(purpose.peer), tags_.bulk, home_->comm(), &requests_[index]);
   }
   if (code != MPI_SUCCESS) failed(index, code);
 }

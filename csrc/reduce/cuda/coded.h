@@ -44,12 +44,12 @@ template <class Coder, class Plain>
 struct CodedCombiner {
   using Code = typename Coder::Element;
   using Element = typename Plain::Element;
-  static constexpr int quads = 2;  // of a lane: wire_block is 2 * 4 * warp_lanes
+  static constexpr int quads = 2;  // of a lane: encoded_block is 2 * 4 * warp_lanes
   static constexpr int each = 4 * quads;
   static constexpr int apart = 4 * warp_lanes;  // elements between a lane's quads
   static constexpr int group = 4;               // sources that are read before the first is used
-  static constexpr std::size_t coded_bytes = Coder::header + wire_block * sizeof(Code);
-  static_assert(wire_block == each * warp_lanes);
+  static constexpr std::size_t coded_bytes = Coder::header + encoded_block * sizeof(Code);
+  static_assert(encoded_block == each * warp_lanes);
 
   // What a lane has read of a source: codes or plain elements.
   struct Raw {
@@ -68,8 +68,8 @@ struct CodedCombiner {
 
   // How many of a lane's quad's elements there are; may be below 0 or beyond 4.
   RINGREDUCE_DEVICE int present(std::size_t block, int lane, int quad) const {
-    const std::size_t begin = block * wire_block, left = coded.spans.count - begin;
-    return static_cast<int>(left < wire_block ? left : wire_block) - (quad * apart + lane * 4);
+    const std::size_t begin = block * encoded_block, left = coded.spans.count - begin;
+    return static_cast<int>(left < encoded_block ? left : encoded_block) - (quad * apart + lane * 4);
   }
 
   template <class T>
@@ -90,7 +90,7 @@ struct CodedCombiner {
       if constexpr (Coder::header > 0) raw.scale = load_anywhere<float>(from);
       read_quads<Code>(raw, from + Coder::header, block, lane);
     } else {
-      read_quads<Element>(raw, from + block * wire_block * sizeof(Element), block, lane);
+      read_quads<Element>(raw, from + block * encoded_block * sizeof(Element), block, lane);
     }
   }
 
@@ -153,7 +153,7 @@ struct CodedCombiner {
   RINGREDUCE_DEVICE void write_plain(const Values& values, std::size_t block, int lane) const {
     RINGREDUCE_UNROLL
     for (int q = 0; q < quads; ++q) {
-      const std::size_t begin = block * wire_block + q * apart + lane * 4;
+      const std::size_t begin = block * encoded_block + q * apart + lane * 4;
       Quad<Element> quad = {};
       RINGREDUCE_UNROLL
       for (int i = 0; i < 4; ++i) quad.set(i, Plain::encode(values.at[q * 4 + i]));
@@ -175,7 +175,7 @@ struct CodedCombiner {
       for (int i = 0; i < 4; ++i) {
         float& value = values.at[q * 4 + i];
         quad.set(i, Coder::encode(value, inverse));
-        if (coded.settle) value = Coder::decode(quad.get(i), scale);
+        if (coded.quantize) value = Coder::decode(quad.get(i), scale);
       }
       RINGREDUCE_NO_UNROLL
       for (int d = 0; d < coded.spans.destination_count; ++d) {
@@ -205,7 +205,7 @@ struct CodedCombiner {
 // All lanes of each of `warps` warps call this.
 template <class Coder, class Plain>
 RINGREDUCE_DEVICE void combine_coded(const CodedSpans& coded, std::size_t warp, std::size_t warps) {
-  const std::size_t blocks = (coded.spans.count + wire_block - 1) / wire_block;
+  const std::size_t blocks = (coded.spans.count + encoded_block - 1) / encoded_block;
   const CodedCombiner<Coder, Plain> combiner(coded);
   RINGREDUCE_NO_UNROLL
   for (std::size_t block = warp; block < blocks; block += warps) combiner.run_block(block);

@@ -2,11 +2,11 @@
 
 namespace ringreduce::device {
 
-Kernel coded_kernel(Wire wire, DType plain) {
+Kernel coded_kernel(Encoding wire, DType plain) {
   Kernel kernel;
   visit_codings(wire, plain, [&]<class Coder, class Plain>(Coding<Coder, Plain>) {
     kernel.function = reinterpret_cast<const void*>(coded_combine_kernel<Coder, Plain>);
-    kernel.bytes_per_thread = wire_block * sizeof(typename Plain::Element) / warp_lanes;
+    kernel.bytes_per_thread = encoded_block * sizeof(typename Plain::Element) / warp_lanes;
   });
   return kernel;
 }

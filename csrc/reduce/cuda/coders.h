@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "reduce/cuda/formats.h"
-#include "reduce/wire.h"
+#include "reduce/encoding.h"
 
 namespace ringreduce::device {
 

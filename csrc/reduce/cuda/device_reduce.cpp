@@ -77,7 +77,7 @@ void combine_coded(const Coded& coded, const Operands& operands, double scale, c
     refuse(coded.wire, coded.plain, coded.op);
   }
   const CodedSpans spans = {spans_of(operands, scale), coded.op, coded.encoded_sources,
-                            coded.encoded_destinations, coded.settle};
+                            coded.encoded_destinations, coded.quantize};
   start(kernel, operands.count * size_of(coded.plain), spans, launch,
         std::string(name_of(coded.wire)) + " " + name_of(coded.op) + in_words(operands));
 }

@@ -1,5 +1,5 @@
 // Combines spans in the memory of a CUDA device, on a stream: the same bits as reduce/reduce.h and
-// reduce/wire.h.
+// reduce/encoding.h.
 //
 // Spans lie where the current device can reach them; `stream` is a cudaStream_t of that device. The calls
 // only launch (one kernel each): they allocate nothing, wait for nothing, and can be captured into a graph.
@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "reduce/dtype.h"
-#include "reduce/wire.h"
+#include "reduce/encoding.h"
 
 namespace ringreduce::device {
 
@@ -41,12 +41,12 @@ void copy(void* const* destinations, int destination_count, const void* source, 
 // op in the order given, and scaled for Op::avg and Op::premul_sum; the destinations get them as their form
 // needs.
 struct Coded {
-  Wire wire;
+  Encoding wire;
   DType plain;                         // of the spans that are not encoded: takes(wire, plain)
   Op op;                               // of a float
   std::uint32_t encoded_sources;       // a bit for each
   std::uint32_t encoded_destinations;  // a bit for each
-  bool settle;                         // plain destinations get what decoding the encoded ones gives
+  bool quantize;                       // plain destinations get what decoding the encoded ones gives
 };
 
 // The bits are those of Codec and of Combine for float32, every NaN being the one of reduce.h. A destination

@@ -42,17 +42,17 @@ const char* ringreduce_cuda_copy(void* const* destinations, int destination_coun
 }
 
 const char* ringreduce_cuda_combine_coded(int wire, int plain, int op, std::uint32_t encoded_sources,
-                                          std::uint32_t encoded_destinations, int settle,
+                                          std::uint32_t encoded_destinations, int quantize,
                                           void* const* destinations, int destination_count,
                                           const void* const* sources, int source_count, std::size_t count,
                                           double scale, void* stream, int blocks) {
   return failure_of([&] {
-    const Coded coded = {checked<Wire>(wire, wire_count, "wire"),
+    const Coded coded = {checked<Encoding>(wire, encoding_count, "wire"),
                          dtype_of(plain),
                          op_of(op),
                          encoded_sources,
                          encoded_destinations,
-                         settle != 0};
+                         quantize != 0};
     combine_coded(coded, {destinations, destination_count, sources, source_count, count}, scale,
                   {stream, blocks});
   });

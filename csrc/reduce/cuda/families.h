@@ -7,7 +7,7 @@
 #include "reduce/cuda/formats.h"
 #include "reduce/cuda/operators.h"
 #include "reduce/dtype.h"
-#include "reduce/wire.h"
+#include "reduce/encoding.h"
 
 namespace ringreduce::device {
 
@@ -215,16 +215,16 @@ constexpr void visit_scaled(DType plain, Visit visit) {
 
 RINGREDUCE_ANYWHERE
 template <class Visit>
-constexpr void visit_codings(Wire wire, DType plain, Visit visit) {
+constexpr void visit_codings(Encoding wire, DType plain, Visit visit) {
   const bool casts = plain == DType::float32;
   switch (wire) {
-    case Wire::bf16:
+    case Encoding::bf16:
       return casts ? visit(Coding<Cast<BFloat16>, Float<float>>{}) : void();
-    case Wire::fp16:
+    case Encoding::fp16:
       return casts ? visit(Coding<Cast<Float16>, Float<float>>{}) : void();
-    case Wire::int8:
+    case Encoding::int8:
       return visit_scaled<ScaledInt8>(plain, visit);
-    case Wire::fp8:
+    case Encoding::fp8:
       return visit_scaled<ScaledFloat8>(plain, visit);
     default:
       return;

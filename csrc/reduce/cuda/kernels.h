@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "reduce/dtype.h"
-#include "reduce/wire.h"
+#include "reduce/encoding.h"
 
 namespace ringreduce::device {
 
@@ -24,6 +24,6 @@ Kernel small_integer_kernel(DType dtype, Op op, int sources);
 // Moves bytes.
 Kernel copy_kernel();
 // Takes a `CodedSpans` by value.
-Kernel coded_kernel(Wire wire, DType plain);
+Kernel coded_kernel(Encoding wire, DType plain);
 
 }  // namespace ringreduce::device

@@ -34,7 +34,7 @@ void refuse(DType dtype, Op op) {
   throw std::invalid_argument(std::string(name_of(op)) + " has no meaning for " + name_of(dtype));
 }
 
-void refuse(Wire wire, DType plain, Op op) {
+void refuse(Encoding wire, DType plain, Op op) {
   throw std::invalid_argument(std::string(name_of(wire)) + " does not carry " + name_of(op) + " of " +
                               name_of(plain));
 }

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "reduce/dtype.h"
-#include "reduce/wire.h"
+#include "reduce/encoding.h"
 
 namespace ringreduce::device {
 
@@ -32,7 +32,7 @@ struct CodedSpans {
   Op op;                               // on float32
   std::uint32_t encoded_sources;       // a bit for each
   std::uint32_t encoded_destinations;  // a bit for each
-  bool settle;                         // plain destinations get what encoding and decoding leaves
+  bool quantize;                       // plain destinations get what encoding and decoding leaves
 };
 
 // Throw std::invalid_argument unless there are 1 to most_spans of both.
@@ -41,6 +41,6 @@ Spans make_spans(void* const* destinations, int destination_count, const void* c
 
 // Throw std::invalid_argument: there is no such combination.
 [[noreturn]] void refuse(DType dtype, Op op);
-[[noreturn]] void refuse(Wire wire, DType plain, Op op);
+[[noreturn]] void refuse(Encoding wire, DType plain, Op op);
 
 }  // namespace ringreduce::device

@@ -1,8 +1,8 @@
 // Encoding and decoding of wire formats, a block at a time.
 #pragma once
 
+#include "reduce/encoding.h"
 #include "reduce/kernels/formats.h"
-#include "reduce/wire.h"
 
 namespace ringreduce {
 namespace {
@@ -40,7 +40,7 @@ template <bool careful>
 RINGREDUCE_INLINE std::int32_t largest_in(const char* from) {
   constexpr int rows = 4;
   Ints largest[rows] = {};
-  for (std::size_t at = 0; at < wire_block; at += rows * float_lanes) {
+  for (std::size_t at = 0; at < encoded_block; at += rows * float_lanes) {
     for (int row = 0; row < rows; ++row) {
       const char* place = from + (at + row * float_lanes) * sizeof(float);
       Ints found = magnitude_of(load<float, float_lanes, float_lanes>(place));
@@ -117,7 +117,7 @@ struct Scaled {
   RINGREDUCE_INLINE static void encode_as(char* to, const char* from, std::int32_t largest) {
     const float scale = Code::scale_for(largest), inverse = 1 / scale;
     __builtin_memcpy(to, &scale, sizeof scale);
-    for (std::size_t at = 0; at < wire_block; at += float_lanes) {
+    for (std::size_t at = 0; at < encoded_block; at += float_lanes) {
       const Floats value = load<float, float_lanes, float_lanes>(from + at * sizeof(float));
       store<std::uint8_t, float_lanes, float_lanes>(to + header + at,
                                                     Code::template encode<careful>(value, inverse));
@@ -136,7 +136,7 @@ struct Scaled {
   RINGREDUCE_INLINE static void decode(char* to, const char* from) {
     float scale;
     __builtin_memcpy(&scale, from, sizeof scale);
-    for (std::size_t at = 0; at < wire_block; at += float_lanes) {
+    for (std::size_t at = 0; at < encoded_block; at += float_lanes) {
       const Codes stored = load<std::uint8_t, float_lanes, float_lanes>(from + header + at);
       store<float, float_lanes, float_lanes>(to + at * sizeof(float), Code::decode(stored, scale));
     }
@@ -149,7 +149,7 @@ struct Cast {
   static constexpr std::size_t header = 0, element = sizeof(Element);
 
   RINGREDUCE_INLINE static void encode(char* to, const char* from) {
-    for (std::size_t at = 0; at < wire_block; at += float_lanes) {
+    for (std::size_t at = 0; at < encoded_block; at += float_lanes) {
       const Floats value = load<float, float_lanes, float_lanes>(from + at * sizeof(float));
       store<Element, float_lanes, float_lanes>(to + at * element,
                                                Format::template encode<float_lanes>(value));
@@ -157,7 +157,7 @@ struct Cast {
   }
 
   RINGREDUCE_INLINE static void decode(char* to, const char* from) {
-    for (std::size_t at = 0; at < wire_block; at += float_lanes) {
+    for (std::size_t at = 0; at < encoded_block; at += float_lanes) {
       const auto stored = load<Element, float_lanes, float_lanes>(from + at * element);
       store<float, float_lanes, float_lanes>(to + at * sizeof(float),
                                              Format::template decode<float_lanes>(stored));
@@ -168,14 +168,14 @@ struct Cast {
 // The last block is filled up with zeros, which change no scale.
 template <class Coder>
 void encode_blocks(void* to, const float* from, std::size_t count) {
-  constexpr std::size_t coded = Coder::header + wire_block * Coder::element;
+  constexpr std::size_t coded = Coder::header + encoded_block * Coder::element;
   auto* out = static_cast<char*>(to);
   const auto* in = reinterpret_cast<const char*>(from);
-  for (; count >= wire_block; count -= wire_block, out += coded, in += wire_block * sizeof(float)) {
+  for (; count >= encoded_block; count -= encoded_block, out += coded, in += encoded_block * sizeof(float)) {
     Coder::encode(out, in);
   }
   if (count == 0) return;
-  char values[wire_block * sizeof(float)] = {}, codes[coded];
+  char values[encoded_block * sizeof(float)] = {}, codes[coded];
   __builtin_memcpy(values, in, count * sizeof(float));
   Coder::encode(codes, values);
   __builtin_memcpy(out, codes, Coder::header + count * Coder::element);
@@ -183,14 +183,14 @@ void encode_blocks(void* to, const float* from, std::size_t count) {
 
 template <class Coder>
 void decode_blocks(float* to, const void* from, std::size_t count) {
-  constexpr std::size_t coded = Coder::header + wire_block * Coder::element;
+  constexpr std::size_t coded = Coder::header + encoded_block * Coder::element;
   auto* out = reinterpret_cast<char*>(to);
   const auto* in = static_cast<const char*>(from);
-  for (; count >= wire_block; count -= wire_block, out += wire_block * sizeof(float), in += coded) {
+  for (; count >= encoded_block; count -= encoded_block, out += encoded_block * sizeof(float), in += coded) {
     Coder::decode(out, in);
   }
   if (count == 0) return;
-  char values[wire_block * sizeof(float)], codes[coded] = {};
+  char values[encoded_block * sizeof(float)], codes[coded] = {};
   __builtin_memcpy(codes, in, Coder::header + count * Coder::element);
   Coder::decode(values, codes);
   __builtin_memcpy(out, values, count * sizeof(float));

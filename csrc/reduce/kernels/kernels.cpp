@@ -49,7 +49,7 @@ struct Table {
     put(dtype, Op::bxor, combine_any<Integer<Unsigned>, Xor>);
   }
 
-  constexpr void put(Wire wire, Codec codec) { set.codec[static_cast<int>(wire)] = codec; }
+  constexpr void put(Encoding wire, Codec codec) { set.codec[static_cast<int>(wire)] = codec; }
 
   constexpr void put_boolean() {
     using Byte = Integer<std::uint8_t>;
@@ -91,10 +91,10 @@ consteval InstructionSet make_set() {
   table.put_integer<std::uint64_t, std::uint64_t>(DType::uint64);
   table.put_complex<float>(DType::complex64);
   table.put_complex<double>(DType::complex128);
-  table.put(Wire::bf16, codec<Cast<BFloat16>>);
-  table.put(Wire::fp16, codec<Cast<Float16>>);
-  table.put(Wire::int8, codec<Scaled<ScaledInt8>>);
-  table.put(Wire::fp8, codec<Scaled<ScaledFloat8>>);
+  table.put(Encoding::bf16, codec<Cast<BFloat16>>);
+  table.put(Encoding::fp16, codec<Cast<Float16>>);
+  table.put(Encoding::int8, codec<Scaled<ScaledInt8>>);
+  table.put(Encoding::fp8, codec<Scaled<ScaledFloat8>>);
   table.set.name = RINGREDUCE_NAME(RINGREDUCE_ISA);
   table.set.copy = copy_spans;
   return table.set;

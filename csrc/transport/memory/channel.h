@@ -14,8 +14,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "transport/record.h"
-#include "transport/transport.h"
+#include "transport/interface/record.h"
+#include "transport/interface/transport.h"
 
 namespace ringreduce {
 

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <new>
 
-#include "transport/wait.h"
+#include "transport/interface/wait.h"
 
 namespace ringreduce {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "transport/wait.h"
+#include "transport/interface/wait.h"
 
 namespace ringreduce {
 namespace {

@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include "transport/interface/transport.h"
 #include "transport/memory/channel.h"
-#include "transport/transport.h"
 
 namespace ringreduce {
 

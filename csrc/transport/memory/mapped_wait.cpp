@@ -5,8 +5,8 @@
 #include <bit>
 #include <cstring>
 
+#include "transport/interface/wait.h"
 #include "transport/memory/mapped.h"
-#include "transport/wait.h"
 
 namespace ringreduce {
 namespace {

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "transport/wait.h"
+#include "transport/interface/wait.h"
 
 namespace ringreduce {
 namespace {

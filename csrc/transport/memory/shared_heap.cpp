@@ -12,7 +12,7 @@
 #include <new>
 #include <shared_mutex>
 
-#include "transport/errors.h"
+#include "transport/interface/errors.h"
 
 namespace ringreduce {
 namespace {

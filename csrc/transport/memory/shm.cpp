@@ -10,7 +10,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "transport/wait.h"
+#include "transport/interface/wait.h"
 
 namespace ringreduce {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 constexpr int death_takes = 500;  // milliseconds at most, from giving up memory to being known as ended
 
 // What a rank tells the others at set-up: how to open its memory, and how to know that it is the right one.
-struct Card {
+struct SegmentAddress {
   std::int32_t pid;
   std::int32_t fd;
   std::int32_t directory_fd;
@@ -26,17 +26,18 @@ struct Card {
   Cores cores;
 };
 
-Card read_card(const std::string& blob) {
-  Card card;
-  if (blob.size() != sizeof card) throw Error("the bootstrap exchange returned a malformed blob");
-  std::memcpy(&card, blob.data(), sizeof card);
-  return card;
+SegmentAddress read_address(const std::string& blob) {
+  SegmentAddress address;
+  if (blob.size() != sizeof address) throw Error("the bootstrap exchange returned a malformed blob");
+  std::memcpy(&address, blob.data(), sizeof address);
+  return address;
 }
 
-std::shared_ptr<SharedMemory> open_segment(int peer, const Card& card, const SegmentLayout& layout) {
-  auto segment = SharedMemory::open(card.pid, card.fd, layout.bytes);
-  if (layout.header(segment->base).nonce != card.nonce) {
-    throw Error("process " + std::to_string(card.pid) + " is not rank " + std::to_string(peer) +
+std::shared_ptr<SharedMemory> open_segment(int peer, const SegmentAddress& address,
+                                           const SegmentLayout& layout) {
+  auto segment = SharedMemory::open(address.pid, address.fd, layout.bytes);
+  if (layout.header(segment->base).nonce != address.nonce) {
+    throw Error("process " + std::to_string(address.pid) + " is not rank " + std::to_string(peer) +
                 ": ranks of one group must share a host and a process namespace");
   }
   return segment;
@@ -61,20 +62,21 @@ std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Ex
   const auto name = [&](int peer) { return std::to_string(names.empty() ? peer : names[peer]); };
   const SegmentLayout layout(world, capacity_for(world));
   const auto own = SharedMemory::make(layout.bytes);
-  Card card{getpid(), own->fd, shared_heap::directory_fd(), 0, usable_cores()};
-  if (getrandom(&card.nonce, sizeof card.nonce, 0) != sizeof card.nonce) throw Error("no random numbers");
-  layout.header(own->base).nonce = card.nonce;
+  SegmentAddress address{getpid(), own->fd, shared_heap::directory_fd(), 0, usable_cores()};
+  if (getrandom(&address.nonce, sizeof address.nonce, 0) != sizeof address.nonce)
+    throw Error("no random numbers");
+  layout.header(own->base).nonce = address.nonce;
 
-  const auto blobs = exchange(std::string(reinterpret_cast<const char*>(&card), sizeof card));
+  const auto blobs = exchange(std::string(reinterpret_cast<const char*>(&address), sizeof address));
   if (static_cast<int>(blobs.size()) != world)
     throw Error("the bootstrap exchange returned a wrong number of blobs");
   std::vector<std::shared_ptr<Segment>> segments(world);
   std::vector<Peer> peers(world);
-  Cores cores = card.cores;
+  Cores cores = address.cores;
   std::string problem;
   for (int peer = 0; peer < world && problem.empty(); ++peer) {
     try {
-      const Card theirs = read_card(blobs[peer]);
+      const SegmentAddress theirs = read_address(blobs[peer]);
       cores.add(theirs.cores);
       if (peer == rank) {
         segments[peer] = own;

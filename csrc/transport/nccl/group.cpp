@@ -4,8 +4,8 @@
 #include <exception>
 #include <thread>
 
-#include "transport/agreement.h"
-#include "transport/errors.h"
+#include "transport/interface/errors.h"
+#include "transport/interface/exchange.h"
 
 namespace ringreduce {
 namespace {
@@ -67,7 +67,7 @@ void NcclGroup::join(int rank, int world, const nccl::UniqueId& id, const Exchan
     try {
       const auto lock = occupy();
       // The other half of the time is for telling.
-      settle(nccl::in_progress, what, tick, timeout_ / 2);
+      complete(nccl::in_progress, what, tick, timeout_ / 2);
     } catch (const Interrupted&) {
       broken_off = std::current_exception();
       throw;
@@ -109,11 +109,11 @@ nccl::Result NcclGroup::state() const {
   return asked == nccl::success ? state : asked;
 }
 
-void NcclGroup::settle(nccl::Result result, const char* what, const Tick& tick) {
-  settle(result, what, tick, timeout_);
+void NcclGroup::complete(nccl::Result result, const char* what, const Tick& tick) {
+  complete(result, what, tick, timeout_);
 }
 
-void NcclGroup::settle(nccl::Result result, const char* what, const Tick& tick, Clock::duration timeout) {
+void NcclGroup::complete(nccl::Result result, const char* what, const Tick& tick, Clock::duration timeout) {
   if (result == nccl::success) return;
   check(result, what);
   const bool in_time = wait_until(Clock::now() + timeout, tick, [&] {
@@ -146,7 +146,7 @@ void NcclGroup::enroll(void* memory, std::size_t bytes, const Tick& tick) {
   const auto lock = occupy();
   if (enrolled_.count(memory) != 0) throw InvalidArgument("x is registered already");
   void* handle = nullptr;
-  settle(nccl_.enroll(comm_, memory, bytes, &handle), "registering memory", tick);
+  complete(nccl_.enroll(comm_, memory, bytes, &handle), "registering memory", tick);
   enrolled_[memory] = handle;
 }
 
@@ -156,7 +156,7 @@ void NcclGroup::withdraw(void* memory, const Tick& tick) {
   if (found == enrolled_.end()) throw InvalidArgument("x is not registered");
   void* const handle = found->second;
   enrolled_.erase(found);
-  settle(nccl_.withdraw(comm_, handle), "deregistering memory", tick);
+  complete(nccl_.withdraw(comm_, handle), "deregistering memory", tick);
 }
 
 // --- ending ------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ NcclTogether::~NcclTogether() {
 
 void NcclTogether::end(const char* what, const NcclGroup::Tick& tick) {
   open_ = false;
-  group_.settle(group_.library().group_end(), what, tick);
+  group_.complete(group_.library().group_end(), what, tick);
 }
 
 }  // namespace ringreduce

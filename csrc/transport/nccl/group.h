@@ -8,8 +8,8 @@
 #include <mutex>
 #include <string>
 
+#include "transport/interface/transport.h"
 #include "transport/nccl/library.h"
-#include "transport/transport.h"
 
 namespace ringreduce {
 
@@ -35,7 +35,7 @@ class NcclGroup {
   // What a function has returned, `what` in words. Throws Error.
   void check(nccl::Result result, const char* what) const;
   // The same, of the last of a group: returns when all of it is on its stream.
-  void settle(nccl::Result result, const char* what, const Tick& tick);
+  void complete(nccl::Result result, const char* what, const Tick& tick);
 
   // What has gone wrong since, in words, or nothing. From any thread.
   std::string failure();
@@ -52,7 +52,7 @@ class NcclGroup {
 
  private:
   void join(int rank, int world, const nccl::UniqueId& id, const Exchange& exchange, const Tick& tick);
-  void settle(nccl::Result result, const char* what, const Tick& tick, Clock::duration timeout);
+  void complete(nccl::Result result, const char* what, const Tick& tick, Clock::duration timeout);
   nccl::Result state() const;
   std::string in_words(nccl::Result result, const char* what) const;
 

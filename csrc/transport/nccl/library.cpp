@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstdlib>
 
-#include "transport/errors.h"
+#include "transport/interface/errors.h"
 
 namespace ringreduce {
 namespace {

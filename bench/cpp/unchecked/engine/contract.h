@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "transport/transport.h"
+#include "transport/interface/transport.h"
 
 namespace ringreduce::contract {
 

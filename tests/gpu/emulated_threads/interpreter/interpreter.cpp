@@ -1,6 +1,6 @@
 // What tests/gpu/test_interpreter.py calls: all ranks' kernels side by side, each block a thread of the
 // CPU's.
-#include "cuda/interpreter.h"
+#include "engine/gpu/kernels/cuda/interpreter.h"
 
 #include <chrono>
 #include <cstring>
@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/flatten.h"
+#include "engine/gpu/kernels/flatten.h"
 #include "passes.h"
 #include "reduce/cuda/failures.h"
 #include "schedule/catalogue.h"

@@ -7,10 +7,10 @@
 #include <thread>
 #include <utility>
 
-#include "cuda/entry_points.h"
 #include "handles.h"
 #include "reduce/cuda/failures.h"
 #include "streams.h"
+#include "transport/device/cuda/entry_points.h"
 
 namespace ringreduce::emulated {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "cuda/entry_points.h"
 #include "reduce/cuda/failures.h"
+#include "transport/device/cuda/entry_points.h"
 
 namespace ringreduce::emulated {
 namespace {

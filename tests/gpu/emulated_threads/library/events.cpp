@@ -8,11 +8,11 @@
 #include <stdexcept>
 #include <utility>
 
-#include "cuda/entry_points.h"
 #include "devices.h"
 #include "handles.h"
 #include "reduce/cuda/failures.h"
 #include "streams.h"
+#include "transport/device/cuda/entry_points.h"
 
 namespace ringreduce::emulated {
 namespace {

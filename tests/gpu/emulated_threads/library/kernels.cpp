@@ -8,11 +8,11 @@
 #include <thread>
 #include <vector>
 
-#include "cuda/direct.h"
-#include "cuda/entry_points.h"
-#include "cuda/interpreter.h"
-#include "cuda/one_shot.h"
 #include "devices.h"
+#include "engine/gpu/kernels/cuda/direct.h"
+#include "engine/gpu/kernels/cuda/entry_points.h"
+#include "engine/gpu/kernels/cuda/interpreter.h"
+#include "engine/gpu/kernels/cuda/one_shot.h"
 #include "memory.h"
 #include "passes.h"
 #include "reduce/cuda/failures.h"

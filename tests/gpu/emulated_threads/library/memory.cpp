@@ -12,11 +12,11 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/entry_points.h"
 #include "devices.h"
 #include "mapping.h"
 #include "reduce/cuda/failures.h"
 #include "streams.h"
+#include "transport/device/cuda/entry_points.h"
 
 namespace ringreduce::emulated {
 namespace {

@@ -1,6 +1,6 @@
 // The kernels of one device that combine spans: threads of a group, one after another.
-#include "cuda/entry_points.h"
 #include "emulated.h"
+#include "reduce/cuda/entry_points.h"
 #include "reduce/cuda/failures.h"
 #include "streams.h"
 
@@ -52,18 +52,18 @@ const char* ringreduce_cuda_copy(void* const* destinations, int destination_coun
 }
 
 const char* ringreduce_cuda_combine_coded(int wire, int plain, int op, std::uint32_t encoded_sources,
-                                          std::uint32_t encoded_destinations, int settle,
+                                          std::uint32_t encoded_destinations, int quantize,
                                           void* const* destinations, int destination_count,
                                           const void* const* sources, int source_count, std::size_t count,
                                           double scale, void* stream, int /*blocks*/) {
   return failure_of([&] {
     const CodedSpans coded = {
         make_spans(destinations, destination_count, sources, source_count, count, scale), static_cast<Op>(op),
-        encoded_sources, encoded_destinations, settle != 0};
+        encoded_sources, encoded_destinations, quantize != 0};
     const auto run = [=](bool only_tries) {
       CodedSpans tried = coded;
       if (only_tries) tried.spans.count = 0;
-      emulate_coded(static_cast<Wire>(wire), static_cast<DType>(plain), tried, group);
+      emulate_coded(static_cast<Encoding>(wire), static_cast<DType>(plain), tried, group);
     };
     launch(run, stream);
   });

@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "cuda/entry_points.h"
 #include "devices.h"
 #include "handles.h"
 #include "reduce/cuda/failures.h"
+#include "transport/device/cuda/entry_points.h"
 
 namespace ringreduce::emulated {
 namespace {

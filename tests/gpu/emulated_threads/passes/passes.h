@@ -1,7 +1,7 @@
 // The pass for any dtype and op, by families, as the kernels are compiled.
 #pragma once
 
-#include "cuda/passes.h"
+#include "engine/gpu/kernels/cuda/passes.h"
 
 namespace ringreduce::device {
 

@@ -15,7 +15,7 @@ void emulate_combine(DType dtype, Op op, int chosen, const Spans& spans, Group g
   if (!found) refuse(dtype, op);
 }
 
-void emulate_coded(Wire wire, DType plain, const CodedSpans& spans, Group group) {
+void emulate_coded(Encoding wire, DType plain, const CodedSpans& spans, Group group) {
   bool found = false;
   if (!supports(DType::float32, spans.op)) refuse(wire, plain, spans.op);
   visit_codings(wire, plain, [&]<class Coder, class Plain>(Coding<Coder, Plain>) {

@@ -28,7 +28,7 @@ bool emulate_small_integers(DType dtype, Op op, int chosen, Spans spans, Group g
 void emulate_copy(const Spans& spans, Group group);
 // These throw std::invalid_argument if there is none.
 void emulate_combine(DType dtype, Op op, int chosen, const Spans& spans, Group group);
-void emulate_coded(Wire wire, DType plain, const CodedSpans& spans, Group group);
+void emulate_coded(Encoding wire, DType plain, const CodedSpans& spans, Group group);
 
 template <class Combination>
 void emulate(Combination, Spans& spans, Group group) {

@@ -24,14 +24,14 @@ extern "C" const char* emulated_copy(void* const* destinations, int destination_
 }
 
 extern "C" const char* emulated_combine_coded(int wire, int plain, int op, std::uint32_t encoded_sources,
-                                              std::uint32_t encoded_destinations, int settle,
+                                              std::uint32_t encoded_destinations, int quantize,
                                               void* const* destinations, int destination_count,
                                               const void* const* sources, int source_count, std::size_t count,
                                               double scale, std::size_t warps, int backwards) {
   return failure_of([&] {
     const CodedSpans coded = {
         make_spans(destinations, destination_count, sources, source_count, count, scale), static_cast<Op>(op),
-        encoded_sources, encoded_destinations, settle != 0};
-    emulate_coded(static_cast<Wire>(wire), static_cast<DType>(plain), coded, {warps, backwards != 0});
+        encoded_sources, encoded_destinations, quantize != 0};
+    emulate_coded(static_cast<Encoding>(wire), static_cast<DType>(plain), coded, {warps, backwards != 0});
   });
 }

@@ -1,0 +1,161 @@
+// Runs a program. A slice is a cursor through the program's steps; every lane has one slice in flight, and
+// whichever cursor can move moves. Nothing here blocks or locks, and nothing allocates once it has run.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/contract.h"
+#include "engine/program/layout.h"
+#include "reduce/encoding.h"
+#include "reduce/reduce.h"
+#include "transport/interface/transport.h"
+
+namespace ringreduce {
+
+// One collective call, made ready: what to run, on which memory.
+struct Task {
+  const Program* program = nullptr;
+  const Geometry* geometry = nullptr;
+  const Layout* full = nullptr;  // of every slice but the last; null where no two slices are alike
+  const Layout* last_slice = nullptr;
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  Combine combine = nullptr;  // between ranks
+  Combine last = nullptr;     // the combination that completes a result (divides for an average)
+  double divide = 1;          // its scale
+  Combine scale = nullptr;    // applied to this rank's own values when they are first read, or null
+  double factor = 1;
+  bool input_reachable = false;  // peers can read this rank's input in place
+  bool output_reachable = false;
+  Encoding wire = Encoding::none;  // other than none: `program` is coded
+  std::size_t lend_from = 0;       // bytes from which a message is sent by reference where that is possible
+  std::size_t bytes = 0;           // of the buffer
+  std::uint64_t contract = 0;      // must be equal on all ranks
+  int first_lane = 0;
+  int lanes = 1;
+};
+
+// A message arrived that belongs to another collective than the one we are in.
+struct ContractBroken {
+  int peer;
+  std::size_t expected_bytes, bytes;
+  bool same_call;  // the calls agree, but not on this message's length
+};
+
+class Executor {
+ public:
+  explicit Executor(Transport& transport);
+
+  void start(const Task& task);
+  // Moves every cursor as far as it goes; true if any moved. Throws ContractBroken.
+  bool advance();
+  bool done() const { return running_ == 0; }
+  // The peer that holds up the oldest slice, or -1.
+  int waiting_for() const { return waiting_for_; }
+  // Bytes of temporary memory held.
+  std::size_t temp_bytes() const { return temp_.size() + decoded_.size(); }
+
+ private:
+  enum SendState : std::uint8_t { pending, posted, lent };
+  struct Cursor {
+    bool running = false;
+    int lane = 0;
+    std::size_t slice = 0;
+    const Action* actions = nullptr;  // of this slice
+    const Action* action = nullptr;   // the next to do
+    const Action* end = nullptr;
+    std::byte* base[3] = {};  // of this slice, by Memory
+    std::byte* temp = nullptr;
+    std::byte* wide = nullptr;           // of narrow arrays: this slice's values as float32
+    int lent = 0;                        // sends by reference in this slice
+    bool clean = false;                  // all of `state` is pending
+    std::vector<std::uint8_t> state;     // by step: of sends, SendState
+    std::vector<std::uint32_t> tickets;  // by ticket: the number of the lent message
+    Layout layout;                       // where no two slices are alike
+  };
+
+  bool advance(Cursor& cursor);
+  void begin_slice(Cursor& cursor, std::size_t slice);
+  bool readers_gone(Cursor& cursor);
+
+  // What small messages take: one run, nothing fused, nothing lent, nothing scaled.
+  bool send_small(Cursor& cursor, const Action& action);
+  bool combine_small(Cursor& cursor, const Action& action);
+  bool receive_small(Cursor& cursor, const Action& action);
+
+  bool send(Cursor& cursor, const Action& action);
+  bool combine(Cursor& cursor, const Action& action);
+  bool receive(Cursor& cursor, const Action& action);
+  bool local(Cursor& cursor, const Action& action);
+
+  bool lends(const Action& send) const;
+  bool lend(Cursor& cursor, const Action& action);
+  void offer_place(Cursor& cursor, const Action& action);
+  void fill(Cursor& cursor, const Action& action, std::byte* to);
+  bool fence(Cursor& cursor, const Step& step);
+  bool readers_done(Cursor& cursor, const Action& send);
+  bool arrived(Cursor& cursor, int peer, std::size_t bytes, Message& message);
+  int carry_on(Cursor& cursor, const Action& action, bool granted, bool& pushes);
+  void carried(Cursor& cursor, const Action& action, std::byte* staged, bool pushes);
+  void combine_moves(Cursor& cursor, const Action& action, int more);
+  void combine_and_stream(Combine function, int sources, std::size_t count);
+  bool wait_for(int peer);
+
+  // executor_narrow.cpp: what is done besides where arrays hold 16-bit floats that travel quantised.
+  void widen(Cursor& cursor);
+  void narrow(const Cursor& cursor);
+  template <class Holds, class Visit>
+  void each_narrow_run(std::size_t slice, Memory memory, Holds holds, Visit visit) const;
+
+  // executor_coded.cpp: what is done instead where messages are encoded.
+  void prepare_coded();
+  bool send_coded(Cursor& cursor, const Action& action);
+  void combine_coded(Cursor& cursor, const Action& action);
+  bool receive_coded(Cursor& cursor, const Action& action);
+  bool local_coded(Cursor& cursor, const Action& action);
+  void encode_move(Cursor& cursor, const Move& move, std::byte* to);
+  void combine_move_coded(Cursor& cursor, const Action& action, const Move& move, std::size_t done,
+                          std::byte* room);
+  std::byte* room_for_fused(Cursor& cursor, const Action& action);
+
+  SendState state_of(const Cursor& cursor, int step) const {
+    return static_cast<SendState>(cursor.state[step]);
+  }
+  bool narrow_arrays() const { return task_.geometry->narrow != Encoding::none; }
+  bool reachable(Memory memory) const {
+    if (memory == Memory::temp) return false;
+    return memory == Memory::input ? task_.input_reachable && !task_.scale : task_.output_reachable;
+  }
+
+  Transport& transport_;
+  Task task_;
+  std::vector<Cursor> cursors_;
+  std::vector<std::byte> temp_;
+  std::vector<Message> messages_;  // of the step at hand, by source
+  std::vector<const void*> sources_;
+  std::vector<void*> targets_;      // [0] this rank's own, then the message of a fused send
+  Codec codec_;                     // of the wire format
+  std::vector<std::byte> decoded_;  // pieces of messages, by source; and, behind them, an encoded one
+  std::size_t small_ = 0;           // bytes up to which messages are small
+  std::size_t stream_ = 0;          // bytes from which messages are written past the cache
+  std::size_t afresh_ = 0;          // bytes from which copies to the output go past the cache
+  int in_flight_ = 0;
+  int running_ = 0;
+  int waiting_for_ = -1;
+};
+
+inline bool Executor::wait_for(int peer) {
+  if (waiting_for_ < 0) waiting_for_ = peer;
+  return false;
+}
+
+inline bool Executor::arrived(Cursor& cursor, int peer, std::size_t bytes, Message& message) {
+  if (!transport_.poll(cursor.lane, peer, message)) return wait_for(peer);
+  if (!contract::kept(message.contract, task_.contract) || message.bytes != bytes) [[unlikely]] {
+    throw ContractBroken{peer, bytes, message.bytes, message.contract == task_.contract};
+  }
+  return true;
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,190 @@
+#include "engine/gpu/kernels/boxes.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <mutex>
+
+#include "engine/gpu/kernel_library.h"
+#include "transport/interface/errors.h"
+#include "transport/tcp/secret.h"
+
+namespace ringreduce {
+
+namespace {
+
+// By address, so that ranks of one process find each other's.
+std::mutex known_mutex;
+std::map<const void*, std::weak_ptr<DeviceMemory>> known;
+
+void know(const std::shared_ptr<DeviceMemory>& memory) {
+  const std::lock_guard lock(known_mutex);
+  std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
+  known[memory->at()] = memory;
+}
+
+std::shared_ptr<DeviceMemory> find_known(const void* at) {
+  const std::lock_guard lock(known_mutex);
+  const auto found = known.find(at);
+  return found == known.end() ? nullptr : found->second.lock();
+}
+
+// By group (the address of its first rank's boxes in this process) and device.
+struct Claim {
+  const void* group;
+  int device;
+  void* stream;
+  int rank;
+};
+std::mutex claims_mutex;
+std::vector<Claim> claims;
+
+// Other than a process id, no two processes have it, whatever namespaces they are in.
+std::array<char, 16> this_process() {
+  static const std::string bytes = random_bytes(16);
+  static const pid_t pid = getpid();
+  std::array<char, 16> id{};
+  std::memcpy(id.data(), bytes.data(), id.size());
+  // A fork's child is another one.
+  const std::int32_t difference = getpid() - pid;
+  for (std::size_t i = 0; i < sizeof difference; ++i) id[i] ^= static_cast<char>(difference >> (8 * i));
+  return id;
+}
+
+template <class T>
+std::string bytes_of(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
+// Between the GPU and a process there are so many queues; streams share them where there are more of those.
+// Then a kernel may be behind one of another stream that waits for it.
+constexpr const char* queues_variable = "CUDA_DEVICE_MAX_CONNECTIONS";
+constexpr int queues_by_default = 8;
+constexpr int streams_of_a_rank =
+    2;  // that work at the same time: the one that calls are on, one for uploads
+
+int queues() {
+  const char* const set = std::getenv(queues_variable);
+  const int number = set ? std::atoi(set) : 0;
+  return number > 0 ? number : queues_by_default;
+}
+
+constexpr int most_blocks = 32;
+constexpr std::size_t arena_bytes = std::size_t{256} << 10;
+
+}  // namespace
+
+struct DeviceBoxes::Gpu {
+  std::array<char, 16> process;
+  std::array<char, device::identity_bytes> identity;
+  std::int32_t device, fit, queues;
+};
+
+DeviceBoxes::Gpu DeviceBoxes::introduce() const {
+  Gpu gpu{};
+  gpu.process = this_process();
+  CudaLibrary::check(cuda_.identify_device(gpu.identity.data(), device_));
+  gpu.device = device_;
+  CudaLibrary::check(KernelLibrary::get().fit(&gpu.fit));
+  gpu.queues = queues();
+  return gpu;
+}
+
+// So many for each rank that those of all ranks on one device run at the same time; 0: not one each.
+int DeviceBoxes::blocks_for_all(const std::vector<Gpu>& gpus) const {
+  int blocks = most_blocks;
+  for (const Gpu& gpu : gpus) {
+    const auto here = std::count_if(gpus.begin(), gpus.end(),
+                                    [&](const Gpu& other) { return other.identity == gpu.identity; });
+    blocks = std::min(blocks, gpu.fit / static_cast<int>(here));
+    const auto in_process = std::count_if(gpus.begin(), gpus.end(), [&](const Gpu& other) {
+      return other.identity == gpu.identity && other.process == gpu.process;
+    });
+    if (in_process > 1 && streams_of_a_rank * in_process > gpu.queues) blocks = 0;
+    if (blocks > 0 || one_process_) continue;
+    if (in_process > 1) {
+      throw Error(std::to_string(in_process) + " ranks of one process among several share a GPU, whose " +
+                  std::to_string(gpu.queues) + " queues are too few for their streams: set " +
+                  queues_variable);
+    }
+    throw Error(std::to_string(here) + " ranks of several processes share a GPU that runs " +
+                std::to_string(gpu.fit) + " thread blocks at the same time: not one of each rank");
+  }
+  return blocks;
+}
+
+void DeviceBoxes::reach(int peer, const Gpu& gpu, const std::string& handle) {
+  if (gpu.process == this_process()) {
+    if (gpu.device != device_) CudaLibrary::check(cuda_.reach(gpu.device));
+    if (!have_room()) return;
+    void* at = nullptr;
+    std::memcpy(&at, handle.data(), sizeof at);
+    kept_.push_back(find_known(at));
+    memories_[peer] = static_cast<char*>(at);
+    return;
+  }
+  void* at = nullptr;
+  const char* failure = cuda_.map(&at, handle.data() + sizeof at);
+  if (failure) throw Error("the memory of rank " + std::to_string(peer) + " is out of its reach: " + failure);
+  mapped_.push_back(at);
+  memories_[peer] = static_cast<char*>(at);
+}
+
+DeviceBoxes::DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int world, const Exchange& exchange,
+                         void* stream)
+    : cuda_(cuda), device_(device), rank_(rank), world_(world), memories_(static_cast<std::size_t>(world)) {
+  const OnDevice there(cuda_, device_);
+  std::vector<Gpu> gpus;
+  for (const std::string& blob : exchange_or_fail(exchange, [&] { return bytes_of(introduce()); })) {
+    std::memcpy(&gpus.emplace_back(), blob.data(), std::min(blob.size(), sizeof(Gpu)));
+  }
+  one_process_ = std::all_of(gpus.begin(), gpus.end(),
+                             [&](const Gpu& gpu) { return gpu.process == gpus[rank_].process; });
+  layout_ = {blocks_for_all(gpus), world, arena_bytes};
+  const std::vector<std::string> handles = exchange_or_fail(exchange, [&] { return offer(stream); });
+  exchange_or_fail(exchange, [&] {
+    for (int peer = 0; peer < world_; ++peer) {
+      if (peer != rank_) reach(peer, gpus[peer], handles[peer]);
+    }
+    return std::string();
+  });
+}
+
+// Makes this rank's boxes: their address, for ranks of this process, and for others a handle.
+std::string DeviceBoxes::offer(void* stream) {
+  if (!have_room()) return "";
+  const auto memory = std::make_shared<DeviceMemory>(cuda_, device_, layout_.bytes());
+  CudaLibrary::check(cuda_.fill(memory->at(), 0, layout_.bytes(), stream));
+  CudaLibrary::check(cuda_.synchronize(stream));
+  know(memory);
+  kept_.push_back(memory);
+  memories_[rank_] = memory->at();
+  void* const at = memory->at();
+  std::string handle(device::handle_bytes, '\0');
+  if (!one_process_) CudaLibrary::check(cuda_.share(handle.data(), at));
+  return bytes_of(at) + handle;
+}
+
+int DeviceBoxes::claim(void* stream) const {
+  const std::lock_guard lock(claims_mutex);
+  for (const Claim& claim : claims) {
+    if (claim.group == memories_[0] && claim.device == device_ && claim.stream == stream) return claim.rank;
+  }
+  claims.push_back({memories_[0], device_, stream, rank_});
+  return rank_;
+}
+
+DeviceBoxes::~DeviceBoxes() {
+  {
+    const std::lock_guard lock(claims_mutex);
+    std::erase_if(claims,
+                  [&](const Claim& claim) { return claim.group == memories_[0] && claim.rank == rank_; });
+  }
+  for (void* at : mapped_) cuda_.unmap(at);
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,112 @@
+// Ranks that can read and write each other's memory: each combines its share of all inputs and writes it to
+// all outputs. An all-reduce moves 2 N S bytes in all, the least there is. One block of each rank works
+// together with those of the same number: they meet before, when the inputs are ready, and after, when nobody
+// reads or writes their memory any more.
+#pragma once
+
+#include "engine/gpu/kernels/cuda/passes.h"
+#include "engine/gpu/kernels/cuda/waiting.h"
+
+namespace ringreduce::device {
+
+// What the threads of a block share.
+struct DirectShared {
+  const char* inputs[most_ranks];
+  char* outputs[most_ranks];
+};
+
+template <class Block>
+class Direct {
+ public:
+  RINGREDUCE_DEVICE Direct(Block& block, DirectShared& shared, const Errand& errand, const Pass& pass)
+      : block_(block),
+        shared_(shared),
+        errand_(errand),
+        pass_(pass),
+        box_(errand.boxes, errand.memories[errand.rank], block.index()) {}
+
+  RINGREDUCE_DEVICE void run() {
+    if (!block_.leader([&] { return begin(); })) return;
+    block_.all([&](std::size_t thread, std::size_t threads) { combine(thread, threads); });
+    block_.leader([&] { return end(); });
+  }
+
+ private:
+  RINGREDUCE_DEVICE bool begin() {
+    if (!begin_call(box_, errand_.report, block_.index())) return false;
+    for (int peer = 0; peer < errand_.boxes.world; ++peer) {
+      const Box box = box_of(peer);
+      *box.input_of(errand_.rank) = reinterpret_cast<std::uintptr_t>(errand_.input);
+      *box.output_of(errand_.rank) = reinterpret_cast<std::uintptr_t>(errand_.output);
+    }
+    if (!meet(true)) return false;
+    for (int peer = 0; peer < errand_.boxes.world; ++peer) {
+      shared_.inputs[peer] = reinterpret_cast<const char*>(load_relaxed(box_.input_of(peer)));
+      shared_.outputs[peer] = reinterpret_cast<char*>(load_relaxed(box_.output_of(peer)));
+    }
+    return true;
+  }
+
+  RINGREDUCE_DEVICE bool end() {
+    if (!meet(false)) return false;
+    end_call(box_, errand_.report, block_.index());
+    return true;
+  }
+
+  // A peer may be at the next meeting already: of the same call, where calls are compared.
+  RINGREDUCE_DEVICE bool meet(bool compares) {
+    const std::uint64_t number = ++*box_.meetings();
+    const std::uint64_t word = number << contract_bits | short_contract(errand_.contract);
+    for (int peer = 0; peer < errand_.boxes.world; ++peer)
+      store_release(box_of(peer).come(errand_.rank), word);
+    // A call that was given up before all have come touches nobody's memory: peers may be gone by then.
+    // Loaded while words are under way, because the host's memory is far.
+    const std::uint64_t given_up = compares ? load_relaxed(&errand_.report->abort) : 0;
+    for (int peer = 0; peer < errand_.boxes.world; ++peer) {
+      std::uint64_t theirs = 0;
+      const auto is_here = [&] {
+        theirs = load_acquire(box_.come(peer));
+        return theirs >> contract_bits >= number;
+      };
+      if (!wait_until(is_here, errand_.report)) return false;
+      if (compares && short_contract(theirs) != short_contract(word)) return differs(errand_.report, peer);
+    }
+    return given_up == 0;
+  }
+
+  RINGREDUCE_DEVICE void combine(std::size_t thread, std::size_t threads) {
+    const Share& share = errand_.share;
+    // In packs, so that a block's part is aligned as the share is.
+    const std::uint64_t packs = (share.bytes + pack_bytes - 1) / pack_bytes;
+    const auto cut = [&](int block) {
+      const std::uint64_t at = packs * block / block_.count() * pack_bytes;
+      return at < share.bytes ? at : share.bytes;
+    };
+    const std::uint64_t begin = cut(block_.index()), end = cut(block_.index() + 1);
+    Spans spans = {};
+    spans.scale = errand_.last;
+    spans.count = (end - begin) / pass_.element_bytes;
+    for (int rank = 0; rank < errand_.boxes.world; ++rank) {
+      const bool own = rank == errand_.rank;
+      if (own || share.from_all) {
+        spans.sources[spans.source_count++] = shared_.inputs[rank] + share.source + begin;
+      }
+      if (own || share.to_all) {
+        spans.destinations[spans.destination_count++] = shared_.outputs[rank] + share.target + begin;
+      }
+    }
+    pass_.run(spans, thread, threads);
+  }
+
+  RINGREDUCE_DEVICE Box box_of(int peer) const {
+    return Box(errand_.boxes, errand_.memories[peer], block_.index());
+  }
+
+  Block& block_;
+  DirectShared& shared_;
+  const Errand& errand_;
+  const Pass& pass_;
+  const Box box_;
+};
+
+}  // namespace ringreduce::device

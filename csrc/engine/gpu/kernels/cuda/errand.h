@@ -1,0 +1,70 @@
+// What the ranks' kernels share with the host that launches them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/gpu/kernels/cuda/flat_program.h"
+#include "reduce/cuda/spans.h"
+
+namespace ringreduce::device {
+
+// A block of the one-shot kernel sends so many bytes at a time, as words of half data, half flag.
+inline constexpr std::uint64_t tile_bytes = 2048;
+inline constexpr std::uint64_t flagged_tile_bytes = 2 * tile_bytes;
+
+// How a rank's boxes are laid out, which is the same for all ranks: for each block what peers write, what it
+// keeps from call to call, and an arena for messages.
+struct Boxes {
+  std::int32_t blocks;
+  std::int32_t world;
+  std::uint64_t arena_bytes;  // of a block, in lines
+
+  static constexpr std::uint64_t in_lines(std::uint64_t bytes) { return (bytes + line - 1) / line * line; }
+
+  // Where messages are, by sender and number.
+  constexpr std::uint64_t posted_bytes() const { return in_lines(8ull * world * most_slots); }
+  // Six words for each peer, and four of the block's own.
+  constexpr std::uint64_t words_bytes() const { return in_lines(8ull * (6 * world + 4)); }
+  // Two tiles from each peer.
+  constexpr std::uint64_t tiles_bytes() const { return 2 * flagged_tile_bytes * world; }
+  constexpr std::uint64_t block_bytes() const {
+    return posted_bytes() + words_bytes() + tiles_bytes() + arena_bytes;
+  }
+  constexpr std::uint64_t bytes() const { return block_bytes() * static_cast<std::uint64_t>(blocks); }
+};
+
+// What a rank's kernels and its host tell each other, in the host's memory. Zeros at first.
+struct Report {
+  std::uint64_t abort;    // by the host: not 0: give up
+  std::uint64_t differs;  // by the kernel: a peer, plus 1, that made another call
+  std::uint64_t begun;    // by the kernel: calls
+  std::uint64_t done;
+};
+
+// What a rank combines of the inputs: bytes from `source` of the ranks' inputs, to `target` of the outputs. A
+// one-shot combines all, and looks at their number only.
+struct Share {
+  std::uint64_t source, target, bytes;
+  bool from_all, to_all;  // ranks; otherwise its own
+};
+
+// One rank's part of one call: a kernel's parameter.
+struct Errand {
+  std::int32_t rank;
+  std::int32_t dtype, op;  // numbers of dtype.h
+  std::uint64_t contract;  // what all ranks' calls must have in common
+  const char* input;
+  char* output;
+  Share share;                 // direct and one-shot
+  const FlatProgram* program;  // the interpreter's
+  char* temp;                  // the interpreter's, of all blocks
+  Scale last;                  // what completes a result: an average divides
+  Scale own;                   // what this rank's values are multiplied by when they are first read
+  bool scales;                 // so they are: the interpreter does
+  Boxes boxes;
+  char* memories[most_ranks];  // of each rank's boxes, where this rank reaches them
+  Report* report;              // this rank's
+};
+
+}  // namespace ringreduce::device

@@ -1,0 +1,48 @@
+// A program with every address and length worked out, laid out flat: what a kernel walks. One piece of memory
+// without pointers, so that it can be copied to a device as it is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ringreduce::device {
+
+inline constexpr int most_ranks = 16;  // as many as a pass can have sources
+inline constexpr int most_slots = 64;  // messages that a block may have under way
+
+// Messages, and what blocks have of temporary memory, begin at multiples of so many bytes.
+inline constexpr std::uint64_t line = 256;
+
+// As Move in engine/program/layout.h; memories are 0 (input), 1 (output) and 2 (temporary).
+struct FlatMove {
+  std::uint64_t source, target, own;  // bytes
+  std::uint64_t bytes;
+  std::uint8_t from, to, own_in;
+  bool last, keep;
+};
+
+struct FlatStep {
+  enum class Kind : std::uint8_t { send, combine, receive, local, local_combine };
+  Kind kind;
+  bool nothing;          // no message in this slice, or one that an earlier step has sent
+  std::int32_t carried;  // combine, receive: the send, by its place in the layout, of the result; or -1
+  std::int32_t moves_begin, moves_end;
+  std::int32_t peers_begin, peers_end;  // this rank's own value as -1
+  std::uint64_t bytes;                  // send: of the message
+};
+
+struct FlatLayout {
+  std::int32_t steps_begin, steps_end;
+};
+
+// Followed by what its offsets, in bytes from its own beginning, point to.
+struct FlatProgram {
+  std::int32_t rank, world;
+  std::uint64_t slices;
+  std::uint64_t shift;  // bytes from a slice to the next one, where all but the last have the first layout
+  bool alike;           // so they have; otherwise there is a layout for each
+  std::uint64_t temp_bytes;  // of one slice
+  std::uint64_t layouts, steps, moves, peers;
+};
+
+}  // namespace ringreduce::device

@@ -1,0 +1,301 @@
+// Walks a program: what one block of one rank's kernel does. Each slice belongs to a block, the same on all
+// ranks, and blocks of different ranks that have the same number talk to each other; so slices are in flight
+// as long as there are several blocks, and a block does one step after the other.
+//
+// All ranks' blocks must run at the same time, because they wait for each other; a schedule that is free of
+// deadlock with unbuffered sends then is so here, because the sends of a round do not wait for each other's
+// slots. No wait is for ever: one that sees the abort flag ends, and with it the block. The memory that
+// messages went through is of no use after that.
+#pragma once
+
+#include "engine/gpu/kernels/cuda/passes.h"
+#include "engine/gpu/kernels/cuda/waiting.h"
+
+namespace ringreduce::device {
+
+// What the threads of a block share.
+struct InterpreterShared {
+  std::uint64_t sent[most_ranks], received[most_ranks];  // messages, by peer
+  // The arena is a ring: messages of this call lie in it one behind the other, the oldest that may still be
+  // read first. By their number, modulo most_slots.
+  std::uint64_t begins[most_slots];
+  std::uint64_t holds[most_slots][most_ranks];  // by peer: the number of the message to it, or 0
+  std::int32_t oldest, posted;
+  std::uint64_t head;               // where the arena is free, if the oldest are read
+  char* staged;                     // where a message is being written
+  const char* arrived[most_ranks];  // by source: where it is read
+};
+
+template <class Block>
+class Interpreter {
+ public:
+  RINGREDUCE_DEVICE Interpreter(Block& block, InterpreterShared& shared, const Errand& errand,
+                                const Pass& pass)
+      : block_(block),
+        shared_(shared),
+        errand_(errand),
+        pass_(pass),
+        program_(*errand.program),
+        box_(errand.boxes, errand.memories[errand.rank], block.index()) {}
+
+  RINGREDUCE_DEVICE void run() {
+    going_on_ = block_.leader([&] { return begin(); });
+    const std::uint64_t blocks = static_cast<std::uint64_t>(block_.count());
+    for (std::uint64_t s = block_.index(); s < program_.slices && going_on_; s += blocks) slice(s);
+    if (going_on_) block_.leader([&] { return end(); });
+  }
+
+ private:
+  // --- what the leader does; false: given up, which the whole block is told ------------------------------
+
+  RINGREDUCE_DEVICE bool wait_for_readers(int peer, std::uint64_t number) {
+    return wait_until([&] { return load_acquire(box_.read_by(peer)) >= number; }, errand_.report);
+  }
+
+  RINGREDUCE_DEVICE bool begin() {
+    if (!begin_call(box_, errand_.report, block_.index())) return false;
+    shared_.oldest = shared_.posted = 0;
+    shared_.head = 0;
+    for (int peer = 0; peer < program_.world; ++peer) {
+      shared_.sent[peer] = *box_.sent_to(peer);
+      shared_.received[peer] = *box_.received_from(peer);
+    }
+    return true;
+  }
+
+  // Nobody reads in this rank's boxes, or writes there, when its kernel is over.
+  RINGREDUCE_DEVICE bool end() {
+    for (int peer = 0; peer < program_.world; ++peer) {
+      if (!wait_for_readers(peer, shared_.sent[peer])) return false;
+      *box_.sent_to(peer) = shared_.sent[peer];
+      *box_.received_from(peer) = shared_.received[peer];
+    }
+    end_call(box_, errand_.report, block_.index());
+    return true;
+  }
+
+  RINGREDUCE_DEVICE bool wait_for_the_oldest() {
+    const int slot = shared_.oldest++ % most_slots;
+    for (int peer = 0; peer < program_.world; ++peer) {
+      if (!wait_for_readers(peer, shared_.holds[slot][peer])) return false;
+    }
+    return true;
+  }
+
+  // Finds room that nobody reads any more. Who waits here waits for messages of rounds before the last one:
+  // the arena takes those of two rounds, wherever it begins (engine/gpu/kernels/flatten.cpp).
+  RINGREDUCE_DEVICE bool take_room(const FlatStep& send) {
+    const std::uint64_t bytes = Boxes::in_lines(send.bytes);
+    const auto begin_of_oldest = [&] { return shared_.begins[shared_.oldest % most_slots]; };
+    const auto any = [&] { return shared_.oldest < shared_.posted; };
+    if (shared_.head + bytes > errand_.boxes.arena_bytes) {
+      while (any() && begin_of_oldest() >= shared_.head) {
+        if (!wait_for_the_oldest()) return false;
+      }
+      shared_.head = 0;
+    }
+    while (any() && (shared_.posted - shared_.oldest == most_slots ||
+                     (begin_of_oldest() >= shared_.head && begin_of_oldest() < shared_.head + bytes))) {
+      if (!wait_for_the_oldest()) return false;
+    }
+    shared_.staged = box_.arena() + shared_.head;
+    return true;
+  }
+
+  // What was written there is a message to the peers of a send.
+  RINGREDUCE_DEVICE bool post(const FlatStep& send) {
+    const int slot = shared_.posted++ % most_slots;
+    shared_.begins[slot] = shared_.head;
+    for (int peer = 0; peer < program_.world; ++peer) shared_.holds[slot][peer] = 0;
+    for (int p = send.peers_begin; p < send.peers_end; ++p) {
+      const int peer = peers()[p];
+      const std::uint64_t number = ++shared_.sent[peer];
+      shared_.holds[slot][peer] = number;
+      store_release(box_of(peer).posted(errand_.rank, number),
+                    posting(number, errand_.contract, shared_.head));
+    }
+    shared_.head += Boxes::in_lines(send.bytes);
+    return true;
+  }
+
+  RINGREDUCE_DEVICE bool wait_for_messages(const FlatStep& step) {
+    for (int p = step.peers_begin; p < step.peers_end; ++p) {
+      const int peer = peers()[p];
+      if (peer < 0) continue;
+      const std::uint64_t number = shared_.received[peer] + 1;
+      std::uint64_t word = 0;
+      const auto is_here = [&] {
+        word = load_acquire(box_.posted(peer, number));
+        return is_posting_of(word, number);
+      };
+      if (!wait_until(is_here, errand_.report)) return false;
+      if (!is_under(word, errand_.contract)) return differs(errand_.report, peer);
+      shared_.arrived[p - step.peers_begin] = box_of(peer).arena() + offset_in(word);
+    }
+    return true;
+  }
+
+  RINGREDUCE_DEVICE bool release(const FlatStep& step) {
+    for (int p = step.peers_begin; p < step.peers_end; ++p) {
+      const int peer = peers()[p];
+      if (peer >= 0) store_release(box_of(peer).read_by(errand_.rank), ++shared_.received[peer]);
+    }
+    return true;
+  }
+
+  RINGREDUCE_DEVICE Box box_of(int peer) const {
+    return Box(errand_.boxes, errand_.memories[peer], block_.index());
+  }
+
+  // --- what all threads do -------------------------------------------------------------------------------
+
+  RINGREDUCE_DEVICE void slice(std::uint64_t s) {
+    const bool last = s + 1 == program_.slices;
+    const FlatLayout& layout = layouts()[program_.alike ? (last && s > 0 ? 1 : 0) : s];
+    const std::uint64_t shift = program_.alike && !(last && s > 0) ? s * program_.shift : 0;
+    bases_[0] = const_cast<char*>(errand_.input) + shift;
+    bases_[1] = errand_.output + shift;
+    bases_[2] = errand_.temp + program_.temp_bytes * static_cast<std::uint64_t>(block_.index());
+    for (int i = layout.steps_begin; i < layout.steps_end && going_on_; ++i) {
+      const FlatStep& step = steps()[i];
+      if (step.nothing) continue;
+      switch (step.kind) {
+        case FlatStep::Kind::send:
+          send(step);
+          break;
+        case FlatStep::Kind::combine:
+        case FlatStep::Kind::receive:
+          receive(step, step.carried < 0 ? nullptr : &steps()[layout.steps_begin + step.carried]);
+          break;
+        default:
+          local(step);
+      }
+    }
+  }
+
+  RINGREDUCE_DEVICE void send(const FlatStep& step) {
+    going_on_ = block_.leader([&] { return take_room(step); });
+    if (!going_on_) return;
+    block_.all([&](std::size_t thread, std::size_t threads) {
+      std::uint64_t done = 0;
+      for (int m = step.moves_begin; m < step.moves_end; ++m) {
+        const FlatMove& move = moves()[m];
+        char* to = shared_.staged + done;
+        const char* from = bases_[move.from] + move.source;
+        copy(to, from, move.bytes, errand_.scales && move.from == 0, thread, threads);
+        done += move.bytes;
+      }
+    });
+    block_.leader([&] { return post(step); });
+  }
+
+  // `carried`: the send of what comes out, or null.
+  RINGREDUCE_DEVICE void receive(const FlatStep& step, const FlatStep* carried) {
+    going_on_ = block_.leader([&] { return wait_for_messages(step) && (!carried || take_room(*carried)); });
+    if (!going_on_) return;
+    const bool scales = errand_.scales && step.kind == FlatStep::Kind::combine;
+    if (scales) scale_own(step);
+    block_.all([&](std::size_t thread, std::size_t threads) {
+      std::uint64_t done = 0;
+      for (int m = step.moves_begin; m < step.moves_end; ++m) {
+        const FlatMove& move = moves()[m];
+        Spans spans = {};
+        char* const home = bases_[move.to] + move.target;
+        const char* own = scales && move.from == 0 ? home : bases_[move.from] + move.source;
+        for (int p = step.peers_begin; p < step.peers_end; ++p) {
+          const bool is_own = peers()[p] < 0;
+          spans.sources[spans.source_count++] = is_own ? own : shared_.arrived[p - step.peers_begin] + done;
+        }
+        if (!carried || move.keep) spans.destinations[spans.destination_count++] = home;
+        if (carried) spans.destinations[spans.destination_count++] = shared_.staged + done;
+        if (step.kind == FlatStep::Kind::combine) {
+          combine_moved(spans, move, thread, threads);
+        } else {
+          copy_bytes(spans, move.bytes, thread, threads);
+        }
+        done += move.bytes;
+      }
+    });
+    block_.leader([&] { return release(step) && (!carried || post(*carried)); });
+  }
+
+  // In the way to its place, where what comes is then combined with it.
+  RINGREDUCE_DEVICE void scale_own(const FlatStep& step) {
+    block_.all([&](std::size_t thread, std::size_t threads) {
+      for (int m = step.moves_begin; m < step.moves_end; ++m) {
+        const FlatMove& move = moves()[m];
+        if (move.from != 0) continue;
+        copy(bases_[move.to] + move.target, bases_[0] + move.source, move.bytes, true, thread, threads);
+      }
+    });
+  }
+
+  RINGREDUCE_DEVICE void combine_moved(Spans& spans, const FlatMove& move, std::size_t thread,
+                                       std::size_t threads) {
+    spans.count = move.bytes / pass_.element_bytes;
+    spans.scale = move.last ? errand_.last : Scale{1, 1};
+    pass_.run(spans, thread, threads);
+  }
+
+  RINGREDUCE_DEVICE void local(const FlatStep& step) {
+    block_.all([&](std::size_t thread, std::size_t threads) {
+      for (int m = step.moves_begin; m < step.moves_end; ++m) {
+        const FlatMove& move = moves()[m];
+        const char* from = bases_[move.from] + move.source;
+        char* to = bases_[move.to] + move.target;
+        if (step.kind == FlatStep::Kind::local_combine) {
+          Spans spans = {};
+          spans.sources[0] = bases_[move.own_in] + move.own;
+          spans.sources[1] = from;
+          spans.destinations[0] = to;
+          spans.source_count = 2;
+          spans.destination_count = 1;
+          combine_moved(spans, move, thread, threads);
+        } else {
+          copy(to, from, move.bytes, errand_.scales && move.from == 0, thread, threads);
+        }
+      }
+    });
+  }
+
+  RINGREDUCE_DEVICE void copy(char* to, const char* from, std::uint64_t bytes, bool scaled,
+                              std::size_t thread, std::size_t threads) {
+    Spans spans = {};
+    spans.sources[0] = from;
+    spans.destinations[0] = to;
+    spans.source_count = spans.destination_count = 1;
+    if (scaled) {
+      spans.count = bytes / pass_.element_bytes;
+      spans.scale = errand_.own;
+      pass_.run(spans, thread, threads);
+    } else if (to != from) {
+      copy_bytes(spans, bytes, thread, threads);
+    }
+  }
+
+  RINGREDUCE_DEVICE static void copy_bytes(Spans& spans, std::uint64_t bytes, std::size_t thread,
+                                           std::size_t threads) {
+    spans.count = bytes;
+    pass_bytes(spans, thread, threads);
+  }
+
+  template <class T>
+  RINGREDUCE_DEVICE const T* at(std::uint64_t offset) const {
+    return reinterpret_cast<const T*>(reinterpret_cast<const char*>(&program_) + offset);
+  }
+  RINGREDUCE_DEVICE const FlatLayout* layouts() const { return at<FlatLayout>(program_.layouts); }
+  RINGREDUCE_DEVICE const FlatStep* steps() const { return at<FlatStep>(program_.steps); }
+  RINGREDUCE_DEVICE const FlatMove* moves() const { return at<FlatMove>(program_.moves); }
+  RINGREDUCE_DEVICE const std::int32_t* peers() const { return at<std::int32_t>(program_.peers); }
+
+  Block& block_;
+  InterpreterShared& shared_;
+  const Errand& errand_;
+  const Pass& pass_;
+  const FlatProgram& program_;
+  const Box box_;
+  char* bases_[3];  // of this slice, by memory
+  bool going_on_ = true;
+};
+
+}  // namespace ringreduce::device

@@ -1,0 +1,81 @@
+// How blocks of one rank meet the same blocks of others, in boxes that all of them can reach: zeros at first.
+//
+// The interpreter's messages: a sender leaves one in its own arena, and tells each receiver where; a receiver
+// reads it there, and says when it is done. A call begins with an empty arena: whoever has messages of an
+// earlier call there waits until they have been read. Messages are numbered from 1, and numbers go on from
+// call to call.
+#pragma once
+
+#include "device.h"  // of nvcc or emulated
+#include "engine/gpu/kernels/cuda/errand.h"
+
+namespace ringreduce::device {
+
+// Where a message is, as it is posted: its number, what its call has in common with the receiver's, and its
+// offset in the sender's arena. Numbers come again after sixteen million messages; a word is written anew
+// after most_slots.
+inline constexpr int place_bits = 24, contract_bits = 16;
+
+RINGREDUCE_DEVICE std::uint64_t short_contract(std::uint64_t contract) {
+  return contract & ((std::uint64_t{1} << contract_bits) - 1);
+}
+RINGREDUCE_DEVICE std::uint64_t posting(std::uint64_t number, std::uint64_t contract, std::uint64_t offset) {
+  return (number << contract_bits | short_contract(contract)) << place_bits | offset / line;
+}
+RINGREDUCE_DEVICE bool is_posting_of(std::uint64_t word, std::uint64_t number) {
+  constexpr int above = place_bits + contract_bits;
+  return word >> above == number << above >> above;
+}
+RINGREDUCE_DEVICE bool is_under(std::uint64_t word, std::uint64_t contract) {
+  return short_contract(word >> place_bits) == short_contract(contract);
+}
+RINGREDUCE_DEVICE std::uint64_t offset_in(std::uint64_t word) {
+  return (word & ((std::uint64_t{1} << place_bits) - 1)) * line;
+}
+
+// One block's box in a rank's memory.
+class Box {
+ public:
+  RINGREDUCE_DEVICE Box(const Boxes& boxes, char* memory, int block)
+      : boxes_(boxes), at_(memory + boxes.block_bytes() * static_cast<std::uint64_t>(block)) {}
+
+  // Written by `peer`: the posting of message `number`, modulo most_slots.
+  RINGREDUCE_DEVICE std::uint64_t* posted(int peer, std::uint64_t number) const {
+    return reinterpret_cast<std::uint64_t*>(at_) + static_cast<std::uint64_t>(peer) * most_slots +
+           number % most_slots;
+  }
+  // Written by `peer`: how many messages of this rank it has read.
+  RINGREDUCE_DEVICE std::uint64_t* read_by(int peer) const { return word(0, peer); }
+  // This rank's own counts of messages.
+  RINGREDUCE_DEVICE std::uint64_t* sent_to(int peer) const { return word(1, peer); }
+  RINGREDUCE_DEVICE std::uint64_t* received_from(int peer) const { return word(2, peer); }
+  // Written by `peer` where ranks read and write each other's memory: its input and output; which meeting it
+  // has come to, and what its call is to have in common with this rank's.
+  RINGREDUCE_DEVICE std::uint64_t* input_of(int peer) const { return word(3, peer); }
+  RINGREDUCE_DEVICE std::uint64_t* output_of(int peer) const { return word(4, peer); }
+  RINGREDUCE_DEVICE std::uint64_t* come(int peer) const { return word(5, peer); }
+  // This rank's own counts.
+  RINGREDUCE_DEVICE std::uint64_t* meetings() const { return word(6, 0); }
+  RINGREDUCE_DEVICE std::uint64_t* tiles() const { return word(6, 0) + 1; }
+  RINGREDUCE_DEVICE std::uint64_t* calls() const { return word(6, 0) + 2; }
+  // Not 0 in a call, and for ever after one that was given up.
+  RINGREDUCE_DEVICE std::uint64_t* is_in_call() const { return word(6, 0) + 3; }
+  // Written by `peer`: a tile with flags, of even and of odd number.
+  RINGREDUCE_DEVICE char* tile_from(int peer, std::uint64_t number) const {
+    return at_ + boxes_.posted_bytes() + boxes_.words_bytes() +
+           flagged_tile_bytes * (2 * static_cast<std::uint64_t>(peer) + number % 2);
+  }
+  RINGREDUCE_DEVICE char* arena() const {
+    return at_ + boxes_.posted_bytes() + boxes_.words_bytes() + boxes_.tiles_bytes();
+  }
+
+ private:
+  RINGREDUCE_DEVICE std::uint64_t* word(int kind, int peer) const {
+    return reinterpret_cast<std::uint64_t*>(at_ + boxes_.posted_bytes()) + kind * boxes_.world + peer;
+  }
+
+  const Boxes& boxes_;
+  char* const at_;
+};
+
+}  // namespace ringreduce::device

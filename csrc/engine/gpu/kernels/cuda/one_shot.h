@@ -1,0 +1,126 @@
+// The all-reduce of small messages: everybody sends all it has to everybody, and combines what comes in rank
+// order. A word that travels is half data, half flag (as NCCL's LL protocol has it), so that who sees the
+// flag has the data, and nothing is waited for twice.
+//
+// A block sends and combines its part a tile at a time. There are two places for tiles from each peer: who
+// has got tile k + 1 of a peer knows that this peer has done with tile k of all.
+#pragma once
+
+#include "engine/gpu/kernels/cuda/passes.h"
+#include "engine/gpu/kernels/cuda/waiting.h"
+
+namespace ringreduce::device {
+
+inline constexpr std::uint64_t word_bytes = 8;  // of data: sixteen travel
+
+// What the threads of a block share: a tile of each rank.
+struct alignas(16) OneShotShared {
+  char tiles[most_ranks][tile_bytes];
+};
+
+template <class Block>
+class OneShot {
+ public:
+  RINGREDUCE_DEVICE OneShot(Block& block, OneShotShared& shared, const Errand& errand, const Pass& pass)
+      : block_(block),
+        shared_(shared),
+        errand_(errand),
+        pass_(pass),
+        box_(errand.boxes, errand.memories[errand.rank], block.index()) {}
+
+  RINGREDUCE_DEVICE void run() {
+    if (!block_.leader([&] { return begin_call(box_, errand_.report, block_.index()); })) return;
+    const std::uint64_t tiles = (errand_.share.bytes + tile_bytes - 1) / tile_bytes;
+    std::uint64_t number = *box_.tiles();
+    const std::uint64_t step = static_cast<std::uint64_t>(block_.count());
+    for (std::uint64_t t = block_.index(); t < tiles; t += step) {
+      if (!tile(t * tile_bytes, ++number)) return;
+    }
+    block_.leader([&] {
+      *box_.tiles() = number;
+      end_call(box_, errand_.report, block_.index());
+      return true;
+    });
+  }
+
+ private:
+  RINGREDUCE_DEVICE bool tile(std::uint64_t begin, std::uint64_t number) {
+    const std::uint64_t left = errand_.share.bytes - begin;
+    const std::uint64_t bytes = left < tile_bytes ? left : tile_bytes;
+    const std::uint32_t flag = flag_of(number);
+    block_.all(
+        [&](std::size_t thread, std::size_t threads) { send(begin, bytes, number, flag, thread, threads); });
+    const bool came = block_.every([&](std::size_t thread, std::size_t threads) {
+      return receive(bytes, number, flag, thread, threads);
+    });
+    if (!came) return false;
+    block_.all([&](std::size_t thread, std::size_t threads) {
+      Spans spans = {};
+      spans.scale = errand_.last;
+      spans.count = bytes / pass_.element_bytes;
+      spans.source_count = errand_.boxes.world;
+      for (int rank = 0; rank < errand_.boxes.world; ++rank) spans.sources[rank] = shared_.tiles[rank];
+      spans.destinations[0] = errand_.output + begin;
+      spans.destination_count = 1;
+      pass_.run(spans, thread, threads);
+    });
+    return true;
+  }
+
+  // Never 0. Ranks that make different calls mostly wait for each other in vain, and do not mix them up.
+  RINGREDUCE_DEVICE std::uint32_t flag_of(std::uint64_t number) const {
+    constexpr int number_bits = 24;
+    return static_cast<std::uint32_t>(short_contract(errand_.contract) << number_bits) |
+           static_cast<std::uint32_t>(number % ((1u << number_bits) - 1) + 1);
+  }
+
+  RINGREDUCE_DEVICE void send(std::uint64_t begin, std::uint64_t bytes, std::uint64_t number,
+                              std::uint32_t flag, std::size_t thread, std::size_t threads) {
+    for (std::uint64_t at = thread * word_bytes; at < bytes; at += threads * word_bytes) {
+      const std::uint64_t data = load_word(errand_.input + begin + at, bytes - at);
+      store_aligned(shared_.tiles[errand_.rank] + at, data);
+      for (int i = 1; i < errand_.boxes.world; ++i) {
+        // Not all to the same one first.
+        const int peer = (errand_.rank + i) % errand_.boxes.world;
+        store_flagged(
+            Box(errand_.boxes, errand_.memories[peer], block_.index()).tile_from(errand_.rank, number) +
+                2 * at,
+            data, flag);
+      }
+    }
+  }
+
+  RINGREDUCE_DEVICE bool receive(std::uint64_t bytes, std::uint64_t number, std::uint32_t flag,
+                                 std::size_t thread, std::size_t threads) {
+    for (std::uint64_t at = thread * word_bytes; at < bytes; at += threads * word_bytes) {
+      for (int peer = 0; peer < errand_.boxes.world; ++peer) {
+        if (peer == errand_.rank) continue;
+        const char* const from = box_.tile_from(peer, number) + 2 * at;
+        std::uint64_t data = 0;
+        if (!wait_until([&] { return load_flagged(from, flag, data); }, errand_.report)) return false;
+        store_aligned(shared_.tiles[peer] + at, data);
+      }
+    }
+    return true;
+  }
+
+  // Of the last word only so much is there.
+  RINGREDUCE_DEVICE static std::uint64_t load_word(const char* from, std::uint64_t left) {
+    if (left >= word_bytes && reinterpret_cast<std::uintptr_t>(from) % word_bytes == 0) {
+      return load_aligned<std::uint64_t>(from);
+    }
+    std::uint64_t data = 0;
+    for (std::uint64_t i = 0; i < word_bytes && i < left; ++i) {
+      data |= static_cast<std::uint64_t>(static_cast<std::uint8_t>(from[i])) << (8 * i);
+    }
+    return data;
+  }
+
+  Block& block_;
+  OneShotShared& shared_;
+  const Errand& errand_;
+  const Pass& pass_;
+  const Box box_;
+};
+
+}  // namespace ringreduce::device

@@ -1,0 +1,148 @@
+#include "engine/gpu/kernels/flatten.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "engine/gpu/kernels/cuda/flat_program.h"
+#include "engine/program/layout.h"
+#include "transport/interface/errors.h"
+
+namespace ringreduce {
+namespace {
+
+using namespace device;
+
+std::size_t in_lines(std::size_t bytes) {
+  return (bytes + line - 1) / line * line;
+}
+
+FlatMove flat(const Move& move) {
+  FlatMove flat = {};
+  flat.source = move.source;
+  flat.target = move.target;
+  flat.own = move.own;
+  flat.bytes = move.bytes;
+  flat.from = static_cast<std::uint8_t>(move.from);
+  flat.to = static_cast<std::uint8_t>(move.to);
+  flat.own_in = static_cast<std::uint8_t>(move.own_in);
+  flat.last = move.last;
+  flat.keep = move.keep;
+  return flat;
+}
+
+class Flattening {
+ public:
+  Flattening(const Program& program, const Geometry& geometry) : program_(program), geometry_(geometry) {
+    sent_already_.resize(program.steps.size());
+    for (const Step& step : program.steps) {
+      if (step.fused >= 0) sent_already_[step.fused] = true;
+    }
+  }
+
+  void add(std::size_t slice) {
+    layout_.resolve(program_, geometry_, slice);
+    FlatLayout flat_layout = {};
+    flat_layout.steps_begin = static_cast<std::int32_t>(steps_.size());
+    for (const Action& action : layout_.actions()) add(action);
+    flat_layout.steps_end = static_cast<std::int32_t>(steps_.size());
+    layouts_.push_back(flat_layout);
+  }
+
+  std::vector<std::byte> in_one_piece(FlatProgram head) {
+    std::size_t size = sizeof head;
+    head.layouts = room_for(layouts_, size);
+    head.steps = room_for(steps_, size);
+    head.moves = room_for(moves_, size);
+    head.peers = room_for(program_.peers, size);
+    std::vector<std::byte> all(size);
+    std::memcpy(all.data(), &head, sizeof head);
+    put(layouts_, all.data() + head.layouts);
+    put(steps_, all.data() + head.steps);
+    put(moves_, all.data() + head.moves);
+    put(program_.peers, all.data() + head.peers);
+    return all;
+  }
+
+ private:
+  void add(const Action& action) {
+    const auto index = static_cast<std::size_t>(action.step - program_.steps.data());
+    FlatStep step = {};
+    step.kind = static_cast<FlatStep::Kind>(action.step->kind);
+    step.nothing = action.skip || sent_already_[index];
+    step.carried = action.step->fused;
+    step.peers_begin = static_cast<std::int32_t>(action.peers - program_.peers.data());
+    step.peers_end = step.peers_begin + action.peer_count;
+    step.moves_begin = static_cast<std::int32_t>(moves_.size());
+    for (const Move* move = action.moves; move != action.moves_end; ++move) moves_.push_back(flat(*move));
+    step.moves_end = static_cast<std::int32_t>(moves_.size());
+    if (step.kind == FlatStep::Kind::send) step.bytes = action.bytes;
+    steps_.push_back(step);
+  }
+
+  // Where they begin, behind what takes so many bytes already.
+  template <class T>
+  static std::size_t room_for(const std::vector<T>& items, std::size_t& size) {
+    const std::size_t begin = (size + 15) / 16 * 16;
+    size = begin + items.size() * sizeof(T);
+    return begin;
+  }
+
+  template <class T>
+  static void put(const std::vector<T>& items, std::byte* at) {
+    if (!items.empty()) std::memcpy(at, items.data(), items.size() * sizeof(T));
+  }
+
+  const Program& program_;
+  const Geometry& geometry_;
+  Layout layout_;
+  std::vector<char> sent_already_;  // by step: an earlier one carries it
+  std::vector<FlatLayout> layouts_;
+  std::vector<FlatStep> steps_;
+  std::vector<FlatMove> moves_;
+};
+
+// The messages of two rounds, which are sent on as they are made, fit into a block's arena.
+void check_arena(const Program& program, const Geometry& geometry, std::size_t arena_bytes) {
+  std::size_t sends = 0;
+  for (const Round& round : program.schedule.rounds) sends = std::max(sends, round.sends.size());
+  const auto chunks = static_cast<std::size_t>(program.heaviest_round);
+  const std::size_t round_bytes = chunks * geometry.stride() * geometry.element + sends * line;
+  if (2 * round_bytes <= arena_bytes && 2 * sends <= most_slots) return;
+  throw InvalidArgument("blocks have " + std::to_string(arena_bytes) + " bytes and " +
+                        std::to_string(most_slots) + " places for messages, and a round's " +
+                        std::to_string(sends) + " take up to " + std::to_string(round_bytes) + " bytes");
+}
+
+}  // namespace
+
+// Messages begin in lines.
+std::size_t arena_capacity(std::size_t arena_bytes) {
+  const std::size_t lines = std::size_t{most_slots} * line;
+  return arena_bytes > 2 * lines ? arena_bytes - lines : arena_bytes / 2;
+}
+
+std::vector<std::byte> flatten(const Program& program, const Geometry& geometry, std::size_t arena_bytes) {
+  if (program.schedule.world > most_ranks) {
+    throw InvalidArgument("a kernel takes up to " + std::to_string(most_ranks) + " ranks, not " +
+                          std::to_string(program.schedule.world));
+  }
+  check_arena(program, geometry, arena_bytes);
+  FlatProgram head = {};
+  head.rank = program.schedule.rank;
+  head.world = program.schedule.world;
+  head.slices = geometry.slices;
+  head.alike = !geometry.input;
+  head.shift = geometry.slice * geometry.element;
+  head.temp_bytes = in_lines(geometry.temp_bytes(program.schedule));
+  Flattening flattening(program, geometry);
+  if (head.alike) {
+    flattening.add(0);
+    if (geometry.slices > 1) flattening.add(geometry.slices - 1);
+  } else {
+    for (std::size_t slice = 0; slice < geometry.slices; ++slice) flattening.add(slice);
+  }
+  return flattening.in_one_piece(head);
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,19 @@
+// A program and its geometry as one piece of memory, for a kernel that walks it
+// (engine/gpu/kernels/cuda/interpreter.h).
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "engine/program/geometry.h"
+#include "engine/program/program.h"
+
+namespace ringreduce {
+
+// `arena_bytes` is what a block has for its messages: geometry made with arena_capacity() of it fits. Throws
+// InvalidArgument where there are more ranks than a kernel takes, or where the messages of two rounds do not
+// fit.
+std::size_t arena_capacity(std::size_t arena_bytes);
+std::vector<std::byte> flatten(const Program& program, const Geometry& geometry, std::size_t arena_bytes);
+
+}  // namespace ringreduce

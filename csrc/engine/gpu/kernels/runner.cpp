@@ -1,0 +1,198 @@
+#include "engine/gpu/kernels/runner.h"
+
+#include <algorithm>
+#include <new>
+
+#include "engine/gpu/kernel_library.h"
+#include "engine/gpu/kernels/flatten.h"
+#include "transport/interface/errors.h"
+
+namespace ringreduce {
+namespace {
+
+constexpr std::size_t KiB = 1024;
+// Up to here everybody sends everything to everybody: few bytes, and one hop. Not measured on a card yet.
+constexpr std::size_t one_shot_up_to = 64 * KiB;
+constexpr std::size_t shortest_slice = 4 * KiB;
+// Of collectives in which a rank keeps what it was sent until it can go on: from each rank, in each block.
+constexpr std::size_t longest_slice_kept = 16 * KiB;
+
+bool keeps_chunks(Collective collective) {
+  return collective != Collective::all_reduce && collective != Collective::all_gather &&
+         collective != Collective::broadcast;
+}
+
+bool is_direct(Collective collective) {
+  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
+         collective == Collective::all_gather;
+}
+
+}  // namespace
+
+DeviceCalls::DeviceCalls(int rank, int world, int device, bool reproducible, const Exchange& exchange)
+    : cuda_(CudaLibrary::get()),
+      rank_(rank),
+      world_(world),
+      device_(device),
+      uploads_(new_stream(cuda_, device)),
+      own_stream_(new_stream(cuda_, device)),
+      event_(new_event(cuda_, device)),
+      boxes_(cuda_, device, rank, world, exchange, uploads_.get()),
+      programs_(cuda_, device, uploads_.get(), [this] { wait_until_idle(); }),
+      planner_(rank, world, false, "cuda", arena_capacity(boxes_.layout().arena_bytes), reproducible),
+      report_memory_(cuda_, DeviceMemory::on_host, sizeof(device::Report)),
+      report_(new(report_memory_.at()) device::Report()) {
+  if (!boxes_.have_room()) by_events_ = std::make_unique<EventCalls>(cuda_, device, rank, world);
+}
+
+DeviceCalls::~DeviceCalls() {
+  try {
+    wait_until_idle();
+  } catch (const Error&) {  // a GPU that has failed does nothing any more
+  }
+}
+
+std::size_t DeviceCalls::footprint() const {
+  return boxes_.bytes() + programs_.footprint();
+}
+
+bool DeviceCalls::is_idle() {
+  int over = 1;
+  if (launched_) CudaLibrary::check(cuda_.is_over(&over, event_.get()));
+  return over != 0 && begun() == ended();
+}
+
+void DeviceCalls::wait_until_idle() {
+  const OnDevice there(cuda_, device_);
+  if (launched_) CudaLibrary::check(cuda_.wait(event_.get(), uploads_.get()));
+  CudaLibrary::check(cuda_.synchronize(uploads_.get()));
+}
+
+void DeviceCalls::give_up() {
+  __atomic_store_n(&report_->abort, 1, __ATOMIC_RELEASE);
+}
+
+void DeviceCalls::check_stream(void* stream) {
+  if (by_events_) return;
+  if (std::find(checked_streams_.begin(), checked_streams_.end(), stream) != checked_streams_.end()) return;
+  const int other = boxes_.claim(stream);
+  if (other != rank_) {
+    throw InvalidArgument("rank " + std::to_string(other) +
+                          " of this group launches on the same stream as rank " + std::to_string(rank_) +
+                          ", where one kernel would wait for the other behind it: give each a stream of its "
+                          "own");
+  }
+  checked_streams_.push_back(stream);
+}
+
+// --- planning --------------------------------------------------------------------------------------------
+
+// Hand-tuned kernels serve what ranks choose for themselves, and agree on without a word: where all of them
+// are, and what is called.
+DeviceCalls::Kernel DeviceCalls::kernel_for(const Call& call) const {
+  const bool chosen = call.algorithm == automatic && !planner_.is_forced(call.collective);
+  if (!chosen || call.input_extents || call.op == Op::premul_sum) return Kernel::interpreter;
+  if (call.collective == Collective::all_reduce && call.count * size_of(call.dtype) <= one_shot_up_to) {
+    return Kernel::one_shot;
+  }
+  return boxes_.one_process() && is_direct(call.collective) ? Kernel::direct : Kernel::interpreter;
+}
+
+// Enough slices for all blocks, if that does not make them too short. The same on all ranks.
+std::size_t DeviceCalls::slice_bytes(const Call& call) const {
+  const std::size_t longest =
+      keeps_chunks(call.collective) ? longest_slice_kept : boxes_.layout().arena_bytes / 2;
+  if (call.input_extents) return longest;
+  const auto blocks = static_cast<std::size_t>(std::max(boxes_.layout().blocks, 1));
+  const std::size_t each = call.count * size_of(call.dtype) / blocks;
+  const std::size_t chunks = slices_whole_buffer(call.collective) ? static_cast<std::size_t>(world_) : 1;
+  return std::clamp(each / chunks, shortest_slice, longest);
+}
+
+// By the name of the algorithm that a hand-tuned kernel has, too.
+const Plan& DeviceCalls::plan(const Call& call) {
+  if (call.wire != Encoding::none) {
+    throw InvalidArgument("wire formats are not there for arrays in GPU memory");
+  }
+  if (by_events_ && call.algorithm != automatic) {
+    throw InvalidArgument(
+        "algorithm must be 'auto' here: no kernel can wait for another one, because the thread blocks of all "
+        "ranks do not fit on their GPU at the same time, or because their streams share its queues "
+        "(CUDA_DEVICE_MAX_CONNECTIONS)");
+  }
+  Call here = call;
+  const Kernel kernel = kernel_for(call);
+  if (kernel != Kernel::interpreter) {
+    const bool two_shot = call.collective == Collective::all_reduce;
+    const char* name = kernel == Kernel::one_shot ? "one_shot" : two_shot ? "two_shot" : "direct";
+    here.algorithm = static_cast<int>(find_algorithm(call.collective, name) - catalogue().data());
+  }
+  if (here.slice_bytes == 0) here.slice_bytes = slice_bytes(call);
+  return planner_.plan(here);
+}
+
+// --- launching -------------------------------------------------------------------------------------------
+
+// In packs, so that shares begin where accesses of 16 bytes can.
+device::Share DeviceCalls::share_of(const Call& call) const {
+  const std::uint64_t bytes = call.count * size_of(call.dtype);
+  const auto rank = static_cast<std::uint64_t>(rank_), world = static_cast<std::uint64_t>(world_);
+  if (call.collective == Collective::reduce_scatter) return {rank * bytes, 0, bytes, true, false};
+  if (call.collective == Collective::all_gather) return {0, rank * bytes, bytes, false, true};
+  constexpr std::uint64_t pack = 16;
+  const std::uint64_t packs = (bytes + pack - 1) / pack;
+  const std::uint64_t begin = std::min(packs * rank / world * pack, bytes);
+  const std::uint64_t end = std::min(packs * (rank + 1) / world * pack, bytes);
+  return {begin, begin, end - begin, true, true};
+}
+
+device::Errand DeviceCalls::errand_for(const Call& call, const Plan& plan, std::uint64_t contract) const {
+  const bool reducing = reduces(call.collective);
+  device::Errand errand{};
+  errand.rank = rank_;
+  errand.dtype = static_cast<std::int32_t>(reducing ? call.dtype : DType::uint8);
+  errand.op = static_cast<std::int32_t>(reducing ? call.op : Op::sum);
+  errand.contract = contract;
+  errand.input = static_cast<const char*>(call.input);
+  errand.output = static_cast<char*>(call.output);
+  const bool averages = reducing && call.op == Op::avg;
+  errand.last = averages ? device::Scale{plan.divide, world_} : device::Scale{1, 1};
+  errand.scales = reducing && call.op == Op::premul_sum;
+  errand.own = {errand.scales ? call.factor : 1, 1};
+  errand.boxes = boxes_.layout();
+  for (int rank = 0; rank < world_; ++rank) errand.memories[rank] = boxes_.memory(rank);
+  errand.report = report_;
+  return errand;
+}
+
+void DeviceCalls::launch(const Call& call, const Plan& plan, std::uint64_t contract, void* stream) {
+  const OnDevice there(cuda_, device_);
+  int captured = 0;
+  CudaLibrary::check(cuda_.is_captured(&captured, stream));
+  // One call after the other, whatever streams they are launched on: blocks count what they send.
+  if (!captured && launched_ && stream != last_stream_) {
+    CudaLibrary::check(cuda_.wait(event_.get(), stream));
+  }
+  device::Errand errand = errand_for(call, plan, contract);
+  const Kernel kernel = kernel_for(call);
+  if (kernel == Kernel::interpreter) {
+    const auto place = programs_.find(call, plan, boxes_.layout(), captured != 0);
+    errand.program = reinterpret_cast<const device::FlatProgram*>(place.program);
+    errand.temp = place.temp;
+    errand.input = reinterpret_cast<const char*>(input_of_all(call, rank_));
+    errand.output = reinterpret_cast<char*>(output_of_all(call, rank_));
+    CudaLibrary::check(KernelLibrary::get().interpret(&errand, stream));
+  } else if (kernel == Kernel::one_shot) {
+    errand.share = {0, 0, call.count * size_of(call.dtype), true, true};
+    CudaLibrary::check(KernelLibrary::get().one_shot(&errand, stream));
+  } else {
+    errand.share = share_of(call);
+    CudaLibrary::check(KernelLibrary::get().direct(&errand, stream));
+  }
+  if (captured) return;
+  CudaLibrary::check(cuda_.record(event_.get(), stream));
+  last_stream_ = stream;
+  launched_ = true;
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,14 @@
+// NCCL's own collectives, by the algorithm named "nccl".
+#pragma once
+
+#include "engine/planning/call.h"
+#include "transport/nccl/group.h"
+
+namespace ringreduce {
+
+// Throws InvalidArgument for what NCCL has not.
+void check_that_nccl_has(const Call& call, const NcclLibrary& nccl);
+// Puts it on the current device's stream.
+void run_by_nccl(const Call& call, NcclGroup& group, int rank, void* stream, const NcclGroup::Tick& tick);
+
+}  // namespace ringreduce

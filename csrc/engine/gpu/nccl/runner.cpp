@@ -1,0 +1,215 @@
+#include "engine/gpu/nccl/runner.h"
+
+#include <algorithm>
+#include <new>
+#include <thread>
+
+#include "engine/gpu/kernel_library.h"
+#include "engine/gpu/nccl/native.h"
+#include "engine/gpu/nccl/walk.h"
+#include "reduce/cuda/spans.h"
+#include "transport/interface/errors.h"
+#include "transport/interface/exchange.h"
+
+namespace ringreduce {
+namespace {
+
+constexpr std::size_t MiB = std::size_t{1} << 20;
+// A round's messages of one slice: NCCL keeps the wire busy within a message, and more slices only take more
+// launches, but for chains, where they are passed on. Not measured on a card yet.
+constexpr std::size_t longest_slice = 16 * MiB;
+constexpr std::size_t capacity = std::size_t{1} << 40;  // there is no arena that messages must fit into
+constexpr std::size_t least_room = MiB;
+constexpr std::size_t most_events = 64;
+constexpr std::chrono::seconds patience_with_graphs{2}, patience_when_aborted{2};
+
+std::uint64_t heard(const std::uint64_t& word) {
+  return __atomic_load_n(&word, __ATOMIC_ACQUIRE);
+}
+
+}  // namespace
+
+NcclCalls::NcclCalls(int rank, int world, int device, bool reproducible, const std::vector<int>& hosts,
+                     Clock::duration timeout, const Exchange& exchange, const Tick& tick)
+    : cuda_(CudaLibrary::get()),
+      rank_(rank),
+      world_(world),
+      device_(device),
+      reproducible_(reproducible),
+      planner_(rank, world, false, "nccl", capacity, reproducible, hosts) {
+  const OnDevice there(cuda_, device);
+  exchange_or_fail(exchange, [&] {
+    prepare();
+    return std::string();
+  });
+  group_ = std::make_unique<NcclGroup>(rank, world, timeout, exchange, tick);
+}
+
+void NcclCalls::prepare() {
+  own_stream_.emplace(new_stream(cuda_, device_));
+  report_memory_ = std::make_unique<DeviceMemory>(cuda_, DeviceMemory::on_host,
+                                                  sizeof(device::Report) + sizeof(std::uint64_t));
+  report_ = new (report_memory_->at()) device::Report();
+  one_ = new (report_memory_->at() + sizeof(device::Report)) std::uint64_t(1);
+}
+
+// What streams may still write to is nobody else's.
+NcclCalls::~NcclCalls() {
+  give_up();
+  if (comes_to_rest()) return;
+  report_memory_.release();                  // NOLINT(bugprone-unused-return-value)
+  for (auto& room : rooms_) room.release();  // NOLINT(bugprone-unused-return-value)
+}
+
+// What follows an operation that was aborted goes on, and is soon over.
+bool NcclCalls::comes_to_rest() const {
+  if (!last_) return true;
+  try {
+    const OnDevice there(cuda_, device_);
+    const auto deadline = Clock::now() + patience_when_aborted;
+    for (int over = 0; Clock::now() < deadline; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+      CudaLibrary::check(cuda_.is_over(&over, last_));
+      if (over) return true;
+    }
+    return false;
+  } catch (const Error&) {
+    return true;  // a GPU that has failed does nothing any more
+  }
+}
+
+std::size_t NcclCalls::footprint() const {
+  std::size_t bytes = 0;
+  for (const auto& room : rooms_) bytes += room->bytes();
+  return bytes;
+}
+
+// --- planning ----------------------------------------------------------------------------------------------
+
+const Plan& NcclCalls::plan(const Call& call) {
+  if (call.wire != Encoding::none)
+    throw InvalidArgument("wire formats are not there yet for arrays in GPU memory");
+  if (call.algorithm == by_nccl) {
+    check_that_nccl_has(call, group_->library());
+    return planner_.plan_elsewhere(call, "nccl");
+  }
+  check_sources(call);
+  Call here = call;
+  if (here.slice_bytes == 0) here.slice_bytes = longest_slice;
+  return planner_.plan(here);
+}
+
+// A kernel rounds once for all of its sources; of more than it takes, partial sums are rounded, too.
+void NcclCalls::check_sources(const Call& call) const {
+  const bool rounds = size_of(call.dtype) <= 2 && supports(call.dtype, Op::premul_sum);
+  if (!reproducible_ || !rounds || !reduces(call.collective) || world_ <= device::most_spans) return;
+  throw InvalidArgument(std::string("dtype ") + name_of(call.dtype) + " of more than " +
+                        std::to_string(device::most_spans) +
+                        " ranks' arrays in GPU memory is not rounded once, and this communicator is "
+                        "reproducible");
+}
+
+// --- launching ---------------------------------------------------------------------------------------------
+
+void NcclCalls::launch(const Call& call, const Plan& plan, void* stream, const Tick& tick) {
+  const OnDevice there(cuda_, device_);
+  int captured = 0;
+  CudaLibrary::check(cuda_.is_captured(&captured, stream));
+  captured_ |= captured != 0;
+  const auto lock = group_->occupy();
+  if (captured) {
+    count_in_graph(&report_->begun, stream);
+  } else {
+    follow(stream);
+  }
+  if (call.algorithm == by_nccl) {
+    run_by_nccl(call, *group_, rank_, stream, tick);
+  } else {
+    NcclWalk walk(*group_, cuda_, call, plan, rank_);
+    walk.run(make_room(walk.room()), stream, tick);
+  }
+  if (captured) {
+    count_in_graph(&report_->done, stream);
+  } else {
+    note_launched(stream);
+  }
+}
+
+// What was used before stays: a graph may use it, and giving it back would wait for the GPU.
+char* NcclCalls::make_room(std::size_t bytes) {
+  if (bytes == 0) return nullptr;
+  if (rooms_.empty() || rooms_.back()->bytes() < bytes) {
+    const std::size_t twice = rooms_.empty() ? least_room : 2 * rooms_.back()->bytes();
+    rooms_.push_back(std::make_unique<DeviceMemory>(cuda_, device_, std::max(bytes, twice)));
+  }
+  return rooms_.back()->at();
+}
+
+void NcclCalls::follow(void* stream) {
+  if (last_ && stream != last_stream_) CudaLibrary::check(cuda_.wait(last_, stream));
+}
+
+// --- what is under way -------------------------------------------------------------------------------------
+
+// The host does not see when a graph is launched: the GPU counts.
+void NcclCalls::count_in_graph(std::uint64_t* counter, void* stream) {
+  void* const to = counter;
+  const void* const both[] = {counter, one_};
+  CudaLibrary::check(KernelLibrary::get().combine(static_cast<int>(DType::uint64), static_cast<int>(Op::sum),
+                                                  &to, 1, both, 2, 1, 1, stream, 1));
+}
+
+// Where very many calls are under way, the last event moves on with each.
+void NcclCalls::note_launched(void* stream) {
+  const std::lock_guard lock(events_mutex_);
+  ++launched_;
+  if (under_way_.size() < most_events) {
+    if (free_events_.empty()) free_events_.push_back(new_event(cuda_, device_));
+    under_way_.push_back({std::move(free_events_.back())});
+    free_events_.pop_back();
+  }
+  under_way_.back().number = launched_;
+  last_ = under_way_.back().event.get();
+  last_stream_ = stream;
+  CudaLibrary::check(cuda_.record(last_, stream));
+}
+
+std::uint64_t NcclCalls::begun() {
+  const std::lock_guard lock(events_mutex_);
+  return launched_ + heard(report_->begun);
+}
+
+std::uint64_t NcclCalls::ended() {
+  const OnDevice there(cuda_, device_);  // captures do not mind that a watch looks at events
+  const std::lock_guard lock(events_mutex_);
+  while (!under_way_.empty()) {
+    int over = 0;
+    CudaLibrary::check(cuda_.is_over(&over, under_way_.front().event.get()));
+    if (!over) break;
+    over_ = under_way_.front().number;
+    // The last one may yet be waited for.
+    if (under_way_.size() == 1) break;
+    free_events_.push_back(std::move(under_way_.front().event));
+    under_way_.pop_front();
+  }
+  return over_ + heard(report_->done);
+}
+
+// --- the group ---------------------------------------------------------------------------------------------
+
+void NcclCalls::enroll(void* memory, std::size_t bytes, const Tick& tick) {
+  const OnDevice there(cuda_, device_);
+  group_->enroll(memory, bytes, tick);
+}
+
+void NcclCalls::withdraw(void* memory, const Tick& tick) {
+  const OnDevice there(cuda_, device_);
+  group_->withdraw(memory, tick);
+}
+
+// NCCL waits until graphs that use it are gone, which may be never.
+void NcclCalls::finish(Clock::duration timeout, const Tick& tick) {
+  const OnDevice there(cuda_, device_);
+  group_->finish(captured_ ? std::min<Clock::duration>(timeout, patience_with_graphs) : timeout, tick);
+}
+
+}  // namespace ringreduce

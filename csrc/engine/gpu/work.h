@@ -1,0 +1,28 @@
+// A collective of arrays in GPU memory that runs on a stream of the communicator's own, beside its caller's.
+#pragma once
+
+#include "transport/device/library.h"
+
+namespace ringreduce {
+
+class DeviceWork {
+ public:
+  explicit DeviceWork(int device);
+
+  int device() const { return device_; }
+  // What comes to `own` later waits for what `stream` has to do now.
+  void come_behind(void* stream, void* own);
+  // All of it is on the stream.
+  void launched(void* own);
+
+  // What comes to the stream later waits for it.
+  void let_wait(void* stream) const;
+  bool done() const;
+
+ private:
+  const CudaLibrary& cuda_;
+  const int device_;
+  const CudaHandle event_;
+};
+
+}  // namespace ringreduce

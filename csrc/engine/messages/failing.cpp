@@ -1,0 +1,77 @@
+// How messages fail: whose end they wait for in vain, what came instead, and the end of all.
+#include "engine/messages/point_to_point.h"
+
+namespace ringreduce {
+
+// The closed rank that something waits for, or all others where a receive from any source does: any_source.
+// No rank: the own one.
+int PointToPoint::closed_but_needed() const {
+  bool all = transport_.world > 1;
+  for (int p = 0; p < transport_.world; ++p) {
+    if (p == transport_.rank) continue;
+    if (!transport_.closed(p)) {
+      all = false;
+      continue;
+    }
+    const Peer& peer = peers_[p];
+    if (matching_.names(p) || !peer.sends.empty() || !peer.offered.empty() || !peer.outgoing.empty() ||
+        !peer.incoming.empty()) {
+      return p;
+    }
+  }
+  return all && matching_.names(any_source) ? any_source : transport_.rank;
+}
+
+void PointToPoint::look_around() {
+  std::lock_guard lock(mutex_);
+  fetch_bodies();
+  const int gone = closed_but_needed();
+  // What they sent before they closed can be read until nothing moves.
+  if (gone == transport_.rank || advance_all()) return;
+  // Who fails tells why before it closes.
+  transport_.check_abort();
+  const std::string own = "rank " + std::to_string(transport_.rank);
+  if (gone != any_source) {
+    throw Failure(
+        Cause::peer_lost, gone,
+        "rank " + std::to_string(gone) + " closed its communicator while " + own + " was waiting for it");
+  }
+  throw Failure(Cause::peer_lost, transport_.world == 2 ? 1 - transport_.rank : -1,
+                "all other ranks closed their communicators while " + own +
+                    " was waiting for a message from any of them");
+}
+
+std::string PointToPoint::not_asked_for(int source) const {
+  constexpr int most = 3;
+  std::lock_guard lock(mutex_);
+  std::string text;
+  int count = 0;
+  for (const Aside& aside : matching_.asides()) {
+    if (source != any_source && source != aside.source) continue;
+    if (++count > most) continue;
+    text +=
+        (text.empty() ? "" : ", ") + in_words(aside.envelope) + " from rank " + std::to_string(aside.source);
+  }
+  if (count > most) text += " and " + std::to_string(count - most) + " more";
+  return text;
+}
+
+void PointToPoint::drop(const std::exception_ptr& problem) {
+  std::lock_guard lock(mutex_);
+  const auto end = [&](const Requests& requests) {
+    for (const RequestPointer& request : requests) {
+      if (request->heir) finish(*request->heir, problem);
+      finish(*request, problem);
+    }
+  };
+  end(matching_.clear());
+  for (Peer& peer : peers_) {
+    for (Requests* requests : {&peer.sends, &peer.offered, &peer.outgoing, &peer.incoming}) {
+      end(*requests);
+      requests->clear();
+    }
+    peer.ready.clear();
+  }
+}
+
+}  // namespace ringreduce

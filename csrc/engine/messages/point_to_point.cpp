@@ -1,0 +1,307 @@
+#include "engine/messages/point_to_point.h"
+
+#include <algorithm>
+#include <new>
+
+#include "reduce/reduce.h"
+#include "reduce/stream.h"
+
+namespace ringreduce {
+namespace {
+
+constexpr std::chrono::milliseconds patience{5};  // with offers that nobody asks for
+constexpr std::size_t line = 64;                  // bytes
+constexpr std::size_t largest_whole = 64 << 10;
+constexpr std::size_t smallest_slice = 32 << 10, largest_slice = 256 << 10;
+constexpr std::size_t slices = 16;  // of a body that is copied through the lane, where these limits allow it
+// From here on it matters whether a message is written into the cache or past it.
+constexpr std::size_t large_message = 16 << 10;
+
+void write(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) copy(&to, 1, from, bytes);
+}
+
+}  // namespace
+
+PointToPoint::PointToPoint(Transport& transport)
+    : transport_(transport),
+      // Each lane holds four of them: a quarter of capacity(), and the other three.
+      whole_(std::min(largest_whole, transport.capacity() / 16)),
+      slice_(std::min(largest_slice, transport.capacity() / 16 * 3)),
+      matching_(transport.world),
+      peers_(transport.world) {
+  transport_.sense(Transport::body_lane, true);
+}
+
+bool PointToPoint::send_at_once(const Transfer& send) {
+  std::lock_guard lock(mutex_);
+  if (send.peer != transport_.rank) return peers_[send.peer].sends.empty() && send_whole(send);
+  send_to_self(send);
+  return true;
+}
+
+RequestPointer PointToPoint::enqueue(const Transfer& transfer) {
+  auto request = std::make_shared<Request>(transfer);
+  std::lock_guard lock(mutex_);
+  ++requests_;
+  if (transfer.sends) {
+    peers_[transfer.peer].sends.push_back(request);
+  } else if (const auto aside = matching_.take_aside(transfer.peer, transfer.tag)) {
+    deliver(request, *aside, aside->data.get());
+  } else {
+    matching_.post(request);
+    transport_.sense(Transport::point_to_point_lane, transfer.bytes() >= large_message);
+  }
+  return request;
+}
+
+bool PointToPoint::advance() {
+  std::lock_guard lock(mutex_);
+  return advance_all();
+}
+
+// Beginning with another peer each time, so that none takes all the room of the lanes.
+bool PointToPoint::advance_all() {
+  if (requests_ == 0) return false;
+  const int world = transport_.world;
+  first_ = first_ + 1 < world ? first_ + 1 : 0;
+  bool moved = false;
+  for (int i = 0; i < world; ++i) {
+    const int peer = first_ + i < world ? first_ + i : first_ + i - world;
+    if (peer != transport_.rank) moved |= advance(peer);
+  }
+  return moved;
+}
+
+// One message, or slice, in each direction: large ones take turns.
+bool PointToPoint::advance(int p) {
+  Peer& peer = peers_[p];
+  bool moved = matching_.awaits(p) && read_message(p);
+  if (!peer.sends.empty()) moved |= begin_sends(p);
+  if (!peer.ready.empty()) moved |= say_ready(p);
+  if (!peer.offered.empty() || !peer.incoming.empty()) moved |= read_bodies(p);
+  if (!peer.outgoing.empty()) moved |= send_body(p);
+  return moved;
+}
+
+bool PointToPoint::begin_sends(int p) {
+  Peer& peer = peers_[p];
+  Request& request = *peer.sends.front();
+  if (send_whole(request.transfer)) {
+    finish(request);
+    peer.sends.pop_front();
+    return true;
+  }
+  // What it has not read lies in front of an offer, too.
+  constexpr int lane = Transport::point_to_point_lane;
+  if (request.transfer.bytes() <= whole_ && !transport_.consumed(lane, p, transport_.sent(lane, p)))
+    return false;
+  if (!offer(request)) return false;
+  peer.offered.splice(peer.offered.end(), peer.sends, peer.sends.begin());
+  return true;
+}
+
+bool PointToPoint::send_whole(const Transfer& t) {
+  const std::size_t bytes = t.bytes();
+  if (bytes > whole_) return false;
+  constexpr int lane = Transport::point_to_point_lane;
+  const std::uint64_t contract = label(Piece::whole, static_cast<std::uint32_t>(t.tag), t.dtype);
+  if (bytes < large_message) return transport_.send(lane, {&t.peer, 1}, t.input, bytes, contract);
+  std::byte* room = transport_.reserve(lane, {&t.peer, 1}, bytes);
+  if (!room) return false;
+  stage(room, static_cast<const std::byte*>(t.input), bytes);
+  transport_.post(lane, {&t.peer, 1}, room, bytes, contract);
+  return true;
+}
+
+bool PointToPoint::offer(Request& request) {
+  const Transfer& t = request.transfer;
+  Peer& peer = peers_[t.peer];
+  const Offer words{t.count, peer.offers};
+  const std::uint64_t contract = label(Piece::offer, static_cast<std::uint32_t>(t.tag), t.dtype);
+  if (!transport_.send(Transport::point_to_point_lane, {&t.peer, 1}, &words, sizeof words, contract))
+    return false;
+  request.number = peer.offers++;
+  request.lends = transport_.reachable(t.input, t.bytes());
+  // The copies into the lane and out of it overlap, by slices; what is read in place is copied only once.
+  request.slice =
+      request.lends ? largest_slice
+                    : std::clamp(t.bytes() / slices / line * line, std::min(smallest_slice, slice_), slice_);
+  return true;
+}
+
+void PointToPoint::send_to_self(const Transfer& t) {
+  const int self = transport_.rank;
+  const auto* data = static_cast<const std::byte*>(t.input);
+  Aside message{self, {t.tag, t.dtype, t.count}, nullptr, nullptr, {}};
+  if (const RequestPointer receive = matching_.take_receive(self, t.tag)) {
+    deliver(receive, message, data);
+    if (receive->problem) std::rethrow_exception(receive->problem);
+    return;
+  }
+  message.data = std::make_unique_for_overwrite<std::byte[]>(t.bytes());
+  write(message.data.get(), data, t.bytes());
+  matching_.put_aside(std::move(message));
+}
+
+bool PointToPoint::say_ready(int p) {
+  std::list<std::uint32_t>& ready = peers_[p].ready;
+  bool moved = false;
+  while (!ready.empty() &&
+         transport_.send(Transport::body_lane, {&p, 1}, nullptr, 0, label(Piece::ready, ready.front()))) {
+    ready.pop_front();
+    moved = true;
+  }
+  return moved;
+}
+
+bool PointToPoint::send_body(int p) {
+  constexpr int lane = Transport::body_lane;
+  Requests& outgoing = peers_[p].outgoing;
+  Request& request = *outgoing.front();
+  const std::size_t total = request.transfer.bytes();
+  if (request.moved < total) {
+    const std::byte* data = static_cast<const std::byte*>(request.transfer.input) + request.moved;
+    const std::size_t bytes = std::min(request.slice, total - request.moved);
+    const std::uint64_t contract = label(Piece::body, request.number);
+    if (request.lends) {
+      // Two at a time: a sender that sees the peer go on waits for each of them only, and keeps its core.
+      if (request.moved > 0 && !transport_.consumed(lane, p, request.last_part - 1)) return false;
+      if (!transport_.lend(lane, {&p, 1}, data, bytes, contract, nullptr)) return false;
+    } else {
+      std::byte* room = transport_.reserve(lane, {&p, 1}, bytes);
+      if (!room) return false;
+      stage(room, data, bytes);
+      transport_.post(lane, {&p, 1}, room, bytes, contract);
+    }
+    request.moved += bytes;
+    request.last_part = transport_.sent(lane, p);
+    if (request.lends || request.moved < total) return true;
+  }
+  if (request.lends && !transport_.consumed(lane, p, request.last_part)) return false;
+  finish(request);
+  outgoing.pop_front();
+  return true;
+}
+
+bool PointToPoint::read_bodies(int p) {
+  constexpr int lane = Transport::body_lane;
+  Peer& peer = peers_[p];
+  Message message;
+  if (!transport_.poll(lane, p, message)) return false;
+  const auto number = static_cast<std::uint32_t>(message.contract);
+  const auto is_numbered = [&](const RequestPointer& request) { return request->number == number; };
+  if (message.contract == label(Piece::ready, number)) {
+    const auto request = std::find_if(peer.offered.begin(), peer.offered.end(), is_numbered);
+    if (request != peer.offered.end()) {
+      peer.outgoing.splice(peer.outgoing.end(), peer.offered, request);
+      transport_.release(lane, p);
+      return true;
+    }
+  } else if (!peer.incoming.empty() && is_numbered(peer.incoming.front()) &&
+             message.contract == label(Piece::body, number)) {
+    Request& request = *peer.incoming.front();
+    const std::size_t total = request.transfer.bytes();
+    if (message.bytes <= total - request.moved) {
+      write(static_cast<std::byte*>(request.transfer.output) + request.moved, message.data, message.bytes);
+      transport_.release(lane, p);
+      request.moved += message.bytes;
+      if (request.moved == total) {
+        if (request.heir) {
+          write(request.heir->transfer.output, request.memory.get(), total);
+          finish(*request.heir);
+        }
+        finish(request);
+        peer.incoming.pop_front();
+      }
+      return true;
+    }
+  }
+  throw Failure(Cause::mismatch, p,
+                "rank " + std::to_string(p) + " sent a part of no message that rank " +
+                    std::to_string(transport_.rank) + " awaits");
+}
+
+bool PointToPoint::read_message(int p) {
+  constexpr int lane = Transport::point_to_point_lane;
+  Message message;
+  if (!transport_.poll(lane, p, message)) return false;
+  Aside aside{p, read_envelope(p, message), nullptr, nullptr, {}};
+  if (const RequestPointer receive = matching_.take_receive(p, aside.envelope.tag)) {
+    deliver(receive, aside, message.data);
+  } else {
+    if (aside.envelope.has_body) {
+      aside.since = Clock::now();
+    } else {
+      aside.data = std::make_unique_for_overwrite<std::byte[]>(message.bytes);
+      write(aside.data.get(), message.data, message.bytes);
+    }
+    matching_.put_aside(std::move(aside));
+  }
+  transport_.release(lane, p);
+  return true;
+}
+
+void PointToPoint::deliver(const RequestPointer& receive, const Aside& message, const std::byte* data) {
+  const Transfer& t = receive->transfer;
+  const Envelope& envelope = message.envelope;
+  receive->peer = message.source;
+  if (envelope.dtype != t.dtype || envelope.count != t.count) {
+    finish(*receive, std::make_exception_ptr(disagreement(message.source, envelope, t, transport_.rank)));
+  } else if (envelope.has_body && !message.body) {
+    await_body(receive, message.source, envelope.number);
+  } else if (message.body && !message.body->done) {
+    message.body->heir = receive;
+  } else {
+    write(t.output, message.body ? message.body->memory.get() : data, t.bytes());
+    finish(*receive);
+  }
+}
+
+void PointToPoint::await_body(const RequestPointer& request, int source, std::uint32_t number) {
+  request->number = number;
+  peers_[source].incoming.push_back(request);
+  peers_[source].ready.push_back(number);
+  say_ready(source);
+}
+
+void PointToPoint::fetch_bodies() {
+  const auto before = Clock::now() - patience;
+  for (Aside& aside : matching_.asides()) {
+    if (aside.since > before) continue;
+    if (!aside.envelope.has_body || aside.body || !matching_.awaits(aside.source)) continue;
+    std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[aside.envelope.bytes()]);
+    if (!memory) continue;  // it stays with its sender
+    Transfer t;
+    t.sends = false;
+    t.peer = aside.source;
+    t.output = memory.get();
+    t.count = aside.envelope.count;
+    t.dtype = aside.envelope.dtype;
+    t.tag = aside.envelope.tag;
+    aside.body = std::make_shared<Request>(t);
+    aside.body->memory = std::move(memory);
+    ++requests_;
+    ++fetching_;
+    await_body(aside.body, aside.source, aside.envelope.number);
+  }
+}
+
+void PointToPoint::finish(Request& request, std::exception_ptr problem) {
+  request.problem = std::move(problem);
+  request.done.store(true, std::memory_order_release);
+  --requests_;
+  if (request.memory) --fetching_;
+  transport_.wake();
+}
+
+// Into memory that the peer reads next.
+void PointToPoint::stage(std::byte* to, const std::byte* from, std::size_t bytes) const {
+  if (bytes >= large_message && transport_.far()) {
+    stream(to, from, bytes);
+  } else {
+    write(to, from, bytes);
+  }
+}
+
+}  // namespace ringreduce

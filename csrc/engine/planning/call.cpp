@@ -1,0 +1,49 @@
+#include "engine/planning/call.h"
+
+#include "engine/program/program.h"
+
+namespace ringreduce {
+namespace {
+
+bool has_own_block_only(const Call& call, bool of_input) {
+  return of_input ? call.collective == Collective::all_gather || call.collective == Collective::gather
+                  : call.collective == Collective::reduce_scatter || call.collective == Collective::scatter;
+}
+
+std::size_t bytes_of(const Call& call, const Extents* extents, bool of_input, int world, int rank) {
+  const std::size_t element = size_of(call.dtype);
+  const bool own_block = has_own_block_only(call, of_input);
+  if (slices_whole_buffer(call.collective) || (own_block && !extents)) return call.count * element;
+  if (!extents) return call.count * static_cast<std::size_t>(world) * element;
+  if (own_block) return extents->count[rank] * element;
+  return (extents->offset.back() + extents->count.back()) * element;
+}
+
+// A buffer that holds only this rank's block is addressed as if the blocks of the other ranks lay around it.
+std::uintptr_t before_own_block(const Call& call, const Extents* extents, bool of_input, int rank) {
+  if (!has_own_block_only(call, of_input)) return 0;
+  const std::size_t elements = extents ? extents->offset[rank] : call.count * static_cast<std::size_t>(rank);
+  return elements * size_of(call.dtype);
+}
+
+}  // namespace
+
+std::size_t bytes_of_input(const Call& call, int world, int rank) {
+  return bytes_of(call, call.input_extents, true, world, rank);
+}
+
+std::size_t bytes_of_output(const Call& call, int world, int rank) {
+  return bytes_of(call, call.output_extents, false, world, rank);
+}
+
+const std::byte* input_of_all(const Call& call, int rank) {
+  return reinterpret_cast<const std::byte*>(reinterpret_cast<std::uintptr_t>(call.input) -
+                                            before_own_block(call, call.input_extents, true, rank));
+}
+
+std::byte* output_of_all(const Call& call, int rank) {
+  return reinterpret_cast<std::byte*>(reinterpret_cast<std::uintptr_t>(call.output) -
+                                      before_own_block(call, call.output_extents, false, rank));
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,70 @@
+#include "engine/planning/tuning.h"
+
+#include <algorithm>
+
+#include "engine/program/program.h"
+
+namespace ringreduce {
+namespace {
+
+constexpr std::size_t KiB = 1024, MiB = 1024 * KiB;
+
+std::string in_units(std::size_t bytes) {
+  if (bytes >= MiB && bytes % MiB == 0) return std::to_string(bytes / MiB) + " MiB";
+  if (bytes >= KiB && bytes % KiB == 0) return std::to_string(bytes / KiB) + " KiB";
+  return std::to_string(bytes) + " B";
+}
+
+bool fits(const TuningRow& row, const Situation& s) {
+  return row.collective == s.collective && s.world <= row.max_world &&
+         static_cast<double>(s.bytes) <= s.pace * static_cast<double>(row.max_bytes) &&
+         (row.oversubscribed < 0 || (row.oversubscribed != 0) == s.oversubscribed) && s.pace >= row.from_pace;
+}
+
+// So that what is under way in all lanes keeps the wire busy while a message travels; more than this
+// overflows queues on the way.
+std::size_t stretched(const TuningRow& row, double pace) {
+  const std::size_t most = std::max(1 * MiB / static_cast<std::size_t>(row.lanes), row.slice_bytes);
+  std::size_t slice = row.slice_bytes;
+  while (pace >= 2 && slice * 2 <= most) {
+    slice *= 2;
+    pace /= 2;
+  }
+  return slice;
+}
+
+std::string reason_for(const TuningRow& row, const Situation& s) {
+  std::string reason = "measured as the fastest " + std::string(name_of(s.collective)) + " for ";
+  reason += row.max_bytes == ~std::size_t{0} ? "larger buffers" : "buffers up to " + in_units(row.max_bytes);
+  if (row.max_world < any_world) reason += " on up to " + std::to_string(row.max_world) + " ranks";
+  if (row.oversubscribed > 0) reason += ", more ranks than cores";
+  if (row.oversubscribed == 0) reason += ", a core for each rank";
+  if (s.reproducible && reduces(s.collective)) reason += ", of those that keep rank order";
+  if (s.coded && reduces(s.collective)) reason += ", of those that round once on each side";
+  if (s.pace > 1) reason += "; taken for that size because of the links' latency";
+  return reason;
+}
+
+}  // namespace
+
+Choice choose(const Situation& s) {
+  for (const auto& table : tuning_tables(s.transport)) {
+    for (const TuningRow& row : table) {
+      if (!fits(row, s)) continue;
+      const Entry* entry = find_algorithm(s.collective, row.algorithm);
+      const bool in_rank_order = (s.reproducible || s.coded) && reduces(s.collective);
+      if (in_rank_order && !entry->keeps_rank_order) continue;
+      return {entry, stretched(row, s.pace), row.lanes, reason_for(row, s)};
+    }
+  }
+  return {};  // cannot be: every collective has a row that fits everything (tested)
+}
+
+Choice choose_slices(const Situation& s, const Entry* entry, std::string reason) {
+  Choice choice = choose(s);
+  choice.entry = entry;
+  choice.reason = std::move(reason);
+  return choice;
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,118 @@
+// The measured tables behind algorithm="auto": in shared memory, over a network, and what is different where
+// that is slow to answer, over MPI, and for hosts of several ranks, which have both.
+#include "engine/planning/tuning.h"
+
+namespace ringreduce {
+namespace {
+
+constexpr std::size_t KiB = 1024, MiB = 1024 * KiB, all = ~std::size_t{0};
+constexpr double far = 8;  // a round trip of 2 ms at 1 Gbit/s
+using C = Collective;
+
+constexpr TuningRow in_memory[] = {
+    // measured, by bench/tune.py
+    {C::all_reduce, 2, 0, 32 * KiB, "one_shot", 64 * KiB, 1},
+    {C::all_reduce, 2, 0, all, "two_shot", 256 * KiB, 2},
+    {C::all_reduce, 4, 1, 32 * KiB, "one_shot", 64 * KiB, 1},
+    {C::all_reduce, 4, 1, 1 * MiB, "two_shot", 512 * KiB, 2},
+    {C::all_reduce, 4, 1, all, "two_shot", 512 * KiB, 1},
+    {C::all_reduce, 8, 1, 32 * KiB, "one_shot", 64 * KiB, 1},
+    {C::all_reduce, 8, 1, 512 * KiB, "two_shot", 256 * KiB, 2},
+    {C::all_reduce, 8, 1, all, "two_shot", 512 * KiB, 1},
+    {C::reduce_scatter, 2, 0, all, "direct", 256 * KiB, 1},
+    {C::all_gather, 2, 0, all, "direct", 256 * KiB, 1},
+    {C::reduce_scatter, 4, 1, 512 * KiB, "direct", 256 * KiB, 4},
+    {C::reduce_scatter, 4, 1, 4 * MiB, "direct", 512 * KiB, 4},
+    {C::reduce_scatter, 4, 1, all, "direct", 512 * KiB, 2},
+    {C::all_gather, 4, 1, 32 * KiB, "recursive_doubling", 64 * KiB, 1},
+    {C::all_gather, 4, 1, 2 * MiB, "direct", 512 * KiB, 4},
+    {C::all_gather, 4, 1, 4 * MiB, "direct", 256 * KiB, 1},
+    {C::all_gather, 4, 1, all, "direct", 512 * KiB, 1},
+    {C::reduce_scatter, 8, 1, 64 * KiB, "direct", 64 * KiB, 2},
+    {C::reduce_scatter, 8, 1, 2 * MiB, "direct", 512 * KiB, 4},
+    {C::reduce_scatter, 8, 1, all, "direct", 256 * KiB, 2},
+    {C::all_gather, 8, 1, 512 * KiB, "direct", 64 * KiB, 2},
+    {C::all_gather, 8, 1, all, "direct", 512 * KiB, 1},
+    // not measured
+    {C::all_gather, any_world, 1, all, "direct", 512 * KiB, 1},
+    {C::all_reduce, 8, -1, 16 * KiB, "one_shot", 64 * KiB, 1},
+    {C::all_reduce, any_world, -1, 16 * KiB, "recursive_doubling", 64 * KiB, 1},
+    // Where rank order must be kept: one_shot beats two_shot up to here with 12 and 16 ranks on two cores.
+    {C::all_reduce, any_world, -1, 16 * KiB, "one_shot", 64 * KiB, 1},
+    {C::all_reduce, any_world, -1, all, "two_shot", 256 * KiB, 2},
+    {C::reduce_scatter, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::all_gather, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::broadcast, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::reduce, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::gather, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::scatter, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::all_to_all, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::barrier, any_world, -1, all, "dissemination", 64 * KiB, 1},
+};
+
+// Where links are far, messages cost next to nothing, and rounds nearly all: one, as long as all that it
+// sends takes less time than another round would.
+constexpr TuningRow over_far_links[] = {
+    {C::all_reduce, 2, -1, 256 * KiB, "one_shot", 64 * KiB, 4, far},
+    {C::all_reduce, 4, -1, 8 * KiB, "one_shot", 64 * KiB, 1, far},
+    {C::all_reduce, 8, -1, 2 * KiB, "one_shot", 64 * KiB, 1, far},
+    {C::all_reduce, 16, -1, 1 * KiB, "one_shot", 64 * KiB, 1, far},
+    {C::all_reduce, 16, -1, 64 * KiB, "two_shot", 64 * KiB, 4, far},
+};
+
+// Few rounds while what a message takes to travel is more than what it takes to pass, few bytes from then on.
+// A slice's messages are long enough to keep the wire busy while the next slices wait for theirs.
+constexpr TuningRow over_network[] = {
+    {C::all_reduce, 2, -1, 256 * KiB, "one_shot", 64 * KiB, 4},
+    {C::all_reduce, 2, -1, all, "two_shot", 256 * KiB, 4},
+    {C::all_reduce, any_world, -1, 32 * KiB, "recursive_doubling", 64 * KiB, 1},
+    {C::all_reduce, any_world, -1, 256 * KiB, "circulant", 128 * KiB, 4},
+    {C::all_reduce, any_world, -1, 4 * MiB, "ring", 64 * KiB, 4},
+    {C::all_reduce, any_world, -1, all, "ring", 256 * KiB, 4},
+    {C::all_reduce, any_world, -1, all, "two_shot", 512 * KiB, 4},
+    {C::reduce_scatter, any_world, -1, 256 * KiB, "direct", 256 * KiB, 2},
+    {C::reduce_scatter, any_world, -1, all, "ring", 256 * KiB, 4},
+    {C::reduce_scatter, any_world, -1, all, "direct", 512 * KiB, 4},
+    {C::all_gather, any_world, -1, 256 * KiB, "direct", 256 * KiB, 2},
+    {C::all_gather, any_world, -1, all, "ring", 256 * KiB, 4},
+    {C::broadcast, any_world, -1, 64 * KiB, "tree", 64 * KiB, 1},
+    {C::broadcast, any_world, -1, all, "chain", 128 * KiB, 4},
+    {C::reduce, any_world, -1, 64 * KiB, "tree", 64 * KiB, 1},
+    {C::reduce, any_world, -1, all, "chain", 128 * KiB, 4},
+    {C::reduce, any_world, -1, all, "direct", 256 * KiB, 4},
+    {C::gather, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::scatter, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::all_to_all, any_world, -1, all, "direct", 256 * KiB, 2},
+    {C::barrier, any_world, -1, all, "dissemination", 64 * KiB, 1},
+};
+
+// What is different for hosts of several ranks.
+constexpr TuningRow across_hosts[] = {
+    {C::all_reduce, any_world, -1, 4 * KiB, "recursive_doubling", 64 * KiB, 1},
+    {C::all_reduce, any_world, -1, 256 * KiB, "two_level", 256 * KiB, 2},
+    {C::all_reduce, any_world, -1, all, "two_level", 512 * KiB, 4},
+    {C::all_reduce, any_world, -1, all, "two_shot", 512 * KiB, 4},
+};
+
+// What is different where MPI carries messages: where half as much is still sent at once, and all is not, two
+// rounds cost less than one; and it cuts long messages itself.
+constexpr TuningRow over_mpi[] = {
+    {C::all_reduce, 2, -1, 2 * KiB, "one_shot", 64 * KiB, 1},
+    {C::all_reduce, 2, -1, 4 * KiB, "two_shot", 64 * KiB, 1},
+    {C::all_reduce, 2, -1, 64 * KiB, "one_shot", 64 * KiB, 1},
+    {C::all_reduce, 2, -1, all, "two_shot", 1 * MiB, 1},
+    {C::all_reduce, any_world, -1, 32 * KiB, "recursive_doubling", 64 * KiB, 1},
+    {C::all_reduce, any_world, -1, 256 * KiB, "circulant", 128 * KiB, 4},
+    {C::all_reduce, any_world, -1, all, "ring", 1 * MiB, 2},
+};
+
+}  // namespace
+
+TuningTables tuning_tables(std::string_view transport) {
+  if (transport == "shm" || transport == "local") return {in_memory};
+  if (transport == "mpi") return {over_far_links, over_mpi, over_network};
+  if (transport.find('+') != std::string_view::npos) return {across_hosts, over_far_links, over_network};
+  return {over_far_links, over_network};
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,83 @@
+#include "engine/program/fusing.h"
+
+#include <algorithm>
+
+namespace ringreduce {
+namespace {
+
+const Part* only_part(const Program& program, const Step& step) {
+  return step.parts_end - step.parts_begin == 1 ? &program.parts[step.parts_begin] : nullptr;
+}
+
+bool same_peers(const Program& program, const Step& combine, const Step& send) {
+  std::vector<int> sources(program.peers.begin() + combine.peers_begin,
+                           program.peers.begin() + combine.peers_end);
+  std::erase(sources, -1);
+  return std::equal(sources.begin(), sources.end(), program.peers.begin() + send.peers_begin,
+                    program.peers.begin() + send.peers_end);
+}
+
+bool touches(const Program& program, const Step& step, const Span& span) {
+  for (int p = step.parts_begin; p < step.parts_end; ++p) {
+    const Span& other = program.parts[p].chunks;
+    if (other.first < span.first + span.count && span.first < other.first + other.count) return true;
+  }
+  const bool local = step.kind == Step::Kind::local || step.kind == Step::Kind::local_combine;
+  if (!local) return false;
+  const Span& from = program.parts[step.from_begin].chunks;
+  return from.first < span.first + span.count && span.first < from.first + from.count;
+}
+
+// Whether anything but the send at `send` reads these chunks after the step at `after`.
+bool read_again(const Program& program, int after, int send, const Span& span) {
+  for (int i = after + 1; i < static_cast<int>(program.steps.size()); ++i) {
+    const Step& step = program.steps[i];
+    if (i == send || !touches(program, step, span)) continue;
+    const Part* part = step.kind == Step::Kind::receive ? only_part(program, step) : nullptr;
+    return !part || !(part->chunks == span);
+  }
+  return false;
+}
+
+}  // namespace
+
+void fuse(Program& program, const std::vector<int>& rounds) {
+  const int count = static_cast<int>(program.steps.size());
+  std::vector<bool> taken(count, false);
+  for (int i = 0; i < count; ++i) {
+    Step& step = program.steps[i];
+    if (step.kind != Step::Kind::combine && step.kind != Step::Kind::receive) continue;
+    const Part* part = only_part(program, step);
+    if (!part) continue;
+    for (int j = i + 1; j < count && rounds[j] <= rounds[i] + 1; ++j) {
+      const Step& send = program.steps[j];
+      const Part* sent = send.kind == Step::Kind::send ? only_part(program, send) : nullptr;
+      if (!sent || taken[j] || !(sent->chunks == part->chunks) || rounds[j] != rounds[i] + 1) continue;
+      step.fused = j;
+      taken[j] = true;
+      step.pushable = step.kind == Step::Kind::combine && same_peers(program, step, send);
+      program.parts[step.parts_begin].keep =
+          part->target == Memory::output || step.pushable || read_again(program, i, j, part->chunks);
+      break;
+    }
+  }
+}
+
+void mark_grants(Program& program) {
+  for (int i = 0; i < static_cast<int>(program.steps.size()); ++i) {
+    Step& step = program.steps[i];
+    const Part* part = step.kind == Step::Kind::send && step.lendable ? only_part(program, step) : nullptr;
+    if (!part || step.peers_end - step.peers_begin != 1) continue;
+    for (int j = i + 1; j < static_cast<int>(program.steps.size()); ++j) {
+      const Step& next = program.steps[j];
+      if (!touches(program, next, part->chunks)) continue;
+      const Part* replaced = next.kind == Step::Kind::receive ? only_part(program, next) : nullptr;
+      step.grants = replaced && replaced->chunks == part->chunks && replaced->target == Memory::output &&
+                    program.peers[next.peers_begin] == program.peers[step.peers_begin] &&
+                    next.fence_end - next.fence_begin == 1;
+      break;
+    }
+  }
+}
+
+}  // namespace ringreduce

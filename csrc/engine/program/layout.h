@@ -1,0 +1,47 @@
+// The steps of a program with every address and length worked out for one slice: what the executor walks.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "engine/program/geometry.h"
+#include "engine/program/program.h"
+
+namespace ringreduce {
+
+// One run of elements of a message, and where this rank keeps them: byte offsets into the memories named.
+struct Move {
+  std::size_t source = 0, target = 0;
+  std::size_t count = 0;  // elements
+  std::size_t bytes = 0;
+  Memory from = Memory::input, to = Memory::output;
+  bool last = false, keep = true, quantize = false;  // as in Part
+  // Of a local combination: what `source` is combined into, if that is not the target itself.
+  std::size_t own = 0;
+  Memory own_in = Memory::input;
+};
+
+struct Action {
+  const Step* step = nullptr;
+  const Move* moves = nullptr;
+  const Move* moves_end = nullptr;
+  const int* peers = nullptr;
+  int peer_count = 0;
+  int remote = 0;         // combine of two: which of the two sources is the peer's
+  bool simple = false;    // one run, and two sources if it combines: the short way serves
+  bool skip = false;      // an uneven chunk has ended before this slice: there is no message
+  std::size_t bytes = 0;  // of the message, as it is sent
+};
+
+class Layout {
+ public:
+  // Works out slice `slice`; the program must stay where it is. Reuses memory.
+  void resolve(const Program& program, const Geometry& geometry, std::size_t slice);
+  const std::vector<Action>& actions() const { return actions_; }
+
+ private:
+  std::vector<Action> actions_;
+  std::vector<Move> moves_;
+};
+
+}  // namespace ringreduce

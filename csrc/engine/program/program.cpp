@@ -1,0 +1,313 @@
+#include "engine/program/program.h"
+
+#include <algorithm>
+#include <map>
+
+#include "engine/program/fusing.h"
+#include "engine/program/quantizing.h"
+
+namespace ringreduce {
+namespace {
+
+enum class State : std::uint8_t { none, input, home };
+
+bool contains(const std::vector<Span>& spans, int chunk) {
+  return std::any_of(spans.begin(), spans.end(),
+                     [&](const Span& s) { return chunk >= s.first && chunk < s.first + s.count; });
+}
+
+class Lowering {
+ public:
+  explicit Lowering(Schedule schedule, const Quantizing* quantizing = nullptr) : quantizing_(quantizing) {
+    program_.schedule = std::move(schedule);
+  }
+
+  Program run(bool answers_directly) {
+    const Schedule& s = program_.schedule;
+    const int all = s.chunks + s.scratch;
+    state_.assign(all, State::none);
+    home_.assign(all, Memory::temp);
+    lent_.resize(all);
+    for (int c = 0; c < s.chunks; ++c) {
+      if (starts_with_value(s, c)) state_[c] = State::input;
+      if (holds_result(s, c)) home_[c] = Memory::output;
+    }
+    for (const Round& round : s.rounds) lower_round(round);
+    copy_untouched();
+    mark_last();
+    fuse(program_, rounds_);
+    if (answers_directly) mark_grants(program_);
+    return std::move(program_);
+  }
+
+ private:
+  void lower_round(const Round& round) {
+    for (const Send& send : round.sends) add_send(round, send);
+    if (quantizing_) quantize_sources(round);
+    const std::vector<State> before = state_;
+    // Locals read what is there when the round begins, so they come before what arrives.
+    for (const Local& local : round.locals) add_local(local, before);
+    std::map<int, bool> done;
+    for (std::size_t i = 0; i < round.recvs.size(); ++i) {
+      if (!done[static_cast<int>(i)]) add_recv(round, i, done, before);
+    }
+    ++round_;
+  }
+
+  // Splits spans into runs of chunks of which the same is true.
+  template <typename Describe>
+  void add_parts(Step& step, const std::vector<Span>& spans, Describe describe) {
+    step.parts_begin = static_cast<int>(program_.parts.size());
+    for (const Span& span : spans) {
+      for (int c = span.first; c < span.first + span.count; ++c) {
+        const Part part = describe(c);
+        Part* previous = c > span.first ? &program_.parts.back() : nullptr;
+        // Scratch begins again at the length of the first chunk.
+        const bool goes_on =
+            c < program_.schedule.chunks || (c - program_.schedule.chunks) % program_.schedule.chunks;
+        if (previous && goes_on && previous->source == part.source && previous->target == part.target &&
+            previous->quantize == part.quantize) {
+          ++previous->chunks.count;
+        } else {
+          program_.parts.push_back(part);
+        }
+      }
+    }
+    step.parts_end = static_cast<int>(program_.parts.size());
+  }
+
+  Memory memory_in(const std::vector<State>& states, int chunk) const {
+    return states[chunk] == State::input ? Memory::input : home_[chunk];
+  }
+
+  void add_send(const Round& round, const Send& send) {
+    Step step{Step::Kind::send};
+    add_parts(step, send.chunks, [&](int c) {
+      Part part{{c, 1}, memory_in(state_, c), home_[c]};
+      part.quantize = state_[c] == State::input && quantizing_ && quantizing_->needed_in(round_, c);
+      if (part.quantize) state_[c] = State::home;
+      return part;
+    });
+    step.peers_begin = static_cast<int>(program_.peers.size());
+    program_.peers.insert(program_.peers.end(), send.peers.begin(), send.peers.end());
+    step.peers_end = static_cast<int>(program_.peers.size());
+    step.tickets_begin = program_.tickets;
+    program_.tickets += static_cast<int>(send.peers.size());
+    const bool in_one_part = step.parts_end - step.parts_begin == 1;
+    const int index = static_cast<int>(program_.steps.size());
+    for (const Span& span : send.chunks) {
+      for (int c = span.first; c < span.first + span.count; ++c) {
+        for (const Recv& recv : round.recvs) step.overwritten |= contains(recv.chunks, c);
+        for (const Local& local : round.locals) step.overwritten |= contains({local.to}, c);
+      }
+    }
+    step.lendable = in_one_part && !step.overwritten;
+    if (in_one_part) {
+      for (const Span& span : send.chunks) {
+        for (int c = span.first; c < span.first + span.count; ++c) lent_[c].push_back(index);
+      }
+    }
+    push(step);
+  }
+
+  // A copy of this rank's own value may be sent later.
+  void quantize_sources(const Round& round) {
+    for (const Local& local : round.locals) {
+      for (int c = local.from.first; c < local.from.first + local.from.count; ++c) {
+        if (state_[c] != State::input || !quantizing_->needed_in(round_, c)) continue;
+        Step step{Step::Kind::local};
+        step.from_begin = static_cast<int>(program_.parts.size());
+        program_.parts.push_back({{c, 1}, Memory::input, home_[c]});
+        step.parts_begin = step.from_begin + 1;
+        step.parts_end = step.from_begin + 2;
+        program_.parts.push_back(program_.parts.back());
+        program_.parts.back().quantize = true;
+        wrote(step, {c, 1});
+        push(step);
+      }
+    }
+  }
+
+  // All reducing receives of the same chunks become one combination, in rank order, own value in its place.
+  void add_recv(const Round& round, std::size_t first, std::map<int, bool>& done,
+                const std::vector<State>& before) {
+    const Recv& recv = round.recvs[first];
+    Step step{recv.reduce ? Step::Kind::combine : Step::Kind::receive};
+    std::vector<int> sources;
+    if (recv.reduce) {
+      for (std::size_t i = first; i < round.recvs.size(); ++i) {
+        if (!round.recvs[i].reduce || round.recvs[i].chunks != recv.chunks) continue;
+        sources.push_back(round.recvs[i].peer);
+        done[static_cast<int>(i)] = true;
+      }
+      std::sort(sources.begin(), sources.end());
+      const auto place = std::lower_bound(sources.begin(), sources.end(), program_.schedule.rank);
+      sources.insert(place, -1);
+    } else {
+      sources.push_back(recv.peer);
+    }
+    add_parts(step, recv.chunks, [&](int c) { return Part{{c, 1}, memory_in(before, c), home_[c]}; });
+    step.peers_begin = static_cast<int>(program_.peers.size());
+    program_.peers.insert(program_.peers.end(), sources.begin(), sources.end());
+    step.peers_end = static_cast<int>(program_.peers.size());
+    for (const Span& span : recv.chunks) wrote(step, span);
+    push(step);
+  }
+
+  void add_local(const Local& local, const std::vector<State>& before) {
+    // Chunk by chunk, so that the two lists of parts run in step.
+    for (int i = 0; i < local.to.count; ++i) {
+      const int to = local.to.first + i, from = local.from.first + i;
+      Step step{local.reduce ? Step::Kind::local_combine : Step::Kind::local};
+      step.from_begin = static_cast<int>(program_.parts.size());
+      program_.parts.push_back({{from, 1}, memory_in(before, from), home_[from]});
+      add_parts(step, {{to, 1}}, [&](int c) { return Part{{c, 1}, memory_in(before, c), home_[c]}; });
+      wrote(step, {to, 1});
+      program_.combines_locally = program_.combines_locally || local.reduce;
+      push(step);
+    }
+  }
+
+  // Chunks of the result that nobody wrote are still in the input.
+  void copy_untouched() {
+    const Schedule& s = program_.schedule;
+    for (int c = 0; c < s.chunks; ++c) {
+      if (!holds_result(s, c) || state_[c] != State::input) continue;
+      int count = 1;
+      while (c + count < s.chunks && holds_result(s, c + count) && state_[c + count] == State::input) ++count;
+      Step step{Step::Kind::local};
+      step.from_begin = static_cast<int>(program_.parts.size());
+      program_.parts.push_back({{c, count}, Memory::input, Memory::output});
+      step.parts_begin = static_cast<int>(program_.parts.size());
+      program_.parts.push_back({{c, count}, Memory::input, Memory::output});
+      step.parts_end = static_cast<int>(program_.parts.size());
+      push(step);
+      c += count - 1;
+    }
+  }
+
+  // A write must wait for the readers of what it overwrites: of sends in earlier rounds, never of this one
+  // (those are lent to no reader, at most to a wire), so waiting for them is what a rendezvous send would do,
+  // and as free of deadlock.
+  void wrote(Step& step, const Span& span) {
+    if (step.fence_end == step.fence_begin) step.fence_begin = static_cast<int>(program_.fences.size());
+    for (int c = span.first; c < span.first + span.count; ++c) {
+      for (int send : lent_[c]) {
+        if (std::find(program_.fences.begin() + step.fence_begin, program_.fences.end(), send) ==
+            program_.fences.end()) {
+          program_.fences.push_back(send);
+        }
+      }
+      lent_[c].clear();
+      state_[c] = State::home;
+    }
+    step.fence_end = static_cast<int>(program_.fences.size());
+  }
+
+  void push(const Step& step) {
+    program_.steps.push_back(step);
+    program_.steps.back().round = round_;
+    rounds_.push_back(round_);
+  }
+
+  static bool writes(const Step& step) { return step.kind != Step::Kind::send; }
+
+  // The result is complete where a rank's last write to a chunk of its result is a combination; elsewhere the
+  // complete value comes from another rank. (The checker refuses all-reduces for which this does not hold.)
+  void mark_last() {
+    std::vector<int> last(state_.size(), -1);
+    for (int i = 0; i < static_cast<int>(program_.steps.size()); ++i) {
+      const Step& step = program_.steps[i];
+      if (!writes(step)) continue;
+      for (int p = step.parts_begin; p < step.parts_end; ++p) {
+        const Span& span = program_.parts[p].chunks;
+        for (int c = span.first; c < span.first + span.count; ++c) last[c] = i;
+      }
+    }
+    std::vector<Part> parts;  // rebuilt, because a part may have to be split
+    for (int i = 0; i < static_cast<int>(program_.steps.size()); ++i) {
+      Step& step = program_.steps[i];
+      const bool combines = step.kind == Step::Kind::combine || step.kind == Step::Kind::local_combine;
+      const int begin = static_cast<int>(parts.size());
+      for (int p = step.parts_begin; p < step.parts_end; ++p) {
+        const Part part = program_.parts[p];
+        for (int c = part.chunks.first; c < part.chunks.first + part.chunks.count; ++c) {
+          Part one = part;
+          one.chunks = {c, 1};
+          one.last = combines && part.target == Memory::output && last[c] == i;
+          if (combines) one.quantize = quantizes(i, c);
+          if (c > part.chunks.first && parts.back().last == one.last &&
+              parts.back().quantize == one.quantize) {
+            ++parts.back().chunks.count;
+          } else {
+            parts.push_back(one);
+          }
+        }
+        if (part.target == Memory::temp && (writes(step) || part.quantize)) program_.uses_temp = true;
+      }
+      const int end = static_cast<int>(parts.size());
+      if (step.kind == Step::Kind::local || step.kind == Step::Kind::local_combine) {
+        parts.push_back(program_.parts[step.from_begin]);
+        step.from_begin = end;
+      }
+      step.parts_begin = begin;
+      step.parts_end = end;
+    }
+    program_.parts = std::move(parts);
+  }
+
+  // Whether the combination at `index` leaves in this chunk what is sent.
+  bool quantizes(int index, int chunk) const {
+    if (!quantizing_ || !quantizing_->combined_in(rounds_[index], chunk)) return false;
+    for (int i = index + 1; i < static_cast<int>(rounds_.size()) && rounds_[i] == rounds_[index]; ++i) {
+      const Step& step = program_.steps[i];
+      if (step.kind != Step::Kind::combine && step.kind != Step::Kind::local_combine) continue;
+      for (int p = step.parts_begin; p < step.parts_end; ++p) {
+        if (contains({program_.parts[p].chunks}, chunk)) return false;
+      }
+    }
+    return true;
+  }
+
+  Program program_;
+  const Quantizing* const quantizing_;  // null: messages are not encoded
+  std::vector<State> state_;
+  std::vector<Memory> home_;
+  std::vector<std::vector<int>> lent_;  // by chunk: lendable sends since its last write
+  std::vector<int> rounds_;             // of each step
+  int round_ = 0;
+};
+
+}  // namespace
+
+bool slices_whole_buffer(Collective collective) {
+  return collective == Collective::all_reduce || collective == Collective::broadcast ||
+         collective == Collective::reduce || collective == Collective::barrier;
+}
+
+int heaviest_round(const Schedule& schedule) {
+  int most = 0;
+  for (const Round& round : schedule.rounds) {
+    int sent = 0;
+    for (const Send& send : round.sends) {
+      for (const Span& span : send.chunks) sent += span.count;
+    }
+    most = std::max(most, sent);
+  }
+  return most;
+}
+
+Program lower(Schedule schedule, int heaviest_round, bool answers_directly) {
+  Program program = Lowering(std::move(schedule)).run(answers_directly);
+  program.heaviest_round = heaviest_round;
+  return program;
+}
+
+Program lower_coded(Schedule schedule, int heaviest_round, const PassedOn* passed_on) {
+  const Quantizing quantizing(schedule, passed_on);
+  Program program = Lowering(std::move(schedule), &quantizing).run(false);
+  program.heaviest_round = heaviest_round;
+  return program;
+}
+
+}  // namespace ringreduce

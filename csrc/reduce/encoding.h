@@ -1,0 +1,53 @@
+// Quantised forms in which values travel: "wire formats". They are encoded from float32 and decoded to it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "reduce/dtype.h"
+
+namespace ringreduce {
+
+// bf16 and fp16 are casts, element by element. int8 and fp8 (e4m3) have a scale for each block of values.
+enum class Encoding : std::uint8_t { none, bf16, fp16, int8, fp8 };
+inline constexpr int encoding_count = 5;
+
+const char* name_of(Encoding wire);  // "none", "bf16", ...
+
+// Blocks are counted from the beginning of what is encoded; the last one may be shorter.
+inline constexpr std::size_t encoded_block = 256;
+// How many values depend on each other: those of a block, or none.
+constexpr std::size_t encoded_unit(Encoding wire) {
+  return wire == Encoding::int8 || wire == Encoding::fp8 ? encoded_block : 1;
+}
+
+// The cast that arrays of a 16-bit float hold the codes of; none for other types.
+Encoding cast_to(DType dtype);
+// Whether arrays of this type can travel so: float32, and in formats of a byte a value the 16-bit floats.
+bool takes(Encoding wire, DType dtype);
+
+// Bytes of `count` encoded values.
+std::size_t encoded_bytes(Encoding wire, std::size_t count);
+
+// Encodes and decodes `count` values; neither side needs to be aligned. With Q(x) = decode(encode(x)):
+// - Q(Q(x)) = Q(x) bit for bit, where the blocks are the same: who passes values on changes nothing.
+// - Rounds to nearest even. bf16 and fp16 overflow to infinity as casts do.
+// - int8 has steps of scale, which is the block's largest magnitude / 127, rounded to 16 bits, at least
+//   2^-126. The largest error is half a step.
+// - fp8 is e4m3 of x / scale, a power of two by which the block's largest magnitude is at most 448. The
+//   largest error is 1/16 of an element, or 2^-10 * scale where that is more. Scales are 2^-117 to 2^119;
+//   beyond 464 * 2^119 (3.08e38) is NaN.
+// - NaN and, in int8 and fp8, infinities become NaN, the one of reduce.h. Other values of the block are as
+//   exact as they would be without them. int8 has no -0.
+// - All instruction sets give the same bits.
+using Encode = void (*)(void* to, const float* from, std::size_t count);
+using Decode = void (*)(float* to, const void* from, std::size_t count);
+struct Codec {
+  Encode encode = nullptr;
+  Decode decode = nullptr;
+};
+
+// Null functions for Encoding::none.
+Codec codec_for(Encoding wire);
+
+}  // namespace ringreduce

@@ -1,0 +1,155 @@
+#include "transport/compose/choose.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <map>
+#include <string_view>
+
+#include "transport/compose/hybrid.h"
+#include "transport/memory/shm.h"
+#include "transport/tcp/addresses.h"
+#include "transport/tcp/secret.h"
+#include "transport/tcp/tcp.h"
+
+namespace ringreduce {
+namespace {
+
+// One of preferences, two of the transport inside hosts, one of what came of it, two of the one across.
+constexpr int exchanges = 6;
+
+struct Preference {
+  std::uint64_t host;
+  char wanted[8];
+};
+
+constexpr std::string_view names[] = {"auto", "shm", "tcp", "shm+tcp", "mpi", "shm+mpi"};
+
+bool needs_job(const std::string& name) {
+  return name == "mpi" || name == "shm+mpi";
+}
+
+bool takes_two(const std::string& name) {
+  return name == "auto" || name == "shm+tcp" || name == "shm+mpi";
+}
+
+std::string chosen(const std::string& wanted, bool has_job) {
+  const char* set = std::getenv("RINGREDUCE_TRANSPORT");
+  const bool by_environment = wanted.empty() && set && *set;
+  const std::string name = by_environment ? set : wanted.empty() ? "auto" : wanted;
+  const std::string what = by_environment ? "RINGREDUCE_TRANSPORT" : "transport";
+  if (std::find(std::begin(names), std::end(names), name) == std::end(names)) {
+    throw InvalidArgument(what + " must be auto, shm, tcp, shm+tcp, mpi or shm+mpi, not '" + name + "'");
+  }
+  if (has_job || !needs_job(name)) return name;
+  throw InvalidArgument(what + " " + name + " is for communicators that ringreduce.init() makes");
+}
+
+// Ranks for which it differs do not try to share memory. Whether the others can is for them to find out.
+std::uint64_t host_key() {
+  const char* label = std::getenv("RINGREDUCE_HOST");
+  const std::uint64_t machine = this_host().machine;
+  if (!label || !*label) return machine;
+  const Digest digest = sha256(std::string(label) + std::to_string(machine));
+  std::uint64_t key = 0;
+  std::memcpy(&key, digest.data(), sizeof key);
+  return key;
+}
+
+// Which ranks may share a host, and that all want the same transport.
+std::vector<std::uint64_t> exchange_preferences(int rank, int world, const Exchange& exchange,
+                                                const std::string& wanted) {
+  Preference own{host_key(), {}};
+  std::memcpy(own.wanted, wanted.data(), std::min(wanted.size(), sizeof own.wanted));
+  const auto blobs = exchange(std::string(reinterpret_cast<const char*>(&own), sizeof own));
+  if (static_cast<int>(blobs.size()) != world)
+    throw Error("the bootstrap exchange returned a wrong number of blobs");
+  std::vector<std::uint64_t> keys;
+  for (int peer = 0; peer < world; ++peer) {
+    Preference theirs{};
+    if (blobs[peer].size() != sizeof theirs) throw Error("the bootstrap exchange returned a malformed blob");
+    std::memcpy(&theirs, blobs[peer].data(), sizeof theirs);
+    if (std::memcmp(theirs.wanted, own.wanted, sizeof own.wanted) != 0) {
+      throw InvalidArgument("transport must be the same on all ranks: it is '" + wanted + "' on rank " +
+                            std::to_string(rank) + ", '" +
+                            std::string(theirs.wanted, strnlen(theirs.wanted, sizeof theirs.wanted)) +
+                            "' on rank " + std::to_string(peer));
+    }
+    keys.push_back(theirs.host);
+  }
+  return keys;
+}
+
+// What connects this rank to those that share its host, if there are any and they can share memory: then all
+// of them have it, otherwise none. Two exchanges.
+std::unique_ptr<ShmTransport> connect_inside(int rank, const std::vector<int>& members,
+                                             const Exchange& exchange, bool must) {
+  const Exchange among_members = [&](const std::string& blob) {
+    const auto all = exchange(blob);
+    std::vector<std::string> theirs;
+    for (int member : members) theirs.push_back(all[member]);
+    return theirs;
+  };
+  if (members.size() < 2 && !must) {
+    exchange("");
+    exchange("");
+    return nullptr;
+  }
+  const auto place = std::find(members.begin(), members.end(), rank) - members.begin();
+  try {
+    return ShmTransport::create(static_cast<int>(place), static_cast<int>(members.size()), among_members,
+                                members);
+  } catch (const Failure&) {
+    throw;
+  } catch (const Error&) {
+    if (must) throw;
+    return nullptr;  // of one machine, but apart: containers, or processes of several users
+  }
+}
+
+// Two exchanges.
+std::unique_ptr<RemoteTransport> connect_across(int rank, int world, const Exchange& exchange, MpiJob* mpi) {
+  if (mpi) return mpi->connect(rank, world, exchange);
+  return TcpTransport::create(rank, world, exchange);
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange& exchange,
+                                             const std::string& wanted, const std::shared_ptr<MpiJob>& mpi) {
+  const std::string name = chosen(wanted, mpi != nullptr);
+  const auto keys = exchange_preferences(rank, world, exchange, name);
+  if (name == "mpi") return mpi->connect(rank, world, exchange);
+  const bool must_share = name == "shm" || world == 1;
+  std::vector<int> members;
+  for (int r = 0; r < world; ++r) {
+    if (r == rank || must_share || (takes_two(name) && keys[r] == keys[rank])) members.push_back(r);
+  }
+  auto inside = connect_inside(rank, members, exchange, must_share);
+
+  std::vector<int> hosts(static_cast<std::size_t>(world));
+  const auto shares = exchange(inside ? "1" : "0");
+  std::map<std::uint64_t, int> first;
+  for (int r = 0; r < world; ++r) {
+    hosts[r] = shares[r] == "1" ? first.emplace(must_share ? 0 : keys[r], r).first->second : r;
+  }
+  const auto alike = [&](int host) { return host == hosts[0]; };
+  if (inside && std::all_of(hosts.begin(), hosts.end(), alike)) {
+    exchange("");
+    exchange("");
+    return inside;
+  }
+  auto across = connect_across(rank, world, exchange, needs_job(name) ? mpi.get() : nullptr);
+  if (!std::count(shares.begin(), shares.end(), "1")) return across;
+  const auto connect_again = [name, mpi](int new_rank, int new_world, const Exchange& new_exchange) {
+    return connect_transport(new_rank, new_world, new_exchange, name, mpi);
+  };
+  // A rank that is alone on its host has a host of its own all the same.
+  const Exchange alone = [](const std::string& blob) { return std::vector<std::string>{blob}; };
+  if (!inside) inside = ShmTransport::create(0, 1, alone, {rank});
+  return std::make_unique<HybridTransport>(std::move(inside), std::move(across), std::move(hosts),
+                                           connect_again, exchanges);
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,92 @@
+// Between the ranks of several hosts: shared memory for those of this host, another transport (tcp or mpi)
+// for the rest. Each message takes the one that its peer needs; what concerns all ranks goes both ways.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "transport/memory/mapped.h"
+#include "transport/remote/remote.h"
+
+namespace ringreduce {
+
+class HybridTransport : public Transport {
+ public:
+  // `inside` connects the ranks of this host, in their order; `across` all ranks. `hosts` says for every rank
+  // which host it is on, by any number. `connect` makes a transport for some of the ranks, as among() is to,
+  // and exchanges so many times.
+  using Connect = std::function<std::unique_ptr<Transport>(int rank, int world, const Exchange& exchange)>;
+  HybridTransport(std::unique_ptr<MappedTransport> inside, std::unique_ptr<RemoteTransport> across,
+                  std::vector<int> hosts, Connect connect, int exchanges);
+
+  const char* name() const override { return name_.c_str(); }
+  std::vector<int> hosts() const override { return hosts_; }
+  bool distant() const override { return across_->distant(); }
+  bool oversubscribed() const override { return across_->oversubscribed(); }
+  std::size_t capacity() const override { return inside_->capacity(); }
+  std::size_t footprint() const override { return inside_->footprint() + across_->footprint(); }
+
+  bool send(int lane, Peers peers, const void* data, std::size_t bytes, std::uint64_t contract) override;
+  std::byte* reserve(int lane, Peers peers, std::size_t bytes) override;
+  void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
+            std::uint64_t contract) override;
+  bool reachable(const void* data, std::size_t bytes) override { return inside_->reachable(data, bytes); }
+  bool reachable_by(Peers peers) const override;
+  bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract,
+            std::byte* grant) override;
+  bool announce(int lane, Peers peers, std::size_t bytes, std::uint64_t contract) override;
+  bool flushed(int lane) override { return across_->flushed(lane); }
+  std::uint32_t sent(int lane, int peer) const override;
+  bool consumed(int lane, int peer, std::uint32_t sent) override;
+  bool poll(int lane, int peer, Message& message) override;
+  void release(int lane, int peer) override;
+  void place(int lane, int peer, std::byte* where, std::size_t bytes, std::uint64_t contract) override;
+
+  void sense(int lane, bool large) override { inside_->sense(lane, large); }
+  bool far() const override { return inside_->far(); }
+  bool shares_core(int peer) const override { return is_inside(peer) && inside_->shares_core(places_[peer]); }
+  bool pause(Backoff& backoff, int waiting_for) override;
+  void wake() override;
+  bool closed(int peer) const override;
+  void check_abort() override;
+  void check_background() override { across_->check_background(); }
+  void abort(const Failure& failure) override;
+  void record(const Record& record) override;
+  std::vector<Record> records(int of_rank) const override;
+
+  std::vector<int> survivors(Clock::time_point deadline, const std::function<void()>& tick) override {
+    return across_->survivors(deadline, tick);
+  }
+  std::vector<std::string> exchange_among(const std::vector<int>& members, const std::string& blob,
+                                          Clock::time_point deadline,
+                                          const std::function<void()>& tick) override {
+    return across_->exchange_among(members, blob, deadline, tick);
+  }
+  std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
+    return connect_(rank, world, exchange);
+  }
+  int exchanges() const override { return exchanges_; }
+  void close() override;
+  void disown() override;
+
+ private:
+  // Of a message's peers, those on this host by their places there, and the others.
+  struct Split {
+    std::vector<int> inside, across;
+  };
+
+  bool is_inside(int peer) const { return hosts_[peer] == hosts_[rank]; }
+  Split& split(int lane, Peers peers);
+
+  const std::unique_ptr<MappedTransport> inside_;
+  const std::unique_ptr<RemoteTransport> across_;
+  const std::vector<int> hosts_;
+  std::vector<int> places_;  // by rank: which one of its host it is
+  const Connect connect_;
+  const int exchanges_;
+  const std::string name_;
+  Split splits_[lanes];  // of the message at hand; a lane is used by one thread at a time
+  std::byte* reserved_across_[lanes] = {};
+};
+
+}  // namespace ringreduce

@@ -1,0 +1,68 @@
+// What libringreduce_cuda.so exports of devices, memory and streams. Each function returns null, or what went
+// wrong: text that lasts until the calling thread's next call. Results are written to the first argument. The
+// current device is the calling thread's.
+#pragma once
+
+#include <cstddef>
+
+#include "reduce/cuda/entry_points.h"
+
+namespace ringreduce::device {
+
+inline constexpr std::size_t handle_bytes = 88;  // of memory that other processes are to reach
+inline constexpr std::size_t identity_bytes = 16;
+
+}  // namespace ringreduce::device
+
+// --- devices -----------------------------------------------------------------------------------------------
+
+RINGREDUCE_EXPORT const char* ringreduce_cuda_count_devices(int* count);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_name_device(char* name, std::size_t room);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_current_device(int* device);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_choose_device(int device);
+// Whether this process has used the device already: what it reads of the environment then stays as it is.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_is_in_use(int* in_use, int device);
+// The same for two numbers, of whatever processes, if they are the same device.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_identify_device(char* identity, int device);
+// -1: the memory is no device's.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_device_of(int* device, const void* memory);
+// The current device's kernels may read and write the other's memory from now on.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_reach(int other);
+
+// --- memory ------------------------------------------------------------------------------------------------
+
+RINGREDUCE_EXPORT const char* ringreduce_cuda_allocate(void** memory, std::size_t bytes);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_free(void* memory);
+// Of the host, at the same address for kernels; zeros.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_allocate_on_host(void** memory, std::size_t bytes);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_free_on_host(void* memory);
+// What allocate has given, for another process of this host: as handle_bytes that say where it is.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_share(char* handle, void* memory);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_map(void** memory, const char* handle);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_unmap(void* memory);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_move(void* to, const void* from, std::size_t bytes,
+                                                   void* stream);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_fill(void* memory, int byte, std::size_t bytes, void* stream);
+
+// --- streams, events, graphs -------------------------------------------------------------------------------
+
+RINGREDUCE_EXPORT const char* ringreduce_cuda_create_stream(void** stream);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_destroy_stream(void* stream);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_synchronize(void* stream);
+// Whether what is launched on it goes into a graph.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_is_captured(int* is_captured, void* stream);
+// How strict captures are with this thread, as cudaStreamCaptureMode has it; 2 allows what they otherwise
+// forbid, allocating above all. `mode` becomes what it was.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_exchange_capture_mode(int* mode);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_create_event(void** event);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_destroy_event(void* event);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_record(void* event, void* stream);
+// What is launched on the stream later waits for what was recorded.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_wait(void* event, void* stream);
+// Whether what was recorded is over.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_is_over(int* over, void* event);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_elapsed(float* milliseconds, void* begin, void* end);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_begin_capture(void* stream);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_end_capture(void** graph, void* stream);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_launch_graph(void* graph, void* stream);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_destroy_graph(void* graph);

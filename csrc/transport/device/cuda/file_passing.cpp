@@ -1,0 +1,36 @@
+#include "transport/device/cuda/file_passing.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+#include <system_error>
+
+namespace ringreduce::device {
+namespace {
+
+[[noreturn]] void fail(int error, const PassedFile& passed) {
+  std::string what = "taking over a file of process " + std::to_string(passed.process);
+  if (error == EPERM) what += " (this process may not look into it: see ptrace(2), /proc/sys/kernel/yama)";
+  throw std::system_error(error, std::generic_category(), what);
+}
+
+}  // namespace
+
+PassedFile passed(int file) {
+  return {getpid(), file};
+}
+
+// Files like those of GPU memory have no name by which they could be opened once more.
+int take(const PassedFile& passed) {
+  const auto process = static_cast<int>(syscall(SYS_pidfd_open, passed.process, 0));
+  if (process < 0) fail(errno, passed);
+  const auto file = static_cast<int>(syscall(SYS_pidfd_getfd, process, passed.file, 0));
+  const int error = errno;
+  close(process);
+  if (file < 0) fail(error, passed);
+  return file;
+}
+
+}  // namespace ringreduce::device

@@ -1,0 +1,101 @@
+#include "transport/device/library.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+
+#include "transport/interface/errors.h"
+
+namespace ringreduce {
+namespace {
+
+constexpr const char* file_name = "libringreduce_cuda.so";
+constexpr const char* variable = "RINGREDUCE_CUDA_LIBRARY";
+
+std::string path_of_library() {
+  if (const char* chosen = std::getenv(variable)) return chosen;
+  Dl_info here{};
+  if (dladdr(reinterpret_cast<const void*>(&CudaLibrary::get), &here) == 0 || !here.dli_fname) {
+    return file_name;
+  }
+  const std::string own = here.dli_fname;
+  return own.substr(0, own.rfind('/') + 1) + file_name;
+}
+
+}  // namespace
+
+void CudaLibrary::check(const char* failure) {
+  if (failure) throw Error(failure);
+}
+
+void* CudaLibrary::symbol(const char* name) const {
+  const std::string whole = std::string("ringreduce_cuda_") + name;
+  void* found = dlsym(library_, whole.c_str());
+  if (!found) throw Error(std::string(file_name) + " has no " + whole + ": it is of another version");
+  return found;
+}
+
+// It stays loaded: kernels, and memory that peers have mapped, may outlive whoever asked for it.
+CudaLibrary::CudaLibrary() {
+  const std::string path = path_of_library();
+  library_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (!library_) throw Error("the part for GPUs cannot be loaded: " + std::string(dlerror()));
+  find(count_devices, "count_devices");
+  find(current_device, "current_device");
+  find(choose_device, "choose_device");
+  find(is_in_use, "is_in_use");
+  find(identify_device, "identify_device");
+  find(device_of, "device_of");
+  find(reach, "reach");
+  find(allocate, "allocate");
+  find(free, "free");
+  find(allocate_on_host, "allocate_on_host");
+  find(free_on_host, "free_on_host");
+  find(share, "share");
+  find(map, "map");
+  find(unmap, "unmap");
+  find(move, "move");
+  find(fill, "fill");
+  find(create_stream, "create_stream");
+  find(destroy_stream, "destroy_stream");
+  find(synchronize, "synchronize");
+  find(is_captured, "is_captured");
+  find(exchange_capture_mode, "exchange_capture_mode");
+  find(create_event, "create_event");
+  find(destroy_event, "destroy_event");
+  find(record, "record");
+  find(wait, "wait");
+  find(is_over, "is_over");
+}
+
+const CudaLibrary& CudaLibrary::get() {
+  static const CudaLibrary library;  // tried again where it has failed
+  return library;
+}
+
+OnDevice::OnDevice(const CudaLibrary& cuda, int device) : cuda_(cuda) {
+  CudaLibrary::check(cuda_.current_device(&before_));
+  CudaLibrary::check(cuda_.choose_device(device));
+  CudaLibrary::check(cuda_.exchange_capture_mode(&mode_));
+}
+
+OnDevice::~OnDevice() {
+  cuda_.exchange_capture_mode(&mode_);
+  cuda_.choose_device(before_);
+}
+
+CudaHandle new_stream(const CudaLibrary& cuda, int device) {
+  const OnDevice there(cuda, device);
+  void* stream = nullptr;
+  CudaLibrary::check(cuda.create_stream(&stream));
+  return {stream, cuda.destroy_stream};
+}
+
+CudaHandle new_event(const CudaLibrary& cuda, int device) {
+  const OnDevice there(cuda, device);
+  void* event = nullptr;
+  CudaLibrary::check(cuda.create_event(&event));
+  return {event, cuda.destroy_event};
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,46 @@
+// What travels between ranks that share no memory: a header, and the bytes that it announces.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "transport/remote/pool.h"
+
+namespace ringreduce {
+
+enum class FrameKind : std::uint8_t {
+  message,  // of a lane: its number is `number`, from 1
+  credit,   // the sender is done with the first `number` messages of the lane
+  query,    // the sender wants a status
+  status,   // the sender's recent calls
+  abort,    // what ends every rank's waits
+  board,    // the sender's part of an agreement on survivors
+  bye,  // the sender sends nothing more; the numbers of messages it has sent, by lane, and its abort, if any
+};
+
+struct FrameHeader {
+  std::uint32_t bytes = 0;  // that follow
+  FrameKind kind{};
+  std::uint8_t lane = 0;
+  std::uint16_t unused = 0;
+  std::uint32_t number = 0;
+  std::uint32_t more = 0;
+  std::uint64_t contract = 0;
+};
+static_assert(std::is_trivially_copyable_v<FrameHeader> && sizeof(FrameHeader) == 24);
+
+// A frame on its way to a peer.
+struct Outgoing {
+  FrameHeader header;
+  const std::byte* data = nullptr;  // header.bytes of them
+  Buffer* buffer = nullptr;         // that they lie in, if it is ours
+};
+
+// Where a frame's bytes go as they come: into a buffer of ours, or memory of the caller's.
+struct Landing {
+  std::byte* at = nullptr;
+  Buffer* buffer = nullptr;
+};
+
+}  // namespace ringreduce

@@ -1,0 +1,194 @@
+// How a group of ranks learns where each of them listens, and what a fork leaves of it.
+#include <netinet/in.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <set>
+
+#include "transport/interface/crowding.h"
+#include "transport/interface/wait.h"
+#include "transport/tcp/tcp.h"
+
+namespace ringreduce {
+namespace {
+
+constexpr std::size_t most_addresses = 6;
+constexpr std::size_t longest_problem = 300;
+constexpr int backlog = 4096;
+
+struct Endpoint {
+  HostIdentity host;
+  Cores cores;
+  char secret[32];
+  char group[16];
+  std::uint32_t count;
+  Address addresses[most_addresses];
+};
+static_assert(sizeof(Endpoint) <= 512);
+
+const char* environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value && *value ? value : nullptr;
+}
+
+Descriptor bind_to(const Address& address, bool both_families) {
+  sockaddr_storage storage;
+  const socklen_t length = to_socket(address, storage);
+  Descriptor socket(::socket(storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (socket.get() < 0) return socket;
+  if (both_families) {
+    const int no = 0;
+    setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+  }
+  if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&storage), length) != 0 ||
+      ::listen(socket.get(), backlog) != 0) {
+    socket.reset();
+  }
+  return socket;
+}
+
+std::uint16_t port_of(int fd) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &length);
+  return from_socket(storage).port;
+}
+
+}  // namespace
+
+// --- a process that forks --------------------------------------------------------------------------------
+
+// A child that kept the sockets open would hide its parent's death from the peers.
+struct TcpTransport::Forks {
+  static Forks& get() {
+    static Forks* forks = new Forks;  // outlives every transport
+    return *forks;
+  }
+  Forks() {
+    pthread_atfork([] { get().mutex.lock(); }, [] { get().mutex.unlock(); },
+                   [] {
+                     for (TcpTransport* transport : get().transports) transport->close_in_child();
+                     get().transports.clear();
+                     get().mutex.unlock();
+                   });
+  }
+  std::mutex mutex;
+  std::set<TcpTransport*> transports;
+};
+
+void TcpTransport::close_in_child() {
+  disowned_ = true;
+  epoll_.reset();
+  event_.reset();
+  settings_.listener.socket.reset();
+  for (const auto& [id, stream] : streams_) stream->close_descriptor();
+}
+
+TcpTransport::~TcpTransport() {
+  {
+    Forks& forks = Forks::get();
+    const std::lock_guard lock(forks.mutex);
+    forks.transports.erase(this);
+  }
+  if (!disowned_) close();
+}
+
+// --- joining ---------------------------------------------------------------------------------------------
+
+int TcpTransport::streams_by_environment() {
+  const char* text = environment("RINGREDUCE_TCP_STREAMS");
+  if (!text || std::strcmp(text, "auto") == 0) return 0;
+  int streams = 0;
+  const auto [end, error] = std::from_chars(text, text + std::strlen(text), streams);
+  if (error != std::errc() || *end != 0 || streams < 1 || streams > 64) {
+    throw InvalidArgument(
+        std::string("RINGREDUCE_TCP_STREAMS must be a number from 1 to 64, or auto, not '") + text + "'");
+  }
+  return streams;
+}
+
+TcpTransport::Listener TcpTransport::listen() {
+  Listener listener;
+  const char* interface = environment("RINGREDUCE_IFACE");
+  listener.addresses = own_addresses(interface);
+  if (interface) {
+    listener.addresses.resize(1);
+    listener.socket = bind_to(listener.addresses[0], false);
+  } else {
+    Address any;
+    any.family = 6;
+    listener.socket = bind_to(any, true);
+    if (listener.socket.get() < 0) {
+      any.family = 4;
+      listener.socket = bind_to(any, false);
+      std::erase_if(listener.addresses, [](const Address& a) { return a.family == 6; });
+    }
+  }
+  if (listener.socket.get() < 0) {
+    throw Error(std::string("no socket can be opened to listen on: ") + std::strerror(errno));
+  }
+  for (Address& address : listener.addresses) address.port = port_of(listener.socket.get());
+  return listener;
+}
+
+// A failure of one rank must fail all: hence the second exchange.
+std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Exchange& exchange) {
+  Settings settings;
+  Endpoint own{};
+  std::string problem;
+  try {
+    settings.streams = streams_by_environment();
+    settings.listener = listen();
+    own.host = this_host();
+    own.cores = usable_cores();
+    const std::string random = random_bytes(sizeof own.secret + sizeof own.group);
+    std::memcpy(own.secret, random.data(), sizeof own.secret);
+    std::memcpy(own.group, random.data() + sizeof own.secret, sizeof own.group);
+    const auto& addresses = settings.listener.addresses;
+    own.count = static_cast<std::uint32_t>(std::min(addresses.size(), most_addresses));
+    std::copy_n(addresses.begin(), own.count, own.addresses);
+  } catch (const Error& error) {
+    problem = error.what();
+  }
+  const auto blobs = exchange(std::string(reinterpret_cast<const char*>(&own), sizeof own));
+  if (static_cast<int>(blobs.size()) != world)
+    throw Error("the bootstrap exchange returned a wrong number of blobs");
+  std::vector<Endpoint> endpoints;
+  for (const std::string& blob : blobs) {
+    Endpoint theirs;
+    if (blob.size() != sizeof theirs) throw Error("the bootstrap exchange returned a malformed blob");
+    std::memcpy(&theirs, blob.data(), sizeof theirs);
+    endpoints.push_back(theirs);
+  }
+  problem.resize(std::min(problem.size(), longest_problem));
+  const auto problems = exchange(problem);
+  for (int r = 0; r < world; ++r) {
+    if (!problems[r].empty()) throw InvalidArgument("rank " + std::to_string(r) + ": " + problems[r]);
+  }
+
+  // Of rank 0; who has RINGREDUCE_SECRET set needs no trust in the way by which the ranks found each other.
+  const char* own_secret = environment("RINGREDUCE_SECRET");
+  const Digest secret = hmac_sha256(own_secret ? own_secret : "",
+                                    std::string_view(endpoints[0].secret, sizeof endpoints[0].secret));
+  settings.membership = {rank, world, std::string(endpoints[0].group, sizeof endpoints[0].group),
+                         std::string(secret.begin(), secret.end())};
+  settings.oversubscribed = some_host_is_crowded(endpoints);
+  settings.distant = std::any_of(endpoints.begin(), endpoints.end(),
+                                 [&](const Endpoint& own) { return own.host != endpoints[0].host; });
+  const auto here = own_addresses(nullptr);
+  for (const Endpoint& theirs : endpoints) {
+    const std::vector<Address> addresses(
+        theirs.addresses, theirs.addresses + std::min<std::size_t>(theirs.count, most_addresses));
+    settings.addresses.push_back(order_to_try(addresses, here, theirs.host == endpoints[rank].host));
+  }
+  std::unique_ptr<TcpTransport> transport(new TcpTransport(rank, world, std::move(settings)));
+  Forks& forks = Forks::get();
+  const std::lock_guard lock(forks.mutex);
+  forks.transports.insert(transport.get());
+  return transport;
+}
+
+}  // namespace ringreduce

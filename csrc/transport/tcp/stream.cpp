@@ -1,0 +1,217 @@
+#include "transport/tcp/stream.h"
+
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+namespace ringreduce {
+namespace {
+
+constexpr std::size_t inbox_bytes = 32 << 10;
+constexpr std::size_t write_ahead = 256 << 10;  // bytes handed to the system at once
+constexpr std::size_t most_frames = 32;         // and frames
+
+bool is_for_later(int error) {
+  return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
+}  // namespace
+
+Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
+  if (this != &other) {
+    reset();
+    fd_ = other.give_up();
+  }
+  return *this;
+}
+
+void Descriptor::reset() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+int Descriptor::give_up() {
+  const int fd = fd_;
+  fd_ = -1;
+  return fd;
+}
+
+void Stream::fail(const std::string& why) {
+  if (broken_.empty()) broken_ = why;
+}
+
+// --- writing ---------------------------------------------------------------------------------------------
+
+void Stream::fill(Owner& owner) {
+  Outgoing frame;
+  while (queued_ < write_ahead && writing_.size() < most_frames && owner.take_frame(peer_, frame)) {
+    writing_.push_back(frame);
+    queued_ += sizeof frame.header + frame.header.bytes;
+  }
+}
+
+bool Stream::write(Owner& owner) {
+  bool moved = false;
+  while (broken_.empty() && !blocked_) {
+    fill(owner);
+    if (writing_.empty()) return moved;
+    std::array<iovec, 2 * most_frames> pieces;
+    std::size_t count = 0, skip = gone_;
+    const auto add = [&](const void* data, std::size_t bytes) {
+      const std::size_t skipped = std::min(skip, bytes);
+      skip -= skipped;
+      if (skipped < bytes) {
+        auto* begin = const_cast<std::byte*>(static_cast<const std::byte*>(data)) + skipped;
+        pieces[count++] = {begin, bytes - skipped};
+      }
+    };
+    for (const Outgoing& frame : writing_) {
+      add(&frame.header, sizeof frame.header);
+      add(frame.data, frame.header.bytes);
+    }
+    msghdr message{};
+    message.msg_iov = pieces.data();
+    message.msg_iovlen = count;
+    const ssize_t sent = sendmsg(fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      // Whatever else it is, reading will tell: after what the peer had said before.
+      blocked_ = true;
+      return moved;
+    }
+    moved = true;
+    account(owner, static_cast<std::size_t>(sent));
+  }
+  return moved;
+}
+
+void Stream::account(Owner& owner, std::size_t bytes) {
+  queued_ -= bytes;
+  gone_ += bytes;
+  while (!writing_.empty()) {
+    const Outgoing frame = writing_.front();
+    const std::size_t whole = sizeof frame.header + frame.header.bytes;
+    if (gone_ < whole) return;
+    gone_ -= whole;
+    writing_.pop_front();
+    owner.frame_written(peer_, frame);
+  }
+}
+
+void Stream::beat() {
+  const char nothing = 0;
+  [[maybe_unused]] const ssize_t sent = ::send(fd(), &nothing, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+}
+
+// --- reading ---------------------------------------------------------------------------------------------
+
+// The rest of a large frame goes straight to its place, and what is behind it to the inbox, in one call.
+bool Stream::receive(std::size_t& received, bool& more) {
+  if (inbox_.empty()) inbox_.resize(inbox_bytes);
+  // A part of a header may be left.
+  const std::size_t left = inbox_end_ - inbox_begin_;
+  if (left > 0) std::memmove(inbox_.data(), inbox_.data() + inbox_begin_, left);
+  inbox_begin_ = 0;
+  inbox_end_ = left;
+  const std::size_t wanted = in_frame_ ? header_.bytes - landed_ : 0;
+  const iovec room{inbox_.data() + left, inbox_.size() - left};
+  const iovec pieces[2] = {{landing_.at + landed_, wanted}, room};
+  const ssize_t got = wanted > 0 ? readv(fd(), pieces, 2) : ::recv(fd(), room.iov_base, room.iov_len, 0);
+  if (got <= 0) {
+    if (got == 0) {
+      ended_ = true;
+      fail("died");
+    } else if (!is_for_later(errno)) {
+      fail(errno == ECONNRESET || errno == EPIPE
+               ? "died"
+               : "cannot be reached any more (" + std::string(std::strerror(errno)) + ")");
+    }
+    return false;
+  }
+  received = static_cast<std::size_t>(got);
+  more = received == wanted + room.iov_len;
+  const std::size_t direct = std::min(wanted, received);
+  landed_ += direct;
+  inbox_end_ += received - direct;
+  return true;
+}
+
+bool Stream::read(Owner& owner, std::size_t most) {
+  bool moved = false;
+  bool more = true;
+  for (std::size_t total = 0, received = 0; more && total < most && broken_.empty(); total += received) {
+    if (!receive(received, more)) return moved;
+    moved = true;
+    if (purpose_ == Purpose::pulse) continue;
+    try {
+      unpack(owner);
+    } catch (const Error& error) {
+      fail("has sent what no rank sends: " + std::string(error.what()));
+    }
+  }
+  return moved;
+}
+
+void Stream::unpack(Owner& owner) {
+  if (in_frame_ && landed_ == header_.bytes) end_frame(owner);
+  while (!in_frame_ && inbox_end_ - inbox_begin_ >= sizeof header_) {
+    begin_frame(owner);
+    const std::size_t here = std::min<std::size_t>(header_.bytes, inbox_end_ - inbox_begin_);
+    if (here > 0) std::memcpy(landing_.at, inbox_.data() + inbox_begin_, here);
+    inbox_begin_ += here;
+    landed_ = here;
+    if (landed_ == header_.bytes) end_frame(owner);
+  }
+}
+
+void Stream::begin_frame(Owner& owner) {
+  std::memcpy(&header_, inbox_.data() + inbox_begin_, sizeof header_);
+  inbox_begin_ += sizeof header_;
+  landing_ = owner.land_frame(peer_, header_);
+  in_frame_ = true;
+  landed_ = 0;
+}
+
+void Stream::end_frame(Owner& owner) {
+  in_frame_ = false;
+  const Landing landing = landing_;
+  landing_ = {};
+  landed_ = 0;
+  owner.frame_landed(peer_, header_, landing);
+}
+
+void Stream::withdraw(Owner& owner, Pool& pool) {
+  if (in_frame_ && landing_.at && !landing_.buffer) {
+    Buffer* buffer = pool.take(header_.bytes);
+    landing_ = {buffer->data, buffer};
+  }
+  if (writing_.empty()) return;
+  // The peer has had the beginning of the first frame, and must have the rest.
+  const auto others = writing_.begin() + (gone_ > 0 ? 1 : 0);
+  Outgoing& first = writing_.front();
+  if (gone_ > 0 && first.header.bytes > 0 && !first.buffer) {
+    first.buffer = pool.take(first.header.bytes);
+    std::memcpy(first.buffer->data, first.data, first.header.bytes);
+    first.data = first.buffer->data;
+  }
+  const auto dropped = std::remove_if(others, writing_.end(), [&](const Outgoing& frame) {
+    if (!owner.drop_frame(peer_, frame)) return false;
+    queued_ -= sizeof frame.header + frame.header.bytes;
+    return true;
+  });
+  writing_.erase(dropped, writing_.end());
+}
+
+void Stream::forget(Owner& owner, Pool& pool) {
+  if (landing_.buffer) pool.release(landing_.buffer);
+  landing_ = {};
+  in_frame_ = false;
+  for (; !writing_.empty(); writing_.pop_front()) owner.frame_written(peer_, writing_.front());
+  queued_ = gone_ = 0;
+}
+
+}  // namespace ringreduce

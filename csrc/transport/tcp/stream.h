@@ -1,0 +1,158 @@
+// One connection to a peer: how both ends prove that they belong to the job, then frames in both directions.
+// Knows nothing of lanes; whoever owns it gives frames to be written and takes those that have come.
+//
+// Dialer                                        Acceptor
+//   hello (who, to whom, a random number)   ->
+//                                           <-    another random number, HMAC(secret, "accept" + both)
+//   HMAC(secret, "dial" + both)             ->
+// Neither believes a byte of the other before it has seen the other's proof.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "transport/interface/transport.h"
+#include "transport/remote/frame.h"
+#include "transport/tcp/addresses.h"
+#include "transport/tcp/secret.h"
+
+namespace ringreduce {
+
+// A file descriptor of ours.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int fd) : fd_(fd) {}
+  Descriptor(Descriptor&& other) noexcept : fd_(other.give_up()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept;
+  ~Descriptor() { reset(); }
+  int get() const { return fd_; }
+  void reset();
+  // It is somebody else's from now on, or closed already.
+  int give_up();
+
+ private:
+  int fd_ = -1;
+};
+
+// What the ranks of one group share.
+struct Membership {
+  int rank = 0, world = 1;
+  std::string group;   // 16 bytes that name it
+  std::string secret;  // that proves that one belongs to it
+};
+
+enum class Purpose : std::uint32_t {
+  frames,
+  pulse,  // says nothing: the system's own answers show that the peer lives
+};
+
+class Stream {
+ public:
+  enum class State : std::uint8_t { connecting, greeting, answering, proving, ready };
+
+  // Whose frames it carries.
+  class Owner {
+   public:
+    virtual bool take_frame(int peer, Outgoing& frame) = 0;
+    virtual void frame_written(int peer, const Outgoing& frame) = 0;
+    // Of a frame that has not begun: whether it must not be sent any more.
+    virtual bool drop_frame(int peer, const Outgoing& frame) = 0;
+    virtual Landing land_frame(int peer, const FrameHeader& header) = 0;
+    virtual void frame_landed(int peer, const FrameHeader& header, const Landing& landing) = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  // Accepts, or dials the rank that is believed to be there: the socket is connecting then.
+  Stream(std::uint64_t id, Descriptor socket, const Membership& membership);
+  Stream(std::uint64_t id, Descriptor socket, const Membership& membership, int to, Purpose purpose);
+
+  const std::uint64_t id;
+  const Clock::time_point since = Clock::now();
+
+  int fd() const { return socket_.get(); }
+  void close_descriptor() { socket_.reset(); }
+  void give_up(const std::string& why) { fail(why); }
+  bool dialed() const { return dialed_; }
+  Purpose purpose() const { return purpose_; }
+  int peer() const { return peer_; }  // -1 until it is known
+  State state() const { return state_; }
+  bool proved() const { return state_ == State::ready; }
+  // Why nothing can be done with it any more; empty: it is well.
+  const std::string& broken() const { return broken_; }
+  bool ended() const { return ended_; }      // by the other end, as it should be
+  bool blocked() const { return blocked_; }  // the system takes no more to be sent now
+  void unblock() { blocked_ = false; }
+  bool idle() const { return writing_.empty(); }
+
+  // Moves the proofs on as far as that goes; false if nothing moved.
+  bool shake_hands();
+  // Reads about so many bytes at most. True if anything came.
+  bool read(Owner& owner, std::size_t most);
+  // True if anything went.
+  bool write(Owner& owner);
+  // One byte that means nothing; from the hello on.
+  void beat();
+  // Has nothing to do with memory of the caller's any more, neither reading nor writing.
+  void withdraw(Owner& owner, Pool& pool);
+  void forget(Owner& owner, Pool& pool);
+
+  bool watched = false;  // for becoming writable
+
+ private:
+  struct Hello {
+    char magic[8];
+    std::int32_t from, to, world;
+    std::uint32_t purpose;
+    char group[16];
+    char nonce[16];
+  };
+  struct Answer {
+    char nonce[16];
+    Digest proof;
+  };
+
+  void fail(const std::string& why);
+  bool say(const void* bytes, std::size_t count);
+  bool hear(std::size_t count);
+  bool connect_further();
+  bool read_hello();
+  bool read_answer();
+  bool read_proof();
+  Digest proof_of(const char* side) const;
+  bool receive(std::size_t& received, bool& more);
+  void unpack(Owner& owner);
+  void begin_frame(Owner& owner);
+  void end_frame(Owner& owner);
+  void fill(Owner& owner);
+  void account(Owner& owner, std::size_t bytes);
+
+  Descriptor socket_;
+  const Membership& membership_;
+  State state_ = State::connecting;
+  bool dialed_ = false;
+  Purpose purpose_ = Purpose::frames;
+  int peer_ = -1;
+  bool blocked_ = false;
+  std::string broken_;
+  bool ended_ = false;
+  Hello hello_{};
+  Answer answer_{};
+  std::string heard_;  // of the proofs
+
+  std::deque<Outgoing> writing_;
+  std::size_t queued_ = 0;        // bytes of them, headers too
+  std::size_t gone_ = 0;          // bytes of the first of them
+  std::vector<std::byte> inbox_;  // read ahead
+  std::size_t inbox_begin_ = 0, inbox_end_ = 0;
+  bool in_frame_ = false;
+  FrameHeader header_;  // of the frame being read
+  Landing landing_;
+  std::size_t landed_ = 0;  // bytes of it
+};
+
+}  // namespace ringreduce

@@ -1,0 +1,221 @@
+// The streams of TcpTransport at work.
+#include "transport/tcp/tcp.h"
+
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace ringreduce {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::size_t read_at_once = std::size_t{1}
+                                     << 20;  // bytes, before others and the reader have their turn
+constexpr milliseconds look_at_clock_every{20};
+constexpr milliseconds measure_every{100};
+constexpr double bytes_per_stream = 384 << 10;  // of what is on its way at any moment
+constexpr int most_streams = 8;
+
+// Bytes that are on their way at any moment: bandwidth times delay.
+double under_way(int fd) {
+  // As <linux/tcp.h> lays it out, which cannot be included beside <netinet/tcp.h>.
+  struct Full {
+    std::uint8_t head[104];
+    std::uint64_t pacing_rate, max_pacing_rate, bytes_acked, bytes_received;
+    std::uint32_t segs_out, segs_in, notsent_bytes, min_rtt, data_segs_in, data_segs_out;
+    std::uint64_t delivery_rate;
+  } full{};
+  socklen_t length = sizeof full;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &full, &length) != 0 || length < sizeof full) return 0;
+  return static_cast<double>(full.delivery_rate) * full.min_rtt * 1e-6;
+}
+
+}  // namespace
+
+TcpTransport::TcpTransport(int rank, int world, Settings settings)
+    : RemoteTransport(rank, world, settings.oversubscribed),
+      settings_(std::move(settings)),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      links_(static_cast<std::size_t>(world)) {
+  if (epoll_.get() < 0 || event_.get() < 0) throw Error("the process has no file descriptors left");
+  epoll_event event{EPOLLIN, {.u64 = 0}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, settings_.listener.socket.get(), &event);
+  event.data.u64 = 1;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, event_.get(), &event);
+}
+
+Stream& TcpTransport::add(std::unique_ptr<Stream> stream, bool connecting) {
+  Stream& added = *stream;
+  epoll_event event{EPOLLIN, {.u64 = added.id}};
+  if (connecting) event.events |= EPOLLOUT;
+  added.watched = connecting;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, added.fd(), &event);
+  streams_.emplace(added.id, std::move(stream));
+  return added;
+}
+
+// For being writable only while it must be waited for.
+void TcpTransport::watch(Stream& stream) {
+  const bool wanted = stream.blocked() || stream.state() == Stream::State::connecting;
+  if (wanted == stream.watched) return;
+  epoll_event event{EPOLLIN, {.u64 = stream.id}};
+  if (wanted) event.events |= EPOLLOUT;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, stream.fd(), &event);
+  stream.watched = wanted;
+}
+
+void TcpTransport::dispatch(int peer) {
+  if (is_lost(peer) || has_said_bye(peer)) {
+    for (Outgoing frame; take(peer, frame);) written(peer, frame);
+    return;
+  }
+  Link& link = links_[peer];
+  bool all_blocked = true;
+  for (Stream* stream : link.ready) {
+    if (!stream->blocked()) {
+      stream->write(*this);
+      watch(*stream);
+    }
+    if (!stream->broken().empty()) looked_for_broken_ = true;
+    all_blocked = all_blocked && stream->blocked();
+  }
+  if (!has_frames(peer) || !all_blocked || link.dialing > 0 || link.retry || closed_) return;
+  if (static_cast<int>(link.ready.size()) < streams_wanted(link)) dial(peer, Purpose::frames);
+}
+
+// As many as it takes for what is on its way at any moment: after a pause, or a loss, each stream begins with
+// little and gets its share back sooner than one would get the whole.
+int TcpTransport::streams_wanted(Link& link) {
+  if (link.ready.empty()) return 1;
+  if (settings_.streams > 0) return settings_.streams;
+  const auto now = Clock::now();
+  if (now - link.measured < measure_every) return link.wanted;
+  link.measured = now;
+  double bytes = 0;
+  for (const Stream* stream : link.ready) bytes += under_way(stream->fd());
+  const int wanted = static_cast<int>(std::ceil(bytes / bytes_per_stream));
+  link.wanted = std::clamp(wanted, link.wanted, most_streams);
+  return link.wanted;
+}
+
+bool TcpTransport::serve(Stream& stream) {
+  bool moved = false;
+  if (!stream.proved()) {
+    moved = stream.shake_hands();
+    if (stream.proved()) begin(stream);
+  }
+  if (stream.proved() && stream.broken().empty()) {
+    moved |= stream.read(*this, read_at_once);
+    if (stream.blocked() || has_frames(stream.peer())) {
+      stream.unblock();
+      if (stream.purpose() == Purpose::frames) moved |= stream.write(*this);
+    }
+  }
+  if (!stream.broken().empty()) {
+    looked_for_broken_ = true;
+  } else {
+    watch(stream);
+  }
+  return moved;
+}
+
+bool TcpTransport::progress(Lock& lock, Clock::duration limit) {
+  constexpr int most = 64;
+  epoll_event events[most];
+  if (closed_) return false;
+  if (looked_for_broken_) bury();
+  int wait = 0;
+  if (limit > Clock::duration::zero()) {
+    wait = static_cast<int>(std::chrono::ceil<milliseconds>(limit).count());
+    lock.unlock();
+  }
+  const int count = epoll_wait(epoll_.get(), events, most, wait);
+  if (wait > 0) lock.lock();
+  bool moved = false;
+  for (int i = 0; i < count && !closed_; ++i) {
+    const std::uint64_t id = events[i].data.u64;
+    if (id == 0) {
+      accept_all();
+    } else if (id == 1) {
+      eventfd_t unused;
+      eventfd_read(event_.get(), &unused);
+    } else if (const auto found = streams_.find(id); found != streams_.end()) {
+      moved |= serve(*found->second);
+    }
+  }
+  if (looked_for_broken_) bury();
+  const auto now = Clock::now();
+  if (now - clock_looked_ >= look_at_clock_every) look_at_clock(now);
+  return moved;
+}
+
+void TcpTransport::interrupt() {
+  eventfd_write(event_.get(), 1);
+}
+
+void TcpTransport::withdraw() {
+  for (const auto& [id, stream] : streams_) stream->withdraw(*this, pool_);
+}
+
+bool TcpTransport::drop_frame(int peer, const Outgoing& frame) {
+  if (is_lent(frame)) drop(peer, frame);
+  return is_lent(frame);
+}
+
+// --- the end ---------------------------------------------------------------------------------------------
+
+// Whether the system has everything that goes to those who can be reached, and whether theirs has it.
+bool TcpTransport::handed_over() const {
+  for (int peer = 0; peer < world; ++peer) {
+    const Link& link = links_[peer];
+    if (!link.ready.empty() && has_frames(peer)) return false;
+    for (const Stream* stream : link.ready) {
+      if (!stream->idle()) return false;
+    }
+  }
+  return true;
+}
+
+bool TcpTransport::arrived() const {
+  return std::none_of(streams_.begin(), streams_.end(), [](const auto& entry) {
+    int unsent = 0;
+    return entry.second->proved() && ioctl(entry.second->fd(), SIOCOUTQ, &unsent) == 0 && unsent > 0;
+  });
+}
+
+// A socket that is closed while something unread has come is reset, and what we sent last may then be lost.
+// So first all of it must have arrived there. What is still here is of no use by now: a call that ends well
+// leaves nothing behind.
+void TcpTransport::see_off(Lock& lock) {
+  constexpr milliseconds to_hand_over{100}, to_arrive{1000};
+  const auto start = Clock::now();
+  say_bye();
+  while (!handed_over() && Clock::now() - start < to_hand_over) progress(lock, milliseconds(2));
+  while (!arrived() && Clock::now() - start < to_arrive) progress(lock, milliseconds(2));
+}
+
+void TcpTransport::close() {
+  if (disowned_) return;
+  {
+    Lock lock(mutex_);
+    if (closed_) return;
+    let_go_of_callers();
+    see_off(lock);
+    closed_ = true;
+    for (const auto& [id, stream] : streams_) stream->forget(*this, pool_);
+    for (Link& link : links_) link = {};
+    streams_.clear();
+    settings_.listener.socket.reset();
+  }
+  wake();
+}
+
+}  // namespace ringreduce

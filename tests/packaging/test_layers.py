@@ -1,0 +1,78 @@
+"""Every room of csrc/ includes only what lies below it: see the table in README.md."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+CSRC = Path(__file__).resolve().parents[2] / "csrc"
+
+# What the files of a room include, beside the room itself. A file belongs to the longest name that fits.
+REDUCE = ["reduce"]
+INTERFACE = ["transport/interface"]
+PROGRAM = ["engine/program", "schedule", *REDUCE, "transport/interface"]
+ENGINE = ["engine", "schedule", *REDUCE, "transport"]
+ROOMS = {
+    "schedule": [],
+    "reduce": [],
+    "transport/interface": [],
+    "transport/memory": INTERFACE,
+    "transport/remote": INTERFACE,
+    "transport/tcp": [*INTERFACE, "transport/remote"],
+    "transport/compose": [*INTERFACE, "transport/memory", "transport/remote", "transport/tcp"],
+    "transport/device": [*INTERFACE, "reduce/cuda"],
+    "transport/nccl": INTERFACE,
+    "engine/program": PROGRAM,
+    "engine/planning": PROGRAM,
+    "engine/cpu": [*PROGRAM, "engine/contract.h"],
+    "engine/messages": [*REDUCE, *INTERFACE],
+    "engine": ENGINE,
+    "front": ENGINE,
+    "bindings": ["front", *ENGINE],
+    "torch": ["front", "engine/planning"],
+    "mpi": ["front", "engine/planning", "transport", "reduce"],
+}
+
+
+def room_of(name):
+    return max((room for room in ROOMS if name.startswith(room + "/")), key=len, default=None)
+
+
+def includes():
+    for file in sorted(CSRC.rglob("*.*")):
+        if file.suffix in {".h", ".cpp", ".cu", ".cuh"}:
+            name = file.relative_to(CSRC).as_posix()
+            for included in re.findall(r'^#include "([^"]+)"', file.read_text(), re.MULTILINE):
+                if "/" in included:
+                    yield name, included
+
+
+def points_upward(name, included):
+    room = room_of(name)
+    allowed = [room, *ROOMS[room]]
+    return not any(included == below or included.startswith(below + "/") for below in allowed)
+
+
+def test_every_file_is_in_a_room():
+    assert {name for name, _ in includes() if room_of(name) is None} == set()
+
+
+def test_nothing_includes_what_lies_above_it():
+    assert [
+        f"{name} includes {included}" for name, included in includes() if points_upward(name, included)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "included"),
+    [
+        ("schedule/ring.cpp", "engine/communicator.h"),
+        ("transport/memory/shm.cpp", "transport/tcp/tcp.h"),
+        ("transport/device/library.h", "engine/gpu/kernels/boxes.h"),
+        ("engine/program/program.cpp", "engine/planning/plan.h"),
+        ("engine/work.h", "front/group.h"),
+        ("torch/backend.cpp", "engine/communicator.h"),
+    ],
+)
+def test_what_points_upward_is_found(name, included):
+    assert points_upward(name, included)
