@@ -41,7 +41,7 @@ def wait_until(condition, seconds=20):
         time.sleep(0.001)
 
 
-# --- as in csrc/engine/gpu/kernels/cuda/errand.h ------------------------------------------------------------------------------
+# --- as in csrc/engine/gpu/kernels/cuda/errand.h -----------------------------------------------------------
 
 
 def in_lines(size):

@@ -1,4 +1,4 @@
-"""Whole schedules inside kernels, as csrc/engine/gpu/kernels/cuda/interpreter.h walks them: a CPU's thread for each block of each rank."""
+"""Whole schedules inside kernels, as interpreter.h walks them: a CPU's thread for each block of each rank."""
 
 import ctypes
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The kernels that are one rank's part of a collective, csrc/engine/gpu/kernels/cuda/one_shot.h and direct.h: all ranks' at once."""
+"""The kernels that are one rank's part of a collective, one_shot.h and direct.h: all ranks' at once."""
 
 import itertools
 import time
