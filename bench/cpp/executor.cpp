@@ -39,15 +39,14 @@ class NullTransport : public Transport {
   bool pause(Backoff&, int) override { return false; }
   void wake() override {}
   bool closed(int) const override { return false; }
-  void check_abort() override {}
   void abort(const Failure&) override {}
   void record(const Record&) override {}
   std::vector<Record> records(int) const override { return {}; }
-  std::vector<int> survivors(Clock::time_point, const std::function<void()>&) override { return {}; }
-  std::vector<std::string> exchange_among(const std::vector<int>&, const std::string&, Clock::time_point,
-                                          const std::function<void()>&) override {
-    return {};
-  }
+  std::optional<int> waits_for(int, Clock::duration) const override { return std::nullopt; }
+  void show(const Board&) override {}
+  Board board(int) override { return {}; }
+  bool is_gone(int) override { return false; }
+  void await_boards() override {}
   std::unique_ptr<Transport> among(int, int, const Exchange&) override { return nullptr; }
   void close() override {}
   void disown() override {}

@@ -16,6 +16,7 @@
 #include "bindings/errors.h"
 #include "bindings/schedule_caster.h"
 #include "engine/gpu/work.h"
+#include "engine/waiting.h"
 #include "schedule/check.h"
 #include "transport/compose/choose.h"
 #include "transport/device/library.h"
@@ -293,7 +294,7 @@ std::tuple<std::string, std::size_t, std::string> explain(const Communicator& co
 void bind_communicator(nb::module_& m) {
   import_numpy();
   bind_errors();
-  Communicator::set_interrupt_check(check_signals);
+  set_interrupt_check(check_signals);
   const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
 
   nb::class_<Work>(m, "Work", "A call that was handed to the progress thread.")

@@ -10,17 +10,12 @@
 #include "engine/gpu/nccl/runner.h"
 #include "engine/gpu/runner.h"
 #include "engine/planning/one_call.h"
+#include "engine/waiting.h"
 
 namespace ringreduce {
 namespace {
 
 constexpr std::size_t default_lend_from = 16 << 10;
-constexpr auto look_every = std::chrono::milliseconds(5);  // at signals and deadlines, while waiting
-constexpr auto poll_every =
-    std::chrono::microseconds(200);  // while sleeping, where there is something to poll
-
-constexpr unsigned moves_between_looks = 64;  // a long call that never waits looks too
-
 // Counts the forks above this process: a communicator belongs to the process that made it.
 std::atomic<unsigned> forks{0};
 
@@ -29,8 +24,6 @@ unsigned watch_forks() {
   std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { ++forks; }); });
   return forks;
 }
-
-std::atomic<bool (*)()> interrupt_check{nullptr};
 
 // Steps that somebody else keeps, and waits for.
 class Borrowed : public Steps {
@@ -50,6 +43,7 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, Options options
       transport_name_(transport->name()),
       options_(options),
       transport_(std::move(transport)),
+      diagnosis_(*transport_),
       planner_(rank_, size_, transport_->oversubscribed(), transport_name_, transport_->capacity(),
                options_.reproducible, transport_->hosts()),
       executor_(*transport_),
@@ -58,7 +52,7 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, Options options
       fork_epoch_(watch_forks()) {}
 
 Communicator::~Communicator() {
-  if (fork_epoch_ != forks) {
+  if (!ours()) {
     // A forked child: the group, and the threads, are the parent's.
     transport_->disown();
     if (progress_thread_.joinable()) progress_thread_.detach();
@@ -72,29 +66,16 @@ std::size_t Communicator::footprint() const {
   return transport_->footprint() + executor_.temp_bytes();
 }
 
-void Communicator::check_interrupt() {
-  auto* check = interrupt_check.load(std::memory_order_relaxed);
-  if (check && check()) throw Interrupted("interrupted");
-}
-
 bool Communicator::ours() const {
   return fork_epoch_ == forks;
 }
 
-void Communicator::set_interrupt_check(bool (*check)()) {
-  interrupt_check = check;
-}
-
 void Communicator::usable() {
-  if (fork_epoch_ != forks) {
+  if (!ours()) {
     throw Closed(
         "this communicator belongs to the process that this one was forked from; make a new one here");
   }
-  if (closed_.load(std::memory_order_relaxed)) throw Closed("the communicator is closed");
-  if (failed_.load(std::memory_order_acquire)) {
-    std::lock_guard lock(failure_mutex_);
-    throw *failure_;
-  }
+  fate().check();
 }
 
 void Communicator::run(const Call& call) {
@@ -169,7 +150,7 @@ void Communicator::note(const Plan& plan) {
 }
 
 void Communicator::begin(const Call& call) {
-  transport_->check_abort();
+  transport_->check();
   const Plan& plan = planner_.plan(call);
   Task task;
   task.program = plan.program;
@@ -205,37 +186,20 @@ void Communicator::begin(const Call& call) {
   executor_.start(task);
 }
 
-Clock::duration Communicator::longest_sleep() const {
-  return options_.poll ? Clock::duration(poll_every) : Backoff().longest_sleep;
-}
-
 void Communicator::run_to_end(Clock::duration timeout) {
-  Backoff backoff(longest_sleep());
-  const auto start = Clock::now();
-  auto last_look = start;
-  unsigned moves = 0;
-  while (!executor_.done()) {
-    if (executor_.advance()) {
-      backoff.reset();
-      if (++moves % moves_between_looks != 0) continue;
-      transport_->check_abort();
-    } else if (!transport_->pause(backoff, executor_.waiting_for())) {
-      continue;
-    }
-    if (options_.poll) options_.poll();
-    const auto now = Clock::now();
-    if (now - last_look < look_every) continue;
-    last_look = now;
-    if (!options_.poll) check_interrupt();
-    if (now - start >= timeout) time_out(timeout, latest_rank(), now_doing());
-  }
+  wait_until(
+      *transport_, options_.poll, [&] { return executor_.done(); }, [&] { return executor_.advance(); },
+      [&] { return executor_.waiting_for(); },
+      [&](Clock::duration waited) {
+        if (waited >= timeout) time_out(timeout);
+      });
 }
 
 int Communicator::transfer(const Transfer& transfer) {
   usable();
   int peer = transfer.peer;
   guarded([&] {
-    transport_->check_abort();
+    transport_->check();
     if (transfer.sends && point_to_point_.send_at_once(transfer)) {
       if (transport_->queues()) flush(transfer);
       return;
@@ -250,41 +214,42 @@ int Communicator::transfer(const Transfer& transfer) {
   return peer;
 }
 
-void Communicator::wait_for(const Request& request) {
-  Backoff backoff;
-  const auto start = Clock::now();
-  auto last_look = start;
-  unsigned moves = 0;
-  while (!request.done.load(std::memory_order_acquire)) {
-    if (point_to_point_.advance()) {
-      backoff.reset();
-      if (++moves % moves_between_looks != 0) continue;
-      transport_->check_abort();
-    } else if (!transport_->pause(backoff, peer_of(request))) {
-      continue;
+void Communicator::swap(const Transfer& send, const Transfer& receive) {
+  usable();
+  guarded([&] {
+    const auto coming = point_to_point_.enqueue(receive);
+    const auto going = point_to_point_.enqueue(send);
+    for (const auto& request : {coming, going}) {
+      wait_for(*request);
+      if (request->problem) std::rethrow_exception(request->problem);
     }
-    const auto now = Clock::now();
-    if (now - last_look < look_every) continue;
-    last_look = now;
-    check_interrupt();
-    if (closed_) throw Closed("the communicator was closed");
-    point_to_point_.look_around();
-    if (now - start >= or_default(request.transfer.timeout)) time_out(request);
-  }
+    if (transport_->queues()) flush(send);
+  });
+}
+
+void Communicator::wait_for(const Request& request) {
+  wait_until(
+      *transport_, options_.poll, [&] { return request.done.load(std::memory_order_acquire); },
+      [&] { return point_to_point_.advance(); }, [&] { return peer_of(request); },
+      [&](Clock::duration waited) {
+        point_to_point_.look_around();
+        if (waited >= or_default(request.transfer.timeout)) time_out(request);
+      });
 }
 
 // Nobody else sees to it that a message goes when its sender has gone to compute.
 void Communicator::flush(const Transfer& send) {
-  Backoff backoff;
-  const auto start = Clock::now();
-  while (!transport_->flushed(Transport::point_to_point_lane) || !transport_->flushed(Transport::body_lane)) {
-    if (!transport_->pause(backoff, send.peer)) continue;
-    check_interrupt();
-    if (closed_) throw Closed("the communicator was closed");
-    if (Clock::now() - start >= or_default(send.timeout)) {
-      time_out(or_default(send.timeout), send.peer, in_words(send, rank_));
-    }
-  }
+  wait_until(
+      *transport_, options_.poll,
+      [&] {
+        return transport_->flushed(Transport::point_to_point_lane) &&
+               transport_->flushed(Transport::body_lane);
+      },
+      [] { return false; }, [&] { return send.peer; },
+      [&](Clock::duration waited) {
+        if (waited < or_default(send.timeout)) return;
+        diagnosis_.time_out(or_default(send.timeout), send.peer, in_words(send, rank_));
+      });
 }
 
 // Whom a transfer waits for, or -1 where that is this rank itself or not known.
@@ -297,31 +262,35 @@ std::string Communicator::now_doing() const {
   return "call #" + std::to_string(current_.sequence) + ", " + in_words(current_);
 }
 
-// Of a disagreement, who has told of it first has asked when all could still answer.
-Failure Communicator::as_told(const Failure& failure) const {
-  if (failure.cause != Cause::mismatch) return failure;
-  try {
-    transport_->check_abort();
-  } catch (const Failure& told) {
-    if (told.cause == Cause::mismatch) return told;
-  }
-  return failure;
+void Communicator::time_out(Clock::duration timeout) const {
+  diagnosis_.time_out(timeout, diagnosis_.late_rank(executor_.waiting_for(), sequence_, timeout),
+                      now_doing());
 }
 
+// A message that waits unasked for may have the tag that was meant.
+void Communicator::time_out(const Request& request) const {
+  std::string what = in_words(request.transfer, rank_);
+  const std::string others =
+      request.transfer.sends ? "" : point_to_point_.not_asked_for(request.transfer.peer);
+  if (!others.empty()) what += " (came, but was not asked for: " + others + ")";
+  diagnosis_.time_out(or_default(request.transfer.timeout), request.peer, what);
+}
+
+// What else there is to say where the calls agree, but not on what one rank sends to another.
+std::string Communicator::lengths(const ContractBroken& broken) {
+  if (!broken.same_call) return "";
+  return " by a message of " + std::to_string(broken.bytes) + " bytes, where " +
+         std::to_string(broken.expected_bytes) + " were expected";
+}
+
+// Throws what the group has ended with, which may be what a peer has found.
 void Communicator::fail(const Failure& found) {
-  const Failure failure = as_told(found);
-  if (closed_) {
-    // Who waits here is told of that first: it may be what has failed the others, which then tell us. What
-    // was found here while somebody closed is still news to them.
-    if (failure.cause == Cause::mismatch) transport_->abort(failure);
-    throw Closed("the communicator was closed");
-  }
-  {
-    std::lock_guard lock(failure_mutex_);
-    if (!failure_) failure_ = std::make_unique<Failure>(failure);
-    failed_.store(true, std::memory_order_release);
-  }
-  transport_->abort(failure);
+  const bool was_closed = closed();
+  // Who waits where the group was closed is told of that first: it may be what has failed the others, which
+  // then tell us. That ranks disagree is still news to them.
+  if (!was_closed || found.cause == Cause::mismatch) transport_->abort(found);
+  if (was_closed) throw Closed("the communicator was closed");
+  const Failure failure = *fate().failure();
   point_to_point_.drop(std::make_exception_ptr(failure));
   throw failure;
 }
@@ -333,10 +302,10 @@ int Communicator::add_schedule(const std::string& name, Schedule schedule, int h
 }
 
 void Communicator::close() {
-  if (fork_epoch_ == forks && !closed_) {
+  if (ours() && !closed()) {
     try {
       const auto deadline = Clock::now() + options_.timeout;
-      while (!failed_ &&
+      while (fate().is_open() &&
              (pending_ + pending_transfers_ > 0 || (to_be_flushed() && Clock::now() < deadline))) {
         std::this_thread::sleep_for(std::chrono::microseconds(100));
         options_.poll ? options_.poll() : check_interrupt();
@@ -351,7 +320,8 @@ void Communicator::close() {
 }
 
 void Communicator::leave() {
-  if (closed_.exchange(true) || fork_epoch_ != forks) return;
+  if (!ours() || !fate().close()) return;
+  transport_->wake();
   stop_progress();
   on_gpu_.leave();
   transport_->close();

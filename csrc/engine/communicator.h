@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/cpu/executor.h"
+#include "engine/diagnosis.h"
 #include "engine/gpu/collectives.h"
 #include "engine/messages/point_to_point.h"
 #include "engine/planning/links.h"
@@ -72,6 +73,8 @@ class Communicator {
   void* device_stream() { return on_gpu_.own_stream(); }
   std::size_t device_footprint() { return on_gpu_.footprint(); }
 
+  // Sends and receives at the same time; returns when what is received is there.
+  void swap(const Transfer& send, const Transfer& receive);
   // Point to point: a receive takes the oldest message of its tag, from its peer or from any (any_source).
   // Returns the other end's rank.
   int transfer(const Transfer& transfer);
@@ -108,15 +111,12 @@ class Communicator {
   // Leaves the group at once: what is under way ends with Closed here and with PeerLost where it is waited
   // for.
   void leave();
-  bool closed() const { return closed_; }
+  bool closed() const { return fate().is_closed(); }
   // Throws Closed, or how the group failed.
   void usable();
   // The rank that has begun the fewest collectives, if that is fewer than this rank has; else -1. From any
   // thread.
-  int latest() const;
-
-  // Called now and then during long waits, in the waiting thread; true breaks the wait off with Interrupted.
-  static void set_interrupt_check(bool (*check)());
+  int latest() const { return diagnosis_.last_rank(); }
 
  private:
   friend class OnGpu;
@@ -135,9 +135,9 @@ class Communicator {
     Clock::time_point submitted;
   };
 
+  Fate& fate() { return transport_->fate(); }
+  const Fate& fate() const { return transport_->fate(); }
   bool ours() const;  // not a forked child's
-  static void check_interrupt();
-  Clock::duration longest_sleep() const;
   void note(const Plan& plan);
   void begin(const Call& call);
   void begin_later(const Call& call);
@@ -146,26 +146,22 @@ class Communicator {
   void wait_for(const Request& request);
   void flush(const Transfer& send);
   int peer_of(const Request& request) const;
-  [[noreturn]] void time_out(Clock::duration timeout, int waiting_for, const std::string& what) const;
+  [[noreturn]] void time_out(Clock::duration timeout) const;
   [[noreturn]] void time_out(const Request& request) const;
-  int latest_rank() const;
   Clock::duration or_default(Clock::duration timeout) const {
     return timeout.count() > 0 ? timeout : options_.timeout;
   }
   std::string now_doing() const;
-  std::optional<std::uint64_t> first_disagreement() const;
-  int rank_that_called_otherwise(std::uint64_t number) const;
-  std::vector<std::string> calls_numbered(std::uint64_t number) const;
-  std::string disagreement(int peer) const;
   static std::string lengths(const ContractBroken& broken);
 
   // Runs `step`; whatever it throws that leaves the group in the middle of something ends it for all ranks.
   template <typename Step>
   void guarded(Step step);
   [[noreturn]] void fail(const Failure& failure);
-  Failure as_told(const Failure& failure) const;
 
   // progress.cpp
+  template <typename Push>
+  void hand_over(Push push);
   void wake_progress();
   void progress();
   bool wait_for_something(const Pending& current);
@@ -183,11 +179,6 @@ class Communicator {
 
   std::vector<std::string> exchange(const std::string& blob);
 
-  // survey.cpp
-  void swap(int peer, const void* out, void* in, std::size_t bytes);
-  double measure_latency(int peer);
-  double measure_bandwidth(int peer, double latency);
-  Links measured_links(int most);
   void know(Links links);
   std::unique_ptr<Communicator> child(std::unique_ptr<Transport> transport, const std::vector<int>& members);
 
@@ -195,7 +186,8 @@ class Communicator {
   const int size_;
   const char* const transport_name_;
   const Options options_;
-  std::unique_ptr<Transport> transport_;
+  const std::unique_ptr<Transport> transport_;
+  const Diagnosis diagnosis_;
 
   std::mutex
       collective_mutex_;  // guards the planner, the executor and what follows: one collective at a time
@@ -216,14 +208,10 @@ class Communicator {
   std::atomic<int> pending_{0};  // asynchronous collectives submitted and not over
   std::atomic<int> pending_transfers_{0};
   std::thread progress_thread_;
-  std::atomic<bool> stopping_{false};
+  bool stopping_ = false;
 
   OnGpu on_gpu_;
 
-  std::atomic<bool> closed_{false};
-  std::atomic<bool> failed_{false};
-  std::mutex failure_mutex_;
-  std::unique_ptr<Failure> failure_;
   const unsigned fork_epoch_;
 };
 
@@ -234,9 +222,10 @@ void Communicator::guarded(Step step) {
   } catch (const Failure& failure) {
     fail(failure);
   } catch (const ContractBroken& broken) {
-    fail(Failure(Cause::mismatch, broken.peer, disagreement(broken.peer) + lengths(broken)));
+    fail(Failure(Cause::mismatch, broken.peer,
+                 diagnosis_.disagreement(broken.peer, sequence_) + lengths(broken)));
   } catch (const Disagreement& found) {
-    fail(Failure(Cause::mismatch, found.peer, disagreement(found.peer)));
+    fail(Failure(Cause::mismatch, found.peer, diagnosis_.disagreement(found.peer, sequence_)));
   } catch (const InvalidArgument&) {
     throw;  // refused before anything was sent
   } catch (const Closed&) {

@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/agreement.h"
 #include "engine/communicator.h"
+#include "engine/waiting.h"
 
 namespace ringreduce {
 
@@ -25,6 +27,7 @@ std::vector<std::string> Communicator::exchange(const std::string& blob) {
   for (int r = 0; r < size_; ++r) {
     std::uint32_t length = 0;
     std::memcpy(&length, all.data() + r * room, sizeof length);
+    if (length > room - sizeof length) throw Error("a blob of an exchange is longer than its room");
     blobs.emplace_back(all.data() + r * room + sizeof length, length);
   }
   return blobs;
@@ -68,24 +71,23 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
 }
 
 std::unique_ptr<Communicator> Communicator::shrink() {
-  if (closed_ || !ours()) usable();
+  if (closed() || !ours()) usable();
   const auto deadline = Clock::now() + options_.timeout;
   // Whoever still waits on this communicator must come out of it first.
-  if (!failed_) {
+  if (fate().is_open()) {
     try {
-      fail(Failure(Cause::peer_lost, -1,
+      fail(Failure(Cause::peer_lost, rank_,
                    "rank " + std::to_string(rank_) + " left the communicator by shrink()"));
     } catch (const Failure&) {
     }
   }
   std::lock_guard lock(collective_mutex_);
+  Agreement agreement(*transport_, deadline, check_interrupt);
   // Every further death makes the survivors agree anew, on fewer.
   for (int attempt = 0;; ++attempt) {
-    const std::vector<int> members = transport_->survivors(deadline, check_interrupt);
+    const std::vector<int> members = agreement.survivors();
     const auto new_rank = std::find(members.begin(), members.end(), rank_) - members.begin();
-    const Exchange exchange = [&](const std::string& blob) {
-      return transport_->exchange_among(members, blob, deadline, check_interrupt);
-    };
+    const Exchange exchange = [&](const std::string& blob) { return agreement.exchange(members, blob); };
     try {
       return child(transport_->among(static_cast<int>(new_rank), static_cast<int>(members.size()), exchange),
                    members);

@@ -47,46 +47,53 @@ bool wanted_by_environment() {
   throw InvalidArgument("RINGREDUCE_LINKS must be auto or off, not '" + std::string(value) + "'");
 }
 
-}  // namespace
+// One rank's part in it.
+class Survey {
+ public:
+  explicit Survey(Communicator& group) : group_(group) {}
 
-// Sends and receives at the same time; returns when what is received is there.
-void Communicator::swap(int peer, const void* out, void* in, std::size_t bytes) {
-  Transfer send, receive;
-  send.peer = receive.peer = peer;
-  send.tag = receive.tag = tag;
-  send.dtype = receive.dtype = DType::uint8;
-  send.count = receive.count = bytes;
-  receive.sends = false;
-  send.input = out;
-  receive.output = in;
-  usable();
-  guarded([&] {
-    const auto coming = point_to_point_.enqueue(receive);
-    const auto going = point_to_point_.enqueue(send);
-    for (const auto& request : {coming, going}) {
-      wait_for(*request);
-      if (request->problem) std::rethrow_exception(request->problem);
-    }
-    if (transport_->queues()) flush(send);
-  });
-}
+  Links of(const std::vector<int>& hosts, int most);
+
+ private:
+  static Transfer bytes_with(int peer, std::size_t bytes) {
+    Transfer transfer;
+    transfer.peer = peer;
+    transfer.tag = tag;
+    transfer.dtype = DType::uint8;
+    transfer.count = bytes;
+    return transfer;
+  }
+  static Transfer to(int peer, const void* data, std::size_t bytes) {
+    Transfer transfer = bytes_with(peer, bytes);
+    transfer.input = data;
+    return transfer;
+  }
+  static Transfer from(int peer, void* data, std::size_t bytes) {
+    Transfer transfer = bytes_with(peer, bytes);
+    transfer.sends = false;
+    transfer.output = data;
+    return transfer;
+  }
+
+  double latency(int peer);
+  double bandwidth(int peer, double latency);
+  void swap(int peer, const void* out, void* in, std::size_t bytes) {
+    group_.swap(to(peer, out, bytes), from(peer, in, bytes));
+  }
+
+  Communicator& group_;
+};
 
 // One way, in seconds, for whoever leads; the other answers, and gets 0.
-double Communicator::measure_latency(int peer) {
+double Survey::latency(int peer) {
   double least = std::numeric_limits<double>::max();
-  const bool leads = rank_ < peer;
+  const bool leads = group_.rank() < peer;
   std::uint8_t byte = 0;
-  Transfer out, in;
-  out.peer = in.peer = peer;
-  out.tag = in.tag = tag;
-  out.dtype = in.dtype = DType::uint8;
-  out.count = in.count = 1;
-  in.sends = false;
-  out.input = in.output = &byte;
+  const Transfer out = to(peer, &byte, 1), in = from(peer, &byte, 1);
   for (int i = 0; i <= pings; ++i) {
     const auto start = Clock::now();
-    transfer(leads ? out : in);
-    transfer(leads ? in : out);
+    group_.transfer(leads ? out : in);
+    group_.transfer(leads ? in : out);
     if (i > 0) least = std::min(least, since(start));  // before, there may have been no connection
   }
   return leads ? least / 2 : 0;
@@ -96,7 +103,7 @@ double Communicator::measure_latency(int peer) {
 // makes it slower. Buffers grow until they take long enough and are not faster for being larger, as they are
 // on a connection that begins slowly. What counts is the slower end's time: who comes late finds bytes that
 // have been on their way for a while.
-double Communicator::measure_bandwidth(int peer, double latency) {
+double Survey::bandwidth(int peer, double latency) {
   std::vector<std::byte> out(most_bytes), in(most_bytes);
   double theirs = 0;
   swap(peer, &latency, &theirs, sizeof latency);
@@ -113,28 +120,28 @@ double Communicator::measure_bandwidth(int peer, double latency) {
     const double all = std::max(own[0], other[0]), so_far = std::max(own[1], other[1]);
     // An offer, its answer and the last byte are each on the way once.
     const double taken = std::max(all - 3 * latency, all / 8);
-    const double bandwidth = static_cast<double>(bytes) / taken;
+    const double reached = static_cast<double>(bytes) / taken;
     const bool counts = bytes == most_bytes || taken > long_enough;
-    if (counts) best = std::max(best, bandwidth);
-    if (counts && bandwidth < still_grows * before) ++counted;
-    before = bandwidth;
-    if (so_far > patience) return std::max(best, bandwidth);
+    if (counts) best = std::max(best, reached);
+    if (counts && reached < still_grows * before) ++counted;
+    before = reached;
+    if (so_far > patience) return std::max(best, reached);
   }
   return best;
 }
 
-Links Communicator::measured_links(int most) {
-  const std::vector<int> hosts = transport_->hosts();
-  const std::vector<int> players = speakers(hosts, size_);
+Links Survey::of(const std::vector<int>& hosts, int most) {
+  const int size = group_.size();
+  const std::vector<int> players = speakers(hosts, size);
   const int count = static_cast<int>(players.size());
   const int rounds = std::min(most, count + count % 2 - 1);
-  const auto self = std::find(players.begin(), players.end(), rank_);
-  std::vector<double> own(2 * players.size()), all(own.size() * static_cast<std::size_t>(size_));
+  const auto self = std::find(players.begin(), players.end(), group_.rank());
+  std::vector<double> own(2 * players.size()), all(own.size() * static_cast<std::size_t>(size));
   for (int round = 0; self != players.end() && count > 1 && round < rounds; ++round) {
     const int other = opponent(static_cast<int>(self - players.begin()), count, round);
     if (other < 0) continue;
-    own[other] = measure_latency(players[other]);
-    own[players.size() + other] = measure_bandwidth(players[other], own[other]);
+    own[other] = latency(players[other]);
+    own[players.size() + other] = bandwidth(players[other], own[other]);
   }
   Call call;
   call.collective = Collective::all_gather;
@@ -142,10 +149,10 @@ Links Communicator::measured_links(int most) {
   call.count = own.size();
   call.input = own.data();
   call.output = all.data();
-  run(call);
+  group_.run(call);
   Links links;
-  links.world = size_;
-  links.latency.resize(static_cast<std::size_t>(size_) * static_cast<std::size_t>(size_));
+  links.world = size;
+  links.latency.resize(static_cast<std::size_t>(size) * static_cast<std::size_t>(size));
   links.bandwidth = links.latency;
   const auto told = [&](int by, std::size_t what) { return all[own.size() * players[by] + what]; };
   for (int i = 0; i < count; ++i) {
@@ -157,6 +164,8 @@ Links Communicator::measured_links(int most) {
   return links;
 }
 
+}  // namespace
+
 void Communicator::know(Links links) {
   const std::lock_guard lock(collective_mutex_);
   links_ = std::move(links);
@@ -167,7 +176,7 @@ Links Communicator::measure_links() {
   Call barrier;
   barrier.collective = Collective::barrier;
   run(barrier);  // behind what is under way
-  know(measured_links(std::numeric_limits<int>::max()));
+  know(Survey(*this).of(transport_->hosts(), std::numeric_limits<int>::max()));
   return links_;
 }
 
@@ -181,7 +190,7 @@ void Communicator::measure_links_if_far() {
   call.count = 1;
   call.input = call.output = &wanted;
   run(call);
-  if (wanted) know(measured_links(most_rounds));
+  if (wanted) know(Survey(*this).of(transport_->hosts(), most_rounds));
 }
 
 }  // namespace ringreduce

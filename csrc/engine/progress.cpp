@@ -15,12 +15,10 @@ std::shared_ptr<Work> Communicator::submit(std::unique_ptr<Steps> steps) {
   pending.steps = std::move(steps);
   pending.work = std::make_shared<Work>();
   auto work = pending.work;
-  {
-    std::lock_guard lock(queue_mutex_);
+  hand_over([&] {
     pending_.fetch_add(1);
     queue_.push_back(std::move(pending));
-  }
-  wake_progress();
+  });
   return work;
 }
 
@@ -33,7 +31,7 @@ std::shared_ptr<Work> Communicator::submit(const Transfer& transfer) {
   work->begin(pending.submitted);
   try {
     guarded([&] {
-      transport_->check_abort();
+      transport_->check();
       if (transfer.sends && point_to_point_.send_at_once(transfer)) return;
       pending.request = point_to_point_.enqueue(transfer);
       point_to_point_.advance();
@@ -49,18 +47,28 @@ std::shared_ptr<Work> Communicator::submit(const Transfer& transfer) {
     if (to_be_flushed()) wake_progress();
     return work;
   }
-  pending_transfers_.fetch_add(1);
-  {
-    std::lock_guard lock(queue_mutex_);
+  hand_over([&] {
+    pending_transfers_.fetch_add(1);
     transfers_.push_back(std::move(pending));
-  }
-  wake_progress();
+  });
   transport_->wake();
   return work;
 }
 
+// To a thread that is not stopping, or not at all.
+template <typename Push>
+void Communicator::hand_over(Push push) {
+  {
+    const std::lock_guard lock(queue_mutex_);
+    if (stopping_) throw Closed("the communicator was closed");
+    push();
+  }
+  wake_progress();
+}
+
 void Communicator::wake_progress() {
-  std::lock_guard lock(queue_mutex_);
+  const std::lock_guard lock(queue_mutex_);
+  if (stopping_) return;
   if (!progress_thread_.joinable()) progress_thread_ = std::thread([this] { progress(); });
   queue_changed_->notify_all();
 }
@@ -89,7 +97,7 @@ void Communicator::progress() {
 
 // Messages that have been taken over, but not gone yet.
 bool Communicator::to_be_flushed() const {
-  return transport_->queues() && !failed_ &&
+  return transport_->queues() && fate().is_open() &&
          !(transport_->flushed(Transport::point_to_point_lane) && transport_->flushed(Transport::body_lane));
 }
 
@@ -200,7 +208,7 @@ void Communicator::pause_progress(Backoff& backoff, Pending& current) {
     if (!transport_->pause(backoff, waiting_for)) return;
     if (current.work) {
       const auto timeout = or_default(current.call.timeout);
-      if (Clock::now() - current.started >= timeout) time_out(timeout, latest_rank(), now_doing());
+      if (Clock::now() - current.started >= timeout) time_out(timeout);
     }
     check_transfers();
   });
@@ -242,9 +250,9 @@ void Communicator::drop_pending(Pending& current, const std::exception_ptr& prob
 }
 
 void Communicator::stop_progress() {
-  stopping_ = true;
   {
-    std::lock_guard lock(queue_mutex_);
+    const std::lock_guard lock(queue_mutex_);
+    stopping_ = true;
     queue_changed_->notify_all();
   }
   if (progress_thread_.joinable()) progress_thread_.join();

@@ -159,8 +159,4 @@ void free_shared(void* memory) {
   shared_heap::free(memory);
 }
 
-void set_interrupt_check(bool (*check)()) {
-  Communicator::set_interrupt_check(check);
-}
-
 }  // namespace ringreduce

@@ -33,6 +33,7 @@ enum class Collective : std::uint8_t {
   all_to_all,
   barrier,
 };
+inline constexpr int collective_count = 9;
 
 const char* name_of(Collective collective);
 // Whether it combines values: all_reduce, reduce_scatter, reduce.

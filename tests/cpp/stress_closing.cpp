@@ -54,7 +54,7 @@ void bye_before_abort() {
   failing.hand_over_the_latest(waiting);
   require(waiting.closed(0), "that a rank has closed");
   try {
-    waiting.check_abort();
+    waiting.check();
   } catch (const Failure& failure) {
     require(failure.what() == std::string("the cause"), "why a rank has failed");
     return;

@@ -1,6 +1,7 @@
 #include "engine/cpu/executor.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "reduce/stream.h"
 
@@ -94,11 +95,18 @@ void Executor::begin_slice(Cursor& cursor, std::size_t slice) {
   }
 }
 
+bool Executor::wait_for_room(const Cursor& cursor, const Action& send) {
+  if (waiting_for_ >= 0) return false;
+  return wait_for(
+      transport_.in_the_way(cursor.lane, {send.peers, static_cast<std::size_t>(send.peer_count)}));
+}
+
 inline bool Executor::send_small(Cursor& cursor, const Action& action) {
   const Move& move = *action.moves;
   const std::byte* data = cursor.base[static_cast<int>(move.from)] + move.source;
   const Peers peers(action.peers, static_cast<std::size_t>(action.peer_count));
-  return transport_.send(cursor.lane, peers, data, action.bytes, task_.contract) || wait_for(action.peers[0]);
+  return transport_.send(cursor.lane, peers, data, action.bytes, task_.contract) ||
+         wait_for_room(cursor, action);
 }
 
 inline bool Executor::combine_small(Cursor& cursor, const Action& action) {
@@ -169,12 +177,18 @@ bool Executor::advance(Cursor& cursor) {
     const std::size_t next = cursor.slice + static_cast<std::size_t>(in_flight_);
     if (next >= task_.geometry->slices) {
       cursor.running = false;
-      --running_;
+      if (--running_ == 0 && task_.bytes >= task_.lend_from) check_what_was_read();
       return true;
     }
     moved = true;
     begin_slice(cursor, next);
   }
+}
+
+// A peer whose call was broken off may have changed what it had lent, but only after it had said so.
+void Executor::check_what_was_read() {
+  std::atomic_thread_fence(std::memory_order_acquire);
+  transport_.check();
 }
 
 // The slice is over when nobody reads this rank's memory any more.
@@ -217,14 +231,14 @@ bool Executor::send(Cursor& cursor, const Action& action) {
   std::uint8_t& state = cursor.state[action.step - task_.program->steps.data()];
   if (state != pending) return true;  // a fused step has sent it
   if (lends(action)) {
-    if (!lend(cursor, action)) return wait_for(action.peers[0]);
+    if (!lend(cursor, action)) return wait_for_room(cursor, action);
     state = lent;
     cursor.clean = false;
     return true;
   }
   const Peers peers(action.peers, action.peer_count);
   std::byte* room = transport_.reserve(cursor.lane, peers, action.bytes);
-  if (!room) return wait_for(action.peers[0]);
+  if (!room) return wait_for_room(cursor, action);
   fill(cursor, action, room);
   transport_.post(cursor.lane, peers, room, action.bytes, task_.contract);
   return true;

@@ -78,6 +78,7 @@ class Executor {
   bool advance(Cursor& cursor);
   void begin_slice(Cursor& cursor, std::size_t slice);
   bool readers_gone(Cursor& cursor);
+  void check_what_was_read();
 
   // What small messages take: one run, nothing fused, nothing lent, nothing scaled.
   bool send_small(Cursor& cursor, const Action& action);
@@ -101,6 +102,7 @@ class Executor {
   void combine_moves(Cursor& cursor, const Action& action, int more);
   void combine_and_stream(Combine function, int sources, std::size_t count);
   bool wait_for(int peer);
+  bool wait_for_room(const Cursor& cursor, const Action& send);
 
   // executor_narrow.cpp: what is done besides where arrays hold 16-bit floats that travel quantised.
   void widen(Cursor& cursor);

@@ -6,6 +6,7 @@
 #include "engine/gpu/kernels/runner.h"
 #include "engine/gpu/nccl/runner.h"
 #include "engine/gpu/work.h"
+#include "engine/waiting.h"
 
 namespace ringreduce {
 namespace {
@@ -91,7 +92,7 @@ void OnGpu::enqueue(const Call& call, std::optional<void*> stream) {
   if (calls.by_events()) return enqueue_by_events(calls, call, stream.value_or(calls.stream()));
   const auto over_nccl = nccl_calls_in_use();
   in_order([&] {
-    group_.transport_->check_abort();
+    group_.transport_->check();
     void* const chosen = stream.value_or(calls.stream());
     calls.check_stream(chosen);
     const Plan& plan = calls.plan(call);
@@ -117,7 +118,7 @@ void OnGpu::enqueue_by_events(DeviceCalls& calls, const Call& call, void* stream
   const std::lock_guard one_at_a_time(events_mutex_);
   const Plan* plan = nullptr;
   in_order([&] {
-    group_.transport_->check_abort();
+    group_.transport_->check();
     plan = &calls.plan(call);
     group_.note(*plan);
   });
@@ -140,7 +141,7 @@ std::size_t OnGpu::footprint() {
 std::unique_ptr<Watch> OnGpu::watch(GpuCalls& calls, std::function<void(Progress&)> look) {
   return std::make_unique<Watch>(
       [this, &calls, look = std::move(look), progress = std::make_shared<Progress>()] {
-        if (group_.failed_) return calls.give_up();
+        if (!group_.fate().is_open()) return calls.give_up();
         try {
           group_.guarded([&] { look(*progress); });
         } catch (const Error&) {
@@ -152,7 +153,7 @@ std::unique_ptr<Watch> OnGpu::watch(GpuCalls& calls, std::function<void(Progress
 // Throws what is wrong where calls have not moved on for long. That ranks call different things shows in what
 // each has noted down, and is believed when it shows twice.
 void OnGpu::look_for_what_is_stuck(GpuCalls& calls, Progress& progress, const char* what) {
-  group_.transport_->check_abort();
+  group_.transport_->check();
   const std::uint64_t ended = calls.ended();
   if (calls.begun() == ended || ended != progress.ended || progress.since == Clock::time_point()) {
     progress.ended = ended;
@@ -163,14 +164,18 @@ void OnGpu::look_for_what_is_stuck(GpuCalls& calls, Progress& progress, const ch
   }
   if (Clock::now() - progress.since < worth_a_look) return;
   // As a thread that waits for peers does, which finds out when one of them is dead.
-  while (!group_.closed_ && calls.ended() == ended && !group_.transport_->pause(progress.backoff, -1)) {
+  while (!group_.closed() && calls.ended() == ended && !group_.transport_->pause(progress.backoff, -1)) {
   }
   const auto lasted = Clock::now() - progress.since;
-  if (lasted >= group_.options_.timeout) group_.time_out(group_.options_.timeout, group_.latest_rank(), what);
+  if (lasted >= group_.options_.timeout)
+    group_.diagnosis_.time_out(group_.options_.timeout,
+                               group_.diagnosis_.late_rank(-1, group_.sequence_, group_.options_.timeout),
+                               what);
   if (lasted < suspicious_after) return;
   check_closed();
-  const auto found = group_.first_disagreement();
-  if (found && found == progress.disagreement) throw Disagreement{group_.rank_that_called_otherwise(*found)};
+  const auto found = group_.diagnosis_.first_disagreement();
+  if (found && found == progress.disagreement)
+    throw Disagreement{group_.diagnosis_.rank_that_called_otherwise(*found)};
   progress.disagreement = found;
 }
 
@@ -190,9 +195,9 @@ void OnGpu::check_closed() const {
 
 // Until those that were launched are over.
 void OnGpu::wait_for(GpuCalls& calls) {
-  while (!group_.failed_ && !calls.is_idle()) {
+  while (group_.fate().is_open() && !calls.is_idle()) {
     std::this_thread::sleep_for(milliseconds(1));
-    group_.options_.poll ? group_.options_.poll() : group_.check_interrupt();
+    group_.options_.poll ? group_.options_.poll() : check_interrupt();
   }
 }
 

@@ -9,6 +9,7 @@
 #include "engine/gpu/collectives.h"
 #include "engine/gpu/kernels/runner.h"
 #include "engine/gpu/nccl/runner.h"
+#include "engine/waiting.h"
 #include "transport/interface/exchange.h"
 
 namespace ringreduce {
@@ -86,8 +87,8 @@ std::shared_ptr<NcclCalls> OnGpu::nccl_calls_in_use() {
 // While NCCL waits for other ranks, in the thread of who has called it.
 void OnGpu::wait_for_nccl() {
   group_.usable();
-  group_.transport_->check_abort();
-  group_.options_.poll ? group_.options_.poll() : group_.check_interrupt();
+  group_.transport_->check();
+  group_.options_.poll ? group_.options_.poll() : check_interrupt();
 }
 
 // --- what ranks call ---------------------------------------------------------------------------------------
@@ -128,7 +129,7 @@ void OnGpu::enqueue_over_nccl(const Call& call, std::optional<void*> stream) {
   const auto calls = nccl_calls(call.device);
   void* const chosen = stream ? *stream : own_stream();
   const auto launch = [&] {
-    group_.transport_->check_abort();
+    group_.transport_->check();
     calls->follow(group_.planner_);
     const Plan& plan = calls->plan(call);
     group_.note(plan);
@@ -165,9 +166,9 @@ void OnGpu::finish_nccl() {
   const std::lock_guard lock(mutex_);
   if (!nccl_calls_) return;
   wait_for(*nccl_calls_);
-  if (group_.failed_) return;
+  if (!group_.fate().is_open()) return;
   nccl_calls_->finish(group_.options_.timeout,
-                      [this] { group_.options_.poll ? group_.options_.poll() : group_.check_interrupt(); });
+                      [this] { group_.options_.poll ? group_.options_.poll() : check_interrupt(); });
 }
 
 void OnGpu::leave_nccl() {

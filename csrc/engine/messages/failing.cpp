@@ -29,7 +29,7 @@ void PointToPoint::look_around() {
   // What they sent before they closed can be read until nothing moves.
   if (gone == transport_.rank || advance_all()) return;
   // Who fails tells why before it closes.
-  transport_.check_abort();
+  transport_.check();
   const std::string own = "rank " + std::to_string(transport_.rank);
   if (gone != any_source) {
     throw Failure(

@@ -57,21 +57,6 @@ bool reproducible_by_environment() {
   return value == "1";
 }
 
-std::string in_words(const Record& record) {
-  const auto collective = static_cast<Collective>(record.collective);
-  std::string text = record.reproducible ? "reproducible " : "";
-  text += name_of(collective);
-  if (collective == Collective::barrier) return text + "()";
-  text +=
-      std::string("(") + name_of(static_cast<DType>(record.dtype)) + "[" + std::to_string(record.count) + "]";
-  if (reduces(collective)) text += std::string(", ") + name_of(static_cast<Op>(record.op));
-  if (rooted(collective)) text += ", root " + std::to_string(record.root);
-  if (record.wire > 0 && record.wire < encoding_count) {
-    text += std::string(", wire ") + name_of(static_cast<Encoding>(record.wire));
-  }
-  return text + ") by " + std::string(record.algorithm, strnlen(record.algorithm, sizeof record.algorithm));
-}
-
 Planner::Planner(int rank, int world, bool oversubscribed, const char* transport, std::size_t capacity,
                  bool reproducible, std::vector<int> hosts)
     : rank_(rank),
@@ -226,22 +211,23 @@ const Plan& Planner::plan_elsewhere(const Call& call, const std::string& name) {
 
 // For the record, and for what the ranks must have in common.
 void Planner::describe(const Call& call, const Shape& shape, const std::string& name, Plan& plan) const {
-  Record& record = plan.record;
-  record = Record();
-  record.count = call.input_extents ? shape.total : call.count;
-  record.root = rooted(call.collective) ? call.root : -1;
-  record.collective = static_cast<std::uint8_t>(call.collective);
-  record.dtype = static_cast<std::uint8_t>(call.dtype);
-  record.op = static_cast<std::uint8_t>(call.op);
-  record.reproducible = reproducible_;
-  record.wire = static_cast<std::uint8_t>(call.wire);
-  std::memcpy(record.algorithm, name.data(), std::min(name.size(), sizeof record.algorithm));
+  Description made;
+  made.count = call.input_extents ? shape.total : call.count;
+  made.root = rooted(call.collective) ? call.root : -1;
+  made.collective = call.collective;
+  made.dtype = call.dtype;
+  made.op = call.op;
+  made.reproducible = reproducible_;
+  made.wire = call.wire;
+  std::memcpy(made.algorithm, name.data(), std::min(name.size(), sizeof made.algorithm));
+  plan.record = Record();
+  ::ringreduce::describe(plan.record, made);
   std::uint64_t contract = hash_of(name);
   for (std::uint64_t value :
-       {std::uint64_t{record.collective}, std::uint64_t{record.dtype},
-        std::uint64_t{reduces(call.collective) ? record.op : std::uint8_t{0}},
-        static_cast<std::uint64_t>(record.root), shape.hash, static_cast<std::uint64_t>(plan.geometry.slice),
-        std::uint64_t{reproducible_}, std::uint64_t{record.wire}}) {
+       {static_cast<std::uint64_t>(call.collective), static_cast<std::uint64_t>(call.dtype),
+        static_cast<std::uint64_t>(reduces(call.collective) ? call.op : Op{}),
+        static_cast<std::uint64_t>(made.root), shape.hash, static_cast<std::uint64_t>(plan.geometry.slice),
+        std::uint64_t{reproducible_}, static_cast<std::uint64_t>(call.wire)}) {
     contract = mix(contract, value);
   }
   plan.contract = contract;

@@ -9,19 +9,16 @@
 #include <vector>
 
 #include "engine/planning/call.h"
+#include "engine/planning/description.h"
 #include "engine/planning/tuning.h"
 #include "engine/program/layout.h"
 #include "reduce/reduce.h"
 #include "transport/interface/errors.h"
-#include "transport/interface/record.h"
 
 namespace ringreduce {
 
-const char* name_of(Collective collective);
 // Whether RINGREDUCE_REPRODUCIBLE is 1 (and not 0, empty or unset). Throws InvalidArgument for other values.
 bool reproducible_by_environment();
-// "all_reduce(float32[1024], sum)" and so on.
-std::string in_words(const Record& record);
 
 // What a call becomes, but for its buffers.
 struct Plan {

@@ -69,7 +69,8 @@ MpiTransport::Cancelled MpiTransport::cancel(MPI_Request& request, Clock::time_p
 void MpiTransport::withdraw() {
   if (over() || closed_) return;
   // Who is told of a death has to let MPI end without the dead, like those who found out.
-  if (failure() && failure()->culprit >= 0) look_after(failure()->culprit);
+  const std::optional<Failure> failure = fate().failure();
+  if (failure && failure->culprit >= 0) look_after(failure->culprit);
   if (!may_call()) return;
   const auto deadline = Clock::now() + to_cancel;
   for (int peer = 0; peer < world; ++peer) {
@@ -79,6 +80,15 @@ void MpiTransport::withdraw() {
     if (std::any_of(purposes_.begin(), purposes_.end(), into_callers)) divert(peer, deadline);
   }
   hand_over(Clock::now() + to_hand_over);
+}
+
+// Nobody may call MPI for this rank later, so all ranks are told now.
+void MpiTransport::answer_latecomers() {
+  if (over() || closed_ || !may_call()) return;
+  const Turn turn(in_turn_);
+  for (int peer = 0; peer < world; ++peer) {
+    if (peer != rank && !is_lost(peer) && !has_said_bye(peer)) open(peer, true);
+  }
 }
 
 // What MPI has begun to send it reads from the caller's memory until the peer has it, and no library gives

@@ -116,8 +116,8 @@ void MpiTransport::look_after(int peer) {
 
 // Mostly any may call MPI, else the one that has started it: asynchronous calls are then refused before they
 // begin.
-void MpiTransport::check_abort() {
-  RemoteTransport::check_abort();
+void MpiTransport::check() {
+  RemoteTransport::check();
   if (!may_call()) refuse();
 }
 

@@ -29,7 +29,7 @@ class MpiTransport : public RemoteTransport, private User {
 
   const char* name() const override { return "mpi"; }
   bool distant() const override;
-  void check_abort() override;
+  void check() override;
   void check_background() override;
   std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
     return create(home_, rank, world, exchange);
@@ -44,6 +44,7 @@ class MpiTransport : public RemoteTransport, private User {
   void look_after(int peer) override;
   void withdraw() override;
   bool connected(int peer) const override { return open_[peer] != 0; }
+  void answer_latecomers() override;
 
  private:
   // What a rank tells of itself.

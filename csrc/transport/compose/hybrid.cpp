@@ -28,7 +28,10 @@ HybridTransport::HybridTransport(std::unique_ptr<MappedTransport> inside,
       name_(std::string(inside_->name()) + "+" + across_->name()) {
   for (int r = 0; r < world; ++r) {
     places_[r] = static_cast<int>(std::count(hosts_.begin(), hosts_.begin() + r, hosts_[r]));
+    if (is_inside(r)) here_.push_back(r);
   }
+  share_fate(*inside_);
+  share_fate(*across_);
 }
 
 HybridTransport::Split& HybridTransport::split(int lane, Peers peers) {
@@ -78,6 +81,13 @@ void HybridTransport::post(int lane, Peers peers, const std::byte* reserved, std
   if (!to.inside.empty()) inside_->post(lane, to.inside, reserved, bytes, contract);
 }
 
+int HybridTransport::in_the_way(int lane, Peers peers) {
+  const Split& to = split(lane, peers);
+  if (!to.across.empty() && !across_->has_room(lane, to.across, 0))
+    return across_->in_the_way(lane, to.across);
+  return to.inside.empty() ? to.across[0] : here_[inside_->in_the_way(lane, to.inside)];
+}
+
 bool HybridTransport::reachable_by(Peers peers) const {
   return std::none_of(peers.begin(), peers.end(), [&](int peer) { return is_inside(peer); });
 }
@@ -122,11 +132,11 @@ void HybridTransport::place(int lane, int peer, std::byte* where, std::size_t by
 bool HybridTransport::pause(Backoff& backoff, int waiting_for) {
   backoff.longest_sleep = std::min<Clock::duration>(backoff.longest_sleep, longest_sleep);
   if (waiting_for < 0 || !is_inside(waiting_for)) {
-    inside_->check_abort();
+    inside_->check();
     return across_->pause(backoff, waiting_for);
   }
   if ((backoff.rounds % pump_every == 0 || backoff.sleepers) && across_->pump()) return false;
-  across_->check_abort();
+  across_->check();
   return inside_->pause(backoff, places_[waiting_for]);
 }
 
@@ -137,11 +147,6 @@ void HybridTransport::wake() {
 
 bool HybridTransport::closed(int peer) const {
   return is_inside(peer) ? inside_->closed(places_[peer]) : across_->closed(peer);
-}
-
-void HybridTransport::check_abort() {
-  inside_->check_abort();
-  across_->check_abort();
 }
 
 void HybridTransport::abort(const Failure& failure) {
@@ -156,6 +161,17 @@ void HybridTransport::record(const Record& record) {
 
 std::vector<Record> HybridTransport::records(int of_rank) const {
   return is_inside(of_rank) ? inside_->records(places_[of_rank]) : across_->records(of_rank);
+}
+
+std::optional<int> HybridTransport::waits_for(int of_rank, Clock::duration lately) const {
+  if (!is_inside(of_rank)) return across_->waits_for(of_rank, lately);
+  const auto peer = inside_->waits_for(places_[of_rank], lately);
+  // Whoever waits for a rank of another host says so across only.
+  return peer && *peer >= 0 ? here_[*peer] : across_->waits_for(of_rank, lately);
+}
+
+bool HybridTransport::is_gone(int peer) {
+  return across_->is_gone(peer) || (is_inside(peer) && inside_->is_gone(places_[peer]));
 }
 
 void HybridTransport::close() {

@@ -30,6 +30,7 @@ class HybridTransport : public Transport {
   std::byte* reserve(int lane, Peers peers, std::size_t bytes) override;
   void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
             std::uint64_t contract) override;
+  int in_the_way(int lane, Peers peers) override;
   bool reachable(const void* data, std::size_t bytes) override { return inside_->reachable(data, bytes); }
   bool reachable_by(Peers peers) const override;
   bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract,
@@ -48,20 +49,19 @@ class HybridTransport : public Transport {
   bool pause(Backoff& backoff, int waiting_for) override;
   void wake() override;
   bool closed(int peer) const override;
-  void check_abort() override;
+  void check() override { inside_->check(); }
   void check_background() override { across_->check_background(); }
   void abort(const Failure& failure) override;
   void record(const Record& record) override;
   std::vector<Record> records(int of_rank) const override;
 
-  std::vector<int> survivors(Clock::time_point deadline, const std::function<void()>& tick) override {
-    return across_->survivors(deadline, tick);
-  }
-  std::vector<std::string> exchange_among(const std::vector<int>& members, const std::string& blob,
-                                          Clock::time_point deadline,
-                                          const std::function<void()>& tick) override {
-    return across_->exchange_among(members, blob, deadline, tick);
-  }
+  std::optional<int> waits_for(int of_rank, Clock::duration lately) const override;
+
+  void show(const Board& board) override { across_->show(board); }
+  Board board(int of_rank) override { return across_->board(of_rank); }
+  bool is_gone(int peer) override;
+  Clock::duration last_words_take() const override { return across_->last_words_take(); }
+  void await_boards() override { across_->await_boards(); }
   std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
     return connect_(rank, world, exchange);
   }
@@ -82,6 +82,7 @@ class HybridTransport : public Transport {
   const std::unique_ptr<RemoteTransport> across_;
   const std::vector<int> hosts_;
   std::vector<int> places_;  // by rank: which one of its host it is
+  std::vector<int> here_;    // the ranks of this host, by place
   const Connect connect_;
   const int exchanges_;
   const std::string name_;

@@ -11,11 +11,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "transport/interface/errors.h"
+#include "transport/interface/board.h"
+#include "transport/interface/fate.h"
 #include "transport/interface/record.h"
 
 namespace ringreduce {
@@ -101,6 +103,10 @@ class Transport {
   virtual void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
                     std::uint64_t contract) = 0;
 
+  // Which peer it is that leaves no room for a message to `peers`: one of them, or one that has yet to read
+  // something older.
+  virtual int in_the_way(int, Peers peers) { return peers[0]; }
+
   // Sending by reference, where the peers can reach this memory: they read it in place, and it must not
   // change until consumed(). `grant`, if not null, is where a peer may write its next value of the same
   // chunks.
@@ -141,31 +147,44 @@ class Transport {
 
   // Lets time pass because nothing could be done; `waiting_for` is the peer that holds us up. True when the
   // wait has become so long that the caller should look at its own deadline. Throws Failure when a peer is
-  // dead, has closed although it is waited for, or has called abort(), and Disagreement when one called
+  // dead or has closed although it is waited for, what check() does, and Disagreement when a peer called
   // something else.
   virtual bool pause(Backoff& backoff, int waiting_for) = 0;
   // Ends the sleeps of this rank's other threads in pause(): one of them may have got what it waits for.
   virtual void wake() = 0;
   // Whether a peer has said that it sends nothing more; what it had sent before can still be read.
   virtual bool closed(int peer) const = 0;
-  // Throws if a peer has aborted; one load, for the beginning of every call.
-  virtual void check_abort() = 0;
+
+  // How the group stands.
+  Fate& fate() { return *fate_; }
+  const Fate& fate() const { return *fate_; }
+  // Throws if the group is over, also if a peer has ended it: two loads, for the beginning of every call.
+  virtual void check() { fate_->check(); }
   // Throws InvalidArgument where no other thread than this one could go on with what is begun here.
   virtual void check_background() {}
-  // Makes every rank's waits, this one's too, end with this failure.
+  // Makes every rank's waits, this one's too, end with this failure, or with one that came before. (Of a
+  // group that is closed here, the other ranks are told.)
   virtual void abort(const Failure& failure) = 0;
 
   // What every rank called lately, this one's written here; for error messages.
   virtual void record(const Record& record) = 0;
   virtual std::vector<Record> records(int of_rank) const = 0;
+  // Whom a rank has lately waited for, or -1 where it waits for nobody in particular; nothing where it does
+  // not wait: it computes, or is stopped, or has not come yet.
+  virtual std::optional<int> waits_for(int of_rank, Clock::duration lately) const = 0;
 
-  // Agrees with all other living ranks on who they are; each of them must call it. Then an exchange among
-  // them, which throws PeerLost if one of them dies: they agree again then. `tick` is called now and then,
-  // and may throw.
-  virtual std::vector<int> survivors(Clock::time_point deadline, const std::function<void()>& tick) = 0;
-  virtual std::vector<std::string> exchange_among(const std::vector<int>& members, const std::string& blob,
-                                                  Clock::time_point deadline,
-                                                  const std::function<void()>& tick) = 0;
+  // For the agreement on survivors: what this rank has to say, shown to all others, and what one of them (or
+  // this one) showed last; empty where it has shown nothing yet. A board is shown whole: whoever reads it
+  // sees it as it was at one moment.
+  virtual void show(const Board& board) = 0;
+  virtual Board board(int of_rank) = 0;
+  // Whether a peer can say nothing more: it is dead, or has closed.
+  virtual bool is_gone(int peer) = 0;
+  // How long after that a last word of the peer's may still be on its way.
+  virtual Clock::duration last_words_take() const { return {}; }
+  // Lets a little time pass, in which boards may change.
+  virtual void await_boards() = 0;
+
   // A new transport of the same kind among some of the ranks, all of which call this with the same members.
   // It exchanges exactly exchanges() times, whoever the members are.
   virtual std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) = 0;
@@ -176,8 +195,13 @@ class Transport {
   // Forgets the group without a word to the peers: for the child of a fork.
   virtual void disown() = 0;
 
+ protected:
+  // One fate for the parts of a transport that is made of several.
+  void share_fate(Transport& part) { part.fate_ = fate_; }
+
  private:
   const bool queues_;
+  std::shared_ptr<Fate> fate_ = std::make_shared<Fate>();
 };
 
 }  // namespace ringreduce

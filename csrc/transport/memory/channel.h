@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "transport/interface/board.h"
 #include "transport/interface/record.h"
 #include "transport/interface/transport.h"
 
@@ -23,8 +24,7 @@ inline constexpr std::size_t line = 64;
 inline constexpr std::uint32_t channel_depth = 16;
 inline constexpr std::size_t inline_bytes = 40;
 inline constexpr int record_depth = 16;
-inline constexpr int shrink_words = 16;  // shrink() serves up to 64 * 16 ranks
-inline constexpr std::size_t blob_bytes = 512;
+inline constexpr int most_surviving = 1024;  // ranks that an agreement on survivors can be about
 
 // One rank's segment, as mapped here; the destructor unmaps it.
 struct Segment {
@@ -63,15 +63,16 @@ struct alignas(line) Doorbell {
   std::atomic<std::uint32_t> rung;
   std::atomic<std::uint32_t> sleepers;
   std::atomic<std::int32_t> core;  // that the owner ran on when it last waited
+  // Whom the owner waits for, plus 1, and above 16 bits when it last said so, in ms of the steady clock.
+  std::atomic<std::uint64_t> waiting;
 };
 
-// A rank's part of the agreement on survivors; `version` is a sequence lock (odd while being written).
-struct alignas(line) ShrinkBoard {
+// A rank's Board, packed: a sequence lock (odd while being written, 0 before the first time) and its words.
+struct alignas(line) SharedBoard {
+  static constexpr std::size_t most_words = (16 + most_surviving / 8 + longest_blob) / 8;
   std::atomic<std::uint32_t> version;
-  std::atomic<std::uint32_t> blob_version;
-  std::atomic<std::uint64_t> alive[shrink_words];
-  char blob[blob_bytes];
-  std::uint32_t blob_size;
+  std::atomic<std::uint32_t> bytes;
+  std::atomic<std::uint64_t> words[most_words];
 };
 
 struct alignas(line) Header {
@@ -83,7 +84,7 @@ struct alignas(line) Header {
   Record records[record_depth];
   std::atomic<std::uint64_t> histories[record_depth];  // of the records; what peers compare while they wait
   char reason[2048];                                   // why the owner aborted the others
-  ShrinkBoard shrink;
+  SharedBoard board;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 

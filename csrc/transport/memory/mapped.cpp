@@ -90,6 +90,25 @@ std::uint64_t MappedTransport::oldest_payload(int lane) {
   return oldest;
 }
 
+// The peer that has yet to read a lane's payload; -1: there is none.
+int MappedTransport::reader_of(int lane, std::uint64_t payload) const {
+  for (int peer = 0; peer < world; ++peer) {
+    const Out& o = out(lane, peer);
+    for (std::uint32_t n = o.known; n != o.sent; ++n) {
+      if (o.arena_start[n % channel_depth] == payload) return peer;
+    }
+  }
+  return -1;
+}
+
+int MappedTransport::in_the_way(int lane, Peers peers) {
+  const auto full =
+      std::find_if(peers.begin(), peers.end(), [&](int peer) { return !has_slot(out(lane, peer)); });
+  if (full != peers.end()) return *full;
+  const int reader = reader_of(lane, oldest_payload(lane));
+  return reader >= 0 ? reader : peers[0];
+}
+
 std::byte* MappedTransport::reserve(int lane, Peers peers, std::size_t bytes) {
   if (!has_slots(lane, peers)) return nullptr;
   Arena& arena = arenas_[lane];

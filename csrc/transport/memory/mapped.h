@@ -31,6 +31,7 @@ class MappedTransport : public Transport {
   std::byte* reserve(int lane, Peers peers, std::size_t bytes) override;
   void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
             std::uint64_t contract) override;
+  int in_the_way(int lane, Peers peers) override;
   bool reachable(const void* data, std::size_t bytes) override;
   bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract,
             std::byte* grant) override;
@@ -50,15 +51,17 @@ class MappedTransport : public Transport {
   bool pause(Backoff& backoff, int waiting_for) override;
   void wake() override { ring(rank); }
   bool closed(int peer) const override { return header(peer).closed.load(std::memory_order_acquire) != 0; }
-  void check_abort() override;
+  void check() override;
   void abort(const Failure& failure) override;
   void record(const Record& record) override;
   std::vector<Record> records(int of_rank) const override;
 
-  std::vector<int> survivors(Clock::time_point deadline, const std::function<void()>& tick) override;
-  std::vector<std::string> exchange_among(const std::vector<int>& members, const std::string& blob,
-                                          Clock::time_point deadline,
-                                          const std::function<void()>& tick) override;
+  std::optional<int> waits_for(int of_rank, Clock::duration lately) const override;
+
+  void show(const Board& board) override;
+  Board board(int of_rank) override;
+  bool is_gone(int peer) override { return !alive(peer) || closed(peer); }
+  void await_boards() override;
   void close() override;
   void disown() override { disowned_ = true; }
 
@@ -104,6 +107,7 @@ class MappedTransport : public Transport {
   bool sense_arrival(In& i, const Slot& slot, int peer);
   bool has_slot(Out& o);
   bool has_slots(int lane, Peers peers);
+  int reader_of(int lane, std::uint64_t payload) const;
   std::uint64_t oldest_payload(int lane);
   template <typename Fill>
   void publish(int lane, Peers peers, std::uint64_t arena_start, Fill fill);
@@ -114,7 +118,8 @@ class MappedTransport : public Transport {
   void sleep(Backoff& backoff);
   void check_peers(Backoff& backoff, int waiting_for);
   void check_agreement();
-  std::string text_of(int reporter) const;
+  void hear_abort(std::uint64_t word);
+  void say_whom_we_wait_for(int peer, Clock::time_point now);
 
   static constexpr double far_from = 80;  // ns; cores with a common cache take 20 to 40, others more than 120
 

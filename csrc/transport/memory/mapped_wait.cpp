@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <thread>
 
 #include "transport/interface/wait.h"
 #include "transport/memory/mapped.h"
@@ -81,7 +82,7 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
   const bool crowded = crowded_.load(std::memory_order_relaxed);
   if (round < (crowded ? std::min(few_spins, spins_) : spins_)) {
     if (round < busy_polls) return false;
-    if (round % look_every == 0) check_abort();
+    if (round % look_every == 0) check();
     relax();
     return false;
   }
@@ -96,11 +97,12 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
     give_way();
     if (++backoff.yields % look_every != 0) return false;
   }
-  check_abort();
+  check();
   const auto now = Clock::now();
   if (backoff.since == Clock::time_point()) backoff.since = backoff.checked = now;
   if (now - backoff.checked >= check_peers_every) {
     backoff.checked = now;
+    say_whom_we_wait_for(waiting_for, now);
     check_peers(backoff, waiting_for);
   }
   if (crowded && now.time_since_epoch().count() > crowded_until_.load(std::memory_order_relaxed)) {
@@ -201,21 +203,26 @@ void MappedTransport::check_agreement() {
   }
 }
 
-void MappedTransport::check_abort() {
+void MappedTransport::check() {
   const std::uint64_t word = header(rank).aborted.load(std::memory_order_acquire);
-  if (word == 0) [[likely]]
-    return;
-  const auto culprit = static_cast<int>(word >> 24 & 0xffffff) - 1;
-  throw Failure(static_cast<Cause>(word >> 56), culprit, text_of(static_cast<int>(word & 0xffffff)));
+  if (word != 0) [[unlikely]]
+    hear_abort(word);
+  fate().check();
 }
 
-std::string MappedTransport::text_of(int reporter) const {
-  const Header& theirs = header(reporter);
-  return std::string(theirs.reason, strnlen(theirs.reason, sizeof theirs.reason));
+// Words of a peer's are believed no more than they must be.
+void MappedTransport::hear_abort(std::uint64_t word) {
+  if (fate().failure()) return;
+  const auto culprit = static_cast<int>(word >> 24 & 0xffffff) - 1;
+  const auto reporter = static_cast<int>(word & 0xffffff);
+  const Header& theirs = header(reporter < world ? reporter : rank);
+  fate().fail(Failure(cause_numbered(word >> 56), culprit,
+                      std::string(theirs.reason, strnlen(theirs.reason, sizeof theirs.reason))));
 }
 
 // The first to report wins, rank by rank; whoever reads an abort word finds the reason with its reporter.
-void MappedTransport::abort(const Failure& failure) {
+void MappedTransport::abort(const Failure& found) {
+  const Failure failure = fate().fail(found);
   Header& own = header(rank);
   if (own.aborted.load() != 0) return;
   std::string reason = failure.what();
@@ -227,6 +234,69 @@ void MappedTransport::abort(const Failure& failure) {
     header(peer).doorbell.rung.fetch_add(1);
     futex_wake(header(peer).doorbell.rung);
   }
+}
+
+// --- the agreement on survivors --------------------------------------------------------------------------
+
+void MappedTransport::show(const Board& board) {
+  if (world > most_surviving) {
+    throw InvalidArgument("shrink() serves at most " + std::to_string(most_surviving) + " ranks");
+  }
+  const std::string text = packed(board);
+  SharedBoard& own = header(rank).board;
+  const std::uint32_t version = own.version.load(std::memory_order_relaxed);
+  own.version.store(version + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  own.bytes.store(static_cast<std::uint32_t>(text.size()), std::memory_order_relaxed);
+  for (std::size_t at = 0; at < text.size(); at += sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, text.data() + at, std::min(sizeof word, text.size() - at));
+    own.words[at / sizeof word].store(word, std::memory_order_relaxed);
+  }
+  own.version.store(version + 2, std::memory_order_release);
+}
+
+// Of a rank that died while it wrote, nothing.
+Board MappedTransport::board(int of_rank) {
+  const SharedBoard& theirs = header(of_rank).board;
+  std::string text;
+  for (int tries = 0; tries < 1000; ++tries, relax()) {
+    const std::uint32_t before = theirs.version.load(std::memory_order_acquire);
+    if (before == 0) return {};
+    if (before % 2 == 1) continue;
+    text.assign(std::min<std::size_t>(theirs.bytes.load(std::memory_order_relaxed), sizeof theirs.words),
+                '\0');
+    for (std::size_t at = 0; at < text.size(); at += sizeof(std::uint64_t)) {
+      const std::uint64_t word = theirs.words[at / sizeof word].load(std::memory_order_relaxed);
+      std::memcpy(text.data() + at, &word, std::min(sizeof word, text.size() - at));
+    }
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (theirs.version.load(std::memory_order_relaxed) == before) {
+      return unpacked(text, world).value_or(Board());
+    }
+  }
+  return {};
+}
+
+void MappedTransport::await_boards() {
+  std::this_thread::sleep_for(microseconds(200));
+}
+
+// --- whom this rank waits for ------------------------------------------------------------------------------
+
+void MappedTransport::say_whom_we_wait_for(int peer, Clock::time_point now) {
+  const auto ms = std::chrono::duration_cast<milliseconds>(now.time_since_epoch()).count();
+  header(rank).doorbell.waiting.store(
+      static_cast<std::uint64_t>(ms) << 16 | static_cast<std::uint64_t>(peer + 1), std::memory_order_relaxed);
+}
+
+std::optional<int> MappedTransport::waits_for(int of_rank, Clock::duration lately) const {
+  const std::uint64_t word = header(of_rank).doorbell.waiting.load(std::memory_order_relaxed);
+  const milliseconds said(word >> 16);
+  const auto now = std::chrono::duration_cast<milliseconds>(Clock::now().time_since_epoch());
+  const int peer = static_cast<int>(word & 0xffff) - 1;
+  if (now - said > lately || peer >= world) return std::nullopt;
+  return peer;
 }
 
 void MappedTransport::close() {

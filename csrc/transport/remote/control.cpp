@@ -20,6 +20,13 @@ std::string bytes_of(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
+std::string notice_of(const Failure& failure) {
+  AbortNotice notice{};
+  notice.culprit = failure.culprit;
+  notice.cause = static_cast<std::uint8_t>(failure.cause);
+  return bytes_of(notice) + std::string(failure.what()).substr(0, longest_reason);
+}
+
 }  // namespace
 
 void RemoteTransport::tell(int peer, FrameKind kind, const std::string& text, FrameHeader header) {
@@ -77,14 +84,27 @@ void RemoteTransport::record(const Record& record) {
 void RemoteTransport::tell_status(int peer) {
   const std::size_t count = std::min(own_records_.size(), recent);
   const Record* first = own_records_.data() + own_records_.size() - count;
-  tell(peer, FrameKind::status, {reinterpret_cast<const char*>(first), count * sizeof(Record)});
+  const std::string records(reinterpret_cast<const char*>(first), count * sizeof(Record));
+  tell(peer, FrameKind::status, bytes_of(waiting_for_) + records);
 }
 
-void RemoteTransport::hear_status(int peer, const std::string& text) {
-  std::vector<Record>& records = peers_[peer].records;
-  records.resize(std::min(text.size() / sizeof(Record), recent));
-  std::memcpy(records.data(), text.data(), records.size() * sizeof(Record));
-  peers_[peer].asked = false;
+void RemoteTransport::hear_status(int from, const std::string& text) {
+  Peer& peer = peers_[from];
+  if (text.size() < sizeof peer.waits_for) throw Error("a broken status");
+  std::memcpy(&peer.waits_for, text.data(), sizeof peer.waits_for);
+  const std::size_t count = std::min((text.size() - sizeof peer.waits_for) / sizeof(Record), recent);
+  peer.records.resize(count);
+  std::memcpy(peer.records.data(), text.data() + sizeof peer.waits_for, count * sizeof(Record));
+  peer.asked = false;
+  peer.answered = Clock::now();
+}
+
+// Who does not wait answers no questions.
+std::optional<int> RemoteTransport::waits_for(int of_rank, Clock::duration lately) const {
+  const Lock lock(mutex_);
+  const Peer& peer = peers_[of_rank];
+  if (Clock::now() - peer.answered > lately || peer.waits_for >= world) return std::nullopt;
+  return peer.waits_for;
 }
 
 // Once, until the answer comes: who computes reads nothing.
@@ -157,13 +177,14 @@ void RemoteTransport::check_agreement() {
 
 // --- the end of all --------------------------------------------------------------------------------------
 
-// The first failure stays. It ends the calls, and the callers may free their arrays.
-void RemoteTransport::settle(const Failure& failure) {
-  if (failure_) return;
-  failure_ = failure;
-  failed_.store(true, std::memory_order_release);
+// The callers may free their arrays now. False if that has happened before.
+bool RemoteTransport::end_calls() {
+  if (ended_) return false;
+  ended_ = true;
   let_go_of_callers();
   moved_.fetch_add(1);
+  answer_latecomers();
+  return true;
 }
 
 // Kept for the bye, too, which may get there first where a pair of ranks has several streams.
@@ -174,24 +195,26 @@ void RemoteTransport::spread(const std::string& text) {
   }
 }
 
-// Whoever waits for this rank is connected to it, and is told; it tells those who wait for it.
-void RemoteTransport::abort(const Failure& failure) {
+// Whoever waits for this rank is connected to it, and is told; it tells those who wait for it. Who comes
+// later is told then.
+void RemoteTransport::abort(const Failure& found) {
   {
     Lock lock(mutex_);
-    if (failure_) return;
-    settle(failure);
-    AbortNotice notice{};
-    notice.culprit = failure.culprit;
-    notice.cause = static_cast<std::uint8_t>(failure.cause);
+    const Failure failure = fate().fail(found);
+    if (!end_calls()) return;
     // They may want to say who called what, too, and nobody here will answer them any more.
     for (int peer = 0; peer < world; ++peer) {
       if (peer != rank && connected(peer)) tell_status(peer);
     }
-    spread(bytes_of(notice) + std::string(failure.what()).substr(0, longest_reason));
+    spread(notice_of(failure));
     progress(lock, Clock::duration::zero());
     if (failure.cause == Cause::mismatch) answer_questions(lock);
   }
   wake();
+}
+
+void RemoteTransport::connected_to(int peer) {
+  if (!told_.empty()) tell(peer, FrameKind::abort, told_);
 }
 
 // Others may be about to find out the same, and ask this rank what it called: it is not there to answer
@@ -206,20 +229,14 @@ void RemoteTransport::answer_questions(Lock& lock) {
 }
 
 void RemoteTransport::hear_abort(const std::string& text) {
-  if (failure_) return;
+  if (ended_) return;
   AbortNotice notice{};
   if (text.size() < sizeof notice) throw Error("a broken abort");
   std::memcpy(&notice, text.data(), sizeof notice);
   const int culprit = notice.culprit >= 0 && notice.culprit < world ? notice.culprit : -1;
-  settle(Failure(static_cast<Cause>(notice.cause), culprit, text.substr(sizeof notice)));
-  spread(text);
-}
-
-void RemoteTransport::check_abort() {
-  if (!failed_.load(std::memory_order_acquire)) [[likely]]
-    return;
-  const Lock lock(mutex_);
-  throw Failure(*failure_);
+  const Failure failure =
+      fate().fail(Failure(cause_numbered(notice.cause), culprit, text.substr(sizeof notice)));
+  if (end_calls()) spread(notice_of(failure));
 }
 
 void RemoteTransport::lost(int p, const std::string& how) {
@@ -268,6 +285,54 @@ void RemoteTransport::hear_bye(int peer, const std::string& text) {
   std::memcpy(&sent, text.data(), sizeof sent);
   if (text.size() > sizeof sent) hear_abort(text.substr(sizeof sent));
   peers_[peer].bye = sent;
+}
+
+// --- the agreement on survivors --------------------------------------------------------------------------
+
+void RemoteTransport::show(const Board& board) {
+  const Lock lock(mutex_);
+  own_board_ = board;
+  boards_are_late_ = false;
+  for (int peer = 0; peer < world; ++peer) {
+    if (!has_closed(peer)) tell(peer, FrameKind::board, packed(board));
+  }
+}
+
+Board RemoteTransport::board(int of_rank) {
+  const Lock lock(mutex_);
+  return of_rank == rank ? own_board_ : peers_[of_rank].board;
+}
+
+// Frames of one peer may overtake each other; boards only grow.
+void RemoteTransport::hear_board(int peer, const std::string& text) {
+  std::optional<Board> news = unpacked(text, world);
+  if (!news) throw Error("a broken board");
+  Board& known = peers_[peer].board;
+  for (std::size_t i = 0; i < known.alive.size(); ++i) news->alive[i] &= known.alive[i];
+  news->finished = std::max(news->finished, known.finished);
+  if (news->step < known.step) {
+    news->step = known.step;
+    news->blob = std::move(known.blob);
+  }
+  known = std::move(*news);
+}
+
+bool RemoteTransport::is_gone(int peer) {
+  const Lock lock(mutex_);
+  if (boards_are_late_) look_after(peer);
+  return peers_[peer].lost || has_closed(peer);
+}
+
+// Of a dead rank's words, from one who has heard them.
+Clock::duration RemoteTransport::last_words_take() const {
+  return std::chrono::milliseconds(300);
+}
+
+void RemoteTransport::await_boards() {
+  Lock lock(mutex_);
+  progress(lock, std::chrono::milliseconds(5));
+  boards_are_late_ = true;
+  let_others_look();
 }
 
 }  // namespace ringreduce

@@ -51,6 +51,13 @@ bool RemoteTransport::has_room(int lane, Peers peers, std::size_t bytes) {
   return fits(lane, peers, bytes);
 }
 
+int RemoteTransport::in_the_way(int lane, Peers peers) {
+  const Lock lock(mutex_);
+  const auto full =
+      std::find_if(peers.begin(), peers.end(), [&](const int& peer) { return !fits(lane, {&peer, 1}, 0); });
+  return full != peers.end() ? *full : peers[0];
+}
+
 void RemoteTransport::put(int lane, int peer, const std::byte* data, std::size_t bytes,
                           std::uint64_t contract, Buffer* buffer) {
   Out& o = out(lane, peer);
@@ -207,7 +214,7 @@ Landing RemoteTransport::land(int peer, const FrameHeader& header) {
   }
   if (header.bytes == 0) return {};
   const bool wanted = ahead == 0 && i.place.where && i.place.bytes == header.bytes &&
-                      i.place.contract == header.contract && !failed_;
+                      i.place.contract == header.contract && !ended_;
   if (wanted) return {i.place.where, nullptr};
   Buffer* buffer = pool_.take(header.bytes);
   return {buffer->data, buffer};
@@ -248,7 +255,7 @@ bool RemoteTransport::poll(int lane, int peer, Message& message) {
 
 void RemoteTransport::place(int lane, int peer, std::byte* where, std::size_t bytes, std::uint64_t contract) {
   const Lock lock(mutex_);
-  if (!failed_) in(lane, peer).place = {where, bytes, contract};
+  if (!ended_) in(lane, peer).place = {where, bytes, contract};
 }
 
 void RemoteTransport::discard(Arrival& arrival) {

@@ -34,6 +34,7 @@ class RemoteTransport : public Transport {
   std::byte* reserve(int lane, Peers peers, std::size_t bytes) override;
   void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
             std::uint64_t contract) override;
+  int in_the_way(int lane, Peers peers) override;
   // All memory can be sent from as it is: lent bytes are read until consumed(), which here means that they
   // are on the wire.
   bool reachable(const void*, std::size_t) override { return true; }
@@ -55,15 +56,16 @@ class RemoteTransport : public Transport {
   bool pump();
   void wake() override;
   bool closed(int peer) const override;
-  void check_abort() override;
   void abort(const Failure& failure) override;
   void record(const Record& record) override;
   std::vector<Record> records(int of_rank) const override;
+  std::optional<int> waits_for(int of_rank, Clock::duration lately) const override;
 
-  std::vector<int> survivors(Clock::time_point deadline, const std::function<void()>& tick) override;
-  std::vector<std::string> exchange_among(const std::vector<int>& members, const std::string& blob,
-                                          Clock::time_point deadline,
-                                          const std::function<void()>& tick) override;
+  void show(const Board& board) override;
+  Board board(int of_rank) override;
+  bool is_gone(int peer) override;
+  Clock::duration last_words_take() const override;
+  void await_boards() override;
 
  protected:
   using Lock = std::unique_lock<BriefLock>;
@@ -86,6 +88,9 @@ class RemoteTransport : public Transport {
   virtual void withdraw() = 0;
   // Whether frames have gone to or come from a peer.
   virtual bool connected(int peer) const = 0;
+  // The calls have ended by a failure. Ranks that do not know yet may come later, and must find somebody who
+  // tells them, while this rank may do something else.
+  virtual void answer_latecomers() {}
 
   // What the wire tells.
   bool take(int peer, Outgoing& frame);
@@ -99,8 +104,12 @@ class RemoteTransport : public Transport {
   bool has_closed(int peer) const;
   bool has_said_bye(int peer) const { return peers_[peer].bye.has_value(); }
 
-  // What has ended all, if anything has.
-  const std::optional<Failure>& failure() const { return failure_; }
+  // There is a connection to a peer that was not there before.
+  void connected_to(int peer);
+  // Lets this thread, or another one for all that wait, see to the wire.
+  void sleep(Lock& lock, Clock::duration limit);
+  // Whether the calls have ended by a failure, and let go of the caller's memory.
+  bool has_ended() const { return ended_; }
   void say_bye();
   // As above, for all that this transport has to do with the caller's memory.
   void let_go_of_callers();
@@ -143,14 +152,6 @@ class RemoteTransport : public Transport {
     Place place;  // for the message after those received
     std::array<Arrival, window_messages> arrivals;
   };
-  using Mask = std::vector<std::uint64_t>;
-  // What a rank says of the agreement on survivors.
-  struct Board {
-    Mask alive;  // empty: it has not called shrink() yet
-    std::uint32_t step = 0;
-    std::uint32_t finished = 0;  // the step that it has seen all members reach
-    std::string blob;
-  };
   struct Peer {
     std::deque<Outgoing> words, messages;  // to be taken; words overtake messages, which may wait for readers
     std::array<std::unique_ptr<Out>, lanes> outs;
@@ -163,6 +164,8 @@ class RemoteTransport : public Transport {
     std::vector<Record> records;
     std::uint64_t contract = 0;  // of the latest message of a collective
     bool asked = false;          // for a status that has not come yet
+    int waits_for = -1;          // as its last status said
+    Clock::time_point answered;  // when that came
     Board board;
   };
 
@@ -186,9 +189,8 @@ class RemoteTransport : public Transport {
   void tell_status(int peer);
   void tell_board(int peer);
   void spread(const std::string& text);
-  void settle(const Failure& failure);
+  bool end_calls();
   void answer_questions(Lock& lock);
-  void sleep(Lock& lock, Clock::duration limit);
   void let_others_look();
   void check_peers(Backoff& backoff, int waiting_for);
   void check_silence(const Backoff& backoff, int of_peer);
@@ -196,8 +198,6 @@ class RemoteTransport : public Transport {
   void check_agreement();
   void ask_all(Lock& lock);
   std::vector<Record> known_records(int of_rank) const;
-  void wait_a_little(const std::function<void()>& tick);
-  bool step_reached(int peer, std::uint32_t wanted, std::uint32_t epoch, const std::vector<int>& members);
 
   const bool oversubscribed_;
   std::vector<Peer> peers_;
@@ -205,9 +205,10 @@ class RemoteTransport : public Transport {
   std::array<Buffer*, lanes> reserved_{};
   std::vector<Record> own_records_;
   Board own_board_;
-  std::atomic<bool> failed_{false};
-  std::optional<Failure> failure_;
-  std::string told_;  // to peers, of that failure
+  bool boards_are_late_ = false;
+  int waiting_for_ = -1;
+  bool ended_ = false;
+  std::string told_;  // to peers, of the failure
   bool said_bye_ = false;
   int lost_count_ = 0;
   Clock::time_point lost_since_;

@@ -30,7 +30,7 @@ bool RemoteTransport::pump() {
 bool RemoteTransport::pause(Backoff& backoff, int waiting_for) {
   backoff.rounds++;
   if (pump()) return false;
-  check_abort();
+  check();
   constexpr std::uint32_t rounds_without_clock = 4;
   if (!oversubscribed_ && backoff.rounds < rounds_without_clock) return false;
   const auto now = Clock::now();
@@ -42,11 +42,12 @@ bool RemoteTransport::pause(Backoff& backoff, int waiting_for) {
   }
   {
     Lock lock(mutex_);
+    waiting_for_ = waiting_for;
     const auto longest = std::min<Clock::duration>(longest_sleep, backoff.longest_sleep);
     sleep(lock, std::min(std::max<Clock::duration>(waited / 4, milliseconds(1)), longest));
     if (lost_count_ > 0) check_losses(Clock::now());
   }
-  check_abort();
+  check();
   if (now - backoff.checked >= check_peers_every) {
     backoff.checked = now;
     check_peers(backoff, waiting_for);

@@ -135,6 +135,7 @@ void TcpTransport::make_room_for_strangers() {
 void TcpTransport::begin(Stream& stream) {
   if (!stream.dialed()) --strangers_;
   Link& link = links_[stream.peer()];
+  connected_to(stream.peer());
   if (stream.purpose() == Purpose::pulse) return;
   if (stream.dialed()) --link.dialing;
   link.hang_ups = 0;

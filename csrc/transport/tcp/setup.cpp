@@ -85,6 +85,7 @@ void TcpTransport::close_in_child() {
   event_.reset();
   settings_.listener.socket.reset();
   for (const auto& [id, stream] : streams_) stream->close_descriptor();
+  if (latecomers_.joinable()) latecomers_.detach();  // it is the parent's
 }
 
 TcpTransport::~TcpTransport() {

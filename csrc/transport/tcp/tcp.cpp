@@ -170,6 +170,21 @@ bool TcpTransport::drop_frame(int peer, const Outgoing& frame) {
   return is_lent(frame);
 }
 
+// A thread of its own, because who has failed may not come back for long.
+void TcpTransport::answer_latecomers() {
+  if (closed_ || latecomers_.joinable()) return;
+  latecomers_ = std::thread([this] {
+    try {
+      for (Lock lock(mutex_); !closed_;) {
+        sleep(lock, milliseconds(20));
+        lock.unlock();
+        lock.lock();
+      }
+    } catch (const Error&) {  // nothing can be done any more
+    }
+  });
+}
+
 // --- the end ---------------------------------------------------------------------------------------------
 
 // Whether the system has everything that goes to those who can be reached, and whether theirs has it.
@@ -216,6 +231,7 @@ void TcpTransport::close() {
     settings_.listener.socket.reset();
   }
   wake();
+  if (latecomers_.joinable()) latecomers_.join();
 }
 
 }  // namespace ringreduce

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "transport/remote/remote.h"
@@ -38,6 +39,7 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
   void look_after(int peer) override;
   void withdraw() override;
   bool connected(int peer) const override { return !links_[peer].ready.empty(); }
+  void answer_latecomers() override;
 
  private:
   struct Listener {
@@ -107,6 +109,7 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
   int strangers_ = 0, complaints_ = 0;
   Clock::time_point clock_looked_;
   bool closed_ = false, disowned_ = false;
+  std::thread latecomers_;  // are answered by it, once the calls have ended by a failure
 };
 
 }  // namespace ringreduce

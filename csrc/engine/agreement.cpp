@@ -1,0 +1,151 @@
+#include "engine/agreement.h"
+
+#include <algorithm>
+
+namespace ringreduce {
+namespace {
+
+constexpr std::uint32_t steps_per_epoch = 16;  // more than an agreement has exchanges, each of two steps
+
+bool has(const std::vector<std::uint64_t>& mask, int rank) {
+  return mask[rank / 64] >> (rank % 64) & 1;
+}
+
+void strike(std::vector<std::uint64_t>& mask, int rank) {
+  mask[rank / 64] &= ~(std::uint64_t{1} << (rank % 64));
+}
+
+// A step's number begins with the number of ranks struck, which names the agreed mask: a member that has had
+// to agree anew is ahead of us, and then we must too.
+std::uint32_t epoch_of(int world, const std::vector<int>& members) {
+  return static_cast<std::uint32_t>(world - static_cast<int>(members.size())) * steps_per_epoch;
+}
+
+bool is_within(std::uint32_t step, std::uint32_t wanted) {
+  return step >= wanted && step / steps_per_epoch == wanted / steps_per_epoch;
+}
+
+}  // namespace
+
+// What was shown in an earlier attempt still holds.
+Agreement::Agreement(Transport& transport, Clock::time_point deadline, std::function<void()> tick)
+    : transport_(transport),
+      deadline_(deadline),
+      tick_(std::move(tick)),
+      own_(transport.board(transport.rank)),
+      gone_since_(static_cast<std::size_t>(transport.world)) {
+  if (!own_.alive.empty()) return;
+  own_.alive.resize(words_for(transport_.world));
+  for (int peer = 0; peer < transport_.world; ++peer) {
+    own_.alive[peer / 64] |= std::uint64_t{1} << (peer % 64);
+  }
+}
+
+void Agreement::time_out(int peer) {
+  throw Failure(
+      Cause::timeout, peer,
+      "shrink() timed out waiting for rank " + std::to_string(peer) + ", which lives but has not called it");
+}
+
+void Agreement::wait() {
+  tick_();
+  transport_.await_boards();
+}
+
+// What the others' boards come to.
+struct Agreement::View {
+  std::vector<std::uint64_t> alive;
+  bool agreed = true;
+  int missing = -1;  // a rank that has not come, or does not agree yet
+};
+
+// Whether a rank is still there is looked at before what it has said: of a dead rank that is the last word.
+void Agreement::look_at(int peer, View& view) {
+  if (transport_.is_gone(peer)) return strike(view.alive, peer);
+  const std::vector<std::uint64_t> theirs = transport_.board(peer).alive;
+  if (theirs != own_.alive) {
+    view.agreed = false;
+    if (view.missing < 0 || theirs.empty()) view.missing = peer;
+  }
+  for (std::size_t i = 0; i < theirs.size(); ++i) view.alive[i] &= theirs[i];
+}
+
+// Every rank says whom it believes alive, and strikes whom another living rank has struck or who is gone
+// since. Masks only shrink, over all attempts, so all living ranks reach the same one; equal masks on all its
+// members end it.
+std::vector<int> Agreement::survivors() {
+  show();
+  while (true) {
+    View view{own_.alive};
+    for (int peer = 0; peer < transport_.world; ++peer) {
+      if (peer != transport_.rank && has(own_.alive, peer)) look_at(peer, view);
+    }
+    if (!has(view.alive, transport_.rank)) {
+      throw Failure(Cause::peer_lost, transport_.rank,
+                    "the other ranks go on without rank " + std::to_string(transport_.rank) +
+                        ": one of them could not reach it");
+    }
+    if (view.alive != own_.alive) {
+      own_.alive = view.alive;
+      show();
+      continue;
+    }
+    if (view.agreed) break;
+    if (Clock::now() > deadline_) time_out(view.missing);
+    wait();
+  }
+  std::vector<int> members;
+  for (int peer = 0; peer < transport_.world; ++peer) {
+    if (has(own_.alive, peer)) members.push_back(peer);
+  }
+  return members;
+}
+
+// Whether a member has come so far, or another has seen that all had. Throws PeerLost where it never will.
+bool Agreement::has_come(int peer, std::uint32_t wanted, const std::vector<int>& members) {
+  const bool is_gone = transport_.is_gone(peer);
+  const Board theirs = transport_.board(peer);
+  if (is_within(theirs.step, wanted)) return true;
+  bool agrees_anew = theirs.step >= wanted;
+  for (const int member : members) {
+    const Board board = transport_.board(member);
+    if (is_within(board.finished, wanted)) return true;
+    agrees_anew = agrees_anew || (!board.alive.empty() && board.alive != own_.alive);
+  }
+  Clock::time_point& since = gone_since_[peer];
+  if (is_gone && since == Clock::time_point()) since = Clock::now();
+  const bool is_silent = is_gone && Clock::now() - since >= transport_.last_words_take();
+  if (!is_silent && !agrees_anew) return false;
+  throw Failure(Cause::peer_lost, is_gone ? peer : -1, "a rank died during shrink()");
+}
+
+void Agreement::await_step(int peer, std::uint32_t wanted, const std::vector<int>& members) {
+  while (peer != transport_.rank && !has_come(peer, wanted, members)) {
+    if (Clock::now() > deadline_) time_out(peer);
+    wait();
+  }
+}
+
+// A member may overwrite its blob with the next one only when all have read it, so blobs alternate with empty
+// acknowledgements. Who has seen all of these says so: if a member dies after its last word reached some
+// only, that lets the others finish too.
+std::vector<std::string> Agreement::exchange(const std::vector<int>& members, const std::string& blob) {
+  if (blob.size() > longest_blob) throw InvalidArgument("a blob of an exchange is too long");
+  const std::uint32_t step = std::max(own_.step, epoch_of(transport_.world, members)) + 1;
+  own_.blob = blob;
+  own_.step = step;
+  show();
+  std::vector<std::string> blobs;
+  for (const int peer : members) {
+    await_step(peer, step, members);
+    blobs.push_back(transport_.board(peer).blob);
+  }
+  own_.step = step + 1;
+  show();
+  for (const int peer : members) await_step(peer, step + 1, members);
+  own_.finished = step + 1;
+  show();
+  return blobs;
+}
+
+}  // namespace ringreduce
