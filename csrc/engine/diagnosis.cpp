@@ -14,20 +14,26 @@ std::uint64_t Diagnosis::begun(int rank) const {
   return records.empty() ? 0 : records.back().sequence;
 }
 
-// Whoever is waited for may wait itself: for one that has not come so far, that computes, or that is stopped.
+// Whoever is waited for may wait itself: for one that computes, that is stopped, or that has not come so far.
+// Such a rank has said nothing for most of the time.
 int Diagnosis::late_rank(int waiting_for, std::uint64_t number, Clock::duration waited) const {
+  const auto next_of = [&](int rank) { return transport_.waits_for(rank, waited / 4 * 3).value_or(-1); };
   std::vector<bool> seen(static_cast<std::size_t>(transport_.world));
-  for (int rank = waiting_for; rank >= 0 && rank != transport_.rank && !seen[rank];) {
-    if (begun(rank) < number) return rank;
+  int rank = waiting_for;
+  while (rank >= 0 && rank != transport_.rank && !seen[rank]) {
+    begun(rank);  // asks it, where it must be asked
+    const int next = next_of(rank);
+    if (next < 0) return rank;
     seen[rank] = true;
-    const std::optional<int> next = transport_.waits_for(rank, waited / 2);
-    if (!next) return rank;
-    rank = *next;
+    rank = next;
   }
-  for (int rank = 0; rank < transport_.world; ++rank) {
-    if (rank != transport_.rank && begun(rank) < number) return rank;
+  int late = waiting_for;
+  for (rank = 0; rank < transport_.world; ++rank) {
+    if (rank == transport_.rank || begun(rank) >= number) continue;
+    late = rank;
+    if (next_of(rank) < 0) break;
   }
-  return waiting_for;
+  return late;
 }
 
 int Diagnosis::last_rank() const {

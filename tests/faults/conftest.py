@@ -5,7 +5,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-OVER_BOTH = ("test_death", "test_mismatch", "test_point_to_point", "test_shrink", "test_waits")
+OVER_BOTH = (
+    "test_death",
+    "test_endings",
+    "test_mismatch",
+    "test_point_to_point",
+    "test_shrink",
+    "test_waits",
+)
 
 
 @pytest.fixture
