@@ -52,7 +52,7 @@ void Diagnosis::time_out(Clock::duration timeout, int waiting_for, const std::st
   for (int peer = 0; peer < transport_.world; ++peer) {
     text << "\n  rank " << peer << ":";
     const auto records = transport_.records(peer);
-    if (records.empty()) text << " none yet";
+    if (records.empty()) text << " none known";
     for (std::size_t i = records.size() > 3 ? records.size() - 3 : 0; i < records.size(); ++i) {
       text << " #" << records[i].sequence << " " << in_words(records[i]) << ";";
     }

@@ -15,13 +15,13 @@ OVER_BOTH = (
 )
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def transport(request, monkeypatch):
-    """Of the communicators that ranks make."""
-    monkeypatch.setenv("RINGREDUCE_TRANSPORT", request.param)
+    """Of the communicators that ranks make. Every test has it: what is only added to its fixtures is not set up."""
+    if hasattr(request, "param"):
+        monkeypatch.setenv("RINGREDUCE_TRANSPORT", request.param)
 
 
 def pytest_generate_tests(metafunc):
     if metafunc.module.__name__.rpartition(".")[2] in OVER_BOTH:
-        metafunc.fixturenames.append("transport")
         metafunc.parametrize("transport", ["shm", "tcp"], indirect=True)

@@ -126,3 +126,7 @@ def test_a_timeout_names_the_rank_that_everybody_waits_for(kind):
     ranks.kill(3)
     found = ranks.outcomes()
     assert [found[rank].value for rank in survivors] == [("TimeoutError", 3)] * 4, found
+
+
+def test_ranks_use_the_transport_that_the_test_is_about(transport, request):
+    assert set(run(lambda comm, board: comm.transport, 2)) == {request.node.callspec.params["transport"]}

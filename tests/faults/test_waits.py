@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(40)
 def _sleep_through(comm, board, per_call, background):
     comm.all_reduce(np.ones(7, "float32"))
     if comm.rank == comm.size - 1:
-        time.sleep(0.8)
+        time.sleep(1.6)  # longer than the others wait, and then ask each other
     began = time.monotonic()
     x = np.ones(9, "float32")
     try:
@@ -44,7 +44,9 @@ def test_a_rank_that_never_arrives(timeout, per_call, background, count):
         assert f"waiting for rank {late}" in text
         for other in range(count):
             line = next(line for line in text.splitlines() if line.strip().startswith(f"rank {other}:"))
-            assert "#1 all_reduce(float32[7], sum)" in line
+            # A rank that computes answers no questions: who has had no message of it knows nothing of it.
+            unknown = other == late and line.endswith("none known")
+            assert unknown or "#1 all_reduce(float32[7], sum)" in line
             assert ("#2 all_reduce(float32[9], sum) by tree" in line) == (other != late)
         assert took < 0.1 if rank == late else 0.3 < took < 0.4 + WITHIN
 

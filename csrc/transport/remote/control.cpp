@@ -99,11 +99,12 @@ void RemoteTransport::hear_status(int from, const std::string& text) {
   peer.answered = Clock::now();
 }
 
-// Who does not wait answers no questions.
+// Who does not wait answers no questions: neither the last that all were asked nor one of its own.
 std::optional<int> RemoteTransport::waits_for(int of_rank, Clock::duration lately) const {
   const Lock lock(mutex_);
   const Peer& peer = peers_[of_rank];
-  if (Clock::now() - peer.answered > lately || peer.waits_for >= world) return std::nullopt;
+  const bool is_fresh = peer.answered >= asked_ || Clock::now() - peer.answered <= lately;
+  if (!is_fresh || peer.answered == Clock::time_point() || peer.waits_for >= world) return std::nullopt;
   return peer.waits_for;
 }
 
