@@ -7,12 +7,12 @@ import multiprocessing
 import os
 import secrets
 import socket
-import struct
 import tempfile
 import time
 
 import numpy as np
 import pytest
+from wire import hello
 
 import ringreduce
 
@@ -64,10 +64,6 @@ def garbage(port):
         kept.append(knock(port))
         kept[-1].sendall(noise)
     return kept
-
-
-def hello(sender, receiver, world, purpose=0):
-    return struct.pack("=8siiiI16s16s", b"ringrdc1", sender, receiver, world, purpose, b"g" * 16, b"n" * 16)
 
 
 def impostor(port):

@@ -20,6 +20,7 @@ constexpr std::size_t longest_problem = 300;
 constexpr int backlog = 4096;
 
 struct Endpoint {
+  Build build;
   HostIdentity host;
   Cores cores;
   char secret[32];
@@ -138,6 +139,7 @@ TcpTransport::Listener TcpTransport::listen() {
 std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Exchange& exchange) {
   Settings settings;
   Endpoint own{};
+  own.build = this_build();
   std::string problem;
   try {
     settings.streams = streams_by_environment();
@@ -158,9 +160,11 @@ std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Ex
     throw Error("the bootstrap exchange returned a wrong number of blobs");
   std::vector<Endpoint> endpoints;
   for (const std::string& blob : blobs) {
-    Endpoint theirs;
-    if (blob.size() != sizeof theirs) throw Error("the bootstrap exchange returned a malformed blob");
-    std::memcpy(&theirs, blob.data(), sizeof theirs);
+    Endpoint theirs{};
+    std::memcpy(&theirs, blob.data(), std::min(blob.size(), sizeof theirs));
+    if (blob.size() != sizeof theirs || theirs.build != own.build) {
+      throw InvalidArgument("rank " + std::to_string(endpoints.size()) + " " + mismatch(theirs.build));
+    }
     endpoints.push_back(theirs);
   }
   problem.resize(std::min(problem.size(), longest_problem));
