@@ -96,7 +96,7 @@ class Stream {
   bool ended() const { return ended_; }      // by the other end, as it should be
   bool blocked() const { return blocked_; }  // the system takes no more to be sent now
   void unblock() { blocked_ = false; }
-  bool idle() const { return writing_.empty(); }
+  std::size_t queued() const { return queued_; }  // bytes that the system has not taken yet
 
   // Moves the proofs on as far as that goes; false if nothing moved.
   bool shake_hands();
