@@ -114,6 +114,13 @@ def slow(comm):
     return float(x[-1])
 
 
+def last_words(comm):
+    """4 MiB of rank 0's, which then leaves at once."""
+    x = np.full(1 << 20, 1 - comm.rank, "float32")
+    comm.broadcast(x, 0, algorithm="direct")
+    return float(x.sum())
+
+
 def go_on(comm):
     """A failure, and what the survivors do after it."""
     comm.barrier()

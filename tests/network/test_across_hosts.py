@@ -81,6 +81,15 @@ def test_ipv6_alone():
         assert ranks.answers() == ["tcp"] * 3
 
 
+def test_last_words_over_a_slow_link():
+    """Who sends much and leaves does so only when it has arrived."""
+    with Hosts(2, rate="8mbit") as hosts:
+        sizes = f"4096 {8 << 20} {8 << 20}"  # the system takes all of it at once
+        hosts[0].run(["sh", "-c", f"echo {sizes} > /proc/sys/net/ipv4/tcp_wmem"], check=True)
+        ranks = Ranks(hosts, "last_words", RINGREDUCE_LINKS="off")
+        assert ranks.answers() == [float(1 << 20)] * 2
+
+
 BY_HAND = """
 import numpy, ringreduce
 comm = ringreduce.init(timeout=30)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import resource
 import secrets
+import select
 import socket
 import struct
 import tempfile
@@ -13,6 +15,7 @@ import time
 
 import numpy as np
 import pytest
+from wire import Ranks, hello
 
 import ringreduce
 
@@ -66,10 +69,6 @@ def garbage(port):
     return kept
 
 
-def hello(sender, receiver, world, purpose=0):
-    return struct.pack("=8siiiI16s16s", b"ringrdc1", sender, receiver, world, purpose, b"g" * 16, b"n" * 16)
-
-
 def impostor(port):
     """Knows how a rank begins, but not the job."""
     kept = [knock(port) for _ in range(4)]
@@ -109,8 +108,9 @@ def go_on(comm, attack):
         with comm.split(0) as other:  # a rank that connects anew still gets through
             other.all_reduce(x)
             assert (x == 6).all()
-        time.sleep(0.2)
-        comm.barrier()
+        for _ in range(200):  # rank 0 waits, and sees to the door meanwhile
+            time.sleep(0.001 * comm.rank)
+            comm.barrier()
         if kept and attack not in (half_open, around_a_rank):
             assert kept[0].recv(1 << 16) == b""
     return log
@@ -121,6 +121,129 @@ def test_strangers(attack):
     lines = ringreduce.run(go_on, 2, attack, transport="tcp", timeout=20)[0]
     assert 0 < len(lines) <= 10
     assert all(line.startswith("ringreduce: rank 0 dropped a connection from") for line in lines), lines
+
+
+def flood(place, seconds, results):
+    """Connections as fast as they can be made, each of which is reset at once; how many a second."""
+    begun, count = time.monotonic(), 0
+    with contextlib.suppress(OSError):  # the rank may have ended
+        while time.monotonic() - begun < seconds:
+            with socket.create_connection(place, timeout=5) as link:
+                link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            count += 1
+    results.put(count / (time.monotonic() - begun))
+
+
+def empty(listener):
+    """Takes what comes, as a rank would have to."""
+    while True:
+        listener.accept()[0].close()
+
+
+def rates(comm, seconds, go):
+    """All-reduces a second of the job while a flood goes elsewhere, and while it goes to rank 0."""
+    found = []
+    x = np.zeros(2)
+    for _ in range(2):
+        comm.barrier()
+        go.wait()
+        begun, count = time.monotonic(), 0
+        x[0] = 0
+        while x[0] < comm.size:
+            x[0] = time.monotonic() - begun > seconds
+            comm.all_reduce(x)
+            count += 1
+        found.append(count / (time.monotonic() - begun))
+    return found
+
+
+def test_a_flood_leaves_the_ranks_their_time():
+    context = multiprocessing.get_context("fork")
+    go, results = context.Barrier(3), context.Queue()
+    listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
+    sink = context.Process(target=empty, args=(listener,), daemon=True)
+    sink.start()
+    speeds = []
+    with Ranks(rates, 2, 2.0, go) as ranks:
+        ranks.met.wait(20)
+        victim = next(place for place in ranks.endpoints[0].places() if place[0].startswith("127."))
+        for place in (listener.getsockname(), victim):
+            flooder = context.Process(target=flood, args=(place, 2.0, results))
+            go.wait(20)
+            flooder.start()
+            speeds.append(results.get(timeout=30))
+            flooder.join()
+        found = ranks.wait()
+    sink.kill()
+    sink.join()
+    print(speeds, found)
+    (elsewhere, here), _ = found
+    assert here > elsewhere / 2, (found, speeds)
+
+
+def between(comm, go, done):
+    """Rank 0 comes late to a call, when strangers are at its door."""
+    x = np.ones(3)
+    comm.all_reduce(x)
+    go.wait(30)
+    time.sleep(0 if comm.rank else 0.3)
+    comm.all_reduce(x)
+    if comm.rank == 0:
+        done.set()
+        time.sleep(2)
+    comm.all_reduce(x)
+
+
+def test_a_call_goes_before_the_strangers():
+    context = multiprocessing.get_context("fork")
+    go, done = context.Event(), context.Event()
+    with Ranks(between, 2, go, done) as ranks, contextlib.ExitStack() as stack:
+        ranks.met.wait(20)
+        time.sleep(0.5)
+        waiting = select.poll()
+        for _ in range(600):
+            stranger = stack.enter_context(ranks.knock(0))
+            stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            waiting.register(stranger, select.POLLIN)
+        go.set()
+        done.wait(30)
+        assert len(waiting.poll(0)) < 300  # they have been served, and sent away
+        assert ranks.wait() == [None, None]
+
+
+def full(comm, come):
+    """Rank 0 has no file descriptor for the strangers at its door; how often it sleeps while it waits."""
+    x = np.ones(3)
+    comm.all_reduce(x)
+    table = resource.getrlimit(resource.RLIMIT_NOFILE)
+    slept = []
+    for _ in range(2):
+        comm.barrier()
+        begun = resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+        time.sleep(comm.rank)
+        comm.barrier()
+        slept.append(resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - begun)
+        if comm.rank == 0 and len(slept) == 1:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (os.dup(0) + 1, table[1]))
+            come.set()
+    resource.setrlimit(resource.RLIMIT_NOFILE, table)
+    for _ in range(4):
+        time.sleep(0.2 * comm.rank)
+        comm.barrier()
+    return slept
+
+
+def test_no_file_descriptors_are_left(capfd):
+    come = multiprocessing.get_context("fork").Event()
+    with Ranks(full, 2, come) as ranks:
+        come.wait(30)
+        stranger = ranks.knock(0)
+        stranger.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        (before, then), _ = ranks.wait()
+        assert stranger.recv(1) == b""  # served once there was room
+    assert then > before / 4, (before, then)
+    said = capfd.readouterr().err
+    assert said.count("rank 0 cannot accept connections: Too many open files") == 1, said
 
 
 def test_the_secret_is_demanded():

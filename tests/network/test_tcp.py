@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 
 import numpy as np
@@ -58,6 +60,32 @@ def test_a_child_does_not_keep_its_parents_connections():
         ringreduce.run(rank_main, 2, transport="tcp", timeout=20)
 
 
+def test_forks_while_another_thread_is_in_a_call():
+    """The child finds the transport as it is between two steps, not amid one, and its lock free."""
+
+    def rank_main(comm):
+        done = []
+
+        def calls():
+            x = np.zeros(200_000)
+            while x[0] < comm.size:
+                x[0] = bool(done)
+                comm.all_reduce(x)
+
+        thread = threading.Thread(target=calls)
+        thread.start()
+        for _ in range(40):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(10)
+                os._exit(comm._c.footprint < 0)
+            assert os.waitpid(child, 0)[1] == 0, "the child hung or crashed"
+        done.append(True)
+        thread.join()
+
+    on_tcp(rank_main, 2)
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("RINGREDUCE_TCP_STREAMS", "none"), ("RINGREDUCE_TRANSPORT", "ip")]
 )
@@ -69,8 +97,6 @@ def test_a_variable_that_makes_no_sense(name, value, monkeypatch):
 
 @pytest.mark.parametrize("wanted", [("tcp", "shm"), ("auto", "shm+tcp")])
 def test_ranks_that_want_different_transports(wanted):
-    import threading
-
     found = []
 
     def join(rank, exchange):

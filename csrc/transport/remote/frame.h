@@ -9,6 +9,9 @@
 
 namespace ringreduce {
 
+// Raise it with any change of what ranks tell each other: hellos, frames, records.
+constexpr int protocol = 2;
+
 enum class FrameKind : std::uint8_t {
   message,  // of a lane: its number is `number`, from 1
   credit,   // the sender is done with the first `number` messages of the lane

@@ -5,6 +5,7 @@
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <bit>
@@ -28,7 +29,7 @@ bool is_link_local(const Address& a) {
 
 bool same_network(const Address& a, const Address& b) {
   if (a.family != b.family) return false;
-  const int bits = std::min(a.prefix, b.prefix);
+  const int bits = std::min<int>({a.prefix, b.prefix, a.family == 4 ? 32 : 128});
   const int whole = bits / 8, rest = bits % 8;
   if (std::memcmp(a.bytes, b.bytes, static_cast<std::size_t>(whole)) != 0) return false;
   return rest == 0 || (a.bytes[whole] ^ b.bytes[whole]) >> (8 - rest) == 0;
@@ -53,8 +54,9 @@ bool is_for_guests(std::string_view name) {
 }
 
 // Less is likelier.
+constexpr int loopback = 8, guests = 4;
 int doubt(const ifaddrs& entry, const Address& address) {
-  return (entry.ifa_flags & IFF_LOOPBACK ? 8 : 0) + (is_for_guests(entry.ifa_name) ? 4 : 0) +
+  return (is_loopback(address) ? loopback : 0) + (is_for_guests(entry.ifa_name) ? guests : 0) +
          (is_link_local(address) ? 2 : 0) + (address.family == 6 ? 1 : 0);
 }
 
@@ -65,6 +67,14 @@ std::string listed(const std::set<std::string>& names) {
 }
 
 }  // namespace
+
+bool is_loopback(const Address& a) {
+  return a.family == 4 ? a.bytes[0] == 127 : std::count(a.bytes, a.bytes + 15, 0) == 15 && a.bytes[15] == 1;
+}
+
+bool has_loopback(const std::vector<Address>& addresses) {
+  return std::any_of(addresses.begin(), addresses.end(), is_loopback);
+}
 
 std::string in_words(const Address& address) {
   char text[INET6_ADDRSTRLEN] = {};
@@ -134,23 +144,25 @@ std::vector<Address> own_addresses(const char* interface) {
   }
   std::stable_sort(found.begin(), found.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<Address> addresses;
-  for (const auto& [unused, address] : found) addresses.push_back(address);
-  if (addresses.size() > most_addresses) addresses.resize(most_addresses);
+  std::vector<Address> addresses, loopbacks;
+  const bool others = !found.empty() && found[0].first < guests;
+  for (const auto& [doubt, address] : found) {
+    if (doubt >= loopback) {
+      loopbacks.push_back(address);
+    } else if ((doubt < guests || !others) && addresses.size() < most_addresses - 1) {
+      addresses.push_back(address);
+    }
+  }
+  if (!loopbacks.empty()) addresses.push_back(loopbacks[0]);
   return addresses;
 }
 
 std::vector<Address> order_to_try(const std::vector<Address>& theirs, const std::vector<Address>& own,
                                   bool together) {
-  const auto is_loopback = [](const Address& a) {
-    return a.family == 4 ? a.bytes[0] == 127 : std::count(a.bytes, a.bytes + 15, 0) == 15 && a.bytes[15] == 1;
-  };
+  const bool loops = together && has_loopback(theirs);
   std::vector<std::pair<int, Address>> ranked;
   for (Address address : theirs) {
-    if (is_loopback(address)) {
-      if (together) ranked.emplace_back(0, address);
-      continue;
-    }
+    if (is_loopback(address) != loops) continue;
     int rank = 2;
     for (const Address& mine : own) {
       if (is_loopback(mine) || !same_network(address, mine)) continue;
@@ -170,7 +182,11 @@ std::vector<Address> order_to_try(const std::vector<Address>& theirs, const std:
 HostIdentity this_host() {
   HostIdentity identity;
   std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  if (!(std::ifstream("/proc/sys/kernel/random/boot_id") >> boot)) {
+    char name[256] = {};
+    gethostname(name, sizeof name - 1);
+    boot = name;
+  }
   std::uint64_t hash = 0xcbf29ce484222325ull;
   for (char c : boot) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
   identity.machine = hash;

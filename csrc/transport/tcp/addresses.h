@@ -20,16 +20,21 @@ struct Address {
 
 std::string in_words(const Address& address);
 
+bool is_loopback(const Address& address);
+bool has_loopback(const std::vector<Address>& addresses);
+
 // As the system takes it; returns its length.
 socklen_t to_socket(const Address& address, sockaddr_storage& out);
 Address from_socket(const sockaddr_storage& from);
 
-// The addresses of this host by which others may reach it, the likeliest first; those of the interface that
-// RINGREDUCE_IFACE names, if it is set. Throws InvalidArgument if there is no such interface.
+// The addresses of this host by which others may reach it, the likeliest first, and a loopback address as the
+// last; those of networks that it has for its own guests (Docker's, libvirt's) only if there are no others.
+// Or those of the interface that RINGREDUCE_IFACE names: throws InvalidArgument if there is no such
+// interface.
 std::vector<Address> own_addresses(const char* interface);
 
 // A peer's addresses in the order in which they are to be tried from here: those of a network that this host
-// belongs to first. `together`: both are on one host, where the loopback address serves.
+// belongs to first. `together`: both are on one host, where the loopback address alone will do.
 std::vector<Address> order_to_try(const std::vector<Address>& theirs, const std::vector<Address>& own,
                                   bool together);
 

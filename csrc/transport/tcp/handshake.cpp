@@ -1,15 +1,22 @@
 // How the two ends of a stream prove to each other that they belong to the same job.
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
+#include "transport/interface/record.h"
 #include "transport/tcp/stream.h"
 
 namespace ringreduce {
 namespace {
 
-constexpr char magic[8] = {'r', 'i', 'n', 'g', 'r', 'd', 'c', '1'};
+constexpr char magic[8] = {'r', 'i', 'n', 'g', 'r', 'd', 'c', '0' + protocol};
+constexpr std::size_t most_beats = 1 << 20;  // before a proof: a day's
+
+constexpr char wrong_secret[] =
+    "does not know this job's secret: RINGREDUCE_SECRET must be the same on all ranks";
 
 constexpr char mark = 1;
 struct Proof {
@@ -28,6 +35,21 @@ void copy_to(char (&to)[16], const std::string& from) {
 
 }  // namespace
 
+// The layout of records is what changes without being thought of as a change of the protocol.
+Build this_build() {
+  Build build{};
+  std::snprintf(build.name, sizeof build.name, "%s, protocol %d.%zu", RINGREDUCE_VERSION, protocol,
+                sizeof(Record));
+  return build;
+}
+
+std::string mismatch(const Build& theirs) {
+  std::string name(theirs.name, strnlen(theirs.name, sizeof theirs.name));
+  std::replace_if(name.begin(), name.end(), [](unsigned char c) { return c < ' ' || c > '~'; }, '?');
+  return "runs another build of ringreduce (" + name + "; here it is " + this_build().name +
+         "): install the same one everywhere";
+}
+
 Stream::Stream(std::uint64_t id, Descriptor socket, const Membership& membership)
     : id(id), socket_(std::move(socket)), membership_(membership), state_(State::greeting) {}
 
@@ -39,6 +61,7 @@ Stream::Stream(std::uint64_t id, Descriptor socket, const Membership& membership
       purpose_(purpose),
       peer_(to) {
   std::memcpy(hello_.magic, magic, sizeof magic);
+  hello_.build = this_build();
   hello_.from = membership.rank;
   hello_.to = to;
   hello_.world = membership.world;
@@ -93,22 +116,38 @@ bool Stream::connect_further() {
   return true;
 }
 
+// The last letter is the protocol's number.
+bool Stream::begins_well(const char* why) {
+  constexpr std::size_t letters = sizeof magic - 1;
+  if (std::memcmp(heard_.data(), magic, std::min(heard_.size(), letters)) != 0) {
+    fail(why);
+  } else if (heard_.size() > letters && heard_[letters] != magic[letters]) {
+    Build theirs{"an older or newer one"};
+    fail(mismatch(theirs));
+  }
+  return broken_.empty();
+}
+
 bool Stream::read_hello() {
   const bool whole = hear(sizeof hello_);
-  if (std::memcmp(heard_.data(), magic, std::min(heard_.size(), sizeof magic)) != 0) {
-    fail("did not begin as a rank does");
-    return false;
-  }
-  if (!whole) return false;
+  if (!begins_well("did not begin as a rank does") || !whole) return false;
   std::memcpy(&hello_, heard_.data(), sizeof hello_);
   heard_.clear();
-  const bool meant = hello_.to == membership_.rank && hello_.world == membership_.world && hello_.from >= 0 &&
-                     hello_.from < membership_.world && hello_.from != membership_.rank &&
-                     std::memcmp(hello_.group, membership_.group.data(), sizeof hello_.group) == 0;
-  if (!meant || hello_.purpose > static_cast<std::uint32_t>(Purpose::pulse)) {
-    fail("wanted another rank, or another job");
-    return false;
+  const auto number = [](std::int64_t n) { return std::to_string(n); };
+  if (hello_.build != this_build()) {
+    fail(mismatch(hello_.build));
+  } else if (std::memcmp(hello_.group, membership_.group.data(), sizeof hello_.group) != 0) {
+    fail("belongs to another job, or another communicator");
+  } else if (hello_.world != membership_.world || hello_.to != membership_.rank) {
+    fail("wanted rank " + number(hello_.to) + " of " + number(hello_.world) + ", but this is rank " +
+         number(membership_.rank) + " of " + number(membership_.world));
+  } else if (hello_.from < 0 || hello_.from >= membership_.world || hello_.from == membership_.rank) {
+    fail("calls itself rank " + number(hello_.from));
+  } else if (hello_.purpose > static_cast<std::uint32_t>(Purpose::pulse)) {
+    fail("has a purpose that no rank has: " + number(hello_.purpose));
   }
+  if (!broken_.empty()) return false;
+  std::memcpy(answer_.magic, magic, sizeof magic);
   copy_to(answer_.nonce, random_bytes(sizeof answer_.nonce));
   answer_.proof = proof_of("accept");
   state_ = State::proving;
@@ -116,11 +155,12 @@ bool Stream::read_hello() {
 }
 
 bool Stream::read_answer() {
-  if (!hear(sizeof answer_)) return false;
+  const bool whole = hear(sizeof answer_);
+  if (!begins_well("is not who listens there: the answer is not a rank's") || !whole) return false;
   std::memcpy(&answer_, heard_.data(), sizeof answer_);
   heard_.clear();
   if (!equal(answer_.proof, proof_of("accept"))) {
-    fail("does not know this job's secret");
+    fail(wrong_secret);
     return false;
   }
   const Proof proof{mark, proof_of("dial")};
@@ -128,18 +168,28 @@ bool Stream::read_answer() {
   return say(&proof, sizeof proof);
 }
 
-// Beats may come before it.
+// Of a pulse, whose other end may have had to wait long for an answer. A piece at a time: there are others to
+// be served, and the stranger's time to be looked at.
+bool Stream::skip_beats() {
+  char beats[4096];
+  const ssize_t here = ::recv(fd(), beats, sizeof beats, MSG_DONTWAIT | MSG_PEEK);
+  const auto* end = here > 0 ? static_cast<const char*>(std::memchr(beats, mark, here)) : nullptr;
+  const std::size_t before = end ? end - beats : std::max<ssize_t>(here, 0);
+  if (before > 0) ::recv(fd(), beats, before, MSG_DONTWAIT);
+  skipped_ += before;
+  if (skipped_ > most_beats) fail("has said too much before it proved to be a rank of this job");
+  return end || here <= 0;
+}
+
 bool Stream::read_proof() {
   Proof proof;
-  while (heard_.empty()) {
-    if (!hear(1)) return false;
-    if (heard_[0] != mark) heard_.clear();
-  }
+  const bool may_beat = hello_.purpose == static_cast<std::uint32_t>(Purpose::pulse) && heard_.empty();
+  if (may_beat && !skip_beats()) return false;
   if (!hear(sizeof proof)) return false;
   std::memcpy(&proof, heard_.data(), sizeof proof);
   heard_.clear();
-  if (!equal(proof.digest, proof_of("dial"))) {
-    fail("does not know this job's secret");
+  if (proof.begins != mark || !equal(proof.digest, proof_of("dial"))) {
+    fail(wrong_secret);
     return false;
   }
   peer_ = hello_.from;

@@ -1,10 +1,10 @@
-// How the streams of TcpTransport come to be and end: dialing, accepting, strangers, silent peers.
+// How the streams of TcpTransport come to be and end: dialing, silent peers. Of those who come:
+// accepting.cpp.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 
 #include "transport/tcp/tcp.h"
@@ -20,8 +20,6 @@ constexpr milliseconds beat_every{100};
 constexpr milliseconds stranger_has{5000};
 constexpr milliseconds retry_after{50};
 constexpr int most_hang_ups = 20;
-constexpr int most_strangers = 128;
-constexpr int most_complaints = 10;
 
 void set(int fd, int level, int option, int value) {
   setsockopt(fd, level, option, &value, sizeof value);
@@ -34,13 +32,6 @@ void set_pulse(int fd) {
   set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
   set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 1);
   set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(unreachable_after.count()));
-}
-
-std::string other_end(int fd) {
-  sockaddr_storage storage{};
-  socklen_t length = sizeof storage;
-  if (getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return "an unknown address";
-  return in_words(from_socket(storage));
 }
 
 }  // namespace
@@ -99,39 +90,6 @@ void TcpTransport::try_next(int peer, Purpose purpose, const std::string& proble
                      : "cannot be reached (" + problem + ")");
 }
 
-// --- accepting -------------------------------------------------------------------------------------------
-
-void TcpTransport::accept_all() {
-  while (true) {
-    Descriptor socket(
-        accept4(settings_.listener.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (socket.get() < 0) return;
-    make_room_for_strangers();
-    const bool room = strangers_ < most_strangers;
-    ++strangers_;
-    set(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
-    Stream& stream =
-        add(std::make_unique<Stream>(next_id_++, std::move(socket), settings_.membership), false);
-    if (room) {
-      serve(stream);
-    } else {
-      stream.give_up("came when too many others were at the door");
-      bury(stream);
-    }
-  }
-}
-
-// The oldest of those that have said nothing goes: ids only grow. One that was answered may be a rank that
-// takes itself to be connected, and would take this one for dead; who is sent away before that comes again.
-void TcpTransport::make_room_for_strangers() {
-  if (strangers_ < most_strangers) return;
-  for (const auto& [id, stream] : streams_) {
-    if (stream->state() != Stream::State::greeting) continue;
-    bury(*stream);
-    return;
-  }
-}
-
 void TcpTransport::begin(Stream& stream) {
   if (!stream.dialed()) --strangers_;
   Link& link = links_[stream.peer()];
@@ -141,14 +99,6 @@ void TcpTransport::begin(Stream& stream) {
   link.hang_ups = 0;
   link.ready.push_back(&stream);
   dispatch(stream.peer());
-}
-
-void TcpTransport::complain(const Stream& stream) {
-  if (++complaints_ > most_complaints) return;
-  std::fprintf(stderr, "ringreduce: rank %d dropped a connection from %s: it %s%s\n", rank,
-               other_end(stream.fd()).c_str(),
-               stream.broken().empty() ? "said nothing for too long" : stream.broken().c_str(),
-               complaints_ == most_complaints ? " (the last of these that is shown)" : "");
 }
 
 // --- ending ----------------------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 // How a group of ranks learns where each of them listens, and what a fork leaves of it.
 #include <netinet/in.h>
 #include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -20,6 +22,7 @@ constexpr std::size_t longest_problem = 300;
 constexpr int backlog = 4096;
 
 struct Endpoint {
+  Build build;
   HostIdentity host;
   Cores cores;
   char secret[32];
@@ -34,15 +37,14 @@ const char* environment(const char* name) {
   return value && *value ? value : nullptr;
 }
 
-Descriptor bind_to(const Address& address, bool both_families) {
+// Also to an address that the system is not yet sure to have.
+Descriptor listen_at(const Address& address) {
   sockaddr_storage storage;
   const socklen_t length = to_socket(address, storage);
   Descriptor socket(::socket(storage.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (socket.get() < 0) return socket;
-  if (both_families) {
-    const int no = 0;
-    setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
-  }
+  const int yes = 1;
+  setsockopt(socket.get(), IPPROTO_IP, IP_FREEBIND, &yes, sizeof yes);
   if (bind(socket.get(), reinterpret_cast<const sockaddr*>(&storage), length) != 0 ||
       ::listen(socket.get(), backlog) != 0) {
     socket.reset();
@@ -68,12 +70,21 @@ struct TcpTransport::Forks {
     return *forks;
   }
   Forks() {
-    pthread_atfork([] { get().mutex.lock(); }, [] { get().mutex.unlock(); },
-                   [] {
-                     for (TcpTransport* transport : get().transports) transport->close_in_child();
-                     get().transports.clear();
-                     get().mutex.unlock();
-                   });
+    pthread_atfork(
+        [] {
+          get().mutex.lock();
+          for (TcpTransport* transport : get().transports) transport->mutex_.lock();
+        },
+        [] { get().release(); },
+        [] {
+          for (TcpTransport* transport : get().transports) transport->close_in_child();
+          get().release();
+          get().transports.clear();
+        });
+  }
+  void release() {
+    for (TcpTransport* transport : transports) transport->mutex_.unlock();
+    mutex.unlock();
   }
   std::mutex mutex;
   std::set<TcpTransport*> transports;
@@ -83,18 +94,16 @@ void TcpTransport::close_in_child() {
   disowned_ = true;
   epoll_.reset();
   event_.reset();
-  settings_.listener.socket.reset();
+  settings_.listeners.clear();
   for (const auto& [id, stream] : streams_) stream->close_descriptor();
   if (latecomers_.joinable()) latecomers_.detach();  // it is the parent's
 }
 
 TcpTransport::~TcpTransport() {
-  {
-    Forks& forks = Forks::get();
-    const std::lock_guard lock(forks.mutex);
-    forks.transports.erase(this);
-  }
-  if (!disowned_) close();
+  close();
+  Forks& forks = Forks::get();
+  const std::lock_guard lock(forks.mutex);
+  forks.transports.erase(this);
 }
 
 // --- joining ---------------------------------------------------------------------------------------------
@@ -111,46 +120,42 @@ int TcpTransport::streams_by_environment() {
   return streams;
 }
 
-TcpTransport::Listener TcpTransport::listen() {
-  Listener listener;
-  const char* interface = environment("RINGREDUCE_IFACE");
-  listener.addresses = own_addresses(interface);
-  if (interface) {
-    listener.addresses.resize(1);
-    listener.socket = bind_to(listener.addresses[0], false);
-  } else {
-    Address any;
-    any.family = 6;
-    listener.socket = bind_to(any, true);
-    if (listener.socket.get() < 0) {
-      any.family = 4;
-      listener.socket = bind_to(any, false);
-      std::erase_if(listener.addresses, [](const Address& a) { return a.family == 6; });
+std::vector<TcpTransport::Listener> TcpTransport::listen() {
+  std::vector<Listener> listeners;
+  int error = 0;
+  for (Address& address : own_addresses(environment("RINGREDUCE_IFACE"))) {
+    Descriptor socket = listen_at(address);
+    if (socket.get() < 0) {
+      error = errno;
+      continue;
     }
+    address.port = port_of(socket.get());
+    listeners.push_back({std::move(socket), address});
   }
-  if (listener.socket.get() < 0) {
-    throw Error(std::string("no socket can be opened to listen on: ") + std::strerror(errno));
+  if (listeners.empty()) {
+    throw Error(std::string("no socket can be opened to listen on: ") + std::strerror(error));
   }
-  for (Address& address : listener.addresses) address.port = port_of(listener.socket.get());
-  return listener;
+  return listeners;
 }
 
 // A failure of one rank must fail all: hence the second exchange.
 std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Exchange& exchange) {
   Settings settings;
   Endpoint own{};
+  own.build = this_build();
   std::string problem;
   try {
     settings.streams = streams_by_environment();
-    settings.listener = listen();
+    settings.listeners = listen();
+    settings.epoll = Descriptor(epoll_create1(EPOLL_CLOEXEC));
+    settings.event = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+    if (settings.epoll.get() < 0 || settings.event.get() < 0) throw Error(std::strerror(errno));
     own.host = this_host();
     own.cores = usable_cores();
     const std::string random = random_bytes(sizeof own.secret + sizeof own.group);
     std::memcpy(own.secret, random.data(), sizeof own.secret);
     std::memcpy(own.group, random.data() + sizeof own.secret, sizeof own.group);
-    const auto& addresses = settings.listener.addresses;
-    own.count = static_cast<std::uint32_t>(std::min(addresses.size(), most_addresses));
-    std::copy_n(addresses.begin(), own.count, own.addresses);
+    for (const Listener& listener : settings.listeners) own.addresses[own.count++] = listener.address;
   } catch (const Error& error) {
     problem = error.what();
   }
@@ -159,9 +164,11 @@ std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Ex
     throw Error("the bootstrap exchange returned a wrong number of blobs");
   std::vector<Endpoint> endpoints;
   for (const std::string& blob : blobs) {
-    Endpoint theirs;
-    if (blob.size() != sizeof theirs) throw Error("the bootstrap exchange returned a malformed blob");
-    std::memcpy(&theirs, blob.data(), sizeof theirs);
+    Endpoint theirs{};
+    std::memcpy(&theirs, blob.data(), std::min(blob.size(), sizeof theirs));
+    if (blob.size() != sizeof theirs || theirs.build != own.build) {
+      throw InvalidArgument("rank " + std::to_string(endpoints.size()) + " " + mismatch(theirs.build));
+    }
     endpoints.push_back(theirs);
   }
   problem.resize(std::min(problem.size(), longest_problem));
@@ -179,12 +186,19 @@ std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Ex
   settings.oversubscribed = some_host_is_crowded(endpoints);
   settings.distant = std::any_of(endpoints.begin(), endpoints.end(),
                                  [&](const Endpoint& own) { return own.host != endpoints[0].host; });
+  const auto here_too = [&](const Endpoint& other) { return other.host == endpoints[rank].host; };
+  const auto together = std::count_if(endpoints.begin(), endpoints.end(), here_too);
   const auto here = own_addresses(nullptr);
   for (const Endpoint& theirs : endpoints) {
     const std::vector<Address> addresses(
         theirs.addresses, theirs.addresses + std::min<std::size_t>(theirs.count, most_addresses));
-    settings.addresses.push_back(order_to_try(addresses, here, theirs.host == endpoints[rank].host));
+    settings.addresses.push_back(order_to_try(addresses, here, here_too(theirs)));
   }
+  // Those of this host take the loopback interface, and nobody else can.
+  const bool loops = has_loopback(settings.addresses[rank]);
+  std::erase_if(settings.listeners, [&](const Listener& listener) {
+    return is_loopback(listener.address) ? together == 1 : together == world && loops;
+  });
   std::unique_ptr<TcpTransport> transport(new TcpTransport(rank, world, std::move(settings)));
   Forks& forks = Forks::get();
   const std::lock_guard lock(forks.mutex);

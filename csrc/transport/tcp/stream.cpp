@@ -146,7 +146,6 @@ bool Stream::read(Owner& owner, std::size_t most) {
   for (std::size_t total = 0, received = 0; more && total < most && broken_.empty(); total += received) {
     if (!receive(received, more)) return moved;
     moved = true;
-    if (purpose_ == Purpose::pulse) continue;
     try {
       unpack(owner);
     } catch (const Error& error) {
@@ -157,6 +156,7 @@ bool Stream::read(Owner& owner, std::size_t most) {
 }
 
 void Stream::unpack(Owner& owner) {
+  if (purpose_ == Purpose::pulse) inbox_begin_ = inbox_end_;
   if (in_frame_ && landed_ == header_.bytes) end_frame(owner);
   while (!in_frame_ && inbox_end_ - inbox_begin_ >= sizeof header_) {
     begin_frame(owner);
@@ -171,6 +171,11 @@ void Stream::unpack(Owner& owner) {
 void Stream::begin_frame(Owner& owner) {
   std::memcpy(&header_, inbox_.data() + inbox_begin_, sizeof header_);
   inbox_begin_ += sizeof header_;
+  const bool has_text = header_.kind >= FrameKind::status || header_.kind == FrameKind::message;
+  if (header_.kind > FrameKind::bye || header_.unused != 0 || (!has_text && header_.bytes > 0)) {
+    throw Error("a header of kind " + std::to_string(static_cast<int>(header_.kind)) + ", lane " +
+                std::to_string(header_.lane) + ", " + std::to_string(header_.bytes) + " bytes");
+  }
   landing_ = owner.land_frame(peer_, header_);
   in_frame_ = true;
   landed_ = 0;

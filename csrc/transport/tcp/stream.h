@@ -2,9 +2,9 @@
 // Knows nothing of lanes; whoever owns it gives frames to be written and takes those that have come.
 //
 // Dialer                                        Acceptor
-//   hello (who, to whom, a random number)   ->
-//                                           <-    another random number, HMAC(secret, "accept" + both)
-//   HMAC(secret, "dial" + both)             ->
+//   hello (build, who, to whom, a random number)   ->
+//                                                  <-   another random number, HMAC(secret, "accept" + both)
+//   HMAC(secret, "dial" + both)                    ->
 // Neither believes a byte of the other before it has seen the other's proof.
 #pragma once
 
@@ -36,6 +36,15 @@ class Descriptor {
  private:
   int fd_ = -1;
 };
+
+// What tells builds apart that cannot read each other's messages: the library's version, and the protocol's.
+struct Build {
+  char name[32];
+  friend bool operator==(const Build&, const Build&) = default;
+};
+Build this_build();
+// What is wrong with another; its name may be anything.
+std::string mismatch(const Build& theirs);
 
 // What the ranks of one group share.
 struct Membership {
@@ -87,7 +96,7 @@ class Stream {
   bool ended() const { return ended_; }      // by the other end, as it should be
   bool blocked() const { return blocked_; }  // the system takes no more to be sent now
   void unblock() { blocked_ = false; }
-  bool idle() const { return writing_.empty(); }
+  std::size_t queued() const { return queued_; }  // bytes that the system has not taken yet
 
   // Moves the proofs on as far as that goes; false if nothing moved.
   bool shake_hands();
@@ -106,12 +115,14 @@ class Stream {
  private:
   struct Hello {
     char magic[8];
+    Build build;
     std::int32_t from, to, world;
     std::uint32_t purpose;
     char group[16];
     char nonce[16];
   };
   struct Answer {
+    char magic[8];
     char nonce[16];
     Digest proof;
   };
@@ -119,9 +130,11 @@ class Stream {
   void fail(const std::string& why);
   bool say(const void* bytes, std::size_t count);
   bool hear(std::size_t count);
+  bool begins_well(const char* why);
   bool connect_further();
   bool read_hello();
   bool read_answer();
+  bool skip_beats();
   bool read_proof();
   Digest proof_of(const char* side) const;
   bool receive(std::size_t& received, bool& more);
@@ -142,7 +155,8 @@ class Stream {
   bool ended_ = false;
   Hello hello_{};
   Answer answer_{};
-  std::string heard_;  // of the proofs
+  std::string heard_;        // of the proofs
+  std::size_t skipped_ = 0;  // beats before the proof
 
   std::deque<Outgoing> writing_;
   std::size_t queued_ = 0;        // bytes of them, headers too

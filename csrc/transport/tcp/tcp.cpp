@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace ringreduce {
 namespace {
@@ -42,12 +43,13 @@ double under_way(int fd) {
 TcpTransport::TcpTransport(int rank, int world, Settings settings)
     : RemoteTransport(rank, world, settings.oversubscribed),
       settings_(std::move(settings)),
-      epoll_(epoll_create1(EPOLL_CLOEXEC)),
-      event_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      epoll_(std::move(settings_.epoll)),
+      event_(std::move(settings_.event)),
       links_(static_cast<std::size_t>(world)) {
-  if (epoll_.get() < 0 || event_.get() < 0) throw Error("the process has no file descriptors left");
   epoll_event event{EPOLLIN, {.u64 = 0}};
-  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, settings_.listener.socket.get(), &event);
+  for (const Listener& listener : settings_.listeners) {
+    epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener.socket.get(), &event);
+  }
   event.data.u64 = 1;
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, event_.get(), &event);
 }
@@ -133,6 +135,11 @@ bool TcpTransport::progress(Lock& lock, Clock::duration limit) {
   if (closed_) return false;
   if (looked_for_broken_) bury();
   int wait = 0;
+  if (shut_until_) {
+    const auto left = *shut_until_ - Clock::now();
+    if (left <= Clock::duration::zero()) turn_door(true);
+    limit = std::min(limit, std::max<Clock::duration>(left, milliseconds(1)));
+  }
   if (limit > Clock::duration::zero()) {
     wait = static_cast<int>(std::chrono::ceil<milliseconds>(limit).count());
     lock.unlock();
@@ -143,7 +150,7 @@ bool TcpTransport::progress(Lock& lock, Clock::duration limit) {
   for (int i = 0; i < count && !closed_; ++i) {
     const std::uint64_t id = events[i].data.u64;
     if (id == 0) {
-      accept_all();
+      accept_some();
     } else if (id == 1) {
       eventfd_t unused;
       eventfd_read(event_.get(), &unused);
@@ -187,34 +194,30 @@ void TcpTransport::answer_latecomers() {
 
 // --- the end ---------------------------------------------------------------------------------------------
 
-// Whether the system has everything that goes to those who can be reached, and whether theirs has it.
-bool TcpTransport::handed_over() const {
-  for (int peer = 0; peer < world; ++peer) {
-    const Link& link = links_[peer];
-    if (!link.ready.empty() && has_frames(peer)) return false;
-    for (const Stream* stream : link.ready) {
-      if (!stream->idle()) return false;
-    }
-  }
-  return true;
-}
-
-bool TcpTransport::arrived() const {
-  return std::none_of(streams_.begin(), streams_.end(), [](const auto& entry) {
+// Bytes that are here still, or on their way: of those who can be reached.
+std::size_t TcpTransport::not_there_yet() const {
+  std::size_t bytes = 0;
+  for (const auto& [id, stream] : streams_) {
     int unsent = 0;
-    return entry.second->proved() && ioctl(entry.second->fd(), SIOCOUTQ, &unsent) == 0 && unsent > 0;
-  });
+    if (!stream->proved() || is_lost(stream->peer())) continue;
+    ioctl(stream->fd(), SIOCOUTQ, &unsent);
+    bytes += stream->queued() + static_cast<std::size_t>(unsent) + has_frames(stream->peer());
+  }
+  return bytes;
 }
 
 // A socket that is closed while something unread has come is reset, and what we sent last may then be lost.
-// So first all of it must have arrived there. What is still here is of no use by now: a call that ends well
-// leaves nothing behind.
+// So first all of it must have arrived there, however slow the way is, as long as it moves. What is still
+// here is of no use by now: a call that ends well leaves nothing behind.
 void TcpTransport::see_off(Lock& lock) {
-  constexpr milliseconds to_hand_over{100}, to_arrive{1000};
-  const auto start = Clock::now();
+  constexpr milliseconds at_rest{1500};
   say_bye();
-  while (!handed_over() && Clock::now() - start < to_hand_over) progress(lock, milliseconds(2));
-  while (!arrived() && Clock::now() - start < to_arrive) progress(lock, milliseconds(2));
+  auto moved = Clock::now();
+  for (std::size_t left = not_there_yet(); left > 0 && Clock::now() - moved < at_rest;) {
+    progress(lock, milliseconds(2));
+    const std::size_t before = std::exchange(left, not_there_yet());
+    if (left != before) moved = Clock::now();
+  }
 }
 
 void TcpTransport::close() {
@@ -228,7 +231,7 @@ void TcpTransport::close() {
     for (const auto& [id, stream] : streams_) stream->forget(*this, pool_);
     for (Link& link : links_) link = {};
     streams_.clear();
-    settings_.listener.socket.reset();
+    settings_.listeners.clear();
   }
   wake();
   if (latecomers_.joinable()) latecomers_.join();

@@ -42,12 +42,14 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
   void answer_latecomers() override;
 
  private:
+  // Of one address that the peers are told: elsewhere nobody gets to hear that there is a rank.
   struct Listener {
     Descriptor socket;
-    std::vector<Address> addresses;
+    Address address;
   };
   struct Settings {
-    Listener listener;
+    Descriptor epoll, event;
+    std::vector<Listener> listeners;
     Membership membership;
     std::vector<std::vector<Address>> addresses;  // of the peers, in the order in which to try them
     bool oversubscribed = false;
@@ -70,7 +72,7 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
   friend struct Forks;
 
   explicit TcpTransport(int rank, int world, Settings settings);
-  static Listener listen();
+  static std::vector<Listener> listen();
   static int streams_by_environment();
 
   bool take_frame(int peer, Outgoing& frame) override { return take(peer, frame); }
@@ -86,7 +88,9 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
   void dial(int peer, Purpose purpose);
   void dial_failed(Stream& stream);
   void try_next(int peer, Purpose purpose, const std::string& problem);
-  void accept_all();
+  void accept_some();
+  void admit(Descriptor socket);
+  void turn_door(bool open);
   void make_room_for_strangers();
   bool serve(Stream& stream);
   void begin(Stream& stream);
@@ -95,8 +99,7 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
   void complain(const Stream& stream);
   void look_at_clock(Clock::time_point now);
   int streams_wanted(Link& link);
-  bool handed_over() const;
-  bool arrived() const;
+  std::size_t not_there_yet() const;
   void see_off(Lock& lock);
   void close_in_child();
 
@@ -107,6 +110,8 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
   std::vector<Link> links_;
   bool looked_for_broken_ = false;
   int strangers_ = 0, complaints_ = 0;
+  std::optional<Clock::time_point> shut_until_;  // for strangers
+  bool table_full_ = false;                      // of file descriptors
   Clock::time_point clock_looked_;
   bool closed_ = false, disowned_ = false;
   std::thread latecomers_;  // are answered by it, once the calls have ended by a failure

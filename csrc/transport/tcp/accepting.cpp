@@ -1,0 +1,98 @@
+// Who comes to a rank's door: its peers, and strangers, who must cost next to nothing.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "transport/tcp/tcp.h"
+
+namespace ringreduce {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr int accept_at_once = 4;
+constexpr int share_of_ranks = 7;  // of the time, where strangers have one
+constexpr milliseconds look_for_room_every{100};
+constexpr int most_strangers = 128;
+constexpr int most_complaints = 10;
+
+std::string other_end(int fd) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (getpeername(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return "an unknown address";
+  return in_words(from_socket(storage));
+}
+
+}  // namespace
+
+// Strangers may come faster than they can be served. After each few the door is shut for several times as
+// long as they took, which leaves the ranks the most of the time.
+void TcpTransport::accept_some() {
+  const auto start = Clock::now();
+  int came = 0, error = 0;
+  for (const Listener& listener : settings_.listeners) {
+    for (error = 0; error == 0 && came < accept_at_once; ++came) {
+      Descriptor socket(accept4(listener.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      error = socket.get() < 0 ? errno : 0;
+      if (error == 0) admit(std::move(socket));
+    }
+    if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) break;
+    error = 0;
+  }
+  if (error != 0 && !table_full_) {
+    std::fprintf(stderr, "ringreduce: rank %d cannot accept connections: %s (raise its limit, ulimit -n)\n",
+                 rank, std::strerror(error));
+  }
+  table_full_ = error != 0;
+  const auto now = Clock::now();
+  shut_until_ = now + (table_full_ ? look_for_room_every : share_of_ranks * (now - start));
+  turn_door(false);
+}
+
+void TcpTransport::turn_door(bool open) {
+  epoll_event event{open ? EPOLLIN : 0u, {.u64 = 0}};
+  for (const Listener& listener : settings_.listeners) {
+    epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener.socket.get(), &event);
+  }
+  if (open) shut_until_.reset();
+}
+
+void TcpTransport::admit(Descriptor socket) {
+  make_room_for_strangers();
+  const bool room = strangers_ < most_strangers;
+  ++strangers_;
+  const int yes = 1;
+  setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  Stream& stream = add(std::make_unique<Stream>(next_id_++, std::move(socket), settings_.membership), false);
+  if (room) {
+    serve(stream);
+  } else {
+    stream.give_up("came when too many others were at the door");
+    bury(stream);
+  }
+}
+
+// The oldest of those that have said nothing goes: ids only grow. One that was answered may be a rank that
+// takes itself to be connected, and would take this one for dead; who is sent away before that comes again.
+void TcpTransport::make_room_for_strangers() {
+  if (strangers_ < most_strangers) return;
+  for (const auto& [id, stream] : streams_) {
+    if (stream->state() != Stream::State::greeting) continue;
+    bury(*stream);
+    return;
+  }
+}
+
+void TcpTransport::complain(const Stream& stream) {
+  if (++complaints_ > most_complaints) return;
+  std::fprintf(stderr, "ringreduce: rank %d dropped a connection from %s: it %s%s\n", rank,
+               other_end(stream.fd()).c_str(),
+               stream.broken().empty() ? "said nothing for too long" : stream.broken().c_str(),
+               complaints_ == most_complaints ? " (the last of these that is shown)" : "");
+}
+
+}  // namespace ringreduce
