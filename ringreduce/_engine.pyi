@@ -19,7 +19,7 @@ class Work:
     def began(self) -> float: ...
     def ended(self) -> float: ...
 
-class DeviceWork:
+class GpuWork:
     """A call on the communicator's own stream."""
 
     @property

@@ -6,9 +6,7 @@
 #include <cstring>
 
 #include "engine/contract.h"
-#include "engine/gpu/kernels/runner.h"
-#include "engine/gpu/nccl/runner.h"
-#include "engine/gpu/runner.h"
+#include "engine/gpu/watch.h"
 #include "engine/planning/one_call.h"
 
 namespace ringreduce {
@@ -50,11 +48,12 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, Options options
       transport_name_(transport->name()),
       options_(options),
       transport_(std::move(transport)),
-      planner_(rank_, size_, transport_->oversubscribed(), transport_name_, transport_->capacity(),
+      planner_(rank_, size_,
+               {tuning_of(transport_name_), transport_->capacity(), transport_->oversubscribed()},
                options_.reproducible, transport_->hosts()),
       executor_(*transport_),
       point_to_point_(*transport_),
-      on_gpu_(*this),
+      gpu_(as_gpus_need_it()),
       fork_epoch_(watch_forks()) {}
 
 Communicator::~Communicator() {
@@ -62,10 +61,32 @@ Communicator::~Communicator() {
     // A forked child: the group, and the threads, are the parent's.
     transport_->disown();
     if (progress_thread_.joinable()) progress_thread_.detach();
-    on_gpu_.disown();
+    gpu_.disown();
     return;
   }
   leave();
+}
+
+GpuGroup Communicator::as_gpus_need_it() {
+  return {
+      .rank = rank_,
+      .world = size_,
+      .reproducible = options_.reproducible,
+      .timeout = options_.timeout,
+      .transport = *transport_,
+      .planner = planner_,
+      .check_usable = [this] { usable(); },
+      .is_over = [this] { return closed_ || failed_; },
+      .poll = [this] { options_.poll ? options_.poll() : check_interrupt(); },
+      .run = [this](Steps& steps) { run(steps); },
+      .guard = [this](const std::function<void()>& step) { guarded(step); },
+      .note = [this](const Plan& plan) -> const Record& { return note(plan), current_; },
+      .exchange = [this](const std::string& blob) { return exchange(blob); },
+      .time_out = [this](const char* what) { time_out(options_.timeout, latest_rank(), what); },
+      .first_disagreement = [this] { return first_disagreement(); },
+      .rank_that_called_otherwise =
+          [this](std::uint64_t number) { return rank_that_called_otherwise(number); },
+  };
 }
 
 std::size_t Communicator::footprint() const {
@@ -341,7 +362,7 @@ void Communicator::close() {
         std::this_thread::sleep_for(std::chrono::microseconds(100));
         options_.poll ? options_.poll() : check_interrupt();
       }
-      on_gpu_.finish();
+      gpu_.finish();
     } catch (...) {
       leave();  // interrupted: nobody shall wait for this rank
       throw;
@@ -353,7 +374,7 @@ void Communicator::close() {
 void Communicator::leave() {
   if (closed_.exchange(true) || fork_epoch_ != forks) return;
   stop_progress();
-  on_gpu_.leave();
+  gpu_.leave();
   transport_->close();
   point_to_point_.drop(std::make_exception_ptr(Closed("the communicator was closed")));
 }
