@@ -68,7 +68,7 @@ def coded_contestants(
     made = []
     for wire in options.wires:
         coded = Coded(wire, "float32", "sum", sources=[1], destinations=[1])
-        message = _engine.reduce.wire_bytes(wire, count)
+        message = _engine.reduce.encoded_bytes(wire, count)
         to, plain, arrived = (memory.address for memory in memories[:3])
         outgoing = Memory(message)
         places = [to, outgoing.address]

@@ -91,7 +91,7 @@ def narrow_table(worlds: list[int], count: int) -> str:
 def bytes_table(worlds: list[int]) -> str:
     """Bytes that a rank sends for every 4 of its buffer, in blocks that are full."""
     count = 1 << 20
-    a_value = {wire: _engine.reduce.wire_bytes(wire or "none", count) / count for wire in (None, *WIRES)}
+    a_value = {wire: _engine.reduce.encoded_bytes(wire or "none", count) / count for wire in (None, *WIRES)}
     rows = [["algorithm", "ranks", *(wire or "float32" for wire in a_value)]]
     for algorithm in ALGORITHMS:
         for ranks in worlds:

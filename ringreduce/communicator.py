@@ -550,7 +550,7 @@ class Communicator:
 
     def _work(
         self,
-        engine: _engine.Work | _engine.DeviceWork,
+        engine: _engine.Work | _engine.GpuWork,
         result: Array,
         keep: tuple[Array, ...],
         after: Callable[[], None] | None,
@@ -560,7 +560,7 @@ class Communicator:
         # The engine writes to these arrays even if the caller forgets the handle.
         while self._under_way and self._under_way[0].done():
             self._under_way.popleft()
-        if isinstance(engine, _engine.DeviceWork):
+        if isinstance(engine, _engine.GpuWork):
             work: Work = GpuWork(engine, result, keep, after, self._c.check, stream)
         else:
             work = Work(engine, result, keep, after, with_source)

@@ -207,14 +207,14 @@ class Coded:
     op: str
     sources: Sequence[int] = ()
     destinations: Sequence[int] = ()
-    settle: bool = False
+    quantize: bool = False
 
     def arguments(self) -> tuple[int, ...]:
         names = _engine.reduce
         return (
             *(_number_of(self.wire, names.wires()), _number_of(self.plain, names.dtypes())),
             *(_number_of(self.op, names.ops()), sum(1 << place for place in self.sources)),
-            *(sum(1 << place for place in self.destinations), int(self.settle)),
+            *(sum(1 << place for place in self.destinations), int(self.quantize)),
         )
 
 

@@ -95,7 +95,7 @@ class GpuWork(Work):
 
     def __init__(
         self,
-        engine: _engine.DeviceWork,
+        engine: _engine.GpuWork,
         result: Array,
         keep: tuple[Array, ...],
         after: Callable[[], None] | None,

@@ -64,14 +64,14 @@ void enqueue(Communicator& comm, const Call& call, nb::handle array, nb::handle 
   comm.enqueue(call, chosen);
 }
 
-std::shared_ptr<DeviceWork> enqueue_beside(Communicator& comm, const Call& call, nb::handle array,
-                                           nb::handle stream) {
+std::shared_ptr<GpuWork> enqueue_beside(Communicator& comm, const Call& call, nb::handle array,
+                                        nb::handle stream) {
   const std::optional<void*> chosen = chosen_stream(array, call.device, stream);
   const nb::gil_scoped_release unlocked;
   return comm.enqueue_beside(call, chosen);
 }
 
-void let_wait(const DeviceWork& work, std::uintptr_t stream) {
+void let_wait(const GpuWork& work, std::uintptr_t stream) {
   work.let_wait(reinterpret_cast<void*>(stream));
 }
 
@@ -129,7 +129,7 @@ void all_reduce(Communicator& comm, nb::handle x, nb::handle out, nb::str op, do
   comm.run(call);
 }
 
-// None, or a Work, or a DeviceWork.
+// None, or a Work, or a GpuWork.
 nb::object collective(Communicator& comm, const std::string& name, nb::handle input, nb::handle output,
                       const std::string& op, double factor, int root, int algorithm, double timeout,
                       const Counts& input_counts, const Counts& output_counts, bool background,
@@ -305,10 +305,10 @@ void bind_communicator(nb::module_& m) {
       .def("began", [](const Work& work) { return seconds_at(work.began()); })
       .def("ended", [](const Work& work) { return seconds_at(work.ended()); });
 
-  nb::class_<DeviceWork>(m, "DeviceWork", "A call on the communicator's own stream.")
-      .def_prop_ro("device", &DeviceWork::device)
+  nb::class_<GpuWork>(m, "GpuWork", "A call on the communicator's own stream.")
+      .def_prop_ro("device", &GpuWork::device)
       .def("let_wait", let_wait, "stream"_a, unlocked)
-      .def("done", &DeviceWork::done, unlocked);
+      .def("done", &GpuWork::done, unlocked);
 
   nb::class_<Communicator>(m, "Communicator", "A rank's end of a group; see ringreduce.Communicator.")
       .def_prop_ro("rank", &Communicator::rank)

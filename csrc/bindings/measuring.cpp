@@ -18,7 +18,8 @@ namespace {
 // What a communicator of that many ranks on this host would pick, without there being one.
 std::tuple<std::string, std::size_t, std::string> choice_for(const std::string& collective, std::size_t bytes,
                                                              int world) {
-  const Planner planner(0, world, world > usable_cores().count(), "shm", 0, reproducible_by_environment());
+  const Target here{.tuning = Tuning::memory, .oversubscribed = world > usable_cores().count()};
+  const Planner planner(0, world, here, reproducible_by_environment());
   const Choice choice = planner.choose(collective_named(collective), bytes);
   return {std::string(choice.entry->name), choice.slice_bytes, choice.reason};
 }

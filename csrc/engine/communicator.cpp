@@ -6,9 +6,7 @@
 #include <cstring>
 
 #include "engine/contract.h"
-#include "engine/gpu/kernels/runner.h"
-#include "engine/gpu/nccl/runner.h"
-#include "engine/gpu/runner.h"
+#include "engine/gpu/watch.h"
 #include "engine/planning/one_call.h"
 #include "engine/waiting.h"
 
@@ -44,11 +42,12 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, Options options
       options_(options),
       transport_(std::move(transport)),
       diagnosis_(*transport_),
-      planner_(rank_, size_, transport_->oversubscribed(), transport_name_, transport_->capacity(),
+      planner_(rank_, size_,
+               {tuning_of(transport_name_), transport_->capacity(), transport_->oversubscribed()},
                options_.reproducible, transport_->hosts()),
       executor_(*transport_),
       point_to_point_(*transport_),
-      on_gpu_(*this),
+      gpu_(as_gpus_need_it()),
       fork_epoch_(watch_forks()) {}
 
 Communicator::~Communicator() {
@@ -56,10 +55,28 @@ Communicator::~Communicator() {
     // A forked child: the group, and the threads, are the parent's.
     transport_->disown();
     if (progress_thread_.joinable()) progress_thread_.detach();
-    on_gpu_.disown();
+    gpu_.disown();
     return;
   }
   leave();
+}
+
+GpuGroup Communicator::as_gpus_need_it() {
+  return {
+      .rank = rank_,
+      .world = size_,
+      .reproducible = options_.reproducible,
+      .timeout = options_.timeout,
+      .transport = *transport_,
+      .diagnosis = diagnosis_,
+      .planner = planner_,
+      .check_usable = [this] { usable(); },
+      .poll = [this] { options_.poll ? options_.poll() : check_interrupt(); },
+      .run = [this](Steps& steps) { run(steps); },
+      .guard = [this](const std::function<void()>& step) { guarded(step); },
+      .note = [this](const Plan& plan) -> const Record& { return note(plan), current_; },
+      .exchange = [this](const std::string& blob) { return exchange(blob); },
+  };
 }
 
 std::size_t Communicator::footprint() const {
@@ -310,7 +327,7 @@ void Communicator::close() {
         std::this_thread::sleep_for(std::chrono::microseconds(100));
         options_.poll ? options_.poll() : check_interrupt();
       }
-      on_gpu_.finish();
+      gpu_.finish();
     } catch (...) {
       leave();  // interrupted: nobody shall wait for this rank
       throw;
@@ -323,7 +340,7 @@ void Communicator::leave() {
   if (!ours() || !fate().close()) return;
   transport_->wake();
   stop_progress();
-  on_gpu_.leave();
+  gpu_.leave();
   transport_->close();
   point_to_point_.drop(std::make_exception_ptr(Closed("the communicator was closed")));
 }

@@ -58,20 +58,20 @@ class Communicator {
   // Collectives of arrays in a GPU's memory, all of one GPU: launched on a stream of that device, and gone on
   // with. The first one meets the other ranks, and waits for them. What fails later is thrown by later calls.
   // Without a stream, on one of this communicator's own.
-  void enqueue(const Call& call, std::optional<void*> stream) { on_gpu_.enqueue(call, stream); }
+  void enqueue(const Call& call, std::optional<void*> stream) { gpu_.enqueue(call, stream); }
   // The same on this communicator's own stream, behind what `stream` has to do now.
-  std::shared_ptr<DeviceWork> enqueue_beside(const Call& call, std::optional<void*> stream) {
-    return on_gpu_.enqueue_beside(call, stream);
+  std::shared_ptr<GpuWork> enqueue_beside(const Call& call, std::optional<void*> stream) {
+    return gpu_.enqueue_beside(call, stream);
   }
   // Meets the other ranks for that, if it is to be done before the first of those calls; a collective.
-  void prepare_device(int device) { on_gpu_.prepare(device); }
+  void prepare_device(int device) { gpu_.prepare(device); }
   // Memory of a GPU that NCCL may use in place: known by its first byte until it is deregistered or the
   // communicator is left. Whoever is the first to have to do with NCCL meets the other ranks.
-  void register_memory(int device, void* memory, std::size_t bytes) { on_gpu_.enroll(device, memory, bytes); }
-  void deregister_memory(int device, void* memory) { on_gpu_.withdraw(device, memory); }
+  void register_memory(int device, void* memory, std::size_t bytes) { gpu_.enroll(device, memory, bytes); }
+  void deregister_memory(int device, void* memory) { gpu_.withdraw(device, memory); }
   // That stream, and bytes of the GPU's memory held; null and 0 where nothing was prepared.
-  void* device_stream() { return on_gpu_.own_stream(); }
-  std::size_t device_footprint() { return on_gpu_.footprint(); }
+  void* device_stream() { return gpu_.own_stream(); }
+  std::size_t device_footprint() { return gpu_.footprint(); }
 
   // Sends and receives at the same time; returns when what is received is there.
   void swap(const Transfer& send, const Transfer& receive);
@@ -119,8 +119,6 @@ class Communicator {
   int latest() const { return diagnosis_.last_rank(); }
 
  private:
-  friend class OnGpu;
-
   // What waits for the progress thread, or is under way in it.
   struct Pending {
     std::unique_ptr<Steps> steps;
@@ -178,6 +176,7 @@ class Communicator {
   void stop_progress();
 
   std::vector<std::string> exchange(const std::string& blob);
+  GpuGroup as_gpus_need_it();
 
   void know(Links links);
   std::unique_ptr<Communicator> child(std::unique_ptr<Transport> transport, const std::vector<int>& members);
@@ -210,7 +209,7 @@ class Communicator {
   std::thread progress_thread_;
   bool stopping_ = false;
 
-  OnGpu on_gpu_;
+  GpuCollectives gpu_;
 
   const unsigned fork_epoch_;
 };

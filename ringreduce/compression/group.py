@@ -72,7 +72,7 @@ def all_reduce_bytes(nbytes: int, size: int) -> int:
 
 
 def wire_bytes(wire: str | None, x: Tensor) -> int:
-    return int(x.nbytes if wire is None else _engine.reduce.wire_bytes(wire, x.numel()))
+    return int(x.nbytes if wire is None else _engine.reduce.encoded_bytes(wire, x.numel()))
 
 
 class OverCommunicator(Group):

@@ -34,7 +34,7 @@ every_wire = pytest.mark.parametrize("wire", WIRES)
 def rounded(wire: str, values: Any) -> Any:
     """What receivers decode."""
     engine = _engine.reduce
-    encoded = np.empty(engine.wire_bytes(wire, values.size), np.uint8)
+    encoded = np.empty(engine.encoded_bytes(wire, values.size), np.uint8)
     engine.encode(wire, encoded, np.ascontiguousarray(values).view(np.uint8))
     decoded = np.empty(values.size, np.float32)
     engine.decode(wire, decoded.view(np.uint8), encoded)

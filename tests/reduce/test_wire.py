@@ -27,10 +27,10 @@ every_wire = pytest.mark.parametrize("wire", WIRES)
 def test_names_and_lengths():
     assert engine.wires() == ["none", *WIRES]
     for count in COUNTS:
-        assert engine.wire_bytes("none", count) == 4 * count
-        assert [engine.wire_bytes(wire, count) for wire in CASTS] == [2 * count] * 2
+        assert engine.encoded_bytes("none", count) == 4 * count
+        assert [engine.encoded_bytes(wire, count) for wire in CASTS] == [2 * count] * 2
         scales = 4 * -(-count // BLOCK)
-        assert [engine.wire_bytes(wire, count) for wire in ("int8", "fp8")] == [count + scales] * 2
+        assert [engine.encoded_bytes(wire, count) for wire in ("int8", "fp8")] == [count + scales] * 2
 
 
 @every_isa
@@ -123,7 +123,7 @@ def test_spans_need_no_alignment_and_nothing_beside_them_is_touched(wire, isa):
     rng = np.random.default_rng(17)
     for count in [1, 16, 255, 256, 1000]:
         values = rng.standard_normal(count).astype(np.float32)
-        length = engine.wire_bytes(wire, count)
+        length = engine.encoded_bytes(wire, count)
         for shift in (1, 2, 3, 5, 64):
             memory = np.full(length + 2 * shift, 77, np.uint8)
             apart = np.zeros(4 * count + shift, np.uint8)[shift:]

@@ -35,7 +35,7 @@ KINDS = ["normal", "wide", "ties", "tiny", "huge", "any bits"]
 
 
 def encode(wire, values, isa=""):
-    encoded = np.zeros(engine.wire_bytes(wire, values.size), np.uint8)
+    encoded = np.zeros(engine.encoded_bytes(wire, values.size), np.uint8)
     engine.encode(wire, encoded, values.view(np.uint8), isa)
     return encoded
 

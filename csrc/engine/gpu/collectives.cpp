@@ -1,12 +1,13 @@
 #include "engine/gpu/collectives.h"
 
-#include <algorithm>
-
-#include "engine/communicator.h"
+#include "engine/gpu/choice.h"
+#include "engine/gpu/events/runner.h"
 #include "engine/gpu/kernels/runner.h"
 #include "engine/gpu/nccl/runner.h"
+#include "engine/gpu/watch.h"
 #include "engine/gpu/work.h"
-#include "engine/waiting.h"
+#include "transport/interface/errors.h"
+#include "transport/interface/exchange.h"
 
 namespace ringreduce {
 namespace {
@@ -16,146 +17,214 @@ using std::chrono::milliseconds;
 constexpr milliseconds worth_a_look{40};  // of a call that lasts: to look takes a core
 constexpr milliseconds suspicious_after{100};
 
-// All ranks must begin their calls in the same order, so it waits for asynchronous ones that are under way.
-class Launch : public Steps {
+class Stepping : public Steps {
  public:
-  explicit Launch(std::function<void()> launch) : launch_(std::move(launch)) {}
-  bool next(Call&) override {
-    launch_();
-    return false;
-  }
+  explicit Stepping(std::function<bool(Call&)> step) : step_(std::move(step)) {}
+  bool next(Call& call) override { return step_(call); }
 
  private:
-  const std::function<void()> launch_;
+  const std::function<bool(Call&)> step_;
 };
 
 }  // namespace
 
-OnGpu::OnGpu(Communicator& group) : group_(group) {}
+// What this rank has on its GPU.
+struct Gpu {
+  explicit Gpu(int number) : device(number), stream(new_stream(CudaLibrary::get(), number)) {}
 
-OnGpu::~OnGpu() = default;
+  const int device;
+  const CudaHandle stream;  // in no order with others
+  std::array<std::unique_ptr<Runner>, 2> runners;
+  // What was launched last, but for graphs.
+  void* last_event = nullptr;
+  void* last_stream = nullptr;
+};
 
-// The same on all ranks.
-void OnGpu::check_that_gpus_serve() const {
-  if (group_.size_ > device::most_ranks) {
-    throw InvalidArgument("a group of " + std::to_string(group_.size_) +
-                          " ranks is too large for GPUs, which serve " + std::to_string(device::most_ranks));
-  }
-  const std::vector<int> hosts = group_.transport_->hosts();
-  if (std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>()) == hosts.end()) return;
-  throw InvalidArgument("arrays in GPU memory are served where all ranks share a host, and these do not");
-}
+GpuCollectives::GpuCollectives(GpuGroup group) : group_(std::move(group)) {}
+
+GpuCollectives::~GpuCollectives() = default;
+
+// --- meeting -----------------------------------------------------------------------------------------------
 
 // A collective, the first time. All ranks fail with it, or none.
-DeviceCalls& OnGpu::device_calls(int device) {
-  const std::lock_guard lock(mutex_);
-  if (!device_calls_) {
-    check_that_gpus_serve();
-    const Exchange among_all = [&](const std::string& blob) { return group_.exchange(blob); };
-    exchange_or_fail(among_all, [&] {
+GpuCollectives::Ready GpuCollectives::ready(int device, bool over_nccl_anyway) {
+  const std::lock_guard one_at_a_time(meeting_);
+  group_.check_usable();
+  if (!over_nccl_anyway && !path_of_schedules_) {
+    path_of_schedules_ = agree_on_nccl(group_.transport, group_.exchange) ? over_nccl : reaching_peers;
+  }
+  const Path path = over_nccl_anyway ? over_nccl : *path_of_schedules_;
+  std::shared_ptr<Gpu> gpu = gpu_;
+  if (!gpu || !gpu->runners[path]) {
+    if (path == reaching_peers) check_that_kernels_serve(group_.transport);
+    exchange_or_fail(group_.exchange, [&] {
       const OnDevice there(CudaLibrary::get(), device);
+      if (!gpu) gpu = std::make_shared<Gpu>(device);
       return std::string();
     });
-    device_calls_ = std::make_unique<DeviceCalls>(group_.rank_, group_.size_, device,
-                                                  group_.options_.reproducible, among_all);
-    device_watch_ = watch(*device_calls_, [this](Progress& progress) {
-      if (const int peer = device_calls_->differing(); peer >= 0) throw Disagreement{peer};
-      look_for_what_is_stuck(*device_calls_, progress, "a collective on its GPU");
-    });
+    auto runner = meet(*gpu, path);
+    const std::lock_guard lock(mutex_);
+    gpu->runners[path] = std::move(runner);
+    gpu_ = gpu;
+    if (!watch_) watch_ = std::make_unique<Watch>([this] { look(); });
   }
-  if (device_calls_->device() == device) return *device_calls_;
+  if (gpu->device == device) return {gpu, *gpu->runners[path]};
   throw InvalidArgument("the array is in the memory of GPU " + std::to_string(device) +
-                        ", and this rank's collectives run on GPU " +
-                        std::to_string(device_calls_->device()));
+                        ", and this rank's collectives run on GPU " + std::to_string(gpu->device));
 }
 
-void OnGpu::prepare(int device) {
-  group_.usable();
-  if (schedules_use_nccl()) {
-    nccl_calls(device);
-  } else {
-    device_calls(device);
+std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path) {
+  const int rank = group_.rank, world = group_.world;
+  if (path == over_nccl) {
+    return std::make_unique<NcclRunner>(rank, world, gpu.device, group_.reproducible,
+                                        group_.transport.hosts(), group_.timeout, group_.exchange,
+                                        [this] { tick(); });
+  }
+  auto boxes = std::make_unique<DeviceBoxes>(CudaLibrary::get(), gpu.device, rank, world, group_.exchange,
+                                             gpu.stream.get());
+  if (!boxes->have_room()) return std::make_unique<EventRunner>(rank, world, gpu.device);
+  return std::make_unique<KernelRunner>(rank, world, gpu.device, std::move(boxes));
+}
+
+void GpuCollectives::prepare(int device) {
+  ready(device, false);
+}
+
+// Those that there are; each keeps all of the GPU.
+std::vector<std::shared_ptr<Runner>> GpuCollectives::runners() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<Runner>> found;
+  if (!gpu_) return found;
+  for (const auto& runner : gpu_->runners) {
+    if (runner) found.emplace_back(gpu_, runner.get());
+  }
+  return found;
+}
+
+void* GpuCollectives::own_stream() {
+  const std::lock_guard lock(mutex_);
+  return gpu_ ? gpu_->stream.get() : nullptr;
+}
+
+std::size_t GpuCollectives::footprint() {
+  std::size_t bytes = 0;
+  for (const auto& runner : runners()) bytes += runner->footprint();
+  return bytes;
+}
+
+// --- what ranks call ---------------------------------------------------------------------------------------
+
+// What a GPU or NCCL refuses half-way it has refused this rank only: the others are told.
+void GpuCollectives::told(const std::function<void()>& step) const {
+  try {
+    step();
+  } catch (const Failure&) {
+    throw;
+  } catch (const InvalidArgument&) {
+    throw;
+  } catch (const Closed&) {
+    throw;
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const Error& error) {
+    group_.check_usable();  // aborted because of what has failed elsewhere
+    throw Failure(Cause::peer_lost, group_.rank, "rank " + std::to_string(group_.rank) + ": " + error.what());
   }
 }
 
-void OnGpu::in_order(const std::function<void()>& launch) {
-  if (group_.pending_.load(std::memory_order_acquire) > 0)
-    return group_.run_behind(std::make_unique<Launch>(launch));
-  const std::lock_guard lock(group_.collective_mutex_);
-  group_.guarded(launch);
+// While it waits for other ranks on the host, in the thread of who has called it.
+void GpuCollectives::tick() const {
+  group_.check_usable();
+  group_.transport.check();
+  group_.poll();
 }
 
-void OnGpu::enqueue(const Call& call, std::optional<void*> stream) {
-  group_.usable();
-  if (call.algorithm == by_nccl || schedules_use_nccl()) return enqueue_over_nccl(call, stream);
-  DeviceCalls& calls = device_calls(call.device);
-  if (calls.by_events()) return enqueue_by_events(calls, call, stream.value_or(calls.stream()));
-  const auto over_nccl = nccl_calls_in_use();
-  in_order([&] {
-    group_.transport_->check();
-    void* const chosen = stream.value_or(calls.stream());
-    calls.check_stream(chosen);
-    const Plan& plan = calls.plan(call);
-    group_.note(plan);
-    if (over_nccl) keep_order(over_nccl->last(), call.device, chosen);
-    calls.launch(call, plan, group_.history_, chosen);
-    last_launched_ = group_.sequence_;
+// All ranks must begin their calls in the same order, so it waits for asynchronous ones that are under way.
+void GpuCollectives::in_order(std::function<bool(Call&)> step) {
+  Stepping steps([&](Call& meeting) {
+    bool more = false;
+    told([&] { more = step(meeting); });
+    return more;
+  });
+  group_.run(steps);
+}
+
+void GpuCollectives::enqueue(const Call& call, std::optional<void*> stream) {
+  const Ready on = ready(call.device, call.algorithm == by_nccl);
+  Launch how{stream.value_or(on.gpu->stream.get())};
+  bool launched = false;
+  in_order([&](Call& meeting) {
+    const OnDevice there(CudaLibrary::get(), call.device);
+    if (!launched) launch(on, call, how);
+    launched = true;
+    if (on.runner.meets(call, how, meeting)) return true;
+    if (how.captured) return false;
+    on.gpu->last_event = on.runner.last();
+    on.gpu->last_stream = how.stream;
+    return false;
   });
 }
 
-std::shared_ptr<DeviceWork> OnGpu::enqueue_beside(const Call& call, std::optional<void*> stream) {
-  prepare(call.device);
-  void* const own = own_stream();
-  auto work = std::make_shared<DeviceWork>(call.device);
+void GpuCollectives::launch(const Ready& on, const Call& call, Launch& how) {
+  group_.check_usable();  // others may have left while this waited for its turn
+  group_.transport.check();
+  const CudaLibrary& cuda = CudaLibrary::get();
+  int captured = 0;
+  CudaLibrary::check(cuda.is_captured(&captured, how.stream));
+  how.captured = captured != 0;
+  const Plan& plan = on.runner.plan(group_.planner, call, how);
+  const Record& record = group_.note(plan);
+  how.contract = record.history;
+  last_launched_ = record.sequence;
+  if (!captured && on.gpu->last_event && on.gpu->last_stream != how.stream) {
+    CudaLibrary::check(cuda.wait(on.gpu->last_event, how.stream));
+  }
+  on.runner.launch(call, plan, how);
+}
+
+std::shared_ptr<GpuWork> GpuCollectives::enqueue_beside(const Call& call, std::optional<void*> stream) {
+  void* const own = ready(call.device, call.algorithm == by_nccl).gpu->stream.get();
+  auto work = std::make_shared<GpuWork>(call.device);
   if (stream) work->come_behind(*stream, own);
   enqueue(call, own);
   work->launched(own);
   return work;
 }
 
-// Its meetings are collectives of the CPU's, which see to it that all ranks call the same and live.
-void OnGpu::enqueue_by_events(DeviceCalls& calls, const Call& call, void* stream) {
-  const std::lock_guard one_at_a_time(events_mutex_);
-  const Plan* plan = nullptr;
-  in_order([&] {
-    group_.transport_->check();
-    plan = &calls.plan(call);
-    group_.note(*plan);
-  });
-  const Exchange meet = [&](const std::string& blob) { return group_.exchange(blob); };
-  calls.by_events()->run(call, *plan, stream, meet);
+void GpuCollectives::enroll(int device, void* memory, std::size_t bytes) {
+  const Ready on = ready(device, true);
+  in_order([&](Call&) { return on.runner.enroll(memory, bytes), false; });
 }
 
-void* OnGpu::own_stream() {
-  const std::lock_guard lock(mutex_);
-  if (device_calls_) return device_calls_->stream();
-  return nccl_calls_ ? nccl_calls_->stream() : nullptr;
+void GpuCollectives::withdraw(int device, void* memory) {
+  const Ready on = ready(device, true);
+  in_order([&](Call&) { return on.runner.withdraw(memory), false; });
 }
 
-std::size_t OnGpu::footprint() {
-  const std::lock_guard lock(mutex_);
-  return (device_calls_ ? device_calls_->footprint() : 0) + (nccl_calls_ ? nccl_calls_->footprint() : 0);
-}
+// --- who looks after it ------------------------------------------------------------------------------------
 
-// What it finds wrong ends the group, and the next call throws it.
-std::unique_ptr<Watch> OnGpu::watch(GpuCalls& calls, std::function<void(Progress&)> look) {
-  return std::make_unique<Watch>(
-      [this, &calls, look = std::move(look), progress = std::make_shared<Progress>()] {
-        if (!group_.fate().is_open()) return calls.give_up();
-        try {
-          group_.guarded([&] { look(*progress); });
-        } catch (const Error&) {
-          calls.give_up();
-        }
-      });
+// What is found wrong ends the group, and the next call throws it.
+void GpuCollectives::look() {
+  for (const auto& runner : runners()) {
+    try {
+      if (group_.is_over()) {
+        runner->give_up();
+      } else {
+        group_.guard([&] { told([&] { look_for_what_is_stuck(*runner, progress_[runner.get()]); }); });
+      }
+    } catch (const Error&) {
+      runner->give_up();
+    }
+  }
 }
 
 // Throws what is wrong where calls have not moved on for long. That ranks call different things shows in what
 // each has noted down, and is believed when it shows twice.
-void OnGpu::look_for_what_is_stuck(GpuCalls& calls, Progress& progress, const char* what) {
-  group_.transport_->check();
-  const std::uint64_t ended = calls.ended();
-  if (calls.begun() == ended || ended != progress.ended || progress.since == Clock::time_point()) {
+void GpuCollectives::look_for_what_is_stuck(Runner& runner, Progress& progress) {
+  runner.check();
+  group_.transport.check();
+  const std::uint64_t ended = runner.ended();
+  if (runner.begun() == ended || ended != progress.ended || progress.since == Clock::time_point()) {
     progress.ended = ended;
     progress.since = Clock::now();
     progress.disagreement.reset();
@@ -164,65 +233,61 @@ void OnGpu::look_for_what_is_stuck(GpuCalls& calls, Progress& progress, const ch
   }
   if (Clock::now() - progress.since < worth_a_look) return;
   // As a thread that waits for peers does, which finds out when one of them is dead.
-  while (!group_.closed() && calls.ended() == ended && !group_.transport_->pause(progress.backoff, -1)) {
+  while (!group_.is_over() && runner.ended() == ended && !group_.transport.pause(progress.backoff, -1)) {
   }
   const auto lasted = Clock::now() - progress.since;
-  if (lasted >= group_.options_.timeout)
-    group_.diagnosis_.time_out(group_.options_.timeout,
-                               group_.diagnosis_.late_rank(-1, group_.sequence_, group_.options_.timeout),
-                               what);
+  if (lasted >= group_.timeout) {
+    const int late = group_.diagnosis.late_rank(-1, last_launched_, group_.timeout);
+    group_.diagnosis.time_out(group_.timeout, late, runner.what());
+  }
   if (lasted < suspicious_after) return;
   check_closed();
-  const auto found = group_.diagnosis_.first_disagreement();
+  const auto found = group_.diagnosis.first_disagreement();
   if (found && found == progress.disagreement)
-    throw Disagreement{group_.diagnosis_.rank_that_called_otherwise(*found)};
+    throw Disagreement{group_.diagnosis.rank_that_called_otherwise(*found)};
   progress.disagreement = found;
 }
 
 // A rank that closed before it made a call that this one has made never will. What it had to say before is
 // heard by now.
-void OnGpu::check_closed() const {
-  for (int peer = 0; peer < group_.size_; ++peer) {
-    if (peer == group_.rank_ || !group_.transport_->closed(peer)) continue;
-    const std::vector<Record> records = group_.transport_->records(peer);
+void GpuCollectives::check_closed() const {
+  for (int peer = 0; peer < group_.world; ++peer) {
+    if (peer == group_.rank || !group_.transport.closed(peer)) continue;
+    const std::vector<Record> records = group_.transport.records(peer);
     const std::uint64_t last = records.empty() ? 0 : records.back().sequence;
     if (last >= last_launched_) continue;
     throw Failure(Cause::peer_lost, peer,
                   "rank " + std::to_string(peer) + " closed its communicator while rank " +
-                      std::to_string(group_.rank_) + " was waiting for it in a collective on its GPU");
+                      std::to_string(group_.rank) + " was waiting for it in a collective on its GPU");
   }
 }
 
-// Until those that were launched are over.
-void OnGpu::wait_for(GpuCalls& calls) {
-  while (group_.fate().is_open() && !calls.is_idle()) {
-    std::this_thread::sleep_for(milliseconds(1));
-    group_.options_.poll ? group_.options_.poll() : check_interrupt();
+void GpuCollectives::finish() {
+  const auto all = runners();
+  for (const auto& runner : all) {
+    while (!group_.is_over() && !runner->is_idle()) {
+      std::this_thread::sleep_for(milliseconds(1));
+      group_.poll();
+    }
+  }
+  for (const auto& runner : all) {
+    if (!group_.is_over()) runner->finish(group_.timeout, group_.poll);
   }
 }
 
-void OnGpu::finish() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (device_calls_) wait_for(*device_calls_);
-  }
-  finish_nccl();
-}
-
-void OnGpu::leave() {
-  leave_nccl();
+// What one of them gives back waits for the GPU, and so for what the other has there.
+void GpuCollectives::leave() {
+  const std::lock_guard no_meeting(meeting_);
+  for (const auto& runner : runners()) runner->give_up();
+  watch_.reset();
+  std::shared_ptr<Gpu> left;
   const std::lock_guard lock(mutex_);
-  if (!device_calls_) return;
-  device_watch_.reset();
-  device_calls_->give_up();
-  device_calls_.reset();
+  left.swap(gpu_);
 }
 
-void OnGpu::disown() {
-  if (device_watch_) device_watch_->disown();
-  [[maybe_unused]] const DeviceCalls* kept = device_calls_.release();
-  if (nccl_watch_) nccl_watch_->disown();
-  static_cast<void>(new std::shared_ptr<NcclCalls>(std::move(nccl_calls_)));
+void GpuCollectives::disown() {
+  if (watch_) watch_->disown();
+  static_cast<void>(new std::shared_ptr<Gpu>(std::move(gpu_)));
 }
 
 }  // namespace ringreduce

@@ -1,40 +1,40 @@
-// The communicator's collectives of arrays in GPU memory: by kernels that reach their peers' memory
-// (on_gpu.cpp), or over NCCL (on_nccl.cpp). All of a rank's arrays are of one GPU. What is launched waits for
+// The communicator's collectives of arrays in GPU memory. All of a rank's arrays are of one GPU, and what it
+// launches there comes one after the other, whichever runner and stream it is for. What is launched waits for
 // other ranks on the GPU, on which the host has no say: a thread looks after it, and ends it where it would
 // wait for ever.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <vector>
 
+#include "engine/gpu/group.h"
 #include "engine/planning/call.h"
-#include "transport/interface/transport.h"
 
 namespace ringreduce {
 
-class Communicator;
-class DeviceCalls;
-class DeviceWork;
-class GpuCalls;
-class NcclCalls;
+class GpuWork;
+class Runner;
 class Watch;
+struct Gpu;
+struct Launch;
 
-class OnGpu {
+class GpuCollectives {
  public:
-  explicit OnGpu(Communicator& group);
-  ~OnGpu();
-  OnGpu(const OnGpu&) = delete;
-  OnGpu& operator=(const OnGpu&) = delete;
+  explicit GpuCollectives(GpuGroup group);
+  ~GpuCollectives();
+  GpuCollectives(const GpuCollectives&) = delete;
+  GpuCollectives& operator=(const GpuCollectives&) = delete;
 
   // As the communicator has them.
   void prepare(int device);
   void enqueue(const Call& call, std::optional<void*> stream);
-  std::shared_ptr<DeviceWork> enqueue_beside(const Call& call, std::optional<void*> stream);
+  std::shared_ptr<GpuWork> enqueue_beside(const Call& call, std::optional<void*> stream);
   void enroll(int device, void* memory, std::size_t bytes);
   void withdraw(int device, void* memory);
   void* own_stream();
@@ -48,7 +48,14 @@ class OnGpu {
   void disown();
 
  private:
-  // As a watch has seen it.
+  enum Path { reaching_peers, over_nccl };
+
+  // Who uses it keeps it, whoever leaves meanwhile.
+  struct Ready {
+    std::shared_ptr<Gpu> gpu;
+    Runner& runner;
+  };
+  // As the watch has seen a runner.
   struct Progress {
     Backoff backoff;
     Clock::time_point since;
@@ -56,38 +63,26 @@ class OnGpu {
     std::optional<std::uint64_t> disagreement;  // the number of the call, seen once
   };
 
-  void in_order(const std::function<void()>& launch);
-  std::unique_ptr<Watch> watch(GpuCalls& calls, std::function<void(Progress&)> look);
-  void look_for_what_is_stuck(GpuCalls& calls, Progress& progress, const char* what);
+  Ready ready(int device, bool over_nccl_anyway);
+  std::unique_ptr<Runner> meet(const Gpu& gpu, Path path);
+  std::vector<std::shared_ptr<Runner>> runners();
+  void in_order(std::function<bool(Call&)> step);
+  void launch(const Ready& on, const Call& call, Launch& launch);
+  void told(const std::function<void()>& step) const;
+  void tick() const;
+
+  void look();
+  void look_for_what_is_stuck(Runner& runner, Progress& progress);
   void check_closed() const;
-  void wait_for(GpuCalls& calls);
 
-  void check_that_gpus_serve() const;
-  DeviceCalls& device_calls(int device);
-  void enqueue_by_events(DeviceCalls& calls, const Call& call, void* stream);
-
-  bool schedules_use_nccl();
-  std::vector<std::string> agree_on_transport();
-  std::shared_ptr<NcclCalls> nccl_calls(int device);
-  std::shared_ptr<NcclCalls> nccl_calls_in_use();
-  void wait_for_nccl();
-  void enqueue_over_nccl(const Call& call, std::optional<void*> stream);
-  template <typename Step>
-  void guarded_from_nccl(Step step);
-  static void keep_order(void* event, int device, void* stream);
-  void look_at_nccl(Progress& progress);
-  void finish_nccl();
-  void leave_nccl();
-
-  Communicator& group_;
-  std::mutex mutex_, events_mutex_;
-  std::unique_ptr<DeviceCalls> device_calls_;
-  std::unique_ptr<Watch> device_watch_;
+  const GpuGroup group_;
+  std::mutex meeting_;  // one at a time; who holds it may read what follows
+  std::mutex mutex_;    // who writes it holds this, too
+  std::shared_ptr<Gpu> gpu_;
+  std::optional<Path> path_of_schedules_;  // as all ranks have agreed
+  std::unique_ptr<Watch> watch_;
+  std::map<Runner*, Progress> progress_;         // the watch's
   std::atomic<std::uint64_t> last_launched_{0};  // the number of that call
-
-  std::optional<bool> schedules_use_nccl_;  // as all ranks have agreed
-  std::shared_ptr<NcclCalls> nccl_calls_;   // who calls it keeps it, whoever leaves meanwhile
-  std::unique_ptr<Watch> nccl_watch_;
 };
 
 }  // namespace ringreduce

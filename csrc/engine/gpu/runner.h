@@ -1,50 +1,87 @@
-// What runs collectives of arrays in GPU memory, as who looks after it sees it.
+// What runs collectives of arrays in GPU memory: kernels that wait for each other, kernels whose streams do,
+// or NCCL. Each rank has its own, for one GPU; which calls there are, and how a group fails, is the group's
+// business.
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <functional>
-#include <mutex>
-#include <thread>
 
-#include "engine/undestroyed.h"
+#include "engine/planning/call.h"
+#include "engine/planning/plan.h"
+#include "transport/device/library.h"
+#include "transport/interface/transport.h"
 
 namespace ringreduce {
 
-class GpuCalls {
- public:
-  virtual ~GpuCalls() = default;
-  // Calls that the GPU has begun and ended, as it was last heard of.
-  virtual std::uint64_t begun() = 0;
-  virtual std::uint64_t ended() = 0;
-  // Whether all that was launched is over.
-  virtual bool is_idle() = 0;
-  // What waits for peers ends, now and from now on.
-  virtual void give_up() = 0;
+// Called now and then where something takes long, in the thread that waits; may throw.
+using Tick = std::function<void()>;
+
+struct Launch {
+  void* stream = nullptr;
+  bool captured = false;       // into a graph, which may run it at any time, and again
+  std::uint64_t contract = 0;  // stands for this call and all before it
 };
 
-// A thread that looks after something, again and again.
-class Watch {
+class Runner {
  public:
-  explicit Watch(std::function<void()> look);
-  // Returns when the last look is over.
-  ~Watch();
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
+  Runner(int rank, int world, int device)
+      : cuda_(CudaLibrary::get()), rank_(rank), world_(world), device_(device) {}
+  // What was launched has ended, or was given up.
+  virtual ~Runner() = default;
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
 
-  bool goes_on() const { return goes_on_; }
-  // In the child of a fork there is no such thread.
-  void disown() { thread_.detach(); }
+  int device() const { return device_; }
+  // What it runs, in words.
+  virtual const char* what() const = 0;
+  virtual std::size_t footprint() const { return 0; }  // bytes of device memory
+
+  // Throws InvalidArgument for what it does not serve, and where it cannot serve it.
+  virtual const Plan& plan(Planner& planner, const Call& call, const Launch& launch) = 0;
+  // Puts on the stream what was planned just now, behind all that was launched before. The call's arrays are
+  // the device's, and in use until the stream is through. On the current device.
+  virtual void launch(const Call& call, const Plan& plan, const Launch& launch) = 0;
+  // Whether the ranks must meet on the host to go on with it: then it says how, as a collective of the CPU's,
+  // and is called again when that is complete.
+  virtual bool meets(const Call& /*call*/, const Launch& /*launch*/, Call& /*meeting*/) { return false; }
+  // The event of the last call, but for those in graphs, or null: what must not overtake it waits for that.
+  void* last() const { return last_; }
+
+  // Calls that the GPU has begun and ended, as it was last heard of, of those that wait for other ranks
+  // there.
+  virtual std::uint64_t begun() { return 0; }
+  virtual std::uint64_t ended() { return 0; }
+  bool is_idle() {
+    const OnDevice there(cuda_, device_);
+    return is_last_over() && begun() == ended();
+  }
+  // Throws what it knows to have gone wrong.
+  virtual void check() {}
+  // What waits for other ranks ends, now and from now on.
+  virtual void give_up() {}
+  // Leaves the other ranks as one should, idle.
+  virtual void finish(Clock::duration /*patience*/, const Tick& /*tick*/) {}
+
+  // Memory that calls may use in place.
+  virtual void enroll(void* /*memory*/, std::size_t /*bytes*/) {}
+  virtual void withdraw(void* /*memory*/) {}
+
+ protected:
+  void record_last(void* event, void* stream) {
+    CudaLibrary::check(cuda_.record(event, stream));
+    last_ = event;
+  }
+  bool is_last_over() const {
+    int over = 1;
+    if (void* const last = last_) CudaLibrary::check(cuda_.is_over(&over, last));
+    return over != 0;
+  }
+
+  const CudaLibrary& cuda_;
+  const int rank_, world_, device_;
 
  private:
-  void run();
-
-  const std::function<void()> look_;
-  std::mutex mutex_;
-  Undestroyed<std::condition_variable> ends_;
-  std::atomic<bool> goes_on_{true};
-  std::thread thread_;
+  std::atomic<void*> last_{nullptr};
 };
 
 }  // namespace ringreduce

@@ -2,26 +2,25 @@
 
 namespace ringreduce {
 
-DeviceWork::DeviceWork(int device)
-    : cuda_(CudaLibrary::get()), device_(device), event_(new_event(cuda_, device)) {}
+GpuWork::GpuWork(int device) : cuda_(CudaLibrary::get()), device_(device), event_(new_event(cuda_, device)) {}
 
-void DeviceWork::come_behind(void* stream, void* own) {
+void GpuWork::come_behind(void* stream, void* own) {
   const OnDevice there(cuda_, device_);
   CudaLibrary::check(cuda_.record(event_.get(), stream));
   CudaLibrary::check(cuda_.wait(event_.get(), own));
 }
 
-void DeviceWork::launched(void* own) {
+void GpuWork::launched(void* own) {
   const OnDevice there(cuda_, device_);
   CudaLibrary::check(cuda_.record(event_.get(), own));
 }
 
-void DeviceWork::let_wait(void* stream) const {
+void GpuWork::let_wait(void* stream) const {
   const OnDevice there(cuda_, device_);
   CudaLibrary::check(cuda_.wait(event_.get(), stream));
 }
 
-bool DeviceWork::done() const {
+bool GpuWork::done() const {
   const OnDevice there(cuda_, device_);
   int over = 0;
   CudaLibrary::check(cuda_.is_over(&over, event_.get()));

@@ -5,9 +5,9 @@
 
 namespace ringreduce {
 
-class DeviceWork {
+class GpuWork {
  public:
-  explicit DeviceWork(int device);
+  explicit GpuWork(int device);
 
   int device() const { return device_; }
   // What comes to `own` later waits for what `stream` has to do now.

@@ -57,37 +57,35 @@ bool reproducible_by_environment() {
   return value == "1";
 }
 
-Planner::Planner(int rank, int world, bool oversubscribed, const char* transport, std::size_t capacity,
-                 bool reproducible, std::vector<int> hosts)
+Planner::Planner(int rank, int world, const Target& cpu, bool reproducible, std::vector<int> hosts)
     : rank_(rank),
       world_(world),
-      oversubscribed_(oversubscribed),
-      transport_(transport),
-      capacity_(capacity),
+      cpu_(cpu),
       reproducible_(reproducible),
       hosts_(std::move(hosts)),
       forced_(read_forced(std::getenv("RINGREDUCE_ALGORITHM"))) {
   for (const auto& [collective, algorithm] : forced_) check_rank_order(collective, algorithm);
 }
 
-const Plan& Planner::plan(const Call& call) {
+const Plan& Planner::plan(const Call& call, const Target& target) {
   if (call.input_extents) {
     check(call);
-    make(call, uneven_);
+    make(call, target, uneven_);
     return uneven_;
   }
-  const Key key{call.collective, call.dtype,       call.op,    call.root, call.algorithm,
-                call.count,      call.slice_bytes, call.lanes, call.wire};
+  const Key key{&target,        call.collective, call.dtype,       call.op,    call.root,
+                call.algorithm, call.count,      call.slice_bytes, call.lanes, call.wire};
   const std::size_t place =
-      (call.count * 31 + static_cast<std::size_t>(call.collective) * 7 +
-       static_cast<std::size_t>(call.dtype) * 5 + static_cast<std::size_t>(call.algorithm)) %
+      (call.count * 31 + static_cast<std::size_t>(target.tuning) * 11 +
+       static_cast<std::size_t>(call.collective) * 7 + static_cast<std::size_t>(call.dtype) * 5 +
+       static_cast<std::size_t>(call.algorithm)) %
       cache_.size();
   Slot& slot = cache_[place];
   if (slot.used && slot.key == key) [[likely]]
     return slot.plan;
   check(call);
   slot.used = false;
-  make(call, slot.plan);
+  make(call, target, slot.plan);
   slot.key = key;
   slot.used = true;
   return slot.plan;
@@ -98,11 +96,6 @@ void Planner::know(std::vector<int> order, double pace) {
   pace_ = pace;
   for (Slot& slot : cache_) slot.used = false;
   programs_.clear();
-}
-
-void Planner::follow(const Planner& other) {
-  for (std::size_t i = custom_.size(); i < other.custom_.size(); ++i) custom_.push_back(other.custom_[i]);
-  if (pace_ != other.pace_ || order_ != other.order_) know(other.order_, other.pace_);
 }
 
 void Planner::check(const Call& call) const {
@@ -154,21 +147,30 @@ Planner::Shape Planner::shape_of(const Call& call) const {
   return shape;
 }
 
-void Planner::make(const Call& call, Plan& plan) {
+void Planner::make(const Call& call, const Target& target, Plan& plan) {
+  if (target.own_way) {
+    if (reproducible_ && reduces(call.collective) && !target.own_way_keeps_rank_order) {
+      throw InvalidArgument(std::string("algorithm '") + target.own_way +
+                            "' need not combine in rank order, and this communicator is reproducible");
+    }
+    plan.geometry = Geometry();
+    return describe(call, shape_of(call), target.own_way, plan);
+  }
   if (call.algorithm == by_nccl) throw InvalidArgument("algorithm 'nccl' is for arrays in a GPU's memory");
   // What is worked on: quantised messages are decoded to float32, whatever the arrays hold.
   const DType dtype = call.wire == Encoding::none ? call.dtype : DType::float32;
   const std::size_t element = size_of(dtype);
   const Shape shape = shape_of(call);
   const std::size_t count = shape.longest;
-  const auto [algorithm, slice_bytes, lanes] = pick(call, shape.total * element);
+  const auto [algorithm, slice_bytes, lanes] = pick(call, shape.total * element, target);
+  plan.algorithm = algorithm;
   plan.lanes = lanes;
   // Of an uneven all-to-all no rank knows the longest block of all, so slices have a fixed length.
   const bool blind = call.input_extents && call.collective == Collective::all_to_all;
-  plan.program = &program(call.collective, algorithm, call.root, call.wire != Encoding::none);
+  plan.program = &program(call, algorithm, target.uses_links());
   check_rank_order(call.collective, algorithm);
   plan.geometry = make_geometry(*plan.program, element, blind ? ~std::size_t{0} >> 8 : count, slice_bytes,
-                                capacity_, call.wire);
+                                target.capacity, call.wire);
   if (blind) {
     plan.geometry.slices = std::max<std::size_t>((count + plan.geometry.slice - 1) / plan.geometry.slice, 1);
   }
@@ -198,17 +200,6 @@ void Planner::make(const Call& call, Plan& plan) {
   describe(call, shape, name_of_algorithm(algorithm), plan);
 }
 
-const Plan& Planner::plan_elsewhere(const Call& call, const std::string& name) {
-  check(call);
-  if (reproducible_ && reduces(call.collective)) {
-    throw InvalidArgument("algorithm '" + name +
-                          "' need not combine in rank order, and this communicator is reproducible");
-  }
-  uneven_.geometry = Geometry();
-  describe(call, shape_of(call), name, uneven_);
-  return uneven_;
-}
-
 // For the record, and for what the ranks must have in common.
 void Planner::describe(const Call& call, const Shape& shape, const std::string& name, Plan& plan) const {
   Description made;
@@ -233,20 +224,24 @@ void Planner::describe(const Call& call, const Shape& shape, const std::string& 
   plan.contract = contract;
 }
 
-Planner::Picked Planner::pick(const Call& call, std::size_t bytes) const {
-  Situation situation{call.collective, world_, oversubscribed_, transport_, bytes, reproducible_};
-  situation.coded = call.wire != Encoding::none;
-  situation.pace = pace_;
+Situation Planner::situation(Collective collective, std::size_t bytes, Encoding wire,
+                             const Target& target) const {
+  return {collective, world_,        target.oversubscribed,  target.tuning,
+          bytes,      reproducible_, wire != Encoding::none, target.uses_links() ? pace_ : 1};
+}
+
+Planner::Picked Planner::pick(const Call& call, std::size_t bytes, const Target& target) const {
+  Situation here = situation(call.collective, bytes, call.wire, target);
   Choice choice;
   int algorithm = call.algorithm;
   if (call.input_extents && call.collective == Collective::all_to_all) {
     // Bruck's forwards blocks through ranks that do not know their lengths, pairs need equal numbers of
     // slices.
-    situation.bytes = ~std::size_t{0};  // how many there are differs from rank to rank, and slices must not
-    choice = choose_slices(situation, find_algorithm(call.collective, "direct"), "");
+    here.bytes = ~std::size_t{0};  // how many there are differs from rank to rank, and slices must not
+    choice = choose_slices(here, find_algorithm(call.collective, "direct"), "");
     algorithm = automatic;
   } else {
-    choice = choose(call.collective, bytes, call.wire);
+    choice = choose(here);
   }
   if (algorithm == automatic) algorithm = static_cast<int>(choice.entry - catalogue().data());
   if (call.slice_bytes > 0) choice.slice_bytes = call.slice_bytes;
@@ -254,10 +249,8 @@ Planner::Picked Planner::pick(const Call& call, std::size_t bytes) const {
   return {algorithm, choice.slice_bytes, choice.lanes};
 }
 
-Choice Planner::choose(Collective collective, std::size_t bytes, Encoding wire) const {
-  const Situation situation{collective, world_,        oversubscribed_,        transport_,
-                            bytes,      reproducible_, wire != Encoding::none, pace_};
-  const auto forced = forced_.find(collective);
+Choice Planner::choose(const Situation& situation) const {
+  const auto forced = forced_.find(situation.collective);
   if (forced == forced_.end()) return ::ringreduce::choose(situation);
   return choose_slices(situation, &catalogue()[forced->second], "RINGREDUCE_ALGORITHM says so");
 }
@@ -267,46 +260,49 @@ std::string Planner::name_of_algorithm(int algorithm) const {
   return std::string(catalogue()[algorithm].name);
 }
 
-const Program& Planner::program(Collective collective, int algorithm, int root, bool coded) {
-  auto& program = programs_[{static_cast<int>(collective), algorithm, root, coded}];
+const Program& Planner::program(const Call& call, int algorithm, bool uses_links) {
+  const bool coded = call.wire != Encoding::none;
+  auto& program = programs_[{static_cast<int>(call.collective), algorithm, call.root, coded, uses_links}];
   if (!program) {
-    program = std::make_unique<Program>(algorithm >= first_custom
-                                            ? lower_custom(collective, algorithm, root, coded)
-                                            : lower_entry(collective, algorithm, root, coded));
+    program = std::make_unique<Program>(algorithm >= first_custom ? lower_custom(call, algorithm)
+                                                                  : lower_entry(call, algorithm, uses_links));
   }
   return *program;
 }
 
-Program Planner::lower_custom(Collective collective, int algorithm, int root, bool coded) const {
+Program Planner::lower_custom(const Call& call, int algorithm) const {
   if (algorithm - first_custom >= static_cast<int>(custom_.size()))
     throw InvalidArgument("unknown algorithm");
   const Custom& custom = custom_[algorithm - first_custom];
-  if (custom.schedule.collective != collective) {
+  if (custom.schedule.collective != call.collective) {
     throw InvalidArgument("algorithm '" + custom.name + "' is for " + name_of(custom.schedule.collective) +
-                          ", not for " + name_of(collective));
+                          ", not for " + name_of(call.collective));
   }
-  if (rooted(collective) && custom.schedule.root != root) {
+  if (rooted(call.collective) && custom.schedule.root != call.root) {
     throw InvalidArgument("root must be " + std::to_string(custom.schedule.root) + ", which algorithm '" +
-                          custom.name + "' is for, not " + std::to_string(root));
+                          custom.name + "' is for, not " + std::to_string(call.root));
   }
-  if (coded) return lower_coded(custom.schedule, custom.heaviest_round, nullptr);
+  if (call.wire != Encoding::none) return lower_coded(custom.schedule, custom.heaviest_round, nullptr);
   return lower(custom.schedule, custom.heaviest_round);
 }
 
-Program Planner::lower_entry(Collective collective, int algorithm, int root, bool coded) const {
+Program Planner::lower_entry(const Call& call, int algorithm, bool uses_links) const {
   const Entry& entry = catalogue()[algorithm];
-  if (entry.collective != collective) {
+  if (entry.collective != call.collective) {
     throw InvalidArgument("algorithm '" + std::string(entry.name) + "' is for " + name_of(entry.collective) +
-                          ", not for " + name_of(collective));
+                          ", not for " + name_of(call.collective));
   }
+  const bool coded = call.wire != Encoding::none;
   Place place;
   place.world = world_;
-  place.root = root;
-  place.groups = hosts_;
-  place.order = order_;
+  place.root = call.root;
+  if (uses_links) {
+    place.groups = hosts_;
+    place.order = order_;
+  }
   int heaviest = 0;
   // Only an all-reduce has combinations whose results several ranks end with.
-  const bool look = coded && collective == Collective::all_reduce && world_ <= largest_known_world;
+  const bool look = coded && call.collective == Collective::all_reduce && world_ <= largest_known_world;
   std::vector<Schedule> all;
   for (place.rank = 0; place.rank < world_; ++place.rank) {
     Schedule schedule = entry.build(place);

@@ -1,5 +1,5 @@
-// From a call to what the executor runs: chooses the algorithm, makes its program, cuts the slices, and
-// remembers all of it for the next call of the same kind.
+// From a call to what runs it, on the CPU or a GPU: chooses the algorithm, makes its program, cuts the
+// slices, and remembers all of it for the next call of the same kind.
 #pragma once
 
 #include <array>
@@ -23,6 +23,7 @@ bool reproducible_by_environment();
 // What a call becomes, but for its buffers.
 struct Plan {
   const Program* program = nullptr;
+  int algorithm = automatic;  // the one that was chosen
   Geometry geometry;
   Layout full, last_slice;  // not of uneven blocks
   bool uneven = false;
@@ -36,30 +37,42 @@ struct Plan {
   Record record;
 };
 
+// What is to run a plan.
+struct Target {
+  Tuning tuning = Tuning::memory;
+  std::size_t capacity = 0;  // bytes that a rank's messages of two rounds fit into
+  bool oversubscribed = false;
+  // Its way of its own, by name, if it runs no schedules: then a plan is a record and a contract only.
+  const char* own_way = nullptr;
+  bool own_way_keeps_rank_order = false;
+
+  // Which ranks share a host, and what their links are worth, mean nothing to kernels.
+  bool uses_links() const { return tuning != Tuning::kernels; }
+};
+
 class Planner {
  public:
   // `reproducible`: reductions run only what keeps rank order. Throws InvalidArgument if RINGREDUCE_ALGORITHM
   // names what there is not, or what does not.
-  Planner(int rank, int world, bool oversubscribed, const char* transport, std::size_t capacity,
-          bool reproducible, std::vector<int> hosts = {});
+  Planner(int rank, int world, const Target& cpu, bool reproducible, std::vector<int> hosts = {});
 
   // Throws InvalidArgument for what cannot be served. The reference is good until the next call.
-  const Plan& plan(const Call& call);
-  // The same for what is run by somebody else, called `name`: its record and its contract only.
-  const Plan& plan_elsewhere(const Call& call, const std::string& name);
+  const Plan& plan(const Call& call) { return plan(call, cpu_); }
+  // The target, known by its address, stays as long as the planner is asked for it.
+  const Plan& plan(const Call& call, const Target& target);
   // Whether RINGREDUCE_ALGORITHM says what runs it.
   bool is_forced(Collective collective) const { return forced_.contains(collective); }
-  Choice choose(Collective collective, std::size_t bytes, Encoding wire = Encoding::none) const;
+  Choice choose(Collective collective, std::size_t bytes, Encoding wire = Encoding::none) const {
+    return choose(situation(collective, bytes, wire, cpu_));
+  }
   // What links are worth changes what is chosen from now on. The same on all ranks.
   void know(std::vector<int> order, double pace);
   const std::vector<int>& order() const { return order_; }
-  // Takes over the schedules that were added to another planner, under their numbers there, and what it
-  // knows.
-  void follow(const Planner& other);
   int add(const std::string& name, Schedule schedule, int heaviest_round, bool in_rank_order);
 
  private:
   struct Key {
+    const Target* target = nullptr;
     Collective collective{};
     DType dtype{};
     Op op{};
@@ -90,25 +103,25 @@ class Planner {
   };
 
   Shape shape_of(const Call& call) const;
-  void make(const Call& call, Plan& plan);
+  void make(const Call& call, const Target& target, Plan& plan);
   void describe(const Call& call, const Shape& shape, const std::string& name, Plan& plan) const;
   void check(const Call& call) const;
   void check_rank_order(Collective collective, int algorithm) const;
-  const Program& program(Collective collective, int algorithm, int root, bool coded);
-  Program lower_custom(Collective collective, int algorithm, int root, bool coded) const;
-  Program lower_entry(Collective collective, int algorithm, int root, bool coded) const;
+  const Program& program(const Call& call, int algorithm, bool uses_links);
+  Program lower_custom(const Call& call, int algorithm) const;
+  Program lower_entry(const Call& call, int algorithm, bool uses_links) const;
   struct Picked {
     int algorithm;
     std::size_t slice_bytes;
     int lanes;
   };
-  Picked pick(const Call& call, std::size_t bytes) const;
+  Picked pick(const Call& call, std::size_t bytes, const Target& target) const;
+  Situation situation(Collective collective, std::size_t bytes, Encoding wire, const Target& target) const;
+  Choice choose(const Situation& situation) const;
   std::string name_of_algorithm(int algorithm) const;
 
   const int rank_, world_;
-  const bool oversubscribed_;
-  const char* const transport_;
-  const std::size_t capacity_;
+  const Target cpu_;
   const bool reproducible_;
   const std::vector<int> hosts_;      // which ranks share one; empty: all do, or none
   std::vector<int> order_;            // see Place
@@ -116,7 +129,7 @@ class Planner {
   std::map<Collective, int> forced_;  // RINGREDUCE_ALGORITHM
   std::array<Slot, 64> cache_;
   Plan uneven_;
-  std::map<std::array<int, 4>, std::unique_ptr<Program>> programs_;
+  std::map<std::array<int, 5>, std::unique_ptr<Program>> programs_;
   std::vector<Custom> custom_;
 };
 

@@ -48,7 +48,7 @@ std::string reason_for(const TuningRow& row, const Situation& s) {
 }  // namespace
 
 Choice choose(const Situation& s) {
-  for (const auto& table : tuning_tables(s.transport)) {
+  for (const auto& table : tuning_tables(s.tuning)) {
     for (const TuningRow& row : table) {
       if (!fits(row, s)) continue;
       const Entry* entry = find_algorithm(s.collective, row.algorithm);

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,12 +27,17 @@ struct TuningRow {
   double from_pace = 1;     // fits only where links are at least so far
 };
 
+// What runs a schedule, as the tables know it.
+enum class Tuning : std::uint8_t { memory, network, hosts_of_several, mpi, kernels };
+// Of a transport, by its name. Throws Error where there is none for it.
+Tuning tuning_of(std::string_view transport);
+
 // What a choice depends on.
 struct Situation {
   Collective collective;
   int world = 1;
   bool oversubscribed = false;
-  std::string_view transport;
+  Tuning tuning = Tuning::memory;
   std::size_t bytes = 0;  // of the whole buffer: of all chunks together
   // Of both: rows whose reduction does not combine all values at once, in rank order, are passed over.
   bool reproducible = false;
@@ -46,9 +52,9 @@ struct Choice {
   std::string reason;
 };
 
-// Of a transport, by its name, in the order in which they are looked through.
+// In the order in which they are looked through.
 using TuningTables = std::array<std::span<const TuningRow>, 3>;
-TuningTables tuning_tables(std::string_view transport);
+TuningTables tuning_tables(Tuning tuning);
 Choice choose(const Situation& situation);
 
 // The slices of an algorithm that was named: as long, and as many in flight, as those of the choice.

@@ -1,6 +1,7 @@
 // The measured tables behind algorithm="auto": in shared memory, over a network, and what is different where
-// that is slow to answer, over MPI, and for hosts of several ranks, which have both.
+// that is slow to answer, over MPI, for hosts of several ranks, which have both, and by kernels of GPUs.
 #include "engine/planning/tuning.h"
+#include "transport/interface/errors.h"
 
 namespace ringreduce {
 namespace {
@@ -106,13 +107,47 @@ constexpr TuningRow over_mpi[] = {
     {C::all_reduce, any_world, -1, all, "ring", 1 * MiB, 2},
 };
 
+// Not measured on a card. Each rank reaches all others' memory at once, so that few rounds are best; but what
+// one of them has for all, or gets from all, passes its own links as often.
+constexpr TuningRow in_kernels[] = {
+    {C::all_reduce, any_world, -1, 64 * KiB, "one_shot", 64 * KiB, 1},
+    {C::all_reduce, any_world, -1, all, "two_shot", 64 * KiB, 1},
+    {C::reduce_scatter, any_world, -1, all, "direct", 64 * KiB, 1},
+    {C::all_gather, any_world, -1, all, "direct", 64 * KiB, 1},
+    {C::broadcast, any_world, -1, 256 * KiB, "direct", 64 * KiB, 1},
+    {C::broadcast, any_world, -1, all, "chain", 64 * KiB, 1},
+    {C::reduce, any_world, -1, 256 * KiB, "direct", 64 * KiB, 1},
+    {C::reduce, any_world, -1, all, "chain", 64 * KiB, 1},
+    {C::reduce, any_world, -1, all, "direct", 64 * KiB, 1},
+    {C::gather, any_world, -1, all, "direct", 64 * KiB, 1},
+    {C::scatter, any_world, -1, all, "direct", 64 * KiB, 1},
+    {C::all_to_all, any_world, -1, all, "direct", 64 * KiB, 1},
+    {C::barrier, any_world, -1, all, "dissemination", 64 * KiB, 1},
+};
+
 }  // namespace
 
-TuningTables tuning_tables(std::string_view transport) {
-  if (transport == "shm" || transport == "local") return {in_memory};
-  if (transport == "mpi") return {over_far_links, over_mpi, over_network};
-  if (transport.find('+') != std::string_view::npos) return {across_hosts, over_far_links, over_network};
-  return {over_far_links, over_network};
+Tuning tuning_of(std::string_view transport) {
+  if (transport == "shm" || transport == "local") return Tuning::memory;
+  if (transport == "tcp") return Tuning::network;
+  if (transport == "mpi") return Tuning::mpi;
+  if (transport.find('+') != std::string_view::npos) return Tuning::hosts_of_several;
+  throw Error("nothing is tuned for transport '" + std::string(transport) + "'");
+}
+
+TuningTables tuning_tables(Tuning tuning) {
+  switch (tuning) {
+    case Tuning::memory:
+      return {in_memory};
+    case Tuning::hosts_of_several:
+      return {across_hosts, over_far_links, over_network};
+    case Tuning::mpi:
+      return {over_far_links, over_mpi, over_network};
+    case Tuning::kernels:
+      return {in_kernels};
+    default:
+      return {over_far_links, over_network};
+  }
 }
 
 }  // namespace ringreduce

@@ -21,56 +21,77 @@ struct Blocks {
   std::size_t bytes(int rank) const { return element * (extents ? extents->count[rank] : count); }
 };
 
+// All at once, in rank order.
+constexpr Target target{.own_way = "events", .own_way_keeps_rank_order = true};
+
 }  // namespace
 
-EventCalls::EventCalls(const CudaLibrary& cuda, int device, int rank, int world)
-    : cuda_(cuda),
-      device_(device),
-      rank_(rank),
-      world_(world),
-      events_(new Events{new_event(cuda, device), new_event(cuda, device)}) {}
+EventRunner::EventRunner(int rank, int world, int device)
+    : Runner(rank, world, device),
+      events_(new Events{new_event(cuda_, device), new_event(cuda_, device)}),
+      event_(new_event(cuda_, device)) {}
 
-EventCalls::~EventCalls() {
-  int over = launched_ ? 0 : 1;
-  while (over == 0 && !cuda_.is_over(&over, events_->done.get())) std::this_thread::yield();
+EventRunner::~EventRunner() {
+  try {
+    while (!is_last_over()) std::this_thread::yield();
+  } catch (const Error&) {  // a GPU that has failed does nothing any more
+  }
 }
 
-void EventCalls::run(const Call& call, const Plan& plan, void* stream, const Exchange& exchange) {
-  const OnDevice there(cuda_, device_);
-  int captured = 0;
-  CudaLibrary::check(cuda_.is_captured(&captured, stream));
-  if (captured) {
+const Plan& EventRunner::plan(Planner& planner, const Call& call, const Launch& launch) {
+  if (call.wire != Encoding::none) {
+    throw InvalidArgument("wire formats are not there for arrays in GPU memory");
+  }
+  if (call.algorithm != automatic) {
+    throw InvalidArgument(
+        "algorithm must be 'auto' here: no kernel can wait for another one, because the thread blocks of all "
+        "ranks do not fit on their GPU at the same time, or because their streams share its queues "
+        "(CUDA_DEVICE_MAX_CONNECTIONS)");
+  }
+  if (launch.captured) {
     throw InvalidArgument(
         "stream is captured, and this group's kernels do not fit on its GPU at the same time: its ranks meet "
         "on the host in every call, which no graph can repeat");
   }
-  Arrays own = {
-      static_cast<const char*>(input_for_peers(call, stream)), static_cast<char*>(call.output), &events_, {}};
-  const Blocks blocks = {size_of(call.dtype), call.count, call.input_extents};
-  for (int rank = 0; rank < world_; ++rank) own.blocks[rank] = blocks.begin(rank);
-  CudaLibrary::check(cuda_.record(events_->ready.get(), stream));
-  const std::vector<Arrays> arrays = meet(own, exchange);
-  std::vector<std::shared_ptr<const Events>> events;
-  for (const Arrays& one : arrays) events.push_back(*one.events);
-  for (const auto& one : events) CudaLibrary::check(cuda_.wait(one->ready.get(), stream));
-  launch(call, plan, arrays, stream);
-  CudaLibrary::check(cuda_.record(events_->done.get(), stream));
-  launched_ = true;
-  meet(own, exchange);
-  for (const auto& one : events) CudaLibrary::check(cuda_.wait(one->done.get(), stream));
+  return planner.plan(call, target);
 }
 
-std::vector<EventCalls::Arrays> EventCalls::meet(const Arrays& own, const Exchange& exchange) const {
-  std::vector<Arrays> arrays;
-  for (const std::string& blob : exchange({reinterpret_cast<const char*>(&own), sizeof own})) {
-    std::memcpy(&arrays.emplace_back(), blob.data(), std::min(blob.size(), sizeof own));
+void EventRunner::launch(const Call& call, const Plan&, const Launch& launch) {
+  own_ = {static_cast<const char*>(input_for_peers(call, launch.stream)),
+          static_cast<char*>(call.output),
+          &events_,
+          {}};
+  const Blocks blocks = {size_of(call.dtype), call.count, call.input_extents};
+  for (int rank = 0; rank < world_; ++rank) own_.blocks[rank] = blocks.begin(rank);
+  CudaLibrary::check(cuda_.record(events_->ready.get(), launch.stream));
+  meetings_ = 0;
+}
+
+bool EventRunner::meets(const Call& call, const Launch& launch, Call& meeting) {
+  if (meetings_ == 1) {
+    all_events_.clear();
+    for (const Arrays& one : arrays_) all_events_.push_back(*one.events);
+    for (const auto& one : all_events_) CudaLibrary::check(cuda_.wait(one->ready.get(), launch.stream));
+    combine_and_copy(call, launch.stream);
+    record_last(events_->done.get(), launch.stream);
+  } else if (meetings_ == 2) {
+    for (const auto& one : all_events_) CudaLibrary::check(cuda_.wait(one->done.get(), launch.stream));
+    record_last(event_.get(), launch.stream);
+    return false;
   }
-  return arrays;
+  ++meetings_;
+  arrays_.resize(static_cast<std::size_t>(world_));
+  meeting.collective = Collective::all_gather;
+  meeting.dtype = DType::uint8;
+  meeting.count = sizeof own_;
+  meeting.input = &own_;
+  meeting.output = arrays_.data();
+  return true;
 }
 
 // A copy of it, where this rank's kernel writes to it before the others have read it, or where they are to
 // read something else.
-const void* EventCalls::input_for_peers(const Call& call, void* stream) {
+const void* EventRunner::input_for_peers(const Call& call, void* stream) {
   const bool scales = reduces(call.collective) && call.op == Op::premul_sum;
   const bool overwritten = call.collective == Collective::all_to_all && call.input == call.output;
   if (!scales && !overwritten) return call.input;
@@ -87,15 +108,14 @@ const void* EventCalls::input_for_peers(const Call& call, void* stream) {
   return to;
 }
 
-void EventCalls::copy(char* to, const char* from, std::size_t bytes, void* stream) const {
+void EventRunner::copy(char* to, const char* from, std::size_t bytes, void* stream) const {
   void* const target = to;
   if (bytes > 0 && to != from)
     CudaLibrary::check(KernelLibrary::get().copy(&target, 1, from, bytes, stream, 0));
 }
 
 // This rank's share of an all-reduce, or its block; a reduction's root has all of it.
-void EventCalls::combine(const Call& call, const Plan& plan, const std::vector<Arrays>& arrays,
-                         void* stream) const {
+void EventRunner::combine(const Call& call, void* stream) const {
   const std::size_t element = size_of(call.dtype);
   const Blocks blocks = {element, call.count, call.input_extents};
   std::size_t source = 0, target = 0, count = call.count;
@@ -112,43 +132,42 @@ void EventCalls::combine(const Call& call, const Plan& plan, const std::vector<A
   std::vector<const void*> sources;
   std::vector<void*> targets;
   for (int rank = 0; rank < world_; ++rank) {
-    sources.push_back(arrays[rank].input + source);
-    if (to_all || rank == rank_) targets.push_back(arrays[rank].output + target);
+    sources.push_back(arrays_[rank].input + source);
+    if (to_all || rank == rank_) targets.push_back(arrays_[rank].output + target);
   }
   if (count == 0) return;
   // Values are scaled by now.
   const Op op = call.op == Op::premul_sum ? Op::sum : call.op;
-  CudaLibrary::check(KernelLibrary::get().combine(static_cast<int>(call.dtype), static_cast<int>(op),
-                                                  targets.data(), static_cast<int>(targets.size()),
-                                                  sources.data(), world_, count, plan.divide, stream, 0));
+  CudaLibrary::check(KernelLibrary::get().combine(
+      static_cast<int>(call.dtype), static_cast<int>(op), targets.data(), static_cast<int>(targets.size()),
+      sources.data(), world_, count, call.op == Op::avg ? 1.0 / world_ : 1, stream, 0));
 }
 
-void EventCalls::launch(const Call& call, const Plan& plan, const std::vector<Arrays>& arrays,
-                        void* stream) const {
+void EventRunner::combine_and_copy(const Call& call, void* stream) const {
   const std::size_t element = size_of(call.dtype);
   const Blocks in = {element, call.count, call.input_extents};
   const Blocks out = {element, call.count, call.output_extents};
-  const Arrays& own = arrays[rank_];
+  const Arrays& own = arrays_[rank_];
   const bool is_root = call.root == rank_;
   switch (call.collective) {
     case Collective::all_reduce:
     case Collective::reduce_scatter:
-      return combine(call, plan, arrays, stream);
+      return combine(call, stream);
     case Collective::reduce:
-      return is_root ? combine(call, plan, arrays, stream) : void();
+      return is_root ? combine(call, stream) : void();
     case Collective::broadcast:
-      return copy(own.output, arrays[call.root].input, call.count * element, stream);
+      return copy(own.output, arrays_[call.root].input, call.count * element, stream);
     case Collective::scatter:
-      return copy(own.output, arrays[call.root].input + in.begin(rank_), in.bytes(rank_), stream);
+      return copy(own.output, arrays_[call.root].input + in.begin(rank_), in.bytes(rank_), stream);
     case Collective::gather:
     case Collective::all_gather:
       for (int rank = 0; rank < world_ && (is_root || call.collective == Collective::all_gather); ++rank) {
-        copy(own.output + out.begin(rank), arrays[rank].input, out.bytes(rank), stream);
+        copy(own.output + out.begin(rank), arrays_[rank].input, out.bytes(rank), stream);
       }
       return;
     default:  // all_to_all
       for (int rank = 0; rank < world_; ++rank) {
-        copy(own.output + out.begin(rank), arrays[rank].input + arrays[rank].blocks[rank_], out.bytes(rank),
+        copy(own.output + out.begin(rank), arrays_[rank].input + arrays_[rank].blocks[rank_], out.bytes(rank),
              stream);
       }
   }

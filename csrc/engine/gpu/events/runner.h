@@ -1,6 +1,7 @@
-// Collectives of arrays in GPU memory where kernels must not wait for each other, because not all of them
-// would run at the same time: threads of one process, whose streams wait for each other's events. An event
-// can be waited for only when it was recorded, so the ranks meet on the host, twice in each call.
+// Runs collectives where kernels must not wait for each other, because not all of them would run at the same
+// time: of threads of one process, whose streams wait for each other's events. An event can be waited for
+// only when it was recorded, so the ranks meet on the host, twice in each call. Every rank reads what it
+// needs of the others' arrays, and writes all that is to have its share.
 #pragma once
 
 #include <array>
@@ -8,25 +9,20 @@
 #include <vector>
 
 #include "engine/gpu/kernels/cuda/errand.h"
-#include "engine/planning/call.h"
-#include "engine/planning/plan.h"
+#include "engine/gpu/runner.h"
 #include "transport/device/memory.h"
-#include "transport/interface/transport.h"
 
 namespace ringreduce {
 
-class EventCalls {
+class EventRunner : public Runner {
  public:
-  EventCalls(const CudaLibrary& cuda, int device, int rank, int world);
-  // Waits for what this rank has launched.
-  ~EventCalls();
-  EventCalls(const EventCalls&) = delete;
-  EventCalls& operator=(const EventCalls&) = delete;
+  EventRunner(int rank, int world, int device);
+  ~EventRunner() override;
 
-  // All ranks of the process call it, each with its own stream (or the same). Every rank reads what it needs
-  // of the others' arrays, and writes all that is to have its share. Throws InvalidArgument for a stream that
-  // is captured, and what the exchange throws.
-  void run(const Call& call, const Plan& plan, void* stream, const Exchange& exchange);
+  const char* what() const override { return "a collective on its GPU"; }
+  const Plan& plan(Planner& planner, const Call& call, const Launch& launch) override;
+  void launch(const Call& call, const Plan& plan, const Launch& launch) override;
+  bool meets(const Call& call, const Launch& launch, Call& meeting) override;
 
  private:
   // Of one rank: that its arrays are as they were given, and that it is done with all of them.
@@ -43,15 +39,17 @@ class EventCalls {
   };
 
   const void* input_for_peers(const Call& call, void* stream);
-  std::vector<Arrays> meet(const Arrays& own, const Exchange& exchange) const;
-  void launch(const Call& call, const Plan& plan, const std::vector<Arrays>& arrays, void* stream) const;
-  void combine(const Call& call, const Plan& plan, const std::vector<Arrays>& arrays, void* stream) const;
+  void combine_and_copy(const Call& call, void* stream) const;
+  void combine(const Call& call, void* stream) const;
   void copy(char* to, const char* from, std::size_t bytes, void* stream) const;
 
-  const CudaLibrary& cuda_;
-  const int device_, rank_, world_;
   const std::shared_ptr<const Events> events_;
-  bool launched_ = false;
+  const CudaHandle event_;  // that all are done
+  // Of the call that goes on.
+  int meetings_ = 0;
+  Arrays own_{};
+  std::vector<Arrays> arrays_;
+  std::vector<std::shared_ptr<const Events>> all_events_;
   std::unique_ptr<DeviceMemory> kept_;  // an input that peers read while this rank writes there
 };
 

@@ -14,6 +14,7 @@ constexpr std::size_t slab_bytes = std::size_t{2} << 20, first_temp_bytes = std:
 
 std::string key_of(const Call& call, const Plan& plan) {
   std::string key(reinterpret_cast<const char*>(&plan.contract), sizeof plan.contract);
+  key.append(reinterpret_cast<const char*>(&plan.algorithm), sizeof plan.algorithm);
   for (const Extents* extents : {call.input_extents, call.output_extents}) {
     if (!extents) continue;
     key.append(reinterpret_cast<const char*>(extents->count.data()),

@@ -23,7 +23,7 @@ class DevicePrograms {
     char* temp = nullptr;  // for one call at a time
   };
   // The call's, flat; made the first time. `captured`: a graph may launch it at any time from now on. The
-  // contract in the plan stands for all that it is made of but uneven blocks, which are the call's.
+  // plan's contract and algorithm stand for all that it is made of but uneven blocks, which are the call's.
   Place find(const Call& call, const Plan& plan, const device::Boxes& boxes, bool captured);
   std::size_t footprint() const;  // bytes
 

@@ -29,53 +29,43 @@ bool is_direct(Collective collective) {
 
 }  // namespace
 
-DeviceCalls::DeviceCalls(int rank, int world, int device, bool reproducible, const Exchange& exchange)
-    : cuda_(CudaLibrary::get()),
-      rank_(rank),
-      world_(world),
-      device_(device),
+KernelRunner::KernelRunner(int rank, int world, int device, std::unique_ptr<DeviceBoxes> boxes)
+    : Runner(rank, world, device),
       uploads_(new_stream(cuda_, device)),
-      own_stream_(new_stream(cuda_, device)),
       event_(new_event(cuda_, device)),
-      boxes_(cuda_, device, rank, world, exchange, uploads_.get()),
+      boxes_(std::move(boxes)),
       programs_(cuda_, device, uploads_.get(), [this] { wait_until_idle(); }),
-      planner_(rank, world, false, "cuda", arena_capacity(boxes_.layout().arena_bytes), reproducible),
+      target_{Tuning::kernels, arena_capacity(boxes_->layout().arena_bytes)},
       report_memory_(cuda_, DeviceMemory::on_host, sizeof(device::Report)),
-      report_(new(report_memory_.at()) device::Report()) {
-  if (!boxes_.have_room()) by_events_ = std::make_unique<EventCalls>(cuda_, device, rank, world);
-}
+      report_(new(report_memory_.at()) device::Report()) {}
 
-DeviceCalls::~DeviceCalls() {
+KernelRunner::~KernelRunner() {
   try {
     wait_until_idle();
   } catch (const Error&) {  // a GPU that has failed does nothing any more
   }
 }
 
-std::size_t DeviceCalls::footprint() const {
-  return boxes_.bytes() + programs_.footprint();
-}
-
-bool DeviceCalls::is_idle() {
-  int over = 1;
-  if (launched_) CudaLibrary::check(cuda_.is_over(&over, event_.get()));
-  return over != 0 && begun() == ended();
-}
-
-void DeviceCalls::wait_until_idle() {
+void KernelRunner::wait_until_idle() {
   const OnDevice there(cuda_, device_);
-  if (launched_) CudaLibrary::check(cuda_.wait(event_.get(), uploads_.get()));
+  if (last()) CudaLibrary::check(cuda_.wait(last(), uploads_.get()));
   CudaLibrary::check(cuda_.synchronize(uploads_.get()));
 }
 
-void DeviceCalls::give_up() {
+void KernelRunner::give_up() {
   __atomic_store_n(&report_->abort, 1, __ATOMIC_RELEASE);
 }
 
-void DeviceCalls::check_stream(void* stream) {
-  if (by_events_) return;
+// A peer, plus 1, has made another call.
+void KernelRunner::check() {
+  if (const auto peer = static_cast<int>(heard(report_->differs)) - 1; peer >= 0) throw Disagreement{peer};
+}
+
+// Where another rank of this process launches on the same stream, one kernel would wait for another behind
+// it.
+void KernelRunner::check_stream(void* stream) {
   if (std::find(checked_streams_.begin(), checked_streams_.end(), stream) != checked_streams_.end()) return;
-  const int other = boxes_.claim(stream);
+  const int other = boxes_->claim(stream);
   if (other != rank_) {
     throw InvalidArgument("rank " + std::to_string(other) +
                           " of this group launches on the same stream as rank " + std::to_string(rank_) +
@@ -89,52 +79,49 @@ void DeviceCalls::check_stream(void* stream) {
 
 // Hand-tuned kernels serve what ranks choose for themselves, and agree on without a word: where all of them
 // are, and what is called.
-DeviceCalls::Kernel DeviceCalls::kernel_for(const Call& call) const {
-  const bool chosen = call.algorithm == automatic && !planner_.is_forced(call.collective);
+KernelRunner::Kernel KernelRunner::kernel_for(const Call& call, bool is_forced) const {
+  const bool chosen = call.algorithm == automatic && !is_forced;
   if (!chosen || call.input_extents || call.op == Op::premul_sum) return Kernel::interpreter;
   if (call.collective == Collective::all_reduce && call.count * size_of(call.dtype) <= one_shot_up_to) {
     return Kernel::one_shot;
   }
-  return boxes_.one_process() && is_direct(call.collective) ? Kernel::direct : Kernel::interpreter;
+  return boxes_->one_process() && is_direct(call.collective) ? Kernel::direct : Kernel::interpreter;
 }
 
 // Enough slices for all blocks, if that does not make them too short. The same on all ranks.
-std::size_t DeviceCalls::slice_bytes(const Call& call) const {
+std::size_t KernelRunner::slice_bytes(const Call& call) const {
   const std::size_t longest =
-      keeps_chunks(call.collective) ? longest_slice_kept : boxes_.layout().arena_bytes / 2;
+      keeps_chunks(call.collective) ? longest_slice_kept : boxes_->layout().arena_bytes / 2;
   if (call.input_extents) return longest;
-  const auto blocks = static_cast<std::size_t>(std::max(boxes_.layout().blocks, 1));
+  const auto blocks = static_cast<std::size_t>(std::max(boxes_->layout().blocks, 1));
   const std::size_t each = call.count * size_of(call.dtype) / blocks;
   const std::size_t chunks = slices_whole_buffer(call.collective) ? static_cast<std::size_t>(world_) : 1;
   return std::clamp(each / chunks, shortest_slice, longest);
 }
 
 // By the name of the algorithm that a hand-tuned kernel has, too.
-const Plan& DeviceCalls::plan(const Call& call) {
+const Plan& KernelRunner::plan(Planner& planner, const Call& call, const Launch& launch) {
+  check_stream(launch.stream);
   if (call.wire != Encoding::none) {
     throw InvalidArgument("wire formats are not there for arrays in GPU memory");
   }
-  if (by_events_ && call.algorithm != automatic) {
-    throw InvalidArgument(
-        "algorithm must be 'auto' here: no kernel can wait for another one, because the thread blocks of all "
-        "ranks do not fit on their GPU at the same time, or because their streams share its queues "
-        "(CUDA_DEVICE_MAX_CONNECTIONS)");
-  }
   Call here = call;
-  const Kernel kernel = kernel_for(call);
-  if (kernel != Kernel::interpreter) {
+  kernel_ = kernel_for(call, planner.is_forced(call.collective));
+  if (kernel_ != Kernel::interpreter) {
     const bool two_shot = call.collective == Collective::all_reduce;
-    const char* name = kernel == Kernel::one_shot ? "one_shot" : two_shot ? "two_shot" : "direct";
+    const char* name = kernel_ == Kernel::one_shot ? "one_shot" : two_shot ? "two_shot" : "direct";
     here.algorithm = static_cast<int>(find_algorithm(call.collective, name) - catalogue().data());
   }
   if (here.slice_bytes == 0) here.slice_bytes = slice_bytes(call);
-  return planner_.plan(here);
+  const Plan& plan = planner.plan(here, target_);
+  if (kernel_ == Kernel::interpreter) place_ = programs_.find(call, plan, boxes_->layout(), launch.captured);
+  return plan;
 }
 
 // --- launching -------------------------------------------------------------------------------------------
 
 // In packs, so that shares begin where accesses of 16 bytes can.
-device::Share DeviceCalls::share_of(const Call& call) const {
+device::Share KernelRunner::share_of(const Call& call) const {
   const std::uint64_t bytes = call.count * size_of(call.dtype);
   const auto rank = static_cast<std::uint64_t>(rank_), world = static_cast<std::uint64_t>(world_);
   if (call.collective == Collective::reduce_scatter) return {rank * bytes, 0, bytes, true, false};
@@ -146,7 +133,7 @@ device::Share DeviceCalls::share_of(const Call& call) const {
   return {begin, begin, end - begin, true, true};
 }
 
-device::Errand DeviceCalls::errand_for(const Call& call, const Plan& plan, std::uint64_t contract) const {
+device::Errand KernelRunner::errand_for(const Call& call, const Plan& plan, std::uint64_t contract) const {
   const bool reducing = reduces(call.collective);
   device::Errand errand{};
   errand.rank = rank_;
@@ -159,40 +146,28 @@ device::Errand DeviceCalls::errand_for(const Call& call, const Plan& plan, std::
   errand.last = averages ? device::Scale{plan.divide, world_} : device::Scale{1, 1};
   errand.scales = reducing && call.op == Op::premul_sum;
   errand.own = {errand.scales ? call.factor : 1, 1};
-  errand.boxes = boxes_.layout();
-  for (int rank = 0; rank < world_; ++rank) errand.memories[rank] = boxes_.memory(rank);
+  errand.boxes = boxes_->layout();
+  for (int rank = 0; rank < world_; ++rank) errand.memories[rank] = boxes_->memory(rank);
   errand.report = report_;
   return errand;
 }
 
-void DeviceCalls::launch(const Call& call, const Plan& plan, std::uint64_t contract, void* stream) {
-  const OnDevice there(cuda_, device_);
-  int captured = 0;
-  CudaLibrary::check(cuda_.is_captured(&captured, stream));
-  // One call after the other, whatever streams they are launched on: blocks count what they send.
-  if (!captured && launched_ && stream != last_stream_) {
-    CudaLibrary::check(cuda_.wait(event_.get(), stream));
-  }
-  device::Errand errand = errand_for(call, plan, contract);
-  const Kernel kernel = kernel_for(call);
-  if (kernel == Kernel::interpreter) {
-    const auto place = programs_.find(call, plan, boxes_.layout(), captured != 0);
-    errand.program = reinterpret_cast<const device::FlatProgram*>(place.program);
-    errand.temp = place.temp;
+void KernelRunner::launch(const Call& call, const Plan& plan, const Launch& launch) {
+  device::Errand errand = errand_for(call, plan, launch.contract);
+  if (kernel_ == Kernel::interpreter) {
+    errand.program = reinterpret_cast<const device::FlatProgram*>(place_.program);
+    errand.temp = place_.temp;
     errand.input = reinterpret_cast<const char*>(input_of_all(call, rank_));
     errand.output = reinterpret_cast<char*>(output_of_all(call, rank_));
-    CudaLibrary::check(KernelLibrary::get().interpret(&errand, stream));
-  } else if (kernel == Kernel::one_shot) {
+    CudaLibrary::check(KernelLibrary::get().interpret(&errand, launch.stream));
+  } else if (kernel_ == Kernel::one_shot) {
     errand.share = {0, 0, call.count * size_of(call.dtype), true, true};
-    CudaLibrary::check(KernelLibrary::get().one_shot(&errand, stream));
+    CudaLibrary::check(KernelLibrary::get().one_shot(&errand, launch.stream));
   } else {
     errand.share = share_of(call);
-    CudaLibrary::check(KernelLibrary::get().direct(&errand, stream));
+    CudaLibrary::check(KernelLibrary::get().direct(&errand, launch.stream));
   }
-  if (captured) return;
-  CudaLibrary::check(cuda_.record(event_.get(), stream));
-  last_stream_ = stream;
-  launched_ = true;
+  if (!launch.captured) record_last(event_.get(), launch.stream);
 }
 
 }  // namespace ringreduce

@@ -21,6 +21,7 @@ constexpr std::size_t longest_slice = 16 * MiB;
 constexpr std::size_t capacity = std::size_t{1} << 40;  // there is no arena that messages must fit into
 constexpr std::size_t least_room = MiB;
 constexpr std::size_t most_events = 64;
+constexpr Target own_way{.own_way = "nccl"};
 constexpr std::chrono::seconds patience_with_graphs{2}, patience_when_aborted{2};
 
 std::uint64_t heard(const std::uint64_t& word) {
@@ -29,24 +30,22 @@ std::uint64_t heard(const std::uint64_t& word) {
 
 }  // namespace
 
-NcclCalls::NcclCalls(int rank, int world, int device, bool reproducible, const std::vector<int>& hosts,
-                     Clock::duration timeout, const Exchange& exchange, const Tick& tick)
-    : cuda_(CudaLibrary::get()),
-      rank_(rank),
-      world_(world),
-      device_(device),
+NcclRunner::NcclRunner(int rank, int world, int device, bool reproducible, const std::vector<int>& hosts,
+                       Clock::duration timeout, const Exchange& exchange, Tick tick)
+    : Runner(rank, world, device),
       reproducible_(reproducible),
-      planner_(rank, world, false, "nccl", capacity, reproducible, hosts) {
+      tick_(std::move(tick)),
+      target_{hosts.empty() ? Tuning::network : Tuning::hosts_of_several, capacity} {
   const OnDevice there(cuda_, device);
   exchange_or_fail(exchange, [&] {
+    NcclLibrary::get();
     prepare();
     return std::string();
   });
-  group_ = std::make_unique<NcclGroup>(rank, world, timeout, exchange, tick);
+  group_ = std::make_unique<NcclGroup>(rank, world, timeout, exchange, tick_);
 }
 
-void NcclCalls::prepare() {
-  own_stream_.emplace(new_stream(cuda_, device_));
+void NcclRunner::prepare() {
   report_memory_ = std::make_unique<DeviceMemory>(cuda_, DeviceMemory::on_host,
                                                   sizeof(device::Report) + sizeof(std::uint64_t));
   report_ = new (report_memory_->at()) device::Report();
@@ -54,7 +53,7 @@ void NcclCalls::prepare() {
 }
 
 // What streams may still write to is nobody else's.
-NcclCalls::~NcclCalls() {
+NcclRunner::~NcclRunner() {
   give_up();
   if (comes_to_rest()) return;
   report_memory_.release();                  // NOLINT(bugprone-unused-return-value)
@@ -62,22 +61,21 @@ NcclCalls::~NcclCalls() {
 }
 
 // What follows an operation that was aborted goes on, and is soon over.
-bool NcclCalls::comes_to_rest() const {
-  if (!last_) return true;
+bool NcclRunner::comes_to_rest() const {
   try {
     const OnDevice there(cuda_, device_);
     const auto deadline = Clock::now() + patience_when_aborted;
-    for (int over = 0; Clock::now() < deadline; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
-      CudaLibrary::check(cuda_.is_over(&over, last_));
-      if (over) return true;
+    while (!is_last_over()) {
+      if (Clock::now() > deadline) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    return false;
+    return true;
   } catch (const Error&) {
     return true;  // a GPU that has failed does nothing any more
   }
 }
 
-std::size_t NcclCalls::footprint() const {
+std::size_t NcclRunner::footprint() const {
   std::size_t bytes = 0;
   for (const auto& room : rooms_) bytes += room->bytes();
   return bytes;
@@ -85,21 +83,21 @@ std::size_t NcclCalls::footprint() const {
 
 // --- planning ----------------------------------------------------------------------------------------------
 
-const Plan& NcclCalls::plan(const Call& call) {
+const Plan& NcclRunner::plan(Planner& planner, const Call& call, const Launch&) {
   if (call.wire != Encoding::none)
     throw InvalidArgument("wire formats are not there yet for arrays in GPU memory");
   if (call.algorithm == by_nccl) {
     check_that_nccl_has(call, group_->library());
-    return planner_.plan_elsewhere(call, "nccl");
+    return planner.plan(call, own_way);
   }
   check_sources(call);
   Call here = call;
   if (here.slice_bytes == 0) here.slice_bytes = longest_slice;
-  return planner_.plan(here);
+  return planner.plan(here, target_);
 }
 
 // A kernel rounds once for all of its sources; of more than it takes, partial sums are rounded, too.
-void NcclCalls::check_sources(const Call& call) const {
+void NcclRunner::check_sources(const Call& call) const {
   const bool rounds = size_of(call.dtype) <= 2 && supports(call.dtype, Op::premul_sum);
   if (!reproducible_ || !rounds || !reduces(call.collective) || world_ <= device::most_spans) return;
   throw InvalidArgument(std::string("dtype ") + name_of(call.dtype) + " of more than " +
@@ -110,32 +108,25 @@ void NcclCalls::check_sources(const Call& call) const {
 
 // --- launching ---------------------------------------------------------------------------------------------
 
-void NcclCalls::launch(const Call& call, const Plan& plan, void* stream, const Tick& tick) {
-  const OnDevice there(cuda_, device_);
-  int captured = 0;
-  CudaLibrary::check(cuda_.is_captured(&captured, stream));
-  captured_ |= captured != 0;
+void NcclRunner::launch(const Call& call, const Plan& plan, const Launch& launch) {
+  captured_ |= launch.captured;
   const auto lock = group_->occupy();
-  if (captured) {
-    count_in_graph(&report_->begun, stream);
-  } else {
-    follow(stream);
-  }
+  if (launch.captured) count_in_graph(&report_->begun, launch.stream);
   if (call.algorithm == by_nccl) {
-    run_by_nccl(call, *group_, rank_, stream, tick);
+    run_by_nccl(call, *group_, rank_, launch.stream, tick_);
   } else {
     NcclWalk walk(*group_, cuda_, call, plan, rank_);
-    walk.run(make_room(walk.room()), stream, tick);
+    walk.run(make_room(walk.room()), launch.stream, tick_);
   }
-  if (captured) {
-    count_in_graph(&report_->done, stream);
+  if (launch.captured) {
+    count_in_graph(&report_->done, launch.stream);
   } else {
-    note_launched(stream);
+    note_launched(launch.stream);
   }
 }
 
 // What was used before stays: a graph may use it, and giving it back would wait for the GPU.
-char* NcclCalls::make_room(std::size_t bytes) {
+char* NcclRunner::make_room(std::size_t bytes) {
   if (bytes == 0) return nullptr;
   if (rooms_.empty() || rooms_.back()->bytes() < bytes) {
     const std::size_t twice = rooms_.empty() ? least_room : 2 * rooms_.back()->bytes();
@@ -144,14 +135,10 @@ char* NcclCalls::make_room(std::size_t bytes) {
   return rooms_.back()->at();
 }
 
-void NcclCalls::follow(void* stream) {
-  if (last_ && stream != last_stream_) CudaLibrary::check(cuda_.wait(last_, stream));
-}
-
 // --- what is under way -------------------------------------------------------------------------------------
 
 // The host does not see when a graph is launched: the GPU counts.
-void NcclCalls::count_in_graph(std::uint64_t* counter, void* stream) {
+void NcclRunner::count_in_graph(std::uint64_t* counter, void* stream) {
   void* const to = counter;
   const void* const both[] = {counter, one_};
   CudaLibrary::check(KernelLibrary::get().combine(static_cast<int>(DType::uint64), static_cast<int>(Op::sum),
@@ -159,7 +146,7 @@ void NcclCalls::count_in_graph(std::uint64_t* counter, void* stream) {
 }
 
 // Where very many calls are under way, the last event moves on with each.
-void NcclCalls::note_launched(void* stream) {
+void NcclRunner::note_launched(void* stream) {
   const std::lock_guard lock(events_mutex_);
   ++launched_;
   if (under_way_.size() < most_events) {
@@ -168,17 +155,15 @@ void NcclCalls::note_launched(void* stream) {
     free_events_.pop_back();
   }
   under_way_.back().number = launched_;
-  last_ = under_way_.back().event.get();
-  last_stream_ = stream;
-  CudaLibrary::check(cuda_.record(last_, stream));
+  record_last(under_way_.back().event.get(), stream);
 }
 
-std::uint64_t NcclCalls::begun() {
+std::uint64_t NcclRunner::begun() {
   const std::lock_guard lock(events_mutex_);
   return launched_ + heard(report_->begun);
 }
 
-std::uint64_t NcclCalls::ended() {
+std::uint64_t NcclRunner::ended() {
   const OnDevice there(cuda_, device_);  // captures do not mind that a watch looks at events
   const std::lock_guard lock(events_mutex_);
   while (!under_way_.empty()) {
@@ -196,20 +181,24 @@ std::uint64_t NcclCalls::ended() {
 
 // --- the group ---------------------------------------------------------------------------------------------
 
-void NcclCalls::enroll(void* memory, std::size_t bytes, const Tick& tick) {
-  const OnDevice there(cuda_, device_);
-  group_->enroll(memory, bytes, tick);
+void NcclRunner::check() {
+  if (const std::string failure = group_->failure(); !failure.empty()) throw Error(failure);
 }
 
-void NcclCalls::withdraw(void* memory, const Tick& tick) {
+void NcclRunner::enroll(void* memory, std::size_t bytes) {
   const OnDevice there(cuda_, device_);
-  group_->withdraw(memory, tick);
+  group_->enroll(memory, bytes, tick_);
+}
+
+void NcclRunner::withdraw(void* memory) {
+  const OnDevice there(cuda_, device_);
+  group_->withdraw(memory, tick_);
 }
 
 // NCCL waits until graphs that use it are gone, which may be never.
-void NcclCalls::finish(Clock::duration timeout, const Tick& tick) {
+void NcclRunner::finish(Clock::duration patience, const Tick& tick) {
   const OnDevice there(cuda_, device_);
-  group_->finish(captured_ ? std::min<Clock::duration>(timeout, patience_with_graphs) : timeout, tick);
+  group_->finish(captured_ ? std::min<Clock::duration>(patience, patience_with_graphs) : patience, tick);
 }
 
 }  // namespace ringreduce

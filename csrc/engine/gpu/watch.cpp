@@ -1,4 +1,4 @@
-#include "engine/gpu/runner.h"
+#include "engine/gpu/watch.h"
 
 #include <utility>
 
