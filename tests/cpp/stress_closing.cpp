@@ -1,6 +1,9 @@
 // What a wait makes of peers that have closed.
+#include <algorithm>
+#include <array>
 #include <cstring>
 
+#include "schedule/catalogue.h"
 #include "stress.h"
 #include "transport/memory/local.h"
 #include "transport/remote/remote.h"
@@ -62,12 +65,71 @@ void bye_before_abort() {
   require(false, "that a rank which closed had failed");
 }
 
+// A call of one rank's, made ready.
+struct Ready {
+  Ready(const char* algorithm, int rank, int world, int root, Floats& buffer)
+      : program(lower(make_schedule(Collective::reduce, algorithm, {world, rank, root}), 1)),
+        geometry(make_geometry(program, sizeof(float), buffer.size(), ~std::size_t{0} >> 8,
+                               std::size_t{1} << 20)) {
+    layout.resolve(program, geometry, 0);
+    task.program = &program;
+    task.geometry = &geometry;
+    task.full = task.last_slice = &layout;
+    task.input = task.output = reinterpret_cast<std::byte*>(buffer.data());
+    task.combine = task.last = combine_for(DType::float32, Op::sum);
+    task.bytes = buffer.size() * sizeof(float);
+    task.input_reachable = task.output_reachable = true;
+    task.lend_from = 1 << 14;
+    task.contract = 1;
+  }
+
+  Program program;
+  Geometry geometry;
+  Layout layout;
+  Task task;
+};
+
+// A rank lends its values, is interrupted, and changes them before its peer has read them.
+void lent_by_who_is_interrupted() {
+  constexpr int lender = 0, reader = 1;
+  const auto ranks = LocalTransport::group(2);
+  Floats theirs(10'000, 1), own(10'000, 2);
+  Ready sends("tree", lender, 2, reader, theirs), reads("tree", reader, 2, reader, own);
+  Executor sending(*ranks[lender]), reading(*ranks[reader]);
+  reading.start(reads.task);
+  reading.advance();
+  sending.start(sends.task);
+  sending.advance();
+  require(!sending.done(), "that values are lent until they have been read");
+  ranks[lender]->abort(Failure(Cause::peer_lost, lender, "interrupted"));
+  std::fill(theirs.begin(), theirs.end(), -1.0f);
+  try {
+    while (!reading.done()) reading.advance();
+  } catch (const Failure& failure) {
+    return require(failure.culprit == lender, "who was interrupted");
+  }
+  require(false, "that what was read from an interrupted rank is no result");
+}
+
+// A rank waits for room that somebody else takes up who has closed.
+void room_taken_by_who_has_closed() {
+  const auto ranks = LocalTransport::group(3);
+  const std::vector<std::byte> message(std::size_t{300} << 10);
+  const std::array<int, 1> closed{1}, alive{2};
+  while (ranks[0]->send(0, closed, message.data(), message.size(), 1)) {
+  }
+  require(!ranks[0]->send(0, alive, message.data(), message.size(), 1), "that a lane's memory is one ring");
+  require(ranks[0]->in_the_way(0, alive) == 1, "who has not read what takes up the room");
+}
+
 }  // namespace
 
 // Each peer that has closed is looked at twice, for it may have sent before. That another had closed, too,
 // says nothing of it.
 void closing() {
   bye_before_abort();
+  lent_by_who_is_interrupted();
+  room_taken_by_who_has_closed();
   const auto ranks = LocalTransport::group(3);
   for (const int peer : {1, 2}) ranks[peer]->close();
   Backoff backoff;

@@ -53,6 +53,7 @@ def test_closing_leaves_nothing(nccl):
 @pytest.mark.parametrize("algorithm", ["ring", "nccl"])
 def test_an_asynchronous_error_ends_the_group_for_all(nccl, algorithm):
     before = nccl.ringreduce_emulated_nccl_alive()
+    launched = threading.Barrier(3)
 
     def work(comm):
         x = GpuArray(np.ones(1000, "float32"))
@@ -61,7 +62,8 @@ def test_an_asynchronous_error_ends_the_group_for_all(nccl, algorithm):
         comm.barrier()
         if comm.rank != 2:
             comm.all_reduce(x, algorithm=algorithm)  # waits for rank 2
-        else:
+        launched.wait()
+        if comm.rank == 2:
             nccl.ringreduce_emulated_nccl_fail(2, REMOTE_ERROR)
         error = failed(comm, errors.PeerLost)
         assert error.rank == 2 and "remote error" in str(error)
