@@ -96,19 +96,21 @@ def single(endpoints):
     return [end._replace(host=host).at(place) for end, place in zip(endpoints, places, strict=True)]
 
 
-def word(comm, hosts, go, dialing):
-    """From rank 2 to rank 0, which are no neighbours and so not connected yet."""
+def words(comm, hosts, go, dialing):
+    """Between ranks 2 and 0, which are no neighbours and so not connected yet, for longer than a dial may take."""
     if comm.rank == 2:  # so that each finds the other's interface at once
         socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"", (hosts[0].address, 9))
     go.wait(30)
     x = np.full(3, float(comm.rank))
-    if comm.rank == 2:
-        dialing.set()
-        comm.send(x, 0)
-    elif comm.rank == 0:
-        comm.recv(x, 2)
-    else:
-        time.sleep(3)
+    for _ in range(20):
+        if comm.rank == 2:
+            dialing.set()
+            comm.send(x, 0)
+            comm.recv(x, 0)
+        elif comm.rank == 0:
+            comm.recv(x, 2)
+            comm.send(x, 2)
+        time.sleep(0.1)
     return x[0]
 
 
@@ -117,7 +119,7 @@ def test_the_first_packet_of_a_connection_is_lost():
     go, dialing = context.Event(), context.Event()
 
     options = {"first": lambda rank: enter(hosts[rank]), "change": single}
-    with Hosts(4) as hosts, Ranks(word, 4, hosts, go, dialing, **options) as ranks:
+    with Hosts(4) as hosts, Ranks(words, 4, hosts, go, dialing, **options) as ranks:
         ranks.met.wait(30)
         time.sleep(1)
         hosts[2].cut()
