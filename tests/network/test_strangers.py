@@ -15,25 +15,9 @@ import time
 
 import numpy as np
 import pytest
-from wire import Ranks, hello
+from wire import Ranks, hello, listening
 
 import ringreduce
-
-LISTENS = "0A"
-
-
-def ports():
-    """Where this process listens."""
-    links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
-    sockets = {os.readlink(link) for link in links if os.path.islink(link)}
-    found = set()
-    for name in ("tcp", "tcp6"):
-        with open(f"/proc/self/net/{name}") as table:
-            for line in list(table)[1:]:
-                fields = line.split()
-                if fields[3] == LISTENS and f"socket:[{fields[9]}]" in sockets:
-                    found.add(int(fields[1].rpartition(":")[2], 16))
-    return sorted(found)
 
 
 def knock(port):
@@ -99,7 +83,7 @@ def go_on(comm, attack):
     """All that ranks do goes well while rank 0 is attacked; what it logs."""
     comm.all_reduce(np.ones(3, "float32"))
     with log_of_this_process() as log:
-        kept = attack(*ports()) if comm.rank == 0 else None
+        kept = attack(*[port for _, port in listening()]) if comm.rank == 0 else None
         for count in (1, 100_000, 3):
             x = np.full(count, comm.rank + 1, "float32")
             comm.all_reduce(x)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import hmac
 import ipaddress
 import multiprocessing
 import os
+import re
 import socket
 import struct
 import threading
@@ -18,6 +20,7 @@ import ringreduce
 
 MAGIC = b"ringrdc2"
 FRAMES, PULSE = 0, 1
+LISTENS = "0A"
 _ENDPOINT = struct.Struct("=32s16s136s32s16sI144s4x")
 _ADDRESS = struct.Struct("=BBHI16s")
 _context = multiprocessing.get_context("fork")
@@ -199,3 +202,27 @@ def hello(
     return struct.pack(
         "=8s32siiiI16s16s", MAGIC, build, sender, receiver, world, purpose, group, os.urandom(16)
     )
+
+
+def listening() -> list[tuple[str, int]]:
+    """Where this process does."""
+    links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
+    sockets = {os.readlink(link) for link in links if os.path.islink(link)}
+    found = []
+    for name in ("tcp", "tcp6"):
+        with open(f"/proc/self/net/{name}") as table:
+            for line in list(table)[1:]:
+                fields = line.split()
+                number, _, port = fields[1].rpartition(":")
+                words = struct.pack(
+                    f"={len(number) // 8}I", *(int(n, 16) for n in re.findall(".{8}", number))
+                )
+                if fields[3] == LISTENS and f"socket:[{fields[9]}]" in sockets:
+                    found.append((str(ipaddress.ip_address(words)), int(port, 16)))
+    return sorted(found)
+
+
+def enter(host: Any) -> None:
+    """This process is on a host of hosts.py from now on."""
+    with open(f"/run/netns/{host._link.namespace}") as namespace:
+        assert ctypes.CDLL(None).setns(namespace.fileno(), 0) == 0

@@ -80,9 +80,13 @@ Digest Stream::proof_of(const char* side) const {
 // Short enough to go at once into an empty connection.
 bool Stream::say(const void* bytes, std::size_t count) {
   if (::send(fd(), bytes, count, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(count)) return true;
+  hang_up();
+  return false;
+}
+
+void Stream::hang_up() {
   ended_ = true;
   fail("has hung up before it proved to be a rank of this job");
-  return false;
 }
 
 // Never more than what is to come next: what follows are frames.
@@ -92,8 +96,7 @@ bool Stream::hear(std::size_t count) {
   if (got > 0) {
     heard_.append(bytes, static_cast<std::size_t>(got));
   } else if (got == 0 || errno == ECONNRESET) {
-    ended_ = true;
-    fail("has hung up before it proved to be a rank of this job");
+    hang_up();
   } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
     fail(std::strerror(errno));
   }

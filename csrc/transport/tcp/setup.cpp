@@ -201,8 +201,11 @@ std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Ex
   });
   std::unique_ptr<TcpTransport> transport(new TcpTransport(rank, world, std::move(settings)));
   Forks& forks = Forks::get();
-  const std::lock_guard lock(forks.mutex);
-  forks.transports.insert(transport.get());
+  {
+    const std::lock_guard lock(forks.mutex);
+    forks.transports.insert(transport.get());
+  }
+  transport->meet_neighbours();
   return transport;
 }
 

@@ -86,6 +86,7 @@ class Stream {
   int fd() const { return socket_.get(); }
   void close_descriptor() { socket_.reset(); }
   void give_up(const std::string& why) { fail(why); }
+  void hang_up();  // as if the other end had
   bool dialed() const { return dialed_; }
   Purpose purpose() const { return purpose_; }
   int peer() const { return peer_; }  // -1 until it is known
@@ -110,7 +111,8 @@ class Stream {
   void withdraw(Owner& owner, Pool& pool);
   void forget(Owner& owner, Pool& pool);
 
-  bool watched = false;  // for becoming writable
+  bool watched = false;   // for becoming writable
+  std::size_t route = 0;  // the address that was dialed
 
  private:
   struct Hello {

@@ -23,6 +23,8 @@ constexpr milliseconds look_at_clock_every{20};
 constexpr milliseconds measure_every{100};
 constexpr double bytes_per_stream = 384 << 10;  // of what is on its way at any moment
 constexpr int most_streams = 8;
+// Whoever answered a rank that was away for longer than this may not wait for its proof any more.
+constexpr milliseconds believed_for{2500};
 
 // Bytes that are on their way at any moment: bandwidth times delay.
 double under_way(int fd) {
@@ -89,7 +91,7 @@ void TcpTransport::dispatch(int peer) {
     if (!stream->broken().empty()) looked_for_broken_ = true;
     all_blocked = all_blocked && stream->blocked();
   }
-  if (!has_frames(peer) || !all_blocked || link.dialing > 0 || link.retry || closed_) return;
+  if (!has_frames(peer) || !all_blocked || link.retry || closed_) return;
   if (static_cast<int>(link.ready.size()) < streams_wanted(link)) dial(peer, Purpose::frames);
 }
 
@@ -111,7 +113,12 @@ int TcpTransport::streams_wanted(Link& link) {
 bool TcpTransport::serve(Stream& stream) {
   bool moved = false;
   if (!stream.proved()) {
+    const bool connecting = stream.state() == Stream::State::connecting;
+    if (stream.state() == Stream::State::answering && Clock::now() - clock_looked_ > believed_for) {
+      stream.hang_up();
+    }
     moved = stream.shake_hands();
+    if (connecting && stream.state() != Stream::State::connecting) connected(stream);
     if (stream.proved()) begin(stream);
   }
   if (stream.proved() && stream.broken().empty()) {

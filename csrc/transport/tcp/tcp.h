@@ -6,6 +6,7 @@
 // matter which stream one takes.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -56,14 +57,20 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
     bool distant = false;
     int streams = 0;  // per pair; 0: as many as it takes
   };
+  // How one connection is made: attempts at the peer's addresses, side by side, since a silent one must not
+  // hold up the others.
+  struct Dial {
+    std::vector<Stream*> attempts;  // one once it is connected, none without a dial
+    std::size_t begun = 0, route = 0;
+    Clock::time_point latest, until;
+    std::string problem;
+  };
   struct Link {
     std::vector<Stream*> ready;
-    int dialing = 0;
-    Stream* pulse = nullptr;
+    std::array<Dial, 2> dials;  // by purpose; that of the pulse keeps it
     Clock::time_point beat;
-    std::size_t next = 0;  // address to try
+    std::size_t route = 0;  // the address that answered last
     int hang_ups = 0;
-    std::string problem;  // with the last address
     std::optional<Clock::time_point> retry;
     int wanted = 1;  // streams
     Clock::time_point measured;
@@ -85,9 +92,15 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
 
   Stream& add(std::unique_ptr<Stream> stream, bool connecting);
   void watch(Stream& stream);
+  Dial& dial_of(int peer, Purpose purpose) { return links_[peer].dials[static_cast<std::size_t>(purpose)]; }
+  void meet_neighbours();
   void dial(int peer, Purpose purpose);
+  void attempt(int peer, Purpose purpose);
+  void attempt_failed(int peer, Purpose purpose, const std::string& problem, bool met);
+  void connected(Stream& stream);
   void dial_failed(Stream& stream);
-  void try_next(int peer, Purpose purpose, const std::string& problem);
+  void give_up(int peer, Purpose purpose);
+  void look_at_dial(int peer, Purpose purpose, Clock::time_point now);
   void accept_some();
   void admit(Descriptor socket);
   void turn_door(bool open);
