@@ -1,5 +1,7 @@
 #include "engine/gpu/collectives.h"
 
+#include <algorithm>
+
 #include "engine/gpu/choice.h"
 #include "engine/gpu/events/runner.h"
 #include "engine/gpu/kernels/runner.h"
@@ -17,13 +19,25 @@ using std::chrono::milliseconds;
 constexpr milliseconds worth_a_look{40};  // of a call that lasts: to look takes a core
 constexpr milliseconds suspicious_after{100};
 
+template <typename Step>
 class Stepping : public Steps {
  public:
-  explicit Stepping(std::function<bool(Call&)> step) : step_(std::move(step)) {}
+  explicit Stepping(Step& step) : step_(step) {}
   bool next(Call& call) override { return step_(call); }
 
  private:
-  const std::function<bool(Call&)> step_;
+  Step& step_;
+};
+
+class Counted {
+ public:
+  explicit Counted(std::atomic<int>& number) : number_(number) { ++number_; }
+  ~Counted() { --number_; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  std::atomic<int>& number_;
 };
 
 }  // namespace
@@ -115,7 +129,8 @@ std::size_t GpuCollectives::footprint() {
 // --- what ranks call ---------------------------------------------------------------------------------------
 
 // What a GPU or NCCL refuses half-way it has refused this rank only: the others are told.
-void GpuCollectives::told(const std::function<void()>& step) const {
+template <typename Step>
+void GpuCollectives::told(Step step) const {
   try {
     step();
   } catch (const Failure&) {
@@ -140,12 +155,14 @@ void GpuCollectives::tick() const {
 }
 
 // All ranks must begin their calls in the same order, so it waits for asynchronous ones that are under way.
-void GpuCollectives::in_order(std::function<bool(Call&)> step) {
-  Stepping steps([&](Call& meeting) {
+template <typename Step>
+void GpuCollectives::in_order(Step step) {
+  const auto and_tell = [&](Call& meeting) {
     bool more = false;
     told([&] { more = step(meeting); });
     return more;
-  });
+  };
+  Stepping steps(and_tell);
   group_.run(steps);
 }
 
@@ -153,6 +170,7 @@ void GpuCollectives::enqueue(const Call& call, std::optional<void*> stream) {
   const Ready on = ready(call.device, call.algorithm == by_nccl);
   Launch how{stream.value_or(on.gpu->stream.get())};
   bool launched = false;
+  const Counted on_its_way(launching_);
   in_order([&](Call& meeting) {
     const OnDevice there(CudaLibrary::get(), call.device);
     if (!launched) launch(on, call, how);
@@ -264,21 +282,37 @@ void GpuCollectives::check_closed() const {
 
 void GpuCollectives::finish() {
   const auto all = runners();
-  for (const auto& runner : all) {
-    while (!group_.is_over() && !runner->is_idle()) {
-      std::this_thread::sleep_for(milliseconds(1));
-      group_.poll();
-    }
+  while (!group_.is_over() && !is_idle()) {
+    std::this_thread::sleep_for(milliseconds(1));
+    group_.poll();
   }
   for (const auto& runner : all) {
     if (!group_.is_over()) runner->finish(group_.timeout, group_.poll);
   }
 }
 
+// Whether nothing is under way, nor will be when the group is over.
+bool GpuCollectives::is_idle() {
+  if (launching_ > 0) return false;
+  const auto all = runners();
+  return std::all_of(all.begin(), all.end(), [](const auto& runner) { return runner->is_idle(); });
+}
+
 // What one of them gives back waits for the GPU, and so for what the other has there.
 void GpuCollectives::leave() {
   const std::lock_guard no_meeting(meeting_);
+  bool idle = false;
+  try {
+    idle = is_idle();
+  } catch (const Error&) {  // the GPU has failed
+  }
   for (const auto& runner : runners()) runner->give_up();
+  // Others may wait for what this rank has called, and now does not do.
+  if (!idle) {
+    group_.transport.abort(
+        Failure(Cause::peer_lost, group_.rank,
+                "rank " + std::to_string(group_.rank) + " left while a collective was under way on its GPU"));
+  }
   watch_.reset();
   std::shared_ptr<Gpu> left;
   const std::lock_guard lock(mutex_);

@@ -66,9 +66,12 @@ class GpuCollectives {
   Ready ready(int device, bool over_nccl_anyway);
   std::unique_ptr<Runner> meet(const Gpu& gpu, Path path);
   std::vector<std::shared_ptr<Runner>> runners();
-  void in_order(std::function<bool(Call&)> step);
+  template <typename Step>
+  void in_order(Step step);
   void launch(const Ready& on, const Call& call, Launch& launch);
-  void told(const std::function<void()>& step) const;
+  bool is_idle();
+  template <typename Step>
+  void told(Step step) const;
   void tick() const;
 
   void look();
@@ -83,6 +86,7 @@ class GpuCollectives {
   std::unique_ptr<Watch> watch_;
   std::map<Runner*, Progress> progress_;         // the watch's
   std::atomic<std::uint64_t> last_launched_{0};  // the number of that call
+  std::atomic<int> launching_{0};                // calls that are on their way to the GPU
 };
 
 }  // namespace ringreduce
