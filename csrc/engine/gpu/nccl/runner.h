@@ -42,7 +42,6 @@ class NcclRunner : public Runner {
     std::uint64_t number = 0;  // of the last call that it stands for
   };
 
-  void prepare();
   bool comes_to_rest() const;
   void check_sources(const Call& call) const;
   char* make_room(std::size_t bytes);
