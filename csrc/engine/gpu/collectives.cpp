@@ -174,7 +174,7 @@ void GpuCollectives::in_order(const Gpu& gpu, Step step) {
   const auto and_tell = [&](Call& meeting) {
     const OnDevice there(CudaLibrary::get(), gpu.device);
     bool more = false;
-    group_.tell([&] { more = step(meeting); });
+    group_.telling_others([&] { more = step(meeting); });
     return more;
   };
   Stepping steps(and_tell);
@@ -228,14 +228,14 @@ std::shared_ptr<GpuWork> GpuCollectives::enqueue_beside(const Call& call, std::o
   return work;
 }
 
-void GpuCollectives::enroll(int device, void* memory, std::size_t bytes) {
+void GpuCollectives::register_memory(int device, void* memory, std::size_t bytes) {
   const Ready on = ready(device, true);
-  in_order(*on.gpu, [&](Call&) { return on.runner.enroll(memory, bytes), false; });
+  in_order(*on.gpu, [&](Call&) { return on.runner.register_memory(memory, bytes), false; });
 }
 
-void GpuCollectives::withdraw(int device, void* memory) {
+void GpuCollectives::deregister_memory(int device, void* memory) {
   const Ready on = ready(device, true);
-  in_order(*on.gpu, [&](Call&) { return on.runner.withdraw(memory), false; });
+  in_order(*on.gpu, [&](Call&) { return on.runner.deregister_memory(memory), false; });
 }
 
 // --- the end -----------------------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ class GpuCollectives {
   void prepare(int device);
   void enqueue(const Call& call, std::optional<void*> stream);
   std::shared_ptr<GpuWork> enqueue_beside(const Call& call, std::optional<void*> stream);
-  void enroll(int device, void* memory, std::size_t bytes);
-  void withdraw(int device, void* memory);
+  void register_memory(int device, void* memory, std::size_t bytes);
+  void deregister_memory(int device, void* memory);
   void* own_stream();
   std::size_t footprint();
 

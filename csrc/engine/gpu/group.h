@@ -36,7 +36,7 @@ struct GpuGroup {
 
   // What a GPU or NCCL refuses half-way it has refused this rank only: the others are told, by guard().
   template <typename Step>
-  void tell(Step step) const {
+  void telling_others(Step step) const {
     try {
       step();
     } catch (const Error& error) {

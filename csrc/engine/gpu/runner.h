@@ -62,8 +62,8 @@ class Runner {
   virtual void finish(Clock::duration /*patience*/, const Tick& /*tick*/) {}
 
   // Memory that calls may use in place. On the current device.
-  virtual void enroll(void* /*memory*/, std::size_t /*bytes*/) {}
-  virtual void withdraw(void* /*memory*/) {}
+  virtual void register_memory(void* /*memory*/, std::size_t /*bytes*/) {}
+  virtual void deregister_memory(void* /*memory*/) {}
 
  protected:
   // What the GPU writes.

@@ -42,7 +42,7 @@ void Watch::run() {
 void Watch::look(Runner& runner) {
   try {
     if (group_.is_over()) return runner.give_up();
-    group_.guard([&] { group_.tell([&] { look_for_what_is_stuck(runner, progress_[&runner]); }); });
+    group_.guard([&] { group_.telling_others([&] { look_for_what_is_stuck(runner, progress_[&runner]); }); });
   } catch (const Error&) {
     runner.give_up();
   }

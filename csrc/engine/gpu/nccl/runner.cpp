@@ -175,11 +175,11 @@ void NcclRunner::check() {
   if (const std::string failure = group_->failure(); !failure.empty()) throw Error(failure);
 }
 
-void NcclRunner::enroll(void* memory, std::size_t bytes) {
+void NcclRunner::register_memory(void* memory, std::size_t bytes) {
   group_->enroll(memory, bytes, tick_);
 }
 
-void NcclRunner::withdraw(void* memory) {
+void NcclRunner::deregister_memory(void* memory) {
   group_->withdraw(memory, tick_);
 }
 

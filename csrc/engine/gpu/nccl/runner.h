@@ -33,8 +33,8 @@ class NcclRunner : public Runner {
   void give_up() override { group_->abort(); }
   void finish(Clock::duration patience, const Tick& tick) override;
 
-  void enroll(void* memory, std::size_t bytes) override;
-  void withdraw(void* memory) override;
+  void register_memory(void* memory, std::size_t bytes) override;
+  void deregister_memory(void* memory) override;
 
  private:
   struct Launched {
