@@ -67,8 +67,10 @@ class Communicator {
   void prepare_device(int device) { gpu_.prepare(device); }
   // Memory of a GPU that NCCL may use in place: known by its first byte until it is deregistered or the
   // communicator is left. Whoever is the first to have to do with NCCL meets the other ranks.
-  void register_memory(int device, void* memory, std::size_t bytes) { gpu_.enroll(device, memory, bytes); }
-  void deregister_memory(int device, void* memory) { gpu_.withdraw(device, memory); }
+  void register_memory(int device, void* memory, std::size_t bytes) {
+    gpu_.register_memory(device, memory, bytes);
+  }
+  void deregister_memory(int device, void* memory) { gpu_.deregister_memory(device, memory); }
   // That stream, and bytes of the GPU's memory held; null and 0 where nothing was prepared.
   void* device_stream() { return gpu_.own_stream(); }
   std::size_t device_footprint() { return gpu_.footprint(); }

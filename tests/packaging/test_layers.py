@@ -26,6 +26,7 @@ ROOMS = {
     "engine/planning": PROGRAM,
     "engine/cpu": [*PROGRAM, "engine/contract.h"],
     "engine/messages": [*REDUCE, *INTERFACE],
+    "engine/gpu": ["engine/planning", "engine/diagnosis.h", "engine/undestroyed.h", *PROGRAM, "transport"],
     "engine": ENGINE,
     "front": ENGINE,
     "bindings": ["front", *ENGINE],

@@ -1,6 +1,8 @@
 #include "engine/gpu/collectives.h"
 
-#include "engine/gpu/choice.h"
+#include <algorithm>
+#include <cstdlib>
+
 #include "engine/gpu/events/runner.h"
 #include "engine/gpu/kernels/runner.h"
 #include "engine/gpu/nccl/runner.h"
@@ -12,18 +14,64 @@
 namespace ringreduce {
 namespace {
 
-using std::chrono::milliseconds;
+constexpr const char* variable = "RINGREDUCE_GPU_TRANSPORT";
 
-constexpr milliseconds worth_a_look{40};  // of a call that lasts: to look takes a core
-constexpr milliseconds suspicious_after{100};
+std::string wanted_by_environment() {
+  const char* const set = std::getenv(variable);
+  const std::string value = set ? set : "";
+  if (value == "" || value == "auto") return "";
+  if (value == "cuda" || value == "nccl") return value;
+  throw InvalidArgument(std::string(variable) + " must be auto, cuda or nccl, not '" + value + "'");
+}
 
+bool has_several_hosts(const Transport& transport) {
+  const std::vector<int> hosts = transport.hosts();
+  return std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>()) != hosts.end();
+}
+
+// RINGREDUCE_GPU_TRANSPORT, the same on all ranks, or else what serves where they are. A collective.
+bool agree_on_nccl(const Transport& transport, const Exchange& exchange) {
+  const std::vector<std::string> wanted = exchange_or_fail(exchange, wanted_by_environment);
+  for (std::size_t rank = 1; rank < wanted.size(); ++rank) {
+    if (wanted[rank] == wanted[0]) continue;
+    const auto named = [](const std::string& value) { return value.empty() ? "unset" : value; };
+    throw Error(std::string(variable) + " is " + named(wanted[0]) + " on rank 0 and " + named(wanted[rank]) +
+                " on rank " + std::to_string(rank));
+  }
+  if (!wanted[0].empty()) return wanted[0] == "nccl";
+  return has_several_hosts(transport) || transport.distant();
+}
+
+// The same on all ranks.
+void check_that_kernels_serve(const Transport& transport) {
+  if (transport.world > device::most_ranks) {
+    throw InvalidArgument("a group of " + std::to_string(transport.world) +
+                          " ranks is too large for GPUs, which serve " + std::to_string(device::most_ranks));
+  }
+  if (has_several_hosts(transport)) {
+    throw InvalidArgument("arrays in GPU memory are served where all ranks share a host, and these do not");
+  }
+}
+
+template <typename Step>
 class Stepping : public Steps {
  public:
-  explicit Stepping(std::function<bool(Call&)> step) : step_(std::move(step)) {}
+  explicit Stepping(Step& step) : step_(step) {}
   bool next(Call& call) override { return step_(call); }
 
  private:
-  const std::function<bool(Call&)> step_;
+  Step& step_;
+};
+
+class Counted {
+ public:
+  explicit Counted(std::atomic<int>& number) : number_(number) { ++number_; }
+  ~Counted() { --number_; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  std::atomic<int>& number_;
 };
 
 }  // namespace
@@ -66,7 +114,7 @@ GpuCollectives::Ready GpuCollectives::ready(int device, bool over_nccl_anyway) {
     const std::lock_guard lock(mutex_);
     gpu->runners[path] = std::move(runner);
     gpu_ = gpu;
-    if (!watch_) watch_ = std::make_unique<Watch>([this] { look(); });
+    if (!watch_) watch_ = std::make_unique<Watch>(group_, [this] { return this->runners(); }, last_launched_);
   }
   if (gpu->device == device) return {gpu, *gpu->runners[path]};
   throw InvalidArgument("the array is in the memory of GPU " + std::to_string(device) +
@@ -114,38 +162,22 @@ std::size_t GpuCollectives::footprint() {
 
 // --- what ranks call ---------------------------------------------------------------------------------------
 
-// What a GPU or NCCL refuses half-way it has refused this rank only: the others are told.
-void GpuCollectives::told(const std::function<void()>& step) const {
-  try {
-    step();
-  } catch (const Failure&) {
-    throw;
-  } catch (const InvalidArgument&) {
-    throw;
-  } catch (const Closed&) {
-    throw;
-  } catch (const Interrupted&) {
-    throw;
-  } catch (const Error& error) {
-    group_.check_usable();  // aborted because of what has failed elsewhere
-    throw Failure(Cause::peer_lost, group_.rank, "rank " + std::to_string(group_.rank) + ": " + error.what());
-  }
-}
-
 // While it waits for other ranks on the host, in the thread of who has called it.
 void GpuCollectives::tick() const {
-  group_.check_usable();
   group_.transport.check();
   group_.poll();
 }
 
 // All ranks must begin their calls in the same order, so it waits for asynchronous ones that are under way.
-void GpuCollectives::in_order(std::function<bool(Call&)> step) {
-  Stepping steps([&](Call& meeting) {
+template <typename Step>
+void GpuCollectives::in_order(const Gpu& gpu, Step step) {
+  const auto and_tell = [&](Call& meeting) {
+    const OnDevice there(CudaLibrary::get(), gpu.device);
     bool more = false;
-    told([&] { more = step(meeting); });
+    group_.telling_others([&] { more = step(meeting); });
     return more;
-  });
+  };
+  Stepping steps(and_tell);
   group_.run(steps);
 }
 
@@ -153,8 +185,8 @@ void GpuCollectives::enqueue(const Call& call, std::optional<void*> stream) {
   const Ready on = ready(call.device, call.algorithm == by_nccl);
   Launch how{stream.value_or(on.gpu->stream.get())};
   bool launched = false;
-  in_order([&](Call& meeting) {
-    const OnDevice there(CudaLibrary::get(), call.device);
+  const Counted on_its_way(launching_);
+  in_order(*on.gpu, [&](Call& meeting) {
     if (!launched) launch(on, call, how);
     launched = true;
     if (on.runner.meets(call, how, meeting)) return true;
@@ -166,8 +198,10 @@ void GpuCollectives::enqueue(const Call& call, std::optional<void*> stream) {
 }
 
 void GpuCollectives::launch(const Ready& on, const Call& call, Launch& how) {
-  group_.check_usable();  // others may have left while this waited for its turn
-  group_.transport.check();
+  group_.transport.check();  // others may have left while this waited for its turn
+  if (call.wire != Encoding::none) {
+    throw InvalidArgument("wire formats are not there for arrays in GPU memory");
+  }
   const CudaLibrary& cuda = CudaLibrary::get();
   int captured = 0;
   CudaLibrary::check(cuda.is_captured(&captured, how.stream));
@@ -185,100 +219,60 @@ void GpuCollectives::launch(const Ready& on, const Call& call, Launch& how) {
 std::shared_ptr<GpuWork> GpuCollectives::enqueue_beside(const Call& call, std::optional<void*> stream) {
   void* const own = ready(call.device, call.algorithm == by_nccl).gpu->stream.get();
   auto work = std::make_shared<GpuWork>(call.device);
-  if (stream) work->come_behind(*stream, own);
+  if (stream) {
+    work->record(*stream);
+    work->let_wait(own);
+  }
   enqueue(call, own);
-  work->launched(own);
+  work->record(own);
   return work;
 }
 
-void GpuCollectives::enroll(int device, void* memory, std::size_t bytes) {
+void GpuCollectives::register_memory(int device, void* memory, std::size_t bytes) {
   const Ready on = ready(device, true);
-  in_order([&](Call&) { return on.runner.enroll(memory, bytes), false; });
+  in_order(*on.gpu, [&](Call&) { return on.runner.register_memory(memory, bytes), false; });
 }
 
-void GpuCollectives::withdraw(int device, void* memory) {
+void GpuCollectives::deregister_memory(int device, void* memory) {
   const Ready on = ready(device, true);
-  in_order([&](Call&) { return on.runner.withdraw(memory), false; });
+  in_order(*on.gpu, [&](Call&) { return on.runner.deregister_memory(memory), false; });
 }
 
-// --- who looks after it ------------------------------------------------------------------------------------
-
-// What is found wrong ends the group, and the next call throws it.
-void GpuCollectives::look() {
-  for (const auto& runner : runners()) {
-    try {
-      if (group_.is_over()) {
-        runner->give_up();
-      } else {
-        group_.guard([&] { told([&] { look_for_what_is_stuck(*runner, progress_[runner.get()]); }); });
-      }
-    } catch (const Error&) {
-      runner->give_up();
-    }
-  }
-}
-
-// Throws what is wrong where calls have not moved on for long. That ranks call different things shows in what
-// each has noted down, and is believed when it shows twice.
-void GpuCollectives::look_for_what_is_stuck(Runner& runner, Progress& progress) {
-  runner.check();
-  group_.transport.check();
-  const std::uint64_t ended = runner.ended();
-  if (runner.begun() == ended || ended != progress.ended || progress.since == Clock::time_point()) {
-    progress.ended = ended;
-    progress.since = Clock::now();
-    progress.disagreement.reset();
-    progress.backoff.reset();
-    return;
-  }
-  if (Clock::now() - progress.since < worth_a_look) return;
-  // As a thread that waits for peers does, which finds out when one of them is dead.
-  while (!group_.is_over() && runner.ended() == ended && !group_.transport.pause(progress.backoff, -1)) {
-  }
-  const auto lasted = Clock::now() - progress.since;
-  if (lasted >= group_.timeout) {
-    const int late = group_.diagnosis.late_rank(-1, last_launched_, group_.timeout);
-    group_.diagnosis.time_out(group_.timeout, late, runner.what());
-  }
-  if (lasted < suspicious_after) return;
-  check_closed();
-  const auto found = group_.diagnosis.first_disagreement();
-  if (found && found == progress.disagreement)
-    throw Disagreement{group_.diagnosis.rank_that_called_otherwise(*found)};
-  progress.disagreement = found;
-}
-
-// A rank that closed before it made a call that this one has made never will. What it had to say before is
-// heard by now.
-void GpuCollectives::check_closed() const {
-  for (int peer = 0; peer < group_.world; ++peer) {
-    if (peer == group_.rank || !group_.transport.closed(peer)) continue;
-    const std::vector<Record> records = group_.transport.records(peer);
-    const std::uint64_t last = records.empty() ? 0 : records.back().sequence;
-    if (last >= last_launched_) continue;
-    throw Failure(Cause::peer_lost, peer,
-                  "rank " + std::to_string(peer) + " closed its communicator while rank " +
-                      std::to_string(group_.rank) + " was waiting for it in a collective on its GPU");
-  }
-}
+// --- the end -----------------------------------------------------------------------------------------------
 
 void GpuCollectives::finish() {
   const auto all = runners();
-  for (const auto& runner : all) {
-    while (!group_.is_over() && !runner->is_idle()) {
-      std::this_thread::sleep_for(milliseconds(1));
-      group_.poll();
-    }
+  while (!group_.is_over() && !is_idle()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    group_.poll();
   }
   for (const auto& runner : all) {
     if (!group_.is_over()) runner->finish(group_.timeout, group_.poll);
   }
 }
 
+// Whether nothing is under way, nor will be when the group is over.
+bool GpuCollectives::is_idle() {
+  if (launching_ > 0) return false;
+  const auto all = runners();
+  return std::all_of(all.begin(), all.end(), [](const auto& runner) { return runner->is_idle(); });
+}
+
 // What one of them gives back waits for the GPU, and so for what the other has there.
 void GpuCollectives::leave() {
   const std::lock_guard no_meeting(meeting_);
+  bool idle = false;
+  try {
+    idle = is_idle();
+  } catch (const Error&) {  // the GPU has failed
+  }
   for (const auto& runner : runners()) runner->give_up();
+  // Others may wait for what this rank has called, and now does not do.
+  if (!idle) {
+    group_.transport.abort(
+        Failure(Cause::peer_lost, group_.rank,
+                "rank " + std::to_string(group_.rank) + " left while a collective was under way on its GPU"));
+  }
   watch_.reset();
   std::shared_ptr<Gpu> left;
   const std::lock_guard lock(mutex_);

@@ -1,13 +1,9 @@
 // The communicator's collectives of arrays in GPU memory. All of a rank's arrays are of one GPU, and what it
-// launches there comes one after the other, whichever runner and stream it is for. What is launched waits for
-// other ranks on the GPU, on which the host has no say: a thread looks after it, and ends it where it would
-// wait for ever.
+// launches there comes one after the other, whichever runner and stream it is for.
 #pragma once
 
 #include <array>
 #include <atomic>
-#include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -35,8 +31,8 @@ class GpuCollectives {
   void prepare(int device);
   void enqueue(const Call& call, std::optional<void*> stream);
   std::shared_ptr<GpuWork> enqueue_beside(const Call& call, std::optional<void*> stream);
-  void enroll(int device, void* memory, std::size_t bytes);
-  void withdraw(int device, void* memory);
+  void register_memory(int device, void* memory, std::size_t bytes);
+  void deregister_memory(int device, void* memory);
   void* own_stream();
   std::size_t footprint();
 
@@ -55,25 +51,14 @@ class GpuCollectives {
     std::shared_ptr<Gpu> gpu;
     Runner& runner;
   };
-  // As the watch has seen a runner.
-  struct Progress {
-    Backoff backoff;
-    Clock::time_point since;
-    std::uint64_t ended = 0;
-    std::optional<std::uint64_t> disagreement;  // the number of the call, seen once
-  };
-
   Ready ready(int device, bool over_nccl_anyway);
   std::unique_ptr<Runner> meet(const Gpu& gpu, Path path);
   std::vector<std::shared_ptr<Runner>> runners();
-  void in_order(std::function<bool(Call&)> step);
+  template <typename Step>
+  void in_order(const Gpu& gpu, Step step);
   void launch(const Ready& on, const Call& call, Launch& launch);
-  void told(const std::function<void()>& step) const;
+  bool is_idle();
   void tick() const;
-
-  void look();
-  void look_for_what_is_stuck(Runner& runner, Progress& progress);
-  void check_closed() const;
 
   const GpuGroup group_;
   std::mutex meeting_;  // one at a time; who holds it may read what follows
@@ -81,8 +66,8 @@ class GpuCollectives {
   std::shared_ptr<Gpu> gpu_;
   std::optional<Path> path_of_schedules_;  // as all ranks have agreed
   std::unique_ptr<Watch> watch_;
-  std::map<Runner*, Progress> progress_;         // the watch's
   std::atomic<std::uint64_t> last_launched_{0};  // the number of that call
+  std::atomic<int> launching_{0};                // calls that are on their way to the GPU
 };
 
 }  // namespace ringreduce

@@ -6,6 +6,7 @@
 #include "engine/diagnosis.h"
 #include "engine/planning/call.h"
 #include "engine/planning/plan.h"
+#include "transport/interface/errors.h"
 #include "transport/interface/transport.h"
 
 namespace ringreduce {
@@ -32,6 +33,21 @@ struct GpuGroup {
   Exchange exchange;
 
   bool is_over() const { return !transport.fate().is_open(); }
+
+  // What a GPU or NCCL refuses half-way it has refused this rank only: the others are told, by guard().
+  template <typename Step>
+  void telling_others(Step step) const {
+    try {
+      step();
+    } catch (const Error& error) {
+      const bool is_told = dynamic_cast<const Failure*>(&error) ||
+                           dynamic_cast<const InvalidArgument*>(&error) ||
+                           dynamic_cast<const Closed*>(&error) || dynamic_cast<const Interrupted*>(&error);
+      if (is_told) throw;
+      check_usable();  // aborted because of what has failed elsewhere
+      throw Failure(Cause::peer_lost, rank, "rank " + std::to_string(rank) + ": " + error.what());
+    }
+  }
 };
 
 }  // namespace ringreduce

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engine/gpu/kernels/cuda/entry_points.h"
+#include "reduce/dtype.h"
 #include "transport/device/library.h"
 
 namespace ringreduce {
@@ -20,6 +21,17 @@ struct KernelLibrary {
   decltype(&ringreduce_cuda_interpret) interpret;
   decltype(&ringreduce_cuda_one_shot) one_shot;
   decltype(&ringreduce_cuda_direct) direct;
+
+  // One span to another, on the current device's stream; the second as values, each times a factor.
+  void copy_span(void* to, const void* from, std::size_t bytes, void* stream) const {
+    if (bytes > 0 && to != from) CudaLibrary::check(copy(&to, 1, from, bytes, stream, 0));
+  }
+  void scale_span(DType dtype, void* to, const void* from, std::size_t count, double factor,
+                  void* stream) const {
+    if (count == 0) return;
+    CudaLibrary::check(combine(static_cast<int>(dtype), static_cast<int>(Op::premul_sum), &to, 1, &from, 1,
+                               count, factor, stream, 0));
+  }
 
  private:
   KernelLibrary() {

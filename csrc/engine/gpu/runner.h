@@ -31,7 +31,6 @@ class Runner {
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
-  int device() const { return device_; }
   // What it runs, in words.
   virtual const char* what() const = 0;
   virtual std::size_t footprint() const { return 0; }  // bytes of device memory
@@ -62,11 +61,13 @@ class Runner {
   // Leaves the other ranks as one should, idle.
   virtual void finish(Clock::duration /*patience*/, const Tick& /*tick*/) {}
 
-  // Memory that calls may use in place.
-  virtual void enroll(void* /*memory*/, std::size_t /*bytes*/) {}
-  virtual void withdraw(void* /*memory*/) {}
+  // Memory that calls may use in place. On the current device.
+  virtual void register_memory(void* /*memory*/, std::size_t /*bytes*/) {}
+  virtual void deregister_memory(void* /*memory*/) {}
 
  protected:
+  // What the GPU writes.
+  static std::uint64_t heard(const std::uint64_t& word) { return __atomic_load_n(&word, __ATOMIC_ACQUIRE); }
   void record_last(void* event, void* stream) {
     CudaLibrary::check(cuda_.record(event, stream));
     last_ = event;

@@ -1,15 +1,23 @@
 #include "engine/gpu/watch.h"
 
-#include <utility>
+#include "transport/interface/errors.h"
 
 namespace ringreduce {
 namespace {
 
-constexpr std::chrono::milliseconds every{20};
+using std::chrono::milliseconds;
+
+constexpr milliseconds every{20};
+constexpr milliseconds worth_a_look{40};  // of a call that lasts: to look takes a core
+constexpr milliseconds suspicious_after{100};
 
 }  // namespace
 
-Watch::Watch(std::function<void()> look) : look_(std::move(look)), thread_([this] { run(); }) {}
+Watch::Watch(const GpuGroup& group, Runners runners, const std::atomic<std::uint64_t>& last_launched)
+    : group_(group),
+      runners_(std::move(runners)),
+      last_launched_(last_launched),
+      thread_([this] { run(); }) {}
 
 Watch::~Watch() {
   if (!thread_.joinable()) return;
@@ -25,9 +33,63 @@ void Watch::run() {
   std::unique_lock lock(mutex_);
   while (goes_on_) {
     lock.unlock();
-    look_();
+    for (const auto& runner : runners_()) look(*runner);
     lock.lock();
     if (goes_on_) ends_->wait_for(lock, every);
+  }
+}
+
+void Watch::look(Runner& runner) {
+  try {
+    if (group_.is_over()) return runner.give_up();
+    group_.guard([&] { group_.telling_others([&] { look_for_what_is_stuck(runner, progress_[&runner]); }); });
+  } catch (const Error&) {
+    runner.give_up();
+  }
+}
+
+// Throws what is wrong where calls have not moved on for long. That ranks call different things shows in what
+// each has noted down, and is believed when it shows twice.
+void Watch::look_for_what_is_stuck(Runner& runner, Progress& progress) {
+  runner.check();
+  group_.transport.check();
+  const std::uint64_t ended = runner.ended();
+  if (runner.begun() == ended || ended != progress.ended || progress.since == Clock::time_point()) {
+    progress.ended = ended;
+    progress.since = Clock::now();
+    progress.disagreement.reset();
+    progress.backoff.reset();
+    return;
+  }
+  if (Clock::now() - progress.since < worth_a_look) return;
+  // As a thread that waits for peers does, which finds out when one of them is dead.
+  while (!group_.is_over() && runner.ended() == ended && !group_.transport.pause(progress.backoff, -1)) {
+  }
+  const auto lasted = Clock::now() - progress.since;
+  if (lasted >= group_.timeout) {
+    const int late = group_.diagnosis.late_rank(-1, last_launched_, group_.timeout);
+    group_.diagnosis.time_out(group_.timeout, late, runner.what());
+  }
+  if (lasted < suspicious_after) return;
+  check_closed();
+  const auto found = group_.diagnosis.first_disagreement();
+  if (found && found == progress.disagreement) {
+    throw Disagreement{group_.diagnosis.rank_that_called_otherwise(*found)};
+  }
+  progress.disagreement = found;
+}
+
+// A rank that closed before it made a call that this one has made never will. What it had to say before is
+// heard by now.
+void Watch::check_closed() const {
+  for (int peer = 0; peer < group_.world; ++peer) {
+    if (peer == group_.rank || !group_.transport.closed(peer)) continue;
+    const std::vector<Record> records = group_.transport.records(peer);
+    const std::uint64_t last = records.empty() ? 0 : records.back().sequence;
+    if (last >= last_launched_) continue;
+    throw Failure(Cause::peer_lost, peer,
+                  "rank " + std::to_string(peer) + " closed its communicator while rank " +
+                      std::to_string(group_.rank) + " was waiting for it in a collective on its GPU");
   }
 }
 

@@ -1,19 +1,29 @@
-// A thread that looks after something, again and again.
+// A thread that looks after what was launched. The GPU waits for other ranks, and the host has no say there:
+// what would wait for ever is given up, and what is found wrong ends the group.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <functional>
+#include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <vector>
 
+#include "engine/gpu/group.h"
+#include "engine/gpu/runner.h"
 #include "engine/undestroyed.h"
 
 namespace ringreduce {
 
 class Watch {
  public:
-  explicit Watch(std::function<void()> look);
+  using Runners = std::function<std::vector<std::shared_ptr<Runner>>()>;
+
+  // `last_launched`: the number of that call.
+  Watch(const GpuGroup& group, Runners runners, const std::atomic<std::uint64_t>& last_launched);
   // Returns when the last look is over.
   ~Watch();
   Watch(const Watch&) = delete;
@@ -23,9 +33,23 @@ class Watch {
   void disown() { thread_.detach(); }
 
  private:
-  void run();
+  // Of a runner, as it was seen.
+  struct Progress {
+    Backoff backoff;
+    Clock::time_point since;
+    std::uint64_t ended = 0;
+    std::optional<std::uint64_t> disagreement;  // the number of the call, seen once
+  };
 
-  const std::function<void()> look_;
+  void run();
+  void look(Runner& runner);
+  void look_for_what_is_stuck(Runner& runner, Progress& progress);
+  void check_closed() const;
+
+  const GpuGroup& group_;
+  const Runners runners_;
+  const std::atomic<std::uint64_t>& last_launched_;
+  std::map<const Runner*, Progress> progress_;
   std::mutex mutex_;
   Undestroyed<std::condition_variable> ends_;
   std::atomic<bool> goes_on_{true};

@@ -4,15 +4,9 @@ namespace ringreduce {
 
 GpuWork::GpuWork(int device) : cuda_(CudaLibrary::get()), device_(device), event_(new_event(cuda_, device)) {}
 
-void GpuWork::come_behind(void* stream, void* own) {
+void GpuWork::record(void* stream) {
   const OnDevice there(cuda_, device_);
   CudaLibrary::check(cuda_.record(event_.get(), stream));
-  CudaLibrary::check(cuda_.wait(event_.get(), own));
-}
-
-void GpuWork::launched(void* own) {
-  const OnDevice there(cuda_, device_);
-  CudaLibrary::check(cuda_.record(event_.get(), own));
 }
 
 void GpuWork::let_wait(void* stream) const {

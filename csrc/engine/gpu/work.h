@@ -10,11 +10,8 @@ class GpuWork {
   explicit GpuWork(int device);
 
   int device() const { return device_; }
-  // What comes to `own` later waits for what `stream` has to do now.
-  void come_behind(void* stream, void* own);
-  // All of it is on the stream.
-  void launched(void* own);
-
+  // It is what the stream has to do now.
+  void record(void* stream);
   // What comes to the stream later waits for it.
   void let_wait(void* stream) const;
   bool done() const;

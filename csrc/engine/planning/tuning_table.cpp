@@ -10,8 +10,8 @@ constexpr std::size_t KiB = 1024, MiB = 1024 * KiB, all = ~std::size_t{0};
 constexpr double far = 8;  // a round trip of 2 ms at 1 Gbit/s
 using C = Collective;
 
+// Measured, by bench/tune.py.
 constexpr TuningRow in_memory[] = {
-    // measured, by bench/tune.py
     {C::all_reduce, 2, 0, 32 * KiB, "one_shot", 64 * KiB, 1},
     {C::all_reduce, 2, 0, all, "two_shot", 256 * KiB, 2},
     {C::all_reduce, 4, 1, 32 * KiB, "one_shot", 64 * KiB, 1},
@@ -34,7 +34,10 @@ constexpr TuningRow in_memory[] = {
     {C::reduce_scatter, 8, 1, all, "direct", 256 * KiB, 2},
     {C::all_gather, 8, 1, 512 * KiB, "direct", 64 * KiB, 2},
     {C::all_gather, 8, 1, all, "direct", 512 * KiB, 1},
-    // not measured
+};
+
+// The same, not measured.
+constexpr TuningRow in_any_memory[] = {
     {C::all_gather, any_world, 1, all, "direct", 512 * KiB, 1},
     {C::all_reduce, 8, -1, 16 * KiB, "one_shot", 64 * KiB, 1},
     {C::all_reduce, any_world, -1, 16 * KiB, "recursive_doubling", 64 * KiB, 1},
@@ -107,22 +110,13 @@ constexpr TuningRow over_mpi[] = {
     {C::all_reduce, any_world, -1, all, "ring", 1 * MiB, 2},
 };
 
-// Not measured on a card. Each rank reaches all others' memory at once, so that few rounds are best; but what
-// one of them has for all, or gets from all, passes its own links as often.
+// What is different for kernels, not measured on a card: each rank reaches all others' memory at once, but
+// what one of them has for all, or gets from all, passes its own links as often.
 constexpr TuningRow in_kernels[] = {
-    {C::all_reduce, any_world, -1, 64 * KiB, "one_shot", 64 * KiB, 1},
-    {C::all_reduce, any_world, -1, all, "two_shot", 64 * KiB, 1},
-    {C::reduce_scatter, any_world, -1, all, "direct", 64 * KiB, 1},
-    {C::all_gather, any_world, -1, all, "direct", 64 * KiB, 1},
     {C::broadcast, any_world, -1, 256 * KiB, "direct", 64 * KiB, 1},
     {C::broadcast, any_world, -1, all, "chain", 64 * KiB, 1},
     {C::reduce, any_world, -1, 256 * KiB, "direct", 64 * KiB, 1},
     {C::reduce, any_world, -1, all, "chain", 64 * KiB, 1},
-    {C::reduce, any_world, -1, all, "direct", 64 * KiB, 1},
-    {C::gather, any_world, -1, all, "direct", 64 * KiB, 1},
-    {C::scatter, any_world, -1, all, "direct", 64 * KiB, 1},
-    {C::all_to_all, any_world, -1, all, "direct", 64 * KiB, 1},
-    {C::barrier, any_world, -1, all, "dissemination", 64 * KiB, 1},
 };
 
 }  // namespace
@@ -138,13 +132,13 @@ Tuning tuning_of(std::string_view transport) {
 TuningTables tuning_tables(Tuning tuning) {
   switch (tuning) {
     case Tuning::memory:
-      return {in_memory};
+      return {in_memory, in_any_memory};
     case Tuning::hosts_of_several:
       return {across_hosts, over_far_links, over_network};
     case Tuning::mpi:
       return {over_far_links, over_mpi, over_network};
     case Tuning::kernels:
-      return {in_kernels};
+      return {in_kernels, in_any_memory};
     default:
       return {over_far_links, over_network};
   }

@@ -39,9 +39,6 @@ EventRunner::~EventRunner() {
 }
 
 const Plan& EventRunner::plan(Planner& planner, const Call& call, const Launch& launch) {
-  if (call.wire != Encoding::none) {
-    throw InvalidArgument("wire formats are not there for arrays in GPU memory");
-  }
   if (call.algorithm != automatic) {
     throw InvalidArgument(
         "algorithm must be 'auto' here: no kernel can wait for another one, because the thread blocks of all "
@@ -97,21 +94,13 @@ const void* EventRunner::input_for_peers(const Call& call, void* stream) {
   if (!scales && !overwritten) return call.input;
   const std::size_t bytes = bytes_of_input(call, world_, rank_);
   if (!kept_ || kept_->bytes() < bytes) kept_ = std::make_unique<DeviceMemory>(cuda_, device_, bytes);
-  void* const to = kept_->at();
+  const KernelLibrary& kernels = KernelLibrary::get();
   if (scales) {
-    CudaLibrary::check(KernelLibrary::get().combine(static_cast<int>(call.dtype),
-                                                    static_cast<int>(Op::premul_sum), &to, 1, &call.input, 1,
-                                                    bytes / size_of(call.dtype), call.factor, stream, 0));
+    kernels.scale_span(call.dtype, kept_->at(), call.input, bytes / size_of(call.dtype), call.factor, stream);
   } else {
-    copy(kept_->at(), static_cast<const char*>(call.input), bytes, stream);
+    kernels.copy_span(kept_->at(), call.input, bytes, stream);
   }
-  return to;
-}
-
-void EventRunner::copy(char* to, const char* from, std::size_t bytes, void* stream) const {
-  void* const target = to;
-  if (bytes > 0 && to != from)
-    CudaLibrary::check(KernelLibrary::get().copy(&target, 1, from, bytes, stream, 0));
+  return kept_->at();
 }
 
 // This rank's share of an all-reduce, or its block; a reduction's root has all of it.
@@ -148,6 +137,9 @@ void EventRunner::combine_and_copy(const Call& call, void* stream) const {
   const Blocks in = {element, call.count, call.input_extents};
   const Blocks out = {element, call.count, call.output_extents};
   const Arrays& own = arrays_[rank_];
+  const auto copy = [&](char* to, const char* from, std::size_t bytes) {
+    KernelLibrary::get().copy_span(to, from, bytes, stream);
+  };
   const bool is_root = call.root == rank_;
   switch (call.collective) {
     case Collective::all_reduce:
@@ -156,19 +148,19 @@ void EventRunner::combine_and_copy(const Call& call, void* stream) const {
     case Collective::reduce:
       return is_root ? combine(call, stream) : void();
     case Collective::broadcast:
-      return copy(own.output, arrays_[call.root].input, call.count * element, stream);
+      return copy(own.output, arrays_[call.root].input, call.count * element);
     case Collective::scatter:
-      return copy(own.output, arrays_[call.root].input + in.begin(rank_), in.bytes(rank_), stream);
+      return copy(own.output, arrays_[call.root].input + in.begin(rank_), in.bytes(rank_));
     case Collective::gather:
     case Collective::all_gather:
       for (int rank = 0; rank < world_ && (is_root || call.collective == Collective::all_gather); ++rank) {
-        copy(own.output + out.begin(rank), arrays_[rank].input, out.bytes(rank), stream);
+        copy(own.output + out.begin(rank), arrays_[rank].input, out.bytes(rank));
       }
       return;
     default:  // all_to_all
       for (int rank = 0; rank < world_; ++rank) {
-        copy(own.output + out.begin(rank), arrays_[rank].input + arrays_[rank].blocks[rank_], out.bytes(rank),
-             stream);
+        copy(own.output + out.begin(rank), arrays_[rank].input + arrays_[rank].blocks[rank_],
+             out.bytes(rank));
       }
   }
 }

@@ -41,7 +41,6 @@ class EventRunner : public Runner {
   const void* input_for_peers(const Call& call, void* stream);
   void combine_and_copy(const Call& call, void* stream) const;
   void combine(const Call& call, void* stream) const;
-  void copy(char* to, const char* from, std::size_t bytes, void* stream) const;
 
   const std::shared_ptr<const Events> events_;
   const CudaHandle event_;  // that all are done

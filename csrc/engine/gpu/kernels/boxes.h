@@ -25,7 +25,6 @@ class DeviceBoxes {
   DeviceBoxes(const DeviceBoxes&) = delete;
   DeviceBoxes& operator=(const DeviceBoxes&) = delete;
 
-  int device() const { return device_; }
   const device::Boxes& layout() const { return layout_; }
   // Whether all ranks are threads of this process, and reach all of each other's memory.
   bool one_process() const { return one_process_; }

@@ -102,9 +102,6 @@ std::size_t KernelRunner::slice_bytes(const Call& call) const {
 // By the name of the algorithm that a hand-tuned kernel has, too.
 const Plan& KernelRunner::plan(Planner& planner, const Call& call, const Launch& launch) {
   check_stream(launch.stream);
-  if (call.wire != Encoding::none) {
-    throw InvalidArgument("wire formats are not there for arrays in GPU memory");
-  }
   Call here = call;
   kernel_ = kernel_for(call, planner.is_forced(call.collective));
   if (kernel_ != Kernel::interpreter) {

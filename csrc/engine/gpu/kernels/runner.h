@@ -30,7 +30,6 @@ class KernelRunner : public Runner {
   // Hand-tuned kernels, and the one that walks schedules.
   enum class Kernel : std::uint8_t { one_shot, direct, interpreter };
 
-  static std::uint64_t heard(const std::uint64_t& word) { return __atomic_load_n(&word, __ATOMIC_ACQUIRE); }
   void check_stream(void* stream);
   Kernel kernel_for(const Call& call, bool is_forced) const;
   std::size_t slice_bytes(const Call& call) const;

@@ -1,8 +1,8 @@
 #include "engine/gpu/nccl/native.h"
 
-#include <array>
-#include <cstring>
+#include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "engine/planning/plan.h"
 #include "reduce/reduce.h"
@@ -10,54 +10,40 @@
 namespace ringreduce {
 namespace {
 
-std::optional<nccl::DataType> type_of(DType dtype) {
-  switch (dtype) {
-    case DType::float64:
-      return nccl::float64;
-    case DType::float32:
-      return nccl::float32;
-    case DType::float16:
-      return nccl::float16;
-    case DType::bfloat16:
-      return nccl::bfloat16;
-    case DType::float8_e4m3:
-      return nccl::float8_e4m3;
-    case DType::float8_e5m2:
-      return nccl::float8_e5m2;
-    case DType::int64:
-      return nccl::int64;
-    case DType::int32:
-      return nccl::int32;
-    case DType::int8:
-      return nccl::int8;
-    case DType::uint64:
-      return nccl::uint64;
-    case DType::uint32:
-      return nccl::uint32;
-    case DType::uint8:
-      return nccl::uint8;
-    default:
-      return std::nullopt;
-  }
+struct Type {
+  DType dtype;
+  nccl::DataType its;
+  std::uint64_t one;  // the number 1 of those with fractions, whose bits are in the first bytes
+};
+constexpr Type types[] = {
+    {DType::float64, nccl::float64, 0x3ff0000000000000},
+    {DType::float32, nccl::float32, 0x3f800000},
+    {DType::float16, nccl::float16, 0x3c00},
+    {DType::bfloat16, nccl::bfloat16, 0x3f80},
+    {DType::float8_e4m3, nccl::float8_e4m3, 0x38},
+    {DType::float8_e5m2, nccl::float8_e5m2, 0x3c},
+    {DType::int64, nccl::int64, 0},
+    {DType::int32, nccl::int32, 0},
+    {DType::int8, nccl::int8, 0},
+    {DType::uint64, nccl::uint64, 0},
+    {DType::uint32, nccl::uint32, 0},
+    {DType::uint8, nccl::uint8, 0},
+};
+// That of premul_sum is made for the call.
+constexpr std::pair<Op, nccl::ReduceOp> ops[] = {{Op::sum, nccl::sum}, {Op::prod, nccl::prod},
+                                                 {Op::min, nccl::min}, {Op::max, nccl::max},
+                                                 {Op::avg, nccl::avg}, {Op::premul_sum, nccl::sum}};
+
+const Type* type_of(DType dtype) {
+  const auto* const found = std::ranges::find(types, dtype, &Type::dtype);
+  return found == std::end(types) ? nullptr : found;
 }
 
 std::optional<nccl::ReduceOp> op_of(Op op) {
-  switch (op) {
-    case Op::sum:
-      return nccl::sum;
-    case Op::prod:
-      return nccl::prod;
-    case Op::min:
-      return nccl::min;
-    case Op::max:
-      return nccl::max;
-    case Op::avg:
-      return nccl::avg;
-    case Op::premul_sum:
-      return nccl::sum;  // one that is made for the call
-    default:
-      return std::nullopt;
+  for (const auto& [ours, its] : ops) {
+    if (ours == op) return its;
   }
+  return std::nullopt;
 }
 
 bool has(Collective collective) {
@@ -68,34 +54,16 @@ bool is_float8(DType dtype) {
   return dtype == DType::float8_e4m3 || dtype == DType::float8_e5m2;
 }
 
-// The number 1, whose bits are in the first bytes.
-std::array<std::uint64_t, 1> one(DType dtype) {
-  switch (dtype) {
-    case DType::float64:
-      return {0x3ff0000000000000};
-    case DType::float32:
-      return {0x3f800000};
-    case DType::float16:
-      return {0x3c00};
-    case DType::bfloat16:
-      return {0x3f80};
-    case DType::float8_e4m3:
-      return {0x38};
-    default:
-      return {0x3c};  // float8_e5m2
-  }
-}
-
 // An operator that multiplies by this rank's factor first, as long as it is needed.
 class Scaling {
  public:
   Scaling(const Call& call, NcclGroup& group) : group_(group) {
-    std::array<std::uint64_t, 1> factor = one(call.dtype);
+    std::uint64_t factor = type_of(call.dtype)->one;
     void* const scaled = &factor;
     const void* const from = &factor;
     combine_for(call.dtype, Op::premul_sum)(&scaled, 1, &from, 1, 1, call.factor);
-    group_.check(group_.library().create_premul_sum(&op_, &factor, *type_of(call.dtype), nccl::in_host_memory,
-                                                    group_.comm()),
+    group_.check(group_.library().create_premul_sum(&op_, &factor, type_of(call.dtype)->its,
+                                                    nccl::in_host_memory, group_.comm()),
                  "making an operator for the factor");
   }
   ~Scaling() { group_.library().destroy_op(op_, group_.comm()); }
@@ -117,7 +85,7 @@ class OwnCall {
       bytes_ = size_of(call.dtype);
       return;
     }
-    type_ = *type_of(call.dtype);
+    type_ = type_of(call.dtype)->its;
     op_ = *op_of(call.op);
     if (call.op == Op::premul_sum) op_ = scaling_.emplace(call, group).op();
   }

@@ -24,10 +24,6 @@ constexpr std::size_t most_events = 64;
 constexpr Target own_way{.own_way = "nccl"};
 constexpr std::chrono::seconds patience_with_graphs{2}, patience_when_aborted{2};
 
-std::uint64_t heard(const std::uint64_t& word) {
-  return __atomic_load_n(&word, __ATOMIC_ACQUIRE);
-}
-
 }  // namespace
 
 NcclRunner::NcclRunner(int rank, int world, int device, bool reproducible, const std::vector<int>& hosts,
@@ -39,17 +35,13 @@ NcclRunner::NcclRunner(int rank, int world, int device, bool reproducible, const
   const OnDevice there(cuda_, device);
   exchange_or_fail(exchange, [&] {
     NcclLibrary::get();
-    prepare();
+    report_memory_ = std::make_unique<DeviceMemory>(cuda_, DeviceMemory::on_host,
+                                                    sizeof(device::Report) + sizeof(std::uint64_t));
+    report_ = new (report_memory_->at()) device::Report();
+    one_ = new (report_memory_->at() + sizeof(device::Report)) std::uint64_t(1);
     return std::string();
   });
   group_ = std::make_unique<NcclGroup>(rank, world, timeout, exchange, tick_);
-}
-
-void NcclRunner::prepare() {
-  report_memory_ = std::make_unique<DeviceMemory>(cuda_, DeviceMemory::on_host,
-                                                  sizeof(device::Report) + sizeof(std::uint64_t));
-  report_ = new (report_memory_->at()) device::Report();
-  one_ = new (report_memory_->at() + sizeof(device::Report)) std::uint64_t(1);
 }
 
 // What streams may still write to is nobody else's.
@@ -84,8 +76,6 @@ std::size_t NcclRunner::footprint() const {
 // --- planning ----------------------------------------------------------------------------------------------
 
 const Plan& NcclRunner::plan(Planner& planner, const Call& call, const Launch&) {
-  if (call.wire != Encoding::none)
-    throw InvalidArgument("wire formats are not there yet for arrays in GPU memory");
   if (call.algorithm == by_nccl) {
     check_that_nccl_has(call, group_->library());
     return planner.plan(call, own_way);
@@ -115,7 +105,7 @@ void NcclRunner::launch(const Call& call, const Plan& plan, const Launch& launch
   if (call.algorithm == by_nccl) {
     run_by_nccl(call, *group_, rank_, launch.stream, tick_);
   } else {
-    NcclWalk walk(*group_, cuda_, call, plan, rank_);
+    NcclWalk walk(*group_, call, plan, rank_);
     walk.run(make_room(walk.room()), launch.stream, tick_);
   }
   if (launch.captured) {
@@ -185,13 +175,11 @@ void NcclRunner::check() {
   if (const std::string failure = group_->failure(); !failure.empty()) throw Error(failure);
 }
 
-void NcclRunner::enroll(void* memory, std::size_t bytes) {
-  const OnDevice there(cuda_, device_);
+void NcclRunner::register_memory(void* memory, std::size_t bytes) {
   group_->enroll(memory, bytes, tick_);
 }
 
-void NcclRunner::withdraw(void* memory) {
-  const OnDevice there(cuda_, device_);
+void NcclRunner::deregister_memory(void* memory) {
   group_->withdraw(memory, tick_);
 }
 

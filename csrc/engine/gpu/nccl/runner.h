@@ -33,8 +33,8 @@ class NcclRunner : public Runner {
   void give_up() override { group_->abort(); }
   void finish(Clock::duration patience, const Tick& tick) override;
 
-  void enroll(void* memory, std::size_t bytes) override;
-  void withdraw(void* memory) override;
+  void register_memory(void* memory, std::size_t bytes) override;
+  void deregister_memory(void* memory) override;
 
  private:
   struct Launched {
@@ -42,7 +42,6 @@ class NcclRunner : public Runner {
     std::uint64_t number = 0;  // of the last call that it stands for
   };
 
-  void prepare();
   bool comes_to_rest() const;
   void check_sources(const Call& call) const;
   char* make_room(std::size_t bytes);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "engine/gpu/kernel_library.h"
 #include "reduce/cuda/spans.h"
 
 namespace ringreduce {
@@ -24,9 +23,8 @@ bool is_local(const Step& step) {
 
 }  // namespace
 
-NcclWalk::NcclWalk(NcclGroup& group, const CudaLibrary& cuda, const Call& call, const Plan& plan, int rank)
+NcclWalk::NcclWalk(NcclGroup& group, const Call& call, const Plan& plan, int rank)
     : group_(group),
-      cuda_(cuda),
       call_(call),
       plan_(plan),
       program_(*plan.program),
@@ -231,26 +229,10 @@ void NcclWalk::receive(const Action& action, char* landing) {
 
 // --- kernels -----------------------------------------------------------------------------------------------
 
-void NcclWalk::copy(char* to, const char* from, std::size_t bytes) {
-  if (bytes == 0 || to == from) return;
-  void* const target = to;
-  CudaLibrary::check(KernelLibrary::get().copy(&target, 1, from, bytes, stream_, 0));
-}
-
-void NcclWalk::scale(char* to, const char* from, std::size_t count) {
-  if (count == 0) return;
-  void* const target = to;
-  const void* const source = from;
-  CudaLibrary::check(KernelLibrary::get().combine(static_cast<int>(call_.dtype),
-                                                  static_cast<int>(Op::premul_sum), &target, 1, &source, 1,
-                                                  count, call_.factor, stream_, 0));
-}
-
 void NcclWalk::combine_some(Op op, void* to, const void* const* sources, std::size_t number,
                             std::size_t count) {
-  CudaLibrary::check(KernelLibrary::get().combine(static_cast<int>(call_.dtype), static_cast<int>(op), &to, 1,
-                                                  sources, static_cast<int>(number), count, plan_.divide,
-                                                  stream_, 0));
+  CudaLibrary::check(kernels_.combine(static_cast<int>(call_.dtype), static_cast<int>(op), &to, 1, sources,
+                                      static_cast<int>(number), count, plan_.divide, stream_, 0));
 }
 
 // A kernel takes so many sources; of more, one of the messages gets what the first of them come to.

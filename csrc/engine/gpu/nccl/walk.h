@@ -7,16 +7,16 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/gpu/kernel_library.h"
 #include "engine/planning/call.h"
 #include "engine/planning/plan.h"
-#include "transport/device/library.h"
 #include "transport/nccl/group.h"
 
 namespace ringreduce {
 
 class NcclWalk {
  public:
-  NcclWalk(NcclGroup& group, const CudaLibrary& cuda, const Call& call, const Plan& plan, int rank);
+  NcclWalk(NcclGroup& group, const Call& call, const Plan& plan, int rank);
 
   // Bytes of temporary memory that run() needs.
   std::size_t room() const { return temp_bytes_ + round_bytes_; }
@@ -48,13 +48,15 @@ class NcclWalk {
   char* take_room(std::size_t bytes);
   bool is_scaled(const Move& move) const { return scales_ && move.from == Memory::input; }
   std::size_t step_of(const Action& action) const;
-  void copy(char* to, const char* from, std::size_t bytes);
-  void scale(char* to, const char* from, std::size_t count);
+  void copy(char* to, const char* from, std::size_t bytes) { kernels_.copy_span(to, from, bytes, stream_); }
+  void scale(char* to, const char* from, std::size_t count) {
+    kernels_.scale_span(call_.dtype, to, from, count, call_.factor, stream_);
+  }
   void combine_into(char* to, std::vector<const void*>& sources, const Move& move, const void* own);
   void combine_some(Op op, void* to, const void* const* sources, std::size_t number, std::size_t count);
 
   NcclGroup& group_;
-  const CudaLibrary& cuda_;
+  const KernelLibrary& kernels_ = KernelLibrary::get();
   const Call& call_;
   const Plan& plan_;
   const Program& program_;
