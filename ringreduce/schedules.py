@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ringreduce._engine import schedules as _engine
+from ringreduce._engine import values
 
 __all__ = [
     "Algorithm",
@@ -171,6 +172,7 @@ def algorithms(collective: str | None = None, world: int | None = None) -> list[
         raise ValueError(f"no collective is called {collective!r}")
     if world is None:
         return [Algorithm(*row) for row in rows]
+    _number(world, "world")
     return [Algorithm(*row, *_engine.algorithm_cost(row[0], row[1], world)[:2]) for row in rows]
 
 
@@ -198,10 +200,23 @@ def schedule(
         ValueError: There is no such collective, algorithm, rank or order.
         ScheduleError: A registered algorithm is wrong for this world.
     """
+    values.text(collective, "collective")
+    values.text(algorithm, "algorithm")
+    for number, name in (world, "world"), (rank, "rank"), (root, "root"):
+        _number(number, name)
     registered = custom(algorithm, collective)
     if registered is not None:
         return registered(world, rank)
-    return _engine.build(collective, algorithm, world, rank, root, list(groups or []), list(order or []))
+    return _engine.build(
+        collective, algorithm, world, rank, root,
+        [_number(group, "each of groups") for group in groups or []],
+        [_number(each, "each of order") for each in order or []],
+    )  # fmt: skip
+
+
+def _number(value: int, name: str) -> int:
+    """An int of the engine's, which knows what else it must be."""
+    return values.whole(value, name, -(2**31), 2**31 - 1)
 
 
 def check(schedules: Sequence[Schedule] | Function, world: int | None = None) -> None:
@@ -214,13 +229,11 @@ def check(schedules: Sequence[Schedule] | Function, world: int | None = None) ->
     Raises:
         ScheduleError: A result would be incomplete, wrong or different between ranks, ranks would block each
             other, or a rule of the model is broken.
-        ValueError: A function came without a world.
-        TypeError: An attribute has the wrong type.
+        TypeError: An attribute has the wrong type, or a function came without a world.
     """
     if callable(schedules):
-        if world is None or world < 1:
-            raise ValueError("check() of a function needs a world of at least 1")
-        schedules = [schedules(world, rank) for rank in range(world)]
+        ranks = values.whole(world, "world", 1, 2**31 - 1)
+        schedules = [schedules(ranks, rank) for rank in range(ranks)]
     wrong = _engine.check(schedules)
     if wrong:
         raise ScheduleError(wrong)
@@ -285,6 +298,11 @@ def register(name: str, function: Function, collective: str = "all_reduce") -> N
     Raises:
         ValueError: There is no such collective, or the catalogue has the name already.
     """
+    values.text(name, "name")
+    if not callable(function):
+        raise TypeError(
+            f"function must be a function (world, rank) -> Schedule, not {type(function).__name__}"
+        )
     if any(entry.name == name for entry in algorithms(collective)):
         raise ValueError(f"the catalogue has an algorithm called {name!r} for {collective} already")
     _custom[collective, name] = Custom(name, function, collective)
