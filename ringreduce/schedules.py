@@ -260,7 +260,7 @@ class Custom:
         if not 0 <= rank < world:
             raise ValueError(f"rank must be in [0, {world}), not {rank}")
         self._check(world)
-        return self.function(world, rank)
+        return self._plan(world, rank)
 
     def heaviest_round(self, world: int) -> int:
         """The most chunks that any rank sends in one round."""
@@ -271,15 +271,30 @@ class Custom:
         """Whether it adds all ranks' values in rank order and rounds once, for this world."""
         return _engine.keeps_rank_order(self._plans(world))
 
+    def _plan(self, world: int, rank: int) -> Schedule:
+        asked = f"algorithm {self.name!r}, asked for rank {rank} of {world},"
+        try:
+            plan = self.function(world, rank)
+        except Exception as error:
+            raise ScheduleError(f"{asked} raised {type(error).__name__}: {error}") from error
+        if not isinstance(plan, Schedule):
+            raise ScheduleError(f"{asked} returned no Schedule, but {type(plan).__name__}")
+        return plan
+
     def _plans(self, world: int) -> list[Schedule]:
-        return [self.function(world, each) for each in range(world)]
+        return [self._plan(world, each) for each in range(world)]
 
     def _check(self, world: int) -> None:
         if world not in self._heaviest:
             plans = self._plans(world)
             if plans[0].collective != self.collective:
                 raise ScheduleError(f"{self.name!r} plans {plans[0].collective}, not {self.collective}")
-            check(plans)
+            try:
+                check(plans)
+            except (TypeError, AttributeError) as error:
+                raise ScheduleError(
+                    f"algorithm {self.name!r} returned what is no schedule: {error}"
+                ) from error
             rounds = [each for plan in plans for each in plan.rounds]
             self._heaviest[world] = max(map(_chunks_sent, rounds), default=0)
 
