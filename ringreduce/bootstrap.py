@@ -6,6 +6,7 @@ else to connect ranks; it knows neither launchers nor stores.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -157,10 +158,20 @@ _rounds: dict[int, int] = {}
 
 
 def _through_store(store: Any, rank: int, size: int) -> Exchange:
+    wipe = getattr(store, "delete_key", lambda key: store.set(key, b""))
+    before: list[str] = []
+
     def exchange(blob: bytes) -> list[bytes]:
         _rounds[rank] = number = _rounds.get(rank, 0) + 1
         store.set(f"ringreduce/{number}/{rank}", blob)
-        return [look_up(f"ringreduce/{number}/{other}", other) for other in range(size)]
+        blobs = [look_up(f"ringreduce/{number}/{other}", other) for other in range(size)]
+        # Who has come so far has read what was there before. It may have held the job's secret; what comes last does
+        # not.
+        with contextlib.suppress(RuntimeError):  # some stores keep what they have
+            for key in before:
+                wipe(key)
+        before[:] = [f"ringreduce/{number}/{rank}"]
+        return blobs
 
     def look_up(key: str, other: int) -> bytes:
         try:
