@@ -130,9 +130,9 @@ class RingBackend : public Versioned<c10d::Backend> {
             std::size_t count = 0) const;
 
   void add_all_gather(TensorCalls& calls, const Operation& operation, const at::Tensor& output,
-                      const at::Tensor& input) const;
+                      const at::Tensor& input, std::uint64_t split = 0) const;
   void add_reduce_scatter(TensorCalls& calls, const Operation& operation, const at::Tensor& output,
-                          const at::Tensor& input, const c10d::ReduceOp& op) const;
+                          const at::Tensor& input, const c10d::ReduceOp& op, std::uint64_t split = 0) const;
 
   intrusive_ptr<c10d::Work> launch(const Operation& operation, std::unique_ptr<TensorCalls> calls,
                                    const Tensors& inputs, std::vector<Tensors> outputs);
