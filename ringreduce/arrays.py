@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
+from collections.abc import Iterable
 from typing import Any, cast
 
 import numpy as np
 
 from ringreduce import _engine
+from ringreduce._engine import values
 
 __all__ = ["empty", "zeros"]
 
@@ -42,17 +45,24 @@ def empty(shape: Shape, dtype: Any = "float32") -> Array:
         ValueError: a length is negative.
         MemoryError: there is no memory left.
     """
-    lengths = (shape,) if isinstance(shape, int) else tuple(shape)
-    if any(length < 0 for length in lengths):
-        raise ValueError(f"shape must not have negative lengths: {shape}")
-    count = math.prod(lengths)
+    given = tuple(shape) if isinstance(shape, Iterable) and not isinstance(shape, bytes) else (shape,)
+    lengths = [values.whole(length, "each length of shape") for length in given]
     torch = _torch()
-    if torch is not None and isinstance(dtype, torch.dtype):
-        raw = torch.from_numpy(_engine.allocate(max(count * dtype.itemsize, 1)))
-        return raw[: count * dtype.itemsize].view(dtype).view(lengths)
-    numpy_dtype = np.dtype(dtype)
-    raw = _engine.allocate(max(count * numpy_dtype.itemsize, 1))
-    return raw[: count * numpy_dtype.itemsize].view(numpy_dtype).reshape(lengths)
+    of_torch = torch is not None and isinstance(dtype, torch.dtype)
+    kind = dtype if of_torch else _numpy_dtype(dtype)
+    nbytes = math.prod(lengths) * kind.itemsize
+    raw = _engine.allocate(values.whole(max(nbytes, 1), "the number of bytes of shape", 1))[:nbytes]
+    if of_torch:
+        return torch.from_numpy(raw).view(kind).view(lengths)
+    return raw.view(kind).reshape(lengths)
+
+
+def _numpy_dtype(dtype: Any) -> np.dtype[Any]:
+    with contextlib.suppress(TypeError, ValueError):
+        found: np.dtype[Any] = np.dtype(dtype)
+        if dtype is not None and not found.hasobject and found.itemsize:
+            return found
+    raise TypeError(f"dtype must be a NumPy or torch dtype of numbers, or its name, not {dtype!r}")
 
 
 def zeros(shape: Shape, dtype: Any = "float32") -> Array:
@@ -94,7 +104,11 @@ def as_numpy(x: Array) -> np.ndarray[Any, Any]:
         return x
     if hasattr(x, "__dlpack__"):
         return np.from_dlpack(x)
-    return np.asarray(x)
+    try:
+        return np.asarray(memoryview(x))
+    except TypeError:
+        kind = type(x).__name__
+        raise TypeError(f"x must be an array (NumPy, torch, DLPack or a buffer), not {kind}") from None
 
 
 def packed(x: Array) -> Array:
@@ -129,7 +143,7 @@ def unpack(source: Array, target: Array) -> None:
         as_numpy(target)[...] = source
 
 
-def rows(x: Array, name: str) -> int:
+def rows(x: Array) -> int:
     """The length of x's first axis; a zero-dimensional array has one row."""
     shape = shape_of(x)
     return shape[0] if shape else 1

@@ -6,12 +6,14 @@ else to connect ranks; it knows neither launchers nor stores.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 from ringreduce import _engine
+from ringreduce._engine import values
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
 from ringreduce.errors import TimeoutError
 from ringreduce.launchers import Launched, LeftTogether, launched, place_to_meet
@@ -62,6 +64,7 @@ def init(
         RuntimeError: the mpi transport is wanted, alone or with shm, and cannot be built.
         TimeoutError: not all ranks arrived in time.
     """
+    timeout = check(timeout, reproducible, transport)
     if store is not None and hasattr(store, "Get_rank"):
         rank = store.Get_rank() if rank is None else rank
         size = store.Get_size() if size is None else size
@@ -72,10 +75,8 @@ def init(
         raise ValueError("rank and size go together")
     if rank is None or size is None:
         rank, size = 0, 1
-    if size < 1 or not 0 <= rank < size:
-        raise ValueError(f"rank must be from 0 to size - 1; got rank {rank} of size {size}")
-    if not timeout > 0:
-        raise ValueError(f"timeout must be positive, not {timeout}")
+    values.whole(size, "size", 1, 2**31 - 1)
+    values.whole(rank, "rank", 0, size - 1)
     if store is None and known is None and size > 1:
         raise ValueError("store is needed when rank and size are given: how else would the ranks meet?")
     wanted = transport or os.environ.get("RINGREDUCE_TRANSPORT", "")
@@ -86,6 +87,17 @@ def init(
         return Communicator(
             _engine.connect(rank, size, exchange, timeout, reproducible, transport or "", job), timeout
         )
+
+
+def check(timeout: float, reproducible: bool | None, transport: str | None) -> float:
+    """The timeout; raises TypeError or ValueError if one of them is not what init() takes."""
+    if transport is not None:
+        values.text(transport, "transport")
+    if reproducible is not None:
+        values.flag(reproducible, "reproducible")
+    if timeout is None:
+        raise TypeError("timeout must be a number of seconds, not None")
+    return values.seconds(timeout, "timeout")
 
 
 def _mpi_job(store: Any, rank: int, size: int, timeout: float) -> _engine.MpiJob:
@@ -128,7 +140,7 @@ def _exchange_for(store: Any, known: Launched | None, rank: int, size: int, time
     if store is None and known is not None:
         store = place_to_meet(known, os.environ, timeout)
     if isinstance(store, str):
-        return _meet(store, rank, size, timeout)
+        return _meet(values.text(store, "store"), rank, size, timeout)
     if hasattr(store, "allgather"):
         return _Meeting(store.allgather)
     if hasattr(store, "set") and hasattr(store, "get"):
@@ -146,10 +158,20 @@ _rounds: dict[int, int] = {}
 
 
 def _through_store(store: Any, rank: int, size: int) -> Exchange:
+    wipe = getattr(store, "delete_key", lambda key: store.set(key, b""))
+    before: list[str] = []
+
     def exchange(blob: bytes) -> list[bytes]:
         _rounds[rank] = number = _rounds.get(rank, 0) + 1
         store.set(f"ringreduce/{number}/{rank}", blob)
-        return [look_up(f"ringreduce/{number}/{other}", other) for other in range(size)]
+        blobs = [look_up(f"ringreduce/{number}/{other}", other) for other in range(size)]
+        # Who has come so far has read what was there before. It may have held the job's secret; what comes last does
+        # not.
+        with contextlib.suppress(RuntimeError):  # some stores keep what they have
+            for key in before:
+                wipe(key)
+        before[:] = [f"ringreduce/{number}/{rank}"]
+        return blobs
 
     def look_up(key: str, other: int) -> bytes:
         try:

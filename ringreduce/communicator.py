@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from ringreduce import _engine, arrays, blocks, staging
+from ringreduce._engine import values
 from ringreduce.arrays import Array
 from ringreduce.choice import Choice
 from ringreduce.handles import AUTO, Algorithm, Handles
@@ -148,20 +149,10 @@ class Communicator:
         Returns:
             out, or x.
         """
-        if factor is not None:
-            op = self._scaled(op)
-        if not async_op and wire is None:
+        if async_op is False and wire is None:
             handle = AUTO if algorithm == "auto" else self._handles.find("all_reduce", algorithm)
             try:
-                self._fast_all_reduce(
-                    x,
-                    out,
-                    op,
-                    1.0 if factor is None else factor,
-                    handle,
-                    0.0 if timeout is None else self._seconds(timeout),
-                    stream,
-                )
+                self._fast_all_reduce(x, out, op, factor, handle, timeout, stream)
                 return x if out is None else out
             except BufferError:
                 pass
@@ -194,7 +185,7 @@ class Communicator:
         if out is None:
             out = blocks.new_block(x, counts, self.size, self.rank)
         return self._run(
-            "reduce_scatter", x, out, op=op if factor is None else self._scaled(op), factor=factor,
+            "reduce_scatter", x, out, op=op, factor=factor,
             input_counts=sizes, algorithm=algorithm, wire=wire, timeout=timeout, async_op=async_op, stream=stream,
         )  # fmt: skip
 
@@ -216,11 +207,12 @@ class Communicator:
             out: where they go; x may be this rank's own part of it. None: a new array.
             counts: rows of each rank's x; None: as many on every rank.
         """
+        sizes = blocks.sizes(x, counts, self.size)
         if out is None:
             out = blocks.new_whole(x, counts, self.size)
         return self._run(
-            "all_gather", x, out, input_counts=blocks.sizes(x, counts, self.size), algorithm=algorithm, wire=wire,
-            timeout=timeout, async_op=async_op, stream=stream,
+            "all_gather", x, out, input_counts=sizes, algorithm=algorithm, wire=wire, timeout=timeout,
+            async_op=async_op, stream=stream,
         )  # fmt: skip
 
     def broadcast(
@@ -257,7 +249,7 @@ class Communicator:
         """Combines every rank's x; the root gets the result, in out or else in x. Others get None."""
         target = (x if out is None else out) if self.rank == root else None
         return self._run(
-            "reduce", x, target, op=op if factor is None else self._scaled(op), factor=factor, root=root,
+            "reduce", x, target, op=op, factor=factor, root=root,
             algorithm=algorithm, wire=wire, timeout=timeout, async_op=async_op, stream=stream,
         )  # fmt: skip
 
@@ -280,13 +272,14 @@ class Communicator:
             out: where they go (looked at on the root only); None: a new array.
             counts: rows of each rank's x; None: as many on every rank.
         """
+        sizes = blocks.sizes(x, counts, self.size)
         if self.rank != root:
             out = None
         elif out is None:
             out = blocks.new_whole(x, counts, self.size)
         return self._run(
-            "gather", x, out, root=root, input_counts=blocks.sizes(x, counts, self.size), algorithm=algorithm,
-            wire=wire, timeout=timeout, async_op=async_op, stream=stream,
+            "gather", x, out, root=root, input_counts=sizes, algorithm=algorithm, wire=wire, timeout=timeout,
+            async_op=async_op, stream=stream,
         )  # fmt: skip
 
     def scatter(
@@ -309,6 +302,7 @@ class Communicator:
             out: this rank's block. Needed on all ranks but the root, which do not know its shape.
             counts: rows of each rank's block; None: equal blocks.
         """
+        values.whole(root, "root", 0, self.size - 1, "a rank")
         if self.rank == root and x is None:
             raise ValueError("x is needed on the root")
         if out is None:
@@ -342,11 +336,12 @@ class Communicator:
         """
         if (send_counts is None) != (recv_counts is None):
             raise ValueError("send_counts and recv_counts go together")
+        sent = blocks.sizes(x, send_counts, self.size, "send_counts")
+        received = blocks.sizes(x, recv_counts, self.size, "recv_counts")
         if out is None:
-            out = blocks.new_rows(x, arrays.rows(x, "x") if recv_counts is None else sum(recv_counts))
+            out = blocks.new_rows(x, arrays.rows(x) if recv_counts is None else sum(recv_counts))
         return self._run(
-            "all_to_all", x, out, input_counts=blocks.sizes(x, send_counts, self.size, "send_counts"),
-            output_counts=blocks.sizes(x, recv_counts, self.size, "recv_counts"), algorithm=algorithm, wire=wire,
+            "all_to_all", x, out, input_counts=sent, output_counts=received, algorithm=algorithm, wire=wire,
             timeout=timeout, async_op=async_op, stream=stream,
         )  # fmt: skip
 
@@ -379,7 +374,7 @@ class Communicator:
             stream: of an array in GPU memory, which is copied to the CPU's first, when the stream has come so far.
         """
         x = staging.taken(arrays.contiguous(x), self._c, stream)
-        work = self._c.transfer(True, x, dest, tag, self._seconds(timeout), async_op)
+        work = self._c.transfer(True, x, dest, tag, timeout, async_op)
         return None if isinstance(work, int) else self._work(work, None, (x,), None)
 
     def recv(
@@ -415,7 +410,7 @@ class Communicator:
         if target is not x:
             arrays.check_writable(x, "x")
         room = staging.twin(target)
-        work = self._c.transfer(False, room, source, tag, self._seconds(timeout), async_op)
+        work = self._c.transfer(False, room, source, tag, timeout, async_op)
         after = None if room is x else partial(self._put, room, target, x, stream)
         if not isinstance(work, int):
             return self._work(work, x, (room,), after, source is None)
@@ -437,9 +432,7 @@ class Communicator:
 
         Every rank must call it. With color None a rank joins none, and gets None.
         """
-        if color is not None and color < 0:
-            raise ValueError(f"color must not be negative; None joins no group (not {color})")
-        child = self._c.split(-1 if color is None else color, self.rank if key is None else key)
+        child = self._c.split(color, key)
         return None if child is None else Communicator(child, self.timeout)
 
     def shrink(self) -> Communicator:
@@ -527,8 +520,8 @@ class Communicator:
         while True:
             try:
                 work = self._c.collective(
-                    name, source, target, op, 1.0 if factor is None else factor, root, handle,
-                    self._seconds(timeout), input_counts, output_counts, async_op, 0, 0, wire, stream,
+                    name, source, target, op, factor, root, handle, timeout, input_counts, output_counts,
+                    async_op, 0, 0, wire, stream,
                 )  # fmt: skip
                 break
             except BufferError:
@@ -566,18 +559,6 @@ class Communicator:
             work = Work(engine, result, keep, after, with_source)
         self._under_way.append(work)
         return work
-
-    @staticmethod
-    def _scaled(op: str) -> str:
-        if op != "sum":
-            raise ValueError(f"factor goes with op 'sum' only, not with '{op}'")
-        return "premul_sum"
-
-    @staticmethod
-    def _seconds(timeout: float | None) -> float:
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout must be positive, not {timeout}")
-        return 0.0 if timeout is None else timeout
 
 
 @atexit.register

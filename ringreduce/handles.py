@@ -26,6 +26,9 @@ class Handles:
             ValueError: no algorithm of the collective is called so.
             ScheduleError: the function's schedules are wrong.
         """
+        if not isinstance(algorithm, str) and not callable(algorithm):
+            kind = type(algorithm).__name__
+            raise TypeError(f"algorithm must be a name or a function (world, rank) -> Schedule, not {kind}")
         if algorithm == "auto":
             return AUTO
         # A name that is registered anew stands for another algorithm.

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
 
-from ringreduce.bootstrap import init
+from ringreduce._engine import values
+from ringreduce.bootstrap import check, init
 from ringreduce.communicator import DEFAULT_TIMEOUT
 from ringreduce.errors import Error, PeerLost, RankFailed
 from ringreduce.orphans import end_with_parent
@@ -53,8 +54,13 @@ def run(
     Raises:
         RankFailed: a rank raised (the exception is the cause) or died. The others have ended by then.
     """
-    if ranks < 1:
-        raise ValueError(f"ranks must be at least 1, not {ranks}")
+    if not callable(function):
+        raise TypeError(f"function must be a function, not {type(function).__name__}")
+    if start not in ("fork", "spawn"):
+        raise ValueError(f"start must be 'fork' or 'spawn', not {start!r}")
+    values.whole(ranks, "ranks", 1)
+    check(timeout, reproducible, transport)
+    grace = values.seconds(grace, "grace", True)
     context: Any = multiprocessing.get_context(start)  # typeshed's common base lacks Process
     name = f"run/{os.getpid()}/{secrets.token_hex(8)}"
     processes, pipes = [], {}

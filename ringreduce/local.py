@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from ringreduce import _engine
+from ringreduce._engine import values
+from ringreduce.bootstrap import check
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
 from ringreduce.errors import Error
 
 __all__ = ["local_group"]
+
+MOST = 2**31 - 1  # that numbers of ranks and of devices can be
 
 
 def local_group(
@@ -34,11 +38,13 @@ def local_group(
         ValueError: there is not one device for each rank, or there are more than 16 ranks on GPUs.
         Error: a GPU cannot be used.
     """
-    if size < 1:
-        raise ValueError(f"size must be at least 1, not {size}")
+    values.whole(size, "size", 1, MOST)
+    timeout = check(timeout, reproducible, None)
     group = [Communicator(engine, timeout) for engine in _engine.local_group(size, timeout, reproducible)]
     if device is not None:
-        _prepare_devices(group, [device] * size if isinstance(device, int) else list(device))
+        each_its_own = isinstance(device, Iterable) and not isinstance(device, str | bytes)
+        devices = list(device) if each_its_own else [device] * size  # type: ignore[arg-type]
+        _prepare_devices(group, [values.whole(each, "device", most=MOST) for each in devices])
     return group
 
 

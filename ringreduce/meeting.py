@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import math
 import selectors
 import socket
 import struct
@@ -17,7 +18,7 @@ import time
 from typing import Protocol
 
 from ringreduce.errors import Error, PeerLost, TimeoutError
-from ringreduce.meeting_places import Place, place_named
+from ringreduce.meeting_places import Place, TurnedAway, place_named
 
 __all__ = ["Group", "join"]
 
@@ -27,6 +28,7 @@ _HEADER = struct.Struct("=Bi")  # kind, length
 _DATA, _PEER_LOST, _TIMEOUT, _ERROR = range(4)
 _LONGEST = 1 << 20  # of a blob, checked before any memory is taken for it
 _VERDICT = 1.0  # seconds that rank 0 has, after the deadline, to say whom it waited for
+_PATIENCE = 10.0  # seconds with one who answers for rank 0 and turns a rank away
 _STRANGERS = 64  # connections without a greeting at a time
 
 
@@ -63,6 +65,7 @@ class _Host:
         self._peers: dict[int, socket.socket] = {}
         self._strangers: dict[socket.socket, bytes] = {}  # what each has said so far
         self._challenges: dict[socket.socket, bytes] = {}
+        self._refused = 0  # who gave proofs by another secret
         try:
             with place.listener(deadline) as listener, selectors.DefaultSelector() as selector:
                 listener.listen(size + 16)
@@ -83,7 +86,12 @@ class _Host:
         ready = selector.select(max(self._deadline - time.monotonic(), 0))
         if not ready:
             missing = sorted(set(range(1, self._size)) - set(self._peers))
-            raise TimeoutError(f"rank 0 timed out waiting for ranks {missing} to start", missing[0])
+            text = f"rank 0 timed out waiting for ranks {missing} to start"
+            if self._refused:
+                text += (
+                    f"; it has turned away {self._refused} connections whose RINGREDUCE_SECRET is another one"
+                )
+            raise TimeoutError(text, missing[0])
         for key, _ in ready:
             talking = key.fileobj
             assert isinstance(talking, socket.socket)
@@ -135,6 +143,7 @@ class _Host:
             return None
         greeting, proof = said[: _GREETING.size], said[_GREETING.size :]
         if not self._place.accepts(stranger, self._challenges[stranger], greeting, proof):
+            self._refused += 1
             return self._drop(stranger, selector)
         _, rank, size = _GREETING.unpack(greeting)
         if size != self._size:
@@ -213,30 +222,39 @@ class _Guest:
 
 
 def _dial(place: Place, greeting: bytes, deadline: float) -> socket.socket:
-    """A connection to rank 0, which has been greeted."""
-    pause = 0.001
-    why = "timed out waiting for rank 0 to start"
+    """A connection to rank 0, which has been greeted.
+
+    Who turns this rank away may be of a job that has ended, and about to leave the place: he is asked again, for a
+    while.
+    """
+    pause, why, until = 0.001, "", math.inf
     while True:
-        dialled = None
         try:
-            dialled = place.dial(max(deadline - time.monotonic(), 0.001))
-            if place.greet(dialled, greeting):
-                return dialled
-            why = place.impostor
-        except (ConnectionError, FileNotFoundError, BlockingIOError, builtins.TimeoutError):
+            return _greeted(place, greeting, deadline)
+        except TurnedAway as error:
+            why, until = why or str(error), min(until, time.monotonic() + _PATIENCE)
+        except builtins.TimeoutError:
             pass
+        except (ConnectionError, FileNotFoundError, BlockingIOError):
+            why, until = "", math.inf
         except OSError as error:  # no route, no such host: it may still come up
-            why = f"timed out waiting for rank 0 to start ({error.strerror or error})"
-        except BaseException:
-            if dialled is not None:
-                dialled.close()
-            raise
-        if dialled is not None:
-            dialled.close()
+            why, until = error.strerror or str(error), math.inf
         if time.monotonic() > deadline:
-            raise TimeoutError(why, 0)
+            raise TimeoutError("timed out waiting for rank 0 to start" + (why and f": {why}"), 0)
+        if time.monotonic() > until:
+            raise Error(why)
         time.sleep(pause)
         pause = min(pause * 1.5, 0.05)
+
+
+def _greeted(place: Place, greeting: bytes, deadline: float) -> socket.socket:
+    dialled = place.dial(max(deadline - time.monotonic(), 0.001))
+    try:
+        place.greet(dialled, greeting)
+    except BaseException:
+        dialled.close()
+        raise
+    return dialled
 
 
 def _lost(rank: int) -> PeerLost:

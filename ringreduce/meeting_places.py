@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
 import hashlib
 import hmac
@@ -18,15 +19,12 @@ __all__ = ["Place", "place_named"]
 
 _NONCE = 16
 _PROOF = 32
-_WHY_TAKEN = "another job of the same name is still starting"
 
 
 class Place(Protocol):
     """A place to meet. Proofs are ``proof_size`` bytes, right behind a greeting."""
 
     proof_size: int
-    impostor: str
-    """What it means that somebody else answers there."""
 
     def listener(self, deadline: float) -> socket.socket:
         """A socket that is bound there; waits until the place is free."""
@@ -40,8 +38,12 @@ class Place(Protocol):
     def dial(self, timeout: float) -> socket.socket:
         """A connection to whoever is there."""
 
-    def greet(self, dialled: socket.socket, greeting: bytes) -> bool:
-        """Greets rank 0; whether it is one of ours."""
+    def greet(self, dialled: socket.socket, greeting: bytes) -> None:
+        """Greets rank 0. Raises TurnedAway: it is none of ours, or says that this rank is not."""
+
+
+class TurnedAway(ConnectionError):
+    """Somebody answers for rank 0 with whom this rank cannot meet; the text says why."""
 
 
 def place_named(name: str) -> Place:
@@ -59,7 +61,7 @@ def place_named(name: str) -> Place:
     return _NetworkPlace(host.strip("[]"), int(port), secret.encode())
 
 
-def _bind(listener: socket.socket, address: tuple[str, int] | str, deadline: float) -> None:
+def _bind(listener: socket.socket, address: tuple[str, int] | str, deadline: float, taken: str) -> None:
     while True:
         try:
             return listener.bind(address)
@@ -68,7 +70,7 @@ def _bind(listener: socket.socket, address: tuple[str, int] | str, deadline: flo
                 raise
             # The job before this one may still be meeting there.
             if time.monotonic() > deadline:
-                raise TimeoutError(f"rank 0 timed out: {_WHY_TAKEN}", 0) from error
+                raise TimeoutError(f"rank 0 timed out: {taken}", 0) from error
             time.sleep(0.01)
 
 
@@ -76,7 +78,6 @@ class _HostPlace:
     """On one host, for processes of one user."""
 
     proof_size = 0
-    impostor = "timed out: another user's process answers for rank 0"
 
     def __init__(self, name: str) -> None:
         digest = hashlib.sha256(f"{os.getuid()}/{name}".encode()).hexdigest()[:32]
@@ -85,7 +86,7 @@ class _HostPlace:
     def listener(self, deadline: float) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX)
         try:
-            _bind(listener, self._address, deadline)
+            _bind(listener, self._address, deadline, "another job of the same name is still starting")
         except BaseException:
             listener.close()
             raise
@@ -107,11 +108,10 @@ class _HostPlace:
             raise
         return dialled
 
-    def greet(self, dialled: socket.socket, greeting: bytes) -> bool:
+    def greet(self, dialled: socket.socket, greeting: bytes) -> None:
         if not _same_user(dialled):
-            return False
+            raise TurnedAway("another user's process answers for rank 0")
         dialled.sendall(greeting)
-        return True
 
 
 def _same_user(connected: socket.socket) -> bool:
@@ -124,7 +124,6 @@ class _NetworkPlace:
     2104) of both under the secret, and rank 0 answers with its own."""
 
     proof_size = _NONCE + _PROOF
-    impostor = "timed out: whoever answers for rank 0 does not know the secret (RINGREDUCE_SECRET)"
 
     def __init__(self, host: str, port: int, secret: bytes) -> None:
         self._host, self._port, self._secret = host, port, secret
@@ -137,7 +136,8 @@ class _NetworkPlace:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            _bind(listener, ("", self._port), deadline)
+            taken = "is in use by another program, or by another job that is still starting"
+            _bind(listener, ("", self._port), deadline, f"port {self._port} of its host {taken}")
         except BaseException:
             listener.close()
             raise
@@ -161,13 +161,21 @@ class _NetworkPlace:
     def dial(self, timeout: float) -> socket.socket:
         return socket.create_connection((self._host, self._port), timeout)
 
-    def greet(self, dialled: socket.socket, greeting: bytes) -> bool:
-        challenge = _exactly(dialled, _NONCE)
+    def greet(self, dialled: socket.socket, greeting: bytes) -> None:
         nonce = secrets.token_bytes(_NONCE)
-        dialled.sendall(greeting + nonce + self._proof(b"guest", challenge, nonce, greeting))
-        return hmac.compare_digest(
-            _exactly(dialled, _PROOF), self._proof(b"host", challenge, nonce, greeting)
-        )
+        there = f"at {self._host}:{self._port} a process answers for rank 0 that"
+        try:
+            challenge = _exactly(dialled, _NONCE)
+            dialled.sendall(greeting + nonce + self._proof(b"guest", challenge, nonce, greeting))
+            answer = _exactly(dialled, _PROOF)
+        except builtins.TimeoutError as error:
+            raise TurnedAway(f"{there} is of no job of ringreduce: it says nothing") from error
+        except ConnectionError as error:
+            raise TurnedAway(
+                f"{there} hangs up on this rank: its RINGREDUCE_SECRET is another one, or it is of no job of ringreduce"
+            ) from error
+        if not hmac.compare_digest(answer, self._proof(b"host", challenge, nonce, greeting)):
+            raise TurnedAway(f"{there} does not know this rank's RINGREDUCE_SECRET")
 
 
 def _exactly(source: socket.socket, count: int) -> bytes:

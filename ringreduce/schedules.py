@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from ringreduce._engine import schedules as _engine
+from ringreduce._engine import values
 
 __all__ = [
     "Algorithm",
@@ -171,6 +172,7 @@ def algorithms(collective: str | None = None, world: int | None = None) -> list[
         raise ValueError(f"no collective is called {collective!r}")
     if world is None:
         return [Algorithm(*row) for row in rows]
+    _number(world, "world")
     return [Algorithm(*row, *_engine.algorithm_cost(row[0], row[1], world)[:2]) for row in rows]
 
 
@@ -198,10 +200,23 @@ def schedule(
         ValueError: There is no such collective, algorithm, rank or order.
         ScheduleError: A registered algorithm is wrong for this world.
     """
+    values.text(collective, "collective")
+    values.text(algorithm, "algorithm")
+    for number, name in (world, "world"), (rank, "rank"), (root, "root"):
+        _number(number, name)
     registered = custom(algorithm, collective)
     if registered is not None:
         return registered(world, rank)
-    return _engine.build(collective, algorithm, world, rank, root, list(groups or []), list(order or []))
+    return _engine.build(
+        collective, algorithm, world, rank, root,
+        [_number(group, "each of groups") for group in groups or []],
+        [_number(each, "each of order") for each in order or []],
+    )  # fmt: skip
+
+
+def _number(value: int, name: str) -> int:
+    """An int of the engine's, which knows what else it must be."""
+    return values.whole(value, name, -(2**31), 2**31 - 1)
 
 
 def check(schedules: Sequence[Schedule] | Function, world: int | None = None) -> None:
@@ -214,13 +229,11 @@ def check(schedules: Sequence[Schedule] | Function, world: int | None = None) ->
     Raises:
         ScheduleError: A result would be incomplete, wrong or different between ranks, ranks would block each
             other, or a rule of the model is broken.
-        ValueError: A function came without a world.
-        TypeError: An attribute has the wrong type.
+        TypeError: An attribute has the wrong type, or a function came without a world.
     """
     if callable(schedules):
-        if world is None or world < 1:
-            raise ValueError("check() of a function needs a world of at least 1")
-        schedules = [schedules(world, rank) for rank in range(world)]
+        ranks = values.whole(world, "world", 1, 2**31 - 1)
+        schedules = [schedules(ranks, rank) for rank in range(ranks)]
     wrong = _engine.check(schedules)
     if wrong:
         raise ScheduleError(wrong)
@@ -247,7 +260,7 @@ class Custom:
         if not 0 <= rank < world:
             raise ValueError(f"rank must be in [0, {world}), not {rank}")
         self._check(world)
-        return self.function(world, rank)
+        return self._plan(world, rank)
 
     def heaviest_round(self, world: int) -> int:
         """The most chunks that any rank sends in one round."""
@@ -258,15 +271,30 @@ class Custom:
         """Whether it adds all ranks' values in rank order and rounds once, for this world."""
         return _engine.keeps_rank_order(self._plans(world))
 
+    def _plan(self, world: int, rank: int) -> Schedule:
+        asked = f"algorithm {self.name!r}, asked for rank {rank} of {world},"
+        try:
+            plan = self.function(world, rank)
+        except Exception as error:
+            raise ScheduleError(f"{asked} raised {type(error).__name__}: {error}") from error
+        if not isinstance(plan, Schedule):
+            raise ScheduleError(f"{asked} returned no Schedule, but {type(plan).__name__}")
+        return plan
+
     def _plans(self, world: int) -> list[Schedule]:
-        return [self.function(world, each) for each in range(world)]
+        return [self._plan(world, each) for each in range(world)]
 
     def _check(self, world: int) -> None:
         if world not in self._heaviest:
             plans = self._plans(world)
             if plans[0].collective != self.collective:
                 raise ScheduleError(f"{self.name!r} plans {plans[0].collective}, not {self.collective}")
-            check(plans)
+            try:
+                check(plans)
+            except (TypeError, AttributeError) as error:
+                raise ScheduleError(
+                    f"algorithm {self.name!r} returned what is no schedule: {error}"
+                ) from error
             rounds = [each for plan in plans for each in plan.rounds]
             self._heaviest[world] = max(map(_chunks_sent, rounds), default=0)
 
@@ -285,6 +313,11 @@ def register(name: str, function: Function, collective: str = "all_reduce") -> N
     Raises:
         ValueError: There is no such collective, or the catalogue has the name already.
     """
+    values.text(name, "name")
+    if not callable(function):
+        raise TypeError(
+            f"function must be a function (world, rank) -> Schedule, not {type(function).__name__}"
+        )
     if any(entry.name == name for entry in algorithms(collective)):
         raise ValueError(f"the catalogue has an algorithm called {name!r} for {collective} already")
     _custom[collective, name] = Custom(name, function, collective)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from ringreduce._engine import values
+
 Stream = Any  # a handle, torch's or CuPy's stream, or anything that has __cuda_stream__
 
 
@@ -15,7 +17,7 @@ def handle_of(stream: Stream) -> int:
         TypeError: it is none.
     """
     if isinstance(stream, int):
-        return stream
+        return values.whole(stream, "stream")
     if hasattr(stream, "__cuda_stream__"):
         return int(stream.__cuda_stream__()[1])
     for name in ("cuda_stream", "ptr"):  # torch's, CuPy's

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ringreduce import _engine, errors, streams
+from ringreduce._engine import values
 from ringreduce.arrays import Array
 
 __all__ = ["GpuWork", "Work"]
@@ -129,7 +130,7 @@ class GpuWork(Work):
         return self._result
 
     def _wait_here(self, timeout: float) -> None:
-        until = time.monotonic() + timeout
+        until = time.monotonic() + values.seconds(timeout, "timeout", True)
         while not self._engine.done():
             if time.monotonic() >= until:
                 raise errors.TimeoutError(f"the call is not over after {timeout} s")

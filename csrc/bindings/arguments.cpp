@@ -4,6 +4,7 @@
 #include <string>
 
 #include "bindings/schedule_caster.h"
+#include "bindings/values.h"
 #include "schedule/catalogue.h"
 
 namespace nb = nanobind;
@@ -79,8 +80,6 @@ Needs needs(Collective collective, bool root) {
   }
 }
 
-}  // namespace
-
 Op op_named(std::string_view name) {
   for (int i = 0; i < op_count; ++i) {
     if (name == name_of(static_cast<Op>(i))) return static_cast<Op>(i);
@@ -89,12 +88,25 @@ Op op_named(std::string_view name) {
                         std::string(name) + "'");
 }
 
-Encoding wire_named(const std::optional<std::string>& name) {
-  if (!name) return Encoding::none;
+}  // namespace
+
+void set_op(Call& call, nb::handle op, nb::handle factor) {
+  call.op = op_named(text(op, "op"));
+  if (factor.is_none()) return;
+  if (call.op != Op::sum && call.op != Op::premul_sum) {
+    throw InvalidArgument(std::string("factor goes with op 'sum' only, not with '") + name_of(call.op) + "'");
+  }
+  call.op = Op::premul_sum;
+  call.factor = real(factor, "factor");
+}
+
+Encoding wire_named(nb::handle wire) {
+  if (wire.is_none()) return Encoding::none;
+  const std::string_view name = text(wire, "wire");
   for (int i = 1; i < encoding_count; ++i) {
     if (name == name_of(static_cast<Encoding>(i))) return static_cast<Encoding>(i);
   }
-  throw InvalidArgument("wire must be None, bf16, fp16, int8 or fp8, not '" + *name + "'");
+  throw InvalidArgument("wire must be None, bf16, fp16, int8 or fp8, not '" + std::string(name) + "'");
 }
 
 void check_pair(const ArrayView& input, const ArrayView& output, const char* input_name,
@@ -110,17 +122,15 @@ void check_pair(const ArrayView& input, const ArrayView& output, const char* inp
 }
 
 Call make_call(const Communicator& comm, const std::string& name, nb::handle input, nb::handle output,
-               int root, const std::optional<std::vector<std::size_t>>& input_counts,
-               const std::optional<std::vector<std::size_t>>& output_counts, Extents& input_extents,
-               Extents& output_extents) {
+               nb::handle root, nb::handle given_input_counts, nb::handle given_output_counts,
+               Extents& input_extents, Extents& output_extents) {
   Call call;
   call.collective = collective_named(name);
-  call.root = root;
-  if (root < 0 || root >= comm.size()) {
-    throw InvalidArgument("root must be a rank from 0 to " + std::to_string(comm.size() - 1) + ", not " +
-                          std::to_string(root));
-  }
-  const Needs need = needs(call.collective, comm.rank() == root);
+  call.root = static_cast<int>(whole(root, "root", 0, comm.size() - 1, "a rank"));
+  const bool two = !given_output_counts.is_none();
+  const auto input_counts = counts(given_input_counts, two ? "send_counts" : "counts");
+  const auto output_counts = counts(given_output_counts, "recv_counts");
+  const Needs need = needs(call.collective, comm.rank() == call.root);
   std::optional<ArrayView> in, out;
   if (need.input) in = view(input, "x", false);
   if (need.output) out = view(output, output.is(input) ? "x" : "out", true);
@@ -135,8 +145,8 @@ Call make_call(const Communicator& comm, const std::string& name, nb::handle inp
   const auto own = static_cast<std::size_t>(comm.rank());
   std::size_t input_count = 0, output_count = 0, own_in = 0, own_out = 0;
   if (input_counts) {
-    input_extents = extents_of(*input_counts, output_counts ? "send_counts" : "counts", comm.size());
-    output_extents = output_counts ? extents_of(*output_counts, "recv_counts", comm.size()) : input_extents;
+    input_extents = extents_of(*input_counts, two ? "send_counts" : "counts", comm.size());
+    output_extents = two ? extents_of(*output_counts, "recv_counts", comm.size()) : input_extents;
     call.input_extents = &input_extents;
     call.output_extents = &output_extents;
     if (call.collective == Collective::all_to_all && input_extents.count[own] != output_extents.count[own]) {

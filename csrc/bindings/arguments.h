@@ -3,18 +3,16 @@
 
 #include <nanobind/nanobind.h>
 
-#include <optional>
 #include <string>
-#include <string_view>
-#include <vector>
 
 #include "bindings/arrays.h"
 #include "engine/communicator.h"
 
 namespace ringreduce {
 
-Op op_named(std::string_view name);
-Encoding wire_named(const std::optional<std::string>& name);
+// The op by its name, which with a factor is that of the scaled sum.
+void set_op(Call& call, nanobind::handle op, nanobind::handle factor);
+Encoding wire_named(nanobind::handle wire);
 
 // Same dtype, the expected numbers of elements, and no partial overlap.
 void check_pair(const ArrayView& input, const ArrayView& output, const char* input_name,
@@ -23,8 +21,7 @@ void check_pair(const ArrayView& input, const ArrayView& output, const char* inp
 // `input` or `output` may be None where the collective does not need it on this rank. With counts (elements
 // per rank), the extents are filled and the call points to them.
 Call make_call(const Communicator& comm, const std::string& name, nanobind::handle input,
-               nanobind::handle output, int root, const std::optional<std::vector<std::size_t>>& input_counts,
-               const std::optional<std::vector<std::size_t>>& output_counts, Extents& input_extents,
-               Extents& output_extents);
+               nanobind::handle output, nanobind::handle root, nanobind::handle input_counts,
+               nanobind::handle output_counts, Extents& input_extents, Extents& output_extents);
 
 }  // namespace ringreduce

@@ -204,7 +204,7 @@ bool is_on_gpu(const nb::ndarray<nb::ro>& array) {
 
 ArrayView view_other(nb::handle object, const char* argument, bool writable) {
   nb::ndarray<nb::ro> array;
-  if (!nb::try_cast(object, array)) {
+  if (object.is_none() || !nb::try_cast(object, array)) {
     refuse(PyExc_TypeError, std::string(argument) +
                                 " must be an array (NumPy, torch, DLPack or a buffer), not " +
                                 nb::cast<std::string>(nb::str(nb::handle(object.type()).attr("__name__"))));

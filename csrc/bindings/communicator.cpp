@@ -15,6 +15,7 @@
 #include "bindings/bindings.h"
 #include "bindings/errors.h"
 #include "bindings/schedule_caster.h"
+#include "bindings/values.h"
 #include "engine/gpu/work.h"
 #include "engine/waiting.h"
 #include "schedule/check.h"
@@ -29,8 +30,6 @@ using namespace nb::literals;
 namespace ringreduce {
 namespace {
 
-using Counts = std::optional<std::vector<std::size_t>>;
-
 // What the signal's handler raised waits in the thread's state: see raise_in_python().
 // Python runs handlers in its main thread only; others have nothing to look for, and no GIL to take when
 // Python ends.
@@ -42,11 +41,6 @@ bool check_signals() {
 
 void break_off_on_signals() {
   if (check_signals()) throw Interrupted("interrupted");
-}
-
-Clock::duration seconds(double value) {
-  if (!(value >= 0)) throw InvalidArgument("timeout must not be negative");
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(value, 1e9)));
 }
 
 // Python knows what stream is meant, and which is the current one of a library's.
@@ -108,8 +102,8 @@ void refuse_stream(nb::handle stream) {
 }
 
 // The commonest call on its shortest way: contiguous arrays, blocking.
-void all_reduce(Communicator& comm, nb::handle x, nb::handle out, nb::str op, double factor, int algorithm,
-                double timeout, nb::handle stream) {
+void all_reduce(Communicator& comm, nb::handle x, nb::handle out, nb::handle op, nb::handle factor,
+                int algorithm, nb::handle timeout, nb::handle stream) {
   Call call;
   const ArrayView output = view(out.is_none() ? x : out, out.is_none() ? "x" : "out", true);
   const ArrayView input = out.is_none() ? output : view(x, "x", false);
@@ -118,10 +112,9 @@ void all_reduce(Communicator& comm, nb::handle x, nb::handle out, nb::str op, do
   call.output = output.data;
   call.count = input.count;
   call.dtype = input.dtype;
-  call.op = op_named(op.c_str());
-  call.factor = factor;
+  set_op(call, op, factor);
   call.algorithm = algorithm;
-  call.timeout = seconds(timeout);
+  call.timeout = seconds(timeout, "timeout");
   call.device = input.device;
   if (call.device != on_host) return enqueue(comm, call, x, stream);
   refuse_stream(stream);
@@ -131,17 +124,16 @@ void all_reduce(Communicator& comm, nb::handle x, nb::handle out, nb::str op, do
 
 // None, or a Work, or a GpuWork.
 nb::object collective(Communicator& comm, const std::string& name, nb::handle input, nb::handle output,
-                      const std::string& op, double factor, int root, int algorithm, double timeout,
-                      const Counts& input_counts, const Counts& output_counts, bool background,
-                      std::size_t slice_bytes, int lanes, const std::optional<std::string>& wire,
-                      nb::handle stream) {
+                      nb::handle op, nb::handle factor, nb::handle root, int algorithm, nb::handle timeout,
+                      nb::handle input_counts, nb::handle output_counts, nb::handle async_op,
+                      std::size_t slice_bytes, int lanes, nb::handle wire, nb::handle stream) {
   Extents input_extents, output_extents;
   Call call =
       make_call(comm, name, input, output, root, input_counts, output_counts, input_extents, output_extents);
-  call.op = op_named(op.c_str());
-  call.factor = factor;
+  const bool background = flag(async_op, "async_op");
+  set_op(call, op, factor);
   call.algorithm = algorithm;
-  call.timeout = seconds(timeout);
+  call.timeout = seconds(timeout, "timeout");
   call.slice_bytes = slice_bytes;
   call.lanes = lanes;
   call.wire = wire_named(wire);
@@ -164,26 +156,25 @@ nb::object collective(Communicator& comm, const std::string& name, nb::handle in
   return background ? nb::cast(work) : nb::none();
 }
 
-int check_peer(const Communicator& comm, bool sends, std::optional<int> peer) {
-  if (!peer && !sends) return any_source;
-  if (peer && *peer >= 0 && *peer < comm.size()) return *peer;
-  throw InvalidArgument(std::string(sends ? "dest must be a rank" : "source must be None or a rank") +
-                        " from 0 to " + std::to_string(comm.size() - 1) + ", not " +
-                        (peer ? std::to_string(*peer) : "None"));
+int peer_from(const Communicator& comm, bool sends, nb::handle peer) {
+  if (peer.is_none() && !sends) return any_source;
+  return static_cast<int>(
+      whole(peer, sends ? "dest" : "source", 0, comm.size() - 1, sends ? "a rank" : "None or a rank"));
 }
 
 // The other end's rank, or where it is done in the background its Work.
-nb::object transfer(Communicator& comm, bool sends, nb::handle x, std::optional<int> peer, int tag,
-                    double timeout, bool background) {
+nb::object transfer(Communicator& comm, bool sends, nb::handle x, nb::handle peer, nb::handle tag,
+                    nb::handle timeout, nb::handle async_op) {
   const ArrayView array = view_on_host(x, "x", !sends);
   Transfer t;
   t.sends = sends;
-  t.peer = check_peer(comm, sends, peer);
+  t.peer = peer_from(comm, sends, peer);
   (sends ? const_cast<void*&>(t.input) : t.output) = array.data;
   t.count = array.count;
   t.dtype = array.dtype;
-  t.tag = tag;
-  t.timeout = seconds(timeout);
+  t.tag = static_cast<int>(whole(tag, "tag", INT32_MIN, INT32_MAX));
+  t.timeout = seconds(timeout, "timeout");
+  const bool background = flag(async_op, "async_op");
   std::shared_ptr<Work> work;
   int other = -1;
   {
@@ -200,15 +191,15 @@ nb::object transfer(Communicator& comm, bool sends, nb::handle x, std::optional<
 using PythonExchange = nb::callable;
 
 // Without a word about it, the environment says whether the communicator is reproducible.
-Options options_of(double timeout, std::optional<bool> reproducible) {
+Options options_of(nb::handle timeout, nb::handle reproducible) {
   Options options;
-  options.timeout = seconds(timeout);
-  if (reproducible) options.reproducible = *reproducible;
+  options.timeout = seconds(timeout, "timeout");
+  if (!reproducible.is_none()) options.reproducible = flag(reproducible, "reproducible");
   return options;
 }
 
-std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange& exchange, double timeout,
-                                      std::optional<bool> reproducible, const std::string& transport,
+std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange& exchange, nb::handle timeout,
+                                      nb::handle reproducible, const std::string& transport,
                                       const std::shared_ptr<MpiJob>& mpi) {
   const Options options = options_of(timeout, reproducible);
   const Exchange call = [&](const std::string& blob) {
@@ -247,8 +238,8 @@ bool gpu_is_in_use(int device) {
   return in_use != 0;
 }
 
-std::vector<std::unique_ptr<Communicator>> local_group(int world, double timeout,
-                                                       std::optional<bool> reproducible) {
+std::vector<std::unique_ptr<Communicator>> local_group(int world, nb::handle timeout,
+                                                       nb::handle reproducible) {
   const Options options = options_of(timeout, reproducible);
   std::vector<std::unique_ptr<Communicator>> group;
   for (auto& transport : LocalTransport::group(world)) {
@@ -257,10 +248,20 @@ std::vector<std::unique_ptr<Communicator>> local_group(int world, double timeout
   return group;
 }
 
+std::unique_ptr<Communicator> split(Communicator& comm, nb::handle color, nb::handle key) {
+  const auto number = [](nb::handle value, const char* argument, int least) {
+    return static_cast<int>(whole(value, argument, least, INT32_MAX, "None or an integer"));
+  };
+  const int own_color = color.is_none() ? -1 : number(color, "color", 0);
+  const int own_key = key.is_none() ? comm.rank() : number(key, "key", INT32_MIN);
+  const nb::gil_scoped_release unlocked;
+  return comm.split(own_color, own_key);
+}
+
 // True when the work is over, false when the time was up first.
-bool wait(Work& work, std::optional<double> timeout) {
+bool wait(Work& work, nb::handle timeout) {
   std::optional<std::chrono::nanoseconds> limit;
-  if (timeout) limit = seconds(*timeout);
+  if (!timeout.is_none()) limit = seconds(timeout, "timeout", true);
   const nb::gil_scoped_release unlocked;
   return work.wait(limit, break_off_on_signals);
 }
@@ -282,10 +283,10 @@ double seconds_at(Work::Time time) {
   return std::chrono::duration<double>(time.time_since_epoch()).count();
 }
 
-std::tuple<std::string, std::size_t, std::string> explain(const Communicator& comm,
-                                                          const std::string& collective, std::size_t bytes,
-                                                          const std::optional<std::string>& wire) {
-  const Choice choice = comm.explain(collective_named(collective), bytes, wire_named(wire));
+std::tuple<std::string, std::size_t, std::string> explain(const Communicator& comm, nb::handle collective,
+                                                          nb::handle nbytes, nb::handle wire) {
+  const Choice choice = comm.explain(collective_named(std::string(text(collective, "collective"))),
+                                     static_cast<std::size_t>(whole(nbytes, "nbytes", 0)), wire_named(wire));
   return {std::string(choice.entry->name), choice.slice_bytes, choice.reason};
 }
 
@@ -318,41 +319,44 @@ void bind_communicator(nb::module_& m) {
       .def("check", &Communicator::usable, "Raises how the group failed, or that it was closed.")
       .def_prop_ro("reproducible", [](const Communicator& comm) { return comm.options().reproducible; })
       .def_prop_ro("footprint", &Communicator::footprint, "Bytes of memory held.")
-      .def("all_reduce", all_reduce, "x"_a, "out"_a.none(), "op"_a, "factor"_a, "algorithm"_a, "timeout"_a,
-           "stream"_a = nb::none())
-      .def("collective", collective, "name"_a, "input"_a.none(), "output"_a.none(), "op"_a, "factor"_a,
-           "root"_a, "algorithm"_a, "timeout"_a, "input_counts"_a.none(), "output_counts"_a.none(),
-           "background"_a, "slice_bytes"_a = 0, "lanes"_a = 0, "wire"_a = nb::none(), "stream"_a = nb::none())
-      .def("transfer", transfer, "sends"_a, "x"_a, "peer"_a.none(), "tag"_a, "timeout"_a, "background"_a)
+      .def("all_reduce", all_reduce, "x"_a.none(), "out"_a.none(), "op"_a.none(), "factor"_a.none(),
+           "algorithm"_a, "timeout"_a.none(), "stream"_a = nb::none())
+      .def("collective", collective, "name"_a, "input"_a.none(), "output"_a.none(), "op"_a.none(),
+           "factor"_a.none(), "root"_a.none(), "algorithm"_a, "timeout"_a.none(), "input_counts"_a.none(),
+           "output_counts"_a.none(), "async_op"_a.none(), "slice_bytes"_a = 0, "lanes"_a = 0,
+           "wire"_a = nb::none(), "stream"_a = nb::none())
+      .def("transfer", transfer, "sends"_a, "x"_a.none(), "peer"_a.none(), "tag"_a.none(), "timeout"_a.none(),
+           "async_op"_a.none())
       .def("add_schedule",
            [](Communicator& comm, const std::string& name, nb::handle schedule, int heaviest_round,
               bool in_rank_order) {
              return comm.add_schedule(name, schedule_from_python(schedule), heaviest_round, in_rank_order);
            })
-      .def("explain", explain, "collective"_a, "bytes"_a, "wire"_a = nb::none())
+      .def("explain", explain, "collective"_a.none(), "nbytes"_a.none(), "wire"_a = nb::none())
       .def(
           "measure_links", [](Communicator& comm) { comm.measure_links(); }, unlocked)
       .def_prop_ro("links", [](const Communicator& comm) { return comm.links(); })
       .def_prop_ro("ring_order", &Communicator::ring_order)
       .def("prepare_device", &Communicator::prepare_device, "device"_a, unlocked)
       .def("copy_between", copy_between, "to"_a, "source"_a, "stream"_a.none())
-      .def("register_memory", register_memory, "x"_a)
-      .def("deregister_memory", deregister_memory, "x"_a)
+      .def("register_memory", register_memory, "x"_a.none())
+      .def("deregister_memory", deregister_memory, "x"_a.none())
       .def_prop_ro("device_stream",
                    [](Communicator& comm) { return reinterpret_cast<std::uintptr_t>(comm.device_stream()); })
       .def_prop_ro("device_footprint", &Communicator::device_footprint)
-      .def("split", &Communicator::split, "color"_a, "key"_a, unlocked)
+      .def("split", split, "color"_a.none(), "key"_a.none())
       .def("shrink", &Communicator::shrink, unlocked)
       .def("close", &Communicator::close, unlocked)
       .def("leave", &Communicator::leave, unlocked);
 
-  m.def("connect", connect, "rank"_a, "world"_a, "exchange"_a, "timeout"_a, "reproducible"_a.none(),
+  m.def("connect", connect, "rank"_a, "world"_a, "exchange"_a, "timeout"_a.none(), "reproducible"_a.none(),
         "transport"_a = "", "mpi"_a.none() = nb::none(), "Joins ranks that the exchange connects.");
   m.def("gpu_is_in_use", gpu_is_in_use, "device"_a, "Whether this process has used the GPU already.");
-  m.def("local_group", local_group, "world"_a, "timeout"_a, "reproducible"_a.none(),
+  m.def("local_group", local_group, "world"_a, "timeout"_a.none(), "reproducible"_a.none(),
         "A group of ranks within this process.");
   NcclLibrary::set_finder(find_nccl);
-  m.def("algorithm_handle", [](const std::string& collective, const std::string& name) {
+  m.def("algorithm_handle", [](const std::string& collective, nb::handle algorithm) {
+    const std::string name(text(algorithm, "algorithm"));
     if (name == "nccl") return by_nccl;
     const Entry* entry = find_algorithm(collective_named(collective), name);
     return entry ? static_cast<int>(entry - catalogue().data()) : -1;

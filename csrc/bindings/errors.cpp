@@ -3,6 +3,8 @@
 
 #include <nanobind/stl/string.h>
 
+#include <cstring>
+
 #include "transport/interface/errors.h"
 
 namespace nb = nanobind;
@@ -21,10 +23,17 @@ const char* class_for(Cause cause) {
   }
 }
 
+// A name that a peer has cut short may end within a character.
+nb::object words_of(const Error& error) {
+  const auto size = static_cast<Py_ssize_t>(std::strlen(error.what()));
+  return nb::steal(PyUnicode_DecodeUTF8(error.what(), size, "replace"));
+}
+
 void raise(const char* name, const Error& error, int rank) {
   try {
     const nb::object type = nb::module_::import_("ringreduce.errors").attr(name);
-    const nb::object instance = rank >= 0 ? type(error.what(), rank) : type(error.what());
+    const nb::object words = words_of(error);
+    const nb::object instance = rank >= 0 ? type(words, rank) : type(words);
     PyErr_SetObject(type.ptr(), instance.ptr());
   } catch (nb::python_error& problem) {
     problem.restore();
@@ -41,7 +50,7 @@ void raise_in_python(const std::exception_ptr& problem) {
   } catch (const Interrupted& error) {
     if (!PyErr_Occurred()) PyErr_SetString(PyExc_KeyboardInterrupt, error.what());
   } catch (const InvalidArgument& error) {
-    PyErr_SetString(PyExc_ValueError, error.what());
+    PyErr_SetObject(PyExc_ValueError, words_of(error).ptr());
   } catch (const Closed& error) {
     raise("ClosedError", error, -1);
   } catch (const Error& error) {

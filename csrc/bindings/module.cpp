@@ -12,4 +12,5 @@ NB_MODULE(_engine, m) {
   ringreduce::bind_links(m);
   ringreduce::bind_communicator(m);
   ringreduce::bind_measuring(m);
+  ringreduce::bind_values(m);
 }

@@ -215,7 +215,7 @@ void Communicator::run_to_end(Clock::duration timeout) {
 int Communicator::transfer(const Transfer& transfer) {
   usable();
   int peer = transfer.peer;
-  guarded([&] {
+  guarded(&transfer, [&] {
     transport_->check();
     if (transfer.sends && point_to_point_.send_at_once(transfer)) {
       if (transport_->queues()) flush(transfer);

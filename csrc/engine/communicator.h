@@ -155,8 +155,13 @@ class Communicator {
   static std::string lengths(const ContractBroken& broken);
 
   // Runs `step`; whatever it throws that leaves the group in the middle of something ends it for all ranks.
+  // `message`: what it does, if that is no collective.
   template <typename Step>
-  void guarded(Step step);
+  void guarded(Step step) {
+    guarded(nullptr, step);
+  }
+  template <typename Step>
+  void guarded(const Transfer* message, Step step);
   [[noreturn]] void fail(const Failure& failure);
 
   // progress.cpp
@@ -217,7 +222,7 @@ class Communicator {
 };
 
 template <typename Step>
-void Communicator::guarded(Step step) {
+void Communicator::guarded(const Transfer* message, Step step) {
   try {
     step();
   } catch (const Failure& failure) {
@@ -235,7 +240,8 @@ void Communicator::guarded(Step step) {
     // Whoever leaves halfway must not be waited for.
     try {
       fail(Failure(Cause::peer_lost, rank_,
-                   "rank " + std::to_string(rank_) + " was interrupted in " + now_doing()));
+                   "rank " + std::to_string(rank_) + " was interrupted in " +
+                       (message ? in_words(*message, rank_) : now_doing())));
     } catch (const Failure&) {
     }
     throw;

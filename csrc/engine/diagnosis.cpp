@@ -111,7 +111,13 @@ std::string Diagnosis::disagreement(int peer, std::uint64_t latest) const {
   }
   std::ostringstream text;
   text << "the ranks disagree about call #" << number << ":";
-  for (int r = 0; r < transport_.world; ++r) {
+  if (!calls[0].empty() && std::count(calls.begin(), calls.end(), calls[0]) == transport_.world) {
+    text << " all have called " << calls[0]
+         << ", and yet they differ: in the lengths of blocks, or a message "
+         << "was damaged on its way;";
+    calls.clear();
+  }
+  for (std::size_t r = 0; r < calls.size(); ++r) {
     text << " rank " << r << ": " << (calls[r].empty() ? "has not made it" : calls[r]) << ";";
   }
   text << " rank " << transport_.rank << " noticed it at rank " << peer;

@@ -79,7 +79,7 @@ RingBackend::~RingBackend() {
 }
 
 intrusive_ptr<RingBackend::Options> RingBackend::getBackendOptions() {
-  return c10::make_intrusive<Options>(getBackendName(), timeout_.load());
+  return c10::make_intrusive<RingOptions>(timeout_.load(), reproducible_);
 }
 
 // --- running
@@ -221,9 +221,12 @@ intrusive_ptr<c10d::Backend> RingBackend::derived(const std::string& prefix,
   if (derived_ && derived_->prefix == prefix && derived_->store.lock() == store) {
     if (auto made = derived_->made.lock()) return made;
   }
-  intrusive_ptr<c10d::Backend> made = c10::make_intrusive<RingBackend>(
-      c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank, size,
-      Settings{options ? options->timeout : timeout_.load(), std::move(ranks), reproducible_});
+  const auto* own = dynamic_cast<const RingOptions*>(options.get());
+  intrusive_ptr<c10d::Backend> made =
+      c10::make_intrusive<RingBackend>(c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank, size,
+                                       Settings{options ? options->timeout : timeout_.load(),
+                                                std::move(ranks), own ? own->reproducible : reproducible_});
+  ++splits_;
   derived_.emplace(
       Derived{prefix, c10::weak_intrusive_ptr<c10d::Store>(store), c10::weak_intrusive_ptr<Backend>(made)});
   return made;

@@ -32,6 +32,12 @@ struct Settings {
   bool connected = true;             // else there are no ranks before reconfigure()
 };
 
+struct RingOptions : c10d::Backend::Options {
+  RingOptions(Milliseconds timeout, std::optional<bool> reproducible)
+      : Options("ringreduce", timeout), reproducible(reproducible) {}
+  std::optional<bool> reproducible;  // as in Settings
+};
+
 class RingBackend : public Versioned<c10d::Backend> {
  public:
   // Connects the ranks through the store; all of them call it.
@@ -90,6 +96,7 @@ class RingBackend : public Versioned<c10d::Backend> {
 
   void setSequenceNumberForGroup() override {}
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  std::uint64_t splits() const { return splits_; }
 
   // As above.
   // NOLINTBEGIN(modernize-use-override)
@@ -130,9 +137,9 @@ class RingBackend : public Versioned<c10d::Backend> {
             std::size_t count = 0) const;
 
   void add_all_gather(TensorCalls& calls, const Operation& operation, const at::Tensor& output,
-                      const at::Tensor& input) const;
+                      const at::Tensor& input, std::uint64_t split = 0) const;
   void add_reduce_scatter(TensorCalls& calls, const Operation& operation, const at::Tensor& output,
-                          const at::Tensor& input, const c10d::ReduceOp& op) const;
+                          const at::Tensor& input, const c10d::ReduceOp& op, std::uint64_t split = 0) const;
 
   intrusive_ptr<c10d::Work> launch(const Operation& operation, std::unique_ptr<TensorCalls> calls,
                                    const Tensors& inputs, std::vector<Tensors> outputs);
@@ -163,7 +170,7 @@ class RingBackend : public Versioned<c10d::Backend> {
   std::atomic<Milliseconds> timeout_;
   const std::shared_ptr<ExtraTime> extra_ = std::make_shared<ExtraTime>();
   std::shared_ptr<Group> group_;
-  std::atomic<std::uint64_t> sequence_{0}, transfers_{0}, monitored_{0}, shrunk_{0};
+  std::atomic<std::uint64_t> sequence_{0}, transfers_{0}, monitored_{0}, shrunk_{0}, splits_{0};
 
   struct Derived {
     std::string prefix;

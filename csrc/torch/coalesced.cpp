@@ -1,4 +1,7 @@
 // Several operations as one.
+#include <algorithm>
+#include <bit>
+
 #include "torch/backend.h"
 
 namespace ringreduce::torch_backend {
@@ -13,6 +16,17 @@ bool worth_packing(const Tensors& tensors) {
   return tensors.size() > 1 && bytes <= pack_up_to;
 }
 
+// See Call::split. A single tensor is like one that comes without others.
+std::uint64_t split_of(const Tensors& tensors) {
+  if (tensors.size() < 2) return 0;
+  constexpr int bits = 48;
+  std::uint64_t hash = 0;
+  for (const at::Tensor& tensor : tensors) {
+    hash = (std::rotl(hash, 23) ^ static_cast<std::uint64_t>(tensor.numel())) * 0x9e3779b97f4a7c15ull;
+  }
+  return std::uint64_t{std::min<std::size_t>(tensors.size(), 0xffff)} << bits | hash >> (64 - bits);
+}
+
 }  // namespace
 
 intrusive_ptr<c10d::Work> RingBackend::allreduce_coalesced(Tensors& tensors,
@@ -23,6 +37,7 @@ intrusive_ptr<c10d::Work> RingBackend::allreduce_coalesced(Tensors& tensors,
   const Elements elements = combined(tensors.front().scalar_type(), options.reduceOp);
   Call call = this->call(Collective::all_reduce, operation, elements);
   set_op(call, options.reduceOp);
+  call.split = split_of(tensors);
   auto calls = std::make_unique<TensorCalls>();
   if (worth_packing(tensors)) {
     const at::Tensor flat = joined(tensors);
@@ -62,6 +77,7 @@ intrusive_ptr<c10d::Work> RingBackend::allgather_coalesced(std::vector<Tensors>&
     check_list("all_gather_coalesced", blocks, size_, inputs[i]);
     const Elements elements = moved(inputs[i].scalar_type());
     Call call = this->call(Collective::all_gather, operation, elements, count(inputs[i], elements));
+    call.split = split_of(inputs);
     const at::Tensor room = room_for(blocks);
     calls->reads(call, inputs[i].contiguous());
     calls->writes(call, room);
@@ -79,7 +95,7 @@ intrusive_ptr<c10d::Work> RingBackend::allgather_into_tensor_coalesced(
   auto calls = std::make_unique<TensorCalls>();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     check_pair("all_gather_into_tensor_coalesced", outputs[i], inputs[i], size_);
-    add_all_gather(*calls, operation, outputs[i], inputs[i]);
+    add_all_gather(*calls, operation, outputs[i], inputs[i], split_of(inputs));
   }
   return launch(operation, std::move(calls), inputs, {outputs});
 }
@@ -93,7 +109,7 @@ intrusive_ptr<c10d::Work> RingBackend::reduce_scatter_tensor_coalesced(
   auto calls = std::make_unique<TensorCalls>();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     check_pair("reduce_scatter_tensor_coalesced", inputs[i], outputs[i], size_);
-    add_reduce_scatter(*calls, operation, outputs[i], inputs[i], options.reduceOp);
+    add_reduce_scatter(*calls, operation, outputs[i], inputs[i], options.reduceOp, split_of(inputs));
   }
   return launch(operation, std::move(calls), inputs, {outputs});
 }

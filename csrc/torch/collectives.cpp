@@ -93,9 +93,10 @@ intrusive_ptr<c10d::Work> RingBackend::broadcast(Tensors& tensors, const c10d::B
 }
 
 void RingBackend::add_all_gather(TensorCalls& calls, const Operation& operation, const at::Tensor& output,
-                                 const at::Tensor& input) const {
+                                 const at::Tensor& input, std::uint64_t split) const {
   const Elements elements = moved(input.scalar_type());
   Call call = this->call(Collective::all_gather, operation, elements, count(input, elements));
+  call.split = split;
   const at::Tensor room = room_for(output);
   calls.reads(call, input.contiguous());
   calls.writes(call, room);
@@ -113,9 +114,11 @@ intrusive_ptr<c10d::Work> RingBackend::_allgather_base(at::Tensor& output, at::T
 }
 
 void RingBackend::add_reduce_scatter(TensorCalls& calls, const Operation& operation, const at::Tensor& output,
-                                     const at::Tensor& input, const c10d::ReduceOp& op) const {
+                                     const at::Tensor& input, const c10d::ReduceOp& op,
+                                     std::uint64_t split) const {
   const Elements elements = combined(input.scalar_type(), op);
   Call call = this->call(Collective::reduce_scatter, operation, elements, count(output, elements));
+  call.split = split;
   set_op(call, op);
   const at::Tensor room = room_for(output);
   calls.reads(call, input.contiguous());

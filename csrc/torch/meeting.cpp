@@ -47,15 +47,15 @@ std::vector<Meeting::Blob> StoreMeeting::exchange(const Blob& blob) {
     const Bytes bytes = store_->get(key(round, r));
     all.emplace_back(bytes.begin(), bytes.end());
   }
+  // Who has come so far has read what was there before, which may have held the group's secret.
+  if (round > 0) store_->deleteKey(key(round - 1, rank_));
   return all;
 }
 
 void StoreMeeting::clean_up() {
   const std::string leaving = "ringreduce/leaving";
   if (store_->add(leaving, 1) < world_) return;
-  for (int round = 0; round < rounds_; ++round) {
-    for (int r = 0; r < world_; ++r) store_->deleteKey(key(round, r));
-  }
+  for (int r = 0; r < world_; ++r) store_->deleteKey(key(rounds_ - 1, r));
   store_->deleteKey(leaving);
 }
 

@@ -18,11 +18,29 @@ intrusive_ptr<c10d::Backend> create(const intrusive_ptr<c10d::Store>& store, int
                                           Settings{timeout, std::move(ranks), reproducible, connected});
 }
 
+// Python's own class of it: has what torch.distributed calls of a backend that supports splitting.
+void bind_backend(py::module_& m) {
+  py::module_::import("torch._C._distributed_c10d");
+  py::class_<RingOptions, c10d::Backend::Options, intrusive_ptr<RingOptions>>(m, "Options")
+      .def_readwrite("reproducible", &RingOptions::reproducible)
+      .def("__deepcopy__", [](const RingOptions& options, const py::dict&) {
+        return c10::make_intrusive<RingOptions>(options);
+      });
+  py::class_<RingBackend, c10d::Backend, intrusive_ptr<RingBackend>>(m, "Backend")
+      .def_property_readonly("options", &RingBackend::getBackendOptions)
+      .def("comm_split_count", &RingBackend::splits)
+      // The members of a new group meet in the store; other ranks have nothing to do.
+      .def(
+          "perform_nocolor_split", [](const RingBackend&, const py::object&) {}, py::arg("device"))
+      .def("_set_default_timeout", &RingBackend::setTimeout, py::arg("timeout"));
+}
+
 }  // namespace
 
 PYBIND11_MODULE(RINGREDUCE_TORCH_MODULE, m) {
   m.doc() = "The torch.distributed backend.";
   const auto unlocked = py::call_guard<py::gil_scoped_release>();
+  bind_backend(m);
   m.def("create", create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
         py::arg("global_ranks"), py::arg("reproducible"), py::arg("connected"), unlocked);
   m.def("begin_ending", begin_ending);

@@ -178,6 +178,23 @@ def test_a_store():
     assert in_threads(lambda rank: use(ringreduce.init(rank, 2, store, timeout=20))) == [[0, 1]] * 2
 
 
+@pytest.mark.parametrize("transport", ["shm", "tcp", "auto"])
+def test_nothing_stays_in_a_store(transport):
+    """Who reads it later could pass for a rank with what ranks that meet over TCP tell each other."""
+    store, seen = Store(), []
+    store_set = store.set
+
+    def keep(key, value):
+        seen.append(value)
+        store_set(key, value)
+
+    store.set = keep
+    made = in_threads(lambda rank: ringreduce.init(rank, 2, store, timeout=20, transport=transport))
+    assert max(map(len, seen)) > 1
+    assert max(map(len, store.values())) <= 1
+    in_threads(lambda rank: use(made[rank]))
+
+
 def test_a_rank_that_does_not_come():
     with pytest.raises(ringreduce.TimeoutError, match="rank"):
         ringreduce.init(0, 2, secrets.token_hex(8), timeout=0.2)

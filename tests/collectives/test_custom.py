@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import ringreduce
 from ringreduce import Local, Recv, Round, Schedule, Send
-from tests.conftest import on_threads, whole_numbers
+from tests.conftest import on_processes, on_threads, whole_numbers
 
 SIZES = [1, 5, 70_000, 300_001]
 
@@ -123,7 +128,7 @@ def test_registering_again_replaces():
         if comm.rank == 0:
             ringreduce.register("again", lambda world, rank: 1 / 0)
         comm.barrier()
-        with pytest.raises(ZeroDivisionError):
+        with pytest.raises(ringreduce.ScheduleError, match="raised ZeroDivisionError"):
             comm.all_reduce(x, algorithm="again")
 
     ringreduce.register("again", everybody)
@@ -160,3 +165,63 @@ def test_wrong_algorithms_are_refused_before_anything_is_sent():
         assert (comm.all_reduce(x) == 2).all()
 
     on_threads(2, rank_main)
+
+
+class Bug(Exception):
+    """What an algorithm raises."""
+
+
+def raises(world, rank):
+    raise Bug("of its author")
+
+
+def without_rounds(world, rank):
+    return Schedule("all_reduce", world, rank, 1, [None])
+
+
+@pytest.mark.parametrize(
+    ("function", "cause", "says"),
+    [
+        (raises, Bug, "algorithm 'raises', asked for rank 0 of 2, raised Bug: of its author"),
+        (lambda world, rank: None, None, "asked for rank 0 of 2, returned no Schedule, but NoneType"),
+        (lambda world, rank: 17, None, "returned no Schedule, but int"),
+        (without_rounds, AttributeError, "algorithm 'without_rounds' returned what is no schedule"),
+    ],
+)
+def test_what_an_algorithm_does_wrong_is_told(function, cause, says):
+    """As with every bad argument, the group goes on."""
+
+    def rank_main(comm):
+        x = np.ones(4, np.float32)
+        with pytest.raises(ringreduce.ScheduleError, match=re.escape(says)) as raised:
+            comm.all_reduce(x, algorithm=function)
+        assert type(raised.value.__cause__) is (cause or type(None))
+        assert (comm.all_reduce(x) == 2).all()
+
+    on_threads(2, rank_main)
+
+
+def fails_on_rank_one(world, rank):
+    if multiprocessing.current_process().name == "rank 1":
+        raise Bug
+    return ringreduce.schedule("all_reduce", "ring", world, rank)
+
+
+def errors_of_the_others(comm):
+    try:
+        comm.all_reduce(np.ones(4, np.float32), algorithm=fails_on_rank_one)
+    except ringreduce.Error as error:
+        Path(os.environ["ERRORS"], str(comm.rank)).write_text(f"{type(error).__name__} of rank {error.rank}")
+        raise
+
+
+def test_an_algorithm_that_fails_on_one_rank(tmp_path, monkeypatch):
+    """It is that rank's error that run() raises, and the others learn which rank it was, and not by a timeout."""
+    monkeypatch.setenv("ERRORS", str(tmp_path))
+    with pytest.raises(ringreduce.RankFailed) as raised:
+        on_processes(3, errors_of_the_others)
+    assert raised.value.rank == 1
+    assert isinstance(raised.value.__cause__, ringreduce.ScheduleError)
+    assert "Bug" in str(raised.value)
+    for rank in 0, 2:
+        assert (tmp_path / str(rank)).read_text() == "PeerLost of rank 1"

@@ -160,7 +160,7 @@ def check_small_slices(comm, dtype):
                     x = case.array(31, count, shared)
                     target = x if collective == "all_reduce" or comm.rank == 0 else None
                     comm._c.collective(
-                        collective, x, target, "sum", 1.0, 0, handle, 0.0, None, None, False,
+                        collective, x, target, "sum", None, 0, handle, None, None, None, False,
                         slice_bytes=slice_bytes, lanes=lanes,
                     )  # fmt: skip
                     if target is not None:

@@ -139,7 +139,7 @@ def test_any_call(world, wire, algorithm, count, op, slice_bytes, lanes, in_plac
         x = normal(count, comm.rank)
         out = x if in_place else np.full(count, 99, np.float32)
         comm._c.collective(
-            "all_reduce", x, out, op, 1.0, 0, handle, 0.0, None, None, False, slice_bytes, lanes, wire
+            "all_reduce", x, out, op, None, 0, handle, None, None, None, False, slice_bytes, lanes, wire
         )
         return out
 
@@ -423,6 +423,6 @@ def test_worlds_too_large_for_the_room_are_refused():
     x = np.ones(500, np.float32)
     handle = _engine.algorithm_handle("all_reduce", "two_shot")
     with pytest.raises(ValueError, match="blocks at once at most, not 499"):
-        group[0].collective("all_reduce", x, x, "sum", 1.0, 0, handle, 0.0, None, None, False, 0, 0, "int8")
+        group[0].collective("all_reduce", x, x, "sum", None, 0, handle, None, None, None, False, 0, 0, "int8")
     for comm in group:
         comm.leave()

@@ -186,8 +186,8 @@ def test_any_call(which, world, wire, dtype, count, op, slice_bytes, lanes, in_p
             x, out = buffers(collective, comm.rank, world, count, source, in_place)
             before = None if x is None else x.copy()
             comm._c.collective(
-                collective, x, out, op, 0.3 + comm.rank, world - 1, handle, 0.0, None, None, False,
-                slice_bytes, lanes, wire,
+                collective, x, out, op, 0.3 + comm.rank if op == "premul_sum" else None, world - 1, handle, None, None,
+                None, False, slice_bytes, lanes, wire,
             )  # fmt: skip
             if x is not None and (out is None or not np.shares_memory(x, out)):
                 assert before.tobytes() == x.tobytes(), "the input was changed"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -125,6 +127,76 @@ def test_another_size_is_an_error():
     with ranks.knock() as one:
         one.sendall(_greeting(1, 4))
         assert "4 ranks" in str(ranks.end()[0])
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _join(place: str, rank: int, secret: str, timeout: float) -> str:
+    """What rank 0 or 1 of 2 is told when it cannot meet the other."""
+    code = (
+        "import sys, time; from ringreduce import errors, meeting\n"
+        "try: meeting.join(sys.argv[1], int(sys.argv[2]), 2, time.monotonic() + float(sys.argv[3]))\n"
+        "except errors.Error as error: print(type(error).__name__, error)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, place, str(rank), str(timeout)],
+        env={**os.environ, "RINGREDUCE_SECRET": secret}, capture_output=True, text=True, timeout=25,
+    )  # fmt: skip
+    return run.stdout or run.stderr
+
+
+def test_another_secret_is_named_to_both():
+    place = f"tcp://127.0.0.1:{_free_port()}"
+    with ThreadPoolExecutor() as pool:
+        host = pool.submit(_join, place, 0, "one", 3.0)
+        guest = pool.submit(_join, place, 1, "another", 1.5)
+    assert "hangs up on this rank: its RINGREDUCE_SECRET is another one" in guest.result()
+    assert "waiting for ranks [1] to start; it has turned away" in host.result()
+    assert "RINGREDUCE_SECRET is another one" in host.result()
+
+
+def test_another_secret_is_told_long_before_the_time_is_up(monkeypatch):
+    monkeypatch.setattr(meeting, "_PATIENCE", 0.3)
+    monkeypatch.setenv("RINGREDUCE_SECRET", "another")
+    place = f"tcp://127.0.0.1:{_free_port()}"
+    with ThreadPoolExecutor() as pool:
+        host = pool.submit(_join, place, 0, "one", 4.0)
+        began = time.monotonic()
+        with pytest.raises(ringreduce.Error, match="RINGREDUCE_SECRET is another one"):
+            meeting.join(place, 1, 2, began + 300)
+        host.result()
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (None, "it says nothing"),
+        (b"", "hangs up on this rank"),
+        (b"SSH-2.0-something" * 9, "does not know this rank's"),
+    ],
+)
+def test_a_foreign_program_is_told_from_a_job(answer, says):
+    """Rank 0 says that its port is taken, the others what is wrong with who answers there."""
+    with socket.create_server(("127.0.0.1", 0)) as foreign, ThreadPoolExecutor() as pool:
+        place = f"tcp://127.0.0.1:{foreign.getsockname()[1]}"
+        host, guest = pool.submit(_join, place, 0, "s", 1.0), pool.submit(_join, place, 1, "s", 1.5)
+        foreign.settimeout(0.05)
+        callers = []
+        while not guest.done():
+            with contextlib.suppress(TimeoutError):
+                callers.append(foreign.accept()[0])
+                if answer is not None:
+                    callers[-1].sendall(answer)
+                    callers[-1].close()
+        assert f"port {foreign.getsockname()[1]} of its host is in use by another program" in host.result()
+        assert "at 127.0.0.1:" in guest.result()
+        assert says in guest.result()
+        for caller in callers:
+            caller.close()
 
 
 def test_missing_ranks_are_named_to_all():

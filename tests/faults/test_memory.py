@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
+import secrets
 import shutil
 import signal
 import subprocess
@@ -195,3 +197,28 @@ def test_memory_of_the_dead(attempt):
     found = Ranks(_fill_and_die, 3).outcomes()
     for outcome in found[1:]:
         assert isinstance(outcome.value, ringreduce.PeerLost) and outcome.value.rank == 0, outcome
+
+
+def _meet_with_a_limit(comm, name, transport):
+    """Rank 1 may have no files, nor shared memory, of more than 64 KiB."""
+    if comm.rank == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # which ends a process that goes beyond
+        with pytest.raises(MemoryError, match=r"RLIMIT_FSIZE"):
+            ringreduce.empty(1 << 20)
+    try:
+        with ringreduce.init(comm.rank, comm.size, name, transport=transport, timeout=20) as other:
+            return other.transport, other.all_reduce(np.ones(3, np.float32)).tolist()
+    except ringreduce.Error as error:
+        return str(error)
+
+
+def test_a_rank_without_shared_memory_uses_sockets():
+    found = ringreduce.run(_meet_with_a_limit, 3, secrets.token_hex(8), "auto", timeout=20)
+    assert found == [("tcp", [3, 3, 3])] * 3
+
+
+def test_a_rank_without_shared_memory_is_named():
+    for text in ringreduce.run(_meet_with_a_limit, 3, secrets.token_hex(8), "shm", timeout=20):
+        assert "shared memory cannot connect the ranks: rank 1: there are no" in text
+        assert "RLIMIT_FSIZE" in text

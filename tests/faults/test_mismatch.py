@@ -60,6 +60,19 @@ CASES = {
 }  # fmt: skip
 
 
+def _gather_other_counts(comm, board):
+    counts = [1, 3] if comm.rank else [3, 1]
+    return failure_of(lambda: comm.all_gather(_x(counts[comm.rank]), counts=counts))
+
+
+def test_calls_that_are_shown_alike_are_shown_once():
+    for outcome in Ranks(_gather_other_counts, 2).outcomes():
+        error, _ = outcome.value
+        assert isinstance(error, ringreduce.MismatchError)
+        assert str(error).count("all_gather(") == 1
+        assert "differ: in the lengths of blocks" in str(error)
+
+
 def _disagree(comm, board, case, background):
     usual, odd, _, _ = CASES[case]
     comm.barrier()

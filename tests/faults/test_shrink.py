@@ -118,6 +118,26 @@ def _twice(comm, board):
         return fewest.all_gather(np.array([comm.rank])).tolist()
 
 
+def _shrink_while_another_waits(comm, board):
+    if comm.rank == 1:
+        error, _ = failure_of(lambda: comm.all_reduce(np.ones(8, "float32")))
+        board.note(1)
+    else:
+        time.sleep(0.2)
+        error = None
+    with comm.shrink() as again:
+        again.barrier()
+    return error
+
+
+def test_who_waits_is_told_who_shrinks():
+    outcomes = Ranks(_shrink_while_another_waits, 2).outcomes()
+    assert all(outcome.error is None for outcome in outcomes), outcomes
+    error = outcomes[1].value
+    assert isinstance(error, ringreduce.PeerLost) and error.rank == 0, repr(error)
+    assert "rank 0 left the communicator by shrink()" in str(error)
+
+
 def test_shrink_again():
     found = Ranks(_twice, 4).outcomes()
     assert [outcome and outcome.value for outcome in found] == [None, [1, 2], [1, 2], None]

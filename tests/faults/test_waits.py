@@ -109,7 +109,14 @@ def _interrupt_blocking(comm, board, kind):
     return failure_of(comm.barrier if kind == "recv" else lambda: comm.all_reduce(x))
 
 
-@pytest.mark.parametrize("kind", ["all_reduce", "recv", "behind"])
+SAYS = {
+    "all_reduce": "call #2, all_reduce(float32[2], sum)",
+    "recv": "recv(float32[2], tag 0) by rank 1 from rank 0",
+    "behind": "call #2, all_reduce(float32[2], sum)",
+}
+
+
+@pytest.mark.parametrize("kind", SAYS)
 @pytest.mark.parametrize("count", [2, 3])
 def test_interrupt_of_a_blocking_call(kind, count):
     ranks = Ranks(_interrupt_blocking, count, kind)
@@ -118,6 +125,7 @@ def test_interrupt_of_a_blocking_call(kind, count):
     for rank in set(range(count)) - {1}:
         error, at = found[rank].value
         assert isinstance(error, ringreduce.PeerLost) and error.rank == 1, repr(error)
+        assert f"rank 1 was interrupted in {SAYS[kind]}" in str(error)
         assert at - ranks.board.read(1, 3) < WITHIN
 
 

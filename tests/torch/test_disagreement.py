@@ -35,6 +35,21 @@ def _blocks(call, out, ins, **kwargs):
     getattr(dist, call)(torch.ones(out * world), torch.ones(ins * world), **kwargs)
 
 
+def _several(call, *lengths):
+    """An operation of several tensors at once."""
+    world = dist.get_world_size()
+    short, long = [_x(n) for n in lengths], [_x(n * world) for n in lengths]
+    group = dist.group.WORLD._get_backend(torch.device("cpu"))
+    if call == "all_reduce_coalesced":
+        dist.all_reduce_coalesced(short)
+    elif call == "all_gather_coalesced":
+        group.allgather_coalesced([[_x(n) for n in lengths] for _ in range(world)], short).wait()
+    elif call == "all_gather_into_tensor_coalesced":
+        dist.group.WORLD.allgather_into_tensor_coalesced(long, short).wait()
+    else:
+        dist.group.WORLD.reduce_scatter_tensor_coalesced(short, long).wait()
+
+
 # What all ranks but the last call, what the last one calls, and what the text must say of the two.
 MISMATCHES = {
     "dtype": (lambda: _sum(_x()), lambda: _sum(_x(dtype=torch.int32)), "float32[8]", "int32[8]"),
@@ -50,6 +65,22 @@ MISMATCHES = {
         lambda: dist.all_gather_into_tensor(_x(8 * dist.get_world_size()), _x()),
         "reduce_scatter", "all_gather",
     ),
+    **{
+        f"{call} of {usual} and {odd}": (
+            lambda call=call, usual=usual: _several(call, *usual), lambda call=call, odd=odd: _several(call, *odd),
+            f"of {len(usual)} tensors, lengths #" if len(usual) > 1 else ") by",
+            f"of {len(odd)} tensors, lengths #" if len(odd) > 1 else ") by",
+        )
+        for call, usual, odd in [
+            ("all_reduce_coalesced", (8, 4), (4, 8)),
+            ("all_reduce_coalesced", (8, 4), (12,)),
+            ("all_reduce_coalesced", (6, 6), (4, 4, 4)),
+            ("all_reduce_coalesced", (LARGE, 4), (LARGE, 2, 2)),
+            ("all_gather_coalesced", (8, 4), (8, 2, 2)),
+            ("all_gather_into_tensor_coalesced", (8, 4), (8, 2, 2)),
+            ("reduce_scatter_tensor_coalesced", (8, 4), (8, 2, 2)),
+        ]
+    },
 }  # fmt: skip
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
+import re
 import threading
 import time
 from datetime import timedelta
@@ -181,6 +183,27 @@ def test_split_and_shrink():
     on_process_group(4, _split)
 
 
+def _options():
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    options = backend.options
+    assert options.backend == "ringreduce"
+    assert options._timeout == timedelta(seconds=30)
+    other = copy.deepcopy(options)
+    other._timeout = timedelta(seconds=5)
+    other.reproducible = True
+    assert options.reproducible is None
+    assert options._timeout == timedelta(seconds=30)
+    backend._set_default_timeout(timedelta(seconds=7))
+    assert backend.options._timeout == timedelta(seconds=7)
+    part = dist.group.WORLD.split_group([0, 1], opts=other)
+    if part is not None:
+        assert part._get_backend(torch.device("cpu")).options.reproducible
+
+
+def test_options():
+    on_process_group(3, _options)
+
+
 def _reinitialised(folder):
     """The same store may serve one group after the other."""
     store = dist.FileStore(f"{folder}/again", dist.get_world_size())
@@ -195,6 +218,10 @@ def _reinitialised(folder):
         assert x.item() == n * world
         if n < 2:
             dist.destroy_process_group()
+    until = time.monotonic() + 20  # the last rank to come so far clears it
+    while ours := [key for key in store.list_keys() if re.search(r"ringreduce/(\d|leaving)", key)]:
+        assert time.monotonic() < until, ours
+        time.sleep(0.01)
 
 
 def test_a_store_serves_again(tmp_path):

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 
 #include "engine/program/extents.h"
 #include "reduce/dtype.h"
@@ -37,7 +38,10 @@ struct Call {
   const Extents* input_extents = nullptr;
   const Extents* output_extents = nullptr;
   std::chrono::steady_clock::duration timeout{};  // zero: the communicator's
-  int device = on_host;                           // whose memory the arrays are in: a GPU's, by its number
+  // Of several arrays that go together: how many there are, in the upper 16 bits, and a hash of their
+  // lengths. Ranks must agree.
+  std::uint64_t split = 0;
+  int device = on_host;  // whose memory the arrays are in: a GPU's, by its number
 };
 
 // Bytes of this rank's arrays.

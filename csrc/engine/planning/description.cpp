@@ -1,5 +1,6 @@
 #include "engine/planning/description.h"
 
+#include <cstdio>
 #include <cstring>
 
 #include "schedule/catalogue.h"
@@ -32,6 +33,11 @@ std::string in_words(const Record& record) {
   if (reduces(call.collective)) text += std::string(", ") + name_of(call.op);
   if (call.root >= 0) text += ", root " + std::to_string(call.root);
   if (call.wire != Encoding::none) text += std::string(", wire ") + name_of(call.wire);
+  if (call.split != 0) {
+    char hash[9];
+    std::snprintf(hash, sizeof hash, "%08x", static_cast<unsigned>(call.split));
+    text += ", of " + std::to_string(call.split >> 48) + " tensors, lengths #" + hash;
+  }
   return text + ") by " + std::string(call.algorithm, strnlen(call.algorithm, sizeof call.algorithm));
 }
 

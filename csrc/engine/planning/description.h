@@ -10,6 +10,7 @@ namespace ringreduce {
 
 struct Description {
   std::uint64_t count = 0;  // elements
+  std::uint64_t split = 0;  // see Call::split
   std::int32_t root = -1;   // -1: there is none
   Collective collective{};
   DType dtype{};

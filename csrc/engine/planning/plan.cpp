@@ -73,8 +73,8 @@ const Plan& Planner::plan(const Call& call, const Target& target) {
     make(call, target, uneven_);
     return uneven_;
   }
-  const Key key{&target,        call.collective, call.dtype,       call.op,    call.root,
-                call.algorithm, call.count,      call.slice_bytes, call.lanes, call.wire};
+  const Key key{&target,    call.collective,  call.dtype, call.op,    call.root, call.algorithm,
+                call.count, call.slice_bytes, call.split, call.lanes, call.wire};
   const std::size_t place =
       (call.count * 31 + static_cast<std::size_t>(target.tuning) * 11 +
        static_cast<std::size_t>(call.collective) * 7 + static_cast<std::size_t>(call.dtype) * 5 +
@@ -204,6 +204,7 @@ void Planner::make(const Call& call, const Target& target, Plan& plan) {
 void Planner::describe(const Call& call, const Shape& shape, const std::string& name, Plan& plan) const {
   Description made;
   made.count = call.input_extents ? shape.total : call.count;
+  made.split = call.split;
   made.root = rooted(call.collective) ? call.root : -1;
   made.collective = call.collective;
   made.dtype = call.dtype;
@@ -218,7 +219,7 @@ void Planner::describe(const Call& call, const Shape& shape, const std::string& 
        {static_cast<std::uint64_t>(call.collective), static_cast<std::uint64_t>(call.dtype),
         static_cast<std::uint64_t>(reduces(call.collective) ? call.op : Op{}),
         static_cast<std::uint64_t>(made.root), shape.hash, static_cast<std::uint64_t>(plan.geometry.slice),
-        std::uint64_t{reproducible_}, static_cast<std::uint64_t>(call.wire)}) {
+        std::uint64_t{reproducible_}, static_cast<std::uint64_t>(call.wire), call.split}) {
     contract = mix(contract, value);
   }
   plan.contract = contract;

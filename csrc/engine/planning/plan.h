@@ -80,6 +80,7 @@ class Planner {
     int algorithm = 0;
     std::size_t count = 0;
     std::size_t slice_bytes = 0;
+    std::uint64_t split = 0;
     int lanes = 0;
     Encoding wire{};
     friend bool operator==(const Key&, const Key&) = default;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -28,8 +29,17 @@ constexpr std::size_t huge_page = std::size_t{2} << 20;
 std::shared_ptr<SharedMemory> SharedMemory::make(std::size_t bytes) {
   auto memory = std::make_shared<SharedMemory>();
   memory->bytes = SegmentLayout::align(bytes, 4096);
+  rlimit limit{};
+  // More than the limit is not only refused: it is a signal that ends the process.
+  getrlimit(RLIMIT_FSIZE, &limit);
+  if (memory->bytes > limit.rlim_cur) {
+    throw NoSharedMemory(
+        bytes, "files may have " + std::to_string(limit.rlim_cur) + " bytes (RLIMIT_FSIZE, ulimit -f)");
+  }
   memory->fd = memfd_create("ringreduce", MFD_CLOEXEC);
-  if (memory->fd < 0 || ftruncate(memory->fd, static_cast<off_t>(memory->bytes)) != 0) throw std::bad_alloc();
+  if (memory->fd < 0 || ftruncate(memory->fd, static_cast<off_t>(memory->bytes)) != 0) {
+    throw NoSharedMemory(bytes, std::strerror(errno));
+  }
   fchmod(memory->fd, 0600);  // whoever else could come by a path to it, it is this user's only
   memory->map(memory->bytes >= huge_page);
   return memory;

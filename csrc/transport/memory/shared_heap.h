@@ -8,18 +8,32 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "transport/memory/channel.h"
 
 namespace ringreduce {
 
+class NoSharedMemory : public std::bad_alloc {
+ public:
+  NoSharedMemory(std::size_t bytes, const std::string& why)
+      : text_(std::make_shared<std::string>("there are no " + std::to_string(bytes) +
+                                            " bytes of shared memory: " + why)) {}
+  const char* what() const noexcept override { return text_->c_str(); }
+
+ private:
+  std::shared_ptr<const std::string> text_;
+};
+
 // Anonymous shared memory: a memfd and its mapping. Other processes of the same user reach it through
 // /proc/<pid>/fd/<fd> while both live.
 class SharedMemory : public Segment {
  public:
-  // Makes new zeroed memory, of huge pages where it is large enough and the system grants them.
+  // Makes new zeroed memory, of huge pages where it is large enough and the system grants them. Throws
+  // NoSharedMemory.
   static std::shared_ptr<SharedMemory> make(std::size_t bytes);
   // Maps a peer's. Throws Error if it cannot be opened or is smaller than it should be.
   static std::shared_ptr<SharedMemory> open(pid_t pid, int fd, std::size_t bytes);

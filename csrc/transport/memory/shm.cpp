@@ -61,11 +61,19 @@ std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Ex
                                                    const std::vector<int>& names) {
   const auto name = [&](int peer) { return std::to_string(names.empty() ? peer : names[peer]); };
   const SegmentLayout layout(world, capacity_for(world));
-  const auto own = SharedMemory::make(layout.bytes);
-  SegmentAddress address{getpid(), own->fd, shared_heap::directory_fd(), 0, usable_cores()};
+  std::shared_ptr<SharedMemory> own;
+  std::string problem;
+  SegmentAddress address{getpid(), -1, -1, 0, usable_cores()};
+  try {
+    own = SharedMemory::make(layout.bytes);
+    address.fd = own->fd;
+    address.directory_fd = shared_heap::directory_fd();
+  } catch (const std::bad_alloc& error) {
+    problem = "-1 rank " + name(rank) + ": " + error.what();  // the others must learn of it in their turn
+  }
   if (getrandom(&address.nonce, sizeof address.nonce, 0) != sizeof address.nonce)
     throw Error("no random numbers");
-  layout.header(own->base).nonce = address.nonce;
+  if (own) layout.header(own->base).nonce = address.nonce;
 
   const auto blobs = exchange(std::string(reinterpret_cast<const char*>(&address), sizeof address));
   if (static_cast<int>(blobs.size()) != world)
@@ -73,7 +81,6 @@ std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Ex
   std::vector<std::shared_ptr<Segment>> segments(world);
   std::vector<Peer> peers(world);
   Cores cores = address.cores;
-  std::string problem;
   for (int peer = 0; peer < world && problem.empty(); ++peer) {
     try {
       const SegmentAddress theirs = read_address(blobs[peer]);
@@ -82,6 +89,7 @@ std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Ex
         segments[peer] = own;
         continue;
       }
+      if (theirs.fd < 0) continue;  // it says itself what is wrong
       peers[peer].process = Process(theirs.pid);
       segments[peer] = open_segment(peer, theirs, layout);
       peers[peer].heap = std::make_unique<PeerHeap>(theirs.pid, theirs.directory_fd);

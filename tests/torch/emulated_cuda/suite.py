@@ -327,6 +327,48 @@ def test_messages(world):
     on_emulated_gpu(world, _messages)
 
 
+# --- groups of a device that is named at the start ---------------------------------------------------------------
+
+
+def _bound(gpu, folder):
+    rank, world = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    # This torch has no accelerator of its own.
+    torch.accelerator.is_available = lambda: True
+    torch.accelerator.current_accelerator = lambda check_available=False: torch.device("cuda")
+    dist.init_process_group(
+        "ringreduce", init_method=f"file://{folder}/bound", rank=rank, world_size=world,
+        device_id=torch.device("cuda:0"),
+    )  # fmt: skip
+    backend = dist.group.WORLD._get_backend(torch.device("cuda"))
+    assert dist.group.WORLD.bound_device_id == torch.device("cuda:0")
+    pair = dist.new_group([0, 1])  # rank 2 is outside
+    assert (pair == dist.GroupMember.NON_GROUP_MEMBER) == (rank == 2)
+    (x,) = on_gpu(values(rank))
+    if rank != 2:
+        dist.all_reduce(x, group=pair)
+        same(x, values(0) + values(1))
+
+    count = backend.comm_split_count()
+    ends = dist.split_group(split_ranks=[[0, 2]], timeout=timedelta(seconds=20))
+    assert (ends is None) == (rank == 1)
+    if ends is not None:
+        assert backend.comm_split_count() == count + 1
+        (x,) = on_gpu(values(rank))
+        dist.all_reduce(x, group=ends)
+        same(x, values(0) + values(2))
+        options = ends._get_backend(torch.device("cuda")).options
+        assert options._timeout == timedelta(seconds=20)
+        assert options.reproducible is None
+    (x,) = on_gpu(values(rank))
+    dist.all_reduce(x)
+    same(x, total())
+
+
+def test_groups_of_a_bound_device(tmp_path):
+    on_emulated_gpu(3, _bound, str(tmp_path))
+
+
 # --- memory, and what is refused -------------------------------------------------------------------------------
 
 
