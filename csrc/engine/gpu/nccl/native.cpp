@@ -10,54 +10,25 @@
 namespace ringreduce {
 namespace {
 
+// In the order of DType.
+constexpr std::optional<nccl::DataType> types[] = {
+    nccl::float64, nccl::float32, nccl::float16, nccl::bfloat16, nccl::float8_e4m3, nccl::float8_e5m2,
+    nccl::int64,   nccl::int32,   std::nullopt,  nccl::int8,     nccl::uint8,       std::nullopt,
+    std::nullopt,  nccl::uint32,  nccl::uint64,  std::nullopt,   std::nullopt};
+static_assert(std::size(types) == dtype_count);
+
 std::optional<nccl::DataType> type_of(DType dtype) {
-  switch (dtype) {
-    case DType::float64:
-      return nccl::float64;
-    case DType::float32:
-      return nccl::float32;
-    case DType::float16:
-      return nccl::float16;
-    case DType::bfloat16:
-      return nccl::bfloat16;
-    case DType::float8_e4m3:
-      return nccl::float8_e4m3;
-    case DType::float8_e5m2:
-      return nccl::float8_e5m2;
-    case DType::int64:
-      return nccl::int64;
-    case DType::int32:
-      return nccl::int32;
-    case DType::int8:
-      return nccl::int8;
-    case DType::uint64:
-      return nccl::uint64;
-    case DType::uint32:
-      return nccl::uint32;
-    case DType::uint8:
-      return nccl::uint8;
-    default:
-      return std::nullopt;
-  }
+  return types[static_cast<int>(dtype)];
 }
 
+// In the order of Op. That of premul_sum is made for the call.
+constexpr std::optional<nccl::ReduceOp> ops[] = {nccl::sum,    nccl::prod,   nccl::min,
+                                                 nccl::max,    std::nullopt, std::nullopt,
+                                                 std::nullopt, nccl::avg,    nccl::sum};
+static_assert(std::size(ops) == op_count);
+
 std::optional<nccl::ReduceOp> op_of(Op op) {
-  switch (op) {
-    case Op::sum:
-      return nccl::sum;
-    case Op::prod:
-      return nccl::prod;
-    case Op::min:
-      return nccl::min;
-    case Op::max:
-      return nccl::max;
-    case Op::avg:
-      return nccl::avg;
-    case Op::premul_sum:
-      return nccl::sum;  // one that is made for the call
-    default:
-      return std::nullopt;
-  }
+  return ops[static_cast<int>(op)];
 }
 
 bool has(Collective collective) {
@@ -68,29 +39,15 @@ bool is_float8(DType dtype) {
   return dtype == DType::float8_e4m3 || dtype == DType::float8_e5m2;
 }
 
-// The number 1, whose bits are in the first bytes.
-std::array<std::uint64_t, 1> one(DType dtype) {
-  switch (dtype) {
-    case DType::float64:
-      return {0x3ff0000000000000};
-    case DType::float32:
-      return {0x3f800000};
-    case DType::float16:
-      return {0x3c00};
-    case DType::bfloat16:
-      return {0x3f80};
-    case DType::float8_e4m3:
-      return {0x38};
-    default:
-      return {0x3c};  // float8_e5m2
-  }
-}
+// The number 1, whose bits are in the first bytes, in the order of DType: floats come first there.
+constexpr std::uint64_t ones[] = {0x3ff0000000000000, 0x3f800000, 0x3c00, 0x3f80, 0x38, 0x3c};
+static_assert(static_cast<int>(DType::float8_e5m2) == 5);
 
 // An operator that multiplies by this rank's factor first, as long as it is needed.
 class Scaling {
  public:
   Scaling(const Call& call, NcclGroup& group) : group_(group) {
-    std::array<std::uint64_t, 1> factor = one(call.dtype);
+    std::uint64_t factor = ones[static_cast<int>(call.dtype)];
     void* const scaled = &factor;
     const void* const from = &factor;
     combine_for(call.dtype, Op::premul_sum)(&scaled, 1, &from, 1, 1, call.factor);
