@@ -99,7 +99,8 @@ class _Host:
                 self._accept(listener, selector)
             elif talking in self._strangers:
                 self._greet(talking, selector)
-            else:  # a rank says nothing before all have come: it has died
+            elif talking.fileno() >= 0:  # else dropped just now
+                # A rank says nothing before all have come: it has died.
                 rank = next(r for r, peer in self._peers.items() if peer is talking)
                 raise PeerLost(f"rank {rank} died while the ranks were connecting", rank)
 

@@ -81,9 +81,7 @@ Needs needs(Collective collective, bool root) {
 }
 
 Op op_named(std::string_view name) {
-  for (int i = 0; i < op_count; ++i) {
-    if (name == name_of(static_cast<Op>(i))) return static_cast<Op>(i);
-  }
+  if (const auto op = find_named<Op>(name, op_count)) return *op;
   throw InvalidArgument("op must be one of sum, avg, prod, min, max, band, bor, bxor or premul_sum, not '" +
                         std::string(name) + "'");
 }

@@ -24,11 +24,13 @@ namespace {
 }
 
 [[noreturn]] void refuse_dtype(const char* argument, const std::string& name) {
-  refuse(PyExc_TypeError,
-         std::string(argument) + " has dtype " + name +
-             ", which is not supported; supported are float64, float32, float16, bfloat16, "
-             "float8_e4m3fn, float8_e5m2, int64, int32, int16, int8, uint64, uint32, uint16, "
-             "uint8, bool, complex64 and complex128");
+  std::string text =
+      std::string(argument) + " has dtype " + name + ", which is not supported; supported are ";
+  for (const DTypeEntry& entry : dtype_entries) {
+    if (&entry != dtype_entries) text += &entry == std::end(dtype_entries) - 1 ? " and " : ", ";
+    text += entry.name;
+  }
+  refuse(PyExc_TypeError, text);
 }
 
 [[noreturn]] void refuse_layout(const char* argument) {
@@ -43,53 +45,32 @@ namespace {
   refuse(PyExc_ValueError, std::string(argument) + " is read-only, but the result would be written to it");
 }
 
-// The names that NumPy (with ml_dtypes) and torch give to the types that have no type number of their own.
-std::optional<DType> dtype_named(std::string_view name) {
-  for (int i = 0; i < dtype_count; ++i) {
-    if (name == name_of(static_cast<DType>(i))) return static_cast<DType>(i);
+// As NumPy has it.
+std::optional<NumberKind> kind_called(char letter) {
+  switch (letter) {
+    case 'f':
+      return NumberKind::floating;
+    case 'c':
+      return NumberKind::complex;
+    case 'i':
+      return NumberKind::signed_integer;
+    case 'u':
+      return NumberKind::unsigned_integer;
+    case 'b':
+      return NumberKind::boolean;
+    default:
+      return std::nullopt;
   }
-  if (name == "float8_e4m3fn") return DType::float8_e4m3;
-  return std::nullopt;
 }
 
 std::optional<DType> dtype_of(PyArray_Descr* descr) {
-  switch (descr->type_num) {
-    case NPY_DOUBLE:
-      return DType::float64;
-    case NPY_FLOAT:
-      return DType::float32;
-    case NPY_HALF:
-      return DType::float16;
-    case NPY_BYTE:
-      return DType::int8;
-    case NPY_SHORT:
-      return DType::int16;
-    case NPY_INT:
-      return DType::int32;
-    case NPY_LONG:
-    case NPY_LONGLONG:
-      return sizeof(long) == 8 || descr->type_num == NPY_LONGLONG ? DType::int64 : DType::int32;
-    case NPY_UBYTE:
-      return DType::uint8;
-    case NPY_USHORT:
-      return DType::uint16;
-    case NPY_UINT:
-      return DType::uint32;
-    case NPY_ULONG:
-    case NPY_ULONGLONG:
-      return sizeof(long) == 8 || descr->type_num == NPY_ULONGLONG ? DType::uint64 : DType::uint32;
-    case NPY_CFLOAT:
-      return DType::complex64;
-    case NPY_CDOUBLE:
-      return DType::complex128;
-    case NPY_BOOL:
-      return DType::boolean;
-    default:
-      break;
+  const auto kind = kind_called(descr->kind);
+  if (kind && !PyTypeNum_ISUSERDEF(descr->type_num)) {
+    return common_dtype(*kind, static_cast<std::size_t>(PyDataType_ELSIZE(descr)));
   }
-  std::string_view name = descr->typeobj->tp_name;
+  std::string_view name = descr->typeobj->tp_name;  // as ml_dtypes has it
   name.remove_prefix(name.rfind('.') == std::string_view::npos ? 0 : name.rfind('.') + 1);
-  return dtype_named(name);
+  return find_named<DType>(name, dtype_count);
 }
 
 ArrayView view_numpy(PyArrayObject* array, const char* argument, bool writable) {
@@ -126,7 +107,7 @@ ArrayView view_tensor(nb::handle tensor, const char* argument) {
   const nb::object type = tensor.attr("dtype");
   const auto name =
       nb::cast<std::string>(nb::str(nb::handle(type)));  // of an object, nb::str would only wrap it
-  const auto dtype = dtype_named(std::string_view(name).substr(name.rfind('.') + 1));
+  const auto dtype = find_named<DType>(std::string_view(name).substr(name.rfind('.') + 1), dtype_count);
   if (!dtype || nb::cast<bool>(tensor.attr("is_sparse"))) refuse_dtype(argument, name);
   // A view that is to be conjugated or negated when it is read has other values than its memory.
   const bool complex = *dtype == DType::complex64 || *dtype == DType::complex128;
@@ -172,29 +153,23 @@ ArrayView view_on_device(const nb::dict& interface, const char* argument, bool w
 std::optional<DType> dtype_of(nb::dlpack::dtype type) {
   using Code = nb::dlpack::dtype_code;
   if (type.lanes != 1) return std::nullopt;
-  const auto code = static_cast<Code>(type.code);
-  if (code == Code::Bfloat && type.bits == 16) return DType::bfloat16;
-  if (code == Code::Bool && type.bits == 8) return DType::boolean;
-  if (code == Code::Complex && type.bits == 64) return DType::complex64;
-  if (code == Code::Complex && type.bits == 128) return DType::complex128;
-  if (code == Code::Float) {
-    if (type.bits == 64) return DType::float64;
-    if (type.bits == 32) return DType::float32;
-    if (type.bits == 16) return DType::float16;
+  const std::size_t bytes = type.bits % 8 == 0 ? type.bits / 8 : 0;
+  switch (static_cast<Code>(type.code)) {
+    case Code::Float:
+      return common_dtype(NumberKind::floating, bytes);
+    case Code::Complex:
+      return common_dtype(NumberKind::complex, bytes);
+    case Code::Int:
+      return common_dtype(NumberKind::signed_integer, bytes);
+    case Code::UInt:
+      return common_dtype(NumberKind::unsigned_integer, bytes);
+    case Code::Bool:
+      return common_dtype(NumberKind::boolean, bytes);
+    case Code::Bfloat:
+      return bytes == 2 ? std::optional(DType::bfloat16) : std::nullopt;
+    default:
+      return std::nullopt;
   }
-  if (code == Code::UInt) {
-    if (type.bits == 64) return DType::uint64;
-    if (type.bits == 32) return DType::uint32;
-    if (type.bits == 16) return DType::uint16;
-    if (type.bits == 8) return DType::uint8;
-  }
-  if (code == Code::Int) {
-    if (type.bits == 64) return DType::int64;
-    if (type.bits == 32) return DType::int32;
-    if (type.bits == 16) return DType::int16;
-    if (type.bits == 8) return DType::int8;
-  }
-  return std::nullopt;
 }
 
 bool is_on_gpu(const nb::ndarray<nb::ro>& array) {

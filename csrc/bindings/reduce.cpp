@@ -23,9 +23,7 @@ using Destination = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::dev
 
 template <class Enum>
 Enum find(const std::string& name, int count, const char* what) {
-  for (int i = 0; i < count; ++i) {
-    if (name == name_of(static_cast<Enum>(i))) return static_cast<Enum>(i);
-  }
+  if (const auto found = find_named<Enum>(name, count)) return *found;
   throw std::invalid_argument(std::string("unknown ") + what + ": " + name);
 }
 

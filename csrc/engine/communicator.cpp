@@ -48,7 +48,9 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, Options options
       executor_(*transport_),
       point_to_point_(*transport_),
       gpu_(as_gpus_need_it()),
-      fork_epoch_(watch_forks()) {}
+      fork_epoch_(watch_forks()) {
+  instruction_set();  // throws here, before any call, if RINGREDUCE_ISA names one that the machine lacks
+}
 
 Communicator::~Communicator() {
   if (!ours()) {

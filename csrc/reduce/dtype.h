@@ -1,41 +1,116 @@
-// Element types and reduction operators: names, sizes, kinds.
+// Element types and reduction operators. All that differs between them is made from these two lists, so that
+// what lacks one of them does not compile.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 namespace ringreduce {
 
-enum class DType : std::uint8_t {
-  float64,
-  float32,
-  float16,
-  bfloat16,
-  float8_e4m3,
-  float8_e5m2,
-  int64,
-  int32,
-  int16,
-  int8,
-  uint8,
-  boolean,
-  uint16,
-  uint32,
-  uint64,
-  complex64,
-  complex128,
+// X(DType, name, NumberKind, bytes, its integer, part or, of floats, the format of the kernels), in the order
+// of their numbers, which processes send each other.
+#define RINGREDUCE_DTYPES(X)                               \
+  X(float64, "float64", floating, 8, Float<double>)        \
+  X(float32, "float32", floating, 4, Float<float>)         \
+  X(float16, "float16", floating, 2, Float16)              \
+  X(bfloat16, "bfloat16", floating, 2, BFloat16)           \
+  X(float8_e4m3, "float8_e4m3fn", floating, 1, Float8E4M3) \
+  X(float8_e5m2, "float8_e5m2", floating, 1, Float8E5M2)   \
+  X(int64, "int64", signed_integer, 8, std::int64_t)       \
+  X(int32, "int32", signed_integer, 4, std::int32_t)       \
+  X(int16, "int16", signed_integer, 2, std::int16_t)       \
+  X(int8, "int8", signed_integer, 1, std::int8_t)          \
+  X(uint8, "uint8", unsigned_integer, 1, std::uint8_t)     \
+  X(boolean, "bool", boolean, 1, std::uint8_t)             \
+  X(uint16, "uint16", unsigned_integer, 2, std::uint16_t)  \
+  X(uint32, "uint32", unsigned_integer, 4, std::uint32_t)  \
+  X(uint64, "uint64", unsigned_integer, 8, std::uint64_t)  \
+  X(complex64, "complex64", complex, 8, float)             \
+  X(complex128, "complex128", complex, 16, double)
+
+// X(Op, what it has a meaning for). avg is the sum divided by the number of ranks; premul_sum is the sum of
+// factor * x.
+#define RINGREDUCE_OPS(X)             \
+  X(sum, true)                        \
+  X(prod, true)                       \
+  X(min, kind != NumberKind::complex) \
+  X(max, kind != NumberKind::complex) \
+  X(band, is_whole(kind))             \
+  X(bor, is_whole(kind))              \
+  X(bxor, is_whole(kind))             \
+  X(avg, kind != NumberKind::boolean) \
+  X(premul_sum, !is_whole(kind))
+
+#define RINGREDUCE_FIRST(first, ...) first,
+#define RINGREDUCE_ONE(...) +1
+enum class DType : std::uint8_t { RINGREDUCE_DTYPES(RINGREDUCE_FIRST) };
+enum class Op : std::uint8_t { RINGREDUCE_OPS(RINGREDUCE_FIRST) };
+inline constexpr int dtype_count = RINGREDUCE_DTYPES(RINGREDUCE_ONE);
+inline constexpr int op_count = RINGREDUCE_OPS(RINGREDUCE_ONE);
+#undef RINGREDUCE_FIRST
+#undef RINGREDUCE_ONE
+
+enum class NumberKind : std::uint8_t { floating, complex, signed_integer, unsigned_integer, boolean };
+
+struct DTypeEntry {
+  const char* name;
+  NumberKind kind;
+  std::size_t size;
 };
-inline constexpr int dtype_count = 17;
+#define RINGREDUCE_ENTRY(dtype, name, kind, size, type) {name, NumberKind::kind, size},
+inline constexpr DTypeEntry dtype_entries[] = {RINGREDUCE_DTYPES(RINGREDUCE_ENTRY)};
+#undef RINGREDUCE_ENTRY
+#define RINGREDUCE_NAME_OF(op, condition) #op,
+inline constexpr const char* op_names[] = {RINGREDUCE_OPS(RINGREDUCE_NAME_OF)};
+#undef RINGREDUCE_NAME_OF
 
-// avg is the sum divided by the number of ranks; premul_sum is the sum of factor * x.
-enum class Op : std::uint8_t { sum, prod, min, max, band, bor, bxor, avg, premul_sum };
-inline constexpr int op_count = 9;
+constexpr const char* name_of(DType dtype) {
+  return dtype_entries[static_cast<int>(dtype)].name;
+}
+constexpr const char* name_of(Op op) {
+  return op_names[static_cast<int>(op)];
+}
+constexpr std::size_t size_of(DType dtype) {
+  return dtype_entries[static_cast<int>(dtype)].size;
+}
+constexpr NumberKind kind_of(DType dtype) {
+  return dtype_entries[static_cast<int>(dtype)].kind;
+}
 
-const char* name_of(DType dtype);  // "float32", ..., "bool"
-const char* name_of(Op op);
-std::size_t size_of(DType dtype);
-// Whether op has a meaning for dtype: the bit operators have one only for integers and bool, premul_sum only
-// for floats and complex numbers, min and max have none for complex numbers, avg has none for bool.
-bool supports(DType dtype, Op op);
+constexpr bool is_whole(NumberKind kind) {
+  return kind != NumberKind::floating && kind != NumberKind::complex;
+}
+
+constexpr bool supports(DType dtype, Op op) {
+  const NumberKind kind = kind_of(dtype);
+#define RINGREDUCE_CASE(op, condition) \
+  case Op::op:                         \
+    return condition;
+  switch (op) { RINGREDUCE_OPS(RINGREDUCE_CASE) }
+#undef RINGREDUCE_CASE
+  return false;
+}
+
+// The DType, Op or Encoding of that name.
+template <class Enum>
+std::optional<Enum> find_named(std::string_view name, int count) {
+  for (int i = 0; i < count; ++i) {
+    if (name == name_of(static_cast<Enum>(i))) return static_cast<Enum>(i);
+  }
+  return std::nullopt;
+}
+
+// The one that other libraries know by its kind and size: not bfloat16, nor the floats of 8 bits.
+constexpr std::optional<DType> common_dtype(NumberKind kind, std::size_t size) {
+  for (int i = 0; i < dtype_count; ++i) {
+    const auto dtype = static_cast<DType>(i);
+    if (kind_of(dtype) == kind && size_of(dtype) == size) {
+      return kind == NumberKind::floating && size == 1 ? std::nullopt : std::optional(dtype);
+    }
+  }
+  return std::nullopt;
+}
 
 }  // namespace ringreduce

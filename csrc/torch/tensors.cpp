@@ -1,5 +1,7 @@
 #include "torch/tensors.h"
 
+#include <algorithm>
+#include <iterator>
 #include <numeric>
 
 namespace ringreduce::torch_backend {
@@ -7,45 +9,28 @@ namespace {
 
 using c10d::ReduceOp;
 
+// In the order of DType.
+constexpr at::ScalarType scalar_types[] = {
+    at::kDouble, at::kFloat,  at::kHalf,   at::kBFloat16,     at::kFloat8_e4m3fn, at::kFloat8_e5m2,
+    at::kLong,   at::kInt,    at::kShort,  at::kChar,         at::kByte,          at::kBool,
+    at::kUInt16, at::kUInt32, at::kUInt64, at::kComplexFloat, at::kComplexDouble};
+static_assert(std::size(scalar_types) == dtype_count);
+
+// In the order of Op.
+constexpr ReduceOp::RedOpType reduce_ops[] = {ReduceOp::SUM,  ReduceOp::PRODUCT, ReduceOp::MIN,
+                                              ReduceOp::MAX,  ReduceOp::BAND,    ReduceOp::BOR,
+                                              ReduceOp::BXOR, ReduceOp::AVG,     ReduceOp::PREMUL_SUM};
+static_assert(std::size(reduce_ops) == op_count);
+
+// The DType or Op that is `theirs`.
+template <class Enum, class Theirs, std::size_t n>
+std::optional<Enum> same(const Theirs (&all)[n], Theirs theirs) {
+  const auto* const found = std::find(std::begin(all), std::end(all), theirs);
+  return found == std::end(all) ? std::nullopt : std::optional(static_cast<Enum>(found - all));
+}
+
 std::optional<DType> same_type(at::ScalarType type) {
-  switch (type) {
-    case at::kDouble:
-      return DType::float64;
-    case at::kFloat:
-      return DType::float32;
-    case at::kHalf:
-      return DType::float16;
-    case at::kBFloat16:
-      return DType::bfloat16;
-    case at::kFloat8_e4m3fn:
-      return DType::float8_e4m3;
-    case at::kFloat8_e5m2:
-      return DType::float8_e5m2;
-    case at::kLong:
-      return DType::int64;
-    case at::kInt:
-      return DType::int32;
-    case at::kShort:
-      return DType::int16;
-    case at::kChar:
-      return DType::int8;
-    case at::kByte:
-      return DType::uint8;
-    case at::kBool:
-      return DType::boolean;
-    case at::kUInt16:
-      return DType::uint16;
-    case at::kUInt32:
-      return DType::uint32;
-    case at::kUInt64:
-      return DType::uint64;
-    case at::kComplexFloat:
-      return DType::complex64;
-    case at::kComplexDouble:
-      return DType::complex128;
-    default:
-      return std::nullopt;
-  }
+  return same<DType>(scalar_types, type);
 }
 
 // Whether its values lie in its memory one behind the other, as they are.
@@ -100,28 +85,9 @@ Elements combined(at::ScalarType type, const ReduceOp& op) {
 }
 
 Op op_of(const ReduceOp& op) {
-  switch (op.op_) {
-    case ReduceOp::SUM:
-      return Op::sum;
-    case ReduceOp::AVG:
-      return Op::avg;
-    case ReduceOp::PRODUCT:
-      return Op::prod;
-    case ReduceOp::MIN:
-      return Op::min;
-    case ReduceOp::MAX:
-      return Op::max;
-    case ReduceOp::BAND:
-      return Op::band;
-    case ReduceOp::BOR:
-      return Op::bor;
-    case ReduceOp::BXOR:
-      return Op::bxor;
-    case ReduceOp::PREMUL_SUM:
-      return Op::premul_sum;
-    default:
-      TORCH_CHECK(false, "ringreduce: unknown reduce op ", static_cast<int>(op.op_));
-  }
+  const auto found = same<Op>(reduce_ops, op.op_);
+  TORCH_CHECK(found, "ringreduce: unknown reduce op ", static_cast<int>(op.op_));
+  return *found;
 }
 
 void set_op(Call& call, const ReduceOp& op) {

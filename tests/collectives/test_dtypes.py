@@ -190,3 +190,20 @@ def test_averages_by_every_algorithm():
 
     for world in (2, 3, 5, 6):
         on_threads(world, rank_main)
+
+
+def test_what_only_looks_like_a_known_dtype_is_refused():
+    """NumPy knows several floats of a byte: this one has infinities, and the same bits mean other numbers."""
+
+    def body(comm):
+        for dtype in (
+            ml_dtypes.float8_e4m3,
+            ml_dtypes.float8_e3m4,
+            ml_dtypes.int4,
+            np.longdouble,
+            np.clongdouble,
+        ):
+            with pytest.raises(TypeError, match="which is not supported"):
+                comm.all_reduce(np.ones(8, dtype))
+
+    ringreduce.run(body, 2)

@@ -13,8 +13,11 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 import ringreduce
 from ringreduce import meeting
@@ -29,8 +32,8 @@ def _address(name: str) -> str:
 class Meeting:
     """Ranks that meet in threads, and what each of them got: blobs or an exception."""
 
-    def __init__(self, size: int, timeout: float = 10.0) -> None:
-        self.name, self.size = secrets.token_hex(8), size
+    def __init__(self, size: int, timeout: float = 10.0, name: str = "") -> None:
+        self.name, self.size = name or secrets.token_hex(8), size
         self.found: dict[int, object] = {}
         self.deadline = time.monotonic() + timeout
         self.threads: list[threading.Thread] = []
@@ -53,9 +56,10 @@ class Meeting:
     def knock(self) -> socket.socket:
         """A connection to rank 0, from nobody in particular."""
         while True:
-            knocker = socket.socket(socket.AF_UNIX)
+            host, _, port = self.name.removeprefix("tcp://").rpartition(":")
+            knocker = socket.socket(socket.AF_INET if host else socket.AF_UNIX)
             try:
-                knocker.connect(_address(self.name))
+                knocker.connect((host, int(port)) if host else _address(self.name))
                 return knocker
             except OSError:
                 knocker.close()
@@ -277,3 +281,40 @@ def test_another_user_who_was_first_only_delays(stranger):
     assert other.stdout.readline() == "here\n"
     ranks.start(0, 1)
     ranks.assert_met()
+
+
+def test_strangers_that_speak_while_others_push_them_out():
+    """Rank 0 hears of both at once: of a connection too many, and of those that it drops for its sake."""
+    group = Meeting(2)
+    group.start(0)
+    with contextlib.ExitStack() as knockers:
+        for _ in range(10):
+            crowd = [knockers.enter_context(group.knock()) for _ in range(80)]
+            for knocker in crowd:
+                with contextlib.suppress(OSError):  # it may have been dropped
+                    knocker.send(b"r")
+        group.start(1)
+        group.assert_met()
+
+
+SAID = st.one_of(
+    st.binary(max_size=80),
+    st.builds(_greeting, st.integers(-3, 3), st.integers(-3, 3)),
+    st.builds(lambda proof: _greeting(1, 2) + proof, st.binary(max_size=60)),
+)
+
+
+@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.given(st.lists(SAID, max_size=6))
+def test_whatever_strangers_say_the_ranks_meet(said):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    group = Meeting(2, name=f"tcp://127.0.0.1:{port}")
+    with mock.patch.dict(os.environ, RINGREDUCE_SECRET="known to ranks"), contextlib.ExitStack() as knockers:
+        group.start(0)
+        for words in said:
+            knocker = knockers.enter_context(group.knock())
+            with contextlib.suppress(OSError):  # it may have been dropped
+                knocker.send(words)
+        group.start(1)
+        group.assert_met()

@@ -105,6 +105,30 @@ def test_a_killed_rank_is_an_error_on_the_others(mpi, preload, tmp_path):
     assert said == [f"rank {rank}: ringreduce: rank 1 died" for rank in (0, 2)]
 
 
+@pytest.mark.parametrize("broken", [1, 2])  # the first memory, and one that is made later
+@pytest.mark.parametrize("rank", [0, 2])
+def test_memory_that_one_rank_lacks_leaves_all_to_mpi(mpi, preload, rank, broken):
+    program = mpi.compile("memory.c", libraries=["-rdynamic"])
+    variables = {"RINGREDUCE_MPI": "all", "RINGREDUCE_MPI_COUNT": "all"}
+    ended = good(mpi.run(3, program, rank, broken, preload=preload, **variables))
+    for of in range(3):
+        assert ended.counts(of) == {"MPI_Allreduce": (0, 3), "MPI_Bcast": (0, 3)}
+    assert ended.errors.count("collectives are left to MPI") == 1
+
+
+def test_an_instruction_set_that_is_not_there_leaves_all_to_mpi(mpi, preload):
+    variables = {"RINGREDUCE_MPI": "all", "RINGREDUCE_MPI_COUNT": "1", "RINGREDUCE_ISA": "cray1"}
+    ended = good(mpi.run(2, mpi.compile("calls.c"), 3, preload=preload, **variables))
+    assert ended.counts() == {"MPI_Allreduce": (0, 3)}
+    assert "ringreduce: RINGREDUCE_ISA=cray1: this machine has" in ended.errors
+
+
+def test_a_communicator_may_be_freed_while_its_calls_end(mpi, preload):
+    program = mpi.compile("ending.c", libraries=["-rdynamic", "-ldl"])
+    ended = good(mpi.run(2, program, preload=preload, RINGREDUCE_MPI="all", RINGREDUCE_MPI_COUNT="1"))
+    assert ended.counts()["MPI_Iallreduce"] == (5, 0)
+
+
 def test_calls_of_fortran(mpi, preload):
     if mpi.vendor != "openmpi":
         pytest.skip("MPICH's Fortran bindings call the functions for C")

@@ -14,7 +14,7 @@ NUMPY = {
     "float32": np.float32,
     "float16": np.float16,
     "bfloat16": ml_dtypes.bfloat16,
-    "float8_e4m3": ml_dtypes.float8_e4m3fn,
+    "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
     "float8_e5m2": ml_dtypes.float8_e5m2,
     "int64": np.int64,
     "int32": np.int32,
@@ -38,7 +38,7 @@ NAN_BITS = {
     "float32": 0x7FC00000,
     "float16": 0x7E00,
     "bfloat16": 0x7FC0,
-    "float8_e4m3": 0x7F,
+    "float8_e4m3fn": 0x7F,
     "float8_e5m2": 0x7E,
 }
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/program/step_kind.h"
 #include "schedule/passed_on.h"
 #include "schedule/schedule.h"
 
@@ -28,7 +29,7 @@ struct Part {
 };
 
 struct Step {
-  enum class Kind : std::uint8_t { send, combine, receive, local, local_combine };
+  using Kind = StepKind;
   Kind kind;
   int round = 0;          // of the schedule; what is left for the end is in one more
   bool lendable = false;  // send: nothing writes these chunks in the round, so peers may read them in place

@@ -58,7 +58,7 @@ int run_in_background(Seat& seat, std::unique_ptr<ServedCall> served, MPI_Reques
   seat.began_in_background();
   try {
     seat.group().submit(std::move(served), std::make_unique<EndRequest>(seat, *request, state));
-  } catch (const Trouble& trouble) {
+  } catch (...) {
     // Of a call that never began the program gets no request.
     seat.ended_in_background();
     PMPI_Grequest_complete(*request);

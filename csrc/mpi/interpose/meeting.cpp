@@ -6,7 +6,7 @@
 namespace ringreduce::mpi {
 namespace {
 
-constexpr int exchanges_of_a_group = 2;
+constexpr int given_up = -1;  // in place of the size of a blob
 
 void check(int code) {
   if (code != MPI_SUCCESS) throw NoMeeting();
@@ -14,11 +14,17 @@ void check(int code) {
 
 }  // namespace
 
-std::vector<Meeting::Blob> CommMeeting::exchange(const Blob& blob) {
-  ++exchanges_;
-  std::vector<int> sizes(size_), offsets(size_);
-  const int size = static_cast<int>(blob.size());
+std::vector<int> CommMeeting::exchange_sizes(int size) {
+  std::vector<int> sizes(size_);
   check(PMPI_Allgather(&size, 1, MPI_INT, sizes.data(), 1, MPI_INT, comm_));
+  if (std::find(sizes.begin(), sizes.end(), given_up) != sizes.end()) throw NoMeeting();
+  return sizes;
+}
+
+std::vector<Meeting::Blob> CommMeeting::exchange(const Blob& blob) {
+  const int size = static_cast<int>(blob.size());
+  const std::vector<int> sizes = exchange_sizes(size);
+  std::vector<int> offsets(size_);
   std::exclusive_scan(sizes.begin(), sizes.end(), offsets.begin(), 0);
   Blob all(static_cast<std::size_t>(offsets.back() + sizes.back()) + 1);
   check(PMPI_Allgatherv(blob.data(), size, MPI_BYTE, all.data(), sizes.data(), offsets.data(), MPI_BYTE,
@@ -31,8 +37,9 @@ std::vector<Meeting::Blob> CommMeeting::exchange(const Blob& blob) {
   return blobs;
 }
 
-void CommMeeting::finish() {
-  while (exchanges_ < exchanges_of_a_group) exchange({});
+void CommMeeting::give_up() {
+  exchange_sizes(given_up);
+  throw NoMeeting();
 }
 
 bool of_one_job(MPI_Comm comm, int size) {
@@ -56,11 +63,13 @@ bool share_a_host(MPI_Comm comm, int size) {
   return ranks_here == size;
 }
 
-Terms agree(MPI_Comm comm, Terms terms) {
-  int held[] = {terms.joined, terms.threads, terms.everything};
-  int by_all[] = {0, 0, 0};
-  check(PMPI_Allreduce(held, by_all, 3, MPI_INT, MPI_MIN, comm));
-  return {by_all[0] != 0, by_all[1] != 0, by_all[2] != 0};
+Terms agree(CommMeeting& meeting, const Terms& terms) {
+  Terms by_all = {true, true};
+  for (const auto& blob : meeting.exchange({terms.threads, terms.everything})) {
+    by_all.threads &= blob[0] != 0;
+    by_all.everything &= blob[1] != 0;
+  }
+  return by_all;
 }
 
 }  // namespace ringreduce::mpi

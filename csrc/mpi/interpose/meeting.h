@@ -7,24 +7,25 @@
 
 namespace ringreduce::mpi {
 
-// An MPI call has failed, and the communicator's error handler has been called.
+// No rank goes on: a rank has given up, or an MPI call has failed, which the communicator's error handler
+// knows.
 class NoMeeting : public std::exception {
  public:
-  const char* what() const noexcept override { return "an MPI call has failed"; }
+  const char* what() const noexcept override { return "the ranks have not met"; }
 };
 
 class CommMeeting : public Meeting {
  public:
   CommMeeting(MPI_Comm comm, int size) : comm_(comm), size_(size) {}
   std::vector<Blob> exchange(const Blob& blob) override;
-  // What is left of the exchanges that a group is made with, for a rank that has given up: the others are in
-  // them.
-  void finish();
+  // Takes part in the exchange that the others come to next, wherever they are, and ends it for all of them.
+  [[noreturn]] void give_up();
 
  private:
+  std::vector<int> exchange_sizes(int size);
+
   const MPI_Comm comm_;
   const int size_;
-  int exchanges_ = 0;
 };
 
 // Whether all ranks were started together. Others, of MPI_Comm_spawn and the like, need not have us loaded.
@@ -35,10 +36,9 @@ bool share_a_host(MPI_Comm comm, int size);
 
 // What holds for a group if it holds for every rank.
 struct Terms {
-  bool joined = false;
   bool threads = false;     // MPI may be called in any thread
   bool everything = false;  // serve whatever can be served
 };
-Terms agree(MPI_Comm comm, Terms terms);
+Terms agree(CommMeeting& meeting, const Terms& terms);
 
 }  // namespace ringreduce::mpi

@@ -16,7 +16,7 @@ MPI_Count weigh_reduction(Collective collective, MPI_Count elements, MPI_Datatyp
   const Kind* kind = predefined(type);
   if (elements <= 0 || !kind || !reduces(*kind, op, call.op)) return not_ours;
   call.collective = collective;
-  call.dtype = kind->dtype;
+  call.dtype = *kind->dtype;
   return elements * static_cast<MPI_Count>(kind->size);
 }
 

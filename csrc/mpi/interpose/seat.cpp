@@ -3,7 +3,6 @@
 #include <chrono>
 #include <cstdio>
 
-#include "mpi/interpose/meeting.h"
 #include "mpi/interpose/runtime.h"
 #include "mpi/interpose/settings.h"
 
@@ -18,6 +17,14 @@ constexpr std::size_t bytes_per_credit = 64 << 10;
 // Groups hold memory and open files: a process has no more of them at a time.
 constexpr int most_groups = 32;
 std::atomic<int> groups{0};
+
+// Once: what ails a process ails all its groups.
+void say_why(const std::exception& error) {
+  static std::atomic<bool> said{false};
+  const auto* trouble = dynamic_cast<const Trouble*>(&error);
+  if ((trouble && trouble->outcome == Outcome::refused) || said.exchange(true)) return;
+  std::fprintf(stderr, "ringreduce: %s: collectives are left to MPI\n", error.what());
+}
 
 }  // namespace
 
@@ -45,42 +52,38 @@ bool Seat::may_serve(Function function, std::size_t bytes) const {
          Policy(true, everything).serves(function, false, bytes);
 }
 
-// Called by all ranks at the same call. Whatever becomes of it, all of them must come to the same end.
+// Called by all ranks at the same call. All of them come to the same end: what befalls one of them, it tells
+// the others in the exchange that they come to next, of which the terms are the last.
 void Seat::meet() {
   state_ = State::refused;
+  CommMeeting meeting(comm_, size_);
   try {
     if (!of_one_job(comm_, size_) || !share_a_host(comm_, size_)) return;
-    join();
-    const bool everything = settings().mode == Settings::Mode::all;
-    Terms terms = {group_ != nullptr, threads_allowed(), everything};
-    terms = agree(comm_, terms);
-    if (!terms.joined) {
-      close();
-      return;
+    try {
+      join(meeting);
+    } catch (const NoMeeting&) {
+      throw;
+    } catch (const std::exception& error) {
+      say_why(error);
+      meeting.give_up();
     }
-    policy_ = Policy(group_->oversubscribed(), terms.everything);
-    if (!terms.threads) policy_.serve_no_background();
     state_ = State::connected;
   } catch (const NoMeeting&) {
-    close();  // MPI has failed here, and said so
+    close();
   }
 }
 
 // A rank may be as late as it likes: MPI knows no timeouts.
-void Seat::join() {
-  CommMeeting meeting(comm_, size_);
-  Group::Settings settings;
-  settings.timeout = Group::Duration::max();
-  settings.poll = drive_progress;
-  try {
-    if (groups >= most_groups) throw Trouble(Outcome::other, -1, "this process has too many groups");
-    group_ = std::make_unique<Group>(rank_, size_, meeting, settings);
-    ++groups;
-  } catch (const NoMeeting&) {
-    throw;
-  } catch (const std::exception&) {
-    meeting.finish();  // the others learn of it when all agree
-  }
+void Seat::join(CommMeeting& meeting) {
+  Group::Settings with;
+  with.timeout = Group::Duration::max();
+  with.poll = drive_progress;
+  if (groups >= most_groups) throw Trouble(Outcome::refused, -1, "this process has too many groups");
+  group_ = std::make_unique<Group>(rank_, size_, meeting, with);
+  ++groups;
+  const Terms terms = agree(meeting, {threads_allowed(), settings().mode == Settings::Mode::all});
+  policy_ = Policy(group_->oversubscribed(), terms.everything);
+  if (!terms.threads) policy_.serve_no_background();
 }
 
 int Seat::code_for(const Trouble& trouble) {

@@ -16,6 +16,7 @@
 
 #include "front/group.h"
 #include "mpi/interpose/functions.h"
+#include "mpi/interpose/meeting.h"
 #include "mpi/interpose/policy.h"
 
 namespace ringreduce::mpi {
@@ -61,7 +62,7 @@ class Seat {
   bool connect(Function function, std::size_t bytes);
   bool may_serve(Function function, std::size_t bytes) const;
   void meet();
-  void join();
+  void join(CommMeeting& meeting);
 
   const MPI_Comm comm_;
   State state_ = State::refused;

@@ -30,8 +30,8 @@ bool served(MPI_Comm comm, Form form, const Asked& asked, int& code) {
     code = MPI_SUCCESS;
   } catch (const Trouble& trouble) {
     code = seat->fail(trouble);
-  } catch (const std::bad_alloc&) {
-    code = seat->fail(Trouble(Outcome::other, -1, "out of memory"));
+  } catch (const std::exception& error) {
+    code = seat->fail(Trouble(Outcome::other, -1, error.what()));
   }
   return true;
 }
@@ -49,8 +49,8 @@ bool served(MPI_Comm comm, Form form, const Asked& asked, MPI_Request* request, 
     code = run_in_background(*seat, std::move(served), request);
   } catch (const Trouble& trouble) {
     code = seat->fail(trouble);
-  } catch (const std::bad_alloc&) {
-    code = seat->fail(Trouble(Outcome::other, -1, "out of memory"));
+  } catch (const std::exception& error) {
+    code = seat->fail(Trouble(Outcome::other, -1, error.what()));
   }
   return true;
 }

@@ -3,18 +3,20 @@
 #include <array>
 #include <functional>
 #include <optional>
+#include <utility>
 
 namespace ringreduce::mpi {
 namespace {
 
 struct Named {
   MPI_Datatype handle;
-  Family family;
+  std::optional<NumberKind> kind;  // none: elements that are only moved
 };
 
 // Handles that a library lacks are MPI_DATATYPE_NULL.
 const auto& all_named() {
-  using enum Family;
+  using enum NumberKind;
+  constexpr std::nullopt_t moved_only = std::nullopt;
   static const std::array named = std::to_array<Named>({
       {MPI_SIGNED_CHAR, signed_integer},
       {MPI_SHORT, signed_integer},
@@ -42,12 +44,12 @@ const auto& all_named() {
       {MPI_UINT16_T, unsigned_integer},
       {MPI_UINT32_T, unsigned_integer},
       {MPI_UINT64_T, unsigned_integer},
-      {MPI_FLOAT, real},
-      {MPI_DOUBLE, real},
-      {MPI_REAL, real},
-      {MPI_REAL4, real},
-      {MPI_REAL8, real},
-      {MPI_DOUBLE_PRECISION, real},
+      {MPI_FLOAT, floating},
+      {MPI_DOUBLE, floating},
+      {MPI_REAL, floating},
+      {MPI_REAL4, floating},
+      {MPI_REAL8, floating},
+      {MPI_DOUBLE_PRECISION, floating},
       {MPI_C_FLOAT_COMPLEX, complex},
       {MPI_C_DOUBLE_COMPLEX, complex},
       {MPI_CXX_FLOAT_COMPLEX, complex},
@@ -56,7 +58,7 @@ const auto& all_named() {
       {MPI_COMPLEX8, complex},
       {MPI_COMPLEX16, complex},
       {MPI_DOUBLE_COMPLEX, complex},
-      {MPI_BYTE, bits},
+      {MPI_BYTE, boolean},
       {MPI_CHAR, moved_only},
       {MPI_WCHAR, moved_only},
       {MPI_C_BOOL, moved_only},
@@ -74,53 +76,16 @@ const auto& all_named() {
   return named;
 }
 
-std::optional<DType> dtype_of(Family family, std::size_t size) {
-  const auto pick = [size](DType one, DType two, DType four, DType eight) -> std::optional<DType> {
-    switch (size) {
-      case 1:
-        return one;
-      case 2:
-        return two;
-      case 4:
-        return four;
-      case 8:
-        return eight;
-      default:
-        return std::nullopt;
-    }
-  };
-  switch (family) {
-    case Family::signed_integer:
-      return pick(DType::int8, DType::int16, DType::int32, DType::int64);
-    case Family::unsigned_integer:
-      return pick(DType::uint8, DType::uint16, DType::uint32, DType::uint64);
-    case Family::real:
-      if (size == 4) return DType::float32;
-      return size == 8 ? std::optional(DType::float64) : std::nullopt;
-    case Family::complex:
-      if (size == 8) return DType::complex64;
-      return size == 16 ? std::optional(DType::complex128) : std::nullopt;
-    case Family::bits:
-      return DType::uint8;
-    default:
-      return std::nullopt;
-  }
-}
-
 Kind kind_of(const Named& named) {
   Kind kind;
   kind.handle = named.handle;
-  kind.family = named.family;
   int size = 0;
   MPI_Aint begin = 0, extent = 0;
   PMPI_Type_size(named.handle, &size);
   PMPI_Type_get_extent(named.handle, &begin, &extent);
   kind.size = size > 0 ? static_cast<std::size_t>(size) : 0;
   kind.plain = begin == 0 && extent == size;
-  if (const auto dtype = dtype_of(named.family, kind.size)) {
-    kind.known = true;
-    kind.dtype = *dtype;
-  }
+  if (named.kind) kind.dtype = common_dtype(*named.kind, kind.size);
   return kind;
 }
 
@@ -159,19 +124,17 @@ const Kind* predefined(MPI_Datatype type) {
 }
 
 bool reduces(const Kind& kind, MPI_Op op, Op& found) {
-  if (!kind.known) return false;
-  const bool integer = kind.family == Family::signed_integer || kind.family == Family::unsigned_integer;
-  const bool number = integer || kind.family == Family::real;
-  const auto is = [&](MPI_Op theirs, Op ours, bool defined) {
-    if (op != theirs) return false;
+  if (!kind.dtype) return false;
+  const std::pair<MPI_Op, Op> ops[] = {{MPI_SUM, Op::sum},   {MPI_MAX, Op::max},   {MPI_MIN, Op::min},
+                                       {MPI_PROD, Op::prod}, {MPI_BAND, Op::band}, {MPI_BOR, Op::bor},
+                                       {MPI_BXOR, Op::bxor}};
+  for (const auto& [theirs, ours] : ops) {
+    if (op != theirs) continue;
     found = ours;
-    return defined;
-  };
-  return is(MPI_SUM, Op::sum, number || kind.family == Family::complex) || is(MPI_MAX, Op::max, number) ||
-         is(MPI_MIN, Op::min, number) || is(MPI_PROD, Op::prod, number || kind.family == Family::complex) ||
-         is(MPI_BAND, Op::band, integer || kind.family == Family::bits) ||
-         is(MPI_BOR, Op::bor, integer || kind.family == Family::bits) ||
-         is(MPI_BXOR, Op::bxor, integer || kind.family == Family::bits);
+    const bool of_bits = ours == Op::band || ours == Op::bor || ours == Op::bxor;
+    return supports(*kind.dtype, ours) && (of_bits || *kind.dtype != DType::boolean);
+  }
+  return false;
 }
 
 Shape shape_of(MPI_Datatype type) {

@@ -4,21 +4,17 @@
 #include <mpi.h>
 
 #include <cstddef>
+#include <optional>
 
 #include "reduce/dtype.h"
 
 namespace ringreduce::mpi {
 
-// What the ops mean for a predefined datatype.
-enum class Family : unsigned char { signed_integer, unsigned_integer, real, complex, bits, moved_only };
-
 struct Kind {
   MPI_Datatype handle{};
-  std::size_t size = 0;  // bytes of an element
-  bool plain = false;    // elements follow each other without gaps
-  bool known = false;    // the engine has it: `dtype`
-  Family family = Family::moved_only;
-  DType dtype = DType::uint8;
+  std::size_t size = 0;        // bytes of an element
+  bool plain = false;          // elements follow each other without gaps
+  std::optional<DType> dtype;  // what the engine reduces it as; MPI_BYTE as bool, which has the same bits
 };
 
 // Null for what a program has made.

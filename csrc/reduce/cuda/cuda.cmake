@@ -64,7 +64,7 @@ message(STATUS "With CUDA ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHIT
 # It stands alone: names and sizes of types are compiled into it once more.
 file(GLOB cuda_sources CONFIGURE_DEPENDS csrc/reduce/cuda/*.cpp csrc/reduce/cuda/*.cu
   csrc/transport/device/cuda/*.cpp csrc/engine/gpu/kernels/cuda/*.cpp csrc/engine/gpu/kernels/cuda/*.cu)
-add_library(ringreduce_cuda SHARED ${cuda_sources} csrc/reduce/dtype.cpp csrc/reduce/encoding.cpp)
+add_library(ringreduce_cuda SHARED ${cuda_sources} csrc/reduce/encoding.cpp)
 target_include_directories(ringreduce_cuda PRIVATE csrc csrc/reduce/cuda/nvcc)
 target_include_directories(ringreduce_cuda SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 # Results round as the CPU's do (no fused multiply-add).

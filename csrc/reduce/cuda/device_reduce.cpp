@@ -43,11 +43,8 @@ void start(const Kernel& kernel, std::size_t bytes, Parameter spans, const Launc
 }
 
 Kernel kernel_for(DType dtype, Op op, int sources) {
-  for (auto* family : {wide_float_kernel, small_float_kernel, wide_integer_kernel, small_integer_kernel}) {
-    const Kernel kernel = family(dtype, op, sources);
-    if (kernel.function != nullptr) return kernel;
-  }
-  refuse(dtype, op);
+  if (!supports(dtype, op)) refuse(dtype, op);
+  return in_family(dtype, [&](auto family) { return combining_kernel<family>(dtype, op, sources); });
 }
 
 Spans spans_of(const Operands& operands, double scale) {

@@ -1,12 +1,12 @@
 // Which format, operator and number of sources known when compiled stand for a dtype, an op and a number of
-// sources: calls visit(Combination{}) for the one. In families, which are compiled apart: they take a while.
+// sources: calls visit(Combination{}) for the one.
 #pragma once
 
 #include "reduce/cuda/coded.h"
 #include "reduce/cuda/combine.h"
 #include "reduce/cuda/formats.h"
+#include "reduce/cuda/kernels.h"
 #include "reduce/cuda/operators.h"
-#include "reduce/dtype.h"
 #include "reduce/encoding.h"
 
 namespace ringreduce::device {
@@ -100,9 +100,8 @@ constexpr void visit_integer(Op op, int source_count, Visit visit) {
 }
 
 RINGREDUCE_ANYWHERE
-template <class Visit>
+template <class Bits, class Visit>
 constexpr void visit_boolean(Op op, Visit visit) {
-  using Bits = Integer<std::uint8_t>;
   switch (op) {
     case Op::sum:
     case Op::max:
@@ -119,76 +118,47 @@ constexpr void visit_boolean(Op op, Visit visit) {
   }
 }
 
-// Floats of 32 and 64 bits, alone and in pairs.
 RINGREDUCE_ANYWHERE
-template <class Visit>
-constexpr void visit_wide_floats(DType dtype, Op op, int source_count, Visit visit) {
-  switch (dtype) {
-    case DType::float64:
-      return visit_float<Float<double>>(op, source_count, visit);
-    case DType::float32:
-      return visit_float<Float<float>>(op, source_count, visit);
-    case DType::complex64:
-      return visit_complex<float>(op, source_count, visit);
-    case DType::complex128:
-      return visit_complex<double>(op, source_count, visit);
-    default:
-      return;
+template <NumberKind kind, class T, class Visit>
+constexpr void visit_ops(Op op, int source_count, Visit visit) {
+  if constexpr (kind == NumberKind::floating) {
+    visit_float<T>(op, source_count, visit);
+  } else if constexpr (kind == NumberKind::complex) {
+    visit_complex<T>(op, source_count, visit);
+  } else if constexpr (kind == NumberKind::boolean) {
+    visit_boolean<Integer<T>>(op, visit);
+  } else {
+    visit_integer<T>(op, source_count, visit);
   }
 }
 
 RINGREDUCE_ANYWHERE
-template <class Visit>
-constexpr void visit_small_floats(DType dtype, Op op, int source_count, Visit visit) {
-  switch (dtype) {
-    case DType::float16:
-      return visit_float<Float16>(op, source_count, visit);
-    case DType::bfloat16:
-      return visit_float<BFloat16>(op, source_count, visit);
-    case DType::float8_e4m3:
-      return visit_float<Float8E4M3>(op, source_count, visit);
-    case DType::float8_e5m2:
-      return visit_float<Float8E5M2>(op, source_count, visit);
-    default:
-      return;
-  }
+template <Family family, class Visit>
+constexpr void visit_family(DType dtype, Op op, int source_count, Visit visit) {
+#define RINGREDUCE_VISIT(dtype, name, kind, size, type)           \
+  case DType::dtype:                                              \
+    if constexpr (family_of(DType::dtype) == family) {            \
+      visit_ops<NumberKind::kind, type>(op, source_count, visit); \
+    }                                                             \
+    return;
+  switch (dtype) { RINGREDUCE_DTYPES(RINGREDUCE_VISIT) }
+#undef RINGREDUCE_VISIT
 }
 
-RINGREDUCE_ANYWHERE
-template <class Visit>
-constexpr void visit_wide_integers(DType dtype, Op op, int source_count, Visit visit) {
-  switch (dtype) {
-    case DType::int64:
-      return visit_integer<std::int64_t>(op, source_count, visit);
-    case DType::int32:
-      return visit_integer<std::int32_t>(op, source_count, visit);
-    case DType::uint32:
-      return visit_integer<std::uint32_t>(op, source_count, visit);
-    case DType::uint64:
-      return visit_integer<std::uint64_t>(op, source_count, visit);
-    default:
-      return;
+// Whether there is a combination for just what has a meaning.
+template <Family family>
+constexpr bool complete() {
+  for (int i = 0; i < dtype_count * op_count; ++i) {
+    const auto dtype = static_cast<DType>(i / op_count);
+    const auto op = static_cast<Op>(i % op_count);
+    bool has = false;
+    visit_family<family>(dtype, op, 0, [&](auto) { has = true; });
+    if (has != (family_of(dtype) == family && supports(dtype, op))) return false;
   }
+  return true;
 }
-
-RINGREDUCE_ANYWHERE
-template <class Visit>
-constexpr void visit_small_integers(DType dtype, Op op, int source_count, Visit visit) {
-  switch (dtype) {
-    case DType::int16:
-      return visit_integer<std::int16_t>(op, source_count, visit);
-    case DType::int8:
-      return visit_integer<std::int8_t>(op, source_count, visit);
-    case DType::uint8:
-      return visit_integer<std::uint8_t>(op, source_count, visit);
-    case DType::boolean:
-      return visit_boolean(op, visit);
-    case DType::uint16:
-      return visit_integer<std::uint16_t>(op, source_count, visit);
-    default:
-      return;
-  }
-}
+static_assert(complete<Family::wide_float>() && complete<Family::small_float>() &&
+              complete<Family::wide_integer>() && complete<Family::small_integer>());
 
 // The coders, and the formats of what is not encoded: float32, and in formats of a byte a value the 16-bit
 // floats.

@@ -29,4 +29,11 @@ Kernel kernel_for(Combination) {
           pack_bytes * Combiner<Format, Op, sources>::unroll};
 }
 
+template <Family family>
+Kernel combining_kernel(DType dtype, Op op, int sources) {
+  Kernel kernel;
+  visit_family<family>(dtype, op, sources, [&](auto combination) { kernel = kernel_for(combination); });
+  return kernel;
+}
+
 }  // namespace ringreduce::device

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <type_traits>
 
 #include "reduce/dtype.h"
 #include "reduce/encoding.h"
@@ -16,11 +17,32 @@ struct Kernel {
   std::size_t bytes_per_thread = 0;  // of a span, that a thread has in hand at once
 };
 
-// `sources` is their number. Each takes a `Spans` by value.
-Kernel wide_float_kernel(DType dtype, Op op, int sources);
-Kernel small_float_kernel(DType dtype, Op op, int sources);
-Kernel wide_integer_kernel(DType dtype, Op op, int sources);
-Kernel small_integer_kernel(DType dtype, Op op, int sources);
+// Dtypes that are compiled together, apart from others: they take a while.
+enum class Family : std::uint8_t { wide_float, small_float, wide_integer, small_integer };
+
+constexpr Family family_of(DType dtype) {
+  if (is_whole(kind_of(dtype))) return size_of(dtype) >= 4 ? Family::wide_integer : Family::small_integer;
+  return size_of(dtype) >= 4 ? Family::wide_float : Family::small_float;
+}
+
+// Calls visit(std::integral_constant of the dtype's family).
+template <class Visit>
+auto in_family(DType dtype, Visit visit) {
+  switch (family_of(dtype)) {
+    case Family::wide_float:
+      return visit(std::integral_constant<Family, Family::wide_float>());
+    case Family::small_float:
+      return visit(std::integral_constant<Family, Family::small_float>());
+    case Family::wide_integer:
+      return visit(std::integral_constant<Family, Family::wide_integer>());
+    default:
+      return visit(std::integral_constant<Family, Family::small_integer>());
+  }
+}
+
+// `sources` is their number. Takes a `Spans` by value.
+template <Family family>
+Kernel combining_kernel(DType dtype, Op op, int sources);
 // Moves bytes.
 Kernel copy_kernel();
 // Takes a `CodedSpans` by value.

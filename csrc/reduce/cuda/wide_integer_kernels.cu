@@ -1,11 +1,4 @@
 #include "reduce/cuda/kernel_templates.cuh"
 
-namespace ringreduce::device {
-
-Kernel wide_integer_kernel(DType dtype, Op op, int sources) {
-  Kernel kernel;
-  visit_wide_integers(dtype, op, sources, [&](auto combination) { kernel = kernel_for(combination); });
-  return kernel;
-}
-
-}  // namespace ringreduce::device
+template ringreduce::device::Kernel
+ringreduce::device::combining_kernel<ringreduce::device::Family::wide_integer>(DType, Op, int);

@@ -37,25 +37,48 @@ struct Table {
   }
 
   // Unsigned arithmetic wraps and has the same bits as signed; only order and division see the sign.
-  template <class T, class Unsigned>
+  template <class T>
   constexpr void put_integer(DType dtype) {
-    put(dtype, Op::sum, combine_often<Integer<Unsigned>, Sum>);
-    put(dtype, Op::avg, combine_any<Integer<Unsigned>, IntegerAverage<T>>);
-    put(dtype, Op::prod, combine_any<Integer<Unsigned>, Product>);
+    using Bits = Integer<std::make_unsigned_t<T>>;
+    put(dtype, Op::sum, combine_often<Bits, Sum>);
+    put(dtype, Op::avg, combine_any<Bits, IntegerAverage<T>>);
+    put(dtype, Op::prod, combine_any<Bits, Product>);
     put(dtype, Op::min, combine_any<Integer<T>, Min>);
     put(dtype, Op::max, combine_any<Integer<T>, Max>);
-    put(dtype, Op::band, combine_any<Integer<Unsigned>, And>);
-    put(dtype, Op::bor, combine_any<Integer<Unsigned>, Or>);
-    put(dtype, Op::bxor, combine_any<Integer<Unsigned>, Xor>);
+    put(dtype, Op::band, combine_any<Bits, And>);
+    put(dtype, Op::bor, combine_any<Bits, Or>);
+    put(dtype, Op::bxor, combine_any<Bits, Xor>);
+  }
+
+  template <class Byte>
+  constexpr void put_boolean(DType dtype) {
+    for (Op op : {Op::sum, Op::max, Op::bor}) put(dtype, op, combine_any<Byte, Or>);
+    for (Op op : {Op::prod, Op::min, Op::band}) put(dtype, op, combine_any<Byte, And>);
+    put(dtype, Op::bxor, combine_any<Byte, Xor>);
+  }
+
+  template <NumberKind kind, class T>
+  constexpr void put_all(DType dtype) {
+    if constexpr (kind == NumberKind::floating) {
+      put_float<T>(dtype);
+    } else if constexpr (kind == NumberKind::complex) {
+      put_complex<T>(dtype);
+    } else if constexpr (kind == NumberKind::boolean) {
+      put_boolean<Integer<T>>(dtype);
+    } else {
+      put_integer<T>(dtype);
+    }
   }
 
   constexpr void put(Encoding wire, Codec codec) { set.codec[static_cast<int>(wire)] = codec; }
 
-  constexpr void put_boolean() {
-    using Byte = Integer<std::uint8_t>;
-    for (Op op : {Op::sum, Op::max, Op::bor}) put(DType::boolean, op, combine_any<Byte, Or>);
-    for (Op op : {Op::prod, Op::min, Op::band}) put(DType::boolean, op, combine_any<Byte, And>);
-    put(DType::boolean, Op::bxor, combine_any<Byte, Xor>);
+  constexpr bool complete() const {
+    for (int i = 0; i < dtype_count * op_count; ++i) {
+      const int dtype = i / op_count, op = i % op_count;
+      const bool has = set.combine[dtype][op] != nullptr;
+      if (has != supports(static_cast<DType>(dtype), static_cast<Op>(op))) return false;
+    }
+    return true;
   }
 };
 
@@ -74,23 +97,10 @@ void copy_spans(void* const* destinations, int destination_count, const void* so
 
 consteval InstructionSet make_set() {
   Table table;
-  table.put_float<Float<double>>(DType::float64);
-  table.put_float<Float<float>>(DType::float32);
-  table.put_float<Float16>(DType::float16);
-  table.put_float<BFloat16>(DType::bfloat16);
-  table.put_float<Float8E4M3>(DType::float8_e4m3);
-  table.put_float<Float8E5M2>(DType::float8_e5m2);
-  table.put_integer<std::int64_t, std::uint64_t>(DType::int64);
-  table.put_integer<std::int32_t, std::uint32_t>(DType::int32);
-  table.put_integer<std::int16_t, std::uint16_t>(DType::int16);
-  table.put_integer<std::int8_t, std::uint8_t>(DType::int8);
-  table.put_integer<std::uint8_t, std::uint8_t>(DType::uint8);
-  table.put_boolean();
-  table.put_integer<std::uint16_t, std::uint16_t>(DType::uint16);
-  table.put_integer<std::uint32_t, std::uint32_t>(DType::uint32);
-  table.put_integer<std::uint64_t, std::uint64_t>(DType::uint64);
-  table.put_complex<float>(DType::complex64);
-  table.put_complex<double>(DType::complex128);
+#define RINGREDUCE_PUT(dtype, name, kind, size, type) table.put_all<NumberKind::kind, type>(DType::dtype);
+  RINGREDUCE_DTYPES(RINGREDUCE_PUT)
+#undef RINGREDUCE_PUT
+  if (!table.complete()) throw "there is a kernel for just what has a meaning";
   table.put(Encoding::bf16, codec<Cast<BFloat16>>);
   table.put(Encoding::fp16, codec<Cast<Float16>>);
   table.put(Encoding::int8, codec<Scaled<ScaledInt8>>);

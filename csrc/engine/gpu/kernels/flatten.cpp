@@ -17,6 +17,8 @@ std::size_t in_lines(std::size_t bytes) {
   return (bytes + line - 1) / line * line;
 }
 
+static_assert(static_cast<int>(Memory::input) == 0 && static_cast<int>(Memory::temp) == 2);
+
 FlatMove flat(const Move& move) {
   FlatMove flat = {};
   flat.source = move.source;
@@ -68,7 +70,7 @@ class Flattening {
   void add(const Action& action) {
     const auto index = static_cast<std::size_t>(action.step - program_.steps.data());
     FlatStep step = {};
-    step.kind = static_cast<FlatStep::Kind>(action.step->kind);
+    step.kind = action.step->kind;
     step.nothing = action.skip || sent_already_[index];
     step.carried = action.step->fused;
     step.peers_begin = static_cast<std::int32_t>(action.peers - program_.peers.data());

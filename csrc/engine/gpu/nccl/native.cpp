@@ -10,40 +10,25 @@
 namespace ringreduce {
 namespace {
 
-struct Type {
-  DType dtype;
-  nccl::DataType its;
-  std::uint64_t one;  // the number 1 of those with fractions, whose bits are in the first bytes
-};
-constexpr Type types[] = {
-    {DType::float64, nccl::float64, 0x3ff0000000000000},
-    {DType::float32, nccl::float32, 0x3f800000},
-    {DType::float16, nccl::float16, 0x3c00},
-    {DType::bfloat16, nccl::bfloat16, 0x3f80},
-    {DType::float8_e4m3, nccl::float8_e4m3, 0x38},
-    {DType::float8_e5m2, nccl::float8_e5m2, 0x3c},
-    {DType::int64, nccl::int64, 0},
-    {DType::int32, nccl::int32, 0},
-    {DType::int8, nccl::int8, 0},
-    {DType::uint64, nccl::uint64, 0},
-    {DType::uint32, nccl::uint32, 0},
-    {DType::uint8, nccl::uint8, 0},
-};
-// That of premul_sum is made for the call.
-constexpr std::pair<Op, nccl::ReduceOp> ops[] = {{Op::sum, nccl::sum}, {Op::prod, nccl::prod},
-                                                 {Op::min, nccl::min}, {Op::max, nccl::max},
-                                                 {Op::avg, nccl::avg}, {Op::premul_sum, nccl::sum}};
+// In the order of DType.
+constexpr std::optional<nccl::DataType> types[] = {
+    nccl::float64, nccl::float32, nccl::float16, nccl::bfloat16, nccl::float8_e4m3, nccl::float8_e5m2,
+    nccl::int64,   nccl::int32,   std::nullopt,  nccl::int8,     nccl::uint8,       std::nullopt,
+    std::nullopt,  nccl::uint32,  nccl::uint64,  std::nullopt,   std::nullopt};
+static_assert(std::size(types) == dtype_count);
 
-const Type* type_of(DType dtype) {
-  const auto* const found = std::ranges::find(types, dtype, &Type::dtype);
-  return found == std::end(types) ? nullptr : found;
+std::optional<nccl::DataType> type_of(DType dtype) {
+  return types[static_cast<int>(dtype)];
 }
 
+// In the order of Op. That of premul_sum is made for the call.
+constexpr std::optional<nccl::ReduceOp> ops[] = {nccl::sum,    nccl::prod,   nccl::min,
+                                                 nccl::max,    std::nullopt, std::nullopt,
+                                                 std::nullopt, nccl::avg,    nccl::sum};
+static_assert(std::size(ops) == op_count);
+
 std::optional<nccl::ReduceOp> op_of(Op op) {
-  for (const auto& [ours, its] : ops) {
-    if (ours == op) return its;
-  }
-  return std::nullopt;
+  return ops[static_cast<int>(op)];
 }
 
 bool has(Collective collective) {
@@ -54,11 +39,15 @@ bool is_float8(DType dtype) {
   return dtype == DType::float8_e4m3 || dtype == DType::float8_e5m2;
 }
 
+// The number 1, whose bits are in the first bytes, in the order of DType: floats come first there.
+constexpr std::uint64_t ones[] = {0x3ff0000000000000, 0x3f800000, 0x3c00, 0x3f80, 0x38, 0x3c};
+static_assert(static_cast<int>(DType::float8_e5m2) == 5);
+
 // An operator that multiplies by this rank's factor first, as long as it is needed.
 class Scaling {
  public:
   Scaling(const Call& call, NcclGroup& group) : group_(group) {
-    std::uint64_t factor = type_of(call.dtype)->one;
+    std::uint64_t factor = ones[static_cast<int>(call.dtype)];
     void* const scaled = &factor;
     const void* const from = &factor;
     combine_for(call.dtype, Op::premul_sum)(&scaled, 1, &from, 1, 1, call.factor);

@@ -1,14 +1,14 @@
-// The pass for any dtype and op, by families, as the kernels are compiled.
+// The pass for any dtype and op, compiled by families, as the kernels are.
 #pragma once
 
 #include "engine/gpu/kernels/cuda/passes.h"
 
 namespace ringreduce::device {
 
-Pass wide_float_pass(DType dtype, Op op);
-Pass small_float_pass(DType dtype, Op op);
-Pass wide_integer_pass(DType dtype, Op op);
-Pass small_integer_pass(DType dtype, Op op);
+extern template struct Passes<Family::wide_float>;
+extern template struct Passes<Family::small_float>;
+extern template struct Passes<Family::wide_integer>;
+extern template struct Passes<Family::small_integer>;
 
 // Throws std::invalid_argument if there is none.
 Pass pass_for(DType dtype, Op op);

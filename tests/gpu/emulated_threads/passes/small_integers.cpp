@@ -1,9 +1,3 @@
-#include "passes.h"
+#include "engine/gpu/kernels/cuda/passes.h"
 
-namespace ringreduce::device {
-
-Pass small_integer_pass(DType dtype, Op op) {
-  return SmallIntegers::pass(dtype, op);
-}
-
-}  // namespace ringreduce::device
+template struct ringreduce::device::Passes<ringreduce::device::Family::small_integer>;

@@ -1,9 +1,3 @@
-#include "passes.h"
+#include "engine/gpu/kernels/cuda/passes.h"
 
-namespace ringreduce::device {
-
-Pass wide_float_pass(DType dtype, Op op) {
-  return WideFloats::pass(dtype, op);
-}
-
-}  // namespace ringreduce::device
+template struct ringreduce::device::Passes<ringreduce::device::Family::wide_float>;

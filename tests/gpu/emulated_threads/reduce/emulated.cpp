@@ -8,11 +8,8 @@ void emulate_copy(const Spans& spans, Group group) {
 }
 
 void emulate_combine(DType dtype, Op op, int chosen, const Spans& spans, Group group) {
-  const bool found = emulate_wide_floats(dtype, op, chosen, spans, group) ||
-                     emulate_small_floats(dtype, op, chosen, spans, group) ||
-                     emulate_wide_integers(dtype, op, chosen, spans, group) ||
-                     emulate_small_integers(dtype, op, chosen, spans, group);
-  if (!found) refuse(dtype, op);
+  if (!supports(dtype, op)) refuse(dtype, op);
+  in_family(dtype, [&](auto family) { emulate_in<family>(dtype, op, chosen, spans, group); });
 }
 
 void emulate_coded(Encoding wire, DType plain, const CodedSpans& spans, Group group) {

@@ -19,12 +19,9 @@ struct Group {
   }
 };
 
-// `chosen` is the number of sources that the kernel is picked by; 0: the kernel for any number. They return
-// whether there is one.
-bool emulate_wide_floats(DType dtype, Op op, int chosen, Spans spans, Group group);
-bool emulate_small_floats(DType dtype, Op op, int chosen, Spans spans, Group group);
-bool emulate_wide_integers(DType dtype, Op op, int chosen, Spans spans, Group group);
-bool emulate_small_integers(DType dtype, Op op, int chosen, Spans spans, Group group);
+// `chosen` is the number of sources that the kernel is picked by; 0: the kernel for any number.
+template <Family family>
+void emulate_in(DType dtype, Op op, int chosen, Spans spans, Group group);
 void emulate_copy(const Spans& spans, Group group);
 // These throw std::invalid_argument if there is none.
 void emulate_combine(DType dtype, Op op, int chosen, const Spans& spans, Group group);

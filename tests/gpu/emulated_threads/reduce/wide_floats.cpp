@@ -2,13 +2,10 @@
 
 namespace ringreduce::device {
 
-bool emulate_wide_floats(DType dtype, Op op, int chosen, Spans spans, Group group) {
-  bool found = false;
-  visit_wide_floats(dtype, op, chosen, [&](auto combination) {
-    emulate(combination, spans, group);
-    found = true;
-  });
-  return found;
+template <>
+void emulate_in<Family::wide_float>(DType dtype, Op op, int chosen, Spans spans, Group group) {
+  visit_family<Family::wide_float>(dtype, op, chosen,
+                                   [&](auto combination) { emulate(combination, spans, group); });
 }
 
 }  // namespace ringreduce::device

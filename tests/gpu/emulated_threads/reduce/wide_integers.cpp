@@ -2,13 +2,10 @@
 
 namespace ringreduce::device {
 
-bool emulate_wide_integers(DType dtype, Op op, int chosen, Spans spans, Group group) {
-  bool found = false;
-  visit_wide_integers(dtype, op, chosen, [&](auto combination) {
-    emulate(combination, spans, group);
-    found = true;
-  });
-  return found;
+template <>
+void emulate_in<Family::wide_integer>(DType dtype, Op op, int chosen, Spans spans, Group group) {
+  visit_family<Family::wide_integer>(dtype, op, chosen,
+                                     [&](auto combination) { emulate(combination, spans, group); });
 }
 
 }  // namespace ringreduce::device

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "engine/program/step_kind.h"
+
 namespace ringreduce::device {
 
 inline constexpr int most_ranks = 16;  // as many as a pass can have sources
@@ -22,7 +24,7 @@ struct FlatMove {
 };
 
 struct FlatStep {
-  enum class Kind : std::uint8_t { send, combine, receive, local, local_combine };
+  using Kind = StepKind;
   Kind kind;
   bool nothing;          // no message in this slice, or one that an earlier step has sent
   std::int32_t carried;  // combine, receive: the send, by its place in the layout, of the result; or -1

@@ -7,30 +7,23 @@
 
 #include "engine/gpu/kernels/cuda/rank_kernels.h"
 #include "reduce/cuda/errors.h"
+#include "reduce/cuda/kernels.h"
 
 namespace ringreduce::device {
 namespace {
 
 const void* kernel_for(const Errand& errand) {
-  switch (static_cast<DType>(errand.dtype)) {
-    case DType::float64:
-    case DType::float32:
-    case DType::complex64:
-    case DType::complex128:
+  switch (family_of(static_cast<DType>(errand.dtype))) {
+    case Family::wide_float:
       return wide_float_rank_kernel();
-    case DType::float16:
-    case DType::bfloat16:
-    case DType::float8_e4m3:
-    case DType::float8_e5m2:
+    case Family::small_float:
       return small_float_rank_kernel();
-    case DType::int64:
-    case DType::int32:
-    case DType::uint64:
-    case DType::uint32:
+    case Family::wide_integer:
       return wide_integer_rank_kernel();
-    default:
+    case Family::small_integer:
       return small_integer_rank_kernel();
   }
+  return nullptr;
 }
 
 void launch(Duty duty, const Errand& errand, void* stream, const char* name) {

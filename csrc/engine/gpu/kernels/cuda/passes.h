@@ -29,34 +29,17 @@ struct Finder {
   }
 };
 
-// In families, which are compiled apart: they take a while.
-struct WideFloats {
+template <Family family>
+struct Passes {
   RINGREDUCE_DEVICE static Pass pass(DType dtype, Op op) {
     Pass found;
-    visit_wide_floats(dtype, op, 0, Finder{found});
+    visit_family<family>(dtype, op, 0, Finder{found});
     return found;
   }
 };
-struct SmallFloats {
-  RINGREDUCE_DEVICE static Pass pass(DType dtype, Op op) {
-    Pass found;
-    visit_small_floats(dtype, op, 0, Finder{found});
-    return found;
-  }
-};
-struct WideIntegers {
-  RINGREDUCE_DEVICE static Pass pass(DType dtype, Op op) {
-    Pass found;
-    visit_wide_integers(dtype, op, 0, Finder{found});
-    return found;
-  }
-};
-struct SmallIntegers {
-  RINGREDUCE_DEVICE static Pass pass(DType dtype, Op op) {
-    Pass found;
-    visit_small_integers(dtype, op, 0, Finder{found});
-    return found;
-  }
-};
+using WideFloats = Passes<Family::wide_float>;
+using SmallFloats = Passes<Family::small_float>;
+using WideIntegers = Passes<Family::wide_integer>;
+using SmallIntegers = Passes<Family::small_integer>;
 
 }  // namespace ringreduce::device

@@ -1,0 +1,10 @@
+// What a step of a program does. Also for device code, which reads no other part of a program.
+#pragma once
+
+#include <cstdint>
+
+namespace ringreduce {
+
+enum class StepKind : std::uint8_t { send, combine, receive, local, local_combine };
+
+}  // namespace ringreduce
