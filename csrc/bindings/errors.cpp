@@ -16,6 +16,8 @@ const char* class_for(Cause cause) {
       return "MismatchError";
     case Cause::timeout:
       return "TimeoutError";
+    case Cause::damaged:
+      return "DamagedError";
     default:
       return "PeerLost";
   }

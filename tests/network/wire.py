@@ -21,7 +21,7 @@ import ringreduce
 MAGIC = b"ringrdc2"
 FRAMES, PULSE = 0, 1
 LISTENS = "0A"
-_ENDPOINT = struct.Struct("=32s16s136s32s16sI144s4x")
+_ENDPOINT = struct.Struct("=32s16s136s32s16sII144s")
 _ADDRESS = struct.Struct("=BBHI16s")
 _context = multiprocessing.get_context("fork")
 
@@ -34,6 +34,7 @@ class Endpoint(NamedTuple):
     cores: bytes
     secret: bytes
     group: bytes
+    checked: int
     count: int
     addresses: bytes
 

@@ -58,6 +58,7 @@ void TcpTransport::bury(Stream& buried) {
   }
   std::erase(link.ready, stream.get());
   stream->forget(*this, pool_);
+  if (stream->retired()) return;
   // What it said last may come over another stream.
   if (!has_said_bye(peer)) lost(peer, stream->broken());
   dispatch(peer);

@@ -27,6 +27,7 @@ struct Endpoint {
   Cores cores;
   char secret[32];
   char group[16];
+  std::uint32_t checked;
   std::uint32_t count;
   Address addresses[most_addresses];
 };
@@ -120,6 +121,12 @@ int TcpTransport::streams_by_environment() {
   return streams;
 }
 
+bool TcpTransport::checked_by_environment() {
+  const std::string text = environment("RINGREDUCE_TCP_CHECK") ? environment("RINGREDUCE_TCP_CHECK") : "1";
+  if (text == "0" || text == "1") return text == "1";
+  throw InvalidArgument("RINGREDUCE_TCP_CHECK must be 0 or 1, not '" + text + "'");
+}
+
 std::vector<TcpTransport::Listener> TcpTransport::listen() {
   std::vector<Listener> listeners;
   int error = 0;
@@ -146,6 +153,7 @@ std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Ex
   std::string problem;
   try {
     settings.streams = streams_by_environment();
+    own.checked = checked_by_environment();
     settings.listeners = listen();
     settings.epoll = Descriptor(epoll_create1(EPOLL_CLOEXEC));
     settings.event = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
@@ -176,13 +184,19 @@ std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Ex
   for (int r = 0; r < world; ++r) {
     if (!problems[r].empty()) throw InvalidArgument("rank " + std::to_string(r) + ": " + problems[r]);
   }
+  for (int r = 0; r < world; ++r) {
+    if (endpoints[r].checked == endpoints[0].checked) continue;
+    throw InvalidArgument("RINGREDUCE_TCP_CHECK must be the same on all ranks: it is " +
+                          std::to_string(endpoints[0].checked) + " on rank 0, " +
+                          std::to_string(endpoints[r].checked) + " on rank " + std::to_string(r));
+  }
 
   // Of rank 0; who has RINGREDUCE_SECRET set needs no trust in the way by which the ranks found each other.
   const char* own_secret = environment("RINGREDUCE_SECRET");
   const Digest secret = hmac_sha256(own_secret ? own_secret : "",
                                     std::string_view(endpoints[0].secret, sizeof endpoints[0].secret));
   settings.membership = {rank, world, std::string(endpoints[0].group, sizeof endpoints[0].group),
-                         std::string(secret.begin(), secret.end())};
+                         std::string(secret.begin(), secret.end()), endpoints[0].checked != 0};
   settings.oversubscribed = some_host_is_crowded(endpoints);
   settings.distant = std::any_of(endpoints.begin(), endpoints.end(),
                                  [&](const Endpoint& own) { return own.host != endpoints[0].host; });

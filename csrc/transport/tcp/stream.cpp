@@ -8,12 +8,29 @@
 #include <cerrno>
 #include <cstring>
 
+#include "transport/tcp/checksum.h"
+
 namespace ringreduce {
 namespace {
 
 constexpr std::size_t inbox_bytes = 32 << 10;
 constexpr std::size_t write_ahead = 256 << 10;  // bytes handed to the system at once
 constexpr std::size_t most_frames = 32;         // and frames
+
+// A frame that is not as it was sent.
+struct Damaged {};
+
+std::uint32_t checksum_of(FrameHeader header) {
+  header.header_check = 0;
+  header.check = 0;
+  return crc32c(0, &header, sizeof header);
+}
+
+// Nothing of a header may be believed before it is known to be whole, its length least of all.
+std::uint16_t header_check_of(std::uint32_t checksum, std::uint32_t check) {
+  const std::uint32_t of_both = crc32c(checksum, &check, sizeof check);
+  return static_cast<std::uint16_t>(of_both ^ of_both >> 16);
+}
 
 bool is_for_later(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
@@ -48,7 +65,9 @@ void Stream::fail(const std::string& why) {
 
 void Stream::fill(Owner& owner) {
   Outgoing frame;
-  while (queued_ < write_ahead && writing_.size() < most_frames && owner.take_frame(peer_, frame)) {
+  while (!retired_ && queued_ < write_ahead && writing_.size() < most_frames &&
+         owner.take_frame(peer_, frame)) {
+    if (membership_.checked) seal(frame);
     writing_.push_back(frame);
     queued_ += sizeof frame.header + frame.header.bytes;
   }
@@ -102,6 +121,12 @@ void Stream::account(Owner& owner, std::size_t bytes) {
   }
 }
 
+void Stream::seal(Outgoing& frame) const {
+  const std::uint32_t checksum = checksum_of(frame.header);
+  frame.header.check = crc32c(checksum, frame.data, frame.header.bytes);
+  frame.header.header_check = header_check_of(checksum, frame.header.check);
+}
+
 void Stream::beat() {
   const char nothing = 0;
   [[maybe_unused]] const ssize_t sent = ::send(fd(), &nothing, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -135,7 +160,7 @@ bool Stream::receive(std::size_t& received, bool& more) {
   received = static_cast<std::size_t>(got);
   more = received == wanted + room.iov_len;
   const std::size_t direct = std::min(wanted, received);
-  landed_ += direct;
+  land(direct);
   inbox_end_ += received - direct;
   return true;
 }
@@ -148,6 +173,8 @@ bool Stream::read(Owner& owner, std::size_t most) {
     moved = true;
     try {
       unpack(owner);
+    } catch (const Damaged&) {
+      deaf_ = true;
     } catch (const Error& error) {
       fail("has sent what no rank sends: " + std::string(error.what()));
     }
@@ -156,14 +183,17 @@ bool Stream::read(Owner& owner, std::size_t most) {
 }
 
 void Stream::unpack(Owner& owner) {
-  if (purpose_ == Purpose::pulse) inbox_begin_ = inbox_end_;
+  if (purpose_ == Purpose::pulse || deaf_) {
+    inbox_begin_ = inbox_end_;
+    return;
+  }
   if (in_frame_ && landed_ == header_.bytes) end_frame(owner);
   while (!in_frame_ && inbox_end_ - inbox_begin_ >= sizeof header_) {
     begin_frame(owner);
     const std::size_t here = std::min<std::size_t>(header_.bytes, inbox_end_ - inbox_begin_);
     if (here > 0) std::memcpy(landing_.at, inbox_.data() + inbox_begin_, here);
     inbox_begin_ += here;
-    landed_ = here;
+    land(here);
     if (landed_ == header_.bytes) end_frame(owner);
   }
 }
@@ -171,8 +201,12 @@ void Stream::unpack(Owner& owner) {
 void Stream::begin_frame(Owner& owner) {
   std::memcpy(&header_, inbox_.data() + inbox_begin_, sizeof header_);
   inbox_begin_ += sizeof header_;
+  if (membership_.checked) {
+    check_ = checksum_of(header_);
+    if (header_.header_check != header_check_of(check_, header_.check)) throw Damaged();
+  }
   const bool has_text = header_.kind >= FrameKind::status || header_.kind == FrameKind::message;
-  if (header_.kind > FrameKind::bye || header_.unused != 0 || (!has_text && header_.bytes > 0)) {
+  if (header_.kind > FrameKind::bye || (!has_text && header_.bytes > 0)) {
     throw Error("a header of kind " + std::to_string(static_cast<int>(header_.kind)) + ", lane " +
                 std::to_string(header_.lane) + ", " + std::to_string(header_.bytes) + " bytes");
   }
@@ -181,7 +215,14 @@ void Stream::begin_frame(Owner& owner) {
   landed_ = 0;
 }
 
+// Bytes have come to where they belong, and are still in a cache.
+void Stream::land(std::size_t bytes) {
+  if (membership_.checked) check_ = crc32c(check_, landing_.at + landed_, bytes);
+  landed_ += bytes;
+}
+
 void Stream::end_frame(Owner& owner) {
+  if (membership_.checked && check_ != header_.check) throw Damaged();
   in_frame_ = false;
   const Landing landing = landing_;
   landing_ = {};

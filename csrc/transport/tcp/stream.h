@@ -49,8 +49,9 @@ std::string mismatch(const Build& theirs);
 // What the ranks of one group share.
 struct Membership {
   int rank = 0, world = 1;
-  std::string group;   // 16 bytes that name it
-  std::string secret;  // that proves that one belongs to it
+  std::string group;    // 16 bytes that name it
+  std::string secret;   // that proves that one belongs to it
+  bool checked = true;  // frames carry checksums
 };
 
 enum class Purpose : std::uint32_t {
@@ -98,6 +99,11 @@ class Stream {
   bool blocked() const { return blocked_; }  // the system takes no more to be sent now
   void unblock() { blocked_ = false; }
   std::size_t queued() const { return queued_; }  // bytes that the system has not taken yet
+  // Something has come damaged: nothing more of what comes is believed.
+  bool deaf() const { return deaf_; }
+  // Is not written to any more, beside what it has taken, and its end means nothing.
+  void retire() { retired_ = true; }
+  bool retired() const { return retired_; }
 
   // Moves the proofs on as far as that goes; false if nothing moved.
   bool shake_hands();
@@ -145,6 +151,8 @@ class Stream {
   void end_frame(Owner& owner);
   void fill(Owner& owner);
   void account(Owner& owner, std::size_t bytes);
+  void seal(Outgoing& frame) const;
+  void land(std::size_t bytes);
 
   Descriptor socket_;
   const Membership& membership_;
@@ -155,6 +163,8 @@ class Stream {
   bool blocked_ = false;
   std::string broken_;
   bool ended_ = false;
+  bool deaf_ = false;
+  bool retired_ = false;
   Hello hello_{};
   Answer answer_{};
   std::string heard_;        // of the proofs
@@ -168,7 +178,8 @@ class Stream {
   bool in_frame_ = false;
   FrameHeader header_;  // of the frame being read
   Landing landing_;
-  std::size_t landed_ = 0;  // bytes of it
+  std::size_t landed_ = 0;   // bytes of it
+  std::uint32_t check_ = 0;  // of the header and those
 };
 
 }  // namespace ringreduce

@@ -123,6 +123,7 @@ bool TcpTransport::serve(Stream& stream) {
   }
   if (stream.proved() && stream.broken().empty()) {
     moved |= stream.read(*this, read_at_once);
+    if (stream.deaf()) report_damage(stream);
     if (stream.blocked() || has_frames(stream.peer())) {
       stream.unblock();
       if (stream.purpose() == Purpose::frames) moved |= stream.write(*this);
@@ -166,9 +167,30 @@ bool TcpTransport::progress(Lock& lock, Clock::duration limit) {
     }
   }
   if (looked_for_broken_) bury();
+  if (has_ended() && !began_anew_) begin_anew();
   const auto now = Clock::now();
   if (now - clock_looked_ >= look_at_clock_every) look_at_clock(now);
   return moved;
+}
+
+void TcpTransport::report_damage(const Stream& stream) {
+  end_all(Failure(Cause::damaged, -1,
+                  "rank " + std::to_string(rank) + " received a damaged frame from rank " +
+                      std::to_string(stream.peer()) +
+                      ": bytes changed on the way, so the call was ended on all ranks. Look for a faulty "
+                      "link between their hosts, or for somebody who changes what passes"));
+}
+
+// What survivors still have to say goes over new connections: of one that has damaged something the other end
+// believes nothing any more, and does not say which that is.
+void TcpTransport::begin_anew() {
+  began_anew_ = true;
+  if (fate().failure()->cause != Cause::damaged) return;
+  for (int peer = 0; peer < world; ++peer) {
+    for (Stream* stream : links_[peer].ready) stream->retire();
+    links_[peer].ready.clear();
+    dispatch(peer);
+  }
 }
 
 void TcpTransport::interrupt() {

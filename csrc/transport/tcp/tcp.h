@@ -81,6 +81,7 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
   explicit TcpTransport(int rank, int world, Settings settings);
   static std::vector<Listener> listen();
   static int streams_by_environment();
+  static bool checked_by_environment();
 
   bool take_frame(int peer, Outgoing& frame) override { return take(peer, frame); }
   void frame_written(int peer, const Outgoing& frame) override { written(peer, frame); }
@@ -113,6 +114,8 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
   void look_at_clock(Clock::time_point now);
   int streams_wanted(Link& link);
   std::size_t not_there_yet() const;
+  void report_damage(const Stream& stream);
+  void begin_anew();
   void see_off(Lock& lock);
   void close_in_child();
 
@@ -122,6 +125,7 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
   std::uint64_t next_id_ = 2;  // 0 and 1: the listener's and the event's
   std::vector<Link> links_;
   bool looked_for_broken_ = false;
+  bool began_anew_ = false;
   int strangers_ = 0, complaints_ = 0;
   std::optional<Clock::time_point> shut_until_;  // for strangers
   bool table_full_ = false;                      // of file descriptors
