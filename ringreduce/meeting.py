@@ -3,7 +3,7 @@
 On one host that is an abstract Unix socket, which vanishes with its owner, and both ends check that the other process
 belongs to the same user: the kernel vouches for that. Across hosts it is a TCP port, and both ends prove that they
 know the job's secret (:mod:`ringreduce.meeting_places`). Whoever else connects, or says anything but a rank's
-greeting, is dropped, and the ranks go on meeting.
+greeting, is dropped, and the ranks go on meeting. What ranks then say over a network, TLS hides if they want that.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import time
 from typing import Protocol
 
 from ringreduce.errors import Error, PeerLost, TimeoutError
-from ringreduce.meeting_places import Place, place_named
+from ringreduce.meeting_places import Connection, Place, place_named
 
 __all__ = ["Group", "join"]
 
 _GREETING = struct.Struct("=8sii")  # magic, rank, size
-_MAGIC = b"ringrdc1"
+_MAGIC, _MAGIC_TLS = b"ringrdc1", b"ringrdct"
 _HEADER = struct.Struct("=Bi")  # kind, length
 _DATA, _PEER_LOST, _TIMEOUT, _ERROR = range(4)
 _LONGEST = 1 << 20  # of a blob, checked before any memory is taken for it
@@ -40,27 +40,32 @@ class Group(Protocol):
         """Leaves the meeting."""
 
 
-def join(name: str, rank: int, size: int, deadline: float) -> Group:
-    """Meets the other ranks that use this name, or this place of rank 0's: ``tcp://host:port``.
+def join(name: str, rank: int, size: int, deadline: float, encrypt: bool = False) -> Group:
+    """Meets the other ranks that use this name, or this place of rank 0's: ``tcp://host:port``, there by TLS if all
+    want to ``encrypt``.
 
     Raises:
         ValueError: it is a place of a network, and there is no secret to meet there (RINGREDUCE_SECRET).
         PeerLost: a rank died meanwhile.
         TimeoutError: not all ranks came before the deadline, a time.monotonic().
-        Error: two processes claim the same rank, or ranks disagree about the size.
+        Error: two processes claim the same rank, or ranks disagree about the size, or about encryption.
     """
     place = place_named(name)
-    return _Host(place, size, deadline) if rank == 0 else _Guest(place, rank, size, deadline)
+    encrypt = encrypt and place.on_network
+    return (
+        _Host(place, size, deadline, encrypt) if rank == 0 else _Guest(place, rank, size, deadline, encrypt)
+    )
 
 
 class _Host:
     """Rank 0, whom all others are connected to."""
 
-    def __init__(self, place: Place, size: int, deadline: float) -> None:
+    def __init__(self, place: Place, size: int, deadline: float, encrypt: bool) -> None:
         self._place = place
+        self._encrypt = encrypt
         self._size = size
         self._deadline = deadline
-        self._peers: dict[int, socket.socket] = {}
+        self._peers: dict[int, Connection] = {}
         self._strangers: dict[socket.socket, bytes] = {}  # what each has said so far
         self._challenges: dict[socket.socket, bytes] = {}
         try:
@@ -92,7 +97,7 @@ class _Host:
             elif talking in self._strangers:
                 self._greet(talking, selector)
             else:  # a rank says nothing before all have come: it has died
-                rank = next(r for r, peer in self._peers.items() if peer is talking)
+                rank = next(r for r, peer in self._peers.items() if peer.fileno() == talking.fileno())
                 raise PeerLost(f"rank {rank} died while the ranks were connecting", rank)
 
     def _accept(self, listener: socket.socket, selector: selectors.BaseSelector) -> None:
@@ -128,7 +133,7 @@ class _Host:
         except OSError:
             heard = b""
         said += heard
-        if not heard or not said.startswith(_MAGIC[: len(said)]):
+        if not heard or not any(magic.startswith(said[:8]) for magic in (_MAGIC, _MAGIC_TLS)):
             return self._drop(stranger, selector)
         self._strangers[stranger] = said
         if len(said) < _GREETING.size + self._place.proof_size:
@@ -136,7 +141,7 @@ class _Host:
         greeting, proof = said[: _GREETING.size], said[_GREETING.size :]
         if not self._place.accepts(stranger, self._challenges[stranger], greeting, proof):
             return self._drop(stranger, selector)
-        _, rank, size = _GREETING.unpack(greeting)
+        magic, rank, size = _GREETING.unpack(greeting)
         if size != self._size:
             raise Error(f"a rank believes that there are {size} ranks, rank 0 that there are {self._size}")
         if not 0 < rank < size:
@@ -144,7 +149,15 @@ class _Host:
         if rank in self._peers:
             raise Error(f"two processes claim to be rank {rank}")
         del self._strangers[stranger], self._challenges[stranger]
-        self._peers[rank] = stranger  # and stays with the selector, to be seen dying
+        # It stays with the selector, to be seen dying.
+        encrypts = magic == _MAGIC_TLS
+        self._peers[rank] = self._place.encrypted(stranger, True) if encrypts else stranger
+        if encrypts != self._encrypt:
+            one, other = (rank, 0) if encrypts else (0, rank)
+            raise Error(
+                f"rank {one} wants to encrypt, rank {other} does not: init(encrypt=...) or RINGREDUCE_TLS must be the "
+                "same on all ranks"
+            )
         return None
 
     def exchange(self, blob: bytes) -> list[bytes]:
@@ -197,10 +210,11 @@ class _Host:
 class _Guest:
     """Any other rank."""
 
-    def __init__(self, place: Place, rank: int, size: int, deadline: float) -> None:
+    def __init__(self, place: Place, rank: int, size: int, deadline: float, encrypt: bool) -> None:
         self._size = size
         self._deadline = deadline
-        self._host = _dial(place, _GREETING.pack(_MAGIC, rank, size), deadline)
+        dialled = _dial(place, _GREETING.pack(_MAGIC_TLS if encrypt else _MAGIC, rank, size), deadline)
+        self._host = place.encrypted(dialled, False) if encrypt else dialled
         _receive(self._host, deadline + _VERDICT, 0)
 
     def exchange(self, blob: bytes) -> list[bytes]:
@@ -243,7 +257,7 @@ def _lost(rank: int) -> PeerLost:
     return PeerLost(f"rank {rank} died while the ranks were connecting", rank)
 
 
-def _send(to: socket.socket, kind: int, payload: bytes, deadline: float, rank: int) -> None:
+def _send(to: Connection, kind: int, payload: bytes, deadline: float, rank: int) -> None:
     if len(payload) > _LONGEST:
         raise ValueError(f"a blob of {len(payload)} bytes is too long to exchange")
     to.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -255,7 +269,7 @@ def _send(to: socket.socket, kind: int, payload: bytes, deadline: float, rank: i
         raise _lost(rank) from error
 
 
-def _receive(source: socket.socket, deadline: float, rank: int) -> bytes:
+def _receive(source: Connection, deadline: float, rank: int) -> bytes:
     kind, length = _HEADER.unpack(_read(source, _HEADER.size, deadline, rank))
     if not 0 <= length <= _LONGEST or kind > _ERROR:
         raise Error(f"rank {rank} sent something that is not a part of the exchange")
@@ -269,7 +283,7 @@ def _receive(source: socket.socket, deadline: float, rank: int) -> bytes:
     raise (PeerLost if kind == _PEER_LOST else TimeoutError)(text, culprit if culprit >= 0 else None)
 
 
-def _read(source: socket.socket, length: int, deadline: float, rank: int) -> bytes:
+def _read(source: Connection, length: int, deadline: float, rank: int) -> bytes:
     read = b""
     while len(read) < length:
         source.settimeout(max(deadline - time.monotonic(), 0.001))

@@ -14,16 +14,27 @@ from typing import Protocol
 
 from ringreduce.errors import TimeoutError
 
-__all__ = ["Place", "place_named"]
+__all__ = ["Connection", "Place", "place_named"]
 
 _NONCE = 16
 _PROOF = 32
 _WHY_TAKEN = "another job of the same name is still starting"
 
 
+class Connection(Protocol):
+    """As much as ranks need of a socket once they have greeted each other."""
+
+    def fileno(self) -> int: ...
+    def settimeout(self, seconds: float, /) -> None: ...
+    def sendall(self, data: bytes, /) -> None: ...
+    def recv(self, count: int, /) -> bytes: ...
+    def close(self) -> None: ...
+
+
 class Place(Protocol):
     """A place to meet. Proofs are ``proof_size`` bytes, right behind a greeting."""
 
+    on_network: bool
     proof_size: int
     impostor: str
     """What it means that somebody else answers there."""
@@ -42,6 +53,9 @@ class Place(Protocol):
 
     def greet(self, dialled: socket.socket, greeting: bytes) -> bool:
         """Greets rank 0; whether it is one of ours."""
+
+    def encrypted(self, greeted: socket.socket, begins: bool) -> Connection:
+        """The same connection by TLS; only where the place is on a network."""
 
 
 def place_named(name: str) -> Place:
@@ -75,6 +89,7 @@ def _bind(listener: socket.socket, address: tuple[str, int] | str, deadline: flo
 class _HostPlace:
     """On one host, for processes of one user."""
 
+    on_network = False
     proof_size = 0
     impostor = "timed out: another user's process answers for rank 0"
 
@@ -113,6 +128,9 @@ class _HostPlace:
         dialled.sendall(greeting)
         return True
 
+    def encrypted(self, greeted: socket.socket, begins: bool) -> Connection:
+        return greeted  # between processes of one host
+
 
 def _same_user(connected: socket.socket) -> bool:
     credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -123,6 +141,7 @@ class _NetworkPlace:
     """A port of rank 0's host. Rank 0 says a random number, the guest greets with another one and HMAC-SHA256 (RFC
     2104) of both under the secret, and rank 0 answers with its own."""
 
+    on_network = True
     proof_size = _NONCE + _PROOF
     impostor = "timed out: whoever answers for rank 0 does not know the secret (RINGREDUCE_SECRET)"
 
@@ -168,6 +187,11 @@ class _NetworkPlace:
         return hmac.compare_digest(
             _exactly(dialled, _PROOF), self._proof(b"host", challenge, nonce, greeting)
         )
+
+    def encrypted(self, greeted: socket.socket, begins: bool) -> Connection:
+        from ringreduce.encrypted import Encrypted
+
+        return Encrypted(greeted, begins, self._secret)
 
 
 def _exactly(source: socket.socket, count: int) -> bytes:

@@ -11,5 +11,6 @@ NB_MODULE(_engine, m) {
   ringreduce::bind_mpi_job(m);
   ringreduce::bind_links(m);
   ringreduce::bind_communicator(m);
+  ringreduce::bind_tls(m);
   ringreduce::bind_measuring(m);
 }

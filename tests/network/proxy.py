@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from wire import Endpoint, Ranks
@@ -43,11 +43,24 @@ class Proxy:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
 
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # which ends accept()
+        self._listener.close()
 
-def ranks_behind(change: Change, function: Callable[..., Any], size: int, *arguments: Any) -> Ranks:
+
+@contextlib.contextmanager
+def ranks_behind(change: Change, function: Callable[..., Any], size: int, *arguments: Any) -> Iterator[Ranks]:
     """Ranks each of which has a proxy before it."""
+    proxies: list[Proxy] = []
 
     def moved(endpoints: list[Endpoint]) -> list[Endpoint]:
-        return [endpoint.at(Proxy(endpoint.places()[-1], change).place) for endpoint in endpoints]
+        proxies.extend(Proxy(endpoint.local(), change) for endpoint in endpoints)
+        return [endpoint.at(proxy.place) for endpoint, proxy in zip(endpoints, proxies, strict=True)]
 
-    return Ranks(function, size, *arguments, change=moved)
+    with Ranks(function, size, *arguments, change=moved) as ranks:
+        try:
+            yield ranks
+        finally:
+            for proxy in proxies:
+                proxy.close()

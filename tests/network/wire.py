@@ -52,6 +52,9 @@ class Endpoint(NamedTuple):
             found.append((str(ipaddress.ip_address(number[:size])), port))
         return found
 
+    def local(self) -> tuple[str, int]:
+        return next(place for place in self.places() if place[0].startswith("127."))
+
     def at(self, *places: tuple[str, int]) -> Endpoint:
         """The same, but said to be elsewhere (IPv4)."""
         packed = [
@@ -115,8 +118,7 @@ class Ranks:
 
     def knock(self, rank: int) -> socket.socket:
         """A connection that says nothing."""
-        place = next(p for p in self.endpoints[rank].places() if p[0].startswith("127."))
-        return socket.create_connection(place, timeout=10)
+        return socket.create_connection(self.endpoints[rank].local(), timeout=10)
 
     def dial(self, sender: int, receiver: int, purpose: int = FRAMES) -> Connection:
         """A connection of one rank to another, as if by the first, which has said its hello."""

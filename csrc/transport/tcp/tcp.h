@@ -22,13 +22,16 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
  public:
   // Collective over the ranks that `exchange` connects, twice. Throws InvalidArgument where RINGREDUCE_IFACE
   // or RINGREDUCE_TCP_STREAMS says what cannot be, Error where this host has no network at all.
-  static std::unique_ptr<TcpTransport> create(int rank, int world, const Exchange& exchange);
+  // `encrypt` as init() has it: by TLS, or as RINGREDUCE_TLS says.
+  static std::unique_ptr<TcpTransport> create(int rank, int world, const Exchange& exchange,
+                                              std::optional<bool> encrypt = {});
+  static bool encrypts(std::optional<bool> encrypt);
   ~TcpTransport() override;
 
   const char* name() const override { return "tcp"; }
   bool distant() const override { return settings_.distant; }
   std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
-    return create(rank, world, exchange);
+    return create(rank, world, exchange, settings_.encrypt);
   }
   void close() override;
   void disown() override { disowned_ = true; }
@@ -53,6 +56,7 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
     std::vector<Listener> listeners;
     Membership membership;
     std::vector<std::vector<Address>> addresses;  // of the peers, in the order in which to try them
+    std::optional<bool> encrypt;
     bool oversubscribed = false;
     bool distant = false;
     int streams = 0;  // per pair; 0: as many as it takes
@@ -81,7 +85,6 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
   explicit TcpTransport(int rank, int world, Settings settings);
   static std::vector<Listener> listen();
   static int streams_by_environment();
-  static bool checked_by_environment();
 
   bool take_frame(int peer, Outgoing& frame) override { return take(peer, frame); }
   void frame_written(int peer, const Outgoing& frame) override { written(peer, frame); }
