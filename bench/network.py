@@ -26,7 +26,7 @@ from typing import Any
 from compare_peers import comma_list, parse_size
 from harness import ROOT, Cell, Contestant, Question, Run, merge, run_once
 from hosts import Hosts
-from network_contestants import BENCH, OURS, PEERS, Network, Place
+from network_contestants import BENCH, GUARDS, OURS, PEERS, Network, Place
 from report import Cells, ratio_table, time_table
 
 SIZES = "1K,8K,64K,256K,1M,4M,16M,64M"
@@ -67,6 +67,12 @@ def parse_arguments() -> Namespace:
         default=["auto"],
         help="of ours, a column for each; off: auto, with links unmeasured",
     )
+    parser.add_argument(
+        "--guards",
+        type=comma_list,
+        default=[""],
+        help=f"of ours, a column for each: {','.join(filter(None, GUARDS))}",
+    )
     parser.add_argument("--transport", default="tcp", help="ours; empty: as it chooses")
     parser.add_argument("--budget", type=float, default=0.5, help="seconds per size")
     parser.add_argument("--launches", type=int, default=3)
@@ -94,7 +100,11 @@ def chosen(network: Network, options: Namespace) -> list[Contestant]:
     found = []
     for name in options.contestants:
         if name == OURS:
-            found += [network.ours(options.transport, algorithm) for algorithm in options.algorithms]
+            found += [
+                network.ours(options.transport, algorithm, guard)
+                for algorithm in options.algorithms
+                for guard in options.guards
+            ]
         else:
             found.append(PEERS[name](network))
     return found

@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from ringreduce.choice import Choice
     from ringreduce.communicator import Communicator
     from ringreduce.data_parallel import DataParallel as DataParallel
-    from ringreduce.errors import ClosedError, Error, MismatchError, PeerLost, RankFailed, TimeoutError
+    from ringreduce.errors import (
+        ClosedError,
+        DamagedError,
+        Error,
+        MismatchError,
+        PeerLost,
+        RankFailed,
+        TimeoutError,
+    )
     from ringreduce.launch import run
     from ringreduce.links import Links
     from ringreduce.local import local_group
@@ -67,6 +75,7 @@ __all__ = [
     "Choice",
     "ClosedError",
     "Communicator",
+    "DamagedError",
     "Error",
     "Links",
     "Local",
@@ -113,7 +122,7 @@ _HOMES = {
     "choice": "Choice",
     "communicator": "Communicator",
     "data_parallel": "DataParallel",
-    "errors": "ClosedError Error MismatchError PeerLost RankFailed TimeoutError",
+    "errors": "ClosedError DamagedError Error MismatchError PeerLost RankFailed TimeoutError",
     "launch": "run",
     "links": "Links",
     "local": "local_group",

@@ -33,6 +33,7 @@ def init(
     timeout: float = DEFAULT_TIMEOUT,
     reproducible: bool | None = None,
     transport: str | None = None,
+    encrypt: bool | None = None,
 ) -> Communicator:
     """Joins this process to its job and returns the communicator of all its ranks.
 
@@ -57,10 +58,14 @@ def init(
             no two do; :attr:`Communicator.transport` says so. With MPI, for which the transport is built on first use
             (docs/mpi_transport.md), ranks meet through it, too, and ``store`` is None, or an mpi4py communicator. None:
             what RINGREDUCE_TRANSPORT says, else "auto". All ranks must say the same.
+        encrypt: whether what goes over sockets, and meeting at "tcp://host:port", is encrypted by TLS 1.3, with a key
+            made from RINGREDUCE_SECRET (docs/network.md). None: whether RINGREDUCE_TLS is 1 in the environment. All
+            ranks must say the same.
 
     Raises:
         ValueError: rank or size is missing or out of range; there is no such transport; nothing says how ranks
-            of several hosts can meet; or an environment variable of ours has no meaning.
+            of several hosts can meet; encryption is wanted, and there is no secret, or no OpenSSL; or an environment
+            variable of ours has no meaning.
         RuntimeError: the mpi transport is wanted, alone or with shm, and cannot be built.
         TimeoutError: not all ranks arrived in time.
     """
@@ -83,9 +88,11 @@ def init(
     job = _mpi_job(store, rank, size, timeout) if wanted in _THROUGH_MPI else None
     if job is not None and (store is None or hasattr(store, "Get_rank")):
         rank, store = job.rank, job.exchange
-    with _exchange_for(store, known, rank, size, timeout) as exchange:
+    encrypts = os.environ.get("RINGREDUCE_TLS") == "1" if encrypt is None else encrypt
+    with _exchange_for(store, known, rank, size, timeout, encrypts) as exchange:
         return Communicator(
-            _engine.connect(rank, size, exchange, timeout, reproducible, transport or "", job), timeout
+            _engine.connect(rank, size, exchange, timeout, reproducible, transport or "", job, encrypt),
+            timeout,
         )
 
 
@@ -134,13 +141,15 @@ class _Meeting:
         self._close()
 
 
-def _exchange_for(store: Any, known: Launched | None, rank: int, size: int, timeout: float) -> _Meeting:
+def _exchange_for(
+    store: Any, known: Launched | None, rank: int, size: int, timeout: float, encrypt: bool
+) -> _Meeting:
     if size == 1:
         return _Meeting(lambda blob: [blob])
     if store is None and known is not None:
         store = place_to_meet(known, os.environ, timeout)
     if isinstance(store, str):
-        return _meet(values.text(store, "store"), rank, size, timeout)
+        return _meet(values.text(store, "store"), rank, size, timeout, encrypt)
     if hasattr(store, "allgather"):
         return _Meeting(store.allgather)
     if hasattr(store, "set") and hasattr(store, "get"):
@@ -184,9 +193,9 @@ def _through_store(store: Any, rank: int, size: int) -> Exchange:
     return exchange
 
 
-def _meet(name: str, rank: int, size: int, timeout: float) -> _Meeting:
+def _meet(name: str, rank: int, size: int, timeout: float, encrypt: bool) -> _Meeting:
     deadline = time.monotonic() + timeout
     from ringreduce import meeting  # sockets are for those who meet
 
-    group = meeting.join(name, rank, size, deadline)
+    group = meeting.join(name, rank, size, deadline, encrypt)
     return _Meeting(group.exchange, group.close)

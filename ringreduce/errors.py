@@ -1,15 +1,15 @@
 """How things fail.
 
 Bad arguments raise :class:`ValueError` or :class:`TypeError` at once and leave the communicator usable. After a
-:class:`PeerLost`, :class:`MismatchError` or :class:`TimeoutError` it refuses work with the same cause until
-:meth:`ringreduce.Communicator.shrink` makes a new one.
+:class:`PeerLost`, :class:`MismatchError`, :class:`TimeoutError` or :class:`DamagedError` it refuses work with the same
+cause until :meth:`ringreduce.Communicator.shrink` makes a new one.
 """
 
 from __future__ import annotations
 
 import builtins
 
-__all__ = ["ClosedError", "Error", "MismatchError", "PeerLost", "RankFailed", "TimeoutError"]
+__all__ = ["ClosedError", "DamagedError", "Error", "MismatchError", "PeerLost", "RankFailed", "TimeoutError"]
 
 
 class Error(RuntimeError):
@@ -37,6 +37,10 @@ class MismatchError(_RankError):
 
 class TimeoutError(_RankError, builtins.TimeoutError):
     """A wait outlasted its timeout; ``rank`` is the rank waited for."""
+
+
+class DamagedError(_RankError):
+    """Bytes changed on their way between two ranks, which the message names; every rank raises it."""
 
 
 class ClosedError(Error):

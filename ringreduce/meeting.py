@@ -3,7 +3,7 @@
 On one host that is an abstract Unix socket, which vanishes with its owner, and both ends check that the other process
 belongs to the same user: the kernel vouches for that. Across hosts it is a TCP port, and both ends prove that they
 know the job's secret (:mod:`ringreduce.meeting_places`). Whoever else connects, or says anything but a rank's
-greeting, is dropped, and the ranks go on meeting.
+greeting, is dropped, and the ranks go on meeting. What ranks then say over a network, TLS hides if they want that.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import time
 from typing import Protocol
 
 from ringreduce.errors import Error, PeerLost, TimeoutError
-from ringreduce.meeting_places import Place, TurnedAway, place_named
+from ringreduce.meeting_places import Connection, Place, TurnedAway, place_named
 
 __all__ = ["Group", "join"]
 
 _GREETING = struct.Struct("=8sii")  # magic, rank, size
-_MAGIC = b"ringrdc1"
+_MAGIC, _MAGIC_TLS = b"ringrdc1", b"ringrdct"
 _HEADER = struct.Struct("=Bi")  # kind, length
 _DATA, _PEER_LOST, _TIMEOUT, _ERROR = range(4)
 _LONGEST = 1 << 20  # of a blob, checked before any memory is taken for it
@@ -42,27 +42,32 @@ class Group(Protocol):
         """Leaves the meeting."""
 
 
-def join(name: str, rank: int, size: int, deadline: float) -> Group:
-    """Meets the other ranks that use this name, or this place of rank 0's: ``tcp://host:port``.
+def join(name: str, rank: int, size: int, deadline: float, encrypt: bool = False) -> Group:
+    """Meets the other ranks that use this name, or this place of rank 0's: ``tcp://host:port``, there by TLS if all
+    want to ``encrypt``.
 
     Raises:
         ValueError: it is a place of a network, and there is no secret to meet there (RINGREDUCE_SECRET).
         PeerLost: a rank died meanwhile.
         TimeoutError: not all ranks came before the deadline, a time.monotonic().
-        Error: two processes claim the same rank, or ranks disagree about the size.
+        Error: two processes claim the same rank, or ranks disagree about the size, or about encryption.
     """
     place = place_named(name)
-    return _Host(place, size, deadline) if rank == 0 else _Guest(place, rank, size, deadline)
+    encrypt = encrypt and place.on_network
+    return (
+        _Host(place, size, deadline, encrypt) if rank == 0 else _Guest(place, rank, size, deadline, encrypt)
+    )
 
 
 class _Host:
     """Rank 0, whom all others are connected to."""
 
-    def __init__(self, place: Place, size: int, deadline: float) -> None:
+    def __init__(self, place: Place, size: int, deadline: float, encrypt: bool) -> None:
         self._place = place
+        self._encrypt = encrypt
         self._size = size
         self._deadline = deadline
-        self._peers: dict[int, socket.socket] = {}
+        self._peers: dict[int, Connection] = {}
         self._strangers: dict[socket.socket, bytes] = {}  # what each has said so far
         self._challenges: dict[socket.socket, bytes] = {}
         self._refused = 0  # who gave proofs by another secret
@@ -101,7 +106,7 @@ class _Host:
                 self._greet(talking, selector)
             elif talking.fileno() >= 0:  # else dropped just now
                 # A rank says nothing before all have come: it has died.
-                rank = next(r for r, peer in self._peers.items() if peer is talking)
+                rank = next(r for r, peer in self._peers.items() if peer.fileno() == talking.fileno())
                 raise PeerLost(f"rank {rank} died while the ranks were connecting", rank)
 
     def _accept(self, listener: socket.socket, selector: selectors.BaseSelector) -> None:
@@ -137,7 +142,7 @@ class _Host:
         except OSError:
             heard = b""
         said += heard
-        if not heard or not said.startswith(_MAGIC[: len(said)]):
+        if not heard or not any(magic.startswith(said[:8]) for magic in (_MAGIC, _MAGIC_TLS)):
             return self._drop(stranger, selector)
         self._strangers[stranger] = said
         if len(said) < _GREETING.size + self._place.proof_size:
@@ -146,7 +151,7 @@ class _Host:
         if not self._place.accepts(stranger, self._challenges[stranger], greeting, proof):
             self._refused += 1
             return self._drop(stranger, selector)
-        _, rank, size = _GREETING.unpack(greeting)
+        magic, rank, size = _GREETING.unpack(greeting)
         if size != self._size:
             raise Error(f"a rank believes that there are {size} ranks, rank 0 that there are {self._size}")
         if not 0 < rank < size:
@@ -154,7 +159,15 @@ class _Host:
         if rank in self._peers:
             raise Error(f"two processes claim to be rank {rank}")
         del self._strangers[stranger], self._challenges[stranger]
-        self._peers[rank] = stranger  # and stays with the selector, to be seen dying
+        # It stays with the selector, to be seen dying.
+        encrypts = magic == _MAGIC_TLS
+        self._peers[rank] = self._place.encrypted(stranger, True) if encrypts else stranger
+        if encrypts != self._encrypt:
+            one, other = (rank, 0) if encrypts else (0, rank)
+            raise Error(
+                f"rank {one} wants to encrypt, rank {other} does not: init(encrypt=...) or RINGREDUCE_TLS must be the "
+                "same on all ranks"
+            )
         return None
 
     def exchange(self, blob: bytes) -> list[bytes]:
@@ -207,10 +220,11 @@ class _Host:
 class _Guest:
     """Any other rank."""
 
-    def __init__(self, place: Place, rank: int, size: int, deadline: float) -> None:
+    def __init__(self, place: Place, rank: int, size: int, deadline: float, encrypt: bool) -> None:
         self._size = size
         self._deadline = deadline
-        self._host = _dial(place, _GREETING.pack(_MAGIC, rank, size), deadline)
+        dialled = _dial(place, _GREETING.pack(_MAGIC_TLS if encrypt else _MAGIC, rank, size), deadline)
+        self._host = place.encrypted(dialled, False) if encrypt else dialled
         _receive(self._host, deadline + _VERDICT, 0)
 
     def exchange(self, blob: bytes) -> list[bytes]:
@@ -262,7 +276,7 @@ def _lost(rank: int) -> PeerLost:
     return PeerLost(f"rank {rank} died while the ranks were connecting", rank)
 
 
-def _send(to: socket.socket, kind: int, payload: bytes, deadline: float, rank: int) -> None:
+def _send(to: Connection, kind: int, payload: bytes, deadline: float, rank: int) -> None:
     if len(payload) > _LONGEST:
         raise ValueError(f"a blob of {len(payload)} bytes is too long to exchange")
     to.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -274,7 +288,7 @@ def _send(to: socket.socket, kind: int, payload: bytes, deadline: float, rank: i
         raise _lost(rank) from error
 
 
-def _receive(source: socket.socket, deadline: float, rank: int) -> bytes:
+def _receive(source: Connection, deadline: float, rank: int) -> bytes:
     kind, length = _HEADER.unpack(_read(source, _HEADER.size, deadline, rank))
     if not 0 <= length <= _LONGEST or kind > _ERROR:
         raise Error(f"rank {rank} sent something that is not a part of the exchange")
@@ -288,7 +302,7 @@ def _receive(source: socket.socket, deadline: float, rank: int) -> bytes:
     raise (PeerLost if kind == _PEER_LOST else TimeoutError)(text, culprit if culprit >= 0 else None)
 
 
-def _read(source: socket.socket, length: int, deadline: float, rank: int) -> bytes:
+def _read(source: Connection, length: int, deadline: float, rank: int) -> bytes:
     read = b""
     while len(read) < length:
         source.settimeout(max(deadline - time.monotonic(), 0.001))

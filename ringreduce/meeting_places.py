@@ -15,15 +15,26 @@ from typing import Protocol
 
 from ringreduce.errors import TimeoutError
 
-__all__ = ["Place", "place_named"]
+__all__ = ["Connection", "Place", "place_named"]
 
 _NONCE = 16
 _PROOF = 32
 
 
+class Connection(Protocol):
+    """As much as ranks need of a socket once they have greeted each other."""
+
+    def fileno(self) -> int: ...
+    def settimeout(self, seconds: float, /) -> None: ...
+    def sendall(self, data: bytes, /) -> None: ...
+    def recv(self, count: int, /) -> bytes: ...
+    def close(self) -> None: ...
+
+
 class Place(Protocol):
     """A place to meet. Proofs are ``proof_size`` bytes, right behind a greeting."""
 
+    on_network: bool
     proof_size: int
 
     def listener(self, deadline: float) -> socket.socket:
@@ -44,6 +55,9 @@ class Place(Protocol):
 
 class TurnedAway(ConnectionError):
     """Somebody answers for rank 0 with whom this rank cannot meet; the text says why."""
+
+    def encrypted(self, greeted: socket.socket, begins: bool) -> Connection:
+        """The same connection by TLS; only where the place is on a network."""
 
 
 def place_named(name: str) -> Place:
@@ -77,6 +91,7 @@ def _bind(listener: socket.socket, address: tuple[str, int] | str, deadline: flo
 class _HostPlace:
     """On one host, for processes of one user."""
 
+    on_network = False
     proof_size = 0
 
     def __init__(self, name: str) -> None:
@@ -113,6 +128,9 @@ class _HostPlace:
             raise TurnedAway("another user's process answers for rank 0")
         dialled.sendall(greeting)
 
+    def encrypted(self, greeted: socket.socket, begins: bool) -> Connection:
+        return greeted  # between processes of one host
+
 
 def _same_user(connected: socket.socket) -> bool:
     credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -123,6 +141,7 @@ class _NetworkPlace:
     """A port of rank 0's host. Rank 0 says a random number, the guest greets with another one and HMAC-SHA256 (RFC
     2104) of both under the secret, and rank 0 answers with its own."""
 
+    on_network = True
     proof_size = _NONCE + _PROOF
 
     def __init__(self, host: str, port: int, secret: bytes) -> None:
@@ -176,6 +195,11 @@ class _NetworkPlace:
             ) from error
         if not hmac.compare_digest(answer, self._proof(b"host", challenge, nonce, greeting)):
             raise TurnedAway(f"{there} does not know this rank's RINGREDUCE_SECRET")
+
+    def encrypted(self, greeted: socket.socket, begins: bool) -> Connection:
+        from ringreduce.encrypted import Encrypted
+
+        return Encrypted(greeted, begins, self._secret)
 
 
 def _exactly(source: socket.socket, count: int) -> bytes:

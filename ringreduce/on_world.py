@@ -25,9 +25,12 @@ def init(
     timeout: float = DEFAULT_TIMEOUT,
     reproducible: bool | None = None,
     transport: str | None = None,
+    encrypt: bool | None = None,
 ) -> Communicator:
     global _world
-    comm = bootstrap.init(rank, size, store, timeout=timeout, reproducible=reproducible, transport=transport)
+    comm = bootstrap.init(
+        rank, size, store, timeout=timeout, reproducible=reproducible, transport=transport, encrypt=encrypt
+    )
     if _world is None or _world._c.closed:
         _world = comm
     return comm

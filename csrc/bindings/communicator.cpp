@@ -200,8 +200,10 @@ Options options_of(nb::handle timeout, nb::handle reproducible) {
 
 std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange& exchange, nb::handle timeout,
                                       nb::handle reproducible, const std::string& transport,
-                                      const std::shared_ptr<MpiJob>& mpi) {
+                                      const std::shared_ptr<MpiJob>& mpi, nb::handle encrypt) {
   const Options options = options_of(timeout, reproducible);
+  std::optional<bool> encrypts;
+  if (!encrypt.is_none()) encrypts = flag(encrypt, "encrypt");
   const Exchange call = [&](const std::string& blob) {
     std::vector<std::string> blobs;
     const nb::object answer = exchange(nb::bytes(blob.data(), blob.size()));
@@ -212,7 +214,7 @@ std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange&
     return blobs;
   };
   auto communicator =
-      std::make_unique<Communicator>(connect_transport(rank, world, call, transport, mpi), options);
+      std::make_unique<Communicator>(connect_transport(rank, world, call, transport, mpi, encrypts), options);
   const nb::gil_scoped_release unlocked;
   communicator->measure_links_if_far();
   return communicator;
@@ -350,7 +352,8 @@ void bind_communicator(nb::module_& m) {
       .def("leave", &Communicator::leave, unlocked);
 
   m.def("connect", connect, "rank"_a, "world"_a, "exchange"_a, "timeout"_a.none(), "reproducible"_a.none(),
-        "transport"_a = "", "mpi"_a.none() = nb::none(), "Joins ranks that the exchange connects.");
+        "transport"_a = "", "mpi"_a.none() = nb::none(), "encrypt"_a.none() = nb::none(),
+        "Joins ranks that the exchange connects.");
   m.def("gpu_is_in_use", gpu_is_in_use, "device"_a, "Whether this process has used the GPU already.");
   m.def("local_group", local_group, "world"_a, "timeout"_a.none(), "reproducible"_a.none(),
         "A group of ranks within this process.");

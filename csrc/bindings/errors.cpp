@@ -18,6 +18,8 @@ const char* class_for(Cause cause) {
       return "MismatchError";
     case Cause::timeout:
       return "TimeoutError";
+    case Cause::damaged:
+      return "DamagedError";
     default:
       return "PeerLost";
   }

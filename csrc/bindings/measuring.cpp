@@ -8,6 +8,7 @@
 #include "engine/planning/plan.h"
 #include "transport/interface/wait.h"
 #include "transport/memory/probe.h"
+#include "transport/tcp/checksum.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -24,12 +25,18 @@ std::tuple<std::string, std::size_t, std::string> choice_for(const std::string& 
   return {std::string(choice.entry->name), choice.slice_bytes, choice.reason};
 }
 
+std::uint32_t checksum(const nb::bytes& data, std::uint32_t before, bool by_table) {
+  return (by_table ? crc32c_by_table : crc32c)(before, data.c_str(), data.size());
+}
+
 }  // namespace
 
 void bind_measuring(nb::module_& m) {
   m.def("choose", choice_for, "collective"_a, "bytes"_a, "world"_a,
         "The algorithm, its slice's bytes and the reason, for shared memory on this host.");
   m.def("usable_cores", [] { return usable_cores().count(); }, "The cores that this process may use.");
+  m.def("crc32c", checksum, "data"_a, "before"_a = 0, "by_table"_a = false,
+        "The checksum of frames, of bytes behind those whose checksum is `before`.");
   m.def("probe_exchange", probe_exchange, nb::call_guard<nb::gil_scoped_release>(),
         "Nanoseconds that a flag takes from core to core, one way; None where that cannot be found out.");
 }

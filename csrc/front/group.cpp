@@ -16,6 +16,8 @@ Outcome outcome_of(Cause cause) {
       return Outcome::mismatch;
     case Cause::timeout:
       return Outcome::timeout;
+    case Cause::damaged:
+      return Outcome::other;
     default:
       return Outcome::peer_lost;
   }

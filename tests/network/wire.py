@@ -21,7 +21,7 @@ import ringreduce
 MAGIC = b"ringrdc2"
 FRAMES, PULSE = 0, 1
 LISTENS = "0A"
-_ENDPOINT = struct.Struct("=32s16s136s32s16sI144s4x")
+_ENDPOINT = struct.Struct("=32s16s136s32s16sII144s")
 _ADDRESS = struct.Struct("=BBHI16s")
 _context = multiprocessing.get_context("fork")
 
@@ -34,6 +34,7 @@ class Endpoint(NamedTuple):
     cores: bytes
     secret: bytes
     group: bytes
+    checked: int
     count: int
     addresses: bytes
 
@@ -50,6 +51,9 @@ class Endpoint(NamedTuple):
             size = 4 if family == 4 else 16
             found.append((str(ipaddress.ip_address(number[:size])), port))
         return found
+
+    def local(self) -> tuple[str, int]:
+        return next(place for place in self.places() if place[0].startswith("127."))
 
     def at(self, *places: tuple[str, int]) -> Endpoint:
         """The same, but said to be elsewhere (IPv4)."""
@@ -114,8 +118,7 @@ class Ranks:
 
     def knock(self, rank: int) -> socket.socket:
         """A connection that says nothing."""
-        place = next(p for p in self.endpoints[rank].places() if p[0].startswith("127."))
-        return socket.create_connection(place, timeout=10)
+        return socket.create_connection(self.endpoints[rank].local(), timeout=10)
 
     def dial(self, sender: int, receiver: int, purpose: int = FRAMES) -> Connection:
         """A connection of one rank to another, as if by the first, which has said its hello."""

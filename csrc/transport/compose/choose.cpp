@@ -109,16 +109,21 @@ std::unique_ptr<ShmTransport> connect_inside(int rank, const std::vector<int>& m
 }
 
 // Two exchanges.
-std::unique_ptr<RemoteTransport> connect_across(int rank, int world, const Exchange& exchange, MpiJob* mpi) {
+std::unique_ptr<RemoteTransport> connect_across(int rank, int world, const Exchange& exchange, MpiJob* mpi,
+                                                std::optional<bool> encrypt) {
   if (mpi) return mpi->connect(rank, world, exchange);
-  return TcpTransport::create(rank, world, exchange);
+  return TcpTransport::create(rank, world, exchange, encrypt);
 }
 
 }  // namespace
 
 std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange& exchange,
-                                             const std::string& wanted, const std::shared_ptr<MpiJob>& mpi) {
+                                             const std::string& wanted, const std::shared_ptr<MpiJob>& mpi,
+                                             std::optional<bool> encrypt) {
   const std::string name = chosen(wanted, mpi != nullptr);
+  if (needs_job(name) && TcpTransport::encrypts(encrypt)) {
+    throw InvalidArgument("transport " + name + " cannot encrypt: its bytes go through MPI");
+  }
   const auto keys = exchange_preferences(rank, world, exchange, name);
   if (name == "mpi") return mpi->connect(rank, world, exchange);
   const bool must_share = name == "shm" || world == 1;
@@ -140,10 +145,10 @@ std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange
     exchange("");
     return inside;
   }
-  auto across = connect_across(rank, world, exchange, needs_job(name) ? mpi.get() : nullptr);
+  auto across = connect_across(rank, world, exchange, needs_job(name) ? mpi.get() : nullptr, encrypt);
   if (!std::count(shares.begin(), shares.end(), "1")) return across;
-  const auto connect_again = [name, mpi](int new_rank, int new_world, const Exchange& new_exchange) {
-    return connect_transport(new_rank, new_world, new_exchange, name, mpi);
+  const auto connect_again = [name, mpi, encrypt](int new_rank, int new_world, const Exchange& new_exchange) {
+    return connect_transport(new_rank, new_world, new_exchange, name, mpi, encrypt);
   };
   // A rank that is alone on its host has a host of its own all the same.
   const Exchange alone = [](const std::string& blob) { return std::vector<std::string>{blob}; };

@@ -26,10 +26,10 @@ struct Interrupted : Error {
 };
 
 // After one of these a communicator refuses work with the same cause until shrink() makes a new one.
-enum class Cause : unsigned char { none, peer_lost, mismatch, timeout };
+enum class Cause : unsigned char { none, peer_lost, mismatch, timeout, damaged };
 // As a peer has said it: what is no cause counts as the loss of a rank.
 constexpr Cause cause_numbered(unsigned long number) {
-  const bool known = number > 0 && number <= static_cast<unsigned long>(Cause::timeout);
+  const bool known = number > 0 && number <= static_cast<unsigned long>(Cause::damaged);
   return known ? static_cast<Cause>(number) : Cause::peer_lost;
 }
 

@@ -196,20 +196,26 @@ void RemoteTransport::spread(const std::string& text) {
   }
 }
 
+// False if that has happened before.
+bool RemoteTransport::end_all(const Failure& found) {
+  const Failure failure = fate().fail(found);
+  if (!end_calls()) return false;
+  // They may want to say who called what, too, and nobody here will answer them any more.
+  for (int peer = 0; peer < world; ++peer) {
+    if (peer != rank && connected(peer)) tell_status(peer);
+  }
+  spread(notice_of(failure));
+  return true;
+}
+
 // Whoever waits for this rank is connected to it, and is told; it tells those who wait for it. Who comes
 // later is told then.
 void RemoteTransport::abort(const Failure& found) {
   {
     Lock lock(mutex_);
-    const Failure failure = fate().fail(found);
-    if (!end_calls()) return;
-    // They may want to say who called what, too, and nobody here will answer them any more.
-    for (int peer = 0; peer < world; ++peer) {
-      if (peer != rank && connected(peer)) tell_status(peer);
-    }
-    spread(notice_of(failure));
+    if (!end_all(found)) return;
     progress(lock, Clock::duration::zero());
-    if (failure.cause == Cause::mismatch) answer_questions(lock);
+    if (fate().failure()->cause == Cause::mismatch) answer_questions(lock);
   }
   wake();
 }

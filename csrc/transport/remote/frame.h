@@ -26,9 +26,9 @@ struct FrameHeader {
   std::uint32_t bytes = 0;  // that follow
   FrameKind kind{};
   std::uint8_t lane = 0;
-  std::uint16_t unused = 0;
+  std::uint16_t header_check = 0;  // of the rest of the header, where the transport checks what comes
   std::uint32_t number = 0;
-  std::uint32_t more = 0;
+  std::uint32_t check = 0;  // of the header without these two, and of the bytes that follow
   std::uint64_t contract = 0;
 };
 static_assert(std::is_trivially_copyable_v<FrameHeader> && sizeof(FrameHeader) == 24);

@@ -111,6 +111,8 @@ class RemoteTransport : public Transport {
   // Whether the calls have ended by a failure, and let go of the caller's memory.
   bool has_ended() const { return ended_; }
   void say_bye();
+  // Ends all, here and, as far as they are connected, on the other ranks.
+  bool end_all(const Failure& found);
   // As above, for all that this transport has to do with the caller's memory.
   void let_go_of_callers();
   // A message that has not begun will not be sent.

@@ -8,6 +8,7 @@
 
 #include "transport/interface/record.h"
 #include "transport/tcp/stream.h"
+#include "transport/tcp/tls.h"
 
 namespace ringreduce {
 namespace {
@@ -51,11 +52,16 @@ std::string mismatch(const Build& theirs) {
 }
 
 Stream::Stream(std::uint64_t id, Descriptor socket, const Membership& membership)
-    : id(id), socket_(std::move(socket)), membership_(membership), state_(State::greeting) {}
+    : id(id),
+      socket_(std::move(socket)),
+      channel_(std::make_unique<PlainChannel>(fd())),
+      membership_(membership),
+      state_(State::greeting) {}
 
 Stream::Stream(std::uint64_t id, Descriptor socket, const Membership& membership, int to, Purpose purpose)
     : id(id),
       socket_(std::move(socket)),
+      channel_(std::make_unique<PlainChannel>(fd())),
       membership_(membership),
       dialed_(true),
       purpose_(purpose),
@@ -167,7 +173,7 @@ bool Stream::read_answer() {
     return false;
   }
   const Proof proof{mark, proof_of("dial")};
-  state_ = State::ready;
+  state_ = State::securing;
   return say(&proof, sizeof proof);
 }
 
@@ -197,8 +203,26 @@ bool Stream::read_proof() {
   }
   peer_ = hello_.from;
   purpose_ = static_cast<Purpose>(hello_.purpose);
-  state_ = State::ready;
+  state_ = State::securing;
   return true;
+}
+
+// A pulse says nothing that could be read or changed, and must beat while the peer does not answer.
+bool Stream::secure() {
+  if (membership_.guard == Guard::tls && purpose_ == Purpose::frames && !secured_) {
+    channel_ = std::make_unique<TlsChannel>(fd(), dialed_, tls_key(membership_.secret, "frames"));
+    secured_ = true;
+  }
+  if (channel_->open() == 1) {
+    state_ = State::ready;
+    return true;
+  }
+  if (errno == ECONNRESET || errno == EPIPE) {
+    hang_up();
+  } else if (errno != EAGAIN) {
+    fail("does not agree on TLS (" + channel_->why() + ")");
+  }
+  return false;
 }
 
 bool Stream::shake_hands() {
@@ -217,6 +241,9 @@ bool Stream::shake_hands() {
         break;
       case State::proving:
         did = read_proof();
+        break;
+      case State::securing:
+        did = secure();
         break;
       case State::ready:
         return moved;

@@ -43,7 +43,7 @@ void TcpTransport::bury(Stream& buried) {
     if (stream->dialed()) return dial_failed(*stream);
     --strangers_;
     // A rank may close while it still dials.
-    const bool knew_the_job = stream->state() == Stream::State::proving;
+    const bool knew_the_job = stream->state() >= Stream::State::proving;
     if (!(knew_the_job && stream->ended())) complain(*stream);
     return;
   }
@@ -58,6 +58,7 @@ void TcpTransport::bury(Stream& buried) {
   }
   std::erase(link.ready, stream.get());
   stream->forget(*this, pool_);
+  if (stream->retired()) return;
   // What it said last may come over another stream.
   if (!has_said_bye(peer)) lost(peer, stream->broken());
   dispatch(peer);

@@ -13,6 +13,7 @@
 #include "transport/interface/crowding.h"
 #include "transport/interface/wait.h"
 #include "transport/tcp/tcp.h"
+#include "transport/tcp/tls.h"
 
 namespace ringreduce {
 namespace {
@@ -27,6 +28,7 @@ struct Endpoint {
   Cores cores;
   char secret[32];
   char group[16];
+  Guard guard;
   std::uint32_t count;
   Address addresses[most_addresses];
 };
@@ -50,6 +52,39 @@ Descriptor listen_at(const Address& address) {
     socket.reset();
   }
   return socket;
+}
+
+bool switched_on(const char* name, bool otherwise) {
+  const char* text = environment(name);
+  if (!text) return otherwise;
+  if (std::strcmp(text, "0") == 0 || std::strcmp(text, "1") == 0) return *text == '1';
+  throw InvalidArgument(std::string(name) + " must be 0 or 1, not '" + text + "'");
+}
+
+Guard chosen_guard(std::optional<bool> encrypt) {
+  if (!TcpTransport::encrypts(encrypt)) {
+    return switched_on("RINGREDUCE_TCP_CHECK", true) ? Guard::checksums : Guard::nothing;
+  }
+  // Of what they tell each other to meet the key cannot be made: others may have read that.
+  if (!environment("RINGREDUCE_SECRET")) {
+    throw InvalidArgument(
+        "encryption needs a secret: set RINGREDUCE_SECRET to the same text, which nobody else knows, for all "
+        "ranks");
+  }
+  TlsChannel::load();
+  return Guard::tls;
+}
+
+void check_guards(const std::vector<Endpoint>& endpoints) {
+  constexpr const char* names[] = {"nothing", "checksums", "TLS"};
+  const auto name = [&](const Endpoint& e) { return names[static_cast<int>(std::min(e.guard, Guard::tls))]; };
+  for (std::size_t r = 1; r < endpoints.size(); ++r) {
+    if (endpoints[r].guard == endpoints[0].guard) continue;
+    throw InvalidArgument(
+        std::string("all ranks must guard what they send by the same: it is ") + name(endpoints[0]) +
+        " on rank 0, " + name(endpoints[r]) + " on rank " + std::to_string(r) +
+        " (RINGREDUCE_TLS and init(encrypt=...) choose TLS, RINGREDUCE_TCP_CHECK=0 nothing)");
+  }
 }
 
 std::uint16_t port_of(int fd) {
@@ -120,6 +155,10 @@ int TcpTransport::streams_by_environment() {
   return streams;
 }
 
+bool TcpTransport::encrypts(std::optional<bool> encrypt) {
+  return encrypt ? *encrypt : switched_on("RINGREDUCE_TLS", false);
+}
+
 std::vector<TcpTransport::Listener> TcpTransport::listen() {
   std::vector<Listener> listeners;
   int error = 0;
@@ -139,13 +178,16 @@ std::vector<TcpTransport::Listener> TcpTransport::listen() {
 }
 
 // A failure of one rank must fail all: hence the second exchange.
-std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Exchange& exchange) {
+std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Exchange& exchange,
+                                                   std::optional<bool> encrypt) {
   Settings settings;
+  settings.encrypt = encrypt;
   Endpoint own{};
   own.build = this_build();
   std::string problem;
   try {
     settings.streams = streams_by_environment();
+    own.guard = chosen_guard(encrypt);
     settings.listeners = listen();
     settings.epoll = Descriptor(epoll_create1(EPOLL_CLOEXEC));
     settings.event = Descriptor(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
@@ -176,13 +218,14 @@ std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Ex
   for (int r = 0; r < world; ++r) {
     if (!problems[r].empty()) throw InvalidArgument("rank " + std::to_string(r) + ": " + problems[r]);
   }
+  check_guards(endpoints);
 
   // Of rank 0; who has RINGREDUCE_SECRET set needs no trust in the way by which the ranks found each other.
   const char* own_secret = environment("RINGREDUCE_SECRET");
   const Digest secret = hmac_sha256(own_secret ? own_secret : "",
                                     std::string_view(endpoints[0].secret, sizeof endpoints[0].secret));
   settings.membership = {rank, world, std::string(endpoints[0].group, sizeof endpoints[0].group),
-                         std::string(secret.begin(), secret.end())};
+                         std::string(secret.begin(), secret.end()), endpoints[0].guard};
   settings.oversubscribed = some_host_is_crowded(endpoints);
   settings.distant = std::any_of(endpoints.begin(), endpoints.end(),
                                  [&](const Endpoint& own) { return own.host != endpoints[0].host; });

@@ -8,12 +8,29 @@
 #include <cerrno>
 #include <cstring>
 
+#include "transport/tcp/checksum.h"
+
 namespace ringreduce {
 namespace {
 
 constexpr std::size_t inbox_bytes = 32 << 10;
 constexpr std::size_t write_ahead = 256 << 10;  // bytes handed to the system at once
 constexpr std::size_t most_frames = 32;         // and frames
+
+// A frame that is not as it was sent.
+struct Damaged {};
+
+std::uint32_t checksum_of(FrameHeader header) {
+  header.header_check = 0;
+  header.check = 0;
+  return crc32c(0, &header, sizeof header);
+}
+
+// Nothing of a header may be believed before it is known to be whole, its length least of all.
+std::uint16_t header_check_of(std::uint32_t checksum, std::uint32_t check) {
+  const std::uint32_t of_both = crc32c(checksum, &check, sizeof check);
+  return static_cast<std::uint16_t>(of_both ^ of_both >> 16);
+}
 
 bool is_for_later(int error) {
   return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
@@ -48,7 +65,9 @@ void Stream::fail(const std::string& why) {
 
 void Stream::fill(Owner& owner) {
   Outgoing frame;
-  while (queued_ < write_ahead && writing_.size() < most_frames && owner.take_frame(peer_, frame)) {
+  while (!retired_ && queued_ < write_ahead && writing_.size() < most_frames &&
+         owner.take_frame(peer_, frame)) {
+    if (membership_.guard == Guard::checksums) seal(frame);
     writing_.push_back(frame);
     queued_ += sizeof frame.header + frame.header.bytes;
   }
@@ -58,7 +77,7 @@ bool Stream::write(Owner& owner) {
   bool moved = false;
   while (broken_.empty() && !blocked_) {
     fill(owner);
-    if (writing_.empty()) return moved;
+    if (queued() == 0) return moved;
     std::array<iovec, 2 * most_frames> pieces;
     std::size_t count = 0, skip = gone_;
     const auto add = [&](const void* data, std::size_t bytes) {
@@ -73,14 +92,12 @@ bool Stream::write(Owner& owner) {
       add(&frame.header, sizeof frame.header);
       add(frame.data, frame.header.bytes);
     }
-    msghdr message{};
-    message.msg_iov = pieces.data();
-    message.msg_iovlen = count;
-    const ssize_t sent = sendmsg(fd(), &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t sent = channel_->write(pieces.data(), count);
     if (sent < 0) {
       if (errno == EINTR) continue;
       // Whatever else it is, reading will tell: after what the peer had said before.
       blocked_ = true;
+      mute_ = errno == Channel::unusable;
       return moved;
     }
     moved = true;
@@ -102,6 +119,12 @@ void Stream::account(Owner& owner, std::size_t bytes) {
   }
 }
 
+void Stream::seal(Outgoing& frame) const {
+  const std::uint32_t checksum = checksum_of(frame.header);
+  frame.header.check = crc32c(checksum, frame.data, frame.header.bytes);
+  frame.header.header_check = header_check_of(checksum, frame.header.check);
+}
+
 void Stream::beat() {
   const char nothing = 0;
   [[maybe_unused]] const ssize_t sent = ::send(fd(), &nothing, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -110,44 +133,60 @@ void Stream::beat() {
 // --- reading ---------------------------------------------------------------------------------------------
 
 // The rest of a large frame goes straight to its place, and what is behind it to the inbox, in one call.
-bool Stream::receive(std::size_t& received, bool& more) {
+bool Stream::receive(std::size_t most, std::size_t& received, bool& more) {
   if (inbox_.empty()) inbox_.resize(inbox_bytes);
   // A part of a header may be left.
-  const std::size_t left = inbox_end_ - inbox_begin_;
+  const bool deaf = damage_ != Damage::none;
+  const std::size_t left = deaf ? 0 : inbox_end_ - inbox_begin_;
   if (left > 0) std::memmove(inbox_.data(), inbox_.data() + inbox_begin_, left);
   inbox_begin_ = 0;
   inbox_end_ = left;
-  const std::size_t wanted = in_frame_ ? header_.bytes - landed_ : 0;
-  const iovec room{inbox_.data() + left, inbox_.size() - left};
+  const std::size_t wanted = in_frame_ && !deaf ? std::min<std::size_t>(header_.bytes - landed_, most) : 0;
+  const iovec room{inbox_.data() + left, std::min(inbox_.size() - left, most - wanted)};
   const iovec pieces[2] = {{landing_.at + landed_, wanted}, room};
-  const ssize_t got = wanted > 0 ? readv(fd(), pieces, 2) : ::recv(fd(), room.iov_base, room.iov_len, 0);
+  const ssize_t got = deaf         ? ::recv(fd(), room.iov_base, room.iov_len, 0)
+                      : wanted > 0 ? channel_->read(pieces, 2)
+                                   : channel_->read(&room, 1);
   if (got <= 0) {
-    if (got == 0) {
-      ended_ = true;
-      fail("died");
-    } else if (!is_for_later(errno)) {
-      fail(errno == ECONNRESET || errno == EPIPE
-               ? "died"
-               : "cannot be reached any more (" + std::string(std::strerror(errno)) + ")");
-    }
+    receive_nothing(got);
     return false;
   }
   received = static_cast<std::size_t>(got);
   more = received == wanted + room.iov_len;
   const std::size_t direct = std::min(wanted, received);
-  landed_ += direct;
+  land(direct);
   inbox_end_ += received - direct;
   return true;
+}
+
+void Stream::receive_nothing(ssize_t got) {
+  if (got == 0) {
+    ended_ = true;
+    fail("died");
+  } else if (errno == Channel::damaged_here || errno == Channel::damaged_there) {
+    damage_ = errno == Channel::damaged_here ? Damage::here : Damage::there;
+  } else if (!is_for_later(errno)) {
+    fail(errno == ECONNRESET || errno == EPIPE
+             ? "died"
+             : "cannot be reached any more (" + std::string(std::strerror(errno)) + ")");
+  }
 }
 
 bool Stream::read(Owner& owner, std::size_t most) {
   bool moved = false;
   bool more = true;
-  for (std::size_t total = 0, received = 0; more && total < most && broken_.empty(); total += received) {
-    if (!receive(received, more)) return moved;
+  constexpr auto all = static_cast<std::size_t>(-1);
+  std::size_t received = 0;
+  for (std::size_t total = 0, wanted = all; more && wanted > 0 && broken_.empty();) {
+    if (!receive(wanted, received, more)) return moved;
+    total += received;
+    // Of what the channel holds the system does not tell again.
+    wanted = total < most ? all : channel_->unread();
     moved = true;
     try {
       unpack(owner);
+    } catch (const Damaged&) {
+      damage_ = Damage::here;
     } catch (const Error& error) {
       fail("has sent what no rank sends: " + std::string(error.what()));
     }
@@ -156,14 +195,17 @@ bool Stream::read(Owner& owner, std::size_t most) {
 }
 
 void Stream::unpack(Owner& owner) {
-  if (purpose_ == Purpose::pulse) inbox_begin_ = inbox_end_;
+  if (purpose_ == Purpose::pulse || damage_ != Damage::none) {
+    inbox_begin_ = inbox_end_;
+    return;
+  }
   if (in_frame_ && landed_ == header_.bytes) end_frame(owner);
   while (!in_frame_ && inbox_end_ - inbox_begin_ >= sizeof header_) {
     begin_frame(owner);
     const std::size_t here = std::min<std::size_t>(header_.bytes, inbox_end_ - inbox_begin_);
     if (here > 0) std::memcpy(landing_.at, inbox_.data() + inbox_begin_, here);
     inbox_begin_ += here;
-    landed_ = here;
+    land(here);
     if (landed_ == header_.bytes) end_frame(owner);
   }
 }
@@ -171,8 +213,12 @@ void Stream::unpack(Owner& owner) {
 void Stream::begin_frame(Owner& owner) {
   std::memcpy(&header_, inbox_.data() + inbox_begin_, sizeof header_);
   inbox_begin_ += sizeof header_;
+  if (membership_.guard == Guard::checksums) {
+    check_ = checksum_of(header_);
+    if (header_.header_check != header_check_of(check_, header_.check)) throw Damaged();
+  }
   const bool has_text = header_.kind >= FrameKind::status || header_.kind == FrameKind::message;
-  if (header_.kind > FrameKind::bye || header_.unused != 0 || (!has_text && header_.bytes > 0)) {
+  if (header_.kind > FrameKind::bye || (!has_text && header_.bytes > 0)) {
     throw Error("a header of kind " + std::to_string(static_cast<int>(header_.kind)) + ", lane " +
                 std::to_string(header_.lane) + ", " + std::to_string(header_.bytes) + " bytes");
   }
@@ -181,7 +227,14 @@ void Stream::begin_frame(Owner& owner) {
   landed_ = 0;
 }
 
+// Bytes have come to where they belong, and are still in a cache.
+void Stream::land(std::size_t bytes) {
+  if (membership_.guard == Guard::checksums) check_ = crc32c(check_, landing_.at + landed_, bytes);
+  landed_ += bytes;
+}
+
 void Stream::end_frame(Owner& owner) {
+  if (membership_.guard == Guard::checksums && check_ != header_.check) throw Damaged();
   in_frame_ = false;
   const Landing landing = landing_;
   landing_ = {};

@@ -10,12 +10,14 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "transport/interface/transport.h"
 #include "transport/remote/frame.h"
 #include "transport/tcp/addresses.h"
+#include "transport/tcp/channel.h"
 #include "transport/tcp/secret.h"
 
 namespace ringreduce {
@@ -46,11 +48,19 @@ Build this_build();
 // What is wrong with another; its name may be anything.
 std::string mismatch(const Build& theirs);
 
+// Against what frames are guarded on their way.
+enum class Guard : std::uint32_t {
+  nothing,
+  checksums,  // bytes that change by chance
+  tls,        // who reads or changes them, too
+};
+
 // What the ranks of one group share.
 struct Membership {
   int rank = 0, world = 1;
   std::string group;   // 16 bytes that name it
   std::string secret;  // that proves that one belongs to it
+  Guard guard = Guard::checksums;
 };
 
 enum class Purpose : std::uint32_t {
@@ -60,7 +70,9 @@ enum class Purpose : std::uint32_t {
 
 class Stream {
  public:
-  enum class State : std::uint8_t { connecting, greeting, answering, proving, ready };
+  enum class State : std::uint8_t { connecting, greeting, answering, proving, securing, ready };
+  // What has come is not what was sent: here, or to the peer, which has said so. Nothing more is believed.
+  enum class Damage : std::uint8_t { none, here, there };
 
   // Whose frames it carries.
   class Owner {
@@ -97,7 +109,14 @@ class Stream {
   bool ended() const { return ended_; }      // by the other end, as it should be
   bool blocked() const { return blocked_; }  // the system takes no more to be sent now
   void unblock() { blocked_ = false; }
-  std::size_t queued() const { return queued_; }  // bytes that the system has not taken yet
+  // Bytes that the system has not taken yet, and will.
+  std::size_t queued() const { return mute_ ? 0 : queued_ + channel_->holds(); }
+  // Nothing can be sent any more, while something may still come.
+  bool mute() const { return mute_; }
+  Damage damage() const { return damage_; }
+  // Is not written to any more, beside what it has taken, and its end means nothing.
+  void retire() { retired_ = true; }
+  bool retired() const { return retired_; }
 
   // Moves the proofs on as far as that goes; false if nothing moved.
   bool shake_hands();
@@ -138,15 +157,20 @@ class Stream {
   bool read_answer();
   bool skip_beats();
   bool read_proof();
+  bool secure();
   Digest proof_of(const char* side) const;
-  bool receive(std::size_t& received, bool& more);
+  bool receive(std::size_t most, std::size_t& received, bool& more);
+  void receive_nothing(ssize_t got);
   void unpack(Owner& owner);
   void begin_frame(Owner& owner);
   void end_frame(Owner& owner);
   void fill(Owner& owner);
   void account(Owner& owner, std::size_t bytes);
+  void seal(Outgoing& frame) const;
+  void land(std::size_t bytes);
 
   Descriptor socket_;
+  std::unique_ptr<Channel> channel_;
   const Membership& membership_;
   State state_ = State::connecting;
   bool dialed_ = false;
@@ -155,6 +179,10 @@ class Stream {
   bool blocked_ = false;
   std::string broken_;
   bool ended_ = false;
+  bool mute_ = false;
+  bool secured_ = false;
+  Damage damage_ = Damage::none;
+  bool retired_ = false;
   Hello hello_{};
   Answer answer_{};
   std::string heard_;        // of the proofs
@@ -168,7 +196,8 @@ class Stream {
   bool in_frame_ = false;
   FrameHeader header_;  // of the frame being read
   Landing landing_;
-  std::size_t landed_ = 0;  // bytes of it
+  std::size_t landed_ = 0;   // bytes of it
+  std::uint32_t check_ = 0;  // of the header and those
 };
 
 }  // namespace ringreduce

@@ -68,7 +68,7 @@ Stream& TcpTransport::add(std::unique_ptr<Stream> stream, bool connecting) {
 
 // For being writable only while it must be waited for.
 void TcpTransport::watch(Stream& stream) {
-  const bool wanted = stream.blocked() || stream.state() == Stream::State::connecting;
+  const bool wanted = (stream.blocked() && !stream.mute()) || stream.state() == Stream::State::connecting;
   if (wanted == stream.watched) return;
   epoll_event event{EPOLLIN, {.u64 = stream.id}};
   if (wanted) event.events |= EPOLLOUT;
@@ -123,6 +123,7 @@ bool TcpTransport::serve(Stream& stream) {
   }
   if (stream.proved() && stream.broken().empty()) {
     moved |= stream.read(*this, read_at_once);
+    if (stream.damage() != Stream::Damage::none) report_damage(stream);
     if (stream.blocked() || has_frames(stream.peer())) {
       stream.unblock();
       if (stream.purpose() == Purpose::frames) moved |= stream.write(*this);
@@ -166,9 +167,33 @@ bool TcpTransport::progress(Lock& lock, Clock::duration limit) {
     }
   }
   if (looked_for_broken_) bury();
+  if (has_ended() && !began_anew_) begin_anew();
   const auto now = Clock::now();
   if (now - clock_looked_ >= look_at_clock_every) look_at_clock(now);
   return moved;
+}
+
+void TcpTransport::report_damage(const Stream& stream) {
+  if (has_ended()) return;
+  const bool here = stream.damage() == Stream::Damage::here;
+  const int receiver = here ? rank : stream.peer(), sender = here ? stream.peer() : rank;
+  end_all(Failure(Cause::damaged, -1,
+                  "rank " + std::to_string(receiver) + " received a damaged frame from rank " +
+                      std::to_string(sender) +
+                      ": bytes changed on the way, so the call was ended on all ranks. Look for a faulty "
+                      "link between their hosts, or for somebody who changes what passes"));
+}
+
+// What survivors still have to say goes over new connections: of one that has damaged something the other end
+// believes nothing any more, and does not say which that is.
+void TcpTransport::begin_anew() {
+  began_anew_ = true;
+  if (fate().failure()->cause != Cause::damaged) return;
+  for (int peer = 0; peer < world; ++peer) {
+    for (Stream* stream : links_[peer].ready) stream->retire();
+    links_[peer].ready.clear();
+    dispatch(peer);
+  }
 }
 
 void TcpTransport::interrupt() {

@@ -22,13 +22,16 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
  public:
   // Collective over the ranks that `exchange` connects, twice. Throws InvalidArgument where RINGREDUCE_IFACE
   // or RINGREDUCE_TCP_STREAMS says what cannot be, Error where this host has no network at all.
-  static std::unique_ptr<TcpTransport> create(int rank, int world, const Exchange& exchange);
+  // `encrypt` as init() has it: by TLS, or as RINGREDUCE_TLS says.
+  static std::unique_ptr<TcpTransport> create(int rank, int world, const Exchange& exchange,
+                                              std::optional<bool> encrypt = {});
+  static bool encrypts(std::optional<bool> encrypt);
   ~TcpTransport() override;
 
   const char* name() const override { return "tcp"; }
   bool distant() const override { return settings_.distant; }
   std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
-    return create(rank, world, exchange);
+    return create(rank, world, exchange, settings_.encrypt);
   }
   void close() override;
   void disown() override { disowned_ = true; }
@@ -53,6 +56,7 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
     std::vector<Listener> listeners;
     Membership membership;
     std::vector<std::vector<Address>> addresses;  // of the peers, in the order in which to try them
+    std::optional<bool> encrypt;
     bool oversubscribed = false;
     bool distant = false;
     int streams = 0;  // per pair; 0: as many as it takes
@@ -113,6 +117,8 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
   void look_at_clock(Clock::time_point now);
   int streams_wanted(Link& link);
   std::size_t not_there_yet() const;
+  void report_damage(const Stream& stream);
+  void begin_anew();
   void see_off(Lock& lock);
   void close_in_child();
 
@@ -122,6 +128,7 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
   std::uint64_t next_id_ = 2;  // 0 and 1: the listener's and the event's
   std::vector<Link> links_;
   bool looked_for_broken_ = false;
+  bool began_anew_ = false;
   int strangers_ = 0, complaints_ = 0;
   std::optional<Clock::time_point> shut_until_;  // for strangers
   bool table_full_ = false;                      // of file descriptors

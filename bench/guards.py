@@ -1,0 +1,72 @@
+"""What guarding frames costs: time on the cores, and on the clock, of all-reduces of two ranks over loopback.
+
+    python3 bench/guards.py
+
+The first is what matters where cores are busy, or other programs share the machine: it hardly depends on them.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import sys
+import time
+from argparse import ArgumentParser
+
+import numpy as np
+from compare_peers import comma_list, parse_size
+from harness import ROOT
+from network_contestants import GUARDS
+
+SECONDS = 0.4  # about so long per size, guard and launch, on a quiet machine
+BYTES_PER_SECOND, LATENCY = 1e9, 5e-5
+
+
+def measure(comm, nbytes: int) -> tuple[float, float, float]:
+    """Microseconds of an all-reduce: in the program, in the system, and on the clock."""
+    x = np.ones(nbytes // 4, "float32")
+    repetitions = max(4, int(SECONDS / (LATENCY + nbytes / BYTES_PER_SECOND)))
+    comm.all_reduce(x, "max")
+    comm.barrier()
+    began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
+    for _ in range(repetitions):
+        comm.all_reduce(x, "max")
+    ended, after = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
+    spent = (after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime, ended - began)
+    return tuple(1e6 * seconds / repetitions for seconds in spent)  # type: ignore[return-value]
+
+
+def launch(nbytes: int, guard: str) -> list[float]:
+    import ringreduce
+
+    for variable in {name for variables in GUARDS.values() for name in variables}:
+        os.environ.pop(variable, None)
+    os.environ.update(GUARDS[guard])
+    ranks = ringreduce.run(measure, 2, nbytes, transport="tcp", timeout=300)
+    return [statistics.mean(times) for times in zip(*ranks, strict=True)]
+
+
+def main() -> None:
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", type=comma_list, default=comma_list("1K,64K,1M,32M"))
+    parser.add_argument("--guards", type=comma_list, default=["nothing", "checksums", "tls"])
+    parser.add_argument("--launches", type=int, default=7)
+    options = parser.parse_args()
+    print("| us per all-reduce | guard | program | system | both | from | on the clock |")
+    print("|--:|:--|--:|--:|--:|--:|--:|")
+    for size in options.sizes:
+        found: dict[str, list[list[float]]] = {guard: [] for guard in options.guards}
+        for _ in range(options.launches):
+            for guard in options.guards:
+                found[guard].append(launch(parse_size(size), guard))
+        for guard, rows in found.items():
+            program, system, clock = (statistics.median(column) for column in zip(*rows, strict=True))
+            both = [row[0] + row[1] for row in rows]
+            cells = [program, system, statistics.median(both), min(both), clock]
+            print(f"| {size} | {guard} | " + " | ".join(f"{cell:,.1f}" for cell in cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))  # as built in this checkout, if not installed
+    main()

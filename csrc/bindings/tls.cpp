@@ -1,0 +1,58 @@
+// For ranks that meet over a network, as for what they send each other later.
+#include "transport/tcp/tls.h"
+
+#include <nanobind/stl/unique_ptr.h>
+
+#include <cstring>
+#include <memory>
+
+#include "bindings/bindings.h"
+#include "transport/interface/errors.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace ringreduce {
+namespace {
+
+std::unique_ptr<TlsChannel> over(int fd, bool begins, const nb::bytes& secret) {
+  return std::make_unique<TlsChannel>(fd, begins, tls_key({secret.c_str(), secret.size()}, "meeting"));
+}
+
+// False where there is nothing to be done now.
+bool done(const TlsChannel& channel, ssize_t result) {
+  if (result >= 0) return true;
+  if (errno == EAGAIN || errno == EINTR) return false;
+  const std::string why = channel.why();
+  PyErr_SetString(PyExc_ConnectionError, why.empty() ? std::strerror(errno) : ("TLS: " + why).c_str());
+  throw nb::python_error();
+}
+
+nb::object read(TlsChannel& channel, std::size_t count) {
+  std::string bytes(count, '\0');
+  const iovec piece{bytes.data(), count};
+  const ssize_t got = channel.read(&piece, 1);
+  if (!done(channel, got)) return nb::none();
+  return nb::bytes(bytes.data(), static_cast<std::size_t>(got));
+}
+
+// None, too, while a part of what was taken before is still to go.
+nb::object write(TlsChannel& channel, const nb::bytes& data) {
+  const iovec piece{const_cast<char*>(data.c_str()), data.size()};
+  const ssize_t taken = channel.write(&piece, 1);
+  if (!done(channel, taken)) return nb::none();
+  return nb::int_(taken);
+}
+
+}  // namespace
+
+void bind_tls(nb::module_& m) {
+  nb::class_<TlsChannel>(m, "Tls", "One end of a connection by TLS.")
+      .def_prop_ro("holds", &TlsChannel::holds, "Bytes that were written and are still to go.")
+      .def("read", read, "count"_a)
+      .def("write", write, "data"_a);
+  m.def("tls_over", over, "fd"_a, "begins"_a, "secret"_a,
+        "An end over a connected socket that does not block, with a key made from the secret.");
+}
+
+}  // namespace ringreduce
