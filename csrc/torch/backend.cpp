@@ -45,6 +45,8 @@ GlobalRanks picked(const GlobalRanks& from, const std::vector<int>& ranks) {
   return global;
 }
 
+const std::string merging = "ringreduce/merge";
+
 struct SharedAllocator : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     void* memory = bytes > 0 ? allocate_shared(bytes) : nullptr;
@@ -221,11 +223,14 @@ intrusive_ptr<c10d::Backend> RingBackend::derived(const std::string& prefix,
   if (derived_ && derived_->prefix == prefix && derived_->store.lock() == store) {
     if (auto made = derived_->made.lock()) return made;
   }
+  const bool within = prefix != merging;
+  std::string where = prefix;
+  if (within) where.append("/").append(std::to_string(++times_derived_[prefix]));
   const auto* own = dynamic_cast<const RingOptions*>(options.get());
-  intrusive_ptr<c10d::Backend> made =
-      c10::make_intrusive<RingBackend>(c10::make_intrusive<c10d::PrefixStore>(prefix, store), rank, size,
-                                       Settings{options ? options->timeout : timeout_.load(),
-                                                std::move(ranks), own ? own->reproducible : reproducible_});
+  intrusive_ptr<c10d::Backend> made = c10::make_intrusive<RingBackend>(
+      c10::make_intrusive<c10d::PrefixStore>(where, within ? store_ : store), rank, size,
+      Settings{options ? options->timeout : timeout_.load(), std::move(ranks),
+               own ? own->reproducible : reproducible_});
   ++splits_;
   derived_.emplace(
       Derived{prefix, c10::weak_intrusive_ptr<c10d::Store>(store), c10::weak_intrusive_ptr<Backend>(made)});
@@ -237,15 +242,17 @@ intrusive_ptr<c10d::Backend> RingBackend::split(const intrusive_ptr<c10d::Store>
                                                 const intrusive_ptr<Options>& options) {
   const auto me = std::find(ranks.begin(), ranks.end(), rank_);
   if (me == ranks.end()) return nullptr;
-  return derived("ringreduce/split", store, static_cast<int>(me - ranks.begin()),
-                 static_cast<int>(ranks.size()), picked(*ranks_, ranks), options);
+  // Not in that store: its prefix counts the groups that a rank is in, which others may have fewer of.
+  std::string members = "ringreduce/split";
+  for (const int r : ranks) members.append("/").append(std::to_string(r));
+  return derived(members, store, static_cast<int>(me - ranks.begin()), static_cast<int>(ranks.size()),
+                 picked(*ranks_, ranks), options);
 }
 
 intrusive_ptr<c10d::Backend> RingBackend::merge(const intrusive_ptr<c10d::Store>& store,
                                                 const intrusive_ptr<Options>& options, const int& rank,
                                                 const int& size) {
-  return derived("ringreduce/merge", store, rank, size, options ? global_ranks(*options) : GlobalRanks(),
-                 options);
+  return derived(merging, store, rank, size, options ? global_ranks(*options) : GlobalRanks(), options);
 }
 
 intrusive_ptr<c10d::Backend> RingBackend::shrink(const std::vector<std::int64_t>& without, int flags,

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -179,6 +180,7 @@ class RingBackend : public Versioned<c10d::Backend> {
   };
   std::mutex derived_mutex_;
   std::optional<Derived> derived_;  // the last one
+  std::map<std::string, int> times_derived_;
 
   OwnStreams own_streams_;
 

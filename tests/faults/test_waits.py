@@ -111,7 +111,7 @@ def _interrupt_blocking(comm, board, kind):
 
 SAYS = {
     "all_reduce": "call #2, all_reduce(float32[2], sum)",
-    "recv": "recv(float32[2], tag 0) by rank 1 from rank 0",
+    "recv": "recv(float32[2]) by rank 1 from rank 0",
     "behind": "call #2, all_reduce(float32[2], sum)",
 }
 

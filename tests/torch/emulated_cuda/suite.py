@@ -336,6 +336,7 @@ def _bound(gpu, folder):
     # This torch has no accelerator of its own.
     torch.accelerator.is_available = lambda: True
     torch.accelerator.current_accelerator = lambda check_available=False: torch.device("cuda")
+    torch.accelerator.device_count = lambda: 1
     dist.init_process_group(
         "ringreduce", init_method=f"file://{folder}/bound", rank=rank, world_size=world,
         device_id=torch.device("cuda:0"),
