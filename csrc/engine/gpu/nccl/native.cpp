@@ -1,8 +1,8 @@
 #include "engine/gpu/nccl/native.h"
 
-#include <algorithm>
+#include <cstdint>
+#include <iterator>
 #include <optional>
-#include <utility>
 
 #include "engine/planning/plan.h"
 #include "reduce/reduce.h"
@@ -51,8 +51,8 @@ class Scaling {
     void* const scaled = &factor;
     const void* const from = &factor;
     combine_for(call.dtype, Op::premul_sum)(&scaled, 1, &from, 1, 1, call.factor);
-    group_.check(group_.library().create_premul_sum(&op_, &factor, type_of(call.dtype)->its,
-                                                    nccl::in_host_memory, group_.comm()),
+    group_.check(group_.library().create_premul_sum(&op_, &factor, *type_of(call.dtype), nccl::in_host_memory,
+                                                    group_.comm()),
                  "making an operator for the factor");
   }
   ~Scaling() { group_.library().destroy_op(op_, group_.comm()); }
@@ -74,7 +74,7 @@ class OwnCall {
       bytes_ = size_of(call.dtype);
       return;
     }
-    type_ = type_of(call.dtype)->its;
+    type_ = *type_of(call.dtype);
     op_ = *op_of(call.op);
     if (call.op == Op::premul_sum) op_ = scaling_.emplace(call, group).op();
   }
