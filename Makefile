@@ -5,6 +5,7 @@
 #   make test-torch  torch's own tests of a torch.distributed backend, beside Gloo's results
 #   make test-gpu  the tests that need a GPU, with the Python, nvcc and cmake that are there
 #   make test-gpu-memory  the smaller ones under CUDA's memcheck and racecheck
+#   make fuzz      harnesses for libFuzzer over all that reads bytes of other ranks (hours; fuzz-short: a minute)
 #   make lint      all checks, clang-tidy too (minutes)
 # Needs git, python3 (>= 3.10) with venv, make and g++; all else comes from the package index.
 
@@ -33,7 +34,7 @@ QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 
 .PHONY: help bench train test test-torch check lint format engine emulated gpu test-gpu test-gpu-memory cuda cuda-12 cuda-13 nccl-header \
-  asan tsan clean
+  asan tsan fuzz fuzz-short clean
 .DEFAULT_GOAL := help
 help:
 	@sed -n '2,9s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
@@ -151,6 +152,28 @@ asan tsan: $(VENV)/.build
 	  -DRINGREDUCE_SANITIZE=$(SANITIZERS) > build/$@/configure.log
 	$(CMAKE) --build build/$@ -j $(JOBS) --target stress
 	build/$@/tests/cpp/stress $(STRESS_FLAGS)
+
+# --- what reads bytes of others, under libFuzzer and sanitizers ---------------------------------------------------
+
+# FUZZ_RUNS executions of each harness, 10^7 in all; fuzz-short only replays the seeds and looks around a little.
+FUZZERS := stream frames agreement messages tables
+FUZZ_RUNS ?= 2000000
+FUZZ_CXX ?= clang++
+FUZZ_FLAGS := -max_len=1024 -timeout=30 -rss_limit_mb=2048 -malloc_limit_mb=8192 -print_final_stats=1
+fuzz-short: FUZZ_RUNS := 2000
+fuzz fuzz-short: export UBSAN_OPTIONS := print_stacktrace=1:halt_on_error=1
+fuzz fuzz-short: export ASAN_OPTIONS := allocator_may_return_null=1
+fuzz fuzz-short: $(VENV)/.build
+	@mkdir -p build/fuzz $(FUZZERS:%=build/fuzz/corpus/%)
+	@echo 'extern "C" int LLVMFuzzerTestOneInput(const char*, unsigned long) { return 0; }' | \
+	  $(FUZZ_CXX) -fsanitize=address,fuzzer -x c++ - -o build/fuzz/probe || { echo \
+	  'make fuzz needs clang with libFuzzer; on Debian 12: apt-get install clang libclang-rt-14-dev'; exit 1; }
+	@$(CONFIGURE) -B build/fuzz -DCMAKE_CXX_COMPILER=$(FUZZ_CXX) -DRINGREDUCE_PYTHON=OFF -DRINGREDUCE_FUZZ=ON \
+	  > build/fuzz/configure.log
+	@$(CMAKE) --build build/fuzz -j $(JOBS) --target $(FUZZERS:%=fuzz_%)
+	@printf '%s\n' $(FUZZERS) | xargs -P $(JOBS) -I NAME sh -c 'cd build/fuzz && tests/fuzz/fuzz_NAME \
+	  -runs=$(FUZZ_RUNS) $(FUZZ_FLAGS) -artifact_prefix=NAME- corpus/NAME $(CURDIR)/tests/fuzz/seeds/NAME \
+	  > NAME.log 2>&1 && echo "NAME: no finding in $(FUZZ_RUNS) executions" || { tail -n 60 NAME.log; exit 255; }'
 
 # --- CUDA: with the nvcc that is there, with PyPI's, and against older headers ------------------------------
 

@@ -10,7 +10,8 @@ function(ringreduce_kernels isa vector_bytes family)
     RINGREDUCE_ISA=${isa} RINGREDUCE_VECTOR_BYTES=${vector_bytes})
   # Without no-tree-loop-distribute-patterns, copying loops would become calls of memcpy.
   target_compile_options(${target} PRIVATE
-    -Wall -Wextra -Werror ${ARGN} -ffp-contract=off -fno-math-errno -fno-tree-loop-distribute-patterns)
+    -Wall -Wextra -Werror ${ARGN} -ffp-contract=off -fno-math-errno
+    $<$<CXX_COMPILER_ID:GNU>:-fno-tree-loop-distribute-patterns>)
   if(RINGREDUCE_SANITIZE)
     target_compile_options(${target} PRIVATE -O1 -g1)  # otherwise the checks in every loop take minutes
   endif()
@@ -18,7 +19,10 @@ function(ringreduce_kernels isa vector_bytes family)
   set_property(TARGET ringreduce_reduce APPEND PROPERTY RINGREDUCE_KERNELS $<TARGET_OBJECTS:${target}>)
 endfunction()
 
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
+if(RINGREDUCE_FUZZ)  # in which every loop is checked: the fewest of them
+  ringreduce_kernels(plain 16 portable)
+  target_sources(ringreduce_reduce PRIVATE csrc/reduce/kernels/sets_other.cpp)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   ringreduce_kernels(avx512 64 x86 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mf16c)
   ringreduce_kernels(avx2 32 x86 -mavx2 -mf16c)
   ringreduce_kernels(plain 16 portable)

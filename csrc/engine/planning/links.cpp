@@ -86,7 +86,7 @@ Lap best_of_some(const Costs& costs) {
 
 // The median of what was measured.
 double typical(std::vector<double> values) {
-  std::erase(values, 0.0);
+  std::erase_if(values, [](double value) { return !(value > 0); });
   if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
@@ -124,7 +124,7 @@ std::vector<int> ring_order(const Links& links, const std::vector<int>& hosts) {
   for (int a : nodes) {
     for (int b : nodes) {
       const double slower = std::min(links.bandwidth_of(a, b), links.bandwidth_of(b, a));
-      if (a != b && slower <= 0) return {};
+      if (a != b && !(slower > 0)) return {};
       costs.of.push_back(a == b ? 0 : 1 / slower);
     }
   }
@@ -144,7 +144,7 @@ std::vector<int> ring_order(const Links& links, const std::vector<int>& hosts) {
 
 double pace(const Links& links) {
   const double times = typical(links.latency) * typical(links.bandwidth) / reference;
-  return times < 2 ? 1 : times;  // measurements vary: the same tables for what is much the same
+  return times >= 2 ? times : 1;  // measurements vary: the same tables for what is much the same
 }
 
 }  // namespace ringreduce

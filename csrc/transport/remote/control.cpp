@@ -94,7 +94,8 @@ void RemoteTransport::hear_status(int from, const std::string& text) {
   std::memcpy(&peer.waits_for, text.data(), sizeof peer.waits_for);
   const std::size_t count = std::min((text.size() - sizeof peer.waits_for) / sizeof(Record), recent);
   peer.records.resize(count);
-  std::memcpy(peer.records.data(), text.data() + sizeof peer.waits_for, count * sizeof(Record));
+  if (count > 0)
+    std::memcpy(peer.records.data(), text.data() + sizeof peer.waits_for, count * sizeof(Record));
   peer.asked = false;
   peer.answered = Clock::now();
 }

@@ -42,7 +42,9 @@ RemoteTransport::In& RemoteTransport::in(int lane, int peer) {
 bool RemoteTransport::fits(int lane, Peers peers, std::size_t bytes) {
   return std::all_of(peers.begin(), peers.end(), [&](int peer) {
     const Out& o = out(lane, peer);
-    return o.sent - o.released < window_messages && (o.under_way == 0 || o.under_way + bytes <= window_bytes);
+    // A peer may be done with a message before the wire says here that it has been sent.
+    return o.sent - o.released < window_messages && o.sent - o.written < window_messages &&
+           (o.under_way == 0 || o.under_way + bytes <= window_bytes);
   });
 }
 

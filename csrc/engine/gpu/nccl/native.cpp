@@ -1,5 +1,6 @@
 #include "engine/gpu/nccl/native.h"
 
+#include <cstdint>
 #include <iterator>
 #include <optional>
 
