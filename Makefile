@@ -6,6 +6,7 @@
 #   make test-gpu  the tests that need a GPU, with the Python, nvcc and cmake that are there
 #   make test-gpu-memory  the smaller ones under CUDA's memcheck and racecheck
 #   make fuzz      harnesses for libFuzzer over all that reads bytes of other ranks (hours; fuzz-short: a minute)
+#   make chaos     injects faults for ten minutes, and prints a table of what came of them
 #   make lint      all checks, clang-tidy too (minutes)
 # Needs git, python3 (>= 3.10) with venv, make and g++; all else comes from the package index.
 
@@ -18,6 +19,11 @@ TRAIN_FLAGS ?= --ranks 2 --plot build/train/plot.png --json-log build/train/log.
 # much of a test is waiting.
 PYTEST_FLAGS ?= -n 3 --dist loadfile --no-loadscope-reorder --durations 30
 SUITE_FLAGS ?=
+# No seed: a new one. No number of trials: as many as there is time for.
+CHAOS_SECONDS ?= 600
+CHAOS_SEED ?=
+CHAOS_TRIALS ?=
+CHAOS_FLAGS ?=
 JOBS ?= $(shell nproc)
 TEST_MPIS := openmpi mpich
 
@@ -33,11 +39,11 @@ QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 
-.PHONY: help bench train test test-torch check lint format engine emulated gpu test-gpu test-gpu-memory cuda cuda-12 cuda-13 nccl-header \
+.PHONY: help bench train test test-torch chaos check lint format engine emulated gpu test-gpu test-gpu-memory cuda cuda-12 cuda-13 nccl-header \
   asan tsan fuzz fuzz-short clean
 .DEFAULT_GOAL := help
 help:
-	@sed -n '2,9s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+	@sed -n '2,11s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 bench: engine $(VENV)/.plot
 	$(BIN)/python -m ringreduce bench $(BENCH_FLAGS)
@@ -52,6 +58,10 @@ test: check emulated cuda-12 $(VENV)/.accelerate $(TEST_MPIS:%=.venv-%/.ready)
 # Gloo's results are kept in build/torch-suite and used again; SUITE_FLAGS=--redo runs its tests anew.
 test-torch: engine $(VENV)/.torch
 	@$(BIN)/python -m tests.torch.suite $(SUITE_FLAGS)
+
+chaos: engine
+	@$(BIN)/python -m tests.chaos --seconds $(CHAOS_SECONDS) --within 3 \
+	  $(CHAOS_SEED:%=--seed %) $(CHAOS_TRIALS:%=--trials %) $(CHAOS_FLAGS)
 
 # As far as the machine's own Python goes: there may be no package index.
 gpu test-gpu test-gpu-memory: GPU_PYTHON ?= $(PYTHON)

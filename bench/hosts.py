@@ -43,6 +43,11 @@ class Host:
         self.address, self.address6 = links.address(index), links.address6(index)
         self.processes: list[subprocess.Popen[Any]] = []
 
+    @property
+    def namespace(self) -> str:
+        """As ip netns lists it."""
+        return self._link.namespace
+
     def command(self, arguments: Sequence[str]) -> list[str]:
         """The command line that runs ``arguments`` on this host; it keeps its process id throughout."""
         setup = 'mount --bind "$0" /etc/hosts; echo "$1" > /proc/sys/kernel/hostname; shift; exec "$@"'
