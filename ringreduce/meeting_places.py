@@ -52,12 +52,12 @@ class Place(Protocol):
     def greet(self, dialled: socket.socket, greeting: bytes) -> None:
         """Greets rank 0. Raises TurnedAway: it is none of ours, or says that this rank is not."""
 
+    def encrypted(self, greeted: socket.socket, begins: bool) -> Connection:
+        """The same connection by TLS; only where the place is on a network."""
+
 
 class TurnedAway(ConnectionError):
     """Somebody answers for rank 0 with whom this rank cannot meet; the text says why."""
-
-    def encrypted(self, greeted: socket.socket, begins: bool) -> Connection:
-        """The same connection by TLS; only where the place is on a network."""
 
 
 def place_named(name: str) -> Place:

@@ -42,7 +42,7 @@ struct GpuGroup {
     } catch (const Error& error) {
       const bool is_told = dynamic_cast<const Failure*>(&error) ||
                            dynamic_cast<const InvalidArgument*>(&error) ||
-                           dynamic_cast<const Closed*>(&error) || dynamic_cast<const Interrupted*>(&error);
+                           dynamic_cast<const Closed*>(&error);
       if (is_told) throw;
       check_usable();  // aborted because of what has failed elsewhere
       throw Failure(Cause::peer_lost, rank, "rank " + std::to_string(rank) + ": " + error.what());

@@ -137,6 +137,7 @@ bool HybridTransport::pause(Backoff& backoff, int waiting_for) {
   }
   if ((backoff.rounds % pump_every == 0 || backoff.sleepers) && across_->pump()) return false;
   across_->check();
+  across_->say_whom_we_wait_for(waiting_for);
   return inside_->pause(backoff, places_[waiting_for]);
 }
 

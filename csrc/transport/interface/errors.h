@@ -20,9 +20,10 @@ struct Closed : Error {
   using Error::Error;
 };
 
-// A wait was broken off by the user (Ctrl-C); the bindings re-raise what the signal handler raised.
-struct Interrupted : Error {
-  using Error::Error;
+// A wait was broken off by the user (Ctrl-C); the bindings re-raise what the signal handler raised. It is no
+// Error, so that nobody who makes do without what has failed goes on.
+struct Interrupted : std::runtime_error {
+  using std::runtime_error::runtime_error;
 };
 
 // After one of these a communicator refuses work with the same cause until shrink() makes a new one.

@@ -70,7 +70,7 @@ void NcclGroup::join(int rank, int world, const nccl::UniqueId& id, const Exchan
       complete(nccl::in_progress, what, tick, timeout_ / 2);
     } catch (const Interrupted&) {
       broken_off = std::current_exception();
-      throw;
+      throw Error("the rank was interrupted");
     }
     return std::string();
   };

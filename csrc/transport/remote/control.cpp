@@ -85,7 +85,7 @@ void RemoteTransport::tell_status(int peer) {
   const std::size_t count = std::min(own_records_.size(), recent);
   const Record* first = own_records_.data() + own_records_.size() - count;
   const std::string records(reinterpret_cast<const char*>(first), count * sizeof(Record));
-  tell(peer, FrameKind::status, bytes_of(waiting_for_) + records);
+  tell(peer, FrameKind::status, bytes_of(waiting_for_.load()) + records);
 }
 
 void RemoteTransport::hear_status(int from, const std::string& text) {

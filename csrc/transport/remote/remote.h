@@ -50,6 +50,8 @@ class RemoteTransport : public Transport {
   void release(int lane, int peer) override;
 
   bool pause(Backoff& backoff, int waiting_for) override;
+  // For peers that ask, where this rank waits elsewhere.
+  void say_whom_we_wait_for(int peer) { waiting_for_.store(peer, std::memory_order_relaxed); }
   // Whether so many bytes more may be on their way to these peers.
   bool has_room(int lane, Peers peers, std::size_t bytes);
   // Moves what can move at once, without waiting: for those who wait for something else.
@@ -208,7 +210,7 @@ class RemoteTransport : public Transport {
   std::vector<Record> own_records_;
   Board own_board_;
   bool boards_are_late_ = false;
-  int waiting_for_ = -1;
+  std::atomic<int> waiting_for_{-1};
   bool ended_ = false;
   std::string told_;  // to peers, of the failure
   bool said_bye_ = false;

@@ -42,7 +42,7 @@ bool RemoteTransport::pause(Backoff& backoff, int waiting_for) {
   }
   {
     Lock lock(mutex_);
-    waiting_for_ = waiting_for;
+    say_whom_we_wait_for(waiting_for);
     const auto longest = std::min<Clock::duration>(longest_sleep, backoff.longest_sleep);
     sleep(lock, std::min(std::max<Clock::duration>(waited / 4, milliseconds(1)), longest));
     if (lost_count_ > 0) check_losses(Clock::now());
