@@ -31,7 +31,7 @@ void MpiTransport::listen_for_hello() {
   MPI_Request request = MPI_REQUEST_NULL;
   const Turn turn(in_turn_);
   const int code = MPI_Irecv(nullptr, 0, MPI_BYTE, MPI_ANY_SOURCE, tags_.hello, home_->comm(), &request);
-  check(code, "MPI_Irecv");
+  mpi::check(code, "MPI_Irecv");
   if (requests_.empty()) {
     add(request, Purpose{Purpose::Kind::hello});
   } else {
@@ -176,7 +176,7 @@ bool MpiTransport::look() {
       code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, done_.data(),
                           statuses_.data());
     }
-    if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) check(code, "MPI_Testsome");
+    if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) mpi::check(code, "MPI_Testsome");
     if (count == MPI_UNDEFINED || count <= 0) return false;
     for (int i = 0; i < count; ++i) {
       finish(static_cast<std::size_t>(done_[i]), statuses_[i],
