@@ -20,7 +20,7 @@ int Diagnosis::late_rank(int waiting_for, std::uint64_t number, Clock::duration 
   const auto next_of = [&](int rank) { return transport_.waits_for(rank, waited / 4 * 3).value_or(-1); };
   std::vector<bool> seen(static_cast<std::size_t>(transport_.world));
   int rank = waiting_for;
-  while (rank >= 0 && rank != transport_.rank && !seen[rank]) {
+  while (rank >= 0 && rank < transport_.world && rank != transport_.rank && !seen[rank]) {
     begun(rank);  // asks it, where it must be asked
     const int next = next_of(rank);
     if (next < 0) return rank;

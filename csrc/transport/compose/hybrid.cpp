@@ -133,6 +133,7 @@ bool HybridTransport::pause(Backoff& backoff, int waiting_for) {
   backoff.longest_sleep = std::min<Clock::duration>(backoff.longest_sleep, longest_sleep);
   if (waiting_for < 0 || !is_inside(waiting_for)) {
     inside_->check();
+    if (backoff.rounds % pump_every == 0) inside_->say_whom_we_wait_for(waiting_for, Clock::now());
     return across_->pause(backoff, waiting_for);
   }
   if ((backoff.rounds % pump_every == 0 || backoff.sleepers) && across_->pump()) return false;
@@ -165,10 +166,8 @@ std::vector<Record> HybridTransport::records(int of_rank) const {
 }
 
 std::optional<int> HybridTransport::waits_for(int of_rank, Clock::duration lately) const {
-  if (!is_inside(of_rank)) return across_->waits_for(of_rank, lately);
-  const auto peer = inside_->waits_for(places_[of_rank], lately);
-  // Whoever waits for a rank of another host says so across only.
-  return peer && *peer >= 0 ? here_[*peer] : across_->waits_for(of_rank, lately);
+  return is_inside(of_rank) ? inside_->waits_for(places_[of_rank], lately)
+                            : across_->waits_for(of_rank, lately);
 }
 
 bool HybridTransport::is_gone(int peer) {

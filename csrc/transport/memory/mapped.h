@@ -56,6 +56,8 @@ class MappedTransport : public Transport {
   void record(const Record& record) override;
   std::vector<Record> records(int of_rank) const override;
 
+  // By the names of ranks: this rank may wait for one that is not of this group.
+  void say_whom_we_wait_for(int name, Clock::time_point now);
   std::optional<int> waits_for(int of_rank, Clock::duration lately) const override;
 
   void show(const Board& board) override;
@@ -119,7 +121,6 @@ class MappedTransport : public Transport {
   void check_peers(Backoff& backoff, int waiting_for);
   void check_agreement();
   void hear_abort(std::uint64_t word);
-  void say_whom_we_wait_for(int peer, Clock::time_point now);
 
   static constexpr double far_from = 80;  // ns; cores with a common cache take 20 to 40, others more than 120
 

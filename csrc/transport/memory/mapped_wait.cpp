@@ -102,7 +102,7 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
   if (backoff.since == Clock::time_point()) backoff.since = backoff.checked = now;
   if (now - backoff.checked >= check_peers_every) {
     backoff.checked = now;
-    say_whom_we_wait_for(waiting_for, now);
+    say_whom_we_wait_for(waiting_for < 0 ? -1 : name_of(waiting_for), now);
     check_peers(backoff, waiting_for);
   }
   if (crowded && now.time_since_epoch().count() > crowded_until_.load(std::memory_order_relaxed)) {
@@ -284,19 +284,18 @@ void MappedTransport::await_boards() {
 
 // --- whom this rank waits for ------------------------------------------------------------------------------
 
-void MappedTransport::say_whom_we_wait_for(int peer, Clock::time_point now) {
+void MappedTransport::say_whom_we_wait_for(int name, Clock::time_point now) {
   const auto ms = std::chrono::duration_cast<milliseconds>(now.time_since_epoch()).count();
   header(rank).doorbell.waiting.store(
-      static_cast<std::uint64_t>(ms) << 16 | static_cast<std::uint64_t>(peer + 1), std::memory_order_relaxed);
+      static_cast<std::uint64_t>(ms) << 16 | static_cast<std::uint64_t>(name + 1), std::memory_order_relaxed);
 }
 
 std::optional<int> MappedTransport::waits_for(int of_rank, Clock::duration lately) const {
   const std::uint64_t word = header(of_rank).doorbell.waiting.load(std::memory_order_relaxed);
   const milliseconds said(word >> 16);
   const auto now = std::chrono::duration_cast<milliseconds>(Clock::now().time_since_epoch());
-  const int peer = static_cast<int>(word & 0xffff) - 1;
-  if (now - said > lately || peer >= world) return std::nullopt;
-  return peer;
+  if (now - said > lately) return std::nullopt;
+  return static_cast<int>(word & 0xffff) - 1;
 }
 
 void MappedTransport::close() {
