@@ -33,6 +33,7 @@ def new_rows(x: Array, rows: int) -> Array:
 def new_block(x: Array, counts: Sequence[int] | None, world: int, rank: int) -> Array:
     """An array for a rank's block of x."""
     if counts is not None:
+        sizes(x, counts, world)  # refuses what does not fit
         return new_rows(x, counts[rank])
     rows = arrays.rows(x)
     if rows % world:

@@ -158,6 +158,9 @@ nb::object collective(Communicator& comm, const std::string& name, nb::handle in
 
 int peer_from(const Communicator& comm, bool sends, nb::handle peer) {
   if (peer.is_none() && !sends) return any_source;
+  if (peer.is_none()) {
+    throw InvalidArgument("dest must be a rank from 0 to " + std::to_string(comm.size() - 1) + ", not None");
+  }
   return static_cast<int>(
       whole(peer, sends ? "dest" : "source", 0, comm.size() - 1, sends ? "a rank" : "None or a rank"));
 }

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -23,6 +24,12 @@ unsigned watch_forks() {
   return forks;
 }
 
+// A timeout must be short enough to be added to the time.
+Options bounded(Options options) {
+  options.timeout = std::min<Clock::duration>(options.timeout, std::chrono::hours(24 * 365 * 30));
+  return options;
+}
+
 // Steps that somebody else keeps, and waits for.
 class Borrowed : public Steps {
  public:
@@ -39,7 +46,7 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, Options options
     : rank_(transport->rank),
       size_(transport->world),
       transport_name_(transport->name()),
-      options_(options),
+      options_(bounded(options)),
       transport_(std::move(transport)),
       diagnosis_(*transport_),
       planner_(rank_, size_,
@@ -49,7 +56,8 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, Options options
       point_to_point_(*transport_),
       gpu_(as_gpus_need_it()),
       fork_epoch_(watch_forks()) {
-  instruction_set();  // throws here, before any call, if RINGREDUCE_ISA names one that the machine lacks
+  check_instruction_set();  // throws here, before any call, if RINGREDUCE_ISA names one that the machine
+                            // lacks
 }
 
 Communicator::~Communicator() {

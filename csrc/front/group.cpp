@@ -84,7 +84,8 @@ std::unique_ptr<Communicator> connect(int rank, int world, Meeting& meeting,
   options.timeout = settings.timeout;
   if (settings.reproducible) options.reproducible = *settings.reproducible;
   options.poll = settings.poll;
-  auto communicator = std::make_unique<Communicator>(connect_transport(rank, world, exchange), options);
+  auto communicator = std::make_unique<Communicator>(
+      connect_transport(rank, world, exchange, settings.shared_memory ? "shm" : ""), options);
   communicator->measure_links_if_far();
   return communicator;
 }

@@ -79,6 +79,7 @@ class Group {
     // Called a few thousand times a second in threads that wait in run(), instead of the check for
     // interrupts: keeps something else of theirs going meanwhile. Must not throw.
     void (*poll)() = nullptr;
+    bool shared_memory = false;  // or none: no other transport takes its place
   };
   Group(int rank, int world, Meeting& meeting, const Settings& settings);
   ~Group();

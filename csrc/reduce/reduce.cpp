@@ -39,6 +39,10 @@ Codec codec_for(Encoding wire) {
   return in_use().codec[static_cast<int>(wire)];
 }
 
+void check_instruction_set() {
+  choose();
+}
+
 const char* instruction_set() {
   return in_use().name;
 }

@@ -33,5 +33,7 @@ void copy(void* const* destinations, int destination_count, const void* source, 
 // The instruction set in use: "avx512", "avx2", "neon", "plain". The first call of this or of a function
 // above throws std::runtime_error if RINGREDUCE_ISA names one that the machine lacks.
 const char* instruction_set();
+// The same, without a choice that stays.
+void check_instruction_set();
 
 }  // namespace ringreduce

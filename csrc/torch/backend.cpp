@@ -69,9 +69,9 @@ RingBackend::RingBackend(intrusive_ptr<c10d::Store> store, int rank, int size, S
       store_(all_store_),
       ranks_(std::make_shared<const GlobalRanks>(without_identity(std::move(settings.ranks)))),
       reproducible_(settings.reproducible),
-      timeout_(settings.timeout),
+      timeout_(bounded(settings.timeout)),
       group_(settings.connected
-                 ? connect(store_, rank, size, {settings.timeout, *ranks_, settings.reproducible})
+                 ? connect(store_, rank, size, {timeout_.load(), *ranks_, settings.reproducible})
                  : nullptr) {}
 
 // What is under way ends before anything else here goes. A thread that ends it may need the GIL.
@@ -285,7 +285,7 @@ void RingBackend::regroup(const std::string& prefix, int rank, int size,
   abort();
   const WithoutGil unlocked;
   const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, all_store_);
-  group_ = connect(store, rank, size, {timeout.value_or(timeout_.load()), {}, reproducible_});
+  group_ = connect(store, rank, size, {bounded(timeout.value_or(timeout_.load())), {}, reproducible_});
   store_ = store;
   ranks_ = std::make_shared<const GlobalRanks>();
   sequence_ = transfers_ = monitored_ = shrunk_ = 0;

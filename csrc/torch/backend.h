@@ -25,6 +25,10 @@ namespace ringreduce::torch_backend {
 
 using c10::intrusive_ptr;
 using Milliseconds = std::chrono::milliseconds;
+// Long enough for "never", and short enough to be added to the time.
+inline Milliseconds bounded(Milliseconds timeout) {
+  return std::min<Milliseconds>(timeout, std::chrono::hours(24 * 365 * 30));
+}
 
 struct Settings {
   Milliseconds timeout;
@@ -53,7 +57,7 @@ class RingBackend : public Versioned<c10d::Backend> {
   virtual bool supportsShrinking() const { return true; }
   virtual bool supportsTensorAlloc(c10::DeviceIndex) { return true; }
   intrusive_ptr<Options> getBackendOptions();
-  virtual void setTimeout(Milliseconds timeout) { timeout_ = timeout; }
+  virtual void setTimeout(Milliseconds timeout) { timeout_ = bounded(timeout); }
   virtual void addEphemeralTimeout(const Milliseconds& timeout) { extra_->add(timeout); }
   // NOLINTEND(modernize-use-override)
 
@@ -203,7 +207,7 @@ template <typename Given>
 RingBackend::Operation RingBackend::operation(c10d::OpType type, const char* title,
                                               const Given& options) const {
   const bool given = options.timeout.count() >= 0;
-  const Milliseconds timeout = given ? options.timeout : timeout_.load();
+  const Milliseconds timeout = bounded(given ? options.timeout : timeout_.load());
   return {type, title, asynchronous(options), timeout + extra_->now()};
 }
 

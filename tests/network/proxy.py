@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from wire import Endpoint, Ranks
+from by_hand import Endpoint, Ranks
 
 Change = Callable[[bytes], bytes]
 

@@ -14,8 +14,8 @@ import time
 
 import numpy as np
 import pytest
+from by_hand import Ranks, enter, listening
 from hosts import Hosts
-from wire import Ranks, enter, listening
 
 import ringreduce
 

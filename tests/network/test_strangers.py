@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 import pytest
-from wire import Ranks, hello, listening
+from by_hand import Ranks, hello, listening
 
 import ringreduce
 

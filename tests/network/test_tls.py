@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from by_hand import Ranks
 from proxy import Proxy, ranks_behind
-from wire import Ranks
 
 import ringreduce
 from ringreduce import meeting

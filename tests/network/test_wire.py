@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from wire import FRAMES, PULSE, Ranks, hello
+from by_hand import FRAMES, PULSE, Ranks, hello
 
 import ringreduce
 

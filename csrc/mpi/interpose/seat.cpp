@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <string>
 
 #include "mpi/interpose/runtime.h"
 #include "mpi/interpose/settings.h"
@@ -18,11 +20,22 @@ constexpr std::size_t bytes_per_credit = 64 << 10;
 constexpr int most_groups = 32;
 std::atomic<int> groups{0};
 
+// What all ranks have heard of one begins with its name, and that one says it.
+bool is_of_another(const std::string& text, int rank) {
+  for (std::size_t at = text.find("rank "); at != std::string::npos; at = text.find("rank ", at + 1)) {
+    char* end = nullptr;
+    const long named = std::strtol(text.c_str() + at + 5, &end, 10);
+    if (end[0] == ':') return named != rank;
+  }
+  return false;
+}
+
 // Once: what ails a process ails all its groups.
-void say_why(const std::exception& error) {
+void say_why(const std::exception& error, int rank) {
   static std::atomic<bool> said{false};
   const auto* trouble = dynamic_cast<const Trouble*>(&error);
-  if ((trouble && trouble->outcome == Outcome::refused) || said.exchange(true)) return;
+  if (trouble && (trouble->outcome == Outcome::refused || is_of_another(error.what(), rank))) return;
+  if (said.exchange(true)) return;
   std::fprintf(stderr, "ringreduce: %s: collectives are left to MPI\n", error.what());
 }
 
@@ -64,7 +77,7 @@ void Seat::meet() {
     } catch (const NoMeeting&) {
       throw;
     } catch (const std::exception& error) {
-      say_why(error);
+      say_why(error, rank_);
       meeting.give_up();
     }
     state_ = State::connected;
@@ -78,6 +91,7 @@ void Seat::join(CommMeeting& meeting) {
   Group::Settings with;
   with.timeout = Group::Duration::max();
   with.poll = drive_progress;
+  with.shared_memory = true;
   if (groups >= most_groups) throw Trouble(Outcome::refused, -1, "this process has too many groups");
   group_ = std::make_unique<Group>(rank_, size_, meeting, with);
   ++groups;

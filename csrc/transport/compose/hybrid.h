@@ -49,7 +49,10 @@ class HybridTransport : public Transport {
   bool pause(Backoff& backoff, int waiting_for) override;
   void wake() override;
   bool closed(int peer) const override;
-  void check() override { inside_->check(); }
+  void check() override {
+    inside_->check();
+    across_->check();
+  }
   void check_background() override { across_->check_background(); }
   void abort(const Failure& failure) override;
   void record(const Record& record) override;
