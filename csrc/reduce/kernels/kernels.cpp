@@ -12,9 +12,12 @@ namespace {
 
 struct Table {
   InstructionSet set{};
+  // To compare a function with null is no constant expression under sanitizers.
+  bool has[dtype_count][op_count] = {};
 
   constexpr void put(DType dtype, Op op, Combine combine) {
     set.combine[static_cast<int>(dtype)][static_cast<int>(op)] = combine;
+    has[static_cast<int>(dtype)][static_cast<int>(op)] = true;
   }
 
   template <class Format>
@@ -75,8 +78,7 @@ struct Table {
   constexpr bool complete() const {
     for (int i = 0; i < dtype_count * op_count; ++i) {
       const int dtype = i / op_count, op = i % op_count;
-      const bool has = set.combine[dtype][op] != nullptr;
-      if (has != supports(static_cast<DType>(dtype), static_cast<Op>(op))) return false;
+      if (has[dtype][op] != supports(static_cast<DType>(dtype), static_cast<Op>(op))) return false;
     }
     return true;
   }
