@@ -32,7 +32,7 @@ def collectives(comm):
         comm.broadcast(z, n - 1)
         assert (z == n - 1).all()
     for algorithm in ringreduce.algorithms("all_reduce"):
-        x = np.full(70_000, rank, "float32")
+        x = np.full(100_000, rank, "float32")
         comm.all_reduce(x, algorithm=algorithm.name)
         assert (x == n * (n - 1) // 2).all(), algorithm.name
     y = ringreduce.zeros(100_000)

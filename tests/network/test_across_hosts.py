@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,10 +26,16 @@ class Ranks:
     """So many ranks on each host, all in one job."""
 
     def __init__(
-        self, hosts: Hosts, scenario: str, place: str | None = None, per_host: int = 1, **variables: str
+        self,
+        hosts: Hosts,
+        scenario: str,
+        place: str | None = None,
+        per_host: int | Sequence[int] = 1,
+        **variables: str,
     ) -> None:
         place = place or f"tcp://{hosts[0].address}:{PORT}"
-        ranks = [host for host in hosts for _ in range(per_host)]
+        counts = [per_host] * len(hosts) if isinstance(per_host, int) else per_host
+        ranks = [host for host, count in zip(hosts, counts, strict=True) for _ in range(count)]
         transport = "tcp" if per_host == 1 else "auto"
         self.processes = []
         for rank, host in enumerate(ranks):
@@ -71,6 +78,11 @@ def test_several_ranks_on_each_host(number, per_host):
     with Hosts(number) as hosts:
         ranks = Ranks(hosts, "collectives", per_host=per_host)
         assert ranks.answers() == ["shm+tcp"] * number * per_host
+
+
+def test_more_ranks_on_one_host_than_on_the_other():
+    with Hosts(2) as hosts:
+        assert Ranks(hosts, "collectives", per_host=[1, 5]).answers() == ["shm+tcp"] * 6
 
 
 def test_ipv6_alone():

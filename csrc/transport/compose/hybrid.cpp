@@ -25,10 +25,12 @@ HybridTransport::HybridTransport(std::unique_ptr<MappedTransport> inside,
       places_(hosts_.size()),
       connect_(std::move(connect)),
       exchanges_(exchanges),
-      name_(std::string(inside_->name()) + "+" + across_->name()) {
+      name_(std::string(inside_->name()) + "+" + across_->name()),
+      capacity_(across_->capacity()) {
   for (int r = 0; r < world; ++r) {
     places_[r] = static_cast<int>(std::count(hosts_.begin(), hosts_.begin() + r, hosts_[r]));
     if (is_inside(r)) here_.push_back(r);
+    capacity_ = std::min(capacity_, MappedTransport::capacity_for(places_[r] + 1));
   }
   share_fate(*inside_);
   share_fate(*across_);
@@ -82,6 +84,7 @@ void HybridTransport::post(int lane, Peers peers, const std::byte* reserved, std
 }
 
 int HybridTransport::in_the_way(int lane, Peers peers) {
+  if (peers.empty()) return across_->in_the_way(lane, peers);
   const Split& to = split(lane, peers);
   if (!to.across.empty() && !across_->has_room(lane, to.across, 0))
     return across_->in_the_way(lane, to.across);

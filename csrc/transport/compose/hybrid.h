@@ -23,7 +23,7 @@ class HybridTransport : public Transport {
   std::vector<int> hosts() const override { return hosts_; }
   bool distant() const override { return across_->distant(); }
   bool oversubscribed() const override { return across_->oversubscribed(); }
-  std::size_t capacity() const override { return inside_->capacity(); }
+  std::size_t capacity() const override { return capacity_; }
   std::size_t footprint() const override { return inside_->footprint() + across_->footprint(); }
 
   bool send(int lane, Peers peers, const void* data, std::size_t bytes, std::uint64_t contract) override;
@@ -89,6 +89,8 @@ class HybridTransport : public Transport {
   const Connect connect_;
   const int exchanges_;
   const std::string name_;
+  // The same on all ranks, who cut messages by it: that of the host with the most ranks, and the least room.
+  std::size_t capacity_;
   Split splits_[lanes];  // of the message at hand; a lane is used by one thread at a time
   std::byte* reserved_across_[lanes] = {};
 };
