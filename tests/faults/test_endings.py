@@ -128,5 +128,31 @@ def test_a_timeout_names_the_rank_that_everybody_waits_for(kind):
     assert [found[rank].value for rank in survivors] == [("TimeoutError", 3)] * 4, found
 
 
+def _be_sent_to_while_stopped(comm, board):
+    if comm.rank == 3:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if comm.rank == 0:  # its own time is up last
+        time.sleep(0.5)
+
+    def calls():
+        comm.scatter(np.ones(5, "float32"), out=np.empty(1, "float32"), algorithm="direct")
+        comm.barrier()
+
+    try:
+        error, _ = failure_of(calls)
+    finally:
+        board.note(comm.rank)
+    return _blamed(error)
+
+
+def test_a_timeout_names_the_stopped_rank_and_not_the_one_that_sends_to_it():
+    """Nothing of the message leaves the sender, who is not even connected, but for the network's own queues."""
+    ranks = Ranks(_be_sent_to_while_stopped, 5, timeout=2.0)
+    ranks.wait_until_all(lambda rank: rank == 3 or ranks.board.read(rank) != 0)
+    ranks.kill(3)
+    found = ranks.outcomes()
+    assert [found[rank].value for rank in (0, 1, 2, 4)] == [("TimeoutError", 3)] * 4, found
+
+
 def test_ranks_use_the_transport_that_the_test_is_about(transport, request):
     assert set(run(lambda comm, board: comm.transport, 2)) == {request.node.callspec.params["transport"]}

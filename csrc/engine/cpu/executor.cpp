@@ -95,10 +95,9 @@ void Executor::begin_slice(Cursor& cursor, std::size_t slice) {
   }
 }
 
-bool Executor::wait_for_room(const Cursor& cursor, const Action& send) {
+bool Executor::wait_for_room(const Cursor& cursor, Peers peers) {
   if (waiting_for_ >= 0) return false;
-  return wait_for(
-      transport_.in_the_way(cursor.lane, {send.peers, static_cast<std::size_t>(send.peer_count)}));
+  return wait_for(transport_.in_the_way(cursor.lane, peers));
 }
 
 inline bool Executor::send_small(Cursor& cursor, const Action& action) {
@@ -106,7 +105,7 @@ inline bool Executor::send_small(Cursor& cursor, const Action& action) {
   const std::byte* data = cursor.base[static_cast<int>(move.from)] + move.source;
   const Peers peers(action.peers, static_cast<std::size_t>(action.peer_count));
   return transport_.send(cursor.lane, peers, data, action.bytes, task_.contract) ||
-         wait_for_room(cursor, action);
+         wait_for_room(cursor, peers);
 }
 
 inline bool Executor::combine_small(Cursor& cursor, const Action& action) {
@@ -172,7 +171,10 @@ bool Executor::advance(Cursor& cursor) {
       if (!did) return moved;
     }
     if (cursor.lent > 0 && !readers_gone(cursor)) return moved;
-    if (transport_.queues() && !transport_.flushed(cursor.lane)) return moved;
+    if (transport_.queues() && !transport_.flushed(cursor.lane)) {
+      wait_for_room(cursor, {});
+      return moved;
+    }
     if (narrow_arrays()) narrow(cursor);
     const std::size_t next = cursor.slice + static_cast<std::size_t>(in_flight_);
     if (next >= task_.geometry->slices) {
@@ -230,15 +232,15 @@ bool Executor::lends(const Action& send) const {
 bool Executor::send(Cursor& cursor, const Action& action) {
   std::uint8_t& state = cursor.state[action.step - task_.program->steps.data()];
   if (state != pending) return true;  // a fused step has sent it
+  const Peers peers(action.peers, action.peer_count);
   if (lends(action)) {
-    if (!lend(cursor, action)) return wait_for_room(cursor, action);
+    if (!lend(cursor, action)) return wait_for_room(cursor, peers);
     state = lent;
     cursor.clean = false;
     return true;
   }
-  const Peers peers(action.peers, action.peer_count);
   std::byte* room = transport_.reserve(cursor.lane, peers, action.bytes);
-  if (!room) return wait_for_room(cursor, action);
+  if (!room) return wait_for_room(cursor, peers);
   fill(cursor, action, room);
   transport_.post(cursor.lane, peers, room, action.bytes, task_.contract);
   return true;

@@ -102,7 +102,7 @@ class Executor {
   void combine_moves(Cursor& cursor, const Action& action, int more);
   void combine_and_stream(Combine function, int sources, std::size_t count);
   bool wait_for(int peer);
-  bool wait_for_room(const Cursor& cursor, const Action& send);
+  bool wait_for_room(const Cursor& cursor, Peers peers);
 
   // executor_narrow.cpp: what is done besides where arrays hold 16-bit floats that travel quantised.
   void widen(Cursor& cursor);

@@ -32,7 +32,7 @@ bool Executor::send_coded(Cursor& cursor, const Action& action) {
   if (cursor.state[action.step - task_.program->steps.data()] != pending) return true;
   const Peers peers(action.peers, action.peer_count);
   std::byte* const room = transport_.reserve(cursor.lane, peers, action.bytes);
-  if (!room) return wait_for_room(cursor, action);
+  if (!room) return wait_for_room(cursor, peers);
   std::byte* to = room;
   for (const Move* move = action.moves; move != action.moves_end; ++move) {
     encode_move(cursor, *move, to);

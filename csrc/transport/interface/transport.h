@@ -104,8 +104,8 @@ class Transport {
                     std::uint64_t contract) = 0;
 
   // Which peer it is that leaves no room for a message to `peers`: one of them, or one that has yet to read
-  // something older.
-  virtual int in_the_way(int, Peers peers) { return peers[0]; }
+  // something older. Without peers: which one the lane is not flushed() for, or -1.
+  virtual int in_the_way(int lane, Peers peers) = 0;
 
   // Sending by reference, where the peers can reach this memory: they read it in place, and it must not
   // change until consumed(). `grant`, if not null, is where a peer may write its next value of the same

@@ -57,7 +57,12 @@ int RemoteTransport::in_the_way(int lane, Peers peers) {
   const Lock lock(mutex_);
   const auto full =
       std::find_if(peers.begin(), peers.end(), [&](const int& peer) { return !fits(lane, {&peer, 1}, 0); });
-  return full != peers.end() ? *full : peers[0];
+  if (full != peers.end()) return *full;
+  if (!peers.empty()) return peers[0];
+  const auto behind = std::find_if(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+    return peer.outs[lane] && peer.outs[lane]->written != peer.outs[lane]->sent;
+  });
+  return behind == peers_.end() ? -1 : static_cast<int>(behind - peers_.begin());
 }
 
 void RemoteTransport::put(int lane, int peer, const std::byte* data, std::size_t bytes,
