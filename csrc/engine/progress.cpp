@@ -2,6 +2,7 @@
 // submission, and moves point-to-point transfers on beside them.
 #include "engine/communicator.h"
 #include "engine/planning/one_call.h"
+#include "transport/interface/thread.h"
 
 namespace ringreduce {
 
@@ -69,7 +70,7 @@ void Communicator::hand_over(Push push) {
 void Communicator::wake_progress() {
   const std::lock_guard lock(queue_mutex_);
   if (stopping_) return;
-  if (!progress_thread_.joinable()) progress_thread_ = std::thread([this] { progress(); });
+  if (!progress_thread_.joinable()) progress_thread_ = thread_without_signals([this] { progress(); });
   queue_changed_->notify_all();
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 import secrets
@@ -137,6 +138,7 @@ def _as_rank(trial: Trial, rank: int, place: Place, store: str, tell: Callable[.
     status = 1
     try:
         end_with_parent(os.getppid())
+        faulthandler.register(signal.SIGUSR1)  # for a rank that hangs
         place.enter(trial, rank)
         os.environ["RINGREDUCE_HOST"] = f"chaos-{trial.hosts[rank]}"
         os.environ["RINGREDUCE_LINKS"] = "auto" if trial.measured else "off"
@@ -176,6 +178,7 @@ def _as_threads(trial: Trial, pipes: list[int]) -> None:
     status = 1
     try:
         end_with_parent(os.getppid())
+        faulthandler.register(signal.SIGUSR1)
         ringreduce.empty(1)
         before = Belongings()
         threads = _run_threads(trial, pipes)
@@ -226,6 +229,9 @@ def _end(process: int, grace: float) -> int | None:
         found, status = os.waitpid(process, os.WNOHANG)
     if found:
         return os.waitstatus_to_exitcode(status)
+    if grace > 0:
+        os.kill(process, signal.SIGUSR1)
+        time.sleep(0.2)
     os.kill(process, signal.SIGKILL)
     os.waitpid(process, 0)
     return None

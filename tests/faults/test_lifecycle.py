@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -131,6 +133,28 @@ def _close_twice(comm, board):
         with pytest.raises(ringreduce.ClosedError):
             call()
     return True
+
+
+def _threads() -> set[int]:
+    return {int(name) for name in os.listdir("/proc/self/task")}
+
+
+def _signals_held_back(thread: int) -> int:
+    lines = Path(f"/proc/self/task/{thread}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("SigBlk:")).split()[1], 16)
+
+
+def _look_at_threads(comm, board):
+    before = _threads()
+    comm.all_reduce(np.ones(3, "float32"), async_op=True).wait()
+    own = _threads() - before
+    return len(own), all(_signals_held_back(thread) >> (signal.SIGINT - 1) & 1 for thread in own)
+
+
+def test_threads_of_the_library_take_no_signals():
+    """Else Ctrl-C may go to one of them, and not end the sleep of the program's own."""
+    found = run(_look_at_threads, 2)
+    assert found == [(1, True)] * 2
 
 
 def test_close_twice_and_use_after_close():

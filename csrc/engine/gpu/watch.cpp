@@ -1,6 +1,7 @@
 #include "engine/gpu/watch.h"
 
 #include "transport/interface/errors.h"
+#include "transport/interface/thread.h"
 
 namespace ringreduce {
 namespace {
@@ -17,7 +18,7 @@ Watch::Watch(const GpuGroup& group, Runners runners, const std::atomic<std::uint
     : group_(group),
       runners_(std::move(runners)),
       last_launched_(last_launched),
-      thread_([this] { run(); }) {}
+      thread_(thread_without_signals([this] { run(); })) {}
 
 Watch::~Watch() {
   if (!thread_.joinable()) return;

@@ -12,6 +12,8 @@
 #include <cmath>
 #include <utility>
 
+#include "transport/interface/thread.h"
+
 namespace ringreduce {
 namespace {
 
@@ -212,7 +214,7 @@ bool TcpTransport::drop_frame(int peer, const Outgoing& frame) {
 // A thread of its own, because who has failed may not come back for long.
 void TcpTransport::answer_latecomers() {
   if (closed_ || latecomers_.joinable()) return;
-  latecomers_ = std::thread([this] {
+  latecomers_ = thread_without_signals([this] {
     try {
       for (Lock lock(mutex_); !closed_;) {
         sleep(lock, milliseconds(20));
