@@ -12,9 +12,11 @@ import builtins
 import contextlib
 import math
 import selectors
+import signal
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from typing import Protocol
 
 from ringreduce.errors import Error, PeerLost, TimeoutError
@@ -57,6 +59,16 @@ def join(name: str, rank: int, size: int, deadline: float, encrypt: bool = False
     return (
         _Host(place, size, deadline, encrypt) if rank == 0 else _Guest(place, rank, size, deadline, encrypt)
     )
+
+
+@contextlib.contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """For accept(), which has a descriptor but no socket yet where a handler might raise."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Host:
@@ -111,7 +123,8 @@ class _Host:
 
     def _accept(self, listener: socket.socket, selector: selectors.BaseSelector) -> None:
         try:
-            stranger, _ = listener.accept()
+            with _signals_held_back():
+                stranger, _ = listener.accept()
         except OSError:
             return  # gone again
         try:

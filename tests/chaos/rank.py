@@ -257,5 +257,11 @@ def _is_open(number: int) -> bool:
 
 def _fd(number: int) -> str:
     with contextlib.suppress(OSError):
-        return f"fd {os.readlink(f'/proc/self/fd/{number}')}"
+        name = os.readlink(f"/proc/self/fd/{number}")
+        inode = name.removeprefix("socket:[").rstrip("]")
+        for family in ("tcp", "tcp6", "unix"):
+            for line in Path(f"/proc/net/{family}").read_text().splitlines():
+                if inode in line.split():
+                    return f"fd {name}, {family}: {line.strip()}"
+        return f"fd {name}"
     return f"fd {number}"
