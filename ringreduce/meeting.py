@@ -90,8 +90,7 @@ class _Host:
                 selector.register(listener, selectors.EVENT_READ)
                 while len(self._peers) < size - 1:
                     self._welcome(listener, selector)
-            for rank, peer in self._peers.items():
-                _send(peer, _DATA, b"", deadline, rank)  # all have come: from here on ranks talk
+            self._tell_all([b""])  # all have come: from here on ranks talk
         except BaseException as error:
             self._fail(error)
             raise
@@ -206,10 +205,16 @@ class _Host:
                         raise _lost(key.data)
                     blobs[key.data] = _receive(peer, self._deadline, key.data)
         ordered = [blobs[rank] for rank in range(self._size)]
-        for rank, peer in self._peers.items():
-            for each in ordered:
-                _send(peer, _DATA, each, self._deadline, rank)
+        self._tell_all(ordered)
         return ordered
+
+    def _tell_all(self, blobs: list[bytes]) -> None:
+        """Each of them to every rank. One that has died since is missed at the next exchange, or after the meeting:
+        some ranks know all by now, and must not find that rank 0 has failed."""
+        for rank, peer in self._peers.items():
+            with contextlib.suppress(PeerLost):
+                for blob in blobs:
+                    _send(peer, _DATA, blob, self._deadline, rank)
 
     def _fail(self, error: BaseException) -> None:
         """Tells every rank why the meeting is over."""

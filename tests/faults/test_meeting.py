@@ -266,6 +266,29 @@ def stranger():
         process.stdout.close()
 
 
+def test_a_rank_that_dies_after_its_last_word_fails_nobodys_exchange():
+    """Else some ranks would have the blobs, and go on, and others not."""
+    name, deadline, dead = secrets.token_hex(8), time.monotonic() + 10, threading.Event()
+
+    def meet(rank):
+        group = meeting.join(name, rank, 3, deadline)
+        if rank == 1:
+            group._host.sendall(meeting._HEADER.pack(meeting._DATA, 1) + b"1")
+            group.close()
+            dead.set()
+            return None
+        assert dead.wait(10)
+        blobs = group.exchange(str(rank).encode())
+        with pytest.raises(ringreduce.PeerLost) as lost:
+            group.exchange(b"")
+        group.close()
+        return blobs, lost.value.rank
+
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(meet, range(3)))
+    assert found == [([b"0", b"1", b"2"], 1), None, ([b"0", b"1", b"2"], 1)]
+
+
 def test_another_user_is_turned_away(stranger):
     ranks = Meeting(2)
     ranks.start(0)
