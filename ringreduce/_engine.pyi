@@ -65,16 +65,8 @@ class Communicator:
     @property
     def ring_order(self) -> list[int]: ...
     def measure_links(self) -> None: ...
-    def all_reduce(
-        self,
-        x: Any,
-        out: Any | None,
-        op: Any | None,
-        factor: Any | None,
-        algorithm: int,
-        timeout: Any | None,
-        stream: Any = None,
-    ) -> None: ...
+    @property
+    def all_reduce(self) -> Callable[[Any, Any, Any, Any, int, Any, Any], None]: ...
     def collective(
         self,
         name: str,

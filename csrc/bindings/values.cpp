@@ -46,7 +46,7 @@ std::string_view text(nb::handle value, const char* argument) {
   if (!PyUnicode_Check(value.ptr())) refuse_type(value, argument, "a string");
   Py_ssize_t size = 0;
   const char* data = PyUnicode_AsUTF8AndSize(value.ptr(), &size);
-  PyErr_Clear();
+  if (!data) PyErr_Clear();
   const std::string_view found(data ? data : "", static_cast<std::size_t>(size));
   if (!data || found.find('\0') != std::string_view::npos) {
     refuse_value(value, argument, "a text without null characters and surrogates");
