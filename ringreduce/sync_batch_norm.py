@@ -121,7 +121,8 @@ class _Normalize(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(x, weight, mean, torch.rsqrt(var + eps))
         ctx.count, ctx.comm = count, comm
-        return nn.functional.batch_norm(x, mean, var, weight, bias, training=False, eps=eps)
+        scale, shift = (None if part is None else part.to(mean.dtype) for part in (weight, bias))
+        return nn.functional.batch_norm(x, mean, var, scale, shift, training=False, eps=eps)
 
     @staticmethod
     @once_differentiable

@@ -94,7 +94,7 @@ class PowerSGD(Compression):
         """Which of the bucket's parameters are compressed, and the gradients of the others."""
         numbers, others = [], []
         for number, gradient in enumerate(bucket.views(bucket.flat)):
-            if len(gradient) and gradient.dim() > 1 and self._worth_it(len(gradient), gradient.numel()):
+            if gradient.dim() > 1 and len(gradient) and self._worth_it(len(gradient), gradient.numel()):
                 numbers.append(number)
             else:
                 others.append(gradient)

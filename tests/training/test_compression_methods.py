@@ -233,3 +233,9 @@ def test_power_sgd_leaves_alone_what_would_not_get_smaller():
     found = ranks.step(gradients)  # 256 = 2 * (16 + 16) * 4, not above
     assert torch.equal(found, sum(gradients) / 2)
     assert ranks.states[0].bytes_sent == ranks.states[0].bytes_uncompressed == 496 * 4
+
+
+def test_power_sgd_leaves_a_single_number_alone():
+    ranks = Ranks(2, lambda comm: PowerSGD(comm, matrix_rank=1), [(16, 16), ()])
+    gradients = [integers(rank, 257) for rank in range(2)]
+    assert ranks.step(gradients)[-1] == sum(gradients)[-1] / 2

@@ -106,6 +106,11 @@ def test_float32():
     check(on_threads, SHAPES["2d"], UNEVEN, close=dict(rtol=1e-4, atol=1e-4), dtype=torch.float32)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_layers_of_sixteen_bits(dtype):
+    check(on_threads, SHAPES["2d"], UNEVEN, close=dict(rtol=2e-2, atol=0.1), dtype=dtype)
+
+
 def test_a_mean_far_larger_than_the_deviation():
     """A sum of squares less a square of sums would leave nothing of the variance."""
 
