@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.bucket import shaped_like
@@ -83,7 +84,7 @@ class Bucket:
         size = slot.parameter.numel()
         home = slot.shaped(self.memory)
         home.copy_(slot.parameter.detach())
-        slot.parameter.data = home
+        slot.parameter.data = from_dlpack(home)  # else saving it would save the whole bucket's memory
         begin, end = max(start, self.own[0]), min(start + size, self.own[1])
         if begin < end:
             slot.first, slot.last = begin - start, end - start

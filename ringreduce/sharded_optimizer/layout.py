@@ -27,15 +27,18 @@ class Layout:
         self._comm, self._cut, self._limit, self._settings = comm, cut, limit, settings
         self._loads = [0] * comm.size  # bytes of whole parameters that each rank owns
 
-    def make(self, slots: Sequence[Slot]) -> list[Bucket]:
+    def make(self, slots: Sequence[Slot], options: dict[str, Any]) -> list[Bucket]:
         """Moves parameters into new buckets; they get rank 0's values. Every rank must call it.
 
         The order is the reverse of the parameters': that in which a backward pass brings gradients.
 
+        Args:
+            options: of the parameters' groups, which have to be the same on all ranks, too.
+
         Raises:
             Error: the ranks' parameters or settings differ.
         """
-        check_same(self._comm, self._described(slots), "ShardedOptimizer: the ranks' parameters")
+        check_same(self._comm, self._described(slots, options), "ShardedOptimizer: the ranks' parameters")
         parameters = [slot.parameter for slot in slots]
         cut = assign(
             range(len(slots) - 1, -1, -1),
@@ -58,8 +61,8 @@ class Layout:
         self._comm.broadcast(bucket.memory, 0)
         return bucket
 
-    def _described(self, slots: Sequence[Slot]) -> dict[str, str]:
-        described = {name: repr(value) for name, value in self._settings.items()}
+    def _described(self, slots: Sequence[Slot], options: dict[str, Any]) -> dict[str, str]:
+        described = {name: repr(value) for name, value in {**self._settings, **options}.items()}
         for slot in slots:
             dtype = str(slot.parameter.dtype).removeprefix("torch.")
             described[f"parameter {slot.number}"] = f"{dtype}{list(slot.parameter.shape)}"

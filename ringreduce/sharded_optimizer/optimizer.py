@@ -79,8 +79,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
     ) -> None:
         if stage not in (1, 2):
             raise ValueError(f"stage must be 1 or 2, not {stage}")
-        if bucket_mb <= 0:
-            raise ValueError("bucket_mb must be positive")
+        if not bucket_mb > 0:
+            raise ValueError(f"bucket_mb must be positive, not {bucket_mb}")
         shard = choose_cut(optimizer_class, shard)
         settings = {
             "optimizer_class": optimizer_class.__name__, "stage": stage, "shard": shard, "bucket_mb": bucket_mb,
@@ -117,7 +117,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 if index >= begin and parameter.requires_grad:
                     slots.append(Slot(number, index, parameter))
                 number += 1
-        made = self._layout.make(slots)
+        settings = {
+            f"{name} of group {begin + index}": value
+            for index, group in enumerate(self.param_groups[begin:])
+            for name, value in options(group).items()
+            if not callable(value)  # its text is an address
+        }
+        made = self._layout.make(slots, settings)
         self._slots += slots
         self._pieces += [slot.piece for slot in slots if slot.piece is not None]
         self._buckets += made
@@ -175,7 +181,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._hand_over()
         own = torch.nn.utils.get_total_norm([p.grad for p in self._pieces if p.grad is not None])
         square = own.to(self._buckets[0].memory.device, torch.float64).reshape(1) ** 2
-        norm = self.comm.all_reduce(square).sqrt().reshape(()).float()
+        norm = self.comm.all_reduce(square).sqrt().reshape(()).to(own.dtype)
         torch.nn.utils.clip_grads_with_norm_(self._pieces, max_norm, norm)
         return norm
 

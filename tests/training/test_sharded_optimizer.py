@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 
 import pytest
@@ -143,6 +144,30 @@ def test_clipping_by_the_norm_of_all(stage, limit):
         assert own_norms == pytest.approx(norms, rel=1e-6)  # squares are added in another order
         for ours, theirs in zip(found, values(model), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+def clipped_doubles(comm):
+    parameter = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = ringreduce.ShardedOptimizer([parameter], optim.SGD, comm, lr=1.0)
+    (parameter * (1 + 2**-40)).sum().backward()
+    return optimizer.clip_grad_norm_(10.0).item()
+
+
+def test_the_norm_of_doubles_is_one():
+    assert on_threads(2, clipped_doubles) == [pytest.approx(1 + 2**-40, rel=1e-14)] * 2
+
+
+def saved(comm):
+    layers = nn.Sequential(nn.Linear(100, 100), nn.Linear(4, 4))
+    ringreduce.ShardedOptimizer(layers.parameters(), optim.SGD, comm, lr=1.0)
+    file = io.BytesIO()
+    torch.save(layers[1].state_dict(), file)
+    return file.tell()
+
+
+def test_a_layer_is_saved_without_its_neighbours():
+    """Parameters are views of a bucket's memory, of which torch would save all."""
+    assert max(on_threads(2, saved)) < 10_000
 
 
 def with_unused(comm):

@@ -71,6 +71,7 @@ def test_how_parameters_are_divided_for_each_optimizer():
     [
         (dict(stage=3), "stage must be 1 or 2, not 3"),
         (dict(bucket_mb=0), "bucket_mb must be positive"),
+        (dict(bucket_mb=float("nan")), "bucket_mb must be positive, not nan"),
         (dict(shard="rows"), "shard must be 'elements', 'parameters' or None, not 'rows'"),
         (dict(optimizer_class=optim.LBFGS), "LBFGS cannot be sharded: its step looks at all parameters"),
         (dict(optimizer_class=optim.SparseAdam), "SparseAdam cannot be sharded: it takes sparse gradients"),
@@ -104,6 +105,18 @@ def test_all_ranks_say_which_parameter_differs():
     assert len(set(texts)) == 1
     assert "ShardedOptimizer: the ranks' parameters differ" in texts[0]
     assert "ranks 0, 1: parameter 1: float32[4]; rank 2: parameter 1: float32[5]" in texts[0]
+
+
+def with_another_rate(comm):
+    with pytest.raises(ringreduce.Error) as caught:
+        make(comm, optim.SGD, lr=0.5 if comm.rank < 2 else 0.25)
+    return str(caught.value)
+
+
+def test_all_ranks_say_which_option_differs():
+    texts = on_threads(3, with_another_rate)
+    assert len(set(texts)) == 1
+    assert "ranks 0, 1: lr of group 0: 0.5; rank 2: lr of group 0: 0.25" in texts[0]
 
 
 def moved(comm):
