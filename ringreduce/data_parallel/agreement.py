@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from ringreduce.blobs import gather_bytes
 from ringreduce.communicator import Communicator
 from ringreduce.errors import Error
 
-__all__ = ["check_parameters", "check_same", "describe", "gather_texts"]
+__all__ = ["check_not_averaged", "check_parameters", "check_same", "describe", "gather_texts"]
 
 
 def gather_texts(comm: Communicator, text: str) -> list[str]:
@@ -29,7 +30,21 @@ def check_parameters(module: Any) -> list[tuple[str, Any]]:
     named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
     if not named:
         raise ValueError("module has no parameter that needs a gradient")
+    check_not_averaged(named)
     return named
+
+
+def check_not_averaged(named: Iterable[tuple[str, Any]]) -> None:
+    """ValueError where gradients are averaged already: by a wrapper of the model, or by its optimizer."""
+    for name, parameter in named:
+        for hook in (parameter._post_accumulate_grad_hooks or {}).values():
+            owner = getattr(getattr(hook, "func", None), "__self__", None)
+            averaged_by = getattr(owner, "averaged_by", None)
+            if averaged_by:
+                raise ValueError(
+                    f"the gradients of parameter {name} are averaged by {averaged_by} already: of a DataParallel "
+                    "wrapper and a ShardedOptimizer of stage 2 a model takes one (with stage=1 it takes both)"
+                )
 
 
 def describe(module: Any, settings: dict[str, Any]) -> dict[str, str]:

@@ -37,6 +37,8 @@ class Reducer:
         static: which ones are, and how often hooks are called, is the same in every backward pass.
     """
 
+    averaged_by = "DataParallel"
+
     def __init__(
         self,
         comm: Communicator,

@@ -39,6 +39,8 @@ class GradientShards:
     step whatever parts of the model each has used.
     """
 
+    averaged_by = "a ShardedOptimizer of stage 2"
+
     def __init__(self, waits: Waits) -> None:
         self.synchronise = True
         self._hooks: list[Any] = []

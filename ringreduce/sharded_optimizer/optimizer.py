@@ -13,6 +13,7 @@ import torch
 
 from ringreduce import on_world
 from ringreduce.communicator import Communicator
+from ringreduce.data_parallel.agreement import check_not_averaged
 from ringreduce.data_parallel.timings import StepTimings
 from ringreduce.errors import Error
 from ringreduce.sharded_optimizer.bucket import Bucket, Slot
@@ -117,6 +118,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 if index >= begin and parameter.requires_grad:
                     slots.append(Slot(number, index, parameter))
                 number += 1
+        if self._gradients is not None:
+            check_not_averaged((str(slot.number), slot.parameter) for slot in slots)
         settings = {
             f"{name} of group {begin + index}": value
             for index, group in enumerate(self.param_groups[begin:])

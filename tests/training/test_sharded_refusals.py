@@ -119,6 +119,29 @@ def test_all_ranks_say_which_option_differs():
     assert "ranks 0, 1: lr of group 0: 0.5; rank 2: lr of group 0: 0.25" in texts[0]
 
 
+def averaged_twice(comm):
+    texts = []
+    model = nn.Linear(2, 2)
+    wrapper = ringreduce.DataParallel(model, comm)
+    with pytest.raises(ValueError) as caught:
+        ringreduce.ShardedOptimizer(model.parameters(), optim.SGD, comm, stage=2)
+    texts.append(str(caught.value))
+    del wrapper
+    optimizer = ringreduce.ShardedOptimizer(model.parameters(), optim.SGD, comm, stage=2)
+    with pytest.raises(ValueError) as caught:
+        ringreduce.DataParallel(model, comm)
+    texts.append(str(caught.value))
+    del optimizer, caught
+    ringreduce.DataParallel(model, comm)
+    return texts
+
+
+def test_gradients_are_averaged_once():
+    wrapped, sharded = on_threads(2, averaged_twice)[0]
+    assert "parameter 0 are averaged by DataParallel already" in wrapped
+    assert "parameter weight are averaged by a ShardedOptimizer of stage 2 already" in sharded
+
+
 def moved(comm):
     model, optimizer = make(comm, optim.Adam)
     sharded_steps(comm, model, optimizer, range(1))
