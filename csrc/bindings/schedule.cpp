@@ -21,14 +21,6 @@ Schedule build(const std::string& collective, const std::string& algorithm, int 
   return make_schedule(collective_named(collective), algorithm, {world, rank, root, groups, order});
 }
 
-std::vector<Schedule> build_all(const std::string& collective, const std::string& algorithm, int world,
-                                int root, const std::vector<int>& groups, const std::vector<int>& order) {
-  std::vector<Schedule> all = {build(collective, algorithm, world, 0, root, groups, order)};
-  for (int rank = 1; rank < world; ++rank)
-    all.push_back(build(collective, algorithm, world, rank, root, groups, order));
-  return all;
-}
-
 std::vector<std::tuple<std::string, std::string_view, std::string_view, std::string_view, std::string_view,
                        std::string_view, bool>>
 list_catalogue() {
@@ -65,11 +57,9 @@ std::tuple<int, double, double> cost_of(const Schedule& schedule) {
 }
 
 // The largest of each over all ranks.
-std::tuple<int, double, double> algorithm_cost(const std::string& collective, const std::string& algorithm,
-                                               int world, int root, const std::vector<int>& groups,
-                                               const std::vector<int>& order) {
+std::tuple<int, double, double> cost_of_all(const std::vector<Schedule>& schedules) {
   std::tuple<int, double, double> worst;
-  for (const Schedule& schedule : build_all(collective, algorithm, world, root, groups, order)) {
+  for (const Schedule& schedule : schedules) {
     const auto& [rounds, sent, received] = cost_of(schedule);
     worst = {std::max(std::get<0>(worst), rounds), std::max(std::get<1>(worst), sent),
              std::max(std::get<2>(worst), received)};
@@ -77,41 +67,41 @@ std::tuple<int, double, double> algorithm_cost(const std::string& collective, co
   return worst;
 }
 
-std::string check_algorithm(const std::string& collective, const std::string& algorithm, int world, int root,
-                            const std::vector<int>& groups, const std::vector<int>& order) {
-  return check(build_all(collective, algorithm, world, root, groups, order));
-}
-
-bool algorithm_keeps_rank_order(const std::string& collective, const std::string& algorithm, int world,
-                                int root, const std::vector<int>& groups, const std::vector<int>& order) {
-  return keeps_rank_order(build_all(collective, algorithm, world, root, groups, order));
+// What is asked of an algorithm's schedules, of all ranks, without making them in Python.
+template <class Answer>
+void define_for_all(nb::module_& m, const char* name, Answer answer, const char* words) {
+  const auto answered = [answer](const std::string& collective, const std::string& algorithm, int world,
+                                 int root, const std::vector<int>& groups, const std::vector<int>& order) {
+    std::vector<Schedule> all;
+    for (int rank = 0; rank < std::max(world, 1); ++rank)  // the first refuses a world of none
+      all.push_back(build(collective, algorithm, world, rank, root, groups, order));
+    return answer(all);
+  };
+  m.def(name, answered, "collective"_a, "algorithm"_a, "world"_a, "root"_a = 0,
+        "groups"_a = std::vector<int>(), "order"_a = std::vector<int>(),
+        nb::call_guard<nb::gil_scoped_release>(), words);
 }
 
 }  // namespace
 
 void bind_schedule(nb::module_& m) {
   nb::module_ s = m.def_submodule("schedules", "Schedules: building, checking and counting them.");
-  const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
   s.def("catalogue", list_catalogue,
         "(collective, name, rounds, bytes, restrictions, source, keeps_rank_order) of every algorithm.");
   s.def("build", build, "collective"_a, "algorithm"_a, "world"_a, "rank"_a, "root"_a = 0,
         "groups"_a = std::vector<int>(), "order"_a = std::vector<int>(), "One rank's schedule.");
   s.def("check", check_python, "schedules"_a,
         "'' if all ranks' schedules are right together, or what is not.");
-  s.def("check_algorithm", check_algorithm, "collective"_a, "algorithm"_a, "world"_a, "root"_a = 0,
-        "groups"_a = std::vector<int>(), "order"_a = std::vector<int>(), unlocked,
-        "check() of all ranks' schedules, without making them here.");
+  define_for_all(s, "check_algorithm", check, "check() of all ranks' schedules.");
   s.def("keeps_rank_order", keeps_rank_order_python, "schedules"_a,
         "Whether all ranks' schedules are right and add in rank order, in one combination.");
-  s.def("algorithm_keeps_rank_order", algorithm_keeps_rank_order, "collective"_a, "algorithm"_a, "world"_a,
-        "root"_a = 0, "groups"_a = std::vector<int>(), "order"_a = std::vector<int>(), unlocked,
-        "keeps_rank_order() of all ranks' schedules, without making them here.");
+  define_for_all(s, "algorithm_keeps_rank_order", keeps_rank_order,
+                 "keeps_rank_order() of all ranks' schedules.");
   s.def(
       "cost", [](nb::handle schedule) { return cost_of(schedule_from_python(schedule)); }, "schedule"_a,
       "(rounds, sent, received), in units of the whole buffer.");
-  s.def("algorithm_cost", algorithm_cost, "collective"_a, "algorithm"_a, "world"_a, "root"_a = 0,
-        "groups"_a = std::vector<int>(), "order"_a = std::vector<int>(), unlocked,
-        "The largest cost() over all ranks, each number by itself.");
+  define_for_all(s, "algorithm_cost", cost_of_all,
+                 "The largest cost() over all ranks, each number by itself.");
   s.def(
       "describe", [](nb::handle schedule) { return describe(schedule_from_python(schedule)); }, "schedule"_a,
       "The schedule in words, a line per round.");
