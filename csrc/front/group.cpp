@@ -34,6 +34,8 @@ Outcome outcome_of(Cause cause) {
     throw Trouble(Outcome::closed, -1, error.what());
   } catch (const Interrupted& error) {
     throw Trouble(Outcome::interrupted, -1, error.what());
+  } catch (const Error& error) {
+    throw Trouble(Outcome::other, error.culprit, error.what());
   } catch (const std::runtime_error& error) {
     throw Trouble(Outcome::other, -1, error.what());
   }  // what the front itself has thrown, in its steps or its meeting, passes as it is

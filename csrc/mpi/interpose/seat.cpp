@@ -2,8 +2,6 @@
 
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
-#include <string>
 
 #include "mpi/interpose/runtime.h"
 #include "mpi/interpose/settings.h"
@@ -20,21 +18,14 @@ constexpr std::size_t bytes_per_credit = 64 << 10;
 constexpr int most_groups = 32;
 std::atomic<int> groups{0};
 
-// What all ranks have heard of one begins with its name, and that one says it.
-bool is_of_another(const std::string& text, int rank) {
-  for (std::size_t at = text.find("rank "); at != std::string::npos; at = text.find("rank ", at + 1)) {
-    char* end = nullptr;
-    const long named = std::strtol(text.c_str() + at + 5, &end, 10);
-    if (end[0] == ':') return named != rank;
-  }
-  return false;
-}
-
-// Once: what ails a process ails all its groups.
+// Once: what ails a process ails all its groups. What ails another rank, that rank says itself.
 void say_why(const std::exception& error, int rank) {
   static std::atomic<bool> said{false};
-  const auto* trouble = dynamic_cast<const Trouble*>(&error);
-  if (trouble && (trouble->outcome == Outcome::refused || is_of_another(error.what(), rank))) return;
+  if (const auto* trouble = dynamic_cast<const Trouble*>(&error)) {
+    const bool of_another =
+        trouble->outcome == Outcome::other && trouble->culprit >= 0 && trouble->culprit != rank;
+    if (trouble->outcome == Outcome::refused || of_another) return;
+  }
   if (said.exchange(true)) return;
   std::fprintf(stderr, "ringreduce: %s: collectives are left to MPI\n", error.what());
 }

@@ -7,7 +7,8 @@
 namespace ringreduce {
 
 struct Error : std::runtime_error {
-  using std::runtime_error::runtime_error;
+  explicit Error(const std::string& what, int culprit = -1) : runtime_error(what), culprit(culprit) {}
+  int culprit;  // the rank that is to blame or was waited on, or -1
 };
 
 // An argument that cannot be served; the communicator stays usable.
@@ -35,9 +36,8 @@ constexpr Cause cause_numbered(unsigned long number) {
 }
 
 struct Failure : Error {
-  Failure(Cause cause, int culprit, const std::string& what) : Error(what), cause(cause), culprit(culprit) {}
+  Failure(Cause cause, int culprit, const std::string& what) : Error(what, culprit), cause(cause) {}
   Cause cause;
-  int culprit;  // the rank that is to blame or was waited on, or -1
 };
 
 // The ranks called different things: `peer` something else than this rank.

@@ -46,11 +46,11 @@ std::shared_ptr<SharedMemory> open_segment(int peer, const SegmentAddress& addre
 // What one rank tells the others of its attempt to open their memory: "", or "<rank that died or -1> <text>".
 constexpr std::size_t longest_problem = 400;
 
-[[noreturn]] void raise(const std::string& problem) {
-  const int culprit = std::atoi(problem.c_str());
+[[noreturn]] void raise(const std::string& problem, int teller) {
+  const int dead = std::atoi(problem.c_str());
   const std::string text = problem.substr(problem.find(' ') + 1);
-  if (culprit >= 0) throw Failure(Cause::peer_lost, culprit, text);
-  throw Error("shared memory cannot connect the ranks: " + text);
+  if (dead >= 0) throw Failure(Cause::peer_lost, dead, text);
+  throw Error("shared memory cannot connect the ranks: rank " + std::to_string(teller) + ": " + text, teller);
 }
 
 }  // namespace
@@ -59,7 +59,7 @@ constexpr std::size_t longest_problem = 400;
 // keeps everybody's file descriptors open until all have used them.
 std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Exchange& exchange,
                                                    const std::vector<int>& names) {
-  const auto name = [&](int peer) { return std::to_string(names.empty() ? peer : names[peer]); };
+  const auto name = [&](int peer) { return names.empty() ? peer : names[peer]; };
   const SegmentLayout layout(world, capacity_for(world));
   std::shared_ptr<SharedMemory> own;
   std::string problem;
@@ -69,7 +69,7 @@ std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Ex
     address.fd = own->fd;
     address.directory_fd = shared_heap::directory_fd();
   } catch (const std::bad_alloc& error) {
-    problem = "-1 rank " + name(rank) + ": " + error.what();  // the others must learn of it in their turn
+    problem = std::string("-1 ") + error.what();  // the others must learn of it in their turn
   }
   if (getrandom(&address.nonce, sizeof address.nonce, 0) != sizeof address.nonce)
     throw Error("no random numbers");
@@ -94,14 +94,16 @@ std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Ex
       segments[peer] = open_segment(peer, theirs, layout);
       peers[peer].heap = std::make_unique<PeerHeap>(theirs.pid, theirs.directory_fd);
     } catch (const std::exception& error) {
+      const std::string number = std::to_string(name(peer));
       problem = peer != rank && peers[peer].process.ended(death_takes)
-                    ? name(peer) + " rank " + name(peer) + " died while the ranks were connecting"
-                    : "-1 rank " + name(rank) + ": " + error.what();
+                    ? number + " rank " + number + " died while the ranks were connecting"
+                    : std::string("-1 ") + error.what();
       problem.resize(std::min(problem.size(), longest_problem));
     }
   }
-  for (const std::string& text : exchange(problem)) {
-    if (!text.empty()) raise(text);
+  const auto problems = exchange(problem);
+  for (int peer = 0; peer < world; ++peer) {
+    if (!problems[peer].empty()) raise(problems[peer], name(peer));
   }
   std::unique_ptr<ShmTransport> transport(
       new ShmTransport(rank, world, std::move(segments), cores.count(), std::move(peers)));
