@@ -123,20 +123,20 @@ void Group::enqueue(const Call& call, void* stream) {
 
 namespace {
 
-void tell(const std::shared_ptr<Work>& work, std::unique_ptr<Completion> completion) {
+void tell(const std::shared_ptr<Work>& work, Completion completion) {
   // The work is alive while it ends, so it need not be kept here, which would keep it for ever.
-  work->then([of = work.get(), to = std::shared_ptr<Completion>(std::move(completion))] {
-    to->over(as_trouble(of->exception()), of->source());
+  work->then([of = work.get(), to = std::move(completion)]() noexcept {
+    to(as_trouble(of->exception()), of->source());
   });
 }
 
 }  // namespace
 
-void Group::submit(std::unique_ptr<Steps> steps, std::unique_ptr<Completion> completion) {
+void Group::submit(std::unique_ptr<Steps> steps, Completion completion) {
   translated([&] { tell(engine_->communicator->submit(std::move(steps)), std::move(completion)); });
 }
 
-void Group::submit(const Letter& letter, std::unique_ptr<Completion> completion) {
+void Group::submit(const Letter& letter, Completion completion) {
   translated([&] { tell(engine_->communicator->submit(transfer_of(letter)), std::move(completion)); });
 }
 

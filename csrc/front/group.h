@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -47,12 +48,8 @@ class Meeting {
 };
 
 // Told once, in the thread that ends it, how something asynchronous ended. `problem`, if any, is a Trouble.
-// `source` is the rank that a message came from, else -1.
-class Completion {
- public:
-  virtual ~Completion() = default;
-  virtual void over(std::exception_ptr problem, int source) noexcept = 0;
-};
+// `source` is the rank that a message came from, else -1. Must not throw.
+using Completion = std::function<void(const std::exception_ptr& problem, int source)>;
 
 inline constexpr int any_rank = -1;
 
@@ -88,10 +85,10 @@ class Group {
 
   void run(const Call& call);
   void run(Steps& steps);
-  void submit(std::unique_ptr<Steps> steps, std::unique_ptr<Completion> completion);
+  void submit(std::unique_ptr<Steps> steps, Completion completion);
   // A call of a GPU's arrays, launched on a stream of that GPU's: see Communicator::enqueue.
   void enqueue(const Call& call, void* stream);
-  void submit(const Letter& letter, std::unique_ptr<Completion> completion);
+  void submit(const Letter& letter, Completion completion);
 
   // Whether there are more ranks than cores; all ranks say the same.
   bool oversubscribed() const;

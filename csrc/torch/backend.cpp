@@ -113,7 +113,7 @@ void RingBackend::run_here(const intrusive_ptr<RingWork>& work, Run run) {
     stay_if_ending();
     const auto problem = as_torch(std::current_exception(), *ranks_);
     work->end(problem, -1);
-    if (trouble.outcome != Outcome::refused) failed(trouble.outcome == Outcome::timeout);
+    failed_by(trouble);
     std::rethrow_exception(problem);
   }
   stay_if_ending();
@@ -121,53 +121,30 @@ void RingBackend::run_here(const intrusive_ptr<RingWork>& work, Run run) {
   completed(*work);
 }
 
-namespace {
-
-// Tells the backend's hooks, then the work.
-template <typename Tell>
-class Observed : public Completion {
- public:
-  Observed(std::unique_ptr<Completion> inner, Tell tell) : inner_(std::move(inner)), tell_(std::move(tell)) {}
-  void over(std::exception_ptr problem, int source) noexcept override {
-    inner_->over(problem, source);
-    tell_(problem);
-  }
-
- private:
-  const std::unique_ptr<Completion> inner_;
-  const Tell tell_;
-};
-
-template <typename Tell>
-std::unique_ptr<Completion> observed(std::unique_ptr<Completion> inner, Tell tell) {
-  return std::make_unique<Observed<Tell>>(std::move(inner), std::move(tell));
-}
-
-}  // namespace
-
 void RingBackend::hand_over(const intrusive_ptr<RingWork>& work, const Submit& submit) {
-  auto completion = observed(work->completion(), [this, work](const std::exception_ptr& problem) {
-    if (!problem) {
-      completed(*work);
-      return;
-    }
-    try {
-      std::rethrow_exception(problem);
-    } catch (const Trouble& trouble) {
-      if (trouble.outcome != Outcome::refused && trouble.outcome != Outcome::closed) {
-        failed(trouble.outcome == Outcome::timeout);
-      }
-    } catch (...) {
-      failed(false);
-    }
-  });
   try {
-    submit(std::move(completion));
+    submit([this, work](const std::exception_ptr& problem, int source) {
+      work->end(problem, source);
+      if (!problem) return completed(*work);
+      try {
+        std::rethrow_exception(problem);
+      } catch (const Trouble& trouble) {
+        failed_by(trouble);
+      } catch (...) {
+        failed(false);
+      }
+    });
   } catch (const Trouble&) {
     const auto problem = as_torch(std::current_exception(), *ranks_);
     work->end(problem, -1);
     std::rethrow_exception(problem);
   }
+}
+
+// Tells the hooks, unless the group is as good as before, or this rank itself has left it.
+void RingBackend::failed_by(const Trouble& trouble) {
+  if (trouble.outcome == Outcome::refused || trouble.outcome == Outcome::closed) return;
+  failed(trouble.outcome == Outcome::timeout);
 }
 
 void RingBackend::collect(const intrusive_ptr<c10d::Work>& work) {

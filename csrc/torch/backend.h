@@ -158,8 +158,9 @@ class RingBackend : public Versioned<c10d::Backend> {
   template <typename Run>
   void run_here(const intrusive_ptr<RingWork>& work, Run run);
   // Hands it to the engine with `submit(completion)`.
-  using Submit = std::function<void(std::unique_ptr<Completion>)>;
+  using Submit = std::function<void(Completion)>;
   void hand_over(const intrusive_ptr<RingWork>& work, const Submit& submit);
+  void failed_by(const Trouble& trouble);
   // Keeps it for endCoalescing(), if there is to be one.
   void collect(const intrusive_ptr<c10d::Work>& work);
   intrusive_ptr<c10d::Work> transfer(Tensors& tensors, bool sends, int peer, int tag);

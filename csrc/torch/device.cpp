@@ -155,7 +155,7 @@ intrusive_ptr<c10d::Work> RingBackend::launch_on(c10::Device gpu, const Operatio
     work->launched();
   } catch (const Trouble& trouble) {
     keep_until_done(calls.tensors(), guard, own.stream);
-    if (trouble.outcome != Outcome::refused) failed(trouble.outcome == Outcome::timeout);
+    failed_by(trouble);
     raise(trouble, *ranks_);
   }
   if (operation.asynchronous || coalescing_) {

@@ -6,26 +6,6 @@
 namespace ringreduce::torch_backend {
 namespace {
 
-// Keeps a message's memory, and copies what came to a tensor that is not contiguous.
-class Delivery : public Completion {
- public:
-  Delivery(std::unique_ptr<Completion> then, at::Tensor memory, at::Tensor tensor)
-      : then_(std::move(then)), memory_(std::move(memory)), tensor_(std::move(tensor)) {}
-  void over(std::exception_ptr problem, int source) noexcept override {
-    try {
-      at::AutoDispatchBelowADInplaceOrView below_autograd;
-      if (!problem && !memory_.is_same(tensor_)) tensor_.copy_(memory_);
-    } catch (...) {
-      problem = std::current_exception();
-    }
-    then_->over(problem, source);
-  }
-
- private:
-  const std::unique_ptr<Completion> then_;
-  const at::Tensor memory_, tensor_;
-};
-
 // Of a message to a tensor on a GPU, which comes to the CPU's memory. Who waits for it, or finds it complete,
 // has it copied on the stream that is current then.
 class Received : public c10d::Work {
@@ -76,6 +56,20 @@ at::Tensor memory_for(const at::Tensor& tensor, bool sends) {
   return at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
 }
 
+// Keeps a message's memory, and copies what came to a tensor that is not contiguous.
+Completion delivering(at::Tensor memory, at::Tensor tensor, Completion then) {
+  return [memory = std::move(memory), tensor = std::move(tensor), then = std::move(then)](
+             std::exception_ptr problem, int source) {
+    try {
+      at::AutoDispatchBelowADInplaceOrView below_autograd;
+      if (!problem && !memory.is_same(tensor)) tensor.copy_(memory);
+    } catch (...) {
+      problem = std::current_exception();
+    }
+    then(problem, source);
+  };
+}
+
 }  // namespace
 
 intrusive_ptr<c10d::Work> RingBackend::transfer(Tensors& tensors, bool sends, int peer, int tag) {
@@ -102,9 +96,8 @@ intrusive_ptr<c10d::Work> RingBackend::transfer(Tensors& tensors, bool sends, in
   letter.data = sends ? const_cast<void*>(memory.const_data_ptr()) : memory.mutable_data_ptr();
   const bool staged = !tensor.is_cpu();
   const auto work = new_work(operation, tensors, {tensors}, peer);
-  hand_over(work, [&](auto completion) {
-    group().submit(
-        letter, std::make_unique<Delivery>(std::move(completion), memory, sends || staged ? memory : tensor));
+  hand_over(work, [&](Completion then) {
+    group().submit(letter, delivering(memory, sends || staged ? memory : tensor, std::move(then)));
   });
   intrusive_ptr<c10d::Work> given = work;
   if (staged && !sends) given = c10::make_intrusive<Received>(work, memory, tensor);

@@ -10,15 +10,6 @@ namespace {
 
 constexpr auto look_every = std::chrono::milliseconds(20);  // at signals, while waiting
 
-class EndOfWork : public Completion {
- public:
-  explicit EndOfWork(c10::intrusive_ptr<RingWork> work) : work_(std::move(work)) {}
-  void over(std::exception_ptr problem, int source) noexcept override { work_->end(problem, source); }
-
- private:
-  const c10::intrusive_ptr<RingWork> work_;
-};
-
 void complete(const c10::intrusive_ptr<Future>& future, const std::exception_ptr& problem,
               c10::IValue value) {
   if (problem) {
@@ -56,10 +47,6 @@ RingWork::RingWork(const About& about, const Tensors& inputs, std::vector<Tensor
 
 c10::intrusive_ptr<RingWork> RingWork::self() {
   return c10::intrusive_ptr<RingWork>::unsafe_reclaim_from_nonowning(this);
-}
-
-std::unique_ptr<Completion> RingWork::completion() {
-  return std::make_unique<EndOfWork>(self());
 }
 
 void RingWork::end(const std::exception_ptr& problem, int source) {

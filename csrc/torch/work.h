@@ -37,9 +37,6 @@ class RingWork : public c10d::Work {
   // Ends it, once; `problem` as the engine gives it. Futures complete in a thread of their own.
   void end(const std::exception_ptr& problem, int source);
 
-  // Tells the engine whom to tell.
-  std::unique_ptr<Completion> completion();
-
   bool wait(std::chrono::milliseconds timeout) override;
   void synchronize() override {}
   void abort() override;

@@ -20,33 +20,15 @@ int free_state(void* state) {
   return MPI_SUCCESS;
 }
 
-class EndRequest : public Completion {
- public:
-  EndRequest(Seat& seat, MPI_Request request, Ending* ending)
-      : seat_(seat), request_(request), ending_(ending) {}
-
-  // Once the request is complete the program may free it, and the communicator.
-  void over(std::exception_ptr problem, int) noexcept override {
-    if (problem) ending_->code = code_of(problem);
-    seat_.ended_in_background();
-    PMPI_Grequest_complete(request_);
+int code_of(Seat& seat, const std::exception_ptr& problem) {
+  try {
+    std::rethrow_exception(problem);
+  } catch (const Trouble& trouble) {
+    return seat.code_for(trouble);
+  } catch (...) {
+    return MPI_ERR_INTERN;
   }
-
- private:
-  int code_of(const std::exception_ptr& problem) noexcept {
-    try {
-      std::rethrow_exception(problem);
-    } catch (const Trouble& trouble) {
-      return seat_.code_for(trouble);
-    } catch (...) {
-      return MPI_ERR_INTERN;
-    }
-  }
-
-  Seat& seat_;
-  MPI_Request request_;
-  Ending* ending_;
-};
+}
 
 }  // namespace
 
@@ -57,7 +39,12 @@ int run_in_background(Seat& seat, std::unique_ptr<ServedCall> served, MPI_Reques
   Ending* state = ending.release();
   seat.began_in_background();
   try {
-    seat.group().submit(std::move(served), std::make_unique<EndRequest>(seat, *request, state));
+    // Once the request is complete the program may free it, and the communicator.
+    seat.group().submit(std::move(served), [&seat, state, ends = *request](const auto& problem, int) {
+      if (problem) state->code = code_of(seat, problem);
+      seat.ended_in_background();
+      PMPI_Grequest_complete(ends);
+    });
   } catch (...) {
     // Of a call that never began the program gets no request.
     seat.ended_in_background();
