@@ -10,20 +10,10 @@
 namespace ringreduce::torch_backend {
 namespace {
 
-// A single rank needs nobody.
-class Alone : public Meeting {
- public:
-  std::vector<Blob> exchange(const Blob& blob) override { return {blob}; }
-};
-
 std::shared_ptr<Group> connect(const intrusive_ptr<c10d::Store>& store, int rank, int size,
                                const Settings& settings) {
   const Group::Settings engines{settings.timeout, settings.reproducible};
   return translated(settings.ranks, [&] {
-    if (size == 1) {
-      Alone alone;
-      return std::make_shared<Group>(rank, size, alone, engines);
-    }
     StoreMeeting meeting(store, rank, size, settings.timeout);
     auto group = std::make_shared<Group>(rank, size, meeting, engines);
     meeting.clean_up();
@@ -86,16 +76,6 @@ intrusive_ptr<RingBackend::Options> RingBackend::getBackendOptions() {
 
 // --- running
 // -------------------------------------------------------------------------------------------------
-
-Call RingBackend::call(Collective collective, const Operation& operation, Elements elements,
-                       std::size_t count) const {
-  Call call;
-  call.collective = collective;
-  call.dtype = elements.dtype;
-  call.count = count;
-  call.timeout = operation.timeout;
-  return call;
-}
 
 intrusive_ptr<RingWork> RingBackend::new_work(const Operation& operation, const Tensors& inputs,
                                               std::vector<Tensors> outputs, int peer) {

@@ -138,13 +138,6 @@ class RingBackend : public Versioned<c10d::Backend> {
   };
   template <typename Given>
   Operation operation(c10d::OpType type, const char* title, const Given& options) const;
-  Call call(Collective collective, const Operation& operation, Elements elements,
-            std::size_t count = 0) const;
-
-  void add_all_gather(TensorCalls& calls, const Operation& operation, const at::Tensor& output,
-                      const at::Tensor& input, std::uint64_t split = 0) const;
-  void add_reduce_scatter(TensorCalls& calls, const Operation& operation, const at::Tensor& output,
-                          const at::Tensor& input, const c10d::ReduceOp& op, std::uint64_t split = 0) const;
 
   intrusive_ptr<c10d::Work> launch(const Operation& operation, std::unique_ptr<TensorCalls> calls,
                                    const Tensors& inputs, std::vector<Tensors> outputs);
@@ -167,7 +160,7 @@ class RingBackend : public Versioned<c10d::Backend> {
   intrusive_ptr<Backend> derived(const std::string& prefix, const intrusive_ptr<c10d::Store>& store, int rank,
                                  int size, GlobalRanks ranks, const intrusive_ptr<Options>& options);
   Group& group() const;
-  void check_root(const char* what, std::int64_t root) const;
+  int checked_root(const char* what, std::int64_t root) const;
 
   const intrusive_ptr<c10d::Store> all_store_;  // of all groups that this one becomes
   intrusive_ptr<c10d::Store> store_;

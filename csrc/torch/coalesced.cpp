@@ -34,22 +34,15 @@ intrusive_ptr<c10d::Work> RingBackend::allreduce_coalesced(Tensors& tensors,
   TORCH_CHECK(!tensors.empty(), "ringreduce: all_reduce_coalesced takes at least one tensor");
   check_list("all_reduce_coalesced", tensors, tensors.size(), tensors.front());
   const auto operation = this->operation(c10d::OpType::ALLREDUCE_COALESCED, "ringreduce:all_reduce", options);
-  const Elements elements = combined(tensors.front().scalar_type(), options.reduceOp);
-  Call call = this->call(Collective::all_reduce, operation, elements);
-  set_op(call, options.reduceOp);
-  call.split = split_of(tensors);
-  auto calls = std::make_unique<TensorCalls>();
+  Call call = combining(Collective::all_reduce, tensors.front(), options.reduceOp);
+  auto calls = std::make_unique<TensorCalls>(operation.timeout, split_of(tensors));
   if (worth_packing(tensors)) {
-    const at::Tensor flat = joined(tensors);
-    call.count = count(flat, elements);
-    calls->updates(call, flat);
-    calls->add(call);
-    calls->spread(flat, tensors);
+    call.count = static_cast<std::size_t>(total(tensors));
+    calls->update(call, tensors);
   } else {
     for (const at::Tensor& tensor : tensors) {
-      call.count = count(tensor, elements);
-      calls->updates(call, tensor);
-      calls->add(call);
+      call.count = static_cast<std::size_t>(tensor.numel());
+      calls->update(call, tensor);
     }
   }
   return launch(operation, std::move(calls), tensors, {tensors});
@@ -62,7 +55,7 @@ intrusive_ptr<c10d::Work> RingBackend::allgather_coalesced(std::vector<Tensors>&
               " lists, one for each rank, not ", lists.size());
   TORCH_CHECK(!inputs.empty(), "ringreduce: all_gather_coalesced takes at least one tensor");
   const auto operation = this->operation(c10d::OpType::ALLGATHER_COALESCED, "ringreduce:all_gather", options);
-  auto calls = std::make_unique<TensorCalls>();
+  auto calls = std::make_unique<TensorCalls>(operation.timeout, split_of(inputs));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     check_dense("all_gather_coalesced", inputs[i]);
     Tensors blocks;
@@ -75,14 +68,7 @@ intrusive_ptr<c10d::Work> RingBackend::allgather_coalesced(std::vector<Tensors>&
       blocks.push_back(list[i]);
     }
     check_list("all_gather_coalesced", blocks, size_, inputs[i]);
-    const Elements elements = moved(inputs[i].scalar_type());
-    Call call = this->call(Collective::all_gather, operation, elements, count(inputs[i], elements));
-    call.split = split_of(inputs);
-    const at::Tensor room = room_for(blocks);
-    calls->reads(call, inputs[i].contiguous());
-    calls->writes(call, room);
-    calls->add(call);
-    calls->spread(room, blocks);
+    calls->add(moving(Collective::all_gather, inputs[i]), inputs[i], blocks);
   }
   return launch(operation, std::move(calls), inputs, lists);
 }
@@ -92,10 +78,10 @@ intrusive_ptr<c10d::Work> RingBackend::allgather_into_tensor_coalesced(
   TORCH_CHECK(outputs.size() == inputs.size(), "ringreduce: all_gather_into_tensor_coalesced takes as many ",
               "outputs as inputs, not ", outputs.size(), " and ", inputs.size());
   const auto operation = this->operation(c10d::OpType::ALLGATHER_COALESCED, "ringreduce:all_gather", options);
-  auto calls = std::make_unique<TensorCalls>();
+  auto calls = std::make_unique<TensorCalls>(operation.timeout, split_of(inputs));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     check_pair("all_gather_into_tensor_coalesced", outputs[i], inputs[i], size_);
-    add_all_gather(*calls, operation, outputs[i], inputs[i], split_of(inputs));
+    calls->add(moving(Collective::all_gather, inputs[i]), inputs[i], outputs[i]);
   }
   return launch(operation, std::move(calls), inputs, {outputs});
 }
@@ -106,10 +92,10 @@ intrusive_ptr<c10d::Work> RingBackend::reduce_scatter_tensor_coalesced(
               "outputs as inputs, not ", outputs.size(), " and ", inputs.size());
   const auto operation =
       this->operation(coalesced_reduce_scatter<c10d::OpType>(), "ringreduce:reduce_scatter", options);
-  auto calls = std::make_unique<TensorCalls>();
+  auto calls = std::make_unique<TensorCalls>(operation.timeout, split_of(inputs));
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     check_pair("reduce_scatter_tensor_coalesced", inputs[i], outputs[i], size_);
-    add_reduce_scatter(*calls, operation, outputs[i], inputs[i], options.reduceOp, split_of(inputs));
+    calls->add(combining(Collective::reduce_scatter, outputs[i], options.reduceOp), inputs[i], outputs[i]);
   }
   return launch(operation, std::move(calls), inputs, {outputs});
 }

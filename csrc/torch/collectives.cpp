@@ -33,9 +33,10 @@ std::vector<std::int64_t> split_counts(const char* what, const at::Tensor& tenso
 
 }  // namespace
 
-void RingBackend::check_root(const char* what, std::int64_t root) const {
+int RingBackend::checked_root(const char* what, std::int64_t root) const {
   TORCH_CHECK(root >= 0 && root < size_, "ringreduce: the root of ", what, " must be a rank from 0 to ",
               size_ - 1, ", not ", root);
+  return static_cast<int>(root);
 }
 
 intrusive_ptr<c10d::Work> RingBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
@@ -43,12 +44,8 @@ intrusive_ptr<c10d::Work> RingBackend::allreduce(Tensors& tensors, const c10d::A
   if (tensors.front().is_sparse()) return allreduce_sparse(tensors, options);
   const at::Tensor& tensor = only("all_reduce", tensors);
   const auto operation = this->operation(c10d::OpType::ALLREDUCE, "ringreduce:all_reduce", options);
-  const Elements elements = combined(tensor.scalar_type(), options.reduceOp);
-  Call call = this->call(Collective::all_reduce, operation, elements, count(tensor, elements));
-  set_op(call, options.reduceOp);
-  auto calls = std::make_unique<TensorCalls>();
-  calls->updates(call, tensor);
-  calls->add(call);
+  auto calls = std::make_unique<TensorCalls>(operation.timeout);
+  calls->update(combining(Collective::all_reduce, tensor, options.reduceOp), tensor);
   return launch(operation, std::move(calls), tensors, {tensors});
 }
 
@@ -63,68 +60,36 @@ intrusive_ptr<c10d::Work> RingBackend::allreduce_sparse(Tensors& tensors,
 
 intrusive_ptr<c10d::Work> RingBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   const at::Tensor& tensor = only("reduce", tensors);
-  check_root("reduce", options.rootRank);
   const auto operation = this->operation(c10d::OpType::REDUCE, "ringreduce:reduce", options);
-  const Elements elements = combined(tensor.scalar_type(), options.reduceOp);
-  Call call = this->call(Collective::reduce, operation, elements, count(tensor, elements));
-  set_op(call, options.reduceOp);
-  call.root = static_cast<int>(options.rootRank);
-  auto calls = std::make_unique<TensorCalls>();
+  Call call = combining(Collective::reduce, tensor, options.reduceOp);
+  call.root = checked_root("reduce", options.rootRank);
+  auto calls = std::make_unique<TensorCalls>(operation.timeout);
   if (call.root == rank_) {
-    calls->updates(call, tensor);
+    calls->update(call, tensor);
   } else {
-    calls->reads(call, tensor.contiguous());
+    calls->reads(call, tensor);
+    calls->add(call);
   }
-  calls->add(call);
   return launch(operation, std::move(calls), tensors, {tensors});
 }
 
 intrusive_ptr<c10d::Work> RingBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
   const at::Tensor& tensor = only("broadcast", tensors);
-  check_root("broadcast", options.rootRank);
   const auto operation = this->operation(c10d::OpType::BROADCAST, "ringreduce:broadcast", options);
-  const Elements elements = moved(tensor.scalar_type());
-  Call call = this->call(Collective::broadcast, operation, elements, count(tensor, elements));
-  call.root = static_cast<int>(options.rootRank);
-  auto calls = std::make_unique<TensorCalls>();
-  calls->updates(call, tensor);
-  calls->add(call);
+  Call call = moving(Collective::broadcast, tensor);
+  call.root = checked_root("broadcast", options.rootRank);
+  auto calls = std::make_unique<TensorCalls>(operation.timeout);
+  calls->update(call, tensor);
   return launch(operation, std::move(calls), tensors, {tensors});
-}
-
-void RingBackend::add_all_gather(TensorCalls& calls, const Operation& operation, const at::Tensor& output,
-                                 const at::Tensor& input, std::uint64_t split) const {
-  const Elements elements = moved(input.scalar_type());
-  Call call = this->call(Collective::all_gather, operation, elements, count(input, elements));
-  call.split = split;
-  const at::Tensor room = room_for(output);
-  calls.reads(call, input.contiguous());
-  calls.writes(call, room);
-  calls.add(call);
-  calls.spread(room, output);
 }
 
 intrusive_ptr<c10d::Work> RingBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                                        const c10d::AllgatherOptions& options) {
   check_pair("all_gather_into_tensor", output, input, size_);
   const auto operation = this->operation(c10d::OpType::_ALLGATHER_BASE, "ringreduce:all_gather", options);
-  auto calls = std::make_unique<TensorCalls>();
-  add_all_gather(*calls, operation, output, input);
+  auto calls = std::make_unique<TensorCalls>(operation.timeout);
+  calls->add(moving(Collective::all_gather, input), input, output);
   return launch(operation, std::move(calls), {input}, {{output}});
-}
-
-void RingBackend::add_reduce_scatter(TensorCalls& calls, const Operation& operation, const at::Tensor& output,
-                                     const at::Tensor& input, const c10d::ReduceOp& op,
-                                     std::uint64_t split) const {
-  const Elements elements = combined(input.scalar_type(), op);
-  Call call = this->call(Collective::reduce_scatter, operation, elements, count(output, elements));
-  call.split = split;
-  set_op(call, op);
-  const at::Tensor room = room_for(output);
-  calls.reads(call, input.contiguous());
-  calls.writes(call, room);
-  calls.add(call);
-  calls.spread(room, output);
 }
 
 intrusive_ptr<c10d::Work> RingBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -132,8 +97,8 @@ intrusive_ptr<c10d::Work> RingBackend::_reduce_scatter_base(at::Tensor& output, 
   check_pair("reduce_scatter_tensor", input, output, size_);
   const auto operation =
       this->operation(c10d::OpType::_REDUCE_SCATTER_BASE, "ringreduce:reduce_scatter", options);
-  auto calls = std::make_unique<TensorCalls>();
-  add_reduce_scatter(*calls, operation, output, input, options.reduceOp);
+  auto calls = std::make_unique<TensorCalls>(operation.timeout);
+  calls->add(combining(Collective::reduce_scatter, output, options.reduceOp), input, output);
   return launch(operation, std::move(calls), {input}, {{output}});
 }
 
@@ -143,30 +108,28 @@ intrusive_ptr<c10d::Work> RingBackend::alltoall_base(at::Tensor& output, at::Ten
                                                      const c10d::AllToAllOptions& options) {
   check_list("all_to_all_single", {output, input}, 2, input);
   const auto operation = this->operation(c10d::OpType::ALLTOALL_BASE, "ringreduce:all_to_all", options);
-  const Elements elements = moved(input.scalar_type());
-  Call call = this->call(Collective::all_to_all, operation, elements);
-  auto calls = std::make_unique<TensorCalls>();
+  Call call = moving(Collective::all_to_all, input);
+  auto calls = std::make_unique<TensorCalls>(operation.timeout);
   const auto sent = split_counts("all_to_all_single's input", input, input_splits, size_);
   const auto received = split_counts("all_to_all_single's output", output, output_splits, size_);
   if (input_splits.empty() && output_splits.empty()) {
     TORCH_CHECK(input.numel() == output.numel(), "ringreduce: all_to_all_single without split sizes takes ",
                 "input and output of one length, not ", input.numel(), " and ", output.numel(), " elements");
-    call.count = count(input, elements) / static_cast<std::size_t>(size_);
+    call.count /= static_cast<std::size_t>(size_);
   } else {
-    calls->blocks(call, extents_of(sent, elements.times), extents_of(received, elements.times));
+    const std::size_t times = moved(input.scalar_type()).times;
+    calls->blocks(call, extents_of(sent, times), extents_of(received, times));
   }
-  const at::Tensor room = room_for(output);
-  calls->reads(call, input.contiguous());
-  calls->writes(call, room);
-  calls->add(call);
-  calls->spread(room, output);
+  calls->add(call, input, output);
   return launch(operation, std::move(calls), {input}, {{output}});
 }
 
 intrusive_ptr<c10d::Work> RingBackend::barrier(const c10d::BarrierOptions& options) {
   const auto operation = this->operation(c10d::OpType::BARRIER, "ringreduce:barrier", options);
-  auto calls = std::make_unique<TensorCalls>();
-  calls->add(call(Collective::barrier, operation, moved(at::kByte)));
+  auto calls = std::make_unique<TensorCalls>(operation.timeout);
+  Call call;
+  call.collective = Collective::barrier;
+  calls->add(call);
   return launch(operation, std::move(calls), {}, {});
 }
 

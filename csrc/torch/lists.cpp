@@ -10,13 +10,9 @@ const Tensors& only_list(const char* what, const std::vector<Tensors>& lists) {
   return lists.front();
 }
 
-// Blocks of the ranks as a list says: even ones by their count, others by extents.
-void blocks_of(const Tensors& list, Elements elements, Call& call, TensorCalls& calls) {
-  if (all_equal(list)) {
-    call.count = count(list.front(), elements);
-  } else {
-    calls.blocks(call, extents_of(list, elements.times), extents_of(list, elements.times));
-  }
+// Blocks of the ranks as a list says: even ones by the call's count, others by extents.
+void blocks_of(const Tensors& list, Call& call, TensorCalls& calls) {
+  if (!all_equal(list)) calls.blocks(call, extents_of(list), extents_of(list));
 }
 
 void check_own(const char* what, const at::Tensor& block, const at::Tensor& own, int rank) {
@@ -33,35 +29,26 @@ intrusive_ptr<c10d::Work> RingBackend::allgather(std::vector<Tensors>& outputs, 
   check_list("all_gather", list, size_, input);
   check_own("all_gather", list[rank_], input, rank_);
   const auto operation = this->operation(c10d::OpType::ALLGATHER, "ringreduce:all_gather", options);
-  const Elements elements = moved(input.scalar_type());
-  Call call = this->call(Collective::all_gather, operation, elements);
-  auto calls = std::make_unique<TensorCalls>();
-  blocks_of(list, elements, call, *calls);
-  const at::Tensor room = room_for(list);
-  calls->reads(call, input.contiguous());
-  calls->writes(call, room);
-  calls->add(call);
-  calls->spread(room, list);
+  Call call = moving(Collective::all_gather, input);
+  auto calls = std::make_unique<TensorCalls>(operation.timeout);
+  blocks_of(list, call, *calls);
+  calls->add(call, input, list);
   return launch(operation, std::move(calls), inputs, outputs);
 }
 
 intrusive_ptr<c10d::Work> RingBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                                               const c10d::GatherOptions& options) {
   const at::Tensor& input = only("gather", inputs);
-  check_root("gather", options.rootRank);
   const auto operation = this->operation(c10d::OpType::GATHER, "ringreduce:gather", options);
-  const Elements elements = moved(input.scalar_type());
-  Call call = this->call(Collective::gather, operation, elements, count(input, elements));
-  call.root = static_cast<int>(options.rootRank);
-  auto calls = std::make_unique<TensorCalls>();
-  calls->reads(call, input.contiguous());
+  Call call = moving(Collective::gather, input);
+  call.root = checked_root("gather", options.rootRank);
+  auto calls = std::make_unique<TensorCalls>(operation.timeout);
+  calls->reads(call, input);
   if (call.root == rank_) {
     const Tensors& list = only_list("gather", outputs);
     check_list("gather", list, size_, input);
     for (const at::Tensor& block : list) check_own("gather", block, input, rank_);
-    const at::Tensor room = room_for(list);
-    calls->writes(call, room);
-    calls->spread(room, list);
+    calls->writes(call, list);
   } else {
     TORCH_CHECK(outputs.empty() || outputs.front().empty(), "ringreduce: gather has output at its root only");
   }
@@ -72,21 +59,17 @@ intrusive_ptr<c10d::Work> RingBackend::gather(std::vector<Tensors>& outputs, Ten
 intrusive_ptr<c10d::Work> RingBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                                const c10d::ScatterOptions& options) {
   const at::Tensor& output = only("scatter", outputs);
-  check_root("scatter", options.rootRank);
   const auto operation = this->operation(c10d::OpType::SCATTER, "ringreduce:scatter", options);
-  const Elements elements = moved(output.scalar_type());
-  Call call = this->call(Collective::scatter, operation, elements, count(output, elements));
-  call.root = static_cast<int>(options.rootRank);
-  auto calls = std::make_unique<TensorCalls>();
-  const at::Tensor room = room_for(output);
-  calls->writes(call, room);
-  calls->spread(room, output);
+  Call call = moving(Collective::scatter, output);
+  call.root = checked_root("scatter", options.rootRank);
+  auto calls = std::make_unique<TensorCalls>(operation.timeout);
+  calls->writes(call, output);
   Tensors given;
   if (call.root == rank_) {
     given = only_list("scatter", inputs);
     check_list("scatter", given, size_, output);
     for (const at::Tensor& block : given) check_own("scatter", block, output, rank_);
-    calls->reads(call, joined(given));
+    calls->reads(call, given);
   } else {
     TORCH_CHECK(inputs.empty() || inputs.front().empty(), "ringreduce: scatter has input at its root only");
   }
@@ -101,16 +84,10 @@ intrusive_ptr<c10d::Work> RingBackend::reduce_scatter(Tensors& outputs, std::vec
   check_list("reduce_scatter", list, size_, output);
   check_own("reduce_scatter", list[rank_], output, rank_);
   const auto operation = this->operation(c10d::OpType::REDUCE_SCATTER, "ringreduce:reduce_scatter", options);
-  const Elements elements = combined(output.scalar_type(), options.reduceOp);
-  Call call = this->call(Collective::reduce_scatter, operation, elements);
-  set_op(call, options.reduceOp);
-  auto calls = std::make_unique<TensorCalls>();
-  blocks_of(list, elements, call, *calls);
-  const at::Tensor room = room_for(output);
-  calls->reads(call, joined(list));
-  calls->writes(call, room);
-  calls->add(call);
-  calls->spread(room, output);
+  Call call = combining(Collective::reduce_scatter, output, options.reduceOp);
+  auto calls = std::make_unique<TensorCalls>(operation.timeout);
+  blocks_of(list, call, *calls);
+  calls->add(call, list, output);
   return launch(operation, std::move(calls), list, {outputs});
 }
 
@@ -121,16 +98,11 @@ intrusive_ptr<c10d::Work> RingBackend::alltoall(Tensors& outputs, Tensors& input
   check_list("all_to_all", outputs, size_, inputs.front());
   check_own("all_to_all", outputs[rank_], inputs[rank_], rank_);
   const auto operation = this->operation(c10d::OpType::ALLTOALL, "ringreduce:all_to_all", options);
-  const Elements elements = moved(inputs.front().scalar_type());
-  Call call = this->call(Collective::all_to_all, operation, elements);
-  auto calls = std::make_unique<TensorCalls>();
+  Call call = moving(Collective::all_to_all, inputs.front());
+  auto calls = std::make_unique<TensorCalls>(operation.timeout);
   // Whether all blocks are equal only their owners know, so every rank says that they may not be.
-  calls->blocks(call, extents_of(inputs, elements.times), extents_of(outputs, elements.times));
-  const at::Tensor room = room_for(outputs);
-  calls->reads(call, joined(inputs));
-  calls->writes(call, room);
-  calls->add(call);
-  calls->spread(room, outputs);
+  calls->blocks(call, extents_of(inputs), extents_of(outputs));
+  calls->add(call, inputs, outputs);
   return launch(operation, std::move(calls), inputs, {outputs});
 }
 

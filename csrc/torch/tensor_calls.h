@@ -2,6 +2,9 @@
 // complete.
 #pragma once
 
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <chrono>
 #include <deque>
 #include <vector>
 
@@ -10,26 +13,47 @@
 
 namespace ringreduce::torch_backend {
 
+// Each of `from`, `to` and `memory` is a tensor, contiguous or not, or a list of them, whose values are taken
+// one behind the other. Their memory is kept until the job is over.
 class TensorCalls : public Steps {
  public:
-  // Keeps the tensors' memory until the job is over.
-  void reads(Call& call, const at::Tensor& tensor) {
-    call.input = tensor.const_data_ptr();
-    kept_.push_back(tensor);
-  }
-  void writes(Call& call, const at::Tensor& tensor) {
-    call.output = tensor.mutable_data_ptr();
-    kept_.push_back(tensor);
-  }
-  // The same memory for both, and the result in the tensor itself, contiguous or not.
-  void updates(Call& call, const at::Tensor& tensor);
+  // `split`: of each of the calls.
+  explicit TensorCalls(std::chrono::milliseconds timeout, std::uint64_t split = 0)
+      : timeout_(timeout), split_(split) {}
 
+  template <typename Given>
+  void reads(Call& call, const Given& from) {
+    call.input = kept_.emplace_back(joined(from)).const_data_ptr();
+  }
+  template <typename Given>
+  void writes(Call& call, const Given& to) {
+    const at::Tensor& room = kept_.emplace_back(room_for(to));
+    call.output = room.mutable_data_ptr();
+    copy_at_the_end(room, to);
+  }
+  // Uneven blocks of the ranks.
   void blocks(Call& call, Extents input, Extents output);
-  void add(const Call& call) { calls_.push_back(call); }
-  // When all calls are complete: copies what was gathered in `flat` to the tensors of a list, unless it is
-  // their own memory.
-  void spread(const at::Tensor& flat, const Tensors& to);
-  void spread(const at::Tensor& room, const at::Tensor& to);
+
+  void add(Call call) {
+    call.timeout = timeout_;
+    call.split = split_;
+    calls_.push_back(call);
+  }
+  template <typename Input, typename Output>
+  void add(Call call, const Input& from, const Output& to) {
+    reads(call, from);
+    writes(call, to);
+    add(call);
+  }
+  // The same memory is input and output.
+  template <typename Given>
+  void update(Call call, const Given& memory) {
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    reads(call, memory);
+    call.output = kept_.back().mutable_data_ptr();
+    copy_at_the_end(kept_.back(), memory);
+    add(call);
+  }
 
   bool next(Call& call) override;
 
@@ -43,6 +67,12 @@ class TensorCalls : public Steps {
   struct Copy {
     at::Tensor to, from;
   };
+  // When all calls are complete, unless it is the tensors' own memory.
+  void copy_at_the_end(const at::Tensor& from, const at::Tensor& to);
+  void copy_at_the_end(const at::Tensor& from, const Tensors& to);
+
+  const std::chrono::milliseconds timeout_;
+  const std::uint64_t split_;
   std::vector<Call> calls_;
   std::size_t at_ = 0;
   std::deque<Extents> extents_;

@@ -38,23 +38,8 @@ bool is_plain(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
-// Whether the tensors' values lie one behind the other in memory, and in one storage.
-bool consecutive(const Tensors& tensors) {
-  const at::Tensor* before = nullptr;
-  for (const at::Tensor& tensor : tensors) {
-    if (!is_plain(tensor)) return false;
-    if (before) {
-      if (!tensor.is_alias_of(*before)) return false;
-      if (tensor.storage_offset() != before->storage_offset() + before->numel()) return false;
-    }
-    before = &tensor;
-  }
-  return true;
-}
-
-std::int64_t total(const Tensors& tensors) {
-  return std::accumulate(tensors.begin(), tensors.end(), std::int64_t{0},
-                         [](std::int64_t sum, const at::Tensor& tensor) { return sum + tensor.numel(); });
+at::Tensor empty_like(const at::Tensor& tensor, std::int64_t elements) {
+  return at::empty({elements}, tensor.options().memory_format(std::nullopt));
 }
 
 at::Tensor span(const Tensors& tensors) {
@@ -76,23 +61,57 @@ Elements moved(at::ScalarType type) {
   return {DType::uint8, c10::elementSize(type)};
 }
 
-Elements combined(at::ScalarType type, const ReduceOp& op) {
-  const auto same = same_type(type);
-  TORCH_CHECK(same, "ringreduce: reductions are not defined for dtype ", c10::toString(type));
-  TORCH_CHECK(supports(*same, op_of(op)), "ringreduce: op '", name_of(op_of(op)),
-              "' is not defined for dtype ", name_of(*same));
-  return {*same, 1};
-}
-
 Op op_of(const ReduceOp& op) {
   const auto found = same<Op>(reduce_ops, op.op_);
   TORCH_CHECK(found, "ringreduce: unknown reduce op ", static_cast<int>(op.op_));
   return *found;
 }
 
-void set_op(Call& call, const ReduceOp& op) {
+Call moving(Collective collective, const at::Tensor& tensor) {
+  const Elements elements = moved(tensor.scalar_type());
+  Call call;
+  call.collective = collective;
+  call.dtype = elements.dtype;
+  call.count = count(tensor, elements);
+  return call;
+}
+
+Call combining(Collective collective, const at::Tensor& tensor, const ReduceOp& op) {
+  TORCH_CHECK(same_type(tensor.scalar_type()), "ringreduce: reductions are not defined for dtype ",
+              c10::toString(tensor.scalar_type()));
+  Call call = moving(collective, tensor);
   call.op = op_of(op);
-  if (op.op_ == ReduceOp::PREMUL_SUM) call.factor = factor_of(op);
+  TORCH_CHECK(supports(call.dtype, call.op), "ringreduce: op '", name_of(call.op),
+              "' is not defined for dtype ", name_of(call.dtype));
+  if (call.op == Op::premul_sum) call.factor = factor_of(op);
+  return call;
+}
+
+bool consecutive(const Tensors& tensors) {
+  const at::Tensor* before = nullptr;
+  for (const at::Tensor& tensor : tensors) {
+    if (!is_plain(tensor)) return false;
+    if (before) {
+      if (!tensor.is_alias_of(*before)) return false;
+      if (tensor.storage_offset() != before->storage_offset() + before->numel()) return false;
+    }
+    before = &tensor;
+  }
+  return true;
+}
+
+std::int64_t total(const Tensors& tensors) {
+  return std::accumulate(tensors.begin(), tensors.end(), std::int64_t{0},
+                         [](std::int64_t sum, const at::Tensor& tensor) { return sum + tensor.numel(); });
+}
+
+bool all_equal(const Tensors& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(),
+                     [&](const at::Tensor& tensor) { return tensor.numel() == tensors.front().numel(); });
+}
+
+at::Tensor joined(const at::Tensor& tensor) {
+  return tensor.contiguous();
 }
 
 at::Tensor joined(const Tensors& tensors) {
@@ -103,19 +122,12 @@ at::Tensor joined(const Tensors& tensors) {
   return at::cat(parts);
 }
 
-at::Tensor room_for(const Tensors& tensors) {
-  if (tensors.empty()) return {};
-  if (consecutive(tensors)) return span(tensors);
-  return at::empty({total(tensors)}, tensors.front().options().memory_format(std::nullopt));
-}
-
 at::Tensor room_for(const at::Tensor& tensor) {
-  if (is_plain(tensor)) return tensor;
-  return at::empty({tensor.numel()}, tensor.options().memory_format(std::nullopt));
+  return is_plain(tensor) ? tensor : empty_like(tensor, tensor.numel());
 }
 
-bool is_own_memory(const Tensors& tensors, const at::Tensor& flat) {
-  return !tensors.empty() && consecutive(tensors) && tensors.front().is_alias_of(flat);
+at::Tensor room_for(const Tensors& tensors) {
+  return consecutive(tensors) ? span(tensors) : empty_like(tensors.front(), total(tensors));
 }
 
 Extents extents_of(const std::vector<std::int64_t>& counts, std::size_t times) {
@@ -129,15 +141,10 @@ Extents extents_of(const std::vector<std::int64_t>& counts, std::size_t times) {
   return extents;
 }
 
-Extents extents_of(const Tensors& tensors, std::size_t times) {
+Extents extents_of(const Tensors& tensors) {
   std::vector<std::int64_t> counts;
   for (const at::Tensor& tensor : tensors) counts.push_back(tensor.numel());
-  return extents_of(counts, times);
-}
-
-bool all_equal(const Tensors& tensors) {
-  return std::all_of(tensors.begin(), tensors.end(),
-                     [&](const at::Tensor& tensor) { return tensor.numel() == tensors.front().numel(); });
+  return extents_of(counts, moved(tensors.front().scalar_type()).times);
 }
 
 void check_dense(const char* what, const at::Tensor& tensor) {
@@ -152,6 +159,13 @@ void check_together(const char* what, const at::Tensor& one, const at::Tensor& o
               " takes tensors on one device, not on both ", one.device(), " and ", other.device());
 }
 
+void check_alike(const char* what, const at::Tensor& one, const at::Tensor& other) {
+  check_dense(what, other);
+  check_together(what, one, other);
+  TORCH_CHECK(one.scalar_type() == other.scalar_type(), "ringreduce: ", what,
+              " takes tensors of one dtype, not both ", one.scalar_type(), " and ", other.scalar_type());
+}
+
 const at::Tensor& only(const char* what, const Tensors& tensors) {
   TORCH_CHECK(tensors.size() == 1, "ringreduce: ", what, " takes one tensor, not ", tensors.size());
   check_dense(what, tensors.front());
@@ -161,20 +175,12 @@ const at::Tensor& only(const char* what, const Tensors& tensors) {
 void check_list(const char* what, const Tensors& tensors, std::size_t length, const at::Tensor& like) {
   TORCH_CHECK(tensors.size() == length, "ringreduce: ", what, " takes a list of ", length,
               " tensors, one for each rank, not ", tensors.size());
-  for (const at::Tensor& tensor : tensors) {
-    check_dense(what, tensor);
-    check_together(what, like, tensor);
-    TORCH_CHECK(tensor.scalar_type() == like.scalar_type(), "ringreduce: ", what,
-                " takes tensors of one dtype, not both ", tensor.scalar_type(), " and ", like.scalar_type());
-  }
+  for (const at::Tensor& tensor : tensors) check_alike(what, like, tensor);
 }
 
 void check_pair(const char* what, const at::Tensor& whole, const at::Tensor& part, int world) {
   check_dense(what, whole);
-  check_dense(what, part);
-  check_together(what, whole, part);
-  TORCH_CHECK(whole.scalar_type() == part.scalar_type(), "ringreduce: ", what,
-              " takes tensors of one dtype, not both ", whole.scalar_type(), " and ", part.scalar_type());
+  check_alike(what, whole, part);
   TORCH_CHECK(whole.numel() == part.numel() * world, "ringreduce: ", what, " with ", world,
               " ranks takes a tensor of ", part.numel() * world, " elements beside one of ", part.numel(),
               ", not one of ", whole.numel());
