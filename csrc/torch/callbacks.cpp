@@ -14,30 +14,23 @@ namespace {
 constexpr auto idle_for = std::chrono::seconds(10);  // then a thread ends
 constexpr auto needed_for = std::chrono::minutes(1);
 
+struct Callback {
+  std::function<void()> what;
+  bool to_the_end;
+};
+
 // There is always a thread for the next callback: those that block do not count.
 class Threads {
  public:
-  void post(std::function<void()> what) {
+  void post(std::function<void()> what, bool to_the_end) {
     const std::lock_guard lock(mutex_);
-    waiting_.push_back(std::move(what));
+    waiting_.push_back({std::move(what), to_the_end});
+    needed_ += to_the_end;
     if (static_cast<int>(waiting_.size()) > idle_) {
       std::thread([this] { serve(); }).detach();
       ++idle_;
     }
     changed_.notify_one();
-  }
-
-  void post_to_the_end(std::function<void()> what) {
-    {
-      const std::lock_guard lock(mutex_);
-      ++needed_;
-    }
-    post([this, what = std::move(what)] {
-      what();
-      const std::lock_guard lock(mutex_);
-      --needed_;
-      quiet_.notify_all();
-    });
   }
 
   void finish(std::chrono::milliseconds patience) {
@@ -50,26 +43,27 @@ class Threads {
   void serve() {
     std::unique_lock lock(mutex_);
     while (changed_.wait_for(lock, idle_for, [this] { return !waiting_.empty(); })) {
-      const auto what = std::move(waiting_.front());
+      const Callback next = std::move(waiting_.front());
       waiting_.pop_front();
       --idle_;
       ++busy_;
       lock.unlock();
-      what();
+      next.what();
       lock.lock();
       ++idle_;
       --busy_;
-      if (waiting_.empty() && busy_ == 0) quiet_.notify_all();
+      needed_ -= next.to_the_end;
+      quiet_.notify_all();
     }
     --idle_;
   }
 
   std::mutex mutex_;
   std::condition_variable changed_, quiet_;
-  std::deque<std::function<void()>> waiting_;
+  std::deque<Callback> waiting_;
   int idle_ = 0;
   int busy_ = 0;
-  int needed_ = 0;
+  int needed_ = 0;  // of those to the end
 };
 
 Threads* threads = nullptr;
@@ -86,12 +80,8 @@ Threads& the_threads() {
 
 }  // namespace
 
-void call_back(std::function<void()> what) {
-  the_threads().post(std::move(what));
-}
-
-void call_back_to_the_end(std::function<void()> what) {
-  the_threads().post_to_the_end(std::move(what));
+void call_back(std::function<void()> what, bool to_the_end) {
+  the_threads().post(std::move(what), to_the_end);
 }
 
 void finish_callbacks(int milliseconds) {

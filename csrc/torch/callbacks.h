@@ -7,11 +7,9 @@
 
 namespace ringreduce::torch_backend {
 
-// Runs it soon, in a thread that does nothing else meanwhile.
-void call_back(std::function<void()> what);
-
-// The same for what ends by itself within a minute and must not be cut off by the end of the process.
-void call_back_to_the_end(std::function<void()> what);
+// Runs it soon, in a thread that does nothing else meanwhile. `to_the_end`: it ends by itself within a minute
+// and must not be cut off by the end of the process.
+void call_back(std::function<void()> what, bool to_the_end = false);
 
 // Waits until all that was given has run, at most this long but for what must not be cut off; for the end of
 // the process.

@@ -60,18 +60,12 @@ void raise_if_interrupted() {
 }
 
 std::exception_ptr as_torch(std::exception_ptr problem, const GlobalRanks& ranks) {
-  if (!problem) return nullptr;
   try {
-    std::rethrow_exception(problem);
-  } catch (const Trouble& trouble) {
-    try {
-      raise(trouble, ranks);
-    } catch (...) {
-      return std::current_exception();
-    }
+    if (problem) translated(ranks, [&] { std::rethrow_exception(problem); });
   } catch (...) {
-    return problem;
+    return std::current_exception();
   }
+  return nullptr;
 }
 
 }  // namespace ringreduce::torch_backend

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <pybind11/pybind11.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <optional>
 
 namespace ringreduce::torch_backend {
@@ -17,12 +19,14 @@ class WithoutGil {
   std::optional<pybind11::gil_scoped_release> released_;
 };
 
-// Says that Python is about to end.
-void begin_ending();
+inline std::atomic<bool> ending{false};  // Python is
 
 // Threads that come back from a wait when Python ends must not come back to Python, which would take them
 // down in the middle of a destructor: other threads than the main one stay here then, for the little time
 // that is left.
-void stay_if_ending();
+inline void stay_if_ending() {
+  if (!ending.load(std::memory_order_relaxed) || gettid() == getpid()) return;
+  while (true) pause();
+}
 
 }  // namespace ringreduce::torch_backend

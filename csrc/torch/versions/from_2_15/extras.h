@@ -110,7 +110,7 @@ class Versioned : public Base {
   void failed(bool timed_out) {
     error_ = timed_out ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
     if (!abort_hooks_.any()) return;
-    call_back_to_the_end([hooks = abort_hooks_.all()] {
+    const auto tell_all = [hooks = abort_hooks_.all()] {
       for (const auto& [id, hook] : hooks) {
         try {
           hook();
@@ -118,7 +118,8 @@ class Versioned : public Base {
           TORCH_WARN("ringreduce: an abort hook has failed: ", error.what());
         }
       }
-    });
+    };
+    call_back(tell_all, /*to_the_end=*/true);
   }
 
  private:
