@@ -11,7 +11,13 @@
 
 namespace ringreduce::mpi {
 
-// Returns what the program's call returns. Throws Trouble.
-int run_in_background(Seat& seat, std::unique_ptr<ServedCall> served, MPI_Request* request);
+// Throws what the group throws, and then there is no request.
+void run_in_background(Seat& seat, std::unique_ptr<ServedCall> served, MPI_Request* request);
+
+// A request whose status is a collective's, and that ends with `code`, which it deletes; null: with success.
+// Returns what MPI returns.
+int start_request(int* code, MPI_Request* request);
+// Completes and frees one that nobody waits for.
+void drop_request(MPI_Request* request);
 
 }  // namespace ringreduce::mpi

@@ -37,6 +37,11 @@ std::vector<Meeting::Blob> CommMeeting::exchange(const Blob& blob) {
   return blobs;
 }
 
+bool CommMeeting::all(bool holds) {
+  const std::vector<Blob> blobs = exchange({holds});
+  return std::all_of(blobs.begin(), blobs.end(), [](const Blob& blob) { return blob.front(); });
+}
+
 void CommMeeting::give_up() {
   exchange_sizes(given_up);
   throw NoMeeting();
@@ -61,15 +66,6 @@ bool share_a_host(MPI_Comm comm, int size) {
   check(PMPI_Comm_size(here, &ranks_here));
   check(PMPI_Comm_free(&here));
   return ranks_here == size;
-}
-
-Terms agree(CommMeeting& meeting, const Terms& terms) {
-  Terms by_all = {true, true};
-  for (const auto& blob : meeting.exchange({terms.threads, terms.everything})) {
-    by_all.threads &= blob[0] != 0;
-    by_all.everything &= blob[1] != 0;
-  }
-  return by_all;
 }
 
 }  // namespace ringreduce::mpi

@@ -9,15 +9,14 @@ namespace ringreduce::mpi {
 
 // No rank goes on: a rank has given up, or an MPI call has failed, which the communicator's error handler
 // knows.
-class NoMeeting : public std::exception {
- public:
-  const char* what() const noexcept override { return "the ranks have not met"; }
-};
+class NoMeeting : public std::exception {};
 
 class CommMeeting : public Meeting {
  public:
   CommMeeting(MPI_Comm comm, int size) : comm_(comm), size_(size) {}
   std::vector<Blob> exchange(const Blob& blob) override;
+  // Whether this holds for every rank.
+  bool all(bool holds);
   // Takes part in the exchange that the others come to next, wherever they are, and ends it for all of them.
   [[noreturn]] void give_up();
 
@@ -33,12 +32,5 @@ class CommMeeting : public Meeting {
 bool of_one_job(MPI_Comm comm, int size);
 
 bool share_a_host(MPI_Comm comm, int size);
-
-// What holds for a group if it holds for every rank.
-struct Terms {
-  bool threads = false;     // MPI may be called in any thread
-  bool everything = false;  // serve whatever can be served
-};
-Terms agree(CommMeeting& meeting, const Terms& terms);
 
 }  // namespace ringreduce::mpi

@@ -6,9 +6,20 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "mpi/interpose/functions.h"
-
 namespace ringreduce::mpi {
+
+// The functions of MPI that are taken over, each in all its forms: MPI_Bcast, MPI_Ibcast, MPI_Bcast_c ...
+enum class Function : std::uint8_t {
+  allreduce,
+  reduce,
+  reduce_scatter,
+  reduce_scatter_block,
+  allgather,
+  allgatherv,
+  bcast,
+  barrier,
+};
+inline constexpr int function_count = 8;
 
 // Whose library this is built for; RINGREDUCE_MPI_LIBRARY names one.
 enum class Library : std::uint8_t { openmpi, mpich, other };

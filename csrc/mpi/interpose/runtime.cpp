@@ -1,13 +1,11 @@
 #include "mpi/interpose/runtime.h"
 
-#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <vector>
 
-#include "mpi/interpose/functions.h"
-#include "mpi/interpose/requests.h"
-#include "mpi/interpose/seat.h"
+#include "mpi/interpose/background.h"
+#include "mpi/interpose/counts.h"
 #include "mpi/interpose/settings.h"
 
 namespace ringreduce::mpi {
@@ -34,14 +32,6 @@ struct Runtime {
 Runtime& runtime() {
   static Runtime& one = *new Runtime;
   return one;
-}
-
-int give_nothing(void*, MPI_Status* status) {
-  empty_status(status);
-  return MPI_SUCCESS;
-}
-int free_nothing(void*) {
-  return MPI_SUCCESS;
 }
 
 void remove_seat(Seat* seat) {
@@ -71,9 +61,7 @@ int seat_is_gone(MPI_Comm, int, void* value, void*) {
 
 void stop_driving_progress(Runtime& all) {
   std::lock_guard lock(all.progress_mutex);
-  if (all.never == MPI_REQUEST_NULL) return;
-  PMPI_Grequest_complete(all.never);
-  PMPI_Wait(&all.never, MPI_STATUS_IGNORE);
+  if (all.never != MPI_REQUEST_NULL) drop_request(&all.never);
 }
 
 // MPI_Finalize deletes the attributes of MPI_COMM_SELF before anything else, while all of MPI still works.
@@ -103,28 +91,18 @@ void begin(Runtime& all) {
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, seat_is_gone, &all.keyval, nullptr);
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, mpi_ends, &all.end_keyval, nullptr);
   PMPI_Comm_set_attr(MPI_COMM_SELF, all.end_keyval, nullptr);
-  PMPI_Grequest_start(give_nothing, free_nothing, cancel_nothing, nullptr, &all.never);
+  start_request(nullptr, &all.never);
   all.phase = Phase::running;
 }
 
-}  // namespace
-
-bool running() {
-  Runtime& all = runtime();
+// Whether calls may be served: MPI is up, and we are not switched off. The first time it also sets us up.
+bool running(Runtime& all) {
   if (all.phase == Phase::before) begin(all);
-  return all.phase == Phase::running && settings().mode != Settings::Mode::off;
+  return all.phase == Phase::running && mode() != Mode::off;
 }
 
-bool threads_allowed() {
-  return runtime().threads;
-}
-
-unsigned long seats_gone() {
-  return runtime().gone.load(std::memory_order_acquire);
-}
-
-Seat* attached_seat(MPI_Comm comm) {
-  Runtime& all = runtime();
+// Makes it if there is none.
+Seat* attached_seat(Runtime& all, MPI_Comm comm) {
   Seat* seat = nullptr;
   int found = 0;
   if (PMPI_Comm_get_attr(comm, all.keyval, static_cast<void*>(&seat), &found) != MPI_SUCCESS) return nullptr;
@@ -137,6 +115,29 @@ Seat* attached_seat(MPI_Comm comm) {
   std::lock_guard lock(all.mutex);
   all.seats.push_back(seat);
   return seat;
+}
+
+}  // namespace
+
+// The last communicator of a thread is mostly the next one's, too.
+Seat* seat_of(MPI_Comm comm) {
+  struct Memo {
+    MPI_Comm comm{};
+    unsigned long gone = 0;  // what it remembers holds while no seat has gone since
+    Seat* seat = nullptr;
+  };
+  // Loaded with the program, so that its place is known.
+  [[gnu::tls_model("initial-exec")]] thread_local Memo memo;
+  Runtime& all = runtime();
+  const unsigned long gone = all.gone.load(std::memory_order_acquire);
+  if (memo.seat && memo.comm == comm && memo.gone == gone) return memo.seat;
+  if (comm == MPI_COMM_NULL || !running(all)) return nullptr;
+  memo = {comm, gone, attached_seat(all, comm)};
+  return memo.seat;
+}
+
+bool threads_allowed() {
+  return runtime().threads;
 }
 
 // To test a request that is not over makes both Open MPI and MPICH look after all that they have under way.

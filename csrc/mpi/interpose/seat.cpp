@@ -1,6 +1,5 @@
 #include "mpi/interpose/seat.h"
 
-#include <chrono>
 #include <cstdio>
 
 #include "mpi/interpose/runtime.h"
@@ -44,20 +43,20 @@ Seat::Seat(MPI_Comm comm) : comm_(comm) {
 bool Seat::connect(Function function, std::size_t bytes) {
   if (state_ == State::unknown && may_serve(function, bytes)) {
     credit_ += 1 + bytes / bytes_per_credit;
-    if (credit_ >= enough_credit || settings().mode == Settings::Mode::all) meet();
+    if (credit_ >= enough_credit || mode() == Mode::all) meet();
   }
   return state_ == State::connected;
 }
 
 // Whether there are more ranks than cores is found out only when they meet.
 bool Seat::may_serve(Function function, std::size_t bytes) const {
-  const bool everything = settings().mode == Settings::Mode::all;
+  const bool everything = mode() == Mode::all;
   return Policy(false, everything).serves(function, false, bytes) ||
          Policy(true, everything).serves(function, false, bytes);
 }
 
 // Called by all ranks at the same call. All of them come to the same end: what befalls one of them, it tells
-// the others in the exchange that they come to next, of which the terms are the last.
+// the others in the exchange that they come to next, of which those at the end of join() are the last.
 void Seat::meet() {
   state_ = State::refused;
   CommMeeting meeting(comm_, size_);
@@ -86,24 +85,24 @@ void Seat::join(CommMeeting& meeting) {
   if (groups >= most_groups) throw Trouble(Outcome::refused, -1, "this process has too many groups");
   group_ = std::make_unique<Group>(rank_, size_, meeting, with);
   ++groups;
-  const Terms terms = agree(meeting, {threads_allowed(), settings().mode == Settings::Mode::all});
-  policy_ = Policy(group_->oversubscribed(), terms.everything);
-  if (!terms.threads) policy_.serve_no_background();
+  policy_ = Policy(group_->oversubscribed(), meeting.all(mode() == Mode::all));
+  if (!meeting.all(threads_allowed())) policy_.serve_no_background();
 }
 
-int Seat::code_for(const Trouble& trouble) {
+int Seat::code_for(const std::exception& problem) {
   if (code_ != MPI_SUCCESS) return code_;  // a group that has failed fails for ever, and codes are few
   if (PMPI_Add_error_code(MPI_ERR_OTHER, &code_) != MPI_SUCCESS) return MPI_ERR_OTHER;
   char text[MPI_MAX_ERROR_STRING];
-  std::snprintf(text, sizeof text, "ringreduce: %s", trouble.what());
+  std::snprintf(text, sizeof text, "ringreduce: %s", problem.what());
   PMPI_Add_error_string(code_, text);
   return code_;
 }
 
 // What is not the group's own failure has befallen this rank alone: the others must not wait for it.
-int Seat::fail(const Trouble& trouble) {
-  if (trouble.outcome == Outcome::other) group_->leave();
-  const int code = code_for(trouble);
+int Seat::fail(const std::exception& problem) {
+  const auto* trouble = dynamic_cast<const Trouble*>(&problem);
+  if (!trouble || trouble->outcome == Outcome::other) group_->leave();
+  const int code = code_for(problem);
   PMPI_Comm_call_errhandler(comm_, code);
   return code;
 }
@@ -118,22 +117,6 @@ void Seat::close() {
   }
   group_.reset();
   --groups;
-}
-
-// The last communicator of a thread is mostly the next one's, too.
-Seat* seat_of(MPI_Comm comm) {
-  struct Memo {
-    MPI_Comm comm{};
-    unsigned long gone = 0;
-    Seat* seat = nullptr;
-  };
-  // Loaded with the program, so that its place is known.
-  [[gnu::tls_model("initial-exec")]] thread_local Memo memo;
-  const unsigned long gone = seats_gone();
-  if (memo.seat && memo.comm == comm && memo.gone == gone) return memo.seat;
-  if (comm == MPI_COMM_NULL || !running()) return nullptr;
-  memo = {comm, gone, attached_seat(comm)};
-  return memo.seat;
 }
 
 }  // namespace ringreduce::mpi

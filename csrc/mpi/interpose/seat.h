@@ -15,7 +15,6 @@
 #include <memory>
 
 #include "front/group.h"
-#include "mpi/interpose/functions.h"
 #include "mpi/interpose/meeting.h"
 #include "mpi/interpose/policy.h"
 
@@ -31,22 +30,22 @@ class Seat {
 
   // Whether calls of a function may be ours. A blocking one may make the group, which takes all ranks; a
   // nonblocking one must not wait for others.
-  bool may_take(Function function, Form form) const {
-    if (state_ == State::connected) return policy_.serves_some(function, form.nonblocking);
-    return state_ == State::unknown && !form.nonblocking;
+  bool may_take(Function function, bool in_background) const {
+    if (state_ == State::connected) return policy_.serves_some(function, in_background);
+    return state_ == State::unknown && !in_background;
   }
   // Whether we serve one that moves so many bytes in all; the same on all ranks.
-  bool takes(Function function, Form form, std::size_t bytes) {
+  bool takes(Function function, bool in_background, std::size_t bytes) {
     if (state_ != State::connected && !connect(function, bytes)) return false;
-    return policy_.serves(function, form.nonblocking, bytes);
+    return policy_.serves(function, in_background, bytes);
   }
 
   Group& group() { return *group_; }
 
   // Calls the communicator's error handler, and returns what the call shall return.
-  int fail(const Trouble& trouble);
+  int fail(const std::exception& problem);
   // The error code under which MPI_Error_string knows what went wrong.
-  int code_for(const Trouble& trouble);
+  int code_for(const std::exception& problem);
 
   // Nonblocking calls that are not over: whether there are any, and one more or less.
   bool busy() const { return in_background_calls_ > 0; }
@@ -74,8 +73,5 @@ class Seat {
   std::atomic<int> in_background_calls_{0};
   int code_ = MPI_SUCCESS;
 };
-
-// Null where nothing is served: MPI is not up, we are switched off, there is no communicator.
-Seat* seat_of(MPI_Comm comm);
 
 }  // namespace ringreduce::mpi

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <climits>
 #include <cstring>
-
-#include "front/group.h"
+#include <stdexcept>
+#include <utility>
 
 namespace ringreduce::mpi {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 constexpr MPI_Count most_counted = INT_MAX;
 
 void require(bool good) {
-  if (!good) throw Trouble(Outcome::other, -1, "MPI cannot pack or unpack this datatype");
+  if (!good) throw std::runtime_error("MPI cannot pack or unpack this datatype");
 }
 
 // Calls work(place in memory, place among the packed bytes, elements) for parts that MPI can count.
@@ -42,55 +42,41 @@ std::byte* ServedCall::room(std::size_t bytes) {
 }
 
 // All ranks of a communicator of ours share a host, where MPI packs without a header and without converting.
-const std::byte* ServedCall::packed(const void* from, MPI_Count count, MPI_Datatype type, std::size_t bytes,
-                                    MPI_Comm comm) {
-  std::byte* to = room(bytes);
+const std::byte* ServedCall::packed(const void* from, MPI_Count count, MPI_Datatype type) {
+  std::byte* to = room(static_cast<std::size_t>(count * shape_of(type).size));
   in_parts(const_cast<void*>(from), count, type, [&](void* memory, std::size_t at, int elements, int size) {
     int position = 0;
-    const int code = PMPI_Pack(memory, elements, type, to + at, size, &position, comm);
+    const int code = PMPI_Pack(memory, elements, type, to + at, size, &position, comm_);
     require(code == MPI_SUCCESS && position == size);
   });
   return to;
 }
 
-void ServedCall::land(const std::byte* from, std::size_t bytes, void* to) {
-  landings_.push_back({from, bytes, to, 0, MPI_DATATYPE_NULL, MPI_COMM_NULL});
-}
-
-void ServedCall::land(const std::byte* from, std::size_t bytes, void* to, MPI_Count count, MPI_Datatype type,
-                      MPI_Comm comm) {
-  landings_.push_back({from, bytes, to, count, type, comm});
-}
-
-void ServedCall::finish() {
-  for (const Landing& landing : landings_) {
-    if (landing.type == MPI_DATATYPE_NULL) {
-      std::memcpy(landing.to, landing.from, landing.bytes);
-      continue;
-    }
-    in_parts(landing.to, landing.count, landing.type,
-             [&](void* memory, std::size_t at, int elements, int size) {
-               int position = 0;
-               require(PMPI_Unpack(landing.from + at, size, &position, memory, elements, landing.type,
-                                   landing.comm) == MPI_SUCCESS);
-             });
+void ServedCall::put(const Landing& landing) const {
+  const auto& [from, to, count, type] = landing;
+  if (const Shape shape = shape_of(type); shape.plain) {
+    std::memcpy(to, from, static_cast<std::size_t>(count * shape.size));
+    return;
   }
+  in_parts(to, count, type, [&](void* memory, std::size_t at, int elements, int size) {
+    int position = 0;
+    require(PMPI_Unpack(from + at, size, &position, memory, elements, type, comm_) == MPI_SUCCESS);
+  });
 }
 
 void ServedCall::keep_types() {
   for (Landing& landing : landings_) {
-    if (landing.type == MPI_DATATYPE_NULL) continue;
+    if (predefined(landing.type)) continue;
     require(PMPI_Type_dup(landing.type, &landing.type) == MPI_SUCCESS);
     kept_.push_back(landing.type);
   }
 }
 
 bool ServedCall::next(Call& next_call) {
-  if (begun_) {
+  if (std::exchange(begun_, true)) {
     finish();
     return false;
   }
-  begun_ = true;
   next_call = call;
   return true;
 }

@@ -13,7 +13,7 @@ namespace ringreduce::mpi {
 
 class ServedCall : public Steps {
  public:
-  explicit ServedCall(const Call& call) : call(call) {}
+  ServedCall(const Call& call, MPI_Comm comm) : call(call), comm_(comm) {}
   ~ServedCall() override;
   ServedCall(const ServedCall&) = delete;
   ServedCall& operator=(const ServedCall&) = delete;
@@ -22,16 +22,16 @@ class ServedCall : public Steps {
   Extents extents;  // where the call has some
 
   // Elements of any datatype as the bytes that they have in a message.
-  const std::byte* packed(const void* from, MPI_Count count, MPI_Datatype type, std::size_t bytes,
-                          MPI_Comm comm);
+  const std::byte* packed(const void* from, MPI_Count count, MPI_Datatype type);
   // Memory of the job's own.
   std::byte* room(std::size_t bytes);
-  // When the call is complete, these bytes go to where the program wants them.
-  void land(const std::byte* from, std::size_t bytes, void* to);
-  void land(const std::byte* from, std::size_t bytes, void* to, MPI_Count count, MPI_Datatype type,
-            MPI_Comm comm);
-  bool lands() const { return !landings_.empty(); }
-  void finish();
+  // When the call is complete, these elements go from a message to where the program wants them.
+  void land(const std::byte* from, void* to, MPI_Count count, MPI_Datatype type) {
+    landings_.push_back({from, to, count, type});
+  }
+  void finish() {
+    for (const Landing& landing : landings_) put(landing);
+  }
 
   // For a call that outlives the program's: its datatypes may be freed before it is over.
   void keep_types();
@@ -41,13 +41,13 @@ class ServedCall : public Steps {
  private:
   struct Landing {
     const std::byte* from;
-    std::size_t bytes;
     void* to;
     MPI_Count count;
-    MPI_Datatype type;  // MPI_DATATYPE_NULL: bytes as they are
-    MPI_Comm comm;
+    MPI_Datatype type;
   };
+  void put(const Landing& landing) const;
 
+  const MPI_Comm comm_;
   bool begun_ = false;
   std::vector<std::unique_ptr<std::byte[]>> rooms_;
   std::vector<Landing> landings_;

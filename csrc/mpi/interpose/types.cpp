@@ -8,109 +8,56 @@
 namespace ringreduce::mpi {
 namespace {
 
-struct Named {
-  MPI_Datatype handle;
-  std::optional<NumberKind> kind;  // none: elements that are only moved
-};
-
-// Handles that a library lacks are MPI_DATATYPE_NULL.
-const auto& all_named() {
-  using enum NumberKind;
-  constexpr std::nullopt_t moved_only = std::nullopt;
-  static const std::array named = std::to_array<Named>({
-      {MPI_SIGNED_CHAR, signed_integer},
-      {MPI_SHORT, signed_integer},
-      {MPI_INT, signed_integer},
-      {MPI_LONG, signed_integer},
-      {MPI_LONG_LONG, signed_integer},
-      {MPI_INT8_T, signed_integer},
-      {MPI_INT16_T, signed_integer},
-      {MPI_INT32_T, signed_integer},
-      {MPI_INT64_T, signed_integer},
-      {MPI_AINT, signed_integer},
-      {MPI_OFFSET, signed_integer},
-      {MPI_COUNT, signed_integer},
-      {MPI_INTEGER, signed_integer},
-      {MPI_INTEGER1, signed_integer},
-      {MPI_INTEGER2, signed_integer},
-      {MPI_INTEGER4, signed_integer},
-      {MPI_INTEGER8, signed_integer},
-      {MPI_UNSIGNED_CHAR, unsigned_integer},
-      {MPI_UNSIGNED_SHORT, unsigned_integer},
-      {MPI_UNSIGNED, unsigned_integer},
-      {MPI_UNSIGNED_LONG, unsigned_integer},
-      {MPI_UNSIGNED_LONG_LONG, unsigned_integer},
-      {MPI_UINT8_T, unsigned_integer},
-      {MPI_UINT16_T, unsigned_integer},
-      {MPI_UINT32_T, unsigned_integer},
-      {MPI_UINT64_T, unsigned_integer},
-      {MPI_FLOAT, floating},
-      {MPI_DOUBLE, floating},
-      {MPI_REAL, floating},
-      {MPI_REAL4, floating},
-      {MPI_REAL8, floating},
-      {MPI_DOUBLE_PRECISION, floating},
-      {MPI_C_FLOAT_COMPLEX, complex},
-      {MPI_C_DOUBLE_COMPLEX, complex},
-      {MPI_CXX_FLOAT_COMPLEX, complex},
-      {MPI_CXX_DOUBLE_COMPLEX, complex},
-      {MPI_COMPLEX, complex},
-      {MPI_COMPLEX8, complex},
-      {MPI_COMPLEX16, complex},
-      {MPI_DOUBLE_COMPLEX, complex},
-      {MPI_BYTE, boolean},
-      {MPI_CHAR, moved_only},
-      {MPI_WCHAR, moved_only},
-      {MPI_C_BOOL, moved_only},
-      {MPI_CXX_BOOL, moved_only},
-      {MPI_LOGICAL, moved_only},
-      {MPI_CHARACTER, moved_only},
-      {MPI_LONG_DOUBLE, moved_only},
-      {MPI_C_LONG_DOUBLE_COMPLEX, moved_only},
-      {MPI_FLOAT_INT, moved_only},
-      {MPI_2INT, moved_only},
-      {MPI_DOUBLE_INT, moved_only},
-      {MPI_LONG_INT, moved_only},
-      {MPI_PACKED, moved_only},
-  });
-  return named;
-}
-
-Kind kind_of(const Named& named) {
-  Kind kind;
-  kind.handle = named.handle;
-  int size = 0;
-  MPI_Aint begin = 0, extent = 0;
-  PMPI_Type_size(named.handle, &size);
-  PMPI_Type_get_extent(named.handle, &begin, &extent);
-  kind.size = size > 0 ? static_cast<std::size_t>(size) : 0;
-  kind.plain = begin == 0 && extent == size;
-  if (named.kind) kind.dtype = common_dtype(*named.kind, kind.size);
-  return kind;
+Shape measured(MPI_Datatype type) {
+  Shape shape;
+  MPI_Count begin = 0;
+  if (PMPI_Type_size_x(type, &shape.size) != MPI_SUCCESS) return {};
+  if (PMPI_Type_get_extent_x(type, &begin, &shape.extent) != MPI_SUCCESS) return {};
+  return shape;
 }
 
 // Found by their handles, on the way of every call.
 class Kinds {
  public:
   Kinds() {
-    for (const Named& named : all_named()) {
-      if (named.handle == MPI_DATATYPE_NULL || find(named.handle)) continue;
-      const Kind kind = kind_of(named);
-      if (kind.size > 0) place(named.handle) = kind;
-    }
+    using enum NumberKind;
+    add(signed_integer, {MPI_SIGNED_CHAR, MPI_SHORT, MPI_INT, MPI_LONG, MPI_LONG_LONG, MPI_INT8_T,
+                         MPI_INT16_T, MPI_INT32_T, MPI_INT64_T, MPI_AINT, MPI_OFFSET, MPI_COUNT, MPI_INTEGER,
+                         MPI_INTEGER1, MPI_INTEGER2, MPI_INTEGER4, MPI_INTEGER8});
+    add(unsigned_integer, {MPI_UNSIGNED_CHAR, MPI_UNSIGNED_SHORT, MPI_UNSIGNED, MPI_UNSIGNED_LONG,
+                           MPI_UNSIGNED_LONG_LONG, MPI_UINT8_T, MPI_UINT16_T, MPI_UINT32_T, MPI_UINT64_T});
+    add(floating, {MPI_FLOAT, MPI_DOUBLE, MPI_REAL, MPI_REAL4, MPI_REAL8, MPI_DOUBLE_PRECISION});
+    add(complex, {MPI_C_FLOAT_COMPLEX, MPI_C_DOUBLE_COMPLEX, MPI_CXX_FLOAT_COMPLEX, MPI_CXX_DOUBLE_COMPLEX,
+                  MPI_COMPLEX, MPI_COMPLEX8, MPI_COMPLEX16, MPI_DOUBLE_COMPLEX});
+    add(boolean, {MPI_BYTE});
+    const std::nullopt_t moved_only = std::nullopt;
+    add(moved_only,
+        {MPI_CHAR, MPI_WCHAR, MPI_C_BOOL, MPI_CXX_BOOL, MPI_LOGICAL, MPI_CHARACTER, MPI_LONG_DOUBLE,
+         MPI_C_LONG_DOUBLE_COMPLEX, MPI_FLOAT_INT, MPI_2INT, MPI_DOUBLE_INT, MPI_LONG_INT, MPI_PACKED});
   }
   const Kind* find(MPI_Datatype handle) {
     const Kind& kind = place(handle);
-    return kind.size > 0 ? &kind : nullptr;
+    return kind.shape.size > 0 ? &kind : nullptr;
   }
 
  private:
+  // Handles that a library lacks are MPI_DATATYPE_NULL.
+  void add(std::optional<NumberKind> number, std::initializer_list<MPI_Datatype> handles) {
+    for (MPI_Datatype handle : handles) {
+      if (handle == MPI_DATATYPE_NULL || find(handle)) continue;
+      Kind kind{handle, measured(handle), std::nullopt};
+      if (kind.shape.size <= 0) continue;
+      kind.shape.plain = kind.shape.extent == kind.shape.size;
+      if (number) kind.dtype = common_dtype(*number, static_cast<std::size_t>(kind.shape.size));
+      place(handle) = kind;
+    }
+  }
   // Where it is, or would be.
   Kind& place(MPI_Datatype handle) {
     const std::size_t hash = std::hash<MPI_Datatype>()(handle) * 0x9e3779b97f4a7c15ull;
     for (std::size_t at = hash >> 56;; ++at) {
       Kind& kind = kinds_[at % kinds_.size()];
-      if (kind.size == 0 || kind.handle == handle) return kind;
+      if (kind.shape.size <= 0 || kind.handle == handle) return kind;
     }
   }
   std::array<Kind, 256> kinds_{};
@@ -139,15 +86,8 @@ bool reduces(const Kind& kind, MPI_Op op, Op& found) {
 
 Shape shape_of(MPI_Datatype type) {
   if (type == MPI_DATATYPE_NULL) return {};
-  if (const Kind* kind = predefined(type); kind && kind->plain) {
-    const auto size = static_cast<MPI_Count>(kind->size);
-    return {size, size, true};
-  }
-  Shape shape;
-  MPI_Count begin = 0;
-  if (PMPI_Type_size_x(type, &shape.size) != MPI_SUCCESS) return {};
-  if (PMPI_Type_get_extent_x(type, &begin, &shape.extent) != MPI_SUCCESS) return {};
-  return shape;
+  const Kind* kind = predefined(type);
+  return kind ? kind->shape : measured(type);
 }
 
 }  // namespace ringreduce::mpi

@@ -10,10 +10,17 @@
 
 namespace ringreduce::mpi {
 
+// Elements of any datatype; size < 0 where that cannot be told.
+struct Shape {
+  MPI_Count size = -1;   // bytes that an element has in a message
+  MPI_Count extent = 0;  // from one element to the next in memory
+  bool plain = false;    // predefined, and elements follow each other without gaps
+};
+Shape shape_of(MPI_Datatype type);
+
 struct Kind {
   MPI_Datatype handle{};
-  std::size_t size = 0;        // bytes of an element
-  bool plain = false;          // elements follow each other without gaps
+  Shape shape;
   std::optional<DType> dtype;  // what the engine reduces it as; MPI_BYTE as bool, which has the same bits
 };
 
@@ -22,13 +29,5 @@ const Kind* predefined(MPI_Datatype type);
 
 // Whether `op` is a predefined one that MPI defines for this datatype and that the engine has, too.
 bool reduces(const Kind& kind, MPI_Op op, Op& found);
-
-// Elements of any datatype; size < 0 where that cannot be told.
-struct Shape {
-  MPI_Count size = -1;   // bytes that an element has in a message
-  MPI_Count extent = 0;  // from one element to the next in memory
-  bool plain = false;
-};
-Shape shape_of(MPI_Datatype type);
 
 }  // namespace ringreduce::mpi
