@@ -26,13 +26,24 @@ PASSES = {
 
 
 def command(file: Path, toolkit: Path, flags: list[str]) -> list[str]:
-    includes = ["-Icsrc", "-Icsrc/reduce/cuda/nvcc", f"-isystem{toolkit}/include"]
+    includes = ["-Icsrc", "-Icsrc/reduce/cuda", "-Icsrc/reduce/cuda/nvcc", f"-isystem{toolkit}/include"]
     language = ["-x", "cuda", f"--cuda-path={toolkit}", "-nocudalib"]
     if file.suffix == ".cpp":
         language = ["-x", "c++"]
     # It wants some check to be on: what we are after are the compiler's own errors and warnings.
     checks = ["--quiet", "--checks=-*,modernize-use-nullptr,clang-diagnostic-*", "--warnings-as-errors=*"]
-    return [str(TIDY), *checks, str(file), "--", *language, "-std=c++20", *flags, *WARNINGS, *includes]
+    return [
+        str(TIDY),
+        *checks,
+        str(file),
+        "--",
+        *language,
+        "-std=c++20",
+        "-DRINGREDUCE_ISA=device",
+        *flags,
+        *WARNINGS,
+        *includes,
+    ]
 
 
 def main() -> int:

@@ -83,14 +83,27 @@ constexpr bool is_whole(NumberKind kind) {
   return kind != NumberKind::floating && kind != NumberKind::complex;
 }
 
-constexpr bool supports(DType dtype, Op op) {
-  const NumberKind kind = kind_of(dtype);
+constexpr bool supports(NumberKind kind, Op op) {
 #define RINGREDUCE_CASE(op, condition) \
   case Op::op:                         \
     return condition;
   switch (op) { RINGREDUCE_OPS(RINGREDUCE_CASE) }
 #undef RINGREDUCE_CASE
   return false;
+}
+constexpr bool supports(DType dtype, Op op) {
+  return supports(kind_of(dtype), op);
+}
+
+// What Op::avg and Op::premul_sum multiply by, and the integer that averages of integers divide by instead.
+struct Scale {
+  double factor;
+  std::int64_t divisor;  // >= 1
+};
+constexpr Scale scale_of(double factor) {
+  const double nearest = 1 / factor + 0.5;
+  const bool divides = nearest >= 1 && nearest < 0x1p62;
+  return {factor, divides ? static_cast<std::int64_t>(nearest) : 1};
 }
 
 // The DType, Op or Encoding of that name.

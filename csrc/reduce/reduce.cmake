@@ -5,9 +5,10 @@ ringreduce_layer(reduce)
 function(ringreduce_kernels isa vector_bytes family)
   set(target ringreduce_kernels_${isa})
   add_library(${target} OBJECT EXCLUDE_FROM_ALL csrc/reduce/kernels/kernels.cpp)
-  target_include_directories(${target} PRIVATE csrc csrc/reduce/kernels/${family})
+  target_include_directories(${target} PRIVATE csrc csrc/reduce/kernels csrc/reduce/kernels/${family})
   target_compile_definitions(${target} PRIVATE
     RINGREDUCE_ISA=${isa} RINGREDUCE_VECTOR_BYTES=${vector_bytes})
+  set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden)
   # Without no-tree-loop-distribute-patterns, copying loops would become calls of memcpy.
   target_compile_options(${target} PRIVATE
     -Wall -Wextra -Werror ${ARGN} -ffp-contract=off -fno-math-errno

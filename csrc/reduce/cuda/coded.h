@@ -4,8 +4,8 @@
 // before it writes any of it, so a destination may be a source, of the same form.
 #pragma once
 
-#include "reduce/cuda/coders.h"
-#include "reduce/cuda/operators.h"
+#include "reduce/arithmetic/coders.h"
+#include "reduce/arithmetic/operators.h"
 #include "reduce/cuda/quads.h"
 #include "reduce/cuda/spans.h"
 
@@ -22,7 +22,7 @@ struct FloatOperator {
 
   template <int n>
   RINGREDUCE_DEVICE void join(float (&value)[n], const float (&operand)[n]) const {
-    const FloatMin<float> smaller(Scale{});
+    const FloatMin smaller(Scale{});
     if (op == Op::prod) {
       RINGREDUCE_UNROLL
       for (int i = 0; i < n; ++i) value[i] = value[i] * operand[i];
@@ -174,7 +174,7 @@ struct CodedCombiner {
       RINGREDUCE_UNROLL
       for (int i = 0; i < 4; ++i) {
         float& value = values.at[q * 4 + i];
-        quad.set(i, Coder::encode(value, inverse));
+        quad.set(i, Coder::template encode<true>(value, inverse));
         if (coded.quantize) value = Coder::decode(quad.get(i), scale);
       }
       RINGREDUCE_NO_UNROLL

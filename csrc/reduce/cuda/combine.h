@@ -4,7 +4,6 @@
 // may be a source.
 #pragma once
 
-#include "reduce/cuda/operators.h"
 #include "reduce/cuda/packs.h"
 #include "reduce/cuda/spans.h"
 

@@ -65,7 +65,8 @@ message(STATUS "With CUDA ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHIT
 file(GLOB cuda_sources CONFIGURE_DEPENDS csrc/reduce/cuda/*.cpp csrc/reduce/cuda/*.cu
   csrc/transport/device/cuda/*.cpp csrc/engine/gpu/kernels/cuda/*.cpp csrc/engine/gpu/kernels/cuda/*.cu)
 add_library(ringreduce_cuda SHARED ${cuda_sources} csrc/reduce/encoding.cpp)
-target_include_directories(ringreduce_cuda PRIVATE csrc csrc/reduce/cuda/nvcc)
+target_include_directories(ringreduce_cuda PRIVATE csrc csrc/reduce/cuda csrc/reduce/cuda/nvcc)
+target_compile_definitions(ringreduce_cuda PRIVATE RINGREDUCE_ISA=device)
 target_include_directories(ringreduce_cuda SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 # Results round as the CPU's do (no fused multiply-add).
 target_compile_options(ringreduce_cuda PRIVATE

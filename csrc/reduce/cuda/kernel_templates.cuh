@@ -20,19 +20,21 @@ __global__ void __launch_bounds__(block_threads)
                               gridDim.x * warps_per_block);
 }
 
-template <class Combination>
-Kernel kernel_for(Combination) {
-  using Format = typename Combination::Format;
-  using Op = typename Combination::Op;
-  constexpr int sources = Combination::sources;
-  return {reinterpret_cast<const void*>(combine_kernel<Format, Op, sources>), Combination::elements_per_value,
+template <class Format, class Op, int sources>
+Kernel kernel_for(int elements_per_value) {
+  return {reinterpret_cast<const void*>(combine_kernel<Format, Op, sources>), elements_per_value,
           pack_bytes * Combiner<Format, Op, sources>::unroll};
 }
 
 template <Family family>
 Kernel combining_kernel(DType dtype, Op op, int sources) {
   Kernel kernel;
-  visit_family<family>(dtype, op, sources, [&](auto combination) { kernel = kernel_for(combination); });
+  visit_combination<is_in<family>>(dtype, op, [&]<class Combination>(Combination) {
+    visit_sources<Combination>(sources, [&](auto known) {
+      kernel = kernel_for<typename Combination::Format, typename Combination::Op, known>(
+          Combination::elements_per_value);
+    });
+  });
   return kernel;
 }
 

@@ -3,7 +3,7 @@
 
 #include <type_traits>
 
-#include "reduce/cuda/bits.h"
+#include "lanes.h"
 
 namespace ringreduce::device {
 

@@ -24,9 +24,7 @@ Spans make_spans(void* const* destinations, int destination_count, const void* c
   spans.destination_count = destination_count;
   spans.source_count = source_count;
   spans.count = count;
-  const double nearest = 1 / factor + 0.5;
-  const bool divides = nearest >= 1 && nearest < 0x1p62;
-  spans.scale = {factor, divides ? static_cast<std::int64_t>(nearest) : 1};
+  spans.scale = scale_of(factor);
   return spans;
 }
 

@@ -11,12 +11,6 @@ namespace ringreduce::device {
 
 inline constexpr int most_spans = 16;  // sources, and destinations
 
-// What Op::avg and Op::premul_sum multiply by, and the integer that averages of integers divide by instead.
-struct Scale {
-  double factor;
-  std::int64_t divisor;  // >= 1
-};
-
 struct Spans {
   char* destinations[most_spans];
   const char* sources[most_spans];

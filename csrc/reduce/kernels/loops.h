@@ -5,8 +5,7 @@
 #include "reduce/kernels/vector.h"
 #include "reduce/reduce.h"
 
-namespace ringreduce {
-namespace {
+namespace ringreduce::RINGREDUCE_ISA {
 
 // A number of spans known when compiled keeps their addresses in registers.
 template <int D, int S>
@@ -59,7 +58,7 @@ struct Loop {
       for (int v = 0; v < vectors; ++v) value[v] = op.apply(value[v], read<N, count>(from + v * stride));
     }
     Vec<Element, N> result[vectors];
-    for (int v = 0; v < vectors; ++v) result[v] = Format::template encode<N>(op.after(value[v]));
+    for (int v = 0; v < vectors; ++v) result[v] = Format::encode(op.after(value[v]));
     for (int d = 0; d < spans.destination_count; ++d) {
       char* to = spans.destination(d) + offset;
       for (int v = 0; v < vectors; ++v) store<Element, N, count>(to + v * stride, result[v]);
@@ -68,7 +67,7 @@ struct Loop {
 
   template <int N, int count>
   RINGREDUCE_INLINE Vec<Lane, N> read(const char* from) const {
-    return op.before(Format::template decode<N>(load<Element, N, count>(from)));
+    return op.before(Format::decode(load<Element, N, count>(from)));
   }
 
   // The last elements, less than twice `width`: `width` of them if there are as many, then half as many, ...
@@ -104,17 +103,16 @@ struct Loop {
 template <class Format, class Op, class Spans>
 [[gnu::noinline]] void loop(void* const* destinations, int destination_count, const void* const* sources,
                             int source_count, std::size_t count, double scale) {
-  Loop<Format, Op, Spans>{{destinations, destination_count, sources, source_count}, Op(scale)}.run(count);
+  Loop<Format, Op, Spans>{{destinations, destination_count, sources, source_count}, Op(scale_of(scale))}.run(
+      count);
 }
 
-template <class Format, class Op>
-constexpr Combine combine_any = loop<Format, Op, AnySpans>;
-
 // Shapes that most schedules are made of are compiled for themselves: by as much as a third faster in cache.
-template <class Format, class Op>
+// `elements`: of the format, in each of the `count`.
+template <class Format, class Op, int elements>
 void combine_often(void* const* destinations, int destination_count, const void* const* sources,
                    int source_count, std::size_t count, double scale) {
-  auto* chosen = combine_any<Format, Op>;
+  auto* chosen = loop<Format, Op, AnySpans>;
   if (destination_count == 1) {
     if (source_count == 2) chosen = loop<Format, Op, FixedSpans<1, 2>>;
     if (source_count == 4) chosen = loop<Format, Op, FixedSpans<1, 4>>;
@@ -122,8 +120,28 @@ void combine_often(void* const* destinations, int destination_count, const void*
   } else if (destination_count == 2 && source_count == 2) {
     chosen = loop<Format, Op, FixedSpans<2, 2>>;
   }
-  return chosen(destinations, destination_count, sources, source_count, count, scale);
+  return chosen(destinations, destination_count, sources, source_count, elements * count, scale);
 }
 
-}  // namespace
-}  // namespace ringreduce
+// Of formats that are no vector's lanes.
+template <class Format, class Op>
+void combine_singly(void* const* destinations, int destination_count, const void* const* sources,
+                    int source_count, std::size_t count, double scale) {
+  const Op op(scale_of(scale));
+  using Element = typename Format::Element;
+  const auto read = [&](int s, std::size_t i) {
+    Element element;
+    __builtin_memcpy(&element, static_cast<const char*>(sources[s]) + i * sizeof element, sizeof element);
+    return Format::decode(element);
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    auto value = read(0, i);
+    for (int s = 1; s < source_count; ++s) value = op.apply(value, read(s, i));
+    const Element result = Format::encode(value);
+    for (int d = 0; d < destination_count; ++d) {
+      __builtin_memcpy(static_cast<char*>(destinations[d]) + i * sizeof result, &result, sizeof result);
+    }
+  }
+}
+
+}  // namespace ringreduce::RINGREDUCE_ISA

@@ -1,16 +1,17 @@
 // Vectors of any power-of-two number of lanes, in the compiler's own vector types: one source for every
-// instruction set. Everything under kernels/ is compiled once per instruction set, so it has internal linkage
-// and calls no function template of the standard library: a shared symbol compiled for a newer machine could
-// replace the one that an older machine runs.
+// instruction set. Everything under kernels/ and arithmetic/ is compiled once per instruction set, so it is
+// in a namespace of that name and calls no function template of the standard library: a shared symbol
+// compiled for a newer machine could replace the one that an older machine runs.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 
 #define RINGREDUCE_INLINE [[gnu::always_inline]] inline
+#define RINGREDUCE_ANYWHERE
 
-namespace ringreduce {
-namespace {
+namespace ringreduce::RINGREDUCE_ISA {
 
 template <class T, int N>
 struct VecOf {
@@ -22,31 +23,39 @@ using Vec = typename VecOf<T, N>::type;
 // The size of a register.
 constexpr int vector_bytes = RINGREDUCE_VECTOR_BYTES;
 
-// The same bits as lanes of another type.
-template <class T, int N, class V>
-RINGREDUCE_INLINE Vec<T, N> bits_as(V value) {
-  static_assert(sizeof(V) == sizeof(Vec<T, N>));
-  return reinterpret_cast<Vec<T, N>>(value);
+// Whether a product with subnormal numbers takes no longer than others.
+constexpr bool subnormals_are_cheap = false;
+
+template <class To, class From>
+RINGREDUCE_INLINE To bits_as(From from) {
+  return __builtin_bit_cast(To, from);
 }
 
+// What follows also takes a single value for V, as a vector's lane.
+template <class V>
+constexpr auto lane_of(V value) {
+  if constexpr (std::is_arithmetic_v<V>) {
+    return value;
+  } else {
+    return value[0];
+  }
+}
+template <class V>
+using LaneOf = decltype(lane_of(V{}));
+template <class V>
+constexpr int lanes_of = sizeof(V) / sizeof(LaneOf<V>);
+
+// As many lanes of T as V has.
+template <class T, class V>
+using Like = std::conditional_t<std::is_arithmetic_v<V>, T, Vec<T, lanes_of<V>>>;
+
 template <std::size_t bytes>
-struct UnsignedOf;
-template <>
-struct UnsignedOf<1> {
-  using type = std::uint8_t;
-};
-template <>
-struct UnsignedOf<2> {
-  using type = std::uint16_t;
-};
-template <>
-struct UnsignedOf<4> {
-  using type = std::uint32_t;
-};
-template <>
-struct UnsignedOf<8> {
-  using type = std::uint64_t;
-};
+using UnsignedOf =
+    std::conditional_t<bytes == 1, std::uint8_t,
+                       std::conditional_t<bytes == 2, std::uint16_t,
+                                          std::conditional_t<bytes == 4, std::uint32_t, std::uint64_t>>>;
+template <class V>
+using BitsOf = Like<UnsignedOf<sizeof(LaneOf<V>)>, V>;
 
 // The first `count` of N lanes. A part is moved as one integer into a register, the rest of which is zero:
 // left to itself, the compiler keeps vectors of a few bytes in memory.
@@ -57,10 +66,10 @@ RINGREDUCE_INLINE Vec<T, N> load(const void* from) {
     __builtin_memcpy(&value, from, sizeof value);
     return value;
   } else {
-    using Part = typename UnsignedOf<count * sizeof(T)>::type;
+    using Part = UnsignedOf<count * sizeof(T)>;
     Part part;
     __builtin_memcpy(&part, from, sizeof part);
-    return bits_as<T, N>(Vec<Part, N / count>{part});
+    return bits_as<Vec<T, N>>(Vec<Part, N / count>{part});
   }
 }
 
@@ -69,11 +78,10 @@ RINGREDUCE_INLINE void store(void* to, Vec<T, N> value) {
   if constexpr (count == N) {
     __builtin_memcpy(to, &value, sizeof value);
   } else {
-    using Part = typename UnsignedOf<count * sizeof(T)>::type;
-    const Part part = bits_as<Part, N / count>(value)[0];
+    using Part = UnsignedOf<count * sizeof(T)>;
+    const Part part = bits_as<Vec<Part, N / count>>(value)[0];
     __builtin_memcpy(to, &part, sizeof part);
   }
 }
 
-}  // namespace
-}  // namespace ringreduce
+}  // namespace ringreduce::RINGREDUCE_ISA

@@ -140,7 +140,7 @@ device::Errand KernelRunner::errand_for(const Call& call, const Plan& plan, std:
   errand.input = static_cast<const char*>(call.input);
   errand.output = static_cast<char*>(call.output);
   const bool averages = reducing && call.op == Op::avg;
-  errand.last = averages ? device::Scale{plan.divide, world_} : device::Scale{1, 1};
+  errand.last = averages ? Scale{plan.divide, world_} : Scale{1, 1};
   errand.scales = reducing && call.op == Op::premul_sum;
   errand.own = {errand.scales ? call.factor : 1, 1};
   errand.boxes = boxes_->layout();

@@ -1,20 +1,24 @@
 // float16 <-> float32 with a GPU's own conversions.
 #pragma once
 
-#include "device.h"
+#include "lanes.h"
 
 namespace ringreduce::device {
 
-// To nearest even. Any NaN becomes some NaN.
-RINGREDUCE_DEVICE float half_to_float(std::uint16_t half) {
-  float value;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
-  return value;
-}
-RINGREDUCE_DEVICE std::uint16_t float_to_half(float value) {
-  std::uint16_t half;
-  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
-  return half;
-}
+struct Float16 {
+  using Element = std::uint16_t;
+  using Lane = float;
+  RINGREDUCE_DEVICE static float decode(std::uint16_t half) {
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
+    return value;
+  }
+  // To nearest even. The conversion makes of any NaN some NaN.
+  RINGREDUCE_DEVICE static std::uint16_t encode(float value) {
+    std::uint16_t half;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));
+    return value == value ? half : 0x7e00;
+  }
+};
 
 }  // namespace ringreduce::device

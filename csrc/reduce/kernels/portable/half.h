@@ -1,20 +1,10 @@
 // float16 <-> float32 in integer arithmetic, where the instruction set has no conversion of its own.
 #pragma once
 
-#include "reduce/kernels/small_float.h"
+#include "reduce/arithmetic/floats.h"
 
-namespace ringreduce {
-namespace {
+namespace ringreduce::RINGREDUCE_ISA {
 
-template <int N>
-RINGREDUCE_INLINE Vec<float, N> half_to_float(Vec<std::uint16_t, N> half) {
-  return SmallFloat<std::uint16_t, 5, 10, true>::decode<N>(half);
-}
+using Float16 = SmallFloat<std::uint16_t, 5, 10, true>;
 
-template <int N>
-RINGREDUCE_INLINE Vec<std::uint16_t, N> float_to_half(Vec<float, N> value) {
-  return SmallFloat<std::uint16_t, 5, 10, true>::encode<N>(value);
-}
-
-}  // namespace
-}  // namespace ringreduce
+}  // namespace ringreduce::RINGREDUCE_ISA

@@ -2,9 +2,13 @@
 
 namespace ringreduce::device {
 
+extern template void emulate_in<Family::wide_float>(DType, Op, int, Spans, Group);
+extern template void emulate_in<Family::small_float>(DType, Op, int, Spans, Group);
+extern template void emulate_in<Family::wide_integer>(DType, Op, int, Spans, Group);
+extern template void emulate_in<Family::small_integer>(DType, Op, int, Spans, Group);
+
 void emulate_copy(const Spans& spans, Group group) {
-  Spans bytes = spans;
-  emulate(Combination<Integer<std::uint8_t>, Sum, 1>{}, bytes, group);
+  group.each([&](std::size_t thread) { combine<Integer<std::uint8_t>, Sum, 1>(spans, thread, group.size); });
 }
 
 void emulate_combine(DType dtype, Op op, int chosen, const Spans& spans, Group group) {
@@ -15,7 +19,7 @@ void emulate_combine(DType dtype, Op op, int chosen, const Spans& spans, Group g
 void emulate_coded(Encoding wire, DType plain, const CodedSpans& spans, Group group) {
   bool found = false;
   if (!supports(DType::float32, spans.op)) refuse(wire, plain, spans.op);
-  visit_codings(wire, plain, [&]<class Coder, class Plain>(Coding<Coder, Plain>) {
+  visit_codings(wire, plain, [&]<class Coder, class Plain>(Coder, Plain) {
     group.each([&](std::size_t warp) { combine_coded<Coder, Plain>(spans, warp, group.size); });
     found = true;
   });

@@ -19,21 +19,22 @@ struct Group {
   }
 };
 
-// `chosen` is the number of sources that the kernel is picked by; 0: the kernel for any number.
-template <Family family>
-void emulate_in(DType dtype, Op op, int chosen, Spans spans, Group group);
 void emulate_copy(const Spans& spans, Group group);
-// These throw std::invalid_argument if there is none.
+// `chosen` is the number of sources that the kernel is picked by; 0: the kernel for any number. These throw
+// std::invalid_argument if there is none.
 void emulate_combine(DType dtype, Op op, int chosen, const Spans& spans, Group group);
 void emulate_coded(Encoding wire, DType plain, const CodedSpans& spans, Group group);
 
-template <class Combination>
-void emulate(Combination, Spans& spans, Group group) {
-  using Format = typename Combination::Format;
-  using Op = typename Combination::Op;
-  spans.count *= Combination::elements_per_value;
-  group.each(
-      [&](std::size_t thread) { combine<Format, Op, Combination::sources>(spans, thread, group.size); });
+template <Family family>
+void emulate_in(DType dtype, Op op, int chosen, Spans spans, Group group) {
+  visit_combination<is_in<family>>(dtype, op, [&]<class Combination>(Combination) {
+    spans.count *= Combination::elements_per_value;
+    visit_sources<Combination>(chosen, [&](auto sources) {
+      group.each([&](std::size_t thread) {
+        combine<typename Combination::Format, typename Combination::Op, sources>(spans, thread, group.size);
+      });
+    });
+  });
 }
 
 }  // namespace ringreduce::device

@@ -1,11 +1,4 @@
 #include "emulated.h"
 
-namespace ringreduce::device {
-
-template <>
-void emulate_in<Family::small_integer>(DType dtype, Op op, int chosen, Spans spans, Group group) {
-  visit_family<Family::small_integer>(dtype, op, chosen,
-                                      [&](auto combination) { emulate(combination, spans, group); });
-}
-
-}  // namespace ringreduce::device
+template void ringreduce::device::emulate_in<ringreduce::device::Family::small_integer>(DType, Op, int, Spans,
+                                                                                        Group);

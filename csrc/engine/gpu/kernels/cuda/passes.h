@@ -33,7 +33,7 @@ template <Family family>
 struct Passes {
   RINGREDUCE_DEVICE static Pass pass(DType dtype, Op op) {
     Pass found;
-    visit_family<family>(dtype, op, 0, Finder{found});
+    visit_combination<is_in<family>>(dtype, op, Finder{found});
     return found;
   }
 };
