@@ -6,7 +6,7 @@
 
 #include "reduce/arithmetic/coders.h"
 #include "reduce/arithmetic/operators.h"
-#include "reduce/cuda/quads.h"
+#include "reduce/cuda/packs.h"
 #include "reduce/cuda/spans.h"
 
 namespace ringreduce::device {
@@ -79,7 +79,7 @@ struct CodedCombiner {
       Quad<T> quad = {};
       quad.load(from + (q * apart + lane * 4) * sizeof(T), present(block, lane, q));
       RINGREDUCE_UNROLL
-      for (int w = 0; w < static_cast<int>(sizeof(T)); ++w) raw.words[q][w] = quad.words[w];
+      for (int w = 0; w < static_cast<int>(sizeof(T)); ++w) raw.words[q][w] = quad.words.at[w];
     }
   }
 
@@ -98,7 +98,7 @@ struct CodedCombiner {
   RINGREDUCE_DEVICE static T element_of(const Raw& raw, int i) {
     Quad<T> quad = {};
     RINGREDUCE_UNROLL
-    for (int w = 0; w < static_cast<int>(sizeof(T)); ++w) quad.words[w] = raw.words[i / 4][w];
+    for (int w = 0; w < static_cast<int>(sizeof(T)); ++w) quad.words.at[w] = raw.words[i / 4][w];
     return quad.get(i % 4);
   }
 

@@ -1,15 +1,20 @@
 #include "reduce/cuda/entry_points.h"
 
-#include <stdexcept>
+#include <algorithm>
 #include <string>
 
-#include "reduce/cuda/device_reduce.h"
+#include "reduce/cuda/errors.h"
 #include "reduce/cuda/failures.h"
+#include "reduce/cuda/kernels.h"
+#include "reduce/cuda/spans.h"
 
 using namespace ringreduce;          // NOLINT(google-build-using-namespace)
 using namespace ringreduce::device;  // NOLINT(google-build-using-namespace)
 
 namespace {
+
+// Beyond this threads loop: a few waves, so that no multiprocessor is left idle at the end for long.
+constexpr std::size_t blocks_per_multiprocessor = 32;
 
 template <class Enum>
 Enum checked(int number, int count, const char* what) {
@@ -25,35 +30,77 @@ Op op_of(int number) {
   return checked<Op>(number, op_count, "op");
 }
 
+struct Launch {
+  std::string what;  // in words, for failures
+  void* stream;
+  int blocks;
+};
+
+unsigned blocks_for(std::size_t bytes, const Kernel& kernel, const Launch& launch) {
+  if (launch.blocks > 0) return static_cast<unsigned>(launch.blocks);
+  int device = 0, multiprocessors = 0;
+  check(cudaGetDevice(&device), launch.what);
+  check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), launch.what);
+  const std::size_t block_bytes = kernel.bytes_per_thread * block_threads;
+  const std::size_t needed = (bytes + block_bytes - 1) / block_bytes;
+  return static_cast<unsigned>(std::min(needed, multiprocessors * blocks_per_multiprocessor));
+}
+
+// `parameter` is the kernel's; `spans` are part of it.
+template <class Parameter>
+void start(const Kernel& kernel, std::size_t bytes, Parameter parameter, const Spans& spans, Launch launch) {
+  if (bytes == 0) return;
+  launch.what += " of " + std::to_string(spans.source_count) + " sources into " +
+                 std::to_string(spans.destination_count) + " destinations of " + std::to_string(spans.count) +
+                 " elements";
+  const dim3 grid(blocks_for(bytes, kernel, launch));
+  void* parameters[] = {&parameter};
+  auto* const stream = static_cast<cudaStream_t>(launch.stream);
+  check(cudaLaunchKernel(kernel.function, grid, dim3(block_threads), parameters, 0, stream), launch.what);
+}
+
 }  // namespace
 
-const char* ringreduce_cuda_combine(int dtype, int op, void* const* destinations, int destination_count,
-                                    const void* const* sources, int source_count, std::size_t count,
-                                    double scale, void* stream, int blocks) {
+const char* ringreduce_cuda_combine(int dtype_number, int op_number, void* const* destinations,
+                                    int destination_count, const void* const* sources, int source_count,
+                                    std::size_t count, double scale, void* stream, int blocks) {
   return failure_of([&] {
-    combine(dtype_of(dtype), op_of(op), {destinations, destination_count, sources, source_count, count},
-            scale, {stream, blocks});
+    const DType dtype = dtype_of(dtype_number);
+    const Op op = op_of(op_number);
+    if (!supports(dtype, op)) refuse(dtype, op);
+    const Kernel kernel =
+        in_family(dtype, [&](auto family) { return combining_kernel<family>(dtype, op, source_count); });
+    const Spans given = make_spans(destinations, destination_count, sources, source_count, count, scale);
+    Spans parts = given;
+    parts.count *= kernel.elements_per_value;
+    start(kernel, count * size_of(dtype), parts, given,
+          {std::string(name_of(dtype)) + " " + name_of(op), stream, blocks});
   });
 }
 
 const char* ringreduce_cuda_copy(void* const* destinations, int destination_count, const void* source,
                                  std::size_t bytes, void* stream, int blocks) {
-  return failure_of([&] { copy(destinations, destination_count, source, bytes, {stream, blocks}); });
+  return failure_of([&] {
+    const Spans spans = make_spans(destinations, destination_count, &source, 1, bytes, 1);
+    start(copy_kernel(), bytes, spans, spans, {"copy", stream, blocks});
+  });
 }
 
-const char* ringreduce_cuda_combine_coded(int wire, int plain, int op, std::uint32_t encoded_sources,
-                                          std::uint32_t encoded_destinations, int quantize,
-                                          void* const* destinations, int destination_count,
+const char* ringreduce_cuda_combine_coded(int wire_number, int plain_number, int op_number,
+                                          std::uint32_t encoded_sources, std::uint32_t encoded_destinations,
+                                          int quantize, void* const* destinations, int destination_count,
                                           const void* const* sources, int source_count, std::size_t count,
                                           double scale, void* stream, int blocks) {
   return failure_of([&] {
-    const Coded coded = {checked<Encoding>(wire, encoding_count, "wire"),
-                         dtype_of(plain),
-                         op_of(op),
-                         encoded_sources,
-                         encoded_destinations,
-                         quantize != 0};
-    combine_coded(coded, {destinations, destination_count, sources, source_count, count}, scale,
-                  {stream, blocks});
+    const auto wire = checked<Encoding>(wire_number, encoding_count, "wire");
+    const DType plain = dtype_of(plain_number);
+    const Op op = op_of(op_number);
+    const Kernel kernel = coded_kernel(wire, plain);
+    if (kernel.function == nullptr || !supports(DType::float32, op)) refuse(wire, plain, op);
+    const CodedSpans coded = {
+        make_spans(destinations, destination_count, sources, source_count, count, scale), op, encoded_sources,
+        encoded_destinations, quantize != 0};
+    start(kernel, count * size_of(plain), coded, coded.spans,
+          {std::string(name_of(wire)) + " " + name_of(op), stream, blocks});
   });
 }

@@ -3,12 +3,17 @@
 
 #include <cuda_runtime_api.h>
 
+#include <stdexcept>
 #include <string>
 
 namespace ringreduce::device {
 
 // Throws std::runtime_error, in which `what` was being done. Where the context survives, CUDA forgets the
 // error: the caller's next check of its own launches does not find ours.
-void check(cudaError_t result, const std::string& what);
+inline void check(cudaError_t result, const std::string& what) {
+  if (result == cudaSuccess) return;
+  static_cast<void>(cudaGetLastError());
+  throw std::runtime_error(what + ": " + cudaGetErrorName(result) + " (" + cudaGetErrorString(result) + ")");
+}
 
 }  // namespace ringreduce::device

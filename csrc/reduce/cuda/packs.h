@@ -1,4 +1,4 @@
-// Elements that are moved at once: 16 bytes of them, or a single one, aligned or not.
+// Elements that are moved at once: 16 bytes of them, four, or a single one, aligned or not.
 #pragma once
 
 #include <type_traits>
@@ -38,6 +38,62 @@ struct Packed {
 
   RINGREDUCE_DEVICE void load(const char* from) { words = load_aligned<Words>(from); }
   RINGREDUCE_DEVICE void store(char* to) const { store_aligned<Words>(to, words); }
+};
+
+template <class T>
+RINGREDUCE_DEVICE bool is_aligned(const char* at) {
+  return reinterpret_cast<std::uintptr_t>(at) % alignof(T) == 0;
+}
+
+template <class T>
+RINGREDUCE_DEVICE T load_anywhere(const char* from) {
+  if (is_aligned<T>(from)) return load_aligned<T>(from);
+  T value;
+  __builtin_memcpy(&value, from, sizeof value);
+  return value;
+}
+
+template <class T>
+RINGREDUCE_DEVICE void store_anywhere(char* to, T value) {
+  if (is_aligned<T>(to)) {
+    store_aligned<T>(to, value);
+  } else {
+    __builtin_memcpy(to, &value, sizeof value);
+  }
+}
+
+// Four neighbouring elements, a lane's share of what a warp reads or writes at once: the first of a pack.
+template <class Element>
+struct Quad : Packed<Element> {
+  using Whole = std::conditional_t<sizeof(Element) == 1, std::uint32_t,
+                                   std::conditional_t<sizeof(Element) == 2, std::uint64_t, Words>>;
+  using Packed<Element>::words, Packed<Element>::get, Packed<Element>::set;
+
+  // The first `count` of them; zeros for the others.
+  RINGREDUCE_DEVICE void load(const char* from, int count) {
+    if (count >= 4 && is_aligned<Whole>(from)) {
+      const Whole whole = load_aligned<Whole>(from);
+      __builtin_memcpy(words.at, &whole, sizeof whole);
+    } else {
+      RINGREDUCE_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        set(i, i < count ? load_anywhere<Element>(from + i * sizeof(Element)) : Element{});
+      }
+    }
+  }
+
+  RINGREDUCE_DEVICE void store(char* to, int count) const {
+    if (count >= 4 && is_aligned<Whole>(to)) {
+      Whole whole;
+      __builtin_memcpy(&whole, words.at, sizeof whole);
+      store_aligned<Whole>(to, whole);
+    } else {
+      RINGREDUCE_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        if (i < count) store_anywhere<Element>(to + i * sizeof(Element), get(i));
+      }
+    }
+  }
 };
 
 template <class Element>
