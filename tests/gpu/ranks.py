@@ -19,6 +19,7 @@ from ringreduce import _engine, cuda_library
 EMULATED_LIBRARY = Path(__file__).resolve().parents[2] / "build" / "tests" / "libringreduce_cuda_emulated.so"
 MOST_RANKS, MOST_SLOTS, LINE, TILE_BYTES = 16, 64, 256, 2048
 AROUND, PATTERN = 256, 0xA5
+DUTIES = ["interpret", "one_shot", "direct"]
 OPS, DTYPES = _engine.reduce.ops(), _engine.reduce.dtypes()
 
 
@@ -83,7 +84,7 @@ class Scale(ctypes.Structure):
 
 class Errand(ctypes.Structure):
     _fields_ = [
-        *[(name, ctypes.c_int32) for name in ("rank", "dtype", "op")],
+        *[(name, ctypes.c_int32) for name in ("rank", "dtype", "op", "duty")],
         ("contract", ctypes.c_uint64),
         *[(name, ctypes.c_void_p) for name in ("input", "output")],
         ("share", Share),
@@ -200,7 +201,8 @@ class Ranks:
         for errand in errands:
             rank = self.ranks[errand.rank]
             rank.choose()
-            self.library.call(kernel, ctypes.byref(errand), rank.stream.handle)
+            errand.duty = DUTIES.index(kernel)
+            self.library.call("run", ctypes.byref(errand), rank.stream.handle)
 
     def finish(self):
         for rank in self.ranks:

@@ -18,9 +18,7 @@ struct KernelLibrary {
   decltype(&ringreduce_cuda_combine) combine;
   decltype(&ringreduce_cuda_copy) copy;
   decltype(&ringreduce_cuda_fit) fit;
-  decltype(&ringreduce_cuda_interpret) interpret;
-  decltype(&ringreduce_cuda_one_shot) one_shot;
-  decltype(&ringreduce_cuda_direct) direct;
+  decltype(&ringreduce_cuda_run) run;
 
   // One span to another, on the current device's stream; the second as values, each times a factor.
   void copy_span(void* to, const void* from, std::size_t bytes, void* stream) const {
@@ -39,9 +37,7 @@ struct KernelLibrary {
     cuda.find(combine, "combine");
     cuda.find(copy, "copy");
     cuda.find(fit, "fit");
-    cuda.find(interpret, "interpret");
-    cuda.find(one_shot, "one_shot");
-    cuda.find(direct, "direct");
+    cuda.find(run, "run");
   }
 };
 

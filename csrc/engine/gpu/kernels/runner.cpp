@@ -8,6 +8,9 @@
 #include "transport/interface/errors.h"
 
 namespace ringreduce {
+
+using device::Duty;
+
 namespace {
 
 constexpr std::size_t KiB = 1024;
@@ -79,13 +82,13 @@ void KernelRunner::check_stream(void* stream) {
 
 // Hand-tuned kernels serve what ranks choose for themselves, and agree on without a word: where all of them
 // are, and what is called.
-KernelRunner::Kernel KernelRunner::kernel_for(const Call& call, bool is_forced) const {
+Duty KernelRunner::duty_for(const Call& call, bool is_forced) const {
   const bool chosen = call.algorithm == automatic && !is_forced;
-  if (!chosen || call.input_extents || call.op == Op::premul_sum) return Kernel::interpreter;
+  if (!chosen || call.input_extents || call.op == Op::premul_sum) return Duty::interpret;
   if (call.collective == Collective::all_reduce && call.count * size_of(call.dtype) <= one_shot_up_to) {
-    return Kernel::one_shot;
+    return Duty::one_shot;
   }
-  return boxes_->one_process() && is_direct(call.collective) ? Kernel::direct : Kernel::interpreter;
+  return boxes_->one_process() && is_direct(call.collective) ? Duty::direct : Duty::interpret;
 }
 
 // Enough slices for all blocks, if that does not make them too short. The same on all ranks.
@@ -103,15 +106,15 @@ std::size_t KernelRunner::slice_bytes(const Call& call) const {
 const Plan& KernelRunner::plan(Planner& planner, const Call& call, const Launch& launch) {
   check_stream(launch.stream);
   Call here = call;
-  kernel_ = kernel_for(call, planner.is_forced(call.collective));
-  if (kernel_ != Kernel::interpreter) {
+  duty_ = duty_for(call, planner.is_forced(call.collective));
+  if (duty_ != Duty::interpret) {
     const bool two_shot = call.collective == Collective::all_reduce;
-    const char* name = kernel_ == Kernel::one_shot ? "one_shot" : two_shot ? "two_shot" : "direct";
+    const char* name = duty_ == Duty::one_shot ? "one_shot" : two_shot ? "two_shot" : "direct";
     here.algorithm = static_cast<int>(find_algorithm(call.collective, name) - catalogue().data());
   }
   if (here.slice_bytes == 0) here.slice_bytes = slice_bytes(call);
   const Plan& plan = planner.plan(here, target_);
-  if (kernel_ == Kernel::interpreter) place_ = programs_.find(call, plan, boxes_->layout(), launch.captured);
+  if (duty_ == Duty::interpret) place_ = programs_.find(call, plan, boxes_->layout(), launch.captured);
   return plan;
 }
 
@@ -136,6 +139,7 @@ device::Errand KernelRunner::errand_for(const Call& call, const Plan& plan, std:
   errand.rank = rank_;
   errand.dtype = static_cast<std::int32_t>(reducing ? call.dtype : DType::uint8);
   errand.op = static_cast<std::int32_t>(reducing ? call.op : Op::sum);
+  errand.duty = duty_;
   errand.contract = contract;
   errand.input = static_cast<const char*>(call.input);
   errand.output = static_cast<char*>(call.output);
@@ -151,19 +155,17 @@ device::Errand KernelRunner::errand_for(const Call& call, const Plan& plan, std:
 
 void KernelRunner::launch(const Call& call, const Plan& plan, const Launch& launch) {
   device::Errand errand = errand_for(call, plan, launch.contract);
-  if (kernel_ == Kernel::interpreter) {
+  if (duty_ == Duty::interpret) {
     errand.program = reinterpret_cast<const device::FlatProgram*>(place_.program);
     errand.temp = place_.temp;
     errand.input = reinterpret_cast<const char*>(input_of_all(call, rank_));
     errand.output = reinterpret_cast<char*>(output_of_all(call, rank_));
-    CudaLibrary::check(KernelLibrary::get().interpret(&errand, launch.stream));
-  } else if (kernel_ == Kernel::one_shot) {
+  } else if (duty_ == Duty::one_shot) {
     errand.share = {0, 0, call.count * size_of(call.dtype), true, true};
-    CudaLibrary::check(KernelLibrary::get().one_shot(&errand, launch.stream));
   } else {
     errand.share = share_of(call);
-    CudaLibrary::check(KernelLibrary::get().direct(&errand, launch.stream));
   }
+  CudaLibrary::check(KernelLibrary::get().run(&errand, launch.stream));
   if (!launch.captured) record_last(event_.get(), launch.stream);
 }
 

@@ -27,11 +27,8 @@ class KernelRunner : public Runner {
   void give_up() override;
 
  private:
-  // Hand-tuned kernels, and the one that walks schedules.
-  enum class Kernel : std::uint8_t { one_shot, direct, interpreter };
-
   void check_stream(void* stream);
-  Kernel kernel_for(const Call& call, bool is_forced) const;
+  device::Duty duty_for(const Call& call, bool is_forced) const;
   std::size_t slice_bytes(const Call& call) const;
   device::Errand errand_for(const Call& call, const Plan& plan, std::uint64_t contract) const;
   device::Share share_of(const Call& call) const;
@@ -45,7 +42,7 @@ class KernelRunner : public Runner {
   device::Report* const report_;
   std::vector<void*> checked_streams_;
   // Of what was planned just now.
-  Kernel kernel_ = Kernel::interpreter;
+  device::Duty duty_ = device::Duty::interpret;
   DevicePrograms::Place place_;
 };
 

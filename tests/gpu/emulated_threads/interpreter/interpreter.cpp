@@ -125,7 +125,7 @@ void prepare(const Job& job, int rank, Rank& made) {
 void run_block(const Job& job, int index, const Errand& errand, const Pass& pass) {
   const auto shared = std::make_unique<InterpreterShared>();
   Block block(index, job.blocks, static_cast<std::size_t>(job.threads));
-  Interpreter<Block>(block, *shared, errand, pass).run();
+  Interpreter(block, *shared, errand, pass).run();
 }
 
 // What the host does when it sees that a call hangs, or that calls differ.

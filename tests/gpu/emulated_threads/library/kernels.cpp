@@ -28,11 +28,11 @@ constexpr std::size_t threads_of_block = 3;
 
 using Run = void (*)(Block&, const Errand&, const Pass&);
 
-template <template <class> class Kernel, class Shared>
+template <class Kernel, class Shared>
 void run_block(Block& block, const Errand& errand, const Pass& pass) {
   const auto shared = std::make_unique_for_overwrite<Shared>();
   std::memset(static_cast<void*>(shared.get()), 0xA5, sizeof(Shared));  // nobody has cleared a card's, either
-  Kernel<Block>(block, *shared, errand, pass).run();
+  Kernel(block, *shared, errand, pass).run();
 }
 
 void run_kernel(Run run, const Errand& errand, const Pass& pass, int device) {
@@ -106,9 +106,8 @@ void launch(Run run, const Errand& errand, void* handle) {
 }  // namespace
 }  // namespace ringreduce::emulated
 
+using namespace ringreduce::device;
 using namespace ringreduce::emulated;
-using ringreduce::device::Errand;
-using ringreduce::device::failure_of;
 
 const char* ringreduce_cuda_fit(int* blocks) {
   return failure_of([&] {
@@ -117,24 +116,18 @@ const char* ringreduce_cuda_fit(int* blocks) {
   });
 }
 
-const char* ringreduce_cuda_interpret(const Errand* errand, void* stream) {
+const char* ringreduce_cuda_run(const Errand* errand, void* stream) {
   return failure_of([&] {
-    check_reach(errand->program, current_device(), "the program");
-    launch(run_block<ringreduce::device::Interpreter, ringreduce::device::InterpreterShared>, *errand,
-           stream);
-  });
-}
-
-const char* ringreduce_cuda_one_shot(const Errand* errand, void* stream) {
-  return failure_of([&] {
-    check_share(*errand, current_device(), 0, 0);
-    launch(run_block<ringreduce::device::OneShot, ringreduce::device::OneShotShared>, *errand, stream);
-  });
-}
-
-const char* ringreduce_cuda_direct(const Errand* errand, void* stream) {
-  return failure_of([&] {
-    check_share(*errand, current_device(), errand->share.source, errand->share.target);
-    launch(run_block<ringreduce::device::Direct, ringreduce::device::DirectShared>, *errand, stream);
+    switch (errand->duty) {
+      case Duty::interpret:
+        check_reach(errand->program, current_device(), "the program");
+        return launch(run_block<Interpreter, InterpreterShared>, *errand, stream);
+      case Duty::one_shot:
+        check_share(*errand, current_device(), 0, 0);
+        return launch(run_block<OneShot, OneShotShared>, *errand, stream);
+      case Duty::direct:
+        check_share(*errand, current_device(), errand->share.source, errand->share.target);
+        return launch(run_block<Direct, DirectShared>, *errand, stream);
+    }
   });
 }

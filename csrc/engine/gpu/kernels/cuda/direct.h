@@ -4,8 +4,7 @@
 // reads or writes their memory any more.
 #pragma once
 
-#include "engine/gpu/kernels/cuda/passes.h"
-#include "engine/gpu/kernels/cuda/waiting.h"
+#include "engine/gpu/kernels/cuda/rank_block.h"
 
 namespace ringreduce::device {
 
@@ -15,25 +14,20 @@ struct DirectShared {
   char* outputs[most_ranks];
 };
 
-template <class Block>
-class Direct {
+class Direct : RankBlock {
  public:
   RINGREDUCE_DEVICE Direct(Block& block, DirectShared& shared, const Errand& errand, const Pass& pass)
-      : block_(block),
-        shared_(shared),
-        errand_(errand),
-        pass_(pass),
-        box_(errand.boxes, errand.memories[errand.rank], block.index()) {}
+      : RankBlock(block, errand, pass), shared_(shared) {}
 
   RINGREDUCE_DEVICE void run() {
     if (!block_.leader([&] { return begin(); })) return;
     block_.all([&](std::size_t thread, std::size_t threads) { combine(thread, threads); });
-    block_.leader([&] { return end(); });
+    block_.leader([&] { return meet(false) && end_call(); });
   }
 
  private:
   RINGREDUCE_DEVICE bool begin() {
-    if (!begin_call(box_, errand_.report, block_.index())) return false;
+    if (!begin_call()) return false;
     for (int peer = 0; peer < errand_.boxes.world; ++peer) {
       const Box box = box_of(peer);
       *box.input_of(errand_.rank) = reinterpret_cast<std::uintptr_t>(errand_.input);
@@ -44,12 +38,6 @@ class Direct {
       shared_.inputs[peer] = reinterpret_cast<const char*>(load_relaxed(box_.input_of(peer)));
       shared_.outputs[peer] = reinterpret_cast<char*>(load_relaxed(box_.output_of(peer)));
     }
-    return true;
-  }
-
-  RINGREDUCE_DEVICE bool end() {
-    if (!meet(false)) return false;
-    end_call(box_, errand_.report, block_.index());
     return true;
   }
 
@@ -68,8 +56,8 @@ class Direct {
         theirs = load_acquire(box_.come(peer));
         return theirs >> contract_bits >= number;
       };
-      if (!wait_until(is_here, errand_.report)) return false;
-      if (compares && short_contract(theirs) != short_contract(word)) return differs(errand_.report, peer);
+      if (!wait_until(is_here)) return false;
+      if (compares && short_contract(theirs) != short_contract(word)) return differs(peer);
     }
     return given_up == 0;
   }
@@ -98,15 +86,7 @@ class Direct {
     pass_.run(spans, thread, threads);
   }
 
-  RINGREDUCE_DEVICE Box box_of(int peer) const {
-    return Box(errand_.boxes, errand_.memories[peer], block_.index());
-  }
-
-  Block& block_;
   DirectShared& shared_;
-  const Errand& errand_;
-  const Pass& pass_;
-  const Box box_;
 };
 
 }  // namespace ringreduce::device

@@ -8,10 +8,5 @@
 // How many of their thread blocks the current device can run at the same time. All of them are loaded then:
 // loading one later could wait for a kernel that waits for the one to be loaded.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_fit(int* blocks);
-// Launch errand->boxes.blocks thread blocks each. See engine/gpu/kernels/cuda/interpreter.h,
-// engine/gpu/kernels/cuda/one_shot.h, engine/gpu/kernels/cuda/direct.h.
-RINGREDUCE_EXPORT const char* ringreduce_cuda_interpret(const ringreduce::device::Errand* errand,
-                                                        void* stream);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_one_shot(const ringreduce::device::Errand* errand,
-                                                       void* stream);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_direct(const ringreduce::device::Errand* errand, void* stream);
+// Launches errand->boxes.blocks thread blocks, which run with those of its peers.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_run(const ringreduce::device::Errand* errand, void* stream);

@@ -49,10 +49,14 @@ struct Share {
   bool from_all, to_all;  // ranks; otherwise its own
 };
 
+// What a kernel does: see interpreter.h, one_shot.h, direct.h.
+enum class Duty : std::int32_t { interpret, one_shot, direct };
+
 // One rank's part of one call: a kernel's parameter.
 struct Errand {
   std::int32_t rank;
   std::int32_t dtype, op;  // numbers of dtype.h
+  Duty duty;
   std::uint64_t contract;  // what all ranks' calls must have in common
   const char* input;
   char* output;

@@ -8,8 +8,7 @@
 // messages went through is of no use after that.
 #pragma once
 
-#include "engine/gpu/kernels/cuda/passes.h"
-#include "engine/gpu/kernels/cuda/waiting.h"
+#include "engine/gpu/kernels/cuda/rank_block.h"
 
 namespace ringreduce::device {
 
@@ -26,17 +25,11 @@ struct InterpreterShared {
   const char* arrived[most_ranks];  // by source: where it is read
 };
 
-template <class Block>
-class Interpreter {
+class Interpreter : RankBlock {
  public:
   RINGREDUCE_DEVICE Interpreter(Block& block, InterpreterShared& shared, const Errand& errand,
                                 const Pass& pass)
-      : block_(block),
-        shared_(shared),
-        errand_(errand),
-        pass_(pass),
-        program_(*errand.program),
-        box_(errand.boxes, errand.memories[errand.rank], block.index()) {}
+      : RankBlock(block, errand, pass), shared_(shared), program_(*errand.program) {}
 
   RINGREDUCE_DEVICE void run() {
     going_on_ = block_.leader([&] { return begin(); });
@@ -49,11 +42,11 @@ class Interpreter {
   // --- what the leader does; false: given up, which the whole block is told ------------------------------
 
   RINGREDUCE_DEVICE bool wait_for_readers(int peer, std::uint64_t number) {
-    return wait_until([&] { return load_acquire(box_.read_by(peer)) >= number; }, errand_.report);
+    return wait_until([&] { return load_acquire(box_.read_by(peer)) >= number; });
   }
 
   RINGREDUCE_DEVICE bool begin() {
-    if (!begin_call(box_, errand_.report, block_.index())) return false;
+    if (!begin_call()) return false;
     shared_.oldest = shared_.posted = 0;
     shared_.head = 0;
     for (int peer = 0; peer < program_.world; ++peer) {
@@ -70,8 +63,7 @@ class Interpreter {
       *box_.sent_to(peer) = shared_.sent[peer];
       *box_.received_from(peer) = shared_.received[peer];
     }
-    end_call(box_, errand_.report, block_.index());
-    return true;
+    return end_call();
   }
 
   RINGREDUCE_DEVICE bool wait_for_the_oldest() {
@@ -128,8 +120,8 @@ class Interpreter {
         word = load_acquire(box_.posted(peer, number));
         return is_posting_of(word, number);
       };
-      if (!wait_until(is_here, errand_.report)) return false;
-      if (!is_under(word, errand_.contract)) return differs(errand_.report, peer);
+      if (!wait_until(is_here)) return false;
+      if (!is_under(word, errand_.contract)) return differs(peer);
       shared_.arrived[p - step.peers_begin] = box_of(peer).arena() + offset_in(word);
     }
     return true;
@@ -141,10 +133,6 @@ class Interpreter {
       if (peer >= 0) store_release(box_of(peer).read_by(errand_.rank), ++shared_.received[peer]);
     }
     return true;
-  }
-
-  RINGREDUCE_DEVICE Box box_of(int peer) const {
-    return Box(errand_.boxes, errand_.memories[peer], block_.index());
   }
 
   // --- what all threads do -------------------------------------------------------------------------------
@@ -288,12 +276,8 @@ class Interpreter {
   RINGREDUCE_DEVICE const FlatMove* moves() const { return at<FlatMove>(program_.moves); }
   RINGREDUCE_DEVICE const std::int32_t* peers() const { return at<std::int32_t>(program_.peers); }
 
-  Block& block_;
   InterpreterShared& shared_;
-  const Errand& errand_;
-  const Pass& pass_;
   const FlatProgram& program_;
-  const Box box_;
   char* bases_[3];  // of this slice, by memory
   bool going_on_ = true;
 };

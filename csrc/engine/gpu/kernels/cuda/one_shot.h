@@ -6,8 +6,7 @@
 // has got tile k + 1 of a peer knows that this peer has done with tile k of all.
 #pragma once
 
-#include "engine/gpu/kernels/cuda/passes.h"
-#include "engine/gpu/kernels/cuda/waiting.h"
+#include "engine/gpu/kernels/cuda/rank_block.h"
 
 namespace ringreduce::device {
 
@@ -18,18 +17,13 @@ struct alignas(16) OneShotShared {
   char tiles[most_ranks][tile_bytes];
 };
 
-template <class Block>
-class OneShot {
+class OneShot : RankBlock {
  public:
   RINGREDUCE_DEVICE OneShot(Block& block, OneShotShared& shared, const Errand& errand, const Pass& pass)
-      : block_(block),
-        shared_(shared),
-        errand_(errand),
-        pass_(pass),
-        box_(errand.boxes, errand.memories[errand.rank], block.index()) {}
+      : RankBlock(block, errand, pass), shared_(shared) {}
 
   RINGREDUCE_DEVICE void run() {
-    if (!block_.leader([&] { return begin_call(box_, errand_.report, block_.index()); })) return;
+    if (!block_.leader([&] { return begin_call(); })) return;
     const std::uint64_t tiles = (errand_.share.bytes + tile_bytes - 1) / tile_bytes;
     std::uint64_t number = *box_.tiles();
     const std::uint64_t step = static_cast<std::uint64_t>(block_.count());
@@ -38,8 +32,7 @@ class OneShot {
     }
     block_.leader([&] {
       *box_.tiles() = number;
-      end_call(box_, errand_.report, block_.index());
-      return true;
+      return end_call();
     });
   }
 
@@ -82,10 +75,7 @@ class OneShot {
       for (int i = 1; i < errand_.boxes.world; ++i) {
         // Not all to the same one first.
         const int peer = (errand_.rank + i) % errand_.boxes.world;
-        store_flagged(
-            Box(errand_.boxes, errand_.memories[peer], block_.index()).tile_from(errand_.rank, number) +
-                2 * at,
-            data, flag);
+        store_flagged(box_of(peer).tile_from(errand_.rank, number) + 2 * at, data, flag);
       }
     }
   }
@@ -97,7 +87,7 @@ class OneShot {
         if (peer == errand_.rank) continue;
         const char* const from = box_.tile_from(peer, number) + 2 * at;
         std::uint64_t data = 0;
-        if (!wait_until([&] { return load_flagged(from, flag, data); }, errand_.report)) return false;
+        if (!wait_until([&] { return load_flagged(from, flag, data); })) return false;
         store_aligned(shared_.tiles[peer] + at, data);
       }
     }
@@ -116,11 +106,7 @@ class OneShot {
     return data;
   }
 
-  Block& block_;
   OneShotShared& shared_;
-  const Errand& errand_;
-  const Pass& pass_;
-  const Box box_;
 };
 
 }  // namespace ringreduce::device

@@ -37,9 +37,5 @@ struct Passes {
     return found;
   }
 };
-using WideFloats = Passes<Family::wide_float>;
-using SmallFloats = Passes<Family::small_float>;
-using WideIntegers = Passes<Family::wide_integer>;
-using SmallIntegers = Passes<Family::small_integer>;
 
 }  // namespace ringreduce::device

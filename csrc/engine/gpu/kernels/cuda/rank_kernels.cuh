@@ -13,25 +13,24 @@ union RankShared {
   DirectShared direct;
 };
 
-template <class Family>
-__global__ void __launch_bounds__(rank_threads)
-    rank_kernel(const __grid_constant__ Errand errand, const Duty duty) {
+template <Family family>
+__global__ void __launch_bounds__(rank_threads) rank_kernel(const __grid_constant__ Errand errand) {
   __shared__ RankShared shared;
   Block block;
-  const Pass pass = Family::pass(static_cast<DType>(errand.dtype), static_cast<Op>(errand.op));
-  switch (duty) {
+  const Pass pass = Passes<family>::pass(static_cast<DType>(errand.dtype), static_cast<Op>(errand.op));
+  switch (errand.duty) {
     case Duty::interpret:
-      return Interpreter<Block>(block, shared.interpreter, errand, pass).run();
+      return Interpreter(block, shared.interpreter, errand, pass).run();
     case Duty::one_shot:
-      return OneShot<Block>(block, shared.one_shot, errand, pass).run();
+      return OneShot(block, shared.one_shot, errand, pass).run();
     case Duty::direct:
-      return Direct<Block>(block, shared.direct, errand, pass).run();
+      return Direct(block, shared.direct, errand, pass).run();
   }
 }
 
-template <class Family>
+template <Family family>
 const void* rank_kernel_of() {
-  return reinterpret_cast<const void*>(rank_kernel<Family>);
+  return reinterpret_cast<const void*>(rank_kernel<family>);
 }
 
 }  // namespace ringreduce::device

@@ -1,0 +1,57 @@
+// One block of a rank's kernel: what all kernels have in common.
+#pragma once
+
+#include "engine/gpu/kernels/cuda/mailboxes.h"
+#include "engine/gpu/kernels/cuda/passes.h"
+
+namespace ringreduce::device {
+
+class RankBlock {
+ protected:
+  RINGREDUCE_DEVICE RankBlock(Block& block, const Errand& errand, const Pass& pass)
+      : block_(block), errand_(errand), pass_(pass), box_(box_of(errand.rank)) {}
+
+  RINGREDUCE_DEVICE Box box_of(int peer) const {
+    return Box(errand_.boxes, errand_.memories[peer], block_.index());
+  }
+
+  // How one thread waits for other ranks: never for ever. False: given up.
+  template <class Condition>
+  RINGREDUCE_DEVICE bool wait_until(Condition holds) const {
+    constexpr unsigned looks = 64;
+    for (unsigned looked = 1; !holds(); ++looked) {
+      if (looked % looks != 0) continue;
+      if (load_acquire(&errand_.report->abort) != 0) return false;
+      wait_a_little();
+    }
+    return true;
+  }
+
+  // Says that a peer has made another call. The host gives up for all ranks.
+  RINGREDUCE_DEVICE bool differs(int peer) const {
+    store_release(&errand_.report->differs, static_cast<std::uint64_t>(peer) + 1);
+    return false;
+  }
+
+  // A block's calls; for the host's clock, those that the first of a rank's blocks has begun and ended.
+  // False: an earlier one was given up, so that counts are not what peers expect, and the block makes no
+  // further call.
+  RINGREDUCE_DEVICE bool begin_call() const {
+    if (block_.index() == 0) store_relaxed(&errand_.report->begun, ++*box_.calls());
+    if (*box_.is_in_call() != 0) return false;
+    *box_.is_in_call() = 1;
+    return true;
+  }
+  RINGREDUCE_DEVICE bool end_call() const {
+    *box_.is_in_call() = 0;
+    if (block_.index() == 0) store_relaxed(&errand_.report->done, *box_.calls());
+    return true;
+  }
+
+  Block& block_;
+  const Errand& errand_;
+  const Pass& pass_;
+  const Box box_;
+};
+
+}  // namespace ringreduce::device
