@@ -40,32 +40,9 @@ CudaLibrary::CudaLibrary() {
   const std::string path = path_of_library();
   library_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (!library_) throw Error("the part for GPUs cannot be loaded: " + std::string(dlerror()));
-  find(count_devices, "count_devices");
-  find(current_device, "current_device");
-  find(choose_device, "choose_device");
-  find(is_in_use, "is_in_use");
-  find(identify_device, "identify_device");
-  find(device_of, "device_of");
-  find(reach, "reach");
-  find(allocate, "allocate");
-  find(free, "free");
-  find(allocate_on_host, "allocate_on_host");
-  find(free_on_host, "free_on_host");
-  find(share, "share");
-  find(map, "map");
-  find(unmap, "unmap");
-  find(move, "move");
-  find(fill, "fill");
-  find(create_stream, "create_stream");
-  find(destroy_stream, "destroy_stream");
-  find(synchronize, "synchronize");
-  find(is_captured, "is_captured");
-  find(exchange_capture_mode, "exchange_capture_mode");
-  find(create_event, "create_event");
-  find(destroy_event, "destroy_event");
-  find(record, "record");
-  find(wait, "wait");
-  find(is_over, "is_over");
+#define RINGREDUCE_FIND(name) find(name, #name);
+  RINGREDUCE_DEVICE_FUNCTIONS(RINGREDUCE_FIND)
+#undef RINGREDUCE_FIND
 }
 
 const CudaLibrary& CudaLibrary::get() {

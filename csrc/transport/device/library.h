@@ -8,6 +8,35 @@
 
 namespace ringreduce {
 
+// What the engine calls of it, but for kernels.
+#define RINGREDUCE_DEVICE_FUNCTIONS(X) \
+  X(count_devices)                     \
+  X(current_device)                    \
+  X(choose_device)                     \
+  X(is_in_use)                         \
+  X(identify_device)                   \
+  X(device_of)                         \
+  X(reach)                             \
+  X(allocate)                          \
+  X(free)                              \
+  X(allocate_on_host)                  \
+  X(free_on_host)                      \
+  X(share)                             \
+  X(map)                               \
+  X(unmap)                             \
+  X(move)                              \
+  X(fill)                              \
+  X(create_stream)                     \
+  X(destroy_stream)                    \
+  X(synchronize)                       \
+  X(is_captured)                       \
+  X(exchange_capture_mode)             \
+  X(create_event)                      \
+  X(destroy_event)                     \
+  X(record)                            \
+  X(wait)                              \
+  X(is_over)
+
 class CudaLibrary {
  public:
   // Loads it once for the process: RINGREDUCE_CUDA_LIBRARY, or else the file beside this library. Throws
@@ -15,32 +44,9 @@ class CudaLibrary {
   static const CudaLibrary& get();
 
   // As in transport/device/cuda/entry_points.h. What they return goes to check().
-  decltype(&ringreduce_cuda_count_devices) count_devices;
-  decltype(&ringreduce_cuda_current_device) current_device;
-  decltype(&ringreduce_cuda_choose_device) choose_device;
-  decltype(&ringreduce_cuda_is_in_use) is_in_use;
-  decltype(&ringreduce_cuda_identify_device) identify_device;
-  decltype(&ringreduce_cuda_device_of) device_of;
-  decltype(&ringreduce_cuda_reach) reach;
-  decltype(&ringreduce_cuda_allocate) allocate;
-  decltype(&ringreduce_cuda_free) free;
-  decltype(&ringreduce_cuda_allocate_on_host) allocate_on_host;
-  decltype(&ringreduce_cuda_free_on_host) free_on_host;
-  decltype(&ringreduce_cuda_share) share;
-  decltype(&ringreduce_cuda_map) map;
-  decltype(&ringreduce_cuda_unmap) unmap;
-  decltype(&ringreduce_cuda_move) move;
-  decltype(&ringreduce_cuda_fill) fill;
-  decltype(&ringreduce_cuda_create_stream) create_stream;
-  decltype(&ringreduce_cuda_destroy_stream) destroy_stream;
-  decltype(&ringreduce_cuda_synchronize) synchronize;
-  decltype(&ringreduce_cuda_is_captured) is_captured;
-  decltype(&ringreduce_cuda_exchange_capture_mode) exchange_capture_mode;
-  decltype(&ringreduce_cuda_create_event) create_event;
-  decltype(&ringreduce_cuda_destroy_event) destroy_event;
-  decltype(&ringreduce_cuda_record) record;
-  decltype(&ringreduce_cuda_wait) wait;
-  decltype(&ringreduce_cuda_is_over) is_over;
+#define RINGREDUCE_MEMBER(name) decltype(&ringreduce_cuda_##name) name;
+  RINGREDUCE_DEVICE_FUNCTIONS(RINGREDUCE_MEMBER)
+#undef RINGREDUCE_MEMBER
 
   // Another entry point, `ringreduce_cuda_` and its name. Throws Error where the library has none.
   template <class Function>

@@ -66,25 +66,9 @@ NcclLibrary::NcclLibrary() {
     throw Error("NCCL's " + path_ + " is of version " + in_words(version_) + ", and " +
                 in_words(nccl::oldest_version) + " is the oldest that serves");
   }
-  find_function(get_error_string, "GetErrorString");
-  find_function(get_last_error, "GetLastError");
-  find_function(get_unique_id, "GetUniqueId");
-  find_function(init, "CommInitRankConfig");
-  find_function(get_async_error, "CommGetAsyncError");
-  find_function(finalize, "CommFinalize");
-  find_function(destroy, "CommDestroy");
-  find_function(abort, "CommAbort");
-  find_function(group_start, "GroupStart");
-  find_function(group_end, "GroupEnd");
-  find_function(send, "Send");
-  find_function(recv, "Recv");
-  find_function(all_reduce, "AllReduce");
-  find_function(reduce_scatter, "ReduceScatter");
-  find_function(all_gather, "AllGather");
-  find_function(broadcast, "Broadcast");
-  find_function(reduce, "Reduce");
-  find_function(create_premul_sum, "RedOpCreatePreMulSum");
-  find_function(destroy_op, "RedOpDestroy");
+#define RINGREDUCE_FIND(name, function) find_function(name, #function);
+  RINGREDUCE_NCCL_FUNCTIONS(RINGREDUCE_FIND)
+#undef RINGREDUCE_FIND
   enroll = reinterpret_cast<nccl::CommRegister*>(find_function("CommRegister"));
   withdraw = reinterpret_cast<nccl::CommDeregister*>(find_function("CommDeregister"));
 }

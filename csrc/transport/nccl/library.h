@@ -7,6 +7,28 @@
 
 namespace ringreduce {
 
+// What every version that serves has besides GetVersion: X(name here, name there without nccl)
+#define RINGREDUCE_NCCL_FUNCTIONS(X)         \
+  X(get_error_string, GetErrorString)        \
+  X(get_last_error, GetLastError)            \
+  X(get_unique_id, GetUniqueId)              \
+  X(init, CommInitRankConfig)                \
+  X(get_async_error, CommGetAsyncError)      \
+  X(finalize, CommFinalize)                  \
+  X(destroy, CommDestroy)                    \
+  X(abort, CommAbort)                        \
+  X(group_start, GroupStart)                 \
+  X(group_end, GroupEnd)                     \
+  X(send, Send)                              \
+  X(recv, Recv)                              \
+  X(all_reduce, AllReduce)                   \
+  X(reduce_scatter, ReduceScatter)           \
+  X(all_gather, AllGather)                   \
+  X(broadcast, Broadcast)                    \
+  X(reduce, Reduce)                          \
+  X(create_premul_sum, RedOpCreatePreMulSum) \
+  X(destroy_op, RedOpDestroy)
+
 class NcclLibrary {
  public:
   // Loads it once for the process: RINGREDUCE_NCCL_LIBRARY, or else libnccl.so.2, or else what the finder
@@ -18,25 +40,9 @@ class NcclLibrary {
   static void set_finder(Finder finder);
 
   nccl::GetVersion* get_version;
-  nccl::GetErrorString* get_error_string;
-  nccl::GetLastError* get_last_error;
-  nccl::GetUniqueId* get_unique_id;
-  nccl::CommInitRankConfig* init;
-  nccl::CommGetAsyncError* get_async_error;
-  nccl::CommFinalize* finalize;
-  nccl::CommDestroy* destroy;
-  nccl::CommAbort* abort;
-  nccl::GroupStart* group_start;
-  nccl::GroupEnd* group_end;
-  nccl::Send* send;
-  nccl::Recv* recv;
-  nccl::AllReduce* all_reduce;
-  nccl::ReduceScatter* reduce_scatter;
-  nccl::AllGather* all_gather;
-  nccl::Broadcast* broadcast;
-  nccl::Reduce* reduce;
-  nccl::RedOpCreatePreMulSum* create_premul_sum;
-  nccl::RedOpDestroy* destroy_op;
+#define RINGREDUCE_MEMBER(name, function) nccl::function* name;
+  RINGREDUCE_NCCL_FUNCTIONS(RINGREDUCE_MEMBER)
+#undef RINGREDUCE_MEMBER
   // Null before 2.19.
   nccl::CommRegister* enroll;
   nccl::CommDeregister* withdraw;

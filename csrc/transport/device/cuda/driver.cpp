@@ -18,20 +18,9 @@ void find(void* library, Function& function, const char* name) {
 Driver::Driver() {
   void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!library) throw std::runtime_error(std::string("CUDA's driver: ") + dlerror());
-  find(library, error_string, "cuGetErrorString");
-  find(library, device, "cuDeviceGet");
-  find(library, attribute, "cuDeviceGetAttribute");
-  find(library, context_state, "cuDevicePrimaryCtxGetState");
-  find(library, granularity, "cuMemGetAllocationGranularity");
-  find(library, create, "cuMemCreate");
-  find(library, release, "cuMemRelease");
-  find(library, reserve, "cuMemAddressReserve");
-  find(library, unreserve, "cuMemAddressFree");
-  find(library, map, "cuMemMap");
-  find(library, unmap, "cuMemUnmap");
-  find(library, set_access, "cuMemSetAccess");
-  find(library, export_handle, "cuMemExportToShareableHandle");
-  find(library, import_handle, "cuMemImportFromShareableHandle");
+#define RINGREDUCE_FIND(name, function) find(library, name, #function);
+  RINGREDUCE_DRIVER_FUNCTIONS(RINGREDUCE_FIND)
+#undef RINGREDUCE_FIND
 }
 
 const Driver& Driver::get() {

@@ -8,24 +8,30 @@
 
 namespace ringreduce::device {
 
+// X(name here, name there)
+#define RINGREDUCE_DRIVER_FUNCTIONS(X)           \
+  X(error_string, cuGetErrorString)              \
+  X(device, cuDeviceGet)                         \
+  X(attribute, cuDeviceGetAttribute)             \
+  X(context_state, cuDevicePrimaryCtxGetState)   \
+  X(granularity, cuMemGetAllocationGranularity)  \
+  X(create, cuMemCreate)                         \
+  X(release, cuMemRelease)                       \
+  X(reserve, cuMemAddressReserve)                \
+  X(unreserve, cuMemAddressFree)                 \
+  X(map, cuMemMap)                               \
+  X(unmap, cuMemUnmap)                           \
+  X(set_access, cuMemSetAccess)                  \
+  X(export_handle, cuMemExportToShareableHandle) \
+  X(import_handle, cuMemImportFromShareableHandle)
+
 struct Driver {
   // Throws std::runtime_error where there is no driver, or one that lacks them.
   static const Driver& get();
 
-  decltype(&cuGetErrorString) error_string;
-  decltype(&cuDeviceGet) device;
-  decltype(&cuDeviceGetAttribute) attribute;
-  decltype(&cuDevicePrimaryCtxGetState) context_state;
-  decltype(&cuMemGetAllocationGranularity) granularity;
-  decltype(&cuMemCreate) create;
-  decltype(&cuMemRelease) release;
-  decltype(&cuMemAddressReserve) reserve;
-  decltype(&cuMemAddressFree) unreserve;
-  decltype(&cuMemMap) map;
-  decltype(&cuMemUnmap) unmap;
-  decltype(&cuMemSetAccess) set_access;
-  decltype(&cuMemExportToShareableHandle) export_handle;
-  decltype(&cuMemImportFromShareableHandle) import_handle;
+#define RINGREDUCE_MEMBER(name, function) decltype(&function) name;
+  RINGREDUCE_DRIVER_FUNCTIONS(RINGREDUCE_MEMBER)
+#undef RINGREDUCE_MEMBER
 
   // Throws std::runtime_error, in which `what` was being done.
   void check(CUresult result, const std::string& what) const;

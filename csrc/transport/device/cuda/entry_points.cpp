@@ -4,11 +4,11 @@
 
 #include <cstdio>
 #include <cstring>
+#include <string>
 
 #include "reduce/cuda/errors.h"
 #include "reduce/cuda/failures.h"
 #include "transport/device/cuda/driver.h"
-#include "transport/device/cuda/shared_memory.h"
 
 using ringreduce::device::check;
 using ringreduce::device::Driver;
@@ -24,85 +24,6 @@ cudaEvent_t event_at(void* event) {
   return static_cast<cudaEvent_t>(event);
 }
 
-void instantiate(void** graph, cudaStream_t stream) {
-  cudaGraph_t captured = nullptr;
-  check(cudaStreamEndCapture(stream, &captured), "end of capture");
-  cudaGraphExec_t ready = nullptr;
-  const cudaError_t result = cudaGraphInstantiateWithFlags(&ready, captured, 0);
-  static_cast<void>(cudaGraphDestroy(captured));
-  check(result, "graph");
-  *graph = ready;
-}
-
-void name_device(char* name, std::size_t room) {
-  int device = 0;
-  cudaDeviceProp properties;
-  check(cudaGetDevice(&device), "device");
-  check(cudaGetDeviceProperties(&properties, device), "device");
-  std::snprintf(name, room, "%s, compute capability %d.%d, %d multiprocessors", properties.name,
-                properties.major, properties.minor, properties.multiProcessorCount);
-}
-
-// The device of memory, or -1. What CUDA has never heard of is the host's.
-int device_of(const void* memory) {
-  cudaPointerAttributes attributes;
-  check(cudaPointerGetAttributes(&attributes, memory), "where memory is");
-  const bool is_devices = attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
-  return is_devices ? attributes.device : -1;
-}
-
-void identify(char* identity, int device) {
-  cudaDeviceProp properties;
-  check(cudaGetDeviceProperties(&properties, device), "device");
-  static_assert(sizeof properties.uuid.bytes == ringreduce::device::identity_bytes);
-  std::memcpy(identity, properties.uuid.bytes, sizeof properties.uuid.bytes);
-}
-
-bool is_in_use(int number) {
-  const Driver& driver = Driver::get();
-  int count = 0;  // also what the driver needs to have been asked first
-  check(cudaGetDeviceCount(&count), "count of devices");
-  CUdevice device = 0;
-  driver.check(driver.device(&device, number), "device " + std::to_string(number));
-  unsigned flags = 0;
-  int active = 0;
-  driver.check(driver.context_state(device, &flags, &active), "device " + std::to_string(number));
-  return active != 0;
-}
-
-void reach(int other) {
-  const cudaError_t result = cudaDeviceEnablePeerAccess(other, 0);
-  if (result == cudaErrorPeerAccessAlreadyEnabled) {
-    static_cast<void>(cudaGetLastError());
-    return;
-  }
-  check(result, "reaching the memory of device " + std::to_string(other));
-}
-
-void allocate_on_host(void** memory, std::size_t bytes) {
-  check(cudaHostAlloc(memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "memory of the host");
-  std::memset(*memory, 0, bytes);
-}
-
-bool is_captured(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(stream, &status), "stream");
-  return status != cudaStreamCaptureStatusNone;
-}
-
-bool is_over(cudaEvent_t event) {
-  const cudaError_t result = cudaEventQuery(event);
-  if (result != cudaErrorNotReady) check(result, "event");
-  return result == cudaSuccess;
-}
-
-void exchange_capture_mode(int* mode) {
-  static_assert(cudaStreamCaptureModeGlobal == 0 && cudaStreamCaptureModeRelaxed == 2);
-  auto exchanged = static_cast<cudaStreamCaptureMode>(*mode);
-  check(cudaThreadExchangeStreamCaptureMode(&exchanged), "capture");
-  *mode = exchanged;
-}
-
 }  // namespace
 
 const char* ringreduce_cuda_count_devices(int* count) {
@@ -110,15 +31,14 @@ const char* ringreduce_cuda_count_devices(int* count) {
 }
 
 const char* ringreduce_cuda_name_device(char* name, std::size_t room) {
-  return failure_of([&] { name_device(name, room); });
-}
-
-const char* ringreduce_cuda_allocate(void** memory, std::size_t bytes) {
-  return failure_of([&] { *memory = ringreduce::device::allocate(bytes); });
-}
-
-const char* ringreduce_cuda_free(void* memory) {
-  return failure_of([&] { ringreduce::device::free(memory); });
+  return failure_of([&] {
+    int device = 0;
+    cudaDeviceProp properties;
+    check(cudaGetDevice(&device), "device");
+    check(cudaGetDeviceProperties(&properties, device), "device");
+    std::snprintf(name, room, "%s, compute capability %d.%d, %d multiprocessors", properties.name,
+                  properties.major, properties.minor, properties.multiProcessorCount);
+  });
 }
 
 const char* ringreduce_cuda_move(void* to, const void* from, std::size_t bytes, void* stream) {
@@ -174,7 +94,15 @@ const char* ringreduce_cuda_begin_capture(void* stream) {
 }
 
 const char* ringreduce_cuda_end_capture(void** graph, void* stream) {
-  return failure_of([&] { instantiate(graph, stream_at(stream)); });
+  return failure_of([&] {
+    cudaGraph_t captured = nullptr;
+    check(cudaStreamEndCapture(stream_at(stream), &captured), "end of capture");
+    cudaGraphExec_t ready = nullptr;
+    const cudaError_t result = cudaGraphInstantiateWithFlags(&ready, captured, 0);
+    static_cast<void>(cudaGraphDestroy(captured));
+    check(result, "graph");
+    *graph = ready;
+  });
 }
 
 const char* ringreduce_cuda_launch_graph(void* graph, void* stream) {
@@ -194,48 +122,76 @@ const char* ringreduce_cuda_choose_device(int device) {
   return failure_of([&] { check(cudaSetDevice(device), "device " + std::to_string(device)); });
 }
 
-const char* ringreduce_cuda_is_in_use(int* in_use, int device) {
-  return failure_of([&] { *in_use = is_in_use(device) ? 1 : 0; });
+const char* ringreduce_cuda_is_in_use(int* in_use, int number) {
+  return failure_of([&] {
+    const Driver& driver = Driver::get();
+    int count = 0;  // also what the driver needs to have been asked first
+    check(cudaGetDeviceCount(&count), "count of devices");
+    const std::string what = "device " + std::to_string(number);
+    CUdevice device = 0;
+    driver.check(driver.device(&device, number), what);
+    unsigned flags = 0;
+    driver.check(driver.context_state(device, &flags, in_use), what);
+  });
 }
 
 const char* ringreduce_cuda_identify_device(char* identity, int device) {
-  return failure_of([&] { identify(identity, device); });
+  return failure_of([&] {
+    cudaDeviceProp properties;
+    check(cudaGetDeviceProperties(&properties, device), "device");
+    static_assert(sizeof properties.uuid.bytes == ringreduce::device::identity_bytes);
+    std::memcpy(identity, properties.uuid.bytes, sizeof properties.uuid.bytes);
+  });
 }
 
 const char* ringreduce_cuda_device_of(int* device, const void* memory) {
-  return failure_of([&] { *device = device_of(memory); });
+  return failure_of([&] {
+    cudaPointerAttributes attributes;
+    check(cudaPointerGetAttributes(&attributes, memory), "where memory is");
+    // What CUDA has never heard of is the host's.
+    const bool is_devices =
+        attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
+    *device = is_devices ? attributes.device : -1;
+  });
 }
 
 const char* ringreduce_cuda_reach(int other) {
-  return failure_of([&] { reach(other); });
+  return failure_of([&] {
+    const cudaError_t result = cudaDeviceEnablePeerAccess(other, 0);
+    if (result == cudaErrorPeerAccessAlreadyEnabled) {
+      static_cast<void>(cudaGetLastError());
+    } else {
+      check(result, "reaching the memory of device " + std::to_string(other));
+    }
+  });
 }
 
 const char* ringreduce_cuda_allocate_on_host(void** memory, std::size_t bytes) {
-  return failure_of([&] { allocate_on_host(memory, bytes); });
+  return failure_of([&] {
+    check(cudaHostAlloc(memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "memory of the host");
+    std::memset(*memory, 0, bytes);
+  });
 }
 
 const char* ringreduce_cuda_free_on_host(void* memory) {
   return failure_of([&] { check(cudaFreeHost(memory), "memory of the host"); });
 }
 
-const char* ringreduce_cuda_share(char* handle, void* memory) {
-  return failure_of([&] { ringreduce::device::share(handle, memory); });
-}
-
-const char* ringreduce_cuda_map(void** memory, const char* handle) {
-  return failure_of([&] { *memory = ringreduce::device::map(handle); });
-}
-
-const char* ringreduce_cuda_unmap(void* memory) {
-  return failure_of([&] { ringreduce::device::unmap(memory); });
-}
-
 const char* ringreduce_cuda_is_captured(int* captured, void* stream) {
-  return failure_of([&] { *captured = is_captured(stream_at(stream)) ? 1 : 0; });
+  return failure_of([&] {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    check(cudaStreamIsCapturing(stream_at(stream), &status), "stream");
+    *captured = status != cudaStreamCaptureStatusNone ? 1 : 0;
+  });
 }
 
 const char* ringreduce_cuda_exchange_capture_mode(int* mode) {
-  return failure_of([&] { exchange_capture_mode(mode); });
+  return failure_of([&] {
+    static_assert(cudaStreamCaptureModeGlobal == 0 && cudaStreamCaptureModeRelaxed == 2);
+    auto exchanged = static_cast<cudaStreamCaptureMode>(*mode);
+    check(cudaThreadExchangeStreamCaptureMode(&exchanged), "capture");
+    *mode = exchanged;
+  });
 }
 
 const char* ringreduce_cuda_wait(void* event, void* stream) {
@@ -243,5 +199,9 @@ const char* ringreduce_cuda_wait(void* event, void* stream) {
 }
 
 const char* ringreduce_cuda_is_over(int* over, void* event) {
-  return failure_of([&] { *over = is_over(event_at(event)) ? 1 : 0; });
+  return failure_of([&] {
+    const cudaError_t result = cudaEventQuery(event_at(event));
+    if (result != cudaErrorNotReady) check(result, "event");
+    *over = result == cudaSuccess ? 1 : 0;
+  });
 }

@@ -1,5 +1,5 @@
-#include "transport/device/cuda/shared_memory.h"
-
+// Device memory that other processes of the host are to reach: by CUDA's IPC handles where the device has
+// them, else by a fabric's handles, else by files. The latter two are of the driver's virtual memory.
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "reduce/cuda/errors.h"
+#include "reduce/cuda/failures.h"
 #include "transport/device/cuda/driver.h"
 #include "transport/device/cuda/entry_points.h"
 #include "transport/device/cuda/file_passing.h"
@@ -149,8 +150,8 @@ void* map_file(const Handle& handle) {
   }
 }
 
-}  // namespace
-
+// Of the current device. RINGREDUCE_CUDA_HANDLES (ipc, fabric, file) chooses another kind than the first that
+// the device has.
 void* allocate(std::size_t bytes) {
   const auto kind = wanted();
   if (kind && *kind != Kind::ipc) {
@@ -164,15 +165,6 @@ void* allocate(std::size_t bytes) {
   void* memory = nullptr;
   check(cudaMalloc(&memory, bytes), "memory");
   return memory;
-}
-
-void free(void* memory) {
-  if (!give_back_entry(memory)) check(cudaFree(memory), "memory");
-}
-
-void share(char* handle, void* memory) {
-  const Handle made = handle_of(memory);
-  std::memcpy(handle, &made, sizeof made);
 }
 
 void* map(const char* bytes) {
@@ -189,8 +181,34 @@ void* map(const char* bytes) {
   return memory;
 }
 
-void unmap(void* memory) {
-  if (!give_back_entry(memory)) check(cudaIpcCloseMemHandle(memory), "shared memory");
+}  // namespace
+}  // namespace ringreduce::device
+
+using namespace ringreduce::device;  // NOLINT(google-build-using-namespace)
+
+const char* ringreduce_cuda_allocate(void** memory, std::size_t bytes) {
+  return failure_of([&] { *memory = allocate(bytes); });
 }
 
-}  // namespace ringreduce::device
+const char* ringreduce_cuda_free(void* memory) {
+  return failure_of([&] {
+    if (!give_back_entry(memory)) check(cudaFree(memory), "memory");
+  });
+}
+
+const char* ringreduce_cuda_share(char* handle, void* memory) {
+  return failure_of([&] {
+    const Handle made = handle_of(memory);
+    std::memcpy(handle, &made, sizeof made);
+  });
+}
+
+const char* ringreduce_cuda_map(void** memory, const char* handle) {
+  return failure_of([&] { *memory = ringreduce::device::map(handle); });
+}
+
+const char* ringreduce_cuda_unmap(void* memory) {
+  return failure_of([&] {
+    if (!give_back_entry(memory)) check(cudaIpcCloseMemHandle(memory), "shared memory");
+  });
+}
