@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 #include "reduce/dtype.h"
 
@@ -10,24 +11,48 @@ namespace ringreduce {
 
 // bf16 and fp16 are casts, element by element. int8 and fp8 (e4m3) have a scale for each block of values.
 enum class Encoding : std::uint8_t { none, bf16, fp16, int8, fp8 };
-inline constexpr int encoding_count = 5;
 
-const char* name_of(Encoding wire);  // "none", "bf16", ...
+struct EncodingEntry {
+  const char* name;
+  std::size_t element;  // bytes
+  std::size_t scale;    // bytes that each block has besides
+};
+// In the order of Encoding.
+inline constexpr EncodingEntry encoding_entries[] = {
+    {"none", sizeof(float), 0}, {"bf16", 2, 0}, {"fp16", 2, 0}, {"int8", 1, 4}, {"fp8", 1, 4},
+};
+inline constexpr int encoding_count = std::size(encoding_entries);
+
+constexpr const EncodingEntry& entry_of(Encoding wire) {
+  return encoding_entries[static_cast<int>(wire)];
+}
+constexpr const char* name_of(Encoding wire) {
+  return entry_of(wire).name;
+}
 
 // Blocks are counted from the beginning of what is encoded; the last one may be shorter.
 inline constexpr std::size_t encoded_block = 256;
 // How many values depend on each other: those of a block, or none.
 constexpr std::size_t encoded_unit(Encoding wire) {
-  return wire == Encoding::int8 || wire == Encoding::fp8 ? encoded_block : 1;
+  return entry_of(wire).scale > 0 ? encoded_block : 1;
 }
 
 // The cast that arrays of a 16-bit float hold the codes of; none for other types.
-Encoding cast_to(DType dtype);
+constexpr Encoding cast_to(DType dtype) {
+  if (dtype == DType::float16) return Encoding::fp16;
+  return dtype == DType::bfloat16 ? Encoding::bf16 : Encoding::none;
+}
 // Whether arrays of this type can travel so: float32, and in formats of a byte a value the 16-bit floats.
-bool takes(Encoding wire, DType dtype);
+constexpr bool takes(Encoding wire, DType dtype) {
+  if (dtype == DType::float32) return true;
+  return entry_of(wire).element == 1 && cast_to(dtype) != Encoding::none;
+}
 
 // Bytes of `count` encoded values.
-std::size_t encoded_bytes(Encoding wire, std::size_t count);
+constexpr std::size_t encoded_bytes(Encoding wire, std::size_t count) {
+  const EncodingEntry& entry = entry_of(wire);
+  return count * entry.element + (count + encoded_block - 1) / encoded_block * entry.scale;
+}
 
 // Encodes and decodes `count` values; neither side needs to be aligned. With Q(x) = decode(encode(x)):
 // - Q(Q(x)) = Q(x) bit for bit, where the blocks are the same: who passes values on changes nothing.

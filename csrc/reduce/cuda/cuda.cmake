@@ -61,10 +61,10 @@ set(CMAKE_CUDA_EXTENSIONS OFF)
 enable_language(CUDA)
 message(STATUS "With CUDA ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
 
-# It stands alone: names and sizes of types are compiled into it once more.
+# It stands alone.
 file(GLOB cuda_sources CONFIGURE_DEPENDS csrc/reduce/cuda/*.cpp csrc/reduce/cuda/*.cu
   csrc/transport/device/cuda/*.cpp csrc/engine/gpu/kernels/cuda/*.cpp csrc/engine/gpu/kernels/cuda/*.cu)
-add_library(ringreduce_cuda SHARED ${cuda_sources} csrc/reduce/encoding.cpp)
+add_library(ringreduce_cuda SHARED ${cuda_sources})
 target_include_directories(ringreduce_cuda PRIVATE csrc csrc/reduce/cuda csrc/reduce/cuda/nvcc)
 target_compile_definitions(ringreduce_cuda PRIVATE RINGREDUCE_ISA=device)
 target_include_directories(ringreduce_cuda SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})

@@ -2,12 +2,12 @@
 
 namespace ringreduce {
 
-namespace neon {
+namespace RINGREDUCE_ISA {
 extern const InstructionSet kernels;
 }
 
 std::span<const InstructionSet* const> instruction_sets() {
-  static constexpr const InstructionSet* sets[] = {&neon::kernels};
+  static constexpr const InstructionSet* sets[] = {&RINGREDUCE_ISA::kernels};
   return sets;
 }
 
