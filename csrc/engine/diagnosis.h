@@ -13,7 +13,7 @@ namespace ringreduce {
 
 class Diagnosis {
  public:
-  explicit Diagnosis(const Transport& transport) : transport_(transport) {}
+  explicit Diagnosis(Transport& transport) : transport_(transport) {}
 
   // The rank to blame where the call of this number does not end, and this rank waits for that one: who waits
   // for others in turn is not.
@@ -34,7 +34,7 @@ class Diagnosis {
   std::uint64_t begun(int rank) const;
   std::vector<std::string> calls_numbered(std::uint64_t number) const;
 
-  const Transport& transport_;
+  Transport& transport_;
 };
 
 }  // namespace ringreduce

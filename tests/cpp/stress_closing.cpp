@@ -16,8 +16,8 @@ class SlowWire : public RemoteTransport {
  public:
   explicit SlowWire(int rank) : RemoteTransport(rank, 2, true) {}
   ~SlowWire() override {
-    for (const Outgoing& frame : frames_) written(1 - rank, frame);
-    forget_frames();
+    for (const Outgoing& frame : under_way_) frames_.written(1 - rank, frame);
+    frames_.messages.forget();
   }
 
   const char* name() const override { return "slow wire"; }
@@ -25,20 +25,20 @@ class SlowWire : public RemoteTransport {
   void disown() override {}
   void close() override {
     const Lock lock(mutex_);
-    say_bye();
+    words_.say_bye();
   }
   void hand_over_the_latest(SlowWire& to) {
-    const Outgoing frame = frames_.back();
-    frames_.pop_back();
-    const Landing landing = to.land(rank, frame.header);
+    const Outgoing frame = under_way_.back();
+    under_way_.pop_back();
+    const Landing landing = to.frames_.land(rank, frame.header);
     std::memcpy(landing.at, frame.data, frame.header.bytes);
-    to.landed(rank, frame.header, landing);
-    written(to.rank, frame);
+    to.frames_.landed(rank, frame.header, landing);
+    frames_.written(to.rank, frame);
   }
 
  private:
   void dispatch(int peer) override {
-    for (Outgoing frame; take(peer, frame);) frames_.push_back(frame);
+    for (Outgoing frame; frames_.outbox.take(peer, frame);) under_way_.push_back(frame);
   }
   bool progress(Lock&, Clock::duration) override { return false; }
   void interrupt() override {}
@@ -46,7 +46,7 @@ class SlowWire : public RemoteTransport {
   void withdraw() override {}
   bool connected(int) const override { return true; }
 
-  std::vector<Outgoing> frames_;
+  std::vector<Outgoing> under_way_;
 };
 
 // Who fails and closes is not taken for one that just closed, whatever gets to a peer first.

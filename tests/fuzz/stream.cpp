@@ -20,17 +20,17 @@ namespace {
 const std::string group(16, 'g'), secret = "secret";
 
 // A rank of two whose frames travel on one stream.
-class Rank final : public RemoteTransport, public Stream::Owner {
+class Rank final : public RemoteTransport {
  public:
   Rank(int rank, Descriptor socket, std::optional<Purpose> dials)
       : RemoteTransport(rank, 2, true), membership_{rank, 2, group, secret} {
     if (dials) {
-      stream_.emplace(0, std::move(socket), membership_, 1 - rank, *dials);
+      stream_.emplace(0, std::move(socket), membership_, frames_, 1 - rank, *dials);
     } else {
-      stream_.emplace(0, std::move(socket), membership_);
+      stream_.emplace(0, std::move(socket), membership_, frames_);
     }
   }
-  ~Rank() override { stream_->forget(*this, pool_); }
+  ~Rank() override { stream_->forget(); }
 
   Stream& stream() { return *stream_; }
   void move() {
@@ -42,32 +42,22 @@ class Rank final : public RemoteTransport, public Stream::Owner {
   std::unique_ptr<Transport> among(int, int, const Exchange&) override { return nullptr; }
   void close() override {
     const Lock lock(mutex_);
-    say_bye();
+    words_.say_bye();
   }
   void disown() override {}
-
-  bool take_frame(int peer, Outgoing& frame) override { return take(peer, frame); }
-  void frame_written(int peer, const Outgoing& frame) override { written(peer, frame); }
-  bool drop_frame(int peer, const Outgoing& frame) override {
-    if (is_lent(frame)) drop(peer, frame);
-    return is_lent(frame);
-  }
-  Landing land_frame(int peer, const FrameHeader& header) override { return land(peer, header); }
-  void frame_landed(int peer, const FrameHeader& header, const Landing& landing) override {
-    landed(peer, header, landing);
-  }
 
  private:
   bool carries() const { return stream_->proved() && stream_->broken().empty(); }
   void move_locked() {
     if (!stream_->proved()) stream_->shake_hands();
-    if (carries()) stream_->read(*this, 1 << 16);
+    if (carries()) stream_->read(1 << 16);
     dispatch(1 - rank);
-    if (!stream_->broken().empty()) lost(1 - rank, stream_->broken());
+    if (!stream_->broken().empty()) words_.lost(1 - rank, stream_->broken());
   }
-  void dispatch(int) override {
+  void dispatch(int peer) override {
+    if (words_.is_lost(peer)) return frames_.discard(peer);
     stream_->unblock();
-    if (carries() && stream_->purpose() == Purpose::frames) stream_->write(*this);
+    if (carries() && stream_->purpose() == Purpose::frames) stream_->write();
   }
   bool progress(Lock&, Clock::duration) override {
     move_locked();
@@ -75,7 +65,7 @@ class Rank final : public RemoteTransport, public Stream::Owner {
   }
   void interrupt() override {}
   void look_after(int) override {}
-  void withdraw() override { stream_->withdraw(*this, pool_); }
+  void withdraw() override { stream_->withdraw(); }
   bool connected(int) const override { return carries(); }
 
   const Membership membership_;

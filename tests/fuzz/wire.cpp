@@ -24,12 +24,12 @@ void Wire::move() {
   if (input_.empty()) throw Ended();
   const int what = input_.below(256);
   const int peer = what % world, action = what / world % 16;
-  if (peer == rank || is_lost(peer)) return;
+  if (peer == rank || words_.is_lost(peer)) return;
   Connection& connection = peers_[peer].connections[action % 2];
   try {
     if (action == 15) {
       abandon(peer);
-      lost(peer, "died");
+      words_.lost(peer, "died");
     } else if (action >= 12) {
       write(peer);
     } else if (connection.in_frame) {
@@ -39,7 +39,7 @@ void Wire::move() {
     }
   } catch (const Error& error) {
     abandon(peer);
-    lost(peer, error.what());
+    words_.lost(peer, error.what());
   }
 }
 
@@ -48,12 +48,11 @@ void Wire::begin_frame(int peer, Connection& connection) {
   FrameHeader header;
   input_.read(&header, sizeof header);
   header.kind = static_cast<FrameKind>(static_cast<int>(header.kind) % kinds);
-  header.unused = 0;
   if (header.kind == FrameKind::credit || header.kind == FrameKind::query) header.bytes = 0;
   // Lengths that are allowed are mostly short ones here: to fill and copy more would take most of the time.
   const std::uint32_t most = header.kind == FrameKind::message ? 256 << 10 : 4 << 10;
   if (header.bytes < 4 << 20) header.bytes %= most;
-  connection.landing = land(peer, header);
+  connection.landing = frames_.land(peer, header);
   connection.header = header;
   connection.in_frame = true;
   if (header.bytes == 0) end_frame(peer, connection);
@@ -67,12 +66,14 @@ void Wire::end_frame(int peer, Connection& connection) {
     const std::size_t here = input_.read(landing.at, header.bytes);
     std::memset(landing.at + here, 0, header.bytes - here);
   }
-  landed(peer, header, landing);
+  frames_.landed(peer, header, landing);
 }
 
 void Wire::dispatch(int peer) {
+  if (words_.is_lost(peer)) return frames_.discard(peer);
   std::deque<Outgoing>& queue = peers_[peer].queue;
-  for (Outgoing frame; queue.size() < most_queued && take(peer, frame);) queue.push_back(frame);
+  for (Outgoing frame; queue.size() < most_queued && frames_.outbox.take(peer, frame);)
+    queue.push_back(frame);
 }
 
 // MPI says in any order that frames are written.
@@ -85,7 +86,7 @@ void Wire::write(int peer) {
   for (std::size_t i = 0; i < frame.header.bytes; i += 64) read ^= static_cast<std::uint8_t>(frame.data[i]);
   [[maybe_unused]] const volatile std::uint8_t sent = read;
   queue.erase(chosen);
-  written(peer, frame);
+  frames_.written(peer, frame);
   dispatch(peer);
 }
 
@@ -93,13 +94,9 @@ void Wire::withdraw() {
   for (int p = 0; p < world; ++p) {
     for (Connection& connection : peers_[p].connections) {
       if (!connection.in_frame || !connection.landing.at || connection.landing.buffer) continue;
-      Buffer* buffer = pool_.take(connection.header.bytes);
-      connection.landing = {buffer->data, buffer};
+      connection.landing = pool_.room(connection.header.bytes);
     }
-    std::erase_if(peers_[p].queue, [&](const Outgoing& frame) {
-      if (is_lent(frame)) drop(p, frame);
-      return is_lent(frame);
-    });
+    std::erase_if(peers_[p].queue, [&](const Outgoing& frame) { return frames_.drop(p, frame); });
   }
 }
 
@@ -109,7 +106,7 @@ void Wire::abandon(int peer) {
     connection = {};
   }
   std::deque<Outgoing>& queue = peers_[peer].queue;
-  for (; !queue.empty(); queue.pop_front()) written(peer, queue.front());
+  for (; !queue.empty(); queue.pop_front()) frames_.written(peer, queue.front());
 }
 
 }  // namespace ringreduce::fuzz

@@ -26,7 +26,7 @@ class Wire final : public RemoteTransport {
   std::unique_ptr<Transport> among(int, int, const Exchange&) override { return nullptr; }
   void close() override {
     const Lock lock(mutex_);
-    say_bye();
+    words_.say_bye();
   }
   void disown() override {}
 

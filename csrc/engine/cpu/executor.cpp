@@ -304,7 +304,7 @@ void Executor::carried(Cursor& cursor, const Action& action, std::byte* staged, 
   const Peers peers(send.peers, send.peer_count);
   if (!pushes) {
     transport_.post(cursor.lane, peers, staged, action.bytes, task_.contract);
-  } else if (!transport_.announce(cursor.lane, peers, action.bytes, task_.contract)) {
+  } else if (!transport_.lend(cursor.lane, peers, nullptr, action.bytes, task_.contract, nullptr)) {
     return;  // no room for the announcement: the send's own step will lend the result instead
   }
   cursor.state[action.step->fused] = posted;

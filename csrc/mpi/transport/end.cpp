@@ -20,7 +20,7 @@ constexpr milliseconds to_cancel{1000}, to_hand_over{100};
 void MpiTransport::unreachable(int peer, int code) {
   lost_some_ = true;
   end_without_others();
-  lost(peer, "cannot be reached any more (" + error_text(code) + ")");
+  words_.lost(peer, "cannot be reached any more (" + error_text(code) + ")");
 }
 
 // Whom the hellos' receive fails for it does not say: it is another request that will.
@@ -87,7 +87,7 @@ void MpiTransport::answer_latecomers() {
   if (over() || closed_ || !may_call()) return;
   const Turn turn(in_turn_);
   for (int peer = 0; peer < world; ++peer) {
-    if (peer != rank && !is_lost(peer) && !has_said_bye(peer)) open(peer, true);
+    if (peer != rank && !words_.has_left(peer)) open(peer, true);
   }
 }
 
@@ -98,8 +98,8 @@ void MpiTransport::hand_over(Clock::time_point deadline) {
     waits = false;
     for (std::size_t i = 0; i < purposes_.size(); ++i) {
       const Purpose purpose = purposes_[i];
-      if (purpose.kind != Purpose::Kind::sent || purpose.buffer || !is_lent(purpose.frame)) continue;
-      if (requests_[i] == MPI_REQUEST_NULL || is_lost(purpose.peer) || has_said_bye(purpose.peer)) continue;
+      if (purpose.kind != Purpose::Kind::sent || purpose.buffer || !purpose.frame.is_lent()) continue;
+      if (requests_[i] == MPI_REQUEST_NULL || words_.has_left(purpose.peer)) continue;
       int done = 0;
       {
         const Turn turn(in_turn_);
@@ -130,7 +130,7 @@ void MpiTransport::divert(int peer, Clock::time_point deadline) {
       case Cancelled::came: {
         const Purpose purpose = purposes_[i];
         some_finished_ = true;
-        landed(purpose.peer, purpose.header, purpose.landing);
+        frames_.landed(purpose.peer, purpose.header, purpose.landing);
         break;
       }
       case Cancelled::no:
@@ -140,8 +140,7 @@ void MpiTransport::divert(int peer, Clock::time_point deadline) {
   for (const std::size_t i : again) {
     Purpose& purpose = purposes_[i];
     if (!purpose.landing.buffer) {
-      purpose.landing.buffer = pool_.take(purpose.header.bytes);
-      purpose.landing.at = purpose.landing.buffer->data;
+      purpose.landing = pool_.room(purpose.header.bytes);
     }
     receive_bulk(i);
   }
@@ -154,11 +153,11 @@ void MpiTransport::divert(int peer, Clock::time_point deadline) {
 void MpiTransport::see_off(Lock& lock) {
   constexpr milliseconds to_hear{50};
   const auto start = Clock::now();
-  say_bye();
+  words_.say_bye();
   while (sending() && Clock::now() - start < to_hand_over) progress(lock, milliseconds(1));
   const auto all_have_closed = [&] {
     for (int peer = 0; peer < world; ++peer) {
-      if (open_[peer] && !has_said_bye(peer) && !is_lost(peer)) return false;
+      if (open_[peer] && !words_.has_left(peer)) return false;
     }
     return true;
   };
@@ -191,18 +190,14 @@ void MpiTransport::close() {
     Lock lock(mutex_);
     if (closed_) return;
     if (!over() && may_call()) {
-      let_go_of_callers();
+      words_.let_go_of_callers();
       see_off(lock);
       let_go();
     }
     closed_ = true;
-    forget_frames();
+    frames_.messages.forget();
   }
   wake();
-}
-
-void MpiTransport::mpi_ends() {
-  close();
 }
 
 }  // namespace ringreduce::mpi

@@ -28,16 +28,19 @@ int keyval_of_homes() {
 }
 
 // MPI's collectives know no deadline, and their nonblocking forms do not need one.
-bool ended_in_time(MPI_Request& request, Clock::time_point deadline) {
-  for (int done = 0;;) {
+template <typename Begin>
+bool ends_in_time(Clock::time_point deadline, const char* name, Begin begin) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  {
+    const Turn turn;
+    check(begin(&request), name);
+  }
+  for (int done = 0; true; sched_yield()) {
     {
-      bool held = false;
-      const Turn turn(held);
+      const Turn turn;
       check(MPI_Test(&request, &done, MPI_STATUS_IGNORE), "MPI_Test");
     }
-    if (done) return true;
-    if (Clock::now() > deadline) return false;
-    sched_yield();
+    if (done || Clock::now() > deadline) return done;
   }
 }
 
@@ -46,11 +49,9 @@ bool ended_in_time(MPI_Request& request, Clock::time_point deadline) {
 std::shared_ptr<Home> Home::of(MPI_Comm parent, Clock::duration timeout) {
   using Kept = std::shared_ptr<Home>;
   int between_groups = 0, rank = 0, size = 0, found = 0;
-  MPI_Request request = MPI_REQUEST_NULL;
   MPI_Comm comm = MPI_COMM_NULL;
   {
-    bool held = false;
-    const Turn turn(held);
+    const Turn turn;
     check(MPI_Comm_test_inter(parent, &between_groups), "MPI_Comm_test_inter");
     if (between_groups) throw InvalidArgument("store must be an intracommunicator");
     Kept* kept = nullptr;
@@ -61,13 +62,12 @@ std::shared_ptr<Home> Home::of(MPI_Comm parent, Clock::duration timeout) {
     }
     check(MPI_Comm_rank(parent, &rank), "MPI_Comm_rank");
     check(MPI_Comm_size(parent, &size), "MPI_Comm_size");
-    check(MPI_Comm_idup(parent, &comm, &request), "MPI_Comm_idup");
   }
-  if (!ended_in_time(request, Clock::now() + timeout)) {
+  const auto duplicate = [&](MPI_Request* request) { return MPI_Comm_idup(parent, &comm, request); };
+  if (!ends_in_time(Clock::now() + timeout, "MPI_Comm_idup", duplicate)) {
     throw Failure(Cause::timeout, -1, "timed out waiting for all ranks of the MPI communicator to join");
   }
-  bool held = false;
-  const Turn turn(held);
+  const Turn turn;
   check(MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   auto home = std::make_shared<Home>(comm, rank, size, timeout);
   check(MPI_Comm_set_attr(parent, keyval_of_homes(), new Kept(home)), "MPI_Comm_set_attr");
@@ -102,33 +102,24 @@ Tags Home::tags_of(int number) const {
   return {first, first + 1, first + 2};
 }
 
-void Home::wait(MPI_Request& request, Clock::time_point deadline, const char* what) const {
-  if (ended_in_time(request, deadline)) return;
-  throw Failure(Cause::timeout, -1, std::string("timed out while ranks were connecting, in ") + what);
-}
-
 std::vector<std::string> Home::exchange(const std::string& blob) {
   const auto deadline = Clock::now() + timeout_;
+  const auto run = [&](const char* name, auto begin) {
+    if (ends_in_time(deadline, name, begin)) return;
+    throw Failure(Cause::timeout, -1, std::string("timed out while ranks were connecting, in ") + name);
+  };
   const auto ranks = static_cast<std::size_t>(size);
   std::vector<int> sizes(ranks), offsets(ranks);
   const int own = static_cast<int>(blob.size());
-  MPI_Request request = MPI_REQUEST_NULL;
-  {
-    bool held = false;
-    const Turn turn(held);
-    check(MPI_Iallgather(&own, 1, MPI_INT, sizes.data(), 1, MPI_INT, comm_, &request), "MPI_Iallgather");
-  }
-  wait(request, deadline, "MPI_Iallgather");
+  run("MPI_Iallgather", [&](MPI_Request* request) {
+    return MPI_Iallgather(&own, 1, MPI_INT, sizes.data(), 1, MPI_INT, comm_, request);
+  });
   std::exclusive_scan(sizes.begin(), sizes.end(), offsets.begin(), 0);
   std::string all(static_cast<std::size_t>(offsets.back() + sizes.back()) + 1, 0);
-  {
-    bool held = false;
-    const Turn turn(held);
-    check(MPI_Iallgatherv(blob.data(), own, MPI_BYTE, all.data(), sizes.data(), offsets.data(), MPI_BYTE,
-                          comm_, &request),
-          "MPI_Iallgatherv");
-  }
-  wait(request, deadline, "MPI_Iallgatherv");
+  run("MPI_Iallgatherv", [&](MPI_Request* request) {
+    return MPI_Iallgatherv(blob.data(), own, MPI_BYTE, all.data(), sizes.data(), offsets.data(), MPI_BYTE,
+                           comm_, request);
+  });
   std::vector<std::string> blobs;
   for (std::size_t r = 0; r < ranks; ++r) {
     blobs.push_back(all.substr(static_cast<std::size_t>(offsets[r]), static_cast<std::size_t>(sizes[r])));
@@ -140,4 +131,37 @@ std::unique_ptr<RemoteTransport> Home::connect(int rank, int world, const Exchan
   return MpiTransport::create(std::static_pointer_cast<Home>(shared_from_this()), rank, world, exchange);
 }
 
+namespace {
+
+std::string library_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  return {text, static_cast<std::size_t>(length)};
+}
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+std::shared_ptr<MpiJob> join(const MpiRequest& request) {
+  const std::string version = library_version();
+  if (!request.library.empty() &&
+      request.library.substr(0, version.size()) != version.substr(0, request.library.size())) {
+    throw InvalidArgument("store is a communicator of another MPI library (" + first_line(request.library) +
+                          ") than the mpicc on the PATH belongs to (" + first_line(version) + ")");
+  }
+  start();
+  if (!may_call()) throw InvalidArgument("MPI may only be called from the thread that initialised it");
+  const auto* parent = static_cast<const MPI_Comm*>(request.communicator);
+  return Home::of(parent ? *parent : MPI_COMM_WORLD, request.timeout);
+}
+
+}  // namespace
 }  // namespace ringreduce::mpi
+
+// What the engine calls: the only name that this library has for others.
+extern "C" {
+__attribute__((visibility("default"))) extern ringreduce::JoinMpi* const ringreduce_join_mpi;
+ringreduce::JoinMpi* const ringreduce_join_mpi = ringreduce::mpi::join;
+}

@@ -38,8 +38,6 @@ class Home : public MpiJob {
   void keep() { kept_ = true; }
 
  private:
-  void wait(MPI_Request& request, Clock::time_point deadline, const char* what) const;
-
   const MPI_Comm comm_;
   Clock::duration timeout_;
   int numbers_ = 0;  // per rank

@@ -13,7 +13,7 @@ namespace {
 
 struct State {
   std::mutex mutex;  // guards the users
-  std::set<User*> users;
+  std::set<Transport*> users;
   BriefLock turn;
   int level = MPI_THREAD_SINGLE;
   bool started_here = false;
@@ -33,7 +33,7 @@ State& state() {
 int mpi_ends(MPI_Comm, int, void*, void*) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
-  for (User* user : s.users) user->mpi_ends();
+  for (Transport* user : s.users) user->close();
   s.over = true;
   return MPI_SUCCESS;
 }
@@ -84,13 +84,13 @@ void end_without_others() {
   state().deserted = true;
 }
 
-void enter(User* user) {
+void enter(Transport* user) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
   s.users.insert(user);
 }
 
-void leave(User* user) {
+void leave(Transport* user) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
   s.users.erase(user);
@@ -107,8 +107,12 @@ bool may_call() {
   return MPI_Is_thread_main(&main) == MPI_SUCCESS && main;
 }
 
-std::string threads_in_words() {
-  return state().level == MPI_THREAD_SINGLE ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED";
+void refuse() {
+  const char* level = state().level == MPI_THREAD_SINGLE ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED";
+  throw InvalidArgument(
+      std::string("MPI was initialised with ") + level +
+      ": the mpi transport needs MPI_THREAD_SERIALIZED for asynchronous calls, and for calls "
+      "from other threads than the one that initialised it");
 }
 
 // Open MPI's launcher hands its settings over so; the other libraries do not, or tell nobody.

@@ -10,14 +10,6 @@
 
 namespace ringreduce::mpi {
 
-// Somebody who must let go of MPI when it ends.
-class User {
- public:
-  virtual ~User() = default;
-  // Called while all of MPI still works.
-  virtual void mpi_ends() = 0;
-};
-
 // Starts MPI if nobody has. Whoever starts it ends it: at the end of the process, if that was us. Throws
 // Error where it is over already.
 void start();
@@ -26,13 +18,15 @@ bool over();
 // Lets MPI end without a word to the others, who may be dead.
 void end_without_others();
 
-void enter(User* user);
-void leave(User* user);
+// A transport that is to be closed before MPI ends.
+void enter(Transport* user);
+void leave(Transport* user);
 
 // Whether this thread may call MPI at all, and whether all may.
 bool may_call();
 bool any_thread_may_call();
-std::string threads_in_words();
+// Throws InvalidArgument: it may not.
+[[noreturn]] void refuse();
 
 // Whether MPI itself gives the core away whenever it has nothing to do: then nobody else should, too.
 bool gives_core_away();
@@ -41,6 +35,7 @@ bool gives_core_away();
 // whole process; it does not keep the program's own calls away.
 class Turn {
  public:
+  Turn() : Turn(taken_here_) {}
   // `held` says whether its owner has the right already, for which it needs a lock of its own.
   explicit Turn(bool& held);
   ~Turn();
@@ -48,6 +43,7 @@ class Turn {
   Turn& operator=(const Turn&) = delete;
 
  private:
+  bool taken_here_ = false;
   bool* const held_;  // null: nothing to give back
 };
 

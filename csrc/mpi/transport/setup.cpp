@@ -3,12 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 #include <sstream>
 
 #include "mpi/transport/transport.h"
-#include "transport/interface/crowding.h"
+#include "transport/interface/exchange.h"
 
 namespace ringreduce::mpi {
 namespace {
@@ -55,14 +54,7 @@ std::unique_ptr<RemoteTransport> MpiTransport::create(std::shared_ptr<Home> home
   } catch (const Error& error) {
     problem = error.what();
   }
-  const auto blobs = exchange(std::string(reinterpret_cast<const char*>(&own), sizeof own));
-  if (static_cast<int>(blobs.size()) != world)
-    throw Error("the bootstrap exchange returned a wrong number of blobs");
-  std::vector<Member> members(blobs.size());
-  for (std::size_t r = 0; r < blobs.size(); ++r) {
-    if (blobs[r].size() != sizeof own) throw Error("the bootstrap exchange returned a malformed blob");
-    std::memcpy(static_cast<void*>(&members[r]), blobs[r].data(), sizeof own);
-  }
+  std::vector<Member> members = exchange_values(exchange, world, own);
   problem.resize(std::min(problem.size(), longest_problem));
   const auto problems = exchange(problem);
   for (int r = 0; r < world; ++r) {
@@ -83,6 +75,7 @@ MpiTransport::MpiTransport(std::shared_ptr<Home> home, int rank, int world, std:
       open_(static_cast<std::size_t>(world)) {
   for (int peer = 0; peer < world; ++peer) peers_by_place_[place_of(peer)] = peer;
   const Lock lock(mutex_);
+  add(MPI_REQUEST_NULL, Purpose{Purpose::Kind::hello});
   listen_for_hello();
   enter(this);
 }
@@ -104,12 +97,12 @@ bool MpiTransport::distant() const {
 void MpiTransport::look_after(int peer) {
   const Member& own = members_[rank];
   const Member& theirs = members_[peer];
-  if (peer == rank || is_lost(peer) || has_said_bye(peer) || theirs.started == 0) return;
+  if (peer == rank || words_.has_left(peer) || theirs.started == 0) return;
   if (theirs.host.machine != own.host.machine || theirs.processes != own.processes) return;
   if (start_of(theirs.process) == theirs.started) return;
   lost_some_ = true;
   end_without_others();
-  lost(peer, "died");
+  words_.lost(peer, "died");
 }
 
 // --- threads ---------------------------------------------------------------------------------------------
@@ -123,13 +116,6 @@ void MpiTransport::check() {
 
 void MpiTransport::check_background() {
   if (!any_thread_may_call()) refuse();
-}
-
-void MpiTransport::refuse() {
-  throw InvalidArgument(
-      "MPI was initialised with " + threads_in_words() +
-      ": the mpi transport needs MPI_THREAD_SERIALIZED for asynchronous calls, and for calls "
-      "from other threads than the one that initialised it");
 }
 
 }  // namespace ringreduce::mpi

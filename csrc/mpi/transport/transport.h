@@ -20,7 +20,7 @@
 
 namespace ringreduce::mpi {
 
-class MpiTransport : public RemoteTransport, private User {
+class MpiTransport : public RemoteTransport {
  public:
   // Collective over the ranks that `exchange` connects, all of which are of `home`.
   static std::unique_ptr<RemoteTransport> create(std::shared_ptr<Home> home, int rank, int world,
@@ -72,7 +72,6 @@ class MpiTransport : public RemoteTransport, private User {
 
   MpiTransport(std::shared_ptr<Home> home, int rank, int world, std::vector<Member> members, bool crowded);
   static Member own_member(Home& home);
-  [[noreturn]] static void refuse();
   static std::uint64_t start_of(int process);
 
   enum class Cancelled : std::uint8_t { yes, came, no };
@@ -80,6 +79,7 @@ class MpiTransport : public RemoteTransport, private User {
   // work.cpp
   void add(MPI_Request request, const Purpose& purpose);
   void listen_for_hello();
+  void receive(std::size_t index, std::byte* at, std::size_t bytes, int tag);
   void listen(std::size_t index);
   void listen_again();
   void open(int peer, bool greet);
@@ -98,7 +98,6 @@ class MpiTransport : public RemoteTransport, private User {
   void failed(std::size_t index, int code);
 
   // end.cpp
-  void mpi_ends() override;
   Cancelled cancel(MPI_Request& request, Clock::time_point deadline);
   void divert(int peer, Clock::time_point deadline);
   void hand_over(Clock::time_point deadline);

@@ -28,15 +28,16 @@ void MpiTransport::add(MPI_Request request, const Purpose& purpose) {
 }
 
 void MpiTransport::listen_for_hello() {
-  MPI_Request request = MPI_REQUEST_NULL;
   const Turn turn(in_turn_);
-  const int code = MPI_Irecv(nullptr, 0, MPI_BYTE, MPI_ANY_SOURCE, tags_.hello, home_->comm(), &request);
+  const int code = MPI_Irecv(nullptr, 0, MPI_BYTE, MPI_ANY_SOURCE, tags_.hello, home_->comm(), &requests_[0]);
   mpi::check(code, "MPI_Irecv");
-  if (requests_.empty()) {
-    add(request, Purpose{Purpose::Kind::hello});
-  } else {
-    requests_[0] = request;
-  }
+}
+
+void MpiTransport::receive(std::size_t index, std::byte* at, std::size_t bytes, int tag) {
+  const Turn turn(in_turn_);
+  const int code = MPI_Irecv(at, static_cast<int>(bytes), MPI_BYTE, place_of(purposes_[index].peer), tag,
+                             home_->comm(), &requests_[index]);
+  if (code != MPI_SUCCESS) failed(index, code);
 }
 
 // The next frame of a peer, in the buffer of the last where that is still ours.
@@ -44,13 +45,7 @@ void MpiTransport::listen(std::size_t index) {
   Purpose& purpose = purposes_[index];
   purpose.idle = false;
   if (!purpose.buffer) purpose.buffer = pool_.take(slot_bytes);
-  int code = 0;
-  {
-    const Turn turn(in_turn_);
-    code = MPI_Irecv(purpose.buffer->data, static_cast<int>(slot_bytes), MPI_BYTE, place_of(purpose.peer),
-                     tags_.frames, home_->comm(), &requests_[index]);
-  }
-  if (code != MPI_SUCCESS) failed(index, code);
+  receive(index, purpose.buffer->data, slot_bytes, tags_.frames);
 }
 
 // Not as soon as a frame has come, but when there is time: somebody waits for what it brought.
@@ -101,14 +96,11 @@ bool MpiTransport::sending() const {
 // --- sending ---------------------------------------------------------------------------------------------
 
 void MpiTransport::dispatch(int peer) {
-  if (!is_lost(peer) && !has_said_bye(peer) && !closed_) {
-    if (!may_call()) return;  // it goes when the thread that may is here
-    const Turn turn(in_turn_);
-    if (!open_[peer]) open(peer, true);
-    for (Outgoing frame; take(peer, frame);) send(peer, frame);
-    return;
-  }
-  for (Outgoing frame; take(peer, frame);) written(peer, frame);
+  if (words_.has_left(peer) || closed_) return frames_.discard(peer);
+  if (!may_call()) return;  // it goes when the thread that may is here
+  const Turn turn(in_turn_);
+  if (!open_[peer]) open(peer, true);
+  for (Outgoing frame; frames_.outbox.take(peer, frame);) send(peer, frame);
 }
 
 void MpiTransport::send(int peer, const Outgoing& frame) {
@@ -137,13 +129,11 @@ void MpiTransport::send(int peer, const Outgoing& frame) {
 // Most small messages are gone at once.
 void MpiTransport::send_bytes(const void* data, std::size_t bytes, int tag, const Purpose& purpose) {
   MPI_Request request = MPI_REQUEST_NULL;
-  int code = 0, done = 0;
-  {
-    const Turn turn(in_turn_);
-    code = MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, place_of(purpose.peer), tag, home_->comm(),
-                     &request);
-    if (code == MPI_SUCCESS && bytes <= slot_bytes) code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-  }
+  int done = 0;
+  const Turn turn(in_turn_);
+  int code = MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, place_of(purpose.peer), tag, home_->comm(),
+                       &request);
+  if (code == MPI_SUCCESS && bytes <= slot_bytes) code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
   if (code == MPI_SUCCESS && !done) return add(request, purpose);
   sent(purpose);
   if (code != MPI_SUCCESS) unreachable(purpose.peer, code);
@@ -151,31 +141,25 @@ void MpiTransport::send_bytes(const void* data, std::size_t bytes, int tag, cons
 
 void MpiTransport::sent(const Purpose& purpose) {
   if (purpose.buffer) pool_.release(purpose.buffer);
-  if (purpose.ends_frame) written(purpose.peer, purpose.frame);
+  if (purpose.ends_frame) frames_.written(purpose.peer, purpose.frame);
 }
 
 // --- receiving -------------------------------------------------------------------------------------------
 
-// One request is asked about faster than several, and alone it is while a pair of ranks talks.
+// In our turn. One request is asked about faster than several, and alone it is while a pair of ranks talks.
 bool MpiTransport::look() {
   if (some_idle_) listen_again();
   int count = 0, code = MPI_SUCCESS;
   if (requests_.size() == 2 && ++looks_ % looks_per_hello != 0) {
     MPI_Status status;
-    {
-      const Turn turn(in_turn_);
-      code = MPI_Test(&requests_[1], &count, &status);
-    }
+    code = MPI_Test(&requests_[1], &count, &status);
     if (code == MPI_SUCCESS && !count) return false;
     finish(1, status, code);
   } else {
     statuses_.resize(requests_.size());
     done_.resize(requests_.size());
-    {
-      const Turn turn(in_turn_);
-      code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, done_.data(),
-                          statuses_.data());
-    }
+    code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, done_.data(),
+                        statuses_.data());
     if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) mpi::check(code, "MPI_Testsome");
     if (count == MPI_UNDEFINED || count <= 0) return false;
     for (int i = 0; i < count; ++i) {
@@ -207,7 +191,7 @@ void MpiTransport::finish(std::size_t index, const MPI_Status& status, int code)
   }
   some_finished_ = true;
   const Purpose purpose = purposes_[index];
-  kind == Purpose::Kind::bulk ? landed(purpose.peer, purpose.header, purpose.landing) : sent(purpose);
+  kind == Purpose::Kind::bulk ? frames_.landed(purpose.peer, purpose.header, purpose.landing) : sent(purpose);
 }
 
 // Gives the buffer back, or null where it is somebody else's now.
@@ -218,7 +202,7 @@ Buffer* MpiTransport::frame_came(int peer, Buffer* buffer, std::size_t bytes) {
     const std::size_t before = bytes - header_bytes;
     std::memcpy(&header, buffer->data + before, header_bytes);
     if (before != header.bytes && before != 0) throw Error("a frame of another length than it says");
-    const Landing landing = land(peer, header);
+    const Landing landing = frames_.land(peer, header);
     if (before == header.bytes) return whole_frame_came(peer, header, landing, buffer);
     Purpose purpose{Purpose::Kind::bulk};
     purpose.peer = peer;
@@ -227,7 +211,7 @@ Buffer* MpiTransport::frame_came(int peer, Buffer* buffer, std::size_t bytes) {
     add(MPI_REQUEST_NULL, purpose);
     receive_bulk(requests_.size() - 1);
   } catch (const Error& error) {
-    lost(peer, "has sent what no rank sends: " + std::string(error.what()));
+    words_.lost(peer, "has sent what no rank sends: " + std::string(error.what()));
   }
   return buffer;
 }
@@ -236,23 +220,16 @@ Buffer* MpiTransport::whole_frame_came(int peer, const FrameHeader& header, cons
                                        Buffer* buffer) {
   if (header.bytes > copied && landing.buffer) {
     pool_.release(landing.buffer);
-    landed(peer, header, {buffer->data, buffer});
+    frames_.landed(peer, header, {buffer->data, buffer});
     return nullptr;
   }
   if (header.bytes > 0) std::memcpy(landing.at, buffer->data, header.bytes);
-  landed(peer, header, landing);
+  frames_.landed(peer, header, landing);
   return buffer;
 }
 
 void MpiTransport::receive_bulk(std::size_t index) {
-  const Purpose& purpose = purposes_[index];
-  int code = 0;
-  {
-    const Turn turn(in_turn_);
-    code = MPI_Irecv(purpose.landing.at, static_cast<int>(purpose.header.bytes), MPI_BYTE,
-                     place_of(purpose.peer), tags_.bulk, home_->comm(), &requests_[index]);
-  }
-  if (code != MPI_SUCCESS) failed(index, code);
+  receive(index, purposes_[index].landing.at, purposes_[index].header.bytes, tags_.bulk);
 }
 
 // --- waiting ---------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "transport/compose/hybrid.h"
+#include "transport/interface/exchange.h"
 #include "transport/memory/shm.h"
 #include "transport/tcp/addresses.h"
 #include "transport/tcp/secret.h"
@@ -62,19 +63,13 @@ std::vector<std::uint64_t> exchange_preferences(int rank, int world, const Excha
                                                 const std::string& wanted) {
   Preference own{host_key(), {}};
   std::memcpy(own.wanted, wanted.data(), std::min(wanted.size(), sizeof own.wanted));
-  const auto blobs = exchange(std::string(reinterpret_cast<const char*>(&own), sizeof own));
-  if (static_cast<int>(blobs.size()) != world)
-    throw Error("the bootstrap exchange returned a wrong number of blobs");
   std::vector<std::uint64_t> keys;
-  for (int peer = 0; peer < world; ++peer) {
-    Preference theirs{};
-    if (blobs[peer].size() != sizeof theirs) throw Error("the bootstrap exchange returned a malformed blob");
-    std::memcpy(&theirs, blobs[peer].data(), sizeof theirs);
+  for (const Preference& theirs : exchange_values(exchange, world, own)) {
     if (std::memcmp(theirs.wanted, own.wanted, sizeof own.wanted) != 0) {
       throw InvalidArgument("transport must be the same on all ranks: it is '" + wanted + "' on rank " +
                             std::to_string(rank) + ", '" +
                             std::string(theirs.wanted, strnlen(theirs.wanted, sizeof theirs.wanted)) +
-                            "' on rank " + std::to_string(peer));
+                            "' on rank " + std::to_string(keys.size()));
     }
     keys.push_back(theirs.host);
   }

@@ -28,9 +28,10 @@ HybridTransport::HybridTransport(std::unique_ptr<MappedTransport> inside,
       name_(std::string(inside_->name()) + "+" + across_->name()),
       capacity_(across_->capacity()) {
   for (int r = 0; r < world; ++r) {
-    places_[r] = static_cast<int>(std::count(hosts_.begin(), hosts_.begin() + r, hosts_[r]));
+    const auto place = static_cast<int>(std::count(hosts_.begin(), hosts_.begin() + r, hosts_[r]));
+    places_[r] = is_inside(r) ? place : r;
     if (is_inside(r)) here_.push_back(r);
-    capacity_ = std::min(capacity_, MappedTransport::capacity_for(places_[r] + 1));
+    capacity_ = std::min(capacity_, MappedTransport::capacity_for(place + 1));
   }
   share_fate(*inside_);
   share_fate(*across_);
@@ -40,13 +41,7 @@ HybridTransport::Split& HybridTransport::split(int lane, Peers peers) {
   Split& split = splits_[lane];
   split.inside.clear();
   split.across.clear();
-  for (int peer : peers) {
-    if (is_inside(peer)) {
-      split.inside.push_back(places_[peer]);
-    } else {
-      split.across.push_back(peer);
-    }
-  }
+  for (int peer : peers) (is_inside(peer) ? split.inside : split.across).push_back(places_[peer]);
   return split;
 }
 
@@ -106,31 +101,6 @@ bool HybridTransport::lend(int lane, Peers peers, const std::byte* data, std::si
   return across_->lend(lane, to.across, data, bytes, contract, nullptr);
 }
 
-// Only ranks of this host have granted anything.
-bool HybridTransport::announce(int lane, Peers peers, std::size_t bytes, std::uint64_t contract) {
-  return inside_->announce(lane, split(lane, peers).inside, bytes, contract);
-}
-
-std::uint32_t HybridTransport::sent(int lane, int peer) const {
-  return is_inside(peer) ? inside_->sent(lane, places_[peer]) : across_->sent(lane, peer);
-}
-
-bool HybridTransport::consumed(int lane, int peer, std::uint32_t sent) {
-  return is_inside(peer) ? inside_->consumed(lane, places_[peer], sent) : across_->consumed(lane, peer, sent);
-}
-
-bool HybridTransport::poll(int lane, int peer, Message& message) {
-  return is_inside(peer) ? inside_->poll(lane, places_[peer], message) : across_->poll(lane, peer, message);
-}
-
-void HybridTransport::release(int lane, int peer) {
-  is_inside(peer) ? inside_->release(lane, places_[peer]) : across_->release(lane, peer);
-}
-
-void HybridTransport::place(int lane, int peer, std::byte* where, std::size_t bytes, std::uint64_t contract) {
-  if (!is_inside(peer)) across_->place(lane, peer, where, bytes, contract);
-}
-
 // Whoever waits for a rank of this host still sees to the network now and then.
 bool HybridTransport::pause(Backoff& backoff, int waiting_for) {
   backoff.longest_sleep = std::min<Clock::duration>(backoff.longest_sleep, longest_sleep);
@@ -143,48 +113,6 @@ bool HybridTransport::pause(Backoff& backoff, int waiting_for) {
   across_->check();
   across_->say_whom_we_wait_for(waiting_for);
   return inside_->pause(backoff, places_[waiting_for]);
-}
-
-void HybridTransport::wake() {
-  inside_->wake();
-  across_->wake();
-}
-
-bool HybridTransport::closed(int peer) const {
-  return is_inside(peer) ? inside_->closed(places_[peer]) : across_->closed(peer);
-}
-
-void HybridTransport::abort(const Failure& failure) {
-  inside_->abort(failure);
-  across_->abort(failure);
-}
-
-void HybridTransport::record(const Record& record) {
-  inside_->record(record);
-  across_->record(record);
-}
-
-std::vector<Record> HybridTransport::records(int of_rank) const {
-  return is_inside(of_rank) ? inside_->records(places_[of_rank]) : across_->records(of_rank);
-}
-
-std::optional<int> HybridTransport::waits_for(int of_rank, Clock::duration lately) const {
-  return is_inside(of_rank) ? inside_->waits_for(places_[of_rank], lately)
-                            : across_->waits_for(of_rank, lately);
-}
-
-bool HybridTransport::is_gone(int peer) {
-  return across_->is_gone(peer) || (is_inside(peer) && inside_->is_gone(places_[peer]));
-}
-
-void HybridTransport::close() {
-  across_->close();
-  inside_->close();
-}
-
-void HybridTransport::disown() {
-  across_->disown();
-  inside_->disown();
 }
 
 }  // namespace ringreduce

@@ -35,42 +35,65 @@ class HybridTransport : public Transport {
   bool reachable_by(Peers peers) const override;
   bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract,
             std::byte* grant) override;
-  bool announce(int lane, Peers peers, std::size_t bytes, std::uint64_t contract) override;
   bool flushed(int lane) override { return across_->flushed(lane); }
-  std::uint32_t sent(int lane, int peer) const override;
-  bool consumed(int lane, int peer, std::uint32_t sent) override;
-  bool poll(int lane, int peer, Message& message) override;
-  void release(int lane, int peer) override;
-  void place(int lane, int peer, std::byte* where, std::size_t bytes, std::uint64_t contract) override;
+  std::uint32_t sent(int lane, int peer) const override { return way_to(peer).sent(lane, places_[peer]); }
+  bool consumed(int lane, int peer, std::uint32_t sent) override {
+    return way_to(peer).consumed(lane, places_[peer], sent);
+  }
+  bool poll(int lane, int peer, Message& message) override {
+    return way_to(peer).poll(lane, places_[peer], message);
+  }
+  void release(int lane, int peer) override { way_to(peer).release(lane, places_[peer]); }
+  void place(int lane, int peer, std::byte* where, std::size_t bytes, std::uint64_t contract) override {
+    way_to(peer).place(lane, places_[peer], where, bytes, contract);
+  }
 
   void sense(int lane, bool large) override { inside_->sense(lane, large); }
   bool far() const override { return inside_->far(); }
   bool shares_core(int peer) const override { return is_inside(peer) && inside_->shares_core(places_[peer]); }
   bool pause(Backoff& backoff, int waiting_for) override;
-  void wake() override;
-  bool closed(int peer) const override;
+  void wake() override {
+    inside_->wake();
+    across_->wake();
+  }
+  bool closed(int peer) const override { return way_to(peer).closed(places_[peer]); }
   void check() override {
     inside_->check();
     across_->check();
   }
   void check_background() override { across_->check_background(); }
-  void abort(const Failure& failure) override;
-  void record(const Record& record) override;
-  std::vector<Record> records(int of_rank) const override;
-
-  std::optional<int> waits_for(int of_rank, Clock::duration lately) const override;
+  void abort(const Failure& failure) override {
+    inside_->abort(failure);
+    across_->abort(failure);
+  }
+  void record(const Record& record) override {
+    inside_->record(record);
+    across_->record(record);
+  }
+  std::vector<Record> records(int of_rank) override { return way_to(of_rank).records(places_[of_rank]); }
+  std::optional<int> waits_for(int of_rank, Clock::duration lately) const override {
+    return way_to(of_rank).waits_for(places_[of_rank], lately);
+  }
 
   void show(const Board& board) override { across_->show(board); }
   Board board(int of_rank) override { return across_->board(of_rank); }
-  bool is_gone(int peer) override;
+  bool is_gone(int peer) override {
+    return across_->is_gone(peer) || (is_inside(peer) && inside_->is_gone(places_[peer]));
+  }
   Clock::duration last_words_take() const override { return across_->last_words_take(); }
   void await_boards() override { across_->await_boards(); }
   std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
     return connect_(rank, world, exchange);
   }
   int exchanges() const override { return exchanges_; }
-  void close() override;
-  void disown() override;
+  void close() override {
+    across_->close();
+    inside_->close();
+  }
+  void disown() override {
+    across_->disown();
+    inside_->disown();
+  }
 
  private:
   // Of a message's peers, those on this host by their places there, and the others.
@@ -79,12 +102,13 @@ class HybridTransport : public Transport {
   };
 
   bool is_inside(int peer) const { return hosts_[peer] == hosts_[rank]; }
+  Transport& way_to(int peer) const { return is_inside(peer) ? static_cast<Transport&>(*inside_) : *across_; }
   Split& split(int lane, Peers peers);
 
   const std::unique_ptr<MappedTransport> inside_;
   const std::unique_ptr<RemoteTransport> across_;
   const std::vector<int> hosts_;
-  std::vector<int> places_;  // by rank: which one of its host it is
+  std::vector<int> places_;  // by rank: what the transport that leads there calls it
   std::vector<int> here_;    // the ranks of this host, by place
   const Connect connect_;
   const int exchanges_;

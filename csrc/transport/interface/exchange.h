@@ -1,6 +1,8 @@
-// What all ranks of a group do, or none.
+// What all ranks of a group tell each other, or do, or none.
 #pragma once
 
+#include <algorithm>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -8,6 +10,27 @@
 #include "transport/interface/transport.h"
 
 namespace ringreduce {
+
+// Plain data of every rank's, by rank. check(rank, value) may throw what is wrong with one, even where it has
+// not the length that it should; for that alone it throws Error.
+template <typename T, typename Check>
+std::vector<T> exchange_values(const Exchange& exchange, int world, const T& own, Check check) {
+  const auto blobs = exchange(std::string(reinterpret_cast<const char*>(&own), sizeof own));
+  if (static_cast<int>(blobs.size()) != world) {
+    throw Error("the bootstrap exchange returned a wrong number of blobs");
+  }
+  std::vector<T> all(blobs.size());
+  for (int rank = 0; rank < world; ++rank) {
+    std::memcpy(static_cast<void*>(&all[rank]), blobs[rank].data(), std::min(blobs[rank].size(), sizeof own));
+    check(rank, all[rank]);
+    if (blobs[rank].size() != sizeof own) throw Error("the bootstrap exchange returned a malformed blob");
+  }
+  return all;
+}
+template <typename T>
+std::vector<T> exchange_values(const Exchange& exchange, int world, const T& own) {
+  return exchange_values(exchange, world, own, [](int, const T&) {});
+}
 
 // What does not need the other ranks, and may fail: all get everybody's blob, or all throw Error with what
 // the first of them has met with. It exchanges once.

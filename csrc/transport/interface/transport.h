@@ -55,11 +55,23 @@ struct Backoff {
     since = Clock::time_point();
   }
 
+  // A peer that is waited for has closed. That fails the wait the second time: it may have sent before, and a
+  // last look at its messages comes between the two. `name` and `own_name` are what the two ranks are called.
+  void found_closed(int peer, int name, int own_name) {
+    if (closed_peer == peer) {
+      const std::string who = "rank " + std::to_string(name);
+      throw Failure(
+          Cause::peer_lost, name,
+          who + " closed its communicator while rank " + std::to_string(own_name) + " was waiting for it");
+    }
+    closed_peer = peer;
+  }
+
   std::uint32_t rounds = 0;
   std::uint32_t yields = 0;
   std::uint32_t armed = 0;                         // the doorbell's value before the last look
   std::atomic<std::uint32_t>* sleepers = nullptr;  // the count that asks peers to ring, while we are in it
-  int closed_peer = -1;  // had closed when it was waited for, and may have sent before
+  int closed_peer = -1;                            // see found_closed()
   Clock::time_point since;
   Clock::time_point checked;
   Clock::duration longest_sleep = std::chrono::milliseconds(20);  // until the caller gets to look again
@@ -108,15 +120,13 @@ class Transport {
   virtual int in_the_way(int lane, Peers peers) = 0;
 
   // Sending by reference, where the peers can reach this memory: they read it in place, and it must not
-  // change until consumed(). `grant`, if not null, is where a peer may write its next value of the same
-  // chunks.
+  // change until consumed(). `data` is null where the bytes have already been written where the peers
+  // granted. `grant`, if not null, is where a peer may write its next value of the same chunks.
   virtual bool reachable(const void* data, std::size_t bytes) = 0;
   // Whether any memory can be lent to these peers: it is sent from where it is.
   virtual bool reachable_by(Peers) const { return false; }
   virtual bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract,
                     std::byte* grant) = 0;
-  // Tells peers that a message's bytes have already been written where they granted.
-  virtual bool announce(int lane, Peers peers, std::size_t bytes, std::uint64_t contract) = 0;
 
   // Whether everything that was sent by copy on a lane is out of this rank's hands, so that it may go and
   // compute. Only where queues(), which costs less to ask.
@@ -168,7 +178,7 @@ class Transport {
 
   // What every rank called lately, this one's written here; for error messages.
   virtual void record(const Record& record) = 0;
-  virtual std::vector<Record> records(int of_rank) const = 0;
+  virtual std::vector<Record> records(int of_rank) = 0;
   // Whom a rank has lately waited for, or -1 where it waits for nobody in particular; nothing where it does
   // not wait: it computes, or is stopped, or has not come yet.
   virtual std::optional<int> waits_for(int of_rank, Clock::duration lately) const = 0;

@@ -1,9 +1,12 @@
-// How a thread lets time pass.
+// How a thread lets time pass, and the cores that ranks have for it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <map>
+#include <utility>
 
 namespace ringreduce {
 
@@ -33,5 +36,19 @@ struct Cores {
   void add(const Cores& other);
 };
 Cores usable_cores();
+
+// Whether ranks have to share cores, wherever they are. Of what they tell each other, `host.machine` and
+// `cores`: ranks of one machine share its cores, whichever of its networks they are in.
+template <typename Ranks>
+bool some_host_is_crowded(const Ranks& all) {
+  std::map<std::uint64_t, std::pair<int, Cores>> hosts;
+  for (const auto& one : all) {
+    auto& [ranks, cores] = hosts[one.host.machine];
+    ++ranks;
+    cores.add(one.cores);
+  }
+  return std::any_of(hosts.begin(), hosts.end(),
+                     [](const auto& host) { return host.second.first > host.second.second.count(); });
+}
 
 }  // namespace ringreduce

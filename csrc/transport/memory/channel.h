@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 #include "transport/interface/board.h"
 #include "transport/interface/record.h"
@@ -26,15 +27,12 @@ inline constexpr std::size_t inline_bytes = 40;
 inline constexpr int record_depth = 16;
 inline constexpr int most_surviving = 1024;  // ranks that an agreement on survivors can be about
 
-// One rank's segment, as mapped here; the destructor unmaps it.
-struct Segment {
-  virtual ~Segment() = default;
-  std::byte* base = nullptr;
-};
+// One rank's, as mapped here.
+using Segment = std::shared_ptr<std::byte>;
 
 struct Location {  // memory of a rank that its peers can reach
-  std::uint32_t region = 0;
   std::uint64_t offset = 0;
+  std::uint32_t region = 0;
 };
 
 enum class SlotKind : std::uint8_t { inlined, staged, lent, lent_with_grant, delivered };
@@ -48,8 +46,7 @@ struct alignas(line) Slot {
     std::byte inlined[inline_bytes];
     std::uint64_t arena;  // staged: offset in the sender's lane arena
     struct {
-      std::uint64_t offset, grant_offset;
-      std::uint32_t region, grant_region;
+      Location place, grant;
     } lent;
   };
 };

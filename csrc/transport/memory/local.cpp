@@ -2,33 +2,26 @@
 
 #include <sys/mman.h>
 
-#include <cstring>
 #include <new>
 
+#include "transport/interface/exchange.h"
 #include "transport/interface/wait.h"
 
 namespace ringreduce {
 namespace {
 
 // Anonymous pages: zeroed, and taken from the system only when touched.
-struct PrivateSegment : Segment {
-  explicit PrivateSegment(std::size_t bytes) : bytes(bytes) {
-    void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw std::bad_alloc();
-    base = static_cast<std::byte*>(memory);
-  }
-  ~PrivateSegment() override { munmap(base, bytes); }
-  std::size_t bytes;
-};
-
-std::shared_ptr<Segment> make_segment(int world) {
-  return std::make_shared<PrivateSegment>(SegmentLayout(world, MappedTransport::capacity_for(world)).bytes);
+Segment make_segment(int world) {
+  const std::size_t bytes = SegmentLayout(world, MappedTransport::capacity_for(world)).bytes;
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  return {static_cast<std::byte*>(memory), [bytes](std::byte* base) { munmap(base, bytes); }};
 }
 
 }  // namespace
 
 std::vector<std::unique_ptr<Transport>> LocalTransport::group(int world) {
-  std::vector<std::shared_ptr<Segment>> segments;
+  std::vector<Segment> segments;
   for (int rank = 0; rank < world; ++rank) segments.push_back(make_segment(world));
   std::vector<std::unique_ptr<Transport>> transports;
   for (int rank = 0; rank < world; ++rank) {
@@ -39,22 +32,16 @@ std::vector<std::unique_ptr<Transport>> LocalTransport::group(int world) {
 
 // Each rank offers the address of its own handle; the second exchange keeps every handle alive until copied.
 std::unique_ptr<Transport> LocalTransport::among(int rank, int world, const Exchange& exchange) {
-  const std::shared_ptr<Segment> own = make_segment(world);
-  const auto* handle = &own;
-  const auto blobs = exchange(std::string(reinterpret_cast<const char*>(&handle), sizeof handle));
-  std::vector<std::shared_ptr<Segment>> segments;
-  for (const std::string& blob : blobs) {
-    const std::shared_ptr<Segment>* theirs = nullptr;
-    std::memcpy(&theirs, blob.data(), sizeof theirs);
-    segments.push_back(*theirs);
-  }
+  const Segment own = make_segment(world);
+  std::vector<Segment> segments;
+  for (const Segment* theirs : exchange_values(exchange, world, &own)) segments.push_back(*theirs);
   exchange("");
   return std::unique_ptr<Transport>(
       new LocalTransport(rank, world, std::move(segments), usable_cores().count()));
 }
 
 std::optional<Location> LocalTransport::locate(const void* data, std::size_t) {
-  return Location{0, reinterpret_cast<std::uint64_t>(data)};
+  return Location{reinterpret_cast<std::uint64_t>(data)};
 }
 
 std::byte* LocalTransport::resolve(int, Location place) {

@@ -30,8 +30,7 @@ inline void copy_small(std::byte* to, const std::byte* from, std::size_t bytes) 
 
 }  // namespace
 
-MappedTransport::MappedTransport(int rank, int world, std::vector<std::shared_ptr<Segment>> segments,
-                                 int cores)
+MappedTransport::MappedTransport(int rank, int world, std::vector<Segment> segments, int cores)
     : Transport(rank, world),
       layout_(world, capacity_for(world)),
       segments_(std::move(segments)),
@@ -41,16 +40,16 @@ MappedTransport::MappedTransport(int rank, int world, std::vector<std::shared_pt
       spins_(world > cores ? 0 : 4000),
       distance_(world) {
   for (int lane = 0; lane < lanes; ++lane) {
-    arenas_[lane].base = layout_.arena_of(segments_[rank]->base, lane);
+    arenas_[lane].base = layout_.arena_of(segments_[rank].get(), lane);
     arenas_[lane].capacity = layout_.capacity_of(lane);
     for (int peer = 0; peer < world; ++peer) {
-      std::byte* theirs = segments_[peer]->base;
+      std::byte* theirs = segments_[peer].get();
       Out& o = out(lane, peer);
-      o.slots = layout_.slots_to(segments_[rank]->base, peer, lane);
+      o.slots = layout_.slots_to(segments_[rank].get(), peer, lane);
       o.acknowledged = &layout_.acks_of(theirs, rank).consumed[lane];
       In& i = in(lane, peer);
       i.slots = layout_.slots_to(theirs, rank, lane);
-      i.acknowledge = &layout_.acks_of(segments_[rank]->base, peer).consumed[lane];
+      i.acknowledge = &layout_.acks_of(segments_[rank].get(), peer).consumed[lane];
       i.arena = layout_.arena_of(theirs, lane);
     }
   }
@@ -131,11 +130,15 @@ std::byte* MappedTransport::reserve(int lane, Peers peers, std::size_t bytes) {
 }
 
 template <typename Fill>
-void MappedTransport::publish(int lane, Peers peers, std::uint64_t arena_start, Fill fill) {
+void MappedTransport::publish(int lane, Peers peers, SlotKind kind, std::size_t bytes, std::uint64_t contract,
+                              std::uint64_t arena_start, Fill fill) {
   for (int peer : peers) {
     Out& o = out(lane, peer);
     const std::uint32_t index = o.sent % channel_depth;
     Slot& slot = o.slots[index];
+    slot.bytes = static_cast<std::uint32_t>(bytes);
+    slot.contract = contract;
+    slot.kind = kind;
     fill(slot);
     o.arena_start[index] = arena_start;
     slot.sequence.store(++o.sent, std::memory_order_release);
@@ -153,35 +156,22 @@ bool MappedTransport::send(int lane, Peers peers, const void* data, std::size_t 
     return true;
   }
   if (!has_slots(lane, peers)) return false;
-  publish(lane, peers, nothing, [&](Slot& slot) {
-    slot.bytes = static_cast<std::uint32_t>(bytes);
-    slot.contract = contract;
-    slot.kind = SlotKind::inlined;
-    copy_small(slot.inlined, static_cast<const std::byte*>(data), bytes);
-  });
+  publish(lane, peers, SlotKind::inlined, bytes, contract, nothing,
+          [&](Slot& slot) { copy_small(slot.inlined, static_cast<const std::byte*>(data), bytes); });
   return true;
 }
 
 void MappedTransport::post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
                            std::uint64_t contract) {
-  Arena& arena = arenas_[lane];
   if (bytes <= inline_bytes) {
-    publish(lane, peers, nothing, [&](Slot& slot) {
-      slot.bytes = static_cast<std::uint32_t>(bytes);
-      slot.contract = contract;
-      slot.kind = SlotKind::inlined;
-      std::memcpy(slot.inlined, reserved, inline_bytes);
-    });
-    return;
+    return publish(lane, peers, SlotKind::inlined, bytes, contract, nothing,
+                   [&](Slot& slot) { std::memcpy(slot.inlined, reserved, inline_bytes); });
   }
+  Arena& arena = arenas_[lane];
   const std::uint64_t start = arena.head;
   arena.head += SegmentLayout::align(bytes);
-  publish(lane, peers, start, [&](Slot& slot) {
-    slot.bytes = static_cast<std::uint32_t>(bytes);
-    slot.contract = contract;
-    slot.kind = SlotKind::staged;
-    slot.arena = start % arena.capacity;
-  });
+  publish(lane, peers, SlotKind::staged, bytes, contract, start,
+          [&](Slot& slot) { slot.arena = start % arena.capacity; });
 }
 
 bool MappedTransport::reachable(const void* data, std::size_t bytes) {
@@ -191,29 +181,11 @@ bool MappedTransport::reachable(const void* data, std::size_t bytes) {
 bool MappedTransport::lend(int lane, Peers peers, const std::byte* data, std::size_t bytes,
                            std::uint64_t contract, std::byte* grant) {
   if (!has_slots(lane, peers)) return false;
-  const auto place = locate(data, bytes);
+  const Location place = data ? locate(data, bytes).value() : Location();
   const auto granted = grant ? locate(grant, bytes) : std::nullopt;
-  publish(lane, peers, nothing, [&](Slot& slot) {
-    slot.bytes = static_cast<std::uint32_t>(bytes);
-    slot.contract = contract;
-    slot.kind = granted ? SlotKind::lent_with_grant : SlotKind::lent;
-    slot.lent.region = place->region;
-    slot.lent.offset = place->offset;
-    if (granted) {
-      slot.lent.grant_region = granted->region;
-      slot.lent.grant_offset = granted->offset;
-    }
-  });
-  return true;
-}
-
-bool MappedTransport::announce(int lane, Peers peers, std::size_t bytes, std::uint64_t contract) {
-  if (!has_slots(lane, peers)) return false;
-  publish(lane, peers, nothing, [&](Slot& slot) {
-    slot.bytes = static_cast<std::uint32_t>(bytes);
-    slot.contract = contract;
-    slot.kind = SlotKind::delivered;
-  });
+  const SlotKind kind = !data ? SlotKind::delivered : granted ? SlotKind::lent_with_grant : SlotKind::lent;
+  publish(lane, peers, kind, bytes, contract, nothing,
+          [&](Slot& slot) { slot.lent = {place, granted.value_or(Location())}; });
   return true;
 }
 
@@ -242,10 +214,10 @@ bool MappedTransport::poll(int lane, int peer, Message& message) {
       message.data = i.arena + slot.arena;
       break;
     case SlotKind::lent_with_grant:
-      message.grant = resolve(peer, {slot.lent.grant_region, slot.lent.grant_offset});
+      message.grant = resolve(peer, slot.lent.grant);
       [[fallthrough]];
     case SlotKind::lent:
-      message.data = resolve(peer, {slot.lent.region, slot.lent.offset});
+      message.data = resolve(peer, slot.lent.place);
       break;
     case SlotKind::delivered:
       message.data = nullptr;
@@ -279,7 +251,7 @@ void MappedTransport::record(const Record& record) {
   own.record_next.store(next + 1, std::memory_order_release);
 }
 
-std::vector<Record> MappedTransport::records(int of_rank) const {
+std::vector<Record> MappedTransport::records(int of_rank) {
   const Header& theirs = header(of_rank);
   const std::uint32_t next = theirs.record_next.load(std::memory_order_acquire);
   std::vector<Record> recent;

@@ -16,7 +16,7 @@ namespace ringreduce {
 class MappedTransport : public Transport {
  public:
   // `segments` by rank, this rank's own included; `cores` is how many cores the ranks share.
-  MappedTransport(int rank, int world, std::vector<std::shared_ptr<Segment>> segments, int cores);
+  MappedTransport(int rank, int world, std::vector<Segment> segments, int cores);
 
   static std::size_t capacity_for(int world);
 
@@ -35,7 +35,6 @@ class MappedTransport : public Transport {
   bool reachable(const void* data, std::size_t bytes) override;
   bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract,
             std::byte* grant) override;
-  bool announce(int lane, Peers peers, std::size_t bytes, std::uint64_t contract) override;
   std::uint32_t sent(int lane, int peer) const override { return out(lane, peer).sent; }
   bool consumed(int lane, int peer, std::uint32_t sent) override;
   bool poll(int lane, int peer, Message& message) override;
@@ -54,7 +53,7 @@ class MappedTransport : public Transport {
   void check() override;
   void abort(const Failure& failure) override;
   void record(const Record& record) override;
-  std::vector<Record> records(int of_rank) const override;
+  std::vector<Record> records(int of_rank) override;
 
   // By the names of ranks: this rank may wait for one that is not of this group.
   void say_whom_we_wait_for(int name, Clock::time_point now);
@@ -105,14 +104,15 @@ class MappedTransport : public Transport {
   Out& out(int lane, int peer) { return outs_[lane * world + peer]; }
   const Out& out(int lane, int peer) const { return outs_[lane * world + peer]; }
   In& in(int lane, int peer) { return ins_[lane * world + peer]; }
-  Header& header(int of_rank) const { return layout_.header(segments_[of_rank]->base); }
+  Header& header(int of_rank) const { return layout_.header(segments_[of_rank].get()); }
   bool sense_arrival(In& i, const Slot& slot, int peer);
   bool has_slot(Out& o);
   bool has_slots(int lane, Peers peers);
   int reader_of(int lane, std::uint64_t payload) const;
   std::uint64_t oldest_payload(int lane);
   template <typename Fill>
-  void publish(int lane, Peers peers, std::uint64_t arena_start, Fill fill);
+  void publish(int lane, Peers peers, SlotKind kind, std::size_t bytes, std::uint64_t contract,
+               std::uint64_t arena_start, Fill fill);
   void ring(int peer);
   bool a_peer_is_late() const;
   void give_way();
@@ -125,7 +125,7 @@ class MappedTransport : public Transport {
   static constexpr double far_from = 80;  // ns; cores with a common cache take 20 to 40, others more than 120
 
   SegmentLayout layout_;
-  std::vector<std::shared_ptr<Segment>> segments_;
+  std::vector<Segment> segments_;
   std::vector<Out> outs_;
   std::vector<In> ins_;
   std::vector<Arena> arenas_;

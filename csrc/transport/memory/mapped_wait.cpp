@@ -166,20 +166,16 @@ void MappedTransport::sleep(Backoff& backoff) {
 }
 
 // A peer that is dead without having closed can never finish what it began; one that closed has sent all that
-// it ever will, which fails only a wait for it. (A last look at its messages comes between the two.)
+// it ever will, which fails only a wait for it.
 void MappedTransport::check_peers(Backoff& backoff, int waiting_for) {
   for (int peer = 0; peer < world; ++peer) {
     if (peer == rank || alive(peer) || closed(peer)) continue;
     throw Failure(Cause::peer_lost, name_of(peer), in_words(peer) + " died");
   }
   check_agreement();
-  if (waiting_for < 0 || !closed(waiting_for)) return;
-  if (backoff.closed_peer == waiting_for) {
-    throw Failure(
-        Cause::peer_lost, name_of(waiting_for),
-        in_words(waiting_for) + " closed its communicator while " + in_words(rank) + " was waiting for it");
+  if (waiting_for >= 0 && closed(waiting_for)) {
+    backoff.found_closed(waiting_for, name_of(waiting_for), name_of(rank));
   }
-  backoff.closed_peer = waiting_for;
 }
 
 // Ranks that called different things may all wait, or send without ever receiving, so that no wrong message

@@ -36,12 +36,13 @@ std::shared_ptr<SharedMemory> SharedMemory::make(std::size_t bytes) {
     throw NoSharedMemory(
         bytes, "files may have " + std::to_string(limit.rlim_cur) + " bytes (RLIMIT_FSIZE, ulimit -f)");
   }
-  memory->fd = memfd_create("ringreduce", MFD_CLOEXEC);
-  if (memory->fd < 0 || ftruncate(memory->fd, static_cast<off_t>(memory->bytes)) != 0) {
+  memory->fd = Descriptor(memfd_create("ringreduce", MFD_CLOEXEC));
+  const int fd = memory->fd.get();
+  if (fd < 0 || ftruncate(fd, static_cast<off_t>(memory->bytes)) != 0) {
     throw NoSharedMemory(bytes, std::strerror(errno));
   }
-  fchmod(memory->fd, 0600);  // whoever else could come by a path to it, it is this user's only
-  memory->map(memory->bytes >= huge_page);
+  fchmod(fd, 0600);  // whoever else could come by a path to it, it is this user's only
+  memory->map(fd);
   return memory;
 }
 
@@ -49,23 +50,22 @@ std::shared_ptr<SharedMemory> SharedMemory::open(pid_t pid, int fd, std::size_t 
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
   auto memory = std::make_shared<SharedMemory>();
   memory->bytes = SegmentLayout::align(bytes, 4096);
-  memory->fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  const Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   struct stat status{};
-  if (memory->fd < 0 || fstat(memory->fd, &status) != 0) {
+  if (file.get() < 0 || fstat(file.get(), &status) != 0) {
     throw Error("cannot open shared memory of process " + std::to_string(pid) + " (" + path +
                 "): " + std::strerror(errno));
   }
   if (status.st_size < static_cast<off_t>(memory->bytes))
     throw Error(path + " is not the memory that was announced");
-  memory->map(memory->bytes >= huge_page);
-  ::close(memory->fd);  // the mapping stays
-  memory->fd = -1;
+  memory->map(file.get());
   return memory;
 }
 
 // Large memory lies on a boundary of huge pages in every process: otherwise the system, even where it has
 // given huge pages, maps them as small ones, and every 4 KiB costs a walk through the page table.
-void SharedMemory::map(bool huge) {
+void SharedMemory::map(int file) {
+  const bool huge = bytes >= huge_page;
   void* where = nullptr;
   if (huge) {
     void* room =
@@ -79,7 +79,7 @@ void SharedMemory::map(bool huge) {
       munmap(reinterpret_cast<void*>(end), start + bytes + huge_page - end);
     where = reinterpret_cast<void*>(aligned);
   }
-  where = mmap(where, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (huge ? MAP_FIXED : 0), fd, 0);
+  where = mmap(where, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (huge ? MAP_FIXED : 0), file, 0);
   if (where == MAP_FAILED) throw std::bad_alloc();
   base = static_cast<std::byte*>(where);
   if (huge) madvise(base, bytes, MADV_HUGEPAGE);  // a wish: its refusal costs only speed
@@ -87,7 +87,6 @@ void SharedMemory::map(bool huge) {
 
 SharedMemory::~SharedMemory() {
   if (base) munmap(base, bytes);
-  if (fd >= 0) ::close(fd);
 }
 
 // Most systems give shared memory huge pages only where a process asks for them page by page: a page must be
@@ -150,7 +149,7 @@ void* allocate(std::size_t bytes) {
   } else {
     throw Error("more than " + std::to_string(Directory::entries) + " arrays in shared memory at once");
   }
-  table.entry[entry].fd = memory->fd;
+  table.entry[entry].fd = memory->fd.get();
   table.entry[entry].bytes = memory->bytes;
   table.entry[entry].generation.fetch_add(1, std::memory_order_release);
   void* where = memory->base;
@@ -166,7 +165,7 @@ void free(void* memory) {
   if (found == h.arrays.end()) return;  // allocated before a fork: it is the parent's
   const Heap::Array array = found->second;
   // Peers may keep their mapping for long; the pages must not stay with it.
-  fallocate(array.memory->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+  fallocate(array.memory->fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
             static_cast<off_t>(array.memory->bytes));
   h.table().entry[array.entry].generation.fetch_add(1, std::memory_order_release);
   h.free_entries.push_back(array.entry);
@@ -183,14 +182,14 @@ std::optional<Location> locate(const void* data, std::size_t bytes) {
   if (after == h.arrays.begin()) return std::nullopt;
   const auto& [start, array] = *--after;
   if (address + bytes > start + array.memory->bytes) return std::nullopt;
-  return Location{array.entry, address - start};
+  return Location{address - start, array.entry};
 }
 
 int directory_fd() {
   Heap& h = the_heap();
   std::unique_lock lock(h.mutex);
   h.table();
-  return h.directory->fd;
+  return h.directory->fd.get();
 }
 
 }  // namespace shared_heap

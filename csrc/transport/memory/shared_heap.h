@@ -10,9 +10,11 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "transport/interface/descriptor.h"
 #include "transport/memory/channel.h"
 
 namespace ringreduce {
@@ -20,33 +22,35 @@ namespace ringreduce {
 class NoSharedMemory : public std::bad_alloc {
  public:
   NoSharedMemory(std::size_t bytes, const std::string& why)
-      : text_(std::make_shared<std::string>("there are no " + std::to_string(bytes) +
-                                            " bytes of shared memory: " + why)) {}
-  const char* what() const noexcept override { return text_->c_str(); }
+      : text_("there are no " + std::to_string(bytes) + " bytes of shared memory: " + why) {}
+  const char* what() const noexcept override { return text_.what(); }
 
  private:
-  std::shared_ptr<const std::string> text_;
+  std::runtime_error text_;  // whose copies cannot fail
 };
 
 // Anonymous shared memory: a memfd and its mapping. Other processes of the same user reach it through
 // /proc/<pid>/fd/<fd> while both live.
-class SharedMemory : public Segment {
+class SharedMemory {
  public:
   // Makes new zeroed memory, of huge pages where it is large enough and the system grants them. Throws
   // NoSharedMemory.
   static std::shared_ptr<SharedMemory> make(std::size_t bytes);
   // Maps a peer's. Throws Error if it cannot be opened or is smaller than it should be.
   static std::shared_ptr<SharedMemory> open(pid_t pid, int fd, std::size_t bytes);
-  ~SharedMemory() override;
+  SharedMemory() = default;
+  SharedMemory(const SharedMemory&) = delete;
+  ~SharedMemory();
 
   // Fills it with huge pages now, as far as the system lets it.
   void collapse();
 
-  int fd = -1;
+  Descriptor fd;  // not of a peer's
+  std::byte* base = nullptr;
   std::size_t bytes = 0;
 
  private:
-  void map(bool huge);
+  void map(int file);
 };
 
 // What a process tells its peers about its arrays: one page table of its own, mapped by them.

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "transport/interface/exchange.h"
 #include "transport/interface/wait.h"
 
 namespace ringreduce {
@@ -26,21 +27,13 @@ struct SegmentAddress {
   Cores cores;
 };
 
-SegmentAddress read_address(const std::string& blob) {
-  SegmentAddress address;
-  if (blob.size() != sizeof address) throw Error("the bootstrap exchange returned a malformed blob");
-  std::memcpy(&address, blob.data(), sizeof address);
-  return address;
-}
-
-std::shared_ptr<SharedMemory> open_segment(int peer, const SegmentAddress& address,
-                                           const SegmentLayout& layout) {
-  auto segment = SharedMemory::open(address.pid, address.fd, layout.bytes);
-  if (layout.header(segment->base).nonce != address.nonce) {
+Segment open_segment(int peer, const SegmentAddress& address, const SegmentLayout& layout) {
+  const auto memory = SharedMemory::open(address.pid, address.fd, layout.bytes);
+  if (layout.header(memory->base).nonce != address.nonce) {
     throw Error("process " + std::to_string(address.pid) + " is not rank " + std::to_string(peer) +
                 ": ranks of one group must share a host and a process namespace");
   }
-  return segment;
+  return {memory, memory->base};
 }
 
 // What one rank tells the others of its attempt to open their memory: "", or "<rank that died or -1> <text>".
@@ -66,7 +59,7 @@ std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Ex
   SegmentAddress address{getpid(), -1, -1, 0, usable_cores()};
   try {
     own = SharedMemory::make(layout.bytes);
-    address.fd = own->fd;
+    address.fd = own->fd.get();
     address.directory_fd = shared_heap::directory_fd();
   } catch (const std::bad_alloc& error) {
     problem = std::string("-1 ") + error.what();  // the others must learn of it in their turn
@@ -75,27 +68,23 @@ std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Ex
     throw Error("no random numbers");
   if (own) layout.header(own->base).nonce = address.nonce;
 
-  const auto blobs = exchange(std::string(reinterpret_cast<const char*>(&address), sizeof address));
-  if (static_cast<int>(blobs.size()) != world)
-    throw Error("the bootstrap exchange returned a wrong number of blobs");
-  std::vector<std::shared_ptr<Segment>> segments(world);
+  const auto addresses = exchange_values(exchange, world, address);
+  std::vector<Segment> segments(world);
   std::vector<Peer> peers(world);
-  Cores cores = address.cores;
+  Cores cores;
+  for (const SegmentAddress& one : addresses) cores.add(one.cores);
   for (int peer = 0; peer < world && problem.empty(); ++peer) {
+    const SegmentAddress& theirs = addresses[peer];
+    if (peer == rank) segments[peer] = {own, own->base};
+    if (peer == rank || theirs.fd < 0) continue;  // who has no memory says itself what is wrong
     try {
-      const SegmentAddress theirs = read_address(blobs[peer]);
-      cores.add(theirs.cores);
-      if (peer == rank) {
-        segments[peer] = own;
-        continue;
-      }
-      if (theirs.fd < 0) continue;  // it says itself what is wrong
-      peers[peer].process = Process(theirs.pid);
+      peers[peer].process = {theirs.pid,
+                             Descriptor(static_cast<int>(syscall(SYS_pidfd_open, theirs.pid, 0)))};
       segments[peer] = open_segment(peer, theirs, layout);
       peers[peer].heap = std::make_unique<PeerHeap>(theirs.pid, theirs.directory_fd);
     } catch (const std::exception& error) {
       const std::string number = std::to_string(name(peer));
-      problem = peer != rank && peers[peer].process.ended(death_takes)
+      problem = peers[peer].process.ended(death_takes)
                     ? number + " rank " + number + " died while the ranks were connecting"
                     : std::string("-1 ") + error.what();
       problem.resize(std::min(problem.size(), longest_problem));
@@ -111,7 +100,7 @@ std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Ex
   return transport;
 }
 
-ShmTransport::ShmTransport(int rank, int world, std::vector<std::shared_ptr<Segment>> segments, int cores,
+ShmTransport::ShmTransport(int rank, int world, std::vector<Segment> segments, int cores,
                            std::vector<Peer> peers)
     : MappedTransport(rank, world, std::move(segments), cores), peers_(std::move(peers)) {}
 
@@ -133,20 +122,13 @@ bool ShmTransport::alive(int peer) {
   return peer == rank || !peers_[peer].process.ended(0);
 }
 
-ShmTransport::Process::Process(pid_t pid)
-    : pid_(pid), fd_(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))) {}
-
-ShmTransport::Process::~Process() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 // A pidfd becomes readable when its process has ended, reaped or not.
 bool ShmTransport::Process::ended(int milliseconds) const {
-  if (fd_ >= 0) {
-    pollfd entry{fd_, POLLIN, 0};
+  if (fd.get() >= 0) {
+    pollfd entry{fd.get(), POLLIN, 0};
     return ::poll(&entry, 1, milliseconds) > 0;
   }
-  std::ifstream file("/proc/" + std::to_string(pid_) + "/stat");
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
   std::getline(file, text);
   const std::size_t name = text.rfind(')');  // the state follows the name

@@ -5,7 +5,6 @@
 #include <sys/types.h>
 
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "transport/memory/mapped.h"
@@ -33,31 +32,18 @@ class ShmTransport : public MappedTransport {
 
  private:
   // The process of a peer. Without pidfds (old kernels, strict containers) /proc says whether it lives.
-  class Process {
-   public:
-    Process() = default;
-    explicit Process(pid_t pid);
-    Process(Process&& other) noexcept
-        : pid_(std::exchange(other.pid_, 0)), fd_(std::exchange(other.fd_, -1)) {}
-    Process& operator=(Process&& other) noexcept {
-      std::swap(pid_, other.pid_);
-      std::swap(fd_, other.fd_);
-      return *this;
-    }
-    ~Process();
+  struct Process {
     // Whether it has ended within this time.
     bool ended(int milliseconds) const;
 
-   private:
-    pid_t pid_ = 0;
-    int fd_ = -1;
+    pid_t pid = 0;
+    Descriptor fd;
   };
   struct Peer {
     Process process;
     std::unique_ptr<PeerHeap> heap;
   };
-  ShmTransport(int rank, int world, std::vector<std::shared_ptr<Segment>> segments, int cores,
-               std::vector<Peer> peers);
+  ShmTransport(int rank, int world, std::vector<Segment> segments, int cores, std::vector<Peer> peers);
   std::vector<Peer> peers_;
 };
 

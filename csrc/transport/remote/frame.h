@@ -38,12 +38,7 @@ struct Outgoing {
   FrameHeader header;
   const std::byte* data = nullptr;  // header.bytes of them
   Buffer* buffer = nullptr;         // that they lie in, if it is ours
-};
-
-// Where a frame's bytes go as they come: into a buffer of ours, or memory of the caller's.
-struct Landing {
-  std::byte* at = nullptr;
-  Buffer* buffer = nullptr;
+  bool is_lent() const { return header.bytes > 0 && !buffer; }
 };
 
 }  // namespace ringreduce

@@ -13,6 +13,12 @@ struct Buffer {
   int users = 0;
 };
 
+// Where bytes go as they come: into a buffer of ours, or memory of the caller's.
+struct Landing {
+  std::byte* at = nullptr;
+  Buffer* buffer = nullptr;
+};
+
 // Not for several threads at once.
 class Pool {
  public:
@@ -24,6 +30,11 @@ class Pool {
   // For one user. Throws std::bad_alloc.
   Buffer* take(std::size_t bytes);
   void release(Buffer* buffer);
+  Landing room(std::size_t bytes) {
+    if (bytes == 0) return {};
+    Buffer* buffer = take(bytes);
+    return {buffer->data, buffer};
+  }
   // Bytes held, in use or not.
   std::size_t bytes() const { return held_; }
 

@@ -67,7 +67,8 @@ void TcpTransport::admit(Descriptor socket) {
   ++strangers_;
   const int yes = 1;
   setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-  Stream& stream = add(std::make_unique<Stream>(next_id_++, std::move(socket), settings_.membership), false);
+  Stream& stream =
+      add(std::make_unique<Stream>(next_id_++, std::move(socket), settings_.membership, frames_), false);
   if (room) {
     serve(stream);
   } else {

@@ -64,7 +64,7 @@ void TcpTransport::dial(int peer, Purpose purpose) {
   Dial& dial = dial_of(peer, purpose);
   if (!dial.attempts.empty()) return;
   if (settings_.addresses[peer].empty()) {
-    return lost(peer, "cannot be reached: no address of it serves here");
+    return words_.lost(peer, "cannot be reached: no address of it serves here");
   }
   dial = {};
   dial.route = links_[peer].route;
@@ -86,15 +86,16 @@ void TcpTransport::attempt(int peer, Purpose purpose) {
       links_[peer].retry = Clock::now() + dial_again_after;
       return;
     }
-    return lost(rank, "can open no connection to rank " + std::to_string(peer) + " (" + std::strerror(errno) +
-                          "): raise its limit, ulimit -n");
+    return words_.lost(rank, "can open no connection to rank " + std::to_string(peer) + " (" +
+                                 std::strerror(errno) + "): raise its limit, ulimit -n");
   }
   set(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
   if (purpose == Purpose::pulse) set_pulse(socket.get());
   const int result = connect(socket.get(), reinterpret_cast<const sockaddr*>(&storage), length);
   if (result != 0 && errno != EINPROGRESS) return attempt_failed(peer, purpose, std::strerror(errno), false);
-  Stream& stream =
-      add(std::make_unique<Stream>(next_id_++, std::move(socket), settings_.membership, peer, purpose), true);
+  Stream& stream = add(
+      std::make_unique<Stream>(next_id_++, std::move(socket), settings_.membership, frames_, peer, purpose),
+      true);
   stream.route = route;
   dial.attempts.push_back(&stream);
 }
@@ -137,11 +138,11 @@ void TcpTransport::dial_failed(Stream& stream) {
   Dial& dial = dial_of(peer, stream.purpose());
   const bool met = stream.state() != Stream::State::connecting;
   std::erase(dial.attempts, &stream);
-  if (is_lost(peer) || has_said_bye(peer)) return;
+  if (words_.has_left(peer)) return;
   if (!stream.ended()) return attempt_failed(peer, stream.purpose(), stream.broken(), met);
   if (!dial.attempts.empty()) return;
   // It may have had too many strangers at the door.
-  if (++link.hang_ups > most_hang_ups) return lost(peer, stream.broken());
+  if (++link.hang_ups > most_hang_ups) return words_.lost(peer, stream.broken());
   if (stream.purpose() == Purpose::frames) link.retry = Clock::now() + dial_again_after;
 }
 
@@ -151,11 +152,11 @@ void TcpTransport::give_up(int peer, Purpose purpose) {
   Link& link = links_[peer];
   const Dial dial = std::exchange(dial_of(peer, purpose), {});
   for (Stream* attempt : dial.attempts) streams_.erase(attempt->id);
-  if (is_lost(peer) || has_said_bye(peer)) return;
+  if (words_.has_left(peer)) return;
   if (purpose == Purpose::frames && connected(peer)) {
     link.retry = Clock::now() + widen_again_after;
-  } else if (purpose == Purpose::pulse || has_frames(peer)) {
-    lost(peer, dial.problem.empty() ? "cannot be reached (no answer)" : dial.problem);
+  } else if (purpose == Purpose::pulse || frames_.outbox.has_frames(peer)) {
+    words_.lost(peer, dial.problem.empty() ? "cannot be reached (no answer)" : dial.problem);
   }
 }
 

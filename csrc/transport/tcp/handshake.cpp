@@ -51,21 +51,20 @@ std::string mismatch(const Build& theirs) {
          "): install the same one everywhere";
 }
 
-Stream::Stream(std::uint64_t id, Descriptor socket, const Membership& membership)
+Stream::Stream(std::uint64_t id, Descriptor socket, const Membership& membership, Frames& frames)
     : id(id),
       socket_(std::move(socket)),
       channel_(std::make_unique<PlainChannel>(fd())),
       membership_(membership),
+      frames_(frames),
       state_(State::greeting) {}
 
-Stream::Stream(std::uint64_t id, Descriptor socket, const Membership& membership, int to, Purpose purpose)
-    : id(id),
-      socket_(std::move(socket)),
-      channel_(std::make_unique<PlainChannel>(fd())),
-      membership_(membership),
-      dialed_(true),
-      purpose_(purpose),
-      peer_(to) {
+Stream::Stream(std::uint64_t id, Descriptor socket, const Membership& membership, Frames& frames, int to,
+               Purpose purpose)
+    : Stream(id, std::move(socket), membership, frames) {
+  state_ = State::connecting;
+  dialed_ = true;
+  peer_ = to;
   std::memcpy(hello_.magic, magic, sizeof magic);
   hello_.build = this_build();
   hello_.from = membership.rank;
@@ -85,18 +84,17 @@ Digest Stream::proof_of(const char* side) const {
 
 // Short enough to go at once into an empty connection.
 bool Stream::say(const void* bytes, std::size_t count) {
-  if (::send(fd(), bytes, count, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(count)) return true;
-  hang_up();
-  return false;
+  return ::send(fd(), bytes, count, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(count) || hang_up();
 }
 
-void Stream::hang_up() {
+bool Stream::hang_up() {
   ended_ = true;
-  fail("has hung up before it proved to be a rank of this job");
+  return fail("has hung up before it proved to be a rank of this job");
 }
 
-// Never more than what is to come next: what follows are frames.
-bool Stream::hear(std::size_t count) {
+// Never more than what is to come next: what follows are frames. `otherwise` is what is wrong where it does
+// not begin as all ranks do.
+bool Stream::hear(void* value, std::size_t count, const char* otherwise) {
   char bytes[sizeof(Hello)];
   const ssize_t got = ::recv(fd(), bytes, count - heard_.size(), MSG_DONTWAIT);
   if (got > 0) {
@@ -106,17 +104,17 @@ bool Stream::hear(std::size_t count) {
   } else if (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR) {
     fail(std::strerror(errno));
   }
-  return heard_.size() == count;
+  if ((otherwise && !begins_well(otherwise)) || heard_.size() < count) return false;
+  std::memcpy(value, heard_.data(), count);
+  heard_.clear();
+  return true;
 }
 
 bool Stream::connect_further() {
   int error = 0;
   socklen_t length = sizeof error;
   getsockopt(fd(), SOL_SOCKET, SO_ERROR, &error, &length);
-  if (error != 0) {
-    fail(std::strerror(error));
-    return false;
-  }
+  if (error != 0) return fail(std::strerror(error));
   sockaddr_storage unused;
   socklen_t unused_length = sizeof unused;
   if (getpeername(fd(), reinterpret_cast<sockaddr*>(&unused), &unused_length) != 0) return false;  // not yet
@@ -125,37 +123,31 @@ bool Stream::connect_further() {
   return true;
 }
 
-// The last letter is the protocol's number.
-bool Stream::begins_well(const char* why) {
+// As far as it has come. The last letter is the protocol's number.
+bool Stream::begins_well(const char* otherwise) {
   constexpr std::size_t letters = sizeof magic - 1;
-  if (std::memcmp(heard_.data(), magic, std::min(heard_.size(), letters)) != 0) {
-    fail(why);
-  } else if (heard_.size() > letters && heard_[letters] != magic[letters]) {
-    Build theirs{"an older or newer one"};
-    fail(mismatch(theirs));
-  }
-  return broken_.empty();
+  if (std::memcmp(heard_.data(), magic, std::min(heard_.size(), letters)) != 0) return fail(otherwise);
+  const bool same_protocol = heard_.size() <= letters || heard_[letters] == magic[letters];
+  return broken_.empty() && (same_protocol || fail(mismatch({"an older or newer one"})));
 }
 
 bool Stream::read_hello() {
-  const bool whole = hear(sizeof hello_);
-  if (!begins_well("did not begin as a rank does") || !whole) return false;
-  std::memcpy(&hello_, heard_.data(), sizeof hello_);
-  heard_.clear();
+  if (!hear(&hello_, sizeof hello_, "did not begin as a rank does")) return false;
   const auto number = [](std::int64_t n) { return std::to_string(n); };
-  if (hello_.build != this_build()) {
-    fail(mismatch(hello_.build));
-  } else if (std::memcmp(hello_.group, membership_.group.data(), sizeof hello_.group) != 0) {
-    fail("belongs to another job, or another communicator");
-  } else if (hello_.world != membership_.world || hello_.to != membership_.rank) {
-    fail("wanted rank " + number(hello_.to) + " of " + number(hello_.world) + ", but this is rank " +
-         number(membership_.rank) + " of " + number(membership_.world));
-  } else if (hello_.from < 0 || hello_.from >= membership_.world || hello_.from == membership_.rank) {
-    fail("calls itself rank " + number(hello_.from));
-  } else if (hello_.purpose > static_cast<std::uint32_t>(Purpose::pulse)) {
-    fail("has a purpose that no rank has: " + number(hello_.purpose));
+  if (hello_.build != this_build()) return fail(mismatch(hello_.build));
+  if (std::memcmp(hello_.group, membership_.group.data(), sizeof hello_.group) != 0) {
+    return fail("belongs to another job, or another communicator");
   }
-  if (!broken_.empty()) return false;
+  if (hello_.world != membership_.world || hello_.to != membership_.rank) {
+    return fail("wanted rank " + number(hello_.to) + " of " + number(hello_.world) + ", but this is rank " +
+                number(membership_.rank) + " of " + number(membership_.world));
+  }
+  if (hello_.from < 0 || hello_.from >= membership_.world || hello_.from == membership_.rank) {
+    return fail("calls itself rank " + number(hello_.from));
+  }
+  if (hello_.purpose > static_cast<std::uint32_t>(Purpose::pulse)) {
+    return fail("has a purpose that no rank has: " + number(hello_.purpose));
+  }
   std::memcpy(answer_.magic, magic, sizeof magic);
   copy_to(answer_.nonce, random_bytes(sizeof answer_.nonce));
   answer_.proof = proof_of("accept");
@@ -164,14 +156,8 @@ bool Stream::read_hello() {
 }
 
 bool Stream::read_answer() {
-  const bool whole = hear(sizeof answer_);
-  if (!begins_well("is not who listens there: the answer is not a rank's") || !whole) return false;
-  std::memcpy(&answer_, heard_.data(), sizeof answer_);
-  heard_.clear();
-  if (!equal(answer_.proof, proof_of("accept"))) {
-    fail(wrong_secret);
-    return false;
-  }
+  if (!hear(&answer_, sizeof answer_, "is not who listens there: the answer is not a rank's")) return false;
+  if (!equal(answer_.proof, proof_of("accept"))) return fail(wrong_secret);
   const Proof proof{mark, proof_of("dial")};
   state_ = State::securing;
   return say(&proof, sizeof proof);
@@ -192,24 +178,17 @@ bool Stream::skip_beats() {
 
 bool Stream::read_proof() {
   Proof proof;
-  const bool may_beat = hello_.purpose == static_cast<std::uint32_t>(Purpose::pulse) && heard_.empty();
-  if (may_beat && !skip_beats()) return false;
-  if (!hear(sizeof proof)) return false;
-  std::memcpy(&proof, heard_.data(), sizeof proof);
-  heard_.clear();
-  if (proof.begins != mark || !equal(proof.digest, proof_of("dial"))) {
-    fail(wrong_secret);
-    return false;
-  }
+  if (purpose() == Purpose::pulse && heard_.empty() && !skip_beats()) return false;
+  if (!hear(&proof, sizeof proof)) return false;
+  if (proof.begins != mark || !equal(proof.digest, proof_of("dial"))) return fail(wrong_secret);
   peer_ = hello_.from;
-  purpose_ = static_cast<Purpose>(hello_.purpose);
   state_ = State::securing;
   return true;
 }
 
 // A pulse says nothing that could be read or changed, and must beat while the peer does not answer.
 bool Stream::secure() {
-  if (membership_.guard == Guard::tls && purpose_ == Purpose::frames && !secured_) {
+  if (membership_.guard == Guard::tls && purpose() == Purpose::frames && !secured_) {
     channel_ = std::make_unique<TlsChannel>(fd(), dialed_, tls_key(membership_.secret, "frames"));
     secured_ = true;
   }
@@ -226,31 +205,11 @@ bool Stream::secure() {
 }
 
 bool Stream::shake_hands() {
+  // By state.
+  constexpr bool (Stream::* steps[])() = {&Stream::connect_further, &Stream::read_hello, &Stream::read_answer,
+                                          &Stream::read_proof, &Stream::secure};
   bool moved = false;
-  while (broken_.empty()) {
-    bool did = false;
-    switch (state_) {
-      case State::connecting:
-        did = connect_further();
-        break;
-      case State::greeting:
-        did = read_hello();
-        break;
-      case State::answering:
-        did = read_answer();
-        break;
-      case State::proving:
-        did = read_proof();
-        break;
-      case State::securing:
-        did = secure();
-        break;
-      case State::ready:
-        return moved;
-    }
-    if (!did) return moved;
-    moved = true;
-  }
+  while (broken_.empty() && !proved() && (this->*steps[static_cast<std::size_t>(state_)])()) moved = true;
   return moved;
 }
 

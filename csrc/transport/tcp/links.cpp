@@ -16,7 +16,7 @@ constexpr milliseconds stranger_has{5000};
 void TcpTransport::begin(Stream& stream) {
   if (!stream.dialed()) --strangers_;
   Link& link = links_[stream.peer()];
-  connected_to(stream.peer());
+  words_.connected_to(stream.peer());
   link.hang_ups = 0;
   if (stream.purpose() == Purpose::pulse) return;
   if (stream.dialed()) dial_of(stream.peer(), Purpose::frames) = {};
@@ -52,15 +52,15 @@ void TcpTransport::bury(Stream& buried) {
   if (stream->purpose() == Purpose::pulse) {
     if (!stream->dialed()) return;
     dial_of(peer, Purpose::pulse) = {};
-    if (has_said_bye(peer)) return;
-    return lost(peer, stream->ended() && link.ready.empty() ? "has closed its communicator or died"
-                                                            : stream->broken());
+    if (words_.has_said_bye(peer)) return;
+    return words_.lost(peer, stream->ended() && link.ready.empty() ? "has closed its communicator or died"
+                                                                   : stream->broken());
   }
   std::erase(link.ready, stream.get());
-  stream->forget(*this, pool_);
+  stream->forget();
   if (stream->retired()) return;
   // What it said last may come over another stream.
-  if (!has_said_bye(peer)) lost(peer, stream->broken());
+  if (!words_.has_said_bye(peer)) words_.lost(peer, stream->broken());
   dispatch(peer);
 }
 
@@ -89,7 +89,7 @@ void TcpTransport::look_at_clock(Clock::time_point now) {
 }
 
 void TcpTransport::look_after(int peer) {
-  if (peer == rank || is_lost(peer) || has_said_bye(peer) || closed_) return;
+  if (peer == rank || words_.has_left(peer) || closed_) return;
   Link& link = links_[peer];
   const auto now = Clock::now();
   if (now - link.beat < beat_every) return;

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <set>
 
-#include "transport/interface/crowding.h"
+#include "transport/interface/exchange.h"
 #include "transport/interface/wait.h"
 #include "transport/tcp/tcp.h"
 #include "transport/tcp/tls.h"
@@ -201,18 +201,10 @@ std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Ex
   } catch (const Error& error) {
     problem = error.what();
   }
-  const auto blobs = exchange(std::string(reinterpret_cast<const char*>(&own), sizeof own));
-  if (static_cast<int>(blobs.size()) != world)
-    throw Error("the bootstrap exchange returned a wrong number of blobs");
-  std::vector<Endpoint> endpoints;
-  for (const std::string& blob : blobs) {
-    Endpoint theirs{};
-    std::memcpy(&theirs, blob.data(), std::min(blob.size(), sizeof theirs));
-    if (blob.size() != sizeof theirs || theirs.build != own.build) {
-      throw InvalidArgument("rank " + std::to_string(endpoints.size()) + " " + mismatch(theirs.build));
-    }
-    endpoints.push_back(theirs);
-  }
+  const auto endpoints = exchange_values(exchange, world, own, [&](int peer, const Endpoint& theirs) {
+    if (theirs.build == own.build) return;
+    throw InvalidArgument("rank " + std::to_string(peer) + " " + mismatch(theirs.build));
+  });
   problem.resize(std::min(problem.size(), longest_problem));
   const auto problems = exchange(problem);
   for (int r = 0; r < world; ++r) {

@@ -1,7 +1,6 @@
 #include "transport/tcp/stream.h"
 
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -38,45 +37,27 @@ bool is_for_later(int error) {
 
 }  // namespace
 
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  if (this != &other) {
-    reset();
-    fd_ = other.give_up();
-  }
-  return *this;
-}
-
-void Descriptor::reset() {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
-}
-
-int Descriptor::give_up() {
-  const int fd = fd_;
-  fd_ = -1;
-  return fd;
-}
-
-void Stream::fail(const std::string& why) {
+bool Stream::fail(const std::string& why) {
   if (broken_.empty()) broken_ = why;
+  return false;
 }
 
 // --- writing ---------------------------------------------------------------------------------------------
 
-void Stream::fill(Owner& owner) {
+void Stream::fill() {
   Outgoing frame;
   while (!retired_ && queued_ < write_ahead && writing_.size() < most_frames &&
-         owner.take_frame(peer_, frame)) {
+         frames_.outbox.take(peer_, frame)) {
     if (membership_.guard == Guard::checksums) seal(frame);
     writing_.push_back(frame);
     queued_ += sizeof frame.header + frame.header.bytes;
   }
 }
 
-bool Stream::write(Owner& owner) {
+bool Stream::write() {
   bool moved = false;
   while (broken_.empty() && !blocked_) {
-    fill(owner);
+    fill();
     if (queued() == 0) return moved;
     std::array<iovec, 2 * most_frames> pieces;
     std::size_t count = 0, skip = gone_;
@@ -101,12 +82,12 @@ bool Stream::write(Owner& owner) {
       return moved;
     }
     moved = true;
-    account(owner, static_cast<std::size_t>(sent));
+    account(static_cast<std::size_t>(sent));
   }
   return moved;
 }
 
-void Stream::account(Owner& owner, std::size_t bytes) {
+void Stream::account(std::size_t bytes) {
   queued_ -= bytes;
   gone_ += bytes;
   while (!writing_.empty()) {
@@ -115,7 +96,7 @@ void Stream::account(Owner& owner, std::size_t bytes) {
     if (gone_ < whole) return;
     gone_ -= whole;
     writing_.pop_front();
-    owner.frame_written(peer_, frame);
+    frames_.written(peer_, frame);
   }
 }
 
@@ -172,7 +153,7 @@ void Stream::receive_nothing(ssize_t got) {
   }
 }
 
-bool Stream::read(Owner& owner, std::size_t most) {
+bool Stream::read(std::size_t most) {
   bool moved = false;
   bool more = true;
   constexpr auto all = static_cast<std::size_t>(-1);
@@ -184,7 +165,7 @@ bool Stream::read(Owner& owner, std::size_t most) {
     wanted = total < most ? all : channel_->unread();
     moved = true;
     try {
-      unpack(owner);
+      unpack();
     } catch (const Damaged&) {
       damage_ = Damage::here;
     } catch (const Error& error) {
@@ -194,23 +175,23 @@ bool Stream::read(Owner& owner, std::size_t most) {
   return moved;
 }
 
-void Stream::unpack(Owner& owner) {
-  if (purpose_ == Purpose::pulse || damage_ != Damage::none) {
+void Stream::unpack() {
+  if (purpose() == Purpose::pulse || damage_ != Damage::none) {
     inbox_begin_ = inbox_end_;
     return;
   }
-  if (in_frame_ && landed_ == header_.bytes) end_frame(owner);
+  if (in_frame_ && landed_ == header_.bytes) end_frame();
   while (!in_frame_ && inbox_end_ - inbox_begin_ >= sizeof header_) {
-    begin_frame(owner);
+    begin_frame();
     const std::size_t here = std::min<std::size_t>(header_.bytes, inbox_end_ - inbox_begin_);
     if (here > 0) std::memcpy(landing_.at, inbox_.data() + inbox_begin_, here);
     inbox_begin_ += here;
     land(here);
-    if (landed_ == header_.bytes) end_frame(owner);
+    if (landed_ == header_.bytes) end_frame();
   }
 }
 
-void Stream::begin_frame(Owner& owner) {
+void Stream::begin_frame() {
   std::memcpy(&header_, inbox_.data() + inbox_begin_, sizeof header_);
   inbox_begin_ += sizeof header_;
   if (membership_.guard == Guard::checksums) {
@@ -222,7 +203,7 @@ void Stream::begin_frame(Owner& owner) {
     throw Error("a header of kind " + std::to_string(static_cast<int>(header_.kind)) + ", lane " +
                 std::to_string(header_.lane) + ", " + std::to_string(header_.bytes) + " bytes");
   }
-  landing_ = owner.land_frame(peer_, header_);
+  landing_ = frames_.land(peer_, header_);
   in_frame_ = true;
   landed_ = 0;
 }
@@ -233,42 +214,41 @@ void Stream::land(std::size_t bytes) {
   landed_ += bytes;
 }
 
-void Stream::end_frame(Owner& owner) {
+void Stream::end_frame() {
   if (membership_.guard == Guard::checksums && check_ != header_.check) throw Damaged();
   in_frame_ = false;
   const Landing landing = landing_;
   landing_ = {};
   landed_ = 0;
-  owner.frame_landed(peer_, header_, landing);
+  frames_.landed(peer_, header_, landing);
 }
 
-void Stream::withdraw(Owner& owner, Pool& pool) {
+void Stream::withdraw() {
   if (in_frame_ && landing_.at && !landing_.buffer) {
-    Buffer* buffer = pool.take(header_.bytes);
-    landing_ = {buffer->data, buffer};
+    landing_ = frames_.outbox.pool.room(header_.bytes);
   }
   if (writing_.empty()) return;
   // The peer has had the beginning of the first frame, and must have the rest.
   const auto others = writing_.begin() + (gone_ > 0 ? 1 : 0);
   Outgoing& first = writing_.front();
-  if (gone_ > 0 && first.header.bytes > 0 && !first.buffer) {
-    first.buffer = pool.take(first.header.bytes);
+  if (gone_ > 0 && first.is_lent()) {
+    first.buffer = frames_.outbox.pool.take(first.header.bytes);
     std::memcpy(first.buffer->data, first.data, first.header.bytes);
     first.data = first.buffer->data;
   }
   const auto dropped = std::remove_if(others, writing_.end(), [&](const Outgoing& frame) {
-    if (!owner.drop_frame(peer_, frame)) return false;
+    if (!frames_.drop(peer_, frame)) return false;
     queued_ -= sizeof frame.header + frame.header.bytes;
     return true;
   });
   writing_.erase(dropped, writing_.end());
 }
 
-void Stream::forget(Owner& owner, Pool& pool) {
-  if (landing_.buffer) pool.release(landing_.buffer);
+void Stream::forget() {
+  if (landing_.buffer) frames_.outbox.pool.release(landing_.buffer);
   landing_ = {};
   in_frame_ = false;
-  for (; !writing_.empty(); writing_.pop_front()) owner.frame_written(peer_, writing_.front());
+  for (; !writing_.empty(); writing_.pop_front()) frames_.written(peer_, writing_.front());
   queued_ = gone_ = 0;
 }
 

@@ -1,5 +1,5 @@
 // One connection to a peer: how both ends prove that they belong to the job, then frames in both directions.
-// Knows nothing of lanes; whoever owns it gives frames to be written and takes those that have come.
+// Knows nothing of lanes.
 //
 // Dialer                                        Acceptor
 //   hello (build, who, to whom, a random number)   ->
@@ -14,30 +14,13 @@
 #include <string>
 #include <vector>
 
-#include "transport/interface/transport.h"
-#include "transport/remote/frame.h"
+#include "transport/interface/descriptor.h"
+#include "transport/remote/frames.h"
 #include "transport/tcp/addresses.h"
 #include "transport/tcp/channel.h"
 #include "transport/tcp/secret.h"
 
 namespace ringreduce {
-
-// A file descriptor of ours.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(other.give_up()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  ~Descriptor() { reset(); }
-  int get() const { return fd_; }
-  void reset();
-  // It is somebody else's from now on, or closed already.
-  int give_up();
-
- private:
-  int fd_ = -1;
-};
 
 // What tells builds apart that cannot read each other's messages: the library's version, and the protocol's.
 struct Build {
@@ -74,23 +57,10 @@ class Stream {
   // What has come is not what was sent: here, or to the peer, which has said so. Nothing more is believed.
   enum class Damage : std::uint8_t { none, here, there };
 
-  // Whose frames it carries.
-  class Owner {
-   public:
-    virtual bool take_frame(int peer, Outgoing& frame) = 0;
-    virtual void frame_written(int peer, const Outgoing& frame) = 0;
-    // Of a frame that has not begun: whether it must not be sent any more.
-    virtual bool drop_frame(int peer, const Outgoing& frame) = 0;
-    virtual Landing land_frame(int peer, const FrameHeader& header) = 0;
-    virtual void frame_landed(int peer, const FrameHeader& header, const Landing& landing) = 0;
-
-   protected:
-    ~Owner() = default;
-  };
-
   // Accepts, or dials the rank that is believed to be there: the socket is connecting then.
-  Stream(std::uint64_t id, Descriptor socket, const Membership& membership);
-  Stream(std::uint64_t id, Descriptor socket, const Membership& membership, int to, Purpose purpose);
+  Stream(std::uint64_t id, Descriptor socket, const Membership& membership, Frames& frames);
+  Stream(std::uint64_t id, Descriptor socket, const Membership& membership, Frames& frames, int to,
+         Purpose purpose);
 
   const std::uint64_t id;
   const Clock::time_point since = Clock::now();
@@ -98,9 +68,9 @@ class Stream {
   int fd() const { return socket_.get(); }
   void close_descriptor() { socket_.reset(); }
   void give_up(const std::string& why) { fail(why); }
-  void hang_up();  // as if the other end had
+  bool hang_up();  // as if the other end had
   bool dialed() const { return dialed_; }
-  Purpose purpose() const { return purpose_; }
+  Purpose purpose() const { return static_cast<Purpose>(hello_.purpose); }
   int peer() const { return peer_; }  // -1 until it is known
   State state() const { return state_; }
   bool proved() const { return state_ == State::ready; }
@@ -121,14 +91,14 @@ class Stream {
   // Moves the proofs on as far as that goes; false if nothing moved.
   bool shake_hands();
   // Reads about so many bytes at most. True if anything came.
-  bool read(Owner& owner, std::size_t most);
+  bool read(std::size_t most);
   // True if anything went.
-  bool write(Owner& owner);
+  bool write();
   // One byte that means nothing; from the hello on.
   void beat();
   // Has nothing to do with memory of the caller's any more, neither reading nor writing.
-  void withdraw(Owner& owner, Pool& pool);
-  void forget(Owner& owner, Pool& pool);
+  void withdraw();
+  void forget();
 
   bool watched = false;   // for becoming writable
   std::size_t route = 0;  // the address that was dialed
@@ -148,10 +118,10 @@ class Stream {
     Digest proof;
   };
 
-  void fail(const std::string& why);
+  bool fail(const std::string& why);  // false
   bool say(const void* bytes, std::size_t count);
-  bool hear(std::size_t count);
-  bool begins_well(const char* why);
+  bool hear(void* value, std::size_t count, const char* otherwise = nullptr);
+  bool begins_well(const char* otherwise);
   bool connect_further();
   bool read_hello();
   bool read_answer();
@@ -161,20 +131,20 @@ class Stream {
   Digest proof_of(const char* side) const;
   bool receive(std::size_t most, std::size_t& received, bool& more);
   void receive_nothing(ssize_t got);
-  void unpack(Owner& owner);
-  void begin_frame(Owner& owner);
-  void end_frame(Owner& owner);
-  void fill(Owner& owner);
-  void account(Owner& owner, std::size_t bytes);
+  void unpack();
+  void begin_frame();
+  void end_frame();
+  void fill();
+  void account(std::size_t bytes);
   void seal(Outgoing& frame) const;
   void land(std::size_t bytes);
 
   Descriptor socket_;
   std::unique_ptr<Channel> channel_;
   const Membership& membership_;
+  Frames& frames_;  // that it carries
   State state_ = State::connecting;
   bool dialed_ = false;
-  Purpose purpose_ = Purpose::frames;
   int peer_ = -1;
   bool blocked_ = false;
   std::string broken_;

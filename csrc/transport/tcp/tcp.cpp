@@ -79,21 +79,18 @@ void TcpTransport::watch(Stream& stream) {
 }
 
 void TcpTransport::dispatch(int peer) {
-  if (is_lost(peer) || has_said_bye(peer)) {
-    for (Outgoing frame; take(peer, frame);) written(peer, frame);
-    return;
-  }
+  if (words_.has_left(peer)) return frames_.discard(peer);
   Link& link = links_[peer];
   bool all_blocked = true;
   for (Stream* stream : link.ready) {
     if (!stream->blocked()) {
-      stream->write(*this);
+      stream->write();
       watch(*stream);
     }
     if (!stream->broken().empty()) looked_for_broken_ = true;
     all_blocked = all_blocked && stream->blocked();
   }
-  if (!has_frames(peer) || !all_blocked || link.retry || closed_) return;
+  if (!frames_.outbox.has_frames(peer) || !all_blocked || link.retry || closed_) return;
   if (static_cast<int>(link.ready.size()) < streams_wanted(link)) dial(peer, Purpose::frames);
 }
 
@@ -124,11 +121,11 @@ bool TcpTransport::serve(Stream& stream) {
     if (stream.proved()) begin(stream);
   }
   if (stream.proved() && stream.broken().empty()) {
-    moved |= stream.read(*this, read_at_once);
+    moved |= stream.read(read_at_once);
     if (stream.damage() != Stream::Damage::none) report_damage(stream);
-    if (stream.blocked() || has_frames(stream.peer())) {
+    if (stream.blocked() || frames_.outbox.has_frames(stream.peer())) {
       stream.unblock();
-      if (stream.purpose() == Purpose::frames) moved |= stream.write(*this);
+      if (stream.purpose() == Purpose::frames) moved |= stream.write();
     }
   }
   if (!stream.broken().empty()) {
@@ -169,21 +166,21 @@ bool TcpTransport::progress(Lock& lock, Clock::duration limit) {
     }
   }
   if (looked_for_broken_) bury();
-  if (has_ended() && !began_anew_) begin_anew();
+  if (words_.have_ended() && !began_anew_) begin_anew();
   const auto now = Clock::now();
   if (now - clock_looked_ >= look_at_clock_every) look_at_clock(now);
   return moved;
 }
 
 void TcpTransport::report_damage(const Stream& stream) {
-  if (has_ended()) return;
+  if (words_.have_ended()) return;
   const bool here = stream.damage() == Stream::Damage::here;
   const int receiver = here ? rank : stream.peer(), sender = here ? stream.peer() : rank;
-  end_all(Failure(Cause::damaged, -1,
-                  "rank " + std::to_string(receiver) + " received a damaged frame from rank " +
-                      std::to_string(sender) +
-                      ": bytes changed on the way, so the call was ended on all ranks. Look for a faulty "
-                      "link between their hosts, or for somebody who changes what passes"));
+  words_.end_all(Failure(
+      Cause::damaged, -1,
+      "rank " + std::to_string(receiver) + " received a damaged frame from rank " + std::to_string(sender) +
+          ": bytes changed on the way, so the call was ended on all ranks. Look for a faulty "
+          "link between their hosts, or for somebody who changes what passes"));
 }
 
 // What survivors still have to say goes over new connections: of one that has damaged something the other end
@@ -203,12 +200,7 @@ void TcpTransport::interrupt() {
 }
 
 void TcpTransport::withdraw() {
-  for (const auto& [id, stream] : streams_) stream->withdraw(*this, pool_);
-}
-
-bool TcpTransport::drop_frame(int peer, const Outgoing& frame) {
-  if (is_lent(frame)) drop(peer, frame);
-  return is_lent(frame);
+  for (const auto& [id, stream] : streams_) stream->withdraw();
 }
 
 // A thread of its own, because who has failed may not come back for long.
@@ -233,9 +225,9 @@ std::size_t TcpTransport::not_there_yet() const {
   std::size_t bytes = 0;
   for (const auto& [id, stream] : streams_) {
     int unsent = 0;
-    if (!stream->proved() || is_lost(stream->peer())) continue;
+    if (!stream->proved() || words_.is_lost(stream->peer())) continue;
     ioctl(stream->fd(), SIOCOUTQ, &unsent);
-    bytes += stream->queued() + static_cast<std::size_t>(unsent) + has_frames(stream->peer());
+    bytes += stream->queued() + static_cast<std::size_t>(unsent) + frames_.outbox.has_frames(stream->peer());
   }
   return bytes;
 }
@@ -245,7 +237,7 @@ std::size_t TcpTransport::not_there_yet() const {
 // here is of no use by now: a call that ends well leaves nothing behind.
 void TcpTransport::see_off(Lock& lock) {
   constexpr milliseconds at_rest{1500};
-  say_bye();
+  words_.say_bye();
   auto moved = Clock::now();
   for (std::size_t left = not_there_yet(); left > 0 && Clock::now() - moved < at_rest;) {
     progress(lock, milliseconds(2));
@@ -259,10 +251,10 @@ void TcpTransport::close() {
   {
     Lock lock(mutex_);
     if (closed_) return;
-    let_go_of_callers();
+    words_.let_go_of_callers();
     see_off(lock);
     closed_ = true;
-    for (const auto& [id, stream] : streams_) stream->forget(*this, pool_);
+    for (const auto& [id, stream] : streams_) stream->forget();
     for (Link& link : links_) link = {};
     streams_.clear();
     settings_.listeners.clear();

@@ -18,7 +18,7 @@
 
 namespace ringreduce {
 
-class TcpTransport : public RemoteTransport, private Stream::Owner {
+class TcpTransport : public RemoteTransport {
  public:
   // Collective over the ranks that `exchange` connects, twice. Throws InvalidArgument where RINGREDUCE_IFACE
   // or RINGREDUCE_TCP_STREAMS says what cannot be, Error where this host has no network at all.
@@ -85,14 +85,6 @@ class TcpTransport : public RemoteTransport, private Stream::Owner {
   explicit TcpTransport(int rank, int world, Settings settings);
   static std::vector<Listener> listen();
   static int streams_by_environment();
-
-  bool take_frame(int peer, Outgoing& frame) override { return take(peer, frame); }
-  void frame_written(int peer, const Outgoing& frame) override { written(peer, frame); }
-  bool drop_frame(int peer, const Outgoing& frame) override;
-  Landing land_frame(int peer, const FrameHeader& header) override { return land(peer, header); }
-  void frame_landed(int peer, const FrameHeader& header, const Landing& landing) override {
-    landed(peer, header, landing);
-  }
 
   Stream& add(std::unique_ptr<Stream> stream, bool connecting);
   void watch(Stream& stream);

@@ -1,0 +1,118 @@
+// The flow of messages between ranks that share no memory.
+//
+// Each lane to each peer has a window: so many messages, and bytes, may be on their way that the peer has not
+// released yet. It takes everything off the wire as it comes, so what one lane has no reader for does not
+// stand in another's way, and what that needs in memory is bounded.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "transport/remote/outbox.h"
+
+namespace ringreduce {
+
+// Not for several threads at once, but for flushed(). What Transport has under the same name is as it says
+// there.
+class Messages {
+ public:
+  static constexpr std::size_t window_bytes = std::size_t{4} << 20;
+  // By lane.
+  using Counts = std::array<std::uint32_t, Transport::lanes>;
+
+  Messages(int world, Outbox& outbox) : outbox_(outbox), peers_(static_cast<std::size_t>(world)) {}
+  ~Messages() { forget(); }
+
+  bool send(int lane, Peers peers, const void* data, std::size_t bytes, std::uint64_t contract);
+  std::byte* reserve(int lane, Peers peers, std::size_t bytes);
+  void post(int lane, Peers peers, std::size_t bytes, std::uint64_t contract);
+  bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract);
+  // Whether so many bytes more may be on their way to these peers.
+  bool has_room(int lane, Peers peers, std::size_t bytes);
+  int in_the_way(int lane, Peers peers);
+  std::uint32_t sent(int lane, int peer) const;
+  bool consumed(int lane, int peer, std::uint32_t sent);
+  bool flushed(int lane) const { return unwritten_[lane].load(std::memory_order_acquire) == 0; }
+  bool poll(int lane, int peer, Message& message) const;
+  void place(int lane, int peer, std::byte* where, std::size_t bytes, std::uint64_t contract);
+  void release(int lane, int peer);
+
+  // Where one that comes belongs. Throws Error where no rank sends such a message.
+  Landing land(int peer, const FrameHeader& header);
+  void landed(int peer, const FrameHeader& header, const Landing& landing);
+  void written(int peer, const FrameHeader& header);
+  // One that has not begun will not be sent.
+  void drop(int peer, const FrameHeader& header);
+  void hear_credit(int peer, const FrameHeader& header);
+
+  // The callers take their memory away: nothing more is received there, and what lies there is not sent.
+  void let_go_of_callers();
+  // Gives all memory back, for the end.
+  void forget();
+
+  // All that a peer has been sent, or will be.
+  Counts sent_to(int peer) const;
+  bool have_come(int peer, const Counts& sent) const;
+  // Of the latest message of a collective that has come from a peer.
+  std::uint64_t contract(int peer) const { return peers_[peer].contract; }
+
+ private:
+  static constexpr std::uint32_t window = 64;  // messages
+
+  // The sending end towards one peer on one lane.
+  struct Out {
+    std::uint32_t sent = 0;      // messages
+    std::uint32_t written = 0;   // all of the first so many are on the wire
+    std::uint32_t released = 0;  // by the peer
+    std::uint32_t dropped = 0;   // and will not be sent
+    std::size_t under_way = 0;   // bytes not released
+    std::uint64_t done = 0;      // a bit for each message behind `written` that is on the wire
+    std::array<std::uint32_t, window> bytes{};
+  };
+  struct Arrival {
+    bool complete = false, placed = false;
+    std::uint32_t bytes = 0;
+    std::uint64_t contract = 0;
+    Landing landing;
+  };
+  struct Place {
+    std::byte* where = nullptr;
+    std::size_t bytes = 0;
+    std::uint64_t contract = 0;
+  };
+  struct In {
+    std::uint32_t arrived = 0;  // messages, in whatever order
+    std::uint32_t received = 0;
+    std::uint32_t credited = 0;
+    std::size_t uncredited_bytes = 0;
+    Place place;  // for the message after those received
+    std::array<Arrival, window> arrivals;
+  };
+  struct Peer {
+    std::array<std::unique_ptr<Out>, Transport::lanes> outs;
+    std::array<std::unique_ptr<In>, Transport::lanes> ins;
+    std::uint64_t contract = 0;
+  };
+
+  // Made when first used.
+  template <typename End>
+  static End& made(std::unique_ptr<End>& end) {
+    if (!end) [[unlikely]]
+      end = std::make_unique<End>();
+    return *end;
+  }
+  Out& out(int lane, int peer) { return made(peers_[peer].outs[lane]); }
+  In& in(int lane, int peer) { return made(peers_[peer].ins[lane]); }
+  void put(int lane, int peer, const std::byte* data, std::size_t bytes, std::uint64_t contract,
+           Buffer* buffer);
+  void discard(Arrival& arrival);
+
+  Outbox& outbox_;
+  std::vector<Peer> peers_;
+  std::array<std::atomic<std::uint32_t>, Transport::lanes> unwritten_{};  // changed with the lock held
+  std::array<Buffer*, Transport::lanes> reserved_{};
+  bool let_go_ = false;  // of the callers' memory
+};
+
+}  // namespace ringreduce

@@ -1,0 +1,271 @@
+#include "transport/remote/words.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace ringreduce {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::size_t recent = 16;            // calls of which peers are told
+constexpr std::size_t longest_reason = 4096;  // bytes of a failure's text
+constexpr milliseconds silence{150};          // after which a peer must show that it lives
+constexpr milliseconds loss_is_final{20};     // what a dead peer had sent may still complete a wait
+
+struct AbortNotice {
+  std::int32_t culprit, cause;
+};
+
+template <typename T>
+std::string bytes_of(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
+// What a text begins with; the rest stays.
+template <typename T>
+T taken(std::string_view& text, const char* of_what) {
+  T value{};
+  if (text.size() < sizeof value) throw Error(std::string("a broken ") + of_what);
+  std::memcpy(&value, text.data(), sizeof value);
+  text.remove_prefix(sizeof value);
+  return value;
+}
+
+}  // namespace
+
+void Words::hear(int peer, FrameKind kind, std::string_view text) {
+  switch (kind) {
+    case FrameKind::query:
+      return tell_status(peer);
+    case FrameKind::status:
+      return hear_status(peer, text);
+    case FrameKind::abort:
+      return hear_abort(text);
+    case FrameKind::board:
+      return hear_board(peer, text);
+    case FrameKind::bye:
+      return hear_bye(peer, text);
+    default:
+      throw Error("a frame of kind " + std::to_string(static_cast<int>(kind)));
+  }
+}
+
+// --- what every rank called lately -----------------------------------------------------------------------
+
+void Words::record(const Record& record) {
+  if (own_records_.size() == 2 * recent) {
+    own_records_.erase(own_records_.begin(), own_records_.begin() + recent);
+  }
+  own_records_.push_back(record);
+}
+
+void Words::tell_status(int peer) {
+  const std::size_t count = std::min(own_records_.size(), recent);
+  const Record* first = own_records_.data() + own_records_.size() - count;
+  const std::string records(reinterpret_cast<const char*>(first), count * sizeof(Record));
+  outbox_.tell(peer, FrameKind::status, bytes_of(waiting_for_.load()) + records);
+}
+
+void Words::hear_status(int from, std::string_view text) {
+  Peer& peer = peers_[from];
+  peer.waits_for = taken<int>(text, "status");
+  peer.records.resize(std::min(text.size() / sizeof(Record), recent));
+  for (Record& record : peer.records) record = taken<Record>(text, "status");
+  peer.asked = false;
+  peer.answered = Clock::now();
+}
+
+// Who does not wait answers no questions: neither the last that all were asked nor one of its own.
+std::optional<int> Words::waits_for(int of_rank, Clock::duration lately) const {
+  const Peer& peer = peers_[of_rank];
+  const bool is_fresh = peer.answered >= asked_ || Clock::now() - peer.answered <= lately;
+  if (!is_fresh || peer.answered == Clock::time_point() || peer.waits_for >= world_) return std::nullopt;
+  return peer.waits_for;
+}
+
+// Once, until the answer comes: who computes reads nothing.
+void Words::ask(int peer) {
+  if (peers_[peer].asked || is_lost(peer)) return;
+  peers_[peer].asked = true;
+  outbox_.tell(peer, FrameKind::query);
+}
+
+bool Words::can_answer(int peer) const {
+  constexpr int most_dialed = 64;
+  return peer != rank_ && !is_lost(peer) && !closed(peer) && (world_ <= most_dialed || wire_.connected(peer));
+}
+
+bool Words::ask_all() {
+  constexpr milliseconds good_for{1000};
+  const auto now = Clock::now();
+  if (now - asked_ < good_for) return false;
+  asked_ = now;
+  for (int peer = 0; peer < world_; ++peer) {
+    if (can_answer(peer)) ask(peer);
+  }
+  return true;
+}
+
+bool Words::answers_are_due() const {
+  for (int peer = 0; peer < world_; ++peer) {
+    if (peers_[peer].asked && can_answer(peer)) return true;
+  }
+  return false;
+}
+
+// What a rank has told, and what its messages show: they carry what stands for a call and all before it, so
+// if that is this rank's own, it has made the same calls.
+std::vector<Record> Words::records(int of_rank) const {
+  if (of_rank == rank_) return own_records_;
+  std::vector<Record> known = peers_[of_rank].records;
+  const auto shown = std::find_if(own_records_.begin(), own_records_.end(), [&](const Record& own) {
+    return own.history == messages_.contract(of_rank);
+  });
+  if (shown == own_records_.end()) return known;
+  const std::uint64_t after = known.empty() ? 0 : known.back().sequence;
+  std::copy_if(own_records_.begin(), shown + 1, std::back_inserter(known),
+               [&](const Record& own) { return own.sequence > after; });
+  return known;
+}
+
+// Ranks that called different things may all wait. Hence whoever waits long compares the last call that both
+// it and a peer have begun.
+void Words::check_agreement() const {
+  for (int peer = 0; peer < world_; ++peer) {
+    const std::vector<Record>& theirs = peers_[peer].records;
+    if (theirs.empty() || own_records_.empty()) continue;
+    const std::uint64_t common = std::min(theirs.back().sequence, own_records_.back().sequence);
+    const auto is_common = [&](const Record& record) { return record.sequence == common; };
+    const auto here = std::find_if(own_records_.begin(), own_records_.end(), is_common);
+    const auto there = std::find_if(theirs.begin(), theirs.end(), is_common);
+    if (here == own_records_.end() || there == theirs.end()) continue;
+    if (here->history != there->history) throw Disagreement{peer};
+  }
+}
+
+// --- the end of all --------------------------------------------------------------------------------------
+
+void Words::let_go_of_callers() {
+  messages_.let_go_of_callers();
+  wire_.withdraw();
+}
+
+// What is told is kept for the bye, too, which may get there first where a pair of ranks has several streams.
+bool Words::end_all(const Failure& found) {
+  const Failure failure = group_.fate().fail(found);
+  if (ended_) return false;
+  ended_ = true;
+  let_go_of_callers();
+  wire_.answer_latecomers();
+  const AbortNotice notice{failure.culprit, static_cast<std::int32_t>(failure.cause)};
+  told_ = bytes_of(notice) + std::string(failure.what()).substr(0, longest_reason);
+  for (int peer = 0; peer < world_; ++peer) {
+    if (peer == rank_ || !wire_.connected(peer)) continue;
+    // It may want to say who called what, too, and nobody here will answer it any more.
+    tell_status(peer);
+    connected_to(peer);
+  }
+  return true;
+}
+
+// Who comes late is told then.
+void Words::connected_to(int peer) {
+  if (!told_.empty() && !is_lost(peer)) outbox_.tell(peer, FrameKind::abort, told_);
+}
+
+void Words::hear_abort(std::string_view text) {
+  const auto [culprit, cause] = taken<AbortNotice>(text, "abort");
+  end_all(Failure(cause_numbered(cause), culprit >= 0 && culprit < world_ ? culprit : -1, std::string(text)));
+}
+
+void Words::lost(int p, const std::string& how) {
+  Peer& peer = peers_[p];
+  if (peer.lost) return;
+  peer.lost = true;
+  peer.how = how;
+  wire_.dispatch(p);  // what was still to go there is gone, and nobody waits for it to be written
+  if (!closed(p) && lost_count_++ == 0) lost_since_ = Clock::now();
+}
+
+bool Words::closed(int peer) const {
+  return peers_[peer].bye && messages_.have_come(peer, *peers_[peer].bye);
+}
+
+void Words::say_bye() {
+  if (std::exchange(said_bye_, true)) return;
+  for (int peer = 0; peer < world_; ++peer) {
+    if (peer == rank_ || is_lost(peer) || !wire_.connected(peer)) continue;
+    outbox_.tell(peer, FrameKind::bye, bytes_of(messages_.sent_to(peer)) + told_);
+  }
+}
+
+void Words::hear_bye(int peer, std::string_view text) {
+  const auto sent = taken<Messages::Counts>(text, "bye");
+  if (!text.empty()) hear_abort(text);
+  peers_[peer].bye = sent;
+}
+
+// --- losses and silence ----------------------------------------------------------------------------------
+
+// A peer that is lost without having closed can never finish what it began.
+void Words::check_losses() const {
+  if (lost_count_ == 0 || Clock::now() - lost_since_ < loss_is_final) return;
+  for (int peer = 0; peer < world_; ++peer) {
+    if (!is_lost(peer) || closed(peer)) continue;
+    throw Failure(Cause::peer_lost, peer, "rank " + std::to_string(peer) + " " + peers_[peer].how);
+  }
+}
+
+void Words::check_peers(Backoff& backoff, int waiting_for) {
+  check_agreement();
+  if (waiting_for >= 0 && closed(waiting_for)) return backoff.found_closed(waiting_for, waiting_for, rank_);
+  for (int peer = 0; peer < world_; ++peer) {
+    const bool matters =
+        waiting_for < 0 ? peer != rank_ && wire_.connected(peer) && !closed(peer) : peer == waiting_for;
+    if (matters) check_silence(backoff.since, peer);
+  }
+}
+
+void Words::check_silence(Clock::time_point since, int of_peer) {
+  Peer& peer = peers_[of_peer];
+  const auto now = Clock::now();
+  if (std::exchange(peer.spoken, false)) peer.heard = now;
+  if (now - std::max(peer.heard, since) < silence) return;
+  ask(of_peer);
+  wire_.look_after(of_peer);
+}
+
+// --- the agreement on survivors --------------------------------------------------------------------------
+
+void Words::show(const Board& board) {
+  own_board_ = board;
+  boards_are_late_ = false;
+  for (int peer = 0; peer < world_; ++peer) {
+    if (peer != rank_ && !is_lost(peer) && !closed(peer)) {
+      outbox_.tell(peer, FrameKind::board, packed(board));
+    }
+  }
+}
+
+// Frames of one peer may overtake each other; boards only grow.
+void Words::hear_board(int peer, std::string_view text) {
+  std::optional<Board> news = unpacked(text, world_);
+  if (!news) throw Error("a broken board");
+  Board& known = peers_[peer].board;
+  for (std::size_t i = 0; i < known.alive.size(); ++i) news->alive[i] &= known.alive[i];
+  news->finished = std::max(news->finished, known.finished);
+  if (news->step < known.step) {
+    news->step = known.step;
+    news->blob = std::move(known.blob);
+  }
+  known = std::move(*news);
+}
+
+bool Words::is_gone(int peer) {
+  if (boards_are_late_) wire_.look_after(peer);
+  return is_lost(peer) || closed(peer);
+}
+
+}  // namespace ringreduce
