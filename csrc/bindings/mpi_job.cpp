@@ -16,13 +16,10 @@ namespace {
 
 std::shared_ptr<MpiJob> join(const std::string& plugin, std::uintptr_t communicator,
                              const std::string& library, double timeout) {
-  MpiRequest request;
-  request.communicator = reinterpret_cast<const void*>(communicator);
-  request.library = library;
-  request.timeout =
-      std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(std::min(timeout, 1e9)));
+  const std::chrono::duration<double> patience(std::min(timeout, 1e9));
   const nb::gil_scoped_release unlocked;
-  return join_mpi(plugin, request);
+  return join_mpi(plugin, reinterpret_cast<const void*>(communicator), library,
+                  std::chrono::duration_cast<Clock::duration>(patience));
 }
 
 nb::list exchange(MpiJob& job, const nb::bytes& blob) {

@@ -22,7 +22,6 @@ class SlowWire : public RemoteTransport {
 
   const char* name() const override { return "slow wire"; }
   std::unique_ptr<Transport> among(int, int, const Exchange&) override { return nullptr; }
-  void disown() override {}
   void close() override {
     const Lock lock(mutex_);
     words_.say_bye();

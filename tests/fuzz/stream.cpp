@@ -44,7 +44,6 @@ class Rank final : public RemoteTransport {
     const Lock lock(mutex_);
     words_.say_bye();
   }
-  void disown() override {}
 
  private:
   bool carries() const { return stream_->proved() && stream_->broken().empty(); }

@@ -28,7 +28,6 @@ class Wire final : public RemoteTransport {
     const Lock lock(mutex_);
     words_.say_bye();
   }
-  void disown() override {}
 
  private:
   struct Connection {

@@ -144,17 +144,16 @@ std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
 
-std::shared_ptr<MpiJob> join(const MpiRequest& request) {
+std::shared_ptr<MpiJob> join(const void* communicator, const std::string& library, Clock::duration timeout) {
   const std::string version = library_version();
-  if (!request.library.empty() &&
-      request.library.substr(0, version.size()) != version.substr(0, request.library.size())) {
-    throw InvalidArgument("store is a communicator of another MPI library (" + first_line(request.library) +
+  if (!library.empty() && library.substr(0, version.size()) != version.substr(0, library.size())) {
+    throw InvalidArgument("store is a communicator of another MPI library (" + first_line(library) +
                           ") than the mpicc on the PATH belongs to (" + first_line(version) + ")");
   }
   start();
   if (!may_call()) throw InvalidArgument("MPI may only be called from the thread that initialised it");
-  const auto* parent = static_cast<const MPI_Comm*>(request.communicator);
-  return Home::of(parent ? *parent : MPI_COMM_WORLD, request.timeout);
+  const auto* parent = static_cast<const MPI_Comm*>(communicator);
+  return Home::of(parent ? *parent : MPI_COMM_WORLD, timeout);
 }
 
 }  // namespace

@@ -35,7 +35,6 @@ class MpiTransport : public RemoteTransport {
     return create(home_, rank, world, exchange);
   }
   void close() override;
-  void disown() override { disowned_ = true; }
 
  protected:
   void dispatch(int peer) override;
@@ -120,7 +119,7 @@ class MpiTransport : public RemoteTransport {
   unsigned looks_ = 0;
   bool in_turn_ = false;  // see Turn; with the lock held
   std::atomic<bool> interrupted_{false};
-  bool closed_ = false, disowned_ = false, lost_some_ = false;
+  bool closed_ = false, lost_some_ = false;
 };
 
 }  // namespace ringreduce::mpi

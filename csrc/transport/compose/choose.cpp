@@ -1,5 +1,7 @@
 #include "transport/compose/choose.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -150,6 +152,16 @@ std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange
   if (!inside) inside = ShmTransport::create(0, 1, alone, {rank});
   return std::make_unique<HybridTransport>(std::move(inside), std::move(across), std::move(hosts),
                                            connect_again, exchanges);
+}
+
+// It stays loaded: MPI calls back into it when it ends.
+std::shared_ptr<MpiJob> join_mpi(const std::string& plugin, const void* communicator,
+                                 const std::string& library, Clock::duration timeout) {
+  void* loaded = dlopen(plugin.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+  if (!loaded) throw Error("the mpi transport cannot be loaded: " + std::string(dlerror()));
+  void* found = dlsym(loaded, "ringreduce_join_mpi");
+  if (!found) throw Error("the mpi transport cannot be loaded: " + std::string(dlerror()));
+  return (*reinterpret_cast<JoinMpi**>(found))(communicator, library, timeout);
 }
 
 }  // namespace ringreduce

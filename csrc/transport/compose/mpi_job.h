@@ -27,17 +27,15 @@ class MpiJob : public std::enable_shared_from_this<MpiJob> {
   virtual std::unique_ptr<RemoteTransport> connect(int rank, int world, const Exchange& exchange) = 0;
 };
 
-struct MpiRequest {
-  const void* communicator = nullptr;  // an MPI_Comm's address; null: all ranks of the job
-  std::string library;                 // what MPI_Get_library_version says where that comes from, or ""
-  Clock::duration timeout{};
-};
-
 // Collective over the communicator's ranks; starts MPI where nobody has. `plugin` is the shared library's
-// path. Throws InvalidArgument where they do not fit together, Failure when the time is up.
-std::shared_ptr<MpiJob> join_mpi(const std::string& plugin, const MpiRequest& request);
+// path, `communicator` an MPI_Comm's address (null: all ranks of the job), `library` what
+// MPI_Get_library_version says where that comes from, or "". Throws InvalidArgument where they do not fit
+// together, Failure when the time is up.
+std::shared_ptr<MpiJob> join_mpi(const std::string& plugin, const void* communicator,
+                                 const std::string& library, Clock::duration timeout);
 
 // What the shared library has, under the name "ringreduce_join_mpi".
-using JoinMpi = std::shared_ptr<MpiJob>(const MpiRequest& request);
+using JoinMpi = std::shared_ptr<MpiJob>(const void* communicator, const std::string& library,
+                                        Clock::duration timeout);
 
 }  // namespace ringreduce

@@ -11,11 +11,17 @@
 
 namespace ringreduce {
 
+// Plain data as it lies in memory.
+template <typename T>
+std::string bytes_of(const T& value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
 // Plain data of every rank's, by rank. check(rank, value) may throw what is wrong with one, even where it has
 // not the length that it should; for that alone it throws Error.
 template <typename T, typename Check>
 std::vector<T> exchange_values(const Exchange& exchange, int world, const T& own, Check check) {
-  const auto blobs = exchange(std::string(reinterpret_cast<const char*>(&own), sizeof own));
+  const auto blobs = exchange(bytes_of(own));
   if (static_cast<int>(blobs.size()) != world) {
     throw Error("the bootstrap exchange returned a wrong number of blobs");
   }
@@ -34,6 +40,24 @@ std::vector<T> exchange_values(const Exchange& exchange, int world, const T& own
 
 // What does not need the other ranks, and may fail: all get everybody's blob, or all throw Error with what
 // the first of them has met with. It exchanges once.
-std::vector<std::string> exchange_or_fail(const Exchange& exchange, const std::function<std::string()>& blob);
+inline std::vector<std::string> exchange_or_fail(const Exchange& exchange,
+                                                 const std::function<std::string()>& blob) {
+  std::string own, failure;
+  try {
+    own = blob();
+  } catch (const Error& error) {
+    failure = error.what();
+    if (failure.empty()) failure = "unknown";
+  }
+  std::vector<std::string> all = exchange(failure.empty() ? 'w' + own : 'f' + failure.substr(0, 500));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank].starts_with('w')) {
+      all[rank].erase(0, 1);
+    } else {
+      throw Error("rank " + std::to_string(rank) + " cannot use its GPU: " + all[rank].substr(1));
+    }
+  }
+  return all;
+}
 
 }  // namespace ringreduce

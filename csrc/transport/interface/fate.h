@@ -22,16 +22,28 @@ class Fate {
   }
 
   // The first failure stays; returns the one that stands.
-  Failure fail(const Failure& failure);
+  Failure fail(const Failure& failure) {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = failure;
+    State open = State::open;
+    state_.compare_exchange_strong(open, State::failed, std::memory_order_acq_rel);
+    return *failure_;
+  }
   // False if it was closed before. What is known of a failure stays known.
-  bool close();
-  std::optional<Failure> failure() const;
+  bool close() { return state_.exchange(State::closed, std::memory_order_acq_rel) != State::closed; }
+  std::optional<Failure> failure() const {
+    const std::lock_guard lock(mutex_);
+    return failure_;
+  }
 
  private:
   enum class State : unsigned char { open, failed, closed };
 
   State state() const { return state_.load(std::memory_order_acquire); }
-  [[noreturn]] void raise() const;
+  [[noreturn]] void raise() const {
+    if (is_closed()) throw Closed("the communicator is closed");
+    throw *failure();
+  }
 
   mutable std::mutex mutex_;
   std::optional<Failure> failure_;  // written once, before `failed`

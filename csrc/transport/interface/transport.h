@@ -203,11 +203,12 @@ class Transport {
   // Tells peers that this rank sends nothing more.
   virtual void close() = 0;
   // Forgets the group without a word to the peers: for the child of a fork.
-  virtual void disown() = 0;
+  virtual void disown() { disowned_ = true; }
 
  protected:
   // One fate for the parts of a transport that is made of several.
   void share_fate(Transport& part) { part.fate_ = fate_; }
+  bool disowned_ = false;
 
  private:
   const bool queues_;

@@ -32,7 +32,8 @@ using Segment = std::shared_ptr<std::byte>;
 
 struct Location {  // memory of a rank that its peers can reach
   std::uint64_t offset = 0;
-  std::uint32_t region = 0;
+  std::int32_t fd = 0;      // of the array that it lies in, where ranks are processes
+  std::uint32_t array = 0;  // tells those apart that have had the same descriptor
 };
 
 enum class SlotKind : std::uint8_t { inlined, staged, lent, lent_with_grant, delivered };
@@ -59,9 +60,9 @@ struct alignas(line) Acks {
 struct alignas(line) Doorbell {
   std::atomic<std::uint32_t> rung;
   std::atomic<std::uint32_t> sleepers;
-  std::atomic<std::int32_t> core;  // that the owner ran on when it last waited
-  // Whom the owner waits for, plus 1, and above 16 bits when it last said so, in ms of the steady clock.
-  std::atomic<std::uint64_t> waiting;
+  std::atomic<std::int32_t> core;         // that the owner ran on when it last waited
+  std::atomic<std::int32_t> waiting_for;  // a rank, or -1; and when the owner last said so
+  std::atomic<Clock::time_point> said;
 };
 
 // A rank's Board, packed: a sequence lock (odd while being written, 0 before the first time) and its words.

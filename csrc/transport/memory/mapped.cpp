@@ -30,7 +30,8 @@ inline void copy_small(std::byte* to, const std::byte* from, std::size_t bytes) 
 
 }  // namespace
 
-MappedTransport::MappedTransport(int rank, int world, std::vector<Segment> segments, int cores)
+MappedTransport::MappedTransport(int rank, int world, std::vector<Segment> segments, int cores,
+                                 std::vector<int> names)
     : Transport(rank, world),
       layout_(world, capacity_for(world)),
       segments_(std::move(segments)),
@@ -38,7 +39,8 @@ MappedTransport::MappedTransport(int rank, int world, std::vector<Segment> segme
       ins_(static_cast<std::size_t>(world) * lanes),
       arenas_(lanes),
       spins_(world > cores ? 0 : 4000),
-      distance_(world) {
+      distance_(world),
+      names_(std::move(names)) {
   for (int lane = 0; lane < lanes; ++lane) {
     arenas_[lane].base = layout_.arena_of(segments_[rank].get(), lane);
     arenas_[lane].capacity = layout_.capacity_of(lane);

@@ -15,13 +15,11 @@ namespace ringreduce {
 
 class MappedTransport : public Transport {
  public:
-  // `segments` by rank, this rank's own included; `cores` is how many cores the ranks share.
-  MappedTransport(int rank, int world, std::vector<Segment> segments, int cores);
+  // `segments` by rank, this rank's own included; `cores` is how many cores the ranks share; `names` is what
+  // the ranks are called in what goes wrong, where these are some of the ranks of a larger group.
+  MappedTransport(int rank, int world, std::vector<Segment> segments, int cores, std::vector<int> names = {});
 
   static std::size_t capacity_for(int world);
-
-  // What the ranks are called in what goes wrong, where these are some of the ranks of a larger group.
-  void call_ranks(std::vector<int> names) { names_ = std::move(names); }
 
   bool oversubscribed() const override { return spins_ == 0; }
   std::size_t capacity() const override { return layout_.capacity; }
@@ -64,7 +62,6 @@ class MappedTransport : public Transport {
   bool is_gone(int peer) override { return !alive(peer) || closed(peer); }
   void await_boards() override;
   void close() override;
-  void disown() override { disowned_ = true; }
 
  protected:
   virtual std::optional<Location> locate(const void* data, std::size_t bytes) = 0;
@@ -72,7 +69,6 @@ class MappedTransport : public Transport {
   virtual bool alive(int peer) = 0;
   int name_of(int peer) const { return names_.empty() ? peer : names_[peer]; }
   std::string in_words(int peer) const { return "rank " + std::to_string(name_of(peer)); }
-  bool disowned() const { return disowned_; }
 
  private:
   static constexpr std::uint64_t nothing = ~std::uint64_t{0};
@@ -133,12 +129,12 @@ class MappedTransport : public Transport {
   // What the threads of this rank learn while they wait, for all of them.
   std::atomic<std::int32_t> core_{0};
   std::atomic<bool> crowded_{false};  // others want the cores, up to some time of Clock
-  std::atomic<Clock::rep> crowded_until_{0}, crowded_span_{0};
+  std::atomic<Clock::time_point> crowded_until_{};
+  std::atomic<Clock::duration> crowded_span_{};
   std::atomic<int> absences_{0};
   bool sensing_[lanes] = {};
   std::vector<std::atomic<double>> distance_;  // ns to read a line that the peer has just written, averaged
-  bool disowned_ = false;
-  std::vector<int> names_;
+  const std::vector<int> names_;
 };
 
 }  // namespace ringreduce

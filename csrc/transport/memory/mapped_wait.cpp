@@ -105,7 +105,7 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
     say_whom_we_wait_for(waiting_for < 0 ? -1 : name_of(waiting_for), now);
     check_peers(backoff, waiting_for);
   }
-  if (crowded && now.time_since_epoch().count() > crowded_until_.load(std::memory_order_relaxed)) {
+  if (crowded && now > crowded_until_.load(std::memory_order_relaxed)) {
     crowded_.store(false, std::memory_order_relaxed);
   }
   if (!backoff.sleepers && (crowded || now - backoff.since >= sleep_after)) {
@@ -147,13 +147,11 @@ void MappedTransport::give_way() {
 
 // For longer each time that it is found again soon.
 void MappedTransport::crowded(Clock::time_point now) {
-  const Clock::duration time = now.time_since_epoch();
-  const Clock::duration until(crowded_until_.load(std::memory_order_relaxed));
-  const Clock::duration last(crowded_span_.load(std::memory_order_relaxed));
-  const Clock::duration span = time - until < last ? std::min<Clock::duration>(2 * last, crowded_at_most)
-                                                   : Clock::duration(crowded_for);
-  crowded_span_.store(span.count(), std::memory_order_relaxed);
-  crowded_until_.store((time + span).count(), std::memory_order_relaxed);
+  const auto last = crowded_span_.load(std::memory_order_relaxed);
+  const bool soon = now - crowded_until_.load(std::memory_order_relaxed) < last;
+  const auto span = soon ? std::min<Clock::duration>(2 * last, crowded_at_most) : crowded_for;
+  crowded_span_.store(span, std::memory_order_relaxed);
+  crowded_until_.store(now + span, std::memory_order_relaxed);
   crowded_.store(true, std::memory_order_relaxed);
 }
 
@@ -281,17 +279,15 @@ void MappedTransport::await_boards() {
 // --- whom this rank waits for ------------------------------------------------------------------------------
 
 void MappedTransport::say_whom_we_wait_for(int name, Clock::time_point now) {
-  const auto ms = std::chrono::duration_cast<milliseconds>(now.time_since_epoch()).count();
-  header(rank).doorbell.waiting.store(
-      static_cast<std::uint64_t>(ms) << 16 | static_cast<std::uint64_t>(name + 1), std::memory_order_relaxed);
+  Doorbell& own = header(rank).doorbell;
+  own.waiting_for.store(name, std::memory_order_relaxed);
+  own.said.store(now, std::memory_order_relaxed);
 }
 
 std::optional<int> MappedTransport::waits_for(int of_rank, Clock::duration lately) const {
-  const std::uint64_t word = header(of_rank).doorbell.waiting.load(std::memory_order_relaxed);
-  const milliseconds said(word >> 16);
-  const auto now = std::chrono::duration_cast<milliseconds>(Clock::now().time_since_epoch());
-  if (now - said > lately) return std::nullopt;
-  return static_cast<int>(word & 0xffff) - 1;
+  const Doorbell& theirs = header(of_rank).doorbell;
+  if (Clock::now() - theirs.said.load(std::memory_order_relaxed) > lately) return std::nullopt;
+  return theirs.waiting_for.load(std::memory_order_relaxed);
 }
 
 void MappedTransport::close() {

@@ -46,18 +46,17 @@ std::shared_ptr<SharedMemory> SharedMemory::make(std::size_t bytes) {
   return memory;
 }
 
-std::shared_ptr<SharedMemory> SharedMemory::open(pid_t pid, int fd, std::size_t bytes) {
+std::shared_ptr<SharedMemory> SharedMemory::open(pid_t pid, int fd, std::size_t least) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
   auto memory = std::make_shared<SharedMemory>();
-  memory->bytes = SegmentLayout::align(bytes, 4096);
   const Descriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   struct stat status{};
   if (file.get() < 0 || fstat(file.get(), &status) != 0) {
     throw Error("cannot open shared memory of process " + std::to_string(pid) + " (" + path +
                 "): " + std::strerror(errno));
   }
-  if (status.st_size < static_cast<off_t>(memory->bytes))
-    throw Error(path + " is not the memory that was announced");
+  memory->bytes = static_cast<std::size_t>(status.st_size);
+  if (memory->bytes < least) throw Error(path + " is not the memory that was announced");
   memory->map(file.get());
   return memory;
 }
@@ -102,21 +101,14 @@ namespace shared_heap {
 namespace {
 
 struct Heap {
-  std::shared_mutex mutex;
-  std::shared_ptr<SharedMemory> directory;
   struct Array {
     std::shared_ptr<SharedMemory> memory;
-    std::uint32_t entry;
+    std::uint32_t number;
   };
+  std::shared_mutex mutex;
   std::map<std::uintptr_t, Array> arrays;  // by address
-  std::vector<std::uint32_t> free_entries;
-  std::uint32_t next_entry = 0;
+  std::uint32_t made = 0;
   std::atomic<std::size_t> live{0};
-
-  Directory& table() {
-    if (!directory) directory = SharedMemory::make(sizeof(Directory));
-    return *reinterpret_cast<Directory*>(directory->base);
-  }
 };
 
 Heap* heap = nullptr;
@@ -139,21 +131,8 @@ void* allocate(std::size_t bytes) {
   auto memory = SharedMemory::make(bytes ? bytes : 1);
   if (bytes >= huge_page) memory->collapse();
   std::unique_lock lock(h.mutex);
-  Directory& table = h.table();
-  std::uint32_t entry = h.next_entry;
-  if (!h.free_entries.empty()) {
-    entry = h.free_entries.back();
-    h.free_entries.pop_back();
-  } else if (entry < Directory::entries) {
-    ++h.next_entry;
-  } else {
-    throw Error("more than " + std::to_string(Directory::entries) + " arrays in shared memory at once");
-  }
-  table.entry[entry].fd = memory->fd.get();
-  table.entry[entry].bytes = memory->bytes;
-  table.entry[entry].generation.fetch_add(1, std::memory_order_release);
   void* where = memory->base;
-  h.arrays[reinterpret_cast<std::uintptr_t>(where)] = {std::move(memory), entry};
+  h.arrays[reinterpret_cast<std::uintptr_t>(where)] = {std::move(memory), ++h.made};
   h.live.store(h.arrays.size(), std::memory_order_release);
   return where;
 }
@@ -163,12 +142,9 @@ void free(void* memory) {
   std::unique_lock lock(h.mutex);
   const auto found = h.arrays.find(reinterpret_cast<std::uintptr_t>(memory));
   if (found == h.arrays.end()) return;  // allocated before a fork: it is the parent's
-  const Heap::Array array = found->second;
+  const SharedMemory& array = *found->second.memory;
   // Peers may keep their mapping for long; the pages must not stay with it.
-  fallocate(array.memory->fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
-            static_cast<off_t>(array.memory->bytes));
-  h.table().entry[array.entry].generation.fetch_add(1, std::memory_order_release);
-  h.free_entries.push_back(array.entry);
+  fallocate(array.fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(array.bytes));
   h.arrays.erase(found);
   h.live.store(h.arrays.size(), std::memory_order_release);
 }
@@ -182,32 +158,16 @@ std::optional<Location> locate(const void* data, std::size_t bytes) {
   if (after == h.arrays.begin()) return std::nullopt;
   const auto& [start, array] = *--after;
   if (address + bytes > start + array.memory->bytes) return std::nullopt;
-  return Location{address - start, array.entry};
-}
-
-int directory_fd() {
-  Heap& h = the_heap();
-  std::unique_lock lock(h.mutex);
-  h.table();
-  return h.directory->fd.get();
+  return Location{address - start, array.memory->fd.get(), array.number};
 }
 
 }  // namespace shared_heap
 
-PeerHeap::PeerHeap(pid_t pid, int directory_fd)
-    : pid_(pid),
-      directory_(SharedMemory::open(pid, directory_fd, sizeof(Directory))),
-      mapped_(Directory::entries) {}
-
-std::byte* PeerHeap::resolve(Location place) {
-  const auto& entry =
-      reinterpret_cast<Directory*>(directory_->base)->entry[place.region % Directory::entries];
-  const std::uint32_t generation = entry.generation.load(std::memory_order_acquire);
+std::byte* PeerHeap::resolve(pid_t pid, Location place) {
   std::lock_guard lock(mutex_);
-  Mapping& mapping = mapped_[place.region % Directory::entries];
-  if (!mapping.memory || mapping.generation != generation) {
-    mapping.memory = SharedMemory::open(pid_, entry.fd, entry.bytes);
-    mapping.generation = generation;
+  Mapping& mapping = mapped_[place.fd];
+  if (!mapping.memory || mapping.array != place.array) {
+    mapping = {SharedMemory::open(pid, place.fd, place.offset), place.array};
   }
   return mapping.memory->base + place.offset;
 }

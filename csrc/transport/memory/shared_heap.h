@@ -12,7 +12,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
-#include <vector>
+#include <unordered_map>
 
 #include "transport/interface/descriptor.h"
 #include "transport/memory/channel.h"
@@ -36,8 +36,8 @@ class SharedMemory {
   // Makes new zeroed memory, of huge pages where it is large enough and the system grants them. Throws
   // NoSharedMemory.
   static std::shared_ptr<SharedMemory> make(std::size_t bytes);
-  // Maps a peer's. Throws Error if it cannot be opened or is smaller than it should be.
-  static std::shared_ptr<SharedMemory> open(pid_t pid, int fd, std::size_t bytes);
+  // Maps a peer's. Throws Error if it cannot be opened or has less than so many bytes.
+  static std::shared_ptr<SharedMemory> open(pid_t pid, int fd, std::size_t least);
   SharedMemory() = default;
   SharedMemory(const SharedMemory&) = delete;
   ~SharedMemory();
@@ -53,17 +53,6 @@ class SharedMemory {
   void map(int file);
 };
 
-// What a process tells its peers about its arrays: one page table of its own, mapped by them.
-struct Directory {
-  static constexpr std::uint32_t entries = 4096;
-  struct Entry {
-    std::atomic<std::uint32_t> generation;  // changes whenever the entry gets another array
-    std::int32_t fd;
-    std::uint64_t bytes;
-  };
-  Entry entry[entries];
-};
-
 // The process's arrays. Safe to use from several threads.
 namespace shared_heap {
 
@@ -73,25 +62,21 @@ void* allocate(std::size_t bytes);
 void free(void* memory);
 // Where peers find [data, data + bytes), if it lies in one of the arrays.
 std::optional<Location> locate(const void* data, std::size_t bytes);
-// The directory's file descriptor, for peers. Made on first use.
-int directory_fd();
 
 }  // namespace shared_heap
 
 // A peer process's arrays, mapped when first needed.
 class PeerHeap {
  public:
-  PeerHeap(pid_t pid, int directory_fd);
-  std::byte* resolve(Location place);
+  // Throws Error where it cannot be opened.
+  std::byte* resolve(pid_t pid, Location place);
 
  private:
   struct Mapping {
     std::shared_ptr<SharedMemory> memory;
-    std::uint32_t generation = 0;
+    std::uint32_t array = 0;
   };
-  pid_t pid_;
-  std::shared_ptr<SharedMemory> directory_;
-  std::vector<Mapping> mapped_;
+  std::unordered_map<int, Mapping> mapped_;  // by descriptor
   std::mutex mutex_;  // collectives and point-to-point messages resolve at the same time
 };
 

@@ -22,7 +22,6 @@ constexpr int death_takes = 500;  // milliseconds at most, from giving up memory
 struct SegmentAddress {
   std::int32_t pid;
   std::int32_t fd;
-  std::int32_t directory_fd;
   std::uint64_t nonce;
   Cores cores;
 };
@@ -56,11 +55,10 @@ std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Ex
   const SegmentLayout layout(world, capacity_for(world));
   std::shared_ptr<SharedMemory> own;
   std::string problem;
-  SegmentAddress address{getpid(), -1, -1, 0, usable_cores()};
+  SegmentAddress address{getpid(), -1, 0, usable_cores()};
   try {
     own = SharedMemory::make(layout.bytes);
     address.fd = own->fd.get();
-    address.directory_fd = shared_heap::directory_fd();
   } catch (const std::bad_alloc& error) {
     problem = std::string("-1 ") + error.what();  // the others must learn of it in their turn
   }
@@ -81,7 +79,6 @@ std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Ex
       peers[peer].process = {theirs.pid,
                              Descriptor(static_cast<int>(syscall(SYS_pidfd_open, theirs.pid, 0)))};
       segments[peer] = open_segment(peer, theirs, layout);
-      peers[peer].heap = std::make_unique<PeerHeap>(theirs.pid, theirs.directory_fd);
     } catch (const std::exception& error) {
       const std::string number = std::to_string(name(peer));
       problem = peers[peer].process.ended(death_takes)
@@ -94,15 +91,9 @@ std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Ex
   for (int peer = 0; peer < world; ++peer) {
     if (!problems[peer].empty()) raise(problems[peer], name(peer));
   }
-  std::unique_ptr<ShmTransport> transport(
-      new ShmTransport(rank, world, std::move(segments), cores.count(), std::move(peers)));
-  transport->call_ranks(names);
-  return transport;
+  return std::unique_ptr<ShmTransport>(
+      new ShmTransport(rank, world, std::move(segments), cores.count(), names, std::move(peers)));
 }
-
-ShmTransport::ShmTransport(int rank, int world, std::vector<Segment> segments, int cores,
-                           std::vector<Peer> peers)
-    : MappedTransport(rank, world, std::move(segments), cores), peers_(std::move(peers)) {}
 
 std::optional<Location> ShmTransport::locate(const void* data, std::size_t bytes) {
   return shared_heap::locate(data, bytes);
@@ -111,7 +102,7 @@ std::optional<Location> ShmTransport::locate(const void* data, std::size_t bytes
 // A process that is dying gives up its memory some time before it counts as ended.
 std::byte* ShmTransport::resolve(int peer, Location place) {
   try {
-    return peers_[peer].heap->resolve(place);
+    return peers_[peer].heap.resolve(peers_[peer].process.pid, place);
   } catch (const Error&) {
     if (!peers_[peer].process.ended(death_takes)) throw;
     throw Failure(Cause::peer_lost, name_of(peer), in_words(peer) + " died");

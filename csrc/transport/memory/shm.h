@@ -41,9 +41,13 @@ class ShmTransport : public MappedTransport {
   };
   struct Peer {
     Process process;
-    std::unique_ptr<PeerHeap> heap;
+    PeerHeap heap;
   };
-  ShmTransport(int rank, int world, std::vector<Segment> segments, int cores, std::vector<Peer> peers);
+  ShmTransport(int rank, int world, std::vector<Segment> segments, int cores, std::vector<int> names,
+               std::vector<Peer> peers)
+      : MappedTransport(rank, world, std::move(segments), cores, std::move(names)),
+        peers_(std::move(peers)) {}
+
   std::vector<Peer> peers_;
 };
 

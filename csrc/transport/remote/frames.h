@@ -12,19 +12,41 @@ class Frames {
       : outbox(group.world, wire), messages(group.world, outbox), words(group, wire, outbox, messages) {}
 
   // Each that was taken from the outbox has been written at last, or nobody is there to read it.
-  void written(int peer, const Outgoing& frame);
+  void written(int peer, const Outgoing& frame) {
+    if (frame.buffer) outbox.pool.release(frame.buffer);
+    if (frame.header.kind == FrameKind::message) messages.written(peer, frame.header);
+  }
   // For a peer that has left: what is to go there counts as written.
-  void discard(int peer);
+  void discard(int peer) {
+    for (Outgoing frame; outbox.take(peer, frame);) written(peer, frame);
+  }
   // Whether a frame that has not begun must not be sent any more, because it lies in the caller's memory; it
   // is forgotten then.
-  bool drop(int peer, const Outgoing& frame);
+  bool drop(int peer, const Outgoing& frame) {
+    if (frame.is_lent()) messages.drop(peer, frame.header);
+    return frame.is_lent();
+  }
   // Where one that comes belongs. Throws Error where no rank sends such a frame.
-  Landing land(int peer, const FrameHeader& header);
-  void landed(int peer, const FrameHeader& header, const Landing& landing);
+  Landing land(int peer, const FrameHeader& header) {
+    if (header.kind == FrameKind::message) return messages.land(peer, header);
+    if (header.bytes > longest_word) throw Error("a frame of " + std::to_string(header.bytes) + " bytes");
+    return outbox.pool.room(header.bytes);
+  }
+  void landed(int peer, const FrameHeader& header, const Landing& landing) {
+    words.heard_from(peer);
+    if (header.kind == FrameKind::message) return messages.landed(peer, header, landing);
+    const std::string text(reinterpret_cast<const char*>(landing.at), header.bytes);
+    if (landing.buffer) outbox.pool.release(landing.buffer);
+    if (header.kind == FrameKind::credit) return messages.hear_credit(peer, header);
+    words.hear(peer, header.kind, text);
+  }
 
   Outbox outbox;
   Messages messages;
   Words words;
+
+ private:
+  static constexpr std::size_t longest_word = std::size_t{1} << 20;  // bytes of a frame that is no message
 };
 
 }  // namespace ringreduce

@@ -1,6 +1,7 @@
 // Frames that are to go to the peers, and the memory that frames lie in.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <string_view>
 #include <vector>
@@ -14,15 +15,42 @@ class Outbox {
  public:
   Outbox(int world, Wire& wire) : wire_(wire), peers_(static_cast<std::size_t>(world)) {}
 
-  void send(int peer, const Outgoing& message);
+  void send(int peer, const Outgoing& message) {
+    peers_[peer].messages.push_back(message);
+    wire_.dispatch(peer);
+  }
   // What is no message.
-  void tell(int peer, FrameKind kind, std::string_view text = {}, FrameHeader header = {});
+  void tell(int peer, FrameKind kind, std::string_view text = {}, FrameHeader header = {}) {
+    header.kind = kind;
+    header.bytes = static_cast<std::uint32_t>(text.size());
+    Outgoing frame{header};
+    if (!text.empty()) {
+      frame.buffer = pool.take(text.size());
+      frame.data = frame.buffer->data;
+      std::copy(text.begin(), text.end(), reinterpret_cast<char*>(frame.buffer->data));
+    }
+    peers_[peer].words.push_back(frame);
+    wire_.dispatch(peer);
+  }
   // The next frame for a peer, if there is one: words overtake messages, which may wait for readers.
-  bool take(int peer, Outgoing& frame);
+  bool take(int peer, Outgoing& frame) {
+    auto& [words, messages] = peers_[peer];
+    std::deque<Outgoing>& frames = words.empty() ? messages : words;
+    if (frames.empty()) return false;
+    frame = frames.front();
+    frames.pop_front();
+    return true;
+  }
   bool has_frames(int peer) const { return !peers_[peer].words.empty() || !peers_[peer].messages.empty(); }
   std::deque<Outgoing>& messages(int peer) { return peers_[peer].messages; }
   // Forgets all, for the end.
-  void clear();
+  void clear() {
+    for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
+      for (Outgoing frame; take(static_cast<int>(peer), frame);) {
+        if (frame.buffer) pool.release(frame.buffer);
+      }
+    }
+  }
 
   Pool pool;
 

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "transport/interface/exchange.h"
+
 namespace ringreduce {
 namespace {
 
@@ -17,11 +19,6 @@ constexpr milliseconds loss_is_final{20};     // what a dead peer had sent may s
 struct AbortNotice {
   std::int32_t culprit, cause;
 };
-
-template <typename T>
-std::string bytes_of(const T& value) {
-  return {reinterpret_cast<const char*>(&value), sizeof value};
-}
 
 // What a text begins with; the rest stays.
 template <typename T>

@@ -56,7 +56,7 @@ void TcpTransport::accept_some() {
 void TcpTransport::turn_door(bool open) {
   epoll_event event{open ? EPOLLIN : 0u, {.u64 = 0}};
   for (const Listener& listener : settings_.listeners) {
-    epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener.socket.get(), &event);
+    epoll_ctl(settings_.epoll.get(), EPOLL_CTL_MOD, listener.socket.get(), &event);
   }
   if (open) shut_until_.reset();
 }

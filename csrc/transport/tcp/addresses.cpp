@@ -160,23 +160,20 @@ std::vector<Address> own_addresses(const char* interface) {
 std::vector<Address> order_to_try(const std::vector<Address>& theirs, const std::vector<Address>& own,
                                   bool together) {
   const bool loops = together && has_loopback(theirs);
-  std::vector<std::pair<int, Address>> ranked;
+  std::vector<Address> near, others;
   for (Address address : theirs) {
     if (is_loopback(address) != loops) continue;
-    int rank = 2;
+    bool is_near = false;
     for (const Address& mine : own) {
       if (is_loopback(mine) || !same_network(address, mine)) continue;
-      rank = 1;
+      is_near = true;
       // The number of an interface is this host's own.
       if (address.interface) address.interface = mine.interface;
     }
-    ranked.emplace_back(rank, address);
+    (is_near ? near : others).push_back(address);
   }
-  std::stable_sort(ranked.begin(), ranked.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<Address> order;
-  for (const auto& [unused, address] : ranked) order.push_back(address);
-  return order;
+  near.insert(near.end(), others.begin(), others.end());
+  return near;
 }
 
 HostIdentity this_host() {

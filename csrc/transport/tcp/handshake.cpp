@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "transport/interface/exchange.h"
 #include "transport/interface/record.h"
 #include "transport/tcp/stream.h"
 #include "transport/tcp/tls.h"
@@ -24,11 +25,6 @@ struct Proof {
   char begins;  // with `mark`, which no beat is
   Digest digest;
 };
-
-template <typename T>
-std::string_view view_of(const T& value) {
-  return {reinterpret_cast<const char*>(&value), sizeof value};
-}
 
 void copy_to(char (&to)[16], const std::string& from) {
   std::memcpy(to, from.data(), std::min(from.size(), sizeof to));
@@ -76,10 +72,7 @@ Stream::Stream(std::uint64_t id, Descriptor socket, const Membership& membership
 }
 
 Digest Stream::proof_of(const char* side) const {
-  std::string text = side;
-  text += view_of(hello_);
-  text += view_of(answer_.nonce);
-  return hmac_sha256(membership_.secret, text);
+  return hmac_sha256(membership_.secret, side + bytes_of(hello_) + bytes_of(answer_.nonce));
 }
 
 // Short enough to go at once into an empty connection.

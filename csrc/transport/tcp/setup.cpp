@@ -127,8 +127,8 @@ struct TcpTransport::Forks {
 
 void TcpTransport::close_in_child() {
   disowned_ = true;
-  epoll_.reset();
-  event_.reset();
+  settings_.epoll.reset();
+  settings_.event.reset();
   settings_.listeners.clear();
   for (const auto& [id, stream] : streams_) stream->close_descriptor();
   if (latecomers_.joinable()) latecomers_.detach();  // it is the parent's

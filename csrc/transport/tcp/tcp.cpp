@@ -47,15 +47,13 @@ double under_way(int fd) {
 TcpTransport::TcpTransport(int rank, int world, Settings settings)
     : RemoteTransport(rank, world, settings.oversubscribed),
       settings_(std::move(settings)),
-      epoll_(std::move(settings_.epoll)),
-      event_(std::move(settings_.event)),
       links_(static_cast<std::size_t>(world)) {
   epoll_event event{EPOLLIN, {.u64 = 0}};
   for (const Listener& listener : settings_.listeners) {
-    epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener.socket.get(), &event);
+    epoll_ctl(settings_.epoll.get(), EPOLL_CTL_ADD, listener.socket.get(), &event);
   }
   event.data.u64 = 1;
-  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, event_.get(), &event);
+  epoll_ctl(settings_.epoll.get(), EPOLL_CTL_ADD, settings_.event.get(), &event);
 }
 
 Stream& TcpTransport::add(std::unique_ptr<Stream> stream, bool connecting) {
@@ -63,7 +61,7 @@ Stream& TcpTransport::add(std::unique_ptr<Stream> stream, bool connecting) {
   epoll_event event{EPOLLIN, {.u64 = added.id}};
   if (connecting) event.events |= EPOLLOUT;
   added.watched = connecting;
-  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, added.fd(), &event);
+  epoll_ctl(settings_.epoll.get(), EPOLL_CTL_ADD, added.fd(), &event);
   streams_.emplace(added.id, std::move(stream));
   return added;
 }
@@ -74,7 +72,7 @@ void TcpTransport::watch(Stream& stream) {
   if (wanted == stream.watched) return;
   epoll_event event{EPOLLIN, {.u64 = stream.id}};
   if (wanted) event.events |= EPOLLOUT;
-  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, stream.fd(), &event);
+  epoll_ctl(settings_.epoll.get(), EPOLL_CTL_MOD, stream.fd(), &event);
   stream.watched = wanted;
 }
 
@@ -151,7 +149,7 @@ bool TcpTransport::progress(Lock& lock, Clock::duration limit) {
     wait = static_cast<int>(std::chrono::ceil<milliseconds>(limit).count());
     lock.unlock();
   }
-  const int count = epoll_wait(epoll_.get(), events, most, wait);
+  const int count = epoll_wait(settings_.epoll.get(), events, most, wait);
   if (wait > 0) lock.lock();
   bool moved = false;
   for (int i = 0; i < count && !closed_; ++i) {
@@ -160,7 +158,7 @@ bool TcpTransport::progress(Lock& lock, Clock::duration limit) {
       accept_some();
     } else if (id == 1) {
       eventfd_t unused;
-      eventfd_read(event_.get(), &unused);
+      eventfd_read(settings_.event.get(), &unused);
     } else if (const auto found = streams_.find(id); found != streams_.end()) {
       moved |= serve(*found->second);
     }
@@ -196,7 +194,7 @@ void TcpTransport::begin_anew() {
 }
 
 void TcpTransport::interrupt() {
-  eventfd_write(event_.get(), 1);
+  eventfd_write(settings_.event.get(), 1);
 }
 
 void TcpTransport::withdraw() {

@@ -34,7 +34,6 @@ class TcpTransport : public RemoteTransport {
     return create(rank, world, exchange, settings_.encrypt);
   }
   void close() override;
-  void disown() override { disowned_ = true; }
 
  protected:
   void dispatch(int peer) override;
@@ -115,7 +114,6 @@ class TcpTransport : public RemoteTransport {
   void close_in_child();
 
   Settings settings_;
-  Descriptor epoll_, event_;
   std::map<std::uint64_t, std::unique_ptr<Stream>> streams_;
   std::uint64_t next_id_ = 2;  // 0 and 1: the listener's and the event's
   std::vector<Link> links_;
@@ -125,7 +123,7 @@ class TcpTransport : public RemoteTransport {
   std::optional<Clock::time_point> shut_until_;  // for strangers
   bool table_full_ = false;                      // of file descriptors
   Clock::time_point clock_looked_;
-  bool closed_ = false, disowned_ = false;
+  bool closed_ = false;
   std::thread latecomers_;  // are answered by it, once the calls have ended by a failure
 };
 

@@ -17,26 +17,23 @@ const OpenSsl& openssl() {
   return loaded;
 }
 
-}  // namespace
+// Of a connection: its key.
+unsigned key_of_server(ssl_st* ssl, const char*, unsigned char* key, unsigned most) {
+  const auto& known = *static_cast<const Digest*>(openssl().SSL_get_ex_data(ssl, 0));
+  if (most < known.size()) return 0;
+  std::copy(known.begin(), known.end(), key);
+  return static_cast<unsigned>(known.size());
+}
 
-struct KeyLookup {
-  static unsigned copy(ssl_st* ssl, unsigned char* key, unsigned most) {
-    const auto* channel = static_cast<const TlsChannel*>(openssl().SSL_get_ex_data(ssl, 0));
-    if (most < channel->key_.size()) return 0;
-    std::copy(channel->key_.begin(), channel->key_.end(), key);
-    return static_cast<unsigned>(channel->key_.size());
-  }
-  static unsigned client(ssl_st* ssl, const char*, char* identity, unsigned most_identity, unsigned char* key,
-                         unsigned most_key) {
-    constexpr char name[] = "ringreduce";
-    if (most_identity < sizeof name) return 0;
-    std::memcpy(identity, name, sizeof name);
-    return copy(ssl, key, most_key);
-  }
-  static unsigned server(ssl_st* ssl, const char*, unsigned char* key, unsigned most_key) {
-    return copy(ssl, key, most_key);
-  }
-};
+unsigned key_of_client(ssl_st* ssl, const char*, char* identity, unsigned most_identity, unsigned char* key,
+                       unsigned most) {
+  constexpr char name[] = "ringreduce";
+  if (most_identity < sizeof name) return 0;
+  std::memcpy(identity, name, sizeof name);
+  return key_of_server(ssl, nullptr, key, most);
+}
+
+}  // namespace
 
 // It stays loaded.
 OpenSsl::OpenSsl() {
@@ -63,8 +60,8 @@ OpenSsl::OpenSsl() {
   if (!set) throw Error("TLS is wanted, but the OpenSSL here refuses TLS 1.3");
   SSL_CTX_set_options(context, enable_ktls | ignore_unexpected_eof | no_renegotiation);
   SSL_CTX_ctrl(context, ctrl_mode, mode_moving_buffer, nullptr);
-  SSL_CTX_set_psk_client_callback(context, KeyLookup::client);
-  SSL_CTX_set_psk_server_callback(context, KeyLookup::server);
+  SSL_CTX_set_psk_client_callback(context, key_of_client);
+  SSL_CTX_set_psk_server_callback(context, key_of_server);
 }
 
 namespace {
@@ -107,7 +104,7 @@ void TlsChannel::load() {
 TlsChannel::TlsChannel(int fd, bool begins, const Digest& key) : key_(key), begins_(begins) {
   const OpenSsl& o = openssl();
   ssl_ = o.SSL_new(o.context);
-  if (!ssl_ || o.SSL_set_fd(ssl_, fd) != 1 || o.SSL_set_ex_data(ssl_, 0, this) != 1) {
+  if (!ssl_ || o.SSL_set_fd(ssl_, fd) != 1 || o.SSL_set_ex_data(ssl_, 0, &key_) != 1) {
     o.SSL_free(ssl_);
     throw Error("OpenSSL has no memory left");
   }

@@ -33,7 +33,6 @@ class TlsChannel : public Channel {
   std::string why() const override { return why_; }
 
  private:
-  friend struct KeyLookup;
   static constexpr std::size_t record_bytes = 16 << 10;  // the most that TLS has
 
   int fail(int result);
@@ -41,7 +40,7 @@ class TlsChannel : public Channel {
   void renew_key();
 
   ssl_st* ssl_ = nullptr;
-  const Digest key_;
+  Digest key_;
   const bool begins_;
   bool open_ = false;
   int failed_ = 0;  // errno, of what TLS itself does not go on after

@@ -55,11 +55,6 @@ std::array<char, 16> this_process() {
   return id;
 }
 
-template <class T>
-std::string bytes_of(const T& value) {
-  return {reinterpret_cast<const char*>(&value), sizeof value};
-}
-
 // Between the GPU and a process there are so many queues; streams share them where there are more of those.
 // Then a kernel may be behind one of another stream that waits for it.
 constexpr const char* queues_variable = "CUDA_DEVICE_MAX_CONNECTIONS";
