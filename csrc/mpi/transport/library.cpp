@@ -16,9 +16,7 @@ struct State {
   std::set<Transport*> users;
   BriefLock turn;
   int level = MPI_THREAD_SINGLE;
-  bool started_here = false;
-  bool watched = false;
-  pid_t process = 0;
+  pid_t process = 0;  // that has joined
   std::atomic<bool> over{false};
   std::atomic<bool> deserted{false};
 };
@@ -49,8 +47,7 @@ void finish() {
 
 void watch_the_end() {
   State& s = state();
-  if (s.watched) return;
-  s.watched = true;
+  if (s.process != 0) return;
   s.process = getpid();
   int keyval = MPI_KEYVAL_INVALID;
   MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, mpi_ends, &keyval, nullptr);
@@ -69,7 +66,6 @@ void start() {
     if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &s.level) != MPI_SUCCESS) {
       throw Error("MPI cannot be initialised");
     }
-    s.started_here = true;
     std::atexit(finish);
   }
   MPI_Query_thread(&s.level);

@@ -24,8 +24,7 @@ constexpr auto limit = std::chrono::milliseconds(15);
 struct Flags {
   alignas(128) std::atomic<int> ping{0};
   alignas(128) std::atomic<int> pong{0};
-  alignas(128) std::atomic<int> ready{0};
-  std::atomic<bool> over{false};
+  alignas(128) std::atomic<bool> over{false};
 };
 
 // Two cores that threads of this process can be bound to. Launchers bind a rank to a single core; a thread
@@ -62,7 +61,7 @@ bool await(const std::atomic<int>& flag, int value, const Flags& flags) {
 }
 
 void answer(Flags& flags, int core) {
-  flags.ready = pin(core) ? 1 : -1;
+  if (!pin(core)) flags.over = true;
   for (int trip = 1; await(flags.ping, trip, flags); ++trip)
     flags.pong.store(trip, std::memory_order_release);
 }
@@ -75,7 +74,7 @@ std::vector<double> time_runs(Flags& flags) {
     const auto start = Clock::now();
     for (int i = 0; i < trips; ++i) {
       flags.ping.store(++trip, std::memory_order_release);
-      await(flags.pong, trip, flags);
+      if (!await(flags.pong, trip, flags)) return times;
     }
     times.push_back(std::chrono::duration<double, std::nano>(Clock::now() - start).count() / trips / 2);
   }
@@ -84,13 +83,10 @@ std::vector<double> time_runs(Flags& flags) {
 
 std::optional<double> probe_from_here() {
   const std::vector<int> cores = two_cores();
-  if (cores.size() < 2) return {};
+  if (cores.size() < 2 || !pin(cores[0])) return {};
   Flags flags;
   std::thread other(answer, std::ref(flags), cores[1]);
-  const bool pinned = pin(cores[0]);
-  while (flags.ready == 0) std::this_thread::yield();
-  std::vector<double> times;
-  if (pinned && flags.ready == 1) times = time_runs(flags);
+  std::vector<double> times = time_runs(flags);
   flags.over = true;
   other.join();
   if (times.size() < 10) return {};

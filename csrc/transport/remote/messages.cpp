@@ -132,8 +132,7 @@ Landing Messages::land(int peer, const FrameHeader& header) {
 
 void Messages::landed(int peer, const FrameHeader& header, const Landing& landing) {
   In& i = in(header.lane, peer);
-  i.arrivals[(header.number - 1) % window] = {true, landing.at && !landing.buffer, header.bytes,
-                                              header.contract, landing};
+  i.arrivals[(header.number - 1) % window] = {true, header.bytes, header.contract, landing};
   ++i.arrived;
   if (header.lane < Transport::collective_lanes) peers_[peer].contract = header.contract;
 }
@@ -153,8 +152,8 @@ bool Messages::poll(int lane, int peer, Message& message) const {
   if (!arrival.complete) return false;
   message.bytes = arrival.bytes;
   message.contract = arrival.contract;
-  message.delivered = arrival.placed;
-  message.data = arrival.placed ? nullptr : arrival.landing.at;
+  message.delivered = arrival.is_placed();
+  message.data = arrival.is_placed() ? nullptr : arrival.landing.at;
   message.grant = nullptr;
   return true;
 }

@@ -71,10 +71,11 @@ class Messages {
     std::array<std::uint32_t, window> bytes{};
   };
   struct Arrival {
-    bool complete = false, placed = false;
+    bool complete = false;
     std::uint32_t bytes = 0;
     std::uint64_t contract = 0;
     Landing landing;
+    bool is_placed() const { return landing.at && !landing.buffer; }
   };
   struct Place {
     std::byte* where = nullptr;

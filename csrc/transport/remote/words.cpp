@@ -152,12 +152,11 @@ void Words::let_go_of_callers() {
 // What is told is kept for the bye, too, which may get there first where a pair of ranks has several streams.
 bool Words::end_all(const Failure& found) {
   const Failure failure = group_.fate().fail(found);
-  if (ended_) return false;
-  ended_ = true;
-  let_go_of_callers();
-  wire_.answer_latecomers();
+  if (have_ended()) return false;
   const AbortNotice notice{failure.culprit, static_cast<std::int32_t>(failure.cause)};
   told_ = bytes_of(notice) + std::string(failure.what()).substr(0, longest_reason);
+  let_go_of_callers();
+  wire_.answer_latecomers();
   for (int peer = 0; peer < world_; ++peer) {
     if (peer == rank_ || !wire_.connected(peer)) continue;
     // It may want to say who called what, too, and nobody here will answer it any more.
@@ -169,7 +168,7 @@ bool Words::end_all(const Failure& found) {
 
 // Who comes late is told then.
 void Words::connected_to(int peer) {
-  if (!told_.empty() && !is_lost(peer)) outbox_.tell(peer, FrameKind::abort, told_);
+  if (have_ended() && !is_lost(peer)) outbox_.tell(peer, FrameKind::abort, told_);
 }
 
 void Words::hear_abort(std::string_view text) {
@@ -177,13 +176,11 @@ void Words::hear_abort(std::string_view text) {
   end_all(Failure(cause_numbered(cause), culprit >= 0 && culprit < world_ ? culprit : -1, std::string(text)));
 }
 
-void Words::lost(int p, const std::string& how) {
-  Peer& peer = peers_[p];
-  if (peer.lost) return;
-  peer.lost = true;
-  peer.how = how;
-  wire_.dispatch(p);  // what was still to go there is gone, and nobody waits for it to be written
-  if (!closed(p) && lost_count_++ == 0) lost_since_ = Clock::now();
+void Words::lost(int peer, const std::string& how) {
+  if (is_lost(peer)) return;
+  peers_[peer].lost = how;
+  wire_.dispatch(peer);  // what was still to go there is gone, and nobody waits for it to be written
+  if (!closed(peer) && !lost_since_) lost_since_ = Clock::now();
 }
 
 bool Words::closed(int peer) const {
@@ -191,7 +188,6 @@ bool Words::closed(int peer) const {
 }
 
 void Words::say_bye() {
-  if (std::exchange(said_bye_, true)) return;
   for (int peer = 0; peer < world_; ++peer) {
     if (peer == rank_ || is_lost(peer) || !wire_.connected(peer)) continue;
     outbox_.tell(peer, FrameKind::bye, bytes_of(messages_.sent_to(peer)) + told_);
@@ -208,10 +204,10 @@ void Words::hear_bye(int peer, std::string_view text) {
 
 // A peer that is lost without having closed can never finish what it began.
 void Words::check_losses() const {
-  if (lost_count_ == 0 || Clock::now() - lost_since_ < loss_is_final) return;
+  if (!lost_since_ || Clock::now() - *lost_since_ < loss_is_final) return;
   for (int peer = 0; peer < world_; ++peer) {
     if (!is_lost(peer) || closed(peer)) continue;
-    throw Failure(Cause::peer_lost, peer, "rank " + std::to_string(peer) + " " + peers_[peer].how);
+    throw Failure(Cause::peer_lost, peer, "rank " + std::to_string(peer) + " " + *peers_[peer].lost);
   }
 }
 

@@ -45,13 +45,13 @@ class Words {
   // Ends all, here and, as far as they are connected, on the other ranks; false if that has happened before.
   bool end_all(const Failure& found);
   // Whether the calls have ended by a failure, and let go of the callers' memory.
-  bool have_ended() const { return ended_; }
+  bool have_ended() const { return !told_.empty(); }
   // For all that this transport has to do with the callers' memory: they may free it now.
   void let_go_of_callers();
   void say_bye();
 
   void lost(int peer, const std::string& how);
-  bool is_lost(int peer) const { return peers_[peer].lost; }
+  bool is_lost(int peer) const { return peers_[peer].lost.has_value(); }
   bool has_said_bye(int peer) const { return peers_[peer].bye.has_value(); }
   // Nobody there reads what would be sent.
   bool has_left(int peer) const { return is_lost(peer) || has_said_bye(peer); }
@@ -70,8 +70,7 @@ class Words {
  private:
   struct Peer {
     std::optional<Messages::Counts> bye;
-    bool lost = false;
-    std::string how;      // it was lost
+    std::optional<std::string> lost;  // how it was
     bool spoken = false;  // since check_silence() last looked: nobody reads a clock for each frame
     Clock::time_point heard;
     std::vector<Record> records;
@@ -100,11 +99,8 @@ class Words {
   std::vector<Record> own_records_;
   Clock::time_point asked_;  // all of them
   std::atomic<int> waiting_for_{-1};
-  bool ended_ = false;
-  std::string told_;  // to peers, of the failure
-  bool said_bye_ = false;
-  int lost_count_ = 0;
-  Clock::time_point lost_since_;
+  std::string told_;                             // to peers, of the failure that has ended all
+  std::optional<Clock::time_point> lost_since_;  // the first who had not closed
   Board own_board_;
   bool boards_are_late_ = false;
 };

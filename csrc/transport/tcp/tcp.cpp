@@ -2,8 +2,8 @@
 #include "transport/tcp/tcp.h"
 
 #include <linux/sockios.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
@@ -30,16 +30,10 @@ constexpr milliseconds believed_for{2500};
 
 // Bytes that are on their way at any moment: bandwidth times delay.
 double under_way(int fd) {
-  // As <linux/tcp.h> lays it out, which cannot be included beside <netinet/tcp.h>.
-  struct Full {
-    std::uint8_t head[104];
-    std::uint64_t pacing_rate, max_pacing_rate, bytes_acked, bytes_received;
-    std::uint32_t segs_out, segs_in, notsent_bytes, min_rtt, data_segs_in, data_segs_out;
-    std::uint64_t delivery_rate;
-  } full{};
-  socklen_t length = sizeof full;
-  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &full, &length) != 0 || length < sizeof full) return 0;
-  return static_cast<double>(full.delivery_rate) * full.min_rtt * 1e-6;
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return 0;
+  return static_cast<double>(info.tcpi_delivery_rate) * info.tcpi_min_rtt * 1e-6;
 }
 
 }  // namespace
