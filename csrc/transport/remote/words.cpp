@@ -150,7 +150,7 @@ void Words::let_go_of_callers() {
 }
 
 // What is told is kept for the bye, too, which may get there first where a pair of ranks has several streams.
-bool Words::end_all(const Failure& found) {
+bool Words::end_all(const Failure& found, bool first_hand) {
   const Failure failure = group_.fate().fail(found);
   if (have_ended()) return false;
   const AbortNotice notice{failure.culprit, static_cast<std::int32_t>(failure.cause)};
@@ -160,7 +160,7 @@ bool Words::end_all(const Failure& found) {
   for (int peer = 0; peer < world_; ++peer) {
     if (peer == rank_ || !wire_.connected(peer)) continue;
     // It may want to say who called what, too, and nobody here will answer it any more.
-    tell_status(peer);
+    if (first_hand) tell_status(peer);
     connected_to(peer);
   }
   return true;
@@ -173,7 +173,8 @@ void Words::connected_to(int peer) {
 
 void Words::hear_abort(std::string_view text) {
   const auto [culprit, cause] = taken<AbortNotice>(text, "abort");
-  end_all(Failure(cause_numbered(cause), culprit >= 0 && culprit < world_ ? culprit : -1, std::string(text)));
+  end_all(Failure(cause_numbered(cause), culprit >= 0 && culprit < world_ ? culprit : -1, std::string(text)),
+          false);
 }
 
 void Words::lost(int peer, const std::string& how) {

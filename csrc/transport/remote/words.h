@@ -43,7 +43,8 @@ class Words {
   std::optional<int> waits_for(int of_rank, Clock::duration lately) const;
 
   // Ends all, here and, as far as they are connected, on the other ranks; false if that has happened before.
-  bool end_all(const Failure& found);
+  // `first_hand`: it was found here, so that the others are told what this rank called, too.
+  bool end_all(const Failure& found, bool first_hand = true);
   // Whether the calls have ended by a failure, and let go of the callers' memory.
   bool have_ended() const { return !told_.empty(); }
   // For all that this transport has to do with the callers' memory: they may free it now.
