@@ -12,10 +12,10 @@ namespace ringreduce {
 std::vector<std::string> Communicator::exchange(const std::string& blob) {
   constexpr std::size_t room = 1024;
   if (blob.size() > room - sizeof(std::uint32_t)) throw Error("a blob of an exchange is too long");
-  std::vector<char> mine(room), all(room * size_);
-  const auto size = static_cast<std::uint32_t>(blob.size());
-  std::memcpy(mine.data(), &size, sizeof size);
-  std::memcpy(mine.data() + sizeof size, blob.data(), blob.size());
+  std::vector<char> mine(room), all(room * size());
+  const auto length = static_cast<std::uint32_t>(blob.size());
+  std::memcpy(mine.data(), &length, sizeof length);
+  std::memcpy(mine.data() + sizeof length, blob.data(), blob.size());
   Call call;
   call.collective = Collective::all_gather;
   call.dtype = DType::uint8;
@@ -24,7 +24,7 @@ std::vector<std::string> Communicator::exchange(const std::string& blob) {
   call.output = all.data();
   run(call);
   std::vector<std::string> blobs;
-  for (int r = 0; r < size_; ++r) {
+  for (int r = 0; r < size(); ++r) {
     std::uint32_t length = 0;
     std::memcpy(&length, all.data() + r * room, sizeof length);
     if (length > room - sizeof length) throw Error("a blob of an exchange is longer than its room");
@@ -37,7 +37,7 @@ std::vector<std::string> Communicator::exchange(const std::string& blob) {
 // known.)
 std::unique_ptr<Communicator> Communicator::child(std::unique_ptr<Transport> transport,
                                                   const std::vector<int>& members) {
-  auto made = std::make_unique<Communicator>(std::move(transport), options_);
+  auto made = std::make_unique<Communicator>(std::move(transport), options());
   if (links_.world > 0) made->know(links_.among(members));
   return made;
 }
@@ -47,18 +47,18 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   const int own[2] = {color, key};
   const auto wanted = exchange(std::string(reinterpret_cast<const char*>(own), sizeof own));
   std::vector<std::pair<int, int>> order;  // key, rank here
-  for (int r = 0; r < size_; ++r) {
+  for (int r = 0; r < size(); ++r) {
     int theirs[2];
     std::memcpy(theirs, wanted[r].data(), sizeof theirs);
     if (theirs[0] == color) order.emplace_back(theirs[1], r);
   }
   std::sort(order.begin(), order.end());
   if (color < 0) {
-    for (int i = 0; i < transport_->exchanges(); ++i) exchange("");
+    for (int i = 0; i < calls_.transport->exchanges(); ++i) exchange("");
     return nullptr;
   }
   int new_rank = 0;
-  while (order[new_rank].second != rank_) ++new_rank;
+  while (order[new_rank].second != rank()) ++new_rank;
   const Exchange among_members = [&](const std::string& blob) {
     const auto all = exchange(blob);
     std::vector<std::string> members;
@@ -67,32 +67,33 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   };
   std::vector<int> members;
   for (const auto& [unused, r] : order) members.push_back(r);
-  return child(transport_->among(new_rank, static_cast<int>(order.size()), among_members), members);
+  return child(calls_.transport->among(new_rank, static_cast<int>(order.size()), among_members), members);
 }
 
 std::unique_ptr<Communicator> Communicator::shrink() {
-  if (closed() || !ours()) usable();
-  const auto deadline = Clock::now() + options_.timeout;
+  if (closed() || !calls_.ours()) usable();
+  const auto deadline = Clock::now() + options().timeout;
   // Whoever still waits on this communicator must come out of it first.
-  if (fate().is_open()) {
+  if (!calls_.is_over()) {
     try {
-      fail(Failure(Cause::peer_lost, rank_,
-                   "rank " + std::to_string(rank_) + " left the communicator by shrink()"));
+      calls_.fail(Failure(Cause::peer_lost, rank(),
+                          "rank " + std::to_string(rank()) + " left the communicator by shrink()"));
     } catch (const Failure&) {
     }
   }
-  std::lock_guard lock(collective_mutex_);
-  Agreement agreement(*transport_, deadline, check_interrupt);
+  std::lock_guard lock(calls_.collective);
+  Agreement agreement(*calls_.transport, deadline, check_interrupt);
   // Every further death makes the survivors agree anew, on fewer.
   for (int attempt = 0;; ++attempt) {
     const std::vector<int> members = agreement.survivors();
-    const auto new_rank = std::find(members.begin(), members.end(), rank_) - members.begin();
+    const auto new_rank = std::find(members.begin(), members.end(), rank()) - members.begin();
     const Exchange exchange = [&](const std::string& blob) { return agreement.exchange(members, blob); };
     try {
-      return child(transport_->among(static_cast<int>(new_rank), static_cast<int>(members.size()), exchange),
-                   members);
+      return child(
+          calls_.transport->among(static_cast<int>(new_rank), static_cast<int>(members.size()), exchange),
+          members);
     } catch (const Failure& failure) {
-      if (failure.cause != Cause::peer_lost || attempt == size_) throw;
+      if (failure.cause != Cause::peer_lost || attempt == size()) throw;
     }
   }
 }

@@ -167,22 +167,22 @@ Links Survey::of(const std::vector<int>& hosts, int most) {
 }  // namespace
 
 void Communicator::know(Links links) {
-  const std::lock_guard lock(collective_mutex_);
+  const std::lock_guard lock(calls_.collective);
   links_ = std::move(links);
-  planner_.know(ringreduce::ring_order(links_, transport_->hosts()), pace(links_));
+  calls_.planner.know(ringreduce::ring_order(links_, calls_.transport->hosts()), pace(links_));
 }
 
 Links Communicator::measure_links() {
   Call barrier;
   barrier.collective = Collective::barrier;
   run(barrier);  // behind what is under way
-  know(Survey(*this).of(transport_->hosts(), std::numeric_limits<int>::max()));
+  know(Survey(*this).of(calls_.transport->hosts(), std::numeric_limits<int>::max()));
   return links_;
 }
 
 // Only if all ranks want it.
 void Communicator::measure_links_if_far() {
-  if (size_ == 1 || !transport_->distant()) return;
+  if (size() == 1 || !calls_.transport->distant()) return;
   std::uint8_t wanted = wanted_by_environment();
   Call call;
   call.op = Op::min;
@@ -190,7 +190,7 @@ void Communicator::measure_links_if_far() {
   call.count = 1;
   call.input = call.output = &wanted;
   run(call);
-  if (wanted) know(Survey(*this).of(transport_->hosts(), most_rounds));
+  if (wanted) know(Survey(*this).of(calls_.transport->hosts(), most_rounds));
 }
 
 }  // namespace ringreduce

@@ -1,262 +1,305 @@
-// The asynchronous half of the communicator: the thread that runs submitted collectives in the order of
-// submission, and moves point-to-point transfers on beside them.
-#include "engine/communicator.h"
-#include "engine/planning/one_call.h"
+#include "engine/progress.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/waiting.h"
 #include "transport/interface/thread.h"
 
 namespace ringreduce {
+namespace {
 
-std::shared_ptr<Work> Communicator::submit(const Call& call) {
-  return submit(std::make_unique<OneCall>(call));
+// A single call as steps, with copies of what it points to but its buffers.
+class OneCall : public Steps {
+ public:
+  explicit OneCall(const Call& call) : call_(call) {
+    if (!call.input_extents) return;
+    input_ = *call.input_extents;
+    output_ = *call.output_extents;
+    call_.input_extents = &input_;
+    call_.output_extents = &output_;
+  }
+  bool next(Call& call) override {
+    if (over_) return false;
+    over_ = true;
+    call = call_;
+    return true;
+  }
+
+ private:
+  Call call_;
+  Extents input_, output_;
+  bool over_ = false;
+};
+
+std::exception_ptr closed() {
+  return std::make_exception_ptr(Closed("the communicator was closed"));
 }
 
-std::shared_ptr<Work> Communicator::submit(std::unique_ptr<Steps> steps) {
-  usable();
-  Pending pending;
-  pending.steps = std::move(steps);
-  pending.work = std::make_shared<Work>();
-  auto work = pending.work;
+}  // namespace
+
+// --- in the caller's thread --------------------------------------------------------------------------------
+
+void Progress::run(const Call& call) {
+  calls_.check_usable();
+  if (pending_.load(std::memory_order_acquire) > 0) return run_behind(std::make_shared<OneCall>(call));
+  const std::lock_guard lock(calls_.collective);
+  calls_.guarded([&] {
+    calls_.begin(call);
+    calls_.run_to_end(call.timeout);
+  });
+}
+
+void Progress::run(Steps& steps) {
+  calls_.check_usable();
+  if (pending_.load(std::memory_order_acquire) > 0) return run_behind({std::shared_ptr<void>(), &steps});
+  const std::lock_guard lock(calls_.collective);
+  calls_.guarded([&] {
+    Call call;
+    for (bool first = true; steps.next(call); first = false, call = Call()) {
+      first ? calls_.begin(call) : calls_.begin_later(call);
+      calls_.run_to_end(call.timeout);
+    }
+  });
+}
+
+// A blocking call does not return while the progress thread may still touch its buffers, however it ends.
+void Progress::run_behind(std::shared_ptr<Steps> steps) {
+  const auto work = submit(std::move(steps));
+  const Clock::duration every = calls_.options.poll ? Clock::duration(poll_every) : look_every;
+  try {
+    calls_.guarded([&] { work->wait(std::nullopt, [this] { calls_.poll(); }, every); });
+  } catch (...) {
+    work->wait_over();
+    throw;
+  }
+}
+
+std::shared_ptr<Work> Progress::submit(const Call& call) {
+  return submit(std::make_shared<OneCall>(call));
+}
+
+std::shared_ptr<Work> Progress::submit(std::shared_ptr<Steps> steps) {
+  calls_.check_usable();
+  auto work = std::make_shared<Work>();
   hand_over([&] {
     pending_.fetch_add(1);
-    queue_.push_back(std::move(pending));
+    queue_.push_back({std::move(steps), work, {}, false, {}});
   });
   return work;
 }
 
 // What need not wait is over at once, and leaves the progress thread alone.
-std::shared_ptr<Work> Communicator::submit(const Transfer& transfer) {
-  usable();
-  transport_->check_background();
-  const auto work = std::make_shared<Work>();
-  PendingTransfer pending{nullptr, work, Clock::now()};
-  work->begin(pending.submitted);
+std::shared_ptr<Work> Progress::submit(const Transfer& transfer) {
+  calls_.check_usable();
+  calls_.transport->check_background();
+  Message message{nullptr, std::make_shared<Work>(), Clock::now()};
+  const auto work = message.work;
+  work->begin(message.submitted);
   try {
-    guarded([&] {
-      transport_->check();
-      if (transfer.sends && point_to_point_.send_at_once(transfer)) return;
-      pending.request = point_to_point_.enqueue(transfer);
-      point_to_point_.advance();
-      if (pending.request->failed()) std::rethrow_exception(pending.request->problem);
+    calls_.guarded([&] {
+      calls_.transport->check();
+      if (transfer.sends && calls_.messages.send_at_once(transfer)) return;
+      message.request = calls_.messages.enqueue(transfer);
+      calls_.messages.advance();
+      if (message.request->failed()) std::rethrow_exception(message.request->problem);
     });
   } catch (const Failure&) {
     work->finish(std::current_exception());
     return work;
   }
-  if (!pending.request || pending.request->done.load(std::memory_order_acquire)) {
-    if (!transfer.sends) work->set_source(pending.request->peer);
-    work->finish(nullptr);
-    if (to_be_flushed()) wake_progress();
+  if (message.request && !message.is_over()) {
+    hand_over([&] { messages_.push_back(std::move(message)); });
+    calls_.transport->wake();
     return work;
   }
-  hand_over([&] {
-    pending_transfers_.fetch_add(1);
-    transfers_.push_back(std::move(pending));
-  });
-  transport_->wake();
+  if (message.request) {
+    message.finish();
+  } else {
+    work->finish(nullptr);
+  }
+  if (to_be_flushed()) wake();
   return work;
 }
 
 // To a thread that is not stopping, or not at all.
 template <typename Push>
-void Communicator::hand_over(Push push) {
+void Progress::hand_over(Push push) {
   {
-    const std::lock_guard lock(queue_mutex_);
-    if (stopping_) throw Closed("the communicator was closed");
+    const std::lock_guard lock(mutex_);
+    if (stopping_) std::rethrow_exception(closed());
     push();
   }
-  wake_progress();
+  wake();
 }
 
-void Communicator::wake_progress() {
-  const std::lock_guard lock(queue_mutex_);
+void Progress::wake() {
+  const std::lock_guard lock(mutex_);
   if (stopping_) return;
-  if (!progress_thread_.joinable()) progress_thread_ = thread_without_signals([this] { progress(); });
-  queue_changed_->notify_all();
+  if (!thread_.joinable()) thread_ = thread_without_signals([this] { work(); });
+  changed_->notify_all();
 }
+
+bool Progress::is_idle() {
+  const std::lock_guard lock(mutex_);
+  return pending_ == 0 && messages_.empty();
+}
+
+void Progress::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    changed_->notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+// --- in the thread -----------------------------------------------------------------------------------------
 
 // While a collective is under way transfers go on too: a peer may need them to come to the collective at all.
-void Communicator::progress() {
+void Progress::work() {
   Backoff backoff;
-  Pending current;
-  while (wait_for_something(current)) {
+  while (wait_for_something()) {
     try {
-      bool moved = advance_current(current);
-      guarded([&] { moved |= point_to_point_.advance(); });
-      moved |= finish_transfers();
-      if (moved) {
-        backoff.reset();
-      } else {
-        pause_progress(backoff, current);
-      }
+      calls_.guarded([&] {
+        const bool moved = advance_collective();
+        if (advance_messages() || moved) {
+          backoff.reset();
+        } else {
+          pause(backoff);
+        }
+      });
     } catch (...) {
       backoff.reset();
-      drop_pending(current, std::current_exception());
+      drop(std::current_exception());
     }
   }
-  drop_pending(current, std::make_exception_ptr(Closed("the communicator was closed")));
+  drop(closed());
 }
 
-// Messages that have been taken over, but not gone yet.
-bool Communicator::to_be_flushed() const {
-  return transport_->queues() && fate().is_open() &&
-         !(transport_->flushed(Transport::point_to_point_lane) && transport_->flushed(Transport::body_lane));
-}
-
-bool Communicator::wait_for_something(const Pending& current) {
-  std::unique_lock lock(queue_mutex_);
-  queue_changed_->wait(lock, [&] {
-    return stopping_ || current.work || !queue_.empty() || !transfers_.empty() ||
-           point_to_point_.fetching() || to_be_flushed();
+bool Progress::wait_for_something() {
+  std::unique_lock lock(mutex_);
+  changed_->wait(lock, [&] {
+    return stopping_ || current_.work || !queue_.empty() || !messages_.empty() ||
+           calls_.messages.fetching() || to_be_flushed();
   });
   return !stopping_;
 }
 
-bool Communicator::begin_next(Pending& current) {
+bool Progress::advance_collective() {
+  if (!current_.work) return begin_next();
+  const bool moved = calls_.executor.advance();
+  if (!calls_.executor.done()) return moved;
+  if (!begin_call()) finish_collective(nullptr);
+  return true;
+}
+
+bool Progress::begin_next() {
   // A caller's own collective, begun before anything was submitted, goes first.
-  if (!collective_mutex_.try_lock()) return false;
+  std::unique_lock turn(calls_.collective, std::try_to_lock);
+  if (!turn) return false;
   {
-    std::lock_guard lock(queue_mutex_);
-    if (!queue_.empty()) {
-      current = std::move(queue_.front());
-      queue_.pop_front();
-    }
+    const std::lock_guard lock(mutex_);
+    if (queue_.empty()) return false;
+    current_ = std::move(queue_.front());
+    queue_.pop_front();
   }
-  if (!current.work) {
-    collective_mutex_.unlock();
-    return false;
-  }
+  turn.release();  // until it is finished
   try {
-    if (!begin_call(current)) finish_current(current, nullptr);
+    if (!begin_call()) finish_collective(nullptr);
   } catch (const InvalidArgument&) {
-    finish_current(current, std::current_exception());
+    finish_collective(std::current_exception());
   }
   return true;
 }
 
-bool Communicator::begin_call(Pending& current) {
-  bool more = false;
-  guarded([&] {
-    current.call = Call();
-    more = current.steps->next(current.call);
-    if (!more) return;
-    current.started = Clock::now();
-    if (current.begun) {
-      begin_later(current.call);
-    } else {
-      current.work->begin(current.started);
-      begin(current.call);
-      current.begun = true;
-    }
-  });
-  return more;
-}
-
-bool Communicator::advance_current(Pending& current) {
-  if (!current.work && !begin_next(current)) return false;
-  if (!current.work) return true;
-  bool moved = false;
-  guarded([&] { moved = executor_.advance(); });
-  if (!executor_.done()) return moved;
-  if (!begin_call(current)) finish_current(current, nullptr);
+bool Progress::begin_call() {
+  current_.call = Call();
+  if (!current_.steps->next(current_.call)) return false;
+  current_.started = Clock::now();
+  if (current_.begun) {
+    calls_.begin_later(current_.call);
+  } else {
+    current_.work->begin(current_.started);
+    calls_.begin(current_.call);
+    current_.begun = true;
+  }
   return true;
 }
 
-void Communicator::finish_current(Pending& current, const std::exception_ptr& problem) {
-  collective_mutex_.unlock();
-  const Pending over = std::move(current);
-  current = Pending();
+void Progress::finish_collective(const std::exception_ptr& problem) {
+  calls_.collective.unlock();
+  const Collective over = std::exchange(current_, {});
   pending_.fetch_sub(1);
   over.work->finish(problem);
 }
 
-bool Communicator::finish_transfers() {
-  std::vector<PendingTransfer> over;
+bool Progress::advance_messages() {
+  const bool moved = calls_.messages.advance();
+  std::vector<Message> over;
   {
-    std::lock_guard lock(queue_mutex_);
-    for (auto it = transfers_.begin(); it != transfers_.end();) {
-      if (it->request->done.load(std::memory_order_acquire)) {
-        over.push_back(std::move(*it));
-        it = transfers_.erase(it);
-      } else {
-        ++it;
-      }
-    }
+    const std::lock_guard lock(mutex_);
+    std::erase_if(messages_, [&](const Message& message) {
+      const bool is_over = message.is_over();
+      if (is_over) over.push_back(message);
+      return is_over;
+    });
   }
-  std::exception_ptr problem;
-  for (const PendingTransfer& transfer : over) {
-    if (transfer.request->problem) problem = transfer.request->problem;
-    finish(transfer);
+  for (const Message& message : over) message.finish();
+  for (const Message& message : over) {
+    if (message.request->problem) std::rethrow_exception(message.request->problem);
   }
-  if (problem) guarded([&] { std::rethrow_exception(problem); });
-  return !over.empty();
+  return moved || !over.empty();
 }
 
-void Communicator::finish(const PendingTransfer& transfer) {
-  if (!transfer.request->transfer.sends) transfer.work->set_source(transfer.request->peer);
-  pending_transfers_.fetch_sub(1);
-  transfer.work->finish(transfer.request->problem);
+void Progress::Message::finish() const {
+  if (!request->transfer.sends) work->set_source(request->peer);
+  work->finish(request->problem);
 }
 
-void Communicator::pause_progress(Backoff& backoff, Pending& current) {
+void Progress::pause(Backoff& backoff) {
   int waiting_for = -1;
-  if (current.work) {
-    waiting_for = executor_.waiting_for();
+  if (current_.work) {
+    waiting_for = calls_.executor.waiting_for();
   } else {
-    std::lock_guard lock(queue_mutex_);
-    if (!transfers_.empty()) waiting_for = peer_of(*transfers_.front().request);
+    const std::lock_guard lock(mutex_);
+    if (!messages_.empty()) waiting_for = calls_.peer_of(*messages_.front().request);
   }
-  guarded([&] {
-    if (!transport_->pause(backoff, waiting_for)) return;
-    if (current.work) {
-      const auto timeout = or_default(current.call.timeout);
-      if (Clock::now() - current.started >= timeout) time_out(timeout);
-    }
-    check_transfers();
-  });
+  if (!calls_.transport->pause(backoff, waiting_for)) return;
+  const auto timeout = calls_.or_default(current_.call.timeout);
+  if (current_.work && Clock::now() - current_.started >= timeout) calls_.time_out(timeout);
+  check_messages();
 }
 
 // Each has a deadline of its own, and a peer that may have closed.
-void Communicator::check_transfers() {
+void Progress::check_messages() {
   const auto now = Clock::now();
   RequestPointer late;
   {
-    std::lock_guard lock(queue_mutex_);
-    for (const PendingTransfer& transfer : transfers_) {
-      if (now - transfer.submitted < or_default(transfer.request->transfer.timeout)) continue;
-      late = transfer.request;
-      break;
-    }
+    const std::lock_guard lock(mutex_);
+    const auto found = std::find_if(messages_.begin(), messages_.end(), [&](const Message& message) {
+      return now - message.submitted >= calls_.or_default(message.request->transfer.timeout);
+    });
+    if (found != messages_.end()) late = found->request;
   }
-  point_to_point_.look_around();
-  if (late && !late->done.load(std::memory_order_acquire)) time_out(*late);
+  calls_.messages.look_around();
+  if (late && !late->done.load(std::memory_order_acquire)) calls_.time_out(*late);
 }
 
-void Communicator::drop_pending(Pending& current, const std::exception_ptr& problem) {
-  if (current.work) finish_current(current, problem);
-  std::deque<Pending> queue;
-  std::deque<PendingTransfer> transfers;
+void Progress::drop(const std::exception_ptr& problem) {
+  if (current_.work) finish_collective(problem);
+  std::deque<Collective> queue;
+  std::deque<Message> messages;
   {
-    std::lock_guard lock(queue_mutex_);
+    const std::lock_guard lock(mutex_);
     queue.swap(queue_);
-    transfers.swap(transfers_);
+    messages.swap(messages_);
   }
-  for (const Pending& pending : queue) {
+  for (const Collective& collective : queue) {
     pending_.fetch_sub(1);
-    pending.work->finish(problem);
+    collective.work->finish(problem);
   }
-  for (const PendingTransfer& transfer : transfers) {
-    pending_transfers_.fetch_sub(1);
-    transfer.work->finish(problem);
-  }
-}
-
-void Communicator::stop_progress() {
-  {
-    const std::lock_guard lock(queue_mutex_);
-    stopping_ = true;
-    queue_changed_->notify_all();
-  }
-  if (progress_thread_.joinable()) progress_thread_.join();
+  for (const Message& message : messages) message.work->finish(problem);
 }
 
 }  // namespace ringreduce

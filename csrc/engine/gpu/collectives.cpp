@@ -88,7 +88,8 @@ struct Gpu {
   void* last_stream = nullptr;
 };
 
-GpuCollectives::GpuCollectives(GpuGroup group) : group_(std::move(group)) {}
+GpuCollectives::GpuCollectives(Calls& calls, Progress& progress, Exchange exchange)
+    : calls_(calls), progress_(progress), exchange_(std::move(exchange)) {}
 
 GpuCollectives::~GpuCollectives() = default;
 
@@ -97,15 +98,15 @@ GpuCollectives::~GpuCollectives() = default;
 // A collective, the first time. All ranks fail with it, or none.
 GpuCollectives::Ready GpuCollectives::ready(int device, bool over_nccl_anyway) {
   const std::lock_guard one_at_a_time(meeting_);
-  group_.check_usable();
+  calls_.check_usable();
   if (!over_nccl_anyway && !path_of_schedules_) {
-    path_of_schedules_ = agree_on_nccl(group_.transport, group_.exchange) ? over_nccl : reaching_peers;
+    path_of_schedules_ = agree_on_nccl(*calls_.transport, exchange_) ? over_nccl : reaching_peers;
   }
   const Path path = over_nccl_anyway ? over_nccl : *path_of_schedules_;
   std::shared_ptr<Gpu> gpu = gpu_;
   if (!gpu || !gpu->runners[path]) {
-    if (path == reaching_peers) check_that_kernels_serve(group_.transport);
-    exchange_or_fail(group_.exchange, [&] {
+    if (path == reaching_peers) check_that_kernels_serve(*calls_.transport);
+    exchange_or_fail(exchange_, [&] {
       const OnDevice there(CudaLibrary::get(), device);
       if (!gpu) gpu = std::make_shared<Gpu>(device);
       return std::string();
@@ -114,7 +115,7 @@ GpuCollectives::Ready GpuCollectives::ready(int device, bool over_nccl_anyway) {
     const std::lock_guard lock(mutex_);
     gpu->runners[path] = std::move(runner);
     gpu_ = gpu;
-    if (!watch_) watch_ = std::make_unique<Watch>(group_, [this] { return this->runners(); }, last_launched_);
+    if (!watch_) watch_ = std::make_unique<Watch>(calls_, [this] { return this->runners(); }, last_launched_);
   }
   if (gpu->device == device) return {gpu, *gpu->runners[path]};
   throw InvalidArgument("the array is in the memory of GPU " + std::to_string(device) +
@@ -122,14 +123,14 @@ GpuCollectives::Ready GpuCollectives::ready(int device, bool over_nccl_anyway) {
 }
 
 std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path) {
-  const int rank = group_.rank, world = group_.world;
+  const int rank = calls_.rank, world = calls_.world;
   if (path == over_nccl) {
-    return std::make_unique<NcclRunner>(rank, world, gpu.device, group_.reproducible,
-                                        group_.transport.hosts(), group_.timeout, group_.exchange,
+    return std::make_unique<NcclRunner>(rank, world, gpu.device, calls_.options.reproducible,
+                                        calls_.transport->hosts(), calls_.options.timeout, exchange_,
                                         [this] { tick(); });
   }
-  auto boxes = std::make_unique<DeviceBoxes>(CudaLibrary::get(), gpu.device, rank, world, group_.exchange,
-                                             gpu.stream.get());
+  auto boxes =
+      std::make_unique<DeviceBoxes>(CudaLibrary::get(), gpu.device, rank, world, exchange_, gpu.stream.get());
   if (!boxes->have_room()) return std::make_unique<EventRunner>(rank, world, gpu.device);
   return std::make_unique<KernelRunner>(rank, world, gpu.device, std::move(boxes));
 }
@@ -163,9 +164,9 @@ std::size_t GpuCollectives::footprint() {
 // --- what ranks call ---------------------------------------------------------------------------------------
 
 // While it waits for other ranks on the host, in the thread of who has called it.
-void GpuCollectives::tick() const {
-  group_.transport.check();
-  group_.poll();
+void GpuCollectives::tick() {
+  calls_.transport->check();
+  calls_.poll();
 }
 
 // All ranks must begin their calls in the same order, so it waits for asynchronous ones that are under way.
@@ -174,11 +175,11 @@ void GpuCollectives::in_order(const Gpu& gpu, Step step) {
   const auto and_tell = [&](Call& meeting) {
     const OnDevice there(CudaLibrary::get(), gpu.device);
     bool more = false;
-    group_.telling_others([&] { more = step(meeting); });
+    calls_.telling_others([&] { more = step(meeting); });
     return more;
   };
   Stepping steps(and_tell);
-  group_.run(steps);
+  progress_.run(steps);
 }
 
 void GpuCollectives::enqueue(const Call& call, std::optional<void*> stream) {
@@ -198,7 +199,7 @@ void GpuCollectives::enqueue(const Call& call, std::optional<void*> stream) {
 }
 
 void GpuCollectives::launch(const Ready& on, const Call& call, Launch& how) {
-  group_.transport.check();  // others may have left while this waited for its turn
+  calls_.transport->check();  // others may have left while this waited for its turn
   if (call.wire != Encoding::none) {
     throw InvalidArgument("wire formats are not there for arrays in GPU memory");
   }
@@ -206,8 +207,8 @@ void GpuCollectives::launch(const Ready& on, const Call& call, Launch& how) {
   int captured = 0;
   CudaLibrary::check(cuda.is_captured(&captured, how.stream));
   how.captured = captured != 0;
-  const Plan& plan = on.runner.plan(group_.planner, call, how);
-  const Record& record = group_.note(plan);
+  const Plan& plan = on.runner.plan(calls_.planner, call, how);
+  const Record& record = calls_.note(plan);
   how.contract = record.history;
   last_launched_ = record.sequence;
   if (!captured && on.gpu->last_event && on.gpu->last_stream != how.stream) {
@@ -242,12 +243,12 @@ void GpuCollectives::deregister_memory(int device, void* memory) {
 
 void GpuCollectives::finish() {
   const auto all = runners();
-  while (!group_.is_over() && !is_idle()) {
+  while (!calls_.is_over() && !is_idle()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    group_.poll();
+    calls_.poll();
   }
   for (const auto& runner : all) {
-    if (!group_.is_over()) runner->finish(group_.timeout, group_.poll);
+    if (!calls_.is_over()) runner->finish(calls_.options.timeout, [this] { calls_.poll(); });
   }
 }
 
@@ -269,9 +270,9 @@ void GpuCollectives::leave() {
   for (const auto& runner : runners()) runner->give_up();
   // Others may wait for what this rank has called, and now does not do.
   if (!idle) {
-    group_.transport.abort(
-        Failure(Cause::peer_lost, group_.rank,
-                "rank " + std::to_string(group_.rank) + " left while a collective was under way on its GPU"));
+    calls_.transport->abort(
+        Failure(Cause::peer_lost, calls_.rank,
+                "rank " + std::to_string(calls_.rank) + " left while a collective was under way on its GPU"));
   }
   watch_.reset();
   std::shared_ptr<Gpu> left;

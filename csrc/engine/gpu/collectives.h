@@ -9,8 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "engine/gpu/group.h"
-#include "engine/planning/call.h"
+#include "engine/progress.h"
 
 namespace ringreduce {
 
@@ -22,7 +21,7 @@ struct Launch;
 
 class GpuCollectives {
  public:
-  explicit GpuCollectives(GpuGroup group);
+  GpuCollectives(Calls& calls, Progress& progress, Exchange exchange);
   ~GpuCollectives();
   GpuCollectives(const GpuCollectives&) = delete;
   GpuCollectives& operator=(const GpuCollectives&) = delete;
@@ -58,9 +57,11 @@ class GpuCollectives {
   void in_order(const Gpu& gpu, Step step);
   void launch(const Ready& on, const Call& call, Launch& launch);
   bool is_idle();
-  void tick() const;
+  void tick();
 
-  const GpuGroup group_;
+  Calls& calls_;
+  Progress& progress_;
+  const Exchange exchange_;
   std::mutex meeting_;  // one at a time; who holds it may read what follows
   std::mutex mutex_;    // who writes it holds this, too
   std::shared_ptr<Gpu> gpu_;

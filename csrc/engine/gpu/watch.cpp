@@ -14,8 +14,8 @@ constexpr milliseconds suspicious_after{100};
 
 }  // namespace
 
-Watch::Watch(const GpuGroup& group, Runners runners, const std::atomic<std::uint64_t>& last_launched)
-    : group_(group),
+Watch::Watch(Calls& calls, Runners runners, const std::atomic<std::uint64_t>& last_launched)
+    : calls_(calls),
       runners_(std::move(runners)),
       last_launched_(last_launched),
       thread_(thread_without_signals([this] { run(); })) {}
@@ -42,8 +42,9 @@ void Watch::run() {
 
 void Watch::look(Runner& runner) {
   try {
-    if (group_.is_over()) return runner.give_up();
-    group_.guard([&] { group_.telling_others([&] { look_for_what_is_stuck(runner, progress_[&runner]); }); });
+    if (calls_.is_over()) return runner.give_up();
+    calls_.guarded(
+        [&] { calls_.telling_others([&] { look_for_what_is_stuck(runner, progress_[&runner]); }); });
   } catch (const Error&) {
     runner.give_up();
   }
@@ -53,7 +54,7 @@ void Watch::look(Runner& runner) {
 // each has noted down, and is believed when it shows twice.
 void Watch::look_for_what_is_stuck(Runner& runner, Progress& progress) {
   runner.check();
-  group_.transport.check();
+  calls_.transport->check();
   const std::uint64_t ended = runner.ended();
   if (runner.begun() == ended || ended != progress.ended || progress.since == Clock::time_point()) {
     progress.ended = ended;
@@ -64,18 +65,18 @@ void Watch::look_for_what_is_stuck(Runner& runner, Progress& progress) {
   }
   if (Clock::now() - progress.since < worth_a_look) return;
   // As a thread that waits for peers does, which finds out when one of them is dead.
-  while (!group_.is_over() && runner.ended() == ended && !group_.transport.pause(progress.backoff, -1)) {
+  while (!calls_.is_over() && runner.ended() == ended && !calls_.transport->pause(progress.backoff, -1)) {
   }
   const auto lasted = Clock::now() - progress.since;
-  if (lasted >= group_.timeout) {
-    const int late = group_.diagnosis.late_rank(-1, last_launched_, group_.timeout);
-    group_.diagnosis.time_out(group_.timeout, late, runner.what());
+  if (lasted >= calls_.options.timeout) {
+    const int late = calls_.diagnosis.late_rank(-1, last_launched_, calls_.options.timeout);
+    calls_.diagnosis.time_out(calls_.options.timeout, late, runner.what());
   }
   if (lasted < suspicious_after) return;
   check_closed();
-  const auto found = group_.diagnosis.first_disagreement();
+  const auto found = calls_.diagnosis.first_disagreement();
   if (found && found == progress.disagreement) {
-    throw Disagreement{group_.diagnosis.rank_that_called_otherwise(*found)};
+    throw Disagreement{calls_.diagnosis.rank_that_called_otherwise(*found)};
   }
   progress.disagreement = found;
 }
@@ -83,14 +84,14 @@ void Watch::look_for_what_is_stuck(Runner& runner, Progress& progress) {
 // A rank that closed before it made a call that this one has made never will. What it had to say before is
 // heard by now.
 void Watch::check_closed() const {
-  for (int peer = 0; peer < group_.world; ++peer) {
-    if (peer == group_.rank || !group_.transport.closed(peer)) continue;
-    const std::vector<Record> records = group_.transport.records(peer);
+  for (int peer = 0; peer < calls_.world; ++peer) {
+    if (peer == calls_.rank || !calls_.transport->closed(peer)) continue;
+    const std::vector<Record> records = calls_.transport->records(peer);
     const std::uint64_t last = records.empty() ? 0 : records.back().sequence;
     if (last >= last_launched_) continue;
     throw Failure(Cause::peer_lost, peer,
                   "rank " + std::to_string(peer) + " closed its communicator while rank " +
-                      std::to_string(group_.rank) + " was waiting for it in a collective on its GPU");
+                      std::to_string(calls_.rank) + " was waiting for it in a collective on its GPU");
   }
 }
 

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/gpu/group.h"
+#include "engine/calls.h"
 #include "engine/gpu/runner.h"
 #include "engine/undestroyed.h"
 
@@ -23,7 +23,7 @@ class Watch {
   using Runners = std::function<std::vector<std::shared_ptr<Runner>>()>;
 
   // `last_launched`: the number of that call.
-  Watch(const GpuGroup& group, Runners runners, const std::atomic<std::uint64_t>& last_launched);
+  Watch(Calls& calls, Runners runners, const std::atomic<std::uint64_t>& last_launched);
   // Returns when the last look is over.
   ~Watch();
   Watch(const Watch&) = delete;
@@ -46,7 +46,7 @@ class Watch {
   void look_for_what_is_stuck(Runner& runner, Progress& progress);
   void check_closed() const;
 
-  const GpuGroup& group_;
+  Calls& calls_;
   const Runners runners_;
   const std::atomic<std::uint64_t>& last_launched_;
   std::map<const Runner*, Progress> progress_;

@@ -1,0 +1,232 @@
+#include "engine/calls.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+
+#include "engine/contract.h"
+#include "engine/waiting.h"
+
+namespace ringreduce {
+namespace {
+
+constexpr std::size_t default_lend_from = 16 << 10;
+
+// A timeout must be short enough to be added to the time.
+Options bounded(Options options) {
+  options.timeout = std::min<Clock::duration>(options.timeout, std::chrono::hours(24 * 365 * 30));
+  return options;
+}
+
+// What else there is to say where the calls agree, but not on what one rank sends to another.
+std::string lengths(const ContractBroken& broken) {
+  if (!broken.same_call) return "";
+  return " by a message of " + std::to_string(broken.bytes) + " bytes, where " +
+         std::to_string(broken.expected_bytes) + " were expected";
+}
+
+}  // namespace
+
+Calls::Calls(std::unique_ptr<Transport> transport_of_group, const Options& given)
+    : options(bounded(given)),
+      transport(std::move(transport_of_group)),
+      rank(transport->rank),
+      world(transport->world),
+      diagnosis(*transport),
+      messages(*transport),
+      planner(rank, world, {tuning_of(transport->name()), transport->capacity(), transport->oversubscribed()},
+              options.reproducible, transport->hosts()),
+      executor(*transport),
+      fork_epoch_(watch_forks()) {
+  check_instruction_set();  // throws here, before any call, if RINGREDUCE_ISA names one that the machine
+                            // lacks
+}
+
+unsigned Calls::watch_forks() {
+  static std::once_flag once;
+  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { ++forks_; }); });
+  return forks_;
+}
+
+void Calls::check_usable() const {
+  if (!ours()) {
+    throw Closed(
+        "this communicator belongs to the process that this one was forked from; make a new one here");
+  }
+  transport->fate().check();
+}
+
+void Calls::poll() const {
+  options.poll ? options.poll() : check_interrupt();
+}
+
+// --- collectives -------------------------------------------------------------------------------------------
+
+const Record& Calls::note(const Plan& plan) {
+  ++sequence_;
+  history_ = contract::history(history_, plan.contract);
+  current_ = plan.record;
+  current_.sequence = sequence_;
+  current_.history = history_;
+  contract::show(*transport, current_);
+  return current_;
+}
+
+void Calls::begin(const Call& call) {
+  transport->check();
+  const Plan& plan = planner.plan(call);
+  Task task;
+  task.program = plan.program;
+  task.geometry = &plan.geometry;
+  task.full = plan.uneven ? nullptr : &plan.full;
+  task.last_slice = plan.uneven ? nullptr : &plan.last_slice;
+  task.combine = plan.combine;
+  task.last = plan.last;
+  task.scale = plan.scale;
+  task.divide = plan.divide;
+  task.factor = call.factor;
+  task.wire = plan.wire;
+  task.lend_from = default_lend_from;
+  task.lanes = plan.lanes;
+  std::size_t input_bytes = 0, output_bytes = 0;
+  if (plan.geometry.whole) {
+    task.input = static_cast<const std::byte*>(call.input);
+    task.output = static_cast<std::byte*>(call.output);
+    input_bytes = output_bytes = call.count * size_of(call.dtype);
+  } else {
+    task.input = input_of_all(call, rank);
+    task.output = output_of_all(call, rank);
+    input_bytes = bytes_of_input(call, world, rank);
+    output_bytes = bytes_of_output(call, world, rank);
+  }
+  task.bytes = std::max(input_bytes, output_bytes);
+  if (input_bytes >= task.lend_from) task.input_reachable = transport->reachable(call.input, input_bytes);
+  if (output_bytes >= task.lend_from) {
+    task.output_reachable = call.output && transport->reachable(call.output, output_bytes);
+  }
+  note(plan);
+  task.contract = history_;
+  executor.start(task);
+}
+
+void Calls::begin_later(const Call& call) {
+  try {
+    begin(call);
+  } catch (const InvalidArgument& refused) {
+    throw Error(refused.what());
+  }
+}
+
+void Calls::wait_to_end(Clock::duration timeout) {
+  wait_until(
+      *transport, options.poll, [&] { return executor.done(); }, [&] { return executor.advance(); },
+      [&] { return executor.waiting_for(); },
+      [&](Clock::duration waited) {
+        if (waited >= timeout) time_out(timeout);
+      });
+}
+
+void Calls::time_out(Clock::duration timeout) const {
+  diagnosis.time_out(timeout, diagnosis.late_rank(executor.waiting_for(), sequence_, timeout), now_doing());
+}
+
+std::string Calls::now_doing() const {
+  return "call #" + std::to_string(current_.sequence) + ", " + in_words(current_);
+}
+
+// --- messages ----------------------------------------------------------------------------------------------
+
+void Calls::wait_for(const Request& request) {
+  wait_until(
+      *transport, options.poll, [&] { return request.done.load(std::memory_order_acquire); },
+      [&] { return messages.advance(); }, [&] { return peer_of(request); },
+      [&](Clock::duration waited) {
+        messages.look_around();
+        if (waited >= or_default(request.transfer.timeout)) time_out(request);
+      });
+}
+
+// A message that waits unasked for may have the tag that was meant.
+void Calls::time_out(const Request& request) const {
+  std::string what = in_words(request.transfer, rank);
+  const std::string others = request.transfer.sends ? "" : messages.not_asked_for(request.transfer.peer);
+  if (!others.empty()) what += " (came, but was not asked for: " + others + ")";
+  diagnosis.time_out(or_default(request.transfer.timeout), request.peer, what);
+}
+
+int Calls::peer_of(const Request& request) const {
+  const int peer = request.peer;
+  return peer == rank ? -1 : peer;
+}
+
+bool Calls::flushed() const {
+  return !transport->queues() ||
+         (transport->flushed(Transport::point_to_point_lane) && transport->flushed(Transport::body_lane));
+}
+
+void Calls::flush(const Transfer& send) {
+  wait_until(
+      *transport, options.poll, [&] { return flushed(); }, [] { return false; }, [&] { return send.peer; },
+      [&](Clock::duration waited) {
+        const auto timeout = or_default(send.timeout);
+        if (waited >= timeout) diagnosis.time_out(timeout, send.peer, in_words(send, rank));
+      });
+}
+
+// --- failing -----------------------------------------------------------------------------------------------
+
+// Of what is being thrown.
+void Calls::end(const Transfer* message) {
+  try {
+    throw;
+  } catch (const Failure& failure) {
+    fail(failure);
+  } catch (const ContractBroken& broken) {
+    fail(Failure(Cause::mismatch, broken.peer,
+                 diagnosis.disagreement(broken.peer, sequence_) + lengths(broken)));
+  } catch (const Disagreement& found) {
+    fail(Failure(Cause::mismatch, found.peer, diagnosis.disagreement(found.peer, sequence_)));
+  } catch (const InvalidArgument&) {
+    throw;  // refused before anything was sent
+  } catch (const Closed&) {
+    throw;  // by another thread: peers see it
+  } catch (...) {
+    // Whoever leaves halfway must not be waited for.
+    try {
+      fail(Failure(Cause::peer_lost, rank,
+                   "rank " + std::to_string(rank) + " was interrupted in " +
+                       (message ? in_words(*message, rank) : now_doing())));
+    } catch (const Failure&) {
+    }
+    throw;
+  }
+}
+
+// For an error that is no failure of the group, and none of the caller's, yet.
+void Calls::blame_self() const {
+  try {
+    throw;
+  } catch (const Failure&) {
+    throw;
+  } catch (const InvalidArgument&) {
+    throw;
+  } catch (const Closed&) {
+    throw;
+  } catch (const Error& error) {
+    check_usable();  // aborted because of what has failed elsewhere
+    throw Failure(Cause::peer_lost, rank, "rank " + std::to_string(rank) + ": " + error.what());
+  }
+}
+
+void Calls::fail(const Failure& found) {
+  const bool was_closed = transport->fate().is_closed();
+  // Who waits where the group was closed is told of that first: it may be what has failed the others, which
+  // then tell us. That ranks disagree is still news to them.
+  if (!was_closed || found.cause == Cause::mismatch) transport->abort(found);
+  if (was_closed) throw Closed("the communicator was closed");
+  const Failure failure = *transport->fate().failure();
+  messages.drop(std::make_exception_ptr(failure));
+  throw failure;
+}
+
+}  // namespace ringreduce
