@@ -1,4 +1,4 @@
-// Every algorithm, by the file that explains it.
+// Every algorithm that is not the mirror image of another (catalogue.cpp), by the file that explains it.
 #pragma once
 
 #include "schedule/schedule.h"
@@ -7,8 +7,6 @@ namespace ringreduce {
 
 // ring.cpp
 Schedule ring_reduce_scatter(const Place& place);
-Schedule ring_all_gather(const Place& place);
-Schedule ring_all_reduce(const Place& place);
 Schedule bidirectional_ring_all_reduce(const Place& place);
 
 // recursive_doubling.cpp
@@ -16,39 +14,27 @@ Schedule recursive_doubling_all_reduce(const Place& place);
 
 // halving.cpp
 Schedule halving_reduce_scatter(const Place& place);
-Schedule doubling_all_gather(const Place& place);
-Schedule halving_doubling_all_reduce(const Place& place);
 
 // circulant.cpp
 Schedule circulant_reduce_scatter(const Place& place);
-Schedule circulant_all_gather(const Place& place);
-Schedule circulant_all_reduce(const Place& place);
 
 // swing.cpp
 Schedule swing_all_reduce(const Place& place);
 
 // tree.cpp
 Schedule tree_reduce(const Place& place);
-Schedule tree_broadcast(const Place& place);
-Schedule tree_all_reduce(const Place& place);
 Schedule tree_gather(const Place& place);
-Schedule tree_scatter(const Place& place);
 
 // double_tree.cpp
 Schedule double_tree_all_reduce(const Place& place);
 
 // chain.cpp
-Schedule chain_reduce(const Place& place);
 Schedule chain_broadcast(const Place& place);
 
 // direct.cpp
 Schedule one_shot_all_reduce(const Place& place);
-Schedule two_shot_all_reduce(const Place& place);
 Schedule direct_reduce_scatter(const Place& place);
-Schedule direct_all_gather(const Place& place);
-Schedule direct_reduce(const Place& place);
 Schedule direct_broadcast(const Place& place);
-Schedule direct_gather(const Place& place);
 Schedule direct_scatter(const Place& place);
 
 // all_to_all.cpp

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "schedule/algorithms.h"
+#include "schedule/combinators.h"
 
 namespace ringreduce {
 namespace {
@@ -32,18 +33,18 @@ constexpr std::string_view fold_rounds = "⌊log2 n⌋ (+2 if n is not a power o
 constexpr std::string_view fold_bytes = "⌊log2 n⌋ S (+S if n is not a power of two)";
 
 constexpr Entry entries[] = {
-    {all_reduce, "ring", ring_all_reduce, "2(n-1)", both_bytes, patarasuk, ""},
+    {all_reduce, "ring", all_reduce_of<ring_reduce_scatter>, "2(n-1)", both_bytes, patarasuk, ""},
     {all_reduce, "bidirectional_ring", bidirectional_ring_all_reduce, "2(n-1)", both_bytes, patarasuk, ""},
     {all_reduce, "recursive_doubling", recursive_doubling_all_reduce, fold_rounds, fold_bytes, thakur, ""},
-    {all_reduce, "halving_doubling", halving_doubling_all_reduce, log_both,
+    {all_reduce, "halving_doubling", all_reduce_of<halving_reduce_scatter>, log_both,
      "2(n-1)/n S (about 5/2 S at most if n is not a power of two)", rabenseifner, ""},
-    {all_reduce, "tree", tree_all_reduce, log_both, "⌈log2 n⌉ S", thakur, ""},
+    {all_reduce, "tree", all_reduce_of<tree_reduce>, log_both, "⌈log2 n⌉ S", thakur, ""},
     {all_reduce, "double_tree", double_tree_all_reduce, "2⌊log2 n⌋", "2 S (n < 4: n/2 S)", sanders, ""},
     {all_reduce, "one_shot", one_shot_all_reduce, "1", "(n-1) S", plain, "", true},
-    {all_reduce, "two_shot", two_shot_all_reduce, "2", both_bytes, plain, "", true},
+    {all_reduce, "two_shot", all_reduce_of<direct_reduce_scatter>, "2", both_bytes, plain, "", true},
     {all_reduce, "swing", swing_all_reduce, "2⌊log2 n⌋ (+2 if n is not a power of two)",
      "2(p-1)/p S, p = 2^⌊log2 n⌋ (+S if n is not a power of two)", swing, ""},
-    {all_reduce, "circulant", circulant_all_reduce, log_both, both_bytes, traeff, ""},
+    {all_reduce, "circulant", all_reduce_of<circulant_reduce_scatter>, log_both, both_bytes, traeff, ""},
     {all_reduce, "two_level", two_level_all_reduce, "2⌈log2 m⌉ + 2⌈log2(n/m)⌉ for groups of m",
      "2(n-1)/n S for groups of one size", two_level, ""},
 
@@ -52,24 +53,24 @@ constexpr Entry entries[] = {
     {reduce_scatter, "bruck", circulant_reduce_scatter, log_rounds, half_bytes, traeff, ""},
     {reduce_scatter, "direct", direct_reduce_scatter, "1", half_bytes, plain, "", true},
 
-    {all_gather, "ring", ring_all_gather, "n-1", half_bytes, patarasuk, ""},
-    {all_gather, "recursive_doubling", doubling_all_gather, log_rounds,
+    {all_gather, "ring", mirrored<ring_reduce_scatter>, "n-1", half_bytes, patarasuk, ""},
+    {all_gather, "recursive_doubling", mirrored<halving_reduce_scatter>, log_rounds,
      "(n-1)/n S (about 3/2 S at most if n is not a power of two)", rabenseifner, ""},
-    {all_gather, "bruck", circulant_all_gather, log_rounds, half_bytes, bruck, ""},
-    {all_gather, "direct", direct_all_gather, "1", half_bytes, plain, ""},
+    {all_gather, "bruck", mirrored<circulant_reduce_scatter>, log_rounds, half_bytes, bruck, ""},
+    {all_gather, "direct", mirrored<direct_reduce_scatter>, "1", half_bytes, plain, ""},
 
-    {broadcast, "tree", tree_broadcast, log_rounds, "⌈log2 n⌉ S", thakur, ""},
+    {broadcast, "tree", mirrored<tree_reduce>, log_rounds, "⌈log2 n⌉ S", thakur, ""},
     {broadcast, "chain", chain_broadcast, "n-1", "S", pjesivac, ""},
     {broadcast, "direct", direct_broadcast, "1", "(n-1) S", plain, ""},
 
     {reduce, "tree", tree_reduce, log_rounds, "S", thakur, ""},
-    {reduce, "chain", chain_reduce, "n-1", "S", pjesivac, ""},
-    {reduce, "direct", direct_reduce, "1", "S", plain, "", true},
+    {reduce, "chain", mirrored<chain_broadcast>, "n-1", "S", pjesivac, ""},
+    {reduce, "direct", mirrored<direct_broadcast>, "1", "S", plain, "", true},
 
     {gather, "tree", tree_gather, log_rounds, "max(n-h, ⌊h/2⌋)/n S, h = 2^(⌈log2 n⌉-1)", thakur, ""},
-    {gather, "direct", direct_gather, "1", "S/n", plain, ""},
+    {gather, "direct", mirrored<direct_scatter>, "1", "S/n", plain, ""},
 
-    {scatter, "tree", tree_scatter, log_rounds, half_bytes, thakur, ""},
+    {scatter, "tree", mirrored<tree_gather>, log_rounds, half_bytes, thakur, ""},
     {scatter, "direct", direct_scatter, "1", half_bytes, plain, ""},
 
     {all_to_all, "pairwise", pairwise_all_to_all, "n (n-1 if n ≤ 2)", half_bytes, thakur, ""},

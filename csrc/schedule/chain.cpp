@@ -10,7 +10,6 @@
 // Cost: n - 1 rounds, S sent per rank. Takes any world, any root and any order of the ranks. After
 // Pjesivac-Grbovic and others, "Performance analysis of MPI collective operations", Cluster Computing 2007.
 #include "schedule/algorithms.h"
-#include "schedule/combinators.h"
 #include "schedule/steps.h"
 
 namespace ringreduce {
@@ -24,10 +23,6 @@ Schedule chain_broadcast(const Place& place) {
   if (v > 0) s.rounds[v - 1].recvs = {from(chain.at(p - 1), {{0, 1}})};
   if (v < n - 1) s.rounds[v].sends = {to(chain.at(p + 1), {{0, 1}})};
   return s;
-}
-
-Schedule chain_reduce(const Place& place) {
-  return mirror(chain_broadcast(place));
 }
 
 }  // namespace ringreduce

@@ -9,9 +9,7 @@ namespace ringreduce {
 std::string check(const std::vector<Schedule>& all) {
   try {
     check_form(all);
-    SymbolicRun run(all);
-    run.to_the_end();
-    run.check_results();
+    SymbolicRun(all).check_results();
   } catch (const Refused& refused) {
     return refused.what();
   }
@@ -22,12 +20,15 @@ bool keeps_rank_order(const std::vector<Schedule>& all) {
   try {
     check_form(all);
     SymbolicRun run(all);
-    run.to_the_end();
     run.check_results();
     return run.keeps_rank_order();
   } catch (const Refused&) {
     return false;
   }
+}
+
+PassedOn passed_on(const std::vector<Schedule>& all, int rank) {
+  return SymbolicRun(all).passed_on(rank);
 }
 
 }  // namespace ringreduce

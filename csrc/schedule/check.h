@@ -18,6 +18,11 @@ std::string check(const std::vector<Schedule>& all);
 // schedules that check() refuses.
 bool keeps_rank_order(const std::vector<Schedule>& all);
 
+// Which of a rank's combinations make values that are sent, by this rank or by others that make the same
+// ones: by round the chunks, ascending. The schedules of all ranks must be right together.
+using PassedOn = std::vector<std::vector<int>>;
+PassedOn passed_on(const std::vector<Schedule>& all, int rank);
+
 // What one rank's schedule costs.
 struct Cost {
   int rounds = 0;

@@ -14,7 +14,6 @@
 // multiport message-passing systems", IEEE TPDS 1997, and Traeff, "Optimal, non-pipelined reduce-scatter and
 // allreduce algorithms", arXiv:2410.14234.
 #include "schedule/algorithms.h"
-#include "schedule/combinators.h"
 #include "schedule/steps.h"
 
 namespace ringreduce {
@@ -30,14 +29,6 @@ Schedule circulant_reduce_scatter(const Place& place) {
     held = kept;
   }
   return s;
-}
-
-Schedule circulant_all_gather(const Place& place) {
-  return mirror(circulant_reduce_scatter(place));
-}
-
-Schedule circulant_all_reduce(const Place& place) {
-  return then(circulant_reduce_scatter(place), circulant_all_gather(place));
 }
 
 }  // namespace ringreduce

@@ -14,6 +14,16 @@ Schedule mirror(const Schedule& half);
 // An all-reduce: the one, and when it is over the other.
 Schedule then(Schedule first, const Schedule& second);
 
+// Algorithms made of one that does half of the work: its mirror image, and an all-reduce by both.
+template <Algorithm half>
+Schedule mirrored(const Place& place) {
+  return mirror(half(place));
+}
+template <Algorithm half>
+Schedule all_reduce_of(const Place& place) {
+  return then(half(place), mirrored<half>(place));
+}
+
 // Both at the same time, round by round; they have no chunk in common. Messages to (from) the same peers in
 // one round travel as one.
 Schedule beside(Schedule first, const Schedule& second);

@@ -11,7 +11,6 @@
 // and gather: 1 round, (n-1)/n S and S/n. Takes any world and any root. The plain algorithms of the MPI
 // standard's definitions.
 #include "schedule/algorithms.h"
-#include "schedule/combinators.h"
 #include "schedule/steps.h"
 
 namespace ringreduce {
@@ -36,14 +35,6 @@ Schedule direct_reduce_scatter(const Place& place) {
   return s;
 }
 
-Schedule direct_all_gather(const Place& place) {
-  return mirror(direct_reduce_scatter(place));
-}
-
-Schedule two_shot_all_reduce(const Place& place) {
-  return then(direct_reduce_scatter(place), direct_all_gather(place));
-}
-
 Schedule direct_broadcast(const Place& place) {
   Schedule s = begin(Collective::broadcast, place, 1);
   if (place.world == 1) return s;
@@ -56,10 +47,6 @@ Schedule direct_broadcast(const Place& place) {
   return s;
 }
 
-Schedule direct_reduce(const Place& place) {
-  return mirror(direct_broadcast(place));
-}
-
 Schedule direct_scatter(const Place& place) {
   Schedule s = begin(Collective::scatter, place, place.world);
   if (place.world == 1) return s;
@@ -70,10 +57,6 @@ Schedule direct_scatter(const Place& place) {
     round.recvs = {from(place.root, {{place.rank, 1}})};
   }
   return s;
-}
-
-Schedule direct_gather(const Place& place) {
-  return mirror(direct_scatter(place));
 }
 
 }  // namespace ringreduce

@@ -15,7 +15,6 @@
 // two messages send two, and the busiest of them sends up to about 3/2 S. The all-reduce is both. After
 // Rabenseifner, "Optimization of collective reduction operations", ICCS 2004.
 #include "schedule/algorithms.h"
-#include "schedule/combinators.h"
 #include "schedule/steps.h"
 
 namespace ringreduce {
@@ -41,14 +40,6 @@ Schedule halving_reduce_scatter(const Place& place) {
   }
   s.rounds.resize(ceil_log2(place.world));  // a smaller half is through early
   return s;
-}
-
-Schedule doubling_all_gather(const Place& place) {
-  return mirror(halving_reduce_scatter(place));
-}
-
-Schedule halving_doubling_all_reduce(const Place& place) {
-  return then(halving_reduce_scatter(place), doubling_all_gather(place));
 }
 
 }  // namespace ringreduce

@@ -35,14 +35,6 @@ Schedule ring_reduce_scatter(const Place& place) {
   return s;
 }
 
-Schedule ring_all_gather(const Place& place) {
-  return mirror(ring_reduce_scatter(place));
-}
-
-Schedule ring_all_reduce(const Place& place) {
-  return then(ring_reduce_scatter(place), ring_all_gather(place));
-}
-
 // Two rings at once, for links that carry both directions at full speed: 2n chunks, of which the first n go
 // round as above and the other n the opposite way. As many rounds and bytes as one ring, but only half of the
 // bytes in each direction.
@@ -58,10 +50,10 @@ Schedule bidirectional_ring_all_reduce(const Place& place) {
     ranks.push_back(i);
     second_half.push_back({n + i, 1});
   }
-  Schedule forward = ring_all_reduce(place);
+  Schedule forward = all_reduce_of<ring_reduce_scatter>(place);
   forward.chunks = 2 * n;
   const Schedule empty = begin(Collective::all_reduce, place, 2 * n);
-  return beside(forward, embed(ring_all_reduce(opposite), empty, ranks, second_half));
+  return beside(forward, embed(all_reduce_of<ring_reduce_scatter>(opposite), empty, ranks, second_half));
 }
 
 }  // namespace ringreduce

@@ -46,6 +46,13 @@ struct Span {
   friend bool operator==(const Span&, const Span&) = default;
 };
 
+template <class Visit>
+void each_chunk(const std::vector<Span>& spans, Visit visit) {
+  for (const auto& [first, count] : spans) {
+    for (int chunk = first; chunk < first + count; ++chunk) visit(chunk);
+  }
+}
+
 // One message: the named chunks, one behind the other, with the values they have when the round begins, to
 // every peer of a set (a set, so that shared memory publishes once for many readers). A barrier's message has
 // no chunks.

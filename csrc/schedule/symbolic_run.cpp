@@ -7,13 +7,6 @@
 namespace ringreduce {
 namespace {
 
-template <class Visit>
-void each_chunk(const std::vector<Span>& spans, Visit visit) {
-  for (const auto& [first, count] : spans) {
-    for (int chunk = first; chunk < first + count; ++chunk) visit(chunk);
-  }
-}
-
 std::vector<int> last_writes(const Schedule& s) {
   std::vector<int> last(s.chunks + s.scratch, -1);
   for (int k = 0; k < static_cast<int>(s.rounds.size()); ++k) {
@@ -30,7 +23,18 @@ SymbolicRun::SymbolicRun(const std::vector<Schedule>& all)
     : all_(all),
       collective_(all.front().collective),
       world_(static_cast<int>(all.size())),
-      expressions_(world_, all.front().chunks) {}
+      expressions_(world_, all.front().chunks) {
+  for (const Schedule& plan : all_) ranks_.push_back(start(plan));
+  for (int rank = 0; rank < world_; ++rank) enter_next_round(rank);
+  while (!ready_.empty()) {
+    const int rank = ready_.back();
+    ready_.pop_back();
+    finish_round(ranks_[rank]);
+    enter_next_round(rank);
+  }
+  const auto finished = [](const Rank& rank) { return rank.finished(); };
+  if (!std::all_of(ranks_.begin(), ranks_.end(), finished)) refuse_deadlock();
+}
 
 SymbolicRun::Rank SymbolicRun::start(const Schedule& plan) const {
   Rank rank;
@@ -46,19 +50,6 @@ SymbolicRun::Rank SymbolicRun::start(const Schedule& plan) const {
     rank.will_have_heard = rank.heard;
   }
   return rank;
-}
-
-void SymbolicRun::to_the_end() {
-  for (const Schedule& plan : all_) ranks_.push_back(start(plan));
-  for (int rank = 0; rank < world_; ++rank) enter_next_round(rank);
-  while (!ready_.empty()) {
-    const int rank = ready_.back();
-    ready_.pop_back();
-    finish_round(ranks_[rank]);
-    enter_next_round(rank);
-  }
-  const auto finished = [](const Rank& rank) { return rank.finished(); };
-  if (!std::all_of(ranks_.begin(), ranks_.end(), finished)) refuse_deadlock();
 }
 
 void SymbolicRun::enter_next_round(int me) {
@@ -94,17 +85,17 @@ void SymbolicRun::transfer(int from, int to, const Send& send, std::size_t recv)
   const Rank& sender = ranks_[from];
   Rank& receiver = ranks_[to];
   Values& values = receiver.arrived[recv];
+  std::vector<int> sent;
   each_chunk(send.chunks, [&](int chunk) {
     if (sender.chunks[chunk] == Expressions::undefined) {
       refuse(at(from, sender.round), "sends chunk ", chunk, ", which holds nothing");
     }
     const int value = sender.chunks[chunk];
     values.push_back(value);
+    sent.push_back(chunk);
     if (value >= static_cast<int>(sent_.size())) sent_.resize(value + 1 + value / 2);
     sent_[value] = true;
   });
-  std::vector<int> sent;
-  each_chunk(send.chunks, [&](int chunk) { sent.push_back(chunk); });
   std::size_t expected = 0;
   each_chunk(receiver.now().recvs[recv].chunks, [&](int chunk) {
     // Between the user's own chunks this cannot end well anyway, and what is wrong then can be said better.

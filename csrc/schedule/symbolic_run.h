@@ -13,12 +13,9 @@ namespace ringreduce {
 
 class SymbolicRun {
  public:
-  // The schedules must be well-formed (check_form) and outlive the run.
+  // To the end. The schedules must be well-formed (check_form) and outlive the run. Throws Refused if the
+  // ranks block each other, if a message does not fit, or if a chunk is read that holds nothing.
   explicit SymbolicRun(const std::vector<Schedule>& all);
-
-  // Throws Refused if the ranks block each other, if a message does not fit, or if a chunk is read that holds
-  // nothing.
-  void to_the_end();
 
   // Throws Refused unless every rank holds what the collective promises.
   void check_results();

@@ -14,7 +14,6 @@
 #include <algorithm>
 
 #include "schedule/algorithms.h"
-#include "schedule/combinators.h"
 #include "schedule/steps.h"
 
 namespace ringreduce {
@@ -42,22 +41,10 @@ Schedule tree_reduce(const Place& place) {
   return towards_root(begin(Collective::reduce, place, 1), true, [](int, int) { return Spans{{0, 1}}; });
 }
 
-Schedule tree_broadcast(const Place& place) {
-  return mirror(tree_reduce(place));
-}
-
-Schedule tree_all_reduce(const Place& place) {
-  return then(tree_reduce(place), tree_broadcast(place));
-}
-
 Schedule tree_gather(const Place& place) {
   const int n = place.world, root = place.root;
   return towards_root(begin(Collective::gather, place, n), false,
                       [=](int v, int size) { return circular(v + root, size, n); });
-}
-
-Schedule tree_scatter(const Place& place) {
-  return mirror(tree_gather(place));
 }
 
 }  // namespace ringreduce

@@ -101,8 +101,9 @@ Schedule two_level_all_reduce(const Place& place) {
   inside.rounds.resize(ceil_log2(static_cast<int>(largest->size())));
   Schedule across = begin(Collective::all_reduce, place, owners * count);
   if (index < owners) {
-    across = embed(ring ? ring_all_reduce(across_place) : circulant_all_reduce(across_place), across,
-                   counterparts, own_chunks);
+    const Algorithm all_reduce =
+        ring ? all_reduce_of<ring_reduce_scatter> : all_reduce_of<circulant_reduce_scatter>;
+    across = embed(all_reduce(across_place), across, counterparts, own_chunks);
   }
   across.rounds.resize(ring ? 2 * (count - 1) : 2 * ceil_log2(count));
   return then(then(inside, across), mirror(inside));

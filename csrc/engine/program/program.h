@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/program/step_kind.h"
-#include "schedule/passed_on.h"
+#include "schedule/check.h"
 #include "schedule/schedule.h"
 
 namespace ringreduce {

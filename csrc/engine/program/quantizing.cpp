@@ -8,13 +8,6 @@ bool several_ranks_end_with_a_value(Collective collective) {
          collective == Collective::broadcast;
 }
 
-template <class Visit>
-void each_chunk(const std::vector<Span>& spans, Visit visit) {
-  for (const auto& [first, count] : spans) {
-    for (int chunk = first; chunk < first + count; ++chunk) visit(chunk);
-  }
-}
-
 }  // namespace
 
 Quantizing::Quantizing(const Schedule& schedule, const PassedOn* passed_on)

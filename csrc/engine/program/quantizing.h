@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "schedule/passed_on.h"
+#include "schedule/check.h"
 #include "schedule/schedule.h"
 
 namespace ringreduce {
