@@ -75,16 +75,14 @@ void measure(const Entry& entry, int world, int calls) {
   const Program program = lower(entry.build(place), 1);
   bytes = 0;  // an empty buffer: every message is empty, and no step is left out
   std::vector<float> buffer(1);
+  Plan plan;
+  plan.program = &program;
+  plan.geometry = make_geometry(program, sizeof(float), 0, 1 << 16, transport.capacity());
+  plan.last_slice.resolve(program, plan.geometry, 0);
+  plan.combine = plan.last = nothing;
   Task task;
-  task.program = &program;
-  const Geometry geometry = make_geometry(program, sizeof(float), 0, 1 << 16, transport.capacity());
-  Layout layout;
-  layout.resolve(program, geometry, 0);
-  task.geometry = &geometry;
-  task.full = task.last_slice = &layout;
+  task.plan = &plan;
   task.input = task.output = reinterpret_cast<std::byte*>(buffer.data());
-  task.combine = task.last = nothing;
-  task.lend_from = 1 << 14;
   task.contract = contract;
   Executor executor(transport);
   double best = 1e9;

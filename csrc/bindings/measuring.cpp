@@ -5,7 +5,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/schedule_caster.h"
-#include "engine/planning/plan.h"
+#include "engine/planning/planner.h"
 #include "transport/interface/wait.h"
 #include "transport/memory/probe.h"
 #include "transport/tcp/checksum.h"

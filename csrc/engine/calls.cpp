@@ -10,8 +10,6 @@
 namespace ringreduce {
 namespace {
 
-constexpr std::size_t default_lend_from = 16 << 10;
-
 // A timeout must be short enough to be added to the time.
 Options bounded(Options options) {
   options.timeout = std::min<Clock::duration>(options.timeout, std::chrono::hours(24 * 365 * 30));
@@ -76,18 +74,8 @@ void Calls::begin(const Call& call) {
   transport->check();
   const Plan& plan = planner.plan(call);
   Task task;
-  task.program = plan.program;
-  task.geometry = &plan.geometry;
-  task.full = plan.uneven ? nullptr : &plan.full;
-  task.last_slice = plan.uneven ? nullptr : &plan.last_slice;
-  task.combine = plan.combine;
-  task.last = plan.last;
-  task.scale = plan.scale;
-  task.divide = plan.divide;
+  task.plan = &plan;
   task.factor = call.factor;
-  task.wire = plan.wire;
-  task.lend_from = default_lend_from;
-  task.lanes = plan.lanes;
   std::size_t input_bytes = 0, output_bytes = 0;
   if (plan.geometry.whole) {
     task.input = static_cast<const std::byte*>(call.input);
@@ -100,8 +88,9 @@ void Calls::begin(const Call& call) {
     output_bytes = bytes_of_output(call, world, rank);
   }
   task.bytes = std::max(input_bytes, output_bytes);
-  if (input_bytes >= task.lend_from) task.input_reachable = transport->reachable(call.input, input_bytes);
-  if (output_bytes >= task.lend_from) {
+  if (input_bytes >= Executor::lend_from)
+    task.input_reachable = transport->reachable(call.input, input_bytes);
+  if (output_bytes >= Executor::lend_from) {
     task.output_reachable = call.output && transport->reachable(call.output, output_bytes);
   }
   note(plan);

@@ -10,7 +10,7 @@
 #include "engine/cpu/executor.h"
 #include "engine/diagnosis.h"
 #include "engine/messages/point_to_point.h"
-#include "engine/planning/plan.h"
+#include "engine/planning/planner.h"
 #include "transport/interface/transport.h"
 
 namespace ringreduce {

@@ -67,24 +67,21 @@ void bye_before_abort() {
 // A call of one rank's, made ready.
 struct Ready {
   Ready(const char* algorithm, int rank, int world, int root, Floats& buffer)
-      : program(lower(make_schedule(Collective::reduce, algorithm, {world, rank, root}), 1)),
-        geometry(make_geometry(program, sizeof(float), buffer.size(), ~std::size_t{0} >> 8,
-                               std::size_t{1} << 20)) {
-    layout.resolve(program, geometry, 0);
-    task.program = &program;
-    task.geometry = &geometry;
-    task.full = task.last_slice = &layout;
+      : program(lower(make_schedule(Collective::reduce, algorithm, {world, rank, root}), 1)) {
+    plan.program = &program;
+    plan.geometry =
+        make_geometry(program, sizeof(float), buffer.size(), ~std::size_t{0} >> 8, std::size_t{1} << 20);
+    plan.last_slice.resolve(program, plan.geometry, 0);
+    plan.combine = plan.last = combine_for(DType::float32, Op::sum);
+    task.plan = &plan;
     task.input = task.output = reinterpret_cast<std::byte*>(buffer.data());
-    task.combine = task.last = combine_for(DType::float32, Op::sum);
     task.bytes = buffer.size() * sizeof(float);
     task.input_reachable = task.output_reachable = true;
-    task.lend_from = 1 << 14;
     task.contract = 1;
   }
 
-  Program program;
-  Geometry geometry;
-  Layout layout;
+  const Program program;
+  Plan plan;
   Task task;
 };
 

@@ -24,7 +24,7 @@ ROOMS = {
     "transport/nccl": INTERFACE,
     "engine/program": PROGRAM,
     "engine/planning": PROGRAM,
-    "engine/cpu": [*PROGRAM, "engine/contract.h"],
+    "engine/cpu": [*PROGRAM, "engine/contract.h", "engine/planning/plan.h"],
     "engine/messages": [*REDUCE, *INTERFACE],
     "engine/gpu": [
         "engine/calls.h",

@@ -6,34 +6,21 @@
 #include <vector>
 
 #include "engine/contract.h"
-#include "engine/program/layout.h"
-#include "reduce/encoding.h"
-#include "reduce/reduce.h"
+#include "engine/planning/plan.h"
 #include "transport/interface/transport.h"
 
 namespace ringreduce {
 
 // One collective call, made ready: what to run, on which memory.
 struct Task {
-  const Program* program = nullptr;
-  const Geometry* geometry = nullptr;
-  const Layout* full = nullptr;  // of every slice but the last; null where no two slices are alike
-  const Layout* last_slice = nullptr;
+  const Plan* plan = nullptr;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  Combine combine = nullptr;  // between ranks
-  Combine last = nullptr;     // the combination that completes a result (divides for an average)
-  double divide = 1;          // its scale
-  Combine scale = nullptr;    // applied to this rank's own values when they are first read, or null
-  double factor = 1;
+  double factor = 1;             // of the plan's scale
   bool input_reachable = false;  // peers can read this rank's input in place
   bool output_reachable = false;
-  Encoding wire = Encoding::none;  // other than none: `program` is coded
-  std::size_t lend_from = 0;       // bytes from which a message is sent by reference where that is possible
-  std::size_t bytes = 0;           // of the buffer
-  std::uint64_t contract = 0;      // must be equal on all ranks
-  int first_lane = 0;
-  int lanes = 1;
+  std::size_t bytes = 0;       // of the buffer
+  std::uint64_t contract = 0;  // must be equal on all ranks
 };
 
 // A message arrived that belongs to another collective than the one we are in.
@@ -45,6 +32,9 @@ struct ContractBroken {
 
 class Executor {
  public:
+  // Bytes from which a message is sent by reference where that is possible.
+  static constexpr std::size_t lend_from = 16 << 10;
+
   explicit Executor(Transport& transport);
 
   void start(const Task& task);
@@ -54,9 +44,15 @@ class Executor {
   // The peer that holds up the oldest slice, or -1.
   int waiting_for() const { return waiting_for_; }
   // Bytes of temporary memory held.
-  std::size_t temp_bytes() const { return temp_.size() + decoded_.size(); }
+  std::size_t temp_bytes() const { return temp_.size() * sizeof(Line) + decoded_.size(); }
 
  private:
+  // From here on it matters whether a message is written into the cache or past it.
+  static constexpr std::size_t large_message = 16 << 10;
+
+  struct alignas(64) Line {
+    std::byte bytes[64];
+  };
   enum SendState : std::uint8_t { pending, posted, lent };
   struct Cursor {
     bool running = false;
@@ -70,14 +66,23 @@ class Executor {
     std::byte* wide = nullptr;           // of narrow arrays: this slice's values as float32
     int lent = 0;                        // sends by reference in this slice
     bool clean = false;                  // all of `state` is pending
-    std::vector<std::uint8_t> state;     // by step: of sends, SendState
+    std::vector<SendState> state;        // by step: of sends
     std::vector<std::uint32_t> tickets;  // by ticket: the number of the lent message
     Layout layout;                       // where no two slices are alike
+
+    std::byte* at(Memory memory, std::size_t offset) const { return base[static_cast<int>(memory)] + offset; }
+    std::byte* source(const Move& move) const { return at(move.from, move.source); }
+    std::byte* target(const Move& move) const { return at(move.to, move.target); }
+  };
+  // Where a step writes what the send that it is fused with is to send.
+  struct Onward {
+    int targets = 0;            // so many, in targets_ behind the home
+    std::byte* room = nullptr;  // the message in the lane; null: they are the peers' own memory
   };
 
   bool advance(Cursor& cursor);
   void begin_slice(Cursor& cursor, std::size_t slice);
-  bool readers_gone(Cursor& cursor);
+  bool readers_gone(const Cursor& cursor);
   void check_what_was_read();
 
   // What small messages take: one run, nothing fused, nothing lent, nothing scaled.
@@ -85,24 +90,28 @@ class Executor {
   bool combine_small(Cursor& cursor, const Action& action);
   bool receive_small(Cursor& cursor, const Action& action);
 
+  // Whether the peers read the message from where it is.
+  bool lends(const Action& send) const;
+  bool fence(const Cursor& cursor, const Step& step);
+  bool readers_done(const Cursor& cursor, const Action& send);
+  bool arrived(const Cursor& cursor, int peer, std::size_t bytes, Message& message);
+  bool wait_for(int peer);
+  bool wait_for_room(const Cursor& cursor, Peers peers);
+
+  // executor_steps.cpp: what all others take.
   bool send(Cursor& cursor, const Action& action);
   bool combine(Cursor& cursor, const Action& action);
   bool receive(Cursor& cursor, const Action& action);
   bool local(Cursor& cursor, const Action& action);
-
-  bool lends(const Action& send) const;
   bool lend(Cursor& cursor, const Action& action);
-  void offer_place(Cursor& cursor, const Action& action);
-  void fill(Cursor& cursor, const Action& action, std::byte* to);
-  bool fence(Cursor& cursor, const Step& step);
-  bool readers_done(Cursor& cursor, const Action& send);
-  bool arrived(Cursor& cursor, int peer, std::size_t bytes, Message& message);
-  int carry_on(Cursor& cursor, const Action& action, bool granted, bool& pushes);
-  void carried(Cursor& cursor, const Action& action, std::byte* staged, bool pushes);
-  void combine_moves(Cursor& cursor, const Action& action, int more);
+  void offer_place(const Cursor& cursor, const Action& action);
+  Onward carry_on(const Cursor& cursor, const Action& action, bool granted);
+  void carried(Cursor& cursor, const Action& action, const Onward& onward);
+  void fill(const Cursor& cursor, const Action& action, std::byte* to);
+  void take(const Move& move, void* target, const void* source, std::size_t past_cache) const;
+  void combine_moves(const Cursor& cursor, const Action& action, const Onward& onward);
   void combine_and_stream(Combine function, int sources, std::size_t count);
-  bool wait_for(int peer);
-  bool wait_for_room(const Cursor& cursor, Peers peers);
+  void receive_moves(const Cursor& cursor, const Action& action, const Onward& onward);
 
   // executor_narrow.cpp: what is done besides where arrays hold 16-bit floats that travel quantised.
   void widen(Cursor& cursor);
@@ -110,30 +119,27 @@ class Executor {
   template <class Holds, class Visit>
   void each_narrow_run(std::size_t slice, Memory memory, Holds holds, Visit visit) const;
 
-  // executor_coded.cpp: what is done instead where messages are encoded.
+  // executor_coded.cpp: how memory is read and written where messages are encoded.
   void prepare_coded();
-  bool send_coded(Cursor& cursor, const Action& action);
-  void combine_coded(Cursor& cursor, const Action& action);
-  bool receive_coded(Cursor& cursor, const Action& action);
-  bool local_coded(Cursor& cursor, const Action& action);
-  void encode_move(Cursor& cursor, const Move& move, std::byte* to);
-  void combine_move_coded(Cursor& cursor, const Action& action, const Move& move, std::size_t done,
+  void fill_coded(const Cursor& cursor, const Action& action, std::byte* to);
+  void combine_coded(const Cursor& cursor, const Action& action, std::byte* room);
+  void combine_move_coded(const Cursor& cursor, const Action& action, const Move& move, std::size_t done,
                           std::byte* room);
-  std::byte* room_for_fused(Cursor& cursor, const Action& action);
+  void receive_coded(const Cursor& cursor, const Action& action, std::byte* room);
+  void quantize(const Cursor& cursor, const Action& action);
 
-  SendState state_of(const Cursor& cursor, int step) const {
-    return static_cast<SendState>(cursor.state[step]);
-  }
-  bool narrow_arrays() const { return task_.geometry->narrow != Encoding::none; }
+  bool narrow_arrays() const { return task_.plan->geometry.narrow != Encoding::none; }
+  bool coded() const { return task_.plan->wire != Encoding::none; }
+  bool scales(const Move& move) const { return task_.plan->scale && move.from == Memory::input; }
   bool reachable(Memory memory) const {
     if (memory == Memory::temp) return false;
-    return memory == Memory::input ? task_.input_reachable && !task_.scale : task_.output_reachable;
+    return memory == Memory::input ? task_.input_reachable && !task_.plan->scale : task_.output_reachable;
   }
 
   Transport& transport_;
   Task task_;
   std::vector<Cursor> cursors_;
-  std::vector<std::byte> temp_;
+  std::vector<Line> temp_;
   std::vector<Message> messages_;  // of the step at hand, by source
   std::vector<const void*> sources_;
   std::vector<void*> targets_;      // [0] this rank's own, then the message of a fused send
@@ -152,7 +158,7 @@ inline bool Executor::wait_for(int peer) {
   return false;
 }
 
-inline bool Executor::arrived(Cursor& cursor, int peer, std::size_t bytes, Message& message) {
+inline bool Executor::arrived(const Cursor& cursor, int peer, std::size_t bytes, Message& message) {
   if (!transport_.poll(cursor.lane, peer, message)) return wait_for(peer);
   if (!contract::kept(message.contract, task_.contract) || message.bytes != bytes) [[unlikely]] {
     throw ContractBroken{peer, bytes, message.bytes, message.contract == task_.contract};

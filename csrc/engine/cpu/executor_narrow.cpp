@@ -8,8 +8,8 @@ namespace ringreduce {
 // Calls visit(its values as float32, bytes into the array, number of values) for each run that `holds`.
 template <class Holds, class Visit>
 void Executor::each_narrow_run(std::size_t slice, Memory memory, Holds holds, Visit visit) const {
-  const Geometry& g = *task_.geometry;
-  const Schedule& schedule = task_.program->schedule;
+  const Geometry& g = task_.plan->geometry;
+  const Schedule& schedule = task_.plan->program->schedule;
   const int stride = g.whole ? schedule.chunks : 1;  // these collectives treat all chunks alike
   for (int chunk = 0; chunk < schedule.chunks; chunk += stride) {
     if (!holds(schedule, chunk)) continue;
@@ -19,7 +19,7 @@ void Executor::each_narrow_run(std::size_t slice, Memory memory, Holds holds, Vi
 }
 
 void Executor::widen(Cursor& cursor) {
-  const Codec cast = codec_for(task_.geometry->narrow);
+  const Codec cast = codec_for(task_.plan->geometry.narrow);
   cursor.base[static_cast<int>(Memory::input)] = cursor.base[static_cast<int>(Memory::output)] = cursor.wide;
   each_narrow_run(cursor.slice, Memory::input, starts_with_value,
                   [&](std::size_t to, std::size_t from, std::size_t count) {
@@ -28,7 +28,7 @@ void Executor::widen(Cursor& cursor) {
 }
 
 void Executor::narrow(const Cursor& cursor) {
-  const Codec cast = codec_for(task_.geometry->narrow);
+  const Codec cast = codec_for(task_.plan->geometry.narrow);
   each_narrow_run(cursor.slice, Memory::output, holds_result,
                   [&](std::size_t from, std::size_t to, std::size_t count) {
                     cast.encode(task_.output + to, reinterpret_cast<const float*>(cursor.wide + from), count);

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "engine/planning/call.h"
-#include "engine/planning/plan.h"
+#include "engine/planning/planner.h"
 #include "transport/device/library.h"
 #include "transport/interface/transport.h"
 

@@ -1,137 +1,27 @@
-// From a call to what runs it, on the CPU or a GPU: chooses the algorithm, makes its program, cuts the
-// slices, and remembers all of it for the next call of the same kind.
 #pragma once
 
-#include <array>
-#include <map>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "engine/planning/call.h"
-#include "engine/planning/description.h"
-#include "engine/planning/tuning.h"
 #include "engine/program/layout.h"
 #include "reduce/reduce.h"
-#include "transport/interface/errors.h"
+#include "transport/interface/record.h"
 
 namespace ringreduce {
 
-// Whether RINGREDUCE_REPRODUCIBLE is 1 (and not 0, empty or unset). Throws InvalidArgument for other values.
-bool reproducible_by_environment();
-
-// What a call becomes, but for its buffers.
+// What a call becomes, but for its buffers: what an executor runs.
 struct Plan {
   const Program* program = nullptr;
   int algorithm = automatic;  // the one that was chosen
   Geometry geometry;
-  Layout full, last_slice;  // not of uneven blocks
-  bool uneven = false;
-  int lanes = 1;
-  Combine combine = nullptr;
-  Combine last = nullptr;
-  Combine scale = nullptr;
-  double divide = 1;
-  Encoding wire = Encoding::none;
+  Layout full, last_slice;         // of every slice but the last; and of that, where slices are alike
+  bool uneven = false;             // no two slices are alike
+  int lanes = 1;                   // slices in flight
+  Combine combine = nullptr;       // between ranks
+  Combine last = nullptr;          // the combination that completes a result (divides for an average)
+  double divide = 1;               // its scale
+  Combine scale = nullptr;         // applied to this rank's own values when they are first read, or null
+  Encoding wire = Encoding::none;  // other than none: the program is coded
   std::uint64_t contract = 0;
   Record record;
-};
-
-// What is to run a plan.
-struct Target {
-  Tuning tuning = Tuning::memory;
-  std::size_t capacity = 0;  // bytes that a rank's messages of two rounds fit into
-  bool oversubscribed = false;
-  // Its way of its own, by name, if it runs no schedules: then a plan is a record and a contract only.
-  const char* own_way = nullptr;
-  bool own_way_keeps_rank_order = false;
-
-  // Which ranks share a host, and what their links are worth, mean nothing to kernels.
-  bool uses_links() const { return tuning != Tuning::kernels; }
-};
-
-class Planner {
- public:
-  // `reproducible`: reductions run only what keeps rank order. Throws InvalidArgument if RINGREDUCE_ALGORITHM
-  // names what there is not, or what does not.
-  Planner(int rank, int world, const Target& cpu, bool reproducible, std::vector<int> hosts = {});
-
-  // Throws InvalidArgument for what cannot be served. The reference is good until the next call.
-  const Plan& plan(const Call& call) { return plan(call, cpu_); }
-  // The target, known by its address, stays as long as the planner is asked for it.
-  const Plan& plan(const Call& call, const Target& target);
-  // Whether RINGREDUCE_ALGORITHM says what runs it.
-  bool is_forced(Collective collective) const { return forced_.contains(collective); }
-  Choice choose(Collective collective, std::size_t bytes, Encoding wire = Encoding::none) const {
-    return choose(situation(collective, bytes, wire, cpu_));
-  }
-  // What links are worth changes what is chosen from now on. The same on all ranks.
-  void know(std::vector<int> order, double pace);
-  const std::vector<int>& order() const { return order_; }
-  int add(const std::string& name, Schedule schedule, int heaviest_round, bool in_rank_order);
-
- private:
-  struct Key {
-    const Target* target = nullptr;
-    Collective collective{};
-    DType dtype{};
-    Op op{};
-    int root = 0;
-    int algorithm = 0;
-    std::size_t count = 0;
-    std::size_t slice_bytes = 0;
-    std::uint64_t split = 0;
-    int lanes = 0;
-    Encoding wire{};
-    friend bool operator==(const Key&, const Key&) = default;
-  };
-  struct Slot {
-    bool used = false;
-    Key key;
-    Plan plan;
-  };
-  struct Custom {
-    std::string name;
-    Schedule schedule;
-    int heaviest_round;
-    bool in_rank_order;
-  };
-
-  struct Shape {
-    std::size_t longest = 0;  // elements: of the buffer, or of the longest block
-    std::size_t total = 0;
-    std::uint64_t hash = 0;
-  };
-
-  Shape shape_of(const Call& call) const;
-  void make(const Call& call, const Target& target, Plan& plan);
-  void describe(const Call& call, const Shape& shape, const std::string& name, Plan& plan) const;
-  void check(const Call& call) const;
-  void check_rank_order(Collective collective, int algorithm) const;
-  const Program& program(const Call& call, int algorithm, bool uses_links);
-  Program lower_custom(const Call& call, int algorithm) const;
-  Program lower_entry(const Call& call, int algorithm, bool uses_links) const;
-  struct Picked {
-    int algorithm;
-    std::size_t slice_bytes;
-    int lanes;
-  };
-  Picked pick(const Call& call, std::size_t bytes, const Target& target) const;
-  Situation situation(Collective collective, std::size_t bytes, Encoding wire, const Target& target) const;
-  Choice choose(const Situation& situation) const;
-  std::string name_of_algorithm(int algorithm) const;
-
-  const int rank_, world_;
-  const Target cpu_;
-  const bool reproducible_;
-  const std::vector<int> hosts_;      // which ranks share one; empty: all do, or none
-  std::vector<int> order_;            // see Place
-  double pace_ = 1;                   // see Situation
-  std::map<Collective, int> forced_;  // RINGREDUCE_ALGORITHM
-  std::array<Slot, 64> cache_;
-  Plan uneven_;
-  std::map<std::array<int, 5>, std::unique_ptr<Program>> programs_;
-  std::vector<Custom> custom_;
 };
 
 }  // namespace ringreduce

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <vector>
 
 #include "engine/program/geometry.h"
@@ -31,6 +32,9 @@ struct Action {
   bool simple = false;    // one run, and two sources if it combines: the short way serves
   bool skip = false;      // an uneven chunk has ended before this slice: there is no message
   std::size_t bytes = 0;  // of the message, as it is sent
+
+  std::span<const Move> runs() const { return {moves, moves_end}; }
+  std::span<const int> receivers() const { return {peers, static_cast<std::size_t>(peer_count)}; }
 };
 
 class Layout {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "engine/gpu/kernels/cuda/errand.h"
-#include "engine/planning/plan.h"
+#include "engine/planning/planner.h"
 #include "transport/device/memory.h"
 
 namespace ringreduce {

@@ -1,8 +1,10 @@
-#include "engine/planning/plan.h"
+#include "engine/planning/planner.h"
 
 #include <cstdlib>
 #include <cstring>
 #include <sstream>
+
+#include "transport/interface/errors.h"
 
 namespace ringreduce {
 namespace {

@@ -1,0 +1,225 @@
+// What the executor does in each kind of step, but for small messages.
+#include <algorithm>
+
+#include "engine/cpu/executor.h"
+#include "reduce/stream.h"
+
+namespace ringreduce {
+
+// --- sending -----------------------------------------------------------------------------------------------
+
+bool Executor::send(Cursor& cursor, const Action& action) {
+  SendState& state = cursor.state[&action - cursor.actions];
+  if (state != pending) return true;  // a fused step has sent it
+  const Peers peers = action.receivers();
+  if (lends(action)) {
+    if (!lend(cursor, action)) return wait_for_room(cursor, peers);
+    state = lent;
+    cursor.clean = false;
+    return true;
+  }
+  std::byte* room = transport_.reserve(cursor.lane, peers, action.bytes);
+  if (!room) return wait_for_room(cursor, peers);
+  coded() ? fill_coded(cursor, action, room) : fill(cursor, action, room);
+  transport_.post(cursor.lane, peers, room, action.bytes, task_.contract);
+  return true;
+}
+
+bool Executor::lend(Cursor& cursor, const Action& action) {
+  const Move& move = *action.moves;
+  std::byte* grant = nullptr;
+  if (action.step->grants && reachable(Memory::output)) grant = cursor.at(Memory::output, move.target);
+  if (!transport_.lend(cursor.lane, action.receivers(), cursor.source(move), action.bytes, task_.contract,
+                       grant)) {
+    return false;
+  }
+  ++cursor.lent;
+  for (int i = 0; i < action.peer_count; ++i) {
+    cursor.tickets[action.step->tickets_begin + i] = transport_.sent(cursor.lane, action.peers[i]);
+  }
+  return true;
+}
+
+void Executor::fill(const Cursor& cursor, const Action& action, std::byte* to) {
+  for (const Move& move : action.runs()) {
+    take(move, to, cursor.source(move), stream_);
+    to += move.bytes;
+  }
+}
+
+// This rank's own values, scaled where that is asked for; from so many bytes on written past the cache.
+void Executor::take(const Move& move, void* target, const void* source, std::size_t past_cache) const {
+  if (scales(move)) {
+    task_.plan->scale(&target, 1, &source, 1, move.count, task_.factor);
+  } else if (move.bytes >= past_cache) {
+    stream(target, source, move.bytes);
+  } else {
+    copy(&target, 1, source, move.bytes);
+  }
+}
+
+// The fused send's message can be written while it is being computed: into the peers' own memory if all of
+// them granted it, else into the lane's arena.
+Executor::Onward Executor::carry_on(const Cursor& cursor, const Action& action, bool granted) {
+  const Step& step = *action.step;
+  if (step.fused < 0 || action.bytes <= small_ || cursor.state[step.fused] != pending) return {};
+  const Action& send = cursor.actions[step.fused];
+  if (granted && step.pushable && action.runs().size() == 1) {
+    int count = 0;
+    for (int k = 0; k < action.peer_count; ++k) {
+      if (action.peers[k] >= 0) targets_[++count] = messages_[k].grant;
+    }
+    return {count};
+  }
+  if (lends(send)) return {};
+  std::byte* const room = transport_.reserve(cursor.lane, send.receivers(), action.bytes);
+  return {room ? 1 : 0, room};
+}
+
+void Executor::carried(Cursor& cursor, const Action& action, const Onward& onward) {
+  if (onward.targets == 0) return;
+  const Peers peers = cursor.actions[action.step->fused].receivers();
+  if (onward.room) {
+    transport_.post(cursor.lane, peers, onward.room, action.bytes, task_.contract);
+  } else if (!transport_.lend(cursor.lane, peers, nullptr, action.bytes, task_.contract, nullptr)) {
+    return;  // no room for the announcement: the send's own step will lend the result instead
+  }
+  cursor.state[action.step->fused] = posted;
+  cursor.clean = false;
+}
+
+// --- combining ---------------------------------------------------------------------------------------------
+
+bool Executor::combine(Cursor& cursor, const Action& action) {
+  bool granted = !coded(), complete = true;
+  for (int k = 0; k < action.peer_count; ++k) {
+    if (action.peers[k] < 0) continue;
+    if (arrived(cursor, action.peers[k], action.bytes, messages_[k])) {
+      granted = granted && messages_[k].grant;
+      continue;
+    }
+    complete = false;
+    // A peer that needs our core is the one to wait for: nobody else can help it.
+    if (!transport_.shares_core(action.peers[k])) continue;
+    waiting_for_ = action.peers[k];
+    break;
+  }
+  if (!complete || !fence(cursor, *action.step)) return false;
+  const Onward onward = carry_on(cursor, action, granted);
+  coded() ? combine_coded(cursor, action, onward.room) : combine_moves(cursor, action, onward);
+  carried(cursor, action, onward);
+  for (int k = 0; k < action.peer_count; ++k) {
+    if (action.peers[k] >= 0) transport_.release(cursor.lane, action.peers[k]);
+  }
+  return true;
+}
+
+// One pass per run over all sources, into the chunk's home and onward.
+void Executor::combine_moves(const Cursor& cursor, const Action& action, const Onward& onward) {
+  const Plan& plan = *task_.plan;
+  std::size_t done = 0;  // bytes of the message
+  for (const Move& move : action.runs()) {
+    const void* own = cursor.source(move);
+    void* const home = cursor.target(move);
+    if (scales(move)) {
+      take(move, home, own, stream_);
+      own = home;
+    }
+    for (int k = 0; k < action.peer_count; ++k) {
+      sources_[k] = action.peers[k] < 0 ? own : messages_[k].data + done;
+    }
+    targets_[0] = home;
+    if (onward.room) targets_[1] = onward.room + done;
+    const int skip = onward.targets > 0 && !move.keep ? 1 : 0;
+    const Combine function = move.last ? plan.last : plan.combine;
+    if (onward.targets == 1 && move.bytes >= stream_) {
+      combine_and_stream(function, action.peer_count, move.count);
+    } else {
+      function(&targets_[skip], 1 + onward.targets - skip, sources_.data(), action.peer_count, move.count,
+               plan.divide);
+    }
+    done += move.bytes;
+  }
+}
+
+// Into targets_[0], and block by block, while it is in the first-level cache, past the cache into
+// targets_[1].
+void Executor::combine_and_stream(Combine function, int sources, std::size_t count) {
+  constexpr std::size_t block_bytes = 8 << 10;
+  const std::size_t element = task_.plan->geometry.element;
+  for (std::size_t left = count; left > 0;) {
+    const std::size_t block = std::min(left, block_bytes / element);
+    function(targets_.data(), 1, sources_.data(), sources, block, task_.plan->divide);
+    stream(targets_[1], targets_[0], block * element);
+    left -= block;
+    for (int k = 0; k < sources; ++k)
+      sources_[k] = static_cast<const std::byte*>(sources_[k]) + block * element;
+    for (int k = 0; k < 2; ++k) targets_[k] = static_cast<std::byte*>(targets_[k]) + block * element;
+  }
+}
+
+// --- receiving ---------------------------------------------------------------------------------------------
+
+bool Executor::receive(Cursor& cursor, const Action& action) {
+  const int peer = action.peers[0];
+  Message& message = messages_[0];
+  if (!arrived(cursor, peer, action.bytes, message)) {
+    if (transport_.queues() && !coded()) offer_place(cursor, action);
+    return false;
+  }
+  if (!fence(cursor, *action.step)) return false;
+  if (!message.delivered) {
+    const Onward onward = carry_on(cursor, action, false);
+    coded() ? receive_coded(cursor, action, onward.room) : receive_moves(cursor, action, onward);
+    carried(cursor, action, onward);
+  }
+  transport_.release(cursor.lane, peer);
+  return true;
+}
+
+// Where the message that is awaited may come straight to its place.
+void Executor::offer_place(const Cursor& cursor, const Action& action) {
+  if (action.bytes < large_message || action.runs().size() != 1) return;
+  const Move& move = *action.moves;
+  if (!move.keep || !fence(cursor, *action.step)) return;
+  if (action.step->fused >= 0 && !lends(cursor.actions[action.step->fused])) return;
+  transport_.place(cursor.lane, action.peers[0], cursor.target(move), action.bytes, task_.contract);
+}
+
+void Executor::receive_moves(const Cursor& cursor, const Action& action, const Onward& onward) {
+  const std::byte* from = messages_[0].data;
+  std::byte* room = onward.room;
+  for (const Move& move : action.runs()) {
+    targets_[0] = cursor.target(move);
+    if (!room && move.to == Memory::output && move.bytes >= afresh_) {
+      stream(targets_[0], from, move.bytes);
+    } else {
+      targets_[1] = room;
+      const int skip = room && !move.keep ? 1 : 0;
+      copy(&targets_[skip], (room ? 2 : 1) - skip, from, move.bytes);
+    }
+    from += move.bytes;
+    if (room) room += move.bytes;
+  }
+}
+
+// --- within the rank ---------------------------------------------------------------------------------------
+
+bool Executor::local(Cursor& cursor, const Action& action) {
+  if (!fence(cursor, *action.step)) return false;
+  const Plan& plan = *task_.plan;
+  for (const Move& move : action.runs()) {
+    const void* const source = cursor.source(move);
+    void* target = cursor.target(move);
+    if (action.step->kind == Step::Kind::local_combine) {
+      const void* both[] = {cursor.at(move.own_in, move.own), source};
+      (move.last ? plan.last : plan.combine)(&target, 1, both, 2, move.count, plan.divide);
+    } else if (target != source || scales(move)) {
+      take(move, target, source, move.to == Memory::output ? afresh_ : ~std::size_t{0});
+    }
+  }
+  if (coded()) quantize(cursor, action);
+  return true;
+}
+
+}  // namespace ringreduce
