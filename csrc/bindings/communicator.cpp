@@ -191,14 +191,13 @@ int peer_from(const Communicator& comm, bool sends, nb::handle peer) {
 nb::object transfer(Communicator& comm, bool sends, nb::handle x, nb::handle peer, nb::handle tag,
                     nb::handle timeout, nb::handle async_op) {
   const ArrayView array = view_on_host(x, "x", !sends);
-  Transfer t;
-  t.sends = sends;
-  t.peer = peer_from(comm, sends, peer);
-  (sends ? const_cast<void*&>(t.input) : t.output) = array.data;
-  t.count = array.count;
-  t.dtype = array.dtype;
-  t.tag = static_cast<int>(whole(tag, "tag", INT32_MIN, INT32_MAX));
-  t.timeout = seconds(timeout, "timeout");
+  const Transfer t{.sends = sends,
+                   .peer = peer_from(comm, sends, peer),
+                   .data = array.data,
+                   .count = array.count,
+                   .dtype = array.dtype,
+                   .tag = static_cast<int>(whole(tag, "tag", INT32_MIN, INT32_MAX)),
+                   .timeout = seconds(timeout, "timeout")};
   const bool background = flag(async_op, "async_op");
   std::shared_ptr<Work> work;
   int other = -1;

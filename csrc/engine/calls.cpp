@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "engine/contract.h"
+#include "engine/planning/description.h"
 #include "engine/waiting.h"
 
 namespace ringreduce {

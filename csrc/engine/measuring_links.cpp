@@ -55,31 +55,14 @@ class Survey {
   Links of(const std::vector<int>& hosts, int most);
 
  private:
-  static Transfer bytes_with(int peer, std::size_t bytes) {
-    Transfer transfer;
-    transfer.peer = peer;
-    transfer.tag = tag;
-    transfer.dtype = DType::uint8;
-    transfer.count = bytes;
-    return transfer;
+  static Transfer message(bool sends, int peer, void* data, std::size_t bytes) {
+    return {.sends = sends, .peer = peer, .data = data, .count = bytes, .dtype = DType::uint8, .tag = tag};
   }
-  static Transfer to(int peer, const void* data, std::size_t bytes) {
-    Transfer transfer = bytes_with(peer, bytes);
-    transfer.input = data;
-    return transfer;
+  void swap(int peer, void* out, void* in, std::size_t bytes) {
+    group_.swap(message(true, peer, out, bytes), message(false, peer, in, bytes));
   }
-  static Transfer from(int peer, void* data, std::size_t bytes) {
-    Transfer transfer = bytes_with(peer, bytes);
-    transfer.sends = false;
-    transfer.output = data;
-    return transfer;
-  }
-
   double latency(int peer);
   double bandwidth(int peer, double latency);
-  void swap(int peer, const void* out, void* in, std::size_t bytes) {
-    group_.swap(to(peer, out, bytes), from(peer, in, bytes));
-  }
 
   Communicator& group_;
 };
@@ -89,7 +72,7 @@ double Survey::latency(int peer) {
   double least = std::numeric_limits<double>::max();
   const bool leads = group_.rank() < peer;
   std::uint8_t byte = 0;
-  const Transfer out = to(peer, &byte, 1), in = from(peer, &byte, 1);
+  const Transfer out = message(true, peer, &byte, 1), in = message(false, peer, &byte, 1);
   for (int i = 0; i <= pings; ++i) {
     const auto start = Clock::now();
     group_.transfer(leads ? out : in);
@@ -114,7 +97,7 @@ double Survey::bandwidth(int peer, double latency) {
   for (std::size_t bytes = first_bytes; counted < 2; bytes = std::min(2 * bytes, most_bytes)) {
     const auto start = Clock::now();
     swap(peer, out.data(), in.data(), bytes);
-    const double own[2] = {since(start), since(begin)};
+    double own[2] = {since(start), since(begin)};
     double other[2];
     swap(peer, own, other, sizeof own);
     const double all = std::max(own[0], other[0]), so_far = std::max(own[1], other[1]);

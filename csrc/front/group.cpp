@@ -11,16 +11,8 @@ namespace ringreduce {
 namespace {
 
 Outcome outcome_of(Cause cause) {
-  switch (cause) {
-    case Cause::mismatch:
-      return Outcome::mismatch;
-    case Cause::timeout:
-      return Outcome::timeout;
-    case Cause::damaged:
-      return Outcome::other;
-    default:
-      return Outcome::peer_lost;
-  }
+  if (cause == Cause::timeout) return Outcome::timeout;
+  return cause == Cause::damaged ? Outcome::other : Outcome::failed;
 }
 
 [[noreturn]] void throw_trouble(const std::exception_ptr& problem) {
@@ -50,8 +42,6 @@ auto translated(Function function) {
   }
 }
 
-static_assert(any_rank == any_source);
-
 std::exception_ptr as_trouble(const std::exception_ptr& problem) {
   if (!problem) return nullptr;
   try {
@@ -61,16 +51,11 @@ std::exception_ptr as_trouble(const std::exception_ptr& problem) {
   }
 }
 
-Transfer transfer_of(const Letter& letter) {
-  Transfer transfer;
-  transfer.sends = letter.sends;
-  transfer.peer = letter.peer;
-  (letter.sends ? const_cast<void*&>(transfer.input) : transfer.output) = letter.data;
-  transfer.count = letter.count;
-  transfer.dtype = letter.dtype;
-  transfer.tag = letter.tag;
-  transfer.timeout = letter.timeout;
-  return transfer;
+void tell(const std::shared_ptr<Work>& work, Completion completion) {
+  // The work is alive while it ends, so it need not be kept here, which would keep it for ever.
+  work->then([of = work.get(), to = std::move(completion)]() noexcept {
+    to(as_trouble(of->exception()), of->source());
+  });
 }
 
 std::unique_ptr<Communicator> connect(int rank, int world, Meeting& meeting,
@@ -99,61 +84,45 @@ Trouble::Trouble(Outcome outcome, int culprit, const char* text)
       culprit(culprit),
       text_(std::make_shared<std::vector<char>>(text, text + std::strlen(text) + 1)) {}
 
-struct Group::Engine {
-  std::unique_ptr<Communicator> communicator;
-};
-
 Group::Group(int rank, int world, Meeting& meeting, const Settings& settings)
-    : engine_(translated(
-          [&] { return std::make_unique<Engine>(Engine{connect(rank, world, meeting, settings)}); })) {}
+    : communicator_(translated([&] { return connect(rank, world, meeting, settings); })) {}
 
 Group::~Group() = default;
 
 void Group::run(const Call& call) {
-  translated([&] { engine_->communicator->run(call); });
+  translated([&] { communicator_->run(call); });
 }
 
 void Group::run(Steps& steps) {
-  translated([&] { engine_->communicator->run(steps); });
+  translated([&] { communicator_->run(steps); });
 }
 
 void Group::enqueue(const Call& call, void* stream) {
-  translated([&] { engine_->communicator->enqueue(call, stream); });
+  translated([&] { communicator_->enqueue(call, stream); });
 }
-
-namespace {
-
-void tell(const std::shared_ptr<Work>& work, Completion completion) {
-  // The work is alive while it ends, so it need not be kept here, which would keep it for ever.
-  work->then([of = work.get(), to = std::move(completion)]() noexcept {
-    to(as_trouble(of->exception()), of->source());
-  });
-}
-
-}  // namespace
 
 void Group::submit(std::unique_ptr<Steps> steps, Completion completion) {
-  translated([&] { tell(engine_->communicator->submit(std::move(steps)), std::move(completion)); });
+  translated([&] { tell(communicator_->submit(std::move(steps)), std::move(completion)); });
 }
 
-void Group::submit(const Letter& letter, Completion completion) {
-  translated([&] { tell(engine_->communicator->submit(transfer_of(letter)), std::move(completion)); });
+void Group::submit(const Transfer& transfer, Completion completion) {
+  translated([&] { tell(communicator_->submit(transfer), std::move(completion)); });
 }
 
 bool Group::oversubscribed() const {
-  return engine_->communicator->oversubscribed();
+  return communicator_->oversubscribed();
 }
 
 int Group::latest() const {
-  return engine_->communicator->latest();
+  return communicator_->latest();
 }
 
 void Group::close() {
-  translated([&] { engine_->communicator->close(); });
+  translated([&] { communicator_->close(); });
 }
 
 void Group::leave() {
-  translated([&] { engine_->communicator->leave(); });
+  translated([&] { communicator_->leave(); });
 }
 
 void* allocate_shared(std::size_t bytes) {

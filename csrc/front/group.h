@@ -16,11 +16,12 @@
 
 namespace ringreduce {
 
+class Communicator;
+
 enum class Outcome : std::uint8_t {
   refused,  // an argument that cannot be served; the group stays usable
-  peer_lost,
-  mismatch,
-  timeout,
+  failed,   // the group, by somebody's fault
+  timeout,  // the same, because somebody did not come
   closed,
   interrupted,  // by the check of set_interrupt_check()
   other,
@@ -51,20 +52,6 @@ class Meeting {
 // `source` is the rank that a message came from, else -1. Must not throw.
 using Completion = std::function<void(const std::exception_ptr& problem, int source)>;
 
-inline constexpr int any_rank = -1;
-
-// A message to or from one rank. See Transfer in engine/messages/point_to_point.h. A receive may be from any
-// rank.
-struct Letter {
-  bool sends = true;
-  int peer = 0;
-  void* data = nullptr;
-  std::size_t count = 0;  // elements
-  DType dtype = DType::float32;
-  int tag = 0;
-  std::chrono::steady_clock::duration timeout{};  // zero: the group's
-};
-
 // A rank's end of a group of processes. All of it may be used from several threads. Everything that fails
 // throws Trouble.
 class Group {
@@ -88,7 +75,7 @@ class Group {
   void submit(std::unique_ptr<Steps> steps, Completion completion);
   // A call of a GPU's arrays, launched on a stream of that GPU's: see Communicator::enqueue.
   void enqueue(const Call& call, void* stream);
-  void submit(const Letter& letter, Completion completion);
+  void submit(const Transfer& transfer, Completion completion);
 
   // Whether there are more ranks than cores; all ranks say the same.
   bool oversubscribed() const;
@@ -102,8 +89,7 @@ class Group {
   void leave();
 
  private:
-  struct Engine;
-  const std::unique_ptr<Engine> engine_;
+  const std::unique_ptr<Communicator> communicator_;
 };
 
 // Memory that ranks of one host reach in place, so that collectives need no staging copy. 64-byte aligned,

@@ -47,10 +47,12 @@ struct Span {
 };
 
 template <class Visit>
+void each_chunk(const Span& span, Visit visit) {
+  for (int chunk = span.first; chunk < span.first + span.count; ++chunk) visit(chunk);
+}
+template <class Visit>
 void each_chunk(const std::vector<Span>& spans, Visit visit) {
-  for (const auto& [first, count] : spans) {
-    for (int chunk = first; chunk < first + count; ++chunk) visit(chunk);
-  }
+  for (const Span& span : spans) each_chunk(span, visit);
 }
 
 // One message: the named chunks, one behind the other, with the values they have when the round begins, to

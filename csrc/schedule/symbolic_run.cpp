@@ -12,7 +12,7 @@ std::vector<int> last_writes(const Schedule& s) {
   for (int k = 0; k < static_cast<int>(s.rounds.size()); ++k) {
     const auto mark = [&](int chunk) { last[chunk] = k; };
     for (const Recv& recv : s.rounds[k].recvs) each_chunk(recv.chunks, mark);
-    for (const Local& local : s.rounds[k].locals) each_chunk({local.to}, mark);
+    for (const Local& local : s.rounds[k].locals) each_chunk(local.to, mark);
   }
   return last;
 }

@@ -75,29 +75,29 @@ Completion delivering(at::Tensor memory, at::Tensor tensor, Completion then) {
 intrusive_ptr<c10d::Work> RingBackend::transfer(Tensors& tensors, bool sends, int peer, int tag) {
   const char* what = sends ? "send" : "recv";
   const at::Tensor& tensor = only(what, tensors);
-  TORCH_CHECK(peer == any_rank ? !sends : peer >= 0 && peer < size_, "ringreduce: the peer of ", what,
+  TORCH_CHECK(peer == any_source ? !sends : peer >= 0 && peer < size_, "ringreduce: the peer of ", what,
               " must be a rank from 0 to ", size_ - 1, ", not ", peer);
-  const Operation operation{sends              ? c10d::OpType::SEND
-                            : peer == any_rank ? c10d::OpType::RECVANYSOURCE
-                                               : c10d::OpType::RECV,
-                            sends              ? "ringreduce:send"
-                            : peer == any_rank ? "ringreduce:recvAnySource"
-                                               : "ringreduce:recv",
+  const Operation operation{sends                ? c10d::OpType::SEND
+                            : peer == any_source ? c10d::OpType::RECVANYSOURCE
+                                                 : c10d::OpType::RECV,
+                            sends                ? "ringreduce:send"
+                            : peer == any_source ? "ringreduce:recvAnySource"
+                                                 : "ringreduce:recv",
                             true, timeout_.load() + extra_->now()};
   const Elements elements = moved(tensor.scalar_type());
-  Letter letter;
-  letter.sends = sends;
-  letter.peer = peer;
-  letter.dtype = elements.dtype;
-  letter.count = count(tensor, elements);
-  letter.tag = tag;
-  letter.timeout = operation.timeout;
+  Transfer message;
+  message.sends = sends;
+  message.peer = peer;
+  message.dtype = elements.dtype;
+  message.count = count(tensor, elements);
+  message.tag = tag;
+  message.timeout = operation.timeout;
   const at::Tensor memory = memory_for(tensor, sends);
-  letter.data = sends ? const_cast<void*>(memory.const_data_ptr()) : memory.mutable_data_ptr();
+  message.data = sends ? const_cast<void*>(memory.const_data_ptr()) : memory.mutable_data_ptr();
   const bool staged = !tensor.is_cpu();
   const auto work = new_work(operation, tensors, {tensors}, peer);
   hand_over(work, [&](Completion then) {
-    group().submit(letter, delivering(memory, sends || staged ? memory : tensor, std::move(then)));
+    group().submit(message, delivering(memory, sends || staged ? memory : tensor, std::move(then)));
   });
   intrusive_ptr<c10d::Work> given = work;
   if (staged && !sends) given = c10::make_intrusive<Received>(work, memory, tensor);
@@ -114,7 +114,7 @@ intrusive_ptr<c10d::Work> RingBackend::recv(Tensors& tensors, int from, int tag)
 }
 
 intrusive_ptr<c10d::Work> RingBackend::recvAnysource(Tensors& tensors, int tag) {
-  return transfer(tensors, false, any_rank, tag);
+  return transfer(tensors, false, any_source, tag);
 }
 
 }  // namespace ringreduce::torch_backend

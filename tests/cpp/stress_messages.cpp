@@ -9,18 +9,9 @@ void messages_on(Communicator& comm, void (*beside)(Communicator&)) {
   std::thread other([&comm, beside] { beside(comm); });
   const int next = (comm.rank() + 1) % comm.size(), previous = (comm.rank() + comm.size() - 1) % comm.size();
   for (const std::size_t count : {1, 500, 200000}) {
-    const Floats x = filled(comm.rank(), 0, count);
-    Floats y(count);
-    Transfer out, in;
-    out.peer = next;
-    out.input = x.data();
-    in.sends = false;
-    in.peer = previous;
-    in.output = y.data();
-    out.count = in.count = count;
-    out.tag = in.tag = 7;
-    const auto sent = comm.submit(out);
-    comm.transfer(in);
+    Floats x = filled(comm.rank(), 0, count), y(count);
+    const auto sent = comm.submit({.peer = next, .data = x.data(), .count = count, .tag = 7});
+    comm.transfer({.sends = false, .peer = previous, .data = y.data(), .count = count, .tag = 7});
     require(sent->wait(std::nullopt, [] {}), "sent");
     require(y == filled(previous, 0, count), "received");
   }
@@ -30,14 +21,7 @@ void messages_on(Communicator& comm, void (*beside)(Communicator&)) {
 namespace {
 
 Transfer message(bool sends, int peer, int tag, Floats& buffer) {
-  Transfer t;
-  t.sends = sends;
-  t.peer = peer;
-  t.tag = tag;
-  t.input = sends ? buffer.data() : nullptr;
-  t.output = sends ? nullptr : buffer.data();
-  t.count = buffer.size();
-  return t;
+  return {.sends = sends, .peer = peer, .data = buffer.data(), .count = buffer.size(), .tag = tag};
 }
 
 }  // namespace

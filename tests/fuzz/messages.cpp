@@ -16,8 +16,7 @@ Transfer a_transfer(Input& input, const Memory& out, Memory& in) {
   transfer.sends = input.below(3) == 0;
   transfer.peer = input.below(2) * 2;
   if (!transfer.sends && input.below(4) == 0) transfer.peer = any_source;
-  transfer.input = out.data();
-  transfer.output = in.data();
+  transfer.data = transfer.sends ? const_cast<std::byte*>(out.data()) : in.data();
   transfer.dtype = static_cast<DType>(input.below(dtype_count));
   transfer.tag = input.below(3);
   transfer.count = input.take<std::uint16_t>() % 256;

@@ -25,7 +25,7 @@ ROOMS = {
     "engine/program": PROGRAM,
     "engine/planning": PROGRAM,
     "engine/cpu": [*PROGRAM, "engine/contract.h", "engine/planning/plan.h"],
-    "engine/messages": [*REDUCE, *INTERFACE],
+    "engine/messages": ["engine/planning/call.h", *REDUCE, *INTERFACE],
     "engine/gpu": [
         "engine/calls.h",
         "engine/planning",

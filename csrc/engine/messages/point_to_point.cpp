@@ -106,10 +106,10 @@ bool PointToPoint::send_whole(const Transfer& t) {
   if (bytes > whole_) return false;
   constexpr int lane = Transport::point_to_point_lane;
   const std::uint64_t contract = label(Piece::whole, static_cast<std::uint32_t>(t.tag), t.dtype);
-  if (bytes < large_message) return transport_.send(lane, {&t.peer, 1}, t.input, bytes, contract);
+  if (bytes < large_message) return transport_.send(lane, {&t.peer, 1}, t.data, bytes, contract);
   std::byte* room = transport_.reserve(lane, {&t.peer, 1}, bytes);
   if (!room) return false;
-  stage(room, static_cast<const std::byte*>(t.input), bytes);
+  stage(room, static_cast<const std::byte*>(t.data), bytes);
   transport_.post(lane, {&t.peer, 1}, room, bytes, contract);
   return true;
 }
@@ -122,7 +122,7 @@ bool PointToPoint::offer(Request& request) {
   if (!transport_.send(Transport::point_to_point_lane, {&t.peer, 1}, &words, sizeof words, contract))
     return false;
   request.number = peer.offers++;
-  request.lends = transport_.reachable(t.input, t.bytes());
+  request.lends = transport_.reachable(t.data, t.bytes());
   // The copies into the lane and out of it overlap, by slices; what is read in place is copied only once.
   request.slice =
       request.lends ? largest_slice
@@ -132,7 +132,7 @@ bool PointToPoint::offer(Request& request) {
 
 void PointToPoint::send_to_self(const Transfer& t) {
   const int self = transport_.rank;
-  const auto* data = static_cast<const std::byte*>(t.input);
+  const auto* data = static_cast<const std::byte*>(t.data);
   Aside message{self, {t.tag, t.dtype, t.count}, nullptr, nullptr, {}};
   if (const RequestPointer receive = matching_.take_receive(self, t.tag)) {
     deliver(receive, message, data);
@@ -161,7 +161,7 @@ bool PointToPoint::send_body(int p) {
   Request& request = *outgoing.front();
   const std::size_t total = request.transfer.bytes();
   if (request.moved < total) {
-    const std::byte* data = static_cast<const std::byte*>(request.transfer.input) + request.moved;
+    const std::byte* data = static_cast<const std::byte*>(request.transfer.data) + request.moved;
     const std::size_t bytes = std::min(request.slice, total - request.moved);
     const std::uint64_t contract = label(Piece::body, request.number);
     if (request.lends) {
@@ -203,12 +203,12 @@ bool PointToPoint::read_bodies(int p) {
     Request& request = *peer.incoming.front();
     const std::size_t total = request.transfer.bytes();
     if (message.bytes <= total - request.moved) {
-      write(static_cast<std::byte*>(request.transfer.output) + request.moved, message.data, message.bytes);
+      write(static_cast<std::byte*>(request.transfer.data) + request.moved, message.data, message.bytes);
       transport_.release(lane, p);
       request.moved += message.bytes;
       if (request.moved == total) {
         if (request.heir) {
-          write(request.heir->transfer.output, request.memory.get(), total);
+          write(request.heir->transfer.data, request.memory.get(), total);
           finish(*request.heir);
         }
         finish(request);
@@ -253,7 +253,7 @@ void PointToPoint::deliver(const RequestPointer& receive, const Aside& message, 
   } else if (message.body && !message.body->done) {
     message.body->heir = receive;
   } else {
-    write(t.output, message.body ? message.body->memory.get() : data, t.bytes());
+    write(t.data, message.body ? message.body->memory.get() : data, t.bytes());
     finish(*receive);
   }
 }
@@ -272,14 +272,13 @@ void PointToPoint::fetch_bodies() {
     if (!aside.envelope.has_body || aside.body || !matching_.awaits(aside.source)) continue;
     std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[aside.envelope.bytes()]);
     if (!memory) continue;  // it stays with its sender
-    Transfer t;
-    t.sends = false;
-    t.peer = aside.source;
-    t.output = memory.get();
-    t.count = aside.envelope.count;
-    t.dtype = aside.envelope.dtype;
-    t.tag = aside.envelope.tag;
-    aside.body = std::make_shared<Request>(t);
+    const Envelope& e = aside.envelope;
+    aside.body = std::make_shared<Request>(Transfer{.sends = false,
+                                                    .peer = aside.source,
+                                                    .data = memory.get(),
+                                                    .count = e.count,
+                                                    .dtype = e.dtype,
+                                                    .tag = e.tag});
     aside.body->memory = std::move(memory);
     ++requests_;
     ++fetching_;

@@ -1,30 +1,14 @@
-// A message between two ranks: what each of them calls, and what the sender's call says of it on the way.
+// What the sender's call says of a message on the way, and both calls in words.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
-#include "reduce/dtype.h"
+#include "engine/planning/call.h"
 #include "transport/interface/transport.h"
 
 namespace ringreduce {
-
-inline constexpr int any_source = -1;
-
-// What one rank calls.
-struct Transfer {
-  bool sends = true;
-  int peer = 0;                 // of a receive: may be any_source
-  const void* input = nullptr;  // of a send
-  void* output = nullptr;       // of a receive
-  std::size_t count = 0;        // elements
-  DType dtype = DType::float32;
-  int tag = 0;
-  Clock::duration timeout{};  // zero: the communicator's
-
-  std::size_t bytes() const { return count * size_of(dtype); }
-};
 
 std::string in_words(const Transfer& transfer, int rank);
 

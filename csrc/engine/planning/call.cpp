@@ -28,6 +28,15 @@ std::uintptr_t before_own_block(const Call& call, const Extents* extents, bool o
 
 }  // namespace
 
+bool rooted(Collective collective) {
+  return collective == Collective::broadcast || collective == Collective::reduce ||
+         collective == Collective::gather || collective == Collective::scatter;
+}
+
+bool is_uneven_all_to_all(const Call& call) {
+  return call.input_extents && call.collective == Collective::all_to_all;
+}
+
 std::size_t bytes_of_input(const Call& call, int world, int rank) {
   return bytes_of(call, call.input_extents, true, world, rank);
 }

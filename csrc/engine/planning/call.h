@@ -44,6 +44,11 @@ struct Call {
   int device = on_host;  // whose memory the arrays are in: a GPU's, by its number
 };
 
+// Whether it has a root.
+bool rooted(Collective collective);
+// Of such blocks only the two ends of each message know the length.
+bool is_uneven_all_to_all(const Call& call);
+
 // Bytes of this rank's arrays.
 std::size_t bytes_of_input(const Call& call, int world, int rank);
 std::size_t bytes_of_output(const Call& call, int world, int rank);
@@ -51,6 +56,21 @@ std::size_t bytes_of_output(const Call& call, int world, int rank);
 // Where all ranks' blocks would begin, if what holds only this rank's had the others' around it.
 const std::byte* input_of_all(const Call& call, int rank);
 std::byte* output_of_all(const Call& call, int rank);
+
+inline constexpr int any_source = -1;
+
+// A message to or from one rank.
+struct Transfer {
+  bool sends = true;
+  int peer = 0;           // of a receive: may be any_source
+  void* data = nullptr;   // a send only reads there
+  std::size_t count = 0;  // elements
+  DType dtype = DType::float32;
+  int tag = 0;
+  std::chrono::steady_clock::duration timeout{};  // zero: the communicator's
+
+  std::size_t bytes() const { return count * size_of(dtype); }
+};
 
 // Several collectives as one, with something to do before, between and after them. No other collective of the
 // communicator comes in between. Blocking, all of it happens in the caller's thread, else in the progress

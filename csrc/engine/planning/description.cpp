@@ -1,5 +1,6 @@
 #include "engine/planning/description.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -8,6 +9,31 @@
 namespace ringreduce {
 namespace {
 
+// The content of a record.
+struct Description {
+  std::uint64_t count = 0;  // elements
+  std::uint64_t split = 0;  // see Call::split
+  std::int32_t root = -1;   // -1: there is none
+  Collective collective{};
+  DType dtype{};
+  Op op{};
+  std::uint8_t reproducible = 0;  // whether the rank's communicator is
+  Encoding wire = Encoding::none;
+  char algorithm[23] = {};
+};
+static_assert(sizeof(Description) <= sizeof(Record::content));
+
+std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
+  hash ^= value + 0x9e3779b97f4a7c15ull + (hash << 6) + (hash >> 2);
+  return hash * 0xff51afd7ed558ccdull;
+}
+
+std::uint64_t hash_of(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325ull;
+  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  return hash;
+}
+
 template <typename Enum>
 bool is_one_of(Enum value, int count) {
   return static_cast<int>(value) < count;
@@ -15,8 +41,42 @@ bool is_one_of(Enum value, int count) {
 
 }  // namespace
 
-void describe(Record& record, const Description& description) {
-  std::memcpy(record.content.data(), &description, sizeof description);
+Shape shape_of(const Call& call, int world) {
+  const bool whole = slices_whole_buffer(call.collective);
+  if (!call.input_extents) return {call.count, whole ? call.count : call.count * world, call.count};
+  Shape shape;
+  for (const Extents* extents : {call.input_extents, call.output_extents}) {
+    for (std::size_t n : extents->count) shape.longest = std::max(shape.longest, n);
+  }
+  shape.total = shape.longest * world;
+  const bool known = !is_uneven_all_to_all(call);
+  for (std::size_t n : call.input_extents->count) shape.hash = mix(shape.hash, known ? n : 0);
+  return shape;
+}
+
+void describe(const Call& call, const Shape& shape, bool reproducible, std::string_view algorithm,
+              Plan& plan) {
+  Description made;
+  made.count = call.input_extents ? shape.total : call.count;
+  made.split = call.split;
+  made.root = rooted(call.collective) ? call.root : -1;
+  made.collective = call.collective;
+  made.dtype = call.dtype;
+  made.op = call.op;
+  made.reproducible = reproducible;
+  made.wire = call.wire;
+  std::memcpy(made.algorithm, algorithm.data(), std::min(algorithm.size(), sizeof made.algorithm));
+  plan.record = Record();
+  std::memcpy(plan.record.content.data(), &made, sizeof made);
+  std::uint64_t contract = hash_of(algorithm);
+  for (std::uint64_t value :
+       {static_cast<std::uint64_t>(call.collective), static_cast<std::uint64_t>(call.dtype),
+        static_cast<std::uint64_t>(reduces(call.collective) ? call.op : Op{}),
+        static_cast<std::uint64_t>(made.root), shape.hash, static_cast<std::uint64_t>(plan.geometry.slice),
+        std::uint64_t{reproducible}, static_cast<std::uint64_t>(call.wire), call.split}) {
+    contract = mix(contract, value);
+  }
+  plan.contract = contract;
 }
 
 std::string in_words(const Record& record) {

@@ -1,27 +1,25 @@
-// What a call was, for people: the content of a Record.
+// What a call is, for the other ranks, and in words.
 #pragma once
 
 #include <string>
+#include <string_view>
 
-#include "engine/planning/call.h"
+#include "engine/planning/plan.h"
 #include "transport/interface/record.h"
 
 namespace ringreduce {
 
-struct Description {
-  std::uint64_t count = 0;  // elements
-  std::uint64_t split = 0;  // see Call::split
-  std::int32_t root = -1;   // -1: there is none
-  Collective collective{};
-  DType dtype{};
-  Op op{};
-  std::uint8_t reproducible = 0;  // whether the rank's communicator is
-  Encoding wire = Encoding::none;
-  char algorithm[23] = {};
+// Of a call's blocks, what the ranks must agree on.
+struct Shape {
+  std::size_t longest = 0;  // elements: of the buffer, or of the longest block
+  std::size_t total = 0;
+  std::uint64_t hash = 0;
 };
-static_assert(sizeof(Description) <= sizeof(Record::content));
+Shape shape_of(const Call& call, int world);
 
-void describe(Record& record, const Description& description);
+// Makes the plan's record, and its contract: what the ranks must have in common.
+void describe(const Call& call, const Shape& shape, bool reproducible, std::string_view algorithm,
+              Plan& plan);
 // "all_reduce(float32[1024], sum)" and so on. The record may be a peer's, and hold anything.
 std::string in_words(const Record& record);
 

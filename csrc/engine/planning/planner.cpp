@@ -1,9 +1,9 @@
 #include "engine/planning/planner.h"
 
 #include <cstdlib>
-#include <cstring>
 #include <sstream>
 
+#include "engine/planning/description.h"
 #include "transport/interface/errors.h"
 
 namespace ringreduce {
@@ -13,20 +13,8 @@ constexpr int first_custom = 1 << 16;  // handles from here on are custom schedu
 // Up to here all ranks' schedules are run symbolically for a wire format, which takes up to 0.3 s.
 constexpr int largest_known_world = 128;
 
-std::uint64_t mix(std::uint64_t hash, std::uint64_t value) {
-  hash ^= value + 0x9e3779b97f4a7c15ull + (hash << 6) + (hash >> 2);
-  return hash * 0xff51afd7ed558ccdull;
-}
-
-std::uint64_t hash_of(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325ull;
-  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  return hash;
-}
-
-bool rooted(Collective collective) {
-  return collective == Collective::broadcast || collective == Collective::reduce ||
-         collective == Collective::gather || collective == Collective::scatter;
+int index_of(const Entry& entry) {
+  return static_cast<int>(&entry - catalogue().data());
 }
 
 // "ring" for every collective that has one, or "all_reduce=ring,broadcast=chain".
@@ -40,7 +28,7 @@ std::map<Collective, int> read_forced(const char* text) {
     for (const Entry& entry : catalogue()) {
       if (entry.name != name) continue;
       if (equals != std::string::npos && item.substr(0, equals) != name_of(entry.collective)) continue;
-      forced[entry.collective] = static_cast<int>(&entry - catalogue().data());
+      forced[entry.collective] = index_of(entry);
       found = true;
     }
     if (!found) throw InvalidArgument("RINGREDUCE_ALGORITHM: no algorithm is called '" + item + "'");
@@ -134,21 +122,6 @@ void Planner::check_rank_order(Collective collective, int algorithm) const {
       name_of(collective) + " these do: " + names_of_algorithms(collective, true));
 }
 
-// Of its blocks: what the ranks must agree on.
-Planner::Shape Planner::shape_of(const Call& call) const {
-  const bool whole = slices_whole_buffer(call.collective);
-  if (!call.input_extents) return {call.count, whole ? call.count : call.count * world_, call.count};
-  Shape shape;
-  for (const Extents* extents : {call.input_extents, call.output_extents}) {
-    for (std::size_t n : extents->count) shape.longest = std::max(shape.longest, n);
-  }
-  shape.total = shape.longest * world_;
-  // Only the two ends of a message know its length in an uneven all-to-all.
-  const bool known = call.collective != Collective::all_to_all;
-  for (std::size_t n : call.input_extents->count) shape.hash = mix(shape.hash, known ? n : 0);
-  return shape;
-}
-
 void Planner::make(const Call& call, const Target& target, Plan& plan) {
   if (target.own_way) {
     if (reproducible_ && reduces(call.collective) && !target.own_way_keeps_rank_order) {
@@ -156,21 +129,19 @@ void Planner::make(const Call& call, const Target& target, Plan& plan) {
                             "' need not combine in rank order, and this communicator is reproducible");
     }
     plan.geometry = Geometry();
-    return describe(call, shape_of(call), target.own_way, plan);
+    return describe(call, shape_of(call, world_), reproducible_, target.own_way, plan);
   }
   if (call.algorithm == by_nccl) throw InvalidArgument("algorithm 'nccl' is for arrays in a GPU's memory");
   // What is worked on: quantised messages are decoded to float32, whatever the arrays hold.
   const DType dtype = call.wire == Encoding::none ? call.dtype : DType::float32;
   const std::size_t element = size_of(dtype);
-  const Shape shape = shape_of(call);
+  const Shape shape = shape_of(call, world_);
   const std::size_t count = shape.longest;
-  const auto [algorithm, slice_bytes, lanes] = pick(call, shape.total * element, target);
-  plan.algorithm = algorithm;
-  plan.lanes = lanes;
-  // Of an uneven all-to-all no rank knows the longest block of all, so slices have a fixed length.
-  const bool blind = call.input_extents && call.collective == Collective::all_to_all;
-  plan.program = &program(call, algorithm, target.uses_links());
-  check_rank_order(call.collective, algorithm);
+  const std::size_t slice_bytes = pick(call, shape.total * element, target, plan);
+  plan.program = &program(call, plan.algorithm, target.uses_links());
+  check_rank_order(call.collective, plan.algorithm);
+  // No rank knows the longest block of all, so slices have a fixed length.
+  const bool blind = is_uneven_all_to_all(call);
   plan.geometry = make_geometry(*plan.program, element, blind ? ~std::size_t{0} >> 8 : count, slice_bytes,
                                 target.capacity, call.wire);
   if (blind) {
@@ -188,43 +159,20 @@ void Planner::make(const Call& call, const Target& target, Plan& plan) {
   plan.wire = call.wire;
   plan.combine = plan.last = plan.scale = nullptr;
   plan.divide = 1;
-  if (reduces(call.collective)) {
-    const bool scales = call.op == Op::premul_sum;
-    plan.combine = combine_for(dtype, call.op == Op::avg || scales ? Op::sum : call.op);
-    plan.last = call.op == Op::avg ? combine_for(dtype, Op::avg) : plan.combine;
-    plan.divide = call.op == Op::avg ? 1.0 / world_ : 1;
-    if (scales && plan.program->combines_locally) {
-      throw InvalidArgument("factor cannot be used with algorithm '" + name_of_algorithm(algorithm) +
-                            "', which combines within a rank");
-    }
-    plan.scale = scales ? combine_for(dtype, Op::premul_sum) : nullptr;
-  }
-  describe(call, shape, name_of_algorithm(algorithm), plan);
+  if (reduces(call.collective)) plan_reduction(call.op, dtype, plan);
+  describe(call, shape, reproducible_, name_of_algorithm(plan.algorithm), plan);
 }
 
-// For the record, and for what the ranks must have in common.
-void Planner::describe(const Call& call, const Shape& shape, const std::string& name, Plan& plan) const {
-  Description made;
-  made.count = call.input_extents ? shape.total : call.count;
-  made.split = call.split;
-  made.root = rooted(call.collective) ? call.root : -1;
-  made.collective = call.collective;
-  made.dtype = call.dtype;
-  made.op = call.op;
-  made.reproducible = reproducible_;
-  made.wire = call.wire;
-  std::memcpy(made.algorithm, name.data(), std::min(name.size(), sizeof made.algorithm));
-  plan.record = Record();
-  ::ringreduce::describe(plan.record, made);
-  std::uint64_t contract = hash_of(name);
-  for (std::uint64_t value :
-       {static_cast<std::uint64_t>(call.collective), static_cast<std::uint64_t>(call.dtype),
-        static_cast<std::uint64_t>(reduces(call.collective) ? call.op : Op{}),
-        static_cast<std::uint64_t>(made.root), shape.hash, static_cast<std::uint64_t>(plan.geometry.slice),
-        std::uint64_t{reproducible_}, static_cast<std::uint64_t>(call.wire), call.split}) {
-    contract = mix(contract, value);
+void Planner::plan_reduction(Op op, DType dtype, Plan& plan) const {
+  const bool scales = op == Op::premul_sum;
+  if (scales && plan.program->combines_locally) {
+    throw InvalidArgument("factor cannot be used with algorithm '" + name_of_algorithm(plan.algorithm) +
+                          "', which combines within a rank");
   }
-  plan.contract = contract;
+  plan.combine = combine_for(dtype, op == Op::avg || scales ? Op::sum : op);
+  plan.last = op == Op::avg ? combine_for(dtype, Op::avg) : plan.combine;
+  plan.divide = op == Op::avg ? 1.0 / world_ : 1;
+  plan.scale = scales ? combine_for(dtype, Op::premul_sum) : nullptr;
 }
 
 Situation Planner::situation(Collective collective, std::size_t bytes, Encoding wire,
@@ -233,29 +181,27 @@ Situation Planner::situation(Collective collective, std::size_t bytes, Encoding 
           bytes,      reproducible_, wire != Encoding::none, target.uses_links() ? pace_ : 1};
 }
 
-Planner::Picked Planner::pick(const Call& call, std::size_t bytes, const Target& target) const {
+// The algorithm and its lanes; returns the bytes of a slice.
+std::size_t Planner::pick(const Call& call, std::size_t bytes, const Target& target, Plan& plan) const {
   Situation here = situation(call.collective, bytes, call.wire, target);
-  Choice choice;
-  int algorithm = call.algorithm;
-  if (call.input_extents && call.collective == Collective::all_to_all) {
-    // Bruck's forwards blocks through ranks that do not know their lengths, pairs need equal numbers of
-    // slices.
-    here.bytes = ~std::size_t{0};  // how many there are differs from rank to rank, and slices must not
-    choice = choose_slices(here, find_algorithm(call.collective, "direct"), "");
-    algorithm = automatic;
-  } else {
-    choice = choose(here);
-  }
-  if (algorithm == automatic) algorithm = static_cast<int>(choice.entry - catalogue().data());
-  if (call.slice_bytes > 0) choice.slice_bytes = call.slice_bytes;
-  if (call.lanes > 0) choice.lanes = call.lanes;
-  return {algorithm, choice.slice_bytes, choice.lanes};
+  // How many there are differs from rank to rank, and slices must not.
+  if (is_uneven_all_to_all(call)) here.bytes = ~std::size_t{0};
+  const Choice choice = choose(here);
+  plan.algorithm = call.algorithm == automatic ? index_of(*choice.entry) : call.algorithm;
+  // Bruck's forwards blocks through ranks that do not know their lengths, pairs need equal numbers of slices.
+  if (is_uneven_all_to_all(call)) plan.algorithm = index_of(*find_algorithm(call.collective, "direct"));
+  plan.lanes = call.lanes > 0 ? call.lanes : choice.lanes;
+  return call.slice_bytes > 0 ? call.slice_bytes : choice.slice_bytes;
 }
 
+// Of an algorithm that is forced, slices are as long, and as many in flight, as those of the choice.
 Choice Planner::choose(const Situation& situation) const {
-  const auto forced = forced_.find(situation.collective);
-  if (forced == forced_.end()) return ::ringreduce::choose(situation);
-  return choose_slices(situation, &catalogue()[forced->second], "RINGREDUCE_ALGORITHM says so");
+  Choice choice = ::ringreduce::choose(situation);
+  if (const auto forced = forced_.find(situation.collective); forced != forced_.end()) {
+    choice.entry = &catalogue()[forced->second];
+    choice.reason = "RINGREDUCE_ALGORITHM says so";
+  }
+  return choice;
 }
 
 std::string Planner::name_of_algorithm(int algorithm) const {
@@ -266,21 +212,22 @@ std::string Planner::name_of_algorithm(int algorithm) const {
 const Program& Planner::program(const Call& call, int algorithm, bool uses_links) {
   const bool coded = call.wire != Encoding::none;
   auto& program = programs_[{static_cast<int>(call.collective), algorithm, call.root, coded, uses_links}];
-  if (!program) {
-    program = std::make_unique<Program>(algorithm >= first_custom ? lower_custom(call, algorithm)
-                                                                  : lower_entry(call, algorithm, uses_links));
+  if (program) return *program;
+  const bool is_custom = algorithm >= first_custom;
+  if (is_custom && algorithm - first_custom >= static_cast<int>(custom_.size()))
+    throw InvalidArgument("unknown algorithm");
+  const Collective serves =
+      is_custom ? custom_[algorithm - first_custom].schedule.collective : catalogue()[algorithm].collective;
+  if (serves != call.collective) {
+    throw InvalidArgument("algorithm '" + name_of_algorithm(algorithm) + "' is for " + name_of(serves) +
+                          ", not for " + name_of(call.collective));
   }
+  program = std::make_unique<Program>(is_custom ? lower_custom(call, custom_[algorithm - first_custom])
+                                                : lower_entry(call, catalogue()[algorithm], uses_links));
   return *program;
 }
 
-Program Planner::lower_custom(const Call& call, int algorithm) const {
-  if (algorithm - first_custom >= static_cast<int>(custom_.size()))
-    throw InvalidArgument("unknown algorithm");
-  const Custom& custom = custom_[algorithm - first_custom];
-  if (custom.schedule.collective != call.collective) {
-    throw InvalidArgument("algorithm '" + custom.name + "' is for " + name_of(custom.schedule.collective) +
-                          ", not for " + name_of(call.collective));
-  }
+Program Planner::lower_custom(const Call& call, const Custom& custom) {
   if (rooted(call.collective) && custom.schedule.root != call.root) {
     throw InvalidArgument("root must be " + std::to_string(custom.schedule.root) + ", which algorithm '" +
                           custom.name + "' is for, not " + std::to_string(call.root));
@@ -289,12 +236,7 @@ Program Planner::lower_custom(const Call& call, int algorithm) const {
   return lower(custom.schedule, custom.heaviest_round);
 }
 
-Program Planner::lower_entry(const Call& call, int algorithm, bool uses_links) const {
-  const Entry& entry = catalogue()[algorithm];
-  if (entry.collective != call.collective) {
-    throw InvalidArgument("algorithm '" + std::string(entry.name) + "' is for " + name_of(entry.collective) +
-                          ", not for " + name_of(call.collective));
-  }
+Program Planner::lower_entry(const Call& call, const Entry& entry, bool uses_links) const {
   const bool coded = call.wire != Encoding::none;
   Place place;
   place.world = world_;

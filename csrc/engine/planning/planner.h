@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "engine/planning/call.h"
-#include "engine/planning/description.h"
 #include "engine/planning/plan.h"
 #include "engine/planning/tuning.h"
 
@@ -78,26 +77,14 @@ class Planner {
     bool in_rank_order;
   };
 
-  struct Shape {
-    std::size_t longest = 0;  // elements: of the buffer, or of the longest block
-    std::size_t total = 0;
-    std::uint64_t hash = 0;
-  };
-
-  Shape shape_of(const Call& call) const;
   void make(const Call& call, const Target& target, Plan& plan);
-  void describe(const Call& call, const Shape& shape, const std::string& name, Plan& plan) const;
+  void plan_reduction(Op op, DType dtype, Plan& plan) const;
   void check(const Call& call) const;
   void check_rank_order(Collective collective, int algorithm) const;
   const Program& program(const Call& call, int algorithm, bool uses_links);
-  Program lower_custom(const Call& call, int algorithm) const;
-  Program lower_entry(const Call& call, int algorithm, bool uses_links) const;
-  struct Picked {
-    int algorithm;
-    std::size_t slice_bytes;
-    int lanes;
-  };
-  Picked pick(const Call& call, std::size_t bytes, const Target& target) const;
+  static Program lower_custom(const Call& call, const Custom& custom);
+  Program lower_entry(const Call& call, const Entry& entry, bool uses_links) const;
+  std::size_t pick(const Call& call, std::size_t bytes, const Target& target, Plan& plan) const;
   Situation situation(Collective collective, std::size_t bytes, Encoding wire, const Target& target) const;
   Choice choose(const Situation& situation) const;
   std::string name_of_algorithm(int algorithm) const;

@@ -60,11 +60,4 @@ Choice choose(const Situation& s) {
   return {};  // cannot be: every collective has a row that fits everything (tested)
 }
 
-Choice choose_slices(const Situation& s, const Entry* entry, std::string reason) {
-  Choice choice = choose(s);
-  choice.entry = entry;
-  choice.reason = std::move(reason);
-  return choice;
-}
-
 }  // namespace ringreduce

@@ -57,7 +57,4 @@ using TuningTables = std::array<std::span<const TuningRow>, 3>;
 TuningTables tuning_tables(Tuning tuning);
 Choice choose(const Situation& situation);
 
-// The slices of an algorithm that was named: as long, and as many in flight, as those of the choice.
-Choice choose_slices(const Situation& situation, const Entry* entry, std::string reason);
-
 }  // namespace ringreduce

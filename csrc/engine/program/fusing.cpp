@@ -18,14 +18,13 @@ bool same_peers(const Program& program, const Step& combine, const Step& send) {
 }
 
 bool touches(const Program& program, const Step& step, const Span& span) {
-  for (int p = step.parts_begin; p < step.parts_end; ++p) {
-    const Span& other = program.parts[p].chunks;
-    if (other.first < span.first + span.count && span.first < other.first + other.count) return true;
-  }
-  const bool local = step.kind == Step::Kind::local || step.kind == Step::Kind::local_combine;
-  if (!local) return false;
-  const Span& from = program.parts[step.from_begin].chunks;
-  return from.first < span.first + span.count && span.first < from.first + from.count;
+  const auto overlaps = [&](const Part& part) {
+    const Span& other = part.chunks;
+    return other.first < span.first + span.count && span.first < other.first + other.count;
+  };
+  const Part* const parts = program.parts.data();
+  return std::any_of(parts + step.parts_begin, parts + step.parts_end, overlaps) ||
+         (step.is_local() && overlaps(parts[step.from_begin]));
 }
 
 // Whether anything but the send at `send` reads these chunks after the step at `after`.
@@ -41,7 +40,7 @@ bool read_again(const Program& program, int after, int send, const Span& span) {
 
 }  // namespace
 
-void fuse(Program& program, const std::vector<int>& rounds) {
+void fuse(Program& program) {
   const int count = static_cast<int>(program.steps.size());
   std::vector<bool> taken(count, false);
   for (int i = 0; i < count; ++i) {
@@ -49,10 +48,10 @@ void fuse(Program& program, const std::vector<int>& rounds) {
     if (step.kind != Step::Kind::combine && step.kind != Step::Kind::receive) continue;
     const Part* part = only_part(program, step);
     if (!part) continue;
-    for (int j = i + 1; j < count && rounds[j] <= rounds[i] + 1; ++j) {
+    for (int j = i + 1; j < count && program.steps[j].round <= step.round + 1; ++j) {
       const Step& send = program.steps[j];
       const Part* sent = send.kind == Step::Kind::send ? only_part(program, send) : nullptr;
-      if (!sent || taken[j] || !(sent->chunks == part->chunks) || rounds[j] != rounds[i] + 1) continue;
+      if (!sent || taken[j] || !(sent->chunks == part->chunks) || send.round == step.round) continue;
       step.fused = j;
       taken[j] = true;
       step.pushable = step.kind == Step::Kind::combine && same_peers(program, step, send);

@@ -1,15 +1,12 @@
 // What a program's steps can do for each other: found in the finished program, known to no algorithm.
 #pragma once
 
-#include <vector>
-
 #include "engine/program/program.h"
 
 namespace ringreduce {
 
 // A combination (or arrival) whose result is the next round's message can write the message in the same pass.
-// `rounds`: of each step.
-void fuse(Program& program, const std::vector<int>& rounds);
+void fuse(Program& program);
 
 // If the next thing that happens to the chunks we send to one peer is that this peer's values replace them,
 // then the peer may write them into our memory as soon as it has the message, if nobody else still reads

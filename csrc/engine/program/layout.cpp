@@ -5,8 +5,7 @@ namespace {
 
 // Local steps read the part at from_begin instead of their own.
 const Part& source_part(const Program& program, const Step& step, int part) {
-  const bool local = step.kind == Step::Kind::local || step.kind == Step::Kind::local_combine;
-  return program.parts[local ? step.from_begin + (part - step.parts_begin) : part];
+  return program.parts[step.is_local() ? step.from_begin + (part - step.parts_begin) : part];
 }
 
 }  // namespace

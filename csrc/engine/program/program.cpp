@@ -1,7 +1,6 @@
 #include "engine/program/program.h"
 
 #include <algorithm>
-#include <map>
 
 #include "engine/program/fusing.h"
 #include "engine/program/quantizing.h"
@@ -14,6 +13,17 @@ enum class State : std::uint8_t { none, input, home };
 bool contains(const std::vector<Span>& spans, int chunk) {
   return std::any_of(spans.begin(), spans.end(),
                      [&](const Span& s) { return chunk >= s.first && chunk < s.first + s.count; });
+}
+
+// One chunk more: of the run before, if it may be and the same is true of both.
+void append_or_join(std::vector<Part>& parts, const Part& one, bool may_join) {
+  Part* const before = may_join ? &parts.back() : nullptr;
+  if (before && before->source == one.source && before->target == one.target && before->last == one.last &&
+      before->quantize == one.quantize) {
+    ++before->chunks.count;
+  } else {
+    parts.push_back(one);
+  }
 }
 
 class Lowering {
@@ -35,7 +45,7 @@ class Lowering {
     for (const Round& round : s.rounds) lower_round(round);
     copy_untouched();
     mark_last();
-    fuse(program_, rounds_);
+    fuse(program_);
     if (answers_directly) mark_grants(program_);
     return std::move(program_);
   }
@@ -47,9 +57,9 @@ class Lowering {
     const std::vector<State> before = state_;
     // Locals read what is there when the round begins, so they come before what arrives.
     for (const Local& local : round.locals) add_local(local, before);
-    std::map<int, bool> done;
+    std::vector<bool> done(round.recvs.size());
     for (std::size_t i = 0; i < round.recvs.size(); ++i) {
-      if (!done[static_cast<int>(i)]) add_recv(round, i, done, before);
+      if (!done[i]) add_recv(round, i, done, before);
     }
     ++round_;
   }
@@ -60,76 +70,74 @@ class Lowering {
     step.parts_begin = static_cast<int>(program_.parts.size());
     for (const Span& span : spans) {
       for (int c = span.first; c < span.first + span.count; ++c) {
-        const Part part = describe(c);
-        Part* previous = c > span.first ? &program_.parts.back() : nullptr;
         // Scratch begins again at the length of the first chunk.
         const bool goes_on =
             c < program_.schedule.chunks || (c - program_.schedule.chunks) % program_.schedule.chunks;
-        if (previous && goes_on && previous->source == part.source && previous->target == part.target &&
-            previous->quantize == part.quantize) {
-          ++previous->chunks.count;
-        } else {
-          program_.parts.push_back(part);
-        }
+        append_or_join(program_.parts, describe(c), goes_on && c > span.first);
       }
     }
     step.parts_end = static_cast<int>(program_.parts.size());
   }
 
-  Memory memory_in(const std::vector<State>& states, int chunk) const {
-    return states[chunk] == State::input ? Memory::input : home_[chunk];
+  void add_peers(Step& step, const std::vector<int>& peers) {
+    step.peers_begin = static_cast<int>(program_.peers.size());
+    program_.peers.insert(program_.peers.end(), peers.begin(), peers.end());
+    step.peers_end = static_cast<int>(program_.peers.size());
+  }
+
+  Step copying(Step::Kind kind, const Part& from, const Part& to) {
+    Step step{kind};
+    step.from_begin = static_cast<int>(program_.parts.size());
+    step.parts_begin = step.from_begin + 1;
+    step.parts_end = step.from_begin + 2;
+    program_.parts.insert(program_.parts.end(), {from, to});
+    return step;
+  }
+
+  // Where a chunk is, and belongs.
+  Part part_in(const std::vector<State>& states, int chunk) const {
+    return {{chunk, 1}, states[chunk] == State::input ? Memory::input : home_[chunk], home_[chunk]};
   }
 
   void add_send(const Round& round, const Send& send) {
     Step step{Step::Kind::send};
     add_parts(step, send.chunks, [&](int c) {
-      Part part{{c, 1}, memory_in(state_, c), home_[c]};
+      Part part = part_in(state_, c);
       part.quantize = state_[c] == State::input && quantizing_ && quantizing_->needed_in(round_, c);
       if (part.quantize) state_[c] = State::home;
       return part;
     });
-    step.peers_begin = static_cast<int>(program_.peers.size());
-    program_.peers.insert(program_.peers.end(), send.peers.begin(), send.peers.end());
-    step.peers_end = static_cast<int>(program_.peers.size());
+    add_peers(step, send.peers);
     step.tickets_begin = program_.tickets;
     program_.tickets += static_cast<int>(send.peers.size());
     const bool in_one_part = step.parts_end - step.parts_begin == 1;
     const int index = static_cast<int>(program_.steps.size());
-    for (const Span& span : send.chunks) {
-      for (int c = span.first; c < span.first + span.count; ++c) {
-        for (const Recv& recv : round.recvs) step.overwritten |= contains(recv.chunks, c);
-        for (const Local& local : round.locals) step.overwritten |= contains({local.to}, c);
-      }
-    }
+    each_chunk(send.chunks, [&](int c) {
+      for (const Recv& recv : round.recvs) step.overwritten |= contains(recv.chunks, c);
+      for (const Local& local : round.locals) step.overwritten |= contains({local.to}, c);
+      if (in_one_part) lent_[c].push_back(index);
+    });
     step.lendable = in_one_part && !step.overwritten;
-    if (in_one_part) {
-      for (const Span& span : send.chunks) {
-        for (int c = span.first; c < span.first + span.count; ++c) lent_[c].push_back(index);
-      }
-    }
     push(step);
   }
 
   // A copy of this rank's own value may be sent later.
   void quantize_sources(const Round& round) {
     for (const Local& local : round.locals) {
-      for (int c = local.from.first; c < local.from.first + local.from.count; ++c) {
-        if (state_[c] != State::input || !quantizing_->needed_in(round_, c)) continue;
-        Step step{Step::Kind::local};
-        step.from_begin = static_cast<int>(program_.parts.size());
-        program_.parts.push_back({{c, 1}, Memory::input, home_[c]});
-        step.parts_begin = step.from_begin + 1;
-        step.parts_end = step.from_begin + 2;
-        program_.parts.push_back(program_.parts.back());
-        program_.parts.back().quantize = true;
+      each_chunk(local.from, [&](int c) {
+        if (state_[c] != State::input || !quantizing_->needed_in(round_, c)) return;
+        const Part from = part_in(state_, c);
+        Part to = from;
+        to.quantize = true;
+        Step step = copying(Step::Kind::local, from, to);
         wrote(step, {c, 1});
         push(step);
-      }
+      });
     }
   }
 
   // All reducing receives of the same chunks become one combination, in rank order, own value in its place.
-  void add_recv(const Round& round, std::size_t first, std::map<int, bool>& done,
+  void add_recv(const Round& round, std::size_t first, std::vector<bool>& done,
                 const std::vector<State>& before) {
     const Recv& recv = round.recvs[first];
     Step step{recv.reduce ? Step::Kind::combine : Step::Kind::receive};
@@ -138,7 +146,7 @@ class Lowering {
       for (std::size_t i = first; i < round.recvs.size(); ++i) {
         if (!round.recvs[i].reduce || round.recvs[i].chunks != recv.chunks) continue;
         sources.push_back(round.recvs[i].peer);
-        done[static_cast<int>(i)] = true;
+        done[i] = true;
       }
       std::sort(sources.begin(), sources.end());
       const auto place = std::lower_bound(sources.begin(), sources.end(), program_.schedule.rank);
@@ -146,10 +154,8 @@ class Lowering {
     } else {
       sources.push_back(recv.peer);
     }
-    add_parts(step, recv.chunks, [&](int c) { return Part{{c, 1}, memory_in(before, c), home_[c]}; });
-    step.peers_begin = static_cast<int>(program_.peers.size());
-    program_.peers.insert(program_.peers.end(), sources.begin(), sources.end());
-    step.peers_end = static_cast<int>(program_.peers.size());
+    add_parts(step, recv.chunks, [&](int c) { return part_in(before, c); });
+    add_peers(step, sources);
     for (const Span& span : recv.chunks) wrote(step, span);
     push(step);
   }
@@ -158,10 +164,8 @@ class Lowering {
     // Chunk by chunk, so that the two lists of parts run in step.
     for (int i = 0; i < local.to.count; ++i) {
       const int to = local.to.first + i, from = local.from.first + i;
-      Step step{local.reduce ? Step::Kind::local_combine : Step::Kind::local};
-      step.from_begin = static_cast<int>(program_.parts.size());
-      program_.parts.push_back({{from, 1}, memory_in(before, from), home_[from]});
-      add_parts(step, {{to, 1}}, [&](int c) { return Part{{c, 1}, memory_in(before, c), home_[c]}; });
+      Step step = copying(local.reduce ? Step::Kind::local_combine : Step::Kind::local, part_in(before, from),
+                          part_in(before, to));
       wrote(step, {to, 1});
       program_.combines_locally = program_.combines_locally || local.reduce;
       push(step);
@@ -175,13 +179,8 @@ class Lowering {
       if (!holds_result(s, c) || state_[c] != State::input) continue;
       int count = 1;
       while (c + count < s.chunks && holds_result(s, c + count) && state_[c + count] == State::input) ++count;
-      Step step{Step::Kind::local};
-      step.from_begin = static_cast<int>(program_.parts.size());
-      program_.parts.push_back({{c, count}, Memory::input, Memory::output});
-      step.parts_begin = static_cast<int>(program_.parts.size());
-      program_.parts.push_back({{c, count}, Memory::input, Memory::output});
-      step.parts_end = static_cast<int>(program_.parts.size());
-      push(step);
+      const Part part{{c, count}, Memory::input, Memory::output};
+      push(copying(Step::Kind::local, part, part));
       c += count - 1;
     }
   }
@@ -191,26 +190,22 @@ class Lowering {
   // and as free of deadlock.
   void wrote(Step& step, const Span& span) {
     if (step.fence_end == step.fence_begin) step.fence_begin = static_cast<int>(program_.fences.size());
-    for (int c = span.first; c < span.first + span.count; ++c) {
+    each_chunk(span, [&](int c) {
       for (int send : lent_[c]) {
-        if (std::find(program_.fences.begin() + step.fence_begin, program_.fences.end(), send) ==
-            program_.fences.end()) {
-          program_.fences.push_back(send);
-        }
+        const auto end = program_.fences.end();
+        if (std::find(program_.fences.begin() + step.fence_begin, end, send) != end) continue;
+        program_.fences.push_back(send);
       }
       lent_[c].clear();
       state_[c] = State::home;
-    }
+    });
     step.fence_end = static_cast<int>(program_.fences.size());
   }
 
   void push(const Step& step) {
     program_.steps.push_back(step);
     program_.steps.back().round = round_;
-    rounds_.push_back(round_);
   }
-
-  static bool writes(const Step& step) { return step.kind != Step::Kind::send; }
 
   // The result is complete where a rank's last write to a chunk of its result is a combination; elsewhere the
   // complete value comes from another rank. (The checker refuses all-reduces for which this does not hold.)
@@ -218,35 +213,29 @@ class Lowering {
     std::vector<int> last(state_.size(), -1);
     for (int i = 0; i < static_cast<int>(program_.steps.size()); ++i) {
       const Step& step = program_.steps[i];
-      if (!writes(step)) continue;
+      if (step.kind == Step::Kind::send) continue;
       for (int p = step.parts_begin; p < step.parts_end; ++p) {
-        const Span& span = program_.parts[p].chunks;
-        for (int c = span.first; c < span.first + span.count; ++c) last[c] = i;
+        each_chunk(program_.parts[p].chunks, [&](int c) { last[c] = i; });
       }
     }
     std::vector<Part> parts;  // rebuilt, because a part may have to be split
     for (int i = 0; i < static_cast<int>(program_.steps.size()); ++i) {
       Step& step = program_.steps[i];
-      const bool combines = step.kind == Step::Kind::combine || step.kind == Step::Kind::local_combine;
       const int begin = static_cast<int>(parts.size());
       for (int p = step.parts_begin; p < step.parts_end; ++p) {
         const Part part = program_.parts[p];
-        for (int c = part.chunks.first; c < part.chunks.first + part.chunks.count; ++c) {
+        each_chunk(part.chunks, [&](int c) {
           Part one = part;
           one.chunks = {c, 1};
-          one.last = combines && part.target == Memory::output && last[c] == i;
-          if (combines) one.quantize = quantizes(i, c);
-          if (c > part.chunks.first && parts.back().last == one.last &&
-              parts.back().quantize == one.quantize) {
-            ++parts.back().chunks.count;
-          } else {
-            parts.push_back(one);
-          }
-        }
-        if (part.target == Memory::temp && (writes(step) || part.quantize)) program_.uses_temp = true;
+          one.last = step.combines() && part.target == Memory::output && last[c] == i;
+          if (step.combines()) one.quantize = quantizes(i, c);
+          append_or_join(parts, one, c > part.chunks.first);
+        });
+        if (part.target == Memory::temp && (step.kind != Step::Kind::send || part.quantize))
+          program_.uses_temp = true;
       }
       const int end = static_cast<int>(parts.size());
-      if (step.kind == Step::Kind::local || step.kind == Step::Kind::local_combine) {
+      if (step.is_local()) {
         parts.push_back(program_.parts[step.from_begin]);
         step.from_begin = end;
       }
@@ -258,10 +247,11 @@ class Lowering {
 
   // Whether the combination at `index` leaves in this chunk what is sent.
   bool quantizes(int index, int chunk) const {
-    if (!quantizing_ || !quantizing_->combined_in(rounds_[index], chunk)) return false;
-    for (int i = index + 1; i < static_cast<int>(rounds_.size()) && rounds_[i] == rounds_[index]; ++i) {
-      const Step& step = program_.steps[i];
-      if (step.kind != Step::Kind::combine && step.kind != Step::Kind::local_combine) continue;
+    const std::vector<Step>& steps = program_.steps;
+    if (!quantizing_ || !quantizing_->combined_in(steps[index].round, chunk)) return false;
+    for (std::size_t i = index + 1; i < steps.size() && steps[i].round == steps[index].round; ++i) {
+      const Step& step = steps[i];
+      if (!step.combines()) continue;
       for (int p = step.parts_begin; p < step.parts_end; ++p) {
         if (contains({program_.parts[p].chunks}, chunk)) return false;
       }
@@ -274,7 +264,6 @@ class Lowering {
   std::vector<State> state_;
   std::vector<Memory> home_;
   std::vector<std::vector<int>> lent_;  // by chunk: lendable sends since its last write
-  std::vector<int> rounds_;             // of each step
   int round_ = 0;
 };
 

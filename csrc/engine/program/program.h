@@ -44,6 +44,9 @@ struct Step {
   int from_begin = 0;                  // local: parts to read, as many as parts
   int tickets_begin = 0;               // send: one ticket per receiver
   int fence_begin = 0, fence_end = 0;  // sends whose readers must be done before this step writes
+
+  bool is_local() const { return kind == Kind::local || kind == Kind::local_combine; }
+  bool combines() const { return kind == Kind::combine || kind == Kind::local_combine; }
 };
 
 struct Program {

@@ -36,10 +36,10 @@ void Quantizing::look_back(const Schedule& schedule) {
       each_chunk(recv.chunks, [&](int chunk) { needed[chunk] = recv.reduce; });
     }
     for (const Local& local : round.locals) {
-      each_chunk({local.to}, [&](int chunk) { needed[chunk] = local.reduce; });
+      each_chunk(local.to, [&](int chunk) { needed[chunk] = local.reduce; });
     }
     for (const Local& local : round.locals) {
-      each_chunk({local.from}, [&](int chunk) { needed[chunk] = true; });
+      each_chunk(local.from, [&](int chunk) { needed[chunk] = true; });
     }
     needed_[k] = needed;
   }
