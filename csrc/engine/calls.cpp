@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "engine/contract.h"
 #include "engine/planning/description.h"
@@ -10,6 +11,14 @@
 
 namespace ringreduce {
 namespace {
+
+std::atomic<unsigned> forks{0};  // above this process
+
+unsigned watch_forks() {
+  static std::once_flag once;
+  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { ++forks; }); });
+  return forks;
+}
 
 // A timeout must be short enough to be added to the time.
 Options bounded(Options options) {
@@ -41,10 +50,8 @@ Calls::Calls(std::unique_ptr<Transport> transport_of_group, const Options& given
                             // lacks
 }
 
-unsigned Calls::watch_forks() {
-  static std::once_flag once;
-  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { ++forks_; }); });
-  return forks_;
+bool Calls::ours() const {
+  return fork_epoch_ == forks;
 }
 
 void Calls::check_usable() const {

@@ -2,7 +2,6 @@
 // collective, the messages, the record of this rank's calls, and how the group fails.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -40,7 +39,7 @@ class Calls {
   Executor executor;
 
   // Whether they are this process's, and not those of the one that it was forked from.
-  bool ours() const { return fork_epoch_ == forks_; }
+  bool ours() const;
   // Throws Closed, or how the group failed.
   void check_usable() const;
   bool is_over() const { return !transport->fate().is_open(); }
@@ -99,10 +98,6 @@ class Calls {
   [[noreturn]] void end(const Transfer* message);
   [[noreturn]] void blame_self() const;
   std::string now_doing() const;
-
-  // Counts the forks above this process.
-  static inline std::atomic<unsigned> forks_{0};
-  static unsigned watch_forks();
 
   const unsigned fork_epoch_;
   std::uint64_t sequence_ = 0;

@@ -47,36 +47,24 @@ bool wanted_by_environment() {
   throw InvalidArgument("RINGREDUCE_LINKS must be auto or off, not '" + std::string(value) + "'");
 }
 
-// One rank's part in it.
-class Survey {
- public:
-  explicit Survey(Communicator& group) : group_(group) {}
+Transfer message(bool sends, int peer, void* data, std::size_t bytes) {
+  return {.sends = sends, .peer = peer, .data = data, .count = bytes, .dtype = DType::uint8, .tag = tag};
+}
 
-  Links of(const std::vector<int>& hosts, int most);
-
- private:
-  static Transfer message(bool sends, int peer, void* data, std::size_t bytes) {
-    return {.sends = sends, .peer = peer, .data = data, .count = bytes, .dtype = DType::uint8, .tag = tag};
-  }
-  void swap(int peer, void* out, void* in, std::size_t bytes) {
-    group_.swap(message(true, peer, out, bytes), message(false, peer, in, bytes));
-  }
-  double latency(int peer);
-  double bandwidth(int peer, double latency);
-
-  Communicator& group_;
-};
+void swap(Communicator& group, int peer, void* out, void* in, std::size_t bytes) {
+  group.swap(message(true, peer, out, bytes), message(false, peer, in, bytes));
+}
 
 // One way, in seconds, for whoever leads; the other answers, and gets 0.
-double Survey::latency(int peer) {
+double latency_to(Communicator& group, int peer) {
   double least = std::numeric_limits<double>::max();
-  const bool leads = group_.rank() < peer;
+  const bool leads = group.rank() < peer;
   std::uint8_t byte = 0;
   const Transfer out = message(true, peer, &byte, 1), in = message(false, peer, &byte, 1);
   for (int i = 0; i <= pings; ++i) {
     const auto start = Clock::now();
-    group_.transfer(leads ? out : in);
-    group_.transfer(leads ? in : out);
+    group.transfer(leads ? out : in);
+    group.transfer(leads ? in : out);
     if (i > 0) least = std::min(least, since(start));  // before, there may have been no connection
   }
   return leads ? least / 2 : 0;
@@ -86,20 +74,20 @@ double Survey::latency(int peer) {
 // makes it slower. Buffers grow until they take long enough and are not faster for being larger, as they are
 // on a connection that begins slowly. What counts is the slower end's time: who comes late finds bytes that
 // have been on their way for a while.
-double Survey::bandwidth(int peer, double latency) {
+double bandwidth_to(Communicator& group, int peer, double latency) {
   std::vector<std::byte> out(most_bytes), in(most_bytes);
   double theirs = 0;
-  swap(peer, &latency, &theirs, sizeof latency);
+  swap(group, peer, &latency, &theirs, sizeof latency);
   latency = std::max(latency, theirs);
   double best = 0, before = 0;
   const auto begin = Clock::now();
   int counted = 0;
   for (std::size_t bytes = first_bytes; counted < 2; bytes = std::min(2 * bytes, most_bytes)) {
     const auto start = Clock::now();
-    swap(peer, out.data(), in.data(), bytes);
+    swap(group, peer, out.data(), in.data(), bytes);
     double own[2] = {since(start), since(begin)};
     double other[2];
-    swap(peer, own, other, sizeof own);
+    swap(group, peer, own, other, sizeof own);
     const double all = std::max(own[0], other[0]), so_far = std::max(own[1], other[1]);
     // An offer, its answer and the last byte are each on the way once.
     const double taken = std::max(all - 3 * latency, all / 8);
@@ -113,18 +101,18 @@ double Survey::bandwidth(int peer, double latency) {
   return best;
 }
 
-Links Survey::of(const std::vector<int>& hosts, int most) {
-  const int size = group_.size();
+Links survey(Communicator& group, const std::vector<int>& hosts, int most) {
+  const int size = group.size();
   const std::vector<int> players = speakers(hosts, size);
   const int count = static_cast<int>(players.size());
   const int rounds = std::min(most, count + count % 2 - 1);
-  const auto self = std::find(players.begin(), players.end(), group_.rank());
+  const auto self = std::find(players.begin(), players.end(), group.rank());
   std::vector<double> own(2 * players.size()), all(own.size() * static_cast<std::size_t>(size));
   for (int round = 0; self != players.end() && count > 1 && round < rounds; ++round) {
     const int other = opponent(static_cast<int>(self - players.begin()), count, round);
     if (other < 0) continue;
-    own[other] = latency(players[other]);
-    own[players.size() + other] = bandwidth(players[other], own[other]);
+    own[other] = latency_to(group, players[other]);
+    own[players.size() + other] = bandwidth_to(group, players[other], own[other]);
   }
   Call call;
   call.collective = Collective::all_gather;
@@ -132,7 +120,7 @@ Links Survey::of(const std::vector<int>& hosts, int most) {
   call.count = own.size();
   call.input = own.data();
   call.output = all.data();
-  group_.run(call);
+  group.run(call);
   Links links;
   links.world = size;
   links.latency.resize(static_cast<std::size_t>(size) * static_cast<std::size_t>(size));
@@ -159,7 +147,7 @@ Links Communicator::measure_links() {
   Call barrier;
   barrier.collective = Collective::barrier;
   run(barrier);  // behind what is under way
-  know(Survey(*this).of(calls_.transport->hosts(), std::numeric_limits<int>::max()));
+  know(survey(*this, calls_.transport->hosts(), std::numeric_limits<int>::max()));
   return links_;
 }
 
@@ -173,7 +161,7 @@ void Communicator::measure_links_if_far() {
   call.count = 1;
   call.input = call.output = &wanted;
   run(call);
-  if (wanted) know(Survey(*this).of(calls_.transport->hosts(), most_rounds));
+  if (wanted) know(survey(*this, calls_.transport->hosts(), most_rounds));
 }
 
 }  // namespace ringreduce

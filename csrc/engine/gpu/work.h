@@ -7,14 +7,26 @@ namespace ringreduce {
 
 class GpuWork {
  public:
-  explicit GpuWork(int device);
+  explicit GpuWork(int device)
+      : cuda_(CudaLibrary::get()), device_(device), event_(new_event(cuda_, device)) {}
 
   int device() const { return device_; }
   // It is what the stream has to do now.
-  void record(void* stream);
+  void record(void* stream) {
+    const OnDevice there(cuda_, device_);
+    CudaLibrary::check(cuda_.record(event_.get(), stream));
+  }
   // What comes to the stream later waits for it.
-  void let_wait(void* stream) const;
-  bool done() const;
+  void let_wait(void* stream) const {
+    const OnDevice there(cuda_, device_);
+    CudaLibrary::check(cuda_.wait(event_.get(), stream));
+  }
+  bool done() const {
+    const OnDevice there(cuda_, device_);
+    int over = 0;
+    CudaLibrary::check(cuda_.is_over(&over, event_.get()));
+    return over != 0;
+  }
 
  private:
   const CudaLibrary& cuda_;
