@@ -162,6 +162,7 @@ bool Calls::flushed() const {
 }
 
 void Calls::flush(const Transfer& send) {
+  if (flushed()) return;
   wait_until(
       *transport, options.poll, [&] { return flushed(); }, [] { return false; }, [&] { return send.peer; },
       [&](Clock::duration waited) {

@@ -93,7 +93,7 @@ std::shared_ptr<Work> Progress::submit(std::shared_ptr<Steps> steps) {
 std::shared_ptr<Work> Progress::submit(const Transfer& transfer) {
   calls_.check_usable();
   calls_.transport->check_background();
-  Message message{nullptr, std::make_shared<Work>(), Clock::now()};
+  PendingMessage message{nullptr, std::make_shared<Work>(), Clock::now()};
   const auto work = message.work;
   work->begin(message.submitted);
   try {
@@ -229,30 +229,30 @@ bool Progress::begin_call() {
 
 void Progress::finish_collective(const std::exception_ptr& problem) {
   calls_.collective.unlock();
-  const Collective over = std::exchange(current_, {});
+  const PendingCollective over = std::exchange(current_, {});
   pending_.fetch_sub(1);
   over.work->finish(problem);
 }
 
 bool Progress::advance_messages() {
   const bool moved = calls_.messages.advance();
-  std::vector<Message> over;
+  std::vector<PendingMessage> over;
   {
     const std::lock_guard lock(mutex_);
-    std::erase_if(messages_, [&](const Message& message) {
+    std::erase_if(messages_, [&](const PendingMessage& message) {
       const bool is_over = message.is_over();
       if (is_over) over.push_back(message);
       return is_over;
     });
   }
-  for (const Message& message : over) message.finish();
-  for (const Message& message : over) {
+  for (const PendingMessage& message : over) message.finish();
+  for (const PendingMessage& message : over) {
     if (message.request->problem) std::rethrow_exception(message.request->problem);
   }
   return moved || !over.empty();
 }
 
-void Progress::Message::finish() const {
+void Progress::PendingMessage::finish() const {
   if (!request->transfer.sends) work->set_source(request->peer);
   work->finish(request->problem);
 }
@@ -277,7 +277,7 @@ void Progress::check_messages() {
   RequestPointer late;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = std::find_if(messages_.begin(), messages_.end(), [&](const Message& message) {
+    const auto found = std::find_if(messages_.begin(), messages_.end(), [&](const PendingMessage& message) {
       return now - message.submitted >= calls_.or_default(message.request->transfer.timeout);
     });
     if (found != messages_.end()) late = found->request;
@@ -288,18 +288,18 @@ void Progress::check_messages() {
 
 void Progress::drop(const std::exception_ptr& problem) {
   if (current_.work) finish_collective(problem);
-  std::deque<Collective> queue;
-  std::deque<Message> messages;
+  std::deque<PendingCollective> queue;
+  std::deque<PendingMessage> messages;
   {
     const std::lock_guard lock(mutex_);
     queue.swap(queue_);
     messages.swap(messages_);
   }
-  for (const Collective& collective : queue) {
+  for (const PendingCollective& collective : queue) {
     pending_.fetch_sub(1);
     collective.work->finish(problem);
   }
-  for (const Message& message : messages) message.work->finish(problem);
+  for (const PendingMessage& message : messages) message.work->finish(problem);
 }
 
 }  // namespace ringreduce

@@ -42,14 +42,14 @@ class Progress {
   }
 
  private:
-  struct Collective {
+  struct PendingCollective {
     std::shared_ptr<Steps> steps;
     std::shared_ptr<Work> work;
     Call call;  // the one under way
     bool begun = false;
     Clock::time_point started;
   };
-  struct Message {
+  struct PendingMessage {
     RequestPointer request;
     std::shared_ptr<Work> work;
     Clock::time_point submitted;
@@ -78,12 +78,12 @@ class Progress {
   Calls& calls_;
   std::mutex mutex_;  // guards what follows
   Undestroyed<std::condition_variable> changed_;
-  std::deque<Collective> queue_;
-  std::deque<Message> messages_;
+  std::deque<PendingCollective> queue_;
+  std::deque<PendingMessage> messages_;
   bool stopping_ = false;
   std::thread thread_;
 
-  Collective current_;           // of the thread; none where it has no work
+  PendingCollective current_;    // of the thread; none where it has no work
   std::atomic<int> pending_{0};  // collectives submitted and not over
 };
 

@@ -113,12 +113,6 @@ class Executor {
   void combine_and_stream(Combine function, int sources, std::size_t count);
   void receive_moves(const Cursor& cursor, const Action& action, const Onward& onward);
 
-  // executor_narrow.cpp: what is done besides where arrays hold 16-bit floats that travel quantised.
-  void widen(Cursor& cursor);
-  void narrow(const Cursor& cursor);
-  template <class Holds, class Visit>
-  void each_narrow_run(std::size_t slice, Memory memory, Holds holds, Visit visit) const;
-
   // executor_coded.cpp: how memory is read and written where messages are encoded.
   void prepare_coded();
   void fill_coded(const Cursor& cursor, const Action& action, std::byte* to);
@@ -127,6 +121,11 @@ class Executor {
                           std::byte* room);
   void receive_coded(const Cursor& cursor, const Action& action, std::byte* room);
   void quantize(const Cursor& cursor, const Action& action);
+  // And besides, where arrays hold 16-bit floats that travel quantised.
+  void widen(Cursor& cursor);
+  void narrow(const Cursor& cursor);
+  template <class Holds, class Visit>
+  void each_narrow_run(std::size_t slice, Memory memory, Holds holds, Visit visit) const;
 
   bool narrow_arrays() const { return task_.plan->geometry.narrow != Encoding::none; }
   bool coded() const { return task_.plan->wire != Encoding::none; }

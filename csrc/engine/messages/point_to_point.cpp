@@ -1,7 +1,6 @@
 #include "engine/messages/point_to_point.h"
 
 #include <algorithm>
-#include <new>
 
 #include "reduce/reduce.h"
 #include "reduce/stream.h"
@@ -9,8 +8,7 @@
 namespace ringreduce {
 namespace {
 
-constexpr std::chrono::milliseconds patience{5};  // with offers that nobody asks for
-constexpr std::size_t line = 64;                  // bytes
+constexpr std::size_t line = 64;  // bytes
 constexpr std::size_t largest_whole = 64 << 10;
 constexpr std::size_t smallest_slice = 32 << 10, largest_slice = 256 << 10;
 constexpr std::size_t slices = 16;  // of a body that is copied through the lane, where these limits allow it
@@ -263,27 +261,6 @@ void PointToPoint::await_body(const RequestPointer& request, int source, std::ui
   peers_[source].incoming.push_back(request);
   peers_[source].ready.push_back(number);
   say_ready(source);
-}
-
-void PointToPoint::fetch_bodies() {
-  const auto before = Clock::now() - patience;
-  for (Aside& aside : matching_.asides()) {
-    if (aside.since > before) continue;
-    if (!aside.envelope.has_body || aside.body || !matching_.awaits(aside.source)) continue;
-    std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[aside.envelope.bytes()]);
-    if (!memory) continue;  // it stays with its sender
-    const Envelope& e = aside.envelope;
-    aside.body = std::make_shared<Request>(Transfer{.sends = false,
-                                                    .peer = aside.source,
-                                                    .data = memory.get(),
-                                                    .count = e.count,
-                                                    .dtype = e.dtype,
-                                                    .tag = e.tag});
-    aside.body->memory = std::move(memory);
-    ++requests_;
-    ++fetching_;
-    await_body(aside.body, aside.source, aside.envelope.number);
-  }
 }
 
 void PointToPoint::finish(Request& request, std::exception_ptr problem) {

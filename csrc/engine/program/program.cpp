@@ -1,6 +1,7 @@
 #include "engine/program/program.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/program/fusing.h"
 #include "engine/program/quantizing.h"
@@ -234,13 +235,9 @@ class Lowering {
         if (part.target == Memory::temp && (step.kind != Step::Kind::send || part.quantize))
           program_.uses_temp = true;
       }
-      const int end = static_cast<int>(parts.size());
-      if (step.is_local()) {
-        parts.push_back(program_.parts[step.from_begin]);
-        step.from_begin = end;
-      }
       step.parts_begin = begin;
-      step.parts_end = end;
+      step.parts_end = static_cast<int>(parts.size());
+      if (step.is_local()) parts.push_back(program_.parts[std::exchange(step.from_begin, step.parts_end)]);
     }
     program_.parts = std::move(parts);
   }
@@ -278,9 +275,7 @@ int heaviest_round(const Schedule& schedule) {
   int most = 0;
   for (const Round& round : schedule.rounds) {
     int sent = 0;
-    for (const Send& send : round.sends) {
-      for (const Span& span : send.chunks) sent += span.count;
-    }
+    for (const Send& send : round.sends) each_chunk(send.chunks, [&](int) { ++sent; });
     most = std::max(most, sent);
   }
   return most;

@@ -1,7 +1,36 @@
-// How messages fail: whose end they wait for in vain, what came instead, and the end of all.
+// What waits that have become long look for: what is in the way, whose end they wait for in vain, and what
+// came instead. And the end of all.
+#include <new>
+
 #include "engine/messages/point_to_point.h"
 
 namespace ringreduce {
+namespace {
+
+constexpr std::chrono::milliseconds patience{5};  // with offers that nobody asks for
+
+}  // namespace
+
+void PointToPoint::fetch_bodies() {
+  const auto before = Clock::now() - patience;
+  for (Aside& aside : matching_.asides()) {
+    if (aside.since > before) continue;
+    if (!aside.envelope.has_body || aside.body || !matching_.awaits(aside.source)) continue;
+    std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[aside.envelope.bytes()]);
+    if (!memory) continue;  // it stays with its sender
+    const Envelope& e = aside.envelope;
+    aside.body = std::make_shared<Request>(Transfer{.sends = false,
+                                                    .peer = aside.source,
+                                                    .data = memory.get(),
+                                                    .count = e.count,
+                                                    .dtype = e.dtype,
+                                                    .tag = e.tag});
+    aside.body->memory = std::move(memory);
+    ++requests_;
+    ++fetching_;
+    await_body(aside.body, aside.source, aside.envelope.number);
+  }
+}
 
 // The closed rank that something waits for, or all others where a receive from any source does: any_source.
 // No rank: the own one.
