@@ -32,10 +32,6 @@ class OneCall : public Steps {
   bool over_ = false;
 };
 
-std::exception_ptr closed() {
-  return std::make_exception_ptr(Closed("the communicator was closed"));
-}
-
 }  // namespace
 
 // --- in the caller's thread --------------------------------------------------------------------------------
@@ -113,11 +109,7 @@ std::shared_ptr<Work> Progress::submit(const Transfer& transfer) {
     calls_.transport->wake();
     return work;
   }
-  if (message.request) {
-    message.finish();
-  } else {
-    work->finish(nullptr);
-  }
+  message.request ? message.finish() : work->finish(nullptr);
   if (to_be_flushed()) wake();
   return work;
 }
@@ -127,7 +119,7 @@ template <typename Push>
 void Progress::hand_over(Push push) {
   {
     const std::lock_guard lock(mutex_);
-    if (stopping_) std::rethrow_exception(closed());
+    if (stopping_) throw Closed("the communicator was closed");
     push();
   }
   wake();
@@ -174,7 +166,7 @@ void Progress::work() {
       drop(std::current_exception());
     }
   }
-  drop(closed());
+  drop(std::make_exception_ptr(Closed("the communicator was closed")));
 }
 
 bool Progress::wait_for_something() {
@@ -190,7 +182,7 @@ bool Progress::advance_collective() {
   if (!current_.work) return begin_next();
   const bool moved = calls_.executor.advance();
   if (!calls_.executor.done()) return moved;
-  if (!begin_call()) finish_collective(nullptr);
+  begin_call();
   return true;
 }
 
@@ -206,16 +198,17 @@ bool Progress::begin_next() {
   }
   turn.release();  // until it is finished
   try {
-    if (!begin_call()) finish_collective(nullptr);
+    begin_call();
   } catch (const InvalidArgument&) {
     finish_collective(std::current_exception());
   }
   return true;
 }
 
-bool Progress::begin_call() {
+// The next of its steps, if there is one.
+void Progress::begin_call() {
   current_.call = Call();
-  if (!current_.steps->next(current_.call)) return false;
+  if (!current_.steps->next(current_.call)) return finish_collective(nullptr);
   current_.started = Clock::now();
   if (current_.begun) {
     calls_.begin_later(current_.call);
@@ -224,7 +217,6 @@ bool Progress::begin_call() {
     calls_.begin(current_.call);
     current_.begun = true;
   }
-  return true;
 }
 
 void Progress::finish_collective(const std::exception_ptr& problem) {

@@ -68,7 +68,7 @@ class Progress {
   bool to_be_flushed() const { return !calls_.is_over() && !calls_.flushed(); }
   bool advance_collective();
   bool begin_next();
-  bool begin_call();
+  void begin_call();
   bool advance_messages();
   void pause(Backoff& backoff);
   void check_messages();
