@@ -46,7 +46,7 @@ class NullTransport : public Transport {
   void show(const Board&) override {}
   Board board(int) override { return {}; }
   bool is_gone(int) override { return false; }
-  void await_boards() override {}
+  void await_boards(int) override {}
   std::unique_ptr<Transport> among(int, int, const Exchange&) override { return nullptr; }
   void close() override {}
   void disown() override {}

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/diagnosis.h"
+
 namespace ringreduce {
 namespace {
 
@@ -41,15 +43,15 @@ Agreement::Agreement(Transport& transport, Clock::time_point deadline, std::func
   }
 }
 
-void Agreement::time_out(int peer) {
-  throw Failure(
-      Cause::timeout, peer,
-      "shrink() timed out waiting for rank " + std::to_string(peer) + ", which lives but has not called it");
-}
-
-void Agreement::wait() {
+void Agreement::wait_for(int peer) {
   tick_();
-  transport_.await_boards();
+  transport_.await_boards(peer);
+  const auto now = Clock::now();
+  if (now <= deadline_) return;
+  const int late = Diagnosis(transport_).late_rank(peer, 0, now - began_);
+  throw Failure(
+      Cause::timeout, late,
+      "shrink() timed out waiting for rank " + std::to_string(late) + ", which lives but has not called it");
 }
 
 // What the others' boards come to.
@@ -91,8 +93,7 @@ std::vector<int> Agreement::survivors() {
       continue;
     }
     if (view.agreed) break;
-    if (Clock::now() > deadline_) time_out(view.missing);
-    wait();
+    wait_for(view.missing);
   }
   std::vector<int> members;
   for (int peer = 0; peer < transport_.world; ++peer) {
@@ -120,10 +121,7 @@ bool Agreement::has_come(int peer, std::uint32_t wanted, const std::vector<int>&
 }
 
 void Agreement::await_step(int peer, std::uint32_t wanted, const std::vector<int>& members) {
-  while (peer != transport_.rank && !has_come(peer, wanted, members)) {
-    if (Clock::now() > deadline_) time_out(peer);
-    wait();
-  }
+  while (peer != transport_.rank && !has_come(peer, wanted, members)) wait_for(peer);
 }
 
 // A member may overwrite its blob with the next one only when all have read it, so blobs alternate with empty

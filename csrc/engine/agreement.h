@@ -26,13 +26,13 @@ class Agreement {
   struct View;
 
   void show() { transport_.show(own_); }
-  void wait();
+  void wait_for(int peer);
   void look_at(int peer, View& view);
   void await_step(int peer, std::uint32_t wanted, const std::vector<int>& members);
   bool has_come(int peer, std::uint32_t wanted, const std::vector<int>& members);
-  [[noreturn]] static void time_out(int peer);
 
   Transport& transport_;
+  const Clock::time_point began_ = Clock::now();
   const Clock::time_point deadline_;
   const std::function<void()> tick_;
   Board own_;

@@ -148,7 +148,8 @@ void Calls::time_out(const Request& request) const {
   std::string what = in_words(request.transfer, rank);
   const std::string others = request.transfer.sends ? "" : messages.not_asked_for(request.transfer.peer);
   if (!others.empty()) what += " (came, but was not asked for: " + others + ")";
-  diagnosis.time_out(or_default(request.transfer.timeout), request.peer, what);
+  const auto timeout = or_default(request.transfer.timeout);
+  diagnosis.time_out(timeout, diagnosis.late_rank(request.peer, 0, timeout), what);
 }
 
 int Calls::peer_of(const Request& request) const {
@@ -167,7 +168,8 @@ void Calls::flush(const Transfer& send) {
       *transport, options.poll, [&] { return flushed(); }, [] { return false; }, [&] { return send.peer; },
       [&](Clock::duration waited) {
         const auto timeout = or_default(send.timeout);
-        if (waited >= timeout) diagnosis.time_out(timeout, send.peer, in_words(send, rank));
+        if (waited < timeout) return;
+        diagnosis.time_out(timeout, diagnosis.late_rank(send.peer, 0, timeout), in_words(send, rank));
       });
 }
 

@@ -15,8 +15,8 @@ class Diagnosis {
  public:
   explicit Diagnosis(Transport& transport) : transport_(transport) {}
 
-  // The rank to blame where the call of this number does not end, and this rank waits for that one: who waits
-  // for others in turn is not.
+  // The rank to blame where the call of this number (0: no collective) does not end, and this rank waits for
+  // that one: who waits for others in turn is not.
   int late_rank(int waiting_for, std::uint64_t number, Clock::duration waited) const;
   // The rank that has begun the fewest collectives, if that is fewer than this rank has; else -1.
   int last_rank() const;

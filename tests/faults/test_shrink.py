@@ -43,7 +43,10 @@ def _check(found, survivors):
 def _die_and_shrink(comm, board, victims, count):
     x = np.ones(count, "float32")
     comm.all_reduce(x)
+    board.note(comm.rank)
     if comm.rank in victims:
+        while not all(board.read(rank) for rank in range(comm.size)):  # who is in that call yet loses it
+            time.sleep(0.001)
         die("kill", board, comm.rank)
     error, _ = failure_of(lambda: comm.all_reduce(x))
     assert isinstance(error, ringreduce.PeerLost)

@@ -81,7 +81,10 @@ class HybridTransport : public Transport {
     return across_->is_gone(peer) || (is_inside(peer) && inside_->is_gone(places_[peer]));
   }
   Clock::duration last_words_take() const override { return across_->last_words_take(); }
-  void await_boards() override { across_->await_boards(); }
+  void await_boards(int waiting_for) override {
+    inside_->say_whom_we_wait_for(waiting_for, Clock::now());
+    across_->await_boards(waiting_for);
+  }
   std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
     return connect_(rank, world, exchange);
   }

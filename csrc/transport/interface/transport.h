@@ -192,8 +192,8 @@ class Transport {
   virtual bool is_gone(int peer) = 0;
   // How long after that a last word of the peer's may still be on its way.
   virtual Clock::duration last_words_take() const { return {}; }
-  // Lets a little time pass, in which boards may change.
-  virtual void await_boards() = 0;
+  // Lets a little time pass, in which boards may change, above all that of `waiting_for`.
+  virtual void await_boards(int waiting_for) = 0;
 
   // A new transport of the same kind among some of the ranks, all of which call this with the same members.
   // It exchanges exactly exchanges() times, whoever the members are.

@@ -60,7 +60,7 @@ class MappedTransport : public Transport {
   void show(const Board& board) override;
   Board board(int of_rank) override;
   bool is_gone(int peer) override { return !alive(peer) || closed(peer); }
-  void await_boards() override;
+  void await_boards(int waiting_for) override;
   void close() override;
 
  protected:

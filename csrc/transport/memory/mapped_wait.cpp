@@ -272,7 +272,8 @@ Board MappedTransport::board(int of_rank) {
   return {};
 }
 
-void MappedTransport::await_boards() {
+void MappedTransport::await_boards(int waiting_for) {
+  say_whom_we_wait_for(name_of(waiting_for), Clock::now());
   std::this_thread::sleep_for(microseconds(200));
 }
 

@@ -84,7 +84,8 @@ void RemoteTransport::wake() {
   if (driving_) interrupt();
 }
 
-void RemoteTransport::await_boards() {
+void RemoteTransport::await_boards(int waiting_for) {
+  say_whom_we_wait_for(waiting_for);
   Lock lock(mutex_);
   progress(lock, a_little);
   words_.boards_are_late();

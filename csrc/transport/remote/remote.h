@@ -70,7 +70,7 @@ class RemoteTransport : public Transport, protected Wire {
   bool is_gone(int peer) override { return locked(words_)->is_gone(peer); }
   // Of a dead rank's words, from one who has heard them.
   Clock::duration last_words_take() const override { return std::chrono::milliseconds(300); }
-  void await_boards() override;
+  void await_boards(int waiting_for) override;
 
  protected:
   // Lets this thread, or another one for all that wait, see to the wire.
