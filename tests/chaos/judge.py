@@ -125,11 +125,9 @@ def _judge_error(
         wanted = " or ".join(promised)
         verdict.wrong["error"].append(f"rank {rank}: {wanted} was promised; {_said(story, 'error', 'init')}")
         return
-    # A message says whom it waited for; a collective, whom all wait for.
-    by_message = error["type"] == "TimeoutError" and any(step.name == "exchange" for step in trial.steps)
     # Whoever comes to a meeting that has failed already finds that rank 0 has left.
     too_late = trial.moment == "init" and "init" in story.events and error["rank"] == 0 and rank != 0
-    if trial.kind != "mismatch" and not by_message and not too_late and error["rank"] not in side.first:
+    if trial.kind != "mismatch" and not too_late and error["rank"] not in side.first:
         verdict.wrong["rank"].append(f"rank {rank} blames {error['rank']}, not {side.first}: {error['text']}")
     again = story.events.get("again")
     if "error" in story.events and (again is None or (again["type"], again["rank"]) != _named(error)):

@@ -18,8 +18,7 @@ def _trial(kind, moment="between", transport="shm", world=3, **more):
     faults = (Fault(2, kind, moment, 3),)
     if moment == "shrink":
         faults = Fault(0, "kill", "between", 3), Fault(2, kind, moment, 3)
-    steps = tuple(step for step in drawn.steps if step.name != "exchange")
-    return replace(drawn, world=world, hosts=(0,) * world, faults=faults, steps=steps, **more)
+    return replace(drawn, world=world, hosts=(0,) * world, faults=faults, **more)
 
 
 def _error(kind, rank, at=10.1, began=9.9):
