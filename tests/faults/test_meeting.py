@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import secrets
@@ -268,17 +269,19 @@ def stranger():
 
 def test_a_rank_that_dies_after_its_last_word_fails_nobodys_exchange():
     """Else some ranks would have the blobs, and go on, and others not."""
-    name, deadline, dead = secrets.token_hex(8), time.monotonic() + 10, threading.Event()
+    name, deadline, said = secrets.token_hex(8), time.monotonic() + 10, threading.Barrier(3)
 
     def meet(rank):
         group = meeting.join(name, rank, 3, deadline)
+        if rank > 0:
+            group._host.sendall(meeting._HEADER.pack(meeting._DATA, 1) + str(rank).encode())
         if rank == 1:
-            group._host.sendall(meeting._HEADER.pack(meeting._DATA, 1) + b"1")
             group.close()
-            dead.set()
+        said.wait(10)  # all words are there before rank 0 reads any
+        if rank == 1:
             return None
-        assert dead.wait(10)
-        blobs = group.exchange(str(rank).encode())
+        receive = functools.partial(meeting._receive, getattr(group, "_host", None), deadline, 0)
+        blobs = group.exchange(b"0") if rank == 0 else [receive() for _ in range(3)]
         with pytest.raises(ringreduce.PeerLost) as lost:
             group.exchange(b"")
         group.close()

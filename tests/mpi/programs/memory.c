@@ -1,4 +1,4 @@
-// memory <rank> <n>: the n-th shared memory that the rank makes after MPI_Init fails. All its collectives are
+// memory <rank>: the first shared memory that the rank makes after MPI_Init fails. All its collectives are
 // right.
 #define _GNU_SOURCE
 #include <errno.h>
@@ -7,11 +7,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static int left = -1;  // until the one that fails; never, if it is below zero
+static int fails = 0;
 
 // In place of the C library's.
 int memfd_create(const char* name, unsigned flags) {
-  if (left > 0 && --left == 0) {
+  if (fails) {
+    fails = 0;
     errno = ENOMEM;
     return -1;
   }
@@ -23,7 +24,7 @@ int main(int argc, char** argv) {
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  if (rank == atoi(argv[1])) left = atoi(argv[2]);
+  fails = rank == atoi(argv[1]);
   for (int i = 0; i < 3; ++i) {
     int sum = rank + i, root = rank == 0 ? i : -1;
     MPI_Allreduce(MPI_IN_PLACE, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
