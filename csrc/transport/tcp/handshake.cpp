@@ -197,12 +197,27 @@ bool Stream::secure() {
   return false;
 }
 
+bool Stream::go_further() {
+  switch (state_) {
+    case State::connecting:
+      return connect_further();
+    case State::greeting:
+      return read_hello();
+    case State::answering:
+      return read_answer();
+    case State::proving:
+      return read_proof();
+    case State::securing:
+      return secure();
+    case State::ready:
+      return false;
+  }
+  return false;
+}
+
 bool Stream::shake_hands() {
-  // By state.
-  constexpr bool (Stream::* steps[])() = {&Stream::connect_further, &Stream::read_hello, &Stream::read_answer,
-                                          &Stream::read_proof, &Stream::secure};
   bool moved = false;
-  while (broken_.empty() && !proved() && (this->*steps[static_cast<std::size_t>(state_)])()) moved = true;
+  while (broken_.empty() && go_further()) moved = true;
   return moved;
 }
 

@@ -122,6 +122,7 @@ class Stream {
   bool say(const void* bytes, std::size_t count);
   bool hear(void* value, std::size_t count, const char* otherwise = nullptr);
   bool begins_well(const char* otherwise);
+  bool go_further();
   bool connect_further();
   bool read_hello();
   bool read_answer();
