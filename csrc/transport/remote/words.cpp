@@ -163,6 +163,7 @@ bool Words::end_all(const Failure& found, bool first_hand) {
     if (first_hand) tell_status(peer);
     connected_to(peer);
   }
+  say_whom_we_wait_for(-1);  // a thread answers questions, whatever this rank does
   return true;
 }
 
