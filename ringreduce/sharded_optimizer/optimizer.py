@@ -184,7 +184,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._hand_over()
         own = torch.nn.utils.get_total_norm([p.grad for p in self._pieces if p.grad is not None])
         square = own.to(self._buckets[0].memory.device, torch.float64).reshape(1) ** 2
-        norm = self.comm.all_reduce(square).sqrt().reshape(()).to(own.dtype)
+        doubles = any(slot.parameter.dtype == torch.float64 for slot in self._slots)  # of any rank's share
+        norm = self.comm.all_reduce(square).sqrt().reshape(()).to(torch.float64 if doubles else torch.float32)
         torch.nn.utils.clip_grads_with_norm_(self._pieces, max_norm, norm)
         return norm
 
