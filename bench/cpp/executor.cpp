@@ -22,9 +22,9 @@ class NullTransport : public Transport {
   bool send(int, Peers, const void*, std::size_t, std::uint64_t) override { return true; }
   std::byte* reserve(int, Peers, std::size_t) override { return memory_.data(); }
   void post(int, Peers, const std::byte*, std::size_t, std::uint64_t) override {}
+  int in_the_way(int, Peers) override { return -1; }
   bool reachable(const void*, std::size_t) override { return false; }
   bool lend(int, Peers, const std::byte*, std::size_t, std::uint64_t, std::byte*) override { return false; }
-  bool announce(int, Peers, std::size_t, std::uint64_t) override { return false; }
   std::uint32_t sent(int, int) const override { return 0; }
   bool consumed(int, int, std::uint32_t) override { return true; }
   bool poll(int, int, Message& message) override {
@@ -41,7 +41,7 @@ class NullTransport : public Transport {
   bool closed(int) const override { return false; }
   void abort(const Failure&) override {}
   void record(const Record&) override {}
-  std::vector<Record> records(int) const override { return {}; }
+  std::vector<Record> records(int) override { return {}; }
   std::optional<int> waits_for(int, Clock::duration) const override { return std::nullopt; }
   void show(const Board&) override {}
   Board board(int) override { return {}; }

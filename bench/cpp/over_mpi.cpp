@@ -52,9 +52,7 @@ void* map_shared(MpiJob& job) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  MpiRequest request;
-  request.timeout = std::chrono::seconds(30);
-  const auto job = join_mpi(pr_option(argc, argv, "--plugin", ""), request);
+  const auto job = join_mpi(pr_option(argc, argv, "--plugin", ""), nullptr, "", std::chrono::seconds(30));
   const int cores = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
   pr_world world = pr_make_world(job->rank, job->size, cores, map_shared(*job));
   const Exchange exchange = [&](const std::string& blob) { return job->exchange(blob); };
