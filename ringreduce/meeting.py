@@ -63,7 +63,7 @@ def join(name: str, rank: int, size: int, deadline: float, encrypt: bool = False
 
 @contextlib.contextmanager
 def _signals_held_back() -> Iterator[None]:
-    """For accept(), which has a descriptor but no socket yet where a handler might raise."""
+    """For accept(): a handler that raised inside it could leave a descriptor that no socket owns."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         yield

@@ -42,8 +42,8 @@ def check_not_averaged(named: Iterable[tuple[str, Any]]) -> None:
             averaged_by = getattr(owner, "averaged_by", None)
             if averaged_by:
                 raise ValueError(
-                    f"the gradients of parameter {name} are averaged by {averaged_by} already: of a DataParallel "
-                    "wrapper and a ShardedOptimizer of stage 2 a model takes one (with stage=1 it takes both)"
+                    f"the gradients of parameter {name} are averaged by {averaged_by} already. Use either a "
+                    "DataParallel wrapper or a ShardedOptimizer of stage 2, or both with stage=1"
                 )
 
 

@@ -7,8 +7,8 @@
 
 namespace ringreduce {
 
-// A signal goes to any thread that takes it, and only ends the sleep of that one: these take none, so that
-// Ctrl-C reaches a thread of the program's. Faults of the thread itself are not held back.
+// The kernel gives a signal to any thread that does not block it, and wakes only that one. These threads
+// block signals, so that Ctrl-C wakes a thread of the program. Faults of the thread itself are not blocked.
 template <typename Run>
 std::thread thread_without_signals(Run run) {
   struct Blocked {
