@@ -40,7 +40,10 @@ class TimeoutError(_RankError, builtins.TimeoutError):
 
 
 class DamagedError(_RankError):
-    """Bytes changed on their way between two ranks, which the message names; every rank raises it."""
+    """Bytes changed on their way between two ranks, which the message names; every rank raises it.
+
+    Ranks notice it under ``RINGREDUCE_TCP_CHECK=1`` and with encryption.
+    """
 
 
 class ClosedError(Error):

@@ -108,9 +108,8 @@ HEADER = struct.Struct("=IBBHIIQ")  # bytes, kind, lane, its check, number, chec
         (HEADER.pack(1 << 30, 0, 0, 0, 1, 0, 0), "a message of 1073741824 bytes"),
     ],
 )
-def test_a_header_that_is_not_right(header, text, monkeypatch):
+def test_a_header_that_is_not_right(header, text):
     """Of a rank that has proved to be one."""
-    monkeypatch.setenv("RINGREDUCE_TCP_CHECK", "0")
     with Ranks(summed, 2, 5.0) as ranks:
         ranks.met.wait(20)
         rank = ranks.dial(1, 0, FRAMES)

@@ -16,6 +16,11 @@ MARK = np.frombuffer(b"this is what the first rank says" * 4, "float32")
 LARGE = 1 << 20
 
 
+@pytest.fixture(autouse=True)
+def checked(monkeypatch):
+    monkeypatch.setenv("RINGREDUCE_TCP_CHECK", "1")
+
+
 class Flip:
     """Changes one bit of the first piece that has MARK in it, so many bytes from where that begins."""
 
@@ -72,7 +77,7 @@ def test_a_bit_of_a_header(offset):
 
 
 def test_without_the_check_nobody_notices(monkeypatch):
-    monkeypatch.setenv("RINGREDUCE_TCP_CHECK", "0")
+    monkeypatch.delenv("RINGREDUCE_TCP_CHECK")
     assert outcomes(2, Flip(3, 5)) == ["right", "wrong"]
 
 

@@ -117,6 +117,7 @@ def until_it_fails(comm):
 @pytest.mark.parametrize("at", [6000, 9000])
 def test_a_bit_that_changes_on_the_way(at, encrypts, monkeypatch):
     monkeypatch.setenv("RINGREDUCE_TLS", str(int(encrypts)))
+    monkeypatch.setenv("RINGREDUCE_TCP_CHECK", "1")
     with ranks_behind(Flip(at), until_it_fails, 3) as ranks:
         found = ranks.wait()
     assert len(set(found)) == 1, found
@@ -215,7 +216,7 @@ def refused(variables, **options):
 
 def test_a_rank_that_does_not_want_to():
     both = refused({"RINGREDUCE_TLS": "0"})
-    assert all("it is TLS on rank 0, checksums on rank 1" in text for text in both), both
+    assert all("it is TLS on rank 0, nothing on rank 1" in text for text in both), both
 
 
 def test_a_rank_without_a_secret():

@@ -63,7 +63,7 @@ bool switched_on(const char* name, bool otherwise) {
 
 Guard chosen_guard(std::optional<bool> encrypt) {
   if (!TcpTransport::encrypts(encrypt)) {
-    return switched_on("RINGREDUCE_TCP_CHECK", true) ? Guard::checksums : Guard::nothing;
+    return switched_on("RINGREDUCE_TCP_CHECK", false) ? Guard::checksums : Guard::nothing;
   }
   // Of what they tell each other to meet the key cannot be made: others may have read that.
   if (!environment("RINGREDUCE_SECRET")) {
@@ -83,7 +83,7 @@ void check_guards(const std::vector<Endpoint>& endpoints) {
     throw InvalidArgument(
         std::string("all ranks must guard what they send by the same: it is ") + name(endpoints[0]) +
         " on rank 0, " + name(endpoints[r]) + " on rank " + std::to_string(r) +
-        " (RINGREDUCE_TLS and init(encrypt=...) choose TLS, RINGREDUCE_TCP_CHECK=0 nothing)");
+        " (RINGREDUCE_TLS and init(encrypt=...) choose TLS, RINGREDUCE_TCP_CHECK=1 checksums)");
   }
 }
 
