@@ -1,18 +1,29 @@
-"""Whether all ranks have the same model, and what they tell each other if they do not."""
+"""What ranks tell each other: whether they have the same model, and how a backward pass has ended."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from ringreduce.blobs import gather_bytes
 from ringreduce.communicator import Communicator
 from ringreduce.errors import Error
 
-__all__ = ["check_not_averaged", "check_parameters", "check_same", "describe", "gather_texts"]
+__all__ = [
+    "Verdict",
+    "check_not_averaged",
+    "check_parameters",
+    "check_same",
+    "describe",
+    "kind_of",
+    "some_names",
+]
+
+SHOWN = 10  # names in a message
 
 
 def gather_texts(comm: Communicator, text: str) -> list[str]:
@@ -52,13 +63,14 @@ def describe(module: Any, settings: dict[str, Any]) -> dict[str, str]:
     found = {name: repr(value) for name, value in settings.items()}
     for name, parameter in module.named_parameters():
         frozen = "" if parameter.requires_grad else ", requires_grad=False"
-        found[f"parameter '{name}'"] = f"{_kind(parameter)}{frozen}"
+        found[f"parameter '{name}'"] = f"{kind_of(parameter)}{frozen}"
     for name, buffer in module.named_buffers():
-        found[f"buffer '{name}'"] = _kind(buffer)
+        found[f"buffer '{name}'"] = kind_of(buffer)
     return found
 
 
-def _kind(tensor: Any) -> str:
+def kind_of(tensor: Any) -> str:
+    """Dtype, shape and strides as text."""
     if torch.nn.parameter.is_lazy(tensor):
         return "no shape yet"
     dtype = str(tensor.dtype).removeprefix("torch.")
@@ -66,10 +78,8 @@ def _kind(tensor: Any) -> str:
     return f"{dtype}{list(tensor.shape)}{strides}"
 
 
-def check_same(
-    comm: Communicator, own: dict[str, str], what: str = "DataParallel: the ranks' models"
-) -> None:
-    """Compares descriptions, of what is called what, of all ranks.
+def check_same(comm: Communicator, own: dict[str, str], what: str) -> None:
+    """Compares descriptions, of what is called what, of all ranks; what: the subject of the error's message.
 
     Raises:
         Error: on every rank: the first thing that differs, and which ranks have what.
@@ -93,3 +103,39 @@ def check_same(
 
 def _at(entries: list[list[str]], place: int) -> str:
     return ": ".join(entries[place]) if place < len(entries) else "nothing more"
+
+
+class Verdict:
+    """An exchange of one byte, and of one more for each parameter where it has to be known which were used.
+
+    Args:
+        problem: what has gone wrong on this rank; "" if nothing.
+        used: for each parameter whether this rank has a gradient of it. None on all ranks: nobody asks.
+    """
+
+    def __init__(self, comm: Communicator, problem: str, used: Sequence[bool] | None) -> None:
+        self._comm = comm
+        self._problem = problem
+        self._flags = np.array([problem != "", *(used or ())], np.uint8)
+        self._work = comm.all_reduce(self._flags, "max", async_op=True)
+
+    def wait(self) -> None:
+        self._work.wait()
+
+    @property
+    def used_by_any(self) -> set[int]:
+        """The places of parameters of which some rank has a gradient, among those asked about."""
+        return set(np.flatnonzero(self._flags[1:]).tolist())
+
+    def problems(self) -> str:
+        """What has gone wrong on which ranks; "" if nothing. The same on all ranks, which all call it."""
+        if not self._flags[0]:
+            return ""
+        texts = gather_texts(self._comm, self._problem)
+        return "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(texts) if text)
+
+
+def some_names(names: Sequence[str]) -> str:
+    """Names for a message: the first few, and how many there are beside them."""
+    shown = ", ".join(names[:SHOWN])
+    return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"

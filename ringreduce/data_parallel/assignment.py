@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-__all__ = ["assign"]
+import numpy as np
+
+from ringreduce.communicator import Communicator
+from ringreduce.data_parallel.bucket import Bucket, Slot
+
+__all__ = ["Cut", "assign", "make_buckets"]
 
 
 def assign(
@@ -40,3 +45,48 @@ def assign(
             full.append(open_buckets.pop(kind))
     place = {number: position for position, number in enumerate(order)}
     return sorted([*full, *open_buckets.values()], key=lambda bucket: place[bucket[-1]])
+
+
+def make_buckets(slots: Sequence[Slot], first: float, limit: float) -> list[Bucket]:
+    """Buckets of parameters, in the order in which their gradients come; see :func:`assign`."""
+    parameters = [slot.parameter for slot in slots]
+    nbytes, kinds = [p.nbytes for p in parameters], [(p.dtype, p.device) for p in parameters]
+    cut = assign(range(len(slots)), nbytes, kinds, first, limit)
+    last = len(cut) - 1
+    return [Bucket(n, [slots[place] for place in members], n == last) for n, members in enumerate(cut)]
+
+
+class Cut:
+    """Cuts a model's parameters into buckets twice: in reverse order of the parameters before the first backward pass,
+    and after it in the order in which one rank's gradients came.
+
+    Args:
+        first, limit: bytes of the first bucket of a kind and of the others.
+    """
+
+    def __init__(self, slots: Sequence[Slot], first: float, limit: float) -> None:
+        self._slots, self._limits = slots, (first, limit)
+        self._arrivals: list[int] = []  # numbers
+        self.is_to_come = True  # the second time
+
+    def first(self) -> list[Bucket]:
+        return make_buckets(self._slots[::-1], *self._limits)
+
+    def note(self, slot: Slot) -> None:
+        """A gradient has come."""
+        if self.is_to_come:
+            self._arrivals.append(slot.number)
+
+    def forget(self) -> None:
+        """The backward pass has failed: the next one counts."""
+        self._arrivals.clear()
+
+    def again(self, comm: Communicator, root: int) -> list[Bucket]:
+        """The buckets in the order of rank root's gradients. Every rank calls it."""
+        came = list(dict.fromkeys(self._arrivals))
+        never = set(range(len(self._slots))).difference(came)
+        order = np.array([*came, *sorted(never, reverse=True)])
+        comm.broadcast(order, root)
+        self.forget()
+        self.is_to_come = False
+        return make_buckets([self._slots[number] for number in order], *self._limits)

@@ -3,76 +3,100 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
 
 import torch
 
 from ringreduce.communicator import Communicator
-from ringreduce.data_parallel.bucket import Bucket
+from ringreduce.data_parallel.bucket import Bucket, Slot
+from ringreduce.data_parallel.timings import Meter
 from ringreduce.work import Work
 
-__all__ = ["AllReduce", "Exchange", "UnderWay", "span"]
+__all__ = ["AllReduce", "Exchange", "UnderWay"]
 
 
-class UnderWay(Protocol):
-    """A bucket's exchange, begun."""
+class UnderWay:
+    """A bucket's exchange, begun.
+
+    Args:
+        works: collectives, in the order in which they begin.
+        then: what is left to be done after them; it may add to works.
+    """
+
+    def __init__(self, works: list[Work], then: Callable[[], None] | None = None) -> None:
+        self._works = works
+        self._then = then
 
     def finish(self) -> None:
-        """Waits; the bucket's buffer then holds the averages."""
+        """Waits; the averages are then where the exchange puts them. Doing it twice is fine."""
+        for work in self._works:
+            work.wait()
+        then, self._then = self._then, None
+        if then is not None:
+            then()
 
     def times(self) -> tuple[float, float]:
-        """When the work on it began and ended, in seconds of time.monotonic()."""
+        """When the work on it began and ended, in seconds of time.monotonic(); NaN where that is not known."""
+        began, ended = self._works[0].began, self._works[-1].ended
+        return math.nan if began is None else began, math.nan if ended is None else ended
 
 
-class Exchange(Protocol):
+class Exchange:
     """A way to average.
 
     Attributes:
         over: the number of ranks whose gradients count; others bring zeros.
+        meter: notes when buckets were exchanged.
+        has_local_passes: whether it takes gradients of backward passes that are not synchronised;
+        used_before, missed_before: in these: numbers of parameters with gradients, and names of those without.
     """
 
-    over: int
+    has_local_passes = False
+
+    def __init__(self, comm: Communicator) -> None:
+        self.comm = comm
+        self.over = comm.size
+        self.meter = Meter()
+        self.used_before: set[int] = set()
+        self.missed_before: list[str] = []
+
+    def begin_forward(self, synchronise: bool, buckets: Sequence[Bucket]) -> None:
+        """A forward pass begins whose backward pass is synchronised, or is not."""
+
+    def end_local_pass(self, slots: Sequence[Slot], fill: Callable[[Slot], None]) -> None:
+        """A backward pass that is not synchronised is over."""
+
+    def end_pass(self) -> None:
+        """A synchronised backward pass is over."""
+
+    def forget(self) -> None:
+        """The backward pass that is over has failed on some rank."""
+
+    def give_memory(self, bucket: Bucket) -> None:
+        """Called when a bucket without memory gets its first gradient."""
+        bucket.use(bucket.allocate())
 
     def start(self, bucket: Bucket) -> UnderWay:
         """Begins to average the bucket's buffer over the ranks; does not wait."""
+        raise NotImplementedError
 
 
-class AllReduce:
+class AllReduce(Exchange):
     """One all-reduce for each bucket, in place."""
 
     NARROWED = {"bf16": {torch.float32}, "fp16": {torch.float32}}  # noqa: RUF012
     BY_BLOCKS = frozenset({torch.float32, torch.float16, torch.bfloat16})
 
     def __init__(self, comm: Communicator, wire: str | None) -> None:
-        self._comm = comm
+        super().__init__(comm)
         self._wire = wire
-        self.over = comm.size
 
     def start(self, bucket: Bucket) -> UnderWay:
+        buffer, over = bucket.buffer, self.over
         wire = self._wire
-        if wire is not None and bucket.buffer.dtype not in self.NARROWED.get(wire, self.BY_BLOCKS):
+        if wire is not None and buffer.dtype not in self.NARROWED.get(wire, self.BY_BLOCKS):
             wire = None
-        op = "avg" if self.over == self._comm.size else "sum"
-        work = self._comm.all_reduce(bucket.buffer, op, wire=wire, async_op=True)
-        return Reduction(work, bucket.buffer, 1 if op == "avg" else self.over)
-
-
-class Reduction:
-    def __init__(self, work: Work, buffer: Any, divisor: int) -> None:
-        self._work = work
-        self._buffer = buffer
-        self._divisor = divisor
-
-    def finish(self) -> None:
-        self._work.wait()
-        if self._divisor != 1:
-            self._buffer.div_(self._divisor)
-
-    def times(self) -> tuple[float, float]:
-        return span(self._work, self._work)
-
-
-def span(first: Work, last: Work) -> tuple[float, float]:
-    """From when one call began to when another ended; NaN where that is not known."""
-    began, ended = first.began, last.ended
-    return math.nan if began is None else began, math.nan if ended is None else ended
+        if over == self.comm.size:
+            return UnderWay([self.comm.all_reduce(buffer, "avg", wire=wire, async_op=True)])
+        work = self.comm.all_reduce(buffer, "sum", wire=wire, async_op=True)
+        return UnderWay([work], lambda: buffer.div_(over))

@@ -9,7 +9,7 @@ from typing import Any
 
 from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.bucket import Bucket
-from ringreduce.data_parallel.exchange import UnderWay
+from ringreduce.data_parallel.exchange import Exchange, UnderWay
 from ringreduce.errors import TimeoutError
 
 __all__ = ["CommHook", "GradBucket"]
@@ -46,24 +46,23 @@ class GradBucket:
         return self._bucket.last
 
 
-class CommHook:
+class CommHook(Exchange):
     """Averages buckets by a user's function."""
 
     def __init__(self, comm: Communicator, state: Any, hook: Callable[[Any, GradBucket], Any]) -> None:
-        self._comm = comm
+        super().__init__(comm)
         self._state = state
         self._hook = hook
-        self.over = comm.size
 
     def start(self, bucket: Bucket) -> UnderWay:
         began = time.monotonic()
         future = self._hook(self._state, GradBucket(bucket))
         if not hasattr(future, "add_done_callback"):
             raise TypeError(f"a communication hook must return a torch.futures.Future, not {future!r}")
-        return HookUnderWay(bucket, future, began, self._comm.timeout)
+        return HookUnderWay(bucket, future, began, self.comm.timeout)
 
 
-class HookUnderWay:
+class HookUnderWay(UnderWay):
     def __init__(self, bucket: Bucket, future: Any, began: float, timeout: float) -> None:
         self._bucket = bucket
         self._future = future

@@ -2,176 +2,177 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
+from enum import Enum
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
 from ringreduce.communicator import Communicator
-from ringreduce.data_parallel.assignment import assign
+from ringreduce.data_parallel.agreement import Verdict, some_names
+from ringreduce.data_parallel.assignment import Cut
 from ringreduce.data_parallel.bucket import Bucket, Slot
 from ringreduce.data_parallel.exchange import Exchange, UnderWay
-from ringreduce.data_parallel.outputs import parameters_reached, tensors_in
-from ringreduce.data_parallel.timings import BucketTiming, StepTimings
-from ringreduce.data_parallel.verdict import Verdict, some_names
+from ringreduce.data_parallel.join import BACKWARD, Join
+from ringreduce.data_parallel.timings import StepTimings
+from ringreduce.data_parallel.usage import Usage, tensors_in
 from ringreduce.errors import Error
 
-__all__ = ["Reducer"]
+__all__ = ["Keep", "Reducer"]
+
+
+class Keep(Enum):
+    """What ``parameter.grad`` is after a backward pass."""
+
+    VIEW = "the bucket's memory"
+    COPY = "a tensor of its own"
+    NOTHING = "None"
 
 
 class Reducer:
-    """The gradients of a model's parameters, and their exchange.
+    """The gradients of parameters, and their exchange.
 
     Every synchronised backward pass makes the same calls on every rank, whatever becomes of it: all buckets in order,
     then the ranks' verdicts. So ranks stay in step even where one lacks a gradient or has failed on its way.
 
     Args:
-        named: names and parameters, in the model's order, the same on all ranks.
-        first, limit: bytes of the first bucket and of the others.
-        unused: parameters may be without a gradient.
-        static: which ones are, and how often hooks are called, is the same in every backward pass.
+        owner: who averages, for messages.
+        exchange: how a bucket is averaged.
+        usage: which gradients a backward pass brings.
+        keep: what becomes of ``parameter.grad``.
+        cut: puts parameters into buckets; None where these are given to :meth:`follow`, and never change.
+        waits: whether the end of a backward pass waits for the averages; else :meth:`settle` does.
     """
 
-    averaged_by = "DataParallel"
-
     def __init__(
-        self,
-        comm: Communicator,
-        named: Sequence[tuple[str, Any]],
-        first: float,
-        limit: float,
-        exchange: Exchange,
-        unused: bool = False,
-        static: bool = False,
-    ) -> None:
+        self, comm: Communicator, owner: str, exchange: Exchange, usage: Usage, keep: Keep, cut: Cut | None = None,
+        waits: bool = True,
+    ) -> None:  # fmt: skip
         self.comm = comm
+        self.averaged_by = owner
         self.exchange = exchange
-        self.slots = [Slot(number, name, parameter) for number, (name, parameter) in enumerate(named)]
+        self.timings = StepTimings()  # of the last backward pass, where its end waits
+        self.join: Join | None = None
         self.synchronise = True  # whether the next backward pass, that is
-        self._follows = True  # whether it matters which gradients a backward pass brings
-        self.before_backward: Callable[[], Any] | None = None
-        self.timings = StepTimings()
-        self.root = 0  # whose order of gradients counts
-        self._limits = (first, limit)
-        self._unused, self._static = unused, static
-        self._used_by_any: set[int] | None = None  # numbers, of the last backward pass of which it was asked
-        self._counting = static
-        if static:
-            for slot in self.slots:
-                slot.expected = math.inf
-        # Numbers, in the order of their gradients; None once it is learned.
-        self._arrivals: list[int] | None = []
-        self._skipped: set[int] | None = None  # numbers of parameters that the outputs do not depend on
+        self.slots: list[Slot] = []
+        self.buckets: list[Bucket] = []
+        self.hooks: list[Any] = []
+        self._usage, self._keep, self._cut, self._waits = usage, keep, cut, waits
         self._launching = threading.Lock()  # autograd has a thread for each GPU
-        self._reset()
-        self._make_buckets(range(len(self.slots) - 1, -1, -1))
-        self.hooks = [
-            slot.parameter.register_post_accumulate_grad_hook(partial(self._gradient_came, slot))
-            for slot in self.slots
-        ]
-
-    def _make_buckets(self, order: Sequence[int]) -> None:
-        parameters = [slot.parameter for slot in self.slots]
-        cut = assign(
-            order, [p.nbytes for p in parameters], [(p.dtype, p.device) for p in parameters], *self._limits
-        )
-        self.buckets = [
-            self._new_bucket(index, [self.slots[number] for number in members], index == len(cut) - 1)
-            for index, members in enumerate(cut)
-        ]
-
-    def _new_bucket(self, index: int, slots: Sequence[Slot], last: bool) -> Bucket:
-        return Bucket(index, slots, last)
-
-    def _reset(self) -> None:
-        self._end_queued = self._running = False
+        self._end_queued: Callable[[], Any] = _none
+        self._running = self._shadowing = False
         self._next = 0  # the bucket that is sent next
         self._sent: list[tuple[Bucket, float, UnderWay]] = []
+        self._verdict: Verdict | None = None  # of a backward pass whose buckets are all sent
+
+    def follow(self, slots: Sequence[Slot], buckets: Sequence[Bucket]) -> None:
+        """Watches these parameters, too."""
+        self.slots += slots
+        self.buckets += buckets
+        for slot in slots:
+            came = partial(self._gradient_came, slot)
+            self.hooks.append(slot.parameter.register_post_accumulate_grad_hook(came))
+
+    def unhook(self) -> None:
+        for hook in self.hooks:
+            hook.remove()
 
     # --- the backward pass ---------------------------------------------------------------------------------
 
     def begin_forward(self, synchronise: bool) -> None:
         """A forward pass begins whose backward pass is to exchange gradients, or is not."""
-        self.settle()
-        self.synchronise = self._follows = synchronise
+        self.settle(quiet=True)  # what has failed here has been raised already
+        self._end_queued = _none
+        self.exchange.begin_forward(synchronise, self.buckets)
+        self.synchronise = synchronise
 
     def end_forward(self, outputs: Any) -> None:
         """A forward pass is over."""
         if not self._follows:
             return
         tensors = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
-        if self._unused:
-            # Where outputs are not found, in objects of unknown kinds, it shows at the end what has been used.
-            reached = parameters_reached(tensors)
-            skipped = {slot.number for slot in self.slots if tensors and id(slot.parameter) not in reached}
-            self._skipped = skipped if self._skipped is None else self._skipped & skipped
+        self._usage.end_forward(tensors, self.slots)
         for tensor in tensors:
             if tensor.grad_fn is not None:
-                tensor.register_hook(self.queue_end)
+                tensor.register_hook(self._queue_end)
 
-    def queue_end(self, _gradient: Any = None) -> None:
+    @property
+    def _follows(self) -> bool:
+        return self.synchronise or self.exchange.has_local_passes
+
+    def _queue_end(self, _gradient: Any = None) -> None:
         """Has _end called when the backward pass is over.
 
         The outputs' gradients call it, in the outermost backward pass: a parameter's may come in one within it, of
-        re-entrant checkpointing, which ends sooner. Being called twice does no harm.
+        re-entrant checkpointing, which ends sooner.
         """
-        if self._follows:
-            self._end_queued = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._end)
+        if self._follows and self._end_queued() is None:
+            end = partial(self._end)
+            torch.autograd.Variable._execution_engine.queue_callback(end)
+            self._end_queued = weakref.ref(end)  # the engine drops it with a backward pass that fails
 
     def _gradient_came(self, slot: Slot, parameter: Any) -> None:
-        if parameter.grad is not slot.view:
-            slot.take()
         if not self._follows:
+            return
+        if self._end_queued() is None:
+            if self._running:
+                raise Error(f"{self.averaged_by}: the last backward pass failed: call zero_grad() first")
+            self._queue_end()
+        if not self.synchronise:
             return
         if not self._running:
             self._begin()
-        if self._arrivals is not None:
-            self._arrivals.append(slot.number)
+        self._take(slot)
+        if self._cut is not None:
+            self._cut.note(slot)
         slot.came += 1
         if slot.came == slot.expected:
             self._ready(slot)
-        elif slot.came > slot.expected:
+        elif slot.came > slot.expected and slot.bucket.left == 0:
             raise Error(
-                f"DataParallel: parameter '{slot.name}' got one more gradient in this backward pass after its bucket "
-                "may have been sent. Where each step does so (re-entrant checkpointing), static_graph=True helps"
+                f"{self.averaged_by}: parameter {slot.name} got one more gradient in this backward pass after its "
+                f"bucket was sent{self._usage.again}"
             )
 
     def _begin(self) -> None:
-        if not self._end_queued:
-            self.queue_end()
-        if self.before_backward is not None:
-            self.before_backward()
-        self._restart()
-
-    def _restart(self) -> None:
+        if self.join is not None and not self._shadowing:
+            self.join.announce(BACKWARD)
         self._running = True
         for bucket in self.buckets:
             bucket.left = len(bucket.slots)
         for slot in self.slots:
             slot.came = 0
-        skipped, self._skipped = self._skipped, None
-        for number in skipped or ():
-            self._do_without(self.slots[number])
-        if self._static and not self._counting:
-            for slot in self.slots:
-                if slot.expected == 0:
-                    self._do_without(slot)
+        if self._verdict is not None:
+            self._finish(self._verdict)  # of the backward pass before
+        for slot in self._usage.begin(self.slots):
+            self._fill(slot)
+            slot.came = 1
+            self._ready(slot)
 
-    def _do_without(self, slot: Slot) -> None:
-        slot.fill()
-        slot.came = 1
-        self._ready(slot)
+    def _take(self, slot: Slot) -> None:
+        if slot.bucket.buffer is None:
+            self.exchange.give_memory(slot.bucket)
+        if slot.parameter.grad is slot.view:
+            return
+        slot.take(more=self._keep is Keep.NOTHING and slot.came > 0)
+        if self._keep is not Keep.COPY:
+            slot.parameter.grad = slot.view if self._keep is Keep.VIEW else None
+
+    def _fill(self, slot: Slot) -> None:
+        if slot.parameter.grad is not None:
+            self._take(slot)
+            return
+        if slot.bucket.buffer is None:
+            self.exchange.give_memory(slot.bucket)
+        slot.view.zero_()
 
     def _ready(self, slot: Slot) -> None:
-        bucket = slot.bucket
-        bucket.left -= 1
-        if bucket.left == 0:
+        slot.bucket.left -= 1
+        if slot.bucket.left == 0:
             self._send()
 
     def _send(self) -> None:
@@ -185,105 +186,114 @@ class Reducer:
     # --- its end -------------------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        if not self._running and self._skipped is not None and len(self._skipped) == len(self.slots):
+        self._end_queued = _none
+        if not self.synchronise:
+            self.exchange.end_local_pass(self.slots, self._fill)
+            return
+        if not self._running and self._usage.reaches_nothing(self.slots):
             self._begin()  # this rank has no gradients, but others wait for it
         if self._running:
-            self._finish("")
-        else:  # torch.autograd.grad() for others than our parameters
-            self._reset()
-
-    def settle(self) -> None:
-        """Ends a backward pass that an exception has ended: others may wait for what it has not sent."""
-        if self._running:
-            self._finish("its backward pass failed")
-        else:
-            self._reset()
+            self._complete()
+            if self._waits:
+                self.settle()
 
     def shadow(self) -> None:
         """Takes part in a backward pass of ranks that have data, with zeros. Leaves no gradients."""
         for slot in self.slots:
             slot.parameter.grad = None
-        self._restart()
-        self._finish("", shadowing=True)
+        self._shadowing = True
+        self._begin()
+        self._complete()
+        self.settle()
 
-    def _finish(self, failure: str, shadowing: bool = False) -> None:
-        asked = self._unused or (self._static and self._used_by_any is None)
-        problem = failure or ("" if shadowing else self._missing())
+    def settle(self, quiet: bool = False) -> None:
+        """Waits until the averages of all backward passes so far are there.
+
+        It ends a backward pass that an exception has ended: others may wait for what it has not sent.
+
+        Raises:
+            Error: unless quiet: the last backward pass has failed on a rank.
+        """
+        if self._running:
+            self._complete("its backward pass failed")
+        if self._verdict is not None:
+            self._finish(self._verdict, quiet)
+
+    def _complete(self, failure: str = "") -> None:
+        """Sends what is not sent yet, and this rank's verdict."""
+        late = [slot for slot in self.slots if slot.came < slot.expected]
+        problem = failure or ("" if self._shadowing else self._missing(late))
+        used = [self._is_used(slot) for slot in self.slots] if self._usage.asks else None
+        for bucket in self.buckets[self._next :]:
+            for slot in bucket.slots:
+                if slot.came < slot.expected:
+                    self._fill(slot)
+                    self._ready(slot)
+        self._running = False
+        self._verdict = Verdict(self.comm, problem, used)
+
+    def _is_used(self, slot: Slot) -> bool:
+        came = self._keep is Keep.NOTHING and slot.came > 0
+        return came or slot.parameter.grad is not None or slot.number in self.exchange.used_before
+
+    def _missing(self, late: Sequence[Slot]) -> str:
+        """Says which gradients should have come and have not."""
+        names = list(dict.fromkeys([*self.exchange.missed_before, *(slot.name for slot in late)]))
+        if not names or self._usage.allows_missing():
+            return ""
+        return f"the backward pass brought no gradient for {some_names(names)}{self._usage.hint}"
+
+    def _finish(self, verdict: Verdict, quiet: bool = False) -> None:
+        shadowing, asked = self._shadowing, self._usage.asks
         try:
-            for slot in self._late():
-                slot.fill()
-                self._ready(slot)
-            verdict = Verdict(self.comm, problem, self._used() if asked else None)
-            self._wait(verdict)
+            for bucket, submitted, under_way in self._sent:
+                self.exchange.meter.wait(bucket.index, bucket.nbytes, submitted, under_way)
+            self.exchange.meter.wait_for(verdict.wait)
             problems = verdict.problems()
         finally:
-            self._reset()
+            self._verdict, self._shadowing = None, False
+            self._next, self._sent = 0, []
+            self.exchange.end_pass()
+            if self._waits:
+                self.timings = self.exchange.meter.take()
         if problems:
-            self._arrivals = None if self._arrivals is None else []
-            if failure:  # its cause has been raised already
-                return
-            raise Error(f"DataParallel: {problems}")
-        if asked:
-            self._used_by_any = verdict.used_by_any
-        if self._used_by_any is not None:
-            self._attach(self._used_by_any)
+            self._give_up(problems, quiet)
+            return
+        used = {self.slots[place].number for place in verdict.used_by_any} if asked else None
+        self._attach(self._usage.agreed(used))
         if not shadowing:
-            self._count()
-        if self._arrivals is not None:
-            self._learn_order(self._arrivals)
+            self._usage.passed(self.slots)
+        self._recut()
 
-    def _late(self) -> list[Slot]:
-        return [slot for slot in self.slots if slot.came < slot.expected]
-
-    def _used(self) -> list[bool]:
-        return [slot.parameter.grad is not None for slot in self.slots]
-
-    def _missing(self) -> str:
-        """Says which gradients should have come and have not."""
-        names = [] if self._unused or self._counting else self._missing_names()
-        if not names:
-            return ""
-        hint = "the graph is not static" if self._static else "find_unused_parameters=True allows it"
-        return f"the backward pass brought no gradient for {some_names(names)} ({hint})"
-
-    def _missing_names(self) -> list[str]:
-        return [slot.name for slot in self._late()]
-
-    def _wait(self, verdict: Verdict) -> None:
-        waits = []
-        for wait in [*(under_way.finish for _, _, under_way in self._sent), verdict.wait]:
-            begin = time.monotonic()
-            wait()
-            waits.append((begin, time.monotonic()))
-        buckets = [
-            BucketTiming(bucket.index, bucket.buffer.nbytes, submitted, *under_way.times())
-            for bucket, submitted, under_way in self._sent
-        ]
-        self.timings = StepTimings(buckets, waits)
+    def _give_up(self, problems: str, quiet: bool) -> None:
+        self.exchange.forget()
+        if self._cut is not None:
+            self._cut.forget()
+        if not quiet:
+            raise Error(f"{self.averaged_by}: {problems}")
 
     def _attach(self, used_by_any: set[int]) -> None:
-        """Parameters that this rank has not used, but another has, get a gradient, too."""
+        """Hands the averages over, also for parameters that another rank has used and this one has not."""
+        if self._keep is Keep.NOTHING:
+            return
         for slot in self.slots:
-            if slot.parameter.grad is None and slot.number in used_by_any:
-                slot.parameter.grad = slot.view
+            gradient = slot.parameter.grad
+            if gradient is None and slot.number in used_by_any:
+                slot.parameter.grad = slot.view if self._keep is Keep.VIEW else slot.view.clone()
+            elif self._keep is Keep.COPY and gradient is not None:
+                gradient.copy_(slot.view)
 
-    # --- what the first backward pass teaches --------------------------------------------------------------
-
-    def _count(self) -> None:
-        """In a static graph: this many calls of each hook from now on."""
-        if self._counting:
-            self._counting = False
-            for slot in self.slots:
-                slot.expected = slot.came
-
-    def _learn_order(self, arrivals: list[int]) -> None:
-        """Makes the buckets anew, in the order in which one rank's gradients came."""
-        came = list(dict.fromkeys(arrivals))
-        never = set(range(len(self.slots))).difference(came)
-        order = np.array([*came, *sorted(never, reverse=True)])
-        self.comm.broadcast(order, self.root)
-        self._arrivals = None
-        self._make_buckets(order.tolist())
+    def _recut(self) -> None:
+        """After the first backward pass: buckets in the order in which gradients came."""
+        if self._cut is None or not self._cut.is_to_come:
+            return
+        self.buckets = self._cut.again(self.comm, 0 if self.join is None else self.join.root)
         for slot in self.slots:
-            if slot.parameter.grad is not None:
-                slot.take()
+            slot.view = None
+        for slot in self.slots:
+            if self._keep is Keep.VIEW and slot.parameter.grad is not None:
+                self._take(slot)
+
+
+def _none() -> None:
+    """As a reference to something that is gone."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,16 +12,22 @@ import torch
 from ringreduce import on_world
 from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.agreement import check_parameters, check_same, describe
+from ringreduce.data_parallel.assignment import Cut
 from ringreduce.data_parallel.broadcast import Broadcast
-from ringreduce.data_parallel.exchange import AllReduce
+from ringreduce.data_parallel.bucket import Slot
+from ringreduce.data_parallel.exchange import AllReduce, Exchange
 from ringreduce.data_parallel.hooks import CommHook, GradBucket
-from ringreduce.data_parallel.join import BACKWARD, BUFFERS, Join
-from ringreduce.data_parallel.options import Options
-from ringreduce.data_parallel.reducer import Reducer
-from ringreduce.data_parallel.shards import ShardReducer
+from ringreduce.data_parallel.join import BUFFERS, ENDED, Join
+from ringreduce.data_parallel.reducer import Keep, Reducer
+from ringreduce.data_parallel.shards import Shards
 from ringreduce.data_parallel.timings import StepTimings
+from ringreduce.data_parallel.usage import FindUnused, StaticGraph, Usage
+from ringreduce.errors import Error
 
 __all__ = ["DataParallel"]
+
+MB = 1 << 20
+WIRES = (None, "bf16", "fp16", "int8", "fp8")
 
 
 class DataParallel(torch.nn.Module):
@@ -48,10 +53,14 @@ class DataParallel(torch.nn.Module):
         broadcast_buffers: rank 0's buffers go to all ranks before each synchronised forward pass in training mode.
         wire: what gradients travel as, see :class:`ringreduce.Communicator`, of dtypes for which there is such a form;
             others travel as they are. They are added in float32.
+        gradient_as_bucket_view: ``parameter.grad`` is a view of the bucket, whose memory every step uses again. Nothing
+            is copied back, but a gradient that the program keeps is overwritten by the next step. False: each step's
+            gradients are tensors of their own, as they are by default with torch's DistributedDataParallel.
         logical_shards: the global batch is cut into so many shards, a multiple of the number of ranks. Each rank makes
             a forward and a backward pass for each of its shards, rank 0 for the first ones and so on, all but the last
             within :meth:`no_sync`. ``.grad`` is then the average over all shards (what was in it before is dropped),
-            the same bits whatever the number of ranks.
+            the same bits whatever the number of ranks. torch's sums depend on its number of threads, so this one is set
+            to 1 in this process (``torch.set_num_threads``).
 
     Raises:
         ValueError: an argument is bad, or no parameter needs a gradient.
@@ -69,39 +78,51 @@ class DataParallel(torch.nn.Module):
         static_graph: bool = False,
         broadcast_buffers: bool = True,
         wire: str | None = None,
+        gradient_as_bucket_view: bool = True,
         logical_shards: int | None = None,
     ) -> None:
         super().__init__()
-        options = Options(
-            bucket_mb,
-            first_bucket_mb,
-            find_unused_parameters,
-            static_graph,
-            broadcast_buffers,
-            wire,
-            logical_shards,
-        )
         self.comm = on_world.world() if comm is None else comm
-        check_same(self.comm, describe(module, vars(options)))
-        options.check(self.comm.size)
+        options = {
+            "bucket_mb": bucket_mb,
+            "first_bucket_mb": first_bucket_mb,
+            "find_unused_parameters": find_unused_parameters,
+            "static_graph": static_graph,
+            "broadcast_buffers": broadcast_buffers,
+            "wire": wire,
+            "gradient_as_bucket_view": gradient_as_bucket_view,
+            "logical_shards": logical_shards,
+        }
+        check_same(self.comm, describe(module, options), "DataParallel: the ranks' models")
+        _check(options, self.comm.size)
         named = check_parameters(module)
         self.module = module
-        self._options = options
+        self._broadcast_buffers = broadcast_buffers
         self._synchronise = True
-        self._join: Join | None = None
         self._buffer_places = [(m, name) for m in module.modules() for name in m._buffers]
+        self._late = LateParameters(module)
         self._broadcast_of_buffers = Broadcast(self.comm)
         self._broadcast_state(0)
-        self._reducer = self._make_reducer(named)
-        weakref.finalize(self, _remove, self._reducer.hooks).atexit = False
+        self._reducer = self._make_reducer(named, options)
+        weakref.finalize(self, self._reducer.unhook).atexit = False
 
-    def _make_reducer(self, named: list[tuple[str, Any]]) -> Reducer:
-        options = self._options
-        unused = options.find_unused_parameters and not options.static_graph
-        if options.logical_shards is not None:
-            return ShardReducer(self.comm, named, *options.limits, unused, options.logical_shards)
-        exchange = AllReduce(self.comm, options.wire)
-        return Reducer(self.comm, named, *options.limits, exchange, unused, options.static_graph)
+    def _make_reducer(self, named: list[tuple[str, Any]], options: dict[str, Any]) -> Reducer:
+        comm, shards = self.comm, options["logical_shards"]
+        slots = [Slot(number, repr(name), parameter) for number, (name, parameter) in enumerate(named)]
+        exchange: Exchange = AllReduce(comm, options["wire"])
+        if shards is not None:
+            torch.set_num_threads(1)
+            exchange = Shards(comm, shards)
+        usage = Usage()
+        if options["static_graph"]:
+            usage = StaticGraph(slots)
+        elif options["find_unused_parameters"]:
+            usage = FindUnused()
+        keep = Keep.VIEW if options["gradient_as_bucket_view"] else Keep.COPY
+        cut = Cut(slots, options["first_bucket_mb"] * MB, options["bucket_mb"] * MB)
+        reducer = Reducer(comm, "DataParallel", exchange, usage, keep, cut)
+        reducer.follow(slots, cut.first())
+        return reducer
 
     def _buffers_now(self) -> list[Any]:
         """The buffers, which may have been replaced; as data, of which no graph notices that it is written to."""
@@ -121,13 +142,13 @@ class DataParallel(torch.nn.Module):
         """Calls the module."""
         if not torch.is_grad_enabled():
             return self.module(*inputs, **named_inputs)
+        self._late.check()
         self._reducer.begin_forward(self._synchronise)
-        if self._synchronise and self._options.broadcast_buffers and self.training and self._buffer_places:
-            if self._join is None:
-                self.sync_buffers()
-            else:
-                self._join.announce(BUFFERS)
-                self._sync_buffers(self._join.root)
+        if self._synchronise and self._broadcast_buffers and self.training and self._buffer_places:
+            join = self._reducer.join
+            if join is not None:
+                join.announce(BUFFERS)
+            self._sync_buffers(0 if join is None else join.root)
         outputs = self.module(*inputs, **named_inputs)
         self._reducer.end_forward(outputs)
         return outputs
@@ -163,20 +184,25 @@ class DataParallel(torch.nn.Module):
         Raises:
             ValueError: logical_shards is given, or the average is a communication hook's and over fewer ranks.
         """
-        if self._options.logical_shards is not None:
+        if isinstance(self._reducer.exchange, Shards):
             raise ValueError("join() does not go with logical_shards")
         if isinstance(self._reducer.exchange, CommHook) and not divide_by_initial_world_size:
             raise ValueError(
                 "a communication hook averages over all ranks: divide_by_initial_world_size must be True"
             )
-        self._join = join = Join(self, divide_by_initial_world_size)
-        self._reducer.before_backward = partial(join.announce, BACKWARD)
+        reducer = self._reducer
+        reducer.join = join = Join(self.comm, reducer.exchange, divide_by_initial_world_size)
         try:
             yield
-            join.shadow()
+            reducer.settle(quiet=True)
+            while (what := join.announce(ENDED)) != ENDED:
+                if what == BUFFERS:
+                    self._sync_buffers(join.root)
+                else:
+                    reducer.shadow()
+            self._broadcast_state(join.root)
         finally:
-            self._join = self._reducer.before_backward = None
-            self._reducer.root, self._reducer.exchange.over = 0, self.comm.size
+            reducer.join, reducer.exchange.over = None, self.comm.size
 
     def register_comm_hook(self, state: Any, hook: Callable[[Any, GradBucket], Any]) -> None:
         """Has a function average the buckets' gradients instead of an all-reduce.
@@ -191,7 +217,7 @@ class DataParallel(torch.nn.Module):
         Raises:
             ValueError: logical_shards is given, which has its own way to average.
         """
-        if self._options.logical_shards is not None:
+        if isinstance(self._reducer.exchange, Shards):
             raise ValueError("a communication hook does not go with logical_shards")
         self._reducer.exchange = CommHook(self.comm, state, hook)
 
@@ -201,6 +227,44 @@ class DataParallel(torch.nn.Module):
         )
 
 
-def _remove(hooks: list[Any]) -> None:
-    for hook in hooks:
-        hook.remove()
+def _check(options: dict[str, Any], ranks: int) -> None:
+    """Raises ValueError where one is bad, or does not go with another."""
+    for name in ("bucket_mb", "first_bucket_mb"):
+        if not options[name] > 0:
+            raise ValueError(f"{name} must be positive, not {options[name]}")
+    if options["wire"] not in WIRES:
+        raise ValueError(f"wire must be one of {WIRES}, not {options['wire']!r}")
+    shards = options["logical_shards"]
+    if shards is None:
+        return
+    if shards < 1 or shards % ranks:
+        raise ValueError(f"logical_shards must be a multiple of the number of ranks, {ranks}, not {shards}")
+    if options["wire"] is not None or options["static_graph"]:
+        raise ValueError("logical_shards does not go with wire or static_graph")
+
+
+class LateParameters:
+    """Notices parameters that need gradients since the model was wrapped, which nobody would average.
+
+    It looks at what is cheap to look at before each step: whether frozen parameters still are, and how many parameters
+    and modules there are.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._known = set(module.parameters())
+        self._frozen = [parameter for parameter in self._known if not parameter.requires_grad]
+        modules = list(module.modules())
+        self._places = [m._parameters for m in modules] + [m._modules for m in modules]
+        self._count = sum(map(len, self._places))
+
+    def check(self) -> None:
+        """Raises Error where there is one."""
+        if sum(map(len, self._places)) == self._count and not any(p.requires_grad for p in self._frozen):
+            return
+        for name, parameter in self._module.named_parameters():
+            if parameter.requires_grad and (parameter not in self._known or parameter in set(self._frozen)):
+                raise Error(
+                    f"parameter '{name}' needs a gradient, but did not when the model was wrapped: its gradients would "
+                    "not be averaged. Wrap the model again"
+                )

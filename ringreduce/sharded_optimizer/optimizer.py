@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 
 from ringreduce import on_world
 from ringreduce.communicator import Communicator
-from ringreduce.data_parallel.agreement import check_not_averaged
+from ringreduce.data_parallel.agreement import check_not_averaged, check_same, kind_of
+from ringreduce.data_parallel.assignment import make_buckets
+from ringreduce.data_parallel.bucket import Slot
+from ringreduce.data_parallel.reducer import Keep, Reducer
 from ringreduce.data_parallel.timings import StepTimings
+from ringreduce.data_parallel.usage import AnyUsage
 from ringreduce.errors import Error
-from ringreduce.sharded_optimizer.bucket import Bucket, Slot
-from ringreduce.sharded_optimizer.gradients import GradientShards
-from ringreduce.sharded_optimizer.groups import copy_options, options
 from ringreduce.sharded_optimizer.kinds import Cut, choose_cut
-from ringreduce.sharded_optimizer.layout import Layout
-from ringreduce.sharded_optimizer.state import cut, gather_bucket
-from ringreduce.sharded_optimizer.waits import Waits
+from ringreduce.sharded_optimizer.placement import balanced, by_elements, by_parameters
+from ringreduce.sharded_optimizer.reduce_scatter import ReduceScatter
+from ringreduce.sharded_optimizer.shares import ALIGNMENT, Piece, Share
+from ringreduce.sharded_optimizer.state import cut, gather_share
 
 __all__ = ["ShardedOptimizer"]
 
 MB = 1 << 20
+MEMBERS = {"params", "param_names"}  # of a parameter group, beside its options
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
@@ -88,15 +90,22 @@ class ShardedOptimizer(torch.optim.Optimizer):
         }  # fmt: skip
         self.comm = on_world.world() if comm is None else comm
         self.timings = StepTimings()
-        self._layout = Layout(self.comm, shard, bucket_mb * MB, settings)
-        self._waits = Waits()
-        self._gradients = GradientShards(self._waits) if stage == 2 else None
+        self._settings = settings
+        self._limit = bucket_mb * MB
+        self._loads = [0] * self.comm.size  # bytes of whole parameters that each rank owns
         self._slots: list[Slot] = []
-        self._pieces: list[Any] = []  # this rank's
-        self._buckets: list[Bucket] = []
+        self._shares: list[Share] = []
+        self._pieces: list[Piece] = []  # this rank's
         self._inner: Any = None
-        if self._gradients is not None:
-            weakref.finalize(self, self._gradients.unhook)
+        self._usage = AccumulatedUsage()
+        self._exchange = ReduceScatter(self.comm)
+        self._meter = self._exchange.meter
+        self._reducer: Reducer | None = None
+        if stage == 2:
+            self._reducer = Reducer(
+                self.comm, "ShardedOptimizer", self._exchange, self._usage, Keep.NOTHING, waits=False
+            )
+            weakref.finalize(self, self._reducer.unhook)
         super().__init__(params, defaults)
         self._shard_groups(0)
         if not self._slots:
@@ -112,30 +121,60 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _shard_groups(self, begin: int) -> None:
         """Divides the parameters of groups from this number on; those without requires_grad stay as they are."""
-        slots, number = [], 0
+        slots: list[Slot] = []
+        groups: dict[Slot, int] = {}
+        number = 0
         for index, group in enumerate(self.param_groups):
             for parameter in group["params"]:
                 if index >= begin and parameter.requires_grad:
-                    slots.append(Slot(number, index, parameter))
+                    slots.append(Slot(number, str(number), parameter))
+                    groups[slots[-1]] = index
                 number += 1
-        if self._gradients is not None:
-            check_not_averaged((str(slot.number), slot.parameter) for slot in slots)
-        settings = {
-            f"{name} of group {begin + index}": value
-            for index, group in enumerate(self.param_groups[begin:])
-            for name, value in options(group).items()
-            if not callable(value)  # its text is an address
-        }
-        made = self._layout.make(slots, settings)
+        if self._reducer is not None:
+            check_not_averaged((slot.name, slot.parameter) for slot in slots)
+        check_same(self.comm, self._described(slots, begin), "ShardedOptimizer: the ranks' parameters")
+        shares = self._make_shares(slots, groups)
         self._slots += slots
-        self._pieces += [slot.piece for slot in slots if slot.piece is not None]
-        self._buckets += made
-        if self._gradients is not None:
-            self._gradients.follow(made)
+        self._shares += shares
+        pieces = sorted((piece for share in shares for piece in share.pieces), key=lambda p: p.slot.number)
+        self._pieces += pieces
+        if self._reducer is not None:
+            self._exchange.add(shares)
+            self._reducer.follow(slots, [share.bucket for share in shares])
+
+    def _described(self, slots: Sequence[Slot], begin: int) -> dict[str, str]:
+        """What has to be the same on all ranks, of groups from this number on."""
+        settings = dict(self._settings)
+        for index, group in enumerate(self.param_groups[begin:]):
+            for name, value in options(group).items():
+                if not callable(value):  # its text is an address
+                    settings[f"{name} of group {begin + index}"] = value
+        described = {name: repr(value) for name, value in settings.items()}
+        for slot in slots:
+            described[f"parameter {slot.number}"] = kind_of(slot.parameter)
+        return described
+
+    def _make_shares(self, slots: Sequence[Slot], groups: dict[Slot, int]) -> list[Share]:
+        """Buckets in the reverse order of the parameters: that in which a backward pass brings gradients."""
+        cuts = self._settings["shard"] == "elements"
+        sizes = [slot.parameter.nbytes for slot in slots]
+        owners = dict(zip(slots, balanced(sizes, self._loads, ALIGNMENT), strict=True))
+        shares = []
+        for bucket in make_buckets(slots[::-1], self._limit, self._limit):
+            bucket.index += len(self._shares)
+            sizes = [slot.parameter.numel() for slot in bucket.slots]
+            alignment = max(ALIGNMENT // bucket.like.element_size(), 1)
+            if cuts:
+                placement = by_elements(sizes, self.comm.size, alignment)
+            else:
+                own = [owners[slot] for slot in bucket.slots]
+                placement = by_parameters(sizes, own, self.comm.size, alignment)
+            shares.append(Share(bucket, groups, placement, self.comm, cuts))
+        return shares
 
     def _own_part(self, number: int) -> dict[str, Any]:
         """A parameter group for the optimizer inside: this rank's pieces."""
-        pieces = [slot.piece for slot in self._slots if slot.group == number and slot.piece is not None]
+        pieces = [piece.parameter for piece in self._pieces if piece.group == number]
         return {**options(self.param_groups[number]), "params": pieces}
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -152,24 +191,26 @@ class ShardedOptimizer(torch.optim.Optimizer):
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Backward passes within it add up gradients on this rank only; the next one outside sends the sum. Stage 2."""
-        if self._gradients is None:
+        if self._reducer is None:
             raise Error("in stage 1 the model exchanges gradients: use its no_sync()")
-        before, self._gradients.synchronise = self._gradients.synchronise, False
+        before, self._reducer.synchronise = self._reducer.synchronise, False
         try:
             yield
         finally:
-            self._gradients.synchronise = before
+            self._reducer.synchronise = before
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets all gradients. In stage 2 there are none then, whatever set_to_none says."""
-        super().zero_grad(set_to_none or self._gradients is not None)
+        super().zero_grad(set_to_none or self._reducer is not None)
+        if self._reducer is not None:
+            self._reducer.settle(quiet=True)
         self._forget()
 
     def _forget(self) -> None:
-        if self._gradients is not None:
-            self._gradients.clear()
+        self._usage.used.clear()
+        self._exchange.forget()
         for piece in self._pieces:
-            piece.grad = None
+            piece.parameter.grad = None
 
     def clip_grad_norm_(self, max_norm: float) -> Any:
         """Scales all gradients, if need be, so that the norm of all of them together is at most max_norm.
@@ -178,31 +219,34 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
         Returns:
             The Euclidean norm before, a tensor without dimensions; the same on all ranks.
+
+        Raises:
+            Error: in stage 2: a backward pass has failed on some rank.
         """
-        if self._gradients is None:
+        if self._reducer is None:
             return torch.nn.utils.clip_grad_norm_([slot.parameter for slot in self._slots], max_norm)
         self._hand_over()
-        own = torch.nn.utils.get_total_norm([p.grad for p in self._pieces if p.grad is not None])
-        square = own.to(self._buckets[0].memory.device, torch.float64).reshape(1) ** 2
+        own = [piece.parameter for piece in self._pieces]
+        norm_here = torch.nn.utils.get_total_norm([p.grad for p in own if p.grad is not None])
+        square = norm_here.to(self._slots[0].parameter.device, torch.float64).reshape(1) ** 2
         doubles = any(slot.parameter.dtype == torch.float64 for slot in self._slots)  # of any rank's share
         norm = self.comm.all_reduce(square).sqrt().reshape(()).to(torch.float64 if doubles else torch.float32)
-        torch.nn.utils.clip_grads_with_norm_(self._pieces, max_norm, norm)
+        torch.nn.utils.clip_grads_with_norm_(own, max_norm, norm)
         return norm
 
     def _hand_over(self) -> None:
         """Gives the pieces their averaged gradients."""
-        if self._gradients is None:
-            for slot in self._slots:
-                if slot.piece is not None:
-                    gradient = slot.parameter.grad
-                    slot.piece.grad = None if gradient is None else slot.piece_of(gradient.detach())
-            return
-        self._gradients.settle()
-        used = np.array([slot.came for slot in self._slots], np.uint8)
-        self.comm.all_reduce(used, "max")
-        for slot, by_any in zip(self._slots, used, strict=True):
-            if slot.piece is not None:
-                slot.piece.grad = slot.bucket.gradient_of(slot) if by_any else None
+        if self._reducer is not None:
+            self._reducer.settle()
+        for share in self._shares:
+            for piece in share.pieces:
+                piece.parameter.grad = self._gradient_of(share, piece)
+
+    def _gradient_of(self, share: Share, piece: Piece) -> Any:
+        if self._reducer is None:
+            gradient = piece.slot.parameter.grad
+            return None if gradient is None else piece.of(gradient.detach())
+        return share.gradient_of(piece) if piece.slot.number in self._usage.used else None
 
     # --- the step ------------------------------------------------------------------------------------------
 
@@ -219,7 +263,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
             What closure has returned.
 
         Raises:
-            Error: a parameter is no longer where the optimizer has put it, or was frozen when it was given.
+            Error: a parameter is no longer where the optimizer has put it, or was frozen when it was given. In stage 2:
+                a backward pass has failed on some rank; all ranks raise it, and :meth:`zero_grad` leads on.
         """
         loss = None
         if closure is not None:
@@ -232,16 +277,17 @@ class ShardedOptimizer(torch.optim.Optimizer):
         copy_options(self._inner.param_groups, self.param_groups)
         self._gather_parameters()
         self._forget()
-        self.timings = self._waits.take()
+        self.timings = self._meter.take()
         return loss
 
     def _check_parameters(self) -> None:
-        for slot in self._slots:
-            if not slot.bucket.is_home(slot):
-                raise Error(
-                    f"parameter {slot.number} has other memory than ShardedOptimizer gave it: move and convert the "
-                    "model first, then make its optimizer"
-                )
+        for share in self._shares:
+            for slot in share.bucket.slots:
+                if not share.holds(slot):
+                    raise Error(
+                        f"parameter {slot.number} has other memory than ShardedOptimizer gave it: move and convert the "
+                        "model first, then make its optimizer"
+                    )
         sharded = {slot.parameter for slot in self._slots}
         every = (p for group in self.param_groups for p in group["params"])
         for number, parameter in enumerate(every):
@@ -251,9 +297,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 )
 
     def _gather_parameters(self) -> None:
-        under_way = [(bucket, time.monotonic(), bucket.all_gather()) for bucket in self._buckets]
-        for index, (bucket, submitted, work) in enumerate(under_way):
-            self._waits.wait(index, bucket, submitted, work)
+        under_way = [(share.bucket, time.monotonic(), share.all_gather()) for share in self._shares]
+        for bucket, submitted, gathering in under_way:
+            self._meter.wait(bucket.index, bucket.nbytes, submitted, gathering)
 
     # --- saving --------------------------------------------------------------------------------------------
 
@@ -269,8 +315,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
             What torch.optim.Optimizer.state_dict() returns, its tensors on the CPU.
         """
         found: dict[int, Any] = {}
-        for bucket in self._buckets:
-            found.update(gather_bucket(self.comm, bucket, self._inner.state, root))
+        for share in self._shares:
+            found.update(gather_share(self.comm, share, self._inner.state, root))
         if root not in (None, self.comm.rank):
             return {}
         groups, number = [], 0
@@ -297,10 +343,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
         state: dict[int, Any] = {}
         inside = self._inner.state_dict()["param_groups"]
         for index, group in enumerate(inside):
-            pieces = [slot for slot in self._slots if slot.group == index and slot.piece is not None]
-            for place, slot in zip(group["params"], pieces, strict=True):
-                if ids[slot.number] in state_dict["state"]:
-                    state[place] = cut(slot, state_dict["state"][ids[slot.number]])
+            pieces = [piece for piece in self._pieces if piece.group == index]
+            for place, piece in zip(group["params"], pieces, strict=True):
+                if ids[piece.slot.number] in state_dict["state"]:
+                    state[place] = cut(piece, state_dict["state"][ids[piece.slot.number]])
         copy_options(saved, inside)
         copy_options(saved, self.param_groups)
         self._inner.load_state_dict({"state": state, "param_groups": inside})
@@ -308,3 +354,30 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def __getstate__(self) -> Any:
         raise TypeError("a ShardedOptimizer cannot be copied or pickled; save its state_dict()")
+
+
+class AccumulatedUsage(AnyUsage):
+    """A parameter without a gradient counts as zeros, unless no rank has one in any backward pass of the step.
+
+    Attributes:
+        used: the numbers of parameters with gradients.
+    """
+
+    again = ""
+
+    def __init__(self) -> None:
+        self.used: set[int] = set()
+
+    def agreed(self, used: set[int] | None) -> set[int]:
+        self.used |= used or set()
+        return self.used
+
+
+def options(group: dict[str, Any]) -> dict[str, Any]:
+    """All of a parameter group but its parameters."""
+    return {key: value for key, value in group.items() if key not in MEMBERS}
+
+
+def copy_options(sources: Sequence[dict[str, Any]], targets: Sequence[dict[str, Any]]) -> None:
+    for source, target in zip(sources, targets, strict=True):
+        target.update(options(source))

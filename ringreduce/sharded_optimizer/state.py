@@ -11,16 +11,16 @@ import torch
 from ringreduce.blobs import gather_bytes
 from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.bucket import shaped_like
-from ringreduce.sharded_optimizer.bucket import Bucket, Slot
+from ringreduce.sharded_optimizer.shares import Piece, Share
 
-__all__ = ["cut", "gather_bucket"]
+__all__ = ["cut", "gather_share"]
 
 State = dict[str, Any]  # of one parameter or piece, as the optimizer inside has it
 Part = tuple[int, int, State]  # which elements of the parameter, and their state
 
 
-def gather_bucket(
-    comm: Communicator, bucket: Bucket, states: dict[Any, State], root: int | None
+def gather_share(
+    comm: Communicator, share: Share, states: dict[Any, State], root: int | None
 ) -> dict[int, State]:
     """The states of a bucket's parameters by number, whole and on the CPU; empty on ranks that do not ask.
 
@@ -29,14 +29,14 @@ def gather_bucket(
         root: the rank that gets them; None: all.
     """
     own = {
-        slot.number: (slot.first, slot.last, _on_cpu(states[slot.piece]))
-        for slot in bucket.slots
-        if slot.piece is not None and slot.piece in states
+        piece.slot.number: (piece.first, piece.last, _on_cpu(states[piece.parameter]))
+        for piece in share.pieces
+        if piece.parameter in states
     }
     # Pickled, as ranks of one job trust each other.
     everybodys = [pickle.loads(blob) for blob in gather_bytes(comm, pickle.dumps(own), root)]
     found = {}
-    for slot in bucket.slots:
+    for slot in share.bucket.slots:
         parts = [parts[slot.number] for parts in everybodys if slot.number in parts]
         if parts:
             found[slot.number] = _joined(slot.parameter, parts)
@@ -64,11 +64,11 @@ def _joined_value(parameter: Any, key: str, parts: list[Part]) -> Any:
     return shaped_like(parameter, flat)
 
 
-def cut(slot: Slot, state: State) -> State:
+def cut(piece: Piece, state: State) -> State:
     """What a rank keeps of a parameter's whole state: copies, as steps will change them."""
-    shape = slot.parameter.shape
+    shape = piece.slot.parameter.shape
     return {
-        key: slot.piece_of(value).clone() if _is_cut(key, value, shape) else copy.deepcopy(value)
+        key: piece.of(value).clone() if _is_cut(key, value, shape) else copy.deepcopy(value)
         for key, value in state.items()
     }
 

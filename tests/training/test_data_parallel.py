@@ -170,7 +170,7 @@ def test_buckets_follow_the_order_in_which_rank_0s_gradients_came():
         model = DataParallel(Backwards(comm.rank == 0), comm, bucket_mb=1e-9, first_bucket_mb=1e-9)
 
         def sent():
-            return [bucket.slots[0].name[7] for bucket in model._reducer.buckets]
+            return [bucket.slots[0].name[8] for bucket in model._reducer.buckets]
 
         assert sent() == ["3", "2", "1", "0"]
         for _ in range(2):

@@ -90,13 +90,13 @@ def test_used_in_an_earlier_backward_pass_counts():
 
 def test_buckets_of_unused_parameters_do_not_hold_up_others(monkeypatch):
     """The walk through the graph finds them: all buckets are on their way when the last used gradient has come."""
-    finish, sent_before_end = Reducer._finish, []
+    complete, sent_before_end = Reducer._complete, []
 
-    def noting(reducer, failure):
+    def noting(reducer):
         sent_before_end.append(len(reducer._sent))
-        finish(reducer, failure)
+        complete(reducer)
 
-    monkeypatch.setattr(Reducer, "_finish", noting)
+    monkeypatch.setattr(Reducer, "_complete", noting)
 
     def rank_main(comm):
         model = DataParallel(

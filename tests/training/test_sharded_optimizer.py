@@ -51,7 +51,7 @@ def same(found, expected):
 def trained(comm, kind, shapes, stage, options):
     model, optimizer = make(comm, kind, shapes, stage, **options)
     sharded_steps(comm, model, optimizer, range(STEPS))
-    assert len(optimizer._buckets) > 1
+    assert len(optimizer._shares) > 1
     return values(model)
 
 
@@ -270,8 +270,8 @@ def overlapping(comm):
     layers[0].weight.register_post_accumulate_grad_hook(lambda p: last.append(time.monotonic()))
     layers(torch.randn(4, 64)).sum().backward()
     optimizer.step()
-    exchanged = optimizer.timings.buckets[: len(optimizer._buckets)]
-    assert [bucket.index for bucket in exchanged] == list(range(len(optimizer._buckets)))
+    exchanged = optimizer.timings.buckets[: len(optimizer._shares)]
+    assert [bucket.index for bucket in exchanged] == list(range(len(optimizer._shares)))
     return [bucket.submitted < last[0] for bucket in exchanged]
 
 
@@ -290,7 +290,7 @@ def closure_and_timings(comm):
         return loss
 
     assert optimizer.step(closure).requires_grad
-    assert len(optimizer.timings.buckets) == 2 * len(optimizer._buckets)  # scattered, and gathered
+    assert len(optimizer.timings.buckets) == 2 * len(optimizer._shares)  # scattered, and gathered
     assert optimizer.timings.exposed <= sum(end - begin for begin, end in optimizer.timings.waits)
     return values(model)
 

@@ -128,7 +128,7 @@ def held(comm, shard, stage):
     model, optimizer = make(comm, optim.Adam, [(64, 64), (256,), (64, 32), (32, 64)], stage, shard=shard)
     sharded_steps(comm, model, optimizer, range(1))
     state = sum(v.nbytes for own in optimizer.state.values() for k, v in own.items() if k != "step")
-    gradients = sum(b.gradient.nbytes for b in optimizer._buckets if b.gradient is not None)
+    gradients = sum(b.gradient.nbytes for b in optimizer._shares if b.gradient is not None)
     whole = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
     return state, gradients, whole, sum(p.nbytes for p in model.parameters())
 
