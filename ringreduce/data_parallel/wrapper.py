@@ -266,5 +266,5 @@ class LateParameters:
             if parameter.requires_grad and (parameter not in self._known or parameter in set(self._frozen)):
                 raise Error(
                     f"parameter '{name}' needs a gradient, but did not when the model was wrapped: its gradients would "
-                    "not be averaged. Wrap the model again"
+                    "not be averaged. Drop this wrapper and wrap the model again"
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -212,3 +213,23 @@ def test_timings_tell_when_buckets_were_under_way():
         assert timings.waits[-1][1] >= timings.buckets[-1].ended
         assert 0 < timings.communication < 20 and 0 < timings.exposed < 20
         assert timings.hidden == max(timings.communication - timings.exposed, 0)
+
+
+@pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"static_graph": True}])
+def test_gradients_of_ones_own_are_kept(options):
+    """As under torch's DistributedDataParallel by default: no step changes what an earlier one has left."""
+    expected = [alone(chain(), steps=1, world=2), alone(chain(), steps=2, world=2)]
+
+    def rank_main(comm):
+        model = DataParallel(chain(), comm, gradient_as_bucket_view=False, **options, **TINY)
+        kept = []
+        for steps in (1, 2, 1):
+            model.zero_grad()
+            for step in range(steps):
+                with nullcontext() if step == steps - 1 else model.no_sync():
+                    model(batch(comm.rank, step)).sum().backward()
+            kept.append([p.grad for p in model.parameters()])
+        return [[gradient.clone() for gradient in gradients] for gradients in kept]
+
+    for found in on_ranks(2, rank_main):
+        assert same(found[0], expected[0]) and same(found[1], expected[1]) and same(found[2], expected[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import time
 
@@ -110,3 +111,49 @@ def test_sparse_gradients_are_refused_by_name():
             model(torch.tensor([1])).sum().backward()
 
     on_ranks(1, rank_main)
+
+
+def unfreeze(model):
+    model.module[0].weight.requires_grad_()
+
+
+def add_a_parameter(model):
+    model.module[2].extra = torch.nn.Parameter(torch.ones(2))
+
+
+def add_a_module(model):
+    model.module.append(torch.nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("change", "name"), [(unfreeze, "0.weight"), (add_a_parameter, "2.extra"), (add_a_module, "5.weight")]
+)
+def test_parameters_that_nobody_would_average_are_refused(change, name):
+    def rank_main(comm):
+        module = chain()
+        module[0].weight.requires_grad_(False)
+        model = DataParallel(module, comm)
+        model(batch(comm.rank)).sum().backward()
+        change(model)
+        with torch.no_grad():
+            model(batch(comm.rank))
+        with pytest.raises(ringreduce.Error, match=f"parameter '{name}' needs a gradient, but did not when"):
+            model(batch(comm.rank))
+        if name != "2.extra":  # which brings no gradient
+            del model
+            gc.collect()
+            DataParallel(module, comm)(batch(comm.rank)).sum().backward()
+
+    on_ranks(2, rank_main)
+
+
+def test_advice_does_not_name_what_is_set_already():
+    def rank_main(comm):
+        model = DataParallel(chain(), comm, static_graph=True, **TINY)
+        model(batch(comm.rank)).sum().backward()
+        x = batch(comm.rank)
+        with pytest.raises(ringreduce.Error) as caught:
+            model.module[0](x).sum().backward()
+        assert "static" in str(caught.value) and "=True" not in str(caught.value)
+
+    on_ranks(2, rank_main)

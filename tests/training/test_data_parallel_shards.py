@@ -15,7 +15,7 @@ import torch
 
 import ringreduce
 from ringreduce import DataParallel
-from tests.training.models import TINY, TwoHeads, on_ranks, same
+from tests.training.models import TINY, TwoHeads, gradients, on_ranks, same
 
 SHARDS = 4
 
@@ -133,3 +133,23 @@ def test_a_hook_of_ones_own_is_refused():
             )
 
     on_ranks(1, rank_main)
+
+
+def test_the_same_bits_whatever_the_number_of_threads_was():
+    """torch cuts its sums by its threads, of which a rank alone on a host has more."""
+
+    def rank_main(comm):
+        torch.manual_seed(0)
+        torch.set_num_threads(2 if comm.size == 1 else 1)
+        wide = torch.nn.Sequential(
+            torch.nn.Linear(512, 512), torch.nn.LayerNorm(512), torch.nn.Linear(512, 64)
+        )
+        model = DataParallel(wide, comm, logical_shards=2)
+        for shard in range(comm.rank * 2 // comm.size, (comm.rank + 1) * 2 // comm.size):
+            x = torch.randn(512, 512, generator=torch.Generator().manual_seed(shard))
+            with contextlib.nullcontext() if (shard + 1) % (2 // comm.size) == 0 else model.no_sync():
+                model(x).square().mean().backward()
+        return torch.get_num_threads(), gradients(model)
+
+    alone, halves = on_ranks(1, rank_main)[0], on_ranks(2, rank_main)
+    assert alone[0] == 1 and all(same(alone[1], found) for _, found in halves)

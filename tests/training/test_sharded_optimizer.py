@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -260,6 +261,56 @@ def failing(comm):
 
 def test_training_goes_on_after_a_failed_backward_pass():
     for found in on_threads(2, failing):
+        same(found, trained_plainly(optim.Adam, SHAPES, {}))
+
+
+def failing_on_one(comm, leads_on):
+    """Rank 1's backward pass fails: nobody makes a step of it, and with zero_grad() training goes on."""
+    model, optimizer = make(comm, optim.Adam)
+    before = values(model)
+
+    def fail(_gradient):
+        raise RuntimeError("on purpose")
+
+    for place in range(len(SHAPES) - 1):  # the last one's gradient comes first
+        handle = model.all[place].register_hook(fail) if comm.rank == 1 else None
+        with pytest.raises(RuntimeError, match="on purpose") if comm.rank == 1 else nullcontext():
+            model(rank_gradients(model, 99, comm.rank, comm.size)).backward()
+        if comm.rank == 1:
+            handle.remove()
+        if comm.rank != 1 or leads_on != "zero_grad":
+            with pytest.raises(
+                ringreduce.Error, match=r"^ShardedOptimizer: rank 1: its backward pass failed$"
+            ):
+                optimizer.step() if leads_on != "clip" else optimizer.clip_grad_norm_(1.0)
+        optimizer.zero_grad()
+        assert all(torch.equal(*pair) for pair in zip(values(model), before, strict=True))
+    sharded_steps(comm, model, optimizer, range(STEPS))
+    return values(model)
+
+
+@pytest.mark.parametrize("leads_on", ["step", "clip", "zero_grad"])
+def test_a_backward_pass_that_fails_on_one_rank_is_an_error_on_all(leads_on):
+    for found in on_threads(2, failing_on_one, leads_on):
+        same(found, trained_plainly(optim.Adam, SHAPES, {}))
+
+
+def forgetful(comm):
+    """After a backward pass that failed, the next one does not add to it."""
+    model, optimizer = make(comm, optim.Adam)
+    handle = model.all[-2].register_hook(lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        model(rank_gradients(model, 99, comm.rank, comm.size)).backward()
+    handle.remove()
+    with pytest.raises(ringreduce.Error, match=r"the last backward pass failed: call zero_grad\(\) first"):
+        model(rank_gradients(model, 99, comm.rank, comm.size)).backward()
+    optimizer.zero_grad()
+    sharded_steps(comm, model, optimizer, range(STEPS))
+    return values(model)
+
+
+def test_a_failed_backward_pass_is_not_added_to():
+    for found in on_threads(2, forgetful):
         same(found, trained_plainly(optim.Adam, SHAPES, {}))
 
 
