@@ -45,13 +45,6 @@ class Slot:
         with torch.no_grad():
             self.view.add_(gradient) if more else self.view.copy_(gradient)
 
-    def fill(self) -> None:
-        """Makes up for a gradient that this backward pass does not bring: what was there before it, or zeros."""
-        if self.parameter.grad is None:
-            self.view.zero_()
-        elif self.parameter.grad is not self.view:
-            self.take()
-
     def of(self, memory: Any) -> Any:
         """The parameter's place in flat memory that is laid out as the bucket is."""
         return shaped_like(self.parameter, memory[self.start : self.start + self.parameter.numel()])

@@ -163,6 +163,7 @@ class Reducer:
             slot.parameter.grad = slot.view if self._keep is Keep.VIEW else None
 
     def _fill(self, slot: Slot) -> None:
+        """Makes up for a gradient that this backward pass does not bring: what was there before it, or zeros."""
         if slot.parameter.grad is not None:
             self._take(slot)
             return
@@ -274,7 +275,7 @@ class Reducer:
 
     def _attach(self, used_by_any: set[int]) -> None:
         """Hands the averages over, also for parameters that another rank has used and this one has not."""
-        if self._keep is Keep.NOTHING:
+        if self._keep is Keep.NOTHING or (self._keep is Keep.VIEW and not used_by_any):
             return
         for slot in self.slots:
             gradient = slot.parameter.grad
