@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib.util
 from typing import Any
 
@@ -137,14 +138,11 @@ def test_a_hook_of_ones_own_is_refused():
 
 def test_the_same_bits_whatever_the_number_of_threads_was():
     """torch cuts its sums by its threads, of which a rank alone on a host has more."""
+    wide = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.LayerNorm(512), torch.nn.Linear(512, 64))
 
     def rank_main(comm):
-        torch.manual_seed(0)
         torch.set_num_threads(2 if comm.size == 1 else 1)
-        wide = torch.nn.Sequential(
-            torch.nn.Linear(512, 512), torch.nn.LayerNorm(512), torch.nn.Linear(512, 64)
-        )
-        model = DataParallel(wide, comm, logical_shards=2)
+        model = DataParallel(copy.deepcopy(wide), comm, logical_shards=2)
         for shard in range(comm.rank * 2 // comm.size, (comm.rank + 1) * 2 // comm.size):
             x = torch.randn(512, 512, generator=torch.Generator().manual_seed(shard))
             with contextlib.nullcontext() if (shard + 1) % (2 // comm.size) == 0 else model.no_sync():
