@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 
 import torch
 
 from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.bucket import Bucket, Slot
-from ringreduce.data_parallel.timings import Meter
+from ringreduce.data_parallel.timings import BucketTiming, StepTimings
 from ringreduce.work import Work
 
 __all__ = ["AllReduce", "Exchange", "UnderWay"]
@@ -39,6 +40,29 @@ class UnderWay:
         """When the work on it began and ended, in seconds of time.monotonic(); NaN where that is not known."""
         began, ended = self._works[0].began, self._works[-1].ended
         return math.nan if began is None else began, math.nan if ended is None else ended
+
+
+class Meter:
+    """Waits for exchanges, and notes when they were."""
+
+    def __init__(self) -> None:
+        self._timings = StepTimings()
+
+    def wait(self, bucket: Bucket, submitted: float, under_way: UnderWay) -> None:
+        """Waits for a bucket's exchange, handed over at this time."""
+        self.wait_for(under_way.finish)
+        timing = BucketTiming(bucket.index, bucket.nbytes, submitted, *under_way.times())
+        self._timings.buckets.append(timing)
+
+    def wait_for(self, wait: Callable[[], None]) -> None:
+        begin = time.monotonic()
+        wait()
+        self._timings.waits.append((begin, time.monotonic()))
+
+    def take(self) -> StepTimings:
+        """What was noted since the last time."""
+        taken, self._timings = self._timings, StepTimings()
+        return taken
 
 
 class Exchange:

@@ -248,7 +248,7 @@ class Reducer:
         shadowing, asked = self._shadowing, self._usage.asks
         try:
             for bucket, submitted, under_way in self._sent:
-                self.exchange.meter.wait(bucket.index, bucket.nbytes, submitted, under_way)
+                self.exchange.meter.wait(bucket, submitted, under_way)
             self.exchange.meter.wait_for(verdict.wait)
             problems = verdict.problems()
         finally:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ringreduce.data_parallel.exchange import UnderWay
-
-__all__ = ["BucketTiming", "Meter", "StepTimings"]
+__all__ = ["BucketTiming", "StepTimings"]
 
 
 @dataclass(frozen=True)
@@ -57,25 +51,3 @@ class StepTimings:
     def hidden(self) -> float:
         """Communication that went on while the backward pass did."""
         return max(self.communication - self.exposed, 0.0)
-
-
-class Meter:
-    """Waits for exchanges, and notes when they were."""
-
-    def __init__(self) -> None:
-        self._timings = StepTimings()
-
-    def wait(self, index: int, nbytes: int, submitted: float, under_way: UnderWay) -> None:
-        """Waits for a bucket's exchange, handed over at this time."""
-        self.wait_for(under_way.finish)
-        self._timings.buckets.append(BucketTiming(index, nbytes, submitted, *under_way.times()))
-
-    def wait_for(self, wait: Callable[[], None]) -> None:
-        begin = time.monotonic()
-        wait()
-        self._timings.waits.append((begin, time.monotonic()))
-
-    def take(self) -> StepTimings:
-        """What was noted since the last time."""
-        taken, self._timings = self._timings, StepTimings()
-        return taken

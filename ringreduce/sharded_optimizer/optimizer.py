@@ -12,17 +12,16 @@ import torch
 
 from ringreduce import on_world
 from ringreduce.communicator import Communicator
-from ringreduce.data_parallel.agreement import check_not_averaged, check_same, kind_of
-from ringreduce.data_parallel.assignment import make_buckets
+from ringreduce.data_parallel.agreement import check_not_averaged
 from ringreduce.data_parallel.bucket import Slot
 from ringreduce.data_parallel.reducer import Keep, Reducer
 from ringreduce.data_parallel.timings import StepTimings
 from ringreduce.data_parallel.usage import AnyUsage
 from ringreduce.errors import Error
 from ringreduce.sharded_optimizer.kinds import Cut, choose_cut
-from ringreduce.sharded_optimizer.placement import balanced, by_elements, by_parameters
+from ringreduce.sharded_optimizer.layout import Layout
 from ringreduce.sharded_optimizer.reduce_scatter import ReduceScatter
-from ringreduce.sharded_optimizer.shares import ALIGNMENT, Piece, Share
+from ringreduce.sharded_optimizer.shares import Piece, Share
 from ringreduce.sharded_optimizer.state import cut, gather_share
 
 __all__ = ["ShardedOptimizer"]
@@ -90,9 +89,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         }  # fmt: skip
         self.comm = on_world.world() if comm is None else comm
         self.timings = StepTimings()
-        self._settings = settings
-        self._limit = bucket_mb * MB
-        self._loads = [0] * self.comm.size  # bytes of whole parameters that each rank owns
+        self._layout = Layout(self.comm, shard, bucket_mb * MB, settings)
         self._slots: list[Slot] = []
         self._shares: list[Share] = []
         self._pieces: list[Piece] = []  # this rank's
@@ -132,8 +129,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 number += 1
         if self._reducer is not None:
             check_not_averaged((slot.name, slot.parameter) for slot in slots)
-        check_same(self.comm, self._described(slots, begin), "ShardedOptimizer: the ranks' parameters")
-        shares = self._make_shares(slots, groups)
+        settings = {
+            f"{name} of group {begin + index}": value
+            for index, group in enumerate(self.param_groups[begin:])
+            for name, value in options(group).items()
+            if not callable(value)  # its text is an address
+        }
+        shares = self._layout.make(slots, groups, settings)
         self._slots += slots
         self._shares += shares
         pieces = sorted((piece for share in shares for piece in share.pieces), key=lambda p: p.slot.number)
@@ -141,36 +143,6 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if self._reducer is not None:
             self._exchange.add(shares)
             self._reducer.follow(slots, [share.bucket for share in shares])
-
-    def _described(self, slots: Sequence[Slot], begin: int) -> dict[str, str]:
-        """What has to be the same on all ranks, of groups from this number on."""
-        settings = dict(self._settings)
-        for index, group in enumerate(self.param_groups[begin:]):
-            for name, value in options(group).items():
-                if not callable(value):  # its text is an address
-                    settings[f"{name} of group {begin + index}"] = value
-        described = {name: repr(value) for name, value in settings.items()}
-        for slot in slots:
-            described[f"parameter {slot.number}"] = kind_of(slot.parameter)
-        return described
-
-    def _make_shares(self, slots: Sequence[Slot], groups: dict[Slot, int]) -> list[Share]:
-        """Buckets in the reverse order of the parameters: that in which a backward pass brings gradients."""
-        cuts = self._settings["shard"] == "elements"
-        sizes = [slot.parameter.nbytes for slot in slots]
-        owners = dict(zip(slots, balanced(sizes, self._loads, ALIGNMENT), strict=True))
-        shares = []
-        for bucket in make_buckets(slots[::-1], self._limit, self._limit):
-            bucket.index += len(self._shares)
-            sizes = [slot.parameter.numel() for slot in bucket.slots]
-            alignment = max(ALIGNMENT // bucket.like.element_size(), 1)
-            if cuts:
-                placement = by_elements(sizes, self.comm.size, alignment)
-            else:
-                own = [owners[slot] for slot in bucket.slots]
-                placement = by_parameters(sizes, own, self.comm.size, alignment)
-            shares.append(Share(bucket, groups, placement, self.comm, cuts))
-        return shares
 
     def _own_part(self, number: int) -> dict[str, Any]:
         """A parameter group for the optimizer inside: this rank's pieces."""
@@ -299,7 +271,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _gather_parameters(self) -> None:
         under_way = [(share.bucket, time.monotonic(), share.all_gather()) for share in self._shares]
         for bucket, submitted, gathering in under_way:
-            self._meter.wait(bucket.index, bucket.nbytes, submitted, gathering)
+            self._meter.wait(bucket, submitted, gathering)
 
     # --- saving --------------------------------------------------------------------------------------------
 
