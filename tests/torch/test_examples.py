@@ -114,5 +114,5 @@ def test_checkpoint_goes_on_with_another_number_of_ranks(alone, tmp_path):
 
 def test_every_example_is_run():
     run = {arguments[0] for arguments, _, _ in RUNS.values()}
-    elsewhere = {"checkpoint.py", "elastic.py"}  # above, and in test_faults.py
+    elsewhere = {"checkpoint.py", "elastic.py", "data_parallel_from_scratch.py"}  # above, and in other files
     assert {path.name for path in EXAMPLES.glob("*.py")} == run | elsewhere | {"common.py"}
