@@ -20,8 +20,7 @@ PowerSGD            of [n, m] matrices [n, r] and [m, r]        r (n + m) / (n m
 from __future__ import annotations
 
 from ringreduce.compression.base import Compression, hook
-from ringreduce.compression.half_precision import HalfPrecision
-from ringreduce.compression.int8_blocks import Int8Blocks
+from ringreduce.compression.narrow import HalfPrecision, Int8Blocks
 from ringreduce.compression.power_sgd import PowerSGD
 from ringreduce.compression.sign_majority import SignMajority
 from ringreduce.compression.top_k import TopK

@@ -6,20 +6,21 @@ import sys
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import InitVar, dataclass, field, replace
 from functools import partial
+from queue import SimpleQueue
 from typing import Any
 
 import torch
 
 from ringreduce.communicator import DEFAULT_TIMEOUT
-from ringreduce.compression.bucket import Bucket
-from ringreduce.compression.group import Group, all_reduce_bytes, group_like
-from ringreduce.compression.worker import Worker
+from ringreduce.compression.gradients import Gradients, Tensor
+from ringreduce.compression.group import Group, all_reduce_bytes
 
-__all__ = ["Compression", "hook"]
+__all__ = ["Compression", "hook", "require"]
 
-Tensor = Any  # torch.Tensor
+Job = Callable[[], None]  # must not raise
 LAST_WAIT = 2.0  # seconds that a program which ends by an exception waits for a collective under way
 
 
@@ -33,6 +34,13 @@ def hook(state: Compression, bucket):  # type: ignore[no-untyped-def]  # torch a
     return state.submit(bucket)
 
 
+def require(met: bool, condition: str, value: Any) -> None:
+    """Raises ValueError with the condition and the value, unless it is met."""
+    if not met:
+        raise ValueError(f"{condition}, not {value}")
+
+
+@dataclass(eq=False, repr=False)
 class Compression(ABC):
     """The state of a communication hook: one method with its settings, errors fed back, and counts.
 
@@ -57,17 +65,24 @@ class Compression(ABC):
         ValueError: timeout is not positive, or this process is not a rank of group.
     """
 
-    def __init__(self, group: Any = None, *, timeout: float = DEFAULT_TIMEOUT) -> None:
-        if not timeout > 0:
-            raise ValueError(f"timeout must be positive, not {timeout}")
-        self._group: Group = group_like(group, timeout)
-        self._worker = Worker(type(self).__name__)
+    group: InitVar[Any] = None
+    timeout: float = field(default=DEFAULT_TIMEOUT, kw_only=True)
+    start_iter = 0  # how many steps are not compressed at first; some methods have it as an argument
+
+    def __post_init__(self, group: Any) -> None:
+        require(self.timeout > 0, "timeout must be positive", self.timeout)
+        require(self.start_iter >= 0, "start_iter must not be negative", self.start_iter)
+        self._group = Group(group, self.timeout)
+        self._memory: dict[str, dict[Any, Tensor]] = {}  # what goes from one step to the next, by name
         self.bytes_uncompressed = 0
         self._step = 0
-        self._numbers: dict[int, int] = {}  # of parameters, by id;
-        self._seen: list[Any] = []  # which stays theirs as long as they are kept here
+        self._numbers: dict[Any, int] = {}  # of parameters
         self._failure: Exception | None = None
-        self._end = weakref.finalize(self, _end, self._worker, self._group)
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        # A daemon, so that a program that ends in the middle of a collective does not wait for its peers.
+        thread = threading.Thread(target=_work, args=(self._jobs,), name=type(self).__name__, daemon=True)
+        thread.start()
+        self._end = weakref.finalize(self, _end, self._jobs, thread, self._group)
 
     @property
     def bytes_sent(self) -> int:
@@ -85,52 +100,42 @@ class Compression(ABC):
         buffer = bucket.buffer()
         if not buffer.dtype.is_floating_point or buffer.device.type != "cpu":
             raise ValueError(f"gradients must be real and on the CPU, not {buffer.dtype} on {buffer.device}")
-        gradients = bucket.gradients()
-        if sum(gradient.numel() for gradient in gradients) != buffer.numel():
+        numbers = [self._numbers.setdefault(each, len(self._numbers)) for each in bucket.parameters()]
+        shapes = tuple(gradient.shape for gradient in bucket.gradients())
+        gradients = Gradients(buffer, tuple(numbers), shapes, self._step)
+        if sum(gradients.lengths) != buffer.numel():
             raise ValueError("the bucket's buffer must hold its gradients and nothing else")
-        seen = Bucket(
-            flat=buffer,
-            parameters=tuple(self._number(parameter) for parameter in bucket.parameters()),
-            shapes=tuple(tuple(gradient.shape) for gradient in gradients),
-            lengths=tuple(gradient.numel() for gradient in gradients),
-            step=self._step,
-        )
         self._step += bucket.is_last()
         self.bytes_uncompressed += all_reduce_bytes(buffer.nbytes, self._group.size)
         future: Any = torch.futures.Future()
-        self._worker.give(partial(self._exchange, seen, future))
+        self._jobs.put(partial(self._exchange, gradients, future))
         return future
 
-    def _number(self, parameter: Any) -> int:
-        number = self._numbers.setdefault(id(parameter), len(self._seen))
-        if number == len(self._seen):
-            self._seen.append(parameter)
-        return number
-
-    def _exchange(self, bucket: Bucket, future: Any) -> None:
-        """On the worker's thread. After a failure the ranks' collectives no longer match, and none is tried."""
+    def _exchange(self, gradients: Gradients, future: Any) -> None:
+        """On the state's thread. After a failure the ranks' collectives no longer match, and none is tried."""
+        try:
+            if self._failure is None:
+                self._average_as_float32(gradients)
+        except Exception as error:
+            # This frame refers to the future, which is to keep the error: the error must not keep the frame.
+            self._failure = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
         if self._failure is None:
-            self._failure = self._try_to_average(bucket)
-        if self._failure is None:
-            future.set_result(bucket.flat)
+            future.set_result(gradients.flat)
         else:
             future.set_exception(self._failure)
 
-    def _try_to_average(self, bucket: Bucket) -> Exception | None:
-        """Apart from _exchange(), so that an error's traceback does not keep the future that keeps the error."""
-        try:
-            with torch.no_grad():
-                flat = bucket.flat.float()
-                self._average(replace(bucket, flat=flat))
-                if flat is not bucket.flat:
-                    bucket.flat.copy_(flat)
-        except Exception as error:
-            return error
-        return None
+    @torch.no_grad()
+    def _average_as_float32(self, gradients: Gradients) -> None:
+        wide = replace(gradients, flat=gradients.flat.float())
+        if gradients.step < self.start_iter:
+            self._group.mean(wide.flat)
+        else:
+            self._average(wide)
+        gradients.flat.copy_(wide.flat)  # does nothing where they are the same tensor
 
     @abstractmethod
-    def _average(self, bucket: Bucket) -> None:
-        """Leaves the average of the ranks' bucket.flat there; blocks."""
+    def _average(self, gradients: Gradients) -> None:
+        """Leaves the averages over the ranks in gradients.flat; blocks."""
 
     # --- saving ----------------------------------------------------------------------------------------------
 
@@ -140,9 +145,11 @@ class Compression(ABC):
         Parameters go by the order in which the wrapper first showed them, which is the same for the same model in the
         same wrapper with the same bucket sizes.
         """
-        self._drain()
-        own = {"method": type(self).__name__, "rank": self._group.rank, "size": self._group.size}
-        return {**own, "step": self._step, "memory": self._memory()}
+        if self._end.alive:  # else all is done
+            idle = threading.Event()
+            self._jobs.put(idle.set)
+            idle.wait()
+        return {**self._owner(), "step": self._step, "memory": _copied(self._memory)}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Takes what :meth:`state_dict` of the same rank returned, before the first step.
@@ -151,39 +158,44 @@ class Compression(ABC):
             ValueError: it is of another method, rank or number of ranks, or there was a step already. (A saved model
                 of another number of ranks goes on well with new states: what the errors held is then lost once.)
         """
-        own = {"method": type(self).__name__, "rank": self._group.rank, "size": self._group.size}
-        for name, value in own.items():
+        for name, value in self._owner().items():
             if saved.get(name) != value:
                 raise ValueError(f"saved is of {name} {saved.get(name)}, this state of {name} {value}")
-        if self._seen:
+        if self._numbers:
             raise ValueError("load_state_dict must be called before the first step")
+        if saved["memory"].keys() != self._memory.keys():
+            raise ValueError(f"saved has the memory {[*saved['memory']]}, this state {[*self._memory]}")
         self._step = int(saved["step"])
-        self._load_memory(saved["memory"])
+        for name, kept in _copied(saved["memory"]).items():
+            self._memory[name].clear()
+            self._memory[name].update(kept)
 
-    def _memory(self) -> dict[str, Any]:
-        """Tensors that go from one step to the next."""
-        return {}
-
-    def _load_memory(self, saved: dict[str, Any]) -> None:
-        """Takes what _memory() returned."""
-        if saved:
-            raise ValueError(f"{type(self).__name__} has no memory, but saved has: {', '.join(saved)}")
-
-    def _drain(self) -> None:
-        """Waits until what was submitted is done."""
-        done = threading.Event()
-        self._worker.give(done.set)
-        done.wait()
+    def _owner(self) -> dict[str, Any]:
+        return {"method": type(self).__name__, "rank": self._group.rank, "size": self._group.size}
 
     def close(self) -> None:
         """Waits for exchanges under way and ends the thread. Doing it twice is fine; so is leaving it out."""
         self._end()
 
 
-def _end(worker: Worker, group: Group) -> None:
+def _copied(memory: dict[str, dict[Any, Tensor]]) -> dict[str, dict[Any, Tensor]]:
+    return {name: {key: tensor.clone() for key, tensor in kept.items()} for name, kept in memory.items()}
+
+
+def _work(jobs: SimpleQueue[Job | None]) -> None:
+    """A state's thread: jobs in the order in which they are given. It must not refer to the state, which ends it."""
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # what it refers to may go while we wait for the next
+
+
+def _end(jobs: SimpleQueue[Job | None], thread: threading.Thread, group: Group) -> None:
     """When the state is closed or gone, or the interpreter ends."""
-    if getattr(sys, "last_value", None) is not None:  # by an exception: peers may never come
-        worker.stop(LAST_WAIT)
-    else:
-        worker.stop()
+    failed = (
+        getattr(sys, "last_value", None) is not None
+    )  # the interpreter ends by an exception: peers may never come
+    jobs.put(None)
+    if threading.current_thread() is not thread:
+        thread.join(LAST_WAIT if failed else None)
+    if not failed:
         group.close()

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from ringreduce.communicator import DEFAULT_TIMEOUT
-from ringreduce.compression.base import Compression
-from ringreduce.compression.bucket import Bucket
-from ringreduce.compression.memory import Memory
-from ringreduce.compression.two_shot import as_floats, padded_rows
+from ringreduce.compression.base import Compression, require
+from ringreduce.compression.gradients import Gradients, Memory, Tensor, as_floats, padded_rows
 
 __all__ = ["SignMajority"]
 
-Tensor = Any  # torch.Tensor
 
-
+@dataclass(eq=False, kw_only=True)
 class SignMajority(Compression):
     """One bit a value: every rank votes with the sign of its gradient, and all step the way of the majority.
 
@@ -43,96 +40,82 @@ class SignMajority(Compression):
         ValueError: block is not a positive multiple of 8, or start_iter is negative.
     """
 
-    def __init__(
-        self,
-        group: Any = None,
-        *,
-        error_feedback: bool = True,
-        block: int = 1024,
-        start_iter: int = 0,
-        timeout: float = DEFAULT_TIMEOUT,
-    ) -> None:
-        if block < 1 or block % 8:
-            raise ValueError(f"block must be a positive multiple of 8, not {block}")
-        if start_iter < 0:
-            raise ValueError(f"start_iter must not be negative, not {start_iter}")
-        super().__init__(group, timeout=timeout)
-        self.error_feedback, self.block, self.start_iter = error_feedback, block, start_iter
-        self._errors = Memory()  # of this rank's votes
-        self._left: dict[tuple[int, ...], Tensor] = {}  # of the counts that this rank makes, by bucket
+    error_feedback: bool = True
+    block: int = 1024
+    start_iter: int = 0
 
-    def _average(self, bucket: Bucket) -> None:
-        flat, size = bucket.flat, self._group.size
-        if bucket.step < self.start_iter:
-            self._group.mean(flat)
-            return
-        errors = self._with_errors(bucket) if self.error_feedback else None
-        grid = padded_rows(flat, size, self.block).view(-1, self.block)
-        counts = self._counts(flat.numel(), len(grid))
-        signs, lengths = grid >= 0, grid.abs().sum(1, keepdim=True) / counts.clamp(min=1)
-        votes = self._group.all_to_all(self._encode(signs, lengths, size))
-        counted, left = self._count(bucket, *self._decode(votes), counts.view(size, -1, 1)[self._group.rank])
-        signs_of_all, lengths_of_all = self._decode(self._group.all_gather(counted[0]))
-        if errors is not None and bool(lengths_of_all.isfinite().all()):
-            torch.sub(flat, flattened(signs, lengths, flat), out=errors)
-            self._left[bucket.parameters] = left
-        flat.copy_(flattened(signs_of_all, lengths_of_all, flat))
+    def __post_init__(self, group: Any) -> None:
+        require(self.block > 0 and self.block % 8 == 0, "block must be a positive multiple of 8", self.block)
+        super().__post_init__(group)
+        self._errors = self._memory["errors"] = Memory()  # of this rank's votes
+        self._left = self._memory[
+            "left"
+        ] = {}  # of the counts that this rank makes, by the buckets' parameters
 
-    def _count(self, bucket: Bucket, signs: Tensor, lengths: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """The encoded outcome of the votes [ranks, blocks, block], and what it leaves out [blocks, block]."""
-        if not self.error_feedback:
-            tally = torch.where(signs, 1, -1).sum(0)
-            for_it = torch.where(tally == 0, signs[bucket.step % self._group.size], tally > 0)
-            return self._encode(for_it, lengths.mean(0), 1), torch.empty(0)
-        weight = torch.where(signs, lengths, -lengths).mean(0)
-        weight[torch.arange(self.block) >= counts] = 0  # beyond the bucket's end
-        if bucket.parameters in self._left:
-            weight += self._left[bucket.parameters]
-        length = weight.abs().sum(1, keepdim=True) / counts.clamp(min=1)
-        for_it = weight >= 0
-        left = weight - torch.where(for_it, length, -length)
-        left[torch.arange(self.block) >= counts] = 0
-        return self._encode(for_it, length, 1), left
+    def _average(self, gradients: Gradients) -> None:
+        flat, group, key = gradients.flat, self._group, gradients.parameters
+        if self.error_feedback:
+            errors = self._errors_of(gradients)
+            flat.add_(errors)
+        blocks = padded_rows(flat, group.size, self.block).view(group.size, -1, self.block)
+        starts = self.block * torch.arange(group.size * blocks.shape[1]).view(group.size, -1, 1)
+        counts = (flat.numel() - starts).clamp(
+            0, self.block
+        )  # of values before the bucket's end, [ranks, blocks, 1]
+        own = _signed_means(blocks, counts)
+        votes = self._decode(group.all_to_all(self._encode(own)))
+        if self.error_feedback:
+            beyond = torch.arange(self.block) >= counts[group.rank]
+            weights = votes.mean(0).masked_fill_(beyond, 0) + self._left.get(key, 0)
+            outcome = _signed_means(weights, counts[group.rank])
+        else:
+            outcome = _majority(votes, gradients.step)
+        outcomes = self._decode(group.all_gather(self._encode(outcome[None])[0]))
+        if self.error_feedback and outcomes[..., 0].isfinite().all():
+            torch.sub(flat, own.view(-1)[: len(flat)], out=errors)
+            self._left[key] = (weights - outcome).masked_fill_(beyond, 0)
+        flat.copy_(outcomes.view(-1)[: len(flat)])
 
-    def _with_errors(self, bucket: Bucket) -> Tensor:
-        """Adds this rank's errors to the gradient, and returns them.
+    def _errors_of(self, gradients: Gradients) -> Tensor:
+        """This rank's errors in a bucket.
 
         What was left out of counts of other buckets that had some of these parameters becomes an error of this rank's,
         times the number of ranks, of which an average is made.
         """
-        moved = set(bucket.parameters)
-        for key in [key for key in self._left if key != bucket.parameters and not moved.isdisjoint(key)]:
-            left = self._left.pop(key).view(-1) * self._group.size
-            self._errors.add(key, self._group.rank * len(left), left)
-        errors = self._errors.flat(bucket)
-        bucket.flat.add_(errors)
-        return errors
+        parameters = set(gradients.parameters)
+        for key in [*self._left]:
+            if key != gradients.parameters and not parameters.isdisjoint(key):
+                left = self._left.pop(key).view(-1)
+                old = self._errors.flat(key, [len(self._errors[number]) for number in key])
+                counted = old[self._group.rank * len(left) :][: len(left)]
+                counted += self._group.size * left[: len(counted)]
+        return self._errors.flat(gradients.parameters, gradients.lengths)
 
-    def _counts(self, values: int, blocks: int) -> Tensor:
-        """How many values of each block are before the bucket's end, [blocks, 1]."""
-        return (values - self.block * torch.arange(blocks)[:, None]).clamp(0, self.block)
+    def _encode(self, blocks: Tensor) -> Tensor:
+        """Signed means [rows, blocks, block] as bytes [rows, ...]: the signs' bits, then the lengths of the blocks."""
+        bits = np.packbits((blocks >= 0).numpy().reshape(len(blocks), -1), axis=1)
+        return torch.cat([torch.from_numpy(bits), blocks[..., 0].abs().view(torch.uint8)], 1)
 
-    def _encode(self, signs: Tensor, lengths: Tensor, rows: int) -> Tensor:
-        """Signs [..., block] and lengths [..., 1] of blocks in order, as bytes [rows, ...]."""
-        bits = torch.from_numpy(np.packbits(signs.numpy().reshape(rows, -1), axis=1))
-        return torch.cat([bits, lengths.reshape(rows, -1).view(torch.uint8)], 1)
-
-    def _decode(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Of bytes [rows, ...] the signs [rows, blocks, block] and lengths [rows, blocks, 1]."""
+    def _decode(self, rows: Tensor) -> Tensor:
+        """The inverse of _encode."""
         blocks = rows.shape[1] // (self.block // 8 + 4)
         bits, lengths = rows.split([blocks * self.block // 8, blocks * 4], 1)
         signs = torch.from_numpy(np.unpackbits(bits.numpy(), axis=1)).view(torch.bool)
-        return signs.view(len(rows), blocks, self.block), as_floats(lengths)[..., None]
-
-    def _memory(self) -> dict[str, Any]:
-        left = {key: tensor.clone() for key, tensor in self._left.items()}
-        return {"errors": self._errors.state_dict(), "left": left}
-
-    def _load_memory(self, saved: dict[str, Any]) -> None:
-        self._errors.load_state_dict(saved["errors"])
-        self._left = {key: tensor.clone() for key, tensor in saved["left"].items()}
+        return _signed(signs.view(len(rows), blocks, self.block), as_floats(lengths)[..., None])
 
 
-def flattened(signs: Tensor, lengths: Tensor, like: Tensor) -> Tensor:
-    """Signs times lengths, as many as like has."""
-    return torch.where(signs, lengths, -lengths).view(-1)[: like.numel()]
+def _signed(signs: Tensor, lengths: Tensor) -> Tensor:
+    """Lengths [..., blocks, 1] with the signs [..., blocks, block] of values; True is positive."""
+    return torch.where(signs, lengths, -lengths)
+
+
+def _signed_means(blocks: Tensor, counts: Tensor) -> Tensor:
+    """The mean magnitude of each block [..., block] with the signs of its values; the sum is of counts [..., 1]."""
+    return _signed(blocks >= 0, blocks.abs().sum(-1, keepdim=True) / counts.clamp(min=1))
+
+
+def _majority(votes: Tensor, step: int) -> Tensor:
+    """The majority's signs of votes [ranks, blocks, block], and the mean of the ranks' lengths."""
+    tally = torch.where(votes >= 0, 1, -1).sum(0)
+    signs = torch.where(tally == 0, votes[step % len(votes)] >= 0, tally > 0)
+    return _signed(signs, votes[..., :1].abs().mean(0))

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ringreduce.communicator import DEFAULT_TIMEOUT
-from ringreduce.compression.base import Compression
-from ringreduce.compression.bucket import Bucket
-from ringreduce.compression.memory import Memory
+from ringreduce.compression.base import Compression, require
+from ringreduce.compression.gradients import Gradients, Memory, Tensor, as_floats
 
 __all__ = ["TopK", "largest"]
 
-Tensor = Any  # torch.Tensor
 SAMPLES = 1 << 14
 WARMUP_FROM = 0.25  # the fraction of the first step
 
 
+@dataclass(eq=False, kw_only=True)
 class TopK(Compression):
     """Every rank sends its largest elements only, and keeps the others for later steps.
 
@@ -40,29 +39,20 @@ class TopK(Compression):
         ValueError: an argument is out of range.
     """
 
-    def __init__(
-        self,
-        group: Any = None,
-        *,
-        fraction: float = 0.01,
-        momentum: float = 0.0,
-        factor_masking: bool = True,
-        clip: float | None = None,
-        warmup_steps: int = 0,
-        timeout: float = DEFAULT_TIMEOUT,
-    ) -> None:
-        if not 0 < fraction <= 1:
-            raise ValueError(f"fraction must be above 0 and at most 1, not {fraction}")
-        if not 0 <= momentum < 1:
-            raise ValueError(f"momentum must be at least 0 and below 1, not {momentum}")
-        if clip is not None and not clip > 0:
-            raise ValueError(f"clip must be positive, not {clip}")
-        if warmup_steps < 0:
-            raise ValueError(f"warmup_steps must not be negative, not {warmup_steps}")
-        super().__init__(group, timeout=timeout)
-        self.fraction, self.momentum, self.clip, self.warmup_steps = fraction, momentum, clip, warmup_steps
-        self.factor_masking = factor_masking
-        self._velocity, self._unsent = Memory(), Memory()
+    fraction: float = 0.01
+    momentum: float = 0.0
+    factor_masking: bool = True
+    clip: float | None = None
+    warmup_steps: int = 0
+
+    def __post_init__(self, group: Any) -> None:
+        require(0 < self.fraction <= 1, "fraction must be above 0 and at most 1", self.fraction)
+        require(0 <= self.momentum < 1, "momentum must be at least 0 and below 1", self.momentum)
+        require(self.clip is None or self.clip > 0, "clip must be positive", self.clip)
+        require(self.warmup_steps >= 0, "warmup_steps must not be negative", self.warmup_steps)
+        super().__post_init__(group)
+        self._velocity = self._memory["velocity"] = Memory()
+        self._unsent = self._memory["unsent"] = Memory()
 
     def fraction_at(self, step: int) -> float:
         """The fraction of a step, from 0."""
@@ -70,46 +60,31 @@ class TopK(Compression):
             return self.fraction
         return float(WARMUP_FROM * (self.fraction / WARMUP_FROM) ** (step / self.warmup_steps))
 
-    def _average(self, bucket: Bucket) -> None:
-        flat, group = bucket.flat, self._group
-        count = math.ceil(self.fraction_at(bucket.step) * flat.numel())
-        unsent = self._unsent.flat(bucket)
+    def _average(self, gradients: Gradients) -> None:
+        flat, group = gradients.flat, self._group
+        count = math.ceil(self.fraction_at(gradients.step) * len(flat))
+        unsent = self._unsent.flat(gradients.parameters, gradients.lengths)
+        velocity = self._velocity.flat(gradients.parameters, gradients.lengths) if self.momentum else None
         norm = flat.norm()
         if norm.isfinite():
-            unsent += self._gained(bucket, norm)
+            if self.clip is not None and norm > self.clip:
+                flat.mul_(self.clip / norm)
+            unsent += flat if velocity is None else velocity.mul_(self.momentum).add_(flat)
             places = largest(unsent, count)
             values = unsent[places]
         else:  # the gradient is lost, and all ranks learn of it
             places, values = torch.arange(count), torch.full((count,), math.nan)
         sent = torch.cat([places.to(torch.int32).view(torch.uint8), values.view(torch.uint8)])
         all_places, all_values = group.all_gather(sent).split(4 * count, 1)
-        all_values = all_values.contiguous().view(torch.float32)
+        all_places, all_values = as_floats(all_places).view(torch.int32), as_floats(all_values)
         if all_values.isfinite().all():
             unsent[places] = 0
-            if self.momentum and self.factor_masking:
-                self._velocity.flat(bucket)[places] = 0
+            if velocity is not None and self.factor_masking:
+                velocity[places] = 0
         flat.zero_()
-        for rank_places, rank_values in zip(
-            all_places.contiguous().view(torch.int32), all_values, strict=True
-        ):
+        for rank_places, rank_values in zip(all_places, all_values, strict=True):
             flat.index_add_(0, rank_places, rank_values)
         flat.div_(group.size)
-
-    def _gained(self, bucket: Bucket, norm: Tensor) -> Tensor:
-        """What a step adds to what is still to be sent: the gradient, or the velocity that it leads to."""
-        gradient = bucket.flat
-        if self.clip is not None and norm > self.clip:
-            gradient.mul_(self.clip / norm)
-        if not self.momentum:
-            return gradient
-        return self._velocity.flat(bucket).mul_(self.momentum).add_(gradient)
-
-    def _memory(self) -> dict[str, Any]:
-        return {"velocity": self._velocity.state_dict(), "unsent": self._unsent.state_dict()}
-
-    def _load_memory(self, saved: dict[str, Any]) -> None:
-        self._velocity.load_state_dict(saved["velocity"])
-        self._unsent.load_state_dict(saved["unsent"])
 
 
 def largest(x: Tensor, count: int) -> Tensor:

@@ -181,6 +181,10 @@ def test_saved_states_that_do_not_fit_are_refused():
     fresh = Ranks(2, METHODS["sign"], [(7,)])
     with pytest.raises(ValueError, match="saved is of rank 0, this state of rank 1"):
         fresh.states[1].load_state_dict(saved)
+    with pytest.raises(
+        ValueError, match=r"saved has the memory \['errors'\], this state \['errors', 'left'\]"
+    ):
+        fresh.states[0].load_state_dict({**saved, "memory": {"errors": {}}})
     with pytest.raises(ValueError, match="before the first step"):
         ranks.states[0].load_state_dict(saved)
     for state, old in zip(fresh.states, ranks.states, strict=True):
@@ -210,6 +214,12 @@ def test_saved_states_that_do_not_fit_are_refused():
 def test_wrong_arguments(make, message):
     with pytest.raises(ValueError, match=message):
         make(ringreduce.local_group(1)[0])
+
+
+def test_settings_can_be_read():
+    state = TopK(ringreduce.local_group(1)[0], fraction=0.05, clip=2.0)
+    assert (state.fraction, state.clip, state.momentum) == (0.05, 2.0, 0.0)
+    assert repr(state).startswith("TopK(") and "fraction=0.05" in repr(state)
 
 
 def test_a_group_must_be_one():

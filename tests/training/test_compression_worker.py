@@ -77,6 +77,18 @@ def test_a_closed_state_refuses_work():
         compression.hook(ranks.states[0], bucket(10))
 
 
+def test_a_closed_state_can_still_be_saved():
+    """Its thread, which state_dict() waits for, is gone."""
+    ranks = Ranks(2, TopK, [(10,)])
+    ranks.step([normal(rank, 10) for rank in range(2)])
+    open_ones = [state.state_dict() for state in ranks.states]
+    for state in ranks.states:
+        state.close()
+    for state, before in zip(ranks.states, open_ones, strict=True):
+        saved = on_group([state], TopK.state_dict, patience=10)[0]
+        assert torch.equal(saved["memory"]["unsent"][0], before["memory"]["unsent"][0])
+
+
 def test_the_thread_goes_with_the_state():
     gc.collect()
     before = len(threads_of(TopK))
