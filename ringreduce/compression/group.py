@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from ringreduce import _engine
 from ringreduce.communicator import Communicator
-from ringreduce.compression.gradients import Tensor
+from ringreduce.compression.gradients import Tensor, padded_rows
 from ringreduce.on_world import world
 
 __all__ = ["Group", "all_reduce_bytes"]
@@ -24,7 +24,6 @@ class Group:
         timeout: seconds, for a ProcessGroup's collectives.
 
     Attributes:
-        has_wire_formats: whether :meth:`mean` takes a wire format.
         bytes_sent: what this rank had to send: of each collective the least that any algorithm sends where ranks have
             equal shares. Of S bytes these are 2 (N-1)/N S for an all_reduce, (N-1)/N S for an all_to_all and (N-1) S
             for an all_gather of S bytes from each rank. Few-round algorithms, which are picked for small messages,
@@ -38,8 +37,8 @@ class Group:
     def __init__(self, group: Any, timeout: float) -> None:
         if group is None:
             group = dist.group.WORLD if dist.is_available() and dist.is_initialized() else world()
-        self.has_wire_formats = isinstance(group, Communicator)
-        if self.has_wire_formats:
+        self._ranks: Any
+        if isinstance(group, Communicator):
             self._ranks = group.split(0)
         elif group is dist.GroupMember.NON_GROUP_MEMBER:
             raise ValueError("this process is not a rank of group")
@@ -50,15 +49,14 @@ class Group:
         self.rank, self.size, self.bytes_sent = self._ranks.rank, self._ranks.size, 0
 
     def mean(self, x: Tensor, wire: str | None = None) -> None:
-        """Averages all ranks' x in place; wire is the format in which values travel."""
-        if wire is None:
-            self.bytes_sent += all_reduce_bytes(x.nbytes, self.size)
-            self._ranks.all_reduce(x)
-            x.div_(self.size)
-        else:
-            self.bytes_sent += all_reduce_bytes(_engine.reduce.encoded_bytes(wire, x.numel()), self.size)
+        """Averages all ranks' float32 x in place; wire is the engine's name for the format in which they travel."""
+        nbytes = _engine.reduce.encoded_bytes(wire or "none", x.numel())
+        self.bytes_sent += all_reduce_bytes(nbytes, self.size)
+        if wire is not None:
             x.div_(self.size)  # first, so that sums stay in the format's range
-            self._ranks.all_reduce(x, wire=wire)
+        self._ranks.all_reduce(x, wire=wire)
+        if wire is None:
+            x.div_(self.size)
 
     def all_to_all(self, rows: Tensor) -> Tensor:
         """Row r of rows [size, ...] goes to rank r; the result's row r is from rank r."""
@@ -87,8 +85,16 @@ class OfProcessGroup:
             use_local_synchronization=True,  # ranks outside of the group need not call it
         )
 
-    def all_reduce(self, x: Tensor) -> None:
-        dist.all_reduce(x, group=self._group)
+    def all_reduce(self, x: Tensor, wire: str | None) -> None:
+        """With a wire format rank r adds up everybody's r-th part: all values are rounded twice, however many ranks."""
+        if wire is None:
+            dist.all_reduce(x, group=self._group)
+            return
+        rows = padded_rows(x, self.size, 256)  # whole blocks of the int8 format
+        length = rows.shape[1]
+        own = _decoded(wire, self.all_to_all(_encoded(wire, rows)), length).sum(0, keepdim=True)
+        sums = _decoded(wire, self.all_gather(_encoded(wire, own)), length)
+        x.copy_(sums.view(-1)[: len(x)])
 
     def all_to_all(self, rows: Tensor) -> Tensor:
         out = torch.empty_like(rows)
@@ -102,6 +108,22 @@ class OfProcessGroup:
 
     def close(self) -> None:
         """Nothing: destroy_process_group() does it."""
+
+
+def _encoded(wire: str, rows: Tensor) -> Tensor:
+    """float32 [rows, n] as uint8 [rows, bytes]."""
+    out: Tensor = torch.empty(len(rows), _engine.reduce.encoded_bytes(wire, rows.shape[1]), dtype=torch.uint8)
+    for encoded, row in zip(out, rows, strict=True):
+        _engine.reduce.encode(wire, encoded.numpy(), row.view(torch.uint8).numpy())
+    return out
+
+
+def _decoded(wire: str, rows: Tensor, length: int) -> Tensor:
+    """The inverse of _encoded(): float32 [rows, length]."""
+    out: Tensor = torch.empty(len(rows), length)
+    for row, encoded in zip(out, rows, strict=True):
+        _engine.reduce.decode(wire, row.view(torch.uint8).numpy(), encoded.numpy())
+    return out
 
 
 def all_reduce_bytes(nbytes: int, size: int) -> int:

@@ -11,31 +11,63 @@ if importlib.util.find_spec("torch") is None:
     pytest.skip("torch is not installed", allow_module_level=True)
 
 import torch
+import torch.distributed as dist
 
-import ringreduce
+from ringreduce import compression
 from ringreduce.compression import HalfPrecision, Int8Blocks, PowerSGD, SignMajority, TopK
 from ringreduce.compression.top_k import largest
-from tests.training.buckets import Ranks, integers, normal
+from tests.torch.groups import on_process_group
+from tests.training.buckets import FakeBucket, Ranks, integers, normal
 
 
+def on_communicators(world, make, gradients):
+    return Ranks(world, make, [tuple(gradients[0].shape)]).step(gradients)
+
+
+def on_a_process_group(world, make, gradients):
+    """Where torch's group, of a backend without wire formats, carries what the engine has encoded."""
+
+    def rank_main():
+        gradient = gradients[dist.get_rank()]
+        bucket = FakeBucket([gradient], [torch.zeros(gradient.shape)])
+        return compression.hook(make(dist.group.WORLD), bucket).wait().numpy()
+
+    first, *others = on_process_group(world, rank_main, backend="gloo")
+    assert all(np.array_equal(first.view(np.int32), other.view(np.int32)) for other in others)
+    return torch.from_numpy(first)
+
+
+both_groups = pytest.mark.parametrize("averaged", [on_communicators, on_a_process_group])
+
+
+@both_groups
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("world", [2, 4])
-def test_half_precision_is_exact_where_16_bits_hold_the_values(dtype, world):
-    ranks = Ranks(world, lambda comm: HalfPrecision(dtype, comm), [(1000,)])
+def test_half_precision_is_exact_where_16_bits_hold_the_values(dtype, world, averaged):
     gradients = [integers(rank, 1000) for rank in range(world)]
-    assert torch.equal(ranks.step(gradients), sum(gradients) / world)
+    found = averaged(world, lambda group: HalfPrecision(dtype, group), gradients)
+    assert torch.equal(found, sum(gradients) / world)
 
 
-def test_half_precision_does_not_overflow_in_sums():
-    ranks = Ranks(4, lambda comm: HalfPrecision("fp16", comm), [(100,)])
-    assert torch.equal(ranks.step([torch.full((100,), 60000.0)] * 4), torch.full((100,), 60000.0))
+@both_groups
+def test_half_precision_sends_16_bits(averaged):
+    fine = torch.full((100,), 1 + 2**-9 + 2**-12)  # 2^-12 is lost in fp16, 2^-9 in bf16, too
+    for dtype, wanted in (("fp16", 1 + 2**-9), ("bf16", 1.0)):
+        found = averaged(2, lambda group, dtype=dtype: HalfPrecision(dtype, group), [fine, fine])
+        assert torch.equal(found, torch.full((100,), wanted))
 
 
+@both_groups
+def test_half_precision_does_not_overflow_in_sums(averaged):
+    large = torch.full((100,), 60000.0)
+    assert torch.equal(averaged(4, lambda group: HalfPrecision("fp16", group), [large] * 4), large)
+
+
+@both_groups
 @pytest.mark.parametrize("world", [2, 3])
-def test_int8_is_as_close_as_it_says(world):
-    ranks = Ranks(world, Int8Blocks, [(1000,)])
+def test_int8_is_as_close_as_it_says(world, averaged):
     gradients = [normal(rank, 1000) for rank in range(world)]
-    found = ranks.step(gradients)
+    found = averaged(world, Int8Blocks, gradients)
     blocks = [torch.nn.functional.pad(g, (0, 24)).view(4, 256) for g in gradients]
     largest_of_blocks = sum(block.abs().amax(1) for block in blocks) / world
     bound = (2 * 1.01 / 254 * largest_of_blocks).repeat_interleave(256)[:1000]  # rounded twice
@@ -44,14 +76,14 @@ def test_int8_is_as_close_as_it_says(world):
     assert error.max() > 0.1 * bound.max()  # 8 bits have gone over the wire, not 32
 
 
-def test_int8_codes():
-    state = Int8Blocks(ringreduce.local_group(1)[0])
-    rows = torch.zeros(1, 512)
-    rows[0, :4] = torch.tensor([254.0, -127.0, 1.0, 3.4])  # in steps of 2
-    codes = state._encode(rows)
-    assert codes.shape == (1, 512 + 2 * 4)
-    assert state._decode(codes)[0, :5].tolist() == [254.0, -128.0, 0.0, 4.0, 0.0]
-    assert not state._decode(codes)[0, 256:].any()
+@both_groups
+def test_int8_codes(averaged):
+    """Steps of 2, as the block's largest value is 254; another block is not touched by them."""
+    gradient = torch.zeros(512)
+    gradient[:4] = torch.tensor([254.0, -127.0, 1.0, 3.4])
+    found = averaged(2, Int8Blocks, [gradient, gradient])
+    assert torch.allclose(found[:5], torch.tensor([254.0, -128.0, 0.0, 4.0, 0.0]), rtol=1e-6, atol=0)
+    assert not found[5:].any()
 
 
 # --- signs ---------------------------------------------------------------------------------------------------

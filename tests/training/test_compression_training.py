@@ -145,7 +145,7 @@ def on_part_of_the_ranks():
         return None
     gradient = torch.full((300,), 1.0 + dist.get_rank())
     bucket = FakeBucket([gradient], [torch.zeros(300)])
-    return compression.hook(Int8Blocks(group), bucket).wait().unique().tolist()
+    return compression.hook(HalfPrecision("bf16", group), bucket).wait().unique().tolist()
 
 
 @pytest.mark.parametrize("backend", ["ringreduce", "gloo"])
