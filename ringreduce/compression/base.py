@@ -18,7 +18,7 @@ from ringreduce.communicator import DEFAULT_TIMEOUT
 from ringreduce.compression.gradients import Gradients, Tensor
 from ringreduce.compression.group import Group, all_reduce_bytes
 
-__all__ = ["Compression", "hook", "require"]
+__all__ = ["Compression", "hook"]
 
 Job = Callable[[], None]  # must not raise
 LAST_WAIT = 2.0  # seconds that a program which ends by an exception waits for a collective under way
@@ -32,12 +32,6 @@ def hook(state: Compression, bucket):  # type: ignore[no-untyped-def]  # torch a
         wrong is the future's exception.
     """
     return state.submit(bucket)
-
-
-def require(met: bool, condition: str, value: Any) -> None:
-    """Raises ValueError with the condition and the value, unless it is met."""
-    if not met:
-        raise ValueError(f"{condition}, not {value}")
 
 
 @dataclass(eq=False, repr=False)
@@ -70,8 +64,8 @@ class Compression(ABC):
     start_iter = 0  # how many steps are not compressed at first; some methods have it as an argument
 
     def __post_init__(self, group: Any) -> None:
-        require(self.timeout > 0, "timeout must be positive", self.timeout)
-        require(self.start_iter >= 0, "start_iter must not be negative", self.start_iter)
+        self._require("timeout", self.timeout > 0, "be positive")
+        self._require("start_iter", self.start_iter >= 0, "not be negative")
         self._group = Group(group, self.timeout)
         self._memory: dict[str, dict[Any, Tensor]] = {}  # what goes from one step to the next, by name
         self.bytes_uncompressed = 0
@@ -83,6 +77,10 @@ class Compression(ABC):
         thread = threading.Thread(target=_work, args=(self._jobs,), name=type(self).__name__, daemon=True)
         thread.start()
         self._end = weakref.finalize(self, _end, self._jobs, thread, self._group)
+
+    def _require(self, name: str, met: bool, condition: str) -> None:
+        if not met:
+            raise ValueError(f"{name} must {condition}, not {getattr(self, name)!r}")
 
     @property
     def bytes_sent(self) -> int:
@@ -191,9 +189,7 @@ def _work(jobs: SimpleQueue[Job | None]) -> None:
 
 def _end(jobs: SimpleQueue[Job | None], thread: threading.Thread, group: Group) -> None:
     """When the state is closed or gone, or the interpreter ends."""
-    failed = (
-        getattr(sys, "last_value", None) is not None
-    )  # the interpreter ends by an exception: peers may never come
+    failed = getattr(sys, "last_value", None) is not None  # by an exception: peers may never come
     jobs.put(None)
     if threading.current_thread() is not thread:
         thread.join(LAST_WAIT if failed else None)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-__all__ = ["Gradients", "Memory", "Tensor", "as_floats", "padded_rows"]
+__all__ = ["Gradients", "Memory", "Tensor", "padded_rows"]
 
 Tensor = Any  # torch.Tensor
 
@@ -77,8 +77,3 @@ def padded_rows(flat: Tensor, rows: int, multiple: int) -> Tensor:
     """flat as [rows, columns], with zeros at the end so that columns is a multiple; a view where that takes none."""
     missing = -flat.numel() % (rows * multiple)
     return (pad(flat, (0, missing)) if missing else flat).view(rows, -1)
-
-
-def as_floats(columns: Tensor) -> Tensor:
-    """float32 [rows, n] of bytes [rows, 4 n] that may lie anywhere."""
-    return columns.clone(memory_format=torch.contiguous_format).view(torch.float32)

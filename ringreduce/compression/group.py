@@ -17,29 +17,22 @@ __all__ = ["Group", "all_reduce_bytes"]
 
 
 class Group:
-    """A group of its own of the ranks of another one, with collectives that only one thread may call.
+    """A copy of a group of ranks, with collectives that only one thread may call.
 
-    Args:
-        group: a Communicator, a ProcessGroup, or None for all ranks.
-        timeout: seconds, for a ProcessGroup's collectives.
+    Arguments and errors are those of :class:`~ringreduce.compression.Compression`.
 
     Attributes:
         bytes_sent: what this rank had to send: of each collective the least that any algorithm sends where ranks have
             equal shares. Of S bytes these are 2 (N-1)/N S for an all_reduce, (N-1)/N S for an all_to_all and (N-1) S
             for an all_gather of S bytes from each rank. Few-round algorithms, which are picked for small messages,
             send more; headers are not counted.
-
-    Raises:
-        TypeError: group is something else.
-        ValueError: this process is not one of its ranks.
     """
 
     def __init__(self, group: Any, timeout: float) -> None:
         if group is None:
             group = dist.group.WORLD if dist.is_available() and dist.is_initialized() else world()
-        self._ranks: Any
         if isinstance(group, Communicator):
-            self._ranks = group.split(0)
+            self._ranks: Any = group.split(0)
         elif group is dist.GroupMember.NON_GROUP_MEMBER:
             raise ValueError("this process is not a rank of group")
         elif isinstance(group, dist.ProcessGroup):

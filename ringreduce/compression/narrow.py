@@ -25,10 +25,9 @@ class HalfPrecision(Compression):
     """
 
     def __init__(self, dtype: str = "fp16", group: Any = None, *, timeout: float = DEFAULT_TIMEOUT) -> None:
-        if dtype not in ("fp16", "bf16"):
-            raise ValueError(f"dtype must be 'fp16' or 'bf16', not {dtype!r}")
-        super().__init__(group, timeout=timeout)
         self.dtype = dtype
+        self._require("dtype", dtype in ("fp16", "bf16"), "be 'fp16' or 'bf16'")
+        super().__init__(group, timeout=timeout)
 
     def _average(self, gradients: Gradients) -> None:
         self._group.mean(gradients.flat, self.dtype)

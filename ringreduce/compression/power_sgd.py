@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ringreduce.compression.base import Compression, require
+from ringreduce.compression.base import Compression
 from ringreduce.compression.gradients import Gradients, Memory, Tensor
 
 __all__ = ["PowerSGD"]
@@ -45,13 +45,9 @@ class PowerSGD(Compression):
     seed: int = 0
 
     def __post_init__(self, group: Any) -> None:
-        require(self.matrix_rank >= 1, "matrix_rank must be at least 1", self.matrix_rank)
-        require(
-            self.min_compression_rate >= 1,
-            "min_compression_rate must be at least 1",
-            self.min_compression_rate,
-        )
-        require(self.seed >= 0, "seed must not be negative", self.seed)
+        self._require("matrix_rank", self.matrix_rank >= 1, "be at least 1")
+        self._require("min_compression_rate", self.min_compression_rate >= 1, "be at least 1")
+        self._require("seed", self.seed >= 0, "not be negative")
         super().__post_init__(group)
         self._errors = self._memory["errors"] = Memory()
         self._qs = self._memory["qs"] = {}  # by parameter

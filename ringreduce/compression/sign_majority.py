@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ringreduce.compression.base import Compression, require
-from ringreduce.compression.gradients import Gradients, Memory, Tensor, as_floats, padded_rows
+from ringreduce.compression.base import Compression
+from ringreduce.compression.gradients import Gradients, Memory, Tensor, padded_rows
 
 __all__ = ["SignMajority"]
 
@@ -45,12 +45,10 @@ class SignMajority(Compression):
     start_iter: int = 0
 
     def __post_init__(self, group: Any) -> None:
-        require(self.block > 0 and self.block % 8 == 0, "block must be a positive multiple of 8", self.block)
+        self._require("block", self.block > 0 and self.block % 8 == 0, "be a positive multiple of 8")
         super().__post_init__(group)
         self._errors = self._memory["errors"] = Memory()  # of this rank's votes
-        self._left = self._memory[
-            "left"
-        ] = {}  # of the counts that this rank makes, by the buckets' parameters
+        self._left = self._memory["left"] = {}  # of the counts that this rank makes, by a bucket's parameters
 
     def _average(self, gradients: Gradients) -> None:
         flat, group, key = gradients.flat, self._group, gradients.parameters
@@ -59,9 +57,7 @@ class SignMajority(Compression):
             flat.add_(errors)
         blocks = padded_rows(flat, group.size, self.block).view(group.size, -1, self.block)
         starts = self.block * torch.arange(group.size * blocks.shape[1]).view(group.size, -1, 1)
-        counts = (flat.numel() - starts).clamp(
-            0, self.block
-        )  # of values before the bucket's end, [ranks, blocks, 1]
+        counts = (len(flat) - starts).clamp(0, self.block)  # of values before the end, [ranks, blocks, 1]
         own = _signed_means(blocks, counts)
         votes = self._decode(group.all_to_all(self._encode(own)))
         if self.error_feedback:
@@ -101,7 +97,10 @@ class SignMajority(Compression):
         blocks = rows.shape[1] // (self.block // 8 + 4)
         bits, lengths = rows.split([blocks * self.block // 8, blocks * 4], 1)
         signs = torch.from_numpy(np.unpackbits(bits.numpy(), axis=1)).view(torch.bool)
-        return _signed(signs.view(len(rows), blocks, self.block), as_floats(lengths)[..., None])
+        lengths = lengths.clone(memory_format=torch.contiguous_format).view(
+            torch.float32
+        )  # may lie anywhere in rows
+        return _signed(signs.view(len(rows), blocks, self.block), lengths[..., None])
 
 
 def _signed(signs: Tensor, lengths: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ringreduce.compression.base import Compression, require
-from ringreduce.compression.gradients import Gradients, Memory, Tensor, as_floats
+from ringreduce.compression.base import Compression
+from ringreduce.compression.gradients import Gradients, Memory, Tensor
 
 __all__ = ["TopK", "largest"]
 
@@ -46,10 +46,10 @@ class TopK(Compression):
     warmup_steps: int = 0
 
     def __post_init__(self, group: Any) -> None:
-        require(0 < self.fraction <= 1, "fraction must be above 0 and at most 1", self.fraction)
-        require(0 <= self.momentum < 1, "momentum must be at least 0 and below 1", self.momentum)
-        require(self.clip is None or self.clip > 0, "clip must be positive", self.clip)
-        require(self.warmup_steps >= 0, "warmup_steps must not be negative", self.warmup_steps)
+        self._require("fraction", 0 < self.fraction <= 1, "be above 0 and at most 1")
+        self._require("momentum", 0 <= self.momentum < 1, "be at least 0 and below 1")
+        self._require("clip", self.clip is None or self.clip > 0, "be positive")
+        self._require("warmup_steps", self.warmup_steps >= 0, "not be negative")
         super().__post_init__(group)
         self._velocity = self._memory["velocity"] = Memory()
         self._unsent = self._memory["unsent"] = Memory()
@@ -74,16 +74,15 @@ class TopK(Compression):
             values = unsent[places]
         else:  # the gradient is lost, and all ranks learn of it
             places, values = torch.arange(count), torch.full((count,), math.nan)
-        sent = torch.cat([places.to(torch.int32).view(torch.uint8), values.view(torch.uint8)])
-        all_places, all_values = group.all_gather(sent).split(4 * count, 1)
-        all_places, all_values = as_floats(all_places).view(torch.int32), as_floats(all_values)
+        sent = torch.cat([places.to(torch.int32).view(torch.float32), values])
+        all_places, all_values = group.all_gather(sent).split(count, 1)
         if all_values.isfinite().all():
             unsent[places] = 0
             if velocity is not None and self.factor_masking:
                 velocity[places] = 0
         flat.zero_()
         for rank_places, rank_values in zip(all_places, all_values, strict=True):
-            flat.index_add_(0, rank_places, rank_values)
+            flat.index_add_(0, rank_places.view(torch.int32), rank_values)
         flat.div_(group.size)
 
 
