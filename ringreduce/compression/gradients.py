@@ -48,9 +48,7 @@ class Memory(dict[int, Tensor]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._flats: dict[
-            tuple[int, ...], Tensor
-        ] = {}  # of today's buckets; this dict's values are views of them
+        self._flats: dict[tuple[int, ...], Tensor] = {}  # of today's buckets: self's values are views of them
 
     def flat(self, parameters: tuple[int, ...], lengths: list[int]) -> Tensor:
         """What belongs to a bucket of these parameters, to be read and written.
