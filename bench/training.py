@@ -19,7 +19,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
 
-import numpy as np
 from report import layout
 
 import ringreduce
@@ -27,11 +26,12 @@ from ringreduce import _engine
 from ringreduce.bench.results import mode_of
 from ringreduce.train.config import Config
 from ringreduce.train.efficiency import SIDE_BY_SIDE, TOGETHER, Efficiency, measure, median, table
-from ringreduce.train.processes import on_ranks
+from ringreduce.train.report import gather_times
+from ringreduce.train.run import on_ranks
 from ringreduce.train.trainer import Trainer
 
 WARM_UP = 3
-# By bucket size; of each round seconds, communication, exposed, of the last rank.
+# By bucket size; of each round seconds, communication, exposed, exposed of the last rank, exposed share.
 Rows = dict[float, list[list[float]]]
 
 
@@ -59,30 +59,20 @@ def buckets(comm: Any, config: Config, sizes: list[float], rounds: int, steps: i
         for size in sizes[shift:] + sizes[:shift]:
             comm.barrier()
             done = [trainers[size].step() for _ in range(steps)]
-            own = np.array([[step.seconds, step.communication, step.exposed] for step in done])
-            everybodys = comm.all_gather(own[None])
-            last = everybodys[:, :, 2].min(axis=0).mean()
-            found[size].append([*everybodys.mean(axis=(0, 1)).tolist(), float(last)])
+            times = gather_times(comm, done)
+            last = float(times[2].min(axis=0).mean())
+            found[size].append(
+                [*times.mean(axis=(1, 2)).tolist(), last, float(times[2].mean() / times[1].mean())]
+            )
     return found
 
 
 def buckets_text(found: Rows) -> str:
     rows = [["MiB", "step ms", "communication ms", "exposed ms", "of the last rank ms", "exposed part"]]
     for size, rounds in found.items():
-        step, communication, exposed, last = (
-            statistics.median(values) * 1e3 for values in zip(*rounds, strict=True)
-        )
-        share = statistics.median(one[2] / one[1] for one in rounds)
-        rows.append(
-            [
-                f"{size:g}",
-                f"{step:.1f}",
-                f"{communication:.2f}",
-                f"{exposed:.2f}",
-                f"{last:.2f}",
-                f"{share:.2f}",
-            ]
-        )
+        *times, share = (statistics.median(values) for values in zip(*rounds, strict=True))
+        step, *others = (1e3 * seconds for seconds in times)
+        rows.append([f"{size:g}", f"{step:.1f}", *(f"{one:.2f}" for one in (*others, share))])
     return layout(rows)
 
 
@@ -113,9 +103,7 @@ def main() -> None:
     if options.buckets != "none":
         sizes = [float(text) for text in options.buckets.split(",")]
         parts.append(buckets_text(on_ranks(buckets, config, sizes, options.rounds, options.steps)))
-    parameters = sum(
-        p.numel() for p in Trainer(Config(), *ringreduce.local_group(1)).parallel.module.parameters()
-    )
+    parameters = sum(p.numel() for p in Trainer(Config(), *ringreduce.local_group(1)).module.parameters())
     mode = mode_of(before, _engine.probe_exchange())
     print(f"GPT of {parameters / 1e6:.2f} M parameters, {options.ranks} ranks, {mode} mode\n")
     print("\n\n".join(parts))

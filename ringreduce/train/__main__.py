@@ -16,16 +16,16 @@ from ringreduce.train.config import ConfigError, add_flags, from_flags
 DESCRIPTION = """\
 Trains a small model on several ranks.
 
-  python -m ringreduce.train --ranks 2 --plot loss.png         a GPT, on two processes of its own
-  torchrun --nproc-per-node 2 -m ringreduce.train              on a launcher's; mpirun and srun do as well
+  python -m ringreduce.train --ranks 2 --plot loss.png         a GPT, on two new processes
+  torchrun --nproc-per-node 2 -m ringreduce.train              on a launcher's; also under mpirun and srun
   python -m ringreduce.train --task digits --ranks 2           a convnet with batch norm over all ranks
-  python -m ringreduce.train --config run.toml --steps 1000    settings from a file, and flags over them
-  python -m ringreduce.train --ranks 2 --efficiency            how well N ranks are used, beside one
+  python -m ringreduce.train --config run.toml --steps 1000    settings from a file, overridden by flags
+  python -m ringreduce.train --ranks 2 --efficiency            the throughput of N ranks, compared with one
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit status; 2 for a bad setting."""
+    """Returns the exit status: 2 for a setting that cannot be used, 1 for a loss that is not finite."""
     parser = ArgumentParser(
         prog="python -m ringreduce.train",
         description=DESCRIPTION,
@@ -37,35 +37,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_flags(parser)
     options = parser.parse_args(arguments)
     try:
-        config = from_flags(options, options.config)
+        config = from_flags(options)
         if options.print_config:
             print(json.dumps(dataclasses.asdict(config), indent=2))
             return 0
         if config.plot:
-            pyplot()  # before minutes are spent on what cannot be shown then
-        # Only now: torch takes a second to import.
+            pyplot()  # before the training, which would be in vain
+        # Imported late, because torch takes a second.
         from ringreduce.train.efficiency import measure, table
-        from ringreduce.train.processes import on_ranks
-        from ringreduce.train.run import train
+        from ringreduce.train.run import on_ranks, train
 
-        if options.efficiency:
-            found = on_ranks(measure, config)
-            if found is not None:
-                print(table(found))
-        else:
+        if not options.efficiency:
             on_ranks(train, config)
-    except (ConfigError, PlotError) as error:
-        return _refuse(str(error))
-    except RankFailed as error:
-        if isinstance(error.__cause__, ConfigError):
-            return _refuse(str(error.__cause__))
-        raise
+        elif found := on_ranks(measure, config):
+            print(table(found))
+    except PlotError as error:
+        print(f"ringreduce.train: {error}", file=sys.stderr)
+        return 2
+    except (ConfigError, FloatingPointError, RankFailed) as error:
+        cause = error.__cause__ if isinstance(error, RankFailed) else error
+        if not isinstance(cause, (ConfigError, FloatingPointError)):
+            raise
+        print(f"ringreduce.train: {cause}", file=sys.stderr)
+        return 2 if isinstance(cause, ConfigError) else 1
     return 0
-
-
-def _refuse(text: str) -> int:
-    print(f"ringreduce.train: {text}", file=sys.stderr)
-    return 2
 
 
 if __name__ == "__main__":

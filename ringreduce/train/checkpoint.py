@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
+from ringreduce.blobs import gather_bytes
 from ringreduce.communicator import Communicator
-from ringreduce.train.config import ConfigError
+from ringreduce.train.config import Config, ConfigError
 
-__all__ = ["broadcast_file", "load", "newest", "save"]
+__all__ = ["existing", "find", "load", "on_rank_0", "save"]
 
 PARTIAL = ".partial"
-NOTHING, CONTENT, PROBLEM = range(3)  # what rank 0 has found
-
-
-def path_of(folder: Path, step: int) -> Path:
-    return folder / f"step-{step:08d}.pt"
 
 
 def existing(folder: Path) -> list[Path]:
@@ -28,21 +24,17 @@ def existing(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-????????.pt"))
 
 
-def newest(folder: Path) -> Path | None:
-    return next(reversed(existing(folder)), None)
-
-
-def save(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
+def save(folder: Path, step: int, state: dict[str, Any], keep: int) -> None:
     """Writes a checkpoint and then removes all but the newest ``keep``. For one rank to call.
 
     A machine may stop at any moment. So the file is written beside its place, and moved there when it is safe on the
-    disk; the name, which is the folder's to keep, is made safe likewise.
+    disk. The name is an entry of the folder, which is made safe likewise.
     """
+    place = folder / f"step-{step:08d}.pt"
+    partial = place.with_name(place.name + PARTIAL)
     folder.mkdir(parents=True, exist_ok=True)
     for abandoned in folder.glob(f"*{PARTIAL}"):
         abandoned.unlink()
-    place = path_of(folder, step)
-    partial = place.with_name(place.name + PARTIAL)
     with partial.open("wb") as file:
         torch.save(state, file)
         file.flush()
@@ -51,7 +43,6 @@ def save(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     _sync_folder(folder)
     for old in existing(folder)[:-keep]:
         old.unlink()
-    return place
 
 
 def _sync_folder(folder: Path) -> None:
@@ -68,24 +59,37 @@ def load(content: bytes) -> dict[str, Any]:
     return state
 
 
-def broadcast_file(comm: Communicator, path: Path | None) -> bytes | None:
-    """A file's content, on every rank. Rank 0 alone needs to see the file, and alone looks at ``path``.
-
-    Returns:
-        None if rank 0's path is None.
+def find(config: Config) -> bytes:
+    """The content of the checkpoint to resume from; b"" if there is none. For one rank to call.
 
     Raises:
-        ConfigError: rank 0 cannot read it; raised on all ranks.
+        ConfigError: it cannot be read.
     """
-    kind, content = NOTHING, b""
-    if comm.rank == 0 and path is not None:
+    path = Path(config.resume)
+    if config.resume == "auto":
+        paths = existing(Path(config.checkpoints))
+        if not paths:
+            return b""
+        path = paths[-1]
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"resume: {path}: {error.strerror}") from error
+
+
+def on_rank_0(comm: Communicator, function: Callable[[], bytes | None]) -> bytes:
+    """Calls ``function`` on rank 0 and returns its result on every rank.
+
+    Raises:
+        ConfigError: ``function`` has raised it; raised on all ranks.
+    """
+    content, problem = b"", b""
+    if comm.rank == 0:
         try:
-            kind, content = CONTENT, path.read_bytes()
-        except OSError as error:
-            kind, content = PROBLEM, f"resume: {path}: {error.strerror}".encode()
-    kind, length = comm.broadcast(np.array([kind, len(content)])).tolist()
-    buffer = np.frombuffer(content, np.uint8).copy() if comm.rank == 0 else np.empty(length, np.uint8)
-    content = comm.broadcast(buffer).tobytes()
-    if kind == PROBLEM:
-        raise ConfigError(content.decode())
-    return content if kind == CONTENT else None
+            content = function() or b""
+        except ConfigError as error:
+            problem = str(error).encode()
+    content, problem = (gather_bytes(comm, own)[0] for own in (content, problem))
+    if problem:
+        raise ConfigError(problem.decode())
+    return content

@@ -1,4 +1,4 @@
-"""The data: what is on every machine that has Python (and for the digits scikit-learn)."""
+"""The data, which is on every machine that has Python (and scikit-learn for the digits), and who takes which sample."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset, Sampler, TensorDataset
 
 from ringreduce.train.config import Config, ConfigError
 
-__all__ = ["BYTES", "CLASSES", "Windows", "load_data"]
+__all__ = ["BYTES", "CLASSES", "ShardedSampler", "Windows", "load_data"]
 
 BYTES, CLASSES = 256, 10
-HELD_OUT = 20  # every so manieth file, or digit, is kept for validation
+HELD_OUT = 20  # one of so many files is kept for validation
 ELSEWHERE = {"site-packages", "dist-packages", "test", "tests", "__pycache__"}
 
 
 def load_data(config: Config) -> tuple[Dataset[Any], Dataset[Any]]:
-    """What is trained on and what is held out; pairs (input, target), the same on all ranks."""
+    """Training data and held-out data: pairs (input, target), the same on all ranks."""
     return _text(config) if config.task == "gpt" else _digits()
 
 
 class Windows(Dataset[Any]):
-    """Windows of text, one behind the other: inputs int64 [context], and as targets the byte after each of them."""
+    """Consecutive windows of text: inputs int64 [context], and as targets the byte after each of them."""
 
     def __init__(self, text: bytes, context: int) -> None:
         self.text, self.context = np.frombuffer(text, np.uint8), context
@@ -42,8 +42,7 @@ class Windows(Dataset[Any]):
 
 def source_files(folder: Path) -> Iterator[Path]:
     """The standard library's Python files, in an order that is the same on every machine."""
-    entries = sorted(folder.iterdir(), key=lambda path: path.name)
-    for path in entries:
+    for path in sorted(folder.iterdir(), key=lambda path: path.name):
         if path.is_dir() and path.name not in ELSEWHERE:
             yield from source_files(path)
         elif path.suffix == ".py":
@@ -76,6 +75,59 @@ def _digits() -> tuple[TensorDataset, TensorDataset]:
     images, classes = load_digits(return_X_y=True)
     x = torch.from_numpy(images.reshape(-1, 1, 8, 8) / 16).float()  # grey levels are 0 to 16
     y = torch.from_numpy(classes).long()
-    # Every fifth: the digits are few, and those of one writer follow each other.
+    # One in five: there are few digits, and those of one writer follow each other.
     held_out = torch.arange(len(y)) % 5 == 4
     return TensorDataset(x[~held_out], y[~held_out]), TensorDataset(x[held_out], y[held_out])
+
+
+class ShardedSampler(Sampler[list[int]]):
+    """A rank's parts of the global batches, from a position on and without end.
+
+    The seed and the number of an epoch make its permutation of all samples, which every rank computes for itself. The
+    permutation is cut into global batches, each of these into equal parts in rank order, and each part into
+    micro-batches. So the number of ranks changes nothing about a global batch. Samples that do not fill a global batch
+    are left out of the epoch, others in each; with ``pad``, the epoch's first samples fill the last batch. These are
+    the two rules of torch's DistributedSampler, applied to the batch instead of the number of ranks.
+
+    As a ``batch_sampler`` of torch's DataLoader it gives the indices of one micro-batch at a time.
+
+    Args:
+        samples: the number of samples.
+        batch: the samples of a global batch.
+        micro_batches: the number of parts into which each rank's part is cut.
+
+    Raises:
+        ConfigError: the batch cannot be cut like this, or needs more samples than there are.
+    """
+
+    def __init__(
+        self, samples: int, batch: int, rank: int = 0, size: int = 1, *, micro_batches: int = 1, seed: int = 0,
+        shuffle: bool = True, pad: bool = False, first_batch: int = 0,
+    ) -> None:  # fmt: skip
+        if batch % (size * micro_batches):
+            raise ConfigError(
+                f"batch: {batch} samples cannot be cut for {size} ranks x {micro_batches} micro-batches"
+            )
+        if samples < (1 if pad else batch):
+            raise ConfigError(f"batch: {batch} samples are wanted, but there are {samples} in all")
+        self.samples, self.batch, self.rank, self.size = samples, batch, rank, size
+        self.micro_batches, self.seed, self.shuffle = micro_batches, seed, shuffle
+        self.first_batch = first_batch
+        self.batches_per_epoch = -(-samples // batch) if pad else samples // batch
+
+    def order(self, epoch: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        """The epoch's samples, int64 [global batches, batch]."""
+        order = np.arange(self.samples)
+        if self.shuffle:
+            order = np.random.default_rng([self.seed, epoch]).permutation(self.samples)
+        return np.resize(
+            order, (self.batches_per_epoch, self.batch)
+        )  # which repeats the first, or drops the last
+
+    def __iter__(self) -> Iterator[list[int]]:
+        epoch, skip = divmod(self.first_batch, self.batches_per_epoch)
+        while True:
+            for batch in self.order(epoch)[skip:]:
+                mine = np.split(batch, self.size)[self.rank]
+                yield from (part.tolist() for part in np.split(mine, self.micro_batches))
+            epoch, skip = epoch + 1, 0

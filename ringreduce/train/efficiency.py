@@ -1,8 +1,8 @@
 """Scaling efficiency: throughput of N ranks / (N x throughput of one), with the same batch per rank.
 
-Three ways to use the same processes take turns, so that all meet the same machine: one rank alone while the others
-sleep, all ranks training together, and all ranks training side by side with nothing to say to each other. The last is
-what the machine's memory and clock allow, however good the communication is.
+The same processes take turns in three ways, so that all meet the same machine: one rank trains alone while the others
+sleep, all ranks train together, and all ranks train side by side without communication. The last is what the machine's
+memory and clock allow, however good the communication is.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 import ringreduce
 from ringreduce.train.config import Config, ConfigError
+from ringreduce.train.report import gather_times
 from ringreduce.train.trainer import Step, Trainer
 
 __all__ = ["Efficiency", "measure", "median", "table"]
@@ -25,17 +26,17 @@ ALONE, TOGETHER, SIDE_BY_SIDE = WAYS = ("alone", "together", "side by side")
 
 @dataclass
 class Efficiency:
-    """What was measured; one value per round in each list, and rates in samples per second of all ranks."""
+    """What was measured. Each list has one value per round; rates are samples per second of all ranks."""
 
     ranks: int
     batch_per_rank: int
     rates: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
-    exposed: list[float] = field(default_factory=list)  # share of all communication that was waited for
-    exposed_ms: list[float] = field(default_factory=list)  # a step, mean over the ranks
-    last_rank_ms: list[float] = field(default_factory=list)  # the same of the rank that waited least
+    exposed: list[float] = field(default_factory=list)  # share of the communication that was waited for
+    exposed_ms: list[float] = field(default_factory=list)  # in a step, mean over the ranks
+    last_rank_ms: list[float] = field(default_factory=list)  # in a step, of the rank that waited least
 
     def ratios(self, way: str) -> list[float]:
-        """Of a way's rate to that of N ranks which each were as fast as the one alone."""
+        """A way's rate, divided by that of N ranks that are each as fast as the one alone."""
         pairs = zip(self.rates[way], self.rates[ALONE], strict=True)
         return [rate / (self.ranks * alone) for rate, alone in pairs]
 
@@ -46,7 +47,7 @@ def measure(
     """Every rank calls it; rank 0 gets the result.
 
     Raises:
-        ConfigError: there is one rank only, or the batch cannot be cut for them.
+        ConfigError: there is only one rank, or the batch cannot be divided among the ranks.
     """
     if comm.size < 2:
         raise ConfigError("ranks: the efficiency of 2 or more can be measured")
@@ -59,42 +60,29 @@ def measure(
     together, apart = Trainer(config, comm), Trainer(single, own)
     found = Efficiency(comm.size, single.batch)
     trainers = {TOGETHER: together, SIDE_BY_SIDE: apart, ALONE: apart if comm.rank == 0 else None}
-    for number in range(-1, rounds):
-        order = WAYS[number % 3 :] + WAYS[: number % 3]
-        for way in order:
-            # The first round is for warming up.
-            _round(
-                comm, trainers[way], way, found if number >= 0 else None, steps if number >= 0 else WARM_UP
-            )
+    for way in WAYS:
+        _round(comm, trainers[way], WARM_UP)
+    for number in range(rounds):
+        for way in WAYS[number % 3 :] + WAYS[: number % 3]:
+            rate, done = _round(comm, trainers[way], steps)
+            # When ranks train together, each counts the batch of all.
+            found.rates[way].append(rate / comm.size if way == TOGETHER else rate)
+            if way == TOGETHER:
+                _, communication, exposed = gather_times(comm, done)
+                found.exposed.append(float(exposed.sum() / max(communication.sum(), 1e-9)))
+                found.exposed_ms.append(1e3 * float(exposed.mean()))
+                found.last_rank_ms.append(1e3 * float(exposed.min(axis=0).mean()))
     own.close()
     return found if comm.rank == 0 else None
 
 
-def _round(
-    comm: ringreduce.Communicator, trainer: Trainer | None, way: str, found: Efficiency | None, steps: int
-) -> None:
+def _round(comm: ringreduce.Communicator, trainer: Trainer | None, steps: int) -> tuple[float, list[Step]]:
+    """The sum of the ranks' rates in samples per second, and this rank's steps."""
     comm.barrier()
     began = time.monotonic()
     done = [trainer.step() for _ in range(steps)] if trainer else []
-    seconds = time.monotonic() - began
-    rate = trainer.config.batch * steps / seconds if trainer else 0.0
-    rate = float(comm.all_reduce(np.array([rate]))[0])
-    if found is None:
-        return
-    # Ranks that train together have each counted the batch of all.
-    found.rates[way].append(rate / comm.size if way == TOGETHER else rate)
-    if way == TOGETHER:
-        _note_exchange(comm, done, found)
-
-
-def _note_exchange(comm: ringreduce.Communicator, done: list[Step], found: Efficiency) -> None:
-    """Means over ranks and steps."""
-    own = np.array([[step.exposed, step.communication] for step in done])
-    exposed, communication = np.moveaxis(comm.all_gather(own[None]), 2, 0)  # each [ranks, steps]
-    found.exposed.append(float(exposed.sum() / max(communication.sum(), 1e-9)))
-    found.exposed_ms.append(1e3 * float(exposed.mean()))
-    # The rank that came last waited for nothing but the communication.
-    found.last_rank_ms.append(1e3 * float(exposed.min(axis=0).mean()))
+    rate = trainer.config.batch * steps / (time.monotonic() - began) if trainer else 0.0
+    return float(comm.all_reduce(np.array([rate]))[0]), done
 
 
 def table(found: Efficiency) -> str:

@@ -1,22 +1,24 @@
-"""A whole run on one rank: steps, and between them reports, evaluations and checkpoints."""
+"""A whole run: the ranks' processes, and on each rank steps with reports, evaluations and checkpoints in between."""
 
 from __future__ import annotations
 
-import math
-import statistics
+import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
+import torch._dynamo  # which optimizers import when they are made, for seconds: here once, before ranks are forked
 
 import ringreduce
+from ringreduce.launchers import launched
 from ringreduce.train import checkpoint
-from ringreduce.train.config import Config
-from ringreduce.train.plot import plot
-from ringreduce.train.progress import Progress, Row
-from ringreduce.train.trainer import Step, Trainer
+from ringreduce.train.config import Config, ConfigError
+from ringreduce.train.report import Progress, Row, make_row, plot, summary
+from ringreduce.train.trainer import Trainer
 
-__all__ = ["summary", "train"]
+__all__ = ["on_ranks", "train"]
 
 
 def train(comm: ringreduce.Communicator, config: Config) -> list[Row]:
@@ -27,11 +29,13 @@ def train(comm: ringreduce.Communicator, config: Config) -> list[Row]:
 
     Raises:
         ConfigError: a setting is wrong.
-        FloatingPointError: the loss is no number any more.
+        FloatingPointError: the loss is inf or NaN.
     """
+    saved = checkpoint.on_rank_0(comm, partial(checkpoint.find, config)) if config.resume else b""
     timeline = ringreduce.Timeline(comm) if config.trace else None
     trainer = Trainer(config, comm, timeline)
-    _resume(trainer)
+    if saved:
+        trainer.load_state_dict(checkpoint.load(saved))
     with Progress(config, comm.rank == 0, trainer.done) as progress:
         _steps(trainer, progress)
     if timeline is not None:
@@ -50,97 +54,41 @@ def _steps(trainer: Trainer, progress: Progress) -> None:
         fresh.append(trainer.step())
         done, last = trainer.done, trainer.done == config.steps
         if done % config.log_every == 0 or last:
-            progress.report(report(trainer, fresh))
+            progress.report(make_row(trainer, fresh))
             fresh = []
         if last or (config.evaluate_every and done % config.evaluate_every == 0):
             found = trainer.evaluate()
             progress.report({"step": done, **found})
             progress.say(f"step {done}: " + ", ".join(f"{name} {value:.4f}" for name, value in found.items()))
         if config.checkpoints and (last or done % config.checkpoint_every == 0):
-            _save(trainer)
+            state = trainer.state_dict()
+            if trainer.comm.rank == 0:
+                checkpoint.save(Path(config.checkpoints), done, state, config.keep)
 
 
-def report(trainer: Trainer, steps: list[Step]) -> Row:
-    """A row about the last steps of all ranks: one call for several steps, so that no step waits for its loss."""
-    comm, config = trainer.comm, trainer.config
-    times = np.array([[step.seconds, step.communication, step.exposed] for step in steps])
-    times = comm.all_gather(times[None])  # [ranks, steps, 3]
-    losses = np.array([step.losses for step in steps])  # [steps, micro-batches]
-    # As [micro-batches of all ranks, steps]: with logical shards these are the same numbers in the same order on any
-    # number of ranks, and so is what they add up to.
-    losses = comm.all_gather(np.ascontiguousarray(losses.T)).mean(axis=0)
-    seconds, communication, exposed = times.mean(axis=(0, 1)).tolist()
-    # The rank that came last waited for nothing but the communication; what others waited longer is its lateness.
-    late = exposed - float(times[:, :, 2].min(axis=0).mean())
-    if not all(map(math.isfinite, losses)):
-        step = trainer.done - len(losses) + int(np.argmin(np.isfinite(losses))) + 1
-        raise FloatingPointError(
-            f"the loss of step {step} is no finite number: a lower learning_rate may help"
-        )
-    row = {
-        "step": trainer.done,
-        "loss": float(losses.mean()),
-        "learning_rate": float(trainer.schedule.get_last_lr()[0]),
-        "gradient_norm": statistics.fmean(step.norm for step in steps),
-        "step_s": seconds,
-        "compute_s": seconds - exposed,
-        "communication_s": communication,
-        "exposed_s": exposed,
-        "waiting_for_ranks_s": late,
-        "hidden_s": max(communication - exposed, 0.0),
-        "samples_per_s": config.batch / seconds,
-    }
-    if config.task == "gpt":
-        row["tokens_per_s"] = config.batch * config.context / seconds
-    return row
+def on_ranks(function: Callable[..., Any], config: Config, *args: Any) -> Any:
+    """Calls ``function(comm, config, *args)`` on each rank: a launcher's, or forked ones with cores of their own.
+
+    Returns:
+        Rank 0's result, or this rank's if a launcher has started it.
+    """
+    known = launched(os.environ)
+    how: dict[str, Any] = {"timeout": config.timeout, "reproducible": config.reproducible or None}
+    if known is None:
+        torch.set_num_threads(1)  # a forked rank could not use the parent's threads
+        return ringreduce.run(_on_rank, config.ranks, True, function, config, *args, **how)[0]
+    if config.ranks not in (1, known.size):
+        raise ConfigError(f"ranks: {known.launcher} has started {known.size}, not {config.ranks}")
+    with ringreduce.init(**how) as comm:
+        return _on_rank(comm, False, function, config, *args)
 
 
-def _save(trainer: Trainer) -> None:
-    config, state = trainer.config, trainer.state_dict()
-    if trainer.comm.rank == 0:
-        checkpoint.save(Path(config.checkpoints), trainer.done, state, config.keep)
-
-
-def _resume(trainer: Trainer) -> None:
-    config = trainer.config
-    if not config.resume:
-        return
-    path = checkpoint.newest(Path(config.checkpoints)) if config.resume == "auto" else Path(config.resume)
-    content = checkpoint.broadcast_file(trainer.comm, path)
-    if content is not None:
-        trainer.load_state_dict(checkpoint.load(content))
-
-
-def summary(rows: list[Row], ranks: int) -> str:
-    """A table of medians over the log's rows but the first, in which buckets are still being found."""
-    training = [row for row in rows if "loss" in row]
-    if not training:
-        return "no step was left to be done"
-    steady = training[1:] or training
-
-    def median(name: str) -> float:
-        return float(statistics.median(row[name] for row in steady))
-
-    rate = "tokens_per_s" if "tokens_per_s" in training[0] else "samples_per_s"
-    communication = median("communication_s")
-    share = f" ({100 * median('exposed_s') / communication:.0f} % exposed)" if communication else ""
-    lines: list[tuple[str, Any]] = [
-        ("ranks", ranks),
-        ("steps", training[-1]["step"]),
-        ("loss", f"{training[-1]['loss']:.4f}"),
-        *((name.replace("_", " "), f"{value:.4f}") for name, value in _last_evaluation(rows)),
-        (rate.replace("_per_", "/"), f"{median(rate):.0f}"),
-        ("step", f"{1e3 * median('step_s'):.1f} ms"),
-        ("  compute", f"{1e3 * median('compute_s'):.1f} ms"),
-        ("  exposed communication", f"{1e3 * median('exposed_s'):.2f} ms"),
-        ("    of it for late ranks", f"{1e3 * median('waiting_for_ranks_s'):.2f} ms"),
-        ("communication", f"{1e3 * communication:.2f} ms{share}"),
-    ]
-    return "\n".join(f"{name:28}{value}" for name, value in lines)
-
-
-def _last_evaluation(rows: list[Row]) -> list[tuple[str, float]]:
-    for row in reversed(rows):
-        if "validation_loss" in row:
-            return [(name, value) for name, value in row.items() if name != "step"]
-    return []
+def _on_rank(
+    comm: ringreduce.Communicator, pinned: bool, function: Callable[..., Any], config: Config, *args: Any
+) -> Any:
+    cores = sorted(os.sched_getaffinity(0))
+    share = len(cores) // len(comm.hosts[comm.host])
+    if pinned and share:  # ranks that move between cores disturb each other
+        os.sched_setaffinity(0, cores[comm.rank * share : (comm.rank + 1) * share])
+    torch.set_num_threads(config.threads or max(share, 1))
+    return function(comm, config, *args)

@@ -1,8 +1,10 @@
-"""One rank of data-parallel training: what a step is, and what must be kept to go on later."""
+"""One rank of data-parallel training: a step, an evaluation, and the state from which training goes on later."""
 
 from __future__ import annotations
 
 import dataclasses
+import io
+import math
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -15,17 +17,17 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Subset
 
 import ringreduce
+from ringreduce.blobs import gather_bytes
+from ringreduce.data_parallel.timings import StepTimings
 from ringreduce.train.config import Config, ConfigError
-from ringreduce.train.data import load_data
+from ringreduce.train.data import ShardedSampler, load_data
 from ringreduce.train.models import make_model
-from ringreduce.train.optimization import make_schedule
-from ringreduce.train.parallel import Parallel
-from ringreduce.train.sampler import ShardedSampler
+from ringreduce.train.parallel import make_compression, make_optimizer, make_schedule, with_exchange
 
 __all__ = ["Step", "Trainer"]
 
-# What a checkpoint must have been written with to be gone on from: all that shapes the weights, and what the place in
-# the data depends on. The number of ranks is not among it.
+# Settings that must be those of the checkpoint: they shape the weights or fix the place in the data. The number of
+# ranks is not among them.
 KEPT = (
     "task", "layers", "heads", "width", "context", "channels", "text_bytes", "batch", "seed", "optimizer",
 )  # fmt: skip
@@ -38,52 +40,66 @@ class Step:
     losses: list[float]  # of its micro-batches
     norm: float  # of the averaged gradient, before clipping
     seconds: float
-    communication: float  # of the gradients' exchange, and of it
-    exposed: float  # what the training thread waited for
+    communication: float  # how long gradients were exchanged
+    exposed: float  # how long the training thread waited for them
 
 
 class Trainer:
-    """The model, its data and its optimizer on one rank.
+    """The model, its data and its optimizer on one rank. All ranks of ``comm`` must call each method.
 
-    Every method is called by all ranks of ``comm``.
+    Attributes:
+        module: the model.
+        model: what is called in training: the same, with the exchange of gradients around it.
+        done: the number of steps done.
 
     Raises:
-        ConfigError: the settings do not go with each other, or with the number of ranks.
+        ConfigError: the settings do not go with the number of ranks, or the data is not installed.
     """
 
     def __init__(
         self, config: Config, comm: ringreduce.Communicator, timeline: ringreduce.Timeline | None = None
     ) -> None:
         self.config, self.comm, self.timeline = config, comm, timeline
-        self.done = 0  # steps
-        self.micro_batches = _micro_batches(config, comm)
+        self.micro_batches = config.accumulation
+        if config.logical_shards:
+            self.micro_batches, rest = divmod(config.logical_shards, comm.size)
+            if rest:
+                raise ConfigError(
+                    f"logical_shards: {config.logical_shards} is not a multiple of the {comm.size} ranks"
+                )
         self.data, self.held_out = load_data(config)
-        self.parallel = Parallel(config, make_model(config), comm)
-        self.schedule = make_schedule(config, self.parallel.optimizer)
-        self._batches = self._load_from(0)
+        self._go_to(0)
+        self.module = make_model(config)
+        if config.task == "digits" and config.sync_batch_norm:
+            self.module = ringreduce.convert_sync_batch_norm(self.module, comm)
+        self.model = with_exchange(config, self.module, comm)
+        self.compression = make_compression(config, self.model, comm)
+        self.optimizer = make_optimizer(config, self.module, comm)
+        self.schedule = make_schedule(config, self.optimizer)
 
-    def _load_from(self, step: int) -> Any:
+    def _go_to(self, step: int) -> None:
+        self.done = step
         sampler = ShardedSampler(
             len(self.data), self.config.batch, self.comm.rank, self.comm.size,  # type: ignore[arg-type]
             micro_batches=self.micro_batches, seed=self.config.seed, first_batch=step,
         )  # fmt: skip
-        return iter(DataLoader(self.data, batch_sampler=sampler))
+        self._batches = iter(DataLoader(self.data, batch_sampler=sampler))
 
     # --- a step --------------------------------------------------------------------------------------------
 
     def step(self) -> Step:
         began = time.monotonic()
-        self.parallel.model.train()
-        self.parallel.optimizer.zero_grad()
+        self.model.train()
+        self.optimizer.zero_grad()
         with self._span("step"):
             losses = [self._backward(number) for number in range(self.micro_batches)]
             with self._span("optimizer"):
-                norm = self.parallel.clip(self.config.clip or float("inf"))
-                self.parallel.optimizer.step()
+                norm = self._clip(self.config.clip or math.inf)
+                self.optimizer.step()
                 self.schedule.step()
         seconds = time.monotonic() - began
         self.done += 1
-        timings = self.parallel.timings
+        timings = self._timings()
         if self.timeline is not None:
             self.timeline.step_timings(timings)
         return Step(torch.stack(losses).tolist(), norm, seconds, timings.communication, timings.exposed)
@@ -92,20 +108,22 @@ class Trainer:
         """Forward and backward of a micro-batch; the last one's backward exchanges the gradients."""
         x, y = next(self._batches)
         torch.manual_seed(self._seed_of_dropout(number))
-        with self.parallel.exchange(wanted=number == self.micro_batches - 1):
+        exchanging = self.optimizer if self.config.sharded_optimizer == 2 else self.model
+        last = number == self.micro_batches - 1
+        with nullcontext() if last else exchanging.no_sync():
             with self._span("forward"):
-                loss = cross_entropy(self._logits(self.parallel.model, x), y.flatten())
-            # Averages over ranks, and over logical shards, are made for us; what else is accumulated is a sum.
+                loss = cross_entropy(self._logits(self.model, x), y.flatten())
+            # The exchange averages over ranks and over logical shards; other accumulated gradients are summed.
             share = 1 if self.config.logical_shards else self.micro_batches
             with self._span("backward"):
                 (loss / share).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def _seed_of_dropout(self, number: int) -> int:
-        """Other random numbers in every step and on every rank, which are the same if the step is done again.
+        """Different in every step and on every rank, and the same if the step is done again.
 
-        A logical shard has its own, whichever rank works on it. That the seed is known from the step is also why
-        checkpoints need no state of the generator.
+        A logical shard has its own seed, whichever rank works on it. Since the step determines the seed, checkpoints
+        need no state of the generator.
         """
         shard = self.comm.rank * self.micro_batches + number
         return int(np.random.SeedSequence([self.config.seed, self.done, shard]).generate_state(1)[0])
@@ -114,6 +132,20 @@ class Trainer:
         """float32 [predictions, classes]."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self.config.autocast):
             return model(x).flatten(0, -2).float()
+
+    def _clip(self, limit: float) -> float:
+        """Scales the averaged gradient to that norm, if it is longer; returns the norm before."""
+        if self.config.sharded_optimizer:
+            return float(self.optimizer.clip_grad_norm_(limit))
+        return float(nn.utils.clip_grad_norm_(self.module.parameters(), limit))
+
+    def _timings(self) -> StepTimings:
+        """Of the last step: the exchange of gradients, and that of sharded parameters."""
+        both = [part.timings for part in (self.model, self.optimizer) if hasattr(part, "timings")]
+        return StepTimings(
+            [bucket for timings in both for bucket in timings.buckets],
+            [wait for timings in both for wait in timings.waits],
+        )
 
     def _span(self, name: str) -> AbstractContextManager[None]:
         return nullcontext() if self.timeline is None else self.timeline.span(name, step=self.done + 1)
@@ -125,11 +157,13 @@ class Trainer:
         """Loss and accuracy on the first held-out samples, of which each rank takes its share."""
         count = min(self.config.evaluate_samples, len(self.held_out))  # type: ignore[arg-type]
         share = Subset(self.held_out, range(self.comm.rank, count, self.comm.size))
-        module = self.parallel.for_evaluation()
+        if self.config.sharded_optimizer != 2:
+            self.model.sync_buffers()  # running statistics are rank 0's
+        self.module.eval()
         sums = np.zeros(3)  # loss, right predictions, predictions
         with self._span("evaluation"):
             for x, y in DataLoader(share, max(self.config.batch // self.comm.size, 1)):
-                logits, target = self._logits(module, x), y.flatten()
+                logits, target = self._logits(self.module, x), y.flatten()
                 loss = cross_entropy(logits, target, reduction="sum")
                 sums += [loss.item(), (logits.argmax(-1) == target).sum().item(), len(target)]
         loss_sum, right, total = self.comm.all_reduce(sums).tolist()
@@ -138,16 +172,26 @@ class Trainer:
     # --- checkpoints ---------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next step depends on. The place in the data follows from the number of steps done."""
-        return {
+        """All that the next step depends on. The place in the data follows from the number of steps done.
+
+        Model and optimizer are saved as one process without sharding would have them.
+        """
+        state = {
             "config": dataclasses.asdict(self.config),
             "step": self.done,
-            **self.parallel.state_dict(),
+            "model": self.module.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
         }
+        if self.compression is not None:
+            file = io.BytesIO()
+            torch.save(self.compression.state_dict(), file)
+            blobs = gather_bytes(self.comm, file.getvalue())
+            state["compression"] = [torch.load(io.BytesIO(blob), weights_only=True) for blob in blobs]
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from what any number of ranks has saved.
+        """Goes on from what any number of ranks has saved; with the same number, to the same bits.
 
         Raises:
             ConfigError: it was saved with other settings; the first that matters is named.
@@ -157,30 +201,25 @@ class Trainer:
             if then != now:
                 raise ConfigError(f"resume: {name} was {then!r} in the checkpoint, and is {now!r} now")
         self._rehearse()
-        self.parallel.load_state_dict(state)
+        self.module.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
-        self.done = state["step"]
-        self._batches = self._load_from(self.done)
+        self._go_to(state["step"])
+        # With other ranks or another method, what was not sent yet is lost: the error of one step, and no more.
+        saved = state.get("compression", [])
+        if self.compression is not None and len(saved) == self.comm.size:
+            own = saved[self.comm.rank]
+            if own["method"] == type(self.compression).__name__:
+                self.compression.load_state_dict(own)
 
     def _rehearse(self) -> None:
-        """Has DataParallel find its buckets, as it had when the checkpoint was written.
+        """Has DataParallel arrange its buckets as it had when the checkpoint was written.
 
-        It puts gradients into buckets in the order in which they came in its first backward pass, and where they are
-        may show in the last bits of sums over three or more ranks. Compression keeps its memory by the order of
-        its first step, and so must not see one here.
+        The order of gradients in its first backward pass decides their places in the buckets, and these may show in
+        the last bits of sums over three or more ranks. Compression must not see this pass, since its memory follows
+        the order of its first step.
         """
-        if self.parallel.compression is None:
+        if self.compression is None:
             for number in range(self.micro_batches):
                 self._backward(number)
-            self.parallel.optimizer.zero_grad()
-
-
-def _micro_batches(config: Config, comm: ringreduce.Communicator) -> int:
-    """Backward passes of a rank in each step."""
-    if not config.logical_shards:
-        return config.accumulation
-    if config.logical_shards % comm.size:
-        raise ConfigError(
-            f"logical_shards: {config.logical_shards} is not a multiple of the {comm.size} ranks"
-        )
-    return config.logical_shards // comm.size
+            self.optimizer.zero_grad()

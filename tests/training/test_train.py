@@ -15,10 +15,9 @@ import sklearn.datasets  # noqa: F401  # here, and not anew in every forked rank
 import torch
 
 import ringreduce
-import ringreduce.train.processes  # imports what optimizers would
 from ringreduce.train import checkpoint
 from ringreduce.train.config import Config, ConfigError
-from ringreduce.train.run import report
+from ringreduce.train.report import make_row
 from ringreduce.train.trainer import Trainer
 
 GPT = Config(
@@ -34,7 +33,7 @@ def train(comm: Any, config: Config, resume: dict | None, until: int) -> dict[st
     trainer = Trainer(config, comm)
     if resume is not None:
         trainer.load_state_dict(resume)
-    rows = [report(trainer, [trainer.step()]) for _ in range(until - trainer.done)]
+    rows = [make_row(trainer, [trainer.step()]) for _ in range(until - trainer.done)]
     found = {name: [row[name] for row in rows] for name in ("loss", "gradient_norm")}
     return {**found, "state": trainer.state_dict(), **trainer.evaluate()}
 
@@ -176,7 +175,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_names_the_step():
     (comm,) = ringreduce.local_group(1)
     trainer = Trainer(GPT, comm)
     steps = [trainer.step()]
-    trainer.parallel.module.head.weight.data.fill_(float("nan"))
+    trainer.module.head.weight.data.fill_(float("nan"))
     steps += [trainer.step(), trainer.step()]
-    with pytest.raises(FloatingPointError, match="the loss of step 2 is no finite number"):
-        report(trainer, steps)
+    with pytest.raises(FloatingPointError, match="the loss of step 2 is not finite"):
+        make_row(trainer, steps)

@@ -17,10 +17,10 @@ if None in map(importlib.util.find_spec, ("torch", "sklearn", "matplotlib", "tqd
 
 import sklearn.datasets  # noqa: F401  # here, and not anew in every forked rank
 
-import ringreduce.train.processes
 from ringreduce.train.__main__ import main
 from ringreduce.train.config import Config
 from ringreduce.train.efficiency import TOGETHER, Efficiency, measure, table
+from ringreduce.train.run import on_ranks
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
 GPT = (
@@ -158,11 +158,10 @@ def test_efficiency():
     config = Config(
         layers=1, heads=2, width=16, context=16, text_bytes=1 << 20, batch=8, ranks=2, threads=1, timeout=30
     )
-    found = ringreduce.train.processes.on_ranks(measure, config, 3, 2)
+    found = on_ranks(measure, config, 3, 2)
     assert isinstance(found, Efficiency)
     assert found.batch_per_rank == 4
     assert all(len(rates) == 3 and min(rates) > 0 for rates in found.rates.values())
-    # More than all of it, where a rank waits for one that has not begun to send.
     assert len(found.exposed) == 3 and all(0 <= share < float("inf") for share in found.exposed)
     pairs = zip(found.rates[TOGETHER], found.rates["alone"], strict=True)
     assert found.ratios(TOGETHER) == [together / (2 * alone) for together, alone in pairs]

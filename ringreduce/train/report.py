@@ -1,0 +1,206 @@
+"""What a run tells, all on rank 0: rows of a log, a progress bar, TensorBoard, a picture and a table at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import math
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ringreduce.communicator import Communicator
+from ringreduce.plotting import OURS, pyplot
+from ringreduce.train.config import Config, ConfigError
+from ringreduce.train.trainer import Step, Trainer
+
+__all__ = ["Progress", "Row", "gather_times", "make_row", "plot", "summary"]
+
+Row = dict[str, Any]
+STYLE = {
+    "axes.grid": True, "axes.axisbelow": True, "grid.color": "0.9", "grid.linewidth": 0.8,
+    "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
+}  # fmt: skip
+
+
+def gather_times(comm: Communicator, steps: list[Step]) -> Any:
+    """Of all ranks' steps, [3, ranks, steps]: seconds, communication and exposed."""
+    own = np.array([[[step.seconds, step.communication, step.exposed] for step in steps]])
+    return np.moveaxis(comm.all_gather(own), 2, 0)
+
+
+def make_row(trainer: Trainer, steps: list[Step]) -> Row:
+    """A row about the last steps of all ranks. It takes several steps at once, so that no step waits for its loss.
+
+    Every rank must call it.
+
+    Raises:
+        FloatingPointError: a loss is inf or NaN.
+    """
+    comm, config = trainer.comm, trainer.config
+    times = gather_times(comm, steps)
+    losses = np.array([step.losses for step in steps])  # [steps, micro-batches]
+    # As [micro-batches of all ranks, steps]: logical shards give the same numbers in the same order on any number of
+    # ranks, and so the same sum.
+    losses = comm.all_gather(np.ascontiguousarray(losses.T)).mean(axis=0)
+    if not all(map(math.isfinite, losses)):
+        step = trainer.done - len(losses) + int(np.argmin(np.isfinite(losses))) + 1
+        raise FloatingPointError(f"the loss of step {step} is not finite: a lower learning_rate may help")
+    seconds, communication, exposed = times.mean(axis=(1, 2)).tolist()
+    row = {
+        "step": trainer.done,
+        "loss": float(losses.mean()),
+        "learning_rate": float(trainer.schedule.get_last_lr()[0]),
+        "gradient_norm": statistics.fmean(step.norm for step in steps),
+        "step_s": seconds,
+        "compute_s": seconds - exposed,
+        "communication_s": communication,
+        "exposed_s": exposed,
+        # The last rank waited for the communication alone; what others waited longer is its lateness.
+        "waiting_for_ranks_s": exposed - float(times[2].min(axis=0).mean()),
+        "hidden_s": max(communication - exposed, 0.0),
+        "samples_per_s": config.batch / seconds,
+    }
+    if config.task == "gpt":
+        row["tokens_per_s"] = config.batch * config.context / seconds
+    return row
+
+
+class Progress:
+    """Takes rows and shows them; on ranks other than 0 it does nothing.
+
+    Attributes:
+        rows: the rows reported so far, on rank 0.
+    """
+
+    def __init__(self, config: Config, shown: bool, first_step: int = 0) -> None:
+        self.rows: list[Row] = []
+        self._shown = shown
+        self._file = self._board = self._bar = None
+        if not shown:
+            return
+        if config.tensorboard:
+            try:
+                board = importlib.import_module("torch.utils.tensorboard")
+            except ImportError as error:
+                raise ConfigError("tensorboard: it is not installed: pip install tensorboard") from error
+            self._board = board.SummaryWriter(config.tensorboard)
+        if config.json_log:
+            path = Path(config.json_log)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a" if first_step else "w")
+        with contextlib.suppress(ImportError):
+            # None hides the bar where standard error is no terminal, so that log files stay short.
+            hidden = None if config.progress else True
+            tqdm = importlib.import_module("tqdm").tqdm
+            self._bar = tqdm(total=config.steps, initial=first_step, disable=hidden, unit="step")
+
+    def report(self, row: Row) -> None:
+        """Takes a row. Its numbers go to the log and to TensorBoard, and a row of training moves the bar."""
+        if not self._shown:
+            return
+        self.rows.append(row)
+        if self._file is not None:
+            print(json.dumps(row), file=self._file, flush=True)
+        if self._board is not None:
+            for name, value in row.items():
+                if isinstance(value, float):
+                    self._board.add_scalar(name, value, row["step"])
+        if self._bar is not None and "loss" in row:
+            rate, unit = _rate(row)
+            hidden, exposed = 1e3 * row["hidden_s"], 1e3 * row["exposed_s"]
+            times = f"communication {hidden:.1f} ms hidden + {exposed:.1f} ms exposed"
+            text = f"loss {row['loss']:.3f}, {row[rate]:.0f} {unit}, {times}"
+            self._bar.set_postfix_str(text, refresh=False)
+            self._bar.update(row["step"] - self._bar.n)
+
+    def say(self, text: str) -> None:
+        """Prints a line above the bar."""
+        if self._bar is not None:
+            self._bar.write(text, file=sys.stdout)
+        elif self._shown:
+            print(text, flush=True)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for one in (self._bar, self._file, self._board):
+            if one is not None:
+                one.close()
+
+
+def _rate(row: Row) -> tuple[str, str]:
+    return ("tokens_per_s", "tokens/s") if "tokens_per_s" in row else ("samples_per_s", "samples/s")
+
+
+def summary(rows: list[Row], ranks: int) -> str:
+    """A table of medians over the log's rows but the first, in which buckets are still being arranged."""
+    training = [row for row in rows if "loss" in row]
+    if not training:
+        return "no step was left to be done"
+    steady = training[1:] or training
+    middle = {name: float(statistics.median(row[name] for row in steady)) for name in steady[0]}
+    rate, unit = _rate(middle)
+    held_out = next((row for row in reversed(rows) if "validation_loss" in row), {})
+    share = (
+        f" ({100 * middle['exposed_s'] / middle['communication_s']:.0f} % exposed)"
+        if middle["communication_s"] > 0
+        else ""
+    )
+    lines: list[tuple[str, Any]] = [
+        ("ranks", ranks),
+        ("steps", training[-1]["step"]),
+        ("loss", f"{training[-1]['loss']:.4f}"),
+        *((name.replace("_", " "), f"{value:.4f}") for name, value in held_out.items() if name != "step"),
+        (unit, f"{middle[rate]:.0f}"),
+        ("step", f"{1e3 * middle['step_s']:.1f} ms"),
+        ("  compute", f"{1e3 * middle['compute_s']:.1f} ms"),
+        ("  exposed communication", f"{1e3 * middle['exposed_s']:.2f} ms"),
+        ("    of it for late ranks", f"{1e3 * middle['waiting_for_ranks_s']:.2f} ms"),
+        ("communication", f"{1e3 * middle['communication_s']:.2f} ms{share}"),
+    ]
+    return "\n".join(f"{name:28}{value}" for name, value in lines)
+
+
+def plot(rows: list[Row], path: Path, title: str = "") -> Path:
+    """Draws the loss and the time of a step, and returns the path of the picture.
+
+    Args:
+        rows: of the log: those with ``loss`` are training's, those with ``validation_loss`` the evaluations'.
+
+    Raises:
+        PlotError: matplotlib is not installed.
+    """
+    training = [row for row in rows if "loss" in row]
+    held_out = [row for row in rows if "validation_loss" in row]
+    steps = [row["step"] for row in training]
+    compute, exposed, late, hidden, whole = (
+        np.array([1e3 * row[name] for row in training])
+        for name in ("compute_s", "exposed_s", "waiting_for_ranks_s", "hidden_s", "step_s")
+    )
+    plt = pyplot()
+    with plt.rc_context(STYLE):
+        figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+        left.plot(steps, [row["loss"] for row in training], color="0.6", label="training")
+        losses = [row["validation_loss"] for row in held_out]
+        left.plot(
+            [row["step"] for row in held_out], losses, color=OURS, marker="o", markersize=4, label="held out"
+        )
+        left.set(xlabel="step", ylabel="loss")
+        labels = ["compute", "exposed communication", "exposed: waiting for a late rank"]
+        colors = ["#b0bec5", OURS, "#f0a3c0"]
+        right.stackplot(steps, compute, exposed - late, late, labels=labels, colors=colors)
+        right.plot(steps, hidden, color="black", linestyle=":", label="hidden communication (beside compute)")
+        right.set(xlabel="step", ylabel="time of a step (ms)", ylim=(0, 1.4 * whole.max()))  # legend on top
+        for axes in (left, right):
+            axes.legend()
+        figure.suptitle(title, fontsize=12)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=140)
+        plt.close(figure)
+    return path
