@@ -58,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cause = error.__cause__ if isinstance(error, RankFailed) else error
         if not isinstance(cause, (ConfigError, FloatingPointError)):
             raise
-        print(f"ringreduce.train: {cause}", file=sys.stderr)
+        if not (isinstance(error, ConfigError) and error.told):
+            print(f"ringreduce.train: {cause}", file=sys.stderr)
         return 2 if isinstance(cause, ConfigError) else 1
     return 0
 

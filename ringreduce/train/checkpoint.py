@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import hashlib
 import io
 import os
 from collections.abc import Callable
@@ -17,6 +20,12 @@ from ringreduce.train.config import Config, ConfigError
 __all__ = ["existing", "find", "load", "on_rank_0", "save"]
 
 PARTIAL = ".partial"
+DIGEST_BYTES = hashlib.sha256().digest_size
+COMMENT_LENGTH_BYTES = 2  # the last field of a ZIP file is the length of the comment that follows
+ZIP_END, ZIP_END_BYTES = (
+    b"PK\5\6",
+    22,
+)  # the last record of a ZIP file: its signature, and its size without comment
 
 
 def existing(folder: Path) -> list[Path]:
@@ -25,24 +34,35 @@ def existing(folder: Path) -> list[Path]:
 
 
 def save(folder: Path, step: int, state: dict[str, Any], keep: int) -> None:
-    """Writes a checkpoint and then removes all but the newest ``keep``. For one rank to call.
+    """Writes a checkpoint and then removes all but ``keep``: this one and the newest others. For one rank to call.
 
     A machine may stop at any moment. So the file is written beside its place, and moved there when it is safe on the
     disk. The name is an entry of the folder, which is made safe likewise.
+
+    Raises:
+        ConfigError: the file cannot be written; the checkpoints before it are kept.
     """
     place = folder / f"step-{step:08d}.pt"
     partial = place.with_name(place.name + PARTIAL)
-    folder.mkdir(parents=True, exist_ok=True)
-    for abandoned in folder.glob(f"*{PARTIAL}"):
-        abandoned.unlink()
-    with partial.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(place)
-    _sync_folder(folder)
-    for old in existing(folder)[:-keep]:
-        old.unlink()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for abandoned in folder.glob(f"*{PARTIAL}"):
+            abandoned.unlink()
+        with partial.open("wb") as file:
+            file.write(_sealed(state))
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(place)
+        _sync_folder(folder)
+        others = [path for path in existing(folder) if path != place]
+        for old in others[: max(len(others) - keep + 1, 0)]:
+            old.unlink()
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        reason = "the disk is full" if full else error.strerror
+        raise ConfigError(f"checkpoints: {folder}: {reason}; cannot write {place.name}") from error
 
 
 def _sync_folder(folder: Path) -> None:
@@ -53,8 +73,25 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def _sealed(state: dict[str, Any]) -> memoryview:
+    """The ZIP file that torch.save writes, with the SHA-256 of all bytes before as its comment. torch.load reads it."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(-COMMENT_LENGTH_BYTES, io.SEEK_END)
+    file.write(DIGEST_BYTES.to_bytes(COMMENT_LENGTH_BYTES, "little"))
+    file.write(hashlib.sha256(file.getbuffer()).digest())
+    return file.getbuffer()
+
+
 def load(content: bytes) -> dict[str, Any]:
-    """What was saved. Nothing in the file is run: it holds tensors, numbers, texts and containers of these."""
+    """What was saved. Nothing in the file is run: it holds tensors, numbers, texts and containers of these.
+
+    Raises:
+        Exception: the content is damaged; torch raises several kinds.
+    """
+    older = content[-ZIP_END_BYTES:].startswith(ZIP_END)  # without a comment, and so without a checksum
+    if not older and not content.endswith(hashlib.sha256(memoryview(content)[:-DIGEST_BYTES]).digest()):
+        raise ValueError("the checksum differs")
     state: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     return state
 
@@ -63,18 +100,40 @@ def find(config: Config) -> bytes:
     """The content of the checkpoint to resume from; b"" if there is none. For one rank to call.
 
     Raises:
-        ConfigError: it cannot be read.
+        ConfigError: it cannot be read or is damaged. The text names a checkpoint that can be used instead.
     """
-    path = Path(config.resume)
-    if config.resume == "auto":
-        paths = existing(Path(config.checkpoints))
-        if not paths:
-            return b""
-        path = paths[-1]
+    auto, chosen = config.resume == "auto", Path(config.resume)
+    candidates = existing(Path(config.checkpoints))
+    if not auto:
+        try:
+            chosen.open("rb").close()
+        except OSError as error:
+            raise ConfigError(f"resume: {chosen}: {error.strerror}") from error
+        candidates = [path for path in existing(chosen.parent) if path.name < chosen.name] + [chosen]
+    damaged: list[Path] = []
+    for path in reversed(candidates):
+        content = _whole(path)
+        if content and damaged and not auto:
+            raise ConfigError(f"resume: {chosen} is damaged or no checkpoint; resume from {path} instead")
+        if content:
+            if damaged:
+                skipped = " and ".join(map(str, damaged))
+                print(f"resume: {skipped} skipped as damaged; going on from {path}", flush=True)
+            return content
+        damaged.append(path)
+    if damaged:
+        raise ConfigError(f"resume: {damaged[0]} is damaged or no checkpoint, and no whole one is before it")
+    return b""
+
+
+def _whole(path: Path) -> bytes:
+    """The file's content if it is a checkpoint without damage, else b""."""
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"resume: {path}: {error.strerror}") from error
+        content = path.read_bytes()
+        complete = load(content).keys() >= {"config", "step", "model", "optimizer", "schedule"}
+    except Exception:  # of any kind: the bytes may be anything
+        return b""
+    return content if complete else b""
 
 
 def on_rank_0(comm: Communicator, function: Callable[[], bytes | None]) -> bytes:
@@ -91,5 +150,7 @@ def on_rank_0(comm: Communicator, function: Callable[[], bytes | None]) -> bytes
             problem = str(error).encode()
     content, problem = (gather_bytes(comm, own)[0] for own in (content, problem))
     if problem:
-        raise ConfigError(problem.decode())
+        told = ConfigError(problem.decode())
+        told.told = comm.rank > 0
+        raise told
     return content

@@ -17,7 +17,13 @@ OPERATORS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operat
 
 
 class ConfigError(ValueError):
-    """A setting cannot be used. The text is one line that names the setting."""
+    """A setting cannot be used. The text is one line that names the setting.
+
+    Attributes:
+        told: rank 0 has the same error, and it is enough if that rank tells it.
+    """
+
+    told = False
 
 
 def setting(default: Any, text: str, *limits: str) -> Any:
@@ -72,7 +78,7 @@ class Config:
     checkpoints: str = setting("", "folder for checkpoints; none are written without it")
     checkpoint_every: int = setting(100, "steps between checkpoints; the last step writes one too", ">= 1")
     keep: int = setting(2, "number of checkpoints to keep", ">= 1")
-    resume: str = setting("", "a checkpoint, or auto: the newest in the folder, if any")
+    resume: str = setting("", "a checkpoint, or auto: the newest whole one in the folder, if any")
 
     ranks: int = setting(1, "processes to start if no launcher has", ">= 1")
     threads: int = setting(0, "of torch per rank; 0: the host's cores / ranks", ">= 0")

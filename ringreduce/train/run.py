@@ -28,7 +28,7 @@ def train(comm: ringreduce.Communicator, config: Config) -> list[Row]:
         On rank 0 the rows of the log, on other ranks none.
 
     Raises:
-        ConfigError: a setting is wrong.
+        ConfigError: a setting is wrong, or a checkpoint cannot be written.
         FloatingPointError: the loss is inf or NaN.
     """
     saved = checkpoint.on_rank_0(comm, partial(checkpoint.find, config)) if config.resume else b""
@@ -61,9 +61,10 @@ def _steps(trainer: Trainer, progress: Progress) -> None:
             progress.report({"step": done, **found})
             progress.say(f"step {done}: " + ", ".join(f"{name} {value:.4f}" for name, value in found.items()))
         if config.checkpoints and (last or done % config.checkpoint_every == 0):
-            state = trainer.state_dict()
-            if trainer.comm.rank == 0:
-                checkpoint.save(Path(config.checkpoints), done, state, config.keep)
+            write = partial(
+                checkpoint.save, Path(config.checkpoints), done, trainer.state_dict(), config.keep
+            )
+            checkpoint.on_rank_0(trainer.comm, write)
 
 
 def on_ranks(function: Callable[..., Any], config: Config, *args: Any) -> Any:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -275,6 +278,118 @@ def test_dying_in_the_middle_of_a_checkpoint_leaves_the_last_one(tmp_path):
     assert state["x"].equal(torch.arange(1000))
     checkpoint.save(tmp_path, 3, {"step": 3}, keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000003.pt"]
+
+
+def test_the_checkpoint_just_written_is_kept_beside_a_newer_one(tmp_path):
+    checkpoint.save(tmp_path, 7, {"step": 7}, keep=1)
+    checkpoint.save(tmp_path, 3, {"step": 3}, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000003.pt"]
+
+
+def test_torch_reads_checkpoints(tmp_path):
+    checkpoint.save(tmp_path, 1, {"step": 1, "x": torch.arange(5)}, keep=1)
+    assert torch.load(tmp_path / "step-00000001.pt", weights_only=True)["x"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_every_flipped_byte_is_found(tmp_path):
+    checkpoint.save(tmp_path, 1, {"step": 1, "x": torch.arange(9)}, keep=1)
+    content = (tmp_path / "step-00000001.pt").read_bytes()
+    for place in range(len(content)):
+        changed = bytearray(content)
+        changed[place] ^= 1 << place % 8
+        with pytest.raises(ValueError, match="checksum"):
+            checkpoint.load(bytes(changed))
+    with pytest.raises(ValueError, match="checksum"):
+        checkpoint.load(content[:-2] + bytes(2))  # not the end of a file without checksum
+
+
+def flipped(content: bytes) -> bytes:
+    changed = bytearray(content)
+    for place in range(0, len(content), len(content) // 64):
+        changed[place] ^= 0xFF
+    return bytes(changed)
+
+
+def foreign(_: bytes) -> bytes:
+    file = io.BytesIO()
+    torch.save({"weight": torch.ones(3)}, file)
+    return file.getvalue()
+
+
+DAMAGES = pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[: len(content) // 2],
+        lambda content: b"",
+        flipped,
+        foreign,
+        lambda _: b"text\n" * 99,
+    ],
+    ids=["truncated", "empty", "flipped", "another model's", "text"],
+)
+
+
+def some_checkpoints(folder: Path, *steps: int) -> list[Path]:
+    for step in steps:
+        state = {"config": {}, "step": step, "model": {"x": torch.ones(999)}, "optimizer": {}, "schedule": {}}
+        checkpoint.save(folder, step, state, keep=len(steps))
+    return checkpoint.existing(folder)
+
+
+@DAMAGES
+def test_a_damaged_checkpoint_is_refused_and_another_one_offered(damage, tmp_path):
+    first, second, third, _ = some_checkpoints(tmp_path, 1, 2, 3, 4)
+    third.write_bytes(damage(third.read_bytes()))
+    config = Config(resume=str(third))
+    with pytest.raises(ConfigError) as caught:
+        checkpoint.find(config)
+    assert str(caught.value) == f"resume: {third} is damaged or no checkpoint; resume from {second} instead"
+    for path in (first, second):
+        path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ConfigError, match=r"step-00000003\.pt is damaged .*, and no whole one is before it"):
+        checkpoint.find(config)
+
+
+@DAMAGES
+def test_auto_takes_the_newest_whole_checkpoint(damage, tmp_path, capsys):
+    config = Config(checkpoints=str(tmp_path), resume="auto")
+    assert checkpoint.find(config) == b""
+    paths = some_checkpoints(tmp_path, 1, 2, 3)
+    assert checkpoint.load(checkpoint.find(config))["step"] == 3
+    assert capsys.readouterr().out == ""
+    for path in paths[1:]:
+        path.write_bytes(damage(path.read_bytes()))
+    assert checkpoint.load(checkpoint.find(config))["step"] == 1
+    assert (
+        capsys.readouterr().out
+        == f"resume: {paths[2]} and {paths[1]} skipped as damaged; going on from {paths[0]}\n"
+    )
+    paths[0].write_bytes(damage(paths[0].read_bytes()))
+    with pytest.raises(ConfigError, match=r"step-00000003\.pt is damaged"):
+        checkpoint.find(config)
+
+
+def test_checkpoints_without_checksum_are_read(tmp_path):
+    (path,) = some_checkpoints(tmp_path, 5)
+    state = checkpoint.load(path.read_bytes())
+    torch.save(state, path)
+    assert checkpoint.load(checkpoint.find(Config(resume=str(path))))["step"] == 5
+
+
+@pytest.mark.parametrize(
+    ("error", "named"), [(errno.ENOSPC, "the disk is full"), (errno.EIO, "Input/output error")]
+)
+def test_what_cannot_be_written_leaves_the_checkpoints_before(error, named, tmp_path, monkeypatch):
+    paths = some_checkpoints(tmp_path, 1, 2)
+
+    def fail(_: Any) -> None:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(ConfigError) as caught:
+        checkpoint.save(tmp_path, 3, {"step": 3}, keep=2)
+    assert str(caught.value) == f"checkpoints: {tmp_path}: {named}; cannot write step-00000003.pt"
+    assert sorted(tmp_path.iterdir()) == paths
 
 
 def test_checkpoints_hold_nothing_that_could_be_run(tmp_path):

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +172,74 @@ def test_efficiency():
 def test_efficiency_of_one_rank_is_refused(capfd):
     assert main([*GPT, "--efficiency"]) == 2
     assert "ranks: the efficiency of 2 or more can be measured" in capfd.readouterr().err
+
+
+# --- what fails is told in one line --------------------------------------------------------------------------
+
+
+def refusal(arguments: Sequence[str], capfd) -> str:
+    """The only line of standard error."""
+    assert main(arguments) == 2
+    captured = capfd.readouterr()
+    assert "Traceback" not in captured.out
+    (line,) = captured.err.splitlines()
+    return line
+
+
+def test_a_damaged_checkpoint_is_told_in_one_line(tmp_path, capfd):
+    files = ("--checkpoints", str(tmp_path), "--checkpoint-every", "2", "--schedule", "constant")
+    assert main([*GPT, *files, "--steps", "4"]) == 0
+    whole, damaged = sorted(tmp_path.iterdir())
+    content = bytearray(damaged.read_bytes())
+    place = len(content) // 2
+    content[place : place + 64] = bytes(byte ^ 0xFF for byte in content[place : place + 64])
+    damaged.write_bytes(content)
+    capfd.readouterr()
+
+    expected = f"ringreduce.train: resume: {damaged} is damaged or no checkpoint; resume from {whole} instead"
+    assert refusal([*GPT, *files, "--resume", str(damaged), "--ranks", "2"], capfd) == expected
+    run = subprocess.run(
+        [*TORCHRUN, "-m", "ringreduce.train", *GPT, *files, "--resume", str(damaged)],
+        env={**ENVIRONMENT, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    told = [line for line in run.stderr.splitlines() if "ringreduce" in line]
+    assert told.count(expected) == 1
+    assert "resume" not in "".join(line for line in told if line != expected)
+    assert run.returncode != 0
+    assert run.stderr.count("exitcode  : 2") == 2 or "exitcode: 2" in run.stderr
+
+    assert main([*GPT, *files, "--resume", "auto", "--ranks", "2"]) == 0
+    skipped = [line for line in capfd.readouterr().out.splitlines() if "damaged" in line]
+    assert skipped == [f"resume: {damaged} skipped as damaged; going on from {whole}"]
+
+
+SMALL_DISK = """
+set -e
+mkdir -p "$1"
+mount -t tmpfs -o size=256k none "$1"
+shift
+"$@" || status=$?
+ls "$CHECKPOINTS"
+exit $status
+"""
+
+
+def test_a_full_disk_is_told_in_one_line(tmp_path):
+    mounted = tmp_path / "disk"
+    unshare = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run(
+        [*unshare, "mount", "-t", "tmpfs", "none", str(tmp_path)], capture_output=True
+    ).returncode:
+        pytest.skip("no file system can be mounted here")
+    train = (sys.executable, "-m", "ringreduce.train", *GPT, "--ranks", "2", "--checkpoint-every", "1")
+    run = subprocess.run(
+        [*unshare, "sh", "-c", SMALL_DISK, "sh", str(mounted), *train, "--checkpoints", str(mounted), "--keep", "9"],
+        env={**ENVIRONMENT, "CHECKPOINTS": str(mounted)}, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert run.returncode == 2, run.stderr
+    (line,) = run.stderr.splitlines()
+    assert line.startswith(
+        f"ringreduce.train: checkpoints: {mounted}: the disk is full; cannot write step-0000000"
+    )
+    left = [line for line in run.stdout.splitlines() if not line.startswith("step ")]
+    assert left and all(name.endswith(".pt") for name in left)
