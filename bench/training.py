@@ -26,7 +26,7 @@ from ringreduce import _engine
 from ringreduce.bench.results import mode_of
 from ringreduce.train.config import Config
 from ringreduce.train.efficiency import SIDE_BY_SIDE, TOGETHER, Efficiency, measure, median, table
-from ringreduce.train.report import gather_times
+from ringreduce.train.report import exposed_share, gather_times
 from ringreduce.train.run import on_ranks
 from ringreduce.train.trainer import Trainer
 
@@ -61,9 +61,7 @@ def buckets(comm: Any, config: Config, sizes: list[float], rounds: int, steps: i
             done = [trainers[size].step() for _ in range(steps)]
             times = gather_times(comm, done)
             last = float(times[2].min(axis=0).mean())
-            found[size].append(
-                [*times.mean(axis=(1, 2)).tolist(), last, float(times[2].mean() / times[1].mean())]
-            )
+            found[size].append([*times.mean(axis=(1, 2)).tolist(), last, exposed_share(*times[1:])])
     return found
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 import ringreduce
 from ringreduce.train.config import Config, ConfigError
-from ringreduce.train.report import gather_times
+from ringreduce.train.report import exposed_share, gather_times
 from ringreduce.train.trainer import Step, Trainer
 
 __all__ = ["Efficiency", "measure", "median", "table"]
@@ -31,7 +31,9 @@ class Efficiency:
     ranks: int
     batch_per_rank: int
     rates: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
-    exposed: list[float] = field(default_factory=list)  # share of the communication that was waited for
+    exposed: list[float] = field(
+        default_factory=list
+    )  # share of the communication that was waited for, 0 to 1
     exposed_ms: list[float] = field(default_factory=list)  # in a step, mean over the ranks
     last_rank_ms: list[float] = field(default_factory=list)  # in a step, of the rank that waited least
 
@@ -69,7 +71,7 @@ def measure(
             found.rates[way].append(rate / comm.size if way == TOGETHER else rate)
             if way == TOGETHER:
                 _, communication, exposed = gather_times(comm, done)
-                found.exposed.append(float(exposed.sum() / max(communication.sum(), 1e-9)))
+                found.exposed.append(exposed_share(communication, exposed))
                 found.exposed_ms.append(1e3 * float(exposed.mean()))
                 found.last_rank_ms.append(1e3 * float(exposed.min(axis=0).mean()))
     own.close()

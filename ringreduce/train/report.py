@@ -18,7 +18,7 @@ from ringreduce.plotting import OURS, pyplot
 from ringreduce.train.config import Config, ConfigError
 from ringreduce.train.trainer import Step, Trainer
 
-__all__ = ["Progress", "Row", "gather_times", "make_row", "plot", "summary"]
+__all__ = ["Progress", "Row", "exposed_share", "gather_times", "make_row", "plot", "summary"]
 
 Row = dict[str, Any]
 STYLE = {
@@ -31,6 +31,17 @@ def gather_times(comm: Communicator, steps: list[Step]) -> Any:
     """Of all ranks' steps, [3, ranks, steps]: seconds, communication and exposed."""
     own = np.array([[[step.seconds, step.communication, step.exposed] for step in steps]])
     return np.moveaxis(comm.all_gather(own), 2, 0)
+
+
+def exposed_share(communication: Any, exposed: Any) -> float:
+    """The share of the communication that was waited for, 0 to 1; both are in seconds, [ranks, steps].
+
+    A rank that comes early also waits for the others. The rank that waits least in a step comes last, and waits for
+    the communication alone. So its times are taken.
+    """
+    last = np.argmin(exposed, axis=0)[None]
+    waited, sent = (float(np.take_along_axis(times, last, 0).sum()) for times in (exposed, communication))
+    return min(waited / sent, 1.0) if sent > 0 else 0.0
 
 
 def make_row(trainer: Trainer, steps: list[Step]) -> Row:
@@ -63,6 +74,7 @@ def make_row(trainer: Trainer, steps: list[Step]) -> Row:
         # The last rank waited for the communication alone; what others waited longer is its lateness.
         "waiting_for_ranks_s": exposed - float(times[2].min(axis=0).mean()),
         "hidden_s": max(communication - exposed, 0.0),
+        "exposed_share": exposed_share(times[1], times[2]),
         "samples_per_s": config.batch / seconds,
     }
     if config.task == "gpt":
@@ -147,11 +159,7 @@ def summary(rows: list[Row], ranks: int) -> str:
     middle = {name: float(statistics.median(row[name] for row in steady)) for name in steady[0]}
     rate, unit = _rate(middle)
     held_out = next((row for row in reversed(rows) if "validation_loss" in row), {})
-    share = (
-        f" ({100 * middle['exposed_s'] / middle['communication_s']:.0f} % exposed)"
-        if middle["communication_s"] > 0
-        else ""
-    )
+    share = f" ({100 * middle['exposed_share']:.0f} % exposed)" if middle["communication_s"] > 0 else ""
     lines: list[tuple[str, Any]] = [
         ("ranks", ranks),
         ("steps", training[-1]["step"]),

@@ -11,14 +11,15 @@ import pytest
 if None in map(importlib.util.find_spec, ("torch", "sklearn")):
     pytest.skip("torch or scikit-learn is not installed", allow_module_level=True)
 
+import numpy as np
 import sklearn.datasets  # noqa: F401  # here, and not anew in every forked rank
 import torch
 
 import ringreduce
 from ringreduce.train import checkpoint
 from ringreduce.train.config import Config, ConfigError
-from ringreduce.train.report import make_row
-from ringreduce.train.trainer import Trainer
+from ringreduce.train.report import exposed_share, make_row, summary
+from ringreduce.train.trainer import Step, Trainer
 
 GPT = Config(
     layers=2, heads=2, width=16, context=16, text_bytes=1 << 20, batch=8, steps=8, warmup=2, evaluate_samples=24,
@@ -179,3 +180,22 @@ def test_a_loss_that_is_no_number_ends_the_run_and_names_the_step():
     steps += [trainer.step(), trainer.step()]
     with pytest.raises(FloatingPointError, match="the loss of step 2 is not finite"):
         make_row(trainer, steps)
+
+
+@pytest.mark.parametrize(("communication", "exposed", "share"), [
+    ([[1.0, 1.0]], [[0.2, 0.3]], 0.25),
+    # Rank 1 is late; rank 0 waits 100 s for it, and rank 1 waits 0.5 s for 2 s of communication.
+    ([[3.0], [2.0]], [[100.0], [0.5]], 0.25),
+    ([[1.0], [1.0]], [[9.0], [8.0]], 1.0),
+    ([[0.0]], [[0.0]], 0.0),
+])  # fmt: skip
+def test_exposed_share_is_a_part_of_the_communication(communication, exposed, share):
+    assert exposed_share(np.array(communication), np.array(exposed)) == pytest.approx(share)
+
+
+def test_summary_does_not_count_late_ranks_as_communication():
+    (comm,) = ringreduce.local_group(1)
+    trainer = Trainer(GPT, comm)
+    rows = [make_row(trainer, [Step([1.0], 1.0, 10.0, communication=0.1, exposed=9.0)]) for _ in range(3)]
+    assert rows[0]["exposed_share"] == 1
+    assert "100.00 ms (100 % exposed)" in summary(rows, 1)
