@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ringreduce.errors import RankFailed
-from ringreduce.plotting import PlotError, pyplot
 from ringreduce.train.config import ConfigError, add_flags, from_flags
 
 DESCRIPTION = """\
@@ -41,8 +40,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.print_config:
             print(json.dumps(dataclasses.asdict(config), indent=2))
             return 0
-        if config.plot:
-            pyplot()  # before the training, which would be in vain
         # Imported late, because torch takes a second.
         from ringreduce.train.efficiency import measure, table
         from ringreduce.train.run import on_ranks, train
@@ -51,9 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             on_ranks(train, config)
         elif found := on_ranks(measure, config):
             print(table(found))
-    except PlotError as error:
-        print(f"ringreduce.train: {error}", file=sys.stderr)
-        return 2
     except (ConfigError, FloatingPointError, RankFailed) as error:
         cause = error.__cause__ if isinstance(error, RankFailed) else error
         if not isinstance(cause, (ConfigError, FloatingPointError)):

@@ -4,27 +4,63 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import json
 import math
 import statistics
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ringreduce.communicator import Communicator
-from ringreduce.plotting import OURS, pyplot
+from ringreduce.plotting import OURS, PlotError, pyplot
 from ringreduce.train.config import Config, ConfigError
 from ringreduce.train.trainer import Step, Trainer
 
-__all__ = ["Progress", "Row", "exposed_share", "gather_times", "make_row", "plot", "summary"]
+__all__ = ["Progress", "Row", "check_places", "exposed_share", "gather_times", "make_row", "plot", "summary"]
 
 Row = dict[str, Any]
 STYLE = {
     "axes.grid": True, "axes.axisbelow": True, "grid.color": "0.9", "grid.linewidth": 0.8,
     "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
 }  # fmt: skip
+
+
+def check_places(config: Config) -> None:
+    """Makes the folders that the run writes to, so that it does not fail at its end.
+
+    Raises:
+        ConfigError: one cannot be made or written to, or what writes there is not installed.
+    """
+    for name in ("checkpoints", "tensorboard", "json_log", "plot", "trace"):
+        if not getattr(config, name):
+            continue
+        place = Path(getattr(config, name))
+        folder = place if name in ("checkpoints", "tensorboard") else place.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+            if folder != place and place.exists():
+                place.open("ab").close()
+        except OSError as error:
+            reason = "Not a directory" if isinstance(error, FileExistsError) else error.strerror
+            raise ConfigError(f"{name}: cannot write to {place}: {reason}") from error
+    if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise ConfigError("tensorboard: it is not installed: pip install tensorboard")
+    if config.plot:
+        try:
+            pyplot()
+        except PlotError as error:
+            raise ConfigError(f"plot: {error}") from error
+        canvas = importlib.import_module("matplotlib.backend_bases").FigureCanvasBase
+        kinds = canvas.get_supported_filetypes()
+        if Path(config.plot).suffix[1:] not in kinds:
+            raise ConfigError(
+                f"plot: the name of {config.plot} must end in one of .{', .'.join(sorted(kinds))}"
+            )
 
 
 def gather_times(comm: Communicator, steps: list[Step]) -> Any:
@@ -96,14 +132,9 @@ class Progress:
         if not shown:
             return
         if config.tensorboard:
-            try:
-                board = importlib.import_module("torch.utils.tensorboard")
-            except ImportError as error:
-                raise ConfigError("tensorboard: it is not installed: pip install tensorboard") from error
-            self._board = board.SummaryWriter(config.tensorboard)
+            self._board = importlib.import_module("torch.utils.tensorboard").SummaryWriter(config.tensorboard)
         if config.json_log:
             path = Path(config.json_log)
-            path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("a" if first_step else "w")
         with contextlib.suppress(ImportError):
             # None hides the bar where standard error is no terminal, so that log files stay short.
@@ -208,7 +239,6 @@ def plot(rows: list[Row], path: Path, title: str = "") -> Path:
         for axes in (left, right):
             axes.legend()
         figure.suptitle(title, fontsize=12)
-        path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=140)
         plt.close(figure)
     return path

@@ -15,7 +15,7 @@ import ringreduce
 from ringreduce.launchers import launched
 from ringreduce.train import checkpoint
 from ringreduce.train.config import Config, ConfigError
-from ringreduce.train.report import Progress, Row, make_row, plot, summary
+from ringreduce.train.report import Progress, Row, check_places, make_row, plot, summary
 from ringreduce.train.trainer import Trainer
 
 __all__ = ["on_ranks", "train"]
@@ -31,6 +31,7 @@ def train(comm: ringreduce.Communicator, config: Config) -> list[Row]:
         ConfigError: a setting is wrong, or a checkpoint cannot be written.
         FloatingPointError: the loss is inf or NaN.
     """
+    checkpoint.on_rank_0(comm, partial(check_places, config))
     saved = checkpoint.on_rank_0(comm, partial(checkpoint.find, config)) if config.resume else b""
     timeline = ringreduce.Timeline(comm) if config.trace else None
     trainer = Trainer(config, comm, timeline)

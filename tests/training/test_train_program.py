@@ -186,6 +186,42 @@ def refusal(arguments: Sequence[str], capfd) -> str:
     return line
 
 
+@pytest.mark.parametrize(
+    ("name", "place", "reason"),
+    [
+        ("checkpoints", "file/folder", "Not a directory"),
+        ("tensorboard", "file/folder", "Not a directory"),
+        ("json_log", "file/log.jsonl", "Not a directory"),
+        ("plot", "file/picture.png", "Not a directory"),
+        ("trace", "file/trace.json", "Not a directory"),
+        ("json_log", "folder", "Is a directory"),
+        ("plot", "picture.xyz", "must end in one of"),
+        ("plot", "picture", "must end in one of"),
+        ("resume", "none.pt", "No such file or directory"),
+        ("resume", "folder", "Is a directory"),
+        ("resume", "file", "is damaged or no checkpoint"),
+    ],
+)
+def test_places_that_cannot_be_used_are_told_before_data_is_loaded(
+    name, place, reason, tmp_path, capfd, monkeypatch
+):
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setattr("ringreduce.train.trainer.load_data", lambda _: pytest.fail("data is loaded"))
+    flags = ["--" + name.replace("_", "-"), str(tmp_path / place), "--ranks", "2"]
+    line = refusal([*GPT, *flags], capfd)
+    assert line.startswith(f"ringreduce.train: {name}: ")
+    assert str(tmp_path / place) in line
+    assert reason in line
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_a_missing_plotting_library_is_told_before_data_is_loaded(tmp_path, capfd, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    line = refusal([*GPT, "--plot", str(tmp_path / "a.png")], capfd)
+    assert line.startswith("ringreduce.train: plot: plotting needs matplotlib")
+
+
 def test_a_damaged_checkpoint_is_told_in_one_line(tmp_path, capfd):
     files = ("--checkpoints", str(tmp_path), "--checkpoint-every", "2", "--schedule", "constant")
     assert main([*GPT, *files, "--steps", "4"]) == 0
