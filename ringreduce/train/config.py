@@ -70,8 +70,10 @@ class Config:
     matrix_rank: int = setting(4, "rank of powersgd's matrices", ">= 1")
     sharded_optimizer: Literal[0, 1, 2] = setting(0, "stage of ZeRO: what is sharded over the ranks")
     sync_batch_norm: bool = setting(True, "batch norm over the samples of all ranks")
-    reproducible: bool = setting(False, "the same bits over any transport")
-    logical_shards: int = setting(0, "shards of the batch: the same bits on any number of ranks", ">= 0")
+    reproducible: bool = setting(False, "the same bits over any transport; implies --threads 1 by default")
+    logical_shards: int = setting(
+        0, "shards of the batch: the same bits on any number of ranks; implies --threads 1", ">= 0"
+    )
 
     evaluate_every: int = setting(50, "steps between evaluations; 0: only at the end", ">= 0")
     evaluate_samples: int = setting(512, "held-out samples in an evaluation, over all ranks", ">= 1")
@@ -81,7 +83,7 @@ class Config:
     resume: str = setting("", "a checkpoint, or auto: the newest whole one in the folder, if any")
 
     ranks: int = setting(1, "processes to start if no launcher has", ">= 1")
-    threads: int = setting(0, "of torch per rank; 0: the host's cores / ranks", ">= 0")
+    threads: int = setting(0, "of torch per rank; 0: the checkpoint's, or the host's cores / ranks", ">= 0")
     timeout: float = setting(300.0, "seconds after which a rank gives up waiting for another", ">= 1")
     log_every: int = setting(10, "steps between lines of the log", ">= 1")
     json_log: str = setting("", "JSON-lines file")
@@ -94,6 +96,11 @@ class Config:
         for field in dataclasses.fields(self):
             _check(field, getattr(self, field.name))
         _check_together(self)
+
+    @property
+    def fixed_threads(self) -> int:
+        """The torch threads that the settings ask for, 0 if none. The bits of torch's sums depend on the number."""
+        return self.threads or int(self.reproducible or self.logical_shards > 0)
 
 
 KINDS = get_type_hints(Config)
@@ -130,6 +137,7 @@ def _check_together(config: Config) -> None:
         (shards and config.accumulation > 1, "accumulation: logical_shards sets it; leave it at 1"),
         (shards and config.batch % shards, f"batch: {config.batch} is not a multiple of logical_shards ({shards})"),
         (shards and config.task == "digits", "logical_shards: batch norm needs whole batches; train the gpt"),
+        (shards and config.threads > 1, "threads: logical_shards needs 1, since sums depend on the number"),
         (second, f"{second}: does not go with {first}; both say how gradients are exchanged"),
     ):  # fmt: skip
         if wrong:

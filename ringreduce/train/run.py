@@ -92,5 +92,5 @@ def _on_rank(
     share = len(cores) // len(comm.hosts[comm.host])
     if pinned and share:  # ranks that move between cores disturb each other
         os.sched_setaffinity(0, cores[comm.rank * share : (comm.rank + 1) * share])
-    torch.set_num_threads(config.threads or max(share, 1))
+    torch.set_num_threads(config.fixed_threads or max(share, 1))
     return function(comm, config, *args)

@@ -179,6 +179,7 @@ class Trainer:
         state = {
             "config": dataclasses.asdict(self.config),
             "step": self.done,
+            "threads": self.comm.all_gather(np.array([torch.get_num_threads()])).tolist(),
             "model": self.module.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "schedule": self.schedule.state_dict(),
@@ -200,6 +201,9 @@ class Trainer:
             then, now = state["config"].get(name), getattr(self.config, name)
             if then != now:
                 raise ConfigError(f"resume: {name} was {then!r} in the checkpoint, and is {now!r} now")
+        same_ranks = len(state.get("threads", ())) == self.comm.size
+        if same_ranks and not self.config.fixed_threads:
+            torch.set_num_threads(state["threads"][self.comm.rank])
         self._rehearse()
         self.module.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -92,6 +92,7 @@ def test_digits_with_batch_norm_over_all_ranks_are_those_of_one_rank():
 def test_logical_shards_fix_the_bits():
     config = replace(GPT, logical_shards=4, reproducible=True, dropout=0.1, steps=5)
     one, two, four = (on_ranks(ranks, config)[0] for ranks in (1, 2, 4))
+    assert [found["state"].pop("threads") for found in (one, two, four)] == [[1], [1, 1], [1, 1, 1, 1]]
     for other in (two, four):
         assert one["loss"] == other["loss"]
         assert same_bits(one["state"], other["state"])
@@ -134,6 +135,24 @@ def test_going_on_gives_the_same_bits(ranks, more):
     again = on_ranks(ranks, config, saved["state"])[0]
     assert saved["loss"] + again["loss"] == whole["loss"]
     assert same_bits(again["state"], whole["state"])
+
+
+@pytest.mark.parametrize(("saved", "more", "expected"), [
+    ([3], {}, [3]),
+    ([3, 3], {}, []),  # of another number of ranks
+    ([3], {"threads": 2}, []),
+    ([3], {"reproducible": True}, []),
+    ([3], {"logical_shards": 4}, []),
+])  # fmt: skip
+def test_going_on_takes_the_threads_of_the_checkpoint(saved, more, expected, monkeypatch):
+    (comm,) = ringreduce.local_group(1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    state = Trainer(GPT, comm).state_dict()
+    assert state["threads"] == [3]
+    taken: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", taken.append)
+    Trainer(replace(GPT, **more), comm).load_state_dict({**state, "threads": saved})
+    assert [count for count in taken if count != 1] == expected
 
 
 def test_going_on_with_another_number_of_ranks(alone):

@@ -80,6 +80,7 @@ def test_toml(tmp_path, capsys):
         ('{"weight_decay": -0.1}', "weight_decay must be >= 0, not -0.1"),
         ('{"dropout": 1}', "dropout must be < 1, not 1"),
         ('{"seed": 18446744073709551616}', "seed must be < 18446744073709551616"),
+        ('{"logical_shards": 4, "threads": 2}', "threads: logical_shards needs 1"),
         ('{"sharded_optimizer": true}', "sharded_optimizer: True is none of 0, 1, 2"),
         ('{"width": 10, "heads": 4}', "width: 10 is not a multiple of heads"),
         ('{"resume": "auto"}', "resume: auto needs checkpoints"),

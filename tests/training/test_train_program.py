@@ -17,6 +17,7 @@ if None in map(importlib.util.find_spec, ("torch", "sklearn", "matplotlib", "tqd
     pytest.skip("what 'ringreduce[train]' brings is not installed", allow_module_level=True)
 
 import sklearn.datasets  # noqa: F401  # here, and not anew in every forked rank
+import torch
 
 from ringreduce.train.__main__ import main
 from ringreduce.train.config import Config
@@ -172,6 +173,55 @@ def test_efficiency():
 def test_efficiency_of_one_rank_is_refused(capfd):
     assert main([*GPT, "--efficiency"]) == 2
     assert "ranks: the efficiency of 2 or more can be measured" in capfd.readouterr().err
+
+
+def run_train(*arguments: str, ranks: int = 1, cores: set[int] | None = None) -> None:
+    """In a process of its own, which may use these cores and has no threads yet."""
+    subprocess.run(
+        [sys.executable, "-m", "ringreduce.train", *arguments, "--ranks", str(ranks)],
+        env=ENVIRONMENT, check=True, timeout=100, preexec_fn=cores and (lambda: os.sched_setaffinity(0, cores)),
+    )  # fmt: skip
+
+
+# Large enough for the bits of torch's sums to depend on the number of threads.
+WIDE = (
+    "--layers", "1", "--heads", "2", "--width", "64", "--context", "64", "--text-bytes", str(1 << 20), "--batch", "8",
+    "--steps", "4", "--schedule", "constant", "--checkpoint-every", "2", "--timeout", "30",
+)  # fmt: skip
+
+
+def weights(folder: Path) -> dict[str, Any]:
+    return torch.load(folder / "step-00000004.pt", weights_only=True)["model"]
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    return all(value.equal(weights(other)[name]) for name, value in weights(one).items())
+
+
+two_cores = pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="ranks have one thread each on a single core"
+)
+
+
+@two_cores
+def test_logical_shards_fix_the_bits_with_the_default_threads(tmp_path):
+    for ranks in (1, 2):
+        folder = str(tmp_path / str(ranks))
+        run_train(*WIDE, "--logical-shards", "2", "--checkpoints", folder, ranks=ranks)
+    assert same_weights(tmp_path / "1", tmp_path / "2")
+
+
+@two_cores
+def test_going_on_with_fewer_cores_gives_the_same_bits(tmp_path):
+    cores = sorted(os.sched_getaffinity(0))
+    whole, other = tmp_path / "whole", tmp_path / "other"
+    run_train(*WIDE, "--checkpoints", str(whole), cores=set(cores[:2]))
+    run_train(
+        *WIDE, "--checkpoints", str(other), "--resume", str(whole / "step-00000002.pt"), cores={cores[0]}
+    )
+    assert same_weights(whole, other)
+    run_train(*WIDE, "--checkpoints", str(other), cores={cores[0]})
+    assert not same_weights(whole, other)  # else this test would show nothing
 
 
 # --- what fails is told in one line --------------------------------------------------------------------------
