@@ -50,12 +50,12 @@ class Config:
     seed: int = setting(0, "seed of weights, order of samples and dropout", ">= 0", f"< {1 << 64}")
 
     optimizer: Literal["adamw", "sgd"] = setting("adamw", "the optimizer; sgd has momentum")
-    learning_rate: float = setting(3e-3, "peak; with --base-batch that of the base batch", ">= 0", "< inf")
+    learning_rate: float = setting(3e-3, "peak; with --base-batch that of the base batch", ">= 0", "< 1e38")
     base_batch: int = setting(0, "scale the learning rate by batch / base_batch; 0: do not", ">= 0")
     warmup: int = setting(20, "steps in which the learning rate rises linearly", ">= 0")
     schedule: Literal["cosine", "constant"] = setting("cosine", "learning rate after the warm-up")
     momentum: float = setting(0.9, "momentum of sgd", ">= 0", "< 1")
-    weight_decay: float = setting(0.1, "of matrices; biases and norms have none", ">= 0", "< inf")
+    weight_decay: float = setting(0.1, "of matrices; biases and norms have none", ">= 0", "< 1e38")
     clip: float = setting(1.0, "highest norm of the gradient; 0: no clipping", ">= 0")
     autocast: bool = setting(False, "compute in bfloat16 where torch deems it safe")
 
@@ -83,7 +83,9 @@ class Config:
     resume: str = setting("", "a checkpoint, or auto: the newest whole one in the folder, if any")
 
     ranks: int = setting(1, "processes to start if no launcher has", ">= 1")
-    threads: int = setting(0, "of torch per rank; 0: the checkpoint's, or the host's cores / ranks", ">= 0")
+    threads: int = setting(
+        0, "of torch per rank; 0: the checkpoint's, or the host's cores / ranks", ">= 0", "<= 1024"
+    )
     timeout: float = setting(300.0, "seconds after which a rank gives up waiting for another", ">= 1")
     log_every: int = setting(10, "steps between lines of the log", ">= 1")
     json_log: str = setting("", "JSON-lines file")
