@@ -22,10 +22,8 @@ __all__ = ["existing", "find", "load", "on_rank_0", "save"]
 PARTIAL = ".partial"
 DIGEST_BYTES = hashlib.sha256().digest_size
 COMMENT_LENGTH_BYTES = 2  # the last field of a ZIP file is the length of the comment that follows
-ZIP_END, ZIP_END_BYTES = (
-    b"PK\5\6",
-    22,
-)  # the last record of a ZIP file: its signature, and its size without comment
+ZIP_END = b"PK\5\6"  # the signature of a ZIP file's last record
+ZIP_END_BYTES = 22  # of this record without a comment
 
 
 def existing(folder: Path) -> list[Path]:
