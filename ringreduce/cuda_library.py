@@ -112,10 +112,14 @@ class Graph:
         call("destroy_graph", self.handle)
 
 
+# As cudaStreamCaptureMode has them: whether a capture minds what other threads allocate, query or wait for meanwhile.
+GLOBAL, THREAD_LOCAL = 0, 1
+
+
 @contextmanager
-def captured(stream: Stream) -> Iterator[Graph]:
+def captured(stream: Stream, mode: int = THREAD_LOCAL) -> Iterator[Graph]:
     graph = Graph()
-    call("begin_capture", stream.handle)
+    call("begin_capture", stream.handle, mode)
     try:
         yield graph
     finally:

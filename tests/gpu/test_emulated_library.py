@@ -19,7 +19,7 @@ HEADERS = [
     "csrc/engine/gpu/kernels/cuda/entry_points.h",
     "csrc/reduce/cuda/entry_points.h",
 ]
-RELAXED = 2  # as cudaStreamCaptureMode has it
+GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2  # as cudaStreamCaptureMode has it
 
 
 @pytest.fixture
@@ -356,10 +356,13 @@ def test_a_capture_runs_nothing(cuda, stream):
 
 
 def test_a_capture_forbids_what_could_wait_for_the_device(cuda, stream):
-    memory = cuda.Memory(1)
+    memory, other, event = cuda.Memory(1), cuda.Stream(), cuda.Event()
     forbidden = [
         lambda: cuda.Memory(1),
         memory.close,
+        lambda: cuda.call("allocate_on_host", ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(1)),
+        lambda: cuda.call("is_over", ctypes.byref(ctypes.c_int()), event.handle),
+        lambda: cuda.synchronize(other),
         lambda: cuda.call("fit", ctypes.byref(ctypes.c_int())),
     ]
     failures = []
@@ -371,17 +374,39 @@ def test_a_capture_forbids_what_could_wait_for_the_device(cuda, stream):
             failures.append(caught)
 
     for run in (call_all, lambda: run_in_thread(call_all)):
-        cuda.call("begin_capture", stream.handle)
+        cuda.call("begin_capture", stream.handle, GLOBAL)
         run()
         with pytest.raises(RuntimeError, match="a forbidden call has spoilt it"):
             cuda.call("end_capture", ctypes.byref(ctypes.c_void_p()), stream.handle)
-    assert len(failures) == 6
-    with cuda.captured(stream) as graph:
+    assert len(failures) == 12
+    with cuda.captured(stream, GLOBAL) as graph:
         assert exchange_mode(cuda, RELAXED) == 0
         cuda.Memory(1).close()
         assert exchange_mode(cuda, 0) == RELAXED
+    for one in (graph, event, other, memory):
+        one.close()
+
+
+def test_a_thread_local_capture_forbids_nothing_to_other_threads(cuda, stream):
+    allocated = []
+    with cuda.captured(stream, THREAD_LOCAL) as graph:
+        run_in_thread(lambda: allocated.append(cuda.Memory(1)))
+    with pytest.raises(RuntimeError, match="spoilt"), cuda.captured(stream, THREAD_LOCAL):  # noqa: SIM117
+        with pytest.raises(RuntimeError, match="not while a stream is being captured"):
+            cuda.Memory(1)
+    for one in (graph, *allocated):
+        one.close()
+    assert allocated
+
+
+def test_a_captured_event_cannot_be_asked_whether_it_is_over(cuda, stream):
+    event = cuda.Event()
+    with cuda.captured(stream) as graph:
+        event.record(stream)
+    with pytest.raises(RuntimeError, match="recorded in a capture"):
+        cuda.call("is_over", ctypes.byref(ctypes.c_int()), event.handle)
     graph.close()
-    memory.close()
+    event.close()
 
 
 def run_in_thread(function):
@@ -417,4 +442,4 @@ def test_events_bring_streams_into_a_capture(cuda, stream):
 
 def test_the_default_stream_cannot_be_captured(cuda):
     with pytest.raises(RuntimeError, match="default stream"):
-        cuda.call("begin_capture", None)
+        cuda.call("begin_capture", None, GLOBAL)

@@ -50,10 +50,7 @@ class Runner {
   // there.
   virtual std::uint64_t begun() { return 0; }
   virtual std::uint64_t ended() { return 0; }
-  bool is_idle() {
-    const OnDevice there(cuda_, device_);
-    return is_last_over() && begun() == ended();
-  }
+  bool is_idle() { return is_last_over() && begun() == ended(); }
   // Throws what it knows to have gone wrong.
   virtual void check() {}
   // What waits for other ranks ends, now and from now on.
@@ -73,6 +70,7 @@ class Runner {
     last_ = event;
   }
   bool is_last_over() const {
+    const BesideCaptures beside_captures(cuda_);
     int over = 1;
     if (void* const last = last_) CudaLibrary::check(cuda_.is_over(&over, last));
     return over != 0;

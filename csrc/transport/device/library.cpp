@@ -50,14 +50,20 @@ const CudaLibrary& CudaLibrary::get() {
   return library;
 }
 
-OnDevice::OnDevice(const CudaLibrary& cuda, int device) : cuda_(cuda) {
-  CudaLibrary::check(cuda_.current_device(&before_));
-  CudaLibrary::check(cuda_.choose_device(device));
+BesideCaptures::BesideCaptures(const CudaLibrary& cuda) : cuda_(cuda) {
   CudaLibrary::check(cuda_.exchange_capture_mode(&mode_));
 }
 
-OnDevice::~OnDevice() {
+BesideCaptures::~BesideCaptures() {
   cuda_.exchange_capture_mode(&mode_);
+}
+
+OnDevice::OnDevice(const CudaLibrary& cuda, int device) : cuda_(cuda), beside_captures_(cuda) {
+  CudaLibrary::check(cuda_.current_device(&before_));
+  CudaLibrary::check(cuda_.choose_device(device));
+}
+
+OnDevice::~OnDevice() {
   cuda_.choose_device(before_);
 }
 

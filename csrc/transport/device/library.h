@@ -64,8 +64,22 @@ class CudaLibrary {
   void* library_ = nullptr;
 };
 
-// The calling thread's current device is this one for a while, and captures of streams do not mind what is
-// allocated meanwhile.
+// Captures of streams do not mind what the calling thread allocates, queries or waits for meanwhile. CUDA
+// refuses it otherwise, and spoils the captures: this thread's own and, unless they are thread-local, those
+// of all others.
+class BesideCaptures {
+ public:
+  explicit BesideCaptures(const CudaLibrary& cuda);
+  ~BesideCaptures();
+  BesideCaptures(const BesideCaptures&) = delete;
+  BesideCaptures& operator=(const BesideCaptures&) = delete;
+
+ private:
+  const CudaLibrary& cuda_;
+  int mode_ = 2;
+};
+
+// The calling thread's current device is this one for a while, beside captures.
 class OnDevice {
  public:
   OnDevice(const CudaLibrary& cuda, int device);
@@ -75,8 +89,8 @@ class OnDevice {
 
  private:
   const CudaLibrary& cuda_;
+  const BesideCaptures beside_captures_;
   int before_ = 0;
-  int mode_ = 2;
 };
 
 // A stream, or an event.

@@ -19,10 +19,12 @@ c10::StreamId use_stream(c10::StreamId id) {
   return guard().exchangeStream(c10::Stream(c10::Stream::UNSAFE, guard().getDevice(), id)).id();
 }
 
+constexpr int global = 0;  // as torch.cuda.graph has it, unless it is told otherwise
+
 std::uintptr_t captured(const std::function<void()>& what) {
   void* const stream = handle_of(current_stream(guard().getDevice()));
   void* graph = nullptr;
-  check(ringreduce_cuda_begin_capture(stream));
+  check(ringreduce_cuda_begin_capture(stream, global));
   what();
   check(ringreduce_cuda_end_capture(&graph, stream));
   return reinterpret_cast<std::uintptr_t>(graph);

@@ -87,9 +87,10 @@ const char* ringreduce_cuda_elapsed(float* milliseconds, void* begin, void* end)
       [&] { check(cudaEventElapsedTime(milliseconds, event_at(begin), event_at(end)), "event"); });
 }
 
-const char* ringreduce_cuda_begin_capture(void* stream) {
+const char* ringreduce_cuda_begin_capture(void* stream, int mode) {
   return failure_of([&] {
-    check(cudaStreamBeginCapture(stream_at(stream), cudaStreamCaptureModeGlobal), "beginning of capture");
+    check(cudaStreamBeginCapture(stream_at(stream), static_cast<cudaStreamCaptureMode>(mode)),
+          "beginning of capture");
   });
 }
 

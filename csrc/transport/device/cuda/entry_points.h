@@ -62,7 +62,9 @@ RINGREDUCE_EXPORT const char* ringreduce_cuda_wait(void* event, void* stream);
 // Whether what was recorded is over.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_is_over(int* over, void* event);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_elapsed(float* milliseconds, void* begin, void* end);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_begin_capture(void* stream);
+// As cudaStreamCaptureMode has it: what else is forbidden meanwhile, 0 to all threads, 1 to this one, 2 to
+// none.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_begin_capture(void* stream, int mode);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_end_capture(void** graph, void* stream);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_launch_graph(void* graph, void* stream);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_destroy_graph(void* graph);

@@ -14,7 +14,12 @@
 
 namespace ringreduce::emulated {
 
+// Numbers of cudaStreamCaptureMode: of a capture, whom it forbids what could wait for a device; of a thread,
+// whose captures it heeds.
+enum Mode { everybody, own_thread, nobody };
+
 struct Capture {
+  Mode mode;
   std::thread::id thread;                        // that has begun it
   std::vector<std::shared_ptr<Stream>> streams;  // the first is the one it has begun with
   Graph graph;
@@ -23,9 +28,12 @@ struct Capture {
 
 namespace {
 
-// Numbers of cudaStreamCaptureMode.
-enum Mode { everybody, own_thread, nobody };
 thread_local int mode = everybody;
+
+Mode check_mode(int given) {
+  if (given < everybody || given > nobody) throw std::invalid_argument("capture: there is no such mode");
+  return static_cast<Mode>(given);
+}
 
 // Never destroyed: streams' threads may outlive main.
 struct Captures {
@@ -52,13 +60,13 @@ std::shared_ptr<Capture> find(const Stream& stream) {
   return nullptr;
 }
 
-void begin(void* handle) {
+void begin(void* handle, Mode of_capture) {
   if (handle == nullptr) throw std::invalid_argument("the default stream cannot be captured");
   const auto stream = stream_at(handle);
   const std::lock_guard lock(captures().mutex);
   if (find(*stream)) throw std::runtime_error("the stream is being captured already");
   captures().under_way.push_back(
-      std::make_shared<Capture>(Capture{std::this_thread::get_id(), {stream}, {}}));
+      std::make_shared<Capture>(Capture{of_capture, std::this_thread::get_id(), {stream}, {}}));
 }
 
 std::shared_ptr<Graph> end(const Stream& stream) {
@@ -106,10 +114,14 @@ void refuse_during_capture(const char* what) {
   const std::lock_guard lock(captures().mutex);
   bool is_forbidden = false;
   for (const auto& capture : captures().under_way) {
-    if (mode == nobody || (mode == own_thread && capture->thread != std::this_thread::get_id())) continue;
+    const bool is_own = capture->thread == std::this_thread::get_id();
+    const bool forbids = is_own ? capture->mode != nobody : capture->mode == everybody && mode == everybody;
+    if (!forbids || mode == nobody) continue;
     capture->is_spoilt = is_forbidden = true;
   }
-  if (is_forbidden) throw std::runtime_error(std::string(what) + ": not while a stream is being captured");
+  if (is_forbidden) {
+    throw std::runtime_error(std::string(what) + ": not while a stream is being captured (error 900)");
+  }
 }
 
 }  // namespace ringreduce::emulated
@@ -122,14 +134,11 @@ const char* ringreduce_cuda_is_captured(int* is_captured, void* stream) {
 }
 
 const char* ringreduce_cuda_exchange_capture_mode(int* given) {
-  return failure_of([&] {
-    if (*given < everybody || *given > nobody) throw std::invalid_argument("capture: there is no such mode");
-    std::swap(*given, mode);
-  });
+  return failure_of([&] { *given = std::exchange(mode, check_mode(*given)); });
 }
 
-const char* ringreduce_cuda_begin_capture(void* stream) {
-  return failure_of([&] { begin(stream); });
+const char* ringreduce_cuda_begin_capture(void* stream, int mode) {
+  return failure_of([&] { begin(stream, check_mode(mode)); });
 }
 
 const char* ringreduce_cuda_end_capture(void** graph, void* stream) {

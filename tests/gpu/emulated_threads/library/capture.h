@@ -1,5 +1,5 @@
-// What is recorded on streams instead of being run. Captures are as strict as CUDA's global ones: while any
-// is under way in the process, what could wait for a device is forbidden to all threads.
+// What is recorded on streams instead of being run. Captures are as strict as CUDA's: while one is under way,
+// what could wait for a device is forbidden to its thread and, if it is global, to all others.
 #pragma once
 
 #include <functional>

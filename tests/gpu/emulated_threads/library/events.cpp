@@ -126,6 +126,8 @@ const char* ringreduce_cuda_wait(void* event, void* stream) {
 const char* ringreduce_cuda_is_over(int* over, void* event) {
   return failure_of([&] {
     const Recorded what = events().at(event)->recorded();
+    refuse_during_capture("event");
+    if (what.capture) throw std::runtime_error("event: it was recorded in a capture (error 907)");
     *over = !what.moment || what.moment->time() ? 1 : 0;
   });
 }

@@ -96,6 +96,7 @@ void Stream::finish() {
 
 void Stream::synchronize() {
   if (capture_of(*this)) throw std::runtime_error("a stream that is being captured does nothing to wait for");
+  refuse_during_capture("waiting for a stream");
   finish();
   const std::lock_guard lock(mutex_);
   if (failure_.empty()) return;
