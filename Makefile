@@ -129,7 +129,7 @@ engine: build/dev/build.ninja $(VENV)/.installed
 # What the GPU's threads do, for tests on the CPU.
 emulated: engine
 	@$(CMAKE) --build build/dev -j $(JOBS) --target reduce_emulated interpreter_emulated cuda_emulated \
-	  nccl_emulated torch_emulated_cuda
+	  nccl_emulated driver_emulated torch_emulated_cuda
 
 # --- checks --------------------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import multiprocessing
 import os
@@ -45,13 +46,14 @@ def run(
         timeout: the communicator's, in seconds.
         start: "fork" begins at once and takes any function; "spawn" starts fresh interpreters, and needs a
             function that can be imported. A forked rank's torch computes with one thread: it would wait for others that
-            its parent has and it has not.
+            its parent has and it has not. No forked rank can use CUDA if this process has: then only "spawn" is taken.
         grace: seconds that the other ranks get to end by themselves after one has failed.
         reproducible, transport: the communicator's, as for :func:`ringreduce.init`.
 
     Ranks never outlive the thread that has called this: they are killed with it.
 
     Raises:
+        Error: ranks are to be forked, and this process has initialized CUDA's driver.
         RankFailed: a rank raised (the exception is the cause) or died. The others have ended by then.
     """
     if not callable(function):
@@ -61,6 +63,12 @@ def run(
     values.whole(ranks, "ranks", 1)
     check(timeout, reproducible, transport)
     grace = values.seconds(grace, "grace", True)
+    if start == "fork" and _has_initialized_cuda():
+        raise Error(
+            "ringreduce.run cannot fork ranks: this process has initialized CUDA (by torch.cuda, CuPy or a collective "
+            "on a GPU), which does not survive a fork. Pass start='spawn', or call run before anything uses CUDA: "
+            "torch.cuda.is_available() does, too"
+        )
     context: Any = multiprocessing.get_context(start)  # typeshed's common base lacks Process
     name = f"run/{os.getpid()}/{secrets.token_hex(8)}"
     processes, pipes = [], {}
@@ -174,6 +182,15 @@ def _rank_main(
     if _is_forked():
         # What the parent registered to be done at its exit is not a forked rank's to do.
         os._exit(0)
+
+
+def _has_initialized_cuda() -> bool:
+    """Asks the driver that this process has loaded, if any. To ask does not initialize it."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1", os.RTLD_NOLOAD)
+    except OSError:
+        return False
+    return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)
 
 
 def _is_forked() -> bool:
