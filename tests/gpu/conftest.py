@@ -9,13 +9,13 @@ from ringreduce import cuda_library
 from .card import Card
 from .emulated import LIBRARY, Emulated
 from .emulated_nccl import nccl, over_nccl  # noqa: F401 (fixtures)
+from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY, DoesNotFit, Ranks, emulated_library
 
 os.environ.setdefault(
     "CUDA_DEVICE_MAX_CONNECTIONS", "32"
 )  # for ranks that are threads; read when a card is first used
-MISSING = cuda_library.why_not()
-EITHER = ["emulated"] if MISSING else ["emulated", "card"]
+EITHER = ["emulated", "card"] if HAS_CARD else ["emulated"]
 
 
 @pytest.fixture

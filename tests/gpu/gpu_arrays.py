@@ -11,9 +11,8 @@ import numpy as np
 import ringreduce
 from ringreduce import cuda_library
 
+from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY, emulated_library
-
-HAS_CARD = not cuda_library.why_not()
 
 
 def library():

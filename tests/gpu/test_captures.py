@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from .emulated_nccl import EMULATED_NCCL
-from .gpu_arrays import HAS_CARD, GpuArray, library, on_gpu, wait_for
+from .gpu_arrays import GpuArray, library, on_gpu, wait_for
+from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY
 
 ROOT = Path(__file__).resolve().parents[2]

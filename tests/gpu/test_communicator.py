@@ -11,7 +11,8 @@ import pytest
 
 import ringreduce
 
-from .gpu_arrays import HAS_CARD, DlpackArray, GpuArray, library, on_gpu, wait_for
+from .gpu_arrays import DlpackArray, GpuArray, library, on_gpu, wait_for
+from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY
 
 pytestmark = [

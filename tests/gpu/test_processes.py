@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from .gpu_arrays import HAS_CARD, library
+from .gpu_arrays import library
+from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,8 @@ import ringreduce
 from ringreduce import errors
 from tests.collectives import test_custom as custom
 
-from .gpu_arrays import HAS_CARD, GpuArray, library, on_gpu, wait_for
+from .gpu_arrays import GpuArray, library, on_gpu, wait_for
+from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY
 
 pytestmark = [

@@ -12,14 +12,14 @@ if importlib.util.find_spec("torch") is None:
 import torch
 import torch.distributed as dist
 
-from ringreduce import cuda_library
+from tests.gpu.probe import HAS_CARD, WHY_NOT
 from tests.torch.emulated_cuda import suite as emulated
 from tests.torch.groups import on_process_group
 
 pytestmark = [
     pytest.mark.timeout(120),
     pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="this torch has no CUDA"),
-    pytest.mark.skipif(bool(cuda_library.why_not()), reason="no GPU"),
+    pytest.mark.skipif(not HAS_CARD, reason=WHY_NOT),
 ]
 
 WORLDS = [2, 3]  # processes that share the first GPU
