@@ -1,4 +1,4 @@
-"""The benchmarks run, on the emulated GPU, whose figures say nothing."""
+"""The benchmarks run: on a card, and on the emulated GPU, whose figures say nothing."""
 
 from __future__ import annotations
 
@@ -11,27 +11,40 @@ from pathlib import Path
 import pytest
 
 from .emulated_nccl import EMULATED_NCCL
+from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY
 
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [
     pytest.mark.timeout(60),
-    pytest.mark.skipif(not EMULATED_LIBRARY.exists(), reason="not built: make emulated"),
 ]
+EMULATED = {"RINGREDUCE_CUDA_LIBRARY": str(EMULATED_LIBRARY), "RINGREDUCE_EMULATED_BLOCKS": "4"}
 
 
-def run(script, *options, NCCL=""):
-    env = {
-        **os.environ,
-        "RINGREDUCE_NCCL_LIBRARY": NCCL,
-        "RINGREDUCE_CUDA_LIBRARY": str(EMULATED_LIBRARY),
-        "RINGREDUCE_EMULATED_BLOCKS": "4",
-    }
+@pytest.fixture(params=["emulated", "card"])
+def run(request):
+    if request.param == "card" and not HAS_CARD:
+        pytest.skip("there is no GPU")
+    if request.param == "emulated" and not EMULATED_LIBRARY.exists():
+        pytest.skip("not built: make emulated")
+    return run_emulated if request.param == "emulated" else run_on_card
+
+
+def run_on_card(script, *options):
+    return table_of(script, options, {k: v for k, v in os.environ.items() if k != "RINGREDUCE_CUDA_LIBRARY"})
+
+
+def run_emulated(script, *options, NCCL=""):
+    env = {**os.environ, **EMULATED, "RINGREDUCE_NCCL_LIBRARY": NCCL}
+    return table_of(script, options, env, "emulated device")
+
+
+def table_of(script, options, env, begins=""):
     command = [sys.executable, f"bench/{script}", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("emulated device")
+    assert done.stdout.startswith(begins)
     return [line.split("|")[1:-1] for line in done.stdout.splitlines() if line.startswith("|")]
 
 
@@ -43,14 +56,15 @@ def names_and_times(table):
     return [row[1].strip() for row in table[2:]]
 
 
-def test_all_reduce():
+def test_all_reduce(run):
     table = run("gpu_all_reduce.py", *SMALL)
     ours = ["ringreduce auto", "ringreduce ring", "ringreduce auto, processes"]
     assert [name for name in names_and_times(table) if name.startswith("ringreduce")] == ours
 
 
+@pytest.mark.skipif(not EMULATED_NCCL.exists(), reason="not built: make emulated")
 def test_all_reduce_over_several_gpus_and_nccl():
-    table = run("gpu_all_reduce.py", *SMALL, "--devices=2", "--peers=nccl", NCCL=str(EMULATED_NCCL))
+    table = run_emulated("gpu_all_reduce.py", *SMALL, "--devices=2", "--peers=nccl", NCCL=str(EMULATED_NCCL))
     assert names_and_times(table) == ["ringreduce auto", "ringreduce ring", "ringreduce nccl"]
     assert [row[4].strip() for row in table[2:]] == [""] * 3  # of the floor
 
@@ -64,7 +78,7 @@ def test_torch_still_has_what_we_compare_with():
         assert schema == f"symm_mem::{name}{wanted}"
 
 
-def test_reduce():
+def test_reduce(run):
     table = run(
         "gpu_reduce.py", "--bytes=64K", "--sources=2,3", "--dtypes=float32", "--wires=int8", "--rounds=2"
     )

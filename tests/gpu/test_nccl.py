@@ -344,8 +344,9 @@ def _captured(comm, count, algorithm):
 
 @pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling", "nccl"])
 @pytest.mark.parametrize("count", [100, 30_000])
-def test_graphs(count, algorithm):
-    on_gpu(_captured, 3, count, algorithm)
+@pytest.mark.parametrize("world", [1, 3])
+def test_graphs(world, count, algorithm):
+    on_gpu(_captured, world, count, algorithm)
 
 
 def _close_with_graph(comm):
