@@ -65,7 +65,7 @@ chaos: engine
 
 # As far as the machine's own Python goes: there may be no package index.
 gpu test-gpu test-gpu-memory: GPU_PYTHON ?= $(PYTHON)
-gpu: GPU_CMAKE := cmake -G Ninja -S . -B build/gpu -DRINGREDUCE_TORCH=OFF -DRINGREDUCE_CUDA=ON
+gpu: GPU_CMAKE := cmake -G Ninja -S . -B build/gpu -DRINGREDUCE_CUDA=ON
 gpu:
 	@mkdir -p build/gpu
 	@$(GPU_CMAKE) -DPython_EXECUTABLE="$$(command -v $(GPU_PYTHON))" > build/gpu/configure.log 2>&1 || \
@@ -73,15 +73,23 @@ gpu:
 	@cmake --build build/gpu -j $(JOBS)
 	@cmake --install build/gpu --prefix . > build/gpu/install.log
 
+# A test that hangs ends the process that runs it, and the next one goes on with the rest (with --dist loadfile it
+# would begin with the same test again). Tests of torch fork their ranks, which a process that has used the GPU cannot:
+# they have another one. 5: without torch there are none.
+GPU_WORKER := -n 1 --dist load --max-worker-restart 1000
+GPU_TESTS ?= tests/gpu tests/torch/test_cuda.py
 test-gpu: gpu
-	@PYTHONPATH=. $(GPU_PYTHON) -m pytest tests/gpu $(GPU_FLAGS)
+	@failed=0; for tests in $(GPU_TESTS); do \
+	  PYTHONPATH=. $(GPU_PYTHON) -m pytest $(GPU_WORKER) $$tests $(GPU_FLAGS) || [ $$? = 5 ] || failed=1; done; \
+	  exit $$failed
 
 # Kernels of different ranks wait for each other, which racecheck may keep from running side by side: those tests have
 # their own time limits, and end.
 SANITIZED := tests/gpu/test_card.py tests/gpu/test_combine.py tests/gpu/test_coded.py tests/gpu/test_ranks.py
 test-gpu-memory: gpu
 	@for tool in memcheck racecheck; do \
-	  PYTHONPATH=. compute-sanitizer --tool $$tool --error-exitcode 1 $(GPU_PYTHON) -m pytest $(SANITIZED) \
+	  PYTHONPATH=. compute-sanitizer --tool $$tool --target-processes all --error-exitcode 1 \
+	    $(GPU_PYTHON) -m pytest $(GPU_WORKER) $(SANITIZED) \
 	    -k 'not 4_GiB and not large and not errors' $(GPU_FLAGS) || exit 1; done
 
 # --- set-up: a stamp per step --------------------------------------------------------------------------------
