@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -153,12 +154,16 @@ def main() -> int:
     )
     rate = bandwidth(options, Stream())
     with ExitStack() as stack:
+        begin = time.monotonic()
         ranks = Threads(options.ranks, options.devices)
+        creation = time.monotonic() - begin
         all_makers = list(makers(options, ranks, stack))
         print(f"a copy reads and writes {rate / 1e9:,.0f} GB/s\n")
         times = compare(options, rate, all_makers)
     held = np.array([comm.device_memory_held for comm in ranks.comms])
-    print(f"\na rank holds {held.max() / 2**20:.1f} MiB of the GPU's memory")
+    print(
+        f"\na rank holds {held.max() / 2**20:.1f} MiB of the GPU's memory; the group met in {creation * 1e3:,.0f} ms"
+    )
     if options.json:
         options.json.write_text(json.dumps(times))
     return 0
