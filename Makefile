@@ -5,6 +5,7 @@
 #   make test-torch  torch's own tests of a torch.distributed backend, beside Gloo's results
 #   make test-gpu  the tests that need a GPU, with the Python, nvcc and cmake that are there
 #   make test-gpu-memory  the smaller ones under CUDA's memcheck and racecheck
+#   make card      all that a GPU can show in 25 minutes (MINUTES=8: in 8), the most valuable first; resumes
 #   make fuzz      harnesses for libFuzzer over all that reads bytes of other ranks (hours; fuzz-short: a minute)
 #   make chaos     injects faults for ten minutes, and prints a table of what came of them
 #   make lint      all checks, clang-tidy too (minutes)
@@ -39,11 +40,11 @@ QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 
-.PHONY: help bench train test test-torch chaos check lint format engine emulated gpu test-gpu test-gpu-memory cuda cuda-12 cuda-13 nccl-header \
+.PHONY: help bench train test test-torch chaos check lint format engine emulated gpu test-gpu test-gpu-memory card cuda cuda-12 cuda-13 nccl-header \
   asan tsan fuzz fuzz-short clean
 .DEFAULT_GOAL := help
 help:
-	@sed -n '2,11s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+	@sed -n '2,12s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 bench: engine $(VENV)/.plot
 	$(BIN)/python -m ringreduce bench $(BENCH_FLAGS)
@@ -64,8 +65,9 @@ chaos: engine
 	  $(CHAOS_SEED:%=--seed %) $(CHAOS_TRIALS:%=--trials %) $(CHAOS_FLAGS)
 
 # As far as the machine's own Python goes: there may be no package index.
-gpu test-gpu test-gpu-memory: GPU_PYTHON ?= $(PYTHON)
-gpu: GPU_CMAKE := cmake -G Ninja -S . -B build/gpu -DRINGREDUCE_CUDA=ON
+gpu test-gpu test-gpu-memory card: GPU_PYTHON ?= $(PYTHON)
+gpu: GPU_CMAKE := cmake -G Ninja -S . -B build/gpu -DRINGREDUCE_CUDA=ON \
+  $(GPU_ARCHITECTURES:%=-DRINGREDUCE_CUDA_ARCHITECTURES=%)
 gpu:
 	@mkdir -p build/gpu
 	@$(GPU_CMAKE) -DPython_EXECUTABLE="$$(command -v $(GPU_PYTHON))" > build/gpu/configure.log 2>&1 || \
@@ -91,6 +93,14 @@ test-gpu-memory: gpu
 	  PYTHONPATH=. compute-sanitizer --tool $$tool --target-processes all --error-exitcode 1 \
 	    $(GPU_PYTHON) -m pytest $(GPU_WORKER) $(SANITIZED) \
 	    -k 'not 4_GiB and not large and not errors' $(GPU_FLAGS) || exit 1; done
+
+# EMULATED=1: a dry run on the emulated GPU, with this folder's own Python.
+MINUTES ?= 25
+CARD_DIR ?= build/card
+CARD_FLAGS ?=
+card: GPU_PYTHON := $(if $(EMULATED),$(BIN)/python,$(GPU_PYTHON))
+card:
+	@$(GPU_PYTHON) bench/card.py --minutes $(MINUTES) --folder $(CARD_DIR) $(if $(EMULATED),--emulated) $(CARD_FLAGS)
 
 # --- set-up: a stamp per step --------------------------------------------------------------------------------
 
