@@ -350,6 +350,20 @@ def test_two_gpus():
     on_gpu(sums, 4, device=[0, 1, 0, 1])
 
 
+def test_groups_share_the_thread_blocks_of_a_gpu():
+    """Blocks of one group that wait for a rank leave room for all of another group's."""
+    library()
+    one, other = (ringreduce.local_group(2, device=0, timeout=10) for _ in range(2))
+    calls = [one[0], *other, one[1]]
+    arrays = [GpuArray(integers(comm.rank, 100_000)) for comm in calls]
+    for comm, array in zip(calls, arrays, strict=True):
+        comm.all_reduce(array, algorithm="ring")
+    for comm, array in zip(calls, arrays, strict=True):
+        assert (array.get(comm) == summed(2, 100_000)).all()
+    for comm in calls:
+        comm.close()
+
+
 # --- where kernels cannot wait for each other --------------------------------------------------------------
 
 

@@ -73,32 +73,54 @@ constexpr std::size_t arena_bytes = std::size_t{256} << 10;
 
 }  // namespace
 
+// The thread blocks that a rank's group may run on a GPU: all groups of the process share those that fit.
+struct DeviceBoxes::Claimed {
+  const int device;
+  int blocks;
+};
+
 struct DeviceBoxes::Gpu {
   std::array<char, 16> process;
   std::array<char, device::identity_bytes> identity;
-  std::int32_t device, fit, queues;
+  std::int32_t device, fit, claimed, queues;
 };
 
-DeviceBoxes::Gpu DeviceBoxes::introduce() const {
+// Claims a quarter of the thread blocks that no group has, so that later groups find some.
+DeviceBoxes::Gpu DeviceBoxes::introduce() {
   Gpu gpu{};
   gpu.process = this_process();
   CudaLibrary::check(cuda_.identify_device(gpu.identity.data(), device_));
   gpu.device = device_;
   CudaLibrary::check(KernelLibrary::get().fit(&gpu.fit));
+  const std::lock_guard lock(claims_mutex);
+  static std::vector<std::weak_ptr<Claimed>> all;
+  std::erase_if(all, [](const auto& one) { return one.expired(); });
+  for (const auto& one : all) {
+    const auto other = one.lock();
+    if (other && other->device == device_) gpu.fit -= other->blocks;
+  }
+  gpu.claimed = std::clamp((gpu.fit + 3) / 4, 0, most_blocks);
+  claimed_ = std::make_shared<Claimed>(Claimed{device_, gpu.claimed});
+  all.push_back(claimed_);
   gpu.queues = queues();
   return gpu;
 }
 
 // So many for each rank that those of all ranks on one device run at the same time; 0: not one each.
-int DeviceBoxes::blocks_for_all(const std::vector<Gpu>& gpus) const {
-  int blocks = most_blocks;
+int DeviceBoxes::blocks_for_all(const std::vector<Gpu>& gpus) {
+  int blocks = most_blocks, processes = 1;
   for (const Gpu& gpu : gpus) {
-    const auto here = std::count_if(gpus.begin(), gpus.end(),
-                                    [&](const Gpu& other) { return other.identity == gpu.identity; });
-    blocks = std::min(blocks, gpu.fit / static_cast<int>(here));
-    const auto in_process = std::count_if(gpus.begin(), gpus.end(), [&](const Gpu& other) {
-      return other.identity == gpu.identity && other.process == gpu.process;
-    });
+    int here = 0, in_process = 0, claimed = 0, fit = 0;
+    for (const Gpu& other : gpus) {
+      if (other.identity != gpu.identity) continue;
+      ++here;
+      if (other.process != gpu.process) continue;
+      ++in_process;
+      claimed += other.claimed;
+      fit = std::max(fit, other.fit);
+    }
+    blocks = std::min({blocks, claimed / in_process, fit / here});
+    if (&gpu == &gpus[rank_]) processes = (here + in_process - 1) / in_process;
     if (in_process > 1 && streams_of_a_rank * in_process > gpu.queues) blocks = 0;
     if (blocks > 0 || one_process_) continue;
     if (in_process > 1) {
@@ -107,8 +129,11 @@ int DeviceBoxes::blocks_for_all(const std::vector<Gpu>& gpus) const {
                   queues_variable);
     }
     throw Error(std::to_string(here) + " ranks of several processes share a GPU that runs " +
-                std::to_string(gpu.fit) + " thread blocks at the same time: not one of each rank");
+                std::to_string(fit) + " more thread blocks at the same time: not one of each rank");
   }
+  // Each process counts the blocks of all.
+  const std::lock_guard lock(claims_mutex);
+  claimed_->blocks = blocks * processes;
   return blocks;
 }
 

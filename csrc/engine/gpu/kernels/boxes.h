@@ -39,14 +39,16 @@ class DeviceBoxes {
 
  private:
   struct Gpu;
-  Gpu introduce() const;
-  int blocks_for_all(const std::vector<Gpu>& gpus) const;
+  struct Claimed;
+  Gpu introduce();
+  int blocks_for_all(const std::vector<Gpu>& gpus);
   std::string offer(void* stream);
   void reach(int peer, const Gpu& gpu, const std::string& handle);
 
   const CudaLibrary& cuda_;
   const int device_, rank_, world_;
   bool one_process_ = true;
+  std::shared_ptr<Claimed> claimed_;
   device::Boxes layout_{};
   std::vector<char*> memories_;                      // of each rank's boxes
   std::vector<std::shared_ptr<DeviceMemory>> kept_;  // of this process
