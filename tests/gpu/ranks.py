@@ -17,7 +17,7 @@ import numpy as np
 from ringreduce import _engine, cuda_library
 
 EMULATED_LIBRARY = Path(__file__).resolve().parents[2] / "build" / "tests" / "libringreduce_cuda_emulated.so"
-MOST_RANKS, MOST_SLOTS, LINE, TILE_BYTES = 16, 64, 256, 2048
+MOST_RANKS, MOST_SLOTS, LINE, TILE_BYTES, MOST_BLOCKS = 16, 64, 256, 2048, 32
 AROUND, PATTERN = 256, 0xA5
 DUTIES = ["interpret", "one_shot", "direct"]
 OPS, DTYPES = _engine.reduce.ops(), _engine.reduce.dtypes()
@@ -63,12 +63,15 @@ class Boxes(ctypes.Structure):
         return self.blocks * self.block_bytes()
 
     def tiles(self, block):
-        """Where a block counts its tiles."""
+        """Where a block counts its tiles; two words on, whether it is in a call."""
         return block * self.block_bytes() + self.posted_bytes() + 8 * (6 * self.world + 1)
 
 
 class Report(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("abort", "differs", "begun", "done")]
+    _fields_ = [
+        *[(name, ctypes.c_uint64) for name in ("abort", "differs", "overlaps", "begun")],
+        ("done", ctypes.c_uint64 * MOST_BLOCKS),
+    ]
 
 
 class Share(ctypes.Structure):
@@ -143,6 +146,10 @@ class Rank:
         address = ctypes.c_void_p()
         library.call("allocate_on_host", ctypes.byref(address), ctypes.c_size_t(ctypes.sizeof(Report)))
         self.report = ctypes.cast(address, ctypes.POINTER(Report))
+
+    def done(self):
+        """How many calls all of its blocks have ended."""
+        return min(self.report.contents.done[: self.boxes.blocks])
 
     def choose(self):
         self.library.call("choose_device", self.device)

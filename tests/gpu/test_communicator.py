@@ -350,6 +350,33 @@ def test_two_gpus():
     on_gpu(sums, 4, device=[0, 1, 0, 1])
 
 
+def _beside_a_replay(comm, count, told):
+    cuda = library()
+    x, y = (GpuArray(integers(comm.rank, count)) for _ in range(2))
+    stream = cuda.Stream()
+    with cuda.captured(stream) as graph:
+        comm.all_reduce(x, stream=stream.handle.value)
+    comm.barrier()
+    if comm.rank == 0:
+        graph.launch(stream)
+        comm.all_reduce(y)  # on another stream, while the replay waits for rank 1
+    else:
+        told.wait(20)
+    with pytest.raises(ringreduce.MismatchError, match=r"rank 0 ran two collectives .* at the same time"):
+        if comm.rank == 1:
+            comm.all_reduce(y)
+        for _ in range(2):  # rank 0 may have come to the first one
+            comm.barrier()
+    told.set()
+    cuda.synchronize(stream)
+    graph.close()
+
+
+@pytest.mark.parametrize("count", [100, 30_000])
+def test_a_replay_beside_a_call_is_refused(count):
+    on_gpu(_beside_a_replay, 2, count, threading.Event())
+
+
 def test_groups_share_the_thread_blocks_of_a_gpu():
     """Blocks of one group that wait for a rank leave room for all of another group's."""
     library()

@@ -315,7 +315,7 @@ def test_more_blocks_than_fit_wait_for_ever(cuda, monkeypatch):
     ranks.abort()
     ranks.finish()
     assert all(rank.report.contents.begun == 1 for rank in ranks.ranks)
-    assert all(rank.report.contents.done == 0 for rank in ranks.ranks)
+    assert all(rank.done() == 0 for rank in ranks.ranks)
     for span in spans:
         span.close()
     ranks.close()

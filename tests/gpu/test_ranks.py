@@ -114,7 +114,7 @@ def test_call_after_call(make_ranks, kernel, world, blocks):
     ranks.finish()
     for span, rank in zip(spans, ranks.ranks, strict=True):
         assert (span.get() == combined(given, "sum") * world ** (calls - 1)).all()
-        assert (rank.report.contents.begun, rank.report.contents.done) == (calls, calls)
+        assert (rank.report.contents.begun, rank.done()) == (calls, calls)
         span.close()
 
 
@@ -226,7 +226,7 @@ def test_a_rank_that_never_comes_is_given_up(make_ranks, kernel, world):
     ranks.abort()
     ranks.finish()
     for rank in ranks.ranks[1:]:
-        assert (rank.report.contents.begun, rank.report.contents.done) == (1, 0)
+        assert (rank.report.contents.begun, rank.done()) == (1, 0)
     for span in spans:
         span.close()
 
@@ -245,9 +245,21 @@ def test_who_has_given_up_makes_no_further_call(make_ranks, kernel):
     report.abort = 0
     ranks.launch(kernel, launched[1:] * 2)
     ranks.finish()  # it waits for nobody
-    assert (report.begun, report.done) == (3, 0)
+    assert (report.begun, ranks.ranks[1].done()) == (3, 0)
     for span in spans:
         span.close()
+
+
+def test_a_call_beside_another_is_told(make_ranks):
+    """One block's box is in use: the call neither uses it nor is done, whatever other blocks do."""
+    ranks = make_ranks(1, blocks=2)
+    spans = ranks.spans(arrays(1, 1000))
+    (rank,) = ranks.ranks
+    rank.memory.put(np.ones(1, np.uint64), ranks.boxes.tiles(1) + 2 * 8)
+    ranks.launch("one_shot", errands(ranks, "sum", spans, spans, [Part()]))
+    ranks.finish()
+    assert (rank.report.contents.begun, rank.report.contents.overlaps, rank.done()) == (1, 1, 0)
+    spans[0].close()
 
 
 def test_a_rank_that_comes_too_late_writes_nobodys_memory(make_ranks):
@@ -262,7 +274,7 @@ def test_a_rank_that_comes_too_late_writes_nobodys_memory(make_ranks):
     ranks.finish()
     ranks.launch("direct", launched[:1])
     ranks.finish()
-    assert [rank.report.contents.done for rank in ranks.ranks] == [0, 0, 0]
+    assert [rank.done() for rank in ranks.ranks] == [0, 0, 0]
     for span, x in zip(spans, given, strict=True):
         assert (span.get() == x).all()
         span.close()
@@ -287,6 +299,6 @@ def test_ranks_whose_calls_differ_are_given_up(make_ranks, kernel, world):
         named = rank.report.contents.differs
         if kernel == "direct":
             assert named == (1 if rank.rank == world - 1 else world)
-        assert rank.report.contents.done == 0
+        assert rank.done() == 0
     for span in spans:
         span.close()

@@ -68,16 +68,9 @@ int queues() {
   return number > 0 ? number : queues_by_default;
 }
 
-constexpr int most_blocks = 32;
 constexpr std::size_t arena_bytes = std::size_t{256} << 10;
 
 }  // namespace
-
-// The thread blocks that a rank's group may run on a GPU: all groups of the process share those that fit.
-struct DeviceBoxes::Claimed {
-  const int device;
-  int blocks;
-};
 
 struct DeviceBoxes::Gpu {
   std::array<char, 16> process;
@@ -97,10 +90,10 @@ DeviceBoxes::Gpu DeviceBoxes::introduce() {
   std::erase_if(all, [](const auto& one) { return one.expired(); });
   for (const auto& one : all) {
     const auto other = one.lock();
-    if (other && other->device == device_) gpu.fit -= other->blocks;
+    if (other && other->first == device_) gpu.fit -= other->second;
   }
-  gpu.claimed = std::clamp((gpu.fit + 3) / 4, 0, most_blocks);
-  claimed_ = std::make_shared<Claimed>(Claimed{device_, gpu.claimed});
+  gpu.claimed = std::clamp((gpu.fit + 3) / 4, 0, device::most_blocks);
+  claimed_ = std::make_shared<Claimed>(device_, gpu.claimed);
   all.push_back(claimed_);
   gpu.queues = queues();
   return gpu;
@@ -108,7 +101,7 @@ DeviceBoxes::Gpu DeviceBoxes::introduce() {
 
 // So many for each rank that those of all ranks on one device run at the same time; 0: not one each.
 int DeviceBoxes::blocks_for_all(const std::vector<Gpu>& gpus) {
-  int blocks = most_blocks, processes = 1;
+  int blocks = device::most_blocks, processes = 1;
   for (const Gpu& gpu : gpus) {
     int here = 0, in_process = 0, claimed = 0, fit = 0;
     for (const Gpu& other : gpus) {
@@ -133,7 +126,7 @@ int DeviceBoxes::blocks_for_all(const std::vector<Gpu>& gpus) {
   }
   // Each process counts the blocks of all.
   const std::lock_guard lock(claims_mutex);
-  claimed_->blocks = blocks * processes;
+  claimed_->second = blocks * processes;
   return blocks;
 }
 

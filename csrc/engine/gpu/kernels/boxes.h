@@ -39,7 +39,7 @@ class DeviceBoxes {
 
  private:
   struct Gpu;
-  struct Claimed;
+  using Claimed = std::pair<int, int>;  // a device, and how many thread blocks may run there
   Gpu introduce();
   int blocks_for_all(const std::vector<Gpu>& gpus);
   std::string offer(void* stream);

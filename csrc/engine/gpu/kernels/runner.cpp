@@ -59,9 +59,20 @@ void KernelRunner::give_up() {
   __atomic_store_n(&report_->abort, 1, __ATOMIC_RELEASE);
 }
 
+std::uint64_t KernelRunner::ended() {
+  std::uint64_t least = heard(report_->done[0]);
+  for (int i = 1; i < boxes_->layout().blocks; ++i) least = std::min(least, heard(report_->done[i]));
+  return least;
+}
+
 // A peer, plus 1, has made another call.
 void KernelRunner::check() {
   if (const auto peer = static_cast<int>(heard(report_->differs)) - 1; peer >= 0) throw Disagreement{peer};
+  if (heard(report_->overlaps) == 0) return;
+  throw Failure(Cause::mismatch, rank_,
+                "rank " + std::to_string(rank_) +
+                    " ran two collectives on its GPU at the same time, such as a graph's replay beside "
+                    "another call: put both on one stream, or let one stream wait for the other's event");
 }
 
 // Where another rank of this process launches on the same stream, one kernel would wait for another behind

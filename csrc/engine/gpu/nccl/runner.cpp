@@ -109,7 +109,7 @@ void NcclRunner::launch(const Call& call, const Plan& plan, const Launch& launch
     walk.run(make_room(walk.room()), launch.stream, tick_);
   }
   if (launch.captured) {
-    count_in_graph(&report_->done, launch.stream);
+    count_in_graph(&report_->done[0], launch.stream);
   } else {
     note_launched(launch.stream);
   }
@@ -166,7 +166,7 @@ std::uint64_t NcclRunner::ended() {
     free_events_.push_back(std::move(under_way_.front().event));
     under_way_.pop_front();
   }
-  return over_ + heard(report_->done);
+  return over_ + heard(report_->done[0]);
 }
 
 // --- the group ---------------------------------------------------------------------------------------------

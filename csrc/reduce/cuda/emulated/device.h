@@ -72,6 +72,9 @@ inline std::uint64_t load_relaxed(const std::uint64_t* from) {
 inline void store_relaxed(std::uint64_t* to, std::uint64_t value) {
   __atomic_store_n(to, value, __ATOMIC_RELAXED);
 }
+inline std::uint64_t exchange(std::uint64_t* at, std::uint64_t value) {
+  return __atomic_exchange_n(at, value, __ATOMIC_RELAXED);
+}
 inline void store_flagged(char* to, std::uint64_t data, std::uint32_t flag) {
   check_alignment<Words>(to);
   auto* const halves = reinterpret_cast<std::uint64_t*>(to);

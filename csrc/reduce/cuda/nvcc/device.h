@@ -82,6 +82,10 @@ RINGREDUCE_DEVICE std::uint64_t load_relaxed(const std::uint64_t* from) {
 RINGREDUCE_DEVICE void store_relaxed(std::uint64_t* to, std::uint64_t value) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
+// Within a GPU.
+RINGREDUCE_DEVICE std::uint64_t exchange(std::uint64_t* at, std::uint64_t value) {
+  return atomicExch(reinterpret_cast<unsigned long long*>(at), value);
+}
 // Eight bytes and a flag, in 16 bytes that are aligned: each half of them has the flag, and is whole.
 RINGREDUCE_DEVICE void store_flagged(char* to, std::uint64_t data, std::uint32_t flag) {
   asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(to),

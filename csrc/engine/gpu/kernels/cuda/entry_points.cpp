@@ -20,10 +20,6 @@ int blocks_that_fit(const void* kernel) {
   return blocks;
 }
 
-const char* name_of(Duty duty) {
-  return duty == Duty::interpret ? "interpreter" : duty == Duty::one_shot ? "one-shot" : "direct";
-}
-
 }  // namespace
 
 const char* ringreduce_cuda_fit(int* blocks) {
@@ -47,7 +43,6 @@ const char* ringreduce_cuda_run(const Errand* errand, void* stream) {
     const dim3 grid(static_cast<unsigned>(errand->boxes.blocks));
     check(
         cudaLaunchKernel(kernel, grid, dim3(rank_threads), parameters, 0, static_cast<cudaStream_t>(stream)),
-        std::string(name_of(errand->duty)) + " of " + std::to_string(errand->boxes.blocks) +
-            " thread blocks");
+        "a collective of " + std::to_string(errand->boxes.blocks) + " thread blocks");
   });
 }

@@ -34,12 +34,15 @@ struct Boxes {
   constexpr std::uint64_t bytes() const { return block_bytes() * static_cast<std::uint64_t>(blocks); }
 };
 
+inline constexpr int most_blocks = 32;  // of a rank
+
 // What a rank's kernels and its host tell each other, in the host's memory. Zeros at first.
 struct Report {
-  std::uint64_t abort;    // by the host: not 0: give up
-  std::uint64_t differs;  // by the kernel: a peer, plus 1, that made another call
-  std::uint64_t begun;    // by the kernel: calls
-  std::uint64_t done;
+  std::uint64_t abort;     // by the host: not 0: give up
+  std::uint64_t differs;   // by the kernel: a peer, plus 1, that made another call
+  std::uint64_t overlaps;  // by the kernel: not 0: another of this rank's calls was running beside it
+  std::uint64_t begun;     // by any block: calls
+  std::uint64_t done[most_blocks];  // by each block
 };
 
 // What a rank combines of the inputs: bytes from `source` of the ranks' inputs, to `target` of the outputs. A

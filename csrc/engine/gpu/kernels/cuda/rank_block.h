@@ -33,18 +33,17 @@ class RankBlock {
     return false;
   }
 
-  // A block's calls; for the host's clock, those that the first of a rank's blocks has begun and ended.
-  // False: an earlier one was given up, so that counts are not what peers expect, and the block makes no
-  // further call.
+  // False: an earlier call was given up, so that counts are not what peers expect, and the block makes no
+  // further call; or another one uses the box now, as a graph's replay does on another stream.
   RINGREDUCE_DEVICE bool begin_call() const {
-    if (block_.index() == 0) store_relaxed(&errand_.report->begun, ++*box_.calls());
-    if (*box_.is_in_call() != 0) return false;
-    *box_.is_in_call() = 1;
-    return true;
+    store_relaxed(&errand_.report->begun, ++*box_.calls());
+    if (exchange(box_.is_in_call(), 1) == 0) return true;
+    if (load_acquire(&errand_.report->abort) == 0) store_relaxed(&errand_.report->overlaps, 1);
+    return false;
   }
   RINGREDUCE_DEVICE bool end_call() const {
     *box_.is_in_call() = 0;
-    if (block_.index() == 0) store_relaxed(&errand_.report->done, *box_.calls());
+    store_relaxed(&errand_.report->done[block_.index()], *box_.calls());
     return true;
   }
 
