@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import multiprocessing
 import os
@@ -20,6 +19,7 @@ from typing import Any, Literal
 from ringreduce._engine import values
 from ringreduce.bootstrap import check, init
 from ringreduce.communicator import DEFAULT_TIMEOUT
+from ringreduce.cuda_driver import has_initialized_driver
 from ringreduce.errors import Error, PeerLost, RankFailed
 from ringreduce.orphans import end_with_parent
 
@@ -63,7 +63,7 @@ def run(
     values.whole(ranks, "ranks", 1)
     check(timeout, reproducible, transport)
     grace = values.seconds(grace, "grace", True)
-    if start == "fork" and _has_initialized_cuda():
+    if start == "fork" and has_initialized_driver():
         raise Error(
             "ringreduce.run cannot fork ranks: this process has initialized CUDA (by torch.cuda, CuPy or a collective "
             "on a GPU), which does not survive a fork. Pass start='spawn', or call run before anything uses CUDA: "
@@ -182,15 +182,6 @@ def _rank_main(
     if _is_forked():
         # What the parent registered to be done at its exit is not a forked rank's to do.
         os._exit(0)
-
-
-def _has_initialized_cuda() -> bool:
-    """Asks the driver that this process has loaded, if any. To ask does not initialize it."""
-    try:
-        driver = ctypes.CDLL("libcuda.so.1", os.RTLD_NOLOAD)
-    except OSError:
-        return False
-    return bool(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)
 
 
 def _is_forked() -> bool:

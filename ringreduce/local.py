@@ -10,7 +10,7 @@ from ringreduce import _engine
 from ringreduce._engine import values
 from ringreduce.bootstrap import check
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
-from ringreduce.errors import Error
+from ringreduce.cuda_driver import has_initialized_driver
 
 __all__ = ["local_group"]
 
@@ -51,7 +51,7 @@ def local_group(
 def _prepare_devices(group: list[Communicator], devices: list[int]) -> None:
     if len(devices) != len(group):
         raise ValueError(f"device has {len(devices)} numbers for {len(group)} ranks")
-    _ask_for_queues(devices)
+    _ask_for_queues()
     with ThreadPoolExecutor(len(group)) as pool:  # they meet
         for done in [
             pool.submit(comm._c.prepare_device, device) for comm, device in zip(group, devices, strict=True)
@@ -59,19 +59,11 @@ def _prepare_devices(group: list[Communicator], devices: list[int]) -> None:
             done.result()
 
 
-def _ask_for_queues(devices: list[int]) -> None:
-    """Has CUDA make as many queues between this process and a GPU as it can, where it has not made them yet.
+def _ask_for_queues() -> None:
+    """Has CUDA make as many queues between this process and a GPU as it can, if it is still to read how many.
 
     Kernels of streams that share one may wait for each other, and then ranks' kernels must not: see
     csrc/engine/gpu/kernels/boxes.cpp.
     """
-    if "CUDA_DEVICE_MAX_CONNECTIONS" in os.environ or any(_in_use(device) for device in devices):
-        return
-    os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"
-
-
-def _in_use(device: int) -> bool:
-    try:
-        return _engine.gpu_is_in_use(device)
-    except Error:  # it is not there, which the ranks will say better
-        return True
+    if not has_initialized_driver():
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")

@@ -258,12 +258,6 @@ void copy_between(Communicator& comm, nb::handle to, nb::handle source, nb::hand
   CudaLibrary::check(cuda.synchronize(chosen));
 }
 
-bool gpu_is_in_use(int device) {
-  int in_use = 0;
-  CudaLibrary::check(CudaLibrary::get().is_in_use(&in_use, device));
-  return in_use != 0;
-}
-
 std::vector<std::unique_ptr<Communicator>> local_group(int world, nb::handle timeout,
                                                        nb::handle reproducible) {
   const Options options = options_of(timeout, reproducible);
@@ -378,7 +372,6 @@ void bind_communicator(nb::module_& m) {
   m.def("connect", connect, "rank"_a, "world"_a, "exchange"_a, "timeout"_a.none(), "reproducible"_a.none(),
         "transport"_a = "", "mpi"_a.none() = nb::none(), "encrypt"_a.none() = nb::none(),
         "Joins ranks that the exchange connects.");
-  m.def("gpu_is_in_use", gpu_is_in_use, "device"_a, "Whether this process has used the GPU already.");
   m.def("local_group", local_group, "world"_a, "timeout"_a.none(), "reproducible"_a.none(),
         "A group of ranks within this process.");
   NcclLibrary::set_finder(find_nccl);

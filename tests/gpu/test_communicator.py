@@ -428,9 +428,9 @@ def test_events_serve_where_kernels_do_not_fit():
 
 
 def test_events_serve_where_streams_share_queues(monkeypatch):
-    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "7")
-    on_gpu(_by_events, 4)  # of two streams each
-    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "8")
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "11")
+    on_gpu(_by_events, 4)  # of three streams each
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "12")
     on_gpu(_all_reduce, 4, (1000,), ("ring",), True)  # kernels do
 
 

@@ -13,7 +13,6 @@ namespace ringreduce {
   X(count_devices)                     \
   X(current_device)                    \
   X(choose_device)                     \
-  X(is_in_use)                         \
   X(identify_device)                   \
   X(device_of)                         \
   X(reach)                             \

@@ -59,8 +59,8 @@ std::array<char, 16> this_process() {
 // Then a kernel may be behind one of another stream that waits for it.
 constexpr const char* queues_variable = "CUDA_DEVICE_MAX_CONNECTIONS";
 constexpr int queues_by_default = 8;
-constexpr int streams_of_a_rank =
-    2;  // that work at the same time: the one that calls are on, one for uploads
+// That work at the same time: the one that calls are on, one for asynchronous calls, one for uploads.
+constexpr int streams_of_a_rank = 3;
 
 int queues() {
   const char* const set = std::getenv(queues_variable);

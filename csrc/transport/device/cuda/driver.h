@@ -13,7 +13,6 @@ namespace ringreduce::device {
   X(error_string, cuGetErrorString)              \
   X(device, cuDeviceGet)                         \
   X(attribute, cuDeviceGetAttribute)             \
-  X(context_state, cuDevicePrimaryCtxGetState)   \
   X(granularity, cuMemGetAllocationGranularity)  \
   X(create, cuMemCreate)                         \
   X(release, cuMemRelease)                       \

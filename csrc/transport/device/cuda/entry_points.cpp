@@ -8,10 +8,8 @@
 
 #include "reduce/cuda/errors.h"
 #include "reduce/cuda/failures.h"
-#include "transport/device/cuda/driver.h"
 
 using ringreduce::device::check;
-using ringreduce::device::Driver;
 using ringreduce::device::failure_of;
 
 namespace {
@@ -121,19 +119,6 @@ const char* ringreduce_cuda_current_device(int* device) {
 
 const char* ringreduce_cuda_choose_device(int device) {
   return failure_of([&] { check(cudaSetDevice(device), "device " + std::to_string(device)); });
-}
-
-const char* ringreduce_cuda_is_in_use(int* in_use, int number) {
-  return failure_of([&] {
-    const Driver& driver = Driver::get();
-    int count = 0;  // also what the driver needs to have been asked first
-    check(cudaGetDeviceCount(&count), "count of devices");
-    const std::string what = "device " + std::to_string(number);
-    CUdevice device = 0;
-    driver.check(driver.device(&device, number), what);
-    unsigned flags = 0;
-    driver.check(driver.context_state(device, &flags, in_use), what);
-  });
 }
 
 const char* ringreduce_cuda_identify_device(char* identity, int device) {

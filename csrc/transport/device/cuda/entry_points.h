@@ -20,8 +20,6 @@ RINGREDUCE_EXPORT const char* ringreduce_cuda_count_devices(int* count);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_name_device(char* name, std::size_t room);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_current_device(int* device);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_choose_device(int device);
-// Whether this process has used the device already: what it reads of the environment then stays as it is.
-RINGREDUCE_EXPORT const char* ringreduce_cuda_is_in_use(int* in_use, int device);
 // The same for two numbers, of whatever processes, if they are the same device.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_identify_device(char* identity, int device);
 // -1: the memory is no device's.

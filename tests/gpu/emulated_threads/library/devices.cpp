@@ -98,14 +98,6 @@ const char* ringreduce_cuda_identify_device(char* identity, int device) {
   return failure_of([&] { identify(identity, device); });
 }
 
-// It reads the environment each time.
-const char* ringreduce_cuda_is_in_use(int* in_use, int device) {
-  return failure_of([&] {
-    check_device(device);
-    *in_use = 0;
-  });
-}
-
 const char* ringreduce_cuda_reach(int other) {
   return failure_of([&] {
     if (other == current_device()) throw std::invalid_argument("a device reaches its own memory anyway");
