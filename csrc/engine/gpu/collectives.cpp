@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "engine/gpu/events/runner.h"
+#include "engine/gpu/kernel_library.h"
 #include "engine/gpu/kernels/runner.h"
 #include "engine/gpu/nccl/runner.h"
 #include "engine/gpu/watch.h"
@@ -108,6 +109,7 @@ GpuCollectives::Ready GpuCollectives::ready(int device, bool over_nccl_anyway) {
     if (path == reaching_peers) check_that_kernels_serve(*calls_.transport);
     exchange_or_fail(exchange_, [&] {
       const OnDevice there(CudaLibrary::get(), device);
+      CudaLibrary::check(KernelLibrary::get().load());
       if (!gpu) gpu = std::make_shared<Gpu>(device);
       return std::string();
     });
@@ -131,8 +133,17 @@ std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path) {
   }
   auto boxes =
       std::make_unique<DeviceBoxes>(CudaLibrary::get(), gpu.device, rank, world, exchange_, gpu.stream.get());
-  if (!boxes->have_room()) return std::make_unique<EventRunner>(rank, world, gpu.device);
-  return std::make_unique<KernelRunner>(rank, world, gpu.device, std::move(boxes));
+  std::unique_ptr<Runner> runner;
+  // What a rank takes may wait for all that its GPU runs. So none launches before all have what they need.
+  exchange_or_fail(exchange_, [&] {
+    if (boxes->have_room()) {
+      runner = std::make_unique<KernelRunner>(rank, world, gpu.device, std::move(boxes));
+    } else {
+      runner = std::make_unique<EventRunner>(rank, world, gpu.device);
+    }
+    return std::string();
+  });
+  return runner;
 }
 
 void GpuCollectives::prepare(int device) {

@@ -15,6 +15,7 @@ struct KernelLibrary {
   }
 
   // As in reduce/cuda/entry_points.h and engine/gpu/kernels/cuda/entry_points.h.
+  decltype(&ringreduce_cuda_load) load;
   decltype(&ringreduce_cuda_combine) combine;
   decltype(&ringreduce_cuda_copy) copy;
   decltype(&ringreduce_cuda_fit) fit;
@@ -34,6 +35,7 @@ struct KernelLibrary {
  private:
   KernelLibrary() {
     const CudaLibrary& cuda = CudaLibrary::get();
+    cuda.find(load, "load");
     cuda.find(combine, "combine");
     cuda.find(copy, "copy");
     cuda.find(fit, "fit");

@@ -59,7 +59,33 @@ void start(const Kernel& kernel, std::size_t bytes, Parameter parameter, const S
   check(cudaLaunchKernel(kernel.function, grid, dim3(block_threads), parameters, 0, stream), launch.what);
 }
 
+// Asking for attributes loads a kernel.
+void load(const Kernel& kernel) {
+  cudaFuncAttributes attributes;
+  if (kernel.function) check(cudaFuncGetAttributes(&attributes, kernel.function), "loading kernels");
+}
+
+void load_combining(DType dtype, Op op) {
+  for (int sources = 1; sources <= most_spans; ++sources) {
+    load(in_family(dtype, [&](auto family) { return combining_kernel<family>(dtype, op, sources); }));
+  }
+}
+
 }  // namespace
+
+const char* ringreduce_cuda_load() {
+  return failure_of([] {
+    load(copy_kernel());
+    for (int number = 0; number < dtype_count; ++number) {
+      const DType dtype = dtype_of(number);
+      for (int op = 0; op < op_count; ++op) {
+        if (supports(dtype, op_of(op))) load_combining(dtype, op_of(op));
+      }
+      for (int wire = 0; wire < encoding_count; ++wire)
+        load(coded_kernel(static_cast<Encoding>(wire), dtype));
+    }
+  });
+}
 
 const char* ringreduce_cuda_combine(int dtype_number, int op_number, void* const* destinations,
                                     int destination_count, const void* const* sources, int source_count,

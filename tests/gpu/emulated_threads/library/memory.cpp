@@ -2,19 +2,24 @@
 
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
 #include <new>
 #include <optional>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "devices.h"
 #include "mapping.h"
 #include "reduce/cuda/failures.h"
+#include "residency.h"
 #include "streams.h"
 #include "transport/device/cuda/entry_points.h"
 
@@ -96,9 +101,20 @@ void free(void* memory) {
   close(range.file);
 }
 
+// RINGREDUCE_EMULATED_SLOW_MEMORY: milliseconds that each takes longer than the one before it, at the end of
+// which no kernel may run.
+void slow_down() {
+  static std::atomic<int> taken{0};
+  if (std::getenv("RINGREDUCE_EMULATED_SLOW_MEMORY") == nullptr) return;
+  std::this_thread::sleep_for(
+      std::chrono::milliseconds(++taken * setting("RINGREDUCE_EMULATED_SLOW_MEMORY", 1)));
+  for (int device = 0; device < device_count(); ++device) refuse_beside_kernels(device, "memory of the host");
+}
+
 void* allocate_on_host(std::size_t bytes) {
   refuse_during_capture("memory of the host");
   if (bytes == 0) return nullptr;
+  slow_down();
   void* const memory = ::operator new(bytes, alignment);
   std::memset(memory, 0, bytes);
   add(memory, {Range::Kind::host, of_host, bytes, -1, {}, 0});

@@ -1,7 +1,13 @@
 // The kernels of one device that combine spans: threads of a group, one after another.
+#include <array>
+#include <atomic>
+
+#include "capture.h"
+#include "devices.h"
 #include "emulated.h"
 #include "reduce/cuda/entry_points.h"
 #include "reduce/cuda/failures.h"
+#include "residency.h"
 #include "streams.h"
 
 namespace ringreduce::emulated {
@@ -12,9 +18,21 @@ using namespace ringreduce::device;
 constexpr Group group = {7, false};
 
 // What has no kernel is refused at once: of spans of nothing, too.
+// By device. Kernels that were not loaded before are loaded by the first launch.
+std::array<std::atomic<bool>, 64> loaded;
+
+void load_kernels() {
+  std::atomic<bool>& here = loaded.at(static_cast<std::size_t>(current_device()));
+  if (here) return;
+  refuse_during_capture("loading kernels");
+  refuse_beside_kernels(current_device(), "loading kernels");
+  here = true;
+}
+
 template <class Launch>
 void launch(Launch launch, void* stream) {
   launch(true);
+  if (residency_of(current_device()).is_busy()) load_kernels();
   stream_for_launch(stream)->put([launch] { launch(false); });
 }
 
@@ -25,6 +43,10 @@ using namespace ringreduce;
 using namespace ringreduce::device;
 using ringreduce::emulated::group;
 using ringreduce::emulated::launch;
+
+const char* ringreduce_cuda_load() {
+  return failure_of([] { ringreduce::emulated::load_kernels(); });
+}
 
 const char* ringreduce_cuda_combine(int dtype, int op, void* const* destinations, int destination_count,
                                     const void* const* sources, int source_count, std::size_t count,

@@ -1,6 +1,7 @@
 #include "residency.h"
 
 #include <map>
+#include <stdexcept>
 
 #include "devices.h"
 
@@ -34,12 +35,23 @@ void Residency::leave() {
   changed_.notify_all();
 }
 
+bool Residency::is_busy() {
+  const std::lock_guard lock(mutex_);
+  return blocks_ > 0;
+}
+
 Residency& residency_of(int device) {
   // Never destroyed: streams' threads may outlive main.
   static auto* const mutex = new std::mutex;
   static auto* const by_device = new std::map<int, Residency>;
   const std::lock_guard lock(*mutex);
   return (*by_device)[device];
+}
+
+void refuse_beside_kernels(int device, const std::string& what) {
+  if (!residency_of(device).is_busy()) return;
+  throw std::runtime_error(what + " waits for the ranks' kernels that run on device " +
+                           std::to_string(device));
 }
 
 }  // namespace ringreduce::emulated

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <string>
 
 namespace ringreduce::emulated {
 
@@ -26,6 +27,7 @@ class Residency {
 
   void enter();  // a block; waits for room
   void leave();
+  bool is_busy();
 
  private:
   std::mutex mutex_;
@@ -35,5 +37,7 @@ class Residency {
 };
 
 Residency& residency_of(int device);
+// What may wait for all that a card runs.
+void refuse_beside_kernels(int device, const std::string& what);
 
 }  // namespace ringreduce::emulated

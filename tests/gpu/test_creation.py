@@ -1,0 +1,72 @@
+"""What groups take when they are made: nothing of it waits for kernels of ranks that are ready before others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .ranks import EMULATED_LIBRARY
+
+pytestmark = [
+    pytest.mark.timeout(60),
+    pytest.mark.skipif(not EMULATED_LIBRARY.exists(), reason="not built: make emulated"),
+]
+
+FIRST_CALL = """
+import numpy as np
+from tests.gpu.gpu_arrays import GpuArray, on_gpu
+
+def main(comm):
+    x = GpuArray(np.ones(1000, "float32"))
+    comm.all_reduce(x)
+    return int(x.get(comm).sum())
+
+print(on_gpu(main, 3, device=None))
+"""
+
+COPY_BESIDE_A_CALL = """
+import time
+
+import numpy as np
+import ringreduce
+from tests.gpu.gpu_arrays import GpuArray, library, wait_for
+
+library()
+comms = ringreduce.local_group(2, device=0)
+arrays = [GpuArray(np.ones(1000, "float32")) for _ in comms]
+a, b = GpuArray(np.full(10, 7.0, "float32")), GpuArray(np.zeros(10, "float32"))
+stream = library().Stream()
+comms[0].all_reduce(arrays[0])
+time.sleep(0.5)  # for its kernel to begin; where it does so later, there is nothing to wait for
+library().copy([b.address], a.address, 40, library().Launch(stream))
+comms[1].all_reduce(arrays[1])
+wait_for(stream.handle.value)
+for comm, array in zip(comms, arrays):
+    print(array.get(comm).sum(), b.get(comm).sum())
+"""
+
+
+def _lines(program, **environment):
+    settings = {**os.environ, "RINGREDUCE_EMULATED_BLOCKS": "8", **environment}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).resolve().parents[2],
+        env=settings,
+        capture_output=True,
+        text=True,
+        timeout=50,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_no_rank_launches_before_all_have_their_memory():
+    assert _lines(FIRST_CALL, RINGREDUCE_EMULATED_SLOW_MEMORY="100") == ["[3000, 3000, 3000]"]
+
+
+def test_kernels_are_loaded_before_a_rank_launches():
+    assert _lines(COPY_BESIDE_A_CALL) == ["2000.0 70.0"] * 2
