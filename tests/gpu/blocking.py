@@ -140,7 +140,7 @@ def queues(world, depth=3):
         ranks.launch("direct", [errand] * depth)
     ranks.finish()
     timer.cancel()
-    done = [rank.report.contents.done for rank in ranks.ranks]
+    done = [rank.done() for rank in ranks.ranks]
     row(name, time.monotonic() - begin, "well" if set(done) == {depth} else f"**stuck**, calls done: {done}")
     ranks.close()
 
