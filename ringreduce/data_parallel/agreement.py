@@ -106,17 +106,23 @@ def _at(entries: list[list[str]], place: int) -> str:
 
 
 class Verdict:
-    """An exchange of one byte, and of one more for each parameter where it has to be known which were used.
+    """An exchange of three bytes, and of one more for each parameter where it has to be known which were used.
 
     Args:
         problem: what has gone wrong on this rank; "" if nothing.
+        restarts: how often this rank has begun anew since the last verdict. It tells a backward pass from the next one,
+            where a rank has failed too early to take part.
         used: for each parameter whether this rank has a gradient of it. None on all ranks: nobody asks.
     """
 
-    def __init__(self, comm: Communicator, problem: str, used: Sequence[bool] | None) -> None:
+    FIXED = 3  # bytes: whether there is a problem; restarts from 0 up, and from 255 down
+
+    def __init__(self, comm: Communicator, problem: str, restarts: int, used: Sequence[bool] | None) -> None:
         self._comm = comm
         self._problem = problem
-        self._flags = np.array([problem != "", *(used or ())], np.uint8)
+        self._restarts = restarts
+        number = restarts % 256
+        self._flags = np.array([problem != "", number, 255 - number, *(used or ())], np.uint8)
         self._work = comm.all_reduce(self._flags, "max", async_op=True)
 
     def wait(self) -> None:
@@ -125,11 +131,18 @@ class Verdict:
     @property
     def used_by_any(self) -> set[int]:
         """The places of parameters of which some rank has a gradient, among those asked about."""
-        return set(np.flatnonzero(self._flags[1:]).tolist())
+        return set(np.flatnonzero(self._flags[self.FIXED :]).tolist())
 
     def problems(self) -> str:
         """What has gone wrong on which ranks; "" if nothing. The same on all ranks, which all call it."""
-        if not self._flags[0]:
+        failed, most, least = self._flags[: self.FIXED].tolist()
+        if most + least != 255:
+            calls = gather_texts(self._comm, f"{self._restarts} on rank {self._comm.rank}")
+            return (
+                "a rank's backward pass has failed before its first gradient, and its next one was taken for it. Calls "
+                f"of zero_grad() since the last exchange: {', '.join(calls)}"
+            )
+        if not failed:
             return ""
         texts = gather_texts(self._comm, self._problem)
         return "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(texts) if text)

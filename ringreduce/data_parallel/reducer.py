@@ -61,6 +61,7 @@ class Reducer:
         self.slots: list[Slot] = []
         self.buckets: list[Bucket] = []
         self.hooks: list[Any] = []
+        self.restarts = 0  # calls since the last verdict that every rank makes to begin a step anew
         self._usage, self._keep, self._cut, self._waits = usage, keep, cut, waits
         self._launching = threading.Lock()  # autograd has a thread for each GPU
         self._end_queued: Callable[[], Any] = _none
@@ -86,7 +87,6 @@ class Reducer:
     def begin_forward(self, synchronise: bool) -> None:
         """A forward pass begins whose backward pass is to exchange gradients, or is not."""
         self.settle(quiet=True)  # what has failed here has been raised already
-        self._end_queued = _none
         self.exchange.begin_forward(synchronise, self.buckets)
         self.synchronise = synchronise
 
@@ -215,6 +215,9 @@ class Reducer:
         Raises:
             Error: unless quiet: the last backward pass has failed on a rank.
         """
+        ended, self._end_queued = self._end_queued, _none
+        if ended is not _none and ended() is None and self.synchronise and not self._running:
+            self._begin()  # it had reached the outputs, and no gradient
         if self._running:
             self._complete("its backward pass failed")
         if self._verdict is not None:
@@ -231,7 +234,8 @@ class Reducer:
                     self._fill(slot)
                     self._ready(slot)
         self._running = False
-        self._verdict = Verdict(self.comm, problem, used)
+        self._verdict = Verdict(self.comm, problem, self.restarts, used)
+        self.restarts = 0
 
     def _is_used(self, slot: Slot) -> bool:
         came = self._keep is Keep.NOTHING and slot.came > 0

@@ -176,6 +176,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         super().zero_grad(set_to_none or self._reducer is not None)
         if self._reducer is not None:
             self._reducer.settle(quiet=True)
+            self._reducer.restarts += 1
         self._forget()
 
     def _forget(self) -> None:

@@ -64,22 +64,22 @@ class Fails(torch.autograd.Function):
         raise ZeroDivisionError("on purpose")
 
 
+@pytest.mark.parametrize("layer", [2, 4], ids=["after some buckets", "before any gradient"])
 @pytest.mark.parametrize("failing", [[0, 1], [1]], ids=["on all ranks", "on one rank"])
-def test_after_an_exception_in_a_backward_pass_the_next_step_is_right(failing):
+def test_after_an_exception_in_a_backward_pass_the_next_step_is_right(failing, layer):
     def rank_main(comm):
         model = DataParallel(chain(), comm, bucket_mb=1e-9, first_bucket_mb=1e-9)
         for step in range(3):
             model.zero_grad()
             failed = comm.rank in failing
-            model.module[2].register_forward_hook(
+            model.module[layer].register_forward_hook(
                 lambda m, x, y, failed=failed: Fails.apply(y) if failed else y
             )
-            # Some buckets are sent before it happens.
             with pytest.raises(ZeroDivisionError if failed else ringreduce.Error) as caught:
                 model(batch(comm.rank, step)).sum().backward()
             if not failed:
                 assert "rank 1: its backward pass failed" in str(caught.value)
-            model.module[2]._forward_hooks.clear()
+            model.module[layer]._forward_hooks.clear()
             model.zero_grad()
             model(batch(comm.rank, step)).sum().backward()
         return gradients(model)

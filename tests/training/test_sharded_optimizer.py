@@ -295,6 +295,32 @@ def test_a_backward_pass_that_fails_on_one_rank_is_an_error_on_all(leads_on):
         same(found, trained_plainly(optim.Adam, SHAPES, {}))
 
 
+def failing_before_any_gradient(comm):
+    """Rank 1's backward pass fails too early to be seen, and its next one meets the one that rank 0 is in."""
+    model, optimizer = make(comm, optim.Adam)
+    sharded_steps(comm, model, optimizer, range(1))
+    optimizer.zero_grad()
+    if comm.rank == 1:
+        loss = model(rank_gradients(model, 99, comm.rank, comm.size))
+        loss.register_hook(lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            loss.backward()
+        optimizer.zero_grad()
+    model(rank_gradients(model, 99, comm.rank, comm.size)).backward()
+    before = values(model)
+    with pytest.raises(ringreduce.Error, match=r"failed before its first .*: 1 on rank 0, 2 on rank 1$"):
+        optimizer.step()
+    assert all(torch.equal(*pair) for pair in zip(values(model), before, strict=True))
+    optimizer.zero_grad()
+    sharded_steps(comm, model, optimizer, range(1, STEPS))
+    return values(model)
+
+
+def test_a_backward_pass_is_not_taken_for_the_next_one_of_another_rank():
+    for found in on_threads(2, failing_before_any_gradient):
+        same(found, trained_plainly(optim.Adam, SHAPES, {}))
+
+
 def forgetful(comm):
     """After a backward pass that failed, the next one does not add to it."""
     model, optimizer = make(comm, optim.Adam)
