@@ -104,18 +104,16 @@ class OfProcessGroup:
 
 
 def _encoded(wire: str, rows: Tensor) -> Tensor:
-    """float32 [rows, n] as uint8 [rows, bytes]."""
+    """float32 [rows, n], n a multiple of 256, as uint8 [rows, bytes]."""
     out: Tensor = torch.empty(len(rows), _engine.reduce.encoded_bytes(wire, rows.shape[1]), dtype=torch.uint8)
-    for encoded, row in zip(out, rows, strict=True):
-        _engine.reduce.encode(wire, encoded.numpy(), row.view(torch.uint8).numpy())
+    _engine.reduce.encode(wire, out.view(-1).numpy(), rows.view(-1).view(torch.uint8).numpy())
     return out
 
 
 def _decoded(wire: str, rows: Tensor, length: int) -> Tensor:
     """The inverse of _encoded(): float32 [rows, length]."""
     out: Tensor = torch.empty(len(rows), length)
-    for row, encoded in zip(out, rows, strict=True):
-        _engine.reduce.decode(wire, row.view(torch.uint8).numpy(), encoded.numpy())
+    _engine.reduce.decode(wire, out.view(-1).view(torch.uint8).numpy(), rows.view(-1).numpy())
     return out
 
 

@@ -97,9 +97,8 @@ class SignMajority(Compression):
         blocks = rows.shape[1] // (self.block // 8 + 4)
         bits, lengths = rows.split([blocks * self.block // 8, blocks * 4], 1)
         signs = torch.from_numpy(np.unpackbits(bits.numpy(), axis=1)).view(torch.bool)
-        lengths = lengths.clone(memory_format=torch.contiguous_format).view(
-            torch.float32
-        )  # may lie anywhere in rows
+        # A copy, since the lengths may begin at any byte of rows.
+        lengths = lengths.clone(memory_format=torch.contiguous_format).view(torch.float32)
         return _signed(signs.view(len(rows), blocks, self.block), lengths[..., None])
 
 
