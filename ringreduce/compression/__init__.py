@@ -1,20 +1,10 @@
-r"""Gradients in fewer bytes: communication hooks for :class:`ringreduce.DataParallel` and torch's DDP.
+"""Gradients in fewer bytes: communication hooks for :class:`ringreduce.DataParallel` and torch's DDP.
 
     from ringreduce import compression
     model.register_comm_hook(compression.TopK(fraction=0.01), compression.hook)
 
-One function, :func:`hook`, and a state for each method. Every rank makes the state with the same arguments at the same
-point of the program: its ranks form a group of their own.
-
-==================  ==========================================  ====================================
-\                   what travels                                bytes, beside float32's
-==================  ==========================================  ====================================
-HalfPrecision       float16 or bfloat16                         1/2
-Int8Blocks          8 bits a value, a scale for every 256       1/4
-SignMajority        1 bit a value, a length for every 1024      1/31
-TopK                the largest values and their places         fraction times the number of ranks
-PowerSGD            of [n, m] matrices [n, r] and [m, r]        r (n + m) / (n m)
-==================  ==========================================  ====================================
+One function, :func:`hook`, and a state for each method; docs/training.md compares what they send. Every rank makes the
+state with the same arguments at the same point of the program: its ranks form a group of their own.
 """
 
 from __future__ import annotations

@@ -38,12 +38,9 @@ def hook(state: Compression, bucket):  # type: ignore[no-untyped-def]  # torch a
 class Compression(ABC):
     """The state of a communication hook: one method with its settings, errors fed back, and counts.
 
-    The exchange of a bucket takes several collectives. They are made by a thread of the state, bucket after bucket, on
-    a group of its own, so that backward goes on meanwhile. Gradients are float32 while they are worked on, whatever
-    they are in the model. All ranks end with the same bits, provided that their processors round alike.
-
-    Where a rank's gradient has an inf or NaN, all ranks get some in that bucket, so that all skip the step alike, and
-    none gets into the errors that are fed back.
+    The collectives of a bucket are made by a thread of the state, so that backward goes on meanwhile. Gradients are
+    float32 while they are worked on, whatever they are in the model. All ranks end with the same bits, provided that
+    their processors round alike. An inf or NaN on one rank shows on all in that bucket, and no error keeps it.
 
     Args:
         group: a :class:`ringreduce.Communicator` or a torch ProcessGroup; None takes torch.distributed's default group
@@ -84,7 +81,7 @@ class Compression(ABC):
 
     @property
     def bytes_sent(self) -> int:
-        """What this rank has sent so far; :class:`~ringreduce.compression.group.Group` has the formulas."""
+        """What this rank has sent so far, by the formulas in docs/training.md."""
         return self._group.bytes_sent
 
     def submit(self, bucket: Any) -> Any:

@@ -22,10 +22,7 @@ class Group:
     Arguments and errors are those of :class:`~ringreduce.compression.Compression`.
 
     Attributes:
-        bytes_sent: what this rank had to send: of each collective the least that any algorithm sends where ranks have
-            equal shares. Of S bytes these are 2 (N-1)/N S for an all_reduce, (N-1)/N S for an all_to_all and (N-1) S
-            for an all_gather of S bytes from each rank. Few-round algorithms, which are picked for small messages,
-            send more; headers are not counted.
+        bytes_sent: what this rank had to send, by the formulas in docs/training.md.
     """
 
     def __init__(self, group: Any, timeout: float) -> None:

@@ -18,17 +18,14 @@ __all__ = ["SignMajority"]
 class SignMajority(Compression):
     """One bit a value: every rank votes with the sign of its gradient, and all step the way of the majority.
 
-    Rank r counts the votes on the r-th part of a bucket and sends the result to all. Signs are packed 8 to a byte; the
-    step's length is the mean magnitude of a block of neighbouring values, a float32.
+    docs/training.md says who counts the votes, what they weigh, and how long the step is. Zero counts as positive.
 
     Without error feedback it is signSGD with majority vote (Bernstein et al., "signSGD with Majority Vote is
-    Communication Efficient and Fault Tolerant", 2019): all votes count the same, and where as many are for as against,
-    one rank's decides, another's in every step. The length is the mean of the ranks' lengths.
+    Communication Efficient and Fault Tolerant", 2019); the step's length is the mean of the ranks' lengths.
 
-    With error feedback a vote weighs as much as the rank's mean magnitude there. What a rank's signs did not say is
-    added to its next gradient (Karimireddy et al., "Error Feedback Fixes SignSGD", 2019), and what the majority's signs
-    did not say to the next count (Zheng et al., "Communication-Efficient Distributed Blockwise Momentum SGD with
-    Error-Feedback", 2019), so that over time all of the gradient arrives. Zero counts as positive.
+    With error feedback, what a rank's signs did not say is added to its next gradient (Karimireddy et al., "Error
+    Feedback Fixes SignSGD", 2019), and what the majority's signs did not say to the next count (Zheng et al.,
+    "Communication-Efficient Distributed Blockwise Momentum SGD with Error-Feedback", 2019).
 
     Args:
         error_feedback: whether what was left out is kept for later.
