@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-__all__ = ["OURS", "PlotError", "pyplot"]
+__all__ = ["OURS", "PlotError", "pyplot", "two_axes"]
 
 OURS = "#c2185b"  # the colour of what is ours
+STYLE = {
+    "axes.grid": True, "axes.axisbelow": True, "grid.color": "0.9", "grid.linewidth": 0.8,
+    "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
+}  # fmt: skip
 
 
 class PlotError(Exception):
@@ -23,3 +30,16 @@ def pyplot() -> Any:
         raise PlotError(text) from error
     matplotlib.use("Agg")
     return importlib.import_module("matplotlib.pyplot")
+
+
+@contextmanager
+def two_axes(path: Path, title: str, width: float, height: float) -> Iterator[tuple[Any, Any]]:
+    """Two axes side by side. At the end of the block the picture of them is written to the path."""
+    plt = pyplot()
+    with plt.rc_context(STYLE):
+        figure, (left, right) = plt.subplots(1, 2, figsize=(width, height), layout="constrained")
+        yield left, right
+        figure.suptitle(title, fontsize=12)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=140)
+        plt.close(figure)

@@ -7,7 +7,7 @@ from typing import Any
 
 from ringreduce.bench.report import human_bytes
 from ringreduce.bench.results import Results, bus_factor
-from ringreduce.plotting import OURS, pyplot
+from ringreduce.plotting import OURS, two_axes
 
 SHARED_COLOR = "#ef6c00"
 PEERS = {"gloo": "#6a1b9a", "openmpi": "#1565c0", "mpich": "#00838f", "impi": "#2e7d32"}
@@ -66,30 +66,21 @@ def _axes(left: Any, right: Any, sizes: list[int]) -> None:
         step = max(1, -(-len(sizes) // 7))
         axes.set_xticks(sizes[::step], [human_bytes(nbytes) for nbytes in sizes[::step]])
         axes.minorticks_off()
-        axes.grid(True, color="0.9", linewidth=0.8)
-        axes.set_axisbelow(True)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
 
 
 def plot(results: Results, path: Path, collective: str | None = None) -> Path:
     """Writes the picture of one collective (the first, if none is named) and returns its path."""
-    plt = pyplot()
     collective = collective or results.collectives()[0]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(12.5, 4.9), layout="constrained")
-    for kind in ("ours", "peer", "floor"):
-        for index, name in enumerate(results.names(kind, collective)):
-            sizes, times, bandwidths = series(results, collective, name)
-            look = style(name, kind, index)
-            left.plot(sizes, times, label=label(name, kind), **look)
-            right.plot(sizes, bandwidths, **look)
-    _axes(left, right, results.sizes(collective))
     facts = results.facts
     kind = f"{facts['dtype']} {facts['op']}" if "reduce" in collective else facts["dtype"]
     title = f"{collective}, {kind}, {facts['ranks']} ranks on {facts['cores']} cores ({facts['mode']} mode)"
-    figure.suptitle(title, fontsize=12)
-    figure.legend(*left.get_legend_handles_labels(), loc="outside right center", frameon=False, fontsize=9)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=140)
-    plt.close(figure)
+    with two_axes(path, title, 12.5, 4.9) as (left, right):
+        for kind in ("ours", "peer", "floor"):
+            for index, name in enumerate(results.names(kind, collective)):
+                sizes, times, bandwidths = series(results, collective, name)
+                look = style(name, kind, index)
+                left.plot(sizes, times, label=label(name, kind), **look)
+                right.plot(sizes, bandwidths, **look)
+        _axes(left, right, results.sizes(collective))
+        left.figure.legend(*left.get_legend_handles_labels(), loc="outside right center", fontsize=9)
     return path

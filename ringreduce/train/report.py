@@ -16,17 +16,13 @@ from typing import Any
 import numpy as np
 
 from ringreduce.communicator import Communicator
-from ringreduce.plotting import OURS, PlotError, pyplot
+from ringreduce.plotting import OURS, PlotError, pyplot, two_axes
 from ringreduce.train.config import Config, ConfigError
 from ringreduce.train.trainer import Step, Trainer
 
 __all__ = ["Progress", "Row", "check_places", "exposed_share", "gather_times", "make_row", "plot", "summary"]
 
 Row = dict[str, Any]
-STYLE = {
-    "axes.grid": True, "axes.axisbelow": True, "grid.color": "0.9", "grid.linewidth": 0.8,
-    "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
-}  # fmt: skip
 
 
 def check_places(config: Config) -> None:
@@ -216,20 +212,16 @@ def plot(rows: list[Row], path: Path, title: str = "") -> Path:
         PlotError: matplotlib is not installed.
     """
     training = [row for row in rows if "loss" in row]
-    held_out = [row for row in rows if "validation_loss" in row]
+    held_out = [(row["step"], row["validation_loss"]) for row in rows if "validation_loss" in row]
     steps = [row["step"] for row in training]
     compute, exposed, late, hidden, whole = (
         np.array([1e3 * row[name] for row in training])
         for name in ("compute_s", "exposed_s", "waiting_for_ranks_s", "hidden_s", "step_s")
     )
-    plt = pyplot()
-    with plt.rc_context(STYLE):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    with two_axes(path, title, 11, 4.2) as (left, right):
         left.plot(steps, [row["loss"] for row in training], color="0.6", label="training")
-        losses = [row["validation_loss"] for row in held_out]
-        left.plot(
-            [row["step"] for row in held_out], losses, color=OURS, marker="o", markersize=4, label="held out"
-        )
+        where: Any = np.array(held_out).reshape(-1, 2).T
+        left.plot(*where, color=OURS, marker="o", markersize=4, label="held out")
         left.set(xlabel="step", ylabel="loss")
         labels = ["compute", "exposed communication", "exposed: waiting for a late rank"]
         colors = ["#b0bec5", OURS, "#f0a3c0"]
@@ -238,7 +230,4 @@ def plot(rows: list[Row], path: Path, title: str = "") -> Path:
         right.set(xlabel="step", ylabel="time of a step (ms)", ylim=(0, 1.4 * whole.max()))  # legend on top
         for axes in (left, right):
             axes.legend()
-        figure.suptitle(title, fontsize=12)
-        figure.savefig(path, dpi=140)
-        plt.close(figure)
     return path
