@@ -8,8 +8,9 @@ import importlib.util
 import json
 import math
 import statistics
-import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +49,12 @@ def check_places(config: Config) -> None:
         raise ConfigError("tensorboard: it is not installed: pip install tensorboard")
     if config.plot:
         try:
-            pyplot()
+            kinds = pyplot().Figure().canvas.get_supported_filetypes()
         except PlotError as error:
             raise ConfigError(f"plot: {error}") from error
-        canvas = importlib.import_module("matplotlib.backend_bases").FigureCanvasBase
-        kinds = canvas.get_supported_filetypes()
         if Path(config.plot).suffix[1:] not in kinds:
-            raise ConfigError(
-                f"plot: the name of {config.plot} must end in one of .{', .'.join(sorted(kinds))}"
-            )
+            endings = ", .".join(sorted(kinds))
+            raise ConfigError(f"plot: the name of {config.plot} must end in one of .{endings}")
 
 
 def gather_times(comm: Communicator, steps: list[Step]) -> Any:
@@ -114,7 +112,7 @@ def make_row(trainer: Trainer, steps: list[Step]) -> Row:
     return row
 
 
-class Progress:
+class Progress(contextlib.ExitStack):
     """Takes rows and shows them; on ranks other than 0 it does nothing.
 
     Attributes:
@@ -122,24 +120,29 @@ class Progress:
     """
 
     def __init__(self, config: Config, shown: bool, first_step: int = 0) -> None:
+        super().__init__()
         self.rows: list[Row] = []
         self._shown = shown
-        self._file = self._board = self._bar = None
+        self._board = self._file = self._bar = None
+        self._say: Callable[[str], None] = partial(print, flush=True)
         if not shown:
             return
         if config.tensorboard:
-            self._board = importlib.import_module("torch.utils.tensorboard").SummaryWriter(config.tensorboard)
+            tensorboard = importlib.import_module("torch.utils.tensorboard")
+            self._board = self.enter_context(tensorboard.SummaryWriter(config.tensorboard))
         if config.json_log:
-            path = Path(config.json_log)
-            self._file = path.open("a" if first_step else "w")
+            file = Path(config.json_log).open("a" if first_step else "w")  # noqa: SIM115  # closed by the stack
+            self._file = self.enter_context(file)
         with contextlib.suppress(ImportError):
             # None hides the bar where standard error is no terminal, so that log files stay short.
             hidden = None if config.progress else True
             tqdm = importlib.import_module("tqdm").tqdm
-            self._bar = tqdm(total=config.steps, initial=first_step, disable=hidden, unit="step")
+            bar = tqdm(total=config.steps, initial=first_step, disable=hidden, unit="step")
+            self._bar = self.enter_context(bar)
+            self._say = self._bar.write
 
     def report(self, row: Row) -> None:
-        """Takes a row. Its numbers go to the log and to TensorBoard, and a row of training moves the bar."""
+        """Takes a row, for the log and TensorBoard. One of training moves the bar, one of an evaluation is printed."""
         if not self._shown:
             return
         self.rows.append(row)
@@ -156,21 +159,9 @@ class Progress:
             text = f"loss {row['loss']:.3f}, {row[rate]:.0f} {unit}, {times}"
             self._bar.set_postfix_str(text, refresh=False)
             self._bar.update(row["step"] - self._bar.n)
-
-    def say(self, text: str) -> None:
-        """Prints a line above the bar."""
-        if self._bar is not None:
-            self._bar.write(text, file=sys.stdout)
-        elif self._shown:
-            print(text, flush=True)
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for one in (self._bar, self._file, self._board):
-            if one is not None:
-                one.close()
+        if "validation_loss" in row:
+            found = ", ".join(f"{name} {value:.4f}" for name, value in row.items() if name != "step")
+            self._say(f"step {row['step']}: {found}")  # above the bar
 
 
 def _rate(row: Row) -> tuple[str, str]:

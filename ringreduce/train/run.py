@@ -58,9 +58,7 @@ def _steps(trainer: Trainer, progress: Progress) -> None:
             progress.report(make_row(trainer, fresh))
             fresh = []
         if last or (config.evaluate_every and done % config.evaluate_every == 0):
-            found = trainer.evaluate()
-            progress.report({"step": done, **found})
-            progress.say(f"step {done}: " + ", ".join(f"{name} {value:.4f}" for name, value in found.items()))
+            progress.report({"step": done, **trainer.evaluate()})
         if config.checkpoints and (last or done % config.checkpoint_every == 0):
             write = partial(
                 checkpoint.save, Path(config.checkpoints), done, trainer.state_dict(), config.keep
