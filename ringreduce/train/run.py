@@ -75,7 +75,6 @@ def on_ranks(function: Callable[..., Any], config: Config, *args: Any) -> Any:
     known = launched(os.environ)
     how: dict[str, Any] = {"timeout": config.timeout, "reproducible": config.reproducible or None}
     if known is None:
-        torch.set_num_threads(1)  # a forked rank could not use the parent's threads
         return ringreduce.run(_on_rank, config.ranks, True, function, config, *args, **how)[0]
     if config.ranks not in (1, known.size):
         raise ConfigError(f"ranks: {known.launcher} has started {known.size}, not {config.ranks}")
