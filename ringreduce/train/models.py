@@ -11,14 +11,14 @@ from torch.nn import functional
 from ringreduce.train.config import Config
 from ringreduce.train.data import BYTES, CLASSES
 
-__all__ = ["GPT", "Convnet", "make_model"]
+__all__ = ["GPT", "convnet", "make_model"]
 
 
 def make_model(config: Config) -> nn.Module:
     """The model with its initial weights, which depend on ``config.seed`` alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        return GPT(config) if config.task == "gpt" else Convnet(config.channels)
+        return GPT(config) if config.task == "gpt" else convnet(config.channels)
 
 
 class GPT(nn.Module):
@@ -64,13 +64,12 @@ class Block(nn.Module):
         return x + self.perceptron(x)
 
     def _attend(self, x: Any) -> Any:
-        batch, length, width = x.shape
-        parts = self.query_key_value(x).view(batch, length, 3, self.heads, width // self.heads)
-        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        # [batch, length, 3 x width] as 3 times [batch, heads, length, width / heads].
+        query, key, value = self.query_key_value(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         found = functional.scaled_dot_product_attention(
             query, key, value, dropout_p=self.dropout if self.training else 0.0, is_causal=True
         )
-        return self.project(found.transpose(1, 2).reshape(batch, length, width))
+        return self.project(found.transpose(1, 2).flatten(2))
 
 
 def _initialise(module: nn.Module) -> None:
@@ -80,20 +79,18 @@ def _initialise(module: nn.Module) -> None:
         nn.init.zeros_(module.bias)
 
 
-class Convnet(nn.Sequential):
+def convnet(channels: int) -> nn.Sequential:
     """Two convolutions with batch norm, and a linear layer.
 
     Takes float32 [batch, 1, 8, 8] and returns float logits [batch, 10].
     """
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(
-            nn.Conv2d(1, channels, 3, padding=1, bias=False),
-            nn.BatchNorm2d(channels),
-            nn.ReLU(),
-            nn.Conv2d(channels, 2 * channels, 3, stride=2, padding=1, bias=False),
-            nn.BatchNorm2d(2 * channels),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(2 * channels * 4 * 4, CLASSES),
-        )
+    return nn.Sequential(
+        nn.Conv2d(1, channels, 3, padding=1, bias=False),
+        nn.BatchNorm2d(channels),
+        nn.ReLU(),
+        nn.Conv2d(channels, 2 * channels, 3, stride=2, padding=1, bias=False),
+        nn.BatchNorm2d(2 * channels),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(2 * channels * 4 * 4, CLASSES),
+    )

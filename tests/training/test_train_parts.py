@@ -26,7 +26,7 @@ from ringreduce.train import checkpoint
 from ringreduce.train.__main__ import main
 from ringreduce.train.config import Config, ConfigError
 from ringreduce.train.data import ShardedSampler, Windows, load_data, source_files
-from ringreduce.train.models import Convnet, make_model
+from ringreduce.train.models import convnet, make_model
 from ringreduce.train.parallel import learning_rate_factor, make_optimizer, peak_learning_rate
 
 # --- settings ------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_constant_schedule_without_warm_up():
 
 
 def test_biases_and_norms_do_not_decay():
-    model = Convnet(2)
+    model = convnet(2)
     decaying, others = make_optimizer(Config(weight_decay=0.3), model, None).param_groups
     assert (decaying["weight_decay"], others["weight_decay"]) == (0.3, 0.0)
     assert {p.ndim for p in decaying["params"]} == {2, 4}
