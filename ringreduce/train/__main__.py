@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ringreduce.errors import RankFailed
-from ringreduce.train.config import ConfigError, add_flags, from_flags
+from ringreduce.train.config import ConfigError, ToldError, add_flags, from_flags
 
 DESCRIPTION = """\
 Trains a small model on several ranks.
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         cause = error.__cause__ if isinstance(error, RankFailed) else error
         if not isinstance(cause, (ConfigError, FloatingPointError)):
             raise
-        if not (isinstance(error, ConfigError) and error.told):
+        if not isinstance(error, ToldError):
             print(f"ringreduce.train: {cause}", file=sys.stderr)
         return 2 if isinstance(cause, ConfigError) else 1
     return 0

@@ -15,7 +15,7 @@ import torch
 
 from ringreduce.blobs import gather_bytes
 from ringreduce.communicator import Communicator
-from ringreduce.train.config import Config, ConfigError
+from ringreduce.train.config import Config, ConfigError, ToldError
 
 __all__ = ["existing", "find", "load", "on_rank_0", "save"]
 
@@ -108,17 +108,15 @@ def find(config: Config) -> bytes:
         except OSError as error:
             raise ConfigError(f"resume: {chosen}: {error.strerror}") from error
         candidates = [path for path in existing(chosen.parent) if path.name < chosen.name] + [chosen]
-    damaged: list[Path] = []
+    damaged: list[str] = []
     for path in reversed(candidates):
-        content = _whole(path)
-        if content and damaged and not auto:
-            raise ConfigError(f"resume: {chosen} is damaged or no checkpoint; resume from {path} instead")
-        if content:
+        if content := _whole(path):
+            if damaged and not auto:
+                raise ConfigError(f"resume: {chosen} is damaged or no checkpoint; resume from {path} instead")
             if damaged:
-                skipped = " and ".join(map(str, damaged))
-                print(f"resume: {skipped} skipped as damaged; going on from {path}", flush=True)
+                print(f"resume: {' and '.join(damaged)} skipped as damaged; going on from {path}", flush=True)
             return content
-        damaged.append(path)
+        damaged.append(str(path))
     if damaged:
         raise ConfigError(f"resume: {damaged[0]} is damaged or no checkpoint, and no whole one is before it")
     return b""
@@ -126,12 +124,11 @@ def find(config: Config) -> bytes:
 
 def _whole(path: Path) -> bytes:
     """The file's content if it is a checkpoint without damage, else b""."""
-    try:
+    with contextlib.suppress(Exception):  # of any kind: the bytes may be anything
         content = path.read_bytes()
-        complete = load(content).keys() >= {"config", "step", "model", "optimizer", "schedule"}
-    except Exception:  # of any kind: the bytes may be anything
-        return b""
-    return content if complete else b""
+        if load(content).keys() >= {"config", "step", "model", "optimizer", "schedule"}:
+            return content
+    return b""
 
 
 def on_rank_0(comm: Communicator, function: Callable[[], bytes | None]) -> bytes:
@@ -148,7 +145,5 @@ def on_rank_0(comm: Communicator, function: Callable[[], bytes | None]) -> bytes
             problem = str(error).encode()
     content, problem = (gather_bytes(comm, own)[0] for own in (content, problem))
     if problem:
-        told = ConfigError(problem.decode())
-        told.told = comm.rank > 0
-        raise told
+        raise (ToldError if comm.rank else ConfigError)(problem.decode())
     return content

@@ -11,19 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
-__all__ = ["Config", "ConfigError", "add_flags", "from_flags"]
+__all__ = ["Config", "ConfigError", "ToldError", "add_flags", "from_flags"]
 
 OPERATORS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 
 
 class ConfigError(ValueError):
-    """A setting cannot be used. The text is one line that names the setting.
+    """A setting cannot be used. The text is one line that names the setting."""
 
-    Attributes:
-        told: rank 0 has the same error, and it is enough if that rank tells it.
-    """
 
-    told = False
+class ToldError(ConfigError):
+    """Rank 0 has the same error, and it is enough if that rank tells it."""
 
 
 def setting(default: Any, text: str, *limits: str) -> Any:
@@ -162,10 +160,8 @@ def load_file(path: Path) -> dict[str, Any]:
         found = json.loads(text) if path.suffix == ".json" else importlib.import_module("tomllib").loads(text)
     except ImportError as error:
         raise ConfigError(f"{path}: TOML needs Python 3.11; write it as JSON") from error
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-    except ValueError as error:  # raised by both parsers
-        raise ConfigError(f"{path}: {error}") from error
+    except (OSError, ValueError) as error:  # both parsers raise ValueError
+        raise ConfigError(f"{path}: {getattr(error, 'strerror', error)}") from error
     if not isinstance(found, dict):
         raise ConfigError(f"{path}: a table of settings is needed")
     if unknown := sorted(found.keys() - KINDS.keys()):
