@@ -120,9 +120,8 @@ class ShardedSampler(Sampler[list[int]]):
         order = np.arange(self.samples)
         if self.shuffle:
             order = np.random.default_rng([self.seed, epoch]).permutation(self.samples)
-        return np.resize(
-            order, (self.batches_per_epoch, self.batch)
-        )  # which repeats the first, or drops the last
+        # Repeats the first samples, or drops the last.
+        return np.resize(order, (self.batches_per_epoch, self.batch))
 
     def __iter__(self) -> Iterator[list[int]]:
         epoch, skip = divmod(self.first_batch, self.batches_per_epoch)

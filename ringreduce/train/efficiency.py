@@ -1,9 +1,4 @@
-"""Scaling efficiency: throughput of N ranks / (N x throughput of one), with the same batch per rank.
-
-The same processes take turns in three ways, so that all meet the same machine: one rank trains alone while the others
-sleep, all ranks train together, and all ranks train side by side without communication. The last is what the machine's
-memory and clock allow, however good the communication is.
-"""
+"""Scaling efficiency: throughput of N ranks / (N x throughput of one), measured as docs/training.md says."""
 
 from __future__ import annotations
 
@@ -33,7 +28,7 @@ class Efficiency:
     rates: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
     exposed: list[float] = field(
         default_factory=list
-    )  # share of the communication that was waited for, 0 to 1
+    )  # part of the communication that was waited for, 0 to 1
     exposed_ms: list[float] = field(default_factory=list)  # in a step, mean over the ranks
     last_rank_ms: list[float] = field(default_factory=list)  # in a step, of the rank that waited least
 
@@ -53,11 +48,9 @@ def measure(
     """
     if comm.size < 2:
         raise ConfigError("ranks: the efficiency of 2 or more can be measured")
-    if config.batch % comm.size:
-        raise ConfigError(f"batch: {config.batch} is not a multiple of the {comm.size} ranks")
     own = comm.split(comm.rank)
     assert own is not None
-    config = replace(config, logical_shards=0)
+    config = replace(config, logical_shards=0, trace="")
     single = replace(config, batch=config.batch // comm.size)
     together, apart = Trainer(config, comm), Trainer(single, own)
     found = Efficiency(comm.size, single.batch)
@@ -67,8 +60,7 @@ def measure(
     for number in range(rounds):
         for way in WAYS[number % 3 :] + WAYS[: number % 3]:
             rate, done = _round(comm, trainers[way], steps)
-            # When ranks train together, each counts the batch of all.
-            found.rates[way].append(rate / comm.size if way == TOGETHER else rate)
+            found.rates[way].append(rate)
             if way == TOGETHER:
                 _, communication, exposed = gather_times(comm, done)
                 found.exposed.append(exposed_share(communication, exposed))
@@ -83,7 +75,8 @@ def _round(comm: ringreduce.Communicator, trainer: Trainer | None, steps: int) -
     comm.barrier()
     began = time.monotonic()
     done = [trainer.step() for _ in range(steps)] if trainer else []
-    rate = trainer.config.batch * steps / (time.monotonic() - began) if trainer else 0.0
+    seconds = time.monotonic() - began
+    rate = trainer.config.batch / trainer.comm.size * steps / seconds if trainer else 0.0
     return float(comm.all_reduce(np.array([rate]))[0]), done
 
 
@@ -99,10 +92,9 @@ def table(found: Efficiency) -> str:
         ("exposed communication", *median(found.exposed_ms, 2, "ms a step, mean of the ranks")),
         ("the same, of the rank that is last", *median(found.last_rank_ms, 2, "ms a step")),
     ]
-    head = (
-        f"{found.batch_per_rank} samples a step and rank, {len(found.exposed)} rounds; medians (quartiles)\n"
-    )
-    return head + "\n".join(f"{name:36}{value:>8} {rest}" for name, value, rest in lines)
+    rounds = f"{len(found.exposed)} rounds; medians (quartiles)"
+    head = f"{found.batch_per_rank} samples a step and rank, {rounds}"
+    return "\n".join([head, *(f"{name:36}{value:>8} {rest}" for name, value, rest in lines)])
 
 
 def median(values: list[float], digits: int = 3, unit: str = "") -> tuple[str, str]:

@@ -14,16 +14,7 @@ import ringreduce
 from ringreduce import compression
 from ringreduce.train.config import Config
 
-__all__ = ["learning_rate_factor", "make_compression", "make_optimizer", "make_schedule", "with_exchange"]
-
-COMPRESSIONS: dict[str, Callable[[Config, ringreduce.Communicator], compression.Compression]] = {
-    "fp16": lambda config, comm: compression.HalfPrecision("fp16", comm),
-    "bf16": lambda config, comm: compression.HalfPrecision("bf16", comm),
-    "int8": lambda config, comm: compression.Int8Blocks(comm),
-    "sign": lambda config, comm: compression.SignMajority(comm),
-    "topk": lambda config, comm: compression.TopK(comm, fraction=config.top_fraction),
-    "powersgd": lambda config, comm: compression.PowerSGD(comm, matrix_rank=config.matrix_rank),
-}
+__all__ = ["learning_rate_factor", "make_compression", "make_optimizer", "with_exchange"]
 
 
 def with_exchange(config: Config, module: nn.Module, comm: ringreduce.Communicator) -> Any:
@@ -47,7 +38,15 @@ def make_compression(
     """The state of the communication hook that it gives to the model."""
     if config.compression == "none":
         return None
-    state = COMPRESSIONS[config.compression](config, comm)
+    methods: dict[str, Callable[..., compression.Compression]] = {
+        "fp16": partial(compression.HalfPrecision, "fp16"),
+        "bf16": partial(compression.HalfPrecision, "bf16"),
+        "int8": compression.Int8Blocks,
+        "sign": compression.SignMajority,
+        "topk": partial(compression.TopK, fraction=config.top_fraction),
+        "powersgd": partial(compression.PowerSGD, matrix_rank=config.matrix_rank),
+    }
+    state = methods[config.compression](group=comm)
     model.register_comm_hook(state, compression.hook)
     return state
 
@@ -89,7 +88,3 @@ def learning_rate_factor(config: Config, step: int) -> float:
         return 1.0
     progress = (step - config.warmup) / max(config.steps - config.warmup, 1)
     return 0.1 + 0.9 * (1 + math.cos(math.pi * min(progress, 1.0))) / 2
-
-
-def make_schedule(config: Config, optimizer: Any) -> Any:
-    return torch.optim.lr_scheduler.LambdaLR(optimizer, partial(learning_rate_factor, config))

@@ -33,14 +33,13 @@ def train(comm: ringreduce.Communicator, config: Config) -> list[Row]:
     """
     checkpoint.on_rank_0(comm, partial(check_places, config))
     saved = checkpoint.on_rank_0(comm, partial(checkpoint.find, config)) if config.resume else b""
-    timeline = ringreduce.Timeline(comm) if config.trace else None
-    trainer = Trainer(config, comm, timeline)
+    trainer = Trainer(config, comm)
     if saved:
         trainer.load_state_dict(checkpoint.load(saved))
     with Progress(config, comm.rank == 0, trainer.done) as progress:
         _steps(trainer, progress)
-    if timeline is not None:
-        timeline.save(config.trace)
+    if trainer.timeline is not None:
+        trainer.timeline.save(config.trace)
     if comm.rank == 0:
         print(summary(progress.rows, comm.size))
         if config.plot and progress.rows:

@@ -8,21 +8,22 @@ import math
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Subset
 
 import ringreduce
 from ringreduce.blobs import gather_bytes
-from ringreduce.data_parallel.timings import StepTimings
 from ringreduce.train.config import Config, ConfigError
 from ringreduce.train.data import ShardedSampler, load_data
 from ringreduce.train.models import make_model
-from ringreduce.train.parallel import make_compression, make_optimizer, make_schedule, with_exchange
+from ringreduce.train.parallel import learning_rate_factor, make_compression, make_optimizer, with_exchange
 
 __all__ = ["Step", "Trainer"]
 
@@ -56,10 +57,8 @@ class Trainer:
         ConfigError: the settings do not go with the number of ranks, or the data is not installed.
     """
 
-    def __init__(
-        self, config: Config, comm: ringreduce.Communicator, timeline: ringreduce.Timeline | None = None
-    ) -> None:
-        self.config, self.comm, self.timeline = config, comm, timeline
+    def __init__(self, config: Config, comm: ringreduce.Communicator) -> None:
+        self.config, self.comm = config, comm
         self.micro_batches = config.accumulation
         if config.logical_shards:
             self.micro_batches, rest = divmod(config.logical_shards, comm.size)
@@ -75,7 +74,11 @@ class Trainer:
         self.model = with_exchange(config, self.module, comm)
         self.compression = make_compression(config, self.model, comm)
         self.optimizer = make_optimizer(config, self.module, comm)
-        self.schedule = make_schedule(config, self.optimizer)
+        self._clip_grad_norm = partial(nn.utils.clip_grad_norm_, [*self.module.parameters()])
+        if config.sharded_optimizer:
+            self._clip_grad_norm = self.optimizer.clip_grad_norm_
+        self.schedule = LambdaLR(self.optimizer, partial(learning_rate_factor, config))
+        self.timeline = ringreduce.Timeline(comm) if config.trace else None
 
     def _go_to(self, step: int) -> None:
         self.done = step
@@ -94,15 +97,19 @@ class Trainer:
         with self._span("step"):
             losses = [self._backward(number) for number in range(self.micro_batches)]
             with self._span("optimizer"):
-                norm = self._clip(self.config.clip or math.inf)
+                norm = float(self._clip_grad_norm(self.config.clip or math.inf))
                 self.optimizer.step()
                 self.schedule.step()
         seconds = time.monotonic() - began
         self.done += 1
-        timings = self._timings()
+        # The exchange of gradients, and that of sharded parameters.
+        exchanges = [part.timings for part in (self.model, self.optimizer) if hasattr(part, "timings")]
         if self.timeline is not None:
-            self.timeline.step_timings(timings)
-        return Step(torch.stack(losses).tolist(), norm, seconds, timings.communication, timings.exposed)
+            for timings in exchanges:
+                self.timeline.step_timings(timings)
+        communication = sum(timings.communication for timings in exchanges)
+        exposed = sum(timings.exposed for timings in exchanges)
+        return Step(torch.stack(losses).tolist(), norm, seconds, communication, exposed)
 
     def _backward(self, number: int) -> Any:
         """Forward and backward of a micro-batch; the last one's backward exchanges the gradients."""
@@ -132,20 +139,6 @@ class Trainer:
         """float32 [predictions, classes]."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self.config.autocast):
             return model(x).flatten(0, -2).float()
-
-    def _clip(self, limit: float) -> float:
-        """Scales the averaged gradient to that norm, if it is longer; returns the norm before."""
-        if self.config.sharded_optimizer:
-            return float(self.optimizer.clip_grad_norm_(limit))
-        return float(nn.utils.clip_grad_norm_(self.module.parameters(), limit))
-
-    def _timings(self) -> StepTimings:
-        """Of the last step: the exchange of gradients, and that of sharded parameters."""
-        both = [part.timings for part in (self.model, self.optimizer) if hasattr(part, "timings")]
-        return StepTimings(
-            [bucket for timings in both for bucket in timings.buckets],
-            [wait for timings in both for wait in timings.waits],
-        )
 
     def _span(self, name: str) -> AbstractContextManager[None]:
         return nullcontext() if self.timeline is None else self.timeline.span(name, step=self.done + 1)
