@@ -53,7 +53,7 @@ class Compression(ABC):
 
     Raises:
         TypeError: group is something else.
-        ValueError: timeout is not positive, or this process is not a rank of group.
+        ValueError: an argument of the method is out of range, or this process is not a rank of group.
     """
 
     group: InitVar[Any] = None

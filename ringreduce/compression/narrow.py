@@ -19,9 +19,6 @@ class HalfPrecision(Compression):
     Args:
         dtype: "fp16", with 11 significant bits from 6e-5 to 65504, or "bf16", with 8 and float32's range. Gradients
             are averaged in a way that keeps sums in the range that the gradients have.
-
-    Raises:
-        ValueError: dtype is something else.
     """
 
     def __init__(self, dtype: str = "fp16", group: Any = None, *, timeout: float = DEFAULT_TIMEOUT) -> None:

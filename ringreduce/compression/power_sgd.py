@@ -32,9 +32,6 @@ class PowerSGD(Compression):
             never are.
         error_feedback, warm_start: whether to have the two.
         seed: of the first Q's, which all ranks must draw alike.
-
-    Raises:
-        ValueError: an argument is out of range.
     """
 
     matrix_rank: int = 4

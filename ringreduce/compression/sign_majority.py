@@ -32,9 +32,6 @@ class SignMajority(Compression):
         block: how many values share a magnitude, a multiple of 8.
         start_iter: how many steps are not compressed at first. (Tang et al., "1-bit Adam", 2021, whose optimizer needs
             the moments of true gradients, take 15 to 20 per cent of all.)
-
-    Raises:
-        ValueError: block is not a positive multiple of 8, or start_iter is negative.
     """
 
     error_feedback: bool = True

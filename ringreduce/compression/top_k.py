@@ -34,9 +34,6 @@ class TopK(Compression):
         clip: the largest norm of a bucket's gradient on one rank; what is above is scaled down, before anything is
             added up. (The paper takes the whole gradient's, and of an optimizer that clips at c here c / sqrt(N).)
         warmup_steps: in how many steps the fraction goes down from 1/4, exponentially.
-
-    Raises:
-        ValueError: an argument is out of range.
     """
 
     fraction: float = 0.01
