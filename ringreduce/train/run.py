@@ -72,21 +72,19 @@ def on_ranks(function: Callable[..., Any], config: Config, *args: Any) -> Any:
         Rank 0's result, or this rank's if a launcher has started it.
     """
     known = launched(os.environ)
+
+    def on_rank(comm: ringreduce.Communicator) -> Any:
+        cores = sorted(os.sched_getaffinity(0))
+        share = len(cores) // len(comm.hosts[comm.host])
+        if known is None and share:  # ranks that move between cores disturb each other
+            os.sched_setaffinity(0, cores[comm.rank * share : (comm.rank + 1) * share])
+        torch.set_num_threads(config.fixed_threads or max(share, 1))
+        return function(comm, config, *args)
+
     how: dict[str, Any] = {"timeout": config.timeout, "reproducible": config.reproducible or None}
     if known is None:
-        return ringreduce.run(_on_rank, config.ranks, True, function, config, *args, **how)[0]
+        return ringreduce.run(on_rank, config.ranks, **how)[0]
     if config.ranks not in (1, known.size):
         raise ConfigError(f"ranks: {known.launcher} has started {known.size}, not {config.ranks}")
     with ringreduce.init(**how) as comm:
-        return _on_rank(comm, False, function, config, *args)
-
-
-def _on_rank(
-    comm: ringreduce.Communicator, pinned: bool, function: Callable[..., Any], config: Config, *args: Any
-) -> Any:
-    cores = sorted(os.sched_getaffinity(0))
-    share = len(cores) // len(comm.hosts[comm.host])
-    if pinned and share:  # ranks that move between cores disturb each other
-        os.sched_setaffinity(0, cores[comm.rank * share : (comm.rank + 1) * share])
-    torch.set_num_threads(config.fixed_threads or max(share, 1))
-    return function(comm, config, *args)
+        return on_rank(comm)
