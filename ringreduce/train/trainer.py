@@ -60,12 +60,10 @@ class Trainer:
     def __init__(self, config: Config, comm: ringreduce.Communicator) -> None:
         self.config, self.comm = config, comm
         self.micro_batches = config.accumulation
-        if config.logical_shards:
-            self.micro_batches, rest = divmod(config.logical_shards, comm.size)
+        if shards := config.logical_shards:
+            self.micro_batches, rest = divmod(shards, comm.size)
             if rest:
-                raise ConfigError(
-                    f"logical_shards: {config.logical_shards} is not a multiple of the {comm.size} ranks"
-                )
+                raise ConfigError(f"logical_shards: {shards} is not a multiple of the {comm.size} ranks")
         self.data, self.held_out = load_data(config)
         self._go_to(0)
         self.module = make_model(config)
@@ -127,11 +125,7 @@ class Trainer:
         return loss.detach()
 
     def _seed_of_dropout(self, number: int) -> int:
-        """Different in every step and on every rank, and the same if the step is done again.
-
-        A logical shard has its own seed, whichever rank works on it. Since the step determines the seed, checkpoints
-        need no state of the generator.
-        """
+        """Of the step and the shard, whichever rank works on it. So checkpoints need no state of the generator."""
         shard = self.comm.rank * self.micro_batches + number
         return int(np.random.SeedSequence([self.config.seed, self.done, shard]).generate_state(1)[0])
 
