@@ -7,13 +7,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.functional import pad
 
 from ringreduce import _engine
 from ringreduce.communicator import Communicator
-from ringreduce.compression.gradients import Tensor, padded_rows
 from ringreduce.on_world import world
 
-__all__ = ["Group", "all_reduce_bytes"]
+__all__ = ["Group", "Tensor", "all_reduce_bytes", "padded_rows"]
+
+Tensor = Any  # torch.Tensor
 
 
 class Group:
@@ -98,6 +100,12 @@ class OfProcessGroup:
 
     def close(self) -> None:
         """Nothing: destroy_process_group() does it."""
+
+
+def padded_rows(flat: Tensor, rows: int, multiple: int) -> Tensor:
+    """flat as [rows, columns], with zeros at the end so that columns is a multiple; a view where that takes none."""
+    missing = -flat.numel() % (rows * multiple)
+    return (pad(flat, (0, missing)) if missing else flat).view(rows, -1)
 
 
 def _encoded(wire: str, rows: Tensor) -> Tensor:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ringreduce.communicator import DEFAULT_TIMEOUT
-from ringreduce.compression.base import Compression
-from ringreduce.compression.gradients import Gradients
+from ringreduce.compression.base import Compression, Gradients
 
 __all__ = ["HalfPrecision", "Int8Blocks"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ringreduce.compression.base import Compression
-from ringreduce.compression.gradients import Gradients, Memory, Tensor
+from ringreduce.compression.base import Compression, Gradients, Memory
+from ringreduce.compression.group import Tensor
 
 __all__ = ["PowerSGD"]
 

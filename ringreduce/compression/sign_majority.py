@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ringreduce.compression.base import Compression
-from ringreduce.compression.gradients import Gradients, Memory, Tensor, padded_rows
+from ringreduce.compression.base import Compression, Gradients, Memory
+from ringreduce.compression.group import Tensor, padded_rows
 
 __all__ = ["SignMajority"]
 
