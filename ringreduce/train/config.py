@@ -184,10 +184,6 @@ def add_flags(parser: ArgumentParser) -> None:
 
 
 def from_flags(options: Namespace) -> Config:
-    """The settings of the file ``options.config``, if there is one, overridden by the flags.
-
-    Raises:
-        ConfigError: a setting is wrong.
-    """
+    """The settings of the file ``options.config``, if there is one, overridden by the flags."""
     settings = load_file(options.config) if options.config else {}
     return Config(**settings | {name: value for name, value in vars(options).items() if name in KINDS})

@@ -26,9 +26,7 @@ class Efficiency:
     ranks: int
     batch_per_rank: int
     rates: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
-    exposed: list[float] = field(
-        default_factory=list
-    )  # part of the communication that was waited for, 0 to 1
+    exposed: list[float] = field(default_factory=list)  # share of the communication waited for, 0 to 1
     exposed_ms: list[float] = field(default_factory=list)  # in a step, mean over the ranks
     last_rank_ms: list[float] = field(default_factory=list)  # in a step, of the rank that waited least
 
