@@ -52,6 +52,7 @@ class Trainer:
         module: the model.
         model: what is called in training: the same, with the exchange of gradients around it.
         done: the number of steps done.
+        timeline: where its spans are noted, if the settings want a trace.
 
     Raises:
         ConfigError: the settings do not go with the number of ranks, or the data is not installed.
