@@ -60,16 +60,14 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Any) -> Any:
-        x = x + functional.dropout(self._attend(self.attention_norm(x)), self.dropout, self.training)
-        return x + self.perceptron(x)
-
-    def _attend(self, x: Any) -> Any:
-        # [batch, length, 3 x width] as 3 times [batch, heads, length, width / heads].
-        query, key, value = self.query_key_value(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        parts = self.query_key_value(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1))
+        query, key, value = parts.permute(2, 0, 3, 1, 4)  # each [batch, heads, length, width / heads]
         found = functional.scaled_dot_product_attention(
             query, key, value, dropout_p=self.dropout if self.training else 0.0, is_causal=True
         )
-        return self.project(found.transpose(1, 2).flatten(2))
+        found = self.project(found.transpose(1, 2).flatten(2))
+        x = x + functional.dropout(found, self.dropout, self.training)
+        return x + self.perceptron(x)
 
 
 def _initialise(module: nn.Module) -> None:
