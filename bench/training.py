@@ -26,7 +26,7 @@ from ringreduce import _engine
 from ringreduce.bench.results import mode_of
 from ringreduce.train.config import Config
 from ringreduce.train.efficiency import SIDE_BY_SIDE, TOGETHER, Efficiency, measure, median, table
-from ringreduce.train.report import exposed_share, gather_times
+from ringreduce.train.report import make_row
 from ringreduce.train.run import on_ranks
 from ringreduce.train.trainer import Trainer
 
@@ -59,9 +59,10 @@ def buckets(comm: Any, config: Config, sizes: list[float], rounds: int, steps: i
         for size in sizes[shift:] + sizes[:shift]:
             comm.barrier()
             done = [trainers[size].step() for _ in range(steps)]
-            times = gather_times(comm, done)
-            last = float(times[2].min(axis=0).mean())
-            found[size].append([*times.mean(axis=(1, 2)).tolist(), last, exposed_share(*times[1:])])
+            row = make_row(trainers[size], done)
+            last = row["exposed_s"] - row["waiting_for_ranks_s"]
+            times = [row[name] for name in ("step_s", "communication_s", "exposed_s")]
+            found[size].append([*times, last, row["exposed_share"]])
     return found
 
 
@@ -82,7 +83,7 @@ def goals_text(found: Efficiency) -> str:
     rows = [["goal", "", "measured", ""]]
     for what, values, wanted, at_least in (
         ("scaling efficiency", found.ratios(TOGETHER), 0.9, True),
-        ("exposed part of communication", found.exposed, 0.2, False),
+        ("exposed part of communication", [row["exposed_share"] for row in found.rows], 0.2, False),
         ("rate of ranks together / side by side", of_ceiling, None, True),
     ):
         value, quartiles = median(values)

@@ -10,7 +10,7 @@ import numpy as np
 
 import ringreduce
 from ringreduce.train.config import Config, ConfigError
-from ringreduce.train.report import exposed_share, gather_times
+from ringreduce.train.report import Row, make_row
 from ringreduce.train.trainer import Step, Trainer
 
 __all__ = ["Efficiency", "measure", "median", "table"]
@@ -26,9 +26,7 @@ class Efficiency:
     ranks: int
     batch_per_rank: int
     rates: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
-    exposed: list[float] = field(default_factory=list)  # share of the communication waited for, 0 to 1
-    exposed_ms: list[float] = field(default_factory=list)  # in a step, mean over the ranks
-    last_rank_ms: list[float] = field(default_factory=list)  # in a step, of the rank that waited least
+    rows: list[Row] = field(default_factory=list)  # of the ranks together
 
     def ratios(self, way: str) -> list[float]:
         """A way's rate, divided by that of N ranks that are each as fast as the one alone."""
@@ -60,10 +58,7 @@ def measure(
             rate, done = _round(comm, trainers[way], steps)
             found.rates[way].append(rate)
             if way == TOGETHER:
-                _, communication, exposed = gather_times(comm, done)
-                found.exposed.append(exposed_share(communication, exposed))
-                found.exposed_ms.append(1e3 * float(exposed.mean()))
-                found.last_rank_ms.append(1e3 * float(exposed.min(axis=0).mean()))
+                found.rows.append(make_row(together, done))
     own.close()
     return found if comm.rank == 0 else None
 
@@ -80,17 +75,19 @@ def _round(comm: ringreduce.Communicator, trainer: Trainer | None, steps: int) -
 
 def table(found: Efficiency) -> str:
     """Medians over the rounds, and the quartiles."""
+    exposed_ms = [1e3 * row["exposed_s"] for row in found.rows]
+    last_rank_ms = [1e3 * (row["exposed_s"] - row["waiting_for_ranks_s"]) for row in found.rows]
     lines = [
         ("one rank alone", *median(found.rates[ALONE], 1, "samples/s")),
         (f"{found.ranks} ranks side by side", *median(found.rates[SIDE_BY_SIDE], 1, "samples/s")),
         (f"{found.ranks} ranks together", *median(found.rates[TOGETHER], 1, "samples/s")),
         ("scaling efficiency", *median(found.ratios(TOGETHER))),
         ("the same, of ranks side by side", *median(found.ratios(SIDE_BY_SIDE))),
-        ("exposed part of communication", *median(found.exposed)),
-        ("exposed communication", *median(found.exposed_ms, 2, "ms a step, mean of the ranks")),
-        ("the same, of the rank that is last", *median(found.last_rank_ms, 2, "ms a step")),
+        ("exposed part of communication", *median([row["exposed_share"] for row in found.rows])),
+        ("exposed communication", *median(exposed_ms, 2, "ms a step, mean of the ranks")),
+        ("the same, of the rank that is last", *median(last_rank_ms, 2, "ms a step")),
     ]
-    rounds = f"{len(found.exposed)} rounds; medians (quartiles)"
+    rounds = f"{len(found.rows)} rounds; medians (quartiles)"
     head = f"{found.batch_per_rank} samples a step and rank, {rounds}"
     return "\n".join([head, *(f"{name:36}{value:>8} {rest}" for name, value, rest in lines)])
 

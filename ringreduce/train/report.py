@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ringreduce.communicator import Communicator
 from ringreduce.plotting import OURS, PlotError, pyplot, two_axes
 from ringreduce.train.config import Config, ConfigError
 from ringreduce.train.trainer import Step, Trainer
 
-__all__ = ["Progress", "Row", "check_places", "exposed_share", "gather_times", "make_row", "plot", "summary"]
+__all__ = ["Progress", "Row", "check_places", "exposed_share", "make_row", "plot", "summary"]
 
 Row = dict[str, Any]
 
@@ -57,12 +56,6 @@ def check_places(config: Config) -> None:
             raise ConfigError(f"plot: the name of {config.plot} must end in one of .{endings}")
 
 
-def gather_times(comm: Communicator, steps: list[Step]) -> Any:
-    """Of all ranks' steps, [3, ranks, steps]: seconds, communication and exposed."""
-    own = np.array([[[step.seconds, step.communication, step.exposed] for step in steps]])
-    return np.moveaxis(comm.all_gather(own), 2, 0)
-
-
 def exposed_share(communication: Any, exposed: Any) -> float:
     """The share of the communication that was waited for, 0 to 1; both are in seconds, [ranks, steps].
 
@@ -83,7 +76,8 @@ def make_row(trainer: Trainer, steps: list[Step]) -> Row:
         FloatingPointError: a loss is inf or NaN.
     """
     comm, config = trainer.comm, trainer.config
-    times = gather_times(comm, steps)
+    own = np.array([[[step.seconds, step.communication, step.exposed] for step in steps]])
+    times = np.moveaxis(comm.all_gather(own), 2, 0)  # [3, ranks, steps]
     losses = np.array([step.losses for step in steps])  # [steps, micro-batches]
     # As [micro-batches of all ranks, steps]: logical shards give the same numbers in the same order on any number of
     # ranks, and so the same sum.

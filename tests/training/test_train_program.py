@@ -164,7 +164,7 @@ def test_efficiency():
     assert isinstance(found, Efficiency)
     assert found.batch_per_rank == 4
     assert all(len(rates) == 3 and min(rates) > 0 for rates in found.rates.values())
-    assert len(found.exposed) == 3 and all(0 <= share <= 1 for share in found.exposed)
+    assert len(found.rows) == 3 and all(0 <= row["exposed_share"] <= 1 for row in found.rows)
     pairs = zip(found.rates[TOGETHER], found.rates["alone"], strict=True)
     assert found.ratios(TOGETHER) == [together / (2 * alone) for together, alone in pairs]
     assert "scaling efficiency" in table(found)
