@@ -50,6 +50,7 @@ def train(comm: ringreduce.Communicator, config: Config) -> list[Row]:
 
 def _steps(trainer: Trainer, progress: Progress) -> None:
     config, fresh = trainer.config, []
+    folder = Path(config.checkpoints)
     while trainer.done < config.steps:
         fresh.append(trainer.step())
         done, last = trainer.done, trainer.done == config.steps
@@ -59,9 +60,7 @@ def _steps(trainer: Trainer, progress: Progress) -> None:
         if last or (config.evaluate_every and done % config.evaluate_every == 0):
             progress.report({"step": done, **trainer.evaluate()})
         if config.checkpoints and (last or done % config.checkpoint_every == 0):
-            write = partial(
-                checkpoint.save, Path(config.checkpoints), done, trainer.state_dict(), config.keep
-            )
+            write = partial(checkpoint.save, folder, done, trainer.state_dict(), config.keep)
             checkpoint.on_rank_0(trainer.comm, write)
 
 

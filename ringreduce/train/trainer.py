@@ -113,7 +113,10 @@ class Trainer:
     def _backward(self, number: int) -> Any:
         """Forward and backward of a micro-batch; the last one's backward exchanges the gradients."""
         x, y = next(self._batches)
-        torch.manual_seed(self._seed_of_dropout(number))
+        # Dropout follows from the step and the shard, whichever rank works on it; so checkpoints need no generator.
+        shard = self.comm.rank * self.micro_batches + number
+        seed = np.random.SeedSequence([self.config.seed, self.done, shard]).generate_state(1)[0]
+        torch.manual_seed(int(seed))
         exchanging = self.optimizer if self.config.sharded_optimizer == 2 else self.model
         last = number == self.micro_batches - 1
         with nullcontext() if last else exchanging.no_sync():
@@ -124,11 +127,6 @@ class Trainer:
             with self._span("backward"):
                 (loss / share).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
-
-    def _seed_of_dropout(self, number: int) -> int:
-        """Of the step and the shard, whichever rank works on it. So checkpoints need no state of the generator."""
-        shard = self.comm.rank * self.micro_batches + number
-        return int(np.random.SeedSequence([self.config.seed, self.done, shard]).generate_state(1)[0])
 
     def _logits(self, model: nn.Module, x: Any) -> Any:
         """float32 [predictions, classes]."""
