@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import io
 import os
@@ -15,7 +14,7 @@ import torch
 
 from ringreduce.blobs import gather_bytes
 from ringreduce.communicator import Communicator
-from ringreduce.train.config import Config, ConfigError, ToldError
+from ringreduce.train.config import Config, ConfigError, ToldError, writing
 
 __all__ = ["existing", "find", "load", "on_rank_0", "save"]
 
@@ -43,24 +42,23 @@ def save(folder: Path, step: int, state: dict[str, Any], keep: int) -> None:
     place = folder / f"step-{step:08d}.pt"
     partial = place.with_name(place.name + PARTIAL)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for abandoned in folder.glob(f"*{PARTIAL}"):
-            abandoned.unlink()
-        with partial.open("wb") as file:
-            file.write(_sealed(state))
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(place)
-        _sync_folder(folder)
-        others = [path for path in existing(folder) if path != place]
-        for old in others[: max(len(others) - keep + 1, 0)]:
-            old.unlink()
-    except OSError as error:
+        with writing("checkpoints", place):
+            folder.mkdir(parents=True, exist_ok=True)
+            for abandoned in folder.glob(f"*{PARTIAL}"):
+                abandoned.unlink()
+            with partial.open("wb") as file:
+                file.write(_sealed(state))
+                file.flush()
+                os.fsync(file.fileno())
+            partial.rename(place)
+            _sync_folder(folder)
+            others = [path for path in existing(folder) if path != place]
+            for old in others[: max(len(others) - keep + 1, 0)]:
+                old.unlink()
+    except ConfigError:
         with contextlib.suppress(OSError):
             partial.unlink()
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        reason = "the disk is full" if full else error.strerror
-        raise ConfigError(f"checkpoints: {folder}: {reason}; cannot write {place.name}") from error
+        raise
 
 
 def _sync_folder(folder: Path) -> None:

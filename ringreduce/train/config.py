@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import importlib
 import json
 import operator
 from argparse import SUPPRESS, ArgumentParser, BooleanOptionalAction, Namespace
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
-__all__ = ["Config", "ConfigError", "ToldError", "add_flags", "from_flags"]
+__all__ = ["Config", "ConfigError", "ToldError", "add_flags", "from_flags", "writing"]
 
 OPERATORS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 
@@ -22,6 +25,16 @@ class ConfigError(ValueError):
 
 class ToldError(ConfigError):
     """Rank 0 has the same error, and it is enough if that rank tells it."""
+
+
+@contextlib.contextmanager
+def writing(name: str, place: object) -> Iterator[None]:
+    """Has an OSError say which setting named the place, and what is wrong there."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise ConfigError(f"{name}: {place}: {'the disk is full' if full else error.strerror}") from error
 
 
 def setting(default: Any, text: str, *limits: str) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ringreduce.plotting import OURS, PlotError, pyplot, two_axes
-from ringreduce.train.config import Config, ConfigError
+from ringreduce.train.config import Config, ConfigError, writing
 from ringreduce.train.trainer import Step, Trainer
 
 __all__ = ["Progress", "Row", "check_places", "exposed_share", "make_row", "plot", "summary"]
@@ -117,7 +117,8 @@ class Progress(contextlib.ExitStack):
         super().__init__()
         self.rows: list[Row] = []
         self._shown = shown
-        self._board = self._file = self._bar = None
+        self._board = self._bar = None
+        self._log: Path | None = None
         self._say: Callable[[str], None] = partial(print, flush=True)
         if not shown:
             return
@@ -125,8 +126,8 @@ class Progress(contextlib.ExitStack):
             tensorboard = importlib.import_module("torch.utils.tensorboard")
             self._board = self.enter_context(tensorboard.SummaryWriter(config.tensorboard))
         if config.json_log:
-            file = Path(config.json_log).open("a" if first_step else "w")  # noqa: SIM115  # closed by the stack
-            self._file = self.enter_context(file)
+            self._log = Path(config.json_log)
+            self._log.open("a" if first_step else "w").close()
         with contextlib.suppress(ImportError):
             # None hides the bar where standard error is no terminal, so that log files stay short.
             hidden = None if config.progress else True
@@ -140,8 +141,9 @@ class Progress(contextlib.ExitStack):
         if not self._shown:
             return
         self.rows.append(row)
-        if self._file is not None:
-            print(json.dumps(row), file=self._file, flush=True)
+        if self._log is not None:
+            with writing("json_log", self._log), self._log.open("a") as file:
+                print(json.dumps(row), file=file)
         if self._board is not None:
             for name, value in row.items():
                 if isinstance(value, float):

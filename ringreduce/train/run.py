@@ -14,7 +14,7 @@ import torch._dynamo  # which optimizers import when they are made, for seconds:
 import ringreduce
 from ringreduce.launchers import launched
 from ringreduce.train import checkpoint
-from ringreduce.train.config import Config, ConfigError
+from ringreduce.train.config import Config, ConfigError, writing
 from ringreduce.train.report import Progress, Row, check_places, make_row, plot, summary
 from ringreduce.train.trainer import Trainer
 
@@ -39,12 +39,14 @@ def train(comm: ringreduce.Communicator, config: Config) -> list[Row]:
     with Progress(config, comm.rank == 0, trainer.done) as progress:
         _steps(trainer, progress)
     if trainer.timeline is not None:
-        trainer.timeline.save(config.trace)
+        with writing("trace", config.trace):
+            trainer.timeline.save(config.trace)
     if comm.rank == 0:
         print(summary(progress.rows, comm.size))
         if config.plot and progress.rows:
             title = f"{config.task}, batch {config.batch}, {comm.size} ranks"
-            print(f"Plot: {plot(progress.rows, Path(config.plot), title)}")
+            with writing("plot", config.plot):
+                print(f"Plot: {plot(progress.rows, Path(config.plot), title)}")
     return progress.rows
 
 

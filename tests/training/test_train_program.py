@@ -303,29 +303,35 @@ SMALL_DISK = """
 set -e
 mkdir -p "$1"
 mount -t tmpfs -o size=256k none "$1"
+test -z "$FULL" || head -c 1M /dev/zero > "$1/full" 2>/dev/null || true
 shift
 "$@" || status=$?
-ls "$CHECKPOINTS"
+ls "$DISK"
 exit $status
 """
 
 
-def test_a_full_disk_is_told_in_one_line(tmp_path):
+@pytest.mark.parametrize("setting", ["checkpoints", "json-log", "trace", "plot"])
+def test_a_full_disk_is_told_in_one_line(tmp_path, setting):
     mounted = tmp_path / "disk"
     unshare = ["unshare", "--user", "--map-root-user", "--mount"]
     if subprocess.run(
         [*unshare, "mount", "-t", "tmpfs", "none", str(tmp_path)], capture_output=True
     ).returncode:
         pytest.skip("no file system can be mounted here")
-    train = (sys.executable, "-m", "ringreduce.train", *GPT, "--ranks", "2", "--checkpoint-every", "1")
+    place = {"checkpoints": mounted, "plot": mounted / "plot.png"}.get(setting, mounted / "log.json")
+    how = ["--checkpoint-every", "1", "--keep", "9"] if setting == "checkpoints" else []
+    train = (sys.executable, "-m", "ringreduce.train", *GPT, "--ranks", "2", *how, f"--{setting}", str(place))
+    full = {} if setting == "checkpoints" else {"FULL": "1"}
     run = subprocess.run(
-        [*unshare, "sh", "-c", SMALL_DISK, "sh", str(mounted), *train, "--checkpoints", str(mounted), "--keep", "9"],
-        env={**ENVIRONMENT, "CHECKPOINTS": str(mounted)}, capture_output=True, text=True, timeout=100,
+        [*unshare, "sh", "-c", SMALL_DISK, "sh", str(mounted), *train],
+        env={**ENVIRONMENT, "DISK": str(mounted), **full}, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
     assert run.returncode == 2, run.stderr
     (line,) = run.stderr.splitlines()
-    assert line.startswith(
-        f"ringreduce.train: checkpoints: {mounted}: the disk is full; cannot write step-0000000"
-    )
+    name = setting.replace("-", "_")
+    assert line.startswith(f"ringreduce.train: {name}: {place}") and line.endswith(": the disk is full")
+    if setting != "checkpoints":
+        return
     left = [line for line in run.stdout.splitlines() if not line.startswith("step ")]
     assert left and all(name.endswith(".pt") for name in left)
