@@ -131,7 +131,9 @@ class MpiJob:
 
 def join_mpi(plugin: str, communicator: int, library: str, timeout: float) -> MpiJob: ...
 def local_group(world: int, timeout: Any | None, reproducible: Any | None) -> list[Communicator]: ...
-def choose(collective: str, bytes: int, world: int) -> tuple[str, int, str]: ...
+def choose(
+    collective: str, bytes: int, world: int, transport: str = "shm", oversubscribed: bool | None = None
+) -> tuple[str, int, int, str]: ...
 def usable_cores() -> int: ...
 
 class Tls:
@@ -227,6 +229,37 @@ class _Schedules:
     ) -> tuple[int, float, float]: ...
     def describe(self, schedule: Schedule) -> str: ...
 
+class _Simulation:
+    def simulate(
+        self,
+        *,
+        nodes: int,
+        node_of: Sequence[int],
+        cores: Sequence[int],
+        slowness: Sequence[float],
+        links: Sequence[tuple[int, int, float, float]],
+        period: int,
+        turned: Sequence[int],
+        bytes: float,
+        slice_bytes: float,
+        lanes: int,
+        round: float,
+        inside: tuple[float, float, float, float, float],
+        between: tuple[float, float, float, float, float],
+        jitter: float,
+        seed: int,
+        late: Sequence[float],
+        most_messages: int,
+        intervals: int,
+        collective: str,
+        algorithm: str,
+        root: int,
+        groups: Sequence[int],
+        order: Sequence[int],
+        schedule_of: Callable[[int], Schedule] | None = None,
+    ) -> dict[str, Any]: ...
+
+simulation: _Simulation
 reduce: _Reduce
 schedules: _Schedules
 values: _Values

@@ -1,4 +1,4 @@
-"""The command line: ``ringreduce bench``, ``algorithms``, ``explain`` and ``mpi-preload``."""
+"""The command line: ``ringreduce bench``, ``algorithms``, ``explain``, ``simulate`` and ``mpi-preload``."""
 
 from __future__ import annotations
 
@@ -34,6 +34,24 @@ Every rank rewrites its whole buffer before each iteration, outside the timed pa
 iterations of the slowest rank's; the spread is the distance of the quartiles. The floor is the time that the
 ranks need, all at once, to read and write their own buffers once; its column is the floor's time in per cent
 of the algorithm's. Bandwidths are nccl-tests'. Compare figures only of runs in one mode (near or far).
+"""
+
+SIMULATE = """\
+Times algorithms on a described network. Nothing is sent.
+
+  ringreduce simulate --network cluster.toml -n 4096                   every all-reduce, 64 MiB, on 4,096 ranks
+  ringreduce simulate --network cluster.toml -a ring -b 1M --picture ring.png --trace ring.json
+
+cluster.toml; docs/studies.md has all kinds of networks, and what else can be in the file:
+
+  [network]
+  kind = "fat_tree"
+  hosts = 512
+  ranks_per_host = 8
+  hosts_per_leaf = 32
+  oversubscription = 2
+  rate = "100 Gbit/s"
+  latency_us = 1
 """
 
 MPI_PRELOAD = """\
@@ -86,7 +104,7 @@ def algorithms(options: Namespace) -> int:
 def explain(options: Namespace) -> int:
     for text in bench_options.names(options.bytes):
         nbytes = bench_options.byte_count(text)
-        name, slice_bytes, reason = _engine.choose(options.collective, nbytes, options.ranks)
+        name, slice_bytes, _, reason = _engine.choose(options.collective, nbytes, options.ranks)
         print(f"{options.collective} of {text} on {options.ranks} ranks: {name}")
         print(f"  in slices of {slice_bytes} bytes; {reason}")
     return 0
@@ -100,6 +118,39 @@ def mpi_preload(options: Namespace) -> int:
         print(text if text.startswith("ringreduce: ") else f"ringreduce: {text}", file=sys.stderr)
         return 1
     return 0
+
+
+def simulate(options: Namespace) -> int:
+    try:  # imported late: it takes a moment
+        from ringreduce.simulate.command import run
+    except ImportError as error:
+        raise ValueError(f"{error}; install ringreduce[study]") from error
+    return run(options)
+
+
+def add_simulate_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "-a", "--algorithm", type=bench_options.names, default=["all"],
+        help='of the catalogue, with commas, or "all"',
+    )  # fmt: skip
+    parser.add_argument("-c", "--collective", default="all_reduce")
+    parser.add_argument(
+        "-b",
+        "--bytes",
+        type=bench_options.names,
+        default=["64M"],
+        help="of the whole buffer, such as 8,4K,64M",
+    )
+    parser.add_argument("-n", "--world", type=int, help="ranks, in place of those of the network")
+    parser.add_argument("--network", type=Path, required=True, metavar="TOML", help="hosts, links and costs")
+    parser.add_argument("--root", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the jitter")
+    parser.add_argument("--format", choices=["table", "json"], default="table")
+    parser.add_argument(
+        "--picture", type=Path, metavar="PNG", help="what cores and links do in one simulation"
+    )
+    parser.add_argument("--trace", type=Path, metavar="JSON", help="the same for Perfetto")
+    parser.set_defaults(run=simulate)
 
 
 def parser() -> ArgumentParser:
@@ -126,6 +177,13 @@ def parser() -> ArgumentParser:
     one.add_argument("-n", "--ranks", type=int, default=2)
     one.add_argument("-c", "--collective", default="all_reduce")
     one.set_defaults(run=explain)
+    one = commands.add_parser(
+        "simulate",
+        help="time algorithms on a network that need not exist",
+        description=SIMULATE,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    add_simulate_options(one)
     one = commands.add_parser(
         "mpi-preload",
         help="build and name the library that speeds up MPI programs",

@@ -16,13 +16,16 @@ using namespace nb::literals;
 namespace ringreduce {
 namespace {
 
-// What a communicator of that many ranks on this host would pick, without there being one.
-std::tuple<std::string, std::size_t, std::string> choice_for(const std::string& collective, std::size_t bytes,
-                                                             int world) {
-  const Target here{.tuning = Tuning::memory, .oversubscribed = world > usable_cores().count()};
-  const Planner planner(0, world, here, reproducible_by_environment());
+// What a communicator of that many ranks would pick, without there being one; `oversubscribed`: on its hosts.
+std::tuple<std::string, std::size_t, int, std::string> choice_for(const std::string& collective,
+                                                                  std::size_t bytes, int world,
+                                                                  const std::string& transport,
+                                                                  std::optional<bool> oversubscribed) {
+  const Target there{.tuning = tuning_of(transport),
+                     .oversubscribed = oversubscribed.value_or(world > usable_cores().count())};
+  const Planner planner(0, world, there, reproducible_by_environment());
   const Choice choice = planner.choose(collective_named(collective), bytes);
-  return {std::string(choice.entry->name), choice.slice_bytes, choice.reason};
+  return {std::string(choice.entry->name), choice.slice_bytes, choice.lanes, choice.reason};
 }
 
 std::uint32_t checksum(const nb::bytes& data, std::uint32_t before, bool by_table) {
@@ -32,8 +35,11 @@ std::uint32_t checksum(const nb::bytes& data, std::uint32_t before, bool by_tabl
 }  // namespace
 
 void bind_measuring(nb::module_& m) {
-  m.def("choose", choice_for, "collective"_a, "bytes"_a, "world"_a,
-        "The algorithm, its slice's bytes and the reason, for shared memory on this host.");
+  m.def("choose", choice_for, "collective"_a, "bytes"_a, "world"_a, "transport"_a = "shm",
+        "oversubscribed"_a = nb::none(),
+        "The algorithm, its slices' bytes, how many are in flight, and the reason; oversubscribed: whether "
+        "ranks "
+        "outnumber cores, None: as on this host.");
   m.def("usable_cores", [] { return usable_cores().count(); }, "The cores that this process may use.");
   m.def("crc32c", checksum, "data"_a, "before"_a = 0, "by_table"_a = false,
         "The checksum of frames, of bytes behind those whose checksum is `before`.");

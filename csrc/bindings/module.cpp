@@ -6,6 +6,7 @@ NB_MODULE(_engine, m) {
   nanobind::set_leak_warnings(false);
   m.doc() = "The C++ engine of ringreduce.";
   ringreduce::bind_schedule(m);
+  ringreduce::bind_simulate(m);
   ringreduce::bind_reduce(m);
   ringreduce::bind_memory(m);
   ringreduce::bind_mpi_job(m);

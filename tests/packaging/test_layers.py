@@ -14,6 +14,7 @@ PROGRAM = ["engine/program", "schedule", *REDUCE, "transport/interface"]
 ENGINE = ["engine", "schedule", *REDUCE, "transport"]
 ROOMS = {
     "schedule": [],
+    "simulate": ["schedule"],
     "reduce": [],
     "transport/interface": [],
     "transport/memory": INTERFACE,
@@ -36,7 +37,7 @@ ROOMS = {
     ],
     "engine": ENGINE,
     "front": ENGINE,
-    "bindings": ["front", *ENGINE],
+    "bindings": ["front", "simulate", *ENGINE],
     "torch": ["front", "engine/planning"],
     "mpi": ["front", "engine/planning", "transport", "reduce"],
 }

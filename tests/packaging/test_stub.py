@@ -26,7 +26,7 @@ def functions(nodes):
 
 
 def parameters(node):
-    names = [one.arg for one in node.args.posonlyargs] + [one.arg for one in node.args.args]
+    names = [one.arg for one in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]]
     return [name for name in names if name != "self"]
 
 

@@ -1,0 +1,33 @@
+// A time in a simulation, and what it is made of.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string_view>
+
+namespace ringreduce {
+
+// What takes time. `overhead`: of a core, for each message and round, whatever its size. `delay`: what ranks
+// or messages were late by, as the question has it.
+enum class Cause : unsigned char { overhead, copy, combine, transfer, latency, delay };
+inline constexpr std::size_t cause_count = 6;
+inline constexpr std::array<std::string_view, cause_count> cause_names = {"overhead", "copy",    "combine",
+                                                                          "transfer", "latency", "delay"};
+
+// Seconds since the beginning, and how many of them went to each cause along the chain of events that this
+// moment waited for. The seconds of all causes add up to the time.
+struct Moment {
+  double at = 0;
+  std::array<double, cause_count> made_of{};
+
+  void spend(double seconds, Cause cause) {
+    at += seconds;
+    made_of[static_cast<std::size_t>(cause)] += seconds;
+  }
+};
+
+inline const Moment& later(const Moment& a, const Moment& b) {
+  return a.at < b.at ? b : a;
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,51 @@
+// A schedule as the simulator reads it: who sends how much to whom in which round. What is in the messages is
+// left out.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "schedule/schedule.h"
+
+namespace ringreduce {
+
+// A message, or a local step. Chunks are taken to be of one length, and counted.
+struct Post {
+  int ahead = 0;  // how many ranks ahead the peer is, round the world; 0: a local step
+  int chunks = 0;
+  bool reduce = false;
+  friend bool operator==(const Post&, const Post&) = default;
+};
+
+// Scripts of two ranks are equal if the schedules are, but for whom they are about.
+class Script {
+ public:
+  explicit Script(const Schedule& schedule);
+
+  int rounds() const { return static_cast<int>(sends_end_.size()); }
+  // The nearest peer ahead comes first: a transport serves all peers at once, and so does not meet the other
+  // ranks at the peer of the lowest number.
+  std::span<const Post> sends(int round) const { return part(sends_, sends_end_, round); }
+  // Receives, and local steps.
+  std::span<const Post> works(int round) const { return part(works_, works_end_, round); }
+  // The most chunks in one round, whatever the number of peers that get them: it decides how long slices are.
+  int heaviest_round() const { return heaviest_round_; }
+  std::size_t sends() const { return sends_.size(); }
+  std::size_t posts() const { return sends_.size() + works_.size(); }
+
+  friend bool operator==(const Script&, const Script&) = default;
+
+ private:
+  using Ends = std::vector<std::size_t>;
+  static std::span<const Post> part(const std::vector<Post>& posts, const Ends& ends, int round) {
+    const std::size_t begin = round == 0 ? 0 : ends[round - 1];
+    return {posts.data() + begin, ends[round] - begin};
+  }
+
+  std::vector<Post> sends_, works_;
+  Ends sends_end_, works_end_;  // by round
+  int heaviest_round_ = 0;
+};
+
+}  // namespace ringreduce

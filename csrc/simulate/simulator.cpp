@@ -1,0 +1,391 @@
+#include "simulate/simulator.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <queue>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "simulate/script.h"
+
+namespace ringreduce {
+namespace {
+
+constexpr std::size_t compared_posts =
+    2'000'000;  // of schedules of different ranks, to see whether they are alike
+
+// A message on its way.
+struct Message {
+  int from = 0, ahead = 0, slice = 0, round = 0;
+  double bytes = 0;
+  std::vector<int> path;  // links
+  std::size_t hop = 0;    // the next one
+  // When it begins to come to the next link, and has come as a whole. In between it flows evenly.
+  Moment first, last;
+  double pace = 0;  // seconds that it flows for, at least: on its slowest link so far
+};
+
+// A slice enters a round on a rank; or a message comes to a link or, behind the last one, to its receiver.
+struct Event {
+  double at = 0;
+  std::uint64_t order = 0;  // of events at one time
+  int rank = 0;             // -1: of a message
+  int what = 0;             // slice or message
+  bool operator<(const Event& other) const { return at != other.at ? at > other.at : order > other.order; }
+};
+
+// A slice under way on a rank.
+struct Progress {
+  int round = -1;
+  int left = 0;               // works of the round
+  std::vector<bool> is_done;  // by work
+  Moment ready;               // when all that was done so far was done
+};
+
+class Simulation {
+ public:
+  Simulation(const Network& network, const std::function<Schedule(int)>& schedule_of,
+             const Question& question);
+  Answer run();
+
+ private:
+  bool repeats(const std::function<Schedule(int)>& schedule_of) const;
+  void find_slices(int chunks);
+  void add_slices();
+  void share_cores();
+  void push(double at, int rank, int slice);
+  void push_message(int number);
+  void enter_round(int rank, int slice);
+  void post(int rank, int slice, const Post& post, const Moment& sent);
+  void move_on(int number);
+  void arrive(const Message& message);
+  void work(int rank, int slice, std::size_t place, const Moment& from);
+  void note(Interval interval, double begin, double end);
+  Progress& progress(int rank, int slice) { return progress_[std::size_t(rank) * slices_ + slice]; }
+  bool same_node(int rank, int ahead) const {
+    return network_.node_of[rank] == network_.node_of[(rank + ahead) % world_];
+  }
+  double slowness(int rank) const { return network_.slowness.empty() ? 1 : network_.slowness[rank]; }
+
+  const Network& network_;
+  const Question& question_;
+  const int world_;
+  int ranks_;               // simulated
+  int slices_ = 1;          // simulated
+  double chunk_bytes_ = 0;  // of a slice
+  std::vector<Script> scripts_;
+  const Turned turned_;
+  std::vector<int> same_as_;  // by link: the one that stands for it
+  Routes routes_;
+  std::vector<int> core_of_;        // by rank
+  std::vector<Moment> core_free_;   // by core
+  std::vector<Moment> link_free_;   // by link
+  std::vector<Progress> progress_;  // by rank and slice
+  std::vector<Moment> slice_ended_;
+  std::vector<std::unordered_map<std::uint64_t, std::queue<Moment>>>
+      early_;  // by rank; messages for later rounds
+  std::vector<Message> messages_;
+  std::vector<int> unused_;  // of the messages
+  std::priority_queue<Event> events_;
+  std::uint64_t pushed_ = 0;
+  std::mt19937_64 random_;
+  Answer answer_;
+};
+
+Simulation::Simulation(const Network& network, const std::function<Schedule(int)>& schedule_of,
+                       const Question& question)
+    : network_(network),
+      question_(question),
+      world_(network.world()),
+      turned_(turned_links(network)),
+      routes_(network),
+      random_(question.seed) {
+  const bool all_alike = network.slowness.empty() && question.late.empty() && question.jitter == 0 &&
+                         question.intervals == 0;  // which are those of all
+  const bool turns = all_alike && network.period > 0 && network.period < world_ && repeats(schedule_of);
+  ranks_ = turns ? network.period : world_;
+  same_as_.resize(network.links.size());
+  for (std::size_t i = 0; i < same_as_.size(); ++i)
+    same_as_[i] = turns ? turned_.first[i] : static_cast<int>(i);
+  int chunks = 1;
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const Schedule schedule = schedule_of(rank);
+    chunks = std::max(schedule.chunks, 1);
+    scripts_.emplace_back(schedule);
+  }
+  find_slices(chunks);
+  share_cores();
+  link_free_.resize(network.links.size());
+  progress_.resize(std::size_t(ranks_) * slices_);
+  early_.resize(ranks_);
+  answer_.ended.resize(ranks_);
+  answer_.busy_ranks.resize(ranks_);
+  answer_.busy_links.resize(network.links.size());
+}
+
+// Looks at all ranks unless their schedules are long: then at as many as there is time for, in no order.
+bool Simulation::repeats(const std::function<Schedule(int)>& schedule_of) const {
+  std::vector<int> ranks(world_);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::shuffle(ranks.begin() + 1, ranks.end(), std::mt19937_64(world_));
+  std::unordered_map<int, Script> first;  // by place in the period
+  std::size_t posts = 0;
+  for (const int rank : ranks) {
+    Script script(schedule_of(rank));
+    posts += script.posts();
+    const auto [found, is_new] = first.try_emplace(rank % network_.period, std::move(script));
+    if (!is_new && !(found->second == script)) return false;
+    if (posts > compared_posts) break;
+  }
+  return true;
+}
+
+// As the engine cuts them, but of equal length.
+void Simulation::find_slices(int chunks) {
+  int heaviest = 1;
+  for (const Script& script : scripts_) heaviest = std::max(heaviest, script.heaviest_round());
+  if (question_.slice_bytes > 0)
+    slices_ =
+        std::max(static_cast<int>(std::ceil(question_.bytes / chunks * heaviest / question_.slice_bytes)), 1);
+  chunk_bytes_ = question_.bytes / chunks / slices_;
+  answer_.slices = slices_;
+  std::size_t messages = 1;
+  for (const Script& script : scripts_) messages += script.sends();
+  slices_ =
+      std::min(slices_, std::max(static_cast<int>(question_.most_messages / messages), 4 * question_.lanes));
+  slice_ended_.resize(slices_);
+}
+
+void Simulation::share_cores() {
+  std::vector<std::vector<int>> cores(network_.nodes);
+  std::vector<int> ranks_on(network_.nodes);
+  for (int rank = 0; rank < ranks_; ++rank) {
+    const int node = network_.node_of[rank], place = ranks_on[node]++;
+    const int most = network_.cores.empty() ? 0 : network_.cores[node];
+    if (most == 0 || place < most) {
+      cores[node].push_back(static_cast<int>(core_free_.size()));
+      core_free_.emplace_back();
+    }
+    core_of_.push_back(cores[node][static_cast<std::size_t>(place) % cores[node].size()]);
+  }
+}
+
+void Simulation::push(double at, int rank, int slice) {
+  events_.push({at, pushed_++ & 0xff'ffff'ffff, rank, slice});
+}
+
+Answer Simulation::run() {
+  for (int rank = 0; rank < ranks_; ++rank) {
+    for (int slice = 0; slice < slices_; ++slice) {
+      Moment& begin = progress(rank, slice).ready;
+      if (!question_.late.empty()) begin.spend(question_.late[rank], Cause::delay);
+      if (slice < question_.lanes) push(begin.at, rank, slice);
+    }
+  }
+  while (!events_.empty()) {
+    const Event event = events_.top();
+    events_.pop();
+    event.rank < 0 ? move_on(event.what) : enter_round(event.rank, event.what);
+  }
+  for (int rank = 0; rank < ranks_; ++rank) {
+    for (int slice = 0; slice < slices_; ++slice) {
+      const Progress& there = progress(rank, slice);
+      if (there.round < scripts_[rank].rounds())
+        throw std::invalid_argument("rank " + std::to_string(rank) + " waits for ever in round " +
+                                    std::to_string(there.round));
+      slice_ended_[slice] = later(slice_ended_[slice], there.ready);
+      answer_.ended[rank] = std::max(answer_.ended[rank], there.ready.at);
+    }
+    answer_.rounds = std::max(answer_.rounds, scripts_[rank].rounds());
+  }
+  for (const Moment& ended : slice_ended_) answer_.end = later(answer_.end, ended);
+  answer_.simulated = ranks_;
+  answer_.simulated_slices = slices_;
+  if (slices_ < answer_.slices) add_slices();
+  return std::move(answer_);
+}
+
+// Those that were left out: each takes as long as one in the middle of those that were simulated, with as
+// many under way before it as behind it. Slices end in groups, one in each lane.
+void Simulation::add_slices() {
+  const int end = slices_ - question_.lanes - 1,
+            first = end - std::max((end + 1 - question_.lanes) / question_.lanes, 1) * question_.lanes;
+  const double more = static_cast<double>(answer_.slices - slices_) / (end - first);
+  const double all = answer_.slices / static_cast<double>(slices_);
+  const Moment &last = slice_ended_[end], &before = slice_ended_[first];
+  for (std::size_t cause = 0; cause < cause_count; ++cause)
+    answer_.end.made_of[cause] += more * (last.made_of[cause] - before.made_of[cause]);
+  const double added = more * (last.at - before.at);
+  answer_.end.at += added;
+  for (double& ended : answer_.ended) ended += added;
+  for (auto* busy : {&answer_.busy_ranks, &answer_.busy_links}) {
+    for (double& seconds : *busy) seconds *= all;
+  }
+  answer_.messages = static_cast<std::uint64_t>(static_cast<double>(answer_.messages) * all);
+}
+
+void Simulation::enter_round(int rank, int slice) {
+  Progress& there = progress(rank, slice);
+  const Script& script = scripts_[rank];
+  if (++there.round == script.rounds()) {
+    if (const int next = slice + question_.lanes; next < slices_) {
+      progress(rank, next).ready = there.ready;
+      push(there.ready.at, rank, next);
+    }
+    return;
+  }
+  Moment& core = core_free_[core_of_[rank]];
+  core = later(there.ready, core);
+  const double began = core.at;
+  core.spend(question_.round * slowness(rank), Cause::overhead);
+  for (const Post& each : script.sends(there.round)) {
+    const MessageCost& cost = same_node(rank, each.ahead) ? question_.inside : question_.between;
+    core.spend(cost.send * slowness(rank), Cause::overhead);
+    core.spend(each.chunks * chunk_bytes_ * cost.copy * slowness(rank), Cause::copy);
+    post(rank, slice, each, core);
+  }
+  answer_.busy_ranks[rank] += core.at - began;
+  note({Activity::send, rank, -1, there.round, slice}, began, core.at);
+  there.ready = core;
+  const auto works = script.works(there.round);
+  there.left = static_cast<int>(works.size());
+  there.is_done.assign(works.size(), false);
+  for (std::size_t place = 0; place < works.size(); ++place) {
+    if (works[place].ahead == 0) {
+      work(rank, slice, place, there.ready);
+      continue;
+    }
+    const auto found = early_[rank].find(std::uint64_t(slice) * world_ + works[place].ahead);
+    if (found == early_[rank].end()) continue;
+    const Moment came = found->second.front();
+    found->second.pop();
+    if (found->second.empty()) early_[rank].erase(found);
+    work(rank, slice, place, came);
+  }
+  if (works.empty()) push(there.ready.at, rank, slice);
+}
+
+void Simulation::post(int rank, int slice, const Post& post, const Moment& sent) {
+  if (unused_.empty()) {
+    unused_.push_back(static_cast<int>(messages_.size()));
+    messages_.emplace_back();
+  }
+  const int number = unused_.back();
+  unused_.pop_back();
+  Message& message = messages_[number];
+  message.from = rank;
+  message.ahead = post.ahead;
+  message.slice = slice;
+  message.round = progress(rank, slice).round;
+  message.bytes = post.chunks * chunk_bytes_;
+  message.hop = 0;
+  message.pace = 0;
+  message.last = sent;
+  message.last.spend((same_node(rank, post.ahead) ? question_.inside : question_.between).latency,
+                     Cause::latency);
+  if (question_.jitter > 0)
+    message.last.spend(std::exponential_distribution<double>(1 / question_.jitter)(random_), Cause::delay);
+  message.first = message.last;
+  routes_.find(network_.node_of[rank], network_.node_of[(rank + post.ahead) % world_], message.path);
+  ++answer_.messages;
+  push_message(number);
+}
+
+// Over a link, which serves messages in the order in which they come to it. One that comes more slowly than
+// the link is does not keep others from it.
+void Simulation::move_on(int number) {
+  Message& message = messages_[number];
+  if (message.hop == message.path.size()) {
+    arrive(message);
+    unused_.push_back(number);
+    return;
+  }
+  const int place = message.path[message.hop++];
+  const Link& link = network_.links[place];
+  const double seconds = message.bytes / link.rate;
+  Moment& free = link_free_[same_as_[place]];
+  free = later(message.first, free);
+  const double began = free.at;
+  free.spend(seconds, Cause::transfer);
+  answer_.busy_links[same_as_[place]] += seconds;
+  note({Activity::transfer, place, (message.from + message.ahead) % world_, message.round, message.slice},
+       began, free.at);
+  message.last = later(message.last, free);
+  message.pace = std::max(message.pace, seconds);
+  if (message.last.at - message.pace > message.first.at) {
+    message.first = message.last;
+    message.first.spend(-message.pace, Cause::transfer);
+  }
+  message.last.spend(link.latency, Cause::latency);
+  message.first.spend(link.latency, Cause::latency);
+  push_message(number);
+}
+
+// At one time messages go in an order that is the same on all links, and for all receivers, that turning
+// takes to each other.
+void Simulation::push_message(int number) {
+  const Message& message = messages_[number];
+  const bool arrives = message.hop == message.path.size();
+  const int turns = arrives ? 0 : turned_.turns[message.path[message.hop]];
+  const int sender =
+      arrives ? world_ - message.ahead : (message.from + world_ - turns * network_.period) % world_;
+  const std::uint64_t order = std::uint64_t(sender) << 40 | (pushed_++ & 0xff'ffff'ffff);
+  events_.push({(arrives ? message.last : message.first).at, order, -1, number});
+}
+
+void Simulation::arrive(const Message& message) {
+  const int rank = (message.from + message.ahead) % world_ % ranks_, ahead = world_ - message.ahead;
+  Progress& there = progress(rank, message.slice);
+  if (there.round >= 0 && there.round < scripts_[rank].rounds()) {
+    const auto works = scripts_[rank].works(there.round);
+    const auto found = std::lower_bound(works.begin(), works.end(), ahead,
+                                        [](const Post& post, int a) { return post.ahead < a; });
+    const auto place = static_cast<std::size_t>(found - works.begin());
+    if (found != works.end() && found->ahead == ahead && !there.is_done[place]) {
+      work(rank, message.slice, place, message.last);
+      return;
+    }
+  }
+  early_[rank][std::uint64_t(message.slice) * world_ + ahead].push(message.last);
+}
+
+// Takes in a message, or makes a local step.
+void Simulation::work(int rank, int slice, std::size_t place, const Moment& from) {
+  Progress& there = progress(rank, slice);
+  const Post& each = scripts_[rank].works(there.round)[place];
+  const bool is_local = each.ahead == 0;
+  const MessageCost& cost = is_local || same_node(rank, each.ahead) ? question_.inside : question_.between;
+  Moment& core = core_free_[core_of_[rank]];
+  core = later(from, core);
+  const double began = core.at, bytes = each.chunks * chunk_bytes_;
+  if (!is_local) core.spend(cost.receive * slowness(rank), Cause::overhead);
+  core.spend(bytes * (each.reduce ? cost.combine : cost.copy) * slowness(rank),
+             each.reduce ? Cause::combine : Cause::copy);
+  answer_.busy_ranks[rank] += core.at - began;
+  note({is_local ? Activity::local : Activity::receive, rank, (rank + each.ahead) % world_, there.round,
+        slice},
+       began, core.at);
+  there.is_done[place] = true;
+  there.ready = later(there.ready, core);
+  if (--there.left == 0) push(there.ready.at, rank, slice);
+}
+
+void Simulation::note(Interval interval, double begin, double end) {
+  if (answer_.intervals.size() >= question_.intervals) return;
+  interval.begin = begin;
+  interval.end = end;
+  answer_.intervals.push_back(interval);
+}
+
+}  // namespace
+
+Answer simulate(const Network& network, const std::function<Schedule(int)>& schedule_of,
+                const Question& question) {
+  return Simulation(network, schedule_of, question).run();
+}
+
+}  // namespace ringreduce

@@ -1,0 +1,59 @@
+"""What ``ringreduce simulate`` does."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from dataclasses import asdict
+
+from ringreduce import schedules
+from ringreduce.bench.options import byte_count
+from ringreduce.bench.report import human_bytes, human_us, layout
+from ringreduce.simulate import Outcome, chart, read_network, simulate
+
+INTERVALS = 20_000  # that a picture or a trace shows
+
+
+def run(options: Namespace) -> int:
+    network = read_network(options.network)
+    if options.world is not None:
+        network = network.for_world(options.world)
+    asked = options.algorithm
+    if "all" in asked:
+        asked = [entry.name for entry in schedules.algorithms(options.collective)]
+    sizes = [byte_count(text) for text in options.bytes]
+    pictured = options.picture is not None or options.trace is not None
+    if pictured and len(asked) * len(sizes) > 1:
+        raise ValueError("--picture and --trace show one simulation: name one algorithm and one size")
+    outcomes = [
+        simulate(
+            name, nbytes, network, options.collective, root=options.root, seed=options.seed,
+            intervals=INTERVALS if pictured else 0,
+        )
+        for nbytes in sizes
+        for name in asked
+    ]  # fmt: skip
+    print(as_json(outcomes) if options.format == "json" else table(outcomes))
+    if options.picture is not None:
+        print(f"Picture: {chart.picture(outcomes[0], options.picture)}")
+    if options.trace is not None:
+        print(f"Trace: {chart.trace(outcomes[0], options.trace)}")
+    return 0
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """A line for each simulation, the fastest of each size first."""
+    rows = [["size", "algorithm", "time, us", "busbw, GB/s", "rounds", "slices", "most of the time"]]
+    for one in sorted(outcomes, key=lambda outcome: (outcome.nbytes, outcome.seconds)):
+        figures = [human_us(1e6 * one.seconds), f"{one.busbw / 1e9:.2f}", str(one.rounds), str(one.slices)]
+        rows.append([human_bytes(one.nbytes), one.algorithm, *figures, one.bottleneck])
+    one = outcomes[0]
+    title = f"{one.collective}, {one.world} ranks, simulated"
+    return "\n".join([title, *layout(rows)])
+
+
+def as_json(outcomes: list[Outcome]) -> str:
+    kept = [{**asdict(one), "busbw": one.busbw, "bottleneck": one.bottleneck} for one in outcomes]
+    for one in kept:
+        del one["intervals"], one["link_names"]
+    return json.dumps(kept, indent=1)

@@ -1,0 +1,72 @@
+"""``ringreduce simulate``, as a program."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("pydantic")
+
+FILE = """
+[network]
+kind = "fat_tree"
+hosts = 4
+ranks_per_host = 2
+hosts_per_leaf = 2
+rate = "100 Gbit/s"
+[costs.between]
+send_us = 1
+"""
+
+
+def simulate(tmp_path, *options, text=FILE):
+    file = tmp_path / "network.toml"
+    file.write_text(text)
+    command = [sys.executable, "-m", "ringreduce", "simulate", "--network", str(file), *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_all_algorithms_are_compared(tmp_path):
+    done = simulate(tmp_path, "-b", "64K,16M")
+    assert done.returncode == 0, done.stderr
+    title, _, *rows = done.stdout.splitlines()
+    assert title == "all_reduce, 8 ranks, simulated"
+    assert len(rows) == 22 and sum("swing" in row for row in rows) == 2
+    times = [float(row.split()[3]) for row in rows]
+    assert times == sorted(times[:11]) + sorted(times[11:])
+
+
+def test_figures_pictures_and_traces(tmp_path):
+    written = ["--picture", str(tmp_path / "a" / "ring.png"), "--trace", str(tmp_path / "ring.json")]
+    done = simulate(tmp_path, "-a", "ring", "-b", "1M", "--format", "json", "-n", "4", *written)
+    assert done.returncode == 0, done.stderr
+    found = json.JSONDecoder().raw_decode(done.stdout)[0]
+    assert found[0]["world"] == 4 and found[0]["seconds"] == pytest.approx(sum(found[0]["made_of"].values()))
+    assert (tmp_path / "a" / "ring.png").read_bytes().startswith(b"\x89PNG")
+    events = json.loads((tmp_path / "ring.json").read_text())["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert {"rank 0", "rank 3", "host0 > leaf0"} <= names
+    assert any(event["ph"] == "X" and event["name"] == "transfer" for event in events)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (FILE.replace("rate =", "rte ="), (), "network.toml: network.fat_tree.rte: there is no such key"),
+        (FILE.replace("100 Gbit/s", "fast"), (), "network.fat_tree.rate: 'fast' is no rate"),
+        (FILE.replace("fat_tree", "fat"), (), "network.toml: network: Input tag 'fat'"),
+        (FILE.replace("hosts = 4", "hosts = 3"), (), "network.toml: hosts, 3, is no multiple of hosts_per_leaf, 2"),
+        (FILE + "[", (), "network.toml: "),
+        (FILE, ("-a", "rng"), "no all_reduce algorithm is called 'rng'"),
+        (FILE, ("-n", "7"), "world must be a multiple of ranks_per_host, 2, not 7"),
+        (FILE, ("--picture", "x.png"), "name one algorithm and one size"),
+        (FILE, ("--network", "nowhere.toml"), "nowhere.toml: No such file"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_that_names_it(tmp_path, text, options, message):
+    done = simulate(tmp_path, *options, text=text)
+    assert done.returncode == 2
+    assert message in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
