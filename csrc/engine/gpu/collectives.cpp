@@ -136,6 +136,7 @@ std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path) {
   std::unique_ptr<Runner> runner;
   // What a rank takes may wait for all that its GPU runs. So none launches before all have what they need.
   exchange_or_fail(exchange_, [&] {
+    const OnDevice there(CudaLibrary::get(), gpu.device);
     if (boxes->have_room()) {
       runner = std::make_unique<KernelRunner>(rank, world, gpu.device, std::move(boxes));
     } else {

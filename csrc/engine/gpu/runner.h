@@ -70,7 +70,7 @@ class Runner {
     last_ = event;
   }
   bool is_last_over() const {
-    const BesideCaptures beside_captures(cuda_);
+    const OnDevice there(cuda_, device_);
     int over = 1;
     if (void* const last = last_) CudaLibrary::check(cuda_.is_over(&over, last));
     return over != 0;

@@ -50,35 +50,36 @@ const CudaLibrary& CudaLibrary::get() {
   return library;
 }
 
-BesideCaptures::BesideCaptures(const CudaLibrary& cuda) : cuda_(cuda) {
-  CudaLibrary::check(cuda_.exchange_capture_mode(&mode_));
-}
-
-BesideCaptures::~BesideCaptures() {
-  cuda_.exchange_capture_mode(&mode_);
-}
-
-OnDevice::OnDevice(const CudaLibrary& cuda, int device) : cuda_(cuda), beside_captures_(cuda) {
-  CudaLibrary::check(cuda_.current_device(&before_));
-  CudaLibrary::check(cuda_.choose_device(device));
+OnDevice::OnDevice(const CudaLibrary& cuda, int device) : cuda_(cuda) {
+  CudaLibrary::check(cuda_.enter_device(&before_, device));
+  CudaLibrary::check(cuda_.exchange_capture_mode(&capture_mode_));
 }
 
 OnDevice::~OnDevice() {
-  cuda_.choose_device(before_);
+  cuda_.exchange_capture_mode(&capture_mode_);
+  cuda_.leave_device(before_);
+}
+
+void DestroyedOnDevice::operator()(void* handle) const {
+  try {
+    const OnDevice there(CudaLibrary::get(), device);
+    destroy(handle);
+  } catch (const Error&) {  // of a GPU that has failed nothing is left
+  }
 }
 
 CudaHandle new_stream(const CudaLibrary& cuda, int device) {
   const OnDevice there(cuda, device);
   void* stream = nullptr;
   CudaLibrary::check(cuda.create_stream(&stream));
-  return {stream, cuda.destroy_stream};
+  return {stream, {cuda.destroy_stream, device}};
 }
 
 CudaHandle new_event(const CudaLibrary& cuda, int device) {
   const OnDevice there(cuda, device);
   void* event = nullptr;
   CudaLibrary::check(cuda.create_event(&event));
-  return {event, cuda.destroy_event};
+  return {event, {cuda.destroy_event, device}};
 }
 
 }  // namespace ringreduce

@@ -12,7 +12,8 @@ namespace ringreduce {
 #define RINGREDUCE_DEVICE_FUNCTIONS(X) \
   X(count_devices)                     \
   X(current_device)                    \
-  X(choose_device)                     \
+  X(enter_device)                      \
+  X(leave_device)                      \
   X(identify_device)                   \
   X(device_of)                         \
   X(reach)                             \
@@ -63,22 +64,12 @@ class CudaLibrary {
   void* library_ = nullptr;
 };
 
-// Captures of streams do not mind what the calling thread allocates, queries or waits for meanwhile. CUDA
-// refuses it otherwise, and spoils the captures: this thread's own and, unless they are thread-local, those
-// of all others.
-class BesideCaptures {
- public:
-  explicit BesideCaptures(const CudaLibrary& cuda);
-  ~BesideCaptures();
-  BesideCaptures(const BesideCaptures&) = delete;
-  BesideCaptures& operator=(const BesideCaptures&) = delete;
-
- private:
-  const CudaLibrary& cuda_;
-  int mode_ = 2;
-};
-
-// The calling thread's current device is this one for a while, beside captures.
+// The calling thread's current device is this one for a while. CUDA gives whoever has none the first GPU, and
+// makes a context there; so every call that is not of the current device's lies within one of these.
+//
+// Captures of streams do not mind what the thread allocates, queries or waits for meanwhile. CUDA refuses it
+// otherwise, and spoils the captures: this thread's own and, unless they are thread-local, those of all
+// others.
 class OnDevice {
  public:
   OnDevice(const CudaLibrary& cuda, int device);
@@ -88,12 +79,17 @@ class OnDevice {
 
  private:
   const CudaLibrary& cuda_;
-  const BesideCaptures beside_captures_;
-  int before_ = 0;
+  void* before_ = nullptr;
+  int capture_mode_ = 2;
 };
 
 // A stream, or an event.
-using CudaHandle = std::unique_ptr<void, const char* (*)(void*)>;
+struct DestroyedOnDevice {
+  const char* (*destroy)(void*);
+  int device;
+  void operator()(void* handle) const;
+};
+using CudaHandle = std::unique_ptr<void, DestroyedOnDevice>;
 CudaHandle new_stream(const CudaLibrary& cuda, int device);
 CudaHandle new_event(const CudaLibrary& cuda, int device);
 

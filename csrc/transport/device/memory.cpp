@@ -31,7 +31,6 @@ DeviceMemory::DeviceMemory(const CudaLibrary& cuda, int device, std::size_t byte
   if (at_) return;
   void* memory = nullptr;
   if (device_ == on_host) {
-    const BesideCaptures beside_captures(cuda);
     CudaLibrary::check(cuda.allocate_on_host(&memory, bytes_));
   } else {
     const OnDevice there(cuda, device_);

@@ -14,8 +14,8 @@ namespace ringreduce {
 
 class DeviceMemory {
  public:
-  // Of the device, or `on_host` of the host, where kernels reach it at the same address. It may hold
-  // anything.
+  // Of the device, or `on_host` of the host, where kernels of the current device and of others reach it at
+  // the same address. It may hold anything.
   static constexpr int on_host = -1;
   DeviceMemory(const CudaLibrary& cuda, int device, std::size_t bytes);
   ~DeviceMemory();

@@ -197,7 +197,11 @@ DeviceBoxes::~DeviceBoxes() {
     std::erase_if(claims,
                   [&](const Claim& claim) { return claim.group == memories_[0] && claim.rank == rank_; });
   }
-  for (void* at : mapped_) cuda_.unmap(at);
+  try {
+    const OnDevice there(cuda_, device_);
+    for (void* at : mapped_) cuda_.unmap(at);
+  } catch (const Error&) {  // of a GPU that has failed nothing is left
+  }
 }
 
 }  // namespace ringreduce

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
 #include <thread>
 
 #include "engine/gpu/kernel_library.h"
@@ -173,6 +174,16 @@ std::uint64_t NcclRunner::ended() {
 
 void NcclRunner::check() {
   if (const std::string failure = group_->failure(); !failure.empty()) throw Error(failure);
+}
+
+// NCCL goes to its GPU and back.
+void NcclRunner::give_up() {
+  std::optional<OnDevice> there;
+  try {
+    there.emplace(cuda_, device_);
+  } catch (const Error&) {  // the GPU has failed; NCCL has threads, too
+  }
+  group_->abort();
 }
 
 void NcclRunner::register_memory(void* memory, std::size_t bytes) {

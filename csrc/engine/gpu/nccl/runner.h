@@ -30,7 +30,7 @@ class NcclRunner : public Runner {
   std::uint64_t begun() override;
   std::uint64_t ended() override;
   void check() override;
-  void give_up() override { group_->abort(); }
+  void give_up() override;
   void finish(Clock::duration patience, const Tick& tick) override;
 
   void register_memory(void* memory, std::size_t bytes) override;

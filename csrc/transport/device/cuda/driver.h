@@ -11,6 +11,9 @@ namespace ringreduce::device {
 // X(name here, name there)
 #define RINGREDUCE_DRIVER_FUNCTIONS(X)           \
   X(error_string, cuGetErrorString)              \
+  X(get_context, cuCtxGetCurrent)                \
+  X(set_context, cuCtxSetCurrent)                \
+  X(attributes_of, cuPointerGetAttributes)       \
   X(device, cuDeviceGet)                         \
   X(attribute, cuDeviceGetAttribute)             \
   X(granularity, cuMemGetAllocationGranularity)  \

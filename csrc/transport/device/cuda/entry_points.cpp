@@ -8,8 +8,10 @@
 
 #include "reduce/cuda/errors.h"
 #include "reduce/cuda/failures.h"
+#include "transport/device/cuda/driver.h"
 
 using ringreduce::device::check;
+using ringreduce::device::Driver;
 using ringreduce::device::failure_of;
 
 namespace {
@@ -121,6 +123,25 @@ const char* ringreduce_cuda_choose_device(int device) {
   return failure_of([&] { check(cudaSetDevice(device), "device " + std::to_string(device)); });
 }
 
+// CUDA's runtime, asked for the current device, cannot say that there is none.
+const char* ringreduce_cuda_enter_device(void** before, int device) {
+  return failure_of([&] {
+    const Driver& driver = Driver::get();
+    CUcontext context = nullptr;
+    const CUresult result = driver.get_context(&context);
+    if (result != CUDA_ERROR_NOT_INITIALIZED) driver.check(result, "context");
+    check(cudaSetDevice(device), "device " + std::to_string(device));
+    *before = context;
+  });
+}
+
+const char* ringreduce_cuda_leave_device(void* before) {
+  return failure_of([&] {
+    const Driver& driver = Driver::get();
+    driver.check(driver.set_context(static_cast<CUcontext>(before)), "context");
+  });
+}
+
 const char* ringreduce_cuda_identify_device(char* identity, int device) {
   return failure_of([&] {
     cudaDeviceProp properties;
@@ -132,12 +153,14 @@ const char* ringreduce_cuda_identify_device(char* identity, int device) {
 
 const char* ringreduce_cuda_device_of(int* device, const void* memory) {
   return failure_of([&] {
-    cudaPointerAttributes attributes;
-    check(cudaPointerGetAttributes(&attributes, memory), "where memory is");
-    // What CUDA has never heard of is the host's.
-    const bool is_devices =
-        attributes.type == cudaMemoryTypeDevice || attributes.type == cudaMemoryTypeManaged;
-    *device = is_devices ? attributes.device : -1;
+    const Driver& driver = Driver::get();
+    unsigned type = 0;  // stays 0 of what CUDA has never heard of, which is the host's
+    int ordinal = 0;
+    CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+    void* answers[] = {&type, &ordinal};
+    driver.check(driver.attributes_of(2, asked, answers, reinterpret_cast<CUdeviceptr>(memory)),
+                 "where memory is");
+    *device = type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED ? ordinal : -1;
   });
 }
 

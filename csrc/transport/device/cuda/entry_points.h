@@ -20,9 +20,13 @@ RINGREDUCE_EXPORT const char* ringreduce_cuda_count_devices(int* count);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_name_device(char* name, std::size_t room);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_current_device(int* device);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_choose_device(int device);
+// The same for a while. `before` becomes the context that the calling thread had, or null, for leave_device,
+// which gives none to any other device: a context takes hundreds of MB there.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_enter_device(void** before, int device);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_leave_device(void* before);
 // The same for two numbers, of whatever processes, if they are the same device.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_identify_device(char* identity, int device);
-// -1: the memory is no device's.
+// -1: the memory is no device's. Needs no current device.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_device_of(int* device, const void* memory);
 // The current device's kernels may read and write the other's memory from now on.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_reach(int other);

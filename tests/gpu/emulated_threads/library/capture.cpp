@@ -7,8 +7,8 @@
 #include <thread>
 #include <utility>
 
+#include "devices.h"
 #include "handles.h"
-#include "reduce/cuda/failures.h"
 #include "streams.h"
 #include "transport/device/cuda/entry_points.h"
 
@@ -127,26 +127,25 @@ void refuse_during_capture(const char* what) {
 }  // namespace ringreduce::emulated
 
 using namespace ringreduce::emulated;
-using ringreduce::device::failure_of;
 
 const char* ringreduce_cuda_is_captured(int* is_captured, void* stream) {
-  return failure_of([&] { *is_captured = capture_of(*stream_at(stream)) ? 1 : 0; });
+  return in_context([&] { *is_captured = capture_of(*stream_at(stream)) ? 1 : 0; });
 }
 
 const char* ringreduce_cuda_exchange_capture_mode(int* given) {
-  return failure_of([&] { *given = std::exchange(mode, check_mode(*given)); });
+  return in_context([&] { *given = std::exchange(mode, check_mode(*given)); });
 }
 
 const char* ringreduce_cuda_begin_capture(void* stream, int mode) {
-  return failure_of([&] { begin(stream, check_mode(mode)); });
+  return in_context([&] { begin(stream, check_mode(mode)); });
 }
 
 const char* ringreduce_cuda_end_capture(void** graph, void* stream) {
-  return failure_of([&] { *graph = graphs().add(end(*stream_at(stream))); });
+  return in_context([&] { *graph = graphs().add(end(*stream_at(stream))); });
 }
 
 const char* ringreduce_cuda_launch_graph(void* graph, void* stream) {
-  return failure_of([&] {
+  return in_context([&] {
     stream_at(stream)->put([graph = graphs().at(graph)] {
       for (const Work& work : graph->work) work();
     });
@@ -154,5 +153,5 @@ const char* ringreduce_cuda_launch_graph(void* graph, void* stream) {
 }
 
 const char* ringreduce_cuda_destroy_graph(void* graph) {
-  return failure_of([&] { graphs().remove(graph); });
+  return in_context([&] { graphs().remove(graph); });
 }

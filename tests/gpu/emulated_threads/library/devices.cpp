@@ -1,5 +1,7 @@
 #include "devices.h"
 
+#include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -9,13 +11,23 @@
 #include <string>
 #include <utility>
 
-#include "reduce/cuda/failures.h"
 #include "transport/device/cuda/entry_points.h"
 
 namespace ringreduce::emulated {
 namespace {
 
-thread_local int chosen = 0;
+constexpr int none = -1;
+thread_local int context = none;  // whose, of the calling thread
+
+// By device: whether the process has made a context there, which takes memory. A thread knows it by address.
+constexpr int most_devices = 64;
+std::array<std::atomic<bool>, most_devices> has_context;
+
+void choose(int device) {
+  check_device(device);
+  has_context.at(static_cast<std::size_t>(device)) = true;
+  context = device;
+}
 
 // Never destroyed: streams' threads may outlive main.
 struct Reached {
@@ -49,7 +61,11 @@ int device_count() {
 }
 
 int current_device() {
-  return chosen;
+  return context == none ? 0 : context;
+}
+
+void need_context() {
+  if (context == none) choose(0);
 }
 
 void check_device(int device) {
@@ -61,7 +77,7 @@ void check_device(int device) {
 void reach(int other) {
   check_device(other);
   const std::lock_guard lock(reached().mutex);
-  reached().pairs.emplace(chosen, other);
+  reached().pairs.emplace(current_device(), other);
 }
 
 bool reaches(int device, int other) {
@@ -88,10 +104,25 @@ const char* ringreduce_cuda_current_device(int* device) {
 }
 
 const char* ringreduce_cuda_choose_device(int device) {
+  return failure_of([&] { choose(device); });
+}
+
+const char* ringreduce_cuda_enter_device(void** before, int device) {
   return failure_of([&] {
-    check_device(device);
-    chosen = device;
+    *before = context == none ? nullptr : &has_context.at(static_cast<std::size_t>(context));
+    choose(device);
   });
+}
+
+const char* ringreduce_cuda_leave_device(void* before) {
+  return failure_of([&] {
+    context = before ? static_cast<int>(static_cast<std::atomic<bool>*>(before) - has_context.data()) : none;
+  });
+}
+
+// For tests.
+RINGREDUCE_EXPORT int ringreduce_emulated_has_context(int device) {
+  return has_context.at(static_cast<std::size_t>(device)) ? 1 : 0;
 }
 
 const char* ringreduce_cuda_identify_device(char* identity, int device) {
@@ -99,7 +130,7 @@ const char* ringreduce_cuda_identify_device(char* identity, int device) {
 }
 
 const char* ringreduce_cuda_reach(int other) {
-  return failure_of([&] {
+  return in_context([&] {
     if (other == current_device()) throw std::invalid_argument("a device reaches its own memory anyway");
     reach(other);
   });

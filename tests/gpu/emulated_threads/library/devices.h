@@ -1,11 +1,22 @@
 // Devices that are not there: numbers, as many as RINGREDUCE_EMULATED_DEVICES says.
 #pragma once
 
+#include "reduce/cuda/failures.h"
+
 namespace ringreduce::emulated {
 
 int device_count();
-// The calling thread's.
+// The calling thread's: the first where it has no context.
 int current_device();
+// Whatever CUDA's runtime does needs a context: a thread that has none gets the current device's.
+void need_context();
+template <class Function>
+const char* in_context(Function function) {
+  return device::failure_of([&] {
+    need_context();
+    function();
+  });
+}
 // Throws std::invalid_argument if there is none of this number.
 void check_device(int device);
 // The current device's kernels may read and write the other's memory from now on.

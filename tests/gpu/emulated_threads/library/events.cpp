@@ -10,7 +10,6 @@
 
 #include "devices.h"
 #include "handles.h"
-#include "reduce/cuda/failures.h"
 #include "streams.h"
 #include "transport/device/cuda/entry_points.h"
 
@@ -105,26 +104,25 @@ float milliseconds_between(void* begin, void* end) {
 }  // namespace ringreduce::emulated
 
 using namespace ringreduce::emulated;
-using ringreduce::device::failure_of;
 
 const char* ringreduce_cuda_create_event(void** event) {
-  return failure_of([&] { *event = events().add(std::make_shared<Event>(current_device())); });
+  return in_context([&] { *event = events().add(std::make_shared<Event>(current_device())); });
 }
 
 const char* ringreduce_cuda_destroy_event(void* event) {
-  return failure_of([&] { events().remove(event); });
+  return in_context([&] { events().remove(event); });
 }
 
 const char* ringreduce_cuda_record(void* event, void* stream) {
-  return failure_of([&] { record(event, stream); });
+  return in_context([&] { record(event, stream); });
 }
 
 const char* ringreduce_cuda_wait(void* event, void* stream) {
-  return failure_of([&] { wait(event, stream); });
+  return in_context([&] { wait(event, stream); });
 }
 
 const char* ringreduce_cuda_is_over(int* over, void* event) {
-  return failure_of([&] {
+  return in_context([&] {
     const Recorded what = events().at(event)->recorded();
     refuse_during_capture("event");
     if (what.capture) throw std::runtime_error("event: it was recorded in a capture (error 907)");
@@ -133,5 +131,5 @@ const char* ringreduce_cuda_is_over(int* over, void* event) {
 }
 
 const char* ringreduce_cuda_elapsed(float* milliseconds, void* begin, void* end) {
-  return failure_of([&] { *milliseconds = milliseconds_between(begin, end); });
+  return in_context([&] { *milliseconds = milliseconds_between(begin, end); });
 }

@@ -15,7 +15,6 @@
 #include "engine/gpu/kernels/cuda/one_shot.h"
 #include "memory.h"
 #include "passes.h"
-#include "reduce/cuda/failures.h"
 #include "residency.h"
 #include "streams.h"
 
@@ -110,14 +109,14 @@ using namespace ringreduce::device;
 using namespace ringreduce::emulated;
 
 const char* ringreduce_cuda_fit(int* blocks) {
-  return failure_of([&] {
+  return in_context([&] {
     refuse_during_capture("loading kernels");
     *blocks = blocks_that_fit();
   });
 }
 
 const char* ringreduce_cuda_run(const Errand* errand, void* stream) {
-  return failure_of([&] {
+  return in_context([&] {
     switch (errand->duty) {
       case Duty::interpret:
         check_reach(errand->program, current_device(), "the program");

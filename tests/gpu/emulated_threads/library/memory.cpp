@@ -18,7 +18,6 @@
 
 #include "devices.h"
 #include "mapping.h"
-#include "reduce/cuda/failures.h"
 #include "residency.h"
 #include "streams.h"
 #include "transport/device/cuda/entry_points.h"
@@ -193,44 +192,43 @@ int device_of(const void* memory) {
 }  // namespace ringreduce::emulated
 
 using namespace ringreduce::emulated;
-using ringreduce::device::failure_of;
 
 const char* ringreduce_cuda_device_of(int* device, const void* memory) {
-  return failure_of([&] { *device = device_of(memory); });
+  return ringreduce::device::failure_of([&] { *device = device_of(memory); });
 }
 
 const char* ringreduce_cuda_allocate(void** memory, std::size_t bytes) {
-  return failure_of([&] { *memory = allocate(bytes); });
+  return in_context([&] { *memory = allocate(bytes); });
 }
 
 const char* ringreduce_cuda_free(void* memory) {
-  return failure_of([&] { ringreduce::emulated::free(memory); });
+  return in_context([&] { ringreduce::emulated::free(memory); });
 }
 
 const char* ringreduce_cuda_allocate_on_host(void** memory, std::size_t bytes) {
-  return failure_of([&] { *memory = allocate_on_host(bytes); });
+  return in_context([&] { *memory = allocate_on_host(bytes); });
 }
 
 const char* ringreduce_cuda_free_on_host(void* memory) {
-  return failure_of([&] { free_on_host(memory); });
+  return in_context([&] { free_on_host(memory); });
 }
 
 const char* ringreduce_cuda_share(char* handle, void* memory) {
-  return failure_of([&] { share(handle, memory); });
+  return in_context([&] { share(handle, memory); });
 }
 
 const char* ringreduce_cuda_map(void** memory, const char* handle) {
-  return failure_of([&] { *memory = map(handle); });
+  return in_context([&] { *memory = map(handle); });
 }
 
 const char* ringreduce_cuda_unmap(void* memory) {
-  return failure_of([&] { unmap(memory); });
+  return in_context([&] { unmap(memory); });
 }
 
 const char* ringreduce_cuda_move(void* to, const void* from, std::size_t bytes, void* stream) {
-  return failure_of([&] { move(to, from, bytes, stream); });
+  return in_context([&] { move(to, from, bytes, stream); });
 }
 
 const char* ringreduce_cuda_fill(void* memory, int byte, std::size_t bytes, void* stream) {
-  return failure_of([&] { fill(memory, byte, bytes, stream); });
+  return in_context([&] { fill(memory, byte, bytes, stream); });
 }

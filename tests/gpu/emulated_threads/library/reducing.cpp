@@ -6,7 +6,6 @@
 #include "devices.h"
 #include "emulated.h"
 #include "reduce/cuda/entry_points.h"
-#include "reduce/cuda/failures.h"
 #include "residency.h"
 #include "streams.h"
 
@@ -42,16 +41,17 @@ void launch(Launch launch, void* stream) {
 using namespace ringreduce;
 using namespace ringreduce::device;
 using ringreduce::emulated::group;
+using ringreduce::emulated::in_context;
 using ringreduce::emulated::launch;
 
 const char* ringreduce_cuda_load() {
-  return failure_of([] { ringreduce::emulated::load_kernels(); });
+  return in_context([] { ringreduce::emulated::load_kernels(); });
 }
 
 const char* ringreduce_cuda_combine(int dtype, int op, void* const* destinations, int destination_count,
                                     const void* const* sources, int source_count, std::size_t count,
                                     double scale, void* stream, int /*blocks*/) {
-  return failure_of([&] {
+  return in_context([&] {
     const Spans spans = make_spans(destinations, destination_count, sources, source_count, count, scale);
     const auto run = [=](bool only_tries) {
       Spans tried = spans;
@@ -64,7 +64,7 @@ const char* ringreduce_cuda_combine(int dtype, int op, void* const* destinations
 
 const char* ringreduce_cuda_copy(void* const* destinations, int destination_count, const void* source,
                                  std::size_t bytes, void* stream, int /*blocks*/) {
-  return failure_of([&] {
+  return in_context([&] {
     const Spans spans = make_spans(destinations, destination_count, &source, 1, bytes, 1);
     const auto run = [=](bool only_tries) {
       if (!only_tries) emulate_copy(spans, group);
@@ -78,7 +78,7 @@ const char* ringreduce_cuda_combine_coded(int wire, int plain, int op, std::uint
                                           void* const* destinations, int destination_count,
                                           const void* const* sources, int source_count, std::size_t count,
                                           double scale, void* stream, int /*blocks*/) {
-  return failure_of([&] {
+  return in_context([&] {
     const CodedSpans coded = {
         make_spans(destinations, destination_count, sources, source_count, count, scale), static_cast<Op>(op),
         encoded_sources, encoded_destinations, quantize != 0};

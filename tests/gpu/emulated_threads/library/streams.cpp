@@ -9,7 +9,6 @@
 
 #include "devices.h"
 #include "handles.h"
-#include "reduce/cuda/failures.h"
 #include "transport/device/cuda/entry_points.h"
 
 namespace ringreduce::emulated {
@@ -134,14 +133,13 @@ void finish_device(int device) {
 }  // namespace ringreduce::emulated
 
 using namespace ringreduce::emulated;
-using ringreduce::device::failure_of;
 
 const char* ringreduce_cuda_create_stream(void** stream) {
-  return failure_of([&] { *stream = streams().add(Stream::create(current_device())); });
+  return in_context([&] { *stream = streams().add(Stream::create(current_device())); });
 }
 
 const char* ringreduce_cuda_destroy_stream(void* stream) {
-  return failure_of([&] { streams().remove(stream)->close(); });
+  return in_context([&] { streams().remove(stream)->close(); });
 }
 
 // For other emulated libraries: puts run(argument) into a stream, or a graph, which may run it often or
@@ -149,9 +147,9 @@ const char* ringreduce_cuda_destroy_stream(void* stream) {
 RINGREDUCE_EXPORT const char* ringreduce_emulated_put(void* stream, void (*run)(void*), void* argument,
                                                       void (*drop)(void*)) {
   const std::shared_ptr<void> kept(argument, drop);
-  return failure_of([&] { stream_for_launch(stream)->put([run, kept] { run(kept.get()); }); });
+  return in_context([&] { stream_for_launch(stream)->put([run, kept] { run(kept.get()); }); });
 }
 
 const char* ringreduce_cuda_synchronize(void* stream) {
-  return failure_of([&] { stream_at(stream)->synchronize(); });
+  return in_context([&] { stream_at(stream)->synchronize(); });
 }

@@ -14,12 +14,13 @@ constexpr int looks_that_it_takes = 2;
 using Put = const char* (*)(void*, void (*)(void*), void*, void (*)(void*));
 
 // Of the emulated CUDA library, which whoever calls us has loaded.
-Put find_put() {
+template <class Function>
+Function find(const char* name) {
   const char* const path = std::getenv("RINGREDUCE_CUDA_LIBRARY");
   void* const library = path ? dlopen(path, RTLD_NOW | RTLD_NOLOAD) : nullptr;
-  void* const found = library ? dlsym(library, "ringreduce_emulated_put") : nullptr;
+  void* const found = library ? dlsym(library, name) : nullptr;
   if (!found) throw std::runtime_error("the emulated CUDA library is not there");
-  return reinterpret_cast<Put>(found);
+  return reinterpret_cast<Function>(found);
 }
 
 struct Job {
@@ -44,6 +45,12 @@ std::shared_ptr<Clique> clique_of(const std::string& id, int world) {
   return clique;
 }
 
+void go_back_to_device() {
+  int device = 0;
+  find<const char* (*)(int*)>("ringreduce_cuda_current_device")(&device);
+  find<const char* (*)(int)>("ringreduce_cuda_choose_device")(device);
+}
+
 Communicator::Communicator(std::shared_ptr<Clique> clique, int rank)
     : clique_(std::move(clique)), rank_(rank), alive_(std::make_shared<char>()) {
   clique_->join();
@@ -64,7 +71,7 @@ nccl::Result Communicator::launch(std::vector<Operation> operations, void* strea
 }
 
 void Communicator::put(Group group) {
-  static const Put put_into = find_put();
+  static const Put put_into = find<Put>("ringreduce_emulated_put");
   auto* const job = new Job{clique_, rank_, std::move(group.operations), alive_};
   const auto run = [](void* argument) {
     const Job& to_do = *static_cast<Job*>(argument);

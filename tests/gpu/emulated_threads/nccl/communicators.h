@@ -52,6 +52,9 @@ class Communicator {
   std::map<void*, std::size_t> memory_;
 };
 
+// NCCL does so where it has worked on a communicator's: a thread that has no context gets the first one's.
+void go_back_to_device();
+
 // By id. Throws std::invalid_argument if the world is another than another rank's.
 std::shared_ptr<Clique> clique_of(const std::string& id, int world);
 

@@ -91,6 +91,7 @@ Result queue(Operation::Kind kind, const void* from, void* to, std::size_t count
 Result remove(Comm comm, bool is_over) {
   return result_of([&] {
     if (is_over) communicators().at(comm)->check_over();
+    go_back_to_device();
     const auto communicator = communicators().remove(comm);
     communicator->clique().abort(communicator->rank());
     --alive;
