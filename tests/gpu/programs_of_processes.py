@@ -5,6 +5,7 @@ The process that starts them does not touch the GPU: nothing of CUDA's survives 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -63,6 +64,40 @@ def killed(comm):
         assert (x.get(left) == left.size).all()
 
 
+def pieces():
+    """How many pieces of GPU memory this process has made."""
+    files = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return sum("ringreduce-emulated" in os.readlink(file) for file in files if os.path.exists(file))
+
+
+def slow(comm):
+    """Rank 1 is in a call that the others do not make, and has not left when they make another group."""
+    given = GpuArray(np.ones(1000, "float32"))
+    host = comm.split(0)
+    groups = [comm.split(None if comm.rank == 1 else 0) for _ in range(2)]
+    comm.all_reduce(given, algorithm="ring")
+    wait_for(comm.device_stream)
+    before = pieces()
+    comm.barrier()
+    if comm.rank == 1:
+        with contextlib.suppress(ringreduce.PeerLost):  # the others may have left before
+            comm.all_reduce(given, algorithm="ring")
+        wait_for(comm.device_stream)
+        host.barrier()
+        comm.close()
+        host.barrier()
+        return
+    comm.close()
+    for group, made in zip(groups, (1, 1), strict=True):  # memory of its own, then the first group's
+        group.all_reduce(given, algorithm="ring")
+        wait_for(group.device_stream)
+        assert pieces() == before + made, (pieces(), before)
+        group.close()
+        if group is groups[0]:
+            host.barrier()
+            host.barrier()
+
+
 def main() -> None:
     what, world = sys.argv[1], int(sys.argv[2])
     if what == "killed":
@@ -70,6 +105,8 @@ def main() -> None:
             ringreduce.run(killed, world, timeout=20)
         except ringreduce.RankFailed as error:
             assert error.rank == 1, error
+    elif what == "slow":
+        ringreduce.run(slow, world, timeout=20)
     else:
         devices = [rank % 2 if what == "two" else 0 for rank in range(world)]
         assert max(ringreduce.run(sums, world, devices, timeout=20)) < 16 << 20

@@ -36,6 +36,12 @@ def test_processes(what, world):
     assert done.stdout.endswith("well\n") and done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.skipif(HAS_CARD, reason="only the emulated GPU's memory can be counted")
+def test_boxes_wait_for_slow_peers():
+    done = _run("slow", 3)
+    assert done.stdout.endswith("well\n") and done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.skipif(not HAS_CARD, reason="only a card has several kinds of handles")
 @pytest.mark.parametrize("handles", ["ipc", "file", "fabric"])
 def test_kinds_of_handles(handles):

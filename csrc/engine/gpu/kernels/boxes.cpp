@@ -70,6 +70,34 @@ int queues() {
 
 constexpr std::size_t arena_bytes = std::size_t{256} << 10;
 
+// Behind a rank's boxes: of each rank, not 0 when it has left.
+using Word = std::uint64_t;
+constexpr Word has_left = 1;
+
+// Boxes that their own process has done with, and the ranks of others may not have.
+struct Waiting {
+  std::unique_ptr<DeviceMemory> memory;
+  int device;
+  std::size_t words;  // from there on
+  std::vector<int> ranks;
+
+  bool is_over(const CudaLibrary& cuda, void* stream) const {
+    std::vector<Word> said(static_cast<std::size_t>(ranks.back()) + 1);
+    CudaLibrary::check(cuda.move(said.data(), memory->at() + words, said.size() * sizeof(Word), stream));
+    CudaLibrary::check(cuda.synchronize(stream));
+    return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return said[rank] == has_left; });
+  }
+};
+std::mutex waiting_mutex;
+auto& waiting = *new std::vector<Waiting>;  // never destroyed: what is left goes with the process
+
+void give_back_what_nobody_writes_to(const CudaLibrary& cuda, int device, void* stream) {
+  const std::lock_guard lock(waiting_mutex);
+  for (std::size_t i = waiting.size(); i-- > 0;) {
+    if (waiting[i].device == device && waiting[i].is_over(cuda, stream)) waiting.erase(waiting.begin() + i);
+  }
+}
+
 }  // namespace
 
 struct DeviceBoxes::Gpu {
@@ -115,7 +143,7 @@ int DeviceBoxes::blocks_for_all(const std::vector<Gpu>& gpus) {
     blocks = std::min({blocks, claimed / in_process, fit / here});
     if (&gpu == &gpus[rank_]) processes = (here + in_process - 1) / in_process;
     if (in_process > 1 && streams_of_a_rank * in_process > gpu.queues) blocks = 0;
-    if (blocks > 0 || one_process_) continue;
+    if (blocks > 0 || one_process()) continue;
     if (in_process > 1) {
       throw Error(std::to_string(in_process) + " ranks of one process among several share a GPU, whose " +
                   std::to_string(gpu.queues) + " queues are too few for their streams: set " +
@@ -143,7 +171,6 @@ void DeviceBoxes::reach(int peer, const Gpu& gpu, const std::string& handle) {
   void* at = nullptr;
   const char* failure = cuda_.map(&at, handle.data() + sizeof at);
   if (failure) throw Error("the memory of rank " + std::to_string(peer) + " is out of its reach: " + failure);
-  mapped_.push_back(at);
   memories_[peer] = static_cast<char*>(at);
 }
 
@@ -155,8 +182,9 @@ DeviceBoxes::DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int worl
   for (const std::string& blob : exchange_or_fail(exchange, [&] { return bytes_of(introduce()); })) {
     std::memcpy(&gpus.emplace_back(), blob.data(), std::min(blob.size(), sizeof(Gpu)));
   }
-  one_process_ = std::all_of(gpus.begin(), gpus.end(),
-                             [&](const Gpu& gpu) { return gpu.process == gpus[rank_].process; });
+  for (int peer = 0; peer < world_; ++peer) {
+    if (gpus[peer].process != gpus[rank_].process) others_.push_back(peer);
+  }
   layout_ = {blocks_for_all(gpus), world, arena_bytes};
   const std::vector<std::string> handles = exchange_or_fail(exchange, [&] { return offer(stream); });
   exchange_or_fail(exchange, [&] {
@@ -167,18 +195,29 @@ DeviceBoxes::DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int worl
   });
 }
 
+std::shared_ptr<DeviceMemory> DeviceBoxes::take(void* stream) const {
+  give_back_what_nobody_writes_to(cuda_, device_, stream);
+  auto memory = std::make_unique<DeviceMemory>(cuda_, device_, layout_.bytes() + world_ * sizeof(Word));
+  if (one_process()) return memory;
+  const auto wait = [device = device_, words = layout_.bytes(), ranks = others_](DeviceMemory* done) {
+    const std::lock_guard lock(waiting_mutex);
+    waiting.push_back({std::unique_ptr<DeviceMemory>(done), device, words, ranks});
+  };
+  return {memory.release(), wait};
+}
+
 // Makes this rank's boxes: their address, for ranks of this process, and for others a handle.
 std::string DeviceBoxes::offer(void* stream) {
   if (!have_room()) return "";
-  const auto memory = std::make_shared<DeviceMemory>(cuda_, device_, layout_.bytes());
-  CudaLibrary::check(cuda_.fill(memory->at(), 0, layout_.bytes(), stream));
+  const auto memory = take(stream);
+  CudaLibrary::check(cuda_.fill(memory->at(), 0, memory->bytes(), stream));
   CudaLibrary::check(cuda_.synchronize(stream));
   know(memory);
   kept_.push_back(memory);
   memories_[rank_] = memory->at();
   void* const at = memory->at();
   std::string handle(device::handle_bytes, '\0');
-  if (!one_process_) CudaLibrary::check(cuda_.share(handle.data(), at));
+  if (!one_process()) CudaLibrary::check(cuda_.share(handle.data(), at));
   return bytes_of(at) + handle;
 }
 
@@ -191,6 +230,16 @@ int DeviceBoxes::claim(void* stream) const {
   return rank_;
 }
 
+void DeviceBoxes::leave(void* stream) const {
+  const OnDevice there(cuda_, device_);
+  for (const int peer : others_) {
+    char* const words = memories_[peer] + layout_.bytes();
+    CudaLibrary::check(
+        cuda_.move(words + static_cast<std::size_t>(rank_) * sizeof(Word), &has_left, sizeof(Word), stream));
+  }
+  CudaLibrary::check(cuda_.synchronize(stream));
+}
+
 DeviceBoxes::~DeviceBoxes() {
   {
     const std::lock_guard lock(claims_mutex);
@@ -199,7 +248,9 @@ DeviceBoxes::~DeviceBoxes() {
   }
   try {
     const OnDevice there(cuda_, device_);
-    for (void* at : mapped_) cuda_.unmap(at);
+    for (const int peer : others_) {
+      if (memories_[peer]) cuda_.unmap(memories_[peer]);
+    }
   } catch (const Error&) {  // of a GPU that has failed nothing is left
   }
 }

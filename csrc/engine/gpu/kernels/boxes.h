@@ -22,12 +22,16 @@ class DeviceBoxes {
   DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int world, const Exchange& exchange,
               void* stream);
   ~DeviceBoxes();
+  // Tells the ranks of other processes that no kernel of this rank writes to their boxes any more. Before all
+  // of those have left, however the group has ended, nobody else gets this rank's: theirs may be slow. They
+  // are never given back where one leaves without a word, because its process died or its GPU failed.
+  void leave(void* stream) const;
   DeviceBoxes(const DeviceBoxes&) = delete;
   DeviceBoxes& operator=(const DeviceBoxes&) = delete;
 
   const device::Boxes& layout() const { return layout_; }
   // Whether all ranks are threads of this process, and reach all of each other's memory.
-  bool one_process() const { return one_process_; }
+  bool one_process() const { return others_.empty(); }
   // Whether kernels may wait for each other: a thread block at least of each rank runs on its GPU while those
   // of all others do. Otherwise there are no boxes.
   bool have_room() const { return layout_.blocks > 0; }
@@ -42,17 +46,17 @@ class DeviceBoxes {
   using Claimed = std::pair<int, int>;  // a device, and how many thread blocks may run there
   Gpu introduce();
   int blocks_for_all(const std::vector<Gpu>& gpus);
+  std::shared_ptr<DeviceMemory> take(void* stream) const;
   std::string offer(void* stream);
   void reach(int peer, const Gpu& gpu, const std::string& handle);
 
   const CudaLibrary& cuda_;
   const int device_, rank_, world_;
-  bool one_process_ = true;
   std::shared_ptr<Claimed> claimed_;
   device::Boxes layout_{};
   std::vector<char*> memories_;                      // of each rank's boxes
   std::vector<std::shared_ptr<DeviceMemory>> kept_;  // of this process
-  std::vector<void*> mapped_;                        // of others
+  std::vector<int> others_;                          // the ranks of other processes
 };
 
 }  // namespace ringreduce

@@ -45,6 +45,7 @@ KernelRunner::KernelRunner(int rank, int world, int device, std::unique_ptr<Devi
 KernelRunner::~KernelRunner() {
   try {
     wait_until_idle();
+    boxes_->leave(uploads_.get());
   } catch (const Error&) {  // a GPU that has failed does nothing any more
   }
 }
