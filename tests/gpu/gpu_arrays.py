@@ -92,6 +92,12 @@ class DlpackArray:
         return new(ctypes.addressof(self._tensor), b"dltensor", None)
 
 
+def pieces_of_memory():
+    """How many pieces of the emulated GPU's memory this process has made."""
+    files = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return sum("ringreduce-emulated" in os.readlink(file) for file in files if os.path.lexists(file))
+
+
 def wait_for(stream):
     library().call("synchronize", ctypes.c_void_p(stream))
 

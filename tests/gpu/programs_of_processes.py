@@ -14,7 +14,7 @@ import time
 import numpy as np
 
 import ringreduce
-from tests.gpu.gpu_arrays import GpuArray, library, wait_for
+from tests.gpu.gpu_arrays import GpuArray, library, pieces_of_memory, wait_for
 
 
 def integers(rank, count):
@@ -64,12 +64,6 @@ def killed(comm):
         assert (x.get(left) == left.size).all()
 
 
-def pieces():
-    """How many pieces of GPU memory this process has made."""
-    files = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
-    return sum("ringreduce-emulated" in os.readlink(file) for file in files if os.path.exists(file))
-
-
 def slow(comm):
     """Rank 1 is in a call that the others do not make, and has not left when they make another group."""
     given = GpuArray(np.ones(1000, "float32"))
@@ -77,7 +71,7 @@ def slow(comm):
     groups = [comm.split(None if comm.rank == 1 else 0) for _ in range(2)]
     comm.all_reduce(given, algorithm="ring")
     wait_for(comm.device_stream)
-    before = pieces()
+    before = pieces_of_memory()
     comm.barrier()
     if comm.rank == 1:
         with contextlib.suppress(ringreduce.PeerLost):  # the others may have left before
@@ -91,7 +85,7 @@ def slow(comm):
     for group, made in zip(groups, (1, 1), strict=True):  # memory of its own, then the first group's
         group.all_reduce(given, algorithm="ring")
         wait_for(group.device_stream)
-        assert pieces() == before + made, (pieces(), before)
+        assert pieces_of_memory() == before + made
         group.close()
         if group is groups[0]:
             host.barrier()

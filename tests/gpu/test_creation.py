@@ -49,6 +49,49 @@ for comm, array in zip(comms, arrays):
     print(array.get(comm).sum(), b.get(comm).sum())
 """
 
+AFTER_A_REPLAY = """
+import numpy as np
+import ringreduce
+from tests.gpu.gpu_arrays import GpuArray, library, pieces_of_memory, wait_for
+
+cuda = library()
+arrays = [GpuArray(np.ones(1000, "float32")) for _ in range(6)]
+streams, event = [cuda.Stream() for _ in range(3)], cuda.Event()
+one, other = (ringreduce.local_group(2, device=0) for _ in range(2))
+graphs = []
+for comm, array, stream in zip(one, arrays, streams):
+    with cuda.captured(stream) as graph:
+        comm.all_reduce(array, stream=stream.handle.value)
+    graphs.append(graph)
+
+
+def taken_by_a_group():
+    before = pieces_of_memory()
+    comms = ringreduce.local_group(2, device=0)
+    taken = pieces_of_memory() - before
+    for comm, array in zip(comms, arrays[2:]):
+        comm.all_reduce(array)
+    for comm, array in zip(comms, arrays[2:]):
+        assert (array.get(comm) == 2).all()
+        comm.close()
+    return taken
+
+
+other[0].all_reduce(arrays[4], stream=streams[2].handle.value)  # it waits, and so do the replays
+event.record(streams[2])
+for comm, graph, stream in zip(one, graphs, streams):
+    cuda.call("wait", event.handle, stream.handle)
+    graph.launch(stream)
+    comm.close()
+print(taken_by_a_group() > 0)
+other[1].all_reduce(arrays[5])
+for graph, stream in zip(graphs, streams):
+    wait_for(stream.handle.value)
+    graph.close()
+arrays[2:4] = [GpuArray(np.ones(1000, "float32")) for _ in range(2)]
+print(taken_by_a_group())
+"""
+
 
 def _lines(program, **environment):
     settings = {**os.environ, "RINGREDUCE_EMULATED_BLOCKS": "8", **environment}
@@ -70,3 +113,8 @@ def test_no_rank_launches_before_all_have_their_memory():
 
 def test_kernels_are_loaded_before_a_rank_launches():
     assert _lines(COPY_BESIDE_A_CALL) == ["2000.0 70.0"] * 2
+
+
+def test_what_a_replay_uses_is_no_other_groups():
+    """It has not begun when the group is closed. What it uses is given back when its graph is gone."""
+    assert _lines(AFTER_A_REPLAY) == ["True", "0"]

@@ -441,6 +441,25 @@ def test_events_bring_streams_into_a_capture(cuda, stream):
         one.close()
 
 
+def test_a_graph_holds_objects_until_its_last_replay_is_over(cuda, busy, stream):
+    dropped = []
+    drop = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(dropped.append)
+    with pytest.raises(RuntimeError, match="not being captured"):
+        cuda.call("hold_in_graph", stream.handle, ctypes.c_void_p(7), drop)
+    with cuda.captured(stream) as graph:
+        cuda.call("hold_in_graph", stream.handle, ctypes.c_void_p(7), drop)
+    event = cuda.Event()
+    event.record(busy.stream)
+    cuda.call("wait", event.handle, stream.handle)
+    graph.launch(stream)
+    graph.close()
+    assert not dropped
+    busy.let_go()
+    cuda.synchronize(stream)
+    assert dropped == [7]
+    event.close()
+
+
 def test_the_default_stream_cannot_be_captured(cuda):
     with pytest.raises(RuntimeError, match="default stream"):
         cuda.call("begin_capture", None, GLOBAL)

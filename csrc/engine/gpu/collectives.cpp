@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include "engine/gpu/events/runner.h"
+#include "engine/gpu/gpu.h"
 #include "engine/gpu/kernel_library.h"
 #include "engine/gpu/kernels/runner.h"
 #include "engine/gpu/nccl/runner.h"
@@ -77,18 +78,6 @@ class Counted {
 
 }  // namespace
 
-// What this rank has on its GPU.
-struct Gpu {
-  explicit Gpu(int number) : device(number), stream(new_stream(CudaLibrary::get(), number)) {}
-
-  const int device;
-  const CudaHandle stream;  // in no order with others
-  std::array<std::unique_ptr<Runner>, 2> runners;
-  // What was launched last, but for graphs.
-  void* last_event = nullptr;
-  void* last_stream = nullptr;
-};
-
 GpuCollectives::GpuCollectives(Calls& calls, Progress& progress, Exchange exchange)
     : calls_(calls), progress_(progress), exchange_(std::move(exchange)) {}
 
@@ -110,6 +99,7 @@ GpuCollectives::Ready GpuCollectives::ready(int device, bool over_nccl_anyway) {
     exchange_or_fail(exchange_, [&] {
       const OnDevice there(CudaLibrary::get(), device);
       CudaLibrary::check(KernelLibrary::get().load());
+      Gpu::give_back(nullptr);
       if (!gpu) gpu = std::make_shared<Gpu>(device);
       return std::string();
     });
@@ -226,6 +216,7 @@ void GpuCollectives::launch(const Ready& on, const Call& call, Launch& how) {
   if (!captured && on.gpu->last_event && on.gpu->last_stream != how.stream) {
     CudaLibrary::check(cuda.wait(on.gpu->last_event, how.stream));
   }
+  if (captured) on.gpu->hold_in_graph(how.stream);
   on.runner.launch(call, plan, how);
 }
 
@@ -288,8 +279,11 @@ void GpuCollectives::leave() {
   }
   watch_.reset();
   std::shared_ptr<Gpu> left;
-  const std::lock_guard lock(mutex_);
-  left.swap(gpu_);
+  {
+    const std::lock_guard lock(mutex_);
+    left.swap(gpu_);
+  }
+  Gpu::give_back(std::move(left));
 }
 
 void GpuCollectives::disown() {

@@ -30,6 +30,7 @@ namespace ringreduce {
   X(destroy_stream)                    \
   X(synchronize)                       \
   X(is_captured)                       \
+  X(hold_in_graph)                     \
   X(exchange_capture_mode)             \
   X(create_event)                      \
   X(destroy_event)                     \

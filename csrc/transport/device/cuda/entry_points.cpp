@@ -194,6 +194,17 @@ const char* ringreduce_cuda_is_captured(int* captured, void* stream) {
   });
 }
 
+const char* ringreduce_cuda_hold_in_graph(void* stream, void* object, void (*drop)(void*)) {
+  return failure_of([&] {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamGetCaptureInfo(stream_at(stream), &status, nullptr, &graph), "graph");
+    cudaUserObject_t held = nullptr;
+    check(cudaUserObjectCreate(&held, object, drop, 1, cudaUserObjectNoDestructorSync), "graph");
+    check(cudaGraphRetainUserObject(graph, held, 1, cudaGraphUserObjectMove), "graph");
+  });
+}
+
 const char* ringreduce_cuda_exchange_capture_mode(int* mode) {
   return failure_of([&] {
     static_assert(cudaStreamCaptureModeGlobal == 0 && cudaStreamCaptureModeRelaxed == 2);

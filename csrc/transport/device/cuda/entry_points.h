@@ -53,6 +53,9 @@ RINGREDUCE_EXPORT const char* ringreduce_cuda_destroy_stream(void* stream);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_synchronize(void* stream);
 // Whether what is launched on it goes into a graph.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_is_captured(int* is_captured, void* stream);
+// What it goes into holds the object: when neither that graph nor one made of it is there or runs any more,
+// drop(object) comes, in any thread, and makes no calls of CUDA.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_hold_in_graph(void* stream, void* object, void (*drop)(void*));
 // How strict captures are with this thread, as cudaStreamCaptureMode has it; 2 allows what they otherwise
 // forbid, allocating above all. `mode` becomes what it was.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_exchange_capture_mode(int* mode);

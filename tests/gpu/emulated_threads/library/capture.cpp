@@ -132,6 +132,15 @@ const char* ringreduce_cuda_is_captured(int* is_captured, void* stream) {
   return in_context([&] { *is_captured = capture_of(*stream_at(stream)) ? 1 : 0; });
 }
 
+const char* ringreduce_cuda_hold_in_graph(void* stream, void* object, void (*drop)(void*)) {
+  return in_context([&] {
+    const auto capture = capture_of(*stream_at(stream));
+    if (!capture) throw std::runtime_error("graph: the stream is not being captured");
+    const std::lock_guard lock(captures().mutex);
+    capture->graph.held.emplace_back(object, drop);
+  });
+}
+
 const char* ringreduce_cuda_exchange_capture_mode(int* given) {
   return in_context([&] { *given = std::exchange(mode, check_mode(*given)); });
 }

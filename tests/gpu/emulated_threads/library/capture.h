@@ -14,6 +14,7 @@ struct Capture;
 
 struct Graph {
   std::vector<Work> work;  // in the order in which it was put into streams
+  std::vector<std::shared_ptr<void>> held;
 };
 
 // Null unless the stream is captured.

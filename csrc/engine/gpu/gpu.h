@@ -1,0 +1,32 @@
+// What a rank has on its GPU.
+#pragma once
+
+#include <array>
+#include <memory>
+
+#include "engine/gpu/runner.h"
+
+namespace ringreduce {
+
+struct Gpu {
+  explicit Gpu(int number) : device(number), stream(new_stream(CudaLibrary::get(), number)) {}
+
+  // Replays of the graph that the stream is captured into use what the runners have, though the group is
+  // closed by then: they give up, but they begin.
+  void hold_in_graph(void* captured) const;
+  // Ends what a group has left, or null, and what others have, as soon as no graph holds it any more.
+  static void give_back(std::shared_ptr<Gpu> left);
+
+  const int device;
+  const CudaHandle stream;  // in no order with others
+  std::array<std::unique_ptr<Runner>, 2> runners;
+  // What was launched last, but for graphs.
+  void* last_event = nullptr;
+  void* last_stream = nullptr;
+
+ private:
+  using Held = std::shared_ptr<char>;
+  const Held held_ = std::make_shared<char>();
+};
+
+}  // namespace ringreduce
