@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 
@@ -348,6 +349,39 @@ def test_two_gpus():
         _all_reduce(comm, (100, 70_000), ("auto", "ring"), True)
 
     on_gpu(sums, 4, device=[0, 1, 0, 1])
+
+
+def _apart(data):
+    """An array in memory that peer access does not cover: several pieces, as of an expandable segment."""
+    array, address = GpuArray(data), ctypes.c_void_p()
+    allocate = ctypes.CDLL(str(library().LIBRARY)).ringreduce_emulated_allocate_apart
+    assert allocate(ctypes.byref(address), ctypes.c_size_t(data.nbytes), 3) == 0
+    array.address = address.value
+    library().move(array.address, data.ctypes.data, data.nbytes)
+    library().synchronize()
+    return array
+
+
+def _where_peer_access_is_not_enough(comm):
+    library().call("choose_device", comm.rank % 2)
+    x, out = _apart(integers(comm.rank, 70_001)), _apart(np.zeros(70_001, "float32"))
+    comm.all_reduce(x, out=out)
+    assert (out.get(comm) == summed(comm.size, 70_001)).all()
+    comm.all_reduce(x)
+    assert (x.get(comm) == summed(comm.size, 70_001)).all()
+    gathered = _apart(np.zeros(70_001 * comm.size, "float32"))
+    comm.all_gather(_apart(integers(comm.rank, 70_001)), out=gathered)
+    wanted = np.concatenate([integers(rank, 70_001) for rank in range(comm.size)])
+    assert (gathered.get(comm) == wanted).all()
+    comm.reduce_scatter(gathered, out=out)
+    assert (out.get(comm) == comm.size * integers(comm.rank, 70_001)).all()
+
+
+@pytest.mark.skipif(HAS_CARD, reason="on a card it is torch's or CuPy's allocator that makes such memory")
+@pytest.mark.parametrize("blocks", ["8", "1"])  # kernels that wait for each other, and events
+def test_two_gpus_where_peer_access_is_not_enough(monkeypatch, blocks):
+    monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", blocks)
+    on_gpu(_where_peer_access_is_not_enough, 4, device=[0, 1, 0, 1])
 
 
 def _beside_a_replay(comm, count, told):

@@ -130,7 +130,7 @@ std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path) {
     if (boxes->have_room()) {
       runner = std::make_unique<KernelRunner>(rank, world, gpu.device, std::move(boxes));
     } else {
-      runner = std::make_unique<EventRunner>(rank, world, gpu.device);
+      runner = std::make_unique<EventRunner>(rank, world, gpu.device, boxes->devices_of_peers());
     }
     return std::string();
   });

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 #include "engine/planning/call.h"
 #include "engine/planning/planner.h"
@@ -74,6 +75,16 @@ class Runner {
     int over = 1;
     if (void* const last = last_) CudaLibrary::check(cuda_.is_over(&over, last));
     return over != 0;
+  }
+
+  // Kernels of these devices read and write the call's arrays.
+  void admit(const std::vector<int>& devices, const Call& call) const {
+    if (devices.empty()) return;
+    const auto admit_to = [&](const void* memory, std::size_t bytes) {
+      CudaLibrary::check(cuda_.admit(devices.data(), static_cast<int>(devices.size()), memory, bytes));
+    };
+    admit_to(call.input, bytes_of_input(call, world_, rank_));
+    if (call.output != call.input) admit_to(call.output, bytes_of_output(call, world_, rank_));
   }
 
   const CudaLibrary& cuda_;

@@ -17,6 +17,7 @@ namespace ringreduce {
   X(identify_device)                   \
   X(device_of)                         \
   X(reach)                             \
+  X(admit)                             \
   X(allocate)                          \
   X(free)                              \
   X(allocate_on_host)                  \

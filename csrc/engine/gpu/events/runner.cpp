@@ -26,10 +26,11 @@ constexpr Target target{.own_way = "events", .own_way_keeps_rank_order = true};
 
 }  // namespace
 
-EventRunner::EventRunner(int rank, int world, int device)
+EventRunner::EventRunner(int rank, int world, int device, const std::vector<int>& devices_of_peers)
     : Runner(rank, world, device),
       events_(new Events{new_event(cuda_, device), new_event(cuda_, device)}),
-      event_(new_event(cuda_, device)) {}
+      event_(new_event(cuda_, device)),
+      devices_of_peers_(devices_of_peers) {}
 
 EventRunner::~EventRunner() {
   try {
@@ -54,6 +55,7 @@ const Plan& EventRunner::plan(Planner& planner, const Call& call, const Launch& 
 }
 
 void EventRunner::launch(const Call& call, const Plan&, const Launch& launch) {
+  admit(devices_of_peers_, call);
   own_ = {static_cast<const char*>(input_for_peers(call, launch.stream)),
           static_cast<char*>(call.output),
           &events_,

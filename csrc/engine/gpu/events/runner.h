@@ -16,7 +16,7 @@ namespace ringreduce {
 
 class EventRunner : public Runner {
  public:
-  EventRunner(int rank, int world, int device);
+  EventRunner(int rank, int world, int device, const std::vector<int>& devices_of_peers);
   ~EventRunner() override;
 
   const char* what() const override { return "a collective on its GPU"; }
@@ -44,6 +44,7 @@ class EventRunner : public Runner {
 
   const std::shared_ptr<const Events> events_;
   const CudaHandle event_;  // that all are done
+  const std::vector<int> devices_of_peers_;
   // Of the call that goes on.
   int meetings_ = 0;
   Arrays own_{};

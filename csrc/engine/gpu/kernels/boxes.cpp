@@ -160,7 +160,11 @@ int DeviceBoxes::blocks_for_all(const std::vector<Gpu>& gpus) {
 
 void DeviceBoxes::reach(int peer, const Gpu& gpu, const std::string& handle) {
   if (gpu.process == this_process()) {
-    if (gpu.device != device_) CudaLibrary::check(cuda_.reach(gpu.device));
+    auto& devices = devices_of_peers_;
+    if (gpu.device != device_ && std::find(devices.begin(), devices.end(), gpu.device) == devices.end()) {
+      CudaLibrary::check(cuda_.reach(gpu.device));
+      devices.push_back(gpu.device);
+    }
     if (!have_room()) return;
     void* at = nullptr;
     std::memcpy(&at, handle.data(), sizeof at);

@@ -32,6 +32,8 @@ class DeviceBoxes {
   const device::Boxes& layout() const { return layout_; }
   // Whether all ranks are threads of this process, and reach all of each other's memory.
   bool one_process() const { return others_.empty(); }
+  // What other devices ranks of this process are on.
+  const std::vector<int>& devices_of_peers() const { return devices_of_peers_; }
   // Whether kernels may wait for each other: a thread block at least of each rank runs on its GPU while those
   // of all others do. Otherwise there are no boxes.
   bool have_room() const { return layout_.blocks > 0; }
@@ -53,6 +55,7 @@ class DeviceBoxes {
   const CudaLibrary& cuda_;
   const int device_, rank_, world_;
   std::shared_ptr<Claimed> claimed_;
+  std::vector<int> devices_of_peers_;
   device::Boxes layout_{};
   std::vector<char*> memories_;                      // of each rank's boxes
   std::vector<std::shared_ptr<DeviceMemory>> kept_;  // of this process

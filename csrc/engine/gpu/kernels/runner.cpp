@@ -176,6 +176,7 @@ void KernelRunner::launch(const Call& call, const Plan& plan, const Launch& laun
     errand.share = {0, 0, call.count * size_of(call.dtype), true, true};
   } else {
     errand.share = share_of(call);
+    admit(boxes_->devices_of_peers(), call);
   }
   CudaLibrary::check(KernelLibrary::get().run(&errand, launch.stream));
   if (!launch.captured) record_last(event_.get(), launch.stream);

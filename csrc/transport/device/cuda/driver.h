@@ -23,7 +23,11 @@ namespace ringreduce::device {
   X(unreserve, cuMemAddressFree)                 \
   X(map, cuMemMap)                               \
   X(unmap, cuMemUnmap)                           \
+  X(address_range, cuMemGetAddressRange_v2)      \
+  X(access, cuMemGetAccess)                      \
   X(set_access, cuMemSetAccess)                  \
+  X(pool_access, cuMemPoolGetAccess)             \
+  X(set_pool_access, cuMemPoolSetAccess)         \
   X(export_handle, cuMemExportToShareableHandle) \
   X(import_handle, cuMemImportFromShareableHandle)
 

@@ -9,6 +9,7 @@
 #include "reduce/cuda/errors.h"
 #include "reduce/cuda/failures.h"
 #include "transport/device/cuda/driver.h"
+#include "transport/device/cuda/virtual_memory.h"
 
 using ringreduce::device::check;
 using ringreduce::device::Driver;
@@ -172,6 +173,12 @@ const char* ringreduce_cuda_reach(int other) {
     } else {
       check(result, "reaching the memory of device " + std::to_string(other));
     }
+  });
+}
+
+const char* ringreduce_cuda_admit(const int* devices, int count, const void* memory, std::size_t bytes) {
+  return failure_of([&] {
+    if (bytes > 0) ringreduce::device::admit({devices, devices + count}, memory, bytes);
   });
 }
 

@@ -28,8 +28,12 @@ RINGREDUCE_EXPORT const char* ringreduce_cuda_leave_device(void* before);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_identify_device(char* identity, int device);
 // -1: the memory is no device's. Needs no current device.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_device_of(int* device, const void* memory);
-// The current device's kernels may read and write the other's memory from now on.
+// The current device's kernels may read and write the other's memory from now on: what cudaMalloc gives.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_reach(int other);
+// These devices' kernels may read and write the memory, whatever it was made by: mapped by the driver, as
+// expandable segments are, or of a stream-ordered pool. Theirs must be able to reach its device.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_admit(const int* devices, int count, const void* memory,
+                                                    std::size_t bytes);
 
 // --- memory ------------------------------------------------------------------------------------------------
 

@@ -56,7 +56,50 @@ VirtualMemory mapped(CUmemGenericAllocationHandle allocation, std::size_t bytes,
   return {allocation, reinterpret_cast<void*>(at), bytes, type};
 }
 
+void admit_to_pool(const std::vector<int>& devices, CUmemoryPool pool) {
+  const Driver& driver = Driver::get();
+  for (const int device : devices) {
+    CUmemAccessDesc access = access_by(device);
+    CUmemAccess_flags has = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    driver.check(driver.pool_access(&has, pool, &access.location), "access to a pool of memory");
+    if (has != access.flags)
+      driver.check(driver.set_pool_access(pool, &access, 1), "access to a pool of memory");
+  }
+}
+
+// One piece of physical memory, which is mapped as a whole.
+void admit_to_piece(const std::vector<int>& devices, CUdeviceptr piece, std::size_t bytes) {
+  const Driver& driver = Driver::get();
+  for (const int device : devices) {
+    const CUmemAccessDesc access = access_by(device);
+    unsigned long long has = 0;
+    // Not mapped by the driver: CUDA's own, on a system that has no IPC, or managed. Peer access is enough.
+    if (driver.access(&has, &access.location, piece) != CUDA_SUCCESS) return;
+    if (has != access.flags) driver.check(driver.set_access(piece, bytes, &access, 1), "access to memory");
+  }
+}
+
 }  // namespace
+
+void admit(const std::vector<int>& devices, const void* memory, std::size_t bytes) {
+  const Driver& driver = Driver::get();
+  const auto begin = reinterpret_cast<CUdeviceptr>(memory);
+  std::uint64_t is_plain = 0;  // wide enough for whatever a driver takes a boolean for
+  CUmemoryPool pool = nullptr;
+  CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
+                                 CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
+  void* answers[] = {&is_plain, &pool};
+  driver.check(driver.attributes_of(2, asked, answers, begin), "what memory is");
+  if (is_plain) return;  // peer access covers what cudaMalloc gives, and nothing else
+  if (pool) return admit_to_pool(devices, pool);
+  for (CUdeviceptr at = begin; at < begin + bytes;) {
+    CUdeviceptr piece = 0;
+    std::size_t length = 0;
+    driver.check(driver.address_range(&piece, &length, at), "where memory is");
+    admit_to_piece(devices, piece, length);
+    at = piece + length;
+  }
+}
 
 bool has_handles(HandleType type) {
   const Driver& driver = Driver::get();

@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include <cstddef>
+#include <vector>
 
 namespace ringreduce::device {
 
@@ -25,5 +26,8 @@ VirtualMemory make(std::size_t bytes, HandleType type);
 // What another process has made, reached by the current device.
 VirtualMemory import_from(void* handle, std::size_t bytes, HandleType type);
 void give_back(const VirtualMemory& memory);
+
+// These devices may read and write the memory, whatever it was made by.
+void admit(const std::vector<int>& devices, const void* memory, std::size_t bytes);
 
 }  // namespace ringreduce::device

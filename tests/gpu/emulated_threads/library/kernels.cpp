@@ -34,6 +34,26 @@ void run_block(Block& block, const Errand& errand, const Pass& pass) {
   Kernel(block, *shared, errand, pass).run();
 }
 
+// What the calling thread runs.
+thread_local const Pass* pass_beneath;
+thread_local int device_of_block;
+
+void check_span(const void* span, std::size_t bytes) {
+  check_reach(span, device_of_block, "a peer's array");
+  check_reach(static_cast<const char*>(span) + bytes - 1, device_of_block, "the end of a peer's array");
+}
+
+// Of ranks that reach each other's arrays.
+void run_checked(const Spans& spans, std::size_t thread, std::size_t threads) {
+  const std::size_t bytes = spans.count * pass_beneath->element_bytes;
+  for (int i = 0; i < spans.source_count && thread == 0 && bytes > 0; ++i)
+    check_span(spans.sources[i], bytes);
+  for (int i = 0; i < spans.destination_count && thread == 0 && bytes > 0; ++i) {
+    check_span(spans.destinations[i], bytes);
+  }
+  pass_beneath->run(spans, thread, threads);
+}
+
 void run_kernel(Run run, const Errand& errand, const Pass& pass, int device) {
   Residency& residency = residency_of(device);
   std::mutex mutex;
@@ -42,7 +62,10 @@ void run_kernel(Run run, const Errand& errand, const Pass& pass, int device) {
   const auto run_one = [&](int index) {
     try {
       Block block(index, errand.boxes.blocks, threads_of_block);
-      run(block, errand, pass);
+      pass_beneath = &pass;
+      device_of_block = device;
+      const bool checks = errand.duty == Duty::direct;
+      run(block, errand, checks ? Pass{run_checked, pass.element_bytes} : pass);
     } catch (const std::exception& error) {
       // A fault ends the kernel, and who waits for it is not to wait for ever.
       store_release(&errand.report->abort, 1);
@@ -60,16 +83,6 @@ void run_kernel(Run run, const Errand& errand, const Pass& pass, int device) {
   }
   for (std::thread& block : blocks) block.join();
   if (!failure.empty()) throw std::runtime_error(failure);
-}
-
-// A card's kernel would fault: memory of another device that is not reached, or the host's own.
-void check_reach(const void* memory, int device, const std::string& what) {
-  const int owner = device_of(memory);
-  if (!is_known(memory)) throw std::invalid_argument(what + " is no memory that kernels reach");
-  if (owner != of_host && !reaches(device, owner)) {
-    throw std::invalid_argument(what + " is device " + std::to_string(owner) + "'s, which device " +
-                                std::to_string(device) + " does not reach");
-  }
 }
 
 void check_errand(const Errand& errand, int device) {

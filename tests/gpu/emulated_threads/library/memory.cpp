@@ -11,6 +11,7 @@
 #include <mutex>
 #include <new>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -36,6 +37,9 @@ struct Range {
   int file;   // of `made`
   Shared of;  // of `mapped`
   int times;  // that it was mapped
+  // Of `made`, where peer access does not cover it: which devices reach it.
+  bool is_apart = false;
+  std::set<int> admitted = {};
 };
 
 // Never destroyed: streams' threads may outlive main.
@@ -129,6 +133,26 @@ void free_on_host(void* memory) {
   ::operator delete(memory, alignment);
 }
 
+// Contiguous pieces, as those of an expandable segment are, and never freed.
+void* allocate_apart(std::size_t bytes, int pieces) {
+  const int file = make_file(bytes);
+  auto* const memory = static_cast<char*>(map_file(file, bytes));
+  const std::size_t each = bytes / static_cast<std::size_t>(pieces);
+  for (int i = 0; i < pieces; ++i) {
+    const std::size_t begin = each * static_cast<std::size_t>(i), end = i + 1 < pieces ? begin + each : bytes;
+    add(memory + begin, {Range::Kind::made, current_device(), end - begin, file, {}, 0, true});
+  }
+  return memory;
+}
+
+void admit(const std::set<int>& devices, const void* memory, std::size_t bytes) {
+  const std::lock_guard lock(ranges().mutex);
+  for (auto& [begin, range] : ranges().by_begin) {
+    if (begin >= address(memory) + bytes || begin + range.bytes <= address(memory)) continue;
+    range.admitted.insert(devices.begin(), devices.end());
+  }
+}
+
 void share(char* handle, void* memory) {
   const Range range = range_at(memory, Range::Kind::made);
   const Shared shared = shared_file(range.file, range.bytes, range.device);
@@ -189,12 +213,33 @@ int device_of(const void* memory) {
   return range ? range->device : of_host;
 }
 
+// A card's kernel would fault: memory of another device that is not reached, or the host's own.
+void check_reach(const void* memory, int device, const std::string& what) {
+  const auto range = range_around(memory);
+  if (!range) throw std::invalid_argument(what + " is no memory that kernels reach");
+  const int owner = range->device;
+  if (owner == of_host || owner == device) return;
+  if (reaches(device, owner) && (!range->is_apart || range->admitted.count(device) != 0)) return;
+  throw std::invalid_argument(what + " is device " + std::to_string(owner) + "'s, which device " +
+                              std::to_string(device) + " does not reach");
+}
+
 }  // namespace ringreduce::emulated
 
 using namespace ringreduce::emulated;
 
 const char* ringreduce_cuda_device_of(int* device, const void* memory) {
   return ringreduce::device::failure_of([&] { *device = device_of(memory); });
+}
+
+// For tests: memory that peer access does not cover.
+RINGREDUCE_EXPORT const char* ringreduce_emulated_allocate_apart(void** memory, std::size_t bytes,
+                                                                 int pieces) {
+  return in_context([&] { *memory = allocate_apart(bytes, pieces); });
+}
+
+const char* ringreduce_cuda_admit(const int* devices, int count, const void* memory, std::size_t bytes) {
+  return in_context([&] { admit({devices, devices + count}, memory, bytes); });
 }
 
 const char* ringreduce_cuda_allocate(void** memory, std::size_t bytes) {

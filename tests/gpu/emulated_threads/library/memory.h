@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 
 namespace ringreduce::emulated {
 
@@ -11,5 +12,7 @@ inline constexpr int of_host = -1;
 bool is_known(const void* memory);
 // of_host: it is no device's.
 int device_of(const void* memory);
+// Throws std::invalid_argument, which says what it is, where the device's kernels would fault.
+void check_reach(const void* memory, int device, const std::string& what);
 
 }  // namespace ringreduce::emulated

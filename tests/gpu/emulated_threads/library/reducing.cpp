@@ -5,6 +5,7 @@
 #include "capture.h"
 #include "devices.h"
 #include "emulated.h"
+#include "memory.h"
 #include "reduce/cuda/entry_points.h"
 #include "residency.h"
 #include "streams.h"
@@ -28,6 +29,14 @@ void load_kernels() {
   here = true;
 }
 
+void check_spans(const Spans& spans, std::size_t bytes) {
+  const int device = current_device();
+  for (int i = 0; i < spans.source_count && bytes > 0; ++i) check_reach(spans.sources[i], device, "a source");
+  for (int i = 0; i < spans.destination_count && bytes > 0; ++i) {
+    check_reach(spans.destinations[i], device, "a destination");
+  }
+}
+
 template <class Launch>
 void launch(Launch launch, void* stream) {
   launch(true);
@@ -40,6 +49,7 @@ void launch(Launch launch, void* stream) {
 
 using namespace ringreduce;
 using namespace ringreduce::device;
+using ringreduce::emulated::check_spans;
 using ringreduce::emulated::group;
 using ringreduce::emulated::in_context;
 using ringreduce::emulated::launch;
@@ -58,6 +68,7 @@ const char* ringreduce_cuda_combine(int dtype, int op, void* const* destinations
       if (only_tries) tried.count = 0;
       emulate_combine(static_cast<DType>(dtype), static_cast<Op>(op), spans.source_count, tried, group);
     };
+    check_spans(spans, count);
     launch(run, stream);
   });
 }
@@ -69,6 +80,7 @@ const char* ringreduce_cuda_copy(void* const* destinations, int destination_coun
     const auto run = [=](bool only_tries) {
       if (!only_tries) emulate_copy(spans, group);
     };
+    check_spans(spans, bytes);
     launch(run, stream);
   });
 }
