@@ -49,6 +49,24 @@ for comm, array in zip(comms, arrays):
     print(array.get(comm).sum(), b.get(comm).sum())
 """
 
+LARGER_STACK = """
+import time
+
+import numpy as np
+import ringreduce
+from tests.gpu.gpu_arrays import GpuArray, library
+
+library()
+one, other = (ringreduce.local_group(2, device=0) for _ in range(2))
+floats, integers = ([GpuArray(np.ones(1000, dtype)) for _ in one] for dtype in ("float32", "int32"))
+one[0].all_reduce(floats[0])
+time.sleep(0.5)  # for its kernel to begin; where it does so later, there is nothing to wait for
+for comm, x in zip([*other, one[1]], [*integers, floats[1]]):
+    comm.all_reduce(x)
+for comm, x in zip([*one, *other], [*floats, *integers]):
+    print(x.get(comm).sum())
+"""
+
 AFTER_A_REPLAY = """
 import numpy as np
 import ringreduce
@@ -113,6 +131,11 @@ def test_no_rank_launches_before_all_have_their_memory():
 
 def test_kernels_are_loaded_before_a_rank_launches():
     assert _lines(COPY_BESIDE_A_CALL) == ["2000.0 70.0"] * 2
+
+
+def test_stacks_are_as_large_as_any_kernel_needs_before_a_rank_launches():
+    wanted = ["2000.0"] * 2 + ["2000"] * 2
+    assert _lines(LARGER_STACK, RINGREDUCE_EMULATED_STACK="1192") == wanted
 
 
 def test_what_a_replay_uses_is_no_other_groups():

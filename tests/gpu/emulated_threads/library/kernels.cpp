@@ -10,9 +10,10 @@
 
 #include "devices.h"
 #include "engine/gpu/kernels/cuda/direct.h"
-#include "engine/gpu/kernels/cuda/entry_points.h"
 #include "engine/gpu/kernels/cuda/interpreter.h"
 #include "engine/gpu/kernels/cuda/one_shot.h"
+#include "engine/gpu/kernels/cuda/rank_kernels.h"
+#include "functions.h"
 #include "memory.h"
 #include "passes.h"
 #include "residency.h"
@@ -115,31 +116,40 @@ void launch(Run run, const Errand& errand, void* handle) {
   stream->put([=] { run_kernel(run, errand, pass, device); });
 }
 
+void launch_errand(const void* parameter, void* stream) {
+  const Errand& errand = *static_cast<const Errand*>(parameter);
+  switch (errand.duty) {
+    case Duty::interpret:
+      check_reach(errand.program, current_device(), "the program");
+      return launch(run_block<Interpreter, InterpreterShared>, errand, stream);
+    case Duty::one_shot:
+      check_share(errand, current_device(), 0, 0);
+      return launch(run_block<OneShot, OneShotShared>, errand, stream);
+    case Duty::direct:
+      check_share(errand, current_device(), errand.share.source, errand.share.target);
+      return launch(run_block<Direct, DirectShared>, errand, stream);
+  }
+}
+
 }  // namespace
 }  // namespace ringreduce::emulated
 
-using namespace ringreduce::device;
-using namespace ringreduce::emulated;
+namespace ringreduce::device {
 
-const char* ringreduce_cuda_fit(int* blocks) {
-  return in_context([&] {
-    refuse_during_capture("loading kernels");
-    *blocks = blocks_that_fit();
-  });
+// RINGREDUCE_EMULATED_STACK: what a thread needs, but for that of the kernel of the wide floats.
+template <Family family>
+const void* rank_kernel_of() {
+  // Never destroyed: streams' threads may outlive main.
+  static const auto* const made = new emulated::Function{
+      emulated::launch_errand,
+      static_cast<std::size_t>(
+          family == Family::wide_float ? 512 : emulated::setting("RINGREDUCE_EMULATED_STACK", 512))};
+  return made;
 }
 
-const char* ringreduce_cuda_run(const Errand* errand, void* stream) {
-  return in_context([&] {
-    switch (errand->duty) {
-      case Duty::interpret:
-        check_reach(errand->program, current_device(), "the program");
-        return launch(run_block<Interpreter, InterpreterShared>, *errand, stream);
-      case Duty::one_shot:
-        check_share(*errand, current_device(), 0, 0);
-        return launch(run_block<OneShot, OneShotShared>, *errand, stream);
-      case Duty::direct:
-        check_share(*errand, current_device(), errand->share.source, errand->share.target);
-        return launch(run_block<Direct, DirectShared>, *errand, stream);
-    }
-  });
-}
+template const void* rank_kernel_of<Family::wide_float>();
+template const void* rank_kernel_of<Family::small_float>();
+template const void* rank_kernel_of<Family::wide_integer>();
+template const void* rank_kernel_of<Family::small_integer>();
+
+}  // namespace ringreduce::device

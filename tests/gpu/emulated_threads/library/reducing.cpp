@@ -1,13 +1,12 @@
 // The kernels of one device that combine spans: threads of a group, one after another.
-#include <array>
-#include <atomic>
+#include <map>
+#include <mutex>
+#include <tuple>
 
-#include "capture.h"
 #include "devices.h"
 #include "emulated.h"
+#include "functions.h"
 #include "memory.h"
-#include "reduce/cuda/entry_points.h"
-#include "residency.h"
 #include "streams.h"
 
 namespace ringreduce::emulated {
@@ -16,89 +15,79 @@ namespace {
 using namespace ringreduce::device;
 
 constexpr Group group = {7, false};
+constexpr std::size_t bytes_per_thread = 16;
 
-// What has no kernel is refused at once: of spans of nothing, too.
-// By device. Kernels that were not loaded before are loaded by the first launch.
-std::array<std::atomic<bool>, 64> loaded;
-
-void load_kernels() {
-  std::atomic<bool>& here = loaded.at(static_cast<std::size_t>(current_device()));
-  if (here) return;
-  refuse_during_capture("loading kernels");
-  refuse_beside_kernels(current_device(), "loading kernels");
-  here = true;
-}
-
-void check_spans(const Spans& spans, std::size_t bytes) {
-  const int device = current_device();
-  for (int i = 0; i < spans.source_count && bytes > 0; ++i) check_reach(spans.sources[i], device, "a source");
-  for (int i = 0; i < spans.destination_count && bytes > 0; ++i) {
+void check_spans(const Spans& spans, int device) {
+  for (int i = 0; i < spans.source_count; ++i) check_reach(spans.sources[i], device, "a source");
+  for (int i = 0; i < spans.destination_count; ++i) {
     check_reach(spans.destinations[i], device, "a destination");
   }
 }
 
-template <class Launch>
-void launch(Launch launch, void* stream) {
-  launch(true);
-  if (residency_of(current_device()).is_busy()) load_kernels();
-  stream_for_launch(stream)->put([launch] { launch(false); });
+const Spans& spans_of(const Spans& spans) {
+  return spans;
+}
+
+const Spans& spans_of(const CodedSpans& coded) {
+  return coded.spans;
+}
+
+// run(spans) is the kernel's; there is one for each set of numbers.
+template <class Parameter, class Run>
+Kernel kernel_of(std::tuple<char, int, int, int> numbers, Run run) {
+  // Never destroyed: streams' threads may outlive main.
+  static auto* const mutex = new std::mutex;
+  static auto* const functions = new std::map<std::tuple<char, int, int, int>, Function>;
+  const std::lock_guard lock(*mutex);
+  Function& function = (*functions)[numbers];
+  if (!function.launch) {
+    function.launch = [run](const void* parameter, void* handle) {
+      const auto stream = stream_for_launch(handle);
+      const Parameter spans = *static_cast<const Parameter*>(parameter);
+      check_spans(spans_of(spans), stream->device());
+      stream->put([run, spans] { run(spans); });
+    };
+  }
+  return {&function, 1, bytes_per_thread};
 }
 
 }  // namespace
 }  // namespace ringreduce::emulated
 
-using namespace ringreduce;
-using namespace ringreduce::device;
-using ringreduce::emulated::check_spans;
-using ringreduce::emulated::group;
-using ringreduce::emulated::in_context;
-using ringreduce::emulated::launch;
+namespace ringreduce::device {
 
-const char* ringreduce_cuda_load() {
-  return in_context([] { ringreduce::emulated::load_kernels(); });
-}
+using emulated::group;
 
-const char* ringreduce_cuda_combine(int dtype, int op, void* const* destinations, int destination_count,
-                                    const void* const* sources, int source_count, std::size_t count,
-                                    double scale, void* stream, int /*blocks*/) {
-  return in_context([&] {
-    const Spans spans = make_spans(destinations, destination_count, sources, source_count, count, scale);
-    const auto run = [=](bool only_tries) {
-      Spans tried = spans;
-      if (only_tries) tried.count = 0;
-      emulate_combine(static_cast<DType>(dtype), static_cast<Op>(op), spans.source_count, tried, group);
-    };
-    check_spans(spans, count);
-    launch(run, stream);
+template <Family family>
+Kernel combining_kernel(DType dtype, Op op, int sources) {
+  Kernel kernel;
+  visit_combination<is_in<family>>(dtype, op, [&]<class Combination>(Combination) {
+    visit_sources<Combination>(sources, [&](auto known) {
+      kernel = emulated::kernel_of<Spans>(
+          {'c', static_cast<int>(dtype), static_cast<int>(op), known},
+          [=](const Spans& spans) { emulate_combine(dtype, op, known, spans, group); });
+    });
   });
+  return kernel;
 }
 
-const char* ringreduce_cuda_copy(void* const* destinations, int destination_count, const void* source,
-                                 std::size_t bytes, void* stream, int /*blocks*/) {
-  return in_context([&] {
-    const Spans spans = make_spans(destinations, destination_count, &source, 1, bytes, 1);
-    const auto run = [=](bool only_tries) {
-      if (!only_tries) emulate_copy(spans, group);
-    };
-    check_spans(spans, bytes);
-    launch(run, stream);
-  });
+template Kernel combining_kernel<Family::wide_float>(DType, Op, int);
+template Kernel combining_kernel<Family::small_float>(DType, Op, int);
+template Kernel combining_kernel<Family::wide_integer>(DType, Op, int);
+template Kernel combining_kernel<Family::small_integer>(DType, Op, int);
+
+Kernel copy_kernel() {
+  return emulated::kernel_of<Spans>({'m', 0, 0, 0}, [](const Spans& spans) { emulate_copy(spans, group); });
 }
 
-const char* ringreduce_cuda_combine_coded(int wire, int plain, int op, std::uint32_t encoded_sources,
-                                          std::uint32_t encoded_destinations, int quantize,
-                                          void* const* destinations, int destination_count,
-                                          const void* const* sources, int source_count, std::size_t count,
-                                          double scale, void* stream, int /*blocks*/) {
-  return in_context([&] {
-    const CodedSpans coded = {
-        make_spans(destinations, destination_count, sources, source_count, count, scale), static_cast<Op>(op),
-        encoded_sources, encoded_destinations, quantize != 0};
-    const auto run = [=](bool only_tries) {
-      CodedSpans tried = coded;
-      if (only_tries) tried.spans.count = 0;
-      emulate_coded(static_cast<Encoding>(wire), static_cast<DType>(plain), tried, group);
-    };
-    launch(run, stream);
+Kernel coded_kernel(Encoding wire, DType plain) {
+  Kernel kernel;
+  visit_codings(wire, plain, [&](auto, auto) {
+    kernel = emulated::kernel_of<CodedSpans>(
+        {'w', static_cast<int>(wire), static_cast<int>(plain), 0},
+        [=](const CodedSpans& spans) { emulate_coded(wire, plain, spans, group); });
   });
+  return kernel;
 }
+
+}  // namespace ringreduce::device

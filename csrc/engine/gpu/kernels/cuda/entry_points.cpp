@@ -1,6 +1,7 @@
 #include "engine/gpu/kernels/cuda/entry_points.h"
 
 #include <algorithm>
+#include <climits>
 #include <string>
 
 #include "engine/gpu/kernels/cuda/rank_kernels.h"
@@ -11,13 +12,17 @@ using namespace ringreduce::device;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-// Asking for attributes loads a kernel, too.
 int blocks_that_fit(const void* kernel) {
-  cudaFuncAttributes attributes;
-  check(cudaFuncGetAttributes(&attributes, kernel), "loading kernels");
   int blocks = 0;
   check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, rank_threads, 0), "kernels");
   return blocks;
+}
+
+// A kernel whose threads need more than all before makes CUDA wait for what the device runs.
+void let_stacks_have(std::size_t bytes) {
+  std::size_t now = 0;
+  check(cudaDeviceGetLimit(&now, cudaLimitStackSize), "stacks");
+  if (bytes > now) check(cudaDeviceSetLimit(cudaLimitStackSize, bytes), "stacks");
 }
 
 }  // namespace
@@ -27,10 +32,18 @@ const char* ringreduce_cuda_fit(int* blocks) {
     int device = 0, multiprocessors = 0;
     check(cudaGetDevice(&device), "device");
     check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "device");
-    *blocks = multiprocessors * std::min({blocks_that_fit(rank_kernel_of<Family::wide_float>()),
-                                          blocks_that_fit(rank_kernel_of<Family::small_float>()),
-                                          blocks_that_fit(rank_kernel_of<Family::wide_integer>()),
-                                          blocks_that_fit(rank_kernel_of<Family::small_integer>())});
+    int fit = INT_MAX;
+    std::size_t stack = 0;
+    for (const void* kernel :
+         {rank_kernel_of<Family::wide_float>(), rank_kernel_of<Family::small_float>(),
+          rank_kernel_of<Family::wide_integer>(), rank_kernel_of<Family::small_integer>()}) {
+      cudaFuncAttributes attributes;  // asking for them loads the kernel
+      check(cudaFuncGetAttributes(&attributes, kernel), "loading kernels");
+      stack = std::max(stack, attributes.localSizeBytes);
+      fit = std::min(fit, blocks_that_fit(kernel));
+    }
+    let_stacks_have(stack);
+    *blocks = multiprocessors * fit;
   });
 }
 

@@ -5,8 +5,8 @@
 #include "engine/gpu/kernels/cuda/errand.h"
 #include "reduce/cuda/entry_points.h"
 
-// How many of their thread blocks the current device can run at the same time. All of them are loaded then:
-// loading one later could wait for a kernel that waits for the one to be loaded.
+// How many of their thread blocks the current device can run at the same time. All of them are loaded then,
+// and have the stacks that they need: either could wait, later, for a kernel that waits for the one to come.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_fit(int* blocks);
 // Launches errand->boxes.blocks thread blocks, which run with those of its peers.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_run(const ringreduce::device::Errand* errand, void* stream);

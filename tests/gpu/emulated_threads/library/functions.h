@@ -1,0 +1,17 @@
+// What stands for the address of a kernel: what launching it does, and what CUDA knows of it.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <set>
+
+namespace ringreduce::emulated {
+
+struct Function {
+  // Checks what would fault, and puts the work into the stream.
+  std::function<void(const void* parameter, void* stream)> launch;
+  std::size_t stack_bytes = 512;  // of a thread
+  std::set<int> loaded = {};      // on which devices
+};
+
+}  // namespace ringreduce::emulated
