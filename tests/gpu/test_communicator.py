@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -22,6 +23,7 @@ pytestmark = [
     pytest.mark.usefixtures("few_blocks"),
 ]
 
+LEGACY, PER_THREAD = 1, 2  # as cudaStreamLegacy and cudaStreamPerThread are
 ALL_REDUCES = [a.name for a in ringreduce.algorithms("all_reduce")]
 
 
@@ -522,6 +524,58 @@ def test_one_stream_for_two_ranks_is_refused():
         assert (x.get(comm) == 2).all()
 
     on_gpu(refused, 2, library().Stream().handle.value)
+
+
+def test_the_default_stream_has_two_handles():
+    """0 and cudaStreamLegacy are one stream for two ranks."""
+    launched = threading.Event()
+
+    def refused(comm):
+        x = GpuArray(np.ones(4, "float32"))
+        if comm.rank == 0:
+            comm.all_reduce(x, stream=0)
+            launched.set()
+        else:
+            launched.wait()
+            with pytest.raises(ValueError, match="rank 0 of this group launches on the same stream"):
+                comm.all_reduce(x, stream=LEGACY)
+            comm.all_reduce(x)
+        wait_for(comm.device_stream if comm.rank else 0)
+        assert (x.get(comm) == 2).all()
+
+    on_gpu(refused, 2)
+
+
+def _on_streams_of_threads(comm, launched):
+    """Each call is another thread's. Rank 1 comes when rank 0 has launched both."""
+    given = [GpuArray(integers(comm.rank, 5000)) for _ in range(2)]
+    found = [np.empty(5000, "float32") for _ in given]
+    has_called = [threading.Event() for _ in given]
+
+    def call(number):
+        x, stream = GpuArray(np.zeros(5000, "float32")), SimpleNamespace(handle=ctypes.c_void_p(PER_THREAD))
+        much, more = library().Memory(32 << 20), library().Memory(32 << 20)
+        library().move(much.address, more.address, much.size, stream)  # takes a while
+        library().move(x.address, given[number].address, 20_000, stream)
+        comm.all_reduce(x, stream=PER_THREAD)
+        has_called[number].set()
+        library().move(found[number].ctypes.data, x.address, 20_000, stream)
+        library().synchronize(stream)
+
+    if comm.rank == 1:
+        assert launched.wait(20)
+    threads = [threading.Thread(target=call, args=(number,)) for number in range(2)]
+    for thread, called in zip(threads, has_called, strict=True):
+        thread.start()
+        assert called.wait(20)
+    launched.set()
+    for thread in threads:
+        thread.join()
+    assert all((each == summed(comm.size, 5000)).all() for each in found)
+
+
+def test_each_thread_has_a_default_stream_of_its_own():
+    on_gpu(_on_streams_of_threads, 2, threading.Event())
 
 
 def test_devices_that_are_not_there_are_refused():

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -271,6 +272,24 @@ def test_only_the_moment_that_was_recorded_is_waited_for(cuda, busy, stream):
     event.record(busy.stream)
     cuda.synchronize(stream)  # for the stream's own moment, not for the other's
     busy.let_go()
+    event.close()
+
+
+def test_default_streams(cuda, busy):
+    """0 and 1 are one for all threads, and 2 is another one in each."""
+    of_all, also, own = (SimpleNamespace(handle=ctypes.c_void_p(number)) for number in range(3))
+    event, memory = cuda.Event(), cuda.Memory(1)
+    event.record(busy.stream)
+    for stream in (of_all, own):
+        cuda.call("wait", event.handle, stream.handle)
+    fill(cuda, memory, 1, also)
+    run_in_thread(lambda: [fill(cuda, memory, 2, own), cuda.synchronize(own)])
+    assert peek(memory) == b"\x02"
+    busy.let_go()
+    for stream in (of_all, own):
+        cuda.synchronize(stream)
+    assert peek(memory) == b"\x01"
+    memory.close()
     event.close()
 
 

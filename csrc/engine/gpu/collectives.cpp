@@ -185,8 +185,10 @@ void GpuCollectives::in_order(const Gpu& gpu, Step step) {
 }
 
 void GpuCollectives::enqueue(const Call& call, std::optional<void*> stream) {
+  // Another thread, or another call's, would take it for another stream.
+  if (stream && is_per_thread(*stream)) return enqueue_beside(call, stream)->let_wait(*stream);
   const Ready on = ready(call.device, call.algorithm == by_nccl);
-  Launch how{stream.value_or(on.gpu->stream.get())};
+  Launch how{stream ? without_alias(*stream) : on.gpu->stream.get()};
   bool launched = false;
   const Counted on_its_way(launching_);
   in_order(*on.gpu, [&](Call& meeting) {

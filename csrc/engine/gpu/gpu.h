@@ -2,11 +2,21 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <memory>
 
 #include "engine/gpu/runner.h"
 
 namespace ringreduce {
+
+// Handles of default streams. cudaStreamLegacy is what null means, too; cudaStreamPerThread is another stream
+// in each thread.
+inline void* without_alias(void* stream) {
+  return reinterpret_cast<std::uintptr_t>(stream) == 1 ? nullptr : stream;
+}
+inline bool is_per_thread(void* stream) {
+  return reinterpret_cast<std::uintptr_t>(stream) == 2;
+}
 
 struct Gpu {
   explicit Gpu(int number) : device(number), stream(new_stream(CudaLibrary::get(), number)) {}

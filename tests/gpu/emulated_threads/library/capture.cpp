@@ -61,8 +61,8 @@ std::shared_ptr<Capture> find(const Stream& stream) {
 }
 
 void begin(void* handle, Mode of_capture) {
-  if (handle == nullptr) throw std::invalid_argument("the default stream cannot be captured");
   const auto stream = stream_at(handle);
+  if (stream == stream_at(nullptr)) throw std::invalid_argument("the default stream cannot be captured");
   const std::lock_guard lock(captures().mutex);
   if (find(*stream)) throw std::runtime_error("the stream is being captured already");
   captures().under_way.push_back(

@@ -1,5 +1,6 @@
 #include "streams.h"
 
+#include <cstdint>
 #include <exception>
 #include <map>
 #include <stdexcept>
@@ -13,6 +14,9 @@
 
 namespace ringreduce::emulated {
 namespace {
+
+// As cudaStreamLegacy and cudaStreamPerThread are.
+constexpr std::uintptr_t legacy = 1, per_thread = 2;
 
 // Never destroyed: streams' threads may outlive main.
 Handles<Stream>& streams() {
@@ -45,6 +49,21 @@ std::shared_ptr<Stream> default_stream() {
     kept = std::move(created);
   }
   return kept;
+}
+
+// A thread's own default streams, by device.
+struct OfThread {
+  std::map<int, std::shared_ptr<Stream>> by_device;
+  ~OfThread() {
+    for (const auto& [device, stream] : by_device) stream->close();
+  }
+};
+
+std::shared_ptr<Stream> stream_of_thread() {
+  thread_local OfThread own;
+  auto& stream = own.by_device[current_device()];
+  if (!stream) stream = Stream::create(current_device());
+  return stream;
 }
 
 }  // namespace
@@ -109,7 +128,9 @@ void Stream::close() {
 }
 
 std::shared_ptr<Stream> stream_at(void* handle) {
-  return handle == nullptr ? default_stream() : streams().at(handle);
+  const auto number = reinterpret_cast<std::uintptr_t>(handle);
+  if (number == per_thread) return stream_of_thread();
+  return number <= legacy ? default_stream() : streams().at(handle);
 }
 
 std::shared_ptr<Stream> stream_for_launch(void* handle) {

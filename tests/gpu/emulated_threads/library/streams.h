@@ -40,7 +40,8 @@ class Stream {
   std::string failure_;
 };
 
-// Null is the current device's default stream. Throws std::invalid_argument if there is none.
+// Null, or 1, is the current device's default stream; 2 is the calling thread's own. Throws
+// std::invalid_argument if there is none.
 std::shared_ptr<Stream> stream_at(void* handle);
 // The same, where something is launched: the stream must be the current device's.
 std::shared_ptr<Stream> stream_for_launch(void* handle);
