@@ -28,25 +28,41 @@ def main(comm):
 print(on_gpu(main, 3, device=None))
 """
 
-COPY_BESIDE_A_CALL = """
+# No block of the GPU is left for the second group: its ranks take turns by events.
+EVENTS_BESIDE_A_CALL = """
+import threading
 import time
 
 import numpy as np
 import ringreduce
-from tests.gpu.gpu_arrays import GpuArray, library, wait_for
+from tests.gpu.gpu_arrays import GpuArray, library
 
 library()
-comms = ringreduce.local_group(2, device=0)
-arrays = [GpuArray(np.ones(1000, "float32")) for _ in comms]
-a, b = GpuArray(np.full(10, 7.0, "float32")), GpuArray(np.zeros(10, "float32"))
-stream = library().Stream()
-comms[0].all_reduce(arrays[0])
+one, other = (ringreduce.local_group(2, device=0) for _ in range(2))
+arrays = [GpuArray(np.ones(1000, "float32")) for _ in (*one, *other)]
+one[0].all_reduce(arrays[0])
 time.sleep(0.5)  # for its kernel to begin; where it does so later, there is nothing to wait for
-library().copy([b.address], a.address, 40, library().Launch(stream))
-comms[1].all_reduce(arrays[1])
-wait_for(stream.handle.value)
-for comm, array in zip(comms, arrays):
-    print(array.get(comm).sum(), b.get(comm).sum())
+threads = [threading.Thread(target=comm.all_reduce, args=(x,)) for comm, x in zip(other, arrays[2:])]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+for comm, x in zip(other, arrays[2:]):
+    print(x.get(comm).sum())
+one[1].all_reduce(arrays[1])
+for comm, x in zip(one, arrays):
+    print(x.get(comm).sum())
+"""
+
+# How often a kernel's attributes were asked for, and of how many kernels.
+LOADED = """
+import ctypes
+import ringreduce
+from tests.gpu.gpu_arrays import library
+
+kernels, cuda = ctypes.c_int(), library()
+comms = ringreduce.local_group(2, device=0)
+print(ctypes.CDLL(str(cuda.LIBRARY)).ringreduce_emulated_attributes(ctypes.byref(kernels)), kernels.value)
 """
 
 LARGER_STACK = """
@@ -130,7 +146,15 @@ def test_no_rank_launches_before_all_have_their_memory():
 
 
 def test_kernels_are_loaded_before_a_rank_launches():
-    assert _lines(COPY_BESIDE_A_CALL) == ["2000.0 70.0"] * 2
+    assert _lines(EVENTS_BESIDE_A_CALL, RINGREDUCE_EMULATED_BLOCKS="2") == ["2000.0"] * 4
+
+
+@pytest.mark.parametrize("blocks", ["8", "1"])  # kernels that wait for each other, and events
+def test_a_rank_loads_each_kernel_that_it_may_launch_once(blocks):
+    times, kernels = map(int, _lines(LOADED, RINGREDUCE_EMULATED_BLOCKS=blocks)[0].split())
+    assert times == 2 * kernels
+    if blocks == "8":
+        assert kernels == 4  # one for each family of dtypes
 
 
 def test_stacks_are_as_large_as_any_kernel_needs_before_a_rank_launches():

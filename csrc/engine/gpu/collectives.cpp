@@ -5,7 +5,6 @@
 
 #include "engine/gpu/events/runner.h"
 #include "engine/gpu/gpu.h"
-#include "engine/gpu/kernel_library.h"
 #include "engine/gpu/kernels/runner.h"
 #include "engine/gpu/nccl/runner.h"
 #include "engine/gpu/watch.h"
@@ -98,7 +97,6 @@ GpuCollectives::Ready GpuCollectives::ready(int device, bool over_nccl_anyway) {
     if (path == reaching_peers) check_that_kernels_serve(*calls_.transport);
     exchange_or_fail(exchange_, [&] {
       const OnDevice there(CudaLibrary::get(), device);
-      CudaLibrary::check(KernelLibrary::get().load());
       Gpu::give_back(nullptr);
       if (!gpu) gpu = std::make_shared<Gpu>(device);
       return std::string();

@@ -62,12 +62,20 @@ void start(const Kernel& kernel, std::size_t bytes, Parameter parameter, const S
 // Asking for attributes loads a kernel.
 void load(const Kernel& kernel) {
   cudaFuncAttributes attributes;
-  if (kernel.function) check(cudaFuncGetAttributes(&attributes, kernel.function), "loading kernels");
+  check(cudaFuncGetAttributes(&attributes, kernel.function), "loading kernels");
 }
 
+Kernel combining(DType dtype, Op op, int sources) {
+  return in_family(dtype, [&](auto family) { return combining_kernel<family>(dtype, op, sources); });
+}
+
+// Some numbers of sources have a kernel of their own where a combination is frequent.
 void load_combining(DType dtype, Op op) {
-  for (int sources = 1; sources <= most_spans; ++sources) {
-    load(in_family(dtype, [&](auto family) { return combining_kernel<family>(dtype, op, sources); }));
+  const Kernel any = combining(dtype, op, 1);
+  load(any);
+  for (const int sources : {2, 4, 8}) {
+    const Kernel own = combining(dtype, op, sources);
+    if (own.function != any.function) load(own);
   }
 }
 
@@ -81,8 +89,6 @@ const char* ringreduce_cuda_load() {
       for (int op = 0; op < op_count; ++op) {
         if (supports(dtype, op_of(op))) load_combining(dtype, op_of(op));
       }
-      for (int wire = 0; wire < encoding_count; ++wire)
-        load(coded_kernel(static_cast<Encoding>(wire), dtype));
     }
   });
 }
@@ -94,8 +100,7 @@ const char* ringreduce_cuda_combine(int dtype_number, int op_number, void* const
     const DType dtype = dtype_of(dtype_number);
     const Op op = op_of(op_number);
     if (!supports(dtype, op)) refuse(dtype, op);
-    const Kernel kernel =
-        in_family(dtype, [&](auto family) { return combining_kernel<family>(dtype, op, source_count); });
+    const Kernel kernel = combining(dtype, op, source_count);
     const Spans given = make_spans(destinations, destination_count, sources, source_count, count, scale);
     Spans parts = given;
     parts.count *= kernel.elements_per_value;

@@ -14,7 +14,7 @@
 
 #define RINGREDUCE_EXPORT extern "C" __attribute__((visibility("default")))
 
-// Loads the kernels of all of these for the current device. CUDA does so at the first launch of each
+// Loads the kernels of combine and copy for the current device. CUDA does so at the first launch of each
 // otherwise, and may wait for what the device runs.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_load();
 // As Combine in reduce/reduce.h, the sources in one pass in the order given, alignment and aliasing included.

@@ -30,7 +30,9 @@ EventRunner::EventRunner(int rank, int world, int device, const std::vector<int>
     : Runner(rank, world, device),
       events_(new Events{new_event(cuda_, device), new_event(cuda_, device)}),
       event_(new_event(cuda_, device)),
-      devices_of_peers_(devices_of_peers) {}
+      devices_of_peers_(devices_of_peers) {
+  CudaLibrary::check(KernelLibrary::get().load());
+}
 
 EventRunner::~EventRunner() {
   try {

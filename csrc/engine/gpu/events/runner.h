@@ -16,6 +16,7 @@ namespace ringreduce {
 
 class EventRunner : public Runner {
  public:
+  // On the current device.
   EventRunner(int rank, int world, int device, const std::vector<int>& devices_of_peers);
   ~EventRunner() override;
 

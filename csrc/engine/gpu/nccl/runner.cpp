@@ -36,6 +36,7 @@ NcclRunner::NcclRunner(int rank, int world, int device, bool reproducible, const
   const OnDevice there(cuda_, device);
   exchange_or_fail(exchange, [&] {
     NcclLibrary::get();
+    CudaLibrary::check(KernelLibrary::get().load());
     report_memory_ = std::make_unique<DeviceMemory>(cuda_, DeviceMemory::on_host,
                                                     sizeof(device::Report) + sizeof(std::uint64_t));
     report_ = new (report_memory_->at()) device::Report();
