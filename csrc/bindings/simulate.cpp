@@ -17,12 +17,14 @@ namespace ringreduce {
 namespace {
 
 using LinkRow = std::tuple<int, int, double, double>;
-using CostRow = std::tuple<double, double, double, double, double>;
+using CostRow = std::array<double, 7>;
 using IntervalRow = std::tuple<std::string_view, int, int, int, int, double, double>;
 
-MessageCost cost_of(const CostRow& row) {
-  const auto& [send, receive, copy, combine, latency] = row;
-  return {send, receive, copy, combine, latency};
+std::vector<MessageCost> costs_of(const std::vector<CostRow>& rows) {
+  std::vector<MessageCost> costs;
+  for (const auto& [up_to, send, receive, send_byte, receive_byte, combine_byte, latency] : rows)
+    costs.push_back({up_to, send, receive, send_byte, receive_byte, combine_byte, latency});
+  return costs;
 }
 
 nb::dict to_python(const Answer& answer) {
@@ -51,15 +53,17 @@ nb::dict to_python(const Answer& answer) {
 nb::dict simulate_python(int nodes, const std::vector<int>& node_of, const std::vector<int>& cores,
                          const std::vector<double>& slowness, const std::vector<LinkRow>& links, int period,
                          const std::vector<int>& turned, double bytes, double slice_bytes, int lanes,
-                         double round, const CostRow& inside, const CostRow& between, double jitter,
-                         std::uint64_t seed, const std::vector<double>& late, std::size_t most_messages,
-                         std::size_t intervals, const std::string& collective, const std::string& algorithm,
-                         int root, const std::vector<int>& groups, const std::vector<int>& order,
+                         double round, double switching, const std::vector<CostRow>& inside,
+                         const std::vector<CostRow>& between, double jitter, std::uint64_t seed,
+                         const std::vector<double>& late, std::size_t most_messages, std::size_t intervals,
+                         const std::string& collective, const std::string& algorithm, int root,
+                         const std::vector<int>& groups, const std::vector<int>& order,
                          const std::optional<nb::callable>& schedule_of) {
   Network network{nodes, node_of, cores, slowness, {}, period, turned};
   for (const auto& [from, to, rate, latency] : links) network.links.push_back({from, to, rate, latency});
-  const Question question{bytes,  slice_bytes, lanes, round,         cost_of(inside), cost_of(between),
-                          jitter, seed,        late,  most_messages, intervals};
+  const Question question{
+      bytes,  slice_bytes, lanes, round,         switching, costs_of(inside), costs_of(between),
+      jitter, seed,        late,  most_messages, intervals};
   if (schedule_of) {
     const auto of_python = [&](int rank) { return schedule_from_python((*schedule_of)(rank)); };
     return to_python(simulate(network, of_python, question));
@@ -81,9 +85,9 @@ nb::dict simulate_python(int nodes, const std::vector<int>& node_of, const std::
 void bind_simulate(nb::module_& m) {
   nb::module_ s = m.def_submodule("simulation", "Timing schedules on described networks.");
   s.def("simulate", simulate_python, nb::kw_only(), "nodes"_a, "node_of"_a, "cores"_a, "slowness"_a,
-        "links"_a, "period"_a, "turned"_a, "bytes"_a, "slice_bytes"_a, "lanes"_a, "round"_a, "inside"_a,
-        "between"_a, "jitter"_a, "seed"_a, "late"_a, "most_messages"_a, "intervals"_a, "collective"_a,
-        "algorithm"_a, "root"_a, "groups"_a, "order"_a, "schedule_of"_a = nb::none(),
+        "links"_a, "period"_a, "turned"_a, "bytes"_a, "slice_bytes"_a, "lanes"_a, "round"_a, "switching"_a,
+        "inside"_a, "between"_a, "jitter"_a, "seed"_a, "late"_a, "most_messages"_a, "intervals"_a,
+        "collective"_a, "algorithm"_a, "root"_a, "groups"_a, "order"_a, "schedule_of"_a = nb::none(),
         "The arguments are those of csrc/simulate. links: (from, to, rate, latency); inside, between: (send, "
         "receive, "
         "copy, combine, latency); schedule_of: gives each rank's schedule, in place of an algorithm of the "

@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "simulate/cores.h"
 #include "simulate/script.h"
 
 namespace ringreduce {
@@ -56,7 +57,7 @@ class Simulation {
   bool repeats(const std::function<Schedule(int)>& schedule_of) const;
   void find_slices(int chunks);
   void add_slices();
-  void share_cores();
+  const MessageCost& cost_of(int rank, const Post& post) const;
   void push(double at, int rank, int slice);
   void push_message(int number);
   void enter_round(int rank, int slice);
@@ -81,8 +82,7 @@ class Simulation {
   const Turned turned_;
   std::vector<int> same_as_;  // by link: the one that stands for it
   Routes routes_;
-  std::vector<int> core_of_;        // by rank
-  std::vector<Moment> core_free_;   // by core
+  Cores cores_;
   std::vector<Moment> link_free_;   // by link
   std::vector<Progress> progress_;  // by rank and slice
   std::vector<Moment> slice_ended_;
@@ -103,11 +103,13 @@ Simulation::Simulation(const Network& network, const std::function<Schedule(int)
       world_(network.world()),
       turned_(turned_links(network)),
       routes_(network),
+      cores_(network, 0, 0),
       random_(question.seed) {
   const bool all_alike = network.slowness.empty() && question.late.empty() && question.jitter == 0 &&
                          question.intervals == 0;  // which are those of all
   const bool turns = all_alike && network.period > 0 && network.period < world_ && repeats(schedule_of);
   ranks_ = turns ? network.period : world_;
+  cores_ = Cores(network, ranks_, question.switching);
   same_as_.resize(network.links.size());
   for (std::size_t i = 0; i < same_as_.size(); ++i)
     same_as_[i] = turns ? turned_.first[i] : static_cast<int>(i);
@@ -118,7 +120,6 @@ Simulation::Simulation(const Network& network, const std::function<Schedule(int)
     scripts_.emplace_back(schedule);
   }
   find_slices(chunks);
-  share_cores();
   link_free_.resize(network.links.size());
   progress_.resize(std::size_t(ranks_) * slices_);
   early_.resize(ranks_);
@@ -160,18 +161,14 @@ void Simulation::find_slices(int chunks) {
   slice_ended_.resize(slices_);
 }
 
-void Simulation::share_cores() {
-  std::vector<std::vector<int>> cores(network_.nodes);
-  std::vector<int> ranks_on(network_.nodes);
-  for (int rank = 0; rank < ranks_; ++rank) {
-    const int node = network_.node_of[rank], place = ranks_on[node]++;
-    const int most = network_.cores.empty() ? 0 : network_.cores[node];
-    if (most == 0 || place < most) {
-      cores[node].push_back(static_cast<int>(core_free_.size()));
-      core_free_.emplace_back();
-    }
-    core_of_.push_back(cores[node][static_cast<std::size_t>(place) % cores[node].size()]);
+const MessageCost& Simulation::cost_of(int rank, const Post& post) const {
+  static constexpr MessageCost nothing;
+  const auto& rows = same_node(rank, post.ahead) ? question_.inside : question_.between;
+  const double bytes = post.chunks * chunk_bytes_;
+  for (const MessageCost& row : rows) {
+    if (bytes <= row.up_to) return row;
   }
+  return rows.empty() ? nothing : rows.back();
 }
 
 void Simulation::push(double at, int rank, int slice) {
@@ -238,14 +235,13 @@ void Simulation::enter_round(int rank, int slice) {
     }
     return;
   }
-  Moment& core = core_free_[core_of_[rank]];
-  core = later(there.ready, core);
+  Moment& core = cores_.take(rank, there.ready);
   const double began = core.at;
   core.spend(question_.round * slowness(rank), Cause::overhead);
   for (const Post& each : script.sends(there.round)) {
-    const MessageCost& cost = same_node(rank, each.ahead) ? question_.inside : question_.between;
+    const MessageCost& cost = cost_of(rank, each);
     core.spend(cost.send * slowness(rank), Cause::overhead);
-    core.spend(each.chunks * chunk_bytes_ * cost.copy * slowness(rank), Cause::copy);
+    core.spend(each.chunks * chunk_bytes_ * cost.send_byte * slowness(rank), Cause::copy);
     post(rank, slice, each, core);
   }
   answer_.busy_ranks[rank] += core.at - began;
@@ -285,8 +281,7 @@ void Simulation::post(int rank, int slice, const Post& post, const Moment& sent)
   message.hop = 0;
   message.pace = 0;
   message.last = sent;
-  message.last.spend((same_node(rank, post.ahead) ? question_.inside : question_.between).latency,
-                     Cause::latency);
+  message.last.spend(cost_of(rank, post).latency, Cause::latency);
   if (question_.jitter > 0)
     message.last.spend(std::exponential_distribution<double>(1 / question_.jitter)(random_), Cause::delay);
   message.first = message.last;
@@ -358,12 +353,11 @@ void Simulation::work(int rank, int slice, std::size_t place, const Moment& from
   Progress& there = progress(rank, slice);
   const Post& each = scripts_[rank].works(there.round)[place];
   const bool is_local = each.ahead == 0;
-  const MessageCost& cost = is_local || same_node(rank, each.ahead) ? question_.inside : question_.between;
-  Moment& core = core_free_[core_of_[rank]];
-  core = later(from, core);
+  const MessageCost& cost = cost_of(rank, each);
+  Moment& core = cores_.take(rank, from);
   const double began = core.at, bytes = each.chunks * chunk_bytes_;
   if (!is_local) core.spend(cost.receive * slowness(rank), Cause::overhead);
-  core.spend(bytes * (each.reduce ? cost.combine : cost.copy) * slowness(rank),
+  core.spend(bytes * (each.reduce ? cost.combine_byte : cost.receive_byte) * slowness(rank),
              each.reduce ? Cause::combine : Cause::copy);
   answer_.busy_ranks[rank] += core.at - began;
   note({is_local ? Activity::local : Activity::receive, rank, (rank + each.ahead) % world_, there.round,

@@ -19,20 +19,24 @@
 
 namespace ringreduce {
 
-// What a message takes of the cores at its ends, in seconds.
+// What messages up to a size take of the cores at their ends, in seconds.
 struct MessageCost {
-  double send = 0, receive = 0;  // of a message
-  double copy = 0, combine = 0;  // of a byte: what is sent is copied; what arrives is copied or combined
-  double latency = 0;            // beside that of the links
+  double up_to = 0;                                          // bytes
+  double send = 0, receive = 0;                              // of a message
+  double send_byte = 0, receive_byte = 0, combine_byte = 0;  // what arrives is received or combined
+  double latency = 0;                                        // beside that of the links
 };
 
 struct Question {
   double bytes = 0;        // of the whole buffer
   double slice_bytes = 0;  // of one round's messages in one slice; 0: one slice
   int lanes = 1;
-  double round = 0;             // seconds of a core for each round
-  MessageCost inside, between;  // hosts
-  double jitter = 0;            // seconds: the mean of an exponential delay of each message
+  double round = 0;      // seconds of a core for each round
+  double switching = 0;  // from one rank to another on one core
+  // Of messages inside hosts and between them, by size; the last row is for all larger ones, and no row costs
+  // nothing.
+  std::vector<MessageCost> inside, between;
+  double jitter = 0;  // seconds: the mean of an exponential delay of each message
   std::uint64_t seed = 0;
   std::vector<double> late;  // by rank: seconds after the first rank's beginning; empty: all begin at once
   // Where all slices take more, only the first ones are simulated, and the others taken to be like them.

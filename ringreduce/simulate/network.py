@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from ringreduce.simulate.files import Rate, Table, read
 
@@ -241,27 +241,37 @@ class MessageCosts(Table):
     """What a message takes of the cores at its ends, beside the links' part.
 
     Attributes:
+        up_to: bytes of the largest messages that cost this much; None: any.
         send_us, receive_us: of each message, at either end.
-        copy_rate: at which what is sent is copied out, and what arrives and is not combined is copied in.
-        combine_rate: at which what arrives is combined.
+        send_rate: at which what is sent is copied out. Infinite where the receiver reads it in place.
+        receive_rate, combine_rate: at which what arrives is copied in, or is combined.
         latency_us: beside that of the links.
     """
 
+    up_to: PositiveInt | None = None
     send_us: NonNegativeFloat = 0.0
     receive_us: NonNegativeFloat = 0.0
-    copy_rate: PositiveRate = math.inf
+    send_rate: PositiveRate = math.inf
+    receive_rate: PositiveRate = math.inf
     combine_rate: PositiveRate = math.inf
     latency_us: NonNegativeFloat = 0.0
 
-    def in_seconds(self) -> tuple[float, float, float, float, float]:
-        """Of a message at either end, of a byte that is copied or combined, and the latency."""
+    def in_seconds(self) -> tuple[float, float, float, float, float, float, float]:
+        """Up to which size; of a message at either end; of a byte sent, received or combined; the latency."""
         return (
+            math.inf if self.up_to is None else self.up_to,
             self.send_us * 1e-6,
             self.receive_us * 1e-6,
-            1 / self.copy_rate,
+            1 / self.send_rate,
+            1 / self.receive_rate,
             1 / self.combine_rate,
             self.latency_us * 1e-6,
         )
+
+
+Rows = Annotated[
+    list[MessageCosts], BeforeValidator(lambda found: found if isinstance(found, list) else [found])
+]
 
 
 class Costs(Table):
@@ -270,13 +280,15 @@ class Costs(Table):
     Attributes:
         cores: of a host. Where it has more ranks, they take turns. None: one for each rank.
         round_us: of each round.
-        inside, between: of messages inside hosts, and between them.
+        switch_us: from one rank to another on the same core.
+        inside, between: of messages inside hosts, and between them. One, or several from small to large.
     """
 
     cores: PositiveInt | None = None
     round_us: NonNegativeFloat = 0.0
-    inside: MessageCosts = MessageCosts()
-    between: MessageCosts = MessageCosts()
+    switch_us: NonNegativeFloat = 0.0
+    inside: Rows = Field(default_factory=list)
+    between: Rows = Field(default_factory=list)
 
 
 class Network(Table):
@@ -333,8 +345,9 @@ class Network(Table):
             "period": plan.rings[0][1] * topology.ranks_per_host if turns else 0,
             "turned": plan.turned() if turns else [],
             "round": costs.round_us * 1e-6,
-            "inside": costs.inside.in_seconds(),
-            "between": costs.between.in_seconds(),
+            "switching": costs.switch_us * 1e-6,
+            "inside": [row.in_seconds() for row in costs.inside],
+            "between": [row.in_seconds() for row in costs.between],
             "jitter": self.jitter_us * 1e-6,
             "late": [self.late_us.get(rank, 0.0) * 1e-6 for rank in range(world)] if self.late_us else [],
         }
