@@ -128,6 +128,14 @@ def simulate(options: Namespace) -> int:
     return run(options)
 
 
+def fit(options: Namespace) -> int:
+    try:
+        from ringreduce.simulate.command import fit_model
+    except ImportError as error:
+        raise ValueError(f"{error}; install ringreduce[study]") from error
+    return fit_model(options)
+
+
 def add_simulate_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-a", "--algorithm", type=bench_options.names, default=["all"],
@@ -142,7 +150,10 @@ def add_simulate_options(parser: ArgumentParser) -> None:
         help="of the whole buffer, such as 8,4K,64M",
     )
     parser.add_argument("-n", "--world", type=int, help="ranks, in place of those of the network")
-    parser.add_argument("--network", type=Path, required=True, metavar="TOML", help="hosts, links and costs")
+    parser.add_argument(
+        "--network", type=Path, required=True, metavar="FILE",
+        help="hosts, links and costs in TOML, or the JSON file of a cost model",
+    )  # fmt: skip
     parser.add_argument("--root", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0, help="of the jitter")
     parser.add_argument("--format", choices=["table", "json"], default="table")
@@ -184,6 +195,18 @@ def parser() -> ArgumentParser:
         formatter_class=RawDescriptionHelpFormatter,
     )
     add_simulate_options(one)
+    one = commands.add_parser(
+        "fit",
+        help="measure what collectives cost here, for predictions",
+        description="Fits a cost model to measured all-reduces of this host, in about half a minute. "
+        "ringreduce simulate --network FILE then predicts others.",
+    )
+    one.add_argument("model", type=Path, metavar="FILE", help="the JSON file to write")
+    one.add_argument("-n", "--ranks", type=int, default=2, help="to start (2)")
+    one.add_argument(
+        "--budget", type=float, default=0.05, metavar="S", help="seconds for each measurement (0.05)"
+    )
+    one.set_defaults(run=fit)
     one = commands.add_parser(
         "mpi-preload",
         help="build and name the library that speeds up MPI programs",

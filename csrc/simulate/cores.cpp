@@ -22,7 +22,7 @@ Moment& Cores::take(int rank, const Moment& ready) {
   Core& core = cores_[core_of_[rank]];
   core.free = later(ready, core.free);
   const int before = std::exchange(core.rank, rank);
-  if (before >= 0 && before != rank) core.free.spend(switching_, Cause::overhead);
+  if (before >= 0 && before != rank) core.free.spend(switching_, Cause::change);
   return core.free;
 }
 

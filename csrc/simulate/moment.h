@@ -7,12 +7,24 @@
 
 namespace ringreduce {
 
-// What takes time. `overhead`: of a core, for each message and round, whatever its size. `delay`: what ranks
-// or messages were late by, as the question has it.
-enum class Cause : unsigned char { overhead, copy, combine, transfer, latency, delay };
-inline constexpr std::size_t cause_count = 6;
-inline constexpr std::array<std::string_view, cause_count> cause_names = {"overhead", "copy",    "combine",
-                                                                          "transfer", "latency", "delay"};
+// What takes time. Of a core: each round; each message that is sent or received, whatever its size; a change
+// from one rank to another; and by the byte what is copied out, copied in or combined. Beside it: the time on
+// links, latencies, and what ranks or messages were late by, as the question has it.
+enum class Cause : unsigned char {
+  round,
+  send,
+  receive,
+  change,
+  copy_out,
+  copy_in,
+  combine,
+  transfer,
+  latency,
+  delay,
+};
+inline constexpr std::array<std::string_view, 10> cause_names = {
+    "round", "send", "receive", "change", "copy_out", "copy_in", "combine", "transfer", "latency", "delay"};
+inline constexpr std::size_t cause_count = cause_names.size();
 
 // Seconds since the beginning, and how many of them went to each cause along the chain of events that this
 // moment waited for. The seconds of all causes add up to the time.

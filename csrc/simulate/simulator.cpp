@@ -237,11 +237,11 @@ void Simulation::enter_round(int rank, int slice) {
   }
   Moment& core = cores_.take(rank, there.ready);
   const double began = core.at;
-  core.spend(question_.round * slowness(rank), Cause::overhead);
+  core.spend(question_.round * slowness(rank), Cause::round);
   for (const Post& each : script.sends(there.round)) {
     const MessageCost& cost = cost_of(rank, each);
-    core.spend(cost.send * slowness(rank), Cause::overhead);
-    core.spend(each.chunks * chunk_bytes_ * cost.send_byte * slowness(rank), Cause::copy);
+    core.spend(cost.send * slowness(rank), Cause::send);
+    core.spend(each.chunks * chunk_bytes_ * cost.send_byte * slowness(rank), Cause::copy_out);
     post(rank, slice, each, core);
   }
   answer_.busy_ranks[rank] += core.at - began;
@@ -356,9 +356,9 @@ void Simulation::work(int rank, int slice, std::size_t place, const Moment& from
   const MessageCost& cost = cost_of(rank, each);
   Moment& core = cores_.take(rank, from);
   const double began = core.at, bytes = each.chunks * chunk_bytes_;
-  if (!is_local) core.spend(cost.receive * slowness(rank), Cause::overhead);
+  if (!is_local) core.spend(cost.receive * slowness(rank), Cause::receive);
   core.spend(bytes * (each.reduce ? cost.combine_byte : cost.receive_byte) * slowness(rank),
-             each.reduce ? Cause::combine : Cause::copy);
+             each.reduce ? Cause::combine : Cause::copy_in);
   answer_.busy_ranks[rank] += core.at - began;
   note({is_local ? Activity::local : Activity::receive, rank, (rank + each.ahead) % world_, there.round,
         slice},

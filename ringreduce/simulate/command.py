@@ -1,23 +1,24 @@
-"""What ``ringreduce simulate`` does."""
+"""What ``ringreduce simulate`` and ``ringreduce fit`` do."""
 
 from __future__ import annotations
 
 import json
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import asdict
 
+import ringreduce
 from ringreduce import schedules
 from ringreduce.bench.options import byte_count
 from ringreduce.bench.report import human_bytes, human_us, layout
-from ringreduce.simulate import Outcome, chart, read_network, simulate
+from ringreduce.simulate import Network, Outcome, chart, read_network, simulate
+from ringreduce.simulate.model import Model, fit
 
 INTERVALS = 20_000  # that a picture or a trace shows
 
 
 def run(options: Namespace) -> int:
-    network = read_network(options.network)
-    if options.world is not None:
-        network = network.for_world(options.world)
+    network_for = networks(options)
     asked = options.algorithm
     if "all" in asked:
         asked = [entry.name for entry in schedules.algorithms(options.collective)]
@@ -27,7 +28,7 @@ def run(options: Namespace) -> int:
         raise ValueError("--picture and --trace show one simulation: name one algorithm and one size")
     outcomes = [
         simulate(
-            name, nbytes, network, options.collective, root=options.root, seed=options.seed,
+            name, nbytes, network_for(nbytes), options.collective, root=options.root, seed=options.seed,
             intervals=INTERVALS if pictured else 0,
         )
         for nbytes in sizes
@@ -38,6 +39,27 @@ def run(options: Namespace) -> int:
         print(f"Picture: {chart.picture(outcomes[0], options.picture)}")
     if options.trace is not None:
         print(f"Trace: {chart.trace(outcomes[0], options.trace)}")
+    return 0
+
+
+def networks(options: Namespace) -> Callable[[int], Network]:
+    """What a buffer of so many bytes meets: the network of a TOML file, or the machine that a model is of."""
+    if options.network.suffix == ".json":
+        model = Model.load(options.network)
+        world = model.cores if options.world is None else options.world
+        return lambda nbytes: model.network(world, nbytes)
+    network = read_network(options.network)
+    if options.world is not None:
+        network = network.for_world(options.world)
+    return lambda nbytes: network
+
+
+def fit_model(options: Namespace) -> int:
+    """What ``ringreduce fit`` does."""
+    model = ringreduce.run(fit, options.ranks, options.budget, start="fork")[0]
+    model.save(options.model)
+    middle, high = (f"{100 * error:.0f} %" for error in model.errors)
+    print(f"{options.model}: measured times are met within {middle} (median), nine of ten within {high}")
     return 0
 
 

@@ -302,7 +302,7 @@ class Network(Table):
         jitter_us: the mean of a random delay of each message, exponentially distributed.
     """
 
-    topology: Flat | FatTree | Torus | Sites | Graph = Field(alias="network", discriminator="kind")
+    topology: Flat | FatTree | Torus | Sites | Graph = Field(validation_alias="network", discriminator="kind")
     costs: Costs = Costs()
     failed: list[Pair] = Field(default_factory=list)
     slow: dict[int, PositiveFloat] = Field(default_factory=dict)

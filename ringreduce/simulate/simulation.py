@@ -41,9 +41,10 @@ class Outcome:
 
     Attributes:
         seconds: when the last rank is done, from the first one's beginning.
-        made_of: seconds by cause, along the chain of events that the last rank waited for: "overhead" (of cores, for
-            messages and rounds), "copy", "combine", "transfer" (over links), "latency", and "delay" (jitter and late
-            ranks). They add up to ``seconds``.
+        made_of: seconds by cause, along the chain of events that the last rank waited for. Of cores: "round", "send"
+            and "receive" (by the message), "change" (of a core's rank), "copy_out", "copy_in" and "combine" (by the
+            byte). Besides: "transfer" (over links), "latency", and "delay" (jitter, late ranks). They add up to
+            ``seconds``.
         busy: by link, the part of the time in which it carries something. Of links that carry the same, one is there.
         busy_cores: by simulated rank, the part of the time in which its core works.
         simulated, simulated_slices: how many ranks and slices were simulated. Each other rank does the same as one of
@@ -77,11 +78,15 @@ class Outcome:
     def bottleneck(self) -> str:
         """What most of the time goes to, and where."""
         cause, seconds = max(self.made_of.items(), key=lambda item: item[1])
-        share = f"{100 * seconds / self.seconds:.0f} % {cause}" if self.seconds else "nothing takes time"
+        share = (
+            f"{100 * seconds / self.seconds:.0f} % {cause.replace('_', ' ')}"
+            if self.seconds
+            else "nothing takes time"
+        )
         if cause == "transfer" and self.busy:
             name = max(self.busy, key=self.busy.__getitem__)
             return f"{share}; link {name} is busy for {100 * self.busy[name]:.0f} %"
-        if cause in ("overhead", "copy", "combine") and self.busy_cores:
+        if cause not in ("latency", "delay") and self.busy_cores:
             rank = max(range(len(self.busy_cores)), key=self.busy_cores.__getitem__)
             return f"{share}; the core of rank {rank} is busy for {100 * self.busy_cores[rank]:.0f} %"
         return share
