@@ -12,23 +12,13 @@
 
 #include "simulate/cores.h"
 #include "simulate/script.h"
+#include "simulate/traffic.h"
 
 namespace ringreduce {
 namespace {
 
 constexpr std::size_t compared_posts =
     2'000'000;  // of schedules of different ranks, to see whether they are alike
-
-// A message on its way.
-struct Message {
-  int from = 0, ahead = 0, slice = 0, round = 0;
-  double bytes = 0;
-  std::vector<int> path;  // links
-  std::size_t hop = 0;    // the next one
-  // When it begins to come to the next link, and has come as a whole. In between it flows evenly.
-  Moment first, last;
-  double pace = 0;  // seconds that it flows for, at least: on its slowest link so far
-};
 
 // A slice enters a round on a rank; or a message comes to a link or, behind the last one, to its receiver.
 struct Event {
@@ -75,21 +65,16 @@ class Simulation {
   const Network& network_;
   const Question& question_;
   const int world_;
-  int ranks_;               // simulated
+  const int ranks_;         // simulated
   int slices_ = 1;          // simulated
   double chunk_bytes_ = 0;  // of a slice
   std::vector<Script> scripts_;
-  const Turned turned_;
-  std::vector<int> same_as_;  // by link: the one that stands for it
-  Routes routes_;
+  Traffic traffic_;
   Cores cores_;
-  std::vector<Moment> link_free_;   // by link
   std::vector<Progress> progress_;  // by rank and slice
   std::vector<Moment> slice_ended_;
   std::vector<std::unordered_map<std::uint64_t, std::queue<Moment>>>
       early_;  // by rank; messages for later rounds
-  std::vector<Message> messages_;
-  std::vector<int> unused_;  // of the messages
   std::priority_queue<Event> events_;
   std::uint64_t pushed_ = 0;
   std::mt19937_64 random_;
@@ -101,18 +86,10 @@ Simulation::Simulation(const Network& network, const std::function<Schedule(int)
     : network_(network),
       question_(question),
       world_(network.world()),
-      turned_(turned_links(network)),
-      routes_(network),
-      cores_(network, 0, 0),
+      ranks_(repeats(schedule_of) ? network.period : world_),
+      traffic_(network, ranks_ < world_),
+      cores_(network, ranks_, question.switching),
       random_(question.seed) {
-  const bool all_alike = network.slowness.empty() && question.late.empty() && question.jitter == 0 &&
-                         question.intervals == 0;  // which are those of all
-  const bool turns = all_alike && network.period > 0 && network.period < world_ && repeats(schedule_of);
-  ranks_ = turns ? network.period : world_;
-  cores_ = Cores(network, ranks_, question.switching);
-  same_as_.resize(network.links.size());
-  for (std::size_t i = 0; i < same_as_.size(); ++i)
-    same_as_[i] = turns ? turned_.first[i] : static_cast<int>(i);
   int chunks = 1;
   for (int rank = 0; rank < ranks_; ++rank) {
     const Schedule schedule = schedule_of(rank);
@@ -120,16 +97,20 @@ Simulation::Simulation(const Network& network, const std::function<Schedule(int)
     scripts_.emplace_back(schedule);
   }
   find_slices(chunks);
-  link_free_.resize(network.links.size());
   progress_.resize(std::size_t(ranks_) * slices_);
   early_.resize(ranks_);
   answer_.ended.resize(ranks_);
   answer_.busy_ranks.resize(ranks_);
-  answer_.busy_links.resize(network.links.size());
 }
 
-// Looks at all ranks unless their schedules are long: then at as many as there is time for, in no order.
+// Whether it is enough to simulate as many ranks as a period has. Looks at all ranks' schedules unless they
+// are long: then at as many as there is time for, in no order.
 bool Simulation::repeats(const std::function<Schedule(int)>& schedule_of) const {
+  // What is noted of the ranks is to be that of all.
+  if (!network_.slowness.empty() || !question_.late.empty() || question_.jitter > 0 ||
+      question_.intervals > 0)
+    return false;
+  if (network_.period == 0 || network_.period == world_) return false;
   std::vector<int> ranks(world_);
   std::iota(ranks.begin(), ranks.end(), 0);
   std::shuffle(ranks.begin() + 1, ranks.end(), std::mt19937_64(world_));
@@ -201,6 +182,7 @@ Answer Simulation::run() {
   }
   for (const Moment& ended : slice_ended_) answer_.end = later(answer_.end, ended);
   answer_.simulated = ranks_;
+  answer_.busy_links = std::move(traffic_.busy);
   answer_.simulated_slices = slices_;
   if (slices_ < answer_.slices) add_slices();
   return std::move(answer_);
@@ -266,70 +248,34 @@ void Simulation::enter_round(int rank, int slice) {
 }
 
 void Simulation::post(int rank, int slice, const Post& post, const Moment& sent) {
-  if (unused_.empty()) {
-    unused_.push_back(static_cast<int>(messages_.size()));
-    messages_.emplace_back();
-  }
-  const int number = unused_.back();
-  unused_.pop_back();
-  Message& message = messages_[number];
-  message.from = rank;
-  message.ahead = post.ahead;
-  message.slice = slice;
-  message.round = progress(rank, slice).round;
-  message.bytes = post.chunks * chunk_bytes_;
-  message.hop = 0;
-  message.pace = 0;
-  message.last = sent;
-  message.last.spend(cost_of(rank, post).latency, Cause::latency);
+  Moment leaves = sent;
+  leaves.spend(cost_of(rank, post).latency, Cause::latency);
   if (question_.jitter > 0)
-    message.last.spend(std::exponential_distribution<double>(1 / question_.jitter)(random_), Cause::delay);
-  message.first = message.last;
-  routes_.find(network_.node_of[rank], network_.node_of[(rank + post.ahead) % world_], message.path);
+    leaves.spend(std::exponential_distribution<double>(1 / question_.jitter)(random_), Cause::delay);
+  const int number = traffic_.post(rank, post.ahead, post.chunks * chunk_bytes_, leaves);
+  traffic_.at(number).slice = slice;
+  traffic_.at(number).round = progress(rank, slice).round;
   ++answer_.messages;
   push_message(number);
 }
 
-// Over a link, which serves messages in the order in which they come to it. One that comes more slowly than
-// the link is does not keep others from it.
-void Simulation::move_on(int number) {
-  Message& message = messages_[number];
-  if (message.hop == message.path.size()) {
-    arrive(message);
-    unused_.push_back(number);
-    return;
-  }
-  const int place = message.path[message.hop++];
-  const Link& link = network_.links[place];
-  const double seconds = message.bytes / link.rate;
-  Moment& free = link_free_[same_as_[place]];
-  free = later(message.first, free);
-  const double began = free.at;
-  free.spend(seconds, Cause::transfer);
-  answer_.busy_links[same_as_[place]] += seconds;
-  note({Activity::transfer, place, (message.from + message.ahead) % world_, message.round, message.slice},
-       began, free.at);
-  message.last = later(message.last, free);
-  message.pace = std::max(message.pace, seconds);
-  if (message.last.at - message.pace > message.first.at) {
-    message.first = message.last;
-    message.first.spend(-message.pace, Cause::transfer);
-  }
-  message.last.spend(link.latency, Cause::latency);
-  message.first.spend(link.latency, Cause::latency);
-  push_message(number);
+void Simulation::push_message(int number) {
+  const Message& message = traffic_.at(number);
+  const double at = (message.has_arrived() ? message.last : message.first).at;
+  events_.push({at, traffic_.order(number) << 40 | (pushed_++ & 0xff'ffff'ffff), -1, number});
 }
 
-// At one time messages go in an order that is the same on all links, and for all receivers, that turning
-// takes to each other.
-void Simulation::push_message(int number) {
-  const Message& message = messages_[number];
-  const bool arrives = message.hop == message.path.size();
-  const int turns = arrives ? 0 : turned_.turns[message.path[message.hop]];
-  const int sender =
-      arrives ? world_ - message.ahead : (message.from + world_ - turns * network_.period) % world_;
-  const std::uint64_t order = std::uint64_t(sender) << 40 | (pushed_++ & 0xff'ffff'ffff);
-  events_.push({(arrives ? message.last : message.first).at, order, -1, number});
+void Simulation::move_on(int number) {
+  const Message& message = traffic_.at(number);
+  if (message.has_arrived()) {
+    arrive(message);
+    traffic_.forget(number);
+    return;
+  }
+  const auto [link, begin, end] = traffic_.cross(number);
+  const int peer = (message.from + message.ahead) % world_;
+  note({Activity::transfer, link, peer, message.round, message.slice}, begin, end);
+  push_message(number);
 }
 
 void Simulation::arrive(const Message& message) {
