@@ -40,7 +40,7 @@ QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 
-.PHONY: help bench train test test-torch chaos check lint format engine emulated gpu test-gpu test-gpu-memory card cuda cuda-12 cuda-13 nccl-header \
+.PHONY: help bench train test test-torch chaos check lint format engine emulated gpu test-gpu test-gpu-memory card cuda cuda-12 cuda-13 machine-code nccl-header \
   asan tsan fuzz fuzz-short clean
 .DEFAULT_GOAL := help
 help:
@@ -222,6 +222,10 @@ cuda-13: $(VENV)/.build .venv-cuda13/.ready
 	@mkdir -p build/$@
 	@$(CUDA_CONFIGURE) -B build/$@ -DCMAKE_CUDA_COMPILER=$(CURDIR)/$(CUDA_13)/bin/nvcc > build/$@/configure.log 2>&1 || { cat build/$@/configure.log; exit 1; }
 	@$(CMAKE) --build build/$@ -j $(JOBS) --target ringreduce_cuda
+
+# A table of what the ranks' kernels are in machine code. Needs cuobjdump and nvdisasm.
+machine-code: cuda
+	@python3 bench/machine_code.py build/cuda/libringreduce_cuda.so
 
 # PyPI has no nvcc 12, but its headers: clang reads all sources with them, as host code and as device code.
 cuda-12: $(VENV)/.installed .venv-cuda12/.ready
