@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import os
 import sys
 import time
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ import numpy as np
 
 from ringreduce import _engine, cuda_library
 
-EMULATED_LIBRARY = Path(__file__).resolve().parents[2] / "build" / "tests" / "libringreduce_cuda_emulated.so"
+LIBRARIES = Path(os.environ.get("EMULATED_LIBRARIES") or Path(__file__).resolve().parents[2] / "build" / "tests")
+EMULATED_LIBRARY = LIBRARIES / "libringreduce_cuda_emulated.so"
 MOST_RANKS, MOST_SLOTS, LINE, TILE_BYTES, MOST_BLOCKS = 16, 64, 256, 2048, 32
 AROUND, PATTERN = 256, 0xA5
 DUTIES = ["interpret", "one_shot", "direct"]

@@ -1,7 +1,6 @@
 """Whole schedules inside kernels, as interpreter.h walks them: a CPU's thread for each block of each rank."""
 
 import ctypes
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -10,7 +9,9 @@ import pytest
 import ringreduce
 from ringreduce import _engine
 
-LIBRARY = Path(__file__).resolve().parents[2] / "build" / "tests" / "libinterpreter_emulated.so"
+from .ranks import LIBRARIES
+
+LIBRARY = LIBRARIES / "libinterpreter_emulated.so"
 COLLECTIVES = [
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all",
 ]  # fmt: skip

@@ -62,16 +62,11 @@ RINGREDUCE_DEVICE std::uint32_t largest_of_lanes(PerLane<std::uint32_t> number) 
   return largest;
 }
 
-// What other blocks, and other GPUs, write and are to see: whoever sees what store_release has written sees
-// all that this thread, and who has met it before, has written before.
-RINGREDUCE_DEVICE std::uint64_t load_acquire(const std::uint64_t* from) {
-  std::uint64_t value;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
-  return value;
-}
-RINGREDUCE_DEVICE void store_release(std::uint64_t* to, std::uint64_t value) {
-  __threadfence_system();
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
+// Between what other blocks and other GPUs are to see and the words that tell them of it, and between words
+// of theirs and what those tell of. Whoever loads a word that this thread stores later, and has a fence then,
+// sees all that this thread, and who has met it before, has written before. One fence serves many words.
+RINGREDUCE_DEVICE void fence() {
+  asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
 // Of a single word, whole.
 RINGREDUCE_DEVICE std::uint64_t load_relaxed(const std::uint64_t* from) {

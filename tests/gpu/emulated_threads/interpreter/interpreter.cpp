@@ -133,10 +133,10 @@ void abort_all(std::vector<Rank>& ranks, bool is_contrary) {
   for (int milliseconds = 0; milliseconds < (is_contrary ? 10'000 : 50); ++milliseconds) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     bool differ = false;
-    for (const Rank& rank : ranks) differ = differ || load_acquire(&rank.report.differs) != 0;
+    for (const Rank& rank : ranks) differ = differ || load_relaxed(&rank.report.differs) != 0;
     if (differ) break;
   }
-  for (Rank& rank : ranks) store_release(&rank.report.abort, 1);
+  for (Rank& rank : ranks) store_relaxed(&rank.report.abort, 1);
 }
 
 void run(const Job& job) {

@@ -69,7 +69,7 @@ void run_kernel(Run run, const Errand& errand, const Pass& pass, int device) {
       run(block, errand, checks ? Pass{run_checked, pass.element_bytes} : pass);
     } catch (const std::exception& error) {
       // A fault ends the kernel, and who waits for it is not to wait for ever.
-      store_release(&errand.report->abort, 1);
+      store_relaxed(&errand.report->abort, 1);
       const std::lock_guard lock(mutex);
       failure = error.what();
     }

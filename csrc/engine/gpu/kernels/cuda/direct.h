@@ -45,20 +45,22 @@ class Direct : RankBlock {
   RINGREDUCE_DEVICE bool meet(bool compares) {
     const std::uint64_t number = ++*box_.meetings();
     const std::uint64_t word = number << contract_bits | short_contract(errand_.contract);
+    fence();
     for (int peer = 0; peer < errand_.boxes.world; ++peer)
-      store_release(box_of(peer).come(errand_.rank), word);
+      store_relaxed(box_of(peer).come(errand_.rank), word);
     // A call that was given up before all have come touches nobody's memory: peers may be gone by then.
     // Loaded while words are under way, because the host's memory is far.
     const std::uint64_t given_up = compares ? load_relaxed(&errand_.report->abort) : 0;
     for (int peer = 0; peer < errand_.boxes.world; ++peer) {
       std::uint64_t theirs = 0;
       const auto is_here = [&] {
-        theirs = load_acquire(box_.come(peer));
+        theirs = load_relaxed(box_.come(peer));
         return theirs >> contract_bits >= number;
       };
       if (!wait_until(is_here)) return false;
       if (compares && short_contract(theirs) != short_contract(word)) return differs(peer);
     }
+    fence();
     return given_up == 0;
   }
 

@@ -42,7 +42,7 @@ class Interpreter : RankBlock {
   // --- what the leader does; false: given up, which the whole block is told ------------------------------
 
   RINGREDUCE_DEVICE bool wait_for_readers(int peer, std::uint64_t number) {
-    return wait_until([&] { return load_acquire(box_.read_by(peer)) >= number; });
+    return wait_until([&] { return load_relaxed(box_.read_by(peer)) >= number; });
   }
 
   RINGREDUCE_DEVICE bool begin() {
@@ -63,6 +63,7 @@ class Interpreter : RankBlock {
       *box_.sent_to(peer) = shared_.sent[peer];
       *box_.received_from(peer) = shared_.received[peer];
     }
+    fence();
     return end_call();
   }
 
@@ -94,8 +95,8 @@ class Interpreter : RankBlock {
     return true;
   }
 
-  // What was written there is a message to the peers of a send.
-  RINGREDUCE_DEVICE bool post(const FlatStep& send) {
+  // What was written there is a message to the peers of a send: behind a fence.
+  RINGREDUCE_DEVICE void post(const FlatStep& send) {
     const int slot = shared_.posted++ % most_slots;
     shared_.begins[slot] = shared_.head;
     for (int peer = 0; peer < program_.world; ++peer) shared_.holds[slot][peer] = 0;
@@ -103,11 +104,10 @@ class Interpreter : RankBlock {
       const int peer = peers()[p];
       const std::uint64_t number = ++shared_.sent[peer];
       shared_.holds[slot][peer] = number;
-      store_release(box_of(peer).posted(errand_.rank, number),
+      store_relaxed(box_of(peer).posted(errand_.rank, number),
                     posting(number, errand_.contract, shared_.head));
     }
     shared_.head += Boxes::in_lines(send.bytes);
-    return true;
   }
 
   RINGREDUCE_DEVICE bool wait_for_messages(const FlatStep& step) {
@@ -117,7 +117,7 @@ class Interpreter : RankBlock {
       const std::uint64_t number = shared_.received[peer] + 1;
       std::uint64_t word = 0;
       const auto is_here = [&] {
-        word = load_acquire(box_.posted(peer, number));
+        word = load_relaxed(box_.posted(peer, number));
         return is_posting_of(word, number);
       };
       if (!wait_until(is_here)) return false;
@@ -127,12 +127,12 @@ class Interpreter : RankBlock {
     return true;
   }
 
-  RINGREDUCE_DEVICE bool release(const FlatStep& step) {
+  // Behind a fence, so that what is read is not what peers then write there.
+  RINGREDUCE_DEVICE void release(const FlatStep& step) {
     for (int p = step.peers_begin; p < step.peers_end; ++p) {
       const int peer = peers()[p];
-      if (peer >= 0) store_release(box_of(peer).read_by(errand_.rank), ++shared_.received[peer]);
+      if (peer >= 0) store_relaxed(box_of(peer).read_by(errand_.rank), ++shared_.received[peer]);
     }
-    return true;
   }
 
   // --- what all threads do -------------------------------------------------------------------------------
@@ -162,7 +162,12 @@ class Interpreter : RankBlock {
   }
 
   RINGREDUCE_DEVICE void send(const FlatStep& step) {
-    going_on_ = block_.leader([&] { return take_room(step); });
+    going_on_ = block_.leader([&] {
+      const std::int32_t oldest = shared_.oldest;
+      if (!take_room(step)) return false;
+      if (shared_.oldest != oldest) fence();  // it has waited
+      return true;
+    });
     if (!going_on_) return;
     block_.all([&](std::size_t thread, std::size_t threads) {
       std::uint64_t done = 0;
@@ -174,12 +179,20 @@ class Interpreter : RankBlock {
         done += move.bytes;
       }
     });
-    block_.leader([&] { return post(step); });
+    block_.leader([&] {
+      fence();
+      post(step);
+      return true;
+    });
   }
 
   // `carried`: the send of what comes out, or null.
   RINGREDUCE_DEVICE void receive(const FlatStep& step, const FlatStep* carried) {
-    going_on_ = block_.leader([&] { return wait_for_messages(step) && (!carried || take_room(*carried)); });
+    going_on_ = block_.leader([&] {
+      if (!wait_for_messages(step) || (carried && !take_room(*carried))) return false;
+      fence();
+      return true;
+    });
     if (!going_on_) return;
     const bool scales = errand_.scales && step.kind == FlatStep::Kind::combine;
     if (scales) scale_own(step);
@@ -204,7 +217,12 @@ class Interpreter : RankBlock {
         done += move.bytes;
       }
     });
-    block_.leader([&] { return release(step) && (!carried || post(*carried)); });
+    block_.leader([&] {
+      fence();
+      release(step);
+      if (carried) post(*carried);
+      return true;
+    });
   }
 
   // In the way to its place, where what comes is then combined with it.

@@ -15,13 +15,14 @@ class RankBlock {
     return Box(errand_.boxes, errand_.memories[peer], block_.index());
   }
 
-  // How one thread waits for other ranks: never for ever. False: given up.
+  // How one thread waits for other ranks: never for ever. False: given up. A fence is due after the last wait,
+  // before anything that the words tell of is touched.
   template <class Condition>
   RINGREDUCE_DEVICE bool wait_until(Condition holds) const {
     constexpr unsigned looks = 64;
     for (unsigned looked = 1; !holds(); ++looked) {
       if (looked % looks != 0) continue;
-      if (load_acquire(&errand_.report->abort) != 0) return false;
+      if (load_relaxed(&errand_.report->abort) != 0) return false;
       wait_a_little();
     }
     return true;
@@ -29,7 +30,7 @@ class RankBlock {
 
   // Says that a peer has made another call. The host gives up for all ranks.
   RINGREDUCE_DEVICE bool differs(int peer) const {
-    store_release(&errand_.report->differs, static_cast<std::uint64_t>(peer) + 1);
+    store_relaxed(&errand_.report->differs, static_cast<std::uint64_t>(peer) + 1);
     return false;
   }
 
@@ -38,7 +39,7 @@ class RankBlock {
   RINGREDUCE_DEVICE bool begin_call() const {
     store_relaxed(&errand_.report->begun, ++*box_.calls());
     if (exchange(box_.is_in_call(), 1) == 0) return true;
-    if (load_acquire(&errand_.report->abort) == 0) store_relaxed(&errand_.report->overlaps, 1);
+    if (load_relaxed(&errand_.report->abort) == 0) store_relaxed(&errand_.report->overlaps, 1);
     return false;
   }
   RINGREDUCE_DEVICE bool end_call() const {
