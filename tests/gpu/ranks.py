@@ -17,9 +17,11 @@ import numpy as np
 
 from ringreduce import _engine, cuda_library
 
-LIBRARIES = Path(os.environ.get("EMULATED_LIBRARIES") or Path(__file__).resolve().parents[2] / "build" / "tests")
+LIBRARIES = Path(
+    os.environ.get("EMULATED_LIBRARIES") or Path(__file__).resolve().parents[2] / "build" / "tests"
+)
 EMULATED_LIBRARY = LIBRARIES / "libringreduce_cuda_emulated.so"
-MOST_RANKS, MOST_SLOTS, LINE, TILE_BYTES, MOST_BLOCKS = 16, 64, 256, 2048, 32
+MOST_RANKS, MOST_SLOTS, LINE, TILE_BYTES, MOST_BLOCKS, MOST_ARENAS = 16, 64, 256, 2048, 64, 32
 AROUND, PATTERN = 256, 0xA5
 DUTIES = ["interpret", "one_shot", "direct"]
 OPS, DTYPES = _engine.reduce.ops(), _engine.reduce.dtypes()
@@ -54,19 +56,19 @@ def in_lines(size):
 class Boxes(ctypes.Structure):
     _fields_ = [("blocks", ctypes.c_int32), ("world", ctypes.c_int32), ("arena_bytes", ctypes.c_uint64)]
 
-    def block_bytes(self):
-        words = in_lines(8 * (6 * self.world + 4))
-        return self.posted_bytes() + words + 4 * TILE_BYTES * self.world + self.arena_bytes
-
-    def posted_bytes(self):
-        return in_lines(8 * self.world * MOST_SLOTS)
+    def words_bytes(self):
+        return in_lines(8 * (6 * self.world + 4))
 
     def bytes(self):
-        return self.blocks * self.block_bytes()
+        posted = in_lines(8 * self.world * MOST_SLOTS)
+        arenas = min(self.blocks, MOST_ARENAS)
+        return self.blocks * self.words_bytes() + arenas * (
+            posted + 4 * TILE_BYTES * self.world + self.arena_bytes
+        )
 
     def tiles(self, block):
         """Where a block counts its tiles; two words on, whether it is in a call."""
-        return block * self.block_bytes() + self.posted_bytes() + 8 * (6 * self.world + 1)
+        return block * self.words_bytes() + 8 * (6 * self.world + 1)
 
 
 class Report(ctypes.Structure):

@@ -107,6 +107,12 @@ def test_every_collective(world):
     on_gpu(_every_collective, world)
 
 
+def test_more_blocks_than_have_arenas(monkeypatch):
+    """Direct kernels have more than others."""
+    monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "256")
+    on_gpu(_every_collective, 2)
+
+
 def _uneven(comm):
     counts = [700, 0, 3, 1500][: comm.size]
     own = np.arange(counts[comm.rank], dtype="float32") + 10_000 * comm.rank

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from .ranks import Part, wait_until
+from .ranks import MOST_ARENAS, Part, wait_until
 
 WORLDS = [1, 2, 3, 4, 8, 16]
 COUNTS = [1, 7, 1000, 20_011]
@@ -116,6 +116,17 @@ def test_call_after_call(make_ranks, kernel, world, blocks):
         assert (span.get() == combined(given, "sum") * world ** (calls - 1)).all()
         assert (rank.report.contents.begun, rank.done()) == (calls, calls)
         span.close()
+
+
+def test_direct_takes_more_blocks_than_have_arenas(make_ranks, monkeypatch):
+    """The others of a one-shot only count the call, so that every block has ended as many."""
+    monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "128")
+    ranks = make_ranks(2, blocks=MOST_ARENAS + 8)
+    for number, kernel in enumerate([*KERNELS, *KERNELS]):
+        given = arrays(2, 50_000, seed=number)
+        for result in results_of(ranks, kernel, "sum", given):
+            assert (result == combined(given, "sum")).all()
+        assert [rank.done() for rank in ranks.ranks] == [number + 1] * 2
 
 
 @pytest.mark.parametrize("world", [2, 5])

@@ -17,10 +17,10 @@ struct Combiner {
   static constexpr int group = sources > 0 ? sources : 4;
   // Packs that a thread takes at once. All their loads are under way before the first is used: about 128
   // bytes a thread keep the memory of the fastest cards busy. Lanes that are much wider than elements would
-  // take too many registers.
-  static constexpr int wanted = group >= 8 ? 1 : group > 2 ? 2 : 4;
+  // take too many registers; what is only copied stays in its words.
+  static constexpr int wanted = 8 / group;
   static constexpr int fitting = 2 * sizeof(Element);
-  static constexpr int unroll = wanted < fitting ? wanted : fitting;
+  static constexpr int unroll = wanted < fitting || group == 1 ? wanted : fitting;
 
   const Spans& spans;
   const Op op;
@@ -29,17 +29,21 @@ struct Combiner {
 
   RINGREDUCE_DEVICE int source_count() const { return sources > 0 ? sources : spans.source_count; }
 
-  // Combines `packs` packs, the first at byte `offset`, `stride` bytes from each to the next.
-  template <class Pack, int packs>
-  RINGREDUCE_DEVICE void block(std::size_t offset, std::size_t stride) const {
+  // Combines `packs` packs, the first at byte `offset`, `stride` bytes from each to the next. Unless `all`
+  // are there: those before byte `end`.
+  template <class Pack, int packs, bool all>
+  RINGREDUCE_DEVICE void block(std::size_t offset, std::size_t stride, std::size_t end) const {
+    const auto is_there = [&](int p) { return all || offset + p * stride < end; };
     Lane value[packs][Pack::count] = {};
     for (int first = 0; first < source_count(); first += group) {
-      Pack raw[group][packs];
+      Pack raw[group][packs] = {};
       RINGREDUCE_UNROLL
       for (int s = 0; s < group; ++s) {
         if (first + s >= source_count()) continue;
         RINGREDUCE_UNROLL
-        for (int p = 0; p < packs; ++p) raw[s][p].load(spans.sources[first + s] + offset + p * stride);
+        for (int p = 0; p < packs; ++p) {
+          if (is_there(p)) raw[s][p].load(spans.sources[first + s] + offset + p * stride);
+        }
       }
       RINGREDUCE_UNROLL
       for (int s = 0; s < group; ++s) {
@@ -48,8 +52,17 @@ struct Combiner {
         for (int p = 0; p < packs; ++p) join(value[p], raw[s][p], first + s == 0);
       }
     }
+    Pack result[packs] = {};
     RINGREDUCE_UNROLL
-    for (int p = 0; p < packs; ++p) write<Pack>(value[p], offset + p * stride);
+    for (int p = 0; p < packs; ++p) complete(result[p], value[p]);
+    RINGREDUCE_NO_UNROLL
+    for (int d = 0; d < spans.destination_count; ++d) {
+      char* const to = spans.destinations[d] + offset;
+      RINGREDUCE_UNROLL
+      for (int p = 0; p < packs; ++p) {
+        if (is_there(p)) result[p].store(to + p * stride);
+      }
+    }
   }
 
   template <class Pack>
@@ -62,27 +75,24 @@ struct Combiner {
   }
 
   template <class Pack>
-  RINGREDUCE_DEVICE void write(const Lane (&value)[Pack::count], std::size_t offset) const {
-    Pack result;
+  RINGREDUCE_DEVICE void complete(Pack& result, const Lane (&value)[Pack::count]) const {
     RINGREDUCE_UNROLL
     for (int i = 0; i < Pack::count; ++i) result.set(i, Format::encode(op.after(value[i])));
-    RINGREDUCE_NO_UNROLL
-    for (int d = 0; d < spans.destination_count; ++d) result.store(spans.destinations[d] + offset);
   }
 
-  // `count` packs, the first at byte `begin`.
+  // `count` packs, the first at byte `begin`. The last ones come together, too: one by one, a thread would
+  // wait for each.
   template <class Pack, int packs>
   RINGREDUCE_DEVICE void rows(std::size_t begin, std::size_t count, std::size_t thread,
                               std::size_t threads) const {
     constexpr std::size_t size = Pack::count * sizeof(Element);
+    const std::size_t end = begin + count * size;
     std::size_t i = thread;
-    if constexpr (packs > 1) {
-      for (; i + (packs - 1) * threads < count; i += packs * threads) {
-        block<Pack, packs>(begin + i * size, threads * size);
-      }
-    }
     RINGREDUCE_NO_UNROLL
-    for (; i < count; i += threads) block<Pack, 1>(begin + i * size, 0);
+    for (; i + (packs - 1) * threads < count; i += packs * threads) {
+      block<Pack, packs, true>(begin + i * size, threads * size, end);
+    }
+    if (packs > 1 && i < count) block<Pack, packs, false>(begin + i * size, threads * size, end);
   }
 
   // The bits in which the addresses of two spans differ.
@@ -121,7 +131,7 @@ struct Combiner {
     const std::size_t end = head + packs * Packed<Element>::count;
     RINGREDUCE_NO_UNROLL
     for (std::size_t i = thread; i < head + (spans.count - end); i += threads) {
-      block<Single<Element>, 1>((i < head ? i : end + (i - head)) * sizeof(Element), 0);
+      block<Single<Element>, 1, true>((i < head ? i : end + (i - head)) * sizeof(Element), 0, 0);
     }
   }
 };

@@ -52,7 +52,7 @@ DevicePrograms::Stored DevicePrograms::upload(const Plan& plan, const device::Bo
   device::FlatProgram head;
   std::memcpy(&head, flat.data(), sizeof head);
   Stored stored;
-  stored.place.temp = temp_for(head.temp_bytes * static_cast<std::size_t>(boxes.blocks));
+  stored.place.temp = temp_for(head.temp_bytes * static_cast<std::size_t>(boxes.arenas()));
   stored.slab = &take(flat.size(), captured, stored.place.program);
   try {
     CudaLibrary::check(cuda_.move(stored.place.program, flat.data(), flat.size(), stream_));

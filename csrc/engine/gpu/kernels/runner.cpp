@@ -108,7 +108,7 @@ std::size_t KernelRunner::slice_bytes(const Call& call) const {
   const std::size_t longest =
       keeps_chunks(call.collective) ? longest_slice_kept : boxes_->layout().arena_bytes / 2;
   if (call.input_extents) return longest;
-  const auto blocks = static_cast<std::size_t>(std::max(boxes_->layout().blocks, 1));
+  const auto blocks = static_cast<std::size_t>(std::max(boxes_->layout().arenas(), 1));
   const std::size_t each = call.count * size_of(call.dtype) / blocks;
   const std::size_t chunks = slices_whole_buffer(call.collective) ? static_cast<std::size_t>(world_) : 1;
   return std::clamp(each / chunks, shortest_slice, longest);

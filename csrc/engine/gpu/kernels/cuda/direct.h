@@ -10,8 +10,7 @@ namespace ringreduce::device {
 
 // What the threads of a block share.
 struct DirectShared {
-  const char* inputs[most_ranks];
-  char* outputs[most_ranks];
+  Spans spans;
 };
 
 class Direct : RankBlock {
@@ -21,7 +20,7 @@ class Direct : RankBlock {
 
   RINGREDUCE_DEVICE void run() {
     if (!block_.leader([&] { return begin(); })) return;
-    block_.all([&](std::size_t thread, std::size_t threads) { combine(thread, threads); });
+    block_.all([&](std::size_t thread, std::size_t threads) { pass_.run(shared_.spans, thread, threads); });
     block_.leader([&] { return meet(false) && end_call(); });
   }
 
@@ -34,10 +33,7 @@ class Direct : RankBlock {
       *box.output_of(errand_.rank) = reinterpret_cast<std::uintptr_t>(errand_.output);
     }
     if (!meet(true)) return false;
-    for (int peer = 0; peer < errand_.boxes.world; ++peer) {
-      shared_.inputs[peer] = reinterpret_cast<const char*>(load_relaxed(box_.input_of(peer)));
-      shared_.outputs[peer] = reinterpret_cast<char*>(load_relaxed(box_.output_of(peer)));
-    }
+    find_spans();
     return true;
   }
 
@@ -64,7 +60,8 @@ class Direct : RankBlock {
     return given_up == 0;
   }
 
-  RINGREDUCE_DEVICE void combine(std::size_t thread, std::size_t threads) {
+  // This block's.
+  RINGREDUCE_DEVICE void find_spans() {
     const Share& share = errand_.share;
     // In packs, so that a block's part is aligned as the share is.
     const std::uint64_t packs = (share.bytes + pack_bytes - 1) / pack_bytes;
@@ -73,19 +70,21 @@ class Direct : RankBlock {
       return at < share.bytes ? at : share.bytes;
     };
     const std::uint64_t begin = cut(block_.index()), end = cut(block_.index() + 1);
-    Spans spans = {};
+    Spans& spans = shared_.spans;
+    spans.source_count = spans.destination_count = 0;
     spans.scale = errand_.last;
     spans.count = (end - begin) / pass_.element_bytes;
     for (int rank = 0; rank < errand_.boxes.world; ++rank) {
       const bool own = rank == errand_.rank;
       if (own || share.from_all) {
-        spans.sources[spans.source_count++] = shared_.inputs[rank] + share.source + begin;
+        const auto* const input = reinterpret_cast<const char*>(load_relaxed(box_.input_of(rank)));
+        spans.sources[spans.source_count++] = input + share.source + begin;
       }
       if (own || share.to_all) {
-        spans.destinations[spans.destination_count++] = shared_.outputs[rank] + share.target + begin;
+        auto* const output = reinterpret_cast<char*>(load_relaxed(box_.output_of(rank)));
+        spans.destinations[spans.destination_count++] = output + share.target + begin;
       }
     }
-    pass_.run(spans, thread, threads);
   }
 
   DirectShared& shared_;

@@ -13,12 +13,18 @@ namespace ringreduce::device {
 inline constexpr std::uint64_t tile_bytes = 2048;
 inline constexpr std::uint64_t flagged_tile_bytes = 2 * tile_bytes;
 
-// How a rank's boxes are laid out, which is the same for all ranks: for each block what peers write, what it
-// keeps from call to call, and an arena for messages.
+inline constexpr int most_blocks = 64;  // of a rank
+inline constexpr int most_arenas = 32;
+
+// How a rank's boxes are laid out, which is the same for all ranks: for each block words, which peers write
+// or which it keeps from call to call; then, for the first blocks, postings, tiles and an arena for messages.
+// Direct kernels, which need words only, take more blocks than others.
 struct Boxes {
   std::int32_t blocks;
   std::int32_t world;
   std::uint64_t arena_bytes;  // of a block, in lines
+
+  constexpr std::int32_t arenas() const { return blocks < most_arenas ? blocks : most_arenas; }
 
   static constexpr std::uint64_t in_lines(std::uint64_t bytes) { return (bytes + line - 1) / line * line; }
 
@@ -28,13 +34,15 @@ struct Boxes {
   constexpr std::uint64_t words_bytes() const { return in_lines(8ull * (6 * world + 4)); }
   // Two tiles from each peer.
   constexpr std::uint64_t tiles_bytes() const { return 2 * flagged_tile_bytes * world; }
-  constexpr std::uint64_t block_bytes() const {
-    return posted_bytes() + words_bytes() + tiles_bytes() + arena_bytes;
+  // Of a block that has an arena, but for its words.
+  constexpr std::uint64_t block_bytes() const { return posted_bytes() + tiles_bytes() + arena_bytes; }
+  constexpr std::uint64_t all_words_bytes() const {
+    return words_bytes() * static_cast<std::uint64_t>(blocks);
   }
-  constexpr std::uint64_t bytes() const { return block_bytes() * static_cast<std::uint64_t>(blocks); }
+  constexpr std::uint64_t bytes() const {
+    return all_words_bytes() + block_bytes() * static_cast<std::uint64_t>(arenas());
+  }
 };
-
-inline constexpr int most_blocks = 32;  // of a rank
 
 // What a rank's kernels and its host tell each other, in the host's memory. Zeros at first.
 struct Report {

@@ -23,6 +23,8 @@ struct InterpreterShared {
   std::uint64_t head;               // where the arena is free, if the oldest are read
   char* staged;                     // where a message is being written
   const char* arrived[most_ranks];  // by source: where it is read
+  Spans spans;                      // of one move
+  bool combines;                    // them; otherwise they are bytes
 };
 
 class Interpreter : RankBlock {
@@ -33,8 +35,9 @@ class Interpreter : RankBlock {
 
   RINGREDUCE_DEVICE void run() {
     going_on_ = block_.leader([&] { return begin(); });
-    const std::uint64_t blocks = static_cast<std::uint64_t>(block_.count());
-    for (std::uint64_t s = block_.index(); s < program_.slices && going_on_; s += blocks) slice(s);
+    const std::uint64_t step = errand_.boxes.arenas();
+    for (std::uint64_t s = block_.index(); s < program_.slices && has_arena() && going_on_; s += step)
+      slice(s);
     if (going_on_) block_.leader([&] { return end(); });
   }
 
@@ -140,10 +143,7 @@ class Interpreter : RankBlock {
   RINGREDUCE_DEVICE void slice(std::uint64_t s) {
     const bool last = s + 1 == program_.slices;
     const FlatLayout& layout = layouts()[program_.alike ? (last && s > 0 ? 1 : 0) : s];
-    const std::uint64_t shift = program_.alike && !(last && s > 0) ? s * program_.shift : 0;
-    bases_[0] = const_cast<char*>(errand_.input) + shift;
-    bases_[1] = errand_.output + shift;
-    bases_[2] = errand_.temp + program_.temp_bytes * static_cast<std::uint64_t>(block_.index());
+    shift_ = program_.alike && !(last && s > 0) ? s * program_.shift : 0;
     for (int i = layout.steps_begin; i < layout.steps_end && going_on_; ++i) {
       const FlatStep& step = steps()[i];
       if (step.nothing) continue;
@@ -169,15 +169,8 @@ class Interpreter : RankBlock {
       return true;
     });
     if (!going_on_) return;
-    block_.all([&](std::size_t thread, std::size_t threads) {
-      std::uint64_t done = 0;
-      for (int m = step.moves_begin; m < step.moves_end; ++m) {
-        const FlatMove& move = moves()[m];
-        char* to = shared_.staged + done;
-        const char* from = bases_[move.from] + move.source;
-        copy(to, from, move.bytes, errand_.scales && move.from == 0, thread, threads);
-        done += move.bytes;
-      }
+    each_move(step, [&](const FlatMove& move, std::uint64_t done) {
+      copies(shared_.staged + done, place(move.from, move.source), move, move.from == 0);
     });
     block_.leader([&] {
       fence();
@@ -196,26 +189,15 @@ class Interpreter : RankBlock {
     if (!going_on_) return;
     const bool scales = errand_.scales && step.kind == FlatStep::Kind::combine;
     if (scales) scale_own(step);
-    block_.all([&](std::size_t thread, std::size_t threads) {
-      std::uint64_t done = 0;
-      for (int m = step.moves_begin; m < step.moves_end; ++m) {
-        const FlatMove& move = moves()[m];
-        Spans spans = {};
-        char* const home = bases_[move.to] + move.target;
-        const char* own = scales && move.from == 0 ? home : bases_[move.from] + move.source;
-        for (int p = step.peers_begin; p < step.peers_end; ++p) {
-          const bool is_own = peers()[p] < 0;
-          spans.sources[spans.source_count++] = is_own ? own : shared_.arrived[p - step.peers_begin] + done;
-        }
-        if (!carried || move.keep) spans.destinations[spans.destination_count++] = home;
-        if (carried) spans.destinations[spans.destination_count++] = shared_.staged + done;
-        if (step.kind == FlatStep::Kind::combine) {
-          combine_moved(spans, move, thread, threads);
-        } else {
-          copy_bytes(spans, move.bytes, thread, threads);
-        }
-        done += move.bytes;
+    each_move(step, [&](const FlatMove& move, std::uint64_t done) {
+      char* const home = place(move.to, move.target);
+      const char* own = scales && move.from == 0 ? home : place(move.from, move.source);
+      for (int p = step.peers_begin; p < step.peers_end; ++p) {
+        add_source(peers()[p] < 0 ? own : shared_.arrived[p - step.peers_begin] + done);
       }
+      if (!carried || move.keep) add_destination(home);
+      if (carried) add_destination(shared_.staged + done);
+      step.kind == FlatStep::Kind::combine ? combines(move) : counts(move.bytes, false, Scale{1, 1});
     });
     block_.leader([&] {
       fence();
@@ -227,62 +209,73 @@ class Interpreter : RankBlock {
 
   // In the way to its place, where what comes is then combined with it.
   RINGREDUCE_DEVICE void scale_own(const FlatStep& step) {
-    block_.all([&](std::size_t thread, std::size_t threads) {
-      for (int m = step.moves_begin; m < step.moves_end; ++m) {
-        const FlatMove& move = moves()[m];
-        if (move.from != 0) continue;
-        copy(bases_[move.to] + move.target, bases_[0] + move.source, move.bytes, true, thread, threads);
-      }
+    each_move(step, [&](const FlatMove& move, std::uint64_t) {
+      if (move.from == 0) copies(place(move.to, move.target), place(0, move.source), move, true);
     });
-  }
-
-  RINGREDUCE_DEVICE void combine_moved(Spans& spans, const FlatMove& move, std::size_t thread,
-                                       std::size_t threads) {
-    spans.count = move.bytes / pass_.element_bytes;
-    spans.scale = move.last ? errand_.last : Scale{1, 1};
-    pass_.run(spans, thread, threads);
   }
 
   RINGREDUCE_DEVICE void local(const FlatStep& step) {
-    block_.all([&](std::size_t thread, std::size_t threads) {
-      for (int m = step.moves_begin; m < step.moves_end; ++m) {
-        const FlatMove& move = moves()[m];
-        const char* from = bases_[move.from] + move.source;
-        char* to = bases_[move.to] + move.target;
-        if (step.kind == FlatStep::Kind::local_combine) {
-          Spans spans = {};
-          spans.sources[0] = bases_[move.own_in] + move.own;
-          spans.sources[1] = from;
-          spans.destinations[0] = to;
-          spans.source_count = 2;
-          spans.destination_count = 1;
-          combine_moved(spans, move, thread, threads);
-        } else {
-          copy(to, from, move.bytes, errand_.scales && move.from == 0, thread, threads);
-        }
+    each_move(step, [&](const FlatMove& move, std::uint64_t) {
+      const char* from = place(move.from, move.source);
+      char* to = place(move.to, move.target);
+      if (step.kind == FlatStep::Kind::local_combine) {
+        add_source(place(move.own_in, move.own));
+        add_source(from);
+        add_destination(to);
+        combines(move);
+      } else if (to != from || (errand_.scales && move.from == 0)) {
+        copies(to, from, move, move.from == 0);
       }
     });
   }
 
-  RINGREDUCE_DEVICE void copy(char* to, const char* from, std::uint64_t bytes, bool scaled,
-                              std::size_t thread, std::size_t threads) {
-    Spans spans = {};
-    spans.sources[0] = from;
-    spans.destinations[0] = to;
-    spans.source_count = spans.destination_count = 1;
-    if (scaled) {
-      spans.count = bytes / pass_.element_bytes;
-      spans.scale = errand_.own;
-      pass_.run(spans, thread, threads);
-    } else if (to != from) {
-      copy_bytes(spans, bytes, thread, threads);
+  // The leader calls describe(move, bytes of the moves before it), and all threads run what that describes:
+  // spans are in the memory that they share, because each thread's own would be in the GPU's.
+  template <class Describe>
+  RINGREDUCE_DEVICE void each_move(const FlatStep& step, Describe describe) {
+    std::uint64_t done = 0;
+    for (int m = step.moves_begin; m < step.moves_end; ++m) {
+      const FlatMove& move = moves()[m];
+      block_.leader([&] {
+        shared_.spans.source_count = shared_.spans.destination_count = 0;
+        counts(0, false, Scale{1, 1});
+        describe(move, done);
+        return true;
+      });
+      block_.all([&](std::size_t thread, std::size_t threads) {
+        shared_.combines ? pass_.run(shared_.spans, thread, threads)
+                         : pass_bytes(shared_.spans, thread, threads);
+      });
+      done += move.bytes;
     }
   }
 
-  RINGREDUCE_DEVICE static void copy_bytes(Spans& spans, std::uint64_t bytes, std::size_t thread,
-                                           std::size_t threads) {
-    spans.count = bytes;
-    pass_bytes(spans, thread, threads);
+  RINGREDUCE_DEVICE void add_source(const char* from) {
+    shared_.spans.sources[shared_.spans.source_count++] = from;
+  }
+  RINGREDUCE_DEVICE void add_destination(char* to) {
+    shared_.spans.destinations[shared_.spans.destination_count++] = to;
+  }
+  RINGREDUCE_DEVICE void counts(std::uint64_t bytes, bool combines, const Scale& scale) {
+    shared_.combines = combines;
+    shared_.spans.count = combines ? bytes / pass_.element_bytes : bytes;
+    shared_.spans.scale = scale;
+  }
+  RINGREDUCE_DEVICE void combines(const FlatMove& move) {
+    counts(move.bytes, true, move.last ? errand_.last : Scale{1, 1});
+  }
+  // Of the input: each value times a factor, where the call has one.
+  RINGREDUCE_DEVICE void copies(char* to, const char* from, const FlatMove& move, bool of_input) {
+    add_source(from);
+    add_destination(to);
+    counts(move.bytes, of_input && errand_.scales, errand_.own);
+  }
+
+  // Of this slice.
+  RINGREDUCE_DEVICE char* place(std::uint8_t memory, std::uint64_t offset) const {
+    if (memory > 1)
+      return errand_.temp + program_.temp_bytes * static_cast<std::uint64_t>(block_.index()) + offset;
+    return (memory == 0 ? const_cast<char*>(errand_.input) : errand_.output) + shift_ + offset;
   }
 
   template <class T>
@@ -296,7 +289,7 @@ class Interpreter : RankBlock {
 
   InterpreterShared& shared_;
   const FlatProgram& program_;
-  char* bases_[3];  // of this slice, by memory
+  std::uint64_t shift_ = 0;  // of this slice
   bool going_on_ = true;
 };
 

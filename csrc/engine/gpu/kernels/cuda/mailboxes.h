@@ -37,7 +37,9 @@ RINGREDUCE_DEVICE std::uint64_t offset_in(std::uint64_t word) {
 class Box {
  public:
   RINGREDUCE_DEVICE Box(const Boxes& boxes, char* memory, int block)
-      : boxes_(boxes), at_(memory + boxes.block_bytes() * static_cast<std::uint64_t>(block)) {}
+      : boxes_(boxes),
+        words_(memory + boxes.words_bytes() * static_cast<std::uint64_t>(block)),
+        at_(memory + boxes.all_words_bytes() + boxes.block_bytes() * static_cast<std::uint64_t>(block)) {}
 
   // Written by `peer`: the posting of message `number`, modulo most_slots.
   RINGREDUCE_DEVICE std::uint64_t* posted(int peer, std::uint64_t number) const {
@@ -62,20 +64,18 @@ class Box {
   RINGREDUCE_DEVICE std::uint64_t* is_in_call() const { return word(6, 0) + 3; }
   // Written by `peer`: a tile with flags, of even and of odd number.
   RINGREDUCE_DEVICE char* tile_from(int peer, std::uint64_t number) const {
-    return at_ + boxes_.posted_bytes() + boxes_.words_bytes() +
+    return at_ + boxes_.posted_bytes() +
            flagged_tile_bytes * (2 * static_cast<std::uint64_t>(peer) + number % 2);
   }
-  RINGREDUCE_DEVICE char* arena() const {
-    return at_ + boxes_.posted_bytes() + boxes_.words_bytes() + boxes_.tiles_bytes();
-  }
+  RINGREDUCE_DEVICE char* arena() const { return at_ + boxes_.posted_bytes() + boxes_.tiles_bytes(); }
 
  private:
   RINGREDUCE_DEVICE std::uint64_t* word(int kind, int peer) const {
-    return reinterpret_cast<std::uint64_t*>(at_ + boxes_.posted_bytes()) + kind * boxes_.world + peer;
+    return reinterpret_cast<std::uint64_t*>(words_) + kind * boxes_.world + peer;
   }
 
   const Boxes& boxes_;
-  char* const at_;
+  char *const words_, *const at_;
 };
 
 }  // namespace ringreduce::device

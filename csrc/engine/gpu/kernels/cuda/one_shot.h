@@ -15,6 +15,7 @@ inline constexpr std::uint64_t word_bytes = 8;  // of data: sixteen travel
 // What the threads of a block share: a tile of each rank.
 struct alignas(16) OneShotShared {
   char tiles[most_ranks][tile_bytes];
+  Spans spans;
 };
 
 class OneShot : RankBlock {
@@ -23,11 +24,10 @@ class OneShot : RankBlock {
       : RankBlock(block, errand, pass), shared_(shared) {}
 
   RINGREDUCE_DEVICE void run() {
-    if (!block_.leader([&] { return begin_call(); })) return;
+    if (!block_.leader([&] { return begin(); })) return;
     const std::uint64_t tiles = (errand_.share.bytes + tile_bytes - 1) / tile_bytes;
     std::uint64_t number = *box_.tiles();
-    const std::uint64_t step = static_cast<std::uint64_t>(block_.count());
-    for (std::uint64_t t = block_.index(); t < tiles; t += step) {
+    for (std::uint64_t t = block_.index(); t < tiles && has_arena(); t += errand_.boxes.arenas()) {
       if (!tile(t * tile_bytes, ++number)) return;
     }
     block_.leader([&] {
@@ -37,26 +37,31 @@ class OneShot : RankBlock {
   }
 
  private:
+  RINGREDUCE_DEVICE bool begin() {
+    Spans& spans = shared_.spans;
+    spans.scale = errand_.last;
+    spans.source_count = errand_.boxes.world;
+    for (int rank = 0; rank < errand_.boxes.world; ++rank) spans.sources[rank] = shared_.tiles[rank];
+    spans.destination_count = 1;
+    return begin_call();
+  }
+
   RINGREDUCE_DEVICE bool tile(std::uint64_t begin, std::uint64_t number) {
     const std::uint64_t left = errand_.share.bytes - begin;
     const std::uint64_t bytes = left < tile_bytes ? left : tile_bytes;
     const std::uint32_t flag = flag_of(number);
-    block_.all(
-        [&](std::size_t thread, std::size_t threads) { send(begin, bytes, number, flag, thread, threads); });
+    block_.all([&](std::size_t thread, std::size_t threads) {
+      if (thread == 0) {
+        shared_.spans.count = bytes / pass_.element_bytes;
+        shared_.spans.destinations[0] = errand_.output + begin;
+      }
+      send(begin, bytes, number, flag, thread, threads);
+    });
     const bool came = block_.every([&](std::size_t thread, std::size_t threads) {
       return receive(bytes, number, flag, thread, threads);
     });
     if (!came) return false;
-    block_.all([&](std::size_t thread, std::size_t threads) {
-      Spans spans = {};
-      spans.scale = errand_.last;
-      spans.count = bytes / pass_.element_bytes;
-      spans.source_count = errand_.boxes.world;
-      for (int rank = 0; rank < errand_.boxes.world; ++rank) spans.sources[rank] = shared_.tiles[rank];
-      spans.destinations[0] = errand_.output + begin;
-      spans.destination_count = 1;
-      pass_.run(spans, thread, threads);
-    });
+    block_.all([&](std::size_t thread, std::size_t threads) { pass_.run(shared_.spans, thread, threads); });
     return true;
   }
 

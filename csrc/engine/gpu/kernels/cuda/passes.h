@@ -11,8 +11,12 @@ struct Pass {
   std::uint32_t element_bytes = 1;                                                     // of what spans count
 };
 
-template <class Format, class Op>
+// `often`: two sources have code of their own, which takes more of each at once.
+template <class Format, class Op, bool often>
 RINGREDUCE_APART void run_pass(const Spans& spans, std::size_t thread, std::size_t threads) {
+  if constexpr (often) {
+    if (spans.source_count == 2) return combine<Format, Op, 2>(spans, thread, threads);
+  }
   combine<Format, Op, 0>(spans, thread, threads);
 }
 static RINGREDUCE_APART void pass_bytes(const Spans& spans, std::size_t thread, std::size_t threads) {
@@ -25,7 +29,8 @@ struct Finder {
   template <class Combination>
   RINGREDUCE_DEVICE void operator()(Combination) const {
     using Format = typename Combination::Format;
-    found = {run_pass<Format, typename Combination::Op>, sizeof(typename Format::Element)};
+    found = {run_pass<Format, typename Combination::Op, Combination::is_often>,
+             sizeof(typename Format::Element)};
   }
 };
 

@@ -15,8 +15,11 @@ class RankBlock {
     return Box(errand_.boxes, errand_.memories[peer], block_.index());
   }
 
-  // How one thread waits for other ranks: never for ever. False: given up. A fence is due after the last wait,
-  // before anything that the words tell of is touched.
+  // Whether this block has messages and tiles. Others begin and end all calls, so that counts of calls agree.
+  RINGREDUCE_DEVICE bool has_arena() const { return block_.index() < errand_.boxes.arenas(); }
+
+  // How one thread waits for other ranks: never for ever. False: given up. A fence is due after the last
+  // wait, before anything that the words tell of is touched.
   template <class Condition>
   RINGREDUCE_DEVICE bool wait_until(Condition holds) const {
     constexpr unsigned looks = 64;

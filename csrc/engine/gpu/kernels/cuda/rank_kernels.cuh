@@ -14,7 +14,7 @@ union RankShared {
 };
 
 template <Family family>
-__global__ void __launch_bounds__(rank_threads) rank_kernel(const __grid_constant__ Errand errand) {
+__global__ void __launch_bounds__(rank_threads, 2) rank_kernel(const __grid_constant__ Errand errand) {
   __shared__ RankShared shared;
   Block block;
   const Pass pass = Passes<family>::pass(static_cast<DType>(errand.dtype), static_cast<Op>(errand.op));
