@@ -85,7 +85,7 @@ class Event:
 
     def __init__(self) -> None:
         self.handle = ctypes.c_void_p()
-        call("create_event", ctypes.byref(self.handle))
+        call("create_event", ctypes.byref(self.handle), 1)
 
     def record(self, stream: Stream | None = None) -> None:
         call("record", self.handle, handle(stream))

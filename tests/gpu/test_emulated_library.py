@@ -293,6 +293,18 @@ def test_default_streams(cuda, busy):
     event.close()
 
 
+def test_events_that_only_order_do_not_measure(cuda, stream):
+    event, handle = cuda.Event(), ctypes.c_void_p()
+    cuda.call("create_event", ctypes.byref(handle), 0)
+    for one in (event.handle, handle):
+        cuda.call("record", one, stream.handle)
+    cuda.synchronize(stream)
+    with pytest.raises(RuntimeError, match="created without timing"):
+        cuda.call("elapsed", ctypes.byref(ctypes.c_float()), event.handle, handle)
+    cuda.call("destroy_event", handle)
+    event.close()
+
+
 def test_events_measure(cuda, busy):
     begin, end = cuda.Event(), cuda.Event()
     other = cuda.Stream()

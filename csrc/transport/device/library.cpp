@@ -78,7 +78,7 @@ CudaHandle new_stream(const CudaLibrary& cuda, int device) {
 CudaHandle new_event(const CudaLibrary& cuda, int device) {
   const OnDevice there(cuda, device);
   void* event = nullptr;
-  CudaLibrary::check(cuda.create_event(&event));
+  CudaLibrary::check(cuda.create_event(&event, 0));
   return {event, {cuda.destroy_event, device}};
 }
 

@@ -93,7 +93,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
 
   void record(void** event, const Stream& stream, DeviceIndex, c10::EventFlag) const override {
     const OnDevice there(stream.device());
-    if (!*event) check(ringreduce_cuda_create_event(event));
+    if (!*event) check(ringreduce_cuda_create_event(event, 1));
     check(ringreduce_cuda_record(*event, handle_of(stream)));
   }
   void block(void* event, const Stream& stream) const override {

@@ -67,10 +67,10 @@ const char* ringreduce_cuda_synchronize(void* stream) {
   return failure_of([&] { check(cudaStreamSynchronize(stream_at(stream)), "what the stream has done"); });
 }
 
-const char* ringreduce_cuda_create_event(void** event) {
+const char* ringreduce_cuda_create_event(void** event, int timed) {
   return failure_of([&] {
     cudaEvent_t created = nullptr;
-    check(cudaEventCreate(&created), "event");
+    check(cudaEventCreateWithFlags(&created, timed ? cudaEventDefault : cudaEventDisableTiming), "event");
     *event = created;
   });
 }

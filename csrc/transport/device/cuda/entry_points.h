@@ -63,7 +63,8 @@ RINGREDUCE_EXPORT const char* ringreduce_cuda_hold_in_graph(void* stream, void* 
 // How strict captures are with this thread, as cudaStreamCaptureMode has it; 2 allows what they otherwise
 // forbid, allocating above all. `mode` becomes what it was.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_exchange_capture_mode(int* mode);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_create_event(void** event);
+// `timed`: elapsed() takes it; recording one that is not costs less.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_create_event(void** event, int timed);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_destroy_event(void* event);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_record(void* event, void* stream);
 // What is launched on the stream later waits for what was recorded.

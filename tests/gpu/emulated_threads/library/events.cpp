@@ -48,10 +48,11 @@ struct Recorded {
 
 struct Event {
   const int device;
+  const bool timed;
   std::mutex mutex;
   Recorded last;
 
-  explicit Event(int of) : device(of) {}
+  Event(int of, bool is_timed) : device(of), timed(is_timed) {}
   Recorded recorded() {
     const std::lock_guard lock(mutex);
     return last;
@@ -88,7 +89,9 @@ void wait(void* handle, void* stream_handle) {
 }
 
 Time time_of(void* handle) {
-  const Recorded what = events().at(handle)->recorded();
+  const auto event = events().at(handle);
+  if (!event->timed) throw std::invalid_argument("event: it was created without timing");
+  const Recorded what = event->recorded();
   if (!what.moment) throw std::runtime_error("event: it has not been recorded");
   const auto time = what.moment->time();
   if (!time) throw std::runtime_error("event: it is still to come");
@@ -105,8 +108,8 @@ float milliseconds_between(void* begin, void* end) {
 
 using namespace ringreduce::emulated;
 
-const char* ringreduce_cuda_create_event(void** event) {
-  return in_context([&] { *event = events().add(std::make_shared<Event>(current_device())); });
+const char* ringreduce_cuda_create_event(void** event, int timed) {
+  return in_context([&] { *event = events().add(std::make_shared<Event>(current_device(), timed != 0)); });
 }
 
 const char* ringreduce_cuda_destroy_event(void* event) {
