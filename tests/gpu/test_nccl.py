@@ -3,6 +3,7 @@ emulated GPU's streams. Ranks are threads."""
 
 from __future__ import annotations
 
+import resource
 import time
 
 import numpy as np
@@ -406,6 +407,23 @@ def test_many_calls_without_a_look():
         assert comm.device_memory_held <= 2 << 20
 
     on_gpu(work, 2)
+
+
+def test_waits_are_short(monkeypatch):
+    """The emulated NCCL is ready for each third operation at the 20th look: no thread sleeps before that."""
+    monkeypatch.setenv("RINGREDUCE_EMULATED_NCCL_LOOKS", "20")
+    calls = 60
+
+    def work(comm):
+        x = GpuArray(np.zeros(100, "float32"))
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        for _ in range(calls):
+            comm.all_reduce(x, algorithm="nccl")
+        given_away = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
+        wait_for(comm.device_stream)
+        return given_away
+
+    assert max(on_gpu(work, 2)) < calls / 3 * 20 / 2
 
 
 # --- registering -------------------------------------------------------------------------------------------
