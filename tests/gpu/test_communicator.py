@@ -340,6 +340,59 @@ def test_programs_make_room():
     on_gpu(_many_sizes, 2)
 
 
+def _uneven_call(comm, sizes, keep):
+    """An all_to_all of so many bytes from each rank (row) to each other; also what must come."""
+    x = GpuArray(np.arange(sum(sizes[comm.rank])).astype("uint8") + np.uint8(comm.rank))
+    came = [row[comm.rank] for row in sizes]
+    out = GpuArray(np.zeros(sum(came), "uint8"))
+    keep.append(x)
+    comm.all_to_all(x, out=out, send_counts=sizes[comm.rank], recv_counts=came)
+    begins = [sum(row[: comm.rank]) for row in sizes]
+    wanted = [
+        np.arange(begin, begin + n).astype("uint8") + np.uint8(rank)
+        for rank, (begin, n) in enumerate(zip(begins, came, strict=True))
+    ]
+    return out, np.concatenate(wanted)
+
+
+def _uneven_ahead(comm, ranks_0_has_launched):
+    """New counts in each call, in many slices; rank 1 comes when rank 0 has launched all."""
+    keep, calls = [], 100
+    comm.barrier()
+    if comm.rank == 1:
+        assert ranks_0_has_launched.wait(15)
+    results = []
+    for number in range(calls):
+        results.append(_uneven_call(comm, [[0, (2 << 20) + 16 * number], [0, 0]], keep))
+    ranks_0_has_launched.set()
+    for out, wanted in results[::9]:
+        assert (out.get(comm) == wanted).all()
+
+
+def test_calls_with_new_counts_do_not_wait_for_peers():
+    on_gpu(_uneven_ahead, 2, threading.Event())
+
+
+def _uneven_traffic(comm):
+    """As a mixture of experts has it, for longer than programs are kept, with some counts that come again."""
+    rng, keep = np.random.default_rng(3), []
+    often = (16 * rng.integers(0, 2_000, (4, 4))).tolist()
+    for number in range(900):
+        sizes = often if number % 7 == 0 else (16 * rng.integers(0, 2_000, (4, 4))).tolist()
+        out, wanted = _uneven_call(comm, sizes, keep)
+        if number == 0:
+            held = comm.device_memory_held
+        if number % 20 == 0:
+            assert (out.get(comm) == wanted).all(), number
+            keep.clear()
+    wait_for(comm.device_stream)
+    assert comm.device_memory_held == held
+
+
+def test_ever_new_counts():
+    on_gpu(_uneven_traffic, 4)
+
+
 def test_groups_hold_little_memory():
     def held(comm):
         comm.all_reduce(GpuArray(np.ones(1000, "float32")))

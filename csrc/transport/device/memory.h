@@ -35,6 +35,7 @@ class DeviceMemory {
 class DeviceSlab {
  public:
   DeviceSlab(const CudaLibrary& cuda, int device, std::size_t bytes);
+  char* at() const { return memory_.at(); }
   std::size_t bytes() const { return memory_.bytes(); }
   // Null: there is no room.
   char* take(std::size_t bytes);

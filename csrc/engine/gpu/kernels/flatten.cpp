@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <string>
 
 #include "engine/gpu/kernels/cuda/flat_program.h"
@@ -45,6 +46,7 @@ class Flattening {
   void add(std::size_t slice) {
     layout_.resolve(program_, geometry_, slice);
     FlatLayout flat_layout = {};
+    flat_layout.first = slice;
     flat_layout.steps_begin = static_cast<std::int32_t>(steps_.size());
     for (const Action& action : layout_.actions()) add(action);
     flat_layout.steps_end = static_cast<std::int32_t>(steps_.size());
@@ -54,6 +56,7 @@ class Flattening {
   std::vector<std::byte> in_one_piece(FlatProgram head) {
     std::size_t size = sizeof head;
     head.layouts = room_for(layouts_, size);
+    head.layout_count = layouts_.size();
     head.steps = room_for(steps_, size);
     head.moves = room_for(moves_, size);
     head.peers = room_for(program_.peers, size);
@@ -104,6 +107,21 @@ class Flattening {
   std::vector<FlatMove> moves_;
 };
 
+// Those that are not alike the one before, a slice's bytes further on: the first, the last, and where an
+// uneven block ends, and what comes then. A block that is empty has a message in the first slice only.
+std::set<std::size_t> slices_that_differ(const Geometry& geometry) {
+  std::set<std::size_t> found = {0, geometry.slices - 1};
+  for (const Extents* extents : {geometry.input, geometry.output}) {
+    if (!extents) continue;
+    for (const std::size_t count : extents->count) {
+      const std::size_t end = count / geometry.slice;
+      if (end < geometry.slices) found.insert(end);
+      if (end + 1 < geometry.slices) found.insert(end + 1);
+    }
+  }
+  return found;
+}
+
 // The messages of two rounds, which are sent on as they are made, fit into a block's arena.
 void check_arena(const Program& program, const Geometry& geometry, std::size_t arena_bytes) {
   std::size_t sends = 0;
@@ -134,16 +152,10 @@ std::vector<std::byte> flatten(const Program& program, const Geometry& geometry,
   head.rank = program.schedule.rank;
   head.world = program.schedule.world;
   head.slices = geometry.slices;
-  head.alike = !geometry.input;
   head.shift = geometry.slice * geometry.element;
   head.temp_bytes = in_lines(geometry.temp_bytes(program.schedule));
   Flattening flattening(program, geometry);
-  if (head.alike) {
-    flattening.add(0);
-    if (geometry.slices > 1) flattening.add(geometry.slices - 1);
-  } else {
-    for (std::size_t slice = 0; slice < geometry.slices; ++slice) flattening.add(slice);
-  }
+  for (const std::size_t slice : slices_that_differ(geometry)) flattening.add(slice);
   return flattening.in_one_piece(head);
 }
 

@@ -1,4 +1,6 @@
-// Programs in a GPU's memory, for kernels that walk them, and the temporary memory that they need.
+// Programs in a GPU's memory, for kernels that walk them, and the temporary memory that they need. Calls
+// whose blocks are uneven may have a new one each time: it goes ahead of its call, on the same stream, and
+// the host waits for nothing. Those that were not used for a while make room for new ones.
 #pragma once
 
 #include <functional>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include "engine/gpu/kernels/cuda/errand.h"
+#include "engine/gpu/runner.h"
 #include "engine/planning/planner.h"
 #include "transport/device/memory.h"
 
@@ -15,38 +18,51 @@ namespace ringreduce {
 
 class DevicePrograms {
  public:
-  // `idle` returns when no call is under way that has launched one of them.
-  DevicePrograms(const CudaLibrary& cuda, int device, void* stream, std::function<void()> idle);
+  // `mark` returns an event behind all that was launched so far, which is not recorded again before the next
+  // mark. Where the host does have to wait, it does so on `stream`.
+  DevicePrograms(const CudaLibrary& cuda, int device, void* stream, std::function<void*()> mark);
 
   struct Place {
     char* program = nullptr;
     char* temp = nullptr;  // for one call at a time
   };
-  // The call's, flat; made the first time. `captured`: a graph may launch it at any time from now on. The
-  // plan's contract and algorithm stand for all that it is made of but uneven blocks, which are the call's.
-  Place find(const Call& call, const Plan& plan, const device::Boxes& boxes, bool captured);
+  // The call's, flat; made the first time. Where it is captured, a graph may launch it at any time from now
+  // on. The plan's contract and algorithm stand for all that it is made of but uneven blocks, which are the
+  // call's.
+  Place find(const Call& call, const Plan& plan, const device::Boxes& boxes, const Launch& launch);
   std::size_t footprint() const;  // bytes
 
  private:
+  // What is copied to the device lies at the same place of the host's.
+  struct Slab {
+    Slab(const CudaLibrary& cuda, int device, std::size_t bytes)
+        : there(cuda, device, bytes), here(cuda, DeviceMemory::on_host, there.bytes()) {}
+    char* copied_from(const char* part) const { return here.at() + (part - there.at()); }
+    DeviceSlab there;
+    DeviceMemory here;
+  };
   struct Stored {
-    DeviceSlab* slab = nullptr;
+    Slab* slab = nullptr;
     Place place;
-    bool captured = false;
+    std::uint64_t generation = 0;  // in which it was used last
   };
 
-  Stored upload(const Plan& plan, const device::Boxes& boxes, bool captured);
-  DeviceSlab& take(std::size_t bytes, bool captured, char*& part);
-  DeviceSlab* take_from_slabs(std::size_t bytes, char*& part);
+  Stored upload(const Plan& plan, const device::Boxes& boxes, const Launch& launch);
+  Slab& take(std::size_t bytes, bool captured, char*& part);
+  Slab* take_from_slabs(std::size_t bytes, char*& part);
   char* temp_for(std::size_t bytes);
-  void make_room();
+  void begin_generation();
 
   const CudaLibrary& cuda_;
   const int device_;
   void* const stream_;
-  const std::function<void()> idle_;
-  std::vector<std::unique_ptr<DeviceSlab>> slabs_;
+  const std::function<void*()> new_mark_;
+  std::vector<std::unique_ptr<Slab>> slabs_;
   std::vector<std::unique_ptr<DeviceMemory>> temps_;  // the last one is the largest
   std::map<std::string, Stored> stored_;
+  std::uint64_t generation_ = 1;
+  std::size_t taken_ = 0;  // bytes, in this generation
+  void* mark_ = nullptr;   // behind what was launched before it
 };
 
 }  // namespace ringreduce

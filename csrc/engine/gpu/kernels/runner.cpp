@@ -36,8 +36,9 @@ KernelRunner::KernelRunner(int rank, int world, int device, std::unique_ptr<Devi
     : Runner(rank, world, device),
       uploads_(new_stream(cuda_, device)),
       event_(new_event(cuda_, device)),
+      mark_(new_event(cuda_, device)),
       boxes_(std::move(boxes)),
-      programs_(cuda_, device, uploads_.get(), [this] { wait_until_idle(); }),
+      programs_(cuda_, device, uploads_.get(), [this] { return std::swap(event_, mark_), mark_.get(); }),
       target_{Tuning::kernels, arena_capacity(boxes_->layout().arena_bytes)},
       report_memory_(cuda_, DeviceMemory::on_host, sizeof(device::Report)),
       report_(new(report_memory_.at()) device::Report()) {}
@@ -126,7 +127,7 @@ const Plan& KernelRunner::plan(Planner& planner, const Call& call, const Launch&
   }
   if (here.slice_bytes == 0) here.slice_bytes = slice_bytes(call);
   const Plan& plan = planner.plan(here, target_);
-  if (duty_ == Duty::interpret) place_ = programs_.find(call, plan, boxes_->layout(), launch.captured);
+  if (duty_ == Duty::interpret) place_ = programs_.find(call, plan, boxes_->layout(), launch);
   return plan;
 }
 

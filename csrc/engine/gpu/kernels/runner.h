@@ -34,7 +34,8 @@ class KernelRunner : public Runner {
   device::Share share_of(const Call& call) const;
   void wait_until_idle();
 
-  const CudaHandle uploads_, event_;
+  const CudaHandle uploads_;
+  CudaHandle event_, mark_;  // of the last call; and of an earlier one
   const std::unique_ptr<DeviceBoxes> boxes_;
   DevicePrograms programs_;
   const Target target_;

@@ -33,7 +33,9 @@ struct FlatStep {
   std::uint64_t bytes;                  // send: of the message
 };
 
+// Of the slices from this one to the next layout's first: each lies a slice's bytes behind the one before.
 struct FlatLayout {
+  std::uint64_t first;
   std::int32_t steps_begin, steps_end;
 };
 
@@ -41,10 +43,9 @@ struct FlatLayout {
 struct FlatProgram {
   std::int32_t rank, world;
   std::uint64_t slices;
-  std::uint64_t shift;  // bytes from a slice to the next one, where all but the last have the first layout
-  bool alike;           // so they have; otherwise there is a layout for each
+  std::uint64_t shift;       // bytes of a slice
   std::uint64_t temp_bytes;  // of one slice
-  std::uint64_t layouts, steps, moves, peers;
+  std::uint64_t layouts, layout_count, steps, moves, peers;
 };
 
 }  // namespace ringreduce::device

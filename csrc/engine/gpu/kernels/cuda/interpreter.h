@@ -141,9 +141,9 @@ class Interpreter : RankBlock {
   // --- what all threads do -------------------------------------------------------------------------------
 
   RINGREDUCE_DEVICE void slice(std::uint64_t s) {
-    const bool last = s + 1 == program_.slices;
-    const FlatLayout& layout = layouts()[program_.alike ? (last && s > 0 ? 1 : 0) : s];
-    shift_ = program_.alike && !(last && s > 0) ? s * program_.shift : 0;
+    while (layout_ + 1 < program_.layout_count && layouts()[layout_ + 1].first <= s) ++layout_;
+    const FlatLayout& layout = layouts()[layout_];
+    shift_ = (s - layout.first) * program_.shift;
     for (int i = layout.steps_begin; i < layout.steps_end && going_on_; ++i) {
       const FlatStep& step = steps()[i];
       if (step.nothing) continue;
@@ -289,7 +289,7 @@ class Interpreter : RankBlock {
 
   InterpreterShared& shared_;
   const FlatProgram& program_;
-  std::uint64_t shift_ = 0;  // of this slice
+  std::uint64_t layout_ = 0, shift_ = 0;  // of this slice
   bool going_on_ = true;
 };
 
