@@ -56,7 +56,7 @@ class Flattening {
   std::vector<std::byte> in_one_piece(FlatProgram head) {
     std::size_t size = sizeof head;
     head.layouts = room_for(layouts_, size);
-    head.layout_count = layouts_.size();
+    head.layout_count = static_cast<std::int32_t>(layouts_.size());
     head.steps = room_for(steps_, size);
     head.moves = room_for(moves_, size);
     head.peers = room_for(program_.peers, size);

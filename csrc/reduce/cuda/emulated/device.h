@@ -100,6 +100,10 @@ class Block {
   int index() const { return index_; }
   int count() const { return count_; }
   template <class Body>
+  void alone(Body body) {
+    body();
+  }
+  template <class Body>
   bool leader(Body body) {
     return body();
   }

@@ -106,6 +106,11 @@ class Block {
  public:
   RINGREDUCE_DEVICE int index() const { return static_cast<int>(blockIdx.x); }
   RINGREDUCE_DEVICE int count() const { return static_cast<int>(gridDim.x); }
+  // One thread does this, and nobody waits for it.
+  template <class Body>
+  RINGREDUCE_DEVICE void alone(Body body) {
+    if (threadIdx.x == 0) body();
+  }
   // One thread does this; all are told what it returns, and have met before and after.
   template <class Body>
   RINGREDUCE_DEVICE bool leader(Body body) {

@@ -45,7 +45,8 @@ struct FlatProgram {
   std::uint64_t slices;
   std::uint64_t shift;       // bytes of a slice
   std::uint64_t temp_bytes;  // of one slice
-  std::uint64_t layouts, layout_count, steps, moves, peers;
+  std::uint64_t layouts, steps, moves, peers;
+  std::int32_t layout_count;
 };
 
 }  // namespace ringreduce::device

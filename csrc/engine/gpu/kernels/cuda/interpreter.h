@@ -25,6 +25,9 @@ struct InterpreterShared {
   const char* arrived[most_ranks];  // by source: where it is read
   Spans spans;                      // of one move
   bool combines;                    // them; otherwise they are bytes
+  FlatLayout layout;                // of this slice
+  std::int32_t layout_number;
+  std::uint64_t shift;  // bytes
 };
 
 class Interpreter : RankBlock {
@@ -50,7 +53,7 @@ class Interpreter : RankBlock {
 
   RINGREDUCE_DEVICE bool begin() {
     if (!begin_call()) return false;
-    shared_.oldest = shared_.posted = 0;
+    shared_.oldest = shared_.posted = shared_.layout_number = 0;
     shared_.head = 0;
     for (int peer = 0; peer < program_.world; ++peer) {
       shared_.sent[peer] = *box_.sent_to(peer);
@@ -66,8 +69,15 @@ class Interpreter : RankBlock {
       *box_.sent_to(peer) = shared_.sent[peer];
       *box_.received_from(peer) = shared_.received[peer];
     }
-    fence();
-    return end_call();
+    return fenced() && end_call();
+  }
+
+  RINGREDUCE_DEVICE bool find_layout(std::uint64_t s) {
+    std::int32_t& number = shared_.layout_number;
+    while (number + 1 < program_.layout_count && layouts()[number + 1].first <= s) ++number;
+    shared_.layout = layouts()[number];
+    shared_.shift = (s - shared_.layout.first) * program_.shift;
+    return true;
   }
 
   RINGREDUCE_DEVICE bool wait_for_the_oldest() {
@@ -99,7 +109,7 @@ class Interpreter : RankBlock {
   }
 
   // What was written there is a message to the peers of a send: behind a fence.
-  RINGREDUCE_DEVICE void post(const FlatStep& send) {
+  RINGREDUCE_DEVICE bool post(const FlatStep& send) {
     const int slot = shared_.posted++ % most_slots;
     shared_.begins[slot] = shared_.head;
     for (int peer = 0; peer < program_.world; ++peer) shared_.holds[slot][peer] = 0;
@@ -111,6 +121,7 @@ class Interpreter : RankBlock {
                     posting(number, errand_.contract, shared_.head));
     }
     shared_.head += Boxes::in_lines(send.bytes);
+    return true;
   }
 
   RINGREDUCE_DEVICE bool wait_for_messages(const FlatStep& step) {
@@ -131,19 +142,19 @@ class Interpreter : RankBlock {
   }
 
   // Behind a fence, so that what is read is not what peers then write there.
-  RINGREDUCE_DEVICE void release(const FlatStep& step) {
+  RINGREDUCE_DEVICE bool release(const FlatStep& step) {
     for (int p = step.peers_begin; p < step.peers_end; ++p) {
       const int peer = peers()[p];
       if (peer >= 0) store_relaxed(box_of(peer).read_by(errand_.rank), ++shared_.received[peer]);
     }
+    return true;
   }
 
   // --- what all threads do -------------------------------------------------------------------------------
 
   RINGREDUCE_DEVICE void slice(std::uint64_t s) {
-    while (layout_ + 1 < program_.layout_count && layouts()[layout_ + 1].first <= s) ++layout_;
-    const FlatLayout& layout = layouts()[layout_];
-    shift_ = (s - layout.first) * program_.shift;
+    block_.leader([&] { return find_layout(s); });
+    const FlatLayout& layout = shared_.layout;
     for (int i = layout.steps_begin; i < layout.steps_end && going_on_; ++i) {
       const FlatStep& step = steps()[i];
       if (step.nothing) continue;
@@ -163,29 +174,20 @@ class Interpreter : RankBlock {
 
   RINGREDUCE_DEVICE void send(const FlatStep& step) {
     going_on_ = block_.leader([&] {
-      const std::int32_t oldest = shared_.oldest;
-      if (!take_room(step)) return false;
-      if (shared_.oldest != oldest) fence();  // it has waited
-      return true;
+      const std::int32_t oldest = shared_.oldest;  // another one then: it has waited
+      return take_room(step) && (shared_.oldest == oldest || fenced());
     });
     if (!going_on_) return;
     each_move(step, [&](const FlatMove& move, std::uint64_t done) {
       copies(shared_.staged + done, place(move.from, move.source), move, move.from == 0);
     });
-    block_.leader([&] {
-      fence();
-      post(step);
-      return true;
-    });
+    block_.leader([&] { return fenced() && post(step); });
   }
 
   // `carried`: the send of what comes out, or null.
   RINGREDUCE_DEVICE void receive(const FlatStep& step, const FlatStep* carried) {
-    going_on_ = block_.leader([&] {
-      if (!wait_for_messages(step) || (carried && !take_room(*carried))) return false;
-      fence();
-      return true;
-    });
+    going_on_ = block_.leader(
+        [&] { return wait_for_messages(step) && (!carried || take_room(*carried)) && fenced(); });
     if (!going_on_) return;
     const bool scales = errand_.scales && step.kind == FlatStep::Kind::combine;
     if (scales) scale_own(step);
@@ -199,12 +201,7 @@ class Interpreter : RankBlock {
       if (carried) add_destination(shared_.staged + done);
       step.kind == FlatStep::Kind::combine ? combines(move) : counts(move.bytes, false, Scale{1, 1});
     });
-    block_.leader([&] {
-      fence();
-      release(step);
-      if (carried) post(*carried);
-      return true;
-    });
+    block_.leader([&] { return fenced() && release(step) && (!carried || post(*carried)); });
   }
 
   // In the way to its place, where what comes is then combined with it.
@@ -275,7 +272,7 @@ class Interpreter : RankBlock {
   RINGREDUCE_DEVICE char* place(std::uint8_t memory, std::uint64_t offset) const {
     if (memory > 1)
       return errand_.temp + program_.temp_bytes * static_cast<std::uint64_t>(block_.index()) + offset;
-    return (memory == 0 ? const_cast<char*>(errand_.input) : errand_.output) + shift_ + offset;
+    return (memory == 0 ? const_cast<char*>(errand_.input) : errand_.output) + shared_.shift + offset;
   }
 
   template <class T>
@@ -289,7 +286,6 @@ class Interpreter : RankBlock {
 
   InterpreterShared& shared_;
   const FlatProgram& program_;
-  std::uint64_t layout_ = 0, shift_ = 0;  // of this slice
   bool going_on_ = true;
 };
 

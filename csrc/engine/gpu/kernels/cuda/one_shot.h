@@ -50,13 +50,12 @@ class OneShot : RankBlock {
     const std::uint64_t left = errand_.share.bytes - begin;
     const std::uint64_t bytes = left < tile_bytes ? left : tile_bytes;
     const std::uint32_t flag = flag_of(number);
-    block_.all([&](std::size_t thread, std::size_t threads) {
-      if (thread == 0) {
-        shared_.spans.count = bytes / pass_.element_bytes;
-        shared_.spans.destinations[0] = errand_.output + begin;
-      }
-      send(begin, bytes, number, flag, thread, threads);
+    block_.alone([&] {
+      shared_.spans.count = bytes / pass_.element_bytes;
+      shared_.spans.destinations[0] = errand_.output + begin;
     });
+    block_.all(
+        [&](std::size_t thread, std::size_t threads) { send(begin, bytes, number, flag, thread, threads); });
     const bool came = block_.every([&](std::size_t thread, std::size_t threads) {
       return receive(bytes, number, flag, thread, threads);
     });

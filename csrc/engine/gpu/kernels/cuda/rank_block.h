@@ -31,6 +31,11 @@ class RankBlock {
     return true;
   }
 
+  RINGREDUCE_DEVICE static bool fenced() {
+    fence();
+    return true;
+  }
+
   // Says that a peer has made another call. The host gives up for all ranks.
   RINGREDUCE_DEVICE bool differs(int peer) const {
     store_relaxed(&errand_.report->differs, static_cast<std::uint64_t>(peer) + 1);
