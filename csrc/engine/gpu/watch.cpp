@@ -1,7 +1,6 @@
 #include "engine/gpu/watch.h"
 
 #include "transport/interface/errors.h"
-#include "transport/interface/thread.h"
 
 namespace ringreduce {
 namespace {
@@ -15,30 +14,9 @@ constexpr milliseconds suspicious_after{100};
 }  // namespace
 
 Watch::Watch(Calls& calls, Runners runners, const std::atomic<std::uint64_t>& last_launched)
-    : calls_(calls),
-      runners_(std::move(runners)),
-      last_launched_(last_launched),
-      thread_(thread_without_signals([this] { run(); })) {}
-
-Watch::~Watch() {
-  if (!thread_.joinable()) return;
-  {
-    const std::lock_guard lock(mutex_);
-    goes_on_ = false;
-    ends_->notify_all();
-  }
-  thread_.join();
-}
-
-void Watch::run() {
-  std::unique_lock lock(mutex_);
-  while (goes_on_) {
-    lock.unlock();
-    for (const auto& runner : runners_()) look(*runner);
-    lock.lock();
-    if (goes_on_) ends_->wait_for(lock, every);
-  }
-}
+    : calls_(calls), runners_(std::move(runners)), last_launched_(last_launched), thread_(every, [this] {
+        for (const auto& runner : runners_()) look(*runner);
+      }) {}
 
 void Watch::look(Runner& runner) {
   try {

@@ -3,18 +3,15 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include "engine/calls.h"
+#include "engine/gpu/repeating.h"
 #include "engine/gpu/runner.h"
-#include "engine/undestroyed.h"
 
 namespace ringreduce {
 
@@ -24,13 +21,8 @@ class Watch {
 
   // `last_launched`: the number of that call.
   Watch(Calls& calls, Runners runners, const std::atomic<std::uint64_t>& last_launched);
-  // Returns when the last look is over.
-  ~Watch();
-  Watch(const Watch&) = delete;
-  Watch& operator=(const Watch&) = delete;
-
   // In the child of a fork there is no such thread.
-  void disown() { thread_.detach(); }
+  void disown() { thread_.disown(); }
 
  private:
   // Of a runner, as it was seen.
@@ -41,7 +33,6 @@ class Watch {
     std::optional<std::uint64_t> disagreement;  // the number of the call, seen once
   };
 
-  void run();
   void look(Runner& runner);
   void look_for_what_is_stuck(Runner& runner, Progress& progress);
   void check_closed() const;
@@ -50,10 +41,7 @@ class Watch {
   const Runners runners_;
   const std::atomic<std::uint64_t>& last_launched_;
   std::map<const Runner*, Progress> progress_;
-  std::mutex mutex_;
-  Undestroyed<std::condition_variable> ends_;
-  std::atomic<bool> goes_on_{true};
-  std::thread thread_;
+  Repeating thread_;
 };
 
 }  // namespace ringreduce
