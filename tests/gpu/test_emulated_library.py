@@ -189,7 +189,7 @@ cuda = emulated_library()
 handle = bytes.fromhex(sys.argv[1])
 places = [ctypes.c_void_p(), ctypes.c_void_p()]
 for place in places:
-    cuda.call("map", ctypes.byref(place), handle)
+    cuda.call("map", ctypes.byref(place), handle, 1)
 assert places[0].value == places[1].value
 device = ctypes.c_int()
 cuda.call("device_of", ctypes.byref(device), ctypes.c_void_p(places[0].value + 5))
@@ -212,7 +212,7 @@ def test_another_process_maps_memory(cuda):
     handle = ctypes.create_string_buffer(88)
     cuda.call("share", handle, ctypes.c_void_p(memory.address))
     with pytest.raises(RuntimeError, match="this process has made it"):
-        cuda.call("map", ctypes.byref(ctypes.c_void_p()), handle)
+        cuda.call("map", ctypes.byref(ctypes.c_void_p()), handle, 1)
     child = in_another_process(handle)
     assert (child.returncode, child.stdout) == (0, "1\n"), child.stderr
     assert (memory.get() == np.repeat([0x11, 0xA5], [100, 900])).all()

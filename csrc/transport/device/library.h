@@ -22,7 +22,9 @@ namespace ringreduce {
   X(free)                              \
   X(allocate_on_host)                  \
   X(free_on_host)                      \
+  X(allocations)                       \
   X(share)                             \
+  X(unshare)                           \
   X(map)                               \
   X(unmap)                             \
   X(move)                              \

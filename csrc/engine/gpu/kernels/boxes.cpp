@@ -173,7 +173,7 @@ void DeviceBoxes::reach(int peer, const Gpu& gpu, const std::string& handle) {
     return;
   }
   void* at = nullptr;
-  const char* failure = cuda_.map(&at, handle.data() + sizeof at);
+  const char* failure = cuda_.map(&at, handle.data() + sizeof at, 1);
   if (failure) throw Error("the memory of rank " + std::to_string(peer) + " is out of its reach: " + failure);
   memories_[peer] = static_cast<char*>(at);
 }
@@ -197,6 +197,7 @@ DeviceBoxes::DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int worl
     }
     return std::string();
   });
+  if (have_room() && !one_process()) cuda_.unshare(handles[rank_].data() + sizeof(void*));
 }
 
 std::shared_ptr<DeviceMemory> DeviceBoxes::take(void* stream) const {

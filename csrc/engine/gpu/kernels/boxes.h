@@ -32,6 +32,8 @@ class DeviceBoxes {
   const device::Boxes& layout() const { return layout_; }
   // Whether all ranks are threads of this process, and reach all of each other's memory.
   bool one_process() const { return others_.empty(); }
+  // Whether each is a process of its own.
+  bool own_processes() const { return static_cast<int>(others_.size()) == world_ - 1; }
   // What other devices ranks of this process are on.
   const std::vector<int>& devices_of_peers() const { return devices_of_peers_; }
   // Whether kernels may wait for each other: a thread block at least of each rank runs on its GPU while those

@@ -9,26 +9,28 @@
 namespace ringreduce::device {
 
 // X(name here, name there)
-#define RINGREDUCE_DRIVER_FUNCTIONS(X)           \
-  X(error_string, cuGetErrorString)              \
-  X(get_context, cuCtxGetCurrent)                \
-  X(set_context, cuCtxSetCurrent)                \
-  X(attributes_of, cuPointerGetAttributes)       \
-  X(device, cuDeviceGet)                         \
-  X(attribute, cuDeviceGetAttribute)             \
-  X(granularity, cuMemGetAllocationGranularity)  \
-  X(create, cuMemCreate)                         \
-  X(release, cuMemRelease)                       \
-  X(reserve, cuMemAddressReserve)                \
-  X(unreserve, cuMemAddressFree)                 \
-  X(map, cuMemMap)                               \
-  X(unmap, cuMemUnmap)                           \
-  X(address_range, cuMemGetAddressRange_v2)      \
-  X(access, cuMemGetAccess)                      \
-  X(set_access, cuMemSetAccess)                  \
-  X(pool_access, cuMemPoolGetAccess)             \
-  X(set_pool_access, cuMemPoolSetAccess)         \
-  X(export_handle, cuMemExportToShareableHandle) \
+#define RINGREDUCE_DRIVER_FUNCTIONS(X)                  \
+  X(error_string, cuGetErrorString)                     \
+  X(get_context, cuCtxGetCurrent)                       \
+  X(set_context, cuCtxSetCurrent)                       \
+  X(attributes_of, cuPointerGetAttributes)              \
+  X(device, cuDeviceGet)                                \
+  X(attribute, cuDeviceGetAttribute)                    \
+  X(granularity, cuMemGetAllocationGranularity)         \
+  X(create, cuMemCreate)                                \
+  X(release, cuMemRelease)                              \
+  X(reserve, cuMemAddressReserve)                       \
+  X(unreserve, cuMemAddressFree)                        \
+  X(map, cuMemMap)                                      \
+  X(unmap, cuMemUnmap)                                  \
+  X(address_range, cuMemGetAddressRange_v2)             \
+  X(retain, cuMemRetainAllocationHandle)                \
+  X(properties, cuMemGetAllocationPropertiesFromHandle) \
+  X(access, cuMemGetAccess)                             \
+  X(set_access, cuMemSetAccess)                         \
+  X(pool_access, cuMemPoolGetAccess)                    \
+  X(set_pool_access, cuMemPoolSetAccess)                \
+  X(export_handle, cuMemExportToShareableHandle)        \
   X(import_handle, cuMemImportFromShareableHandle)
 
 struct Driver {

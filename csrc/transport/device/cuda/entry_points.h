@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "reduce/cuda/entry_points.h"
 
@@ -11,6 +12,12 @@ namespace ringreduce::device {
 
 inline constexpr std::size_t handle_bytes = 88;  // of memory that other processes are to reach
 inline constexpr std::size_t identity_bytes = 16;
+
+// Device memory that was allocated as one. No other of this process ever has the same number.
+struct Allocation {
+  std::uint64_t at, bytes, number;
+  bool operator==(const Allocation&) const = default;
+};
 
 }  // namespace ringreduce::device
 
@@ -42,9 +49,16 @@ RINGREDUCE_EXPORT const char* ringreduce_cuda_free(void* memory);
 // Of the host, at the same address for kernels; zeros.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_allocate_on_host(void** memory, std::size_t bytes);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_free_on_host(void* memory);
-// What allocate has given, for another process of this host: as handle_bytes that say where it is.
+// The allocations that device memory lies in, one behind the other where they are mapped so. `count`: for how
+// many there is room, and then how many they are.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_allocations(ringreduce::device::Allocation* found, int* count,
+                                                          const void* memory, std::size_t bytes);
+// An allocation, whoever has made it, for other processes of this host: as handle_bytes that say where it is,
+// until unshare() at most.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_share(char* handle, void* memory);
-RINGREDUCE_EXPORT const char* ringreduce_cuda_map(void** memory, const char* handle);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_unshare(const char* handle);
+// So many of them, one behind the other.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_map(void** memory, const char* handles, int count);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_unmap(void* memory);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_move(void* to, const void* from, std::size_t bytes,
                                                    void* stream);

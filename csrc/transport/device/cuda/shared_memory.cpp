@@ -11,6 +11,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "reduce/cuda/errors.h"
 #include "reduce/cuda/failures.h"
@@ -36,37 +37,23 @@ static_assert(sizeof(Handle) == handle_bytes);
 static_assert(sizeof(cudaIpcMemHandle_t) == 64 && sizeof(CUmemFabricHandle) == 64);
 
 // What was made or mapped here, by address; all else is CUDA's runtime's.
-struct Entry {
-  VirtualMemory memory;
-  int file = -1;
-};
 std::mutex mutex;
-std::map<const void*, Entry> entries;
+std::map<const void*, VirtualMemory> kept;
 
-std::optional<Entry> entry_at(const void* memory) {
+void* keep(VirtualMemory memory) {
   const std::lock_guard lock(mutex);
-  const auto found = entries.find(memory);
-  if (found == entries.end()) return std::nullopt;
-  return found->second;
-}
-
-void* keep(const Entry& entry) {
-  const std::lock_guard lock(mutex);
-  entries[entry.memory.at] = entry;
-  return entry.memory.at;
+  void* const at = reinterpret_cast<void*>(memory.at);
+  kept[at] = std::move(memory);
+  return at;
 }
 
 // False: it is not of this kind.
-bool give_back_entry(const void* memory) {
-  const auto entry = entry_at(memory);
-  if (!entry) return false;
-  {
-    const std::lock_guard lock(mutex);
-    entries.erase(memory);
-  }
-  if (entry->file >= 0) close(entry->file);
-  give_back(entry->memory);
-  return true;
+bool give_back_kept(const void* memory) {
+  std::unique_lock lock(mutex);
+  const auto entry = kept.extract(memory);
+  lock.unlock();
+  if (entry) give_back(entry.mapped());
+  return !entry.empty();
 }
 
 bool has_ipc() {
@@ -104,50 +91,64 @@ std::optional<VirtualMemory> made_for_others(std::size_t bytes) {
   return std::nullopt;
 }
 
-int export_file(const VirtualMemory& memory) {
-  int file = -1;
+// 0 where memory has none.
+std::uint64_t attribute_of(CUdeviceptr memory, CUpointer_attribute asked) {
   const Driver& driver = Driver::get();
-  driver.check(driver.export_handle(&file, memory.allocation, memory.type, 0), "sharing memory");
-  return file;
+  std::uint64_t value = 0;  // wide enough for whatever a driver takes a boolean for
+  void* const answer = &value;
+  driver.check(driver.attributes_of(1, &asked, const_cast<void**>(&answer), memory), "what memory is");
+  return value;
+}
+
+Allocation range_around(CUdeviceptr memory) {
+  const Driver& driver = Driver::get();
+  CUdeviceptr at = 0;
+  std::size_t bytes = 0;
+  driver.check(driver.address_range(&at, &bytes, memory), "where memory is");
+  return {at, bytes, 0};
+}
+
+// Throws where it was not made for it.
+void share_virtual_memory(Handle& handle, void* memory) {
+  const Driver& driver = Driver::get();
+  CUmemGenericAllocationHandle allocation = 0;
+  driver.check(driver.retain(&allocation, memory), "sharing memory");
+  CUmemAllocationProp properties = {};
+  CUresult result = driver.properties(&properties, allocation);
+  const bool by_fabric = (properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0;
+  handle.kind = by_fabric ? Kind::fabric : Kind::file;
+  int file = -1;
+  void* const to = by_fabric ? static_cast<void*>(handle.opaque) : &file;
+  if (result == CUDA_SUCCESS) result = driver.export_handle(to, allocation, type_of(handle.kind), 0);
+  driver.release(allocation);
+  driver.check(result, "sharing memory");
+  handle.file = passed(file);
 }
 
 Handle handle_of(void* memory) {
+  const auto at = reinterpret_cast<std::uintptr_t>(memory);
   Handle handle{};
-  const auto entry = entry_at(memory);
-  if (!entry) {
-    cudaIpcMemHandle_t shared;
-    check(cudaIpcGetMemHandle(&shared, memory), "sharing memory");
-    handle.kind = Kind::ipc;
-    std::memcpy(handle.opaque, &shared, sizeof shared);
+  handle.bytes = range_around(at).bytes;
+  if (attribute_of(at, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE) == 0) {
+    share_virtual_memory(handle, memory);
     return handle;
   }
-  handle.bytes = entry->memory.bytes;
-  if (entry->memory.type == CU_MEM_HANDLE_TYPE_FABRIC) {
-    handle.kind = Kind::fabric;
-    const Driver& driver = Driver::get();
-    driver.check(driver.export_handle(handle.opaque, entry->memory.allocation, entry->memory.type, 0),
-                 "sharing memory");
-    return handle;
-  }
-  handle.kind = Kind::file;
-  // It stays open as long as the memory is there: others take it when they come to that.
-  const int file = entry->file >= 0 ? entry->file : export_file(entry->memory);
-  keep({entry->memory, file});
-  handle.file = passed(file);
+  cudaIpcMemHandle_t shared;
+  check(cudaIpcGetMemHandle(&shared, memory), "sharing memory");
+  handle.kind = Kind::ipc;
+  std::memcpy(handle.opaque, &shared, sizeof shared);
   return handle;
 }
 
-void* map_file(const Handle& handle) {
-  const int file = take(handle.file);
-  try {
-    const VirtualMemory memory = import_from(reinterpret_cast<void*>(static_cast<std::intptr_t>(file)),
-                                             handle.bytes, type_of(handle.kind));
-    close(file);
-    return keep({memory});
-  } catch (...) {
-    close(file);
-    throw;
-  }
+CUmemGenericAllocationHandle import(Handle handle) {
+  const Driver& driver = Driver::get();
+  const int file = handle.kind == Kind::file ? take(handle.file) : -1;
+  void* const from = file < 0 ? handle.opaque : reinterpret_cast<void*>(static_cast<std::intptr_t>(file));
+  CUmemGenericAllocationHandle allocation = 0;
+  const CUresult result = driver.import_handle(&allocation, from, type_of(handle.kind));
+  if (file >= 0) close(file);
+  driver.check(result, "mapping shared memory");
+  return allocation;
 }
 
 // Of the current device. RINGREDUCE_CUDA_HANDLES (ipc, fabric, file) chooses another kind than the first that
@@ -157,28 +158,30 @@ void* allocate(std::size_t bytes) {
   if (kind && *kind != Kind::ipc) {
     if (!has_handles(type_of(*kind)))
       throw std::runtime_error("RINGREDUCE_CUDA_HANDLES: this GPU has none of that kind");
-    return keep({make(bytes, type_of(*kind))});
+    return keep(make(bytes, type_of(*kind)));
   }
   if (!kind && !has_ipc()) {
-    if (const auto memory = made_for_others(bytes)) return keep({*memory});
+    if (const auto memory = made_for_others(bytes)) return keep(*memory);
   }
   void* memory = nullptr;
   check(cudaMalloc(&memory, bytes), "memory");
   return memory;
 }
 
-void* map(const char* bytes) {
-  Handle handle;
-  std::memcpy(&handle, bytes, sizeof handle);
-  if (handle.kind == Kind::file) return map_file(handle);
-  if (handle.kind == Kind::fabric) {
-    return keep({import_from(handle.opaque, handle.bytes, type_of(handle.kind))});
+void* map(const char* bytes, int count) {
+  std::vector<Handle> handles(static_cast<std::size_t>(count));
+  std::memcpy(handles.data(), bytes, handles.size() * handle_bytes);
+  if (handles[0].kind == Kind::ipc) {
+    if (count > 1) throw std::runtime_error("mapping shared memory: IPC handles are mapped one at a time");
+    cudaIpcMemHandle_t shared;
+    std::memcpy(&shared, handles[0].opaque, sizeof shared);
+    void* memory = nullptr;
+    check(cudaIpcOpenMemHandle(&memory, shared, cudaIpcMemLazyEnablePeerAccess), "mapping shared memory");
+    return memory;
   }
-  cudaIpcMemHandle_t shared;
-  std::memcpy(&shared, handle.opaque, sizeof shared);
-  void* memory = nullptr;
-  check(cudaIpcOpenMemHandle(&memory, shared, cudaIpcMemLazyEnablePeerAccess), "mapping shared memory");
-  return memory;
+  std::vector<std::size_t> parts;
+  for (const Handle& handle : handles) parts.push_back(handle.bytes);
+  return keep(import_parts(parts, [&](std::size_t part) { return import(handles[part]); }));
 }
 
 }  // namespace
@@ -192,7 +195,22 @@ const char* ringreduce_cuda_allocate(void** memory, std::size_t bytes) {
 
 const char* ringreduce_cuda_free(void* memory) {
   return failure_of([&] {
-    if (!give_back_entry(memory)) check(cudaFree(memory), "memory");
+    if (!give_back_kept(memory)) check(cudaFree(memory), "memory");
+  });
+}
+
+const char* ringreduce_cuda_allocations(Allocation* found, int* count, const void* memory,
+                                        std::size_t bytes) {
+  return failure_of([&] {
+    const auto begin = reinterpret_cast<std::uintptr_t>(memory);
+    const int room = *count;
+    *count = 0;
+    for (std::uint64_t at = begin; at < begin + bytes; at = found[*count - 1].at + found[*count - 1].bytes) {
+      if (*count == room) throw std::runtime_error("the memory lies in too many allocations");
+      Allocation& one = found[(*count)++] = range_around(at);
+      one.number = attribute_of(at, CU_POINTER_ATTRIBUTE_BUFFER_ID);
+      if (one.number == 0) throw std::runtime_error("what memory is: CUDA has no number of it");
+    }
   });
 }
 
@@ -203,12 +221,21 @@ const char* ringreduce_cuda_share(char* handle, void* memory) {
   });
 }
 
-const char* ringreduce_cuda_map(void** memory, const char* handle) {
-  return failure_of([&] { *memory = ringreduce::device::map(handle); });
+// Others take a file while it is open here.
+const char* ringreduce_cuda_unshare(const char* handle) {
+  return failure_of([&] {
+    Handle made;
+    std::memcpy(&made, handle, sizeof made);
+    if (made.kind == Kind::file) close(made.file.file);
+  });
+}
+
+const char* ringreduce_cuda_map(void** memory, const char* handles, int count) {
+  return failure_of([&] { *memory = ringreduce::device::map(handles, count); });
 }
 
 const char* ringreduce_cuda_unmap(void* memory) {
   return failure_of([&] {
-    if (!give_back_entry(memory)) check(cudaIpcCloseMemHandle(memory), "shared memory");
+    if (!give_back_kept(memory)) check(cudaIpcCloseMemHandle(memory), "shared memory");
   });
 }

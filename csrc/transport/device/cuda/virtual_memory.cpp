@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <numeric>
 #include <vector>
 
 #include "reduce/cuda/errors.h"
@@ -37,23 +38,32 @@ std::vector<CUmemAccessDesc> all_that_reach(int device) {
   return found;
 }
 
-// Takes the allocation over: if it cannot be mapped, it is released.
-VirtualMemory mapped(CUmemGenericAllocationHandle allocation, std::size_t bytes, HandleType type,
+using Parts = std::function<CUmemGenericAllocationHandle(std::size_t)>;
+
+// An allocation lasts as long as some mapping of it.
+VirtualMemory mapped(const std::vector<std::size_t>& parts, const Parts& allocation,
                      const std::vector<CUmemAccessDesc>& access) {
   const Driver& driver = Driver::get();
-  CUdeviceptr at = 0;
-  CUresult result = driver.reserve(&at, bytes, 0, 0, 0);
-  if (result == CUDA_SUCCESS) {
-    result = driver.map(at, bytes, 0, allocation, 0);
-    if (result == CUDA_SUCCESS) {
-      result = driver.set_access(at, bytes, access.data(), access.size());
-      if (result != CUDA_SUCCESS) driver.unmap(at, bytes);
+  VirtualMemory memory;
+  memory.bytes = std::accumulate(parts.begin(), parts.end(), std::size_t{0});
+  driver.check(driver.reserve(&memory.at, memory.bytes, 0, 0, 0), "mapping device memory");
+  try {
+    CUdeviceptr end = memory.at;
+    for (const std::size_t bytes : parts) {
+      const CUmemGenericAllocationHandle part = allocation(memory.parts.size());
+      const CUresult result = driver.map(end, bytes, 0, part, 0);
+      driver.release(part);
+      driver.check(result, "mapping device memory");
+      memory.parts.push_back(bytes);
+      end += bytes;
     }
-    if (result != CUDA_SUCCESS) driver.unreserve(at, bytes);
+    driver.check(driver.set_access(memory.at, memory.bytes, access.data(), access.size()),
+                 "mapping device memory");
+  } catch (...) {
+    give_back(memory);
+    throw;
   }
-  if (result != CUDA_SUCCESS) driver.release(allocation);
-  driver.check(result, "mapping device memory");
-  return {allocation, reinterpret_cast<void*>(at), bytes, type};
+  return memory;
 }
 
 void admit_to_pool(const std::vector<int>& devices, CUmemoryPool pool) {
@@ -124,24 +134,26 @@ VirtualMemory make(std::size_t bytes, HandleType type) {
   std::size_t unit = 0;
   driver.check(driver.granularity(&unit, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM), "device memory");
   const std::size_t whole = (bytes + unit - 1) / unit * unit;
-  CUmemGenericAllocationHandle allocation = 0;
-  driver.check(driver.create(&allocation, whole, &properties, 0), "device memory");
-  return mapped(allocation, whole, type, all_that_reach(device));
+  const auto create = [&](std::size_t) {
+    CUmemGenericAllocationHandle allocation = 0;
+    driver.check(driver.create(&allocation, whole, &properties, 0), "device memory");
+    return allocation;
+  };
+  return mapped({whole}, create, all_that_reach(device));
 }
 
-VirtualMemory import_from(void* handle, std::size_t bytes, HandleType type) {
-  const Driver& driver = Driver::get();
-  CUmemGenericAllocationHandle allocation = 0;
-  driver.check(driver.import_handle(&allocation, handle, type), "mapping shared memory");
-  return mapped(allocation, bytes, type, {access_by(current_device())});
+VirtualMemory import_parts(const std::vector<std::size_t>& bytes, const Parts& import) {
+  return mapped(bytes, import, {access_by(current_device())});
 }
 
 void give_back(const VirtualMemory& memory) {
   const Driver& driver = Driver::get();
-  const auto at = reinterpret_cast<CUdeviceptr>(memory.at);
-  driver.check(driver.unmap(at, memory.bytes), "device memory");
-  driver.check(driver.unreserve(at, memory.bytes), "device memory");
-  driver.check(driver.release(memory.allocation), "device memory");
+  CUdeviceptr at = memory.at;
+  for (const std::size_t bytes : memory.parts) {
+    driver.check(driver.unmap(at, bytes), "device memory");
+    at += bytes;
+  }
+  driver.check(driver.unreserve(memory.at, memory.bytes), "device memory");
 }
 
 }  // namespace ringreduce::device

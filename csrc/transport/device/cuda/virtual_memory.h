@@ -5,6 +5,7 @@
 #include <cuda.h>
 
 #include <cstddef>
+#include <functional>
 #include <vector>
 
 namespace ringreduce::device {
@@ -12,19 +13,21 @@ namespace ringreduce::device {
 // By what other processes know it: CU_MEM_HANDLE_TYPE_FABRIC or CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
 using HandleType = CUmemAllocationHandleType;
 
+// Where allocations are mapped, one behind the other; they last as long as some mapping of theirs.
 struct VirtualMemory {
-  CUmemGenericAllocationHandle allocation;
-  void* at;
-  std::size_t bytes;
-  HandleType type;
+  CUdeviceptr at = 0;
+  std::size_t bytes = 0;
+  std::vector<std::size_t> parts;  // bytes of each
 };
 
 // Whether the current device has handles of that type.
 bool has_handles(HandleType type);
 // Of the current device, reached by all devices that can.
 VirtualMemory make(std::size_t bytes, HandleType type);
-// What another process has made, reached by the current device.
-VirtualMemory import_from(void* handle, std::size_t bytes, HandleType type);
+// Parts of so many bytes that other processes have made, reached by the current device: `import` gives each
+// to be released.
+VirtualMemory import_parts(const std::vector<std::size_t>& bytes,
+                           const std::function<CUmemGenericAllocationHandle(std::size_t part)>& import);
 void give_back(const VirtualMemory& memory);
 
 // These devices may read and write the memory, whatever it was made by.

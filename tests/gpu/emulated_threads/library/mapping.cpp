@@ -40,8 +40,15 @@ int make_file(std::size_t bytes) {
   fail("memory");
 }
 
-void* map_file(int file, std::size_t bytes) {
-  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+void* reserve(std::size_t bytes) {
+  void* const memory = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) fail("memory");
+  return memory;
+}
+
+void* map_file(int file, std::size_t bytes, void* at) {
+  void* const memory =
+      mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (at != nullptr ? MAP_FIXED : 0), file, 0);
   if (memory != MAP_FAILED) return memory;
   const int error = errno;
   close(file);
@@ -58,7 +65,7 @@ Shared shared_file(int file, std::size_t bytes, int device) {
   return {mark, getpid(), file, inode_of(file), bytes, device, 0};
 }
 
-void* map_shared(const Shared& shared) {
+void* map_shared(const Shared& shared, void* at) {
   if (shared.mark != mark) throw std::invalid_argument("mapping shared memory: this is no handle of any");
   if (shared.process == getpid()) {
     throw std::invalid_argument("mapping shared memory: this process has made it");
@@ -68,7 +75,7 @@ void* map_shared(const Shared& shared) {
     close(file);
     throw std::invalid_argument("mapping shared memory: it has been freed");
   }
-  void* const memory = map_file(file, shared.bytes);
+  void* const memory = map_file(file, shared.bytes, at);
   close(file);
   return memory;
 }

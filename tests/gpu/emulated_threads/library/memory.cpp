@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,7 @@
 #include <set>
 #include <stdexcept>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -30,13 +32,16 @@ namespace {
 constexpr int fresh = 0xA5;
 constexpr std::align_val_t alignment{256};
 
+std::atomic<std::uint64_t> last_number{0};
+
 struct Range {
   enum class Kind { made, mapped, host } kind;
   int device;
   std::size_t bytes;
-  int file;   // of `made`
-  Shared of;  // of `mapped`
-  int times;  // that it was mapped
+  int file;                  // of `made`
+  Shared of;                 // of `mapped`, where it is one
+  int times;                 // that it was mapped
+  std::uint64_t number = 0;  // of `made`: in the order in which they were
   // Of `made`, where peer access does not cover it: which devices reach it.
   bool is_apart = false;
   std::set<int> admitted = {};
@@ -61,13 +66,13 @@ void add(void* memory, const Range& range) {
   ranges().by_begin[address(memory)] = range;
 }
 
-std::optional<Range> range_around(const void* memory) {
+std::optional<std::pair<std::uintptr_t, Range>> range_around(const void* memory) {
   const std::lock_guard lock(ranges().mutex);
   auto after = ranges().by_begin.upper_bound(address(memory));
   if (after == ranges().by_begin.begin()) return std::nullopt;
   const auto& [begin, range] = *--after;
   if (address(memory) - begin >= range.bytes) return std::nullopt;
-  return range;
+  return std::pair(begin, range);
 }
 
 // What begins there.
@@ -89,7 +94,7 @@ void* allocate(std::size_t bytes) {
   const int file = make_file(bytes);
   void* const memory = map_file(file, bytes);
   std::memset(memory, fresh, bytes);
-  add(memory, {Range::Kind::made, current_device(), bytes, file, {}, 0});
+  add(memory, {Range::Kind::made, current_device(), bytes, file, {}, 0, ++last_number});
   return memory;
 }
 
@@ -135,12 +140,13 @@ void free_on_host(void* memory) {
 
 // Contiguous pieces, as those of an expandable segment are, and never freed.
 void* allocate_apart(std::size_t bytes, int pieces) {
-  const int file = make_file(bytes);
-  auto* const memory = static_cast<char*>(map_file(file, bytes));
-  const std::size_t each = bytes / static_cast<std::size_t>(pieces);
+  auto* const memory = static_cast<char*>(reserve(bytes));
+  const std::size_t each = bytes / static_cast<std::size_t>(pieces) / page * page;
   for (int i = 0; i < pieces; ++i) {
     const std::size_t begin = each * static_cast<std::size_t>(i), end = i + 1 < pieces ? begin + each : bytes;
-    add(memory + begin, {Range::Kind::made, current_device(), end - begin, file, {}, 0, true});
+    const int file = make_file(end - begin);
+    map_file(file, end - begin, memory + begin);
+    add(memory + begin, {Range::Kind::made, current_device(), end - begin, file, {}, 0, ++last_number, true});
   }
   return memory;
 }
@@ -153,8 +159,21 @@ void admit(const std::set<int>& devices, const void* memory, std::size_t bytes) 
   }
 }
 
+// One of them: those of a card's driver may be mapped one behind the other.
+device::Allocation allocation_around(const void* memory) {
+  const auto found = range_around(memory);
+  if (!found || found->second.kind != Range::Kind::made) {
+    throw std::invalid_argument("memory: it is none of a device's that was allocated here");
+  }
+  return {found->first, found->second.bytes, found->second.number};
+}
+
+// RINGREDUCE_EMULATED_SHARED: what has more bytes cannot be shared, as a card's memory pools cannot.
 void share(char* handle, void* memory) {
   const Range range = range_at(memory, Range::Kind::made);
+  if (range.bytes > static_cast<std::size_t>(setting("RINGREDUCE_EMULATED_SHARED", INT_MAX))) {
+    throw std::invalid_argument("sharing memory: it was not made for it");
+  }
   const Shared shared = shared_file(range.file, range.bytes, range.device);
   static_assert(sizeof shared <= device::handle_bytes);
   std::memset(handle, 0, device::handle_bytes);
@@ -174,6 +193,24 @@ void* map(const char* handle) {
   }
   void* const memory = map_shared(shared);
   ranges().by_begin[address(memory)] = {Range::Kind::mapped, shared.device, shared.bytes, -1, shared, 1};
+  return memory;
+}
+
+void* map_pieces(const char* handles, int count) {
+  std::vector<Shared> pieces(static_cast<std::size_t>(count));
+  std::size_t whole = 0;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    std::memcpy(&pieces[i], handles + i * device::handle_bytes, sizeof pieces[i]);
+    whole += pieces[i].bytes;
+  }
+  reach(pieces[0].device);
+  auto* const memory = static_cast<char*>(reserve(whole));
+  auto* end = memory;
+  for (const Shared& piece : pieces) {
+    map_shared(piece, end);
+    end += piece.bytes;
+  }
+  add(memory, {Range::Kind::mapped, pieces[0].device, whole, -1, {}, 1});
   return memory;
 }
 
@@ -210,16 +247,17 @@ bool is_known(const void* memory) {
 
 int device_of(const void* memory) {
   const auto range = range_around(memory);
-  return range ? range->device : of_host;
+  return range ? range->second.device : of_host;
 }
 
 // A card's kernel would fault: memory of another device that is not reached, or the host's own.
 void check_reach(const void* memory, int device, const std::string& what) {
   const auto range = range_around(memory);
   if (!range) throw std::invalid_argument(what + " is no memory that kernels reach");
-  const int owner = range->device;
+  const auto& [owner, is_apart, admitted] =
+      std::tie(range->second.device, range->second.is_apart, range->second.admitted);
   if (owner == of_host || owner == device) return;
-  if (reaches(device, owner) && (!range->is_apart || range->admitted.count(device) != 0)) return;
+  if (reaches(device, owner) && (!is_apart || admitted.count(device) != 0)) return;
   throw std::invalid_argument(what + " is device " + std::to_string(owner) + "'s, which device " +
                               std::to_string(device) + " does not reach");
 }
@@ -262,8 +300,26 @@ const char* ringreduce_cuda_share(char* handle, void* memory) {
   return in_context([&] { share(handle, memory); });
 }
 
-const char* ringreduce_cuda_map(void** memory, const char* handle) {
-  return in_context([&] { *memory = map(handle); });
+const char* ringreduce_cuda_unshare(const char* /*handle*/) {
+  return nullptr;
+}
+
+const char* ringreduce_cuda_allocations(ringreduce::device::Allocation* found, int* count, const void* memory,
+                                        std::size_t bytes) {
+  return in_context([&] {
+    const int room = *count;
+    const auto* const end = static_cast<const char*>(memory) + bytes;
+    *count = 0;
+    for (const auto* at = static_cast<const char*>(memory); at < end;) {
+      if (*count == room) throw std::invalid_argument("memory: it lies in too many allocations");
+      const auto& one = found[(*count)++] = allocation_around(at);
+      at = reinterpret_cast<const char*>(one.at + one.bytes);
+    }
+  });
+}
+
+const char* ringreduce_cuda_map(void** memory, const char* handles, int count) {
+  return in_context([&] { *memory = count == 1 ? map(handles) : map_pieces(handles, count); });
 }
 
 const char* ringreduce_cuda_unmap(void* memory) {
