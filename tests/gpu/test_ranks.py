@@ -291,6 +291,25 @@ def test_a_rank_that_comes_too_late_writes_nobodys_memory(make_ranks):
         span.close()
 
 
+def test_what_lies_in_memory_of_a_rank_that_gave_up_is_left_alone(make_ranks):
+    """By one that comes later, too, and has not heard of it."""
+    ranks = make_ranks(2)
+    given = arrays(2, 1000)
+    spans = ranks.spans(given)
+    launched = errands(ranks, "sum", spans, spans, parts("direct", 2, 1000, 4))
+    ranks.launch("direct", launched[1:])
+    time.sleep(0.05)
+    ranks.ranks[1].report.contents.abort = 1
+    ranks.library.synchronize(ranks.ranks[1].stream)
+    ranks.launch("direct", launched[:1])
+    time.sleep(0.05)
+    ranks.abort()
+    ranks.finish()
+    for span, x in zip(spans, given, strict=True):
+        assert (span.get() == x).all()
+        span.close()
+
+
 @both_kernels
 @pytest.mark.parametrize("world", [2, 3, 8])
 def test_ranks_whose_calls_differ_are_given_up(make_ranks, kernel, world):

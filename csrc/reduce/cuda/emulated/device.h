@@ -2,6 +2,7 @@
 // another, and an access that a GPU would refuse as misaligned throws.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -91,6 +92,9 @@ inline bool load_flagged(const char* from, std::uint32_t flag, std::uint64_t& da
 }
 inline void wait_a_little() {
   std::this_thread::yield();
+}
+inline void wait_long() {
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
 // A thread block, whose threads are one of the CPU's.

@@ -100,6 +100,10 @@ RINGREDUCE_DEVICE bool load_flagged(const char* from, std::uint32_t flag, std::u
 RINGREDUCE_DEVICE void wait_a_little() {
   __nanosleep(32);
 }
+// Some milliseconds.
+RINGREDUCE_DEVICE void wait_long() {
+  for (int i = 0; i < 10; ++i) __nanosleep(1000000);
+}
 
 // A thread block.
 class Block {

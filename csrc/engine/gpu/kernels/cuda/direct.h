@@ -53,11 +53,20 @@ class Direct : RankBlock {
         theirs = load_relaxed(box_.come(peer));
         return theirs >> contract_bits >= number;
       };
-      if (!wait_until(is_here)) return false;
+      if (!wait_until(is_here)) return leave(compares);
       if (compares && short_contract(theirs) != short_contract(word)) return differs(peer);
     }
     fence();
-    return given_up == 0;
+    return given_up == 0 || leave(compares);
+  }
+
+  // Gives up. Peers that have not seen this rank come leave its memory alone, and those that have get time to
+  // end what they do there.
+  RINGREDUCE_DEVICE bool leave(bool has_just_come) {
+    for (int peer = 0; has_just_come && peer < errand_.boxes.world; ++peer)
+      store_relaxed(box_of(peer).come(errand_.rank), 0);
+    wait_long();
+    return false;
   }
 
   // This block's.
