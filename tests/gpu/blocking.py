@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -88,6 +89,35 @@ def copy_down():
     return run
 
 
+EXPORTER = """
+import ctypes, sys
+from ringreduce import cuda_library
+from tests.gpu.ranks import emulated_library
+
+lib = emulated_library() if "--emulated" in sys.argv else cuda_library
+memory, handle = lib.Memory(1 << 20), ctypes.create_string_buffer(88)
+lib.call("share", handle, ctypes.c_void_p(memory.address))
+print(handle.raw.hex(), flush=True)
+sys.stdin.read()
+"""
+
+
+exporters = []
+
+
+def anothers_memory():
+    """A handle of it; the other process ends with this one."""
+    program = [sys.executable, "-c", EXPORTER, *sys.argv[1:]]
+    exporters.append(subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    return bytes.fromhex(exporters[-1].stdout.readline())
+
+
+def map_memory(handle):
+    at = ctypes.c_void_p()
+    lib.call("map", ctypes.byref(at), handle, 1)
+    return at
+
+
 def graph():
     stream, x = lib.Stream(), lib.Memory(4096)
     launch = lib.Launch(stream)
@@ -157,6 +187,8 @@ def main():
     probe("free device memory", lambda x: x.close(), lambda: lib.Memory(1 << 20))
     probe("pinned host memory", host_memory)
     probe("a stream", lambda _: lib.Stream())
+    probe("map another process's memory", map_memory, anothers_memory)
+    probe("unmap it", lambda at: lib.call("unmap", at), lambda: map_memory(anothers_memory()))
     probe("copy to pageable memory", lambda run: run(), copy_down)
     probe("a kernel loaded for the first time", lambda run: run(), lambda: fresh_kernel("float64"))
     probe("... and another", lambda run: run(), lambda: fresh_kernel("bfloat16"))

@@ -94,6 +94,7 @@ class Errand(ctypes.Structure):
         *[(name, ctypes.c_int32) for name in ("rank", "dtype", "op", "duty")],
         ("contract", ctypes.c_uint64),
         *[(name, ctypes.c_void_p) for name in ("input", "output")],
+        *[(name, ctypes.c_uint64 * MOST_RANKS) for name in ("inputs", "outputs")],
         ("share", Share),
         *[(name, ctypes.c_void_p) for name in ("program", "temp")],
         *[(name, Scale) for name in ("last", "own")],
@@ -202,6 +203,8 @@ class Ranks:
         return Errand(
             rank=rank, dtype=DTYPES.index(given.dtype.name), op=OPS.index(op),
             contract=contracts[rank] if contracts else contract, input=given.address, output=result.address,
+            inputs=(ctypes.c_uint64 * MOST_RANKS)(*[given.address] * self.world),
+            outputs=(ctypes.c_uint64 * MOST_RANKS)(*[result.address] * self.world),
             share=Share(part.source, part.target, size, part.from_all, part.to_all),
             last=scale, own=Scale(1, 1), boxes=self.boxes, report=self.ranks[rank].report,
             memories=(ctypes.c_void_p * MOST_RANKS)(*[one.memory.address for one in self.ranks]),

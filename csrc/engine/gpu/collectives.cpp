@@ -121,18 +121,36 @@ std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path) {
   }
   auto boxes =
       std::make_unique<DeviceBoxes>(CudaLibrary::get(), gpu.device, rank, world, exchange_, gpu.stream.get());
+  auto buffers = reaching_arrays(*boxes, gpu.device);
   std::unique_ptr<Runner> runner;
   // What a rank takes may wait for all that its GPU runs. So none launches before all have what they need.
   exchange_or_fail(exchange_, [&] {
     const OnDevice there(CudaLibrary::get(), gpu.device);
     if (boxes->have_room()) {
-      runner = std::make_unique<KernelRunner>(rank, world, gpu.device, std::move(boxes));
+      runner = std::make_unique<KernelRunner>(rank, world, gpu.device, std::move(boxes), std::move(buffers));
     } else {
       runner = std::make_unique<EventRunner>(rank, world, gpu.device, boxes->devices_of_peers());
     }
     return std::string();
   });
   return runner;
+}
+
+// Of processes, unless one of them cannot; then null on all ranks. Between processes of several ranks, one of
+// them would wait to launch what others wait for, where CUDA maps memory when all is over that runs.
+std::unique_ptr<Buffers> GpuCollectives::reaching_arrays(const DeviceBoxes& boxes, int device) {
+  if (!boxes.have_room() || boxes.one_process() || !boxes.own_processes()) return nullptr;
+  std::unique_ptr<Buffers> buffers;
+  std::string address;
+  try {
+    buffers = std::make_unique<Buffers>(CudaLibrary::get(), device, calls_.rank, calls_.world);
+    address = buffers->address();
+  } catch (const std::exception&) {  // there is no shared memory
+  }
+  const auto addresses = exchange_(address);
+  const auto opened = exchange_(buffers && buffers->open(addresses) ? "all" : "");
+  if (std::find(opened.begin(), opened.end(), "") != opened.end()) buffers.reset();
+  return buffers;
 }
 
 void GpuCollectives::prepare(int device) {

@@ -13,6 +13,8 @@
 
 namespace ringreduce {
 
+class Buffers;
+class DeviceBoxes;
 class GpuWork;
 class Runner;
 class Watch;
@@ -52,6 +54,7 @@ class GpuCollectives {
   };
   Ready ready(int device, bool over_nccl_anyway);
   std::unique_ptr<Runner> meet(const Gpu& gpu, Path path);
+  std::unique_ptr<Buffers> reaching_arrays(const DeviceBoxes& boxes, int device);
   std::vector<std::shared_ptr<Runner>> runners();
   template <typename Step>
   void in_order(const Gpu& gpu, Step step);

@@ -32,18 +32,23 @@ bool is_direct(Collective collective) {
 
 }  // namespace
 
-KernelRunner::KernelRunner(int rank, int world, int device, std::unique_ptr<DeviceBoxes> boxes)
+KernelRunner::KernelRunner(int rank, int world, int device, std::unique_ptr<DeviceBoxes> boxes,
+                           std::unique_ptr<Buffers> buffers)
     : Runner(rank, world, device),
       uploads_(new_stream(cuda_, device)),
       event_(new_event(cuda_, device)),
       mark_(new_event(cuda_, device)),
       boxes_(std::move(boxes)),
+      buffers_(std::move(buffers)),
       programs_(cuda_, device, uploads_.get(), [this] { return std::swap(event_, mark_), mark_.get(); }),
       target_{Tuning::kernels, arena_capacity(boxes_->layout().arena_bytes)},
       report_memory_(cuda_, DeviceMemory::on_host, sizeof(device::Report)),
-      report_(new(report_memory_.at()) device::Report()) {}
+      report_(new(report_memory_.at()) device::Report()) {
+  if (buffers_) buffers_->start([this] { return is_idle(); });
+}
 
 KernelRunner::~KernelRunner() {
+  if (buffers_) buffers_->stop();
   try {
     wait_until_idle();
     boxes_->leave(uploads_.get());
@@ -58,6 +63,7 @@ void KernelRunner::wait_until_idle() {
 }
 
 void KernelRunner::give_up() {
+  if (buffers_) buffers_->freeze();
   __atomic_store_n(&report_->abort, 1, __ATOMIC_RELEASE);
 }
 
@@ -101,7 +107,10 @@ Duty KernelRunner::duty_for(const Call& call, bool is_forced) const {
   if (call.collective == Collective::all_reduce && call.count * size_of(call.dtype) <= one_shot_up_to) {
     return Duty::one_shot;
   }
-  return boxes_->one_process() && is_direct(call.collective) ? Duty::direct : Duty::interpret;
+  // Between processes where it is worth while, and then perhaps: the kernel also takes the program.
+  const bool reaches =
+      boxes_->one_process() || (buffers_ && call.count * size_of(call.dtype) > one_shot_up_to);
+  return is_direct(call.collective) && reaches ? Duty::direct : Duty::interpret;
 }
 
 // Enough slices for all blocks, if that does not make them too short. The same on all ranks.
@@ -127,7 +136,10 @@ const Plan& KernelRunner::plan(Planner& planner, const Call& call, const Launch&
   }
   if (here.slice_bytes == 0) here.slice_bytes = slice_bytes(call);
   const Plan& plan = planner.plan(here, target_);
-  if (duty_ == Duty::interpret) place_ = programs_.find(call, plan, boxes_->layout(), launch);
+  place_ = {};
+  if (duty_ == Duty::interpret || (duty_ == Duty::direct && buffers_)) {
+    place_ = programs_.find(call, plan, boxes_->layout(), launch);
+  }
   return plan;
 }
 
@@ -137,8 +149,8 @@ const Plan& KernelRunner::plan(Planner& planner, const Call& call, const Launch&
 device::Share KernelRunner::share_of(const Call& call) const {
   const std::uint64_t bytes = call.count * size_of(call.dtype);
   const auto rank = static_cast<std::uint64_t>(rank_), world = static_cast<std::uint64_t>(world_);
-  if (call.collective == Collective::reduce_scatter) return {rank * bytes, 0, bytes, true, false};
-  if (call.collective == Collective::all_gather) return {0, rank * bytes, bytes, false, true};
+  if (call.collective == Collective::reduce_scatter) return {rank * bytes, rank * bytes, bytes, true, false};
+  if (call.collective == Collective::all_gather) return {rank * bytes, rank * bytes, bytes, false, true};
   constexpr std::uint64_t pack = 16;
   const std::uint64_t packs = (bytes + pack - 1) / pack;
   const std::uint64_t begin = std::min(packs * rank / world * pack, bytes);
@@ -154,8 +166,10 @@ device::Errand KernelRunner::errand_for(const Call& call, const Plan& plan, std:
   errand.op = static_cast<std::int32_t>(reducing ? call.op : Op::sum);
   errand.duty = duty_;
   errand.contract = contract;
-  errand.input = static_cast<const char*>(call.input);
-  errand.output = static_cast<char*>(call.output);
+  errand.input = reinterpret_cast<const char*>(input_of_all(call, rank_));
+  errand.output = reinterpret_cast<char*>(output_of_all(call, rank_));
+  errand.program = reinterpret_cast<const device::FlatProgram*>(place_.program);
+  errand.temp = place_.temp;
   const bool averages = reducing && call.op == Op::avg;
   errand.last = averages ? Scale{plan.divide, world_} : Scale{1, 1};
   errand.scales = reducing && call.op == Op::premul_sum;
@@ -166,18 +180,31 @@ device::Errand KernelRunner::errand_for(const Call& call, const Plan& plan, std:
   return errand;
 }
 
+// Where all ranks reach them, as far as others read or write there; 0 where one does not.
+void KernelRunner::place_arrays(const Call& call, bool captured, device::Errand& errand) const {
+  const auto place = [&](const void* memory, const void* base, std::size_t bytes, bool for_all,
+                         Buffers::Places& places) {
+    if (for_all && buffers_) {
+      buffers_->find(memory, bytes, captured, places);
+    } else {
+      std::fill_n(places, world_, reinterpret_cast<std::uintptr_t>(base));
+    }
+  };
+  place(call.input, errand.input, bytes_of_input(call, world_, rank_), errand.share.from_all, errand.inputs);
+  place(call.output, errand.output, bytes_of_output(call, world_, rank_), errand.share.to_all,
+        errand.outputs);
+}
+
 void KernelRunner::launch(const Call& call, const Plan& plan, const Launch& launch) {
   device::Errand errand = errand_for(call, plan, launch.contract);
-  if (duty_ == Duty::interpret) {
-    errand.program = reinterpret_cast<const device::FlatProgram*>(place_.program);
-    errand.temp = place_.temp;
-    errand.input = reinterpret_cast<const char*>(input_of_all(call, rank_));
-    errand.output = reinterpret_cast<char*>(output_of_all(call, rank_));
-  } else if (duty_ == Duty::one_shot) {
-    errand.share = {0, 0, call.count * size_of(call.dtype), true, true};
-  } else {
+  std::unique_lock<std::mutex> held;
+  if (duty_ == Duty::direct) {
     errand.share = share_of(call);
     admit(boxes_->devices_of_peers(), call);
+    if (buffers_) held = buffers_->hold();
+    place_arrays(call, launch.captured, errand);
+  } else if (duty_ == Duty::one_shot) {
+    errand.share = {0, 0, call.count * size_of(call.dtype), true, true};
   }
   CudaLibrary::check(KernelLibrary::get().run(&errand, launch.stream));
   if (!launch.captured) record_last(event_.get(), launch.stream);

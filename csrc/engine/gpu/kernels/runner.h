@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/gpu/kernels/boxes.h"
+#include "engine/gpu/kernels/buffers.h"
 #include "engine/gpu/kernels/programs.h"
 #include "engine/gpu/runner.h"
 
@@ -13,8 +14,9 @@ namespace ringreduce {
 
 class KernelRunner : public Runner {
  public:
-  // `boxes` that have room.
-  KernelRunner(int rank, int world, int device, std::unique_ptr<DeviceBoxes> boxes);
+  // `boxes` that have room. `buffers`, where ranks are processes that may reach each other's arrays.
+  KernelRunner(int rank, int world, int device, std::unique_ptr<DeviceBoxes> boxes,
+               std::unique_ptr<Buffers> buffers);
   ~KernelRunner() override;
 
   const char* what() const override { return "a collective on its GPU"; }
@@ -32,11 +34,13 @@ class KernelRunner : public Runner {
   std::size_t slice_bytes(const Call& call) const;
   device::Errand errand_for(const Call& call, const Plan& plan, std::uint64_t contract) const;
   device::Share share_of(const Call& call) const;
+  void place_arrays(const Call& call, bool captured, device::Errand& errand) const;
   void wait_until_idle();
 
   const CudaHandle uploads_;
   CudaHandle event_, mark_;  // of the last call; and of an earlier one
   const std::unique_ptr<DeviceBoxes> boxes_;
+  const std::unique_ptr<Buffers> buffers_;
   DevicePrograms programs_;
   const Target target_;
   DeviceMemory report_memory_;

@@ -1,4 +1,5 @@
 // Ranks' kernels: each block is one of the CPU's threads, and all of them run at the same time.
+#include <atomic>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "functions.h"
 #include "memory.h"
 #include "passes.h"
+#include "reduce/cuda/entry_points.h"
 #include "residency.h"
 #include "streams.h"
 
@@ -53,6 +55,19 @@ void run_checked(const Spans& spans, std::size_t thread, std::size_t threads) {
     check_span(spans.destinations[i], bytes);
   }
   pass_beneath->run(spans, thread, threads);
+}
+
+// Calls of which a block has combined directly, in this process.
+std::atomic<std::uint64_t> direct_calls{0};
+
+void run_direct(Block& block, const Errand& errand, const Pass& pass) {
+  const auto shared = std::make_unique_for_overwrite<DirectShared>();
+  std::memset(static_cast<void*>(shared.get()), 0xA5, sizeof(DirectShared));
+  if (!Direct(block, *shared, errand, pass).run()) {
+    run_block<Interpreter, InterpreterShared>(block, errand, pass);
+  } else if (block.index() == 0) {
+    ++direct_calls;
+  }
 }
 
 void run_kernel(Run run, const Errand& errand, const Pass& pass, int device) {
@@ -127,7 +142,7 @@ void launch_errand(const void* parameter, void* stream) {
       return launch(run_block<OneShot, OneShotShared>, errand, stream);
     case Duty::direct:
       check_share(errand, current_device(), errand.share.source, errand.share.target);
-      return launch(run_block<Direct, DirectShared>, errand, stream);
+      return launch(run_direct, errand, stream);
   }
 }
 
@@ -153,3 +168,7 @@ template const void* rank_kernel_of<Family::wide_integer>();
 template const void* rank_kernel_of<Family::small_integer>();
 
 }  // namespace ringreduce::device
+
+RINGREDUCE_EXPORT std::uint64_t ringreduce_emulated_direct_calls() {
+  return ringreduce::emulated::direct_calls;
+}

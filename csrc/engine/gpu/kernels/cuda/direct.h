@@ -11,6 +11,7 @@ namespace ringreduce::device {
 // What the threads of a block share.
 struct DirectShared {
   Spans spans;
+  bool reaches_all;
 };
 
 class Direct : RankBlock {
@@ -18,10 +19,14 @@ class Direct : RankBlock {
   RINGREDUCE_DEVICE Direct(Block& block, DirectShared& shared, const Errand& errand, const Pass& pass)
       : RankBlock(block, errand, pass), shared_(shared) {}
 
-  RINGREDUCE_DEVICE void run() {
-    if (!block_.leader([&] { return begin(); })) return;
-    block_.all([&](std::size_t thread, std::size_t threads) { pass_.run(shared_.spans, thread, threads); });
-    block_.leader([&] { return meet(false) && end_call(); });
+  // False, on all ranks: one does not reach all arrays. The call has begun, and the interpreter goes on.
+  RINGREDUCE_DEVICE bool run() {
+    if (!block_.leader([&] { return begin(); })) return true;
+    const bool reaches_all = shared_.reaches_all;
+    if (reaches_all) {
+      block_.all([&](std::size_t thread, std::size_t threads) { pass_.run(shared_.spans, thread, threads); });
+    }
+    return !block_.leader([&] { return meet(false) && !(reaches_all && end_call()); });
   }
 
  private:
@@ -29,8 +34,8 @@ class Direct : RankBlock {
     if (!begin_call()) return false;
     for (int peer = 0; peer < errand_.boxes.world; ++peer) {
       const Box box = box_of(peer);
-      *box.input_of(errand_.rank) = reinterpret_cast<std::uintptr_t>(errand_.input);
-      *box.output_of(errand_.rank) = reinterpret_cast<std::uintptr_t>(errand_.output);
+      *box.input_of(errand_.rank) = errand_.inputs[peer];
+      *box.output_of(errand_.rank) = errand_.outputs[peer];
     }
     if (!meet(true)) return false;
     find_spans();
@@ -83,17 +88,24 @@ class Direct : RankBlock {
     spans.source_count = spans.destination_count = 0;
     spans.scale = errand_.last;
     spans.count = (end - begin) / pass_.element_bytes;
+    shared_.reaches_all = true;
     for (int rank = 0; rank < errand_.boxes.world; ++rank) {
       const bool own = rank == errand_.rank;
       if (own || share.from_all) {
-        const auto* const input = reinterpret_cast<const char*>(load_relaxed(box_.input_of(rank)));
+        const auto* const input = reinterpret_cast<const char*>(reached(box_.input_of(rank)));
         spans.sources[spans.source_count++] = input + share.source + begin;
       }
       if (own || share.to_all) {
-        auto* const output = reinterpret_cast<char*>(load_relaxed(box_.output_of(rank)));
+        auto* const output = reinterpret_cast<char*>(reached(box_.output_of(rank)));
         spans.destinations[spans.destination_count++] = output + share.target + begin;
       }
     }
+  }
+
+  RINGREDUCE_DEVICE std::uint64_t reached(const std::uint64_t* word) {
+    const std::uint64_t place = load_relaxed(word);
+    if (errand_.program && place == 0) shared_.reaches_all = false;
+    return place;
   }
 
   DirectShared& shared_;

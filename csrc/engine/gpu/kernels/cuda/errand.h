@@ -69,10 +69,12 @@ struct Errand {
   std::int32_t dtype, op;  // numbers of dtype.h
   Duty duty;
   std::uint64_t contract;  // what all ranks' calls must have in common
-  const char* input;
+  const char* input;       // of one's own block, as if those of all ranks lay around it
   char* output;
+  // Where each rank reaches them, direct: 0 on some rank: not all do, and the interpreter takes the call.
+  std::uint64_t inputs[most_ranks], outputs[most_ranks];
   Share share;                 // direct and one-shot
-  const FlatProgram* program;  // the interpreter's
+  const FlatProgram* program;  // the interpreter's; of a direct one, null where all ranks reach all arrays
   char* temp;                  // the interpreter's, of all blocks
   Scale last;                  // what completes a result: an average divides
   Scale own;                   // what this rank's values are multiplied by when they are first read

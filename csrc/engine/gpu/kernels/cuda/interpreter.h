@@ -52,7 +52,7 @@ class Interpreter : RankBlock {
   }
 
   RINGREDUCE_DEVICE bool begin() {
-    if (!begin_call()) return false;
+    if (errand_.duty != Duty::direct && !begin_call()) return false;
     shared_.oldest = shared_.posted = shared_.layout_number = 0;
     shared_.head = 0;
     for (int peer = 0; peer < program_.world; ++peer) {

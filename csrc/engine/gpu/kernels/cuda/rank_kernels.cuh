@@ -20,14 +20,9 @@ __global__ void __launch_bounds__(rank_threads, 2) rank_kernel(const __grid_cons
   Block block;
   block.alone(
       [&] { pass = Passes<family>::pass(static_cast<DType>(errand.dtype), static_cast<Op>(errand.op)); });
-  switch (errand.duty) {
-    case Duty::interpret:
-      return Interpreter(block, shared.interpreter, errand, pass).run();
-    case Duty::one_shot:
-      return OneShot(block, shared.one_shot, errand, pass).run();
-    case Duty::direct:
-      return Direct(block, shared.direct, errand, pass).run();
-  }
+  if (errand.duty == Duty::one_shot) return OneShot(block, shared.one_shot, errand, pass).run();
+  if (errand.duty == Duty::direct && Direct(block, shared.direct, errand, pass).run()) return;
+  Interpreter(block, shared.interpreter, errand, pass).run();
 }
 
 template <Family family>

@@ -1,0 +1,255 @@
+"""What tests/gpu/test_direct_calls.py runs: ranks that are processes, whose kernels reach each other's arrays.
+
+The process that starts them does not touch the GPU: nothing of CUDA's survives a fork.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+
+import numpy as np
+
+import ringreduce
+from tests.gpu.gpu_arrays import library, wait_for
+from tests.gpu.probe import HAS_CARD
+from tests.gpu.ranks import EMULATED_LIBRARY
+
+COUNT = 20_011  # elements of 4 bytes: more than the one-shot kernel takes
+OFFERS = 64  # allocations that peers keep mapped
+
+
+class View:
+    """Elements of device memory."""
+
+    def __init__(self, memory, shape, dtype="float32", offset=0):
+        self.shape, self.dtype = (shape,), np.dtype(dtype)
+        self.address = memory.address + offset
+
+    @property
+    def __cuda_array_interface__(self):
+        return {
+            **{"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, False)},
+            **{"version": 3, "strides": None},
+        }
+
+    def put(self, data):
+        data = np.ascontiguousarray(data, self.dtype)
+        library().move(self.address, data.ctypes.data, data.nbytes)
+        library().synchronize()
+
+    def get(self, comm):
+        wait_for(comm.device_stream)
+        data = np.empty(self.shape, self.dtype)
+        library().move(data.ctypes.data, self.address, data.nbytes)
+        library().synchronize()
+        return data
+
+
+def array(count=COUNT, dtype="float32"):
+    return View(library().Memory(count * np.dtype(dtype).itemsize), count, dtype)
+
+
+def integers(rank, count=COUNT, dtype="float32", seed=0):
+    return np.random.default_rng((rank, seed)).integers(0, 9, count).astype(dtype)
+
+
+def direct_calls():
+    """Of this process, so far."""
+    calls = ctypes.CDLL(str(EMULATED_LIBRARY)).ringreduce_emulated_direct_calls
+    calls.restype = ctypes.c_uint64
+    return calls()
+
+
+def is_direct(comm, call):
+    """Whether a call was; all ranks agree. A card does not tell."""
+    before = 0 if HAS_CARD else direct_calls()
+    call()
+    wait_for(comm.device_stream)
+    if HAS_CARD:
+        return None
+    was = np.full(1, direct_calls() - before, "int64")
+    sums = comm.all_reduce(was.copy())
+    assert sums[0] in (0, comm.size), "ranks took different ways"
+    return bool(was[0])
+
+
+def call_until_direct(comm, call):
+    for _ in range(10 if HAS_CARD else 200):
+        if is_direct(comm, call):
+            return
+        time.sleep(0.02)
+    assert HAS_CARD, "no call was direct"
+
+
+def reducing(comm, x, seed=0, op="sum"):
+    """Calls all_reduce and looks at what comes out."""
+
+    def call():
+        x.put(integers(comm.rank, *x.shape, x.dtype, seed))
+        comm.all_reduce(x, op=op)
+        given = [integers(rank, *x.shape, x.dtype, seed) for rank in range(comm.size)]
+        assert (x.get(comm) == (sum(given) if op == "sum" else np.max(given, 0))).all()
+
+    return call
+
+
+def collectives(comm):
+    """Of parts of one allocation, on several devices where there are some."""
+    library().call("choose_device", comm.rank % library().count_devices())
+    memory = library().Memory(1 << 22)
+    for number, dtype in enumerate(["float32", "int32", "float64"]):
+        x = View(memory, COUNT, dtype, offset=8 * (number + comm.rank))
+        first = is_direct(comm, reducing(comm, x))
+        assert HAS_CARD or first == (number > 0)  # whatever the offset
+        call_until_direct(comm, reducing(comm, x, seed=1))
+        call_until_direct(comm, reducing(comm, x, seed=2, op="max"))
+    each = View(memory, COUNT, "int32", offset=1 << 19)
+    whole = View(memory, COUNT * comm.size, "int32", offset=1 << 20)
+    other = View(library().Memory(COUNT * 4 + 12), COUNT, "int32", offset=12)
+
+    def scatter():
+        whole.put(integers(comm.rank, COUNT * comm.size))
+        comm.reduce_scatter(whole, out=other)
+        wanted = sum(integers(rank, COUNT * comm.size) for rank in range(comm.size))
+        assert (other.get(comm) == wanted[comm.rank * COUNT :][:COUNT]).all()
+
+    def gather():
+        each.put(integers(comm.rank))
+        comm.all_gather(each, out=whole)
+        assert (whole.get(comm) == np.concatenate([integers(rank) for rank in range(comm.size)])).all()
+
+    for call in (scatter, gather):  # peers reach no other array than the whole
+        assert is_direct(comm, call) is not False
+    with comm.split(0) as again:  # maps the same memory once more
+        call_until_direct(again, reducing(again, x, seed=3))
+    assert is_direct(comm, reducing(comm, x, seed=4)) is not False
+
+
+def reallocated(comm):
+    """A rank frees its memory and gets another with the same address."""
+    memory = library().Memory(1 << 20)
+    call_until_direct(comm, reducing(comm, View(memory, COUNT)))
+    before = memory.address
+    if comm.rank == 1:
+        memory.close()
+        memory = library().Memory(1 << 20)
+        assert HAS_CARD or memory.address == before
+    call = reducing(comm, View(memory, COUNT), seed=1)
+    assert not is_direct(comm, call)
+    call_until_direct(comm, call)
+
+
+def mapped():
+    with open("/proc/self/maps") as file:
+        return sum("ringreduce-emulated" in line for line in file)
+
+
+def freed(comm):
+    """What a rank has freed peers keep no longer."""
+    held, memory = array(), library().Memory(1 << 20)
+    call_until_direct(comm, reducing(comm, held))
+    before = mapped()
+    call_until_direct(comm, reducing(comm, View(memory, COUNT)))
+    assert HAS_CARD or mapped() == before + comm.size - 1
+    comm.barrier()
+    memory.close()
+    end = time.monotonic() + 20
+    while not HAS_CARD and mapped() != before - 1:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert is_direct(comm, reducing(comm, held, seed=1)) is not False
+
+
+def many(comm):
+    """More allocations than peers keep mapped, and a graph, whose arrays they always keep."""
+    cuda, stream, x = library(), library().Stream(), array()
+    x.put(np.zeros(COUNT))
+    with cuda.captured(stream) as graph:
+        comm.all_reduce(x, stream=stream.handle.value)
+    arrays = [array() for _ in range(OFFERS + 6)]
+    before = mapped()
+    for seed, one in enumerate(arrays):
+        reducing(comm, one, seed)()
+    for one in (arrays[-1], arrays[0]):
+        call_until_direct(comm, reducing(comm, one, seed=1))
+    assert mapped() <= before + OFFERS * (comm.size - 1)
+
+    def replay(seed):
+        x.put(integers(comm.rank, seed=seed))
+        graph.launch(stream)
+        cuda.synchronize(stream)
+        assert (x.get(comm) == sum(integers(rank, seed=seed) for rank in range(comm.size))).all()
+
+    for seed in range(3):
+        assert is_direct(comm, lambda seed=seed: replay(seed)) is not False
+    comm.barrier()
+    graph.close()
+
+
+def unlike(comm):
+    """Memory that cannot be shared, on one rank; then another number of allocations on each."""
+    one = View(library().Memory(16 << 20 if comm.rank == 0 else 1 << 20), COUNT)
+    for seed in range(10):
+        assert not is_direct(comm, reducing(comm, one, seed))
+        time.sleep(0.01)
+    same = array()
+    for seed in range(30):
+        fresh = array() if comm.rank == 1 and seed % 10 < 7 else same
+        reducing(comm, fresh, seed)()
+        time.sleep(0.01)
+    call_until_direct(comm, reducing(comm, same))
+
+
+def pieces(comm):
+    """Memory that is mapped piece by piece, as expandable segments are."""
+    if HAS_CARD:
+        return  # where torch's allocator makes such memory
+    at, size = ctypes.c_void_p(), 1 << 16
+    allocate = ctypes.CDLL(str(EMULATED_LIBRARY)).ringreduce_emulated_allocate_apart
+    assert allocate(ctypes.byref(at), ctypes.c_size_t(16 * size), 16) == 0
+    memory = library().Memory(1)
+    memory.address = at.value
+    for seed, (first, count) in enumerate([(3, 2), (8, 8), (2, 3), (9, 3)]):
+        x = View(memory, count * size // 4 - 10, offset=first * size + 8)
+        was = is_direct(comm, reducing(comm, x, seed))
+        assert was == (seed == 3)  # these pieces are known from the second array
+        call_until_direct(comm, reducing(comm, x, seed))
+
+
+def killed(comm):
+    """A rank dies in the middle; the others end, and go on without it."""
+    x = array()
+    call_until_direct(comm, reducing(comm, x))
+    comm.barrier()
+    if comm.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    start = time.monotonic()
+    while True:
+        try:
+            comm.all_reduce(x)
+        except ringreduce.PeerLost as error:
+            assert error.rank == 1, error
+            break
+        time.sleep(0.01)
+    wait_for(comm.device_stream)
+    assert time.monotonic() - start < 10
+    with comm.shrink() as left:
+        if left.size > 1:
+            call_until_direct(left, reducing(left, x))
+
+
+def main() -> None:
+    what, world = globals()[sys.argv[1]], int(sys.argv[2])
+    try:
+        ringreduce.run(what, world, timeout=20)
+    except ringreduce.RankFailed as error:
+        assert what is killed and error.rank == 1, error
+    print("well")
+
+
+if __name__ == "__main__":
+    main()
