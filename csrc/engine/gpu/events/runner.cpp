@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 #include <thread>
+#include <unordered_map>
 
 #include "engine/gpu/kernel_library.h"
 #include "transport/interface/errors.h"
@@ -21,6 +23,17 @@ struct Blocks {
   std::size_t bytes(int rank) const { return element * (extents ? extents->count[rank] : count); }
 };
 
+// What other ranks of this process may ask for: events, by number.
+std::mutex known_mutex;
+auto& known = *new std::unordered_map<std::uint64_t, std::weak_ptr<const void>>;  // never destroyed
+
+std::uint64_t make_known(const std::shared_ptr<const void>& events) {
+  static std::uint64_t last = 0;
+  const std::lock_guard lock(known_mutex);
+  known[++last] = events;
+  return last;
+}
+
 // All at once, in rank order.
 constexpr Target target{.own_way = "events", .own_way_keeps_rank_order = true};
 
@@ -29,12 +42,23 @@ constexpr Target target{.own_way = "events", .own_way_keeps_rank_order = true};
 EventRunner::EventRunner(int rank, int world, int device, const std::vector<int>& devices_of_peers)
     : Runner(rank, world, device),
       events_(new Events{new_event(cuda_, device), new_event(cuda_, device)}),
+      number_(make_known(events_)),
       event_(new_event(cuda_, device)),
       devices_of_peers_(devices_of_peers) {
   CudaLibrary::check(KernelLibrary::get().load());
 }
 
+std::shared_ptr<const EventRunner::Events> EventRunner::events_of(std::uint64_t number) {
+  const std::lock_guard lock(known_mutex);
+  const auto found = known.find(number);
+  return found == known.end() ? nullptr : std::static_pointer_cast<const Events>(found->second.lock());
+}
+
 EventRunner::~EventRunner() {
+  {
+    const std::lock_guard lock(known_mutex);
+    known.erase(number_);
+  }
   try {
     while (!is_last_over()) std::this_thread::yield();
   } catch (const Error&) {  // a GPU that has failed does nothing any more
@@ -60,7 +84,7 @@ void EventRunner::launch(const Call& call, const Plan&, const Launch& launch) {
   admit(devices_of_peers_, call);
   own_ = {static_cast<const char*>(input_for_peers(call, launch.stream)),
           static_cast<char*>(call.output),
-          &events_,
+          number_,
           {}};
   const Blocks blocks = {size_of(call.dtype), call.count, call.input_extents};
   for (int rank = 0; rank < world_; ++rank) own_.blocks[rank] = blocks.begin(rank);
@@ -71,7 +95,12 @@ void EventRunner::launch(const Call& call, const Plan&, const Launch& launch) {
 bool EventRunner::meets(const Call& call, const Launch& launch, Call& meeting) {
   if (meetings_ == 1) {
     all_events_.clear();
-    for (const Arrays& one : arrays_) all_events_.push_back(*one.events);
+    for (const Arrays& one : arrays_) all_events_.push_back(events_of(one.events));
+    const auto gone = std::find(all_events_.begin(), all_events_.end(), nullptr) - all_events_.begin();
+    if (gone < world_) {
+      throw Failure(Cause::peer_lost, static_cast<int>(gone),
+                    "rank " + std::to_string(gone) + " left while a collective was under way on its GPU");
+    }
     for (const auto& one : all_events_) CudaLibrary::check(cuda_.wait(one->ready.get(), launch.stream));
     combine_and_copy(call, launch.stream);
     record_last(events_->done.get(), launch.stream);

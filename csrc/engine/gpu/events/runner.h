@@ -34,8 +34,7 @@ class EventRunner : public Runner {
   struct Arrays {
     const char* input;
     char* output;
-    // To be shared between the two meetings: the rank may close after the second one.
-    const std::shared_ptr<const Events>* events;
+    std::uint64_t events;  // the number of its events, to be shared between the two meetings
     std::array<std::uint64_t, device::most_ranks> blocks;  // of the input, for each rank: where they begin
   };
 
@@ -43,7 +42,11 @@ class EventRunner : public Runner {
   void combine_and_copy(const Call& call, void* stream) const;
   void combine(const Call& call, void* stream) const;
 
+  // Of any rank of this process; null if it is gone: ranks may close between the meetings and after them.
+  static std::shared_ptr<const Events> events_of(std::uint64_t number);
+
   const std::shared_ptr<const Events> events_;
+  const std::uint64_t number_;
   const CudaHandle event_;  // that all are done
   const std::vector<int> devices_of_peers_;
   // Of the call that goes on.
