@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import ValidationError
-from scipy.optimize import lsq_linear
+from scipy.optimize import least_squares
 
 from ringreduce import schedules
 from ringreduce.bench.ours import ours
@@ -25,14 +25,15 @@ from ringreduce.simulate.simulation import Outcome, simulate
 
 __all__ = ["Model", "Point", "fit"]
 
-SIZES = (32, 1 << 10, 12 << 10, 96 << 10, 768 << 10, 6 << 20, 48 << 20)  # bytes that are measured
+SIZES = (32, 1 << 10, 12 << 10, 96 << 10, 768 << 10, 5 << 20, 20 << 20, 80 << 20)  # bytes that are measured
 # Where costs begin from: seconds of a round, of a message, of a change of a core's rank and of a byte.
 FIRST = {
     "round": 1e-7, "send": 2e-7, "receive": 2e-7, "change": 2e-6, "copy_out": 1e-10, "copy_in": 1e-10,
     "combine": 1e-10, "latency": 2e-7,
 }  # fmt: skip
-LEAST = 1e-4  # of these: no cost is 0, or it could not grow again
-STEPS, SMOOTH = 12, 0.03
+BY_THE_BYTE = ("copy_out", "copy_in", "combine")
+RANGE = 9.0  # how far costs may be from these: so many times the factor e
+STEPS, SMOOTH = 60, 0.03
 
 
 class Point(NamedTuple):
@@ -83,8 +84,8 @@ class Model(Table):
 
     def network(self, world: int, nbytes: int) -> Network:
         """This host with so many ranks, and what messages of calls of that size cost on it."""
-        weights = _weights(self.sizes, nbytes)
-        cost = {cause: max(float(np.dot(weights, values)), 1e-15) for cause, values in self.seconds.items()}
+        weights = _weights(self.sizes, nbytes, world / self.cores)
+        cost = {cause: float(np.dot(weights[cause], values)) for cause, values in self.seconds.items()}
         inside = MessageCosts(
             send_us=1e6 * cost["send"], receive_us=1e6 * cost["receive"], latency_us=1e6 * cost["latency"],
             send_rate=1 / cost["copy_out"], receive_rate=1 / cost["copy_in"], combine_rate=1 / cost["combine"],
@@ -101,19 +102,27 @@ class Model(Table):
         return simulate(algorithm, nbytes, self.network(world, nbytes), collective, **options)
 
 
-def _weights(sizes: Sequence[int], nbytes: int) -> Any:
-    """How much each size's costs count for a buffer of this one."""
+def _weights(sizes: Sequence[int], nbytes: int, crowd: float) -> dict[str, Any]:
+    """How much the cost for each size counts for a buffer of this one, by cause.
+
+    crowd: ranks on a core. What is copied and combined shares caches with what its other ranks have.
+    """
     knots = np.log(sizes)
-    place = float(np.clip(np.log(max(nbytes, 1)), knots[0], knots[-1]))
-    return np.array([np.interp(place, knots, unit) for unit in np.eye(len(sizes))])
+
+    def near(size: float) -> Any:
+        place = float(np.clip(np.log(max(size, 1)), knots[0], knots[-1]))
+        return np.array([np.interp(place, knots, unit) for unit in np.eye(len(sizes))])
+
+    alone, together = near(nbytes), near(nbytes * max(crowd, 1))
+    return {cause: together if cause in BY_THE_BYTE else alone for cause in FIRST}
 
 
 def fit(comm: Communicator, budget: float = 0.05) -> Model:
     """Measures all-reduces of several algorithms, sizes and worlds, and finds the costs that explain them best.
 
     The simulator says what the chain of events that a call waits for consists of: how many rounds, messages and bytes.
-    The costs of these are those that give the measured times, by least squares of the relative errors, with costs that
-    change little from size to size. Since the chain depends on the costs, that is repeated. Every rank must call it.
+    The costs of these are those that give the measured times, by least squares of the logarithms of the ratios, where
+    outliers count less, with costs that change little from size to size. Every rank must call it.
 
     Args:
         comm: ranks of one host.
@@ -166,46 +175,38 @@ def measure_points(
 def fit_points(points: Sequence[Point], cores: int, made: dict[str, str]) -> Model:
     """The model that explains measured times best."""
     sizes = sorted({point.nbytes for point in points})
-    causes, first = list(FIRST), np.array(list(FIRST.values()))
-    costs = np.tile(first[:, None], len(sizes))  # [causes, sizes], seconds
-    measured = np.array([point.seconds for point in points])
-    for step in range(STEPS):
-        model = _model(causes, costs, sizes, cores, made)
-        rows, predicted = [], []
+    first = np.log(np.repeat(list(FIRST.values()), len(sizes)))
+    # Costs that differ from one size to the next one count as errors, too.
+    differences = SMOOTH * np.kron(np.eye(len(FIRST)), np.diff(np.eye(len(sizes)), axis=0))
+
+    def explain(logarithms: Any) -> tuple[Any, Any]:
+        """Errors, as logarithms of ratios, and what they become where each cost's logarithm grows."""
+        costs = np.exp(logarithms).reshape(len(FIRST), len(sizes))
+        model = _model(costs, sizes, cores, made)
+        errors, slopes = [], []
         for point in points:
             outcome = model.predict(point.algorithm, point.nbytes, point.world)
-            weights = _weights(sizes, point.nbytes)
-            spent = np.array([outcome.made_of[cause] for cause in causes])
-            rows.append(np.outer(spent / (costs @ weights), weights).ravel())  # how often each cost is paid
-            predicted.append(outcome.seconds)
-        errors = np.abs(np.array(predicted) / measured - 1)
-        if step == STEPS - 1:
-            break
-        # Outliers count less: Huber's weights.
-        trust = 1 / np.sqrt(np.maximum(errors / max(2 * float(np.median(errors)), 1e-3), 1))
-        wanted = np.array(rows) / measured[:, None] * np.tile(first[:, None], len(sizes)).ravel()
-        smooth = _smooth(len(causes), len(sizes)) * SMOOTH
-        left = np.vstack([wanted * trust[:, None], smooth])
-        right = np.concatenate([trust, np.zeros(len(smooth))])
-        found = lsq_linear(left, right, bounds=(LEAST, np.inf)).x.reshape(costs.shape) * first[:, None]
-        costs = np.sqrt(costs * found)  # half the way: the chain of events changes with the costs
-    return _model(causes, costs, sizes, cores, made, errors)
+            weights = np.array(list(_weights(sizes, point.nbytes, point.world / cores).values()))
+            spent = np.array([outcome.made_of[cause] for cause in FIRST]) / outcome.seconds
+            errors.append(np.log(outcome.seconds / point.seconds))
+            # A cost is paid as often as the time that went to it says, for as long as the chain stays the same.
+            paid = costs * weights
+            slopes.append((paid * (spent / paid.sum(axis=1))[:, None]).ravel())
+        return np.array(errors), np.array(slopes)
+
+    def errors(logarithms: Any) -> Any:
+        return np.concatenate([explain(logarithms)[0], differences @ logarithms])
+
+    def slopes(logarithms: Any) -> Any:
+        return np.vstack([explain(logarithms)[1], differences])
+
+    bounds = (first - RANGE, first + RANGE)
+    found = least_squares(errors, first, slopes, bounds, loss="soft_l1", f_scale=0.2, max_nfev=STEPS).x
+    left = np.abs(np.exp(explain(found)[0]) - 1)
+    return _model(np.exp(found).reshape(len(FIRST), len(sizes)), sizes, cores, made, left)
 
 
-def _smooth(causes: int, sizes: int) -> Any:
-    """Rows that are 0 where a cost is the same for a size and for the next one."""
-    differences = np.diff(np.eye(sizes), axis=0)
-    return np.kron(np.eye(causes), differences)
-
-
-def _model(
-    causes: Sequence[str],
-    costs: Any,
-    sizes: Sequence[int],
-    cores: int,
-    made: dict[str, str],
-    errors: Any = (0.0,),
-) -> Model:
-    seconds = {cause: [float(one) for one in row] for cause, row in zip(causes, costs, strict=True)}
+def _model(costs: Any, sizes: Sequence[int], cores: int, made: dict[str, str], errors: Any = (0.0,)) -> Model:
+    seconds = {cause: [float(one) for one in row] for cause, row in zip(FIRST, costs, strict=True)}
     middle, high = (float(np.quantile(errors, share)) for share in (0.5, 0.9))
     return Model(made=made, cores=cores, sizes=list(sizes), seconds=seconds, errors=(middle, high))
