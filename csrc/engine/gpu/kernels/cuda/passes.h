@@ -6,9 +6,10 @@
 
 namespace ringreduce::device {
 
+// Without initializers, which variables in shared memory cannot have.
 struct Pass {
-  void (*run)(const Spans& spans, std::size_t thread, std::size_t threads) = nullptr;  // null: there is none
-  std::uint32_t element_bytes = 1;                                                     // of what spans count
+  void (*run)(const Spans& spans, std::size_t thread, std::size_t threads);  // null: there is none
+  std::uint32_t element_bytes;                                               // of what spans count
 };
 
 // `often`: two sources have code of their own, which takes more of each at once.
@@ -37,7 +38,7 @@ struct Finder {
 template <Family family>
 struct Passes {
   RINGREDUCE_DEVICE static Pass pass(DType dtype, Op op) {
-    Pass found;
+    Pass found{nullptr, 1};
     visit_combination<is_in<family>>(dtype, op, Finder{found});
     return found;
   }
