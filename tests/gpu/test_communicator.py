@@ -587,10 +587,11 @@ def test_one_stream_for_two_ranks_is_refused():
 
 def test_the_default_stream_has_two_handles():
     """0 and cudaStreamLegacy are one stream for two ranks."""
-    launched = threading.Event()
+    launched, made = threading.Event(), threading.Barrier(2)
 
     def refused(comm):
         x = GpuArray(np.ones(4, "float32"))
+        made.wait()  # what makes an array is on the default stream, too, and would wait for rank 0's kernel
         if comm.rank == 0:
             comm.all_reduce(x, stream=0)
             launched.set()
