@@ -1,5 +1,6 @@
 #include "simulate/cores.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace ringreduce {
@@ -15,6 +16,7 @@ Cores::Cores(const Network& network, int ranks, double switching) : switching_(s
       cores_.emplace_back();
     }
     core_of_.push_back(cores[node][static_cast<std::size_t>(place) % cores[node].size()]);
+    ++cores_[core_of_.back()].ranks;
   }
 }
 
@@ -24,6 +26,23 @@ Moment& Cores::take(int rank, const Moment& ready) {
   const int before = std::exchange(core.rank, rank);
   if (before >= 0 && before != rank) core.free.spend(switching_, Cause::change);
   return core.free;
+}
+
+bool Cores::has_to_wait(const Task& task) {
+  Core& core = cores_[core_of_[task.rank]];
+  if (core.ranks == 1 || (core.waiting.empty() && core.free.at <= task.ready.at)) return false;
+  core.waiting.push_back(task);
+  return true;
+}
+
+Task Cores::next(int number) {
+  Core& core = cores_[number];
+  auto found = std::find_if(core.waiting.begin(), core.waiting.end(),
+                            [&](const Task& task) { return task.rank == core.rank; });
+  if (found == core.waiting.end()) found = core.waiting.begin();
+  const Task task = *found;
+  core.waiting.erase(found);
+  return task;
 }
 
 }  // namespace ringreduce

@@ -20,12 +20,14 @@ namespace {
 constexpr std::size_t compared_posts =
     2'000'000;  // of schedules of different ranks, to see whether they are alike
 
-// A slice enters a round on a rank; or a message comes to a link or, behind the last one, to its receiver.
+// A slice may enter a round on a rank; or a message comes to a link or, behind the last one, to its receiver;
+// or a core is free for what waits for it.
 struct Event {
+  static constexpr int of_message = -1, of_core = -2;
   double at = 0;
   std::uint64_t order = 0;  // of events at one time
-  int rank = 0;             // -1: of a message
-  int what = 0;             // slice or message
+  int rank = 0;             // or of_message, or of_core
+  int what = 0;             // slice, message or core
   bool operator<(const Event& other) const { return at != other.at ? at > other.at : order > other.order; }
 };
 
@@ -50,6 +52,9 @@ class Simulation {
   const MessageCost& cost_of(int rank, const Post& post) const;
   void push(double at, int rank, int slice);
   void push_message(int number);
+  void submit(const Task& task);
+  void call(int core);
+  void perform(const Task& task);
   void enter_round(int rank, int slice);
   void post(int rank, int slice, const Post& post, const Moment& sent);
   void move_on(int number);
@@ -167,7 +172,14 @@ Answer Simulation::run() {
   while (!events_.empty()) {
     const Event event = events_.top();
     events_.pop();
-    event.rank < 0 ? move_on(event.what) : enter_round(event.rank, event.what);
+    if (event.rank == Event::of_message) {
+      move_on(event.what);
+    } else if (event.rank == Event::of_core) {
+      perform(cores_.next(event.what));
+      if (cores_.has_waiting(event.what)) call(event.what);
+    } else {
+      submit({event.rank, event.what, -1, progress(event.rank, event.what).ready});
+    }
   }
   for (int rank = 0; rank < ranks_; ++rank) {
     for (int slice = 0; slice < slices_; ++slice) {
@@ -205,6 +217,22 @@ void Simulation::add_slices() {
     for (double& seconds : *busy) seconds *= all;
   }
   answer_.messages = static_cast<std::uint64_t>(static_cast<double>(answer_.messages) * all);
+}
+
+// Now, or when the rank's core is free.
+void Simulation::submit(const Task& task) {
+  const int core = cores_.core_of(task.rank);
+  const bool is_called = cores_.has_waiting(core);
+  if (!cores_.has_to_wait(task)) return perform(task);
+  if (!is_called) call(core);
+}
+
+void Simulation::call(int core) {
+  events_.push({cores_.free(core).at, pushed_++ & 0xff'ffff'ffff, Event::of_core, core});
+}
+
+void Simulation::perform(const Task& task) {
+  task.work < 0 ? enter_round(task.rank, task.slice) : work(task.rank, task.slice, task.work, task.ready);
 }
 
 void Simulation::enter_round(int rank, int slice) {
@@ -262,7 +290,7 @@ void Simulation::post(int rank, int slice, const Post& post, const Moment& sent)
 void Simulation::push_message(int number) {
   const Message& message = traffic_.at(number);
   const double at = (message.has_arrived() ? message.last : message.first).at;
-  events_.push({at, traffic_.order(number) << 40 | (pushed_++ & 0xff'ffff'ffff), -1, number});
+  events_.push({at, traffic_.order(number) << 40 | (pushed_++ & 0xff'ffff'ffff), Event::of_message, number});
 }
 
 void Simulation::move_on(int number) {
@@ -287,7 +315,8 @@ void Simulation::arrive(const Message& message) {
                                         [](const Post& post, int a) { return post.ahead < a; });
     const auto place = static_cast<std::size_t>(found - works.begin());
     if (found != works.end() && found->ahead == ahead && !there.is_done[place]) {
-      work(rank, message.slice, place, message.last);
+      there.is_done[place] = true;
+      submit({rank, message.slice, static_cast<int>(place), message.last});
       return;
     }
   }
