@@ -401,7 +401,7 @@ def test_what_cannot_be_written_leaves_the_checkpoints_before(error, named, tmp_
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(ConfigError) as caught:
         checkpoint.save(tmp_path, 3, {"step": 3}, keep=2)
-    assert str(caught.value) == f"checkpoints: {tmp_path}: {named}; cannot write step-00000003.pt"
+    assert str(caught.value) == f"checkpoints: {tmp_path}/step-00000003.pt: {named}"
     assert sorted(tmp_path.iterdir()) == paths
 
 
