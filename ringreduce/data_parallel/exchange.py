@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
@@ -65,7 +66,7 @@ class Meter:
         return taken
 
 
-class Exchange:
+class Exchange(ABC):
     """A way to average.
 
     Attributes:
@@ -100,9 +101,9 @@ class Exchange:
         """Called when a bucket without memory gets its first gradient."""
         bucket.use(bucket.allocate())
 
+    @abstractmethod
     def start(self, bucket: Bucket) -> UnderWay:
         """Begins to average the bucket's buffer over the ranks; does not wait."""
-        raise NotImplementedError
 
 
 class AllReduce(Exchange):

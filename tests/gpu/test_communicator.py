@@ -564,43 +564,25 @@ def test_arguments_are_named():
     on_gpu(refused, 2)
 
 
-def test_one_stream_for_two_ranks_is_refused():
-    """One kernel would wait for the other, which lies behind it."""
-
-    launched = threading.Event()
-
-    def refused(comm, stream):
-        x = GpuArray(np.ones(4, "float32"))
-        if comm.rank == 0:
-            comm.all_reduce(x, stream=stream)
-            launched.set()
-        else:
-            launched.wait()
-            with pytest.raises(ValueError, match="rank 0 of this group launches on the same stream"):
-                comm.all_reduce(x, stream=stream)
-            comm.all_reduce(x)
-        wait_for(comm.device_stream if comm.rank else stream)
-        assert (x.get(comm) == 2).all()
-
-    on_gpu(refused, 2, library().Stream().handle.value)
-
-
-def test_the_default_stream_has_two_handles():
-    """0 and cudaStreamLegacy are one stream for two ranks."""
+@pytest.mark.parametrize("default", [False, True], ids=["a stream", "0 and cudaStreamLegacy"])
+def test_one_stream_for_two_ranks_is_refused(default):
+    """One kernel would wait for the other, which lies behind it. The default stream has two handles."""
     launched, made = threading.Event(), threading.Barrier(2)
+    own = library().Stream()
+    handles = (0, LEGACY) if default else (own.handle.value,) * 2
 
     def refused(comm):
         x = GpuArray(np.ones(4, "float32"))
         made.wait()  # what makes an array is on the default stream, too, and would wait for rank 0's kernel
         if comm.rank == 0:
-            comm.all_reduce(x, stream=0)
+            comm.all_reduce(x, stream=handles[0])
             launched.set()
         else:
             launched.wait()
             with pytest.raises(ValueError, match="rank 0 of this group launches on the same stream"):
-                comm.all_reduce(x, stream=LEGACY)
+                comm.all_reduce(x, stream=handles[1])
             comm.all_reduce(x)
-        wait_for(comm.device_stream if comm.rank else 0)
+        wait_for(comm.device_stream if comm.rank else handles[0])
         assert (x.get(comm) == 2).all()
 
     on_gpu(refused, 2)
