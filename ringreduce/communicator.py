@@ -106,8 +106,14 @@ class Communicator:
 
     @property
     def hosts(self) -> list[list[int]]:
-        """The ranks of each host."""
-        return [list(range(self.size))]
+        """The ranks of each host, in the order of the hosts' first ranks.
+
+        RINGREDUCE_HOST may tell containers of one host apart.
+        """
+        machines = self._c.machines or [0] * self.size
+        return [
+            [rank for rank, one in enumerate(machines) if one == host] for host in dict.fromkeys(machines)
+        ]
 
     @property
     def device_stream(self) -> int:

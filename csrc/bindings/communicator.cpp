@@ -238,7 +238,9 @@ std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange&
     return blobs;
   };
   auto communicator =
-      std::make_unique<Communicator>(connect_transport(rank, world, call, transport, mpi, encrypts), options);
+      std::make_unique<Communicator>(connect_transport(rank, world, call, transport, mpi, encrypts,
+                                                       options.tuned ? options.tuned->digest : 0),
+                                     options);
   const nb::gil_scoped_release unlocked;
   communicator->measure_links_if_far();
   return communicator;
@@ -357,6 +359,8 @@ void bind_communicator(nb::module_& m) {
           "measure_links", [](Communicator& comm) { comm.measure_links(); }, unlocked)
       .def_prop_ro("links", [](const Communicator& comm) { return comm.links(); })
       .def_prop_ro("ring_order", &Communicator::ring_order)
+      .def_prop_ro("machines", &Communicator::machines,
+                   "A number of its host for each rank; empty: one host.")
       .def("prepare_device", &Communicator::prepare_device, "device"_a, unlocked)
       .def("copy_between", copy_between, "to"_a, "source"_a, "stream"_a.none())
       .def("register_memory", register_memory, "x"_a.none())

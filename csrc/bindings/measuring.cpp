@@ -23,7 +23,7 @@ std::tuple<std::string, std::size_t, int, std::string> choice_for(const std::str
                                                                   std::optional<bool> oversubscribed) {
   const Target there{.tuning = tuning_of(transport),
                      .oversubscribed = oversubscribed.value_or(world > usable_cores().count())};
-  const Planner planner(0, world, there, reproducible_by_environment());
+  const Planner planner(0, world, there, reproducible_by_environment(), {}, tuned_rows());
   const Choice choice = planner.choose(collective_named(collective), bytes);
   return {std::string(choice.entry->name), choice.slice_bytes, choice.lanes, choice.reason};
 }
@@ -40,6 +40,7 @@ void bind_measuring(nb::module_& m) {
         "The algorithm, its slices' bytes, how many are in flight, and the reason; oversubscribed: whether "
         "ranks "
         "outnumber cores, None: as on this host.");
+  m.def("tuning_file", tuning_file, "Where the rows that were measured on this machine are kept.");
   m.def("usable_cores", [] { return usable_cores().count(); }, "The cores that this process may use.");
   m.def("crc32c", checksum, "data"_a, "before"_a = 0, "by_table"_a = false,
         "The checksum of frames, of bytes behind those whose checksum is `before`.");

@@ -33,6 +33,11 @@ std::string lengths(const ContractBroken& broken) {
          std::to_string(broken.expected_bytes) + " were expected";
 }
 
+std::shared_ptr<const Tuned> agreed(const std::shared_ptr<const Tuned>& own, const Told& told) {
+  const auto differs = [&](std::uint64_t digest) { return digest != told.word.front(); };
+  return std::any_of(told.word.begin(), told.word.end(), differs) ? nullptr : own;
+}
+
 }  // namespace
 
 Calls::Calls(std::unique_ptr<Transport> transport_of_group, const Options& given)
@@ -43,7 +48,7 @@ Calls::Calls(std::unique_ptr<Transport> transport_of_group, const Options& given
       diagnosis(*transport),
       messages(*transport),
       planner(rank, world, {tuning_of(transport->name()), transport->capacity(), transport->oversubscribed()},
-              options.reproducible, transport->hosts()),
+              options.reproducible, transport->hosts(), agreed(options.tuned, transport->told)),
       executor(*transport),
       fork_epoch_(watch_forks()) {
   check_instruction_set();  // throws here, before any call, if RINGREDUCE_ISA names one that the machine

@@ -22,6 +22,8 @@ struct Options {
   // Called a few thousand times a second in threads that wait in a blocking collective, instead of the check
   // for interrupts: keeps something else of theirs going meanwhile. Must not throw.
   void (*poll)() = nullptr;
+  // Used if all ranks told each other the same digest of them when they met.
+  std::shared_ptr<const Tuned> tuned = tuned_rows();
 };
 
 class Calls {

@@ -24,6 +24,8 @@ class Communicator {
   int size() const { return calls_.world; }
   const char* transport_name() const { return calls_.transport->name(); }
   bool oversubscribed() const { return calls_.transport->oversubscribed(); }
+  // A number for each rank's host; empty: all ranks share one.
+  const std::vector<int>& machines() const { return calls_.transport->told.machine; }
   std::size_t footprint() const { return calls_.transport->footprint() + calls_.executor.temp_bytes(); }
   const Options& options() const { return calls_.options; }
 

@@ -37,6 +37,7 @@ std::vector<std::string> Communicator::exchange(const std::string& blob) {
 // known.)
 std::unique_ptr<Communicator> Communicator::child(std::unique_ptr<Transport> transport,
                                                   const std::vector<int>& members) {
+  transport->told = calls_.transport->told.among(members);
   auto made = std::make_unique<Communicator>(std::move(transport), options());
   if (links_.world > 0) made->know(links_.among(members));
   return made;

@@ -72,7 +72,9 @@ std::unique_ptr<Communicator> connect(int rank, int world, Meeting& meeting,
   if (settings.reproducible) options.reproducible = *settings.reproducible;
   options.poll = settings.poll;
   auto communicator = std::make_unique<Communicator>(
-      connect_transport(rank, world, exchange, settings.shared_memory ? "shm" : ""), options);
+      connect_transport(rank, world, exchange, settings.shared_memory ? "shm" : "", nullptr, {},
+                        options.tuned ? options.tuned->digest : 0),
+      options);
   communicator->measure_links_if_far();
   return communicator;
 }

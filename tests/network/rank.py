@@ -52,6 +52,14 @@ def collectives(comm):
     return comm.transport
 
 
+def places(comm):
+    """Where this rank is: of all, of those that a split leaves, and of those that are left after that."""
+    found = [(comm.hosts, comm.host, comm.local_rank)]
+    with comm.split(0 if comm.rank else 1) as group:
+        found.append((group.hosts, group.host, group.local_rank))
+    return found
+
+
 def repeated(call):
     """Does it until something is wrong; what, whose fault, and when."""
     print("begun", flush=True)

@@ -50,17 +50,43 @@ def test_ranks_that_mpi_has_not_brought_together(name, monkeypatch):
     ],
 )
 def test_what_a_name_becomes(hosts, wanted, becomes):
-    """On as many ranks as there are letters; those with the same one share a host."""
+    assert answers(hosts, "collectives", wanted) == [becomes] * len(hosts)
+
+
+@pytest.mark.parametrize("wanted", ["auto", "tcp"])
+@pytest.mark.parametrize(
+    ("labels", "hosts", "left"),
+    [
+        ("0110", [[0, 3], [1, 2]], [[0, 1], [2]]),
+        ("00120", [[0, 1, 4], [2], [3]], [[0, 3], [1], [2]]),
+        ("000", [[0, 1, 2]], [[0, 1]]),
+    ],
+)
+def test_where_ranks_are(labels, hosts, left, wanted):
+    for rank, (whole, part) in enumerate(answers(labels, "places", wanted)):
+        host = next(i for i, ranks in enumerate(hosts) if rank in ranks)
+        assert whole == [hosts, host, hosts[host].index(rank)]
+        if rank:  # rank 0 is alone
+            host = next(i for i, ranks in enumerate(left) if rank - 1 in ranks)
+            assert part == [left, host, left[host].index(rank - 1)]
+        else:
+            assert part == [[[0]], 0, 0]
+
+
+def answers(hosts, scenario, transport):
+    """What each rank prints at the end; those with the same letter share a host."""
     place = secrets.token_hex(8)
     processes = [
         subprocess.Popen(
-            [sys.executable, str(RANK), str(rank), str(len(hosts)), place, "collectives", wanted],
+            [sys.executable, str(RANK), str(rank), str(len(hosts)), place, scenario, transport],
             env={**os.environ, "PYTHONPATH": str(ROOT), "RINGREDUCE_HOST": host},
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )
         for rank, host in enumerate(hosts)
     ]  # fmt: skip
+    found = []
     for process in processes:
         said, errors = process.communicate(timeout=60)
         assert process.returncode == 0, errors
-        assert json.loads(said.splitlines()[-1]) == becomes
+        found.append(json.loads(said.splitlines()[-1]))
+    return found

@@ -47,12 +47,14 @@ bool reproducible_by_environment() {
   return value == "1";
 }
 
-Planner::Planner(int rank, int world, const Target& cpu, bool reproducible, std::vector<int> hosts)
+Planner::Planner(int rank, int world, const Target& cpu, bool reproducible, std::vector<int> hosts,
+                 std::shared_ptr<const Tuned> tuned)
     : rank_(rank),
       world_(world),
       cpu_(cpu),
       reproducible_(reproducible),
       hosts_(std::move(hosts)),
+      tuned_(std::move(tuned)),
       forced_(read_forced(std::getenv("RINGREDUCE_ALGORITHM"))) {
   for (const auto& [collective, algorithm] : forced_) check_rank_order(collective, algorithm);
 }
@@ -196,7 +198,7 @@ std::size_t Planner::pick(const Call& call, std::size_t bytes, const Target& tar
 
 // Of an algorithm that is forced, slices are as long, and as many in flight, as those of the choice.
 Choice Planner::choose(const Situation& situation) const {
-  Choice choice = ::ringreduce::choose(situation);
+  Choice choice = ::ringreduce::choose(situation, tuned_.get());
   if (const auto forced = forced_.find(situation.collective); forced != forced_.end()) {
     choice.entry = &catalogue()[forced->second];
     choice.reason = "RINGREDUCE_ALGORITHM says so";

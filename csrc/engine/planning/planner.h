@@ -10,6 +10,7 @@
 
 #include "engine/planning/call.h"
 #include "engine/planning/plan.h"
+#include "engine/planning/tuned.h"
 #include "engine/planning/tuning.h"
 
 namespace ringreduce {
@@ -34,7 +35,8 @@ class Planner {
  public:
   // `reproducible`: reductions run only what keeps rank order. Throws InvalidArgument if RINGREDUCE_ALGORITHM
   // names what there is not, or what does not.
-  Planner(int rank, int world, const Target& cpu, bool reproducible, std::vector<int> hosts = {});
+  Planner(int rank, int world, const Target& cpu, bool reproducible, std::vector<int> hosts = {},
+          std::shared_ptr<const Tuned> tuned = nullptr);
 
   // Throws InvalidArgument for what cannot be served. The reference is good until the next call.
   const Plan& plan(const Call& call) { return plan(call, cpu_); }
@@ -92,10 +94,11 @@ class Planner {
   const int rank_, world_;
   const Target cpu_;
   const bool reproducible_;
-  const std::vector<int> hosts_;      // which ranks share one; empty: all do, or none
-  std::vector<int> order_;            // see Place
-  double pace_ = 1;                   // see Situation
-  std::map<Collective, int> forced_;  // RINGREDUCE_ALGORITHM
+  const std::vector<int> hosts_;              // which ranks share one; empty: all do, or none
+  const std::shared_ptr<const Tuned> tuned_;  // may be null
+  std::vector<int> order_;                    // see Place
+  double pace_ = 1;                           // see Situation
+  std::map<Collective, int> forced_;          // RINGREDUCE_ALGORITHM
   std::array<Slot, 64> cache_;
   Plan uneven_;
   std::map<std::array<int, 5>, std::unique_ptr<Program>> programs_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/planning/tuned.h"
 #include "engine/program/program.h"
 
 namespace ringreduce {
@@ -33,8 +34,9 @@ std::size_t stretched(const TuningRow& row, double pace) {
   return slice;
 }
 
-std::string reason_for(const TuningRow& row, const Situation& s) {
-  std::string reason = "measured as the fastest " + std::string(name_of(s.collective)) + " for ";
+std::string reason_for(const TuningRow& row, const Situation& s, bool tuned) {
+  std::string reason = std::string(tuned ? "tuned here: " : "") + "measured as the fastest " +
+                       std::string(name_of(s.collective)) + " for ";
   reason += row.max_bytes == ~std::size_t{0} ? "larger buffers" : "buffers up to " + in_units(row.max_bytes);
   if (row.max_world < any_world) reason += " on up to " + std::to_string(row.max_world) + " ranks";
   if (row.oversubscribed > 0) reason += ", more ranks than cores";
@@ -45,16 +47,26 @@ std::string reason_for(const TuningRow& row, const Situation& s) {
   return reason;
 }
 
+// Nothing where the row does not fit.
+Choice chosen_by(const TuningRow& row, const Situation& s, bool tuned) {
+  if (!fits(row, s)) return {};
+  const Entry* entry = find_algorithm(s.collective, row.algorithm);
+  const bool in_rank_order = (s.reproducible || s.coded) && reduces(s.collective);
+  if (in_rank_order && !entry->keeps_rank_order) return {};
+  return {entry, stretched(row, s.pace), row.lanes, reason_for(row, s, tuned)};
+}
+
 }  // namespace
 
-Choice choose(const Situation& s) {
+Choice choose(const Situation& s, const Tuned* tuned) {
+  const std::span<const Tuned::Row> measured = tuned ? std::span(tuned->rows) : std::span<const Tuned::Row>();
+  for (const auto& [tuning, row] : measured) {
+    if (tuning != s.tuning) continue;
+    if (Choice choice = chosen_by(row, s, true); choice.entry) return choice;
+  }
   for (const auto& table : tuning_tables(s.tuning)) {
     for (const TuningRow& row : table) {
-      if (!fits(row, s)) continue;
-      const Entry* entry = find_algorithm(s.collective, row.algorithm);
-      const bool in_rank_order = (s.reproducible || s.coded) && reduces(s.collective);
-      if (in_rank_order && !entry->keeps_rank_order) continue;
-      return {entry, stretched(row, s.pace), row.lanes, reason_for(row, s)};
+      if (Choice choice = chosen_by(row, s, false); choice.entry) return choice;
     }
   }
   return {};  // cannot be: every collective has a row that fits everything (tested)

@@ -45,6 +45,8 @@ struct Situation {
   double pace = 1;     // see pace(): buffers are taken for so many times smaller, slices are so much longer
 };
 
+struct Tuned;
+
 struct Choice {
   const Entry* entry = nullptr;
   std::size_t slice_bytes = 0;
@@ -55,6 +57,7 @@ struct Choice {
 // In the order in which they are looked through.
 using TuningTables = std::array<std::span<const TuningRow>, 3>;
 TuningTables tuning_tables(Tuning tuning);
-Choice choose(const Situation& situation);
+// `tuned`: rows that are looked through before those; may be null.
+Choice choose(const Situation& situation, const Tuned* tuned = nullptr);
 
 }  // namespace ringreduce

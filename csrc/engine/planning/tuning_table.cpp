@@ -10,7 +10,7 @@ constexpr std::size_t KiB = 1024, MiB = 1024 * KiB, all = ~std::size_t{0};
 constexpr double far = 8;  // a round trip of 2 ms at 1 Gbit/s
 using C = Collective;
 
-// Measured, by bench/tune.py.
+// Measured, as `ringreduce tune` does it.
 constexpr TuningRow in_memory[] = {
     {C::all_reduce, 2, 0, 32 * KiB, "one_shot", 64 * KiB, 1},
     {C::all_reduce, 2, 0, all, "two_shot", 256 * KiB, 2},

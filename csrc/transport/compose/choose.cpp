@@ -23,7 +23,7 @@ namespace {
 constexpr int exchanges = 6;
 
 struct Preference {
-  std::uint64_t host;
+  std::uint64_t host, word;
   char wanted[8];
 };
 
@@ -60,22 +60,23 @@ std::uint64_t host_key() {
   return key;
 }
 
-// Which ranks may share a host, and that all want the same transport.
-std::vector<std::uint64_t> exchange_preferences(int rank, int world, const Exchange& exchange,
-                                                const std::string& wanted) {
-  Preference own{host_key(), {}};
+// That all want the same transport, and which ranks may share a host.
+std::vector<Preference> exchange_preferences(int rank, int world, const Exchange& exchange,
+                                             const std::string& wanted, std::uint64_t word) {
+  Preference own{host_key(), word, {}};
   std::memcpy(own.wanted, wanted.data(), std::min(wanted.size(), sizeof own.wanted));
-  std::vector<std::uint64_t> keys;
-  for (const Preference& theirs : exchange_values(exchange, world, own)) {
+  int other = 0;
+  auto all = exchange_values(exchange, world, own);
+  for (const Preference& theirs : all) {
     if (std::memcmp(theirs.wanted, own.wanted, sizeof own.wanted) != 0) {
       throw InvalidArgument("transport must be the same on all ranks: it is '" + wanted + "' on rank " +
                             std::to_string(rank) + ", '" +
                             std::string(theirs.wanted, strnlen(theirs.wanted, sizeof theirs.wanted)) +
-                            "' on rank " + std::to_string(keys.size()));
+                            "' on rank " + std::to_string(other));
     }
-    keys.push_back(theirs.host);
+    ++other;
   }
-  return keys;
+  return all;
 }
 
 // What connects this rank to those that share its host, if there are any and they can share memory: then all
@@ -112,16 +113,10 @@ std::unique_ptr<RemoteTransport> connect_across(int rank, int world, const Excha
   return TcpTransport::create(rank, world, exchange, encrypt);
 }
 
-}  // namespace
-
-std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange& exchange,
-                                             const std::string& wanted, const std::shared_ptr<MpiJob>& mpi,
-                                             std::optional<bool> encrypt) {
-  const std::string name = chosen(wanted, mpi != nullptr);
-  if (needs_job(name) && TcpTransport::encrypts(encrypt)) {
-    throw InvalidArgument("transport " + name + " cannot encrypt: its bytes go through MPI");
-  }
-  const auto keys = exchange_preferences(rank, world, exchange, name);
+// `keys`: equal where ranks may share memory.
+std::unique_ptr<Transport> connected(int rank, int world, const Exchange& exchange, const std::string& name,
+                                     const std::vector<std::uint64_t>& keys,
+                                     const std::shared_ptr<MpiJob>& mpi, std::optional<bool> encrypt) {
   if (name == "mpi") return mpi->connect(rank, world, exchange);
   const bool must_share = name == "shm" || world == 1;
   std::vector<int> members;
@@ -144,6 +139,7 @@ std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange
   }
   auto across = connect_across(rank, world, exchange, needs_job(name) ? mpi.get() : nullptr, encrypt);
   if (!std::count(shares.begin(), shares.end(), "1")) return across;
+  // What was told is handed down by whoever asks for it.
   const auto connect_again = [name, mpi, encrypt](int new_rank, int new_world, const Exchange& new_exchange) {
     return connect_transport(new_rank, new_world, new_exchange, name, mpi, encrypt);
   };
@@ -152,6 +148,28 @@ std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange
   if (!inside) inside = ShmTransport::create(0, 1, alone, {rank});
   return std::make_unique<HybridTransport>(std::move(inside), std::move(across), std::move(hosts),
                                            connect_again, exchanges);
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange& exchange,
+                                             const std::string& wanted, const std::shared_ptr<MpiJob>& mpi,
+                                             std::optional<bool> encrypt, std::uint64_t word) {
+  const std::string name = chosen(wanted, mpi != nullptr);
+  if (needs_job(name) && TcpTransport::encrypts(encrypt)) {
+    throw InvalidArgument("transport " + name + " cannot encrypt: its bytes go through MPI");
+  }
+  Told told;
+  std::vector<std::uint64_t> keys;
+  for (const Preference& theirs : exchange_preferences(rank, world, exchange, name, word)) {
+    const auto place = std::find(keys.begin(), keys.end(), theirs.host) - keys.begin();
+    told.machine.push_back(static_cast<int>(place));
+    told.word.push_back(theirs.word);
+    keys.push_back(theirs.host);
+  }
+  auto transport = connected(rank, world, exchange, name, keys, mpi, encrypt);
+  transport->told = std::move(told);
+  return transport;
 }
 
 // It stays loaded: MPI calls back into it when it ends.

@@ -77,6 +77,21 @@ struct Backoff {
   Clock::duration longest_sleep = std::chrono::milliseconds(20);  // until the caller gets to look again
 };
 
+// What ranks told each other when they met, by rank; empty where all are on one host, or in one process.
+struct Told {
+  std::vector<int> machine;         // a number for each host
+  std::vector<std::uint64_t> word;  // what their engines must agree on
+
+  Told among(const std::vector<int>& members) const {
+    Told theirs;
+    for (const int member : members) {
+      if (!machine.empty()) theirs.machine.push_back(machine[member]);
+      if (!word.empty()) theirs.word.push_back(word[member]);
+    }
+    return theirs;
+  }
+};
+
 class Transport {
  public:
   Transport(int rank, int world, bool queues = false) : rank(rank), world(world), queues_(queues) {}
@@ -86,6 +101,7 @@ class Transport {
 
   const int rank;
   const int world;
+  Told told;
 
   static constexpr int collective_lanes = 4;
   // Messages between two ranks: one lane for those that wait until they are asked for, and one for the bodies

@@ -1,0 +1,100 @@
+#include "engine/planning/tuned.h"
+
+#include <unistd.h>
+
+#include <cctype>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "transport/interface/errors.h"
+
+namespace ringreduce {
+namespace {
+
+std::string processor() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("model name", 0) == 0) return line.substr(line.find(':') + 1);
+  }
+  return "unknown";
+}
+
+std::string as_file_name(const std::string& text) {
+  std::string name;
+  for (const char c : text) {
+    const bool kept = std::isalnum(static_cast<unsigned char>(c)) != 0;
+    if (kept) name += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (!kept && !name.empty() && name.back() != '-') name += '-';
+  }
+  return name;
+}
+
+std::uint64_t fnv(const std::string& text) {
+  std::uint64_t hash = 0xcbf29ce484222325ull;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  return hash;
+}
+
+// "all_reduce shm 4 1 32768 one_shot 65536 1": as TuningRow has them, with the transport after the
+// collective.
+Tuned::Row parse(const std::string& line) {
+  std::istringstream words(line);
+  std::string collective, transport, algorithm, more;
+  Tuned::Row found{};
+  TuningRow& row = found.row;
+  words >> collective >> transport >> row.max_world >> row.oversubscribed >> row.max_bytes >> algorithm >>
+      row.slice_bytes >> row.lanes;
+  if (!words || words >> more) throw InvalidArgument("8 words are needed");
+  found.tuning = tuning_of(transport);
+  for (const Entry& entry : catalogue()) {
+    if (entry.name != algorithm || name_of(entry.collective) != collective) continue;
+    row.collective = entry.collective;
+    row.algorithm = entry.name;
+  }
+  if (row.algorithm.empty()) throw InvalidArgument("no " + collective + " is called '" + algorithm + "'");
+  if (row.slice_bytes == 0 || row.lanes < 1) throw InvalidArgument("slices and lanes must be at least 1");
+  return found;
+}
+
+}  // namespace
+
+std::string tuning_file() {
+  const auto set = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value ? value : "");
+  };
+  std::string folder = set("RINGREDUCE_CACHE");
+  if (folder.empty() && !set("XDG_CACHE_HOME").empty()) folder = set("XDG_CACHE_HOME") + "/ringreduce";
+  if (folder.empty() && !set("HOME").empty()) folder = set("HOME") + "/.cache/ringreduce";
+  if (folder.empty()) return "";
+  const std::string cores = std::to_string(sysconf(_SC_NPROCESSORS_ONLN));
+  return folder + "/" RINGREDUCE_VERSION "/" + as_file_name(processor() + " " + cores + " cores") + ".tuning";
+}
+
+std::shared_ptr<const Tuned> tuned_rows() {
+  const char* set = std::getenv("RINGREDUCE_TUNING");
+  const std::string wanted = set ? set : "", path = wanted.empty() ? tuning_file() : wanted;
+  if (wanted == "off" || path.empty()) return nullptr;
+  std::ifstream file(path);
+  if (!file && wanted.empty()) return nullptr;
+  if (!file) throw InvalidArgument("RINGREDUCE_TUNING: " + path + " cannot be read");
+  auto tuned = std::make_shared<Tuned>();
+  std::string all;
+  int number = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++number;
+    if (line.empty() || line[0] == '#') continue;
+    try {
+      tuned->rows.push_back(parse(line));
+    } catch (const Error& error) {
+      throw InvalidArgument(path + ", line " + std::to_string(number) + ": " + error.what() +
+                            "; run ringreduce tune again, or delete the file");
+    }
+    all += line + '\n';
+  }
+  tuned->digest = fnv(all);
+  return tuned->rows.empty() ? nullptr : tuned;
+}
+
+}  // namespace ringreduce
