@@ -1,12 +1,14 @@
-"""The command line: ``ringreduce bench``, ``algorithms``, ``explain``, ``simulate`` and ``mpi-preload``."""
+"""The command line: ``ringreduce bench``, ``algorithms``, ``explain``, ``simulate``, ``tune`` and others."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import ringreduce
 from ringreduce import _engine
@@ -102,11 +104,14 @@ def algorithms(options: Namespace) -> int:
 
 
 def explain(options: Namespace) -> int:
+    model = None if options.model is None else study("model").Model.load(options.model)
     for text in bench_options.names(options.bytes):
         nbytes = bench_options.byte_count(text)
         name, slice_bytes, _, reason = _engine.choose(options.collective, nbytes, options.ranks)
         print(f"{options.collective} of {text} on {options.ranks} ranks: {name}")
         print(f"  in slices of {slice_bytes} bytes; {reason}")
+        if options.model is not None:
+            print("\n".join(study("model.command").explain(nbytes, options, model)))
     return 0
 
 
@@ -120,20 +125,31 @@ def mpi_preload(options: Namespace) -> int:
     return 0
 
 
-def simulate(options: Namespace) -> int:
-    try:  # imported late: it takes a moment
-        from ringreduce.simulate.command import run
+def study(module: str) -> Any:
+    """A module that needs ringreduce[study]. Imported late: it takes a moment."""
+    try:
+        return importlib.import_module(f"ringreduce.{module}")
     except ImportError as error:
         raise ValueError(f"{error}; install ringreduce[study]") from error
-    return run(options)
+
+
+def simulate(options: Namespace) -> int:
+    return int(study("simulate.command").run(options))
 
 
 def fit(options: Namespace) -> int:
-    try:
-        from ringreduce.simulate.command import fit_model
-    except ImportError as error:
-        raise ValueError(f"{error}; install ringreduce[study]") from error
-    return fit_model(options)
+    return int(study("model.command").fit_model(options))
+
+
+def tune(options: Namespace) -> int:
+    return int(study("model.command").tune(options))
+
+
+def add_measuring_options(parser: ArgumentParser, budget: float) -> None:
+    parser.add_argument("-n", "--ranks", type=int, default=2, help="to start (2)")
+    parser.add_argument(
+        "--budget", type=float, default=budget, metavar="S", help=f"seconds for each measurement ({budget})"
+    )
 
 
 def add_simulate_options(parser: ArgumentParser) -> None:
@@ -187,6 +203,9 @@ def parser() -> ArgumentParser:
     one.add_argument("-b", "--bytes", required=True, help="of the whole buffer, such as 8,4K,64M")
     one.add_argument("-n", "--ranks", type=int, default=2)
     one.add_argument("-c", "--collective", default="all_reduce")
+    one.add_argument(
+        "--model", type=Path, metavar="FILE", help="of ringreduce fit: says how long each would take"
+    )
     one.set_defaults(run=explain)
     one = commands.add_parser(
         "simulate",
@@ -198,15 +217,29 @@ def parser() -> ArgumentParser:
     one = commands.add_parser(
         "fit",
         help="measure what collectives cost here, for predictions",
-        description="Fits a cost model to measured all-reduces of this host, in about half a minute. "
-        "ringreduce simulate --network FILE then predicts others.",
+        description="Fits a cost model to measured all-reduces: of ranks of this host that it starts, or of those of "
+        "torchrun, mpirun or srun. ringreduce simulate --network FILE then predicts others.",
     )
-    one.add_argument("model", type=Path, metavar="FILE", help="the JSON file to write")
-    one.add_argument("-n", "--ranks", type=int, default=2, help="to start (2)")
-    one.add_argument(
-        "--budget", type=float, default=0.05, metavar="S", help="seconds for each measurement (0.05)"
-    )
+    one.add_argument("model", type=Path, nargs="?", metavar="FILE", help="to write (one in the user's cache)")
+    add_measuring_options(one, 0.05)
     one.set_defaults(run=fit)
+    one = commands.add_parser(
+        "tune",
+        help='find what algorithm="auto" should pick here',
+        description='Makes the table that algorithm="auto" uses on this machine, in some minutes. It is kept in the '
+        "user's cache; RINGREDUCE_TUNING names another one, or is off.",
+    )
+    one.add_argument(
+        "-c", "--collective", type=bench_options.names, default=["all_reduce", "reduce_scatter", "all_gather"],
+        help="with commas (all_reduce,reduce_scatter,all_gather)",
+    )  # fmt: skip
+    one.add_argument("-b", "--bytes", type=bench_options.names, help="of whole buffers (64 B to 64 MiB)")
+    one.add_argument(
+        "--model", type=Path, metavar="FILE", help="of ringreduce fit (the kept one, or a new one)"
+    )
+    one.add_argument("-o", "--output", type=Path, metavar="FILE", help="to write (one in the user's cache)")
+    add_measuring_options(one, 0.1)
+    one.set_defaults(run=tune)
     one = commands.add_parser(
         "mpi-preload",
         help="build and name the library that speeds up MPI programs",

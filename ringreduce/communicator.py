@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ringreduce import _engine, arrays, blocks, staging
 from ringreduce._engine import values
@@ -19,6 +19,9 @@ from ringreduce.handles import AUTO, Algorithm, Handles
 from ringreduce.links import Links
 from ringreduce.streams import Stream
 from ringreduce.work import GpuWork, Work
+
+if TYPE_CHECKING:
+    from ringreduce.model import Model
 
 __all__ = ["Communicator"]
 
@@ -468,12 +471,30 @@ class Communicator:
         found = self._c.links
         return Links(found, self._c.ring_order) if found.world else None
 
-    def explain(self, nbytes: int, collective: str = "all_reduce", wire: str | None = None) -> Choice:
+    def explain(
+        self,
+        nbytes: int,
+        collective: str = "all_reduce",
+        wire: str | None = None,
+        model: Model | None = None,
+    ) -> Choice:
         """What ``algorithm="auto"`` picks for a buffer of that many bytes (all ranks' blocks together), and why.
 
         With a ``wire`` format these are a float32's four bytes a value, whatever type the arrays have.
+
+        Args:
+            model: says how long each algorithm would take, and of what that is made; see :mod:`ringreduce.model`.
+
+        Raises:
+            ValueError: there is no such collective, or the model does not know messages that these ranks send.
         """
-        return Choice(*self._c.explain(collective, nbytes, wire))
+        choice = self._c.explain(collective, nbytes, wire)
+        if model is None:
+            return Choice(*choice)
+        each = {len(ranks) for ranks in self.hosts}
+        if len(each) > 1:
+            raise ValueError("model: it predicts for hosts that have equally many ranks")
+        return Choice(*choice, model.ranking(nbytes, self.size, collective, each.pop()))
 
     def close(self) -> None:
         """Waits for calls under way, then leaves the group. Doing it twice is fine."""

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from ringreduce import bootstrap
-from ringreduce.choice import Choice
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
 from ringreduce.errors import Error
 
@@ -79,8 +78,4 @@ all_to_all = _on_world(Communicator.all_to_all)
 barrier = _on_world(Communicator.barrier)
 send = _on_world(Communicator.send)
 recv = _on_world(Communicator.recv)
-
-
-def explain(nbytes: int, collective: str = "all_reduce") -> Choice:
-    """What ``algorithm="auto"`` picks for a buffer of that many bytes, and why."""
-    return world().explain(nbytes, collective)
+explain = _on_world(Communicator.explain)

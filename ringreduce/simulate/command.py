@@ -1,4 +1,4 @@
-"""What ``ringreduce simulate`` and ``ringreduce fit`` do."""
+"""What ``ringreduce simulate`` does."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import asdict
 
-import ringreduce
 from ringreduce import schedules
 from ringreduce.bench.options import byte_count
 from ringreduce.bench.report import human_bytes, human_us, layout
+from ringreduce.model import Model
 from ringreduce.simulate import Network, Outcome, chart, read_network, simulate
-from ringreduce.simulate.model import Model, fit
 
 INTERVALS = 20_000  # that a picture or a trace shows
 
@@ -52,15 +51,6 @@ def networks(options: Namespace) -> Callable[[int], Network]:
     if options.world is not None:
         network = network.for_world(options.world)
     return lambda nbytes: network
-
-
-def fit_model(options: Namespace) -> int:
-    """What ``ringreduce fit`` does."""
-    model = ringreduce.run(fit, options.ranks, options.budget, start="fork")[0]
-    model.save(options.model)
-    middle, high = (f"{100 * error:.0f} %" for error in model.errors)
-    print(f"{options.model}: measured times are met within {middle} (median), nine of ten within {high}")
-    return 0
 
 
 def table(outcomes: list[Outcome]) -> str:

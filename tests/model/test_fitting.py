@@ -10,7 +10,8 @@ pytest.importorskip("scipy")
 
 import ringreduce
 from ringreduce import schedules
-from ringreduce.simulate.model import Model, Point, fit, fit_points
+from ringreduce.model import Costs, Model, fit
+from ringreduce.model.fitting import Point, fit_costs
 from tests.conftest import on_threads
 
 NAMES = [entry.name for entry in schedules.algorithms("all_reduce")]
@@ -24,8 +25,9 @@ SECONDS = {
     "copy_in": [1e-10, 1e-10, 9e-11, 2e-10],
     "combine": [2e-10, 2e-10, 1.2e-10, 2.5e-10],
     "latency": [1e-7, 1e-7, 2e-7, 2e-7],
+    "transfer": [0.0] * 4,
 }
-TRUE = Model(made={}, cores=2, sizes=SIZES, seconds=SECONDS, errors=(0.0, 0.0))
+TRUE = Model(made={}, cores=2, inside=Costs(sizes=SIZES, seconds=SECONDS, errors=(0.0, 0.0)))
 
 
 def points(sizes, worlds, noise=0.0):
@@ -40,8 +42,9 @@ def points(sizes, worlds, noise=0.0):
 
 @pytest.mark.parametrize(("noise", "within"), [(0.0, 0.03), (0.1, 0.1)])
 def test_times_of_other_sizes_and_worlds_are_predicted(noise, within):
-    model = fit_points(points(SIZES, [2, 3, 5], noise), 2, {})
-    assert model.errors[0] < max(0.02, noise)
+    costs = fit_costs(points(SIZES, [2, 3, 5], noise), 2)
+    assert costs.errors[0] < max(0.02, noise)
+    model = Model(made={}, cores=2, inside=costs)
     others = points([512, 32 << 10, 1 << 20], [2, 4, 8])
     errors = [abs(model.predict(p.algorithm, p.nbytes, p.world).seconds / p.seconds - 1) for p in others]
     assert np.median(errors) < within
@@ -50,12 +53,18 @@ def test_times_of_other_sizes_and_worlds_are_predicted(noise, within):
 def test_one_wild_measurement_does_not_spoil_the_rest():
     wild = points(SIZES, [2, 3, 5])
     wild[7] = wild[7]._replace(seconds=50 * wild[7].seconds)
-    model = fit_points(wild, 2, {})
-    assert model.errors[0] < 0.05
+    costs = fit_costs(wild, 2)
+    assert costs.errors[0] < 0.05
+    model = Model(made={}, cores=2, inside=costs)
+    # It is what its algorithm is said to take at that size in that world, and nowhere else.
+    name, world, nbytes, seconds = wild[7]
+    assert model.predict(name, nbytes, world).seconds == pytest.approx(seconds)
+    right = TRUE.predict(name, SIZES[-1], world).seconds
+    assert model.predict(name, SIZES[-1], world).seconds == pytest.approx(right, rel=0.1)
 
 
 def test_a_fitted_model_predicts_this_machine_and_is_kept(tmp_path):
-    models = ringreduce.run(fit, 2, 0.002)
+    models = ringreduce.run(fit, 2, 0.002, (64, 8 << 10, 1 << 20, 16 << 20))
     assert models[0] == models[1]
     model = models[0]
     model.save(tmp_path / "model.json")
@@ -63,6 +72,18 @@ def test_a_fitted_model_predicts_this_machine_and_is_kept(tmp_path):
     # Eight thousand times the bytes take longer, on any machine and however noisy.
     assert model.predict("ring", 64 << 20, 2).seconds > model.predict("ring", 8 << 10, 2).seconds
     assert model.predict("two_shot", 1 << 20, 2).world == 2
+
+    def explained(comm):
+        choice = comm.explain(1 << 20, model=model)
+        return choice.algorithm, [
+            (one.algorithm, one.seconds, sum(one.made_of.values())) for one in choice.predicted
+        ]
+
+    (chosen, ranking), other = ringreduce.run(explained, 2)
+    assert (chosen, ranking) == other
+    assert sorted(name for name, _, _ in ranking) == sorted(NAMES)
+    assert [seconds for _, seconds, _ in ranking] == sorted(seconds for _, seconds, _ in ranking)
+    assert all(seconds == pytest.approx(made) for _, seconds, made in ranking)
 
 
 def test_errors_are_one_line(tmp_path):
@@ -74,7 +95,18 @@ def test_errors_are_one_line(tmp_path):
     assert "\n" not in str(caught.value)
 
     def alone(comm):
-        with pytest.raises(ValueError, match="2 or more ranks of one host"):
+        with pytest.raises(ValueError, match="2 or more ranks, and this is one"):
             fit(comm)
 
     on_threads(1, alone)
+
+
+def test_what_a_model_does_not_know_is_refused():
+    with pytest.raises(ValueError, match="nothing of messages between hosts"):
+        TRUE.predict("ring", 64, 4, ranks_per_host=2)
+    with pytest.raises(ValueError, match="world must be a multiple of ranks_per_host, 3, not 4"):
+        TRUE.predict("ring", 64, 4, ranks_per_host=3)
+    with pytest.raises(ValueError, match="seconds: nothing is said of"):
+        Costs(sizes=[1], seconds={"round": [1.0]}, errors=(0, 0))
+    with pytest.raises(ValueError, match="not as many values as sizes, 1"):
+        Costs(sizes=[1], seconds={**SECONDS, "round": [1.0, 2.0]}, errors=(0, 0))
