@@ -1,0 +1,161 @@
+"""How well a fitted cost model predicts all-reduces of other sizes and worlds than those it was fitted to.
+
+Usage: python3 bench/model.py [--launches 3]            shared memory: fitted to 2, 3 and 6 ranks, compared on 2, 4, 8
+       python3 bench/model.py --tcp [--round-trip MS]   four hosts at 1 Gbit/s: fitted to 2 and 3 of them
+
+What the model is fitted to and what it is compared with are measured in turn, until there are enough launches of each
+in one of the machine's modes, near or far. A launch in which the mode changes is left out. A figure is the median over
+launches. The hosts are network namespaces of this one (see hosts.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import secrets
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from hosts import Hosts
+
+import ringreduce
+from ringreduce import _engine, schedules
+from ringreduce.bench.report import human_bytes, layout
+from ringreduce.bench.results import mode_of
+from ringreduce.communicator import Communicator
+from ringreduce.model import Model
+from ringreduce.model.fitting import SIZES, Point, fit_costs, measure_points, on_cores_of_their_own
+
+K, M = 1 << 10, 1 << 20
+COMPARED = (8, 64, 512, 4 * K, 16 * K, *(K << n for n in range(5, 17)))
+ALGORITHMS = [entry.name for entry in schedules.algorithms("all_reduce")]
+BUDGET = 0.01  # seconds of each measurement in each launch
+PORT = 29501
+CLOSE = 0.1  # a predicted winner that takes at most so much longer than the true one is right
+
+Measured = dict[str, list[Point]]
+"""By what it is for: "fitted" or "compared"."""
+
+
+def in_shared_memory(launches: int) -> tuple[str, list[Measured]]:
+    """The mode, and what was measured in it."""
+    turns = [("fitted", 2), ("compared", 2), ("fitted", 3), ("compared", 4), ("fitted", 6), ("compared", 8)]
+    found = defaultdict[Any, list[list[Point]]](list)
+    for _ in range(4 * launches):
+        for what, world in turns:
+            sizes = SIZES["inside"] if what == "fitted" else COMPARED
+            before = _engine.probe_exchange()
+            points = ringreduce.run(_on_cores, world, sizes)[0]
+            found[mode_of(before, _engine.probe_exchange()), what, world].append(points)
+        for mode in ("near", "far", "unknown"):
+            if min(len(found[(mode, *turn)]) for turn in turns) >= launches:
+                return mode, [{what: points} for what, world in turns for points in found[mode, what, world]]
+    raise SystemExit("the machine changes its mode all the time: try again later")
+
+
+def _on_cores(comm: Communicator, sizes: Sequence[int]) -> list[Point]:
+    with on_cores_of_their_own(comm):
+        return measure_points(comm, ALGORITHMS, sizes, BUDGET, 1)
+
+
+def between_hosts(round_trip: float) -> Measured:
+    with Hosts(4, "1gbit", round_trip / 2) as hosts:
+        place = f"tcp://{hosts[0].address}:{PORT}"
+        environment = {**os.environ, "RINGREDUCE_SECRET": secrets.token_hex(16)}
+        ranks = [
+            host.popen(
+                [sys.executable, __file__, "--rank", str(rank), "--place", place],
+                stdout=subprocess.PIPE, text=True, env=environment,
+            )
+            for rank, host in enumerate(hosts)
+        ]  # fmt: skip
+        said = [rank.communicate(timeout=3000)[0] for rank in ranks]
+    return {what: [Point(*point) for point in points] for what, points in json.loads(said[0]).items()}
+
+
+def host_rank(rank: int, place: str) -> None:
+    os.environ["RINGREDUCE_HOST"] = (
+        platform.node()
+    )  # the hosts are on one machine, and could share memory after all
+    with ringreduce.init(rank, 4, place, transport="tcp") as comm:
+        found: Measured = {"fitted": [], "compared": []}
+        for what, world in (("fitted", 2), ("compared", 4), ("fitted", 3)):
+            group = comm.split(0 if rank < world else None)
+            if group is not None:
+                sizes = SIZES["between"] if what == "fitted" else COMPARED
+                with group:
+                    found[what] += measure_points(group, ALGORITHMS, sizes, BUDGET, 1)
+            comm.barrier()
+    if rank == 0:
+        print(json.dumps(found))
+
+
+def medians(launches: Iterable[Measured], what: str) -> list[Point]:
+    times = defaultdict[tuple[str, int, int], list[float]](list)
+    for launch in launches:
+        for name, world, nbytes, seconds in launch.get(what, []):
+            times[name, world, nbytes].append(seconds)
+    return [Point(*key, float(np.median(each))) for key, each in times.items()]
+
+
+def report(points: Sequence[Point], predicted: Callable[[Point], float]) -> str:
+    """A line for each size: errors by world, and by how much the predicted winner is slower than the true one."""
+    errors, cells = defaultdict[Any, list[float]](list), defaultdict[Any, list[tuple[float, float]]](list)
+    for point in points:
+        seconds = predicted(point)
+        for key in ((point.nbytes, point.world), (0, point.world), (0, 0)):
+            errors[key].append(abs(seconds / point.seconds - 1))
+        cells[point.nbytes, point.world].append((seconds, point.seconds))
+    late = {cell: min(each)[1] / min(seconds for _, seconds in each) - 1 for cell, each in cells.items()}
+    worlds = sorted({point.world for point in points})
+    rows = [["size", *(f"{world} ranks: error, winner" for world in worlds)]]
+    for size in sorted({point.nbytes for point in points}):
+        known = [(size, world) for world in worlds if (size, world) in cells]
+        rows.append([human_bytes(size), *(f"{np.median(errors[at]):5.0%}  +{late[at]:.0%}" for at in known)])
+    rows.append(["all", *(f"{np.median(errors[0, world]):5.0%}" for world in worlds)])
+    right = np.mean([value <= CLOSE for value in late.values()])
+    high = np.quantile(errors[0, 0], 0.9)
+    summary = f"median error {np.median(errors[0, 0]):.1%}, nine of ten within {high:.0%}; winner right in {right:.0%}"
+    return "\n".join([*layout(rows), summary])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--launches", type=int, default=3)
+    parser.add_argument("--tcp", action="store_true")
+    parser.add_argument("--round-trip", type=float, default=0, metavar="MS")
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--place", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.rank is not None:
+        return host_rank(options.rank, options.place)
+    if options.tcp:
+        before = _engine.probe_exchange()
+        launches = [between_hosts(options.round_trip) for _ in range(options.launches)]
+        mode = mode_of(before, _engine.probe_exchange())
+    else:
+        mode, launches = in_shared_memory(options.launches)
+    fitted, compared = medians(launches, "fitted"), medians(launches, "compared")
+    place = "between" if options.tcp else "inside"
+    costs = fit_costs(fitted, os.cpu_count() or 1, place)
+    model = Model(made={}, cores=os.cpu_count() or 1, **{place: costs})
+    plain = model.model_copy(update={place: costs.model_copy(update={"corrections": {}})})
+    print(f"Mode: {mode}")
+    for title, one in (("With corrections", model), ("Costs alone", plain)):
+        print(f"\n{title}\n" + report(compared, lambda p, one=one: one.predict(*_key(p)).seconds))  # type: ignore[misc]
+
+
+def _key(point: Point) -> tuple[str, int, int]:
+    return point.algorithm, point.nbytes, point.world
+
+
+if __name__ == "__main__":
+    main()
