@@ -66,7 +66,10 @@ Choice choose(const Situation& s, const Tuned* tuned) {
   }
   for (const auto& table : tuning_tables(s.tuning)) {
     for (const TuningRow& row : table) {
-      if (Choice choice = chosen_by(row, s, false); choice.entry) return choice;
+      Choice choice = chosen_by(row, s, false);
+      if (!choice.entry) continue;
+      if (tuned) choice.reason += tuned->note;
+      return choice;
     }
   }
   return {};  // cannot be: every collective has a row that fits everything (tested)
