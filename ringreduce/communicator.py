@@ -113,10 +113,7 @@ class Communicator:
 
         RINGREDUCE_HOST may tell containers of one host apart.
         """
-        machines = self._c.machines or [0] * self.size
-        return [
-            [rank for rank, one in enumerate(machines) if one == host] for host in dict.fromkeys(machines)
-        ]
+        return self._handles.hosts()
 
     @property
     def device_stream(self) -> int:
@@ -542,7 +539,7 @@ class Communicator:
         input_counts: list[int] | None = None,
         output_counts: list[int] | None = None,
     ) -> Any:
-        handle = self._handles.find(name, algorithm)
+        handle = self._handles.find(name, algorithm, root)
         source, target, after = x, out, None
         while True:
             try:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ringreduce import _engine, schedules
+from ringreduce._engine import values
+from ringreduce.schedules.registry import hosts_of
 
-Algorithm = str | Callable[[int, int], schedules.Schedule]
+Algorithm = str | Callable[..., schedules.Schedule]
+Key = tuple[str, Algorithm | schedules.Custom, int]
 
 AUTO = -1  # the engine's
 UNKNOWN = -1  # what the engine says of a name that it does not know; of "nccl" it knows
@@ -17,42 +20,60 @@ class Handles:
 
     def __init__(self, engine: _engine.Communicator) -> None:
         self._engine = engine
-        self._known: dict[tuple[str, Algorithm | schedules.Custom], int] = {}
+        self._known: dict[Key, int] = {}
+        self._functions: dict[tuple[str, Algorithm], schedules.Custom] = {}
 
-    def find(self, collective: str, algorithm: Algorithm) -> int:
+    def find(self, collective: str, algorithm: Algorithm, root: int = 0) -> int:
         """The handle of a name or function.
 
         Raises:
             ValueError: no algorithm of the collective is called so.
             ScheduleError: the function's schedules are wrong.
         """
+        if algorithm == "auto":
+            return AUTO
         if not isinstance(algorithm, str) and not callable(algorithm):
             kind = type(algorithm).__name__
             raise TypeError(f"algorithm must be a name or a function (world, rank) -> Schedule, not {kind}")
-        if algorithm == "auto":
-            return AUTO
-        # A name that is registered anew stands for another algorithm.
-        registered = schedules.custom(algorithm, collective) if isinstance(algorithm, str) else None
-        key = (collective, registered or algorithm)
+        custom = self._custom(collective, algorithm)
+        if custom is None or "root" not in custom.takes:
+            root = 0
+        else:
+            root = values.whole(root, "root", 0, self._engine.size - 1)
+        key = (collective, custom or algorithm, root)
         handle = self._known.get(key)
-        if handle is not None:
-            return handle
-        handle = _engine.algorithm_handle(collective, algorithm) if isinstance(algorithm, str) else UNKNOWN
-        if handle == UNKNOWN:
-            handle = self._add(registered or _custom(collective, algorithm))
-        self._known[key] = handle
+        if handle is None:
+            handle = self._known[key] = self._new(collective, algorithm, custom, root)
         return handle
 
-    def _add(self, custom: schedules.Custom) -> int:
-        size = self._engine.size
+    def _custom(self, collective: str, algorithm: Algorithm) -> schedules.Custom | None:
+        """What is written in Python. A name that is registered anew stands for another algorithm."""
+        if isinstance(algorithm, str):
+            return schedules.custom(algorithm, collective)
+        key = (collective, algorithm)
+        if key not in self._functions:
+            name = getattr(algorithm, "__name__", "custom")
+            self._functions[key] = schedules.Custom(name, algorithm, collective)
+        return self._functions[key]
+
+    def _new(self, collective: str, algorithm: Algorithm, custom: schedules.Custom | None, root: int) -> int:
+        if custom is not None:
+            return self._add(custom, root)
+        handle = _engine.algorithm_handle(collective, str(algorithm))
+        if handle == UNKNOWN:
+            known = ", ".join(entry.name for entry in schedules.algorithms(collective))
+            raise ValueError(
+                f"algorithm must be 'auto', a registered name or one of {known}, not {algorithm!r}"
+            )
+        return handle
+
+    def _add(self, custom: schedules.Custom, root: int) -> int:
+        size, hosts = self._engine.size, self.hosts()
         return self._engine.add_schedule(
-            custom.name, custom(size, self._engine.rank), custom.heaviest_round(size),
-            self._engine.reproducible and custom.keeps_rank_order(size),
+            custom.name, custom(size, self._engine.rank, root, hosts), custom.heaviest_round(size, root, hosts),
+            self._engine.reproducible and custom.keeps_rank_order(size, root, hosts),
         )  # fmt: skip
 
-
-def _custom(collective: str, algorithm: Algorithm) -> schedules.Custom:
-    if not isinstance(algorithm, str):
-        return schedules.Custom(getattr(algorithm, "__name__", "custom"), algorithm, collective)
-    known = ", ".join(entry.name for entry in schedules.algorithms(collective))
-    raise ValueError(f"algorithm must be 'auto', a registered name or one of {known}, not {algorithm!r}")
+    def hosts(self) -> list[list[int]]:
+        """The ranks of each host."""
+        return hosts_of(self._engine.machines or [0] * self._engine.size)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import ringreduce
+from ringreduce.schedules import registry
 
 # Of minutes each. They begin first, so that no worker is left with one at the end.
 LONGEST_FILES = ["torch/test_torch_suite.py", "mpi/test_transport.py", "torch/test_examples.py"]
@@ -106,6 +107,15 @@ BOTH = [
     pytest.param(on_processes, id="shm"),
     pytest.param(over_tcp, id="tcp"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def _registry_as_it_was() -> Iterator[None]:
+    """Algorithms that a test registers are gone after it."""
+    before = dict(registry.registered)
+    yield
+    registry.registered.clear()
+    registry.registered.update(before)
 
 
 @pytest.fixture(params=BOTH)

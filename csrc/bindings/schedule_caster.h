@@ -1,6 +1,6 @@
 // Schedules cross between C++ and Python by value: on the Python side they are the dataclasses of
-// ringreduce/schedules.py, plain and mutable. Whoever binds a function that takes or returns one includes
-// this.
+// ringreduce/schedules/model.py, plain and mutable. Whoever binds a function that takes or returns one
+// includes this.
 #pragma once
 
 #include <nanobind/nanobind.h>

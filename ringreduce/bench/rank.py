@@ -100,8 +100,8 @@ def measure_all(comm: Communicator, task: Task) -> list[Row]:
     return rows
 
 
-def _twin(comm: Communicator, **options: Any) -> Communicator:
-    """The same ranks once more, who find each other through the communicator that they have."""
+def exchange_over(comm: Communicator) -> Callable[[bytes], list[bytes]]:
+    """How every rank gets what each of them has to say."""
 
     def exchange(blob: bytes) -> list[bytes]:
         lengths = comm.all_gather(np.array([len(blob)]))
@@ -110,7 +110,12 @@ def _twin(comm: Communicator, **options: Any) -> Communicator:
         cards = comm.all_gather(card).reshape(comm.size, -1)
         return [bytes(one[:length]) for one, length in zip(cards, lengths, strict=True)]
 
-    return init(comm.rank, comm.size, exchange, timeout=comm.timeout, **options)
+    return exchange
+
+
+def _twin(comm: Communicator, **options: Any) -> Communicator:
+    """The same ranks once more, who find each other through the communicator that they have."""
+    return init(comm.rank, comm.size, exchange_over(comm), timeout=comm.timeout, **options)
 
 
 def _contestants(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from ringreduce import _engine, schedules
 from ringreduce._engine import simulation, values
 from ringreduce.bench.results import bus_factor
+from ringreduce.schedules.registry import hosts_of
 from ringreduce.simulate.network import Network
 
 __all__ = ["Interval", "Outcome", "simulate"]
@@ -136,15 +137,18 @@ def simulate(
     crowded = topology.ranks_per_host > (network.costs.cores or topology.ranks_per_host)
     chosen, chosen_slice, chosen_lanes, _ = _engine.choose(collective, nbytes, world, transport, crowded)
     name = chosen if name == "auto" else name
-    custom = algorithm if callable(algorithm) else schedules.custom(name, collective)
+    if callable(algorithm):
+        custom: schedules.Custom | None = schedules.Custom(name, algorithm, collective)
+    else:
+        custom = schedules.custom(name, collective)
+    groups = [] if one_each else [rank // topology.ranks_per_host for rank in range(world)]
     answer = simulation.simulate(
         **built, bytes=nbytes, seed=seed, intervals=intervals,
         slice_bytes=chosen_slice if slice_bytes is None else values.whole(slice_bytes, "slice_bytes", 1, 2**62),
         lanes=chosen_lanes if lanes is None else values.whole(lanes, "lanes", 1, 2**31 - 1),
         most_messages=values.whole(most_messages, "most_messages", 1, 2**62),
         collective=collective, algorithm=name, root=root, order=list(order),
-        groups=[] if one_each else [rank // topology.ranks_per_host for rank in range(world)],
-        schedule_of=None if custom is None else _one_by_one(custom, world),
+        groups=groups, schedule_of=None if custom is None else _one_by_one(custom, world, root, hosts_of(groups)),
     )  # fmt: skip
     seconds = answer["seconds"]
     same = ("made_of", "rounds", "slices", "simulated", "simulated_slices", "messages")
@@ -158,10 +162,9 @@ def simulate(
 
 
 def _one_by_one(
-    custom: schedules.Custom | Callable[[int, int], schedules.Schedule], world: int
+    custom: schedules.Custom, world: int, root: int, hosts: list[list[int]]
 ) -> Callable[[int], schedules.Schedule]:
     """One rank's schedule after the other; proved where that takes little time."""
-    function = custom.function if isinstance(custom, schedules.Custom) else custom
     if world <= PROVED:
-        schedules.check(function, world)
-    return lambda rank: function(world, rank)
+        custom.heaviest_round(world, root, hosts)
+    return lambda rank: custom.plan(world, rank, root, hosts)

@@ -12,6 +12,7 @@ import pytest
 
 import ringreduce
 from ringreduce import Local, Recv, Round, Schedule, Send
+from ringreduce.bench.rank import exchange_over
 from tests.conftest import on_processes, on_threads, whole_numbers
 
 SIZES = [1, 5, 70_000, 300_001]
@@ -150,6 +151,59 @@ def test_the_root_must_be_the_schedules_root():
         assert (x == 0).all()
 
     on_threads(2, rank_main)
+
+
+def from_the_root(world: int, rank: int, root: int) -> Schedule:
+    others = [each for each in range(world) if each != root]
+    if rank == root:
+        return Schedule("broadcast", world, rank, 1, [Round([Send([0], others)])], root)
+    return Schedule("broadcast", world, rank, 1, [Round(recvs=[Recv([0], root)])], root)
+
+
+def test_an_algorithm_that_takes_a_root_gets_the_calls():
+    def rank_main(comm):
+        for root in (2, 0, 2):
+            x = np.full(10, comm.rank, "float32")
+            comm.broadcast(x, root=root, algorithm="from the root")
+            assert (x == root).all()
+        with pytest.raises(ValueError, match="root must be"):
+            comm.broadcast(x, root=3, algorithm=from_the_root)
+
+    ringreduce.register("from the root", from_the_root, "broadcast")
+    on_threads(3, rank_main)
+
+
+def test_an_algorithm_that_takes_hosts_gets_the_groups():
+    seen = []
+
+    def everywhere(world, rank, *, hosts):
+        seen.append(hosts)
+        return everybody(world, rank)
+
+    ringreduce.register("everywhere", everywhere)
+    on_threads(3, lambda comm: comm.all_reduce(np.ones(3), algorithm="everywhere"))
+    assert seen and all(hosts == [[0, 1, 2]] for hosts in seen)
+
+
+@pytest.mark.parametrize(("machines", "hosts"), [("001", [[0, 1], [2]]), ("010", [[0, 2], [1]])])
+def test_ranks_of_several_hosts_know_who_shares_one(machines, hosts):
+    def on_a_machine(comm):
+        os.environ["RINGREDUCE_HOST"] = f"machine {machines[comm.rank]}"
+        with ringreduce.init(comm.rank, comm.size, exchange_over(comm), transport="shm+tcp") as group:
+            return rank_main(group)
+
+    def rank_main(comm):
+        seen = []
+
+        def everywhere(world, rank, hosts):
+            seen.append(hosts)
+            return everybody(world, rank)
+
+        total = comm.all_reduce(np.ones(3), algorithm=everywhere)
+        return comm.transport, comm.hosts, seen[0], total.tolist()
+
+    found = on_processes(3, on_a_machine)
+    assert found == [("shm+tcp", hosts, hosts, [3.0, 3.0, 3.0])] * 3
 
 
 def test_wrong_algorithms_are_refused_before_anything_is_sent():

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 
+import ringreduce
 from ringreduce import schedules
 from ringreduce.schedules import Local, Recv, Round, Schedule, ScheduleError, Send
 
@@ -19,14 +20,6 @@ def ring(world, rank):
         out, into = (rank - k) % world, (rank - k - 1) % world
         rounds.append(Round([Send([out], [after])], [Recv([into], before)]))
     return Schedule("all_reduce", world, rank, chunks=world, rounds=rounds)
-
-
-@pytest.fixture
-def registry():
-    before = dict(schedules._custom)
-    yield
-    schedules._custom.clear()
-    schedules._custom.update(before)
 
 
 def test_schedule_comes_apart_into_plain_objects():
@@ -128,7 +121,6 @@ def test_algorithm_in_python_is_right():
         schedules.check(ring)
 
 
-@pytest.mark.usefixtures("registry")
 def test_registered_algorithm_is_found_by_name():
     assert schedules.custom("mine") is None
     schedules.register("mine", ring)
@@ -138,7 +130,6 @@ def test_registered_algorithm_is_found_by_name():
         schedules.schedule("all_reduce", "mine", 4, 4)
 
 
-@pytest.mark.usefixtures("registry")
 def test_registered_algorithm_is_checked_once_for_a_world():
     calls = []
 
@@ -153,7 +144,6 @@ def test_registered_algorithm_is_checked_once_for_a_world():
     assert calls == [(3, 0), (3, 1), (3, 2), (3, 0), (3, 0), (3, 0)]
 
 
-@pytest.mark.usefixtures("registry")
 def test_registered_algorithm_that_is_wrong_is_refused_when_used():
     def wrong_for_three(world, rank):
         plan = ring(world, rank)
@@ -167,7 +157,6 @@ def test_registered_algorithm_that_is_wrong_is_refused_when_used():
         schedules.schedule("all_reduce", "wrong", 3, 0)
 
 
-@pytest.mark.usefixtures("registry")
 def test_names_that_cannot_be_registered():
     with pytest.raises(ValueError, match="has an algorithm called 'ring' for all_reduce already"):
         schedules.register("ring", ring)
@@ -176,3 +165,75 @@ def test_names_that_cannot_be_registered():
     schedules.register("mine", ring, collective="reduce")
     with pytest.raises(ScheduleError, match="'mine' plans all_reduce, not reduce"):
         schedules.schedule("reduce", "mine", 2, 0)
+
+
+def test_registered_algorithms_are_listed():
+    schedules.register("mine", ring)
+    schedules.register("not for three", lambda world, rank: ring(2 if world == 3 else world, rank))
+    row = next(entry for entry in ringreduce.algorithms("all_reduce") if entry.name == "mine")
+    assert row.source.startswith(__file__) and row.rounds == ""
+    rows = {entry.name: entry for entry in ringreduce.algorithms("all_reduce", 3)}
+    assert (rows["mine"].measured_rounds, rows["mine"].measured_bytes) == (4, rows["ring"].measured_bytes)
+    assert "is wrong for 3 ranks" in rows["not for three"].restrictions
+    assert rows["not for three"].measured_rounds is None
+    assert "mine" not in schedules.table()
+
+
+def from_root(world, rank, root=0):
+    sends = [Round([Send([0], [each for each in range(world) if each != root])])] if world > 1 else []
+    return Schedule(
+        "broadcast", world, rank, 1, sends if rank == root else [Round(recvs=[Recv([0], root)])], root
+    )
+
+
+def test_a_function_that_takes_a_root_gets_it():
+    schedules.register("mine", from_root, "broadcast")
+    assert schedules.schedule("broadcast", "mine", 4, 2, root=2) == from_root(4, 2, 2)
+    schedules.check(from_root, 4, root=3)
+
+
+def test_a_function_that_takes_hosts_gets_the_ranks_of_each_group():
+    seen = []
+
+    def noted(world, rank, hosts):
+        seen.append(hosts)
+        return ring(world, rank)
+
+    schedules.register("mine", noted)
+    schedules.schedule("all_reduce", "mine", 4, 2, groups=[7, 3, 7, 3])
+    schedules.schedule("all_reduce", "mine", 4, 2)
+    assert seen[0] == [[0, 2], [1, 3]] and seen[-1] == [[0, 1, 2, 3]]
+
+
+FILE = """
+from ringreduce.schedules import Recv, Round, Schedule, Send, register
+
+def star(world, rank, root):
+    others = [each for each in range(world) if each != root]
+    rounds = [Round([Send([0], others)])] if rank == root else [Round(recvs=[Recv([0], root)])]
+    return Schedule("broadcast", world, rank, 1, rounds, root)
+
+kept = register("star of the file", star, "broadcast")
+number = 5
+"""
+
+
+def test_algorithms_of_a_file(tmp_path):
+    path = tmp_path / "my.py"
+    path.write_text(FILE)
+    for name in ("star", "kept"):
+        loaded = schedules.load(f"{path}:{name}", world=3)
+        assert (loaded.name, loaded.collective) == (f"{path}:{name}", "broadcast")
+        assert schedules.schedule("broadcast", f"{path}:{name}", 3, 1, root=2) == loaded(3, 1, 2)
+    for name, message in [
+        (f"{path}:planet", "has no function called 'planet'"),
+        (f"{path}:number", "has no function called 'number'"),
+        (f"{tmp_path}/your.py:star", "there is no such file"),
+        ("star", "does not name a function in a Python file"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            schedules.load(name)
+    path.write_text("import nothing_at_all\n")
+    schedules.registry._files.clear()
+    with pytest.raises(ValueError, match="cannot be run: ModuleNotFoundError"):
+        schedules.load(f"{path}:star")

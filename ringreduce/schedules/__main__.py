@@ -1,0 +1,5 @@
+"""Prints the catalogue's table for docs/algorithms.md."""
+
+from ringreduce.schedules.catalogue import table
+
+print(table())
