@@ -23,10 +23,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
 
-from report import layout
 
 import ringreduce
-from ringreduce.bench.protocol import numpy_dtype
+from ringreduce.bench.problem import numpy_dtype
+from ringreduce.bench.report import markdown
 
 DTYPES = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 DRAWS: dict[str, Callable[[np.random.Generator, int], Any]] = {
@@ -100,7 +100,7 @@ def table(found: dict[int, Errors], dtypes: list[str]) -> str:
                 cells = [errors[dtype, distribution, column] for column in COLUMNS]
                 reasons |= {f"Gloo, {dtype}: {text}" for text in cells if text.startswith("refused")}
                 rows.append([dtype, distribution, str(ranks), *(text.split(":")[0] for text in cells)])
-    return "\n\n".join([layout(rows), *sorted(reasons)])
+    return "\n\n".join([markdown(rows), *sorted(reasons)])
 
 
 def main() -> None:

@@ -9,37 +9,28 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
-from contestants import CORES, MPIS, TUNED, all_contestants
-from harness import ROOT, Contestant, Question, as_json, merge, run_all
-from report import report, write_json
+from contestants import MPIS, TUNED, all_contestants
+
+from ringreduce.bench.options import names, sizes
+from ringreduce.bench.programs import Contestant, Question, compare
+from ringreduce.bench.report import mode_text, report
+from ringreduce.bench.results import as_dict, save
 
 SIZES = [4, 64, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20]
 LARGE = 256 << 20
 QUICK_SIZES = [4, 8 << 10, 512 << 10, 4 << 20]
 
 
-def comma_list(text: str) -> list[str]:
-    return [item for item in text.split(",") if item]
-
-
-def parse_size(text: str) -> int:
-    units = {"K": 10, "M": 20, "G": 30}
-    return int(text[:-1]) << units[text[-1].upper()] if text[-1].upper() in units else int(text)
-
-
 def parse_arguments() -> Namespace:
     known = list(all_contestants())
     parser = ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=lambda text: [int(n) for n in comma_list(text)], default=[2, 4, 8])
-    parser.add_argument(
-        "--sizes", type=lambda text: [parse_size(s) for s in comma_list(text)], help="4,8K,4M"
-    )
-    parser.add_argument(
-        "--collectives", type=comma_list, default=["all_reduce"], help="comma-separated, or all"
-    )
-    parser.add_argument("--only", type=comma_list, help=f"of {', '.join(known)}")
-    parser.add_argument("--without", type=comma_list, default=[])
+    parser.add_argument("--ranks", type=sizes, default=[2, 4, 8])
+    parser.add_argument("--sizes", type=sizes, help="4,8K,4M")
+    parser.add_argument("--collectives", type=names, default=["all_reduce"], help="comma-separated, or all")
+    parser.add_argument("--only", type=names, help=f"of {', '.join(known)}")
+    parser.add_argument("--without", type=names, default=[])
     parser.add_argument(
         "--tuned", action="store_true", help="the MPIs also with glibc told to keep their memory"
     )
@@ -83,12 +74,6 @@ def question_for(collective: str, ranks: int, options: Namespace) -> Question:
     return Question(collective, ranks, tuple(s for s in options.sizes if s >= smallest), options.budget)
 
 
-def default_timeout(question: Question, cores: int) -> float:
-    """Generous: the slowest known need a scheduler tick a call, and 256 MiB takes seconds to rewrite."""
-    crowding = max(1.0, question.ranks / cores)
-    return 30 + sum(4 * question.budget + 25 * crowding * size / LARGE for size in question.sizes)
-
-
 def main() -> None:
     options = parse_arguments()
     wanted = [name for name in options.only if name not in options.without]
@@ -98,16 +83,12 @@ def main() -> None:
     for collective in options.collectives:
         for ranks in options.ranks:
             question = question_for(collective, ranks, options)
-            timeout = options.timeout or default_timeout(question, CORES)
-            runs = run_all(contestants, question, options.launches, timeout)
-            cells = merge(runs, question)
-            print(
-                report(question, runs, cells, references(contestants, options.reference)),
-                end="\n\n",
-                flush=True,
-            )
-            tables.append(as_json(question, runs, cells))
-    print(f"Every run is in {write_json('compare_peers', tables).relative_to(ROOT)}")
+            results = compare(contestants, question, options.launches, options.timeout)
+            print(f"{collective}, float32 sum, in place, {ranks} ranks. {mode_text(results.facts)}\n")
+            text = report(results, collective, references(contestants, options.reference))
+            print(text, end="\n\n", flush=True)
+            tables.append(as_dict(results))
+    print(f"Every figure is in {save(Path(__file__).with_name('results'), 'compare_peers', tables)}")
 
 
 if __name__ == "__main__":

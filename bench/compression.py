@@ -30,9 +30,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this
 
 from compression_rank import FLOAT32, METHODS, WARM_UP, warm_steps, whole_training
 from hosts import Hosts
-from report import layout, write_json
 
 import ringreduce
+from ringreduce.bench.report import markdown
+from ringreduce.bench.results import save
 
 BENCH = Path(__file__).resolve().parent
 GOALS = ("1-bit sign", "top-k 1%", "PowerSGD 32")  # 3 x float32's steps/s at a loss within 2 per cent
@@ -120,7 +121,7 @@ def table(rows: list[list[Any]]) -> str:
          f"{counted:,.0f}", f"{sent:,.0f}"]
         for name, rate, spread, faster, whole, loss, worse, counted, sent in rows
     ]  # fmt: skip
-    return layout([head, *shown])
+    return markdown([head, *shown])
 
 
 def goals(rows: list[list[Any]]) -> str:
@@ -130,7 +131,7 @@ def goals(rows: list[list[Any]]) -> str:
             lines.append(
                 [name, *("yes" if met else "NO" for met in (faster >= 3, whole >= 3, worse <= 1.02))]
             )
-    return layout(lines)
+    return markdown(lines)
 
 
 def main() -> None:
@@ -146,7 +147,8 @@ def main() -> None:
         f"{table(rows)}\n\n{goals(rows)}"
     )
     if options.json:
-        print(f"\n{write_json('compression', [{'times': times, 'losses': loss, **vars(options)}])}")
+        figures = {"times": times, "losses": loss, **vars(options)}
+        print(f"\n{save(Path(__file__).with_name('results'), 'compression', [figures])}")
 
 
 if __name__ == "__main__":

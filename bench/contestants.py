@@ -5,23 +5,26 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from harness import ROOT, Contestant, Question
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
 
-# The package's own benchmark knows how the peers are started and called; it need not be installed for that.
+from ringreduce.bench import mpi, peers
+from ringreduce.bench.programs import Contestant, Question
+
+ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "ringreduce" / "bench"
-sys.path.append(str(PROGRAMS))
-import mpi  # noqa: E402
-
 BUILD = ROOT / "build" / "peers"
-CORES = mpi.CORES
+MPIS = peers.VENDORS
+TUNED = tuple(f"{vendor}-tuned" for vendor in MPIS)
 
 
 def environment_of(name: str) -> Path:
     return ROOT / f".venv-{name}"
 
 
-def launcher(name: str, question: Question) -> list[str]:
-    return mpi.launcher(name, environment_of(name) / "bin" / "mpirun", question.ranks)
+def home_of(vendor: str) -> peers.Mpi:
+    """The MPI as `make bench-peers` installs it."""
+    home = environment_of(vendor)
+    return peers.Mpi(vendor, home, home / "bin" / "python", home / "bin" / "mpirun")
 
 
 def mpi_environment(name: str, question: Question) -> dict[str, str]:
@@ -35,36 +38,30 @@ KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_":
 
 def mpi_from_c(vendor: str, tuned: bool = False) -> Contestant:
     program, name = BUILD / f"mpi_collectives-{vendor}", vendor + ("-tuned" if tuned else "")
-    extra = KEEP_MEMORY if tuned else {}
+    extra, mpirun = KEEP_MEMORY if tuned else {}, home_of(vendor).mpirun
     return Contestant(
         name,
-        lambda question: [*launcher(vendor, question), str(program), *question.options(name)],
+        lambda question: [
+            *mpi.launcher(vendor, mpirun, question.ranks),
+            *(str(program), *question.options(name)),
+        ],
         lambda question: {**mpi_environment(vendor, question), **extra},
-        (program, environment_of(vendor) / "bin" / "mpirun"),
+        (program, mpirun),
         "tuned" if tuned else "peer",
     )
 
 
-def mpi_from_python(vendor: str) -> Contestant:
-    python, name = environment_of(vendor) / "bin" / "python", f"mpi4py-{vendor}"
-    script = str(PROGRAMS / "mpi4py_collectives.py")
-    return Contestant(
-        name,
-        lambda question: [*launcher(vendor, question), str(python), script, *question.options(name)],
-        lambda question: mpi_environment(vendor, question),
-        (python, environment_of(vendor) / ".ready"),
-    )
+def gloo_python() -> Path:
+    own = environment_of("gloo") / "bin" / "python"  # made only where .venv has no torch
+    return own if own.exists() else ROOT / ".venv" / "bin" / "python"
 
 
 def gloo() -> Contestant:
-    own = environment_of("gloo") / "bin" / "python"  # made only where .venv has no torch
-    python = own if own.exists() else ROOT / ".venv" / "bin" / "python"
-    script = str(PROGRAMS / "gloo.py")
-    quiet = {"PYTHONWARNINGS": "ignore"}
+    python, script = gloo_python(), str(PROGRAMS / "gloo.py")
     return Contestant(
         "gloo",
         lambda question: [str(python), script, *question.options("gloo")],
-        lambda question: quiet,
+        lambda question: {"PYTHONWARNINGS": "ignore"},
         (python,),
     )
 
@@ -88,30 +85,22 @@ def ours_from_cpp(memory: str, algorithm: str = "auto") -> Contestant:
 
 
 def ours_from_python() -> Contestant:
-    """Measured by peers/protocol.py, as mpi4py and Gloo are; starts its own ranks."""
-    script = ROOT / "bench" / "ringreduce_collectives.py"
-    name = "ringreduce-python"
+    """Measured by protocol.py, as mpi4py and Gloo are; starts its own ranks."""
+    script, name = ROOT / "bench" / "ringreduce_collectives.py", "ringreduce-python"
     return Contestant(
-        name,
-        lambda question: [sys.executable, str(script), *question.options(name)],
-        needs=(script,),
-        kind="ours",
+        name, lambda question: [sys.executable, str(script), *question.options(name)], kind="ours"
     )
 
 
-MPIS = ("openmpi", "mpich", "impi")
-TUNED = tuple(f"{vendor}-tuned" for vendor in MPIS)
-
-
 def all_contestants() -> dict[str, Contestant]:
-    """By name, in the order of the tables' columns."""
+    """By name, in the order of the tables."""
     everybody = [
         ours_from_cpp("ordinary"),
         ours_from_cpp("shared"),
         ours_from_python(),
         *(mpi_from_c(vendor) for vendor in MPIS),
         *(mpi_from_c(vendor, tuned=True) for vendor in MPIS),
-        *(mpi_from_python(vendor) for vendor in MPIS),
+        *(home_of(vendor).contestant(f"mpi4py-{vendor}") for vendor in MPIS),
         gloo(),
         floor(),
     ]

@@ -13,9 +13,10 @@ import sys
 from argparse import ArgumentParser
 from functools import partial
 
-from contestants import BUILD, PROGRAMS
-from harness import ROOT, Contestant, Question, merge, run_all
-from report import report
+from contestants import BUILD, PROGRAMS, ROOT
+
+from ringreduce.bench.programs import Contestant, Question, compare
+from ringreduce.bench.report import mode_text, report
 
 PROGRAM = BUILD.parent / "bench"
 PYTHON = ROOT / ".venv" / "bin" / "python"
@@ -60,13 +61,10 @@ def main() -> None:
     question = Question("all_reduce", 2, (8,), options.budget)
     for pair in pairs:
         contestants = [make() for make in pair]
-        runs = run_all(contestants, question, options.launches, timeout=60)
-        cells = merge(runs, question)
-        print(
-            report(question, runs, cells, {contestants[1].name: [contestants[1].name]}),
-            end="\n\n",
-            flush=True,
-        )
+        results = compare(contestants, question, options.launches, timeout=60)
+        print(mode_text(results.facts), "\n")
+        text = report(results, question.collective, {contestants[1].name: [contestants[1].name]})
+        print(text, end="\n\n", flush=True)
 
 
 if __name__ == "__main__":

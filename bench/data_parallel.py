@@ -25,11 +25,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
 
-from report import layout, write_json
-
 import ringreduce
 from ringreduce import _engine
-from ringreduce.bench.results import mode_of
+from ringreduce.bench.report import markdown
+from ringreduce.bench.results import mode_of, save
 
 OURS, DDP, GLOO = "DataParallel", "DDP, ringreduce", "DDP, Gloo"
 UNSYNCED, ALONE = "DataParallel, no_sync", "the model by itself"
@@ -165,7 +164,7 @@ def table(workload: Workload, results: list[dict[str, Any]]) -> str:
         f"{workload.samples} samples a rank"
     )
     shares = f"A step's communication {1e3 * ours['communication']:.1f} ms, exposed {1e3 * ours['exposed']:.1f} ms."
-    return f"{what}\n\n{layout(rows)}\n\n{shares}"
+    return f"{what}\n\n{markdown(rows)}\n\n{shares}"
 
 
 def main() -> None:
@@ -181,7 +180,7 @@ def main() -> None:
     if options.json:
         figures = {"probes_ns": [before, after], "options": vars(options), "results": results}
         tables = [{**figures, "workloads": [asdict(workload) for workload in known]}]
-        print(f"\n{write_json('data_parallel', tables)}")
+        print(f"\n{save(Path(__file__).with_name('results'), 'data_parallel', tables)}")
 
 
 if __name__ == "__main__":

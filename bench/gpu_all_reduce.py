@@ -23,7 +23,6 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-from compare_peers import comma_list, parse_size
 from gpu_contestants import (
     Contestant,
     Threads,
@@ -36,6 +35,7 @@ from gpu_contestants import (
 
 import ringreduce
 from ringreduce import cuda_library
+from ringreduce.bench.options import byte_count, names, sizes
 from ringreduce.cuda_library import Stream
 
 SYMMETRIC = ("one_shot", "two_shot")
@@ -127,16 +127,16 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--devices", type=int, default=1, help="GPUs that the ranks are spread over")
     parser.add_argument(
         "--sizes",
-        type=lambda text: [parse_size(one) for one in comma_list(text)],
-        default=[parse_size(one) for one in ("512", "8K", "64K", "1M", "16M", "64M", "256M")],
+        type=sizes,
+        default=[byte_count(one) for one in ("512", "8K", "64K", "1M", "16M", "64M", "256M")],
         help="bytes of each rank's array",
     )
-    parser.add_argument("--algorithms", type=comma_list, default=["auto", "one_shot", "two_shot", "ring"])
+    parser.add_argument("--algorithms", type=names, default=["auto", "one_shot", "two_shot", "ring"])
     parser.add_argument(
-        "--peers", type=comma_list, default=["stacked", "nccl", "symmetric"], help="stacked, nccl, symmetric"
+        "--peers", type=names, default=["stacked", "nccl", "symmetric"], help="stacked, nccl, symmetric"
     )
     parser.add_argument(
-        "--copy", type=parse_size, default=256 << 20, help="bytes of the copy that gives the floor"
+        "--copy", type=byte_count, default=256 << 20, help="bytes of the copy that gives the floor"
     )
     parser.add_argument("--calls", type=int, default=10, help="in each graph")
     parser.add_argument("--rounds", type=int, default=30)

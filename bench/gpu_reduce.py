@@ -17,9 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from compare_peers import comma_list, parse_size
-
 from ringreduce import _engine, cuda_library
+from ringreduce.bench.options import byte_count, names
 from ringreduce.cuda_library import Coded, Event, Launch, Memory, Stream
 
 COPIES = ["cudaMemcpyAsync", "copy kernel"]
@@ -111,12 +110,10 @@ def table(all_of_them: list[Contestant]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--bytes", type=parse_size, default=1 << 30, help="of each span")
-    parser.add_argument(
-        "--sources", type=lambda text: [int(n) for n in comma_list(text)], default=[2, 3, 4, 6, 8]
-    )
-    parser.add_argument("--dtypes", type=comma_list, default=["float32", "bfloat16"])
-    parser.add_argument("--wires", type=comma_list, default=["int8", "fp8"])
+    parser.add_argument("--bytes", type=byte_count, default=1 << 30, help="of each span")
+    parser.add_argument("--sources", type=lambda text: [int(n) for n in names(text)], default=[2, 3, 4, 6, 8])
+    parser.add_argument("--dtypes", type=names, default=["float32", "bfloat16"])
+    parser.add_argument("--wires", type=names, default=["int8", "fp8"])
     parser.add_argument("--op", default="sum")
     parser.add_argument("--blocks", type=int, default=0, help="of each launch; 0: the library's choice")
     parser.add_argument("--rounds", type=int, default=30)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import resource
 import statistics
-import sys
 import time
 from argparse import ArgumentParser
 
 import numpy as np
-from compare_peers import comma_list, parse_size
-from harness import ROOT
 from network_contestants import GUARDS
+
+import ringreduce
+from ringreduce.bench.options import byte_count, names
 
 SECONDS = 0.4  # about so long per size, guard and launch, on a quiet machine
 BYTES_PER_SECOND, LATENCY = 1e9, 5e-5
@@ -38,8 +38,6 @@ def measure(comm, nbytes: int) -> tuple[float, float, float]:
 
 
 def launch(nbytes: int, guard: str) -> list[float]:
-    import ringreduce
-
     for variable in {name for variables in GUARDS.values() for name in variables}:
         os.environ.pop(variable, None)
     os.environ.update(GUARDS[guard])
@@ -49,8 +47,8 @@ def launch(nbytes: int, guard: str) -> list[float]:
 
 def main() -> None:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=comma_list, default=comma_list("1K,64K,1M,32M"))
-    parser.add_argument("--guards", type=comma_list, default=["nothing", "checksums", "tls"])
+    parser.add_argument("--sizes", type=names, default=names("1K,64K,1M,32M"))
+    parser.add_argument("--guards", type=names, default=["nothing", "checksums", "tls"])
     parser.add_argument("--launches", type=int, default=7)
     options = parser.parse_args()
     print("| us per all-reduce | guard | program | system | both | from | on the clock |")
@@ -59,7 +57,7 @@ def main() -> None:
         found: dict[str, list[list[float]]] = {guard: [] for guard in options.guards}
         for _ in range(options.launches):
             for guard in options.guards:
-                found[guard].append(launch(parse_size(size), guard))
+                found[guard].append(launch(byte_count(size), guard))
         for guard, rows in found.items():
             program, system, clock = (statistics.median(column) for column in zip(*rows, strict=True))
             both = [row[0] + row[1] for row in rows]
@@ -68,5 +66,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))  # as built in this checkout, if not installed
     main()

@@ -9,7 +9,6 @@ installs the MPI libraries first.
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import subprocess
@@ -18,27 +17,21 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from contestants import BUILD, environment_of, mpi
-from harness import ROOT, probe
+from contestants import BUILD, ROOT, home_of
+
+from ringreduce import _engine
+from ringreduce.bench import mpi
+from ringreduce.bench.options import sizes
+from ringreduce.bench.programs import run_program
+from ringreduce.bench.report import human_bytes
+from ringreduce.bench.results import mode_of
 
 SOURCE = ROOT / "bench" / "peers" / "mpi_interposed.c"
 FUNCTIONS = "allreduce reduce reduce_scatter reduce_scatter_block allgather allgatherv bcast barrier".split()  # noqa: SIM905
 NONBLOCKING = ["iallreduce", "iallgather", "ibcast", "ibarrier"]
 SIZES = [4, 64, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20, 64 << 20]
-UNITS = {"K": 10, "M": 20}
 
 Cells = dict[tuple[str, int], list[dict[str, Any]]]
-
-
-def parse_size(text: str) -> int:
-    return int(text[:-1]) << UNITS[text[-1]] if text[-1] in UNITS else int(text)
-
-
-def in_units(size: int) -> str:
-    for unit, shift in reversed(UNITS.items()):
-        if size >= 1 << shift and size % (1 << shift) == 0:
-            return f"{size >> shift} {unit}iB"
-    return f"{size} B"
 
 
 def parse_arguments() -> Namespace:
@@ -46,9 +39,7 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--mpi", default="openmpi,mpich", help="which libraries")
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--functions", default=",".join(FUNCTIONS), help=f"also {', '.join(NONBLOCKING)}")
-    parser.add_argument(
-        "--sizes", type=lambda text: [parse_size(size) for size in text.split(",")], default=SIZES
-    )
+    parser.add_argument("--sizes", type=sizes, default=SIZES)
     parser.add_argument("--launches", type=int, default=3)
     parser.add_argument("--budget", type=float, default=0.4, help="seconds for a size")
     parser.add_argument(
@@ -59,7 +50,7 @@ def parse_arguments() -> Namespace:
 
 def preload(vendor: str) -> Path:
     python = ROOT / ".venv" / "bin" / "python"
-    words = [python, "-m", "ringreduce", "mpi-preload", "--mpicc", environment_of(vendor) / "bin" / "mpicc"]
+    words = [python, "-m", "ringreduce", "mpi-preload", "--mpicc", home_of(vendor).home / "bin" / "mpicc"]
     run = subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     return Path(run.stdout.strip())
 
@@ -68,7 +59,7 @@ def program(vendor: str) -> Path:
     made = BUILD / f"mpi_interposed-{vendor}"
     if not made.exists() or made.stat().st_mtime < SOURCE.stat().st_mtime:
         made.parent.mkdir(parents=True, exist_ok=True)
-        mpicc = environment_of(vendor) / "bin" / "mpicc"
+        mpicc = home_of(vendor).home / "bin" / "mpicc"
         subprocess.run([mpicc, "-std=gnu11", "-O3", "-march=native", SOURCE, "-o", made], check=True)
     return made
 
@@ -76,21 +67,20 @@ def program(vendor: str) -> Path:
 def launch(vendor: str, ranks: int, function: str, options: Namespace, library: Path) -> list[dict[str, Any]]:
     # A block has one element at least.
     unit = 4 * ranks if "scatter" in function or "gather" in function else 4
-    sizes = [4] if function.endswith("barrier") else sorted({max(size, unit) for size in options.sizes})
+    asked = [4] if function.endswith("barrier") else sorted({max(size, unit) for size in options.sizes})
+    where = home_of(vendor)
     command = [
-        *mpi.launcher(vendor, environment_of(vendor) / "bin" / "mpirun", ranks),
-        *(str(program(vendor)), "--function", function, "--sizes", ",".join(map(str, sizes))),
+        *mpi.launcher(vendor, where.mpirun, ranks),
+        *(str(program(vendor)), "--function", function, "--sizes", ",".join(map(str, asked))),
         *("--budget", str(options.budget)),
     ]
-    own = os.environ | mpi.environment(vendor, environment_of(vendor), ranks)
+    own = os.environ | mpi.environment(vendor, where.home, ranks)
     own |= {"LD_PRELOAD": str(library), "RINGREDUCE_MPI": options.served}
-    limit = 60 + len(sizes) * 20 * options.budget
-    try:
-        run = subprocess.run(command, env=own, capture_output=True, text=True, timeout=limit)
-    except subprocess.TimeoutExpired:
-        print(f"{vendor} {function} on {ranks} ranks took longer than {limit:.0f} s", flush=True)
-        return []
-    return [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    limit = 60 + len(asked) * 20 * options.budget
+    lines, problem, last = run_program(command, own, limit)
+    if problem:
+        print(f"{vendor} {function} on {ranks} ranks: {problem} {last}", flush=True)
+    return lines
 
 
 def report(vendor: str, ranks: int, cells: Cells) -> None:
@@ -102,7 +92,7 @@ def report(vendor: str, ranks: int, cells: Cells) -> None:
         ratio = statistics.median(ratios)
         slower = " slower" if ratio > 1.02 else ""
         print(
-            f"| {function} | {in_units(size)} | {own:.3g} | {ours:.3g} | {ratio:.2f} ({ratios[0]:.2f} to "
+            f"| {function} | {human_bytes(size)} | {own:.3g} | {ours:.3g} | {ratio:.2f} ({ratios[0]:.2f} to "
             f"{ratios[-1]:.2f}){slower} |",
             flush=True,
         )
@@ -113,7 +103,8 @@ def main() -> None:
     for vendor in options.mpi.split(","):
         library = preload(vendor)
         for ranks in map(int, options.ranks.split(",")):
-            print(f"\nprobe: {probe()}, load {os.getloadavg()[0]:.1f}")
+            ns = _engine.probe_exchange()
+            print(f"\ncore-to-core exchange: {mode_of(ns, ns)}, load {os.getloadavg()[0]:.1f}")
             cells: Cells = defaultdict(list)
             for _ in range(options.launches):
                 for function in options.functions.split(","):

@@ -20,14 +20,17 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from compare_peers import comma_list, parse_size
-from harness import ROOT, Cell, Contestant, Question, Run, merge, run_once
 from hosts import Hosts
 from network_contestants import BENCH, GUARDS, OURS, PEERS, Network, Place
-from report import Cells, ratio_table, time_table
+
+from ringreduce.bench.options import byte_count, names
+from ringreduce.bench.programs import ABSENT, Contestant, Question, refusals, take_turns
+from ringreduce.bench.report import report
+from ringreduce.bench.results import Results, Row, merge
 
 SIZES = "1K,8K,64K,256K,1M,4M,16M,64M"
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
@@ -53,23 +56,23 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--ranks-per-host", type=int, default=1)
     parser.add_argument("--rate", default="1gbit", help="of a host's link, as tc has it")
-    parser.add_argument("--sites", type=comma_list, help="where each host is: 0,1,0,1; else all at one site")
+    parser.add_argument("--sites", type=names, help="where each host is: 0,1,0,1; else all at one site")
     parser.add_argument("--trunk", default="500mbit", help="the rate of what joins the sites")
     parser.add_argument("--delay-ms", type=float, default=0, help="from one host to another")
     parser.add_argument("--loopback", action="store_true", help="2 ranks on this machine itself")
-    parser.add_argument("--sizes", type=comma_list, default=comma_list(SIZES), help=SIZES)
-    parser.add_argument("--collectives", type=comma_list, default=["all_reduce"], help=",".join(COLLECTIVES))
+    parser.add_argument("--sizes", type=names, default=names(SIZES), help=SIZES)
+    parser.add_argument("--collectives", type=names, default=["all_reduce"], help=",".join(COLLECTIVES))
     known = [OURS, *PEERS]
-    parser.add_argument("--contestants", type=comma_list, default=known, help=",".join(known))
+    parser.add_argument("--contestants", type=names, default=known, help=",".join(known))
     parser.add_argument(
         "--algorithms",
-        type=comma_list,
+        type=names,
         default=["auto"],
         help="of ours, a column for each; off: auto, with links unmeasured",
     )
     parser.add_argument(
         "--guards",
-        type=comma_list,
+        type=names,
         default=[""],
         help=f"of ours, a column for each: {','.join(filter(None, GUARDS))}",
     )
@@ -169,40 +172,43 @@ def timeout_for(question: Question, rate: float, round_trip_us: float) -> float:
 
 def question_for(collective: str, ranks: int, options: Namespace) -> Question:
     unit = 4 if collective == "all_reduce" else 4 * ranks  # an element, of each rank's block
-    sizes = [parse_size(size) // unit * unit for size in options.sizes]
+    sizes = [byte_count(size) // unit * unit for size in options.sizes]
     return Question(collective, ranks, tuple(size for size in sizes if size), options.budget)
 
 
 def measure(
     network: Network, contestants: Sequence[Contestant], question: Question, options: Namespace
-) -> tuple[list[Run], list[dict[str, float]]]:
-    runs, raw = [], []
-    for launch in range(options.launches):
-        raw.append(raw_figures(network.hosts))
+) -> tuple[list[Row], list[dict[str, float]]]:
+    """A row for each launch, contestant and size, and what limits everybody, before each launch."""
+    raw: list[dict[str, float]] = []
+
+    def rows(one: Contestant, launch: int) -> list[Row]:
+        if len(raw) == launch:
+            raw.append(raw_figures(network.hosts))
         timeout = timeout_for(question, raw[-1]["rate"], raw[-1]["round_trip_us"])
-        shift = launch % len(contestants)
-        for contestant in [*contestants[shift:], *contestants[:shift]]:
-            run = run_once(contestant, question, launch, timeout, probed=False)
-            runs.append(run)
-            if isinstance(network.hosts, Hosts):
-                network.hosts.kill()  # a launcher that was stopped may leave something on the other hosts
-            if run.problem and run.problem != "not installed":
-                print(f"{contestant.name}: {run.problem}: {run.stderr.strip()[-400:]}", file=sys.stderr)
-    return runs, raw
+        found = one.rows(question, timeout)
+        if isinstance(network.hosts, Hosts):
+            network.hosts.kill()  # a launcher that was stopped may leave something on the other hosts
+        return found
+
+    turns = {one.name: partial(rows, one) for one in contestants}
+    return take_turns(turns, options.launches, probed=False).rows, raw
 
 
 # --- what is printed -------------------------------------------------------------------------------------------
 
 
-def floor_cells(question: Question, raw: Sequence[dict[str, float]]) -> dict[int, Cell]:
+def floor_rows(question: Question, raw: Sequence[dict[str, float]]) -> list[Row]:
     """The time in which a plain connection carries what each rank must at least send."""
-    share = wire_share(question.collective, question.ranks)
-    cells = {}
+    share, rows = wire_share(question.collective, question.ranks), []
     for nbytes in question.sizes:
-        times = [1e6 * nbytes * share / one["rate"] for one in raw]
-        middle = statistics.median(times)
-        cells[nbytes] = Cell(middle, min(times), max(times), middle, middle, len(times))
-    return cells
+        for launch, one in enumerate(raw):
+            us = 1e6 * nbytes * share / one["rate"]
+            times = dict.fromkeys(("median_us", "p25_us", "p75_us"), us)
+            rows.append(
+                {**question.row("floor", nbytes), **times, "kind": "floor", "launch": launch, "wrong": 0}
+            )
+    return rows
 
 
 def title(question: Question, raw: Sequence[dict[str, float]], options: Namespace) -> str:
@@ -226,28 +232,20 @@ def title(question: Question, raw: Sequence[dict[str, float]], options: Namespac
     )
 
 
-def tables(question: Question, cells: Cells, contestants: Sequence[Contestant]) -> str:
-    shown = {name: row for name, row in cells.items() if _was_there(row)}
-    peers = [each.name for each in contestants if each.kind == "peer" and each.name in shown]
-    parts = [time_table(shown, question), ratio_table(shown, question, "floor", ["floor"])]
-    if len(shown) > len(peers) + 1 and peers:
-        parts.append(ratio_table(shown, question, "best peer", peers))
-    absent = [name for name in cells if name not in shown]
-    return "\n\n".join(parts + ([f"Not installed: {', '.join(absent)}."] if absent else []))
+def tables(question: Question, rows: list[Row]) -> str:
+    merged = merge(rows)
+    results = Results({}, merged, refusals(merged))
+    peers = [row["library"] for row in merged if row["kind"] == "peer" and row.get("problem") != ABSENT]
+    references = {"floor": ["floor"], "best peer": list(dict.fromkeys(peers))}
+    return report(results, question.collective, references)
 
 
-def _was_there(row: dict[int, Cell]) -> bool:
-    return any(cell.problem != "not installed" for cell in row.values())
-
-
-def write_lines(path: Path, runs: Sequence[Run], raw: Sequence[dict[str, float]], options: Namespace) -> None:
+def write_lines(path: Path, rows: Sequence[Row], raw: Sequence[dict[str, float]], options: Namespace) -> None:
     where = {name: getattr(options, name) for name in ("hosts", "ranks_per_host", "rate", "delay_ms")}
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
-        for run in runs:
-            for line in run.lines:
-                whole = {**where, "launch": run.launch, "raw": raw[run.launch], **line}
-                file.write(json.dumps(whole) + "\n")
+        for row in rows:
+            file.write(json.dumps({**where, "raw": raw[row["launch"]], **row}) + "\n")
 
 
 def main() -> None:
@@ -255,17 +253,17 @@ def main() -> None:
     if not options.loopback and (reason := Hosts.permitted(delay_ms=options.delay_ms)):
         raise SystemExit(reason)
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
-    path = ROOT / "bench" / "results" / f"network-{stamp}.jsonl"
+    path = Path(__file__).with_name("results") / f"network-{stamp}.jsonl"
     with places(options) as hosts, tempfile.TemporaryDirectory() as folder:
         network = Network(hosts, options.ranks_per_host, Path(folder))
         contestants = chosen(network, options)
         for collective in options.collectives:
             question = question_for(collective, network.ranks, options)
-            runs, raw = measure(network, contestants, question, options)
-            cells = {**merge(runs, question), "floor": floor_cells(question, raw)}
-            print(f"{title(question, raw, options)}\n\n{tables(question, cells, contestants)}\n", flush=True)
-            write_lines(path, runs, raw, options)
-    print(f"Every figure is in {path.relative_to(ROOT)}")
+            rows, raw = measure(network, contestants, question, options)
+            shown = tables(question, [*rows, *floor_rows(question, raw)])
+            print(f"{title(question, raw, options)}\n\n{shown}\n", flush=True)
+            write_lines(path, rows, raw, options)
+    print(f"Every figure is in {path}")
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from contestants import BUILD, environment_of, mpi_environment
-from harness import ROOT, Contestant, Question
+from contestants import BUILD, ROOT, gloo_python, home_of, mpi_environment
+
+from ringreduce.bench.programs import Contestant, Question
 
 BENCH = ROOT / "bench"
 
@@ -87,7 +88,7 @@ class Network:
     def mpi(
         self, name: str, vendor: str, arguments: Sequence[str], environment: dict[str, str]
     ) -> Contestant:
-        program, mpirun = BUILD / f"mpi_collectives-{vendor}", environment_of(vendor) / "bin" / "mpirun"
+        program, mpirun = BUILD / f"mpi_collectives-{vendor}", home_of(vendor).mpirun
 
         def command(question: Question) -> list[str]:
             whole = [str(mpirun), "-n", str(self.ranks), *arguments, str(program), *question.options(name)]
@@ -116,9 +117,7 @@ class Network:
         return self.mpi(name, "mpich", arguments, {**environment, **devices})
 
     def gloo(self) -> Contestant:
-        own = environment_of("gloo") / "bin" / "python"  # made only where .venv has no torch
-        python = own if own.exists() else ROOT / ".venv" / "bin" / "python"
-        quiet = {"PYTHONWARNINGS": "ignore"}
+        python, quiet = gloo_python(), {"PYTHONWARNINGS": "ignore"}
         return self.python_ranks("gloo", str(python), environment=lambda question: quiet, needs=(python,))
 
     def ours(self, transport: str, algorithm: str, guard: str = "") -> Contestant:

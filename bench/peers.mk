@@ -6,7 +6,7 @@ PEER_MPIS := openmpi mpich impi
 PEER_PYTHON ?= python3
 PEER_CFLAGS := -std=gnu11 -O3 -march=native -Wall -Wextra
 PEER_HEADERS := bench/peers/protocol.h bench/peers/world.h
-PEER_PROGRAMS := build/peers/probe build/peers/floor
+PEER_PROGRAMS := build/peers/floor
 PEER_TARGETS := $(PEER_PROGRAMS) $(PEER_MPIS:%=build/peers/mpi_collectives-%) \
   $(PEER_MPIS:%=build/peers/mpi_algorithms-%) .venv-gloo/.ready
 
@@ -39,9 +39,5 @@ build/peers/mpi_collectives-%: bench/peers/mpi_collectives.c $(PEER_HEADERS) .ve
 	I_MPI_ROOT=$(CURDIR)/.venv-$* .venv-$*/bin/mpicc $(PEER_CFLAGS) $< -o $@
 
 build/peers/floor: bench/peers/floor.c $(PEER_HEADERS)
-	mkdir -p $(@D)
-	$(CC) $(PEER_CFLAGS) $< -o $@
-
-build/peers/probe: bench/probe.c $(PEER_HEADERS)
 	mkdir -p $(@D)
 	$(CC) $(PEER_CFLAGS) $< -o $@

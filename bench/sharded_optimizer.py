@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import statistics
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
@@ -25,11 +24,11 @@ from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
 
-from harness import Cell
-from report import layout, spread
 from torch_backend import KEEP_FREED_MEMORY
 
 import ringreduce
+from ringreduce.bench.report import markdown, spread
+from ringreduce.bench.results import Row, merge
 
 WIDTH, LAYERS = 1024, 24
 PARAMETERS = LAYERS * (WIDTH * WIDTH + WIDTH)
@@ -145,30 +144,25 @@ def resident() -> int:
 # --- tables ----------------------------------------------------------------------------------------------------
 
 
-def measured_times(options: Namespace, kind: str) -> dict[str, Cell]:
-    medians: dict[str, list[float]] = {name: [] for name in NAMES}
-    quartiles: dict[str, list[float]] = {}
+def measured_times(options: Namespace, kind: str) -> dict[str, Row]:
+    rows = []
     for launch in range(options.launches):
         print(f"{kind}, launch {launch + 1} of {options.launches}", file=sys.stderr, flush=True)
         found = ringreduce.run(times, options.ranks, kind, launch, options, start="spawn")[0]
         for name, own in found.items():
-            medians[name].append(statistics.median(own) * 1e6)
-            quartiles[name] = [float(q) * 1e6 for q in np.quantile(own, [0.25, 0.75])]
-    return {
-        name: Cell(
-            statistics.median(own), min(own), max(own), *quartiles[name], launches=options.launches
-        )
-        for name, own in medians.items()
-    }  # fmt: skip
+            p25, median, p75 = (float(q) * 1e6 for q in np.quantile(own, [0.25, 0.5, 0.75]))
+            about = {"library": name, "collective": kind, "ranks": options.ranks, "bytes": 4 * PARAMETERS}
+            rows.append({**about, "median_us": median, "p25_us": p25, "p75_us": p75, "wrong": 0})
+    return {row["library"]: row for row in merge(rows)}
 
 
-def time_rows(kinds: dict[str, dict[str, Cell]]) -> list[list[str]]:
+def time_rows(kinds: dict[str, dict[str, Row]]) -> list[list[str]]:
     rows = [["ms a step", *(text for kind in kinds for text in (kind, f"of {DATA_PARALLEL}'s"))]]
     for name in NAMES:
         row = [name]
         for cells in kinds.values():
-            median, reference = cells[name].median_us or 0, cells[DATA_PARALLEL].median_us or 1
-            row += [f"{median / 1e3:.1f} ±{50 * spread(cells[name]):.0f}%", f"{median / reference:.2f}"]
+            median, reference = cells[name]["median_us"], cells[DATA_PARALLEL]["median_us"]
+            row += [f"{median / 1e3:.1f} ±{spread(cells[name]) / 2:.0f}%", f"{median / reference:.2f}"]
         rows.append(row)
     return rows
 
@@ -195,13 +189,13 @@ def memory_rows(found: dict[str, tuple[int, int]]) -> list[list[str]]:
     return rows
 
 
-def goal_rows(kinds: dict[str, dict[str, Cell]], found: dict[str, tuple[int, int]]) -> list[list[str]]:
+def goal_rows(kinds: dict[str, dict[str, Row]], found: dict[str, tuple[int, int]]) -> list[list[str]]:
     rows = [["goal, of DataParallel and Adam", "", "measured", ""]]
     for name in (STAGE_1, STAGE_2):
         share = found[name][0] / found[DATA_PARALLEL][0]
         rows.append([f"{name}: optimizer memory", "<= 0.60", f"{share:.2f}", "yes" if share <= 0.6 else "NO"])
         for kind, cells in kinds.items():
-            ratio = (cells[name].median_us or 0) / (cells[DATA_PARALLEL].median_us or 1)
+            ratio = cells[name]["median_us"] / cells[DATA_PARALLEL]["median_us"]
             verdict = "yes" if ratio <= 1.1 else "NO"
             rows.append([f"{name}: step time, {kind}", "<= 1.10", f"{ratio:.2f}", verdict])
     return rows
@@ -216,7 +210,7 @@ def main() -> None:
     tables += [time_rows(kinds)] if kinds else []
     tables += [goal_rows(kinds, found)] if found and kinds else []
     print(f"{PARAMETERS / 1e6:.1f} M parameters, {options.ranks} ranks, {options.samples} samples of each\n")
-    print("\n\n".join(layout(table) for table in tables))
+    print("\n\n".join(markdown(table) for table in tables))
 
 
 if __name__ == "__main__":

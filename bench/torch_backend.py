@@ -9,7 +9,6 @@ by the rules of protocol.py: buffers rewritten outside the timed part, the slowe
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -18,17 +17,16 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
 
-from harness import Question, Run, as_json, merge
-from report import Cells, human_bytes, human_us, layout, mode_text, report, spread, write_json
-from torch_ranks import PARAMETERS, SILENT, STEP_KINDS, Line, Task, rank_main
+from torch_ranks import PARAMETERS, STEP_KINDS, Task, rank_main
 
-from ringreduce import _engine
-from ringreduce.bench.protocol import Problem
-from ringreduce.bench.results import mode_of
+import ringreduce
+from ringreduce.bench.problem import Problem
+from ringreduce.bench.programs import take_turns
+from ringreduce.bench.report import human_bytes, human_us, markdown, mode_text, report, spread
+from ringreduce.bench.results import Results, Row, as_dict, machine_facts, merge, save
 
 OURS, REPRODUCIBLE, GLOO = "ringreduce", "reproducible", "gloo"
 REDUCED = (8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 32 << 20, 64 << 20)
@@ -40,7 +38,6 @@ BUSY = "while True: pass"
 # Otherwise glibc gives back 100 MB of gradients in some steps, of whichever contestant's lie at the heap's end, and
 # faulting them in again takes longer than a step.
 KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(4 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
-LIMIT = 900.0  # seconds for one launch
 
 
 def parse_arguments() -> Namespace:
@@ -80,28 +77,6 @@ def task_for(options: Namespace, ranks: int, launch: int) -> Task:
     )
 
 
-def launch_ranks(ranks: int, task: Task) -> list[Line]:
-    """What rank 0 found, in fresh processes."""
-    context = multiprocessing.get_context("spawn")
-    receiving, sending = context.Pipe(duplex=False)
-    with tempfile.TemporaryDirectory() as folder:
-        place = (ranks, task, f"{folder}/store", sending)
-        processes = [context.Process(target=rank_main, args=(rank, *place)) for rank in range(ranks)]
-        for process in processes:
-            process.start()
-        sending.close()
-        try:
-            if not receiving.poll(LIMIT):
-                raise SystemExit(f"{ranks} ranks were not done after {LIMIT} s")
-            return receiving.recv()
-        except EOFError:
-            raise SystemExit(f"{ranks} ranks: rank 0 died") from None
-        finally:
-            for process in processes:
-                process.join(10)
-                process.kill()
-
-
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
     """Other users of the cores, for as long as it lasts."""
@@ -114,19 +89,17 @@ def busy(processes: int) -> Iterator[None]:
             other.wait()
 
 
-def measured(options: Namespace, ranks: int) -> list[Run]:
-    """A run per launch and contestant, with the machine's mode before and after."""
-    runs = []
-    for launch in range(options.launches):
-        task = task_for(options, ranks, launch)
-        print(f"{ranks} ranks, launch {launch + 1} of {options.launches}", file=sys.stderr, flush=True)
-        before = _engine.probe_exchange()
-        lines = launch_ranks(ranks, task)
-        after = _engine.probe_exchange()
-        for name in [*task.backends, SILENT] if task.steps else task.backends:
-            own = [line for line in lines if line["library"] == name]
-            runs.append(Run(launch, name, mode_of(before, after), [before, after], own))
-    return runs
+def measured(options: Namespace, ranks: int) -> Results:
+    """Everything that is asked of that many ranks, in fresh processes for each launch."""
+
+    def launch(number: int) -> list[Row]:
+        print(f"{ranks} ranks, launch {number + 1} of {options.launches}", file=sys.stderr, flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            place = task_for(options, ranks, number), f"{folder}/store"
+            return list(ringreduce.run(rank_main, ranks, *place, start="spawn")[0])
+
+    done = take_turns({"all": launch}, options.launches)
+    return Results({**machine_facts(ranks), **done.facts()}, merge(done.rows))
 
 
 # --- tables ----------------------------------------------------------------------------------------------------
@@ -136,21 +109,11 @@ class World:
     """All that was measured with one number of ranks."""
 
     def __init__(self, options: Namespace, ranks: int) -> None:
-        self.ranks, self.runs = ranks, measured(options, ranks)
-        self.questions: dict[str, Question] = {}
-        self.cells: dict[str, Cells] = {}
-        lines = self.runs[0].lines
-        for kind in dict.fromkeys(line["collective"] for line in lines):
-            sizes = tuple(dict.fromkeys(line["bytes"] for line in lines if line["collective"] == kind))
-            self.questions[kind] = Question(kind, ranks, sizes, options.budget)
-            own = [Run(**{**vars(run), "lines": _only(kind, run.lines)}) for run in self.runs]
-            self.cells[kind] = merge([run for run in own if run.lines], self.questions[kind])
+        self.ranks, self.results = ranks, measured(options, ranks)
 
     def us(self, kind: str, name: str, nbytes: int | None = None) -> float | None:
-        if kind not in self.cells:
-            return None
-        cell = self.cells[kind][name].get(nbytes or self.questions[kind].sizes[0])
-        return cell.median_us if cell else None
+        sizes = self.results.sizes(kind)
+        return self.results.us(kind, nbytes or sizes[0], name) if sizes else None
 
     def ratio(self, kind: str, nbytes: int | None = None) -> float | None:
         """How many times as fast as Gloo."""
@@ -162,42 +125,36 @@ class World:
         return part / whole if part and whole else None
 
 
-def _only(kind: str, lines: list[Line]) -> list[Line]:
-    return [line for line in lines if line["collective"] == kind]
-
-
 def calls_text(world: World) -> str:
-    kind = "all_reduce"
-    return report(world.questions[kind], world.runs, world.cells[kind], {"gloo": [GLOO]})
+    title = f"all_reduce, float32 sum, in place, {world.ranks} ranks. {mode_text(world.results.facts)}"
+    return f"{title}\n\n{report(world.results, 'all_reduce', {'gloo': [GLOO]})}"
 
 
 def shares_text(world: World) -> str:
     """reduce_scatter_tensor and all_gather_into_tensor as shares of an all_reduce of the same total."""
-    rows = [["", "", *(human_bytes(nbytes) for nbytes in world.questions["all_gather"].sizes)]]
+    rows = [["", "", *(human_bytes(nbytes) for nbytes in world.results.sizes("all_gather"))]]
     for kind in PART_KINDS:
-        for name in world.cells[kind]:
-            shares = (world.share(kind, name, nbytes) for nbytes in world.questions[kind].sizes)
+        for name in world.results.names(collective=kind):
+            shares = (world.share(kind, name, nbytes) for nbytes in world.results.sizes(kind))
             rows.append([kind, name, *("-" if share is None else f"{share:.2f}" for share in shares)])
     what = "in place or with separate tensors"
-    return f"Share of an all_reduce of the same total, {what}, {world.ranks} ranks:\n\n{layout(rows)}"
+    return f"Share of an all_reduce of the same total, {what}, {world.ranks} ranks:\n\n{markdown(rows)}"
 
 
 def steps_text(world: World) -> str:
-    rows = [["steps/s", *world.cells["ddp"], "of gloo's"]]
+    rows = [["steps/s", *world.results.names(collective="ddp"), "of gloo's"]]
     for kind in STEP_KINDS:
-        cells = world.cells[kind].values()
-        shown = [next(iter(cell.values())) for cell in cells]
-        rates = [f"{1e6 / cell.median_us:.2f} ±{50 * spread(cell):.0f}%" for cell in shown]
+        shown = [row for row in world.results.rows if row["collective"] == kind]
+        rates = [f"{1e6 / row['median_us']:.2f} ±{spread(row) / 2:.0f}%" for row in shown]
         rows.append([kind, *rates, f"{world.ratio(kind):.2f} x"])
     what = f"Training steps, {PARAMETERS / 1e6:.1f} M parameters, {world.ranks} ranks"
-    return f"{what}. {mode_text(world.runs)}\n\n{layout(rows)}"
+    return f"{what}. {mode_text(world.results.facts)}\n\n{markdown(rows)}"
 
 
 def dispatch_text(world: World) -> str:
     rows = [["all_reduce of 8 B, world size 1", "us a call"]]
-    for name, cells in world.cells["all_reduce"].items():
-        rows.append([name, human_us(cells[8].median_us or 0)])
-    return layout(rows)
+    rows += [[row["library"], human_us(row["median_us"])] for row in world.results.rows]
+    return markdown(rows)
 
 
 def goals_text(worlds: dict[int, World]) -> str:
@@ -221,13 +178,12 @@ def goals_text(worlds: dict[int, World]) -> str:
         add("all_reduce, 32 MiB, 2 ranks", 4, two.ratio("all_reduce", 32 << 20), True, " x")
     for ranks, world in worlds.items():
         for kind in PART_KINDS:
-            if kind in world.cells:
-                shares = [world.share(kind, OURS, nbytes) for nbytes in world.questions[kind].sizes]
-                worst = max(share for share in shares if share is not None)
-                add(f"{kind}, {ranks} ranks, worst share of all_reduce", 0.6, worst, False)
+            shares = [world.share(kind, OURS, nbytes) for nbytes in world.results.sizes(kind)]
+            worst = max((share for share in shares if share is not None), default=None)
+            add(f"{kind}, {ranks} ranks, worst share of all_reduce", 0.6, worst, False)
     if two:
         add("DDP steps/s, 2 ranks", 1.5, two.ratio("ddp"), True, " x")
-    return layout(rows)
+    return markdown(rows)
 
 
 def main() -> None:
@@ -241,12 +197,8 @@ def main() -> None:
         parts += [steps_text(world) for world in worlds.values()]
     print("\n\n".join([*parts, dispatch_text(alone), goals_text(worlds)]))
     if options.json:
-        tables: list[dict[str, Any]] = [
-            as_json(question, world.runs, world.cells[kind])
-            for world in [alone, *worlds.values()]
-            for kind, question in world.questions.items()
-        ]
-        print(f"\n{write_json('torch_backend', tables)}")
+        tables = [as_dict(world.results) for world in [alone, *worlds.values()]]
+        print(f"\n{save(Path(__file__).with_name('results'), 'torch_backend', tables)}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
 
-from ringreduce.bench.protocol import BLOCKWISE, Buffers, Effort, Library, Problem, measure
+from ringreduce.bench import gloo
+from ringreduce.bench.problem import BLOCKWISE, Problem
+from ringreduce.bench.protocol import Buffers, Effort, Library, measure
 
 WIDTH, LAYERS = 1024, 24
 PARAMETERS = LAYERS * (WIDTH * WIDTH + WIDTH)
@@ -51,21 +52,17 @@ class Task:
     turn: int
 
 
-def rank_main(rank: int, ranks: int, task: Task, store: str, pipe: Any) -> None:
-    torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+def rank_main(comm: Any, task: Task, store: str) -> list[Line]:
+    gloo.join(comm.rank, comm.size, store)
     groups = {name: _new_group(*how) for name, how in task.backends.items()}
     lines = [
         line for index, problem in enumerate(task.problems) for line in _calls(groups, task, index, problem)
     ]
     for kind in task.steps:
         lines += _steps(groups, kind, task.turn)
-    if rank == 0:
-        pipe.send(lines)
     dist.barrier()
     dist.destroy_process_group()
+    return lines
 
 
 def _new_group(backend: str, environment: dict[str, str]) -> dist.ProcessGroup:
@@ -110,32 +107,17 @@ def kind_of(problem: Problem) -> str:
 
 def _library(name: str, group: dist.ProcessGroup) -> Library:
     def prepare(problem: Problem, buffer: np.ndarray) -> tuple[Callable[[], Any], np.ndarray]:
-        whole = torch.from_numpy(buffer)
-        if problem.collective == "all_reduce":
-            return lambda: dist.all_reduce(whole, group=group), buffer
-        block = whole.numel() // dist.get_world_size()
-        mine = whole[dist.get_rank() * block :][:block]
-        if problem.collective == "all_gather":
-            out = whole if problem.in_place else torch.zeros_like(whole)
-            return lambda: dist.all_gather_into_tensor(out, mine, group=group), out.numpy()
-        out = mine if problem.in_place else torch.zeros_like(mine)
-        return lambda: dist.reduce_scatter_tensor(out, whole, group=group), out.numpy()
+        return gloo.prepare(problem, buffer, group)
 
     barrier = lambda: dist.barrier(group)  # noqa: E731
     place = dist.get_rank(), dist.get_world_size()
-    return Library(name, *place, barrier, _maximum, prepare, _allocate)
+    # By the group that is not measured.
+    return Library(name, *place, barrier, gloo.maximum, prepare, _allocate)
 
 
 def _allocate(nbytes: int) -> np.ndarray:
     """Memory as torch has it: NumPy's comes in huge pages, torch's does not."""
     return torch.zeros(nbytes, dtype=torch.uint8).numpy()
-
-
-def _maximum(values: np.ndarray) -> np.ndarray:
-    """Over all ranks, by the group that is not measured."""
-    tensor = torch.from_numpy(np.array(values, dtype=np.float64))
-    dist.all_reduce(tensor, dist.ReduceOp.MAX)
-    return tensor.numpy()
 
 
 # --- training steps --------------------------------------------------------------------------------------------
@@ -185,7 +167,7 @@ def _steps(groups: Groups, kind: str, turn: int) -> list[Line]:
             times[name].append((perf_counter() - start) / STEPS)
     lines = []
     for name, mine in times.items():
-        slowest = _maximum(np.array(mine[1:]))  # the first round is for warming up
+        slowest = gloo.maximum(np.array(mine[1:]))  # the first round is for warming up
         p25, median, p75 = (float(q) * 1e6 for q in np.quantile(slowest, [0.25, 0.5, 0.75]))
         line = {"library": name, "collective": kind, "ranks": dist.get_world_size(), "bytes": 4 * PARAMETERS}
         lines.append({**line, "median_us": median, "p25_us": p25, "p75_us": p75, "wrong": 0})

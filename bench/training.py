@@ -19,10 +19,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
 
-from report import layout
 
 import ringreduce
 from ringreduce import _engine
+from ringreduce.bench.report import markdown
 from ringreduce.bench.results import mode_of
 from ringreduce.train.config import Config
 from ringreduce.train.efficiency import SIDE_BY_SIDE, TOGETHER, Efficiency, measure, median, table
@@ -72,7 +72,7 @@ def buckets_text(found: Rows) -> str:
         *times, share = (statistics.median(values) for values in zip(*rounds, strict=True))
         step, *others = (1e3 * seconds for seconds in times)
         rows.append([f"{size:g}", f"{step:.1f}", *(f"{one:.2f}" for one in (*others, share))])
-    return layout(rows)
+    return markdown(rows)
 
 
 def goals_text(found: Efficiency) -> str:
@@ -90,7 +90,7 @@ def goals_text(found: Efficiency) -> str:
         good = "" if wanted is None else "yes" if (float(value) >= wanted) == at_least else "NO"
         limit = "" if wanted is None else f"{'>=' if at_least else '<='} {wanted:g}"
         rows.append([what, limit, f"{value} {quartiles}", good])
-    return layout(rows)
+    return markdown(rows)
 
 
 def main() -> None:

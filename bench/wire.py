@@ -22,10 +22,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
 
-from report import layout
 
 import ringreduce
 from ringreduce import _engine
+from ringreduce.bench.report import markdown
 
 WIRES = tuple(_engine.reduce.wires()[1:])
 ALGORITHMS = ("two_shot", "one_shot", "halving_doubling", "recursive_doubling", "ring")
@@ -74,7 +74,7 @@ def error_table(worlds: list[int], count: int) -> str:
         for ranks in worlds:
             cells = [cell(found[ranks][wire, algorithm]) for algorithm in ALGORITHMS]
             rows.append([wire or "float32", str(ranks), *cells])
-    return layout(rows)
+    return markdown(rows)
 
 
 def narrow_table(worlds: list[int], count: int) -> str:
@@ -85,7 +85,7 @@ def narrow_table(worlds: list[int], count: int) -> str:
             for ranks in worlds:
                 cells = [cell(found[ranks][wire, algorithm]) for algorithm in ALGORITHMS]
                 rows.append([dtype.name, wire or "none", str(ranks), *cells])
-    return layout(rows)
+    return markdown(rows)
 
 
 def bytes_table(worlds: list[int]) -> str:
@@ -97,7 +97,7 @@ def bytes_table(worlds: list[int]) -> str:
         for ranks in worlds:
             _, sent, _ = _engine.schedules.algorithm_cost("all_reduce", algorithm, ranks)
             rows.append([algorithm, str(ranks), *(f"{sent * each:.2f}" for each in a_value.values())])
-    return layout(rows)
+    return markdown(rows)
 
 
 def main() -> None:

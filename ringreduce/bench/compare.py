@@ -9,10 +9,11 @@ from pathlib import Path
 
 from ringreduce import schedules
 from ringreduce.bench.plot import plot
-from ringreduce.bench.protocol import Effort, Problem
+from ringreduce.bench.problem import Problem
+from ringreduce.bench.protocol import Effort
 from ringreduce.bench.rank import Task
-from ringreduce.bench.report import as_dict, overview
-from ringreduce.bench.results import Results
+from ringreduce.bench.report import overview
+from ringreduce.bench.results import Results, as_dict
 from ringreduce.bench.run import Plan, run_on_own_ranks
 from ringreduce.plotting import PlotError
 

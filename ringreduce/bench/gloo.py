@@ -17,29 +17,43 @@ import torch
 import torch.distributed as dist
 
 if TYPE_CHECKING or __package__:
-    from ringreduce.bench.protocol import Array, Library, Problem, measure_sizes, parser
+    from ringreduce.bench import protocol
+    from ringreduce.bench.problem import MESSAGES, Array, Problem, messages, partner, receives
 else:
-    from protocol import Array, Library, Problem, measure_sizes, parser
+    import protocol
+    from problem import MESSAGES, Array, Problem, messages, partner, receives
 
 OPS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 
 
-def prepare(problem: Problem, buffer: Array) -> tuple[Callable[[], Any], Array]:
+def prepare(
+    problem: Problem, buffer: Array, group: dist.ProcessGroup | None = None
+) -> tuple[Callable[[], Any], Array]:
+    """The call as torch.distributed has it, by the group's backend."""
     if problem.op not in OPS:
-        raise ValueError(f"Gloo has no {problem.op}")
+        raise ValueError(f"torch.distributed has no {problem.op}")
     whole, op = torch.from_numpy(buffer), getattr(dist.ReduceOp, OPS[problem.op])
-    if problem.collective == "all_reduce":
-        return lambda: dist.all_reduce(whole, op), buffer
-    if problem.collective == "broadcast":
-        return lambda: dist.broadcast(whole, 0), buffer
-    block = whole.numel() // dist.get_world_size()
-    mine = whole[dist.get_rank() * block :][:block]
-    if problem.collective == "reduce_scatter":
-        out = torch.empty_like(mine)
-        return lambda: dist.reduce_scatter_tensor(out, whole, op), out.numpy()
-    if problem.collective == "all_gather":
-        return lambda: dist.all_gather_into_tensor(whole, mine), buffer
-    raise ValueError(f"Gloo is not timed in {problem.collective}")
+    kind, rank, ranks = problem.collective, dist.get_rank(), dist.get_world_size()
+    if kind == "barrier":
+        return lambda: dist.barrier(group), buffer
+    if kind == "all_reduce":
+        return lambda: dist.all_reduce(whole, op, group), buffer
+    if kind == "broadcast":
+        return lambda: dist.broadcast(whole, problem.root, group), buffer
+    if kind in MESSAGES:
+        room = torch.zeros_like(whole)
+        ends = lambda to: dist.send(whole, to, group), lambda source: dist.recv(room, source, group)
+        call = messages(kind, rank, partner(kind, rank, ranks), *ends)
+        return call, room.numpy()[: buffer.size if receives(kind, rank, ranks) else 0]
+    block = whole.numel() // ranks
+    mine = whole[rank * block :][:block]
+    if kind == "reduce_scatter":
+        out = mine if problem.in_place else torch.zeros_like(mine)
+        return lambda: dist.reduce_scatter_tensor(out, whole, op, group), out.numpy()
+    if kind == "all_gather":
+        out = whole if problem.in_place else torch.zeros_like(whole)
+        return lambda: dist.all_gather_into_tensor(out, mine, group), out.numpy()
+    raise ValueError(f"torch.distributed is not timed in {kind}")
 
 
 def maximum(values: Array) -> Array:
@@ -59,15 +73,17 @@ def join(rank: int, ranks: int, store: str, backend: str = "gloo", interface: st
 
 def rank_main(rank: int, options: Namespace, store: str) -> None:
     join(rank, options.ranks, store, options.backend)
-    measure_sizes(
-        Library(options.library or options.backend, rank, options.ranks, dist.barrier, maximum, prepare),
+    protocol.measure_sizes(
+        protocol.Library(
+            options.library or options.backend, rank, options.ranks, dist.barrier, maximum, prepare
+        ),
         options,
     )
     dist.destroy_process_group()
 
 
 def main() -> None:
-    options = parser()
+    options = protocol.parser()
     options.add_argument("--backend", default="gloo", help="of torch.distributed")
     chosen = options.parse_args()
     context = multiprocessing.get_context("spawn")

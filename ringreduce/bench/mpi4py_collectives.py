@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
 
 if TYPE_CHECKING or __package__:
-    from ringreduce.bench.protocol import Array, Library, Problem, arguments, measure_sizes
+    from ringreduce.bench import protocol
+    from ringreduce.bench.problem import MESSAGES, Array, Problem, messages, partner, receives
 else:
-    from protocol import Array, Library, Problem, arguments, measure_sizes
+    import protocol
+    from problem import MESSAGES, Array, Problem, messages, partner, receives
 
 WORLD = MPI.COMM_WORLD
 OPS = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR"}
@@ -32,15 +35,25 @@ def prepare(problem: Problem, buffer: Array) -> tuple[Callable[[], Any], Array]:
     block = buffer.size // WORLD.size
     whole = [buffer, buffer.size, MPI.Datatype.fromcode(buffer.dtype.char)]
     op = getattr(MPI, OPS[problem.op])
-    if problem.collective == "all_reduce":
+    kind = problem.collective
+    if kind == "barrier":
+        return WORLD.Barrier, buffer
+    if kind in MESSAGES:
+        room = np.zeros_like(buffer)
+        there, ends = [room, room.size, whole[2]], (WORLD.rank, WORLD.size)
+        call = messages(
+            kind, WORLD.rank, partner(kind, *ends), partial(WORLD.Send, whole), partial(WORLD.Recv, there)
+        )
+        return call, room if receives(kind, *ends) else room[:0]
+    if kind == "all_reduce":
         return lambda: WORLD.Allreduce(MPI.IN_PLACE, whole, op), buffer
-    if problem.collective == "broadcast":
-        return lambda: WORLD.Bcast(whole, 0), buffer
-    if problem.collective == "reduce_scatter":
+    if kind == "broadcast":
+        return lambda: WORLD.Bcast(whole, problem.root), buffer
+    if kind == "reduce_scatter":
         return lambda: WORLD.Reduce_scatter_block(MPI.IN_PLACE, buffer, op), buffer[:block]
-    if problem.collective == "all_gather":
+    if kind == "all_gather":
         return lambda: WORLD.Allgather(MPI.IN_PLACE, buffer), buffer
-    raise ValueError(f"MPI is not timed in {problem.collective}")
+    raise ValueError(f"MPI is not timed in {kind}")
 
 
 def maximum(values: Array) -> Array:
@@ -53,4 +66,5 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--vendor"]:
         print(vendor())
     else:
-        measure_sizes(Library(vendor(), WORLD.rank, WORLD.size, WORLD.Barrier, maximum, prepare), arguments())
+        library = protocol.Library(vendor(), WORLD.rank, WORLD.size, WORLD.Barrier, maximum, prepare)
+        protocol.measure_sizes(library, protocol.arguments())

@@ -6,12 +6,14 @@ from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from pathlib import Path
 
 from ringreduce import schedules
-from ringreduce.bench.ours import COLLECTIVES, ROUNDING
-from ringreduce.bench.peers import VENDORS
-from ringreduce.bench.protocol import BLOCKWISE, EXACT, Effort, Problem, numpy_dtype
-from ringreduce.bench.rank import SHARED, Task, without_wire
+from ringreduce.bench.ours import COLLECTIVES, NO_CHOICE, ROUNDING
+from ringreduce.bench.peers import HOMES, VENDORS
+from ringreduce.bench.problem import BLOCKWISE, EXACT, MESSAGES, Problem, numpy_dtype
+from ringreduce.bench.protocol import Effort
+from ringreduce.bench.rank import SHARED, Task, plain_name
 from ringreduce.bench.report import FORMATS
 from ringreduce.bench.run import Plan
+from ringreduce.schedules.registry import is_in_a_file
 
 TRANSPORTS = ("shm", "tcp", "mpi", "shm+tcp", "shm+mpi")
 OPS = ("sum", "avg", "prod", "min", "max", "band", "bor", "bxor")
@@ -30,15 +32,24 @@ def names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
+def sizes(text: str) -> list[int]:
+    """Several with commas."""
+    return [byte_count(size) for size in names(text)]
+
+
 def add_options(parser: ArgumentParser) -> None:
     what = parser.add_argument_group("what is measured")
     what.add_argument(
         "-n", "--ranks", type=int, help="ranks to start (2); a launcher's are taken as they are"
     )
-    what.add_argument("-c", "--collective", type=names, default=["all_reduce"], help="several with commas")
+    what.add_argument(
+        "-c", "--collective", type=names, default=["all_reduce"], metavar="NAMES",
+        help=f"several with commas, of {', '.join(COLLECTIVES)}",
+    )  # fmt: skip
     what.add_argument(
         "-a", "--algorithms", type=names, default=["auto"],
-        help='several with commas, or "all"; name+shared takes buffers from ringreduce.empty',
+        help='several with commas, or "all"; my.py:function for one of your own; name+shared takes buffers from '
+        "ringreduce.empty",
     )  # fmt: skip
     what.add_argument(
         "--wire", type=names, default=[], metavar="FORMATS",
@@ -54,6 +65,7 @@ def add_options(parser: ArgumentParser) -> None:
     what.add_argument("--factor", type=int, default=8, help="from size to size (8)")
     what.add_argument("--dtype", choices=list(EXACT), default="float32", metavar="TYPE", help="float32, ...")
     what.add_argument("--op", choices=OPS, default="sum")
+    what.add_argument("--root", type=int, default=0, help="of broadcast, reduce, gather and scatter (0)")
     place = what.add_mutually_exclusive_group()
     place.add_argument("--in-place", action="store_true", default=True, help="the default")
     place.add_argument("--out-of-place", action="store_false", dest="in_place")
@@ -61,7 +73,7 @@ def add_options(parser: ArgumentParser) -> None:
         "--memory", choices=["ordinary", "shared"], default="ordinary", help="shared: ringreduce.empty"
     )
     what.add_argument("--async", action="store_true", dest="asynchronous", help="through the progress thread")
-    who = f"auto (those that are there), none, or of gloo, {', '.join(VENDORS)}"
+    who = f"auto (those that are there), none, or of gloo, {', '.join(VENDORS)}; {HOMES} names where MPIs are"
     what.add_argument("--peers", type=names, default=["auto"], help=who)
     what.add_argument("--no-floor", action="store_false", dest="floor", help="leave the floor out")
     _add_how(parser)
@@ -86,39 +98,54 @@ def _add_how(parser: ArgumentParser) -> None:
 def problems(options: Namespace, ranks: int) -> list[Problem]:
     """Sizes are rounded up so that every rank has a whole block."""
     if options.sizes:
-        sizes = [byte_count(text) for text in names(options.sizes)]
+        wanted = sizes(options.sizes)
     else:
         size, last, factor = byte_count(options.min), byte_count(options.max), options.factor
         if factor < 2:
             raise ValueError("--factor must be at least 2")
-        sizes = []
+        wanted = []
         while size <= last:
-            sizes.append(size)
+            wanted.append(size)
             size *= factor
     found: dict[Problem, None] = {}
     for collective in options.collective:
         if collective not in COLLECTIVES:
             raise ValueError(f"no collective is called {collective!r}; there are {', '.join(COLLECTIVES)}")
+        if collective in MESSAGES and ranks < 2:
+            raise ValueError(f"{collective} takes at least 2 ranks")
         unit = numpy_dtype(options.dtype).itemsize * (ranks if collective in BLOCKWISE else 1)
-        for size in sizes:
+        for size in [0] if collective == "barrier" else wanted:
             rounded = -(-size // unit) * unit
-            found[Problem(collective, rounded, options.dtype, options.op, options.in_place)] = None
+            about = options.dtype, options.op, options.in_place, options.root
+            found[Problem(collective, rounded, *about)] = None
     if not found:
         raise ValueError("there is no size to measure")
     return list(found)
+
+
+def read_files(asked: list[str], ranks: int) -> None:
+    """Registers the algorithms that are functions in files, and proves them.
+
+    Raises:
+        ValueError: there is no such file or function, or what it plans is wrong.
+    """
+    for name in dict.fromkeys(map(plain_name, asked)):
+        if is_in_a_file(name):
+            schedules.load(name, world=ranks).heaviest_round(ranks)
 
 
 def algorithms(asked: list[str], collectives: list[str]) -> dict[str, tuple[str, ...]]:
     """By collective. A name must belong to one of the collectives at least."""
     chosen: dict[str, tuple[str, ...]] = {}
     for collective in collectives:
-        known = [entry.name for entry in schedules.algorithms(collective)]
+        choice = () if collective in NO_CHOICE else schedules.algorithms(collective)
+        known = [entry.name for entry in choice]
         own: list[str] = []
         for name in asked:
-            plain, _ = without_wire(name.removesuffix(SHARED))
+            plain = plain_name(name)
             if name == "all":
                 own += ["auto", *known]
-            elif plain == "auto" or plain in known or schedules.custom(plain, collective) is not None:
+            elif plain == "auto" or plain in known:
                 own.append(name)
         chosen[collective] = tuple(dict.fromkeys(own))
     used = {name for own in chosen.values() for name in own}
@@ -139,9 +166,11 @@ def with_wires(chosen: dict[str, tuple[str, ...]], wires: list[str]) -> dict[str
         return f"{plain}+{wire}{name[len(plain) :]}"
 
     return {
-        collective: tuple(each for name in own for each in (name, *(quantised(name, wire) for wire in wires)))
+        collective: own if collective in NO_CHOICE else tuple(
+            each for name in own for each in (name, *(quantised(name, wire) for wire in wires))
+        )
         for collective, own in chosen.items()
-    }
+    }  # fmt: skip
 
 
 def with_transports(chosen: dict[str, tuple[str, ...]], transports: list[str]) -> dict[str, tuple[str, ...]]:
@@ -170,8 +199,15 @@ def plan(options: Namespace, ranks: int) -> Plan:
             raise ValueError(f"--peers: nobody is called {name!r}")
     if options.op in ("band", "bor", "bxor") and "float" in options.dtype:
         raise ValueError(f"--op {options.op} takes integers and bool, not {options.dtype}")
+    if not 0 <= options.root < ranks:
+        raise ValueError(f"--root must be a rank from 0 to {ranks - 1}, not {options.root}")
+    if options.iterations is not None and options.iterations < 1:
+        raise ValueError("--iterations must be at least 1")
     asked = problems(options, ranks)
-    effort = Effort(options.budget, options.iterations, check=options.check)
+    # OSU's benchmarks time every call by itself.
+    single = 1 if options.format == "osu" else None
+    effort = Effort(options.budget, options.iterations, check=options.check, batch=single)
+    read_files(options.algorithms, ranks)
     chosen = with_wires(algorithms(options.algorithms, options.collective), options.wire)
     chosen = with_transports(chosen, options.transport)
     task = Task(

@@ -9,17 +9,21 @@ from typing import Any
 import numpy as np
 
 from ringreduce.arrays import empty
-from ringreduce.bench.protocol import BLOCKWISE, Array, Library, Problem
+from ringreduce.bench.problem import BLOCKWISE, MESSAGES, Array, Problem, messages, partner, receives
+from ringreduce.bench.protocol import Library
 from ringreduce.communicator import Communicator
 
 COLLECTIVES = (
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all",
+    "barrier", *MESSAGES,
 )  # fmt: skip
+NO_CHOICE = ("barrier", *MESSAGES)
+"""What runs in one way, whatever the size: no algorithm can be named, and no wire format."""
 
 
 def _arguments(comm: Communicator, problem: Problem, buffer: Array, new: Callable[[int], Array]) -> Any:
     """The method's positional and named arguments, and where the result lies."""
-    collective, root = problem.collective, comm.rank == 0
+    collective, root = problem.collective, comm.rank == problem.root
     block = buffer.size // comm.size
     own = buffer[comm.rank * block : (comm.rank + 1) * block]
     count = block if collective in ("reduce_scatter", "scatter") else buffer.size
@@ -28,17 +32,23 @@ def _arguments(comm: Communicator, problem: Problem, buffer: Array, new: Callabl
         (own if count == block and collective in BLOCKWISE else buffer) if problem.in_place else new(count)
     )
     if collective == "broadcast":
-        return (buffer,), {}, buffer
+        return (buffer, problem.root), {}, buffer
+    if collective == "barrier":
+        return (), {}, buffer
     if collective == "all_reduce":
         return (buffer, problem.op), {} if problem.in_place else {"out": target}, target
     if collective == "reduce_scatter":
         return (buffer, problem.op), {"out": target}, target
     if collective == "reduce":
-        return (buffer, 0, problem.op), {"out": target} if root else {}, target if root else buffer[:0]
+        return (
+            (buffer, problem.root, problem.op),
+            {"out": target} if root else {},
+            target if root else buffer[:0],
+        )
     if collective == "gather":
-        return (own, 0), {"out": target} if root else {}, target if root else buffer[:0]
+        return (own, problem.root), {"out": target} if root else {}, target if root else buffer[:0]
     if collective == "scatter":
-        return (buffer if root else None, 0), {"out": target}, target
+        return (buffer if root else None, problem.root), {"out": target}, target
     return (own if collective == "all_gather" else buffer,), {"out": target}, target
 
 
@@ -58,17 +68,26 @@ def ours(
     def allocate(nbytes: int) -> Array:
         return np.asarray(empty(nbytes, "uint8")) if shared else np.zeros(nbytes, dtype=np.uint8)
 
+    def finished(call: Callable[..., Any]) -> Callable[..., Any]:
+        return (lambda *given: call(*given, async_op=True).wait()) if asynchronous else call
+
     def prepare(problem: Problem, buffer: Array) -> tuple[Callable[[], Any], Array]:
         def new(count: int) -> Array:
             return allocate(count * buffer.dtype.itemsize).view(buffer.dtype)
 
+        if problem.collective in NO_CHOICE and (algorithm, wire) != ("auto", None):
+            raise ValueError(f"{problem.collective} takes no algorithm and no wire format")
+        if problem.collective in MESSAGES:
+            room, kind = new(buffer.size), problem.collective
+            send, recv = finished(partial(comm.send, buffer)), finished(partial(comm.recv, room))
+            call = messages(kind, comm.rank, partner(kind, comm.rank, comm.size), send, recv)
+            return call, room if receives(kind, comm.rank, comm.size) else room[:0]
         positional, named, result = _arguments(comm, problem, buffer, new)
         if algorithm != "auto":
             named["algorithm"] = algorithm
         if wire is not None:
             named["wire"] = wire
-        call = partial(getattr(comm, problem.collective), *positional, **named)
-        return (lambda: call(async_op=True).wait()) if asynchronous else call, result
+        return finished(partial(getattr(comm, problem.collective), *positional, **named)), result
 
     # Every partial sum may be rounded on its way; none is larger than a sum, as the values are not negative.
     tolerance = 0.0 if wire is None else ROUNDING[wire] * (comm.size + 1)

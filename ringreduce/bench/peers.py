@@ -1,30 +1,28 @@
-"""The peers that are there, and running those that need processes of their own.
+"""The peers that are there, and how those are started that need processes of their own.
 
-Gloo runs in the ranks' own processes, and so does MPI where mpirun started them. Otherwise each MPI is
-started with its own mpirun: the one of this interpreter's mpi4py, and those of a checkout's environments
-(.venv-mpich and so on, which `make bench-peers` installs).
+Gloo runs in the ranks' own processes, and so does MPI where mpirun started them. Otherwise each MPI is started with its
+own mpirun: that of each home that the user names, that of this interpreter's environment, and the one on the PATH.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from ringreduce.bench import mpi
-from ringreduce.bench.protocol import Effort, Problem
+from ringreduce.bench.problem import MESSAGES
+from ringreduce.bench.programs import Contestant
 
 VENDORS = ("openmpi", "mpich", "impi")
-TIMED = ("all_reduce", "reduce_scatter", "all_gather")
+TIMED = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier", *MESSAGES)
 SCRIPT = Path(__file__).with_name("mpi4py_collectives.py")
+HOMES = "RINGREDUCE_BENCH_MPI"
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,18 @@ class Mpi:
     python: Path
     mpirun: Path
 
+    def contestant(self, name: str) -> Contestant:
+        """Timed as it is called from Python."""
+        return Contestant(
+            name,
+            lambda question: [
+                *mpi.launcher(self.vendor, self.mpirun, question.ranks),
+                *(str(self.python), str(SCRIPT), *question.options(name)),
+            ],
+            lambda question: mpi.environment(self.vendor, self.home, question.ranks),
+            (self.python, self.mpirun),
+        )
+
 
 def gloo_is_there() -> bool:
     return find_spec("torch") is not None
@@ -45,83 +55,43 @@ def mpi4py_is_there() -> bool:
     return find_spec("mpi4py") is not None
 
 
-def installed_mpis() -> list[Mpi]:
-    """One per vendor, a checkout's before this interpreter's."""
+def installed_mpis(homes: Iterable[Path] | None = None) -> list[Mpi]:
+    """One per vendor, the first that is found.
+
+    Args:
+        homes: the prefixes to look in first; None: those that RINGREDUCE_BENCH_MPI names, with colons between them.
+    """
+    if homes is None:
+        homes = map(Path, filter(None, os.environ.get(HOMES, "").split(os.pathsep)))
+    on_path = shutil.which("mpirun")
+    usual = [Path(sys.prefix), *([Path(on_path).parents[1]] if on_path else [])]
     found: dict[str, Mpi] = {}
-    for root in dict.fromkeys([Path(__file__).resolve().parents[2], Path.cwd()]):
-        for vendor in VENDORS:
-            home = root / f".venv-{vendor}"
-            one = Mpi(vendor, home, home / "bin" / "python", home / "bin" / "mpirun")
-            if (home / ".ready").exists() and one.mpirun.exists():
-                found.setdefault(vendor, one)
-    own = _of_this_interpreter()
-    if own is not None:
-        found.setdefault(own.vendor, own)
+    for home in dict.fromkeys([*homes, *usual]):
+        one = _at(home)
+        if one is not None:
+            found.setdefault(one.vendor, one)
     return list(found.values())
 
 
-def _of_this_interpreter() -> Mpi | None:
-    beside = Path(sys.prefix) / "bin" / "mpiexec"
-    named = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if named is None or not mpi4py_is_there():
+def _at(home: Path) -> Mpi | None:
+    """The MPI of that prefix, with the mpi4py of its own Python, or else of this one."""
+    home = home.absolute()
+    mpirun = home / "bin" / "mpirun"
+    if not mpirun.exists():
         return None
-    # Asked in a process of its own: importing mpi4py starts MPI.
-    command = [sys.executable, str(SCRIPT), "--vendor"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return Mpi(answer.stdout.strip(), Path(sys.prefix), Path(sys.executable), Path(named))
-
-
-def run_mpi(
-    one: Mpi, ranks: int, problems: list[Problem], effort: Effort
-) -> tuple[list[dict[str, Any]], str]:
-    """Rows for the problems (of one collective, dtype and op), and what went wrong, if something did."""
-    problem = problems[0]
-    program = [
-        *(str(one.python), str(SCRIPT), "--ranks", str(ranks), "--collective", problem.collective),
-        *("--sizes", ",".join(str(each.nbytes) for each in problems), "--library", one.vendor),
-        *("--dtype", problem.dtype, "--op", problem.op, "--budget", str(effort.budget)),
-        *("--warmup", str(effort.warmup), "--least", str(effort.least)),
-        *(("--iterations", str(effort.iterations)) if effort.iterations else ()),
-    ]
-    command = [*mpi.launcher(one.vendor, one.mpirun, ranks), *program]
-    environment = {**os.environ, **mpi.environment(one.vendor, one.home, ranks)}
-    timeout = 60 + sum(4 * effort.budget + each.nbytes * ranks / 50e6 for each in problems)
-    text, wrong = _run(command, environment, timeout)
-    rows = [json.loads(line) for line in text.splitlines() if line.startswith('{"library"')]
-    extra = {"dtype": problem.dtype, "op": problem.op, "in_place": True}
-    return [{**row, **extra} for row in rows], wrong
-
-
-def _run(command: list[str], environment: dict[str, str], timeout: float) -> tuple[str, str]:
-    # Files, not pipes: a rank that outlives its mpirun would keep a pipe open, and us waiting for its end.
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True
-        )
-        wrong = ""
+    pythons = [home / "bin" / "python", *([Path(sys.executable)] if mpi4py_is_there() else [])]
+    for python in pythons:
+        # Asked in a process of its own: importing mpi4py starts MPI.
         try:
-            code = process.wait(timeout=timeout)
-            wrong = f"exit {code}" if code else ""
-        except subprocess.TimeoutExpired:
-            wrong = f"no end after {timeout:.0f} s"
-        finally:
-            _stop(process)
-        out.seek(0)
-        err.seek(0)
-        last = err.read().strip().splitlines()[-1:]
-        return out.read(), f"{wrong}: {last[0]}" if wrong and last else wrong
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    # Asked first: an mpirun ends its ranks, which sit in groups of their own; killed, it would leave them.
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is not None:
-            return
-        os.killpg(process.pid, sign)
-        try:
-            process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
+            answer = subprocess.run(
+                [str(python), str(SCRIPT), "--vendor"], capture_output=True, text=True, timeout=30, check=True,
+                env={**os.environ, "I_MPI_ROOT": str(home), "LD_LIBRARY_PATH": _libraries(home)},
+            )  # fmt: skip
+        except (OSError, subprocess.SubprocessError):
             continue
+        return Mpi(answer.stdout.strip(), home, python, mpirun)
+    return None
+
+
+def _libraries(home: Path) -> str:
+    return os.pathsep.join(filter(None, [str(home / "lib"), os.environ.get("LD_LIBRARY_PATH")]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -12,12 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from ringreduce.bench.facts import host_facts, interfaces
 from ringreduce.bench.ours import ROUNDING, floor, ours
-from ringreduce.bench.protocol import Buffers, Effort, Library, Problem, measure
+from ringreduce.bench.problem import Problem
+from ringreduce.bench.protocol import Buffers, Effort, Library, measure
+from ringreduce.bench.results import Row
 from ringreduce.bootstrap import init
 from ringreduce.communicator import Communicator
+from ringreduce.schedules.registry import custom, is_in_a_file, load
 
-Row = dict[str, Any]
+Facts = dict[str, Any]
 SHARED = "+shared"
 REPRODUCIBLE = "reproducible"
 """Stands for ``auto`` on a reproducible communicator of the same ranks."""
@@ -25,8 +30,8 @@ REPRODUCIBLE = "reproducible"
 
 def without_transport(name: str) -> tuple[str, str | None]:
     """An algorithm's name, and the transport behind it."""
-    plain, mark, transport = name.partition("@")
-    return plain, transport if mark else None
+    plain, mark, transport = name.rpartition("@")
+    return (plain, transport) if mark else (name, None)
 
 
 def without_wire(name: str) -> tuple[str, str | None]:
@@ -61,25 +66,42 @@ class Task:
 
     def cells(self) -> int:
         """How many figures will be taken."""
-        others = len(self.peers) + self.floor
-        return sum(len(self.algorithms[problem.collective]) + others for problem in self.problems)
+        return sum(
+            len(self.algorithms[problem.collective]) + len(self.peers) + bool(self.floor and problem.nbytes)
+            for problem in self.problems
+        )
 
 
-def measure_all(comm: Communicator, task: Task) -> list[Row]:
-    """A row per problem and contestant, the same on all ranks."""
+def plain_name(name: str) -> str:
+    """An algorithm's name alone: as the communicator takes it."""
+    return without_wire(without_transport(name)[0].removesuffix(SHARED))[0]
+
+
+def measure_all(comm: Communicator, task: Task) -> tuple[list[Row], list[Facts]]:
+    """A row per problem and contestant, the same on all ranks, and the facts of each rank."""
     rows: list[Row] = []
-    peers, leave = _join_peers(comm, task.peers)
     asked_for = {name for names in task.algorithms.values() for name in names}
     twins = {}
+    for name in sorted(map(plain_name, asked_for)):
+        if is_in_a_file(name) and not any(custom(name, collective) for collective in task.algorithms):
+            load(name, world=comm.size)
     if REPRODUCIBLE in asked_for:
         twins[REPRODUCIBLE] = _twin(comm, reproducible=True)
-    for transport in dict.fromkeys(without_transport(name)[1] for name in sorted(asked_for)):
-        if transport is not None:
-            twins[transport] = _twin(comm, transport=transport)
+    carriers = sorted({without_transport(name)[1] or "" for name in asked_for})
+    for transport in filter(None, carriers):
+        twins[transport] = _twin(comm, transport=transport)
+    facts: Facts = {
+        "transport": ", ".join(dict.fromkeys(twins.get(each, comm).transport for each in carriers)),
+        # Before the peers bring connections of their own.
+        "interface": ", ".join(interfaces()) or "none",
+    }
+    peers, leave = _join_peers(comm, task.peers)
     if task.bind:
         # Only now: what the peers started for themselves may use every core.
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
+    own_cores = sorted(os.sched_getaffinity(0))
+    facts = {**facts, **host_facts(own_cores), "rank_cores": own_cores}
     advance, finish = _progress(task.cells() if comm.rank == 0 else 0)
     for index, problem in enumerate(task.problems):
         entries = [*_contestants(comm, twins, task, problem), *((peer, problem) for peer in peers)]
@@ -95,9 +117,10 @@ def measure_all(comm: Communicator, task: Task) -> list[Row]:
             advance(f"{problem.collective} {problem.nbytes} B {library.name}")
     finish()
     leave()
+    everybody = [json.loads(blob) for blob in exchange_over(comm)(json.dumps(facts).encode())]
     for twin in twins.values():
         twin.close()
-    return rows
+    return rows, everybody
 
 
 def exchange_over(comm: Communicator) -> Callable[[bytes], list[bytes]]:
@@ -131,15 +154,17 @@ def _contestants(
             plain, whose = "auto", twins[REPRODUCIBLE]
         library = ours(whose, plain, shared, task.asynchronous, wire)
         entries.append((replace(library, name=name), problem))
-    if task.floor:
+    if task.floor and problem.nbytes:
         # The floor is that of memory, whatever the bytes mean.
         nbytes = max(problem.nbytes // 4, 1) * 4
-        entries.append((floor(comm, task.shared), Problem("scale", nbytes, in_place=problem.in_place)))
+        entries.append(
+            (floor(comm, task.shared), Problem("scale", nbytes, in_place=problem.in_place, root=problem.root))
+        )
     return entries
 
 
 def _measured(library: Library, buffers: Buffers, effort: Effort, problem: Problem) -> Row:
-    named = {"dtype": problem.dtype, "op": problem.op, "in_place": problem.in_place}
+    named = {"dtype": problem.dtype, "op": problem.op, "in_place": problem.in_place, "root": problem.root}
     try:
         row = measure(library, buffers, effort)
     except (ValueError, TypeError, NotImplementedError) as error:

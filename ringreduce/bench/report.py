@@ -1,14 +1,15 @@
-"""Results as text: a table in the manner of nccl-tests, OSU's, CSV, JSON, a comparison's overview."""
+"""Results as text: a table in the manner of nccl-tests, OSU's, CSV, JSON, and contestants beside each other."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ringreduce.bench.results import Results, Row
+from ringreduce.bench.problem import MESSAGES, STREAMS
+from ringreduce.bench.results import Results, Row, as_dict, bus_formula
 
 
 def human_bytes(nbytes: int) -> str:
@@ -22,7 +23,19 @@ def human_us(us: float | None) -> str:
     """Three digits or so: microseconds."""
     if us is None:
         return "-"
-    return f"{us:.2f}" if us < 10 else f"{us:.1f}" if us < 100 else f"{us:.0f}"
+    digits = 3 if us < 0.1 else 2 if us < 10 else 1 if us < 100 else 0
+    return f"{us:.{digits}f}"
+
+
+def layout(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [gap.join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {line} |" for line in layout(rows, " | ")]
+    rule = "".join("|" if mark == "|" else "-" for mark in lines[0])
+    return "\n".join([lines[0], rule.replace("-|", ":|"), *lines[1:]])
 
 
 def heading(results: Results) -> list[str]:
@@ -35,13 +48,18 @@ def heading(results: Results) -> list[str]:
     before, after = ("?" if ns is None else f"{ns:.0f} ns" for ns in probes)
     return [
         f"ringreduce {facts['ringreduce']}: {facts['ranks']} ranks on {facts['cores']} cores, {kind}",
+        f"host {facts['host']}, {facts['cpu']}, governor {facts['governor']}; transport {facts['transport']}, "
+        f"interface {facts['interface']}",
         f"exchange between two cores, one way: {before} before, {after} after ({facts['mode']})",
     ]
 
 
-def layout(rows: Sequence[Sequence[str]], gap: str = "  ") -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [gap.join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
+def bandwidths(collective: str) -> str:
+    """What algbw and busbw mean."""
+    if collective == "barrier":
+        return "without bytes, and so without bandwidths"
+    size = "size of a message" if collective in MESSAGES else "size"
+    return f"algbw = {size} / time; busbw = {bus_formula(collective)}, n ranks"
 
 
 TITLES = (
@@ -51,8 +69,18 @@ TITLES = (
 
 
 def spread(row: Row) -> float:
-    """How far the quartiles lie apart, in per cent of the median."""
-    return float(100 * (row["p75_us"] - row["p25_us"]) / max(row["median_us"], 1e-4))
+    """How far the launches (or, of a single one, its quartiles) lie apart, in per cent of the median."""
+    low, high = ("low_us", "high_us") if row["launches"] > 1 else ("p25_us", "p75_us")
+    return float(100 * (row[high] - row[low]) / max(row["median_us"], 1e-4))
+
+
+def time_text(row: Row | None) -> str:
+    """Why there is no figure, or the median; * marks one that was taken in another mode than the others."""
+    if row is None:
+        return "-"
+    if row.get("wrong"):
+        return f"{row['wrong']} wrong"
+    return str(row["problem"]) if "problem" in row else human_us(row["median_us"]) + "*" * row["other_mode"]
 
 
 def _cells(row: Row) -> list[str]:
@@ -61,12 +89,8 @@ def _cells(row: Row) -> list[str]:
         return [*first, *["-"] * 6]
     wrong = "N/A" if row["wrong"] is None else str(row["wrong"])
     percent = "-" if row["floor_percent"] is None else f"{row['floor_percent']:.0f}"
-    bandwidths = [f"{row[key]:.2f}" for key in ("algbw_gbs", "busbw_gbs")]
-    return [*first, human_us(row["median_us"]), f"{spread(row):.0f}", *bandwidths, wrong, percent]
-
-
-def _peer_time(row: Row) -> str:
-    return f"{row['wrong']} wrong" if row.get("wrong") else human_us(row.get("median_us"))
+    rates = ["-" if row[key] is None else f"{row[key]:.2f}" for key in ("algbw_gbs", "busbw_gbs")]
+    return [*first, human_us(row["median_us"]), f"{spread(row):.0f}", *rates, wrong, percent]
 
 
 def table(results: Results) -> str:
@@ -79,13 +103,13 @@ def table(results: Results) -> str:
             ["#", *(b for _, b in TITLES), *["(us)"] * len(peers)],
         ]
         for nbytes in results.sizes(collective):
-            others = [results.row(collective, nbytes, peer) or {} for peer in peers]
-            times = [_peer_time(other) for other in others]
+            others = [results.row(collective, nbytes, peer) for peer in peers]
+            times = ["-" if other and "problem" in other else time_text(other) for other in others]
             for name in results.names("ours", collective):
                 row = results.row(collective, nbytes, name)
                 if row is not None:
                     rows.append(["", *_cells(row), *times])
-        lines += ["#", f"# {collective}", *layout(rows)]
+        lines += ["#", f"# {collective}: {bandwidths(collective)}", *layout(rows)]
     return "\n".join([*lines, "#", *(f"# {line}" for line in summary(results))])
 
 
@@ -95,34 +119,54 @@ def summary(results: Results) -> list[str]:
     if ours and ours[0]["wrong"] is not None:
         wrong = results.wrong()
         lines.append(f"Wrong elements: {wrong} {'FAILED' if wrong else 'OK'}")
-    if ours:
-        mean = sum(row["busbw_gbs"] for row in ours) / len(ours)
-        lines.append(f"Average bus bandwidth: {mean:.2f} GB/s")
+    rates = [row["busbw_gbs"] for row in ours if row["busbw_gbs"] is not None]
+    if rates:
+        lines.append(f"Average bus bandwidth: {sum(rates) / len(rates):.2f} GB/s")
     return lines
 
 
 def osu(results: Results) -> str:
-    """As OSU's micro-benchmarks print it, a block per collective and contestant."""
+    """As OSU's micro-benchmarks print it with -f, a block per collective and contestant."""
     blocks = []
     for collective in results.collectives():
         title = "".join(word.capitalize() for word in collective.split("_"))
         ours = results.names("ours", collective)
         for name in [*ours, *results.names("peer", collective)]:
-            who = f"# ringreduce {title}" if name in ours else f"# {name} {title}"
-            lines = [f"{who} Latency Test, {results.facts['ranks']} ranks"]
+            rows = [results.row(collective, nbytes, name) for nbytes in results.sizes(collective)]
+            figures = [row for row in rows if row is not None and "problem" not in row]
+            if not figures:
+                continue
+            who = f"ringreduce {title}" if name in ours else f"{name} {title}"
+            test = "Bandwidth" if collective in STREAMS else "Latency"
+            lines = [f"# {who} {test} Test, {results.facts['ranks']} ranks"]
             lines[0] += f", algorithm {name}" if name in ours else ""
-            lines += [f"# Datatype: {results.facts['dtype']}. The slowest rank's median time."]
-            lines += [f"{'# Size':<14}{'Avg Latency(us)':>20}"]
-            for nbytes in results.sizes(collective):
-                row = results.row(collective, nbytes, name)
-                if row is not None and "problem" not in row:
-                    lines.append(f"{nbytes:<14}{row['median_us']:>20.2f}")
-            blocks.append("\n".join(lines))
+            lines += [f"# Datatype: {results.facts['dtype']}."]
+            shown = _osu_rates if collective in STREAMS else _osu_latencies
+            blocks.append("\n".join([*lines, *shown(figures, collective)]))
     return "\n\n".join(blocks)
 
 
-def as_dict(results: Results) -> dict[str, Any]:
-    return {"facts": results.facts, "notes": results.notes, "rows": results.rows}
+def _osu_rates(figures: list[Row], collective: str) -> list[str]:
+    """As osu_bw has them, and osu_mbw_mr: of all pairs together."""
+    if collective == "send":
+        lines = [f"{'# Size':<10}{'Bandwidth (MB/s)':>18}"]
+        return [*lines, *(f"{row['bytes']:<10}{row['bytes'] / row['max_us']:>18.2f}" for row in figures)]
+    lines = [f"{'# Size':<10}{'MB/s':>18}{'Messages/s':>18}"]
+    for row in figures:
+        rate = row["ranks"] // 2 / row["max_us"]
+        lines.append(f"{row['bytes']:<10}{row['bytes'] * rate:>18.2f}{1e6 * rate:>18.2f}")
+    return lines
+
+
+def _osu_latencies(figures: list[Row], collective: str) -> list[str]:
+    """Over ranks, of each rank's own average."""
+    with_size = collective != "barrier"
+    first = f"{'# Size':<10}{'Avg Latency(us)':>18}" if with_size else "# Avg Latency(us)"
+    lines = [f"{first}{'Min Latency(us)':>18}{'Max Latency(us)':>18}{'Iterations':>12}"]
+    for row in figures:
+        size = f"{row['bytes']:<10}{row['avg_us']:>18.2f}" if with_size else f"{row['avg_us']:>17.2f}"
+        lines.append(f"{size}{row['min_us']:>18.2f}{row['max_us']:>18.2f}{row['iterations']:>12}")
+    return lines
 
 
 def as_json(results: Results) -> str:
@@ -130,19 +174,16 @@ def as_json(results: Results) -> str:
 
 
 COLUMNS = (
-    "collective", "kind", "library", "bytes", "count", "dtype", "op", "in_place", "median_us", "p25_us",
-    "p75_us", "algbw_gbs", "busbw_gbs", "wrong", "floor_us", "floor_percent", "iterations", "batch",
-    "launches", "problem",
+    "collective", "kind", "library", "bytes", "count", "dtype", "op", "in_place", "root", "median_us", "p25_us",
+    "p75_us", "low_us", "high_us", "avg_us", "min_us", "max_us", "algbw_gbs", "busbw_gbs", "wrong", "floor_us",
+    "floor_percent", "iterations", "batch", "launches", "problem",
 )  # fmt: skip
 
 
 def as_csv(results: Results) -> str:
     """A line per figure, with the machine's facts repeated on each."""
-    facts = {
-        key: value
-        for key, value in results.facts.items()
-        if key not in ("dtype", "op", "in_place", "environment")
-    }
+    facts = {key: value for key, value in results.facts.items() if key not in (*COLUMNS, "environment")}
+    facts["rank_cores"] = json.dumps(facts["rank_cores"])
     text = io.StringIO()
     writer = csv.DictWriter(text, [*COLUMNS, *facts], extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -154,22 +195,77 @@ def as_csv(results: Results) -> str:
 FORMATS = {"table": table, "osu": osu, "json": as_json, "csv": as_csv}
 
 
-def overview(results: Results, collective: str) -> str:
-    """Times in microseconds: a line per contestant, a column per size; * marks the fastest of ours."""
+def grid(
+    results: Results, collective: str, title: str, names: Sequence[str],
+    text: Callable[[Row | None], str] = time_text,
+) -> list[list[str]]:  # fmt: skip
+    """A line per contestant, a column per size."""
     sizes = results.sizes(collective)
+    rows = [[name, *(text(results.row(collective, nbytes, name)) for nbytes in sizes)] for name in names]
+    return [[title, *map(human_bytes, sizes)], *rows]
+
+
+def overview(results: Results, collective: str) -> str:
+    """Times in microseconds; the fastest of ours is marked."""
+    ours = results.names("ours", collective)
+    best = {nbytes: results.fastest(collective, nbytes, ours) for nbytes in results.sizes(collective)}
+
+    def marked(row: Row | None) -> str:
+        return time_text(row) + (" <" if row is not None and best[row["bytes"]] == row["library"] else "  ")
+
     names = [name for kind in ("ours", "peer", "floor") for name in results.names(kind, collective)]
-    rows = [[f"{collective}, us", *(human_bytes(nbytes) for nbytes in sizes)]]
-    best = {nbytes: _fastest(results, collective, nbytes) for nbytes in sizes}
-    for name in names:
-        found = [results.row(collective, nbytes, name) or {} for nbytes in sizes]
-        marks = ["*" if best[nbytes] == name else " " for nbytes in sizes]
-        times = [human_us(row.get("median_us")) for row in found]
-        rows.append([name, *(time + mark for time, mark in zip(times, marks, strict=True))])
-    rows[0][1:] = [title + " " for title in rows[0][1:]]
+    rows = grid(results, collective, f"{collective}, us", names, marked)
+    rows[0][1:] = [f"{title}  " for title in rows[0][1:]]
     return "\n".join([*heading(results), "", *layout(rows), "", *results.notes])
 
 
-def _fastest(results: Results, collective: str, nbytes: int) -> str:
-    rows = [results.row(collective, nbytes, name) or {} for name in results.names("ours", collective)]
-    timed = [(row["median_us"], row["library"]) for row in rows if row.get("median_us") is not None]
-    return min(timed)[1] if timed else ""
+def with_spread(row: Row | None) -> str:
+    if row is None or row.get("wrong") or "problem" in row:
+        return time_text(row)
+    return f"{time_text(row)} ±{spread(row) / 2:.0f}%"
+
+
+def ratios(results: Results, collective: str, title: str, references: Sequence[str]) -> str:
+    """Each contestant's time over that of the fastest reference."""
+
+    def ratio(row: Row | None) -> str:
+        if row is None:
+            return "-"
+        us, best = (
+            results.us(collective, row["bytes"], row["library"]),
+            results.fastest(collective, row["bytes"], references),
+        )
+        return (
+            "-"
+            if us is None or best is None
+            else f"{us / (results.us(collective, row['bytes'], best) or us):.2f}"
+        )
+
+    present = results.names(collective=collective)
+    rows = grid(results, collective, f"x {title}", [name for name in present if references != [name]], ratio)
+    if len(references) > 1:
+        fastest = [results.fastest(collective, n, references) or "-" for n in results.sizes(collective)]
+        rows.append(["reference", *fastest])
+    return markdown(rows)
+
+
+def mode_text(facts: dict[str, Any]) -> str:
+    probes = facts["exchange_before_ns"], facts["exchange_after_ns"]
+    before, after = ("?" if ns is None else f"{ns:.0f} ns" for ns in probes)
+    text = f"Core-to-core exchange: {facts['mode']} ({before} before, {after} after)"
+    return f"{text}. A time marked * was taken in another mode: do not compare it."
+
+
+def report(results: Results, collective: str, references: dict[str, list[str]]) -> str:
+    """Times and ratios in Markdown; `references` maps a title to the contestants whose fastest is the measure."""
+    absent = {row["library"] for row in results.rows if row.get("problem") == "not installed"}
+    shown = Results(results.facts, [row for row in results.rows if row["library"] not in absent])
+    parts = [markdown(grid(shown, collective, "us", shown.names(collective=collective), with_spread))]
+    for title, names in references.items():
+        present = [name for name in names if name in shown.names(collective=collective)]
+        if present:
+            parts.append(ratios(shown, collective, title, present))
+    notes = [note for note in results.notes if not note.endswith(": not installed")]
+    if absent:
+        notes.append(f"Not installed or not built: {', '.join(sorted(absent))}.")
+    return "\n\n".join([*parts, *(["\n".join(notes)] if notes else [])])

@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable
 
 from ringreduce.bench.compare import LARGE, SIZES, WORLDS
-from ringreduce.bench.protocol import BLOCKWISE, Effort, Problem
+from ringreduce.bench.problem import BLOCKWISE, Problem
+from ringreduce.bench.protocol import Effort
 from ringreduce.bench.rank import REPRODUCIBLE, Task
 from ringreduce.bench.report import heading, human_bytes, human_us, layout, spread
 from ringreduce.bench.results import Results
@@ -31,7 +32,7 @@ def plan(ranks: int, budget: float, sizes: tuple[int, ...], launches: int) -> Pl
 
 
 def table(results: Results) -> str:
-    """Ratios above 1 are what it costs; ± is half the distance of the quartiles, of a launch's iterations."""
+    """Ratios above 1 are what it costs; ± is half the range of the launches."""
     lines = heading(results)
     for collective in results.collectives():
         rows, ratios = [["", "auto, us", "", f"{REPRODUCIBLE}, us", "", "ratio"]], []

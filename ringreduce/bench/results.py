@@ -1,26 +1,26 @@
-"""What was found: figures merged over launches, bandwidths, and the machine that they are from."""
+"""What was found: figures merged over launches, bandwidths, and the machine that they are from.
+
+A row is a figure of one contestant, as protocol.py has it, or why there is none ("problem"). Of a launch it also says
+which one, and in what mode the machine was.
+"""
 
 from __future__ import annotations
 
-import os
-import platform
+import json
 import statistics
-import sys
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import ringreduce
-from ringreduce import _engine
-from ringreduce.bench.protocol import numpy_dtype
+from ringreduce.bench.facts import UNKNOWN, machine_facts, mode_of
+from ringreduce.bench.problem import MESSAGES, numpy_dtype
+
+__all__ = ["Results", "Row", "bus_factor", "machine_facts", "merge", "mode_of", "save", "table_mode"]
 
 Row = dict[str, Any]
-
-FAR_NS = 110.0
-"""The geometric middle of the two modes between which machines were seen to change by themselves."""
 
 
 @dataclass
@@ -37,108 +37,116 @@ class Results:
     def sizes(self, collective: str) -> list[int]:
         return sorted({row["bytes"] for row in self.rows if row["collective"] == collective})
 
-    def names(self, kind: str, collective: str | None = None) -> list[str]:
+    def names(self, kind: str | None = None, collective: str | None = None) -> list[str]:
         """Contestants of a kind ("ours", "peer", "floor") that have a figure, or failed."""
-        rows = [row for row in self.rows if row["kind"] == kind and collective in (None, row["collective"])]
-        return list(dict.fromkeys(row["library"] for row in rows))
+        rows = (row for row in self.rows if kind in (None, row["kind"]))
+        return list(dict.fromkeys(row["library"] for row in rows if collective in (None, row["collective"])))
 
     def row(self, collective: str, nbytes: int, name: str) -> Row | None:
         key = (collective, nbytes, name)
         found = (row for row in self.rows if (row["collective"], row["bytes"], row["library"]) == key)
         return next(found, None)
 
+    def us(self, collective: str, nbytes: int, name: str) -> float | None:
+        """The median, where there is one and it was right."""
+        row = self.row(collective, nbytes, name)
+        return None if row is None or row.get("wrong") else row.get("median_us")
+
+    def fastest(self, collective: str, nbytes: int, names: Iterable[str]) -> str | None:
+        times = [(us, name) for name in names if (us := self.us(collective, nbytes, name)) is not None]
+        return min(times)[1] if times else None
+
     def wrong(self) -> int:
         """Wrong elements in our results."""
         return sum(row["wrong"] or 0 for row in self.rows if row["kind"] == "ours" and "wrong" in row)
 
+    def measured(self) -> bool:
+        return any("problem" not in row for row in self.rows if row["kind"] != "floor")
+
+
+def bus_formula(collective: str) -> str:
+    """What bus bandwidth is, in terms of algorithm bandwidth and of n, the number of ranks."""
+    if collective == "all_reduce":
+        return "algbw * 2 (n - 1) / n"
+    return "algbw" if collective in ("broadcast", "reduce", *MESSAGES) else "algbw * (n - 1) / n"
+
 
 def bus_factor(collective: str, ranks: int) -> float:
     """Bus bandwidth over algorithm bandwidth by nccl-tests' definition; S is the whole buffer."""
-    if collective == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    if collective in ("broadcast", "reduce"):
-        return 1.0
-    return (ranks - 1) / ranks
+    share = (ranks - 1) / ranks
+    return {"algbw * 2 (n - 1) / n": 2 * share, "algbw": 1.0}.get(bus_formula(collective), share)
 
 
-def merge(rows: Iterable[Row], ours: Iterable[str], checked: bool) -> list[Row]:
-    """One row for each collective, size and contestant: the median over launches of their figures."""
+def table_mode(rows: Iterable[Row]) -> str:
+    """The mode in which most figures were taken; those of the others are not mixed in."""
+    modes = Counter(row.get("mode", UNKNOWN) for row in rows if "problem" not in row)
+    return modes.most_common(1)[0][0] if modes else UNKNOWN
+
+
+def merge(rows: Sequence[Row], ours: Iterable[str] = (), checked: bool = True) -> list[Row]:
+    """One row for each collective, size and contestant: the median over the launches in the table's mode.
+
+    ``low_us`` and ``high_us`` are the lowest and the highest median of a launch. A row has ``other_mode`` where no
+    launch was in the mode of the table. Contestants are of the kind that their rows say, or else ours or peers.
+    """
     groups: dict[tuple[str, int, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row["collective"], row["bytes"], row["library"]), []).append(row)
-    mine = list(ours)
-    merged = [_merged(group, mine, checked) for group in groups.values()]
-    floors = {(r["collective"], r["bytes"]): r["median_us"] for r in merged if r["kind"] == "floor"}
-    order = {"ours": 0, "peer": 1, "floor": 2}
-    collectives = list(dict.fromkeys(row["collective"] for row in merged))
+    mine, mode = list(ours), table_mode(rows)
+    merged = [_merged(group, mine, mode, checked) for group in groups.values()]
+    floors = {(r["collective"], r["bytes"]): r.get("median_us") for r in merged if r["kind"] == "floor"}
     for row in merged:
-        floor_us = floors.get((row["collective"], row["bytes"]))
-        row["floor_us"] = floor_us
+        row["floor_us"] = floor_us = floors.get((row["collective"], row["bytes"]))
         row["floor_percent"] = None
         if floor_us is not None and row.get("median_us"):
             row["floor_percent"] = round(100 * floor_us / row["median_us"], 1)
-    rank = {
-        name: index for index, name in enumerate([*mine, *sorted({r["library"] for r in merged} - set(mine))])
-    }
+    first = sorted(rows, key=lambda row: row.get("launch", 0))
+    collectives = list(dict.fromkeys(row["collective"] for row in merged))
+    names = list(dict.fromkeys([*mine, *(row["library"] for row in first)]))
+    kinds = ["ours", "tuned", "peer", "floor"]
     return sorted(
         merged,
-        key=lambda r: (collectives.index(r["collective"]), r["bytes"], order[r["kind"]], rank[r["library"]]),
+        key=lambda r: (
+            collectives.index(r["collective"]),
+            r["bytes"],
+            kinds.index(r["kind"]),
+            names.index(r["library"]),
+        ),
     )
 
 
-def _merged(group: list[Row], ours: list[str], checked: bool) -> Row:
-    name = group[0]["library"]
-    kind = "floor" if name == "floor" else "ours" if name in ours else "peer"
-    row = {**group[0], "kind": kind, "launches": len(group)}
-    row["count"] = row["bytes"] // numpy_dtype(row["dtype"]).itemsize
-    if "problem" in row:
+def _merged(group: list[Row], ours: list[str], mode: str, checked: bool) -> Row:
+    figures = [row for row in group if "problem" not in row]
+    same = [row for row in figures if row.get("mode", UNKNOWN) == mode] or figures
+    row = {**(same or group)[0], "launches": len(same)}
+    if "kind" not in row:
+        name = row["library"]
+        row["kind"] = "floor" if name == "floor" else "ours" if name in ours else "peer"
+    row["count"] = row["bytes"] // numpy_dtype(row.get("dtype", "float32")).itemsize
+    if not same:
         return row
-    for key in ("median_us", "p25_us", "p75_us"):
-        row[key] = round(statistics.median(each[key] for each in group), 4)
-    row["wrong"] = max(each["wrong"] for each in group) if checked else None
-    seconds = max(row["median_us"], 1e-4) / 1e6
-    row["algbw_gbs"] = round(row["bytes"] / seconds / 1e9, 4)
-    row["busbw_gbs"] = round(row["algbw_gbs"] * bus_factor(row["collective"], row["ranks"]), 4)
+    row["other_mode"] = row.get("mode", UNKNOWN) != mode
+    medians = [each["median_us"] for each in same]
+    row["low_us"], row["high_us"] = min(medians), max(medians)
+    for key in ("median_us", "p25_us", "p75_us", "avg_us", "min_us", "max_us"):
+        if key in row:
+            row[key] = round(statistics.median(each[key] for each in same), 4)
+    row["wrong"] = max(each["wrong"] for each in figures) if checked else None
+    row["algbw_gbs"] = row["busbw_gbs"] = None
+    if row["bytes"]:
+        row["algbw_gbs"] = round(row["bytes"] / max(row["median_us"], 1e-4) / 1e3, 4)
+        row["busbw_gbs"] = round(row["algbw_gbs"] * bus_factor(row["collective"], row["ranks"]), 4)
     return row
 
 
-def mode_of(before: float | None, after: float | None) -> str:
-    """ "near" or "far", "near-far" where the machine changed in between, or "unknown"."""
-    modes = ["unknown" if ns is None else "near" if ns < FAR_NS else "far" for ns in (before, after)]
-    return modes[0] if modes[0] == modes[1] else "-".join(modes)
+def as_dict(results: Results) -> dict[str, Any]:
+    return {"facts": results.facts, "notes": results.notes, "rows": results.rows}
 
 
-def machine_facts(ranks: int) -> dict[str, Any]:
-    """What figures depend on besides the problem."""
-    cores = _engine.usable_cores()
-    return {
-        "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "ringreduce": ringreduce.__version__,
-        "python": platform.python_version(),
-        "numpy": version("numpy"),
-        "torch": _version("torch"),
-        "mpi4py": _version("mpi4py"),
-        "cpu": _cpu(),
-        "kernel": platform.release(),
-        "cores": cores,
-        "ranks": ranks,
-        "oversubscribed": ranks > cores,
-        "command": " ".join(["ringreduce", *sys.argv[1:]]),
-        "environment": {key: value for key, value in os.environ.items() if key.startswith("RINGREDUCE_")},
-    }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
+def save(folder: Path, name: str, tables: list[dict[str, Any]]) -> Path:
+    """Writes a JSON file that nothing else is called like, and returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
+    path = folder / f"{name}-{stamp}.json"
+    path.write_text(json.dumps({"date": stamp, "tables": tables}, indent=1) + "\n")
+    return path

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-import numpy as np
-
 import ringreduce
-from ringreduce import _engine
 from ringreduce.bench import peers
-from ringreduce.bench.protocol import Effort, Problem
-from ringreduce.bench.rank import Row, Task, measure_all
-from ringreduce.bench.results import Results, machine_facts, merge, mode_of
+from ringreduce.bench.facts import machine_facts, of_all
+from ringreduce.bench.problem import Problem
+from ringreduce.bench.programs import Contestant, Launches, Turn, question_of, refusals, take_turns
+from ringreduce.bench.protocol import Effort
+from ringreduce.bench.rank import Facts, Task, measure_all
+from ringreduce.bench.results import Results, Row, merge
 from ringreduce.launchers import launched
+from ringreduce.mpi.library import NoMpi
 
 MPI_LAUNCHERS = ("openmpi", "hydra")
+OURS = "ringreduce"
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,6 @@ class Plan:
     ranks: int
     peers: tuple[str, ...]
     launches: int | None = None
-    note: str = ""
 
 
 def under_launcher() -> bool:
@@ -43,44 +45,47 @@ def under_launcher() -> bool:
 
 def _wants(plan: Plan, name: str, is_there: bool) -> bool:
     if name in plan.peers and not is_there:
-        raise ValueError(f"--peers: {name} is not installed here")
+        where = "" if name == "gloo" else f"; {peers.HOMES} names where to look"
+        raise ValueError(f"--peers: {name} is not installed here{where}")
     return is_there and (name in plan.peers or "auto" in plan.peers)
 
 
 def run_on_own_ranks(plan: Plan) -> Results:
     """Starts ranks, and each MPI with its own mpirun; returns what they found."""
-    known = peers.installed_mpis() if plan.peers else []
-    here = {one.vendor: one for one in known}
+    here = {one.vendor: one for one in peers.installed_mpis()} if plan.peers else {}
     mpis = [here[v] for v in peers.VENDORS if _wants(plan, v, v in here)]
     gloo = ("gloo",) if _wants(plan, "gloo", peers.gloo_is_there()) else ()
     launches = plan.launches or (2 if mpis else 1)
     efforts = tuple(replace(effort, budget=effort.budget / launches) for effort in plan.task.efforts)
     task = replace(plan.task, peers=gloo, efforts=efforts)
-    before = _engine.probe_exchange()
-    rows: list[Row] = []
-    notes: list[str] = []
-    for launch in range(launches):
-        order: list[peers.Mpi | None] = [None, *mpis]
-        shift = launch % len(order)
-        for one in [*order[shift:], *order[:shift]]:
-            if one is None:
-                rows += ringreduce.run(measure_all, plan.ranks, replace(task, turn=launch))[0]
-            else:
-                rows += _mpi_rows(one, task, plan.ranks, notes)
-    return _results(plan, rows, notes, before, "own")
+    facts: list[Facts] = []
+
+    def ours(launch: int) -> list[Row]:
+        try:
+            rows, facts[:] = ringreduce.run(measure_all, plan.ranks, replace(task, turn=launch))[0]
+        except ringreduce.RankFailed as error:
+            if isinstance(error.__cause__, (ValueError, NoMpi)):  # what the ranks were asked for cannot be
+                raise ValueError(str(error.__cause__)) from error
+            raise
+        return list(rows)
+
+    turns: dict[str, Turn] = {OURS: ours}
+    for one in mpis:
+        turns[one.vendor] = partial(_programs_rows, one.contestant(one.vendor), task, plan.ranks)
+    return _results(plan, take_turns(turns, launches), facts, "own")
 
 
-def _mpi_rows(one: peers.Mpi, task: Task, ranks: int, notes: list[str]) -> list[Row]:
-    groups: dict[tuple[str, Effort], list[Problem]] = {}
+def _programs_rows(one: Contestant, task: Task, ranks: int, launch: int) -> list[Row]:
+    """Of a program that takes one collective at a time; once it has failed, it is not asked for more."""
+    groups: dict[tuple[Problem, Effort], list[int]] = {}
     for problem, effort in zip(task.problems, task.efforts, strict=True):
         if problem.collective in peers.TIMED:
-            groups.setdefault((problem.collective, effort), []).append(problem)
+            groups.setdefault((replace(problem, nbytes=0), effort), []).append(problem.nbytes)
     rows: list[Row] = []
-    for (_, effort), problems in groups.items():
-        found, wrong = peers.run_mpi(one, ranks, problems, effort)
+    for (problem, effort), sizes in groups.items():
+        found = one.rows(question_of(problem, sizes, ranks, effort))
         rows += found
-        if wrong:
-            notes.append(f"{one.vendor}: {wrong}")
+        if any("problem" in row for row in found):
             break
     return rows
 
@@ -95,44 +100,41 @@ def run_on_launched_ranks(plan: Plan) -> Results:
     asked = any(name in plan.peers for name in ("auto", *peers.VENDORS))
     if known.launcher in MPI_LAUNCHERS and peers.mpi4py_is_there() and asked:
         chosen.append("mpi")
-    before = _engine.probe_exchange() if known.rank == 0 else None
+    facts: list[Facts] = []
     with ringreduce.init() as comm:
-        rows = measure_all(comm, replace(plan.task, peers=tuple(chosen), bind=False))
-        plan = replace(plan, ranks=comm.size)
-        cores = _cores_of_all(comm)
-        results = _results(plan, rows, [], before, known.launcher, probing=comm.rank == 0)
-        transport = comm.transport
-    results.facts.update(transport=transport, cores=cores, oversubscribed=results.facts["ranks"] > cores)
-    return results
+        task = replace(plan.task, peers=tuple(chosen), bind=False)
+
+        def ours(launch: int) -> list[Row]:
+            rows, facts[:] = measure_all(comm, task)
+            return rows
+
+        done = Launches()
+        done.take(OURS, ours, 0, probed=comm.rank == 0)
+        return _results(replace(plan, ranks=comm.size), done, facts, known.launcher)
 
 
-def _cores_of_all(comm: ringreduce.Communicator) -> int:
-    """Launchers bind a rank to a few cores or one; the job has those of all its ranks."""
-    mine = np.zeros(1024, dtype=np.uint8)
-    mine[list(os.sched_getaffinity(0))] = 1
-    return int(comm.all_reduce(mine, "max").sum())
-
-
-def _results(
-    plan: Plan, rows: list[Row], notes: list[str], before: float | None, launcher: str, probing: bool = True
-) -> Results:
-    after = _engine.probe_exchange() if probing else None
+def _results(plan: Plan, done: Launches, ranks: list[Facts], launcher: str) -> Results:
     task, problem = plan.task, plan.task.problems[0]
+    # Launchers bind a rank to a few cores or one; the job has those of all its ranks.
+    cores = len({(one["host"], core) for one in ranks for core in one["rank_cores"]})
     facts: dict[str, Any] = {
         **machine_facts(plan.ranks),
-        "transport": "shm",
+        **{
+            key: of_all(ranks, key) for key in ("host", "cpu", "kernel", "governor", "transport", "interface")
+        },
+        "rank_cores": [one["rank_cores"] for one in ranks],
         "launcher": launcher,
         "dtype": problem.dtype,
         "op": problem.op,
         "in_place": problem.in_place,
+        "root": problem.root,
         "memory": "shared" if task.shared else "ordinary",
         "bound": task.bind and launcher == "own",
         "async": task.asynchronous,
-        "exchange_before_ns": None if before is None else round(before, 1),
-        "exchange_after_ns": None if after is None else round(after, 1),
-        "mode": mode_of(before, after),
+        **done.facts(),
     }
+    if launcher != "own":
+        facts.update(cores=cores, oversubscribed=plan.ranks > cores)
     ours = dict.fromkeys(name for names in task.algorithms.values() for name in names)
-    merged = merge(rows, ours, task.efforts[0].check)
-    refused = (f"{row['library']}: {row['problem']}" for row in merged if "problem" in row)
-    return Results(facts, merged, list(dict.fromkeys([*notes, *refused])))
+    merged = merge(done.rows, ours, task.efforts[0].check)
+    return Results(facts, merged, refusals(merged))

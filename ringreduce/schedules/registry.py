@@ -112,6 +112,8 @@ class Custom:
         if not isinstance(plan, Schedule):
             asked = f"algorithm {self.name!r}, asked for rank {rank} of {world},"
             raise ScheduleError(f"{asked} returned no Schedule, but {type(plan).__name__}")
+        if self.collective and plan.collective != self.collective:
+            raise ScheduleError(f"{self.name!r} plans {plan.collective}, not {self.collective}")
         return plan
 
     def plans(self, world: int, root: int = 0, hosts: Hosts | None = None) -> list[Schedule]:
@@ -124,8 +126,6 @@ class Custom:
 
     def _proved(self, place: Place) -> int:
         plans = self.plans(*place)
-        if plans[0].collective != self.collective:
-            raise ScheduleError(f"{self.name!r} plans {plans[0].collective}, not {self.collective}")
         try:
             check(plans)
         except (TypeError, AttributeError) as error:
@@ -179,13 +179,13 @@ def is_in_a_file(name: str) -> bool:
     return path.endswith(".py") and function.isidentifier()
 
 
-def load(name: str, world: int = 2) -> Custom:
+def load(name: str, collective: str | None = None, world: int = 2) -> Custom:
     """Registers an algorithm that is a function in a Python file.
 
     Args:
         name: The path of the file and the function in it, as in ``"my.py:ring_of_pairs"``. The function may also be
             what :func:`register` has returned there. The algorithm is registered by this name.
-        world: For how many ranks to ask the function which collective it performs.
+        collective: The collective that it performs; None: the function is asked, for one of ``world`` ranks.
 
     Raises:
         ValueError: There is no such file or function, the file cannot be run, or the catalogue has the name already.
@@ -199,7 +199,7 @@ def load(name: str, world: int = 2) -> Custom:
     function = value.function if isinstance(value, Custom) else value
     if not callable(function):
         raise ValueError(f"{path} has no function called {attribute!r}")
-    return register(name, function, Custom(name, function, "").plan(world, 0).collective)
+    return register(name, function, collective or Custom(name, function, "").plan(world, 0).collective)
 
 
 _files: dict[Path, dict[str, Any]] = {}

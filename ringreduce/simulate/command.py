@@ -11,6 +11,7 @@ from ringreduce import schedules
 from ringreduce.bench.options import byte_count
 from ringreduce.bench.report import human_bytes, human_us, layout
 from ringreduce.model import Model
+from ringreduce.schedules.registry import is_in_a_file
 from ringreduce.simulate import Network, Outcome, chart, read_network, simulate
 
 INTERVALS = 20_000  # that a picture or a trace shows
@@ -22,6 +23,8 @@ def run(options: Namespace) -> int:
     if "all" in asked:
         asked = [entry.name for entry in schedules.algorithms(options.collective)]
     sizes = [byte_count(text) for text in options.bytes]
+    for name in filter(is_in_a_file, asked):
+        schedules.load(name, options.collective)
     pictured = options.picture is not None or options.trace is not None
     if pictured and len(asked) * len(sizes) > 1:
         raise ValueError("--picture and --trace show one simulation: name one algorithm and one size")

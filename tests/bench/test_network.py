@@ -14,12 +14,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCH = ROOT / "bench"
-sys.path[:0] = [str(BENCH), str(ROOT / "ringreduce" / "bench")]
+sys.path[:0] = [str(BENCH)]
 
 import network  # noqa: E402
-from harness import Question  # noqa: E402
 from network_contestants import Network, write_agent  # noqa: E402
 from rendezvous import Rendezvous  # noqa: E402
+
+from ringreduce.bench.programs import Question  # noqa: E402
+from ringreduce.bench.results import merge  # noqa: E402
 
 
 def test_ranks_meet_in_a_folder(tmp_path: Path) -> None:
@@ -63,11 +65,11 @@ def test_the_agent_takes_what_an_mpirun_gives_to_ssh(tmp_path: Path) -> None:
 def test_the_floor_is_what_each_rank_must_send() -> None:
     raw = [{"rate": 100e6, "round_trip_us": 100.0}, {"rate": 50e6, "round_trip_us": 100.0}]
     question = Question("all_reduce", 4, (1 << 20,), 0.1)
-    cell = network.floor_cells(question, raw)[1 << 20]
-    assert cell.low_us == pytest.approx(1.5 * (1 << 20) / 100)
-    assert cell.high_us == pytest.approx(1.5 * (1 << 20) / 50)
-    gathered = network.floor_cells(Question("all_gather", 4, (1 << 20,), 0.1), raw[:1])
-    assert gathered[1 << 20].median_us == pytest.approx(0.75 * (1 << 20) / 100)
+    (row,) = merge(network.floor_rows(question, raw))
+    assert row["low_us"] == pytest.approx(1.5 * (1 << 20) / 100)
+    assert row["high_us"] == pytest.approx(1.5 * (1 << 20) / 50)
+    (gathered,) = network.floor_rows(Question("all_gather", 4, (1 << 20,), 0.1), raw[:1])
+    assert gathered["median_us"] == pytest.approx(0.75 * (1 << 20) / 100)
 
 
 def test_ranks_fill_one_host_after_the_other(tmp_path: Path) -> None:

@@ -6,8 +6,11 @@ import csv
 import io
 import json
 import os
+import platform
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,9 @@ import numpy as np
 import pytest
 
 import ringreduce
+from ringreduce.bench import facts as read
 from ringreduce.bench import options as bench_options
-from ringreduce.bench import plot, protocol
+from ringreduce.bench import plot, problem, protocol
 from ringreduce.bench.ours import ours
 from ringreduce.bench.results import bus_factor, mode_of
 from ringreduce.cli import main
@@ -49,7 +53,6 @@ def test_wire(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["auto", "auto+int8", "auto+bf16", "ring+shared", "ring+int8+shared", "ring+bf16+shared"]
     assert names == 2 * asked
     assert "Wrong elements: 0 OK" in out
-    bench(capsys, "-a", "auto+int8", "--dtype", "int32", status=0)
     assert main([*QUICK, "--wire", "int4"]) != 0
     assert "there is no 'int4'" in capsys.readouterr().err
 
@@ -80,9 +83,35 @@ def test_osu(capsys: pytest.CaptureFixture[str]) -> None:
     out = bench(capsys, "--format", "osu", "-c", "all_reduce,all_gather")
     titles = [line for line in out.splitlines() if line.startswith("# Size")]
     figures = [line.split() for line in out.splitlines() if line and not line.startswith("#")]
-    assert len(titles) == 2 and all("Avg Latency(us)" in title for title in titles)
-    assert [int(size) for size, _ in figures] == [16, 4096, 16, 4096]
-    assert all(float(us) > 0 for _, us in figures)
+    columns = "# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations"
+    assert titles == [columns, columns]
+    assert [int(row[0]) for row in figures] == [16, 4096, 16, 4096]
+    assert all(0 < float(least) <= float(us) <= float(most) for _, us, least, most, _ in figures)
+
+
+def test_osu_of_a_barrier_and_of_messages(capsys: pytest.CaptureFixture[str]) -> None:
+    out = bench(capsys, "--format", "osu", "-c", "barrier,send_recv,send,send_pairs")
+    titles = [line.split("  ")[0] for line in out.splitlines() if line.startswith(("# Size", "# Avg"))]
+    figures = [line.split() for line in out.splitlines() if line and not line.startswith("#")]
+    assert [title.split()[1] for title in titles] == ["Avg", "Size", "Size", "Size"]
+    assert [len(row) for row in figures] == [4, 5, 5, 2, 2, 3, 3]
+    assert "Bandwidth (MB/s)" in out and "Messages/s" in out
+
+
+def test_osu_times_are_each_ranks_own_average() -> None:
+    """Rank 1 is in the call for 20 ms, the others are not: its own average shows, and so does theirs."""
+
+    def late(comm: ringreduce.Communicator) -> dict[str, Any]:
+        library = ours(comm, "auto")
+        library.prepare = lambda problem, buffer: (lambda: time.sleep(0.02 * (comm.rank == 1)), buffer[:0])
+        asked = protocol.Problem("send_recv", 8)  # in which rank 2 takes no part
+        effort = protocol.Effort(iterations=2, warmup=1, batch=1, check=False)
+        return protocol.measure(library, protocol.Buffers(library, asked), effort)
+
+    row = ringreduce.run(late, 3)[0]
+    assert row["max_us"] > 10_000 - 1 and row["min_us"] < row["max_us"] / 2
+    assert row["avg_us"] == pytest.approx((row["min_us"] + row["max_us"]) / 2, rel=1e-3)
+    assert row["batch"] == 1 and row["iterations"] == 2
 
 
 def test_json_has_everything_with_the_machine(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,6 +119,10 @@ def test_json_has_everything_with_the_machine(capsys: pytest.CaptureFixture[str]
     facts = everything["facts"]
     assert facts["ranks"] == 2 and facts["cores"] >= 1 and facts["memory"] == "shared"
     assert facts["ringreduce"] == ringreduce.__version__ and not facts["in_place"]
+    assert facts["transport"] == "shm" and facts["interface"] == "none" and facts["host"] == platform.node()
+    cores = sorted(os.sched_getaffinity(0))
+    assert facts["rank_cores"] == [[cores[rank % len(cores)]] for rank in range(2)]
+    assert facts["governor"] and facts["mode"]
     assert [(row["kind"], row["bytes"]) for row in everything["rows"]] == [
         ("ours", 16), ("floor", 16), ("ours", 4096), ("floor", 4096),
     ]  # fmt: skip
@@ -132,6 +165,122 @@ def test_a_wrong_result_is_found(capsys: pytest.CaptureFixture[str], monkeypatch
     assert "N/A" in bench(capsys, "--no-check")
 
 
+def test_messages_are_right_and_a_barrier_has_no_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = ["barrier", "send_recv", "send", "send_recv_pairs", "send_pairs"]
+    rows = json.loads(bench(capsys, "-n", "5", "-c", ",".join(kinds), "--format", "json"))["rows"]
+    own = [row for row in rows if row["kind"] == "ours"]
+    assert [(row["collective"], row["bytes"]) for row in own] == [
+        ("barrier", 0), *((kind, size) for kind in kinds[1:] for size in (16, 4096)),
+    ]  # fmt: skip
+    assert all(row["wrong"] == 0 and row["median_us"] > 0 for row in rows)
+    assert own[0]["busbw_gbs"] is None and own[1]["busbw_gbs"] == own[1]["algbw_gbs"]
+    out = bench(capsys, "-c", "barrier,send_recv", "-a", "auto+shared", "--async")
+    assert "send_recv: algbw = size of a message / time; busbw = algbw" in out
+
+
+def test_a_message_that_did_not_come_is_found() -> None:
+    def forgetful(comm: ringreduce.Communicator) -> tuple[int, int]:
+        library, asked = ours(comm, "auto"), protocol.Problem("send", 400)
+        case = protocol.Case(library, protocol.Buffers(library, asked))
+        case.sample(1, 0)
+        return case.wrong(1, 0), case.wrong(1, 1)
+
+    (sender, receiver, idle) = ringreduce.run(forgetful, 3)
+    assert sender == idle == (0, 0) and receiver[0] == 0 and receiver[1] > 90
+
+
+def test_bandwidths_are_defined_where_they_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    out = bench(capsys, "-c", "all_reduce,all_gather,broadcast")
+    assert "# all_reduce: algbw = size / time; busbw = algbw * 2 (n - 1) / n, n ranks" in out
+    assert "# all_gather: algbw = size / time; busbw = algbw * (n - 1) / n, n ranks" in out
+    assert "# broadcast: algbw = size / time; busbw = algbw, n ranks" in out
+
+
+@pytest.mark.parametrize("root", ["0", "2"])
+def test_roots(capsys: pytest.CaptureFixture[str], root: str) -> None:
+    kinds = "broadcast,reduce,gather,scatter"
+    out = json.loads(bench(capsys, "-n", "3", "-c", kinds, "--root", root, "--format", "json", "--no-floor"))
+    assert [row["wrong"] for row in out["rows"]] == [0] * 8 and out["facts"]["root"] == int(root)
+
+
+OWN = """
+from ringreduce.schedules import Recv, Round, Schedule, Send, register
+
+def pairs(world, rank):
+    other = world - 1 - rank
+    return Schedule("all_reduce", world, rank, 1, [Round([Send([0], [other])], [Recv([0], other, reduce=True)])])
+
+def star(world, rank, root):
+    others = [each for each in range(world) if each != root]
+    rounds = [Round([Send([0], others)])] if rank == root else [Round(recvs=[Recv([0], root)])]
+    return Schedule("broadcast", world, rank, 1, rounds, root)
+
+registered = register("pairs of a file", pairs)
+
+def nothing(world, rank):
+    return Schedule("all_reduce", world, rank, 1)
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    path = tmp_path / "my.py"
+    path.write_text(OWN)
+    return str(path)
+
+
+def test_algorithms_of_a_file(capsys: pytest.CaptureFixture[str], own: str) -> None:
+    rows = json.loads(
+        bench(
+            capsys, "-a", f"{own}:pairs,ring,{own}:registered+shared,{own}:pairs@tcp,auto", "--format", "json"
+        )
+    )["rows"]
+    names = [row["library"] for row in rows if row["bytes"] == 16 and row["kind"] == "ours"]
+    assert names == [f"{own}:pairs", "ring", f"{own}:registered+shared", f"{own}:pairs@tcp", "auto"]
+    assert all(row["wrong"] == 0 for row in rows)
+    star = bench(capsys, "-n", "3", "-c", "broadcast", "--root", "1", "-a", f"{own}:star", "--format", "json")
+    assert all(row["wrong"] == 0 for row in json.loads(star)["rows"])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("{own}:planet", "has no function called 'planet'"),
+        ("{own}x.py:pairs", "there is no such file"),
+        ("{own}:nothing", "is wrong for 2 ranks: "),
+    ],
+)
+def test_files_and_functions_that_are_not_there_or_are_wrong(
+    capsys: pytest.CaptureFixture[str], own: str, name: str, message: str
+) -> None:
+    assert main([*QUICK, "-a", f"auto,{name.format(own=own)}"]) == 2
+    said = capsys.readouterr().err
+    assert message in said and said.startswith("ringreduce: ") and said.count("\n") == 1
+
+
+def test_where_nothing_could_be_measured_the_status_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*QUICK, "-a", "auto+int8", "--dtype", "int32"]) == 1
+    assert "ringreduce: nothing was measured: auto+int8: wire 'int8' takes float32" in capsys.readouterr().err
+
+
+def test_the_transport_and_the_interface_are_those_really_used(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = json.loads(bench(capsys, "--transport", "tcp", "--format", "json", "--no-floor"))["facts"]
+    assert facts["transport"] == "tcp"
+    assert facts["interface"] in [name for _, name in socket.if_nameindex()]
+
+
+def test_facts_of_a_host(tmp_path: Path) -> None:
+    for core, name in [(0, "performance"), (1, "powersave"), (2, "powersave")]:
+        folder = tmp_path / f"cpu{core}" / "cpufreq"
+        folder.mkdir(parents=True)
+        (folder / "scaling_governor").write_text(f"{name}\n")
+    assert read.governor([1, 2], tmp_path) == "powersave"
+    assert read.governor([0, 1], tmp_path) == "performance, powersave"
+    assert read.governor([3], tmp_path) == "unknown"
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
+        assert "lo" in read.interfaces()
+
+
 def test_under_a_launcher_rank_0_prints() -> None:
     ranks = []
     for rank in range(2):
@@ -145,6 +294,7 @@ def test_under_a_launcher_rank_0_prints() -> None:
     assert [rank.returncode for rank in ranks] == [0, 0]
     facts = json.loads(out[0])["facts"]
     assert facts["launcher"] == "torchrun" and facts["ranks"] == 2 and out[1] == ""
+    assert facts["transport"] == "shm" and facts["rank_cores"] == [sorted(os.sched_getaffinity(0))] * 2
 
 
 def test_what_reproducible_results_cost(capsys: pytest.CaptureFixture[str]) -> None:
@@ -188,11 +338,25 @@ def test_without_matplotlib_the_error_names_the_extra(
         (["--op", "bxor"], "takes integers"),
         (["-n", "0"], "at least 1"),
         (["--min", "8", "--factor", "1", "--sizes", ""], "--factor"),
+        (["-c", "broadcast", "--root", "2"], "--root must be a rank from 0 to 1, not 2"),
+        (["--root", "-1"], "--root must be"),
+        (["-n", "1", "-c", "send_recv"], "send_recv takes at least 2 ranks"),
+        (["-c", "barrier", "-a", "ring"], "no algorithm is called 'ring'"),
+        (["--iterations", "0"], "--iterations must be at least 1"),
     ],
 )
 def test_bad_options_are_named(capsys: pytest.CaptureFixture[str], options: list[str], message: str) -> None:
     assert main([*QUICK, *options]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_what_ranks_cannot_have_takes_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert main([*QUICK, "--transport", "mpi"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("ringreduce: ") and said.count("\n") == 1 and "MPI" in said
 
 
 def test_explain_and_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,15 +390,15 @@ def test_values_are_exact_in_any_order(dtype: str, op: str) -> None:
     if dtype == "bool" and op == "avg":
         return
     for ranks in (2, 5, 8):
-        fills = [protocol.fill(rank, 500, 1, dtype, op, ranks) for rank in range(ranks)]
+        fills = [problem.fill(rank, 500, 1, dtype, op, ranks) for rank in range(ranks)]
         forward, backward = fills[0], fills[-1]
         for k in range(1, ranks):
-            forward = protocol.COMBINE[op](forward, fills[k])
-            backward = protocol.COMBINE[op](backward, fills[-1 - k])
+            forward = problem.COMBINE[op](forward, fills[k])
+            backward = problem.COMBINE[op](backward, fills[-1 - k])
         exact = [values.astype(np.float64) for values in fills]
         wide = exact[0]
         for values in exact[1:]:
-            wide = protocol.COMBINE[op](wide, values)
+            wide = problem.COMBINE[op](wide, values)
         assert np.array_equal(forward, backward)
         assert dtype == "bool" or np.array_equal(forward.astype(np.float64), wide)
 

@@ -52,6 +52,35 @@ def test_figures_pictures_and_traces(tmp_path):
     assert any(event["ph"] == "X" and event["name"] == "transfer" for event in events)
 
 
+OWN = """
+from ringreduce.schedules import Recv, Round, Schedule, Send
+
+def star(world, rank, root, hosts):
+    assert hosts == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    others = [each for each in range(world) if each != root]
+    rounds = [Round([Send([0], others)])] if rank == root else [Round(recvs=[Recv([0], root)])]
+    return Schedule("broadcast", world, rank, 1, rounds, root)
+"""
+
+
+def test_algorithms_of_a_file(tmp_path):
+    (tmp_path / "my.py").write_text(OWN)
+    name = f"{tmp_path}/my.py:star"
+    done = simulate(
+        tmp_path, "-c", "broadcast", "--root", "3", "-a", f"{name},tree", "-b", "64K", "--format", "json"
+    )
+    assert done.returncode == 0, done.stderr
+    assert [one["algorithm"] for one in json.loads(done.stdout)] == [name, "tree"]
+    for wrong, message in [
+        (("-a", f"{tmp_path}/my.py:planet"), "has no function called 'planet'"),
+        (("-a", f"{tmp_path}/your.py:star"), "there is no such file"),
+        (("-a", name), f"'{name}' plans broadcast, not all_reduce"),
+    ]:
+        done = simulate(tmp_path, *wrong)
+        assert done.returncode == 2 and message in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [

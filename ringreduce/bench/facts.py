@@ -1,0 +1,131 @@
+"""What figures depend on besides the problem, read from the system that they are taken on."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import socket
+import struct
+import sys
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import ringreduce
+from ringreduce import _engine
+
+UNKNOWN = "unknown"
+FAR_NS = 110.0
+"""The geometric middle of the two modes between which machines were seen to change by themselves."""
+ESTABLISHED = "01"
+SIOCGIFADDR = 0x8915
+
+
+def mode_of(before: float | None, after: float | None) -> str:
+    """ "near" or "far", "near-far" where the machine changed in between, or "unknown"."""
+    modes = [UNKNOWN if ns is None else "near" if ns < FAR_NS else "far" for ns in (before, after)]
+    return modes[0] if modes[0] == modes[1] else "-".join(modes)
+
+
+def machine_facts(ranks: int) -> dict[str, Any]:
+    """Of this process and its host."""
+    cores = _engine.usable_cores()
+    return {
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "ringreduce": ringreduce.__version__,
+        "python": platform.python_version(),
+        "numpy": version("numpy"),
+        "torch": _version("torch"),
+        "mpi4py": _version("mpi4py"),
+        **host_facts(os.sched_getaffinity(0)),
+        "cores": cores,
+        "ranks": ranks,
+        "oversubscribed": ranks > cores,
+        "command": " ".join(["ringreduce", *sys.argv[1:]]),
+        "environment": {key: value for key, value in os.environ.items() if key.startswith("RINGREDUCE_")},
+    }
+
+
+def host_facts(cores: Iterable[int]) -> dict[str, str]:
+    """Of this host, and of those cores."""
+    return {"host": platform.node(), "cpu": cpu(), "kernel": platform.release(), "governor": governor(cores)}
+
+
+def of_all(ranks: list[dict[str, Any]], key: str) -> str:
+    """What ranks say, once where they agree."""
+    return ", ".join(dict.fromkeys(str(one[key]) for one in ranks))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.machine()
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def governor(cores: Iterable[int], folder: Path = Path("/sys/devices/system/cpu")) -> str:
+    """Who sets these cores' frequency; "unknown" where the system does not say, as in most virtual machines."""
+    found = {}
+    for core in cores:
+        try:
+            found[(folder / f"cpu{core}" / "cpufreq" / "scaling_governor").read_text().strip()] = True
+        except OSError:
+            found[UNKNOWN] = True
+    return ", ".join(found)
+
+
+def interfaces() -> list[str]:
+    """The network interfaces that this process has TCP connections over."""
+    names = {address: name for name, address in _addresses()}
+    return sorted({names.get(local, UNKNOWN) for local in _local_ends()})
+
+
+def _addresses() -> list[tuple[str, str]]:
+    """Names of interfaces with their addresses, as /proc/net/tcp and tcp6 write these."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(any_socket, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # it has none
+                continue
+            found.append((name, answer[20:24][::-1].hex().upper()))
+    try:
+        for line in Path("/proc/net/if_inet6").read_text().splitlines():
+            address, *_, name = line.split()
+            words = [bytes.fromhex(address)[i : i + 4][::-1].hex().upper() for i in range(0, 16, 4)]
+            found.append((name, "".join(words)))
+    except OSError:
+        pass
+    return found
+
+
+def _local_ends() -> set[str]:
+    own = set()
+    for link in Path("/proc/self/fd").iterdir():
+        try:
+            own.add(os.readlink(link))
+        except OSError:  # closed meanwhile
+            continue
+    ends = set()
+    for family in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/self/net/{family}").read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for _, local, _, state, *rest in map(str.split, lines):
+            if state == ESTABLISHED and f"socket:[{rest[5]}]" in own:
+                ends.add(local.partition(":")[0].removeprefix("0000000000000000FFFF0000"))
+    return ends

@@ -1,0 +1,148 @@
+"""What is timed: a collective or messages point to point, the values that ranks put in, and what must come of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+ROOT_ONLY = ("reduce", "gather")
+BLOCKWISE = ("reduce_scatter", "all_gather", "gather", "scatter", "all_to_all")
+"""Collectives whose buffers hold a block for each rank."""
+MESSAGES = {"send_recv": 2, "send": 16, "send_recv_pairs": 2, "send_pairs": 16}
+"""What is timed point to point, and of how many messages a call consists, one after the other.
+
+A send_recv is a message from rank 0 to rank 1 and one back, a send is a stream of messages from rank 0 to rank 1. In
+pairs, the first half of the ranks does so with the second half, all at once. Times are those of one message.
+"""
+STREAMS = ("send", "send_pairs")
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is timed. ``nbytes`` is the whole buffer (all ranks' blocks together), nccl-tests' size."""
+
+    collective: str
+    nbytes: int
+    dtype: str = "float32"
+    op: str = "sum"
+    in_place: bool = True
+    root: int = 0
+
+    @property
+    def count(self) -> int:
+        return self.nbytes // numpy_dtype(self.dtype).itemsize
+
+
+# The largest integer up to which a type holds every one.
+EXACT = {
+    "float64": 1 << 53, "float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8, "float8_e4m3fn": 1 << 4,
+    "float8_e5m2": 1 << 3, "int64": 1 << 62, "int32": 1 << 30, "int16": (1 << 15) - 1, "int8": (1 << 7) - 1,
+    "uint8": (1 << 8) - 1, "bool": 1, "uint16": (1 << 16) - 1, "uint32": 1 << 31, "uint64": 1 << 62,
+}  # fmt: skip
+
+
+def numpy_dtype(name: str) -> np.dtype[Any]:
+    if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        import ml_dtypes
+
+        name = getattr(ml_dtypes, name)
+    dtype: np.dtype[Any] = np.dtype(name)
+    return dtype
+
+
+def fill(
+    rank: int, count: int, iteration: int, dtype: str = "float32", op: str = "sum", ranks: int = 2
+) -> Array:
+    """Values from which any order of combining gives the same result, in every dtype."""
+    seed = np.uint32((rank * 2 + (iteration & 1) + 1) * 2246822519 & 0xFFFFFFFF)
+    index = np.arange(1, count + 1, dtype=np.uint32)
+    index *= np.uint32(2654435761)
+    index += seed
+    values = np.right_shift(index, np.uint32(24), out=index)
+    exact, factor = EXACT[dtype], 1
+    if op == "prod":
+        values = values % 2 + 1 if rank < 3 else np.ones_like(values)
+    elif op == "avg":  # whose sum divides by the number of ranks
+        limit, factor = min(256, exact // ranks**2 + 1), ranks
+        values = values % np.uint32(limit)
+    elif op == "sum" and dtype != "bool" and rank >= exact:
+        values = np.zeros_like(values)
+    else:
+        terms = min(ranks, exact) if op == "sum" and dtype != "bool" else 1
+        limit = min(256, exact // terms + 1)
+        values = values % np.uint32(limit) if limit < 256 else values
+    typed = values.astype(np.float32).astype(numpy_dtype(dtype), copy=False)
+    return np.multiply(typed, factor, dtype=typed.dtype) if factor > 1 else typed
+
+
+COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": np.add, "avg": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum,
+    "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor,
+}  # fmt: skip
+
+
+def partner(collective: str, rank: int, ranks: int) -> int | None:
+    """The rank at the other end, point to point; None for one that takes no part."""
+    half = ranks // 2 if collective.endswith("_pairs") else 1
+    if rank >= 2 * half or ranks < 2:
+        return None
+    return rank + half if rank < half else rank - half
+
+
+def receives(collective: str, rank: int, ranks: int) -> bool:
+    """Whether this rank's result is a message that it received."""
+    other = partner(collective, rank, ranks)
+    return other is not None and (collective not in STREAMS or rank > other)
+
+
+def messages(
+    collective: str, rank: int, other: int | None, send: Callable[[int], Any], recv: Callable[[int], Any]
+) -> Callable[[], None]:
+    """The call point to point; ``send`` and ``recv`` take the rank at the other end."""
+    if other is None:
+        return lambda: None
+    first, second = (send, recv) if rank < other else (recv, send)
+
+    def there_and_back() -> None:
+        first(other)
+        second(other)
+
+    def stream() -> None:
+        for _ in range(MESSAGES[collective]):
+            first(other)
+
+    return stream if collective in STREAMS else there_and_back
+
+
+def expected(rank: int, ranks: int, problem: Problem, iteration: int) -> Array:
+    """What must lie in this rank's result."""
+    count, collective = problem.count, problem.collective
+    block = count // ranks
+    own = slice(rank * block, (rank + 1) * block)
+
+    def of(other: int) -> Array:
+        return fill(other, count, iteration, problem.dtype, problem.op, ranks)
+
+    if collective in MESSAGES:
+        other = partner(collective, rank, ranks)
+        return of(rank)[:0] if other is None or not receives(collective, rank, ranks) else of(other)
+    if collective == "barrier" or (collective in ROOT_ONLY and rank != problem.root):
+        return of(rank)[:0]
+    if collective == "scale":
+        return np.multiply(of(rank), 2, dtype=numpy_dtype(problem.dtype))
+    if collective in ("broadcast", "scatter"):
+        return of(problem.root)[own] if collective == "scatter" else of(problem.root)
+    if collective in ("all_gather", "gather"):
+        return np.concatenate([of(other)[other * block : (other + 1) * block] for other in range(ranks)])
+    if collective == "all_to_all":
+        return np.concatenate([of(other)[own] for other in range(ranks)])
+    total: Array = reduce(COMBINE[problem.op], (of(other) for other in range(ranks)))
+    if problem.op == "avg":
+        total = (total / np.float32(ranks)).astype(total.dtype)
+    return total[own] if collective == "reduce_scatter" else total
