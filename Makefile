@@ -46,7 +46,7 @@ CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '
 help:
 	@sed -n '2,12s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
-bench: export RINGREDUCE_BENCH_MPI ?= $(subst $() ,:,$(wildcard $(PEER_MPIS:%=.venv-%)))
+bench: export RINGREDUCE_BENCH_MPI ?= $(subst $() ,:,$(patsubst %/.ready,%,$(wildcard $(PEER_MPIS:%=.venv-%/.ready))))
 bench: engine $(VENV)/.plot
 	$(BIN)/python -m ringreduce bench $(BENCH_FLAGS)
 

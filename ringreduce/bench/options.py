@@ -201,8 +201,13 @@ def plan(options: Namespace, ranks: int) -> Plan:
         raise ValueError(f"--op {options.op} takes integers and bool, not {options.dtype}")
     if not 0 <= options.root < ranks:
         raise ValueError(f"--root must be a rank from 0 to {ranks - 1}, not {options.root}")
-    if options.iterations is not None and options.iterations < 1:
-        raise ValueError("--iterations must be at least 1")
+    for name in ("iterations", "launches"):
+        if (number := getattr(options, name)) is not None and number < 1:
+            raise ValueError(f"--{name} must be at least 1, not {number}")
+    if not 0 <= options.budget < float("inf"):
+        raise ValueError(f"--budget must be a number of seconds, not {options.budget:g}")
+    if options.plot and set(options.collective) == {"barrier"}:
+        raise ValueError("--plot: a barrier has no sizes to plot times against")
     asked = problems(options, ranks)
     # OSU's benchmarks time every call by itself.
     single = 1 if options.format == "osu" else None

@@ -60,14 +60,20 @@ def installed_mpis(homes: Iterable[Path] | None = None) -> list[Mpi]:
 
     Args:
         homes: the prefixes to look in first; None: those that RINGREDUCE_BENCH_MPI names, with colons between them.
+
+    Raises:
+        ValueError: there is no MPI in one of those.
     """
     if homes is None:
         homes = map(Path, filter(None, os.environ.get(HOMES, "").split(os.pathsep)))
+    named = {home: _at(home) for home in homes}
+    for home, one in named.items():
+        if one is None:
+            raise ValueError(f"{HOMES}: {home} has no bin/mpirun with an mpi4py that it starts")
     on_path = shutil.which("mpirun")
     usual = [Path(sys.prefix), *([Path(on_path).parents[1]] if on_path else [])]
     found: dict[str, Mpi] = {}
-    for home in dict.fromkeys([*homes, *usual]):
-        one = _at(home)
+    for one in [*named.values(), *(_at(home) for home in dict.fromkeys(usual))]:
         if one is not None:
             found.setdefault(one.vendor, one)
     return list(found.values())

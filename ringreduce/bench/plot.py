@@ -69,8 +69,8 @@ def _axes(left: Any, right: Any, sizes: list[int]) -> None:
 
 
 def plot(results: Results, path: Path, collective: str | None = None) -> Path:
-    """Writes the picture of one collective (the first, if none is named) and returns its path."""
-    collective = collective or results.collectives()[0]
+    """Writes the picture of one collective (the first that has sizes, if none is named) and returns its path."""
+    collective = collective or next(each for each in results.collectives() if each != "barrier")
     facts = results.facts
     kind = f"{facts['dtype']} {facts['op']}" if "reduce" in collective else facts["dtype"]
     title = f"{collective}, {kind}, {facts['ranks']} ranks on {facts['cores']} cores ({facts['mode']} mode)"

@@ -64,7 +64,9 @@ def run_on_own_ranks(plan: Plan) -> Results:
         try:
             rows, facts[:] = ringreduce.run(measure_all, plan.ranks, replace(task, turn=launch))[0]
         except ringreduce.RankFailed as error:
-            if isinstance(error.__cause__, (ValueError, NoMpi)):  # what the ranks were asked for cannot be
+            if isinstance(
+                error.__cause__, (ValueError, NoMpi, MemoryError)
+            ):  # what the ranks were asked for cannot be
                 raise ValueError(str(error.__cause__)) from error
             raise
         return list(rows)

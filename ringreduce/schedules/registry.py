@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import runpy
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,11 @@ def _parameters(function: Function) -> tuple[str, ...]:
     except (TypeError, ValueError):  # of what is not written in Python
         return ()
     return tuple(name for name in ("root", "hosts") if name in known)
+
+
+def _said(error: BaseException) -> str:
+    """An error of somebody else's code, in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def check(schedules: Sequence[Schedule] | Function, world: int | None = None, root: int = 0) -> None:
@@ -108,7 +114,7 @@ class Custom:
             plan = self.function(world, rank, **given)
         except Exception as error:
             asked = f"algorithm {self.name!r}, asked for rank {rank} of {world},"
-            raise ScheduleError(f"{asked} raised {type(error).__name__}: {error}") from error
+            raise ScheduleError(f"{asked} raised {_said(error)}") from error
         if not isinstance(plan, Schedule):
             asked = f"algorithm {self.name!r}, asked for rank {rank} of {world},"
             raise ScheduleError(f"{asked} returned no Schedule, but {type(plan).__name__}")
@@ -211,8 +217,12 @@ def _names_in(path: str) -> dict[str, Any]:
     if file not in _files:
         if not file.is_file():
             raise ValueError(f"{path}: there is no such file")
+        before = list(sys.path)
+        sys.path.insert(0, str(file.parent))  # as for a script: it may import what lies beside it
         try:
             _files[file] = runpy.run_path(str(file))
-        except Exception as error:
-            raise ValueError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
+        except (Exception, SystemExit) as error:
+            raise ValueError(f"{path} cannot be run: {_said(error)}") from error
+        finally:
+            sys.path[:] = before
     return _files[file]

@@ -137,6 +137,8 @@ def test_mpis_are_found_in_named_homes_and_on_the_path(
     monkeypatch.chdir(tmp_path)
     (one, *_) = peers.installed_mpis([Path("d")])
     assert one.mpirun == also / "bin" / "mpirun"
+    with pytest.raises(ValueError, match="RINGREDUCE_BENCH_MPI: e has no bin/mpirun"):
+        peers.installed_mpis([Path("e")])
 
 
 C_PROGRAM = """

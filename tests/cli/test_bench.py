@@ -219,6 +219,12 @@ registered = register("pairs of a file", pairs)
 
 def nothing(world, rank):
     return Schedule("all_reduce", world, rank, 1)
+
+def raises(world, rank):
+    raise RuntimeError("on two\\nlines")
+
+def text(world, rank):
+    return "a schedule"
 """
 
 
@@ -248,6 +254,8 @@ def test_algorithms_of_a_file(capsys: pytest.CaptureFixture[str], own: str) -> N
         ("{own}:planet", "has no function called 'planet'"),
         ("{own}x.py:pairs", "there is no such file"),
         ("{own}:nothing", "is wrong for 2 ranks: "),
+        ("{own}:raises", "raised RuntimeError: on two lines"),
+        ("{own}:text", "returned no Schedule, but str"),
     ],
 )
 def test_files_and_functions_that_are_not_there_or_are_wrong(
@@ -343,6 +351,10 @@ def test_without_matplotlib_the_error_names_the_extra(
         (["-n", "1", "-c", "send_recv"], "send_recv takes at least 2 ranks"),
         (["-c", "barrier", "-a", "ring"], "no algorithm is called 'ring'"),
         (["--iterations", "0"], "--iterations must be at least 1"),
+        (["--launches", "-1"], "--launches must be at least 1"),
+        (["--budget", "nan"], "--budget must be a number of seconds"),
+        (["-c", "barrier", "--plot", "a.png"], "--plot: a barrier has no sizes"),
+        (["--sizes", "99999G"], "Unable to allocate"),
     ],
 )
 def test_bad_options_are_named(capsys: pytest.CaptureFixture[str], options: list[str], message: str) -> None:

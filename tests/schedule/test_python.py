@@ -233,6 +233,8 @@ def test_algorithms_of_a_file(tmp_path):
     ]:
         with pytest.raises(ValueError, match=message):
             schedules.load(name)
+    (tmp_path / "beside.py").write_text("from my import star\n")
+    assert schedules.load(f"{tmp_path}/beside.py:star").collective == "broadcast"
     path.write_text("import nothing_at_all\n")
     schedules.registry._files.clear()
     with pytest.raises(ValueError, match="cannot be run: ModuleNotFoundError"):
