@@ -6,7 +6,7 @@ from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from pathlib import Path
 
 from ringreduce import schedules
-from ringreduce.bench.ours import COLLECTIVES, NO_CHOICE, ROUNDING
+from ringreduce.bench.ours import NO_CHOICE, ROUNDING, TIMED
 from ringreduce.bench.peers import HOMES, VENDORS
 from ringreduce.bench.problem import BLOCKWISE, EXACT, MESSAGES, Problem, numpy_dtype
 from ringreduce.bench.protocol import Effort
@@ -44,7 +44,7 @@ def add_options(parser: ArgumentParser) -> None:
     )
     what.add_argument(
         "-c", "--collective", type=names, default=["all_reduce"], metavar="NAMES",
-        help=f"several with commas, of {', '.join(COLLECTIVES)}",
+        help=f"several with commas, of {', '.join(TIMED)}",
     )  # fmt: skip
     what.add_argument(
         "-a", "--algorithms", type=names, default=["auto"],
@@ -109,8 +109,8 @@ def problems(options: Namespace, ranks: int) -> list[Problem]:
             size *= factor
     found: dict[Problem, None] = {}
     for collective in options.collective:
-        if collective not in COLLECTIVES:
-            raise ValueError(f"no collective is called {collective!r}; there are {', '.join(COLLECTIVES)}")
+        if collective not in TIMED:
+            raise ValueError(f"no collective is called {collective!r}; there are {', '.join(TIMED)}")
         if collective in MESSAGES and ranks < 2:
             raise ValueError(f"{collective} takes at least 2 ranks")
         unit = numpy_dtype(options.dtype).itemsize * (ranks if collective in BLOCKWISE else 1)

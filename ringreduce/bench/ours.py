@@ -15,10 +15,10 @@ from ringreduce.communicator import Communicator
 
 COLLECTIVES = (
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all",
-    "barrier", *MESSAGES,
 )  # fmt: skip
 NO_CHOICE = ("barrier", *MESSAGES)
 """What runs in one way, whatever the size: no algorithm can be named, and no wire format."""
+TIMED = (*COLLECTIVES, *NO_CHOICE)
 
 
 def _arguments(comm: Communicator, problem: Problem, buffer: Array, new: Callable[[int], Array]) -> Any:

@@ -20,6 +20,7 @@ import numpy as np
 if TYPE_CHECKING or __package__:
     from ringreduce.bench.problem import (
         BLOCKWISE,
+        EXACT,
         MESSAGES,
         Array,
         Problem,
@@ -29,9 +30,13 @@ if TYPE_CHECKING or __package__:
         partner,
     )
 else:
-    from problem import BLOCKWISE, MESSAGES, Array, Problem, expected, fill, numpy_dtype, partner
+    from problem import BLOCKWISE, EXACT, MESSAGES, Array, Problem, expected, fill, numpy_dtype, partner
 
-__all__ = ["Buffers", "Case", "Effort", "Library", "Problem", "measure", "measure_sizes", "plan"]
+# With what whoever measures needs of problem.py.
+__all__ = [
+    "BLOCKWISE", "EXACT", "Array", "Buffers", "Case", "Effort", "Library", "Problem", "fill", "measure",
+    "measure_sizes", "numpy_dtype", "plan",
+]  # fmt: skip
 
 MAX_ITERATIONS = 300
 MIN_ITERATIONS = 7
