@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ringreduce.bench.report import human_bytes
-from ringreduce.bench.results import Results, bus_factor
+from ringreduce.bench.results import Results, bus_factor, bus_formula
 from ringreduce.plotting import OURS, two_axes
 
 SHARED_COLOR = "#ef6c00"
@@ -57,8 +57,9 @@ def series(results: Results, collective: str, name: str) -> tuple[list[int], lis
     return sizes, times, [factor * n / us / 1e3 for n, us in zip(sizes, times, strict=True)]
 
 
-def _axes(left: Any, right: Any, sizes: list[int]) -> None:
-    for axes, name in ((left, "time (µs)"), (right, "bus bandwidth (GB/s)")):
+def _axes(left: Any, right: Any, sizes: list[int], collective: str) -> None:
+    rate = bus_formula(collective).replace("algbw", "size / time")
+    for axes, name in ((left, "time (µs)"), (right, f"bus bandwidth (GB/s): {rate}")):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.set_ylabel(name)
@@ -81,6 +82,6 @@ def plot(results: Results, path: Path, collective: str | None = None) -> Path:
                 look = style(name, kind, index)
                 left.plot(sizes, times, label=label(name, kind), **look)
                 right.plot(sizes, bandwidths, **look)
-        _axes(left, right, results.sizes(collective))
+        _axes(left, right, results.sizes(collective), collective)
         left.figure.legend(*left.get_legend_handles_labels(), loc="outside right center", fontsize=9)
     return path

@@ -20,7 +20,6 @@ from ringreduce.bench.protocol import Buffers, Effort, Library, measure
 from ringreduce.bench.results import Row
 from ringreduce.bootstrap import init
 from ringreduce.communicator import Communicator
-from ringreduce.schedules.registry import custom, is_in_a_file, load
 
 Facts = dict[str, Any]
 SHARED = "+shared"
@@ -31,7 +30,7 @@ REPRODUCIBLE = "reproducible"
 def without_transport(name: str) -> tuple[str, str | None]:
     """An algorithm's name, and the transport behind it."""
     plain, mark, transport = name.rpartition("@")
-    return (plain, transport) if mark else (name, None)
+    return (plain, transport) if mark and ":" not in transport else (name, None)
 
 
 def without_wire(name: str) -> tuple[str, str | None]:
@@ -81,20 +80,13 @@ def measure_all(comm: Communicator, task: Task) -> tuple[list[Row], list[Facts]]
     """A row per problem and contestant, the same on all ranks, and the facts of each rank."""
     rows: list[Row] = []
     asked_for = {name for names in task.algorithms.values() for name in names}
-    twins = {}
-    for name in sorted(map(plain_name, asked_for)):
-        if is_in_a_file(name) and not any(custom(name, collective) for collective in task.algorithms):
-            load(name, world=comm.size)
+    carriers = sorted({without_transport(name)[1] or "" for name in asked_for})
+    twins = {transport: _twin(comm, transport=transport) for transport in filter(None, carriers)}
+    used = dict.fromkeys(twins.get(each, comm).transport for each in carriers)
+    # Before the peers bring connections of their own.
+    facts: Facts = {"transport": ", ".join(used), "interface": ", ".join(interfaces()) or "none"}
     if REPRODUCIBLE in asked_for:
         twins[REPRODUCIBLE] = _twin(comm, reproducible=True)
-    carriers = sorted({without_transport(name)[1] or "" for name in asked_for})
-    for transport in filter(None, carriers):
-        twins[transport] = _twin(comm, transport=transport)
-    facts: Facts = {
-        "transport": ", ".join(dict.fromkeys(twins.get(each, comm).transport for each in carriers)),
-        # Before the peers bring connections of their own.
-        "interface": ", ".join(interfaces()) or "none",
-    }
     peers, leave = _join_peers(comm, task.peers)
     if task.bind:
         # Only now: what the peers started for themselves may use every core.

@@ -44,14 +44,18 @@ def heading(results: Results) -> list[str]:
     kind = f"{facts['dtype']} {facts['op']}, {place}, {facts['memory']} memory"
     if facts["async"]:
         kind += ", through the progress thread"
-    probes = [facts["exchange_before_ns"], facts["exchange_after_ns"]]
-    before, after = ("?" if ns is None else f"{ns:.0f} ns" for ns in probes)
     return [
         f"ringreduce {facts['ringreduce']}: {facts['ranks']} ranks on {facts['cores']} cores, {kind}",
         f"host {facts['host']}, {facts['cpu']}, governor {facts['governor']}; transport {facts['transport']}, "
         f"interface {facts['interface']}",
-        f"exchange between two cores, one way: {before} before, {after} after ({facts['mode']})",
+        f"exchange between two cores, one way: {exchanges(facts)}",
     ]
+
+
+def exchanges(facts: dict[str, Any]) -> str:
+    probes = facts["exchange_before_ns"], facts["exchange_after_ns"]
+    before, after = ("?" if ns is None else f"{ns:.0f} ns" for ns in probes)
+    return f"{before} before, {after} after ({facts['mode']})"
 
 
 def bandwidths(collective: str) -> str:
@@ -211,7 +215,9 @@ def overview(results: Results, collective: str) -> str:
     best = {nbytes: results.fastest(collective, nbytes, ours) for nbytes in results.sizes(collective)}
 
     def marked(row: Row | None) -> str:
-        return time_text(row) + (" <" if row is not None and best[row["bytes"]] == row["library"] else "  ")
+        if row is None or "problem" in row:
+            return "-  "
+        return time_text(row) + (" <" if best[row["bytes"]] == row["library"] else "  ")
 
     names = [name for kind in ("ours", "peer", "floor") for name in results.names(kind, collective)]
     rows = grid(results, collective, f"{collective}, us", names, marked)
@@ -229,17 +235,11 @@ def ratios(results: Results, collective: str, title: str, references: Sequence[s
     """Each contestant's time over that of the fastest reference."""
 
     def ratio(row: Row | None) -> str:
-        if row is None:
+        if row is None or "problem" in row or row.get("wrong"):
             return "-"
-        us, best = (
-            results.us(collective, row["bytes"], row["library"]),
-            results.fastest(collective, row["bytes"], references),
-        )
-        return (
-            "-"
-            if us is None or best is None
-            else f"{us / (results.us(collective, row['bytes'], best) or us):.2f}"
-        )
+        best = results.fastest(collective, row["bytes"], references)
+        least = None if best is None else results.us(collective, row["bytes"], best)
+        return f"{row['median_us'] / least:.2f}" if least else "-"
 
     present = results.names(collective=collective)
     rows = grid(results, collective, f"x {title}", [name for name in present if references != [name]], ratio)
@@ -250,9 +250,7 @@ def ratios(results: Results, collective: str, title: str, references: Sequence[s
 
 
 def mode_text(facts: dict[str, Any]) -> str:
-    probes = facts["exchange_before_ns"], facts["exchange_after_ns"]
-    before, after = ("?" if ns is None else f"{ns:.0f} ns" for ns in probes)
-    text = f"Core-to-core exchange: {facts['mode']} ({before} before, {after} after)"
+    text = f"Exchange between two cores, one way: {exchanges(facts)}"
     return f"{text}. A time marked * was taken in another mode: do not compare it."
 
 

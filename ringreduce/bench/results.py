@@ -18,7 +18,17 @@ from typing import Any
 from ringreduce.bench.facts import UNKNOWN, machine_facts, mode_of
 from ringreduce.bench.problem import MESSAGES, numpy_dtype
 
-__all__ = ["Results", "Row", "bus_factor", "machine_facts", "merge", "mode_of", "save", "table_mode"]
+__all__ = [
+    "Results",
+    "Row",
+    "bus_factor",
+    "bus_formula",
+    "machine_facts",
+    "merge",
+    "mode_of",
+    "save",
+    "table_mode",
+]
 
 Row = dict[str, Any]
 

@@ -230,7 +230,8 @@ def text(world, rank):
 
 @pytest.fixture
 def own(tmp_path: Path) -> str:
-    path = tmp_path / "my.py"
+    path = tmp_path / "some@place+int8" / "my.py"
+    path.parent.mkdir()
     path.write_text(OWN)
     return str(path)
 
