@@ -55,7 +55,7 @@ train: engine $(VENV)/.train
 
 # The last line is pytest's. The MPIs, each in a virtual environment of its own, come from bench/peers.mk.
 test: check emulated cuda-12 $(VENV)/.accelerate $(TEST_MPIS:%=.venv-%/.ready)
-	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	@$(BIN)/python -m pytest $(PYTEST_FLAGS) --ignore tests/slurm
 
 # Gloo's results are kept in build/torch-suite and used again; SUITE_FLAGS=--redo runs its tests anew.
 test-torch: engine $(VENV)/.torch
@@ -81,6 +81,10 @@ gpu:
 # they have another one. 5: without torch there are none.
 GPU_WORKER := -n 1 --dist load --max-worker-restart 1000
 GPU_TESTS ?= tests/gpu tests/torch/test_cuda.py
+# Programs under srun and sbatch; needs slurm-wlm and munge, and root for network namespaces.
+test-slurm: engine $(VENV)/.torch
+	@$(BIN)/python -m pytest tests/slurm $(SLURM_FLAGS)
+
 test-gpu: gpu
 	@failed=0; for tests in $(GPU_TESTS); do \
 	  PYTHONPATH=. $(GPU_PYTHON) -m pytest $(GPU_WORKER) $$tests $(GPU_FLAGS) || [ $$? = 5 ] || failed=1; done; \

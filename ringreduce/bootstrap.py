@@ -39,8 +39,8 @@ def init(
 
     Without arguments it reads what torchrun, mpirun (Open MPI, MPICH, Intel MPI) or Slurm's srun have set; a
     process that none of them started is a job of one rank. On one host ranks meet without more; across hosts
-    through torchrun's store, through MPI if mpi4py can be imported, or at a port of rank 0's host, which
-    RINGREDUCE_RENDEZVOUS=host:port names (under Slurm it need not), with a secret in RINGREDUCE_SECRET.
+    through torchrun's store, through MPI, under Slurm at a port of the first host, where MUNGE vouches for them, or at
+    a port of rank 0's host that RINGREDUCE_RENDEZVOUS=host:port names, with a secret in RINGREDUCE_SECRET.
 
     Args:
         rank, size: which rank this is, of how many; None: as the launcher says.
@@ -139,6 +139,13 @@ class _Meeting:
         if error is None:
             self._leave()
         self._close()
+
+
+def meeting_of(known: Launched, timeout: float) -> _Meeting:
+    """A meeting of the ranks that a launcher has started, as a context whose value is an :data:`Exchange`."""
+    return _exchange_for(
+        None, known, known.rank, known.size, timeout, os.environ.get("RINGREDUCE_TLS") == "1"
+    )
 
 
 def _exchange_for(

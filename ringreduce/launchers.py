@@ -9,6 +9,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from ringreduce import munge
+
 __all__ = ["Launched", "across_hosts", "launched", "place_to_meet"]
 
 
@@ -32,11 +34,17 @@ def launched(env: Mapping[str, str]) -> Launched | None:
     def value(*names: str) -> str:
         return "/".join(env.get(name, "") for name in names)
 
+    # A batch script has the variables of a rank, too, but is none: it is of no step.
+    step = env.get("SLURM_STEP_ID")
     return (
         read("torchrun", "RANK", "WORLD_SIZE", value("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"))
         or read("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", value("PMIX_NAMESPACE"))
         or read("hydra", "PMI_RANK", "PMI_SIZE", value("PMI_PORT") + _parent(env))
-        or read("slurm", "SLURM_PROCID", "SLURM_NTASKS", value("SLURM_JOB_ID", "SLURM_STEP_ID"))
+        or (
+            read("slurm", "SLURM_PROCID", "SLURM_NTASKS", value("SLURM_JOB_ID", "SLURM_STEP_ID"))
+            if step
+            else None
+        )
     )
 
 
@@ -84,7 +92,8 @@ def place_to_meet(known: Launched, env: Mapping[str, str], timeout: float) -> An
         return _torchruns_store(known, env, timeout)
     if known.launcher == "slurm":
         port = _SLURM_PORTS[zlib.crc32(known.job.encode()) % len(_SLURM_PORTS)]
-        return f"tcp://{_first_host(env.get('SLURM_STEP_NODELIST', ''))}:{port}"
+        kind = "tcp" if env.get("RINGREDUCE_SECRET") or not munge.is_there() else "munge"
+        return f"{kind}://{_first_host(env.get('SLURM_STEP_NODELIST', ''))}:{port}"
     return _by_mpi(known, timeout)
 
 

@@ -13,6 +13,7 @@ import struct
 import time
 from typing import Protocol
 
+from ringreduce import munge
 from ringreduce.errors import TimeoutError
 
 __all__ = ["Connection", "Place", "place_named"]
@@ -61,11 +62,14 @@ class TurnedAway(ConnectionError):
 
 
 def place_named(name: str) -> Place:
-    if not name.startswith("tcp://"):
+    kind, separator, address = name.partition("://")
+    if not separator or kind not in ("tcp", "munge"):
         return _HostPlace(name)
-    host, colon, port = name[6:].rpartition(":")
+    host, colon, port = address.rpartition(":")
     if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
         raise ValueError(f"store must be a name or tcp://host:port, not {name!r}")
+    if kind == "munge":
+        return _MungePlace(host.strip("[]"), int(port))
     secret = os.environ.get("RINGREDUCE_SECRET", "")
     if not secret:
         raise ValueError(
@@ -144,8 +148,11 @@ class _NetworkPlace:
     on_network = True
     proof_size = _NONCE + _PROOF
 
+    knows = "RINGREDUCE_SECRET"
+
     def __init__(self, host: str, port: int, secret: bytes) -> None:
         self._host, self._port, self._secret = host, port, secret
+        self._invitation = b""  # what rank 0 says first
 
     def listener(self, deadline: float) -> socket.socket:
         # On every interface: the name may stand for an address that is not this host's own.
@@ -167,7 +174,7 @@ class _NetworkPlace:
 
     def challenge(self, stranger: socket.socket) -> bytes | None:
         nonce = secrets.token_bytes(_NONCE)
-        stranger.send(nonce)  # into an empty connection: it goes at once
+        stranger.send(self._invitation + nonce)  # into an empty connection: it goes at once
         return nonce
 
     def accepts(self, stranger: socket.socket, challenge: bytes, greeting: bytes, proof: bytes) -> bool:
@@ -184,6 +191,7 @@ class _NetworkPlace:
         nonce = secrets.token_bytes(_NONCE)
         there = f"at {self._host}:{self._port} a process answers for rank 0 that"
         try:
+            self._be_invited(dialled, there)
             challenge = _exactly(dialled, _NONCE)
             dialled.sendall(greeting + nonce + self._proof(b"guest", challenge, nonce, greeting))
             answer = _exactly(dialled, _PROOF)
@@ -191,15 +199,42 @@ class _NetworkPlace:
             raise TurnedAway(f"{there} is of no job of ringreduce: it says nothing") from error
         except ConnectionError as error:
             raise TurnedAway(
-                f"{there} hangs up on this rank: its RINGREDUCE_SECRET is another one, or it is of no job of ringreduce"
+                f"{there} hangs up on this rank: its {self.knows} is another one, or it is of no job of ringreduce"
             ) from error
         if not hmac.compare_digest(answer, self._proof(b"host", challenge, nonce, greeting)):
-            raise TurnedAway(f"{there} does not know this rank's RINGREDUCE_SECRET")
+            raise TurnedAway(f"{there} does not know this rank's {self.knows}")
+
+    def _be_invited(self, dialled: socket.socket, there: str) -> None:
+        """Reads the invitation."""
 
     def encrypted(self, greeted: socket.socket, begins: bool) -> Connection:
         from ringreduce.encrypted import Encrypted
 
         return Encrypted(greeted, begins, self._secret)
+
+
+class _MungePlace(_NetworkPlace):
+    """The same without a secret that the user has set: rank 0 makes one, and says it first, as a credential that only
+    processes of this user on this cluster can decode."""
+
+    _LENGTH = struct.Struct("!H")
+    knows = "MUNGE credential"
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(host, port, b"")
+
+    def listener(self, deadline: float) -> socket.socket:
+        self._secret = secrets.token_bytes(_PROOF)
+        credential = munge.encode(self._secret)
+        self._invitation = self._LENGTH.pack(len(credential)) + credential
+        return super().listener(deadline)
+
+    def _be_invited(self, dialled: socket.socket, there: str) -> None:
+        (length,) = self._LENGTH.unpack(_exactly(dialled, self._LENGTH.size))
+        try:
+            self._secret = munge.decode(_exactly(dialled, length))
+        except munge.MungeError as error:
+            raise TurnedAway(f"{there} is not of this user on this cluster: {error}") from error
 
 
 def _exactly(source: socket.socket, count: int) -> bytes:

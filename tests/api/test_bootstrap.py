@@ -58,6 +58,8 @@ def test_launchers(launcher):
 
 def test_no_launcher():
     assert launched({}) is None
+    # What a Slurm batch script finds: it is of no step.
+    assert launched({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7"}) is None
     assert launched({"RANK": "0"}) is None
     comm = ringreduce.init()
     assert (comm.rank, comm.size) == (0, 1) and comm.all_reduce(np.ones(2)).tolist() == [1, 1]

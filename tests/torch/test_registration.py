@@ -147,6 +147,26 @@ def test_ranks_meet_by_the_variables_of(launcher, script):
     assert printed == [ANSWER, ANSWER]
 
 
+@pytest.mark.parametrize(
+    ("launcher", "more"),
+    [
+        ("openmpi", {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}),
+        ("hydra", {"MPI_LOCALNRANKS": "1"}),
+        ("slurm", {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "localhost"}),
+    ],
+)
+def test_ranks_of_several_hosts_meet_where_init_would(launcher, more, script):
+    """At the place that is named or, under Slurm, that follows from the job."""
+    place = (
+        {}
+        if launcher == "slurm"
+        else {"RINGREDUCE_RENDEZVOUS": f"127.0.0.1:{20000 + (os.getpid() * 3) % 20000}"}
+    )
+    more = more | place | {"RINGREDUCE_SECRET": "a test's"}
+    printed = launch(script, [as_launched(launcher, rank, f"{os.getpid()}") | more for rank in range(2)])
+    assert printed == [ANSWER, ANSWER]
+
+
 PORT = """
 import torch.distributed as dist
 
@@ -241,19 +261,6 @@ def test_torch_is_told_the_rank(ask, given):
     asked = ask(as_launched("openmpi", 1, "") | given, "env://?use_libuv=0")
     assert asked == "env://?use_libuv=0&rank=1&world_size=2"
     assert ask(as_launched("hydra", 1, "") | given) == "env://?rank=1&world_size=2"
-
-
-@pytest.mark.parametrize(
-    ("launcher", "more"),
-    [
-        ("openmpi", {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}),
-        ("hydra", {"MPI_LOCALNRANKS": "1"}),
-        ("slurm", {"SLURM_STEP_NUM_NODES": "2"}),
-    ],
-)
-def test_several_hosts_need_an_address(ask, launcher, more):
-    with pytest.raises(ValueError, match="the 2 ranks of this job are on several hosts: set MASTER_ADDR"):
-        ask(as_launched(launcher, 1, "hosts") | more)
 
 
 def test_a_rank_that_never_comes_is_named(ask):
