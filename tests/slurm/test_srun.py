@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from cluster import Cluster, missing
 
 from ringreduce import munge
-
-from cluster import Cluster, missing
 
 why_not = missing()
 pytestmark = [pytest.mark.skipif(why_not is not None, reason=str(why_not)), pytest.mark.timeout(180)]
@@ -91,7 +90,7 @@ def test_a_second_step_and_a_batch_script(cluster, tmp_path):
 
 
 def test_trainer(cluster, tmp_path):
-    tiny = "--layers 1 --width 16 --heads 2 --context 16 --batch 4 --steps 4".split()
+    tiny = ["--layers", "1", "--width", "16", "--heads", "2", "--context", "16", "--batch", "4", "--steps", "4"]
     train = (
         f"import sys, runpy; sys.argv[1:] = {tiny}; runpy.run_module('ringreduce.train', run_name='__main__')"
     )
