@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import REMAINDER, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,17 @@ with the second half, all at once. --format osu prints what OSU's benchmarks pri
 itself, and the average, the least and the most over the ranks of each rank's own average.
 
 my.py:name is a function (world, rank) -> Schedule, or what register() has returned there; docs/algorithms.md.
+"""
+
+RUN = """\
+Starts a program as the ranks of a job, and ends all of them when one fails.
+
+  ringreduce run -n 4 train.py --steps 100          four ranks on this host
+  ringreduce run -n 2 --hosts node0,node1 train.py  two on each of two hosts, by ssh; the same folders are there
+  ringreduce run -n 2 -- ./program                  any program: it finds what torchrun sets, RANK and so on
+
+In the program ringreduce.init(), or torch.distributed.init_process_group("ringreduce"), and nothing else. Where a host
+has a core for each of its ranks, each rank gets its own part of the cores.
 """
 
 SIMULATE = """\
@@ -146,6 +157,24 @@ def mpi_preload(options: Namespace) -> int:
     return 0
 
 
+def run_program(options: Namespace) -> int:
+    from ringreduce.start.programs import Place, hosts_named, start
+
+    if options.hosts is None:
+        ranks = _engine.usable_cores() if options.ranks is None else options.ranks
+        if ranks < 1:
+            raise ValueError(f"-n: at least 1 rank, not {ranks}")
+        places = [Place("", ranks)]
+    else:
+        places = hosts_named(options.hosts, options.ranks)
+    program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    if not program:
+        raise ValueError("name a program: ringreduce run -n 2 train.py")
+    python = program[0] == "-m" or program[0].endswith(".py")
+    command = [sys.executable, *program] if python else program
+    return start(command, places, prefix=options.prefix, bind=options.bind, ssh=options.ssh)
+
+
 def study(module: str) -> Any:
     """A module that needs ringreduce[study]. Imported late: it takes a moment."""
     try:
@@ -212,6 +241,24 @@ def parser() -> ArgumentParser:
     )
     bench_options.add_options(one)
     one.set_defaults(run=bench)
+    one = commands.add_parser(
+        "run",
+        help="start a program as ranks",
+        usage="ringreduce run [-n N] [--hosts A,B] [options] PROGRAM [argument ...]",
+        description=RUN,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    one.add_argument("-n", "--ranks", type=int, help="on each host (as many as this one has cores)")
+    one.add_argument("--hosts", help="a,b or a:2,b:4, which ssh can reach; without it, this host")
+    one.add_argument(
+        "--prefix", action="store_true", help="begin each line that a rank prints with its number"
+    )
+    one.add_argument("--no-bind", dest="bind", action="store_false", help="let ranks run on all cores")
+    one.add_argument("--ssh", default="ssh", metavar="COMMAND", help="with its options (ssh)")
+    one.add_argument(
+        "program", nargs=REMAINDER, metavar="PROGRAM", help="a Python file, -m and a module, or a command"
+    )
+    one.set_defaults(run=run_program)
     one = commands.add_parser("algorithms", help="list the catalogue", description="Lists the catalogue.")
     one.add_argument("-c", "--collective", help="only this one's")
     one.add_argument("-n", "--ranks", type=int, help="count rounds and bytes for that many ranks")

@@ -1,0 +1,1 @@
+"""Starting programs as ranks: ``ringreduce run``."""

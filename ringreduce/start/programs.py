@@ -1,0 +1,296 @@
+"""Starts a program as ranks of a job, on this host or on several, and ends all of them together.
+
+Each host has an agent: ``ringreduce run`` itself on this one, the same by ssh on the others. An agent starts its host's
+ranks, passes on what they print, and says when one has failed. It ends them when its standard input ends, so that
+nothing is left behind where ssh, or whoever started it, is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import selectors
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import IO, Any
+
+from ringreduce.orphans import end_with_parent
+
+__all__ = ["Job", "Place", "agent", "hosts_named", "start"]
+
+PORTS = range(20_000, 32_000)  # below what systems give to outgoing connections
+PASSED_ON = (
+    "RINGREDUCE_",
+    "NCCL_",
+    "TORCH_",
+    "OMP_",
+    "PYTHON",
+    "LD_LIBRARY_PATH",
+    "CUDA_",
+    "PATH",
+    "VIRTUAL_ENV",
+)
+GRACE = 5.0  # seconds that ranks get to end by themselves when one has failed, or at Ctrl-C
+LOOK_EVERY = 0.05
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True)
+class Place:
+    """A host, "" for this one, and how many ranks it has."""
+
+    host: str
+    ranks: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """What an agent has to know."""
+
+    command: list[str]
+    world: int
+    first_rank: int
+    ranks: int
+    prefix: bool
+    bind: bool
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def hosts_named(text: str, ranks: int | None) -> list[Place]:
+    """ "a,b" with so many ranks on each, or "a:2,b:4".
+
+    Raises:
+        ValueError: a name or a number is missing.
+    """
+    places = []
+    for item in text.split(","):
+        host, colon, count = item.strip().rpartition(":") if ":" in item else (item.strip(), "", "")
+        if not host or (colon and not (count.isdecimal() and int(count))):
+            raise ValueError(f"--hosts: {item!r} is no host; write a,b or a:2,b:4")
+        if not colon and ranks is None:
+            raise ValueError(f"--hosts: say how many ranks {host} has: {host}:2, or -n for each host")
+        places.append(Place(host, int(count) if colon else int(ranks or 0)))
+    return places
+
+
+def start(
+    command: Sequence[str],
+    places: Sequence[Place],
+    *,
+    prefix: bool = False,
+    bind: bool = True,
+    ssh: str = "ssh",
+) -> int:
+    """Starts ranks, in the order of the places, and waits for them.
+
+    Args:
+        prefix: each line that a rank prints begins with its number.
+        bind: where a host has a core for each of its ranks, each gets its own part of the cores.
+        ssh: the command, with its options, that runs a shell command on another host. Variables whose names begin as
+            PASSED_ON says go there, too.
+
+    Returns:
+        The exit status of the first rank that failed, or 0. Of one that a signal has killed it is 128 and the signal.
+
+    Raises:
+        ValueError: the program, or ssh, is not there.
+    """
+    here = all(not place.host for place in places)
+    needed = command[0] if here else shlex.split(ssh)[0]
+    if not shutil.which(needed):
+        raise ValueError(f"{needed}: there is no such program")
+    world = sum(place.ranks for place in places)
+    shared = {key: value for key, value in os.environ.items() if key.startswith(PASSED_ON)} | _meeting(places)
+    jobs, first = [], 0
+    for place in places:
+        jobs.append(Job(list(command), world, first, place.ranks, prefix, bind, shared))
+        first += place.ranks
+    if here:
+        return agent(jobs[0], None)
+    return _over(ssh, places, jobs)
+
+
+def _meeting(places: Sequence[Place]) -> dict[str, str]:
+    """Where ranks meet: ours, and torch's."""
+    here = all(not place.host for place in places)
+    address = "127.0.0.1" if here else places[0].host.rpartition("@")[2]
+    if not here:
+        ports = secrets.SystemRandom().sample(PORTS, 2)
+    else:
+        with socket.socket() as one, socket.socket() as other:
+            for each in (one, other):
+                each.bind((address, 0))
+            ports = [one.getsockname()[1], other.getsockname()[1]]
+    found = {"MASTER_ADDR": address, "MASTER_PORT": str(ports[0])}
+    if not here:
+        found["RINGREDUCE_RENDEZVOUS"] = f"{address}:{ports[1]}"
+        found["RINGREDUCE_SECRET"] = os.environ.get("RINGREDUCE_SECRET") or secrets.token_hex(32)
+    return found
+
+
+def _over(ssh: str, places: Sequence[Place], jobs: Sequence[Job]) -> int:
+    """Agents on other hosts. The job goes through their standard input: the command line shows to everybody."""
+    here = os.getcwd()
+    agents = []
+    for place, job in zip(places, jobs, strict=True):
+        words = f"cd {shlex.quote(here)} && exec {shlex.quote(sys.executable)} -m ringreduce.start.programs"
+        one = subprocess.Popen(
+            [*shlex.split(ssh), place.host, words], stdin=subprocess.PIPE, start_new_session=True
+        )
+        assert one.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # its status says why
+            one.stdin.write(json.dumps(asdict(job)).encode() + b"\n")
+            one.stdin.flush()
+        agents.append(one)
+    try:
+        while (statuses := [one.poll() for one in agents]).count(None):
+            if failed := [status for status in statuses if status]:
+                break
+            time.sleep(LOOK_EVERY)
+        failed = [status for status in statuses if status]
+    except KeyboardInterrupt:
+        failed = [INTERRUPTED]
+    for one in agents:
+        if one.stdin is not None:
+            one.stdin.close()  # now it ends its ranks
+    late = time.monotonic() + 2 * GRACE
+    for place, one in zip(places, agents, strict=True):
+        try:
+            status = one.wait(max(late - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            print(f"ringreduce: {place.host} does not answer: its ranks may still be there", file=sys.stderr)
+            one.kill()
+            status = one.wait()
+        if status == 255:
+            print(f"ringreduce: {ssh} {place.host} failed", file=sys.stderr)
+    return failed[0] if failed else 0
+
+
+def agent(job: Job, until: IO[bytes] | None) -> int:
+    """Starts a host's ranks and waits for them; `until`: ends them when nothing more is to be read from it."""
+    ranks = _Ranks(job)
+    try:
+        with selectors.DefaultSelector() as selector:
+            if until is not None:
+                selector.register(until, selectors.EVENT_READ)
+            for rank, output in ranks.outputs():
+                selector.register(output, selectors.EVENT_READ, rank)
+            status = ranks.watch(selector, until)
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    return ranks.end(status)
+
+
+class _Ranks:
+    """The processes of a host's ranks."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._parts: dict[int, bytes] = {}  # lines that have not ended
+        cores = sorted(os.sched_getaffinity(0))
+        share = len(cores) // job.ranks if job.bind else 0
+        self.processes: list[subprocess.Popen[bytes]] = []
+        pipe = subprocess.PIPE if job.prefix else None
+        parent = os.getpid()
+        for local in range(job.ranks):
+            own = cores[local * share : (local + 1) * share]
+            environment = {
+                **os.environ, **job.environment,
+                "RANK": str(job.first_rank + local), "WORLD_SIZE": str(job.world),
+                "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(job.ranks),
+            }  # fmt: skip
+            environment.setdefault("OMP_NUM_THREADS", str(max(share, 1)))
+
+            def prepare(own: list[int] = own) -> None:
+                end_with_parent(parent)
+                if own:
+                    os.sched_setaffinity(0, own)
+
+            self.processes.append(
+                subprocess.Popen(
+                    job.command, env=environment, stdin=subprocess.DEVNULL, stdout=pipe,
+                    stderr=subprocess.STDOUT if pipe else None, start_new_session=True, preexec_fn=prepare,
+                )
+            )  # fmt: skip
+
+    def outputs(self) -> list[tuple[int, IO[bytes]]]:
+        return [(rank, process.stdout) for rank, process in enumerate(self.processes) if process.stdout]
+
+    def watch(self, selector: selectors.BaseSelector, until: IO[bytes] | None) -> int:
+        """Until all have ended, or one has failed, or until is over: the status."""
+        while True:
+            for key, _ in selector.select(LOOK_EVERY) if selector.get_map() else ():
+                output: Any = key.fileobj
+                read = os.read(output.fileno(), 1 << 16)
+                if not read:
+                    selector.unregister(output)
+                if output is until and not read:
+                    return INTERRUPTED
+                if key.data is not None:
+                    self._print(key.data, read)
+            if not selector.get_map():
+                time.sleep(LOOK_EVERY)
+            codes = [process.poll() for process in self.processes]
+            for local, code in enumerate(codes):
+                if code:
+                    self._say_how_it_ended(local, code)
+                    return 128 - code if code < 0 else code
+            if None not in codes and not any(key.data is not None for key in selector.get_map().values()):
+                return 0
+
+    def _print(self, local: int, read: bytes) -> None:
+        *lines, rest = (self._parts.pop(local, b"") + read).split(b"\n")
+        if rest and not read:
+            lines, rest = [*lines, rest], b""
+        self._parts[local] = rest
+        name = f"[{self._job.first_rank + local}] ".encode()
+        sys.stdout.buffer.write(b"".join(name + line + b"\n" for line in lines))
+        sys.stdout.buffer.flush()
+
+    def _say_how_it_ended(self, local: int, code: int) -> None:
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
+        more = "; the others are ended" if self._job.world > 1 else ""
+        where = f" on {socket.gethostname()}" if self._job.world > self._job.ranks else ""
+        print(
+            f"ringreduce: rank {self._job.first_rank + local}{where} {how}{more}", file=sys.stderr, flush=True
+        )
+
+    def end(self, status: int) -> int:
+        """Ends who is left, and whatever they have started."""
+        first = signal.SIGINT if status == INTERRUPTED else signal.SIGTERM
+        until = time.monotonic() + (GRACE if status else 0)
+        self._signal(first)
+        while time.monotonic() < until and any(process.poll() is None for process in self.processes):
+            time.sleep(LOOK_EVERY)
+        self._signal(signal.SIGKILL)
+        for local, process in enumerate(self.processes):
+            process.wait()
+            if process.stdout is not None:
+                os.set_blocking(process.stdout.fileno(), False)
+                self._print(local, process.stdout.read() or b"")
+                self._print(local, b"")
+        return status
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+
+
+def _main() -> int:
+    """An agent on another host; what to do comes as its first line."""
+    job = Job(**json.loads(sys.stdin.buffer.readline()))
+    return agent(job, sys.stdin.buffer)
+
+
+if __name__ == "__main__":
+    raise SystemExit(_main())
