@@ -6,12 +6,6 @@
 namespace ringreduce {
 namespace {
 
-int chunks_in(const std::vector<Span>& spans) {
-  int sum = 0;
-  for (const Span& span : spans) sum += span.count;
-  return sum;
-}
-
 void write(std::ostream& out, const Span& span) {
   out << span.first;
   if (span.count > 1) out << '-' << span.first + span.count - 1;

@@ -28,6 +28,12 @@ const char* name_of(Collective collective) {
   throw std::invalid_argument("not a collective");
 }
 
+int chunks_in(const std::vector<Span>& spans) {
+  int sum = 0;
+  for (const Span& span : spans) sum += span.count;
+  return sum;
+}
+
 bool reduces(Collective collective) {
   return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
          collective == Collective::reduce;

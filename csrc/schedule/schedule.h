@@ -54,6 +54,7 @@ template <class Visit>
 void each_chunk(const std::vector<Span>& spans, Visit visit) {
   for (const Span& span : spans) each_chunk(span, visit);
 }
+int chunks_in(const std::vector<Span>& spans);
 
 // One message: the named chunks, one behind the other, with the values they have when the round begins, to
 // every peer of a set (a set, so that shared memory publishes once for many readers). A barrier's message has

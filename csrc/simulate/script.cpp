@@ -5,12 +5,6 @@
 namespace ringreduce {
 namespace {
 
-int chunks_in(const std::vector<Span>& spans) {
-  int sum = 0;
-  for (const Span& span : spans) sum += span.count;
-  return sum;
-}
-
 void close_round(std::vector<Post>& posts, std::vector<std::size_t>& ends) {
   const std::size_t begin = ends.empty() ? 0 : ends.back();
   std::stable_sort(posts.begin() + static_cast<std::ptrdiff_t>(begin), posts.end(),

@@ -22,7 +22,9 @@ def run(options: Namespace) -> int:
     asked = options.algorithm
     if "all" in asked:
         asked = [entry.name for entry in schedules.algorithms(options.collective)]
-    sizes = [byte_count(text) for text in options.bytes]
+    sizes = [0] if options.collective == "barrier" else [byte_count(text) for text in options.bytes]
+    if not asked or not sizes:
+        raise ValueError("--algorithm and --bytes must name one each, or several with commas")
     for name in filter(is_in_a_file, asked):
         schedules.load(name, options.collective)
     pictured = options.picture is not None or options.trace is not None
@@ -37,10 +39,16 @@ def run(options: Namespace) -> int:
         for name in asked
     ]  # fmt: skip
     print(as_json(outcomes) if options.format == "json" else table(outcomes))
-    if options.picture is not None:
-        print(f"Picture: {chart.picture(outcomes[0], options.picture)}")
-    if options.trace is not None:
-        print(f"Trace: {chart.trace(outcomes[0], options.trace)}")
+    for option, write, path in (
+        ("picture", chart.picture, options.picture),
+        ("trace", chart.trace, options.trace),
+    ):
+        if path is None:
+            continue
+        try:
+            print(f"{option.title()}: {write(outcomes[0], path)}")
+        except (OSError, ValueError) as error:  # of the path, or of what its ending stands for
+            raise ValueError(f"--{option} {path}: {error}") from error
     return 0
 
 

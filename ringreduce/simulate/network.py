@@ -18,6 +18,7 @@ from ringreduce.simulate.files import Rate, Table, read
 
 __all__ = ["Costs", "FatTree", "Flat", "Graph", "MessageCosts", "Network", "Sites", "Torus", "read_network"]
 
+MOST_RANKS = 1 << 17
 PositiveRate = Annotated[Rate, Field(gt=0)]
 Pair = tuple[str, str]
 
@@ -101,9 +102,9 @@ class Topology(Table):
         raise ValueError(f"the network has its own number of ranks: leave world out, which is {world}")
 
     def _hosts_for(self, world: int) -> int:
-        if world < 1 or world % self.ranks_per_host:
+        if not 1 <= world <= MOST_RANKS or world % self.ranks_per_host:
             raise ValueError(
-                f"world must be a multiple of ranks_per_host, {self.ranks_per_host}, not {world}"
+                f"world must be a multiple of ranks_per_host, {self.ranks_per_host}, up to {MOST_RANKS}, not {world}"
             )
         return world // self.ranks_per_host
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -70,20 +69,17 @@ class Outcome:
 
     @property
     def busbw(self) -> float:
-        """Bus bandwidth in bytes a second, by nccl-tests' definition."""
-        return (
-            bus_factor(self.collective, self.world) * self.nbytes / self.seconds if self.seconds else math.inf
-        )
+        """Bus bandwidth in bytes a second, by nccl-tests' definition; 0 where nothing takes time."""
+        moved = bus_factor(self.collective, self.world) * self.nbytes
+        return moved / self.seconds if self.seconds else 0.0
 
     @property
     def bottleneck(self) -> str:
         """What most of the time goes to, and where."""
+        if not self.seconds:
+            return "nothing takes time"
         cause, seconds = max(self.made_of.items(), key=lambda item: item[1])
-        share = (
-            f"{100 * seconds / self.seconds:.0f} % {cause.replace('_', ' ')}"
-            if self.seconds
-            else "nothing takes time"
-        )
+        share = f"{100 * seconds / self.seconds:.0f} % {cause.replace('_', ' ')}"
         if cause == "transfer" and self.busy:
             name = max(self.busy, key=self.busy.__getitem__)
             return f"{share}; link {name} is busy for {100 * self.busy[name]:.0f} %"
@@ -115,7 +111,7 @@ def simulate(
 
     Args:
         algorithm: of the catalogue, registered, "auto", or a function ``(world, rank) -> Schedule``.
-        nbytes: of the whole buffer.
+        nbytes: of the whole buffer; 0 for a barrier.
         root: of broadcast, reduce, gather and scatter.
         order: in which rings and chains visit the ranks; empty: by number.
         seed: of the jitter.
@@ -128,7 +124,7 @@ def simulate(
         ValueError: there is no such algorithm, or an argument is impossible.
         ScheduleError: the algorithm is wrong for this world.
     """
-    values.whole(nbytes, "nbytes", 0, 2**62)
+    values.whole(nbytes, "nbytes", 0, 0 if collective == "barrier" else 2**62)
     built, link_names = network.build()
     world, topology = len(built["node_of"]), network.topology
     name = algorithm if isinstance(algorithm, str) else getattr(algorithm, "__name__", "function")
@@ -143,7 +139,7 @@ def simulate(
         custom = schedules.custom(name, collective)
     groups = [] if one_each else [rank // topology.ranks_per_host for rank in range(world)]
     answer = simulation.simulate(
-        **built, bytes=nbytes, seed=seed, intervals=intervals,
+        **built, bytes=nbytes, seed=values.whole(seed, "seed", 0, 2**63 - 1), intervals=intervals,
         slice_bytes=chosen_slice if slice_bytes is None else values.whole(slice_bytes, "slice_bytes", 1, 2**62),
         lanes=chosen_lanes if lanes is None else values.whole(lanes, "lanes", 1, 2**31 - 1),
         most_messages=values.whole(most_messages, "most_messages", 1, 2**62),

@@ -22,6 +22,15 @@ send_us = 1
 """
 
 
+GRAPH = """
+[network]
+kind = "graph"
+hosts = ["a", "b"]
+links = []
+rate = 1e9
+"""
+
+
 def simulate(tmp_path, *options, text=FILE):
     file = tmp_path / "network.toml"
     file.write_text(text)
@@ -81,6 +90,22 @@ def test_algorithms_of_a_file(tmp_path):
         assert len(done.stderr.strip().splitlines()) == 1, done.stderr
 
 
+def test_a_barrier_is_simulated_once_whatever_the_sizes(tmp_path):
+    done = simulate(tmp_path, "-c", "barrier", "-b", "8,1M", "--format", "json")
+    assert done.returncode == 0, done.stderr
+    (one,) = json.loads(done.stdout)
+    assert one["nbytes"] == one["busbw"] == 0 and one["slices"] == 1 and one["made_of"]["latency"] > 0
+
+
+def test_what_takes_no_time_is_valid_json(tmp_path):
+    alone = '[network]\nkind = "flat"\nhosts = 1\nrate = 1e9'
+    done = simulate(tmp_path, "-a", "auto,ring", "--format", "json", text=alone)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout, parse_constant=pytest.fail)
+    assert [(one["world"], one["seconds"], one["busbw"]) for one in found] == [(1, 0, 0)] * 2
+    assert {one["bottleneck"] for one in found} == {"nothing takes time"}
+
+
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
@@ -90,9 +115,22 @@ def test_algorithms_of_a_file(tmp_path):
         (FILE.replace("hosts = 4", "hosts = 3"), (), "network.toml: hosts, 3, is no multiple of hosts_per_leaf, 2"),
         (FILE + "[", (), "network.toml: "),
         (FILE, ("-a", "rng"), "no all_reduce algorithm is called 'rng'"),
-        (FILE, ("-n", "7"), "world must be a multiple of ranks_per_host, 2, not 7"),
+        (FILE, ("-n", "7"), "world must be a multiple of ranks_per_host, 2, up to 131072, not 7"),
         (FILE, ("--picture", "x.png"), "name one algorithm and one size"),
         (FILE, ("--network", "nowhere.toml"), "nowhere.toml: No such file"),
+        (FILE, ("--network", "nowhere.json"), "nowhere.json: No such file"),
+        ("broken = []" + FILE, (), "network.toml: broken: there is no such key"),
+        (GRAPH, (), "network.toml: the network is not connected: nothing leads from 'a' to 'b'"),
+        (FILE, ("--root", "8"), "root must be in [0, 8), not 8"),
+        (FILE, ("--seed", "-1"), "seed must be"),
+        (FILE, ("-n", "5000000"), "up to 131072, not 5000000"),
+        (FILE, ("-b", "12q"), "'12q' is no number of bytes"),
+        (FILE, ("-b", ","), "--algorithm and --bytes must name"),
+        (FILE, ("-a", ""), "--algorithm and --bytes must name"),
+        (FILE, ("-c", "all_produce"), "no collective is called 'all_produce'"),
+        (FILE, ("-a", "ring", "--picture", "x.xyz"), "--picture x.xyz: Format 'xyz' is not supported"),
+        (FILE, ("-a", "ring", "--picture", "/proc/x.png"), "--picture /proc/x.png: "),
+        (FILE, ("-a", "ring", "--trace", "/"), "--trace /: "),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_that_names_it(tmp_path, text, options, message):

@@ -275,7 +275,7 @@ int heaviest_round(const Schedule& schedule) {
   int most = 0;
   for (const Round& round : schedule.rounds) {
     int sent = 0;
-    for (const Send& send : round.sends) each_chunk(send.chunks, [&](int) { ++sent; });
+    for (const Send& send : round.sends) sent += chunks_in(send.chunks);
     most = std::max(most, sent);
   }
   return most;
