@@ -27,14 +27,15 @@ inline constexpr std::array<std::string_view, 10> cause_names = {
 inline constexpr std::size_t cause_count = cause_names.size();
 
 // Seconds since the beginning, and how many of them went to each cause along the chain of events that this
-// moment waited for. The seconds of all causes add up to the time.
+// moment waited for. The seconds of all causes add up to the time, but for rounding: millions of moments are
+// kept.
 struct Moment {
   double at = 0;
-  std::array<double, cause_count> made_of{};
+  std::array<float, cause_count> made_of{};
 
   void spend(double seconds, Cause cause) {
     at += seconds;
-    made_of[static_cast<std::size_t>(cause)] += seconds;
+    made_of[static_cast<std::size_t>(cause)] += static_cast<float>(seconds);
   }
 };
 

@@ -1,11 +1,8 @@
 #include "simulate/network.h"
 
 #include <algorithm>
-#include <map>
-#include <numeric>
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 namespace ringreduce {
 namespace {
@@ -52,48 +49,14 @@ const std::vector<int>& Routes::arrivals(int from) {
 }
 
 void Routes::find(int from, int to, std::vector<int>& path) {
-  path.clear();
+  const auto first = static_cast<std::ptrdiff_t>(path.size());
   const std::vector<int>& last = arrivals(from);
   for (int node = to; node != from; node = network_.links[path.back()].from) {
     demand(last[node] >= 0,
            "there is no way from node " + std::to_string(from) + " to node " + std::to_string(to));
     path.push_back(last[node]);
   }
-  std::reverse(path.begin(), path.end());
-}
-
-Turned turned_links(const Network& network) {
-  const auto same = [](bool condition) {
-    demand(condition, "the network does not look the same when it is turned");
-  };
-  const int links = static_cast<int>(network.links.size()), world = network.world();
-  Turned found{std::vector<int>(links, -1), std::vector<int>(links, 0)};
-  if (network.period == 0) {
-    std::iota(found.first.begin(), found.first.end(), 0);
-    return found;
-  }
-  same(world % network.period == 0 && network.turned.size() == std::size_t(network.nodes));
-  for (int rank = 0; rank < world; ++rank)
-    same(network.turned[network.node_of[rank]] == network.node_of[(rank + network.period) % world]);
-  std::map<std::pair<int, int>, int> by_ends;
-  for (int i = 0; i < links; ++i) by_ends[{network.links[i].from, network.links[i].to}] = i;
-  same(static_cast<int>(by_ends.size()) == links);
-  for (int first = 0; first < links; ++first) {
-    if (found.first[first] >= 0) continue;
-    int link = first;
-    for (int turn = 0; turn < world / network.period; ++turn) {
-      same(found.first[link] < 0);
-      found.first[link] = first;
-      found.turns[link] = turn;
-      const Link& was = network.links[link];
-      const auto next = by_ends.find({network.turned[was.from], network.turned[was.to]});
-      same(next != by_ends.end());
-      const Link& is = network.links[link = next->second];
-      same(is.rate == was.rate && is.latency == was.latency);
-    }
-    same(link == first);
-  }
-  return found;
+  std::reverse(path.begin() + first, path.end());
 }
 
 }  // namespace ringreduce

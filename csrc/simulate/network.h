@@ -32,8 +32,8 @@ class Routes {
   // Throws std::invalid_argument if a link or a rank names a node that is not there.
   explicit Routes(const Network& network);
 
-  // The links from one node to another, into `path`: none if they are the same. Throws std::invalid_argument,
-  // naming both, if there is no way.
+  // Adds the links from one node to another to a list: none if they are the same. Throws
+  // std::invalid_argument, naming both, if there is no way.
   void find(int from, int to, std::vector<int>& path);
 
  private:
@@ -43,15 +43,5 @@ class Routes {
   std::vector<std::vector<int>> leaving_;   // by node: its links
   std::vector<std::vector<int>> arrivals_;  // by source and node: the link by which the route arrives, or -1
 };
-
-// Links that turning the network takes to each other. They carry the same at the same times, where ranks do.
-struct Turned {
-  std::vector<int> first;  // by link: the one of the lowest number among these
-  std::vector<int> turns;  // that take the first one to this one
-};
-
-// Throws std::invalid_argument if the network does not look the same when it is turned, or a link is back in
-// its place before all ranks are. Where nothing is known of that (no period), each link is by itself.
-Turned turned_links(const Network& network);
 
 }  // namespace ringreduce

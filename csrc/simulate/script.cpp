@@ -1,6 +1,7 @@
 #include "simulate/script.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ringreduce {
 namespace {
@@ -16,7 +17,10 @@ void close_round(std::vector<Post>& posts, std::vector<std::size_t>& ends) {
 
 Script::Script(const Schedule& schedule) {
   const auto ahead = [&](int peer) { return (peer - schedule.rank + schedule.world) % schedule.world; };
-  for (const Round& round : schedule.rounds) {
+  for (std::size_t number = 0; number < schedule.rounds.size(); ++number) {
+    const Round& round = schedule.rounds[number];
+    if (round.sends.empty() && round.recvs.empty() && round.locals.empty()) continue;
+    numbers_.push_back(static_cast<int>(number));
     int sent = 0;
     for (const Send& send : round.sends) {
       const int chunks = chunks_in(send.chunks);
@@ -30,6 +34,22 @@ Script::Script(const Schedule& schedule) {
     close_round(sends_, sends_end_);
     close_round(works_, works_end_);
   }
+}
+
+bool Script::alike(int round, int other) const {
+  return std::ranges::equal(sends(round), sends(other)) && std::ranges::equal(works(round), works(other));
+}
+
+void Script::leave_out(int first, int rounds) {
+  if (rounds == 0) return;
+  for (auto [posts, ends] : {std::pair{&sends_, &sends_end_}, std::pair{&works_, &works_end_}}) {
+    const std::size_t begin = first == 0 ? 0 : (*ends)[first - 1], end = (*ends)[first + rounds - 1];
+    posts->erase(posts->begin() + static_cast<std::ptrdiff_t>(begin),
+                 posts->begin() + static_cast<std::ptrdiff_t>(end));
+    ends->erase(ends->begin() + first, ends->begin() + first + rounds);
+    for (std::size_t round = first; round < ends->size(); ++round) (*ends)[round] -= end - begin;
+  }
+  numbers_.erase(numbers_.begin() + first, numbers_.begin() + first + rounds);
 }
 
 }  // namespace ringreduce

@@ -23,16 +23,25 @@ class Script {
  public:
   explicit Script(const Schedule& schedule);
 
-  int rounds() const { return static_cast<int>(sends_end_.size()); }
+  // Those in which the rank does something.
+  int rounds() const { return static_cast<int>(numbers_.size()); }
+  // Which one of the schedule's it is.
+  int number(int round) const { return numbers_[round]; }
   // The nearest peer ahead comes first: a transport serves all peers at once, and so does not meet the other
   // ranks at the peer of the lowest number.
   std::span<const Post> sends(int round) const { return part(sends_, sends_end_, round); }
+  // The number of the round's first one among all sends.
+  std::size_t first_send(int round) const { return round == 0 ? 0 : sends_end_[round - 1]; }
   // Receives, and local steps.
   std::span<const Post> works(int round) const { return part(works_, works_end_, round); }
   // The most chunks in one round, whatever the number of peers that get them: it decides how long slices are.
   int heaviest_round() const { return heaviest_round_; }
   std::size_t sends() const { return sends_.size(); }
   std::size_t posts() const { return sends_.size() + works_.size(); }
+
+  // Whether the same goes to and comes from the same ranks in two rounds.
+  bool alike(int round, int other) const;
+  void leave_out(int first, int rounds);
 
   friend bool operator==(const Script&, const Script&) = default;
 
@@ -45,6 +54,7 @@ class Script {
 
   std::vector<Post> sends_, works_;
   Ends sends_end_, works_end_;  // by round
+  std::vector<int> numbers_;    // by round
   int heaviest_round_ = 0;
 };
 

@@ -40,7 +40,7 @@ struct Question {
   std::uint64_t seed = 0;
   std::vector<double> late;  // by rank: seconds after the first rank's beginning; empty: all begin at once
   // Where all slices take more, only the first ones are simulated, and the others taken to be like them.
-  std::size_t most_messages = 4'000'000;
+  std::size_t most_messages = 2'000'000;
   std::size_t intervals = 0;  // how many to keep
 };
 

@@ -1,34 +1,50 @@
 // Messages on their way over links.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "simulate/moment.h"
 #include "simulate/network.h"
+#include "simulate/repetition.h"
 
 namespace ringreduce {
 
+// A route: links, one behind the other in Traffic's list.
+struct Way {
+  std::uint32_t first = 0, hops = 0;
+};
+
 struct Message {
   int from = 0, ahead = 0, slice = 0, round = 0;
+  Way way;
+  std::uint32_t hop = 0;  // the next one
+  double pace = 0;        // seconds that it flows for, at least: on its slowest link so far
   double bytes = 0;
   // When it begins to come to the next link, and has come as a whole. In between it flows evenly.
   Moment first, last;
-  double pace = 0;        // seconds that it flows for, at least: on its slowest link so far
-  std::vector<int> path;  // links
-  std::size_t hop = 0;    // the next one
 
-  bool has_arrived() const { return hop == path.size(); }
+  bool has_arrived() const { return hop == way.hops; }
+};
+
+// What happens next to a message. Of those at one time, the lowest order goes first.
+struct Arrival {
+  double at = 0;
+  std::uint64_t order = 0;
+  int number = 0;  // of the message
+  bool operator<(const Arrival& other) const { return at != other.at ? at < other.at : order < other.order; }
 };
 
 class Traffic {
  public:
-  // `turns`: only as many ranks send as the network's period has, and each link stands for all that turning
-  // takes it to.
-  Traffic(const Network& network, bool turns);
+  // `ranks`: that send; where they are fewer than the world, each link stands for those that turning by so
+  // many ranks takes it to.
+  Traffic(const Network& network, int ranks);
 
-  // A message of a rank to the one so many ahead, which leaves at a moment; returns its number.
-  int post(int from, int ahead, double bytes, const Moment& leaves);
+  Way way(int from, int to);
+  // Sends a message off; returns its number.
+  int post(const Message& message);
   Message& at(int number) { return messages_[number]; }
   void forget(int number) { unused_.push_back(number); }
 
@@ -41,6 +57,13 @@ class Traffic {
   // slowly than the link is does not keep others from it.
   Busy cross(int number);
 
+  // Messages come out of a link, or of a rank, one after the other; so only the first of each has to be
+  // looked at. Returns whether this message is the first of those that come from the same place, or overtakes
+  // them.
+  bool line_up(int number, const Arrival& arrival);
+  // Takes a message out of its line; the one behind it, or nullptr.
+  const Arrival* leave_line(int number);
+
   // Of messages that come to a link, or to a receiver, at one time, the lowest goes first. It is the same
   // order on all links, and for all receivers, that turning takes to each other.
   std::uint64_t order(int number) const;
@@ -48,11 +71,19 @@ class Traffic {
   std::vector<double> busy;  // by link: seconds
 
  private:
+  struct Line {
+    std::vector<Arrival> arrivals;
+    std::size_t front = 0;
+  };
+  Line& line_of(const Message& message);
+
   const Network& network_;
   const Turned turned_;
   std::vector<int> same_as_;  // by link: the one that stands for it
   Routes routes_;
+  std::vector<int> ways_;     // links
   std::vector<Moment> free_;  // by link
+  std::vector<Line> lines_;   // by link; and behind these, by rank
   std::vector<Message> messages_;
   std::vector<int> unused_;  // of these
 };

@@ -296,6 +296,53 @@ def test_slices_that_are_not_simulated_are_like_those_that_are(name):
     assert guessed.messages == pytest.approx(exact.messages, rel=0.01)
 
 
+@pytest.mark.parametrize("name", ["one_shot", "two_shot"])
+def test_of_long_slices_one_stands_for_all(name):
+    """Where each slice is more messages than there should be in all."""
+    asked = {"slice_bytes": 1 << 15, "lanes": 4}
+    exact = simulate(name, 16 << 20, flat(16, COSTS), **asked)
+    guessed = simulate(name, 16 << 20, flat(16, COSTS), **asked, most_messages=1)
+    assert guessed.simulated_slices == 1 < exact.slices
+    assert guessed.seconds == pytest.approx(exact.seconds, rel=0.1)
+
+
+@pytest.mark.parametrize("name", ["ring", "bidirectional_ring"])
+@pytest.mark.parametrize("more", [{"late_us": {3: 100.0}}, {"slow": {7: 3.0}}, {"jitter_us": 2.0}], ids=str)
+def test_rounds_that_are_left_out_are_like_those_that_are_not(name, more):
+    network = flat(100, COSTS, **more)
+    exact = whole(name, 16 << 20, network)
+    guessed = whole(name, 16 << 20, network, most_messages=exact.messages // 2)
+    assert guessed.seconds != exact.seconds
+    assert guessed.seconds == pytest.approx(exact.seconds, rel=0.03)
+    assert sum(guessed.made_of.values()) == pytest.approx(guessed.seconds, rel=1e-4)
+    assert (guessed.messages, guessed.rounds) == (exact.messages, exact.rounds)
+
+
+def test_slices_are_longer_where_links_are_far():
+    """As of a communicator that has measured its links."""
+    near, far = (
+        simulate("two_shot", 4 << 20, Network(topology=Flat(hosts=4, rate=120e6, latency_us=latency_us)))
+        for latency_us in (20, 2500)
+    )
+    assert far.slices < near.slices
+    assert far.seconds == pytest.approx(1.5 * (4 << 20) / 120e6 + 2 * 5e-3, rel=0.3)
+
+
+def test_every_other_rank_is_enough_where_schedules_differ_from_one_rank_to_the_next():
+    assert simulate("swing", SIZE, flat(64)).simulated == 2
+    assert simulate("recursive_doubling", SIZE, flat(64)).simulated == 32
+
+
+def test_a_round_without_anything_to_do_costs_nothing():
+    def with_empty_rounds(world, rank):
+        (real,) = exchange(world, rank).rounds
+        return Schedule("all_reduce", world, rank, 1, [Round(), real, Round(), Round()])
+
+    found = whole(with_empty_rounds, SIZE, flat(2, COSTS), intervals=1)
+    assert found.seconds == whole(exchange, SIZE, flat(2, COSTS)).seconds
+    assert found.rounds == 2 and found.intervals[0].round == 1
+
+
 @pytest.mark.parametrize("name", ALL_REDUCES)
 def test_4096_ranks_are_simulated(name):
     topology = FatTree(hosts=512, hosts_per_leaf=64, ranks_per_host=8, rate="100 Gbit/s", oversubscription=2)
