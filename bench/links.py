@@ -59,14 +59,19 @@ def hosts_file(number: int) -> Path:
     return path
 
 
+def bits_per_second(rate: str) -> float:
+    """Of a rate as tc has it."""
+    unit = next((unit for unit in UNITS if rate.endswith(unit)), None)
+    if unit is None:
+        raise ValueError(f"a rate ends in {', '.join(UNITS)}: {rate!r}")
+    return float(rate[: -len(unit)]) * UNITS[unit]
+
+
 def limit(device: str, rate: str | None, queue: int) -> str:
     """The command that limits what a device sends."""
     if rate is None:
         return ""
-    unit = next((unit for unit in UNITS if rate.endswith(unit)), None)
-    if unit is None:
-        raise ValueError(f"a rate ends in {', '.join(UNITS)}: {rate!r}")
-    bits = float(rate[: -len(unit)]) * UNITS[unit]
+    bits = bits_per_second(rate)
     burst = max(4 * LARGEST, int(bits / 8 * BURST))
     peak = f"peakrate {PEAK * bits:.0f}bit mtu {max(LARGEST * 5 // 4, burst // 4)}"
     return f"tc qdisc add dev {device} root tbf rate {rate} burst {burst} limit {queue} {peak}"

@@ -5,6 +5,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/schedule_caster.h"
+#include "engine/planning/links.h"
 #include "engine/planning/planner.h"
 #include "transport/interface/wait.h"
 #include "transport/memory/probe.h"
@@ -17,13 +18,16 @@ namespace ringreduce {
 namespace {
 
 // What a communicator of that many ranks would pick, without there being one; `oversubscribed`: on its hosts.
+// `latency`, `bandwidth`: of what joins the hosts; 0: not known.
 std::tuple<std::string, std::size_t, int, std::string> choice_for(const std::string& collective,
                                                                   std::size_t bytes, int world,
                                                                   const std::string& transport,
-                                                                  std::optional<bool> oversubscribed) {
+                                                                  std::optional<bool> oversubscribed,
+                                                                  double latency, double bandwidth) {
   const Target there{.tuning = tuning_of(transport),
                      .oversubscribed = oversubscribed.value_or(world > usable_cores().count())};
-  const Planner planner(0, world, there, reproducible_by_environment(), {}, tuned_rows());
+  Planner planner(0, world, there, reproducible_by_environment(), {}, tuned_rows());
+  planner.know({}, pace({.world = 1, .latency = {latency}, .bandwidth = {bandwidth}}));
   const Choice choice = planner.choose(collective_named(collective), bytes);
   return {std::string(choice.entry->name), choice.slice_bytes, choice.lanes, choice.reason};
 }
@@ -36,10 +40,11 @@ std::uint32_t checksum(const nb::bytes& data, std::uint32_t before, bool by_tabl
 
 void bind_measuring(nb::module_& m) {
   m.def("choose", choice_for, "collective"_a, "bytes"_a, "world"_a, "transport"_a = "shm",
-        "oversubscribed"_a = nb::none(),
+        "oversubscribed"_a = nb::none(), "latency"_a = 0.0, "bandwidth"_a = 0.0,
         "The algorithm, its slices' bytes, how many are in flight, and the reason; oversubscribed: whether "
         "ranks "
-        "outnumber cores, None: as on this host.");
+        "outnumber cores, None: as on this host; latency, bandwidth: of links between hosts, in seconds and "
+        "bytes a second.");
   m.def("tuning_file", tuning_file, "Where the rows that were measured on this machine are kept.");
   m.def("usable_cores", [] { return usable_cores().count(); }, "The cores that this process may use.");
   m.def("crc32c", checksum, "data"_a, "before"_a = 0, "by_table"_a = false,
