@@ -205,6 +205,7 @@ class _Schedules:
         root: int = 0,
         groups: Sequence[int] = [],
         order: Sequence[int] = [],
+        trees: Sequence[Sequence[int]] = [],
     ) -> Schedule: ...
     def check(self, schedules: Iterable[Schedule]) -> str: ...
     def check_algorithm(
@@ -215,6 +216,7 @@ class _Schedules:
         root: int = 0,
         groups: Sequence[int] = [],
         order: Sequence[int] = [],
+        trees: Sequence[Sequence[int]] = [],
     ) -> str: ...
     def keeps_rank_order(self, schedules: Iterable[Schedule]) -> bool: ...
     def algorithm_keeps_rank_order(
@@ -225,6 +227,7 @@ class _Schedules:
         root: int = 0,
         groups: Sequence[int] = [],
         order: Sequence[int] = [],
+        trees: Sequence[Sequence[int]] = [],
     ) -> bool: ...
     def cost(self, schedule: Schedule) -> tuple[int, float, float]: ...
     def algorithm_cost(
@@ -235,6 +238,7 @@ class _Schedules:
         root: int = 0,
         groups: Sequence[int] = [],
         order: Sequence[int] = [],
+        trees: Sequence[Sequence[int]] = [],
     ) -> tuple[int, float, float]: ...
     def describe(self, schedule: Schedule) -> str: ...
 

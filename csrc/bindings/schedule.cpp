@@ -16,9 +16,11 @@ using namespace nb::literals;
 namespace ringreduce {
 namespace {
 
+using Trees = std::vector<std::vector<int>>;
+
 Schedule build(const std::string& collective, const std::string& algorithm, int world, int rank, int root,
-               const std::vector<int>& groups, const std::vector<int>& order) {
-  return make_schedule(collective_named(collective), algorithm, {world, rank, root, groups, order});
+               const std::vector<int>& groups, const std::vector<int>& order, const Trees& trees) {
+  return make_schedule(collective_named(collective), algorithm, {world, rank, root, groups, order, trees});
 }
 
 std::vector<std::tuple<std::string, std::string_view, std::string_view, std::string_view, std::string_view,
@@ -71,14 +73,15 @@ std::tuple<int, double, double> cost_of_all(const std::vector<Schedule>& schedul
 template <class Answer>
 void define_for_all(nb::module_& m, const char* name, Answer answer, const char* words) {
   const auto answered = [answer](const std::string& collective, const std::string& algorithm, int world,
-                                 int root, const std::vector<int>& groups, const std::vector<int>& order) {
+                                 int root, const std::vector<int>& groups, const std::vector<int>& order,
+                                 const Trees& trees) {
     std::vector<Schedule> all;
     for (int rank = 0; rank < std::max(world, 1); ++rank)  // the first refuses a world of none
-      all.push_back(build(collective, algorithm, world, rank, root, groups, order));
+      all.push_back(build(collective, algorithm, world, rank, root, groups, order, trees));
     return answer(all);
   };
   m.def(name, answered, "collective"_a, "algorithm"_a, "world"_a, "root"_a = 0,
-        "groups"_a = std::vector<int>(), "order"_a = std::vector<int>(),
+        "groups"_a = std::vector<int>(), "order"_a = std::vector<int>(), "trees"_a = Trees(),
         nb::call_guard<nb::gil_scoped_release>(), words);
 }
 
@@ -89,7 +92,8 @@ void bind_schedule(nb::module_& m) {
   s.def("catalogue", list_catalogue,
         "(collective, name, rounds, bytes, restrictions, source, keeps_rank_order) of every algorithm.");
   s.def("build", build, "collective"_a, "algorithm"_a, "world"_a, "rank"_a, "root"_a = 0,
-        "groups"_a = std::vector<int>(), "order"_a = std::vector<int>(), "One rank's schedule.");
+        "groups"_a = std::vector<int>(), "order"_a = std::vector<int>(), "trees"_a = Trees(),
+        "One rank's schedule.");
   s.def("check", check_python, "schedules"_a,
         "'' if all ranks' schedules are right together, or what is not.");
   define_for_all(s, "check_algorithm", check, "check() of all ranks' schedules.");

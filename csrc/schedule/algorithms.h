@@ -28,6 +28,9 @@ Schedule tree_gather(const Place& place);
 // double_tree.cpp
 Schedule double_tree_all_reduce(const Place& place);
 
+// spanning_trees.cpp
+Schedule spanning_trees_all_reduce(const Place& place);
+
 // chain.cpp
 Schedule chain_broadcast(const Place& place);
 

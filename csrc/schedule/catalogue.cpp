@@ -22,6 +22,7 @@ constexpr std::string_view swing = "De Sensi et al.: Swing (NSDI 2024)";
 constexpr std::string_view two_level = "Thakur, Gropp: Collective operations in MPICH (EuroPVM/MPI 2003)";
 constexpr std::string_view pjesivac =
     "Pjesivac-Grbovic et al.: MPI collective operations (Cluster Computing 2007)";
+constexpr std::string_view zhao = "Zhao et al.: ForestColl (arXiv:2402.06787)";
 constexpr std::string_view hensgen = "Hensgen, Finkel, Manber: Barrier synchronization (IJPP 1988)";
 constexpr std::string_view plain = "MPI standard, the definition itself";
 
@@ -47,6 +48,8 @@ constexpr Entry entries[] = {
     {all_reduce, "circulant", all_reduce_of<circulant_reduce_scatter>, log_both, both_bytes, traeff, ""},
     {all_reduce, "two_level", two_level_all_reduce, "2⌈log2 m⌉ + 2⌈log2(n/m)⌉ for groups of m",
      "2(n-1)/n S for groups of one size", two_level, ""},
+    {all_reduce, "synthesised", spanning_trees_all_reduce, "2(n-1) where nothing is known of the network",
+     "2 S where nothing is known of the network (n = 2: S)", zhao, ""},
 
     {reduce_scatter, "ring", ring_reduce_scatter, "n-1", half_bytes, patarasuk, ""},
     {reduce_scatter, "recursive_halving", halving_reduce_scatter, log_rounds, half_bytes, rabenseifner, ""},
@@ -85,6 +88,19 @@ void demand(bool condition, const std::string& sentence) {
   if (!condition) throw std::invalid_argument(sentence);
 }
 
+// Whether every rank's parents lead to the one root.
+bool spans(const std::vector<int>& parents, int world) {
+  if (parents.size() != static_cast<std::size_t>(world)) return false;
+  if (std::count(parents.begin(), parents.end(), -1) != 1) return false;
+  for (const int parent : parents) {
+    int steps = 0;
+    for (int rank = parent; rank != -1; rank = parents[rank]) {
+      if (rank < 0 || rank >= world || ++steps > world) return false;
+    }
+  }
+  return true;
+}
+
 void demand_place(const Place& place) {
   const std::string world = std::to_string(place.world);
   demand(place.world >= 1, "world must be at least 1, not " + world);
@@ -100,6 +116,10 @@ void demand_place(const Place& place) {
   bool whole = sorted.empty() || sorted.size() == static_cast<std::size_t>(place.world);
   for (std::size_t i = 0; whole && i < sorted.size(); ++i) whole = sorted[i] == static_cast<int>(i);
   demand(whole, "order must name each of " + world + " ranks once");
+  for (std::size_t tree = 0; tree < place.trees.size(); ++tree) {
+    demand(spans(place.trees[tree], place.world),
+           "tree " + std::to_string(tree) + " does not span " + world + " ranks");
+  }
 }
 
 }  // namespace

@@ -116,6 +116,8 @@ struct Place {
   // All ranks, in the order in which a ring or a chain is to go round them; empty: by number, but one group
   // after the other.
   std::vector<int> order = {};
+  // For the algorithm along spanning trees, a tree for each chunk: by rank its parent, and -1 of the root.
+  std::vector<std::vector<int>> trees = {};
 };
 
 // Whether two chunks are always of one length: the last chunks of a buffer can be shorter than the first, and
@@ -131,7 +133,7 @@ bool starts_with_value(const Schedule& schedule, int chunk);
 bool holds_result(const Schedule& schedule, int chunk);
 
 // A pure function. The place must be one: 0 <= rank < world, 0 <= root < world, groups empty or one per rank,
-// order empty or all ranks.
+// order empty or all ranks, trees spanning ones.
 using Algorithm = Schedule (*)(const Place&);
 
 }  // namespace ringreduce

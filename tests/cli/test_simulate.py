@@ -43,9 +43,9 @@ def test_all_algorithms_are_compared(tmp_path):
     assert done.returncode == 0, done.stderr
     title, _, *rows = done.stdout.splitlines()
     assert title == "all_reduce, 8 ranks, simulated"
-    assert len(rows) == 22 and sum("swing" in row for row in rows) == 2
+    assert len(rows) == 24 and sum("swing" in row for row in rows) == 2
     times = [float(row.split()[3]) for row in rows]
-    assert times == sorted(times[:11]) + sorted(times[11:])
+    assert times == sorted(times[:12]) + sorted(times[12:])
 
 
 def test_figures_pictures_and_traces(tmp_path):

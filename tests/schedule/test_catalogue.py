@@ -93,6 +93,7 @@ COST = {
         lambda n: 2 * ceil_log(group_size(n)) + 2 * ceil_log(n // group_size(n)),
         both_halves,
     ),
+    ("all_reduce", "synthesised"): (lambda n: 2 * (n - 1), lambda n: min(n - 1, 2)),
     ("reduce_scatter", "ring"): (lambda n: n - 1, one_half),
     ("reduce_scatter", "recursive_halving"): (ceil_log, one_half),
     ("reduce_scatter", "bruck"): (ceil_log, one_half),
