@@ -78,6 +78,15 @@ cluster.toml; docs/studies.md has all kinds of networks, and what else can be in
   latency_us = 1
 """
 
+SYNTHESISE = """\
+Makes the all-reduces of algorithm="synthesised" for a described network. Nothing is sent.
+
+  ringreduce synthesise --network cluster.toml -b 64K,16M
+
+Prints the rate that no all-reduce along spanning trees exceeds there and the links that are the reason; the numbers of
+trees that come near it; and for each size what is predicted to be fastest. docs/studies.md describes the file.
+"""
+
 MPI_PRELOAD = """\
 Prints the path of the library that takes over an MPI program's collectives; builds it if need be.
 
@@ -202,6 +211,10 @@ def add_measuring_options(parser: ArgumentParser, budget: float) -> None:
     )
 
 
+def synthesise(options: Namespace) -> int:
+    return int(study("synthesis.command").run(options))
+
+
 def add_simulate_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-a", "--algorithm", type=bench_options.names, default=["all"],
@@ -282,6 +295,22 @@ def parser() -> ArgumentParser:
         formatter_class=RawDescriptionHelpFormatter,
     )
     add_simulate_options(one)
+    one = commands.add_parser(
+        "synthesise",
+        help="make an all-reduce for a network",
+        description=SYNTHESISE,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    one.add_argument("-n", "--world", type=int, help="ranks, in place of those of the network")
+    one.add_argument(
+        "-b",
+        "--bytes",
+        type=bench_options.names,
+        default=["1K", "64K", "1M", "16M", "64M"],
+        help="of the buffer",
+    )
+    one.add_argument("--network", type=Path, required=True, metavar="FILE", help="hosts and links in TOML")
+    one.set_defaults(run=synthesise)
     one = commands.add_parser(
         "fit",
         help="measure what collectives cost here, for predictions",

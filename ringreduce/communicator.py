@@ -18,10 +18,12 @@ from ringreduce.choice import Choice
 from ringreduce.handles import AUTO, Algorithm, Handles
 from ringreduce.links import Links
 from ringreduce.streams import Stream
+from ringreduce.synthesis import Synthesis, engine_synthesis, of_ranks
 from ringreduce.work import GpuWork, Work
 
 if TYPE_CHECKING:
     from ringreduce.model import Model
+    from ringreduce.simulate.network import Network
 
 __all__ = ["Communicator"]
 
@@ -72,6 +74,7 @@ class Communicator:
         self._c = engine
         self._fast_all_reduce = engine.all_reduce
         self._handles = Handles(engine)
+        self._link_names: list[str] | None = None
         self._under_way: deque[Work] = deque()
         self.timeout = timeout
         self.rank: int = engine.rank
@@ -467,6 +470,37 @@ class Communicator:
         """What is known of the links between hosts; None where they were not measured."""
         found = self._c.links
         return Links(found, self._c.ring_order) if found.world else None
+
+    def synthesise(self, network: Network | None = None) -> Synthesis:
+        """Makes what ``algorithm="synthesised"`` runs: all-reduces for the network that joins these ranks.
+
+        Without a ``network`` it is measured: all hosts send to each other in pairs, all pairs at once, because what
+        they share shows only then. Every rank must call it, with nothing else under way. Where links are known, the
+        first call with ``algorithm="synthesised"`` does it. The groups of split() and shrink() make their own.
+
+        Args:
+            network: a described one, the same on all ranks.
+
+        Raises:
+            ValueError: the network has another number of ranks, or is not connected.
+        """
+        if network is None:
+            self._link_names = None
+            self._c.synthesise()
+        else:
+            made, world, names = engine_synthesis(network)
+            if world != self.size:
+                raise ValueError(f"network: it has {world} ranks, and there are {self.size}")
+            self._c.synthesise_for(made)
+            self._link_names = names
+        found = self.synthesis
+        assert found is not None
+        return found
+
+    @property
+    def synthesis(self) -> Synthesis | None:
+        """What :meth:`synthesise` has made; None where it has not been called."""
+        return of_ranks(self._c, self._link_names)
 
     def explain(
         self,

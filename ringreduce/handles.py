@@ -65,6 +65,9 @@ class Handles:
             raise ValueError(
                 f"algorithm must be 'auto', a registered name or one of {known}, not {algorithm!r}"
             )
+        # All ranks are here, at the first call of it.
+        if algorithm == "synthesised" and self._engine.synthesis is None and self._engine.links.world:
+            self._engine.synthesise()
         return handle
 
     def _add(self, custom: schedules.Custom, root: int) -> int:

@@ -7,6 +7,7 @@ namespace ringreduce {
 
 void bind_schedule(nanobind::module_& m);
 void bind_simulate(nanobind::module_& m);
+void bind_synthesis(nanobind::module_& m);
 void bind_reduce(nanobind::module_& m);
 void bind_memory(nanobind::module_& m);
 void bind_mpi_job(nanobind::module_& m);

@@ -5,6 +5,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -312,6 +313,12 @@ std::tuple<std::string, std::size_t, std::string> explain(const Communicator& co
   return {std::string(choice.entry->name), choice.slice_bytes, choice.reason};
 }
 
+std::tuple<std::string_view, std::size_t, int, int, double> synthesised(Communicator& comm,
+                                                                        nb::handle nbytes) {
+  const Way way = comm.synthesised(static_cast<std::size_t>(whole(nbytes, "nbytes", 0)));
+  return {way.algorithm, way.slice_bytes, way.lanes, way.forest, way.seconds};
+}
+
 }  // namespace
 
 void bind_communicator(nb::module_& m) {
@@ -357,6 +364,12 @@ void bind_communicator(nb::module_& m) {
       .def("explain", explain, "collective"_a.none(), "nbytes"_a.none(), "wire"_a = nb::none())
       .def(
           "measure_links", [](Communicator& comm) { comm.measure_links(); }, unlocked)
+      .def(
+          "synthesise", [](Communicator& comm) { comm.synthesise(); }, unlocked)
+      .def("synthesise_for",
+           [](Communicator& comm, const Synthesis& made) { comm.synthesise(made.network()); })
+      .def_prop_ro("synthesis", &Communicator::synthesis, nb::rv_policy::copy)
+      .def("synthesised", synthesised, "nbytes"_a)
       .def_prop_ro("links", [](const Communicator& comm) { return comm.links(); })
       .def_prop_ro("ring_order", &Communicator::ring_order)
       .def_prop_ro("machines", &Communicator::machines,

@@ -1,9 +1,13 @@
 // What the links between hosts are worth, for Python.
 #include "engine/planning/links.h"
 
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <tuple>
+
 #include "bindings/bindings.h"
+#include "engine/planning/network.h"
 #include "transport/interface/errors.h"
 
 namespace nb = nanobind;
@@ -12,15 +16,28 @@ using namespace nb::literals;
 namespace ringreduce {
 namespace {
 
-Links make(int world, std::vector<double> latency, std::vector<double> bandwidth) {
+using LinkRow = std::tuple<int, int, double, double>;
+
+std::tuple<int, std::vector<int>, std::vector<LinkRow>> network(const Links& links,
+                                                                const std::vector<int>& hosts) {
+  const Network made = network_of(links, hosts);
+  std::vector<LinkRow> rows;
+  for (const Link& link : made.links) rows.emplace_back(link.from, link.to, link.rate, link.latency);
+  return {made.nodes, made.node_of, rows};
+}
+
+Links make(int world, std::vector<double> latency, std::vector<double> bandwidth,
+           std::vector<double> together) {
   const std::size_t pairs = static_cast<std::size_t>(world) * static_cast<std::size_t>(world);
-  if (world < 0 || latency.size() != pairs || bandwidth.size() != pairs) {
+  if (world < 0 || latency.size() != pairs || bandwidth.size() != pairs ||
+      (!together.empty() && together.size() != pairs)) {
     throw InvalidArgument("latency and bandwidth must have an entry for each pair of ranks");
   }
   Links links;
   links.world = world;
   links.latency = std::move(latency);
   links.bandwidth = std::move(bandwidth);
+  links.together = std::move(together);
   return links;
 }
 
@@ -30,10 +47,12 @@ void bind_links(nb::module_& m) {
   nb::class_<Links>(m, "Links", "Measured links; 0 where nothing was measured.")
       .def_ro("world", &Links::world)
       .def_ro("latency", &Links::latency, "Seconds one way, by from * world + to.")
+      .def_ro("together", &Links::together, "The same, all pairs of a round going on for a while.")
       .def_ro("bandwidth", &Links::bandwidth, "Bytes a second, by from * world + to.")
+      .def("network", network, "hosts"_a = std::vector<int>(), "(nodes, node_of, links); see network_of().")
       .def("ring_order", &ring_order, "hosts"_a = std::vector<int>())
       .def("pace", &pace);
-  m.def("make_links", make, "world"_a, "latency"_a, "bandwidth"_a);
+  m.def("make_links", make, "world"_a, "latency"_a, "bandwidth"_a, "together"_a = std::vector<double>());
 }
 
 }  // namespace ringreduce

@@ -7,6 +7,7 @@ NB_MODULE(_engine, m) {
   m.doc() = "The C++ engine of ringreduce.";
   ringreduce::bind_schedule(m);
   ringreduce::bind_simulate(m);
+  ringreduce::bind_synthesis(m);
   ringreduce::bind_reduce(m);
   ringreduce::bind_memory(m);
   ringreduce::bind_mpi_job(m);

@@ -58,7 +58,8 @@ nb::dict simulate_python(int nodes, const std::vector<int>& node_of, const std::
                          const std::vector<double>& late, std::size_t most_messages, std::size_t intervals,
                          const std::string& collective, const std::string& algorithm, int root,
                          const std::vector<int>& groups, const std::vector<int>& order,
-                         const std::optional<nb::callable>& schedule_of) {
+                         const std::optional<nb::callable>& schedule_of,
+                         const std::vector<std::vector<int>>& trees) {
   Network network{nodes, node_of, cores, slowness, {}, period, turned};
   for (const auto& [from, to, rate, latency] : links) network.links.push_back({from, to, rate, latency});
   const Question question{
@@ -70,7 +71,7 @@ nb::dict simulate_python(int nodes, const std::vector<int>& node_of, const std::
   }
   const Collective kind = collective_named(collective);
   const auto of_catalogue = [&](int rank) {
-    return make_schedule(kind, algorithm, {network.world(), rank, root, groups, order});
+    return make_schedule(kind, algorithm, {network.world(), rank, root, groups, order, trees});
   };
   Answer answer;
   {
@@ -89,6 +90,7 @@ void bind_simulate(nb::module_& m) {
       "period"_a, "turned"_a, "bytes"_a, "slice_bytes"_a, "lanes"_a, "round"_a, "switching"_a, "inside"_a,
       "between"_a, "jitter"_a, "seed"_a, "late"_a, "most_messages"_a, "intervals"_a, "collective"_a,
       "algorithm"_a, "root"_a, "groups"_a, "order"_a, "schedule_of"_a = nb::none(),
+      "trees"_a = std::vector<std::vector<int>>(),
       "The arguments are those of csrc/simulate. links: (from, to, rate, latency); inside, between: (up_to, "
       "send, receive, send_byte, receive_byte, combine_byte, latency); schedule_of: gives each rank's "
       "schedule, in place of an algorithm of the catalogue.");

@@ -78,6 +78,14 @@ class Communicator {
   // The same for ranks on several hosts, unless RINGREDUCE_LINKS is off: for those who have just met. Of more
   // than 16 hosts it measures some links only.
   void measure_links_if_far();
+  // Measures them, and what pairs of hosts share, and makes what algorithm "synthesised" is from then on. A
+  // collective. Or for a network that is known: all ranks must say the same.
+  void synthesise();
+  void synthesise(Network network);
+  // What was made; null where nothing was.
+  const Synthesis* synthesis() const { return calls_.planner.synthesis(); }
+  // How it is done for a buffer of so many bytes.
+  Way synthesised(std::size_t bytes);
   // What is known of them.
   const Links& links() const { return links_; }
   // The order in which rings visit the ranks; empty: by number.

@@ -9,6 +9,7 @@
 
 #include "engine/communicator.h"
 #include "engine/planning/links.h"
+#include "engine/planning/network.h"
 
 namespace ringreduce {
 namespace {
@@ -17,26 +18,13 @@ constexpr int pings = 5;
 constexpr std::size_t first_bytes = std::size_t{64} << 10, most_bytes = std::size_t{4} << 20;
 constexpr double long_enough = 8e-3;  // seconds that a transfer must take to be believed
 constexpr double still_grows = 1.25;
-constexpr double patience = 0.3;  // seconds for a pair
-constexpr int most_rounds = 15;   // unasked: all pairs of 16 hosts, some of more
+constexpr double patience = 0.3;        // seconds for a pair
+constexpr int most_rounds = 15;         // unasked: all pairs of 16 hosts, some of more
+constexpr double together_for = 50e-3;  // seconds for all pairs of a round
 constexpr int tag = std::numeric_limits<int>::max();
 
 double since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// Whom one of so many meets in a round; -1: nobody, or one who is not there. The circle method: the last one
-// stays where he is, and the others go round.
-int opponent(int player, int players, int round) {
-  const int even = players + players % 2, circle = even - 1;
-  int other = 0;
-  if (player == circle) {
-    while ((2 * other - round) % circle != 0) ++other;
-  } else {
-    other = ((round - player) % circle + circle) % circle;
-    if (other == player) other = circle;
-  }
-  return other < players ? other : -1;
 }
 
 bool wanted_by_environment() {
@@ -101,19 +89,9 @@ double bandwidth_to(Communicator& group, int peer, double latency) {
   return best;
 }
 
-Links survey(Communicator& group, const std::vector<int>& hosts, int most) {
-  const int size = group.size();
-  const std::vector<int> players = speakers(hosts, size);
-  const int count = static_cast<int>(players.size());
-  const int rounds = std::min(most, count + count % 2 - 1);
-  const auto self = std::find(players.begin(), players.end(), group.rank());
-  std::vector<double> own(2 * players.size()), all(own.size() * static_cast<std::size_t>(size));
-  for (int round = 0; self != players.end() && count > 1 && round < rounds; ++round) {
-    const int other = opponent(static_cast<int>(self - players.begin()), count, round);
-    if (other < 0) continue;
-    own[other] = latency_to(group, players[other]);
-    own[players.size() + other] = bandwidth_to(group, players[other], own[other]);
-  }
+// One's own figures of all players, from everyone: by rank and figure.
+std::vector<double> told_to_all(Communicator& group, const std::vector<double>& own) {
+  std::vector<double> all(own.size() * static_cast<std::size_t>(group.size()));
   Call call;
   call.collective = Collective::all_gather;
   call.dtype = DType::float64;
@@ -121,6 +99,23 @@ Links survey(Communicator& group, const std::vector<int>& hosts, int most) {
   call.input = own.data();
   call.output = all.data();
   group.run(call);
+  return all;
+}
+
+Links survey(Communicator& group, const std::vector<int>& hosts, int most) {
+  const int size = group.size();
+  const std::vector<int> players = speakers(hosts, size);
+  const int count = static_cast<int>(players.size());
+  const int rounds = std::min(most, rounds_of_tournament(count));
+  const auto self = std::find(players.begin(), players.end(), group.rank());
+  std::vector<double> own(2 * players.size());
+  for (int round = 0; self != players.end() && count > 1 && round < rounds; ++round) {
+    const int other = opponent(static_cast<int>(self - players.begin()), count, round);
+    if (other < 0) continue;
+    own[other] = latency_to(group, players[other]);
+    own[players.size() + other] = bandwidth_to(group, players[other], own[other]);
+  }
+  const std::vector<double> all = told_to_all(group, own);
   Links links;
   links.world = size;
   links.latency.resize(static_cast<std::size_t>(size) * static_cast<std::size_t>(size));
@@ -133,6 +128,48 @@ Links survey(Communicator& group, const std::vector<int>& hosts, int most) {
     }
   }
   return links;
+}
+
+// What comes from a peer, in bytes a second, while messages of a size go both ways without a break. Each says
+// in its message since when it has been at it, so that both stop behind the same one.
+double steady_rate(Communicator& group, int peer, std::size_t bytes) {
+  std::vector<std::byte> out(bytes), in(bytes);
+  const auto begin = Clock::now();
+  for (double received = static_cast<double>(bytes);; received += static_cast<double>(bytes)) {
+    const double own = since(begin);
+    double theirs = 0;
+    std::memcpy(out.data(), &own, sizeof own);
+    swap(group, peer, out.data(), in.data(), bytes);
+    std::memcpy(&theirs, in.data(), sizeof theirs);
+    if (std::max(own, theirs) > together_for) return received / since(begin);
+  }
+}
+
+// All pairs of a round at once. Messages are so long that what they wait for each other hardly counts.
+void survey_together(Communicator& group, const std::vector<int>& hosts, Links& links) {
+  const std::vector<int> players = speakers(hosts, group.size());
+  const int count = static_cast<int>(players.size());
+  const auto self = std::find(players.begin(), players.end(), group.rank());
+  std::vector<double> own(players.size());
+  for (int round = 0; count > 1 && round < rounds_of_tournament(count); ++round) {
+    Call barrier;
+    barrier.collective = Collective::barrier;
+    group.run(barrier);
+    if (self == players.end()) continue;
+    const int other = opponent(static_cast<int>(self - players.begin()), count, round);
+    if (other < 0) continue;
+    const int me = group.rank(), peer = players[other];
+    const double slower = std::min(links.bandwidth_of(me, peer), links.bandwidth_of(peer, me));
+    const double bytes = slower * std::max(together_for / 8, 20 * links.latency_of(me, peer));
+    own[other] =
+        steady_rate(group, peer, std::clamp(static_cast<std::size_t>(bytes), std::size_t{64}, most_bytes));
+  }
+  const std::vector<double> all = told_to_all(group, own);
+  links.together.assign(links.bandwidth.size(), 0);
+  for (int i = 0; i < count; ++i) {
+    for (int j = 0; j < count; ++j)
+      links.together[players[i] * links.world + players[j]] = all[own.size() * players[j] + i];
+  }
 }
 
 }  // namespace
@@ -151,17 +188,38 @@ Links Communicator::measure_links() {
   return links_;
 }
 
+void Communicator::synthesise() {
+  Links links = measure_links();
+  survey_together(*this, calls_.transport->hosts(), links);
+  know(links);
+  synthesise(network_of(links, calls_.transport->hosts()));
+}
+
+void Communicator::synthesise(Network network) {
+  const std::lock_guard lock(calls_.collective);
+  calls_.planner.synthesise(std::move(network));
+}
+
+Way Communicator::synthesised(std::size_t bytes) {
+  const std::lock_guard lock(calls_.collective);
+  return calls_.planner.synthesised(bytes);
+}
+
 // Only if all ranks want it.
 void Communicator::measure_links_if_far() {
   if (size() == 1 || !calls_.transport->distant()) return;
   std::uint8_t wanted = wanted_by_environment();
+  if (wanted && calls_.planner.is_forced(Collective::all_reduce, "synthesised")) wanted = 2;
   Call call;
   call.op = Op::min;
   call.dtype = DType::uint8;
   call.count = 1;
   call.input = call.output = &wanted;
   run(call);
-  if (wanted) know(survey(*this, calls_.transport->hosts(), most_rounds));
+  if (wanted == 2) {
+    synthesise();
+  } else if (wanted)
+    know(survey(*this, calls_.transport->hosts(), most_rounds));
 }
 
 }  // namespace ringreduce

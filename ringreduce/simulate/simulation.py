@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from ringreduce._engine import simulation, values
 from ringreduce.bench.results import bus_factor
 from ringreduce.schedules.registry import hosts_of
 from ringreduce.simulate.network import Network
+from ringreduce.synthesis import synthesise
 
 __all__ = ["Interval", "Outcome", "simulate"]
 
@@ -145,12 +146,18 @@ def simulate(
     else:
         custom = schedules.custom(name, collective)
     groups = [] if one_each else [rank // topology.ranks_per_host for rank in range(world)]
+    trees: list[list[int]] = []
+    run = name
+    if name == "synthesised":
+        made = synthesise(network)
+        run, chosen_slice, chosen_lanes, forest, _ = astuple(made.way(nbytes))
+        trees = made.forests[forest].trees if forest >= 0 else []
     answer = simulation.simulate(
         **built, bytes=nbytes, seed=values.whole(seed, "seed", 0, 2**63 - 1), intervals=intervals,
         slice_bytes=chosen_slice if slice_bytes is None else values.whole(slice_bytes, "slice_bytes", 1, 2**62),
         lanes=chosen_lanes if lanes is None else values.whole(lanes, "lanes", 1, 2**31 - 1),
         most_messages=values.whole(most_messages, "most_messages", 1, 2**40),
-        collective=collective, algorithm=name, root=root, order=list(order),
+        collective=collective, algorithm=run, root=root, order=list(order), trees=trees,
         groups=groups,
         schedule_of=None if custom is None else _one_by_one(custom, world, root, hosts_of(groups), prove),
     )  # fmt: skip

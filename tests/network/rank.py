@@ -101,7 +101,7 @@ def links(comm):
     """What was measured when the ranks met."""
     assert comm.links is not None
     x = np.full(300_000, comm.rank, "float32")
-    for algorithm in ("ring", "two_level", "auto"):
+    for algorithm in ("ring", "two_level", "synthesised", "auto"):
         x[:] = comm.rank
         comm.all_reduce(x, algorithm=algorithm)
         assert (x == comm.size * (comm.size - 1) // 2).all(), algorithm

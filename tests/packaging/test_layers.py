@@ -11,10 +11,11 @@ CSRC = Path(__file__).resolve().parents[2] / "csrc"
 REDUCE = ["reduce"]
 INTERFACE = ["transport/interface"]
 PROGRAM = ["engine/program", "schedule", *REDUCE, "transport/interface"]
-ENGINE = ["engine", "schedule", *REDUCE, "transport"]
+ENGINE = ["engine", "schedule", "simulate", "synthesis", *REDUCE, "transport"]
 ROOMS = {
     "schedule": [],
     "simulate": ["schedule"],
+    "synthesis": ["schedule", "simulate"],
     "reduce": [],
     "transport/interface": [],
     "transport/memory": INTERFACE,
@@ -24,7 +25,7 @@ ROOMS = {
     "transport/device": [*INTERFACE, "reduce/cuda"],
     "transport/nccl": INTERFACE,
     "engine/program": PROGRAM,
-    "engine/planning": PROGRAM,
+    "engine/planning": [*PROGRAM, "simulate", "synthesis"],
     "engine/cpu": [*PROGRAM, "engine/contract.h", "engine/planning/plan.h"],
     "engine/messages": ["engine/planning/call.h", *REDUCE, *INTERFACE],
     "engine/gpu": [
@@ -37,7 +38,7 @@ ROOMS = {
     ],
     "engine": ENGINE,
     "front": ENGINE,
-    "bindings": ["front", "simulate", *ENGINE],
+    "bindings": ["front", *ENGINE],
     "torch": ["front", "engine/planning"],
     "mpi": ["front", "engine/planning", "transport", "reduce"],
 }

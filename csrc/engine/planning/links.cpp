@@ -117,6 +117,18 @@ std::vector<int> speakers(const std::vector<int>& hosts, int world) {
   return first;
 }
 
+int opponent(int player, int players, int round) {
+  const int even = players + players % 2, circle = even - 1;
+  int other = 0;
+  if (player == circle) {
+    while ((2 * other - round) % circle != 0) ++other;
+  } else {
+    other = ((round - player) % circle + circle) % circle;
+    if (other == player) other = circle;
+  }
+  return other < players ? other : -1;
+}
+
 std::vector<int> ring_order(const Links& links, const std::vector<int>& hosts) {
   const std::vector<int> nodes = speakers(hosts, links.world);
   Costs costs{static_cast<int>(nodes.size()), {}};

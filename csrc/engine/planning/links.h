@@ -12,6 +12,9 @@ struct Links {
   int world = 0;                  // 0: nothing was measured at all
   std::vector<double> latency;    // seconds, one way
   std::vector<double> bandwidth;  // bytes a second
+  // The same at which all pairs of a round of the tournament went on for a while, none of them alone: so what
+  // pairs share shows. Empty where that was not measured.
+  std::vector<double> together;
 
   double& latency_of(int from, int to) { return latency[place(from, to)]; }
   double& bandwidth_of(int from, int to) { return bandwidth[place(from, to)]; }
@@ -28,6 +31,13 @@ struct Links {
 
 // The first rank of each host, or where `hosts` is empty every rank: between these links are measured.
 std::vector<int> speakers(const std::vector<int>& hosts, int world);
+
+// Whom one of so many meets in a round of a tournament; -1: nobody, or one who is not there. The circle
+// method: the last one stays where he is, and the others go round.
+int opponent(int player, int players, int round);
+inline int rounds_of_tournament(int players) {
+  return players + players % 2 - 1;
+}
 
 // The order in which a ring is fastest: the ranks of a host stay together, and the slowest of its links, and
 // all of them together, take the least time. Empty where going by number is about as good, or not all links

@@ -11,6 +11,8 @@ namespace ringreduce {
 struct Plan {
   const Program* program = nullptr;
   int algorithm = automatic;  // the one that was chosen
+  int forest = -1;            // of "synthesised": see Way
+  std::uint64_t variant = 0;  // what it was made as, for the contract
   Geometry geometry;
   Layout full, last_slice;         // of every slice but the last; and of that, where slices are alike
   bool uneven = false;             // no two slices are alike

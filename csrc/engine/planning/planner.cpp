@@ -13,6 +13,10 @@ constexpr int first_custom = 1 << 16;  // handles from here on are custom schedu
 // Up to here all ranks' schedules are run symbolically for a wire format, which takes up to 0.3 s.
 constexpr int largest_known_world = 128;
 
+std::string_view catalogue_name(int algorithm) {
+  return algorithm >= 0 && algorithm < first_custom ? catalogue()[algorithm].name : "";
+}
+
 int index_of(const Entry& entry) {
   return static_cast<int>(&entry - catalogue().data());
 }
@@ -86,8 +90,14 @@ const Plan& Planner::plan(const Call& call, const Target& target) {
 void Planner::know(std::vector<int> order, double pace) {
   order_ = std::move(order);
   pace_ = pace;
+  forget();
+}
+
+// What was planned with less known.
+void Planner::forget() {
   for (Slot& slot : cache_) slot.used = false;
   programs_.clear();
+  ways_.clear();
 }
 
 void Planner::check(const Call& call) const {
@@ -140,7 +150,7 @@ void Planner::make(const Call& call, const Target& target, Plan& plan) {
   const Shape shape = shape_of(call, world_);
   const std::size_t count = shape.longest;
   const std::size_t slice_bytes = pick(call, shape.total * element, target, plan);
-  plan.program = &program(call, plan.algorithm, target.uses_links());
+  plan.program = &program(call, plan.algorithm, target.uses_links(), plan.forest);
   check_rank_order(call.collective, plan.algorithm);
   // No rank knows the longest block of all, so slices have a fixed length.
   const bool blind = is_uneven_all_to_all(call);
@@ -184,12 +194,19 @@ Situation Planner::situation(Collective collective, std::size_t bytes, Encoding 
 }
 
 // The algorithm and its lanes; returns the bytes of a slice.
-std::size_t Planner::pick(const Call& call, std::size_t bytes, const Target& target, Plan& plan) const {
+std::size_t Planner::pick(const Call& call, std::size_t bytes, const Target& target, Plan& plan) {
   Situation here = situation(call.collective, bytes, call.wire, target);
   // How many there are differs from rank to rank, and slices must not.
   if (is_uneven_all_to_all(call)) here.bytes = ~std::size_t{0};
-  const Choice choice = choose(here);
+  Choice choice = choose(here);
   plan.algorithm = call.algorithm == automatic ? index_of(*choice.entry) : call.algorithm;
+  plan.forest = -1;
+  plan.variant = 0;
+  if (catalogue_name(plan.algorithm) == "synthesised") {
+    check_rank_order(call.collective, plan.algorithm);
+    choice = synthesised_choice(here, target, plan);
+    plan.algorithm = index_of(*choice.entry);
+  }
   // Bruck's forwards blocks through ranks that do not know their lengths, pairs need equal numbers of slices.
   if (is_uneven_all_to_all(call)) plan.algorithm = index_of(*find_algorithm(call.collective, "direct"));
   plan.lanes = call.lanes > 0 ? call.lanes : choice.lanes;
@@ -198,7 +215,7 @@ std::size_t Planner::pick(const Call& call, std::size_t bytes, const Target& tar
 
 // Of an algorithm that is forced, slices are as long, and as many in flight, as those of the choice.
 Choice Planner::choose(const Situation& situation) const {
-  Choice choice = ::ringreduce::choose(situation, tuned_.get());
+  Choice choice = usual_choice(situation);
   if (const auto forced = forced_.find(situation.collective); forced != forced_.end()) {
     choice.entry = &catalogue()[forced->second];
     choice.reason = "RINGREDUCE_ALGORITHM says so";
@@ -211,9 +228,10 @@ std::string Planner::name_of_algorithm(int algorithm) const {
   return std::string(catalogue()[algorithm].name);
 }
 
-const Program& Planner::program(const Call& call, int algorithm, bool uses_links) {
+const Program& Planner::program(const Call& call, int algorithm, bool uses_links, int forest) {
   const bool coded = call.wire != Encoding::none;
-  auto& program = programs_[{static_cast<int>(call.collective), algorithm, call.root, coded, uses_links}];
+  auto& program =
+      programs_[{static_cast<int>(call.collective), algorithm, call.root, coded, uses_links, forest}];
   if (program) return *program;
   const bool is_custom = algorithm >= first_custom;
   if (is_custom && algorithm - first_custom >= static_cast<int>(custom_.size()))
@@ -224,8 +242,9 @@ const Program& Planner::program(const Call& call, int algorithm, bool uses_links
     throw InvalidArgument("algorithm '" + name_of_algorithm(algorithm) + "' is for " + name_of(serves) +
                           ", not for " + name_of(call.collective));
   }
-  program = std::make_unique<Program>(is_custom ? lower_custom(call, custom_[algorithm - first_custom])
-                                                : lower_entry(call, catalogue()[algorithm], uses_links));
+  program =
+      std::make_unique<Program>(is_custom ? lower_custom(call, custom_[algorithm - first_custom])
+                                          : lower_entry(call, catalogue()[algorithm], uses_links, forest));
   return *program;
 }
 
@@ -238,9 +257,9 @@ Program Planner::lower_custom(const Call& call, const Custom& custom) {
   return lower(custom.schedule, custom.heaviest_round);
 }
 
-Program Planner::lower_entry(const Call& call, const Entry& entry, bool uses_links) const {
+Program Planner::lower_entry(const Call& call, const Entry& entry, bool uses_links, int forest) const {
   const bool coded = call.wire != Encoding::none;
-  Place place;
+  Place place = forest < 0 ? Place() : synthesis_->place(rank_, forest);
   place.world = world_;
   place.root = call.root;
   if (uses_links) {

@@ -12,6 +12,7 @@
 #include "engine/planning/plan.h"
 #include "engine/planning/tuned.h"
 #include "engine/planning/tuning.h"
+#include "synthesis/synthesis.h"
 
 namespace ringreduce {
 
@@ -44,12 +45,19 @@ class Planner {
   const Plan& plan(const Call& call, const Target& target);
   // Whether RINGREDUCE_ALGORITHM says what runs it.
   bool is_forced(Collective collective) const { return forced_.contains(collective); }
+  bool is_forced(Collective collective, std::string_view algorithm) const;
   Choice choose(Collective collective, std::size_t bytes, Encoding wire = Encoding::none) const {
     return choose(situation(collective, bytes, wire, cpu_));
   }
   // What links are worth changes what is chosen from now on. The same on all ranks.
   void know(std::vector<int> order, double pace);
   const std::vector<int>& order() const { return order_; }
+  // Makes what algorithm "synthesised" is, from now on; until then it is what is usual. The same on all
+  // ranks.
+  void synthesise(Network network);
+  const Synthesis* synthesis() const { return synthesis_.get(); }
+  // How it is done for a buffer of so many bytes.
+  Way synthesised(std::size_t bytes);
   int add(const std::string& name, Schedule schedule, int heaviest_round, bool in_rank_order);
 
  private:
@@ -79,16 +87,21 @@ class Planner {
     bool in_rank_order;
   };
 
+  void forget();
   void make(const Call& call, const Target& target, Plan& plan);
   void plan_reduction(Op op, DType dtype, Plan& plan) const;
   void check(const Call& call) const;
   void check_rank_order(Collective collective, int algorithm) const;
-  const Program& program(const Call& call, int algorithm, bool uses_links);
+  const Program& program(const Call& call, int algorithm, bool uses_links, int forest);
   static Program lower_custom(const Call& call, const Custom& custom);
-  Program lower_entry(const Call& call, const Entry& entry, bool uses_links) const;
-  std::size_t pick(const Call& call, std::size_t bytes, const Target& target, Plan& plan) const;
+  Program lower_entry(const Call& call, const Entry& entry, bool uses_links, int forest) const;
+  std::size_t pick(const Call& call, std::size_t bytes, const Target& target, Plan& plan);
+  Choice synthesised_choice(const Situation& here, const Target& target, Plan& plan);
   Situation situation(Collective collective, std::size_t bytes, Encoding wire, const Target& target) const;
   Choice choose(const Situation& situation) const;
+  Choice usual_choice(const Situation& situation) const {
+    return ::ringreduce::choose(situation, tuned_.get());
+  }
   std::string name_of_algorithm(int algorithm) const;
 
   const int rank_, world_;
@@ -101,7 +114,9 @@ class Planner {
   std::map<Collective, int> forced_;          // RINGREDUCE_ALGORITHM
   std::array<Slot, 64> cache_;
   Plan uneven_;
-  std::map<std::array<int, 5>, std::unique_ptr<Program>> programs_;
+  std::map<std::array<int, 6>, std::unique_ptr<Program>> programs_;
+  std::unique_ptr<Synthesis> synthesis_;
+  std::map<std::size_t, Way> ways_;  // by the size that a buffer's is rounded up to
   std::vector<Custom> custom_;
 };
 

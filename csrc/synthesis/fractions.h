@@ -1,0 +1,24 @@
+// The best packing of spanning trees if each may carry any fraction of the buffer, and the bound that it
+// proves.
+#pragma once
+
+#include <limits>
+#include <vector>
+
+#include "synthesis/hosts.h"
+
+namespace ringreduce {
+
+using Tree = std::vector<int>;  // parents, and -1 for the root
+
+struct Fractional {
+  std::vector<Tree> trees;
+  std::vector<double> parts;  // of each tree
+  double bound = std::numeric_limits<double>::max();
+  std::vector<double> prices;  // by link; they prove the bound
+};
+
+// `rates`: of the links.
+Fractional best_in_fractions(const Hosts& hosts, const std::vector<double>& rates);
+
+}  // namespace ringreduce
