@@ -82,7 +82,7 @@ class Hosts(Sequence[Host]):
     """``number`` hosts, for as long as the ``with`` statement lasts.
 
     Args:
-        rate: of each host's link, in each direction, as tc has it ("1gbit"); None for no limit.
+        rate: of each host's link, in each direction, as tc has it ("1gbit"); None for no limit. Or one for each host.
         delay_ms: how long a packet travels from one host to another; a round trip takes twice as long.
         sites: where each host is, numbered from 0; None: all at one. What goes from one site to another takes the
             trunks between them.
@@ -92,7 +92,7 @@ class Hosts(Sequence[Host]):
     def __init__(
         self,
         number: int,
-        rate: str | None = "1gbit",
+        rate: str | Sequence[str | None] | None = "1gbit",
         delay_ms: float = 0,
         sites: Sequence[int] | None = None,
         trunk: str | None = None,
@@ -102,7 +102,10 @@ class Hosts(Sequence[Host]):
         sites = [0] * number if sites is None else sites
         if len(sites) != number or min(sites) < 0:
             raise ValueError(f"sites must number the site of each of {number} hosts from 0, not {sites}")
-        self.rate, self.delay_ms, self._owner = rate, delay_ms, os.getpid()
+        self.rates = [rate] * number if rate is None or isinstance(rate, str) else list(rate)
+        if len(self.rates) != number:
+            raise ValueError(f"rate has {len(self.rates)} values for {number} hosts")
+        self.delay_ms, self._owner = delay_ms, os.getpid()
         self._sites, self._trunk = 1 + max(sites), trunk
         prefix = f"rr-{self._owner}-{_start_of(self._owner)}-{next(_serial)}"
         self._switch = f"{prefix}-switch"
@@ -169,9 +172,9 @@ class Hosts(Sequence[Host]):
         script(self._switch, links.switch_script(self._sites, self._trunk))
         if self.delay_ms:
             self._relay = links.start_relay(self._switch, len(self), self.delay_ms)
-        for host in self:
+        for host, rate in zip(self, self.rates, strict=True):
             _ip("netns", "add", host._link.namespace)
-            host._link.build(self.rate)
+            host._link.build(rate)
 
     def _catch_signals(self) -> None:
         """A signal that would end the process at once ends it by an exception, so that we are closed."""

@@ -21,16 +21,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from hosts import Hosts
+from links import bits_per_second
 from network_contestants import BENCH, GUARDS, OURS, PEERS, Network, Place
 
 from ringreduce.bench.options import byte_count, names
 from ringreduce.bench.programs import ABSENT, Contestant, Question, refusals, take_turns
 from ringreduce.bench.report import report
 from ringreduce.bench.results import Results, Row, merge
+from ringreduce.simulate import Graph, GraphLink
+from ringreduce.simulate import Network as SimulatedNetwork
+from ringreduce.synthesis import synthesise
 
 SIZES = "1K,8K,64K,256K,1M,4M,16M,64M"
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
@@ -55,7 +60,9 @@ def parse_arguments() -> Namespace:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--ranks-per-host", type=int, default=1)
-    parser.add_argument("--rate", default="1gbit", help="of a host's link, as tc has it")
+    parser.add_argument(
+        "--rate", default="1gbit", help="of hosts' links, as tc has it; or with commas, of each"
+    )
     parser.add_argument("--sites", type=names, help="where each host is: 0,1,0,1; else all at one site")
     parser.add_argument("--trunk", default="500mbit", help="the rate of what joins the sites")
     parser.add_argument("--delay-ms", type=float, default=0, help="from one host to another")
@@ -95,8 +102,32 @@ def places(options: Namespace) -> Iterator[Sequence[Place]]:
         yield [Loopback()] * options.hosts
         return
     sites = [int(site) for site in options.sites] if options.sites else None
-    with Hosts(options.hosts, options.rate, options.delay_ms, sites, options.trunk) as hosts:
+    with Hosts(options.hosts, rates(options), options.delay_ms, sites, options.trunk) as hosts:
         yield hosts
+
+
+def rates(options: Namespace) -> list[str]:
+    """Of each host's link."""
+    named = names(options.rate)
+    return named * options.hosts if len(named) == 1 else named
+
+
+def bound(options: Namespace) -> float:
+    """Bytes of the buffer a second that no all-reduce along trees exceeds, by the rates that were asked for."""
+
+    def join(one: str, other: str, rate: str) -> GraphLink:
+        return GraphLink(between=(one, other), rate=bits_per_second(rate) / 8)
+
+    sites = [int(site) for site in options.sites or ["0"] * options.hosts]
+    hosts = [f"host{n}" for n in range(options.hosts)]
+    switches = [f"switch{n}" for n in range(max(sites) + 1)]
+    links = [
+        join(host, switches[site], rate)
+        for host, site, rate in zip(hosts, sites, rates(options), strict=True)
+    ]
+    links += [join(one, other, options.trunk) for one, other in pairwise(switches)]
+    graph = Graph(hosts=hosts, switches=switches, links=links, rate=1, ranks_per_host=options.ranks_per_host)
+    return synthesise(SimulatedNetwork(topology=graph)).bound
 
 
 def chosen(network: Network, options: Namespace) -> list[Contestant]:
@@ -222,11 +253,17 @@ def title(question: Question, raw: Sequence[dict[str, float]], options: Namespac
     ring = ", ".join(f"{one['ring_rate'] / 1e6:.1f}" for one in raw if "ring_rate" in one)
     trip = statistics.median(one["round_trip_us"] for one in raw)
     busy = ", ".join(f"{100 * one['busy']:.0f}" for one in raw)
+    summed = question.collective == "all_reduce" and not options.loopback
     return "\n".join(
         [
             f"{question.collective}, float32 sum, in place, {where}; before each launch:",
             f"- a TCP connection carries {alone} MB/s; a byte there and back takes {trip:,.0f} us",
             *([f"- from each host to the next at once, the slowest carries {ring} MB/s"] if ring else []),
+            *(
+                [f"- along trees, its links allow {bound(options) / 1e6:.1f} MB/s of the buffer"]
+                if summed
+                else []
+            ),
             f"- others keep the cores busy for {busy} per cent of the time",
         ]
     )

@@ -119,6 +119,13 @@ def test_a_link_carries_its_rate_and_no_more(pair: Any) -> None:
     assert max(rates) == pytest.approx(12.5e6, rel=0.15)
 
 
+def test_each_host_can_have_a_rate_of_its_own() -> None:
+    assert Hosts(3, rate="1gbit").rates == ["1gbit"] * 3
+    assert Hosts(2, rate=["1gbit", "250mbit"]).rates == ["1gbit", "250mbit"]
+    with pytest.raises(ValueError, match="rate has 2 values for 3 hosts"):
+        Hosts(3, rate=["1gbit", "250mbit"])
+
+
 def test_a_cut_is_silent_and_heals(pair: Any) -> None:
     carrier = ["cat", f"/sys/class/net/{pair[0].interface}/carrier"]
     server, client = connected(pair, pair[0].address)
