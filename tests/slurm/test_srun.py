@@ -90,10 +90,9 @@ def test_a_second_step_and_a_batch_script(cluster, tmp_path):
 
 
 def test_trainer(cluster, tmp_path):
-    tiny = ["--layers", "1", "--width", "16", "--heads", "2", "--context", "16", "--batch", "4", "--steps", "4"]
-    train = (
-        f"import sys, runpy; sys.argv[1:] = {tiny}; runpy.run_module('ringreduce.train', run_name='__main__')"
-    )
+    tiny = {"layers": 1, "width": 16, "heads": 2, "context": 16, "batch": 4, "steps": 4}
+    options = [f"--{name}={value}" for name, value in tiny.items()]
+    train = f"import sys, runpy; sys.argv[1:] = {options}; runpy.run_module('ringreduce.train', run_name='__main__')"
     done = cluster.run(["srun", "-N2", "-n4", *program(tmp_path, train)], timeout=170)
     assert done.returncode == 0, done.stderr
     assert ["ranks", "4"] in [line.split() for line in done.stdout.splitlines()]
