@@ -29,6 +29,7 @@ Hosts::Hosts(const Network& network) {
   for (std::size_t a = 0; a < nodes.size(); ++a) {
     for (std::size_t b = 0; b < nodes.size(); ++b) {
       if (a == b) continue;
+      path.clear();
       routes.find(nodes[a], nodes[b], path);
       for (const std::size_t place : {a * nodes.size() + b, b * nodes.size() + a})
         links_[place].insert(links_[place].end(), path.begin(), path.end());
