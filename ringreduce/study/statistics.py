@@ -1,0 +1,199 @@
+"""What a study's rows say: intervals of medians, who wins, and what differs from another study.
+
+The launch is the unit of replication: all of these see one number of each launch, the median over its iterations.
+Ratios are compared, so tests are of logarithms.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+from statsmodels.stats.multitest import multipletests
+
+from ringreduce.bench.results import bus_factor
+from ringreduce.study.results import CELL
+
+__all__ = ["CONFIDENCE", "DIFFERENCE", "changes", "summaries", "winners"]
+
+CONFIDENCE = 0.95
+DIFFERENCE = 0.02
+"""The smallest difference of interest: algorithms that differ by less than this part of the time tie."""
+RESAMPLES = 2000
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def summaries(rows: pd.DataFrame) -> pd.DataFrame:
+    """A line for each cell and algorithm: the median over launches, and its interval.
+
+    ``low_us`` and ``high_us`` bound the 95 % bootstrap interval (percentile method). Launches are drawn within the
+    machine's modes. Of one launch there is no interval. ``busbw`` and ``algbw`` are in bytes a second.
+    """
+    found = []
+    for cell, group in rows.groupby(list(CELL), sort=True):
+        times = _by_launch(group)
+        modes = group.groupby("launch")["mode"].first()
+        for name, column in times.items():
+            own = column.dropna()
+            low, high = _interval(own.to_numpy(), modes[own.index].to_numpy())
+            found.append((*cell, name, len(own), float(own.median()), low, high))
+    names = [*CELL, "algorithm", "launches", "median_us", "low_us", "high_us"]
+    table = pd.DataFrame(found, columns=names)
+    factor = [bus_factor(name, world) for name, world in zip(table.collective, table.world, strict=True)]
+    table["algbw"] = table.nbytes / table.median_us * 1e6
+    table["busbw"] = table.algbw * factor
+    return table
+
+
+def _by_launch(group: pd.DataFrame) -> pd.DataFrame:
+    """A cell's times: a line for each launch, a column for each algorithm in the order of the plan's names."""
+    return group.pivot_table("time_us", "launch", "algorithm", aggfunc="median", sort=True)
+
+
+def _interval(times: Array, modes: Array) -> tuple[float, float]:
+    if len(times) < 2:
+        return math.nan, math.nan
+    strata = [times[modes == mode] for mode in np.unique(modes)]
+    drawn = [part for part in strata if len(part) > 1]
+    alone = [part for part in strata if len(part) == 1]  # always drawn, and scipy wants more of a sample
+    if not drawn:
+        return float(times.min()), float(times.max())
+
+    def median(*parts: Array, axis: int) -> Any:
+        fixed = (np.broadcast_to(part, (*parts[0].shape[:-1], 1)) for part in alone)
+        return np.median(np.concatenate([*parts, *fixed], axis=axis), axis=axis)
+
+    return _bootstrap(drawn, median)
+
+
+def _bootstrap(samples: list[Array], statistic: Callable[..., Any]) -> tuple[float, float]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of times that are all equal
+        found = stats.bootstrap(
+            samples, statistic, axis=-1, vectorized=True, method="percentile", n_resamples=RESAMPLES,
+            confidence_level=CONFIDENCE, random_state=np.random.default_rng(0),
+        )  # fmt: skip
+    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+
+
+def winners(rows: pd.DataFrame, difference: float = DIFFERENCE) -> pd.DataFrame:
+    """A line for each cell: which algorithms tie for the first place, and how far behind the others are.
+
+    An algorithm is out of the tie if the rows show that it takes more than ``difference`` longer than the best one.
+    Where they do not show it, it ties: because it is as fast, or because there are too few launches to tell.
+
+    Each pair of algorithms is compared by a t-test of the differences of the logarithms of their times in the same
+    launches (the launch is the block), against the hypothesis that the slower one takes at most ``difference`` longer.
+    A hypothesis "this one is not out" stands for all comparisons with others (Bonferroni). Over all algorithms of all
+    cells Holm's method keeps the chance of any false one below 5 %.
+
+    Columns beside the cell's: ``winners`` (the fastest first), ``fastest``, ``second`` (the best one outside the tie;
+    of algorithms that all tie, the second by its median; empty if there is none), ``ratio`` (its time over that of the
+    fastest, or NaN if all tie) and ``p`` (the adjusted one of its hypothesis; NaN if there is one algorithm).
+    """
+    cells = [(cell, _by_launch(group)) for cell, group in rows.groupby(list(CELL), sort=True)]
+    single = [_slower_than_best(times, math.log1p(difference)) for _, times in cells]
+    adjusted = _holm(np.concatenate([*single, np.empty(0)]))
+    found, at = [], 0
+    for (cell, times), own in zip(cells, single, strict=True):
+        p = pd.Series(adjusted[at : at + len(own)], index=times.columns)
+        at += len(own)
+        found.append((*cell, *_placed(times.median(), p)))
+    return pd.DataFrame(found, columns=[*CELL, "winners", "fastest", "second", "ratio", "p"])
+
+
+def _slower_than_best(times: pd.DataFrame, margin: float) -> Array:
+    """p by algorithm, of the hypothesis that no other one is faster by more than the margin."""
+    logs = np.log(times.dropna().to_numpy())
+    launches, count = logs.shape
+    if count == 1:
+        return np.array([math.nan])
+    if launches < 2:
+        return np.ones(count)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of differences that are all equal
+        pairs = stats.ttest_1samp(
+            logs[:, :, None] - logs[:, None, :], margin, axis=0, alternative="greater"
+        ).pvalue
+    adjusted: Array = np.minimum(1.0, (count - 1) * np.nan_to_num(pairs, nan=1.0).min(axis=1))
+    return adjusted
+
+
+def _holm(p: Array) -> Array:
+    """Adjusted for all that are not NaN."""
+    known = ~np.isnan(p)
+    adjusted = p.copy()
+    if known.any():
+        adjusted[known] = multipletests(p[known], method="holm")[1]
+    return adjusted
+
+
+def _placed(median: pd.Series, p: pd.Series) -> tuple[tuple[str, ...], str, str, float, float]:
+    """A cell's winners, fastest, second, ratio and p."""
+    order = list(median.sort_values(kind="stable").index)
+    tie = tuple(name for name in order if not p[name] < 1 - CONFIDENCE) or (order[0],)
+    out = [name for name in order if name not in tie]
+    if len(order) == 1:
+        return tie, order[0], "", math.nan, math.nan
+    second = out[0] if out else order[1]
+    ratio = float(median[second] / median[tie[0]]) if out else math.nan
+    return tie, tie[0], second, ratio, float(p[second])
+
+
+def changes(before: pd.DataFrame, after: pd.DataFrame, difference: float = DIFFERENCE) -> pd.DataFrame:
+    """A line for each cell and algorithm that both have: the time after over the time before.
+
+    ``ratio`` is that of the medians, with the 95 % bootstrap interval ``low`` to ``high``. Launches of two studies are
+    no pairs, so the test is Welch's t-test of the logarithms, against the hypothesis that neither is slower by more
+    than ``difference``; ``p`` is adjusted by Holm's method over all lines. ``mode`` says of which machine mode the
+    launches are: the one of which both have most. ``change`` is "slower", "faster" or "" (not shown to differ).
+    """
+    names = [*CELL, "algorithm"]
+    old = dict(iter(before.groupby(names)))
+    found = []
+    for key, new in after.groupby(names, sort=True):
+        if key in old:
+            found.append((*key, *_changed(old[key], new, math.log1p(difference))))
+    columns = [*names, "mode", "before_us", "after_us", "ratio", "low", "high", "p"]
+    table = pd.DataFrame(found, columns=columns)
+    table["p"] = _holm(table.p.to_numpy(dtype=float))
+    real = table.p < 1 - CONFIDENCE
+    table["change"] = np.where(real, np.where(table.ratio > 1, "slower", "faster"), "")
+    return table
+
+
+def _changed(before: pd.DataFrame, after: pd.DataFrame, margin: float) -> tuple[Any, ...]:
+    mode = _common_mode(before, after)
+    old, new = (
+        rows[rows["mode"] == mode].groupby("launch").time_us.median().to_numpy() for rows in (before, after)
+    )
+    if not len(old) or not len(new):
+        return mode, *(float(rows.time_us.median()) for rows in (before, after)), *[math.nan] * 4
+    middle = float(np.median(old)), float(np.median(new))
+    if len(old) < 2 or len(new) < 2:
+        return mode, *middle, middle[1] / middle[0], math.nan, math.nan, math.nan
+
+    def ratio(a: Array, b: Array, axis: int) -> Any:
+        return np.median(b, axis=axis) / np.median(a, axis=axis)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sides = [
+            stats.ttest_ind(a + margin, b, equal_var=False, alternative="less").pvalue
+            for a, b in ((np.log(old), np.log(new)), (np.log(new), np.log(old)))
+        ]
+    p = min(1.0, 2 * float(np.nan_to_num(sides, nan=1.0).min()))
+    return mode, *middle, middle[1] / middle[0], *_bootstrap([old, new], ratio), p
+
+
+def _common_mode(before: pd.DataFrame, after: pd.DataFrame) -> str:
+    """The mode of which the poorer of the two has most launches."""
+    counts = [rows.groupby("mode").launch.nunique() for rows in (before, after)]
+    both = pd.concat(counts, axis=1).fillna(0).min(axis=1)
+    return str(both.idxmax())
