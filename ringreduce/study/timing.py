@@ -1,0 +1,132 @@
+"""Timing one algorithm: every iteration begins at the same instant on all ranks, and warm-up is detected."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from ringreduce.bench.protocol import Array, Buffers, Case, Library
+from ringreduce.study.clocks import Start
+
+__all__ = ["Figure", "WrongResult", "measure", "warmup"]
+
+LEAST, MOST, FIRST = 20, 500, 10  # iterations
+BATCH = 5
+LATE = 5e-7, 0.02  # how late a start may be: seconds, or that part of the median time
+
+
+class WrongResult(ValueError):
+    """An algorithm's result is not the right one."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One algorithm in one launch. ``seconds``: of each iteration that counts, in the order in which they ran."""
+
+    seconds: Array
+    warmup: int
+    late: int
+
+    def row(self) -> dict[str, int | float | str]:
+        """The columns of a study's row that say how long it took."""
+        us = 1e6 * self.seconds
+        low, middle, high = np.quantile(us, [0.25, 0.5, 0.75])
+        reach = 3 * (high - low)
+        outliers = us[(us < low - reach) | (us > high + reach)]
+        times = {"time_us": middle, "q1_us": low, "q3_us": high, "min_us": us.min(), "max_us": us.max()}
+        return {
+            **{name: round(float(value), 4) for name, value in times.items()},
+            "iterations": len(us), "warmup": self.warmup, "late": self.late,
+            "outliers_us": " ".join(f"{value:.4g}" for value in outliers),
+        }  # fmt: skip
+
+
+def measure(library: Library, buffers: Buffers, start: Start, seconds: float) -> Figure:
+    """Times a library's calls for about so many seconds. Every rank calls it, and gets the same figure.
+
+    Raises:
+        WrongResult: on all ranks.
+    """
+    case = Case(library, buffers)
+    with _without_garbage_collection():
+        times = _iterations(case, start, 0, FIRST)
+        # An iteration's own time: with rewriting the buffer, and with agreeing on a start.
+        each = times.whole / FIRST
+        count = int(np.clip(seconds / each, LEAST, MOST))
+        times = times.then(_iterations(case, start, FIRST, count - FIRST))
+        if warmup(times.kept()) >= len(times.kept()) // 2 and count < MOST:  # it may go on beyond that
+            times = times.then(_iterations(case, start, count, count))
+    last = len(times.seconds) - 1
+    wrong = int(library.maximum(np.array([float(case.wrong(1, last))]))[0])
+    if wrong:
+        raise WrongResult(f"{wrong} wrong elements")
+    kept = times.kept()
+    cut = warmup(kept)
+    return Figure(kept[cut:], cut, len(times.seconds) - len(kept))
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Of iterations: the seconds from the common start to the last end, and how late the start was."""
+
+    seconds: Array
+    late: Array
+    whole: float  # seconds that all iterations took
+
+    def then(self, other: _Times) -> _Times:
+        seconds = np.concatenate([self.seconds, other.seconds])
+        return _Times(seconds, np.concatenate([self.late, other.late]), self.whole + other.whole)
+
+    def kept(self) -> Array:
+        """Without those that began too late; half of all are kept in any case."""
+        allowed = max(LATE[0], LATE[1] * float(np.median(self.seconds)), float(np.median(self.late)))
+        return self.seconds[self.late <= allowed]
+
+
+def _iterations(case: Case, start: Start, first: int, count: int) -> _Times:
+    library, read, call = case.library, start.clock.read, case.calls[0]
+    needed, late, ended = mine = np.zeros((3, count))
+    began = read()
+    for index in range(count):
+        case.buffers.rewrite(1, first + index)
+        at, needed[index] = start.agree()
+        late[index] = start.wait(at) - at
+        call()
+        ended[index] = read() - at
+    whole = read() - began
+    everyone = np.full((library.ranks, 3, count), -np.inf)
+    everyone[library.rank] = mine
+    everyone = library.maximum(everyone)
+    start.learn(everyone[:, 0].max(axis=0))
+    longest = float(library.maximum(np.array([whole]))[0])
+    return _Times(everyone[:, 2].max(axis=0), start.lateness(everyone[:, 1]), longest)
+
+
+def warmup(seconds: Array) -> int:
+    """How many iterations at the beginning are warm-up, at most half of them.
+
+    MSER-5 (White, Cobb and Spratt 2000): means of five are left out from the beginning until the squared standard error
+    of the mean of the others is least. Here they are medians of five, of logarithms, since single iterations may take
+    any time at any place.
+    """
+    batches = len(seconds) // BATCH
+    if batches < 2:
+        return 0
+    middles = np.median(np.log(seconds[: batches * BATCH]).reshape(batches, BATCH), axis=1)
+    errors = [middles[cut:].var() / (batches - cut) for cut in range(batches // 2 + 1)]
+    return BATCH * int(np.argmin(errors))
+
+
+@contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
