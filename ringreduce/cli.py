@@ -1,4 +1,4 @@
-"""The command line: ``ringreduce bench``, ``algorithms``, ``explain``, ``simulate``, ``tune`` and others."""
+"""The command line: ``ringreduce bench``, ``algorithms``, ``explain``, ``simulate``, ``study``, ``tune`` and others."""
 
 from __future__ import annotations
 
@@ -85,6 +85,23 @@ Makes the all-reduces of algorithm="synthesised" for a described network. Nothin
 
 Prints the rate that no all-reduce along spanning trees exceeds there and the links that are the reason; the numbers of
 trees that come near it; and for each size what is predicted to be fastest. docs/studies.md describes the file.
+"""
+
+STUDY = """\
+Which algorithm wins where, and whether the difference is real.
+
+  ringreduce study                            all-reduce on 2 and 4 ranks of this host, in about five minutes
+  ringreduce study plan.toml --folder mine    what a plan names; again, it goes on where it was
+  ringreduce study report mine                mine/report.html
+  ringreduce study compare old new            what changed between two studies
+  mpirun -n 8 ringreduce study plan.toml      one launch on the launcher's ranks; run it several times
+
+plan.toml; docs/studies.md has all keys:
+
+  algorithms = ["ring", "tree", "swing"]
+  sizes = ["4K", "64K", "1M"]
+  worlds = [2, 4]
+  budget_s = 60
 """
 
 MPI_PRELOAD = """\
@@ -215,6 +232,18 @@ def synthesise(options: Namespace) -> int:
     return int(study("synthesis.command").run(options))
 
 
+def run_study(options: Namespace) -> int:
+    return int(study("study.command").run(options))
+
+
+def add_study_options(parser: ArgumentParser) -> None:
+    parser.add_argument("what", nargs="*", metavar="PLAN", help="or: compare A B, or: report FOLDER")
+    parser.add_argument("--folder", type=Path, help="of the study (the plan's name and -study)")
+    parser.add_argument("--budget", type=float, metavar="S", help="seconds in all, in place of the plan's")
+    parser.add_argument("--all", action="store_true", help="compare: show what has not changed, too")
+    parser.set_defaults(run=run_study)
+
+
 def add_simulate_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-a", "--algorithm", type=bench_options.names, default=["all"],
@@ -311,6 +340,13 @@ def parser() -> ArgumentParser:
     )
     one.add_argument("--network", type=Path, required=True, metavar="FILE", help="hosts and links in TOML")
     one.set_defaults(run=synthesise)
+    one = commands.add_parser(
+        "study",
+        help="measure who wins where, with intervals",
+        description=STUDY,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    add_study_options(one)
     one = commands.add_parser(
         "fit",
         help="measure what collectives cost here, for predictions",

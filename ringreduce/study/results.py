@@ -47,7 +47,13 @@ COLUMNS = {
 
 @dataclass
 class Study:
-    """What a folder holds: the plan, the machine's facts, and a row for each launch and figure."""
+    """What a folder holds: the plan, the machine's facts, and a row for each launch and figure.
+
+    Attributes:
+        version: of ringreduce, that measured.
+        spent_s: seconds that all launches took.
+        refused: what could not be measured: a cell's columns, the algorithm, and the ``reason``.
+    """
 
     plan: dict[str, Any]
     facts: dict[str, Any]
@@ -55,7 +61,7 @@ class Study:
     folder: Path
     version: str = ""
     spent_s: float = 0.0
-    refused: list[str] = field(default_factory=list)
+    refused: list[dict[str, Any]] = field(default_factory=list)
 
 
 def as_rows(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:

@@ -39,47 +39,56 @@ def summaries(rows: pd.DataFrame) -> pd.DataFrame:
     for cell, group in rows.groupby(list(CELL), sort=True):
         times = _by_launch(group)
         modes = group.groupby("launch")["mode"].first()
-        for name, column in times.items():
-            own = column.dropna()
-            low, high = _interval(own.to_numpy(), modes[own.index].to_numpy())
-            found.append((*cell, name, len(own), float(own.median()), low, high))
+        for _, some in times.T.groupby(
+            times.notna().T.apply(tuple, axis=1)
+        ):  # that were measured in the same launches
+            own = some.dropna(axis=1)
+            low, high = _intervals(own.to_numpy(), modes[own.columns].to_numpy())
+            medians = own.median(axis=1)
+            for at, name in enumerate(own.index):
+                found.append((*cell, name, own.shape[1], float(medians[name]), low[at], high[at]))
     names = [*CELL, "algorithm", "launches", "median_us", "low_us", "high_us"]
     table = pd.DataFrame(found, columns=names)
     factor = [bus_factor(name, world) for name, world in zip(table.collective, table.world, strict=True)]
+    table = table.sort_values([*CELL, "algorithm"], ignore_index=True)
     table["algbw"] = table.nbytes / table.median_us * 1e6
     table["busbw"] = table.algbw * factor
     return table
 
 
 def _by_launch(group: pd.DataFrame) -> pd.DataFrame:
-    """A cell's times: a line for each launch, a column for each algorithm in the order of the plan's names."""
+    """A cell's times: a line for each launch, a column for each algorithm."""
     return group.pivot_table("time_us", "launch", "algorithm", aggfunc="median", sort=True)
 
 
-def _interval(times: Array, modes: Array) -> tuple[float, float]:
-    if len(times) < 2:
-        return math.nan, math.nan
-    strata = [times[modes == mode] for mode in np.unique(modes)]
-    drawn = [part for part in strata if len(part) > 1]
-    alone = [part for part in strata if len(part) == 1]  # always drawn, and scipy wants more of a sample
+def _intervals(times: Array, modes: Array) -> tuple[Array, Array]:
+    """The ends of the intervals of the lines' medians. Columns are launches, of these modes."""
+    if times.shape[1] < 2:
+        nothing = np.full(len(times), math.nan)
+        return nothing, nothing
+    strata = [times[:, modes == mode] for mode in np.unique(modes)]
+    drawn = [part for part in strata if part.shape[1] > 1]
+    alone = [part for part in strata if part.shape[1] == 1]  # always drawn, and scipy wants more of a sample
     if not drawn:
-        return float(times.min()), float(times.max())
+        return times.min(axis=1), times.max(axis=1)
 
     def median(*parts: Array, axis: int) -> Any:
-        fixed = (np.broadcast_to(part, (*parts[0].shape[:-1], 1)) for part in alone)
+        # Of resamples, there is an axis more, of the resamples.
+        fixed = [part if parts[0].ndim == 2 else part[:, None] for part in alone]
+        fixed = [np.broadcast_to(part, (*parts[0].shape[:-1], 1)) for part in fixed]
         return np.median(np.concatenate([*parts, *fixed], axis=axis), axis=axis)
 
     return _bootstrap(drawn, median)
 
 
-def _bootstrap(samples: list[Array], statistic: Callable[..., Any]) -> tuple[float, float]:
+def _bootstrap(samples: list[Array], statistic: Callable[..., Any]) -> tuple[Any, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of times that are all equal
         found = stats.bootstrap(
             samples, statistic, axis=-1, vectorized=True, method="percentile", n_resamples=RESAMPLES,
             confidence_level=CONFIDENCE, random_state=np.random.default_rng(0),
         )  # fmt: skip
-    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+    return found.confidence_interval.low, found.confidence_interval.high
 
 
 def winners(rows: pd.DataFrame, difference: float = DIFFERENCE) -> pd.DataFrame:

@@ -16,7 +16,8 @@ __all__ = ["Figure", "WrongResult", "measure", "warmup"]
 
 LEAST, MOST, FIRST = 20, 500, 10  # iterations
 BATCH = 5
-LATE = 5e-7, 0.02  # how late a start may be: seconds, or that part of the median time
+LATE, LATE_CROWDED = 5e-7, 3e-6  # seconds that a start may be late; where ranks yield cores to each other
+LATE_PART = 0.02  # or that part of the median time
 
 
 class WrongResult(ValueError):
@@ -52,19 +53,21 @@ def measure(library: Library, buffers: Buffers, start: Start, seconds: float) ->
         WrongResult: on all ranks.
     """
     case = Case(library, buffers)
+    allowed = LATE_CROWDED if start.crowded else LATE
     with _without_garbage_collection():
         times = _iterations(case, start, 0, FIRST)
         # An iteration's own time: with rewriting the buffer, and with agreeing on a start.
         each = times.whole / FIRST
         count = int(np.clip(seconds / each, LEAST, MOST))
         times = times.then(_iterations(case, start, FIRST, count - FIRST))
-        if warmup(times.kept()) >= len(times.kept()) // 2 and count < MOST:  # it may go on beyond that
+        kept = times.kept(allowed)
+        if warmup(kept) >= len(kept) // 2 and count < MOST:  # it may go on beyond that
             times = times.then(_iterations(case, start, count, count))
     last = len(times.seconds) - 1
     wrong = int(library.maximum(np.array([float(case.wrong(1, last))]))[0])
     if wrong:
         raise WrongResult(f"{wrong} wrong elements")
-    kept = times.kept()
+    kept = times.kept(allowed)
     cut = warmup(kept)
     return Figure(kept[cut:], cut, len(times.seconds) - len(kept))
 
@@ -81,10 +84,10 @@ class _Times:
         seconds = np.concatenate([self.seconds, other.seconds])
         return _Times(seconds, np.concatenate([self.late, other.late]), self.whole + other.whole)
 
-    def kept(self) -> Array:
+    def kept(self, allowed: float) -> Array:
         """Without those that began too late; half of all are kept in any case."""
-        allowed = max(LATE[0], LATE[1] * float(np.median(self.seconds)), float(np.median(self.late)))
-        return self.seconds[self.late <= allowed]
+        middle = LATE_PART * float(np.median(self.seconds))
+        return self.seconds[self.late <= max(allowed, middle, float(np.median(self.late)))]
 
 
 def _iterations(case: Case, start: Start, first: int, count: int) -> _Times:

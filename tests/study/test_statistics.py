@@ -47,9 +47,9 @@ def test_the_same_algorithm_under_two_names_seldom_wins():
     names = ("ring", "ring again")
     declared = [
         (winners(measured(random, names, int(random.integers(3, 20)))).winners.map(len) < 2).any()
-        for _ in range(100)
+        for _ in range(40)
     ]
-    assert sum(declared) <= 3  # of studies in which any of twelve cells had a winner
+    assert sum(declared) <= 1  # of studies in which any of twelve cells had a winner
 
 
 def test_a_real_difference_is_found_and_a_small_one_is_a_tie():

@@ -1,0 +1,198 @@
+"""What a study measures: a plan in TOML, and the cells and entries that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
+
+from ringreduce import schedules
+from ringreduce.bench.options import TRANSPORTS, byte_count
+from ringreduce.bench.ours import COLLECTIVES, ROUNDING
+from ringreduce.bench.protocol import BLOCKWISE, EXACT, Problem, numpy_dtype
+from ringreduce.simulate.files import Table, first_problem, read
+from ringreduce.study.statistics import DIFFERENCE
+
+__all__ = ["Cell", "Entry", "Launches", "Plan", "read_plan", "restored"]
+
+
+def _one_of(known: Iterable[str], what: str) -> AfterValidator:
+    names = tuple(known)
+
+    def check(name: str) -> str:
+        if name not in names:
+            raise ValueError(f"there is no {what} {name!r}, but {', '.join(filter(None, names))}")
+        return name
+
+    return AfterValidator(check)
+
+
+def _bytes(value: Any) -> Any:
+    return byte_count(value) if isinstance(value, str) else value
+
+
+def _entry(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+class Entry(Table):
+    """An algorithm that competes: by its name in the catalogue, "auto", a registered name, or a file's function.
+
+    Attributes:
+        label: what results call it; the name, if there is none. One algorithm may compete under several labels.
+    """
+
+    name: str
+    label: str = ""
+
+    def __str__(self) -> str:
+        return self.label or self.name
+
+
+class Launches(Table):
+    """How often ranks are started for each cell: at least and at most."""
+
+    least: int = Field(default=8, ge=1)
+    most: int = Field(default=40, ge=1)
+
+
+Size = Annotated[int, BeforeValidator(_bytes), Field(gt=0)]
+Algorithm = Annotated[Entry, BeforeValidator(_entry)]
+World = Annotated[int, Field(ge=2)]
+
+
+class Plan(Table):
+    """Cells are all combinations of collectives, transports, dtypes, wires, worlds and sizes.
+
+    Attributes:
+        algorithms: those that compete in each cell; "all" stands for the whole catalogue of a collective.
+        sizes: bytes of the whole buffer; rounded up so that every rank has a block.
+        wires: formats of messages; "" is the buffer's own.
+        budget_s: seconds that the study may take.
+        figure_s: seconds for one algorithm in one launch; None: so that the budget suffices for some launches.
+        interval: a cell is done when no algorithm's interval is wider than this part of its median.
+        difference: the smallest difference of interest, as a part of the time.
+        seed: of the order; None: any. It is recorded.
+        model: a file of ``ringreduce fit`` or a network, for predictions beside the measured times.
+    """
+
+    collectives: list[Annotated[str, _one_of(COLLECTIVES, "collective")]] = Field(
+        default=["all_reduce"], min_length=1
+    )
+    algorithms: list[Algorithm] = Field(default=[Entry(name="all")], min_length=1)
+    sizes: list[Size] = Field(default=[8, 512, 4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20], min_length=1)
+    worlds: list[World] = Field(default=[2, 4], min_length=1)
+    transports: list[Annotated[str, _one_of(TRANSPORTS, "transport")]] = Field(default=["shm"], min_length=1)
+    dtypes: list[Annotated[str, _one_of(EXACT, "dtype")]] = Field(default=["float32"], min_length=1)
+    wires: list[Annotated[str, _one_of(("", *ROUNDING), "wire format")]] = Field(default=[""], min_length=1)
+    budget_s: float = Field(default=300.0, gt=0)
+    launches: Launches = Launches()
+    figure_s: float | None = Field(default=None, gt=0)
+    interval: float = Field(default=0.05, gt=0)
+    difference: float = Field(default=DIFFERENCE, ge=0)
+    seed: int | None = Field(default=None, ge=0)
+    model: Path | None = None
+
+    @field_validator("launches")
+    @classmethod
+    def _ordered(cls, launches: Launches) -> Launches:
+        if launches.least > launches.most:
+            raise ValueError(f"least is {launches.least}, and most only {launches.most}")
+        return launches
+
+    @field_validator("algorithms")
+    @classmethod
+    def _distinct(cls, entries: list[Entry]) -> list[Entry]:
+        labels = [str(entry) for entry in entries]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(
+                    f'{label!r} is there twice: give one of them a label: {{name = "{label}", label = "..."}}'
+                )
+        return entries
+
+    def entries(self, collective: str) -> list[Entry]:
+        """Those that compete in a collective: the algorithms that it has."""
+        known = [entry.name for entry in schedules.algorithms(collective)]
+        found: dict[str, Entry] = {}
+        for entry in self.algorithms:
+            if entry.name == "all":
+                found.update((name, Entry(name=name)) for name in ("auto", *known) if name not in found)
+            elif entry.name == "auto" or entry.name in known or schedules.custom(entry.name, collective):
+                found[str(entry)] = entry
+        return list(found.values())
+
+    def check(self) -> None:
+        """Raises ValueError for an algorithm that no collective has, or a collective without any."""
+        used = {str(entry) for collective in self.collectives for entry in self.entries(collective)}
+        for entry in self.algorithms:
+            if entry.name != "all" and str(entry) not in used:
+                raise ValueError(
+                    f"algorithms: {', '.join(self.collectives)}: no algorithm is called {entry.name!r}"
+                )
+        for collective in self.collectives:
+            if not self.entries(collective):
+                raise ValueError(f"algorithms: {collective} has none of them")
+
+    def cells(self, world: int) -> list[Cell]:
+        """Those of a world, without the transport."""
+        return list(
+            dict.fromkeys(
+                Cell(collective, dtype, wire, world, _whole_blocks(collective, nbytes, dtype, world))
+                for collective in self.collectives
+                for dtype in self.dtypes
+                for wire in self.wires
+                for nbytes in self.sizes
+            )
+        )
+
+
+class Cell(NamedTuple):
+    """What algorithms compete at, by one transport."""
+
+    collective: str
+    dtype: str
+    wire: str
+    world: int
+    nbytes: int
+
+    def problem(self) -> Problem:
+        return Problem(self.collective, self.nbytes, self.dtype)
+
+
+def _whole_blocks(collective: str, nbytes: int, dtype: str, world: int) -> int:
+    unit = numpy_dtype(dtype).itemsize * (world if collective in BLOCKWISE else 1)
+    return -(-nbytes // unit) * unit
+
+
+def read_plan(path: Path) -> Plan:
+    """A plan from a file.
+
+    Raises:
+        ValueError: one line with the file and the place.
+    """
+    plan = read(path, Plan)
+    try:
+        plan.check()
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    if plan.model is not None:
+        plan = plan.model_copy(update={"model": (path.parent / plan.model).resolve()})
+    return plan
+
+
+def restored(kept: dict[str, Any], where: Path) -> Plan:
+    """The plan that a study's folder holds."""
+    try:
+        return Plan.model_validate(kept)
+    except ValidationError as error:
+        raise ValueError(f"{where}: plan.{first_problem(error)}") from error
+
+
+def different(
+    one: Plan, other: Plan, but: Sequence[str] = ("budget_s", "launches", "interval", "seed")
+) -> list[str]:
+    """The keys in which plans differ, except those that only say when to stop."""
+    return [key for key in Plan.model_fields if key not in but and getattr(one, key) != getattr(other, key)]

@@ -1,0 +1,145 @@
+"""What a study has found, as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+
+from ringreduce.bench.report import human_bytes, human_us, layout
+from ringreduce.study.plan import Plan
+from ringreduce.study.results import CELL, Study
+from ringreduce.study.statistics import CONFIDENCE, changes, winners
+
+__all__ = ["changed", "won"]
+
+NAMED = 3  # algorithms of a tie that are named
+HEADINGS = ("collective", "transport", "dtype", "wire")
+
+
+def _title(keys: Sequence[str]) -> str:
+    collective, transport, dtype, wire = keys
+    return f"{collective}, {transport}, {dtype}" + (f", {wire} messages" if wire else "")
+
+
+def _per_cent(part: float) -> str:
+    return f"{100 * part:g} %"
+
+
+def won(study: Study, plan: Plan) -> str:
+    """A table for each collective: who wins, by size and world."""
+    lines: list[str] = []
+    if len(study.rows):
+        table = winners(study.rows, plan.difference)
+        for keys, group in table.groupby(list(HEADINGS), sort=False):
+            worlds = sorted(group.world.unique())
+            rows = [["", *(f"{world} ranks" for world in worlds)]]
+            for nbytes, line in group.groupby("nbytes"):
+                by_world = {cell.world: _winner(cell) for cell in line.itertuples()}
+                rows.append([human_bytes(int(nbytes)), *(by_world.get(world, "-") for world in worlds)])
+            lines += [_title(keys), *layout(rows), ""]
+        counts = study.rows.groupby(list(CELL)).launch.nunique()
+        lines += [
+            "x: how much longer the best of the others takes. "
+            f"=: no difference above {_per_cent(plan.difference)} is shown",
+            f"(p < {1 - CONFIDENCE:.2g} after Holm's correction over all cells; "
+            f"{counts.min()} to {counts.max()} launches).",
+        ]
+    lines += _refused(study)
+    lines.append(f"Rows: {study.folder / 'rows.csv'}   Report: ringreduce study report {study.folder}")
+    return "\n".join(lines)
+
+
+def _winner(cell: Any) -> str:
+    names = cell.winners
+    more = f" = {len(names) - NAMED} more" if len(names) > NAMED else ""
+    text = " = ".join(names[:NAMED]) + more
+    return f"{text}  {cell.ratio:.2f}x" if cell.ratio == cell.ratio else text
+
+
+def _refused(study: Study) -> Iterator[str]:
+    """What could not be measured: a line for each reason."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for one in study.refused:
+        reasons.setdefault((one["algorithm"], one["reason"]), []).append(
+            f"{human_bytes(one['nbytes'])} on {one['world']} ranks"
+        )
+    for (name, reason), cells in reasons.items():
+        where = cells[0] if len(cells) == 1 else f"{len(cells)} cells, first {cells[0]}"
+        yield f"Not measured: {name} ({where}): {reason}"
+
+
+def changed(before: Study, after: Study, everything: bool = False) -> str:
+    """What differs between two studies."""
+    difference = float(after.plan.get("difference", 0.02))
+    table = changes(before.rows, after.rows, difference)
+    lines = [f"A: {_about(before)}", f"B: {_about(after)}"]
+    for key in sorted(set(before.facts) | set(after.facts)):
+        old, new = before.facts.get(key), after.facts.get(key)
+        if old != new and key not in ("date", "command"):
+            lines.append(f"   {key}: {old} -> {new}")
+    shown = table if everything else table[table.change != ""]
+    count = int((table.change != "").sum())
+    lines.append(
+        f"{count} of {len(table)} changed by more than {_per_cent(difference)} "
+        f"(p < {1 - CONFIDENCE:.2g} after Holm's correction)"
+    )
+    if len(shown):
+        lines += [
+            "",
+            *layout(
+                [["cell", "algorithm", "A, us", "B, us", "B/A", "95 % interval", "p", ""], *_lines(shown)]
+            ),
+        ]
+    rest = table[(table.change == "") & table.ratio.notna()]
+    if len(rest):
+        lines += ["", f"The other {len(rest)}: B/A is {rest.ratio.median():.3f} in the middle"]
+    lines += _unlike(table)
+    lines += _alone("A", before.rows, after.rows) + _alone("B", after.rows, before.rows)
+    return "\n".join(lines)
+
+
+def _about(study: Study) -> str:
+    cpu, date = (study.facts.get(key, "?") for key in ("cpu", "date"))
+    return (
+        f"{study.folder} (ringreduce {study.version}, {cpu}, {date}, {study.rows.launch.nunique()} launches)"
+    )
+
+
+def _lines(table: pd.DataFrame) -> Iterator[list[str]]:
+    for line in table.itertuples():
+        interval = "-" if line.low != line.low else f"{line.low:.3f} to {line.high:.3f}"
+        p = "-" if line.p != line.p else f"{line.p:.2g}"
+        ratio = "-" if line.ratio != line.ratio else f"{line.ratio:.3f}"
+        times = human_us(line.before_us), human_us(line.after_us)
+        yield [_cell(line), line.algorithm, *times, ratio, interval, p, line.change]
+
+
+def _cell(line: Any) -> str:
+    wire = f" {line.wire}" if line.wire else ""
+    return (
+        f"{line.collective} {line.transport} {line.dtype}{wire}, {human_bytes(line.nbytes)} on {line.world}"
+    )
+
+
+def _unlike(table: pd.DataFrame) -> list[str]:
+    unlike = int(table.ratio.isna().sum())
+    if not unlike:
+        return []
+    return [f"{unlike} cannot be compared: the machine was in no mode in which both were measured"]
+
+
+def _alone(name: str, rows: pd.DataFrame, others: pd.DataFrame) -> list[str]:
+    """Cells and algorithms that only one study has."""
+    names = [*CELL, "algorithm"]
+    known = set(others[names].itertuples(index=False, name=None))
+    own = rows[names].drop_duplicates().itertuples(index=False)
+    only = [f"{_cell(line)}: {line.algorithm}" for line in own if tuple(line) not in known]
+    if not only:
+        return []
+    return [
+        f"Only in {name}: {len(only)}, first {only[0]}"
+        if len(only) > 5
+        else f"Only in {name}: {'; '.join(only)}"
+    ]

@@ -1,0 +1,88 @@
+"""Plans: what they name, and one line for each that is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("pandas")
+pytest.importorskip("pydantic")
+
+from ringreduce.study.launch import drawn
+from ringreduce.study.plan import Cell, Plan, different, read_plan, restored
+
+
+def plan(tmp_path, text):
+    path = tmp_path / "plan.toml"
+    path.write_text(text)
+    return read_plan(path)
+
+
+def test_a_plan_names_cells_and_entries(tmp_path):
+    read = plan(
+        tmp_path,
+        'collectives = ["all_reduce", "all_gather"]\nsizes = ["64K", 10]\nworlds = [2, 3]\nwires = ["", "int8"]\n'
+        'algorithms = ["ring", {name = "ring", label = "ring again"}, "swing"]\nmodel = "here.json"\n',
+    )
+    cells = read.cells(3)
+    assert len(cells) == 8
+    assert Cell("all_gather", "float32", "int8", 3, 12) in cells  # whole blocks of three ranks
+    assert [str(entry) for entry in read.entries("all_reduce")] == ["ring", "ring again", "swing"]
+    assert [str(entry) for entry in read.entries("all_gather")] == ["ring", "ring again"]
+    assert read.model == tmp_path / "here.json"
+    assert restored(read.model_dump(mode="json"), tmp_path) == read
+
+
+def test_all_stands_for_the_catalogue_of_each_collective():
+    names = [str(entry) for entry in Plan(collectives=["broadcast"]).entries("broadcast")]
+    assert (names[0], sorted(names[1:])) == ("auto", ["chain", "direct", "tree"])
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("algoritms = ['ring']", "algoritms: there is no such key"),
+        ("algorithms = ['rong']", "algorithms: all_reduce: no algorithm is called 'rong'"),
+        ("algorithms = ['ring', 'ring']", "algorithms: 'ring' is there twice: give one of them a label"),
+        ("collectives = ['all']", "collectives.0: there is no collective 'all', but all_reduce"),
+        (
+            "collectives = ['gather']\nalgorithms = ['auto', 'swing']",
+            "gather: no algorithm is called 'swing'",
+        ),
+        (
+            "collectives = ['gather', 'all_reduce']\nalgorithms = ['swing']",
+            "algorithms: gather has none of them",
+        ),
+        ("transports = ['udp']", "transports.0: there is no transport 'udp'"),
+        ("wires = ['int4']", "wires.0: there is no wire format 'int4', but bf16"),
+        ("dtypes = ['float12']", "dtypes.0: there is no dtype 'float12'"),
+        ("sizes = ['64 kilo']", "sizes.0: '64 kilo' is no number of bytes"),
+        ("worlds = [1]", "worlds.0: Input should be greater than or equal to 2"),
+        ("worlds = []", "worlds: List should have at least 1 item"),
+        ("[launches]\nleast = 9\nmost = 3", "launches: least is 9, and most only 3"),
+        ("[launches]\nleats = 9", "launches.leats: there is no such key"),
+        ("sizes = [", "Invalid value"),
+    ],
+)
+def test_a_wrong_plan_is_refused_in_one_line_with_its_place(tmp_path, text, error):
+    with pytest.raises(ValueError) as caught:
+        plan(tmp_path, text)
+    assert str(caught.value).startswith(f"{tmp_path / 'plan.toml'}: ")
+    assert error in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_plans_differ_in_what_is_measured_and_not_in_when_to_stop():
+    assert different(Plan(), Plan(budget_s=1, seed=3, interval=0.5)) == []
+    assert different(Plan(), Plan(sizes=[4], worlds=[3])) == ["sizes", "worlds"]
+
+
+def test_the_order_is_random_and_follows_from_seed_and_launch():
+    cells = {cell: Plan().entries("all_reduce") for cell in Plan().cells(2)}
+    first, again, second = drawn(cells, (1, 0)), drawn(cells, (1, 0)), drawn(cells, (1, 1))
+    assert first == again != second
+    for blocks in (first, second):
+        assert {block.cell: sorted(map(str, block.entries)) for block in blocks} == {
+            cell: sorted(map(str, entries)) for cell, entries in cells.items()
+        }
+    assert [block.cell for block in first] != list(cells)
+    assert len({tuple(map(str, block.entries)) for block in first}) > 1
