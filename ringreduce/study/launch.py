@@ -30,12 +30,19 @@ class Block(NamedTuple):
 
 @dataclass
 class Found:
-    """What a launch has found: columns of rows, and what could not be measured, with its ``reason``."""
+    """What a launch has found: columns of rows, and what could not be measured, with its ``reason``.
+
+    Attributes:
+        clock: how ranks know what time it is on the others.
+        crowded: whether ranks share cores.
+        hosts: how many there are.
+    """
 
     rows: list[Row] = field(default_factory=list)
     refused: list[Row] = field(default_factory=list)
     clock: str = ""
     crowded: bool = False
+    hosts: int = 1
 
 
 def drawn(competing: Mapping[Cell, Sequence[Entry]], seed: Sequence[int]) -> list[Block]:
@@ -60,7 +67,7 @@ def measure_all(comm: Communicator, blocks: Sequence[Block], seconds: float, bin
         os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
     clock = Clock(comm)
     start = Start(comm, clock)
-    found, order = Found(clock=clock.how(), crowded=start.crowded), 0
+    found, order = Found(clock=clock.how(), crowded=start.crowded, hosts=len(comm.hosts)), 0
     for number, (cell, entries) in enumerate(blocks):
         clock.synchronise()
         buffers = Buffers(ours(comm, "auto"), cell.problem())

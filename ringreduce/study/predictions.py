@@ -2,30 +2,53 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
-from functools import cache
+import math
+from collections.abc import Iterable
 from pathlib import Path
 
-from ringreduce.simulate.command import networks
-from ringreduce.simulate.simulation import simulate
+from ringreduce.model import Model
+from ringreduce.simulate import Network, read_network, simulate
 from ringreduce.study.plan import Cell
 
 __all__ = ["Predictor"]
 
 
 class Predictor:
-    """Predicts by a file as ``ringreduce simulate --network`` takes it."""
+    """Predicts by a file as ``ringreduce simulate --network`` takes it.
 
-    def __init__(self, model: Path) -> None:
-        self._model = model
-        self.us = cache(self._us)
+    Raises:
+        ValueError: the file is none, or its network cannot have so many ranks. One line that names it.
+    """
 
-    def _us(self, cell: Cell, algorithm: str) -> float | None:
-        """Microseconds; None where the model says nothing."""
-        if cell.wire:
-            return None
-        try:
-            network = networks(Namespace(network=self._model, world=cell.world))(cell.nbytes)
-            return 1e6 * simulate(algorithm, cell.nbytes, network, cell.collective).seconds
-        except NotImplementedError:
-            return None
+    def __init__(self, path: Path, worlds: Iterable[int]) -> None:
+        self._model = Model.load(path) if path.suffix == ".json" else None
+        self._known: dict[tuple[Cell, str, str], float] = {}
+        if self._model is None:
+            network = read_network(path)
+            try:
+                self._networks = {world: _of_world(network, world) for world in worlds}
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from error
+
+    def us(self, cell: Cell, algorithm: str, transport: str, hosts: int) -> float:
+        """Microseconds; NaN where the file says nothing: of wire formats, and a model of transports it is not of."""
+        key = cell, algorithm, transport
+        if key not in self._known:
+            seconds = math.nan if cell.wire else self._seconds(cell, algorithm, transport, hosts)
+            self._known[key] = round(1e6 * seconds, 4)
+        return self._known[key]
+
+    def _seconds(self, cell: Cell, algorithm: str, transport: str, hosts: int) -> float:
+        if self._model is None:
+            return simulate(algorithm, cell.nbytes, self._networks[cell.world], cell.collective).seconds
+        each = cell.world // hosts
+        if (each > 1 and "shm" not in transport) or each * hosts != cell.world:
+            return math.nan
+        if (each > 1 and self._model.inside is None) or (hosts > 1 and self._model.between is None):
+            return math.nan
+        return self._model.predict(algorithm, cell.nbytes, cell.world, cell.collective, each).seconds
+
+
+def _of_world(network: Network, world: int) -> Network:
+    own = len(network.build()[0]["node_of"])
+    return network if own == world else network.for_world(world)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import math
 import os
 import secrets
 import time
@@ -123,7 +124,7 @@ class Runner:
     def __init__(self, study: Study, plan: Plan, measurer: Measurer = launch_here) -> None:
         self.study, self.plan, self._measurer = study, plan, measurer
         self._seconds = self._took()
-        self._predictor = Predictor(plan.model) if plan.model is not None else None
+        self._predictor = Predictor(plan.model, plan.worlds) if plan.model is not None else None
         self._competing = {group: self._entries(group) for group in self.groups()}
         self._figure_s = plan.figure_s or self._share()
 
@@ -198,7 +199,9 @@ class Runner:
             "probe_us": np.nan if before is None else round(before / 1e3, 4),
             "started": started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         }  # fmt: skip
-        new = as_rows({**row, **shared, "predicted_us": self._predicted(row)} for row in found.rows)
+        new = as_rows(
+            {**row, **shared, "predicted_us": self._predicted(row, group, found)} for row in found.rows
+        )
         study.rows = pd.concat([rows, new], ignore_index=True) if len(rows) else new
         study.refused += [{**row, "transport": group.transport} for row in found.refused]
         self._competing[group] = self._entries(group)
@@ -210,15 +213,12 @@ class Runner:
         self._seconds[group] = took
         save(study)
 
-    def _predicted(self, row: Mapping[str, Any]) -> float:
+    def _predicted(self, row: Mapping[str, Any], group: Group, found: Found) -> float:
         if self._predictor is None:
-            return float("nan")
+            return math.nan
         cell = _cell(row)
-        name = next(
-            entry.name for entry in self.plan.entries(cell.collective) if str(entry) == row["algorithm"]
-        )
-        predicted = self._predictor.us(cell, name)
-        return float("nan") if predicted is None else round(predicted, 4)
+        entries = {str(entry): entry.name for entry in self.plan.entries(cell.collective)}
+        return self._predictor.us(cell, entries[row["algorithm"]], group.transport, found.hosts)
 
     def _took(self) -> dict[Group, float]:
         """About how long a launch of each group took, in a study that goes on: all together, in equal parts."""

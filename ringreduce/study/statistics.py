@@ -94,44 +94,44 @@ def _bootstrap(samples: list[Array], statistic: Callable[..., Any]) -> tuple[Any
 def winners(rows: pd.DataFrame, difference: float = DIFFERENCE) -> pd.DataFrame:
     """A line for each cell: which algorithms tie for the first place, and how far behind the others are.
 
-    An algorithm is out of the tie if the rows show that it takes more than ``difference`` longer than the best one.
-    Where they do not show it, it ties: because it is as fast, or because there are too few launches to tell.
+    The rows show that each algorithm outside the tie takes more than ``difference`` longer than each one inside.
+    Otherwise algorithms tie: because they are as fast, or because there are too few launches to tell. So two that are the
+    same never come to lie on different sides because of a third one.
 
     Each pair of algorithms is compared by a t-test of the differences of the logarithms of their times in the same
     launches (the launch is the block), against the hypothesis that the slower one takes at most ``difference`` longer.
-    A hypothesis "this one is not out" stands for all comparisons with others (Bonferroni). Over all algorithms of all
-    cells Holm's method keeps the chance of any false one below 5 %.
+    Over all pairs of all cells Holm's method keeps the chance of any false statement below 5 %.
 
-    Columns beside the cell's: ``winners`` (the fastest first), ``fastest``, ``second`` (the best one outside the tie;
-    of algorithms that all tie, the second by its median; empty if there is none), ``ratio`` (its time over that of the
-    fastest, or NaN if all tie) and ``p`` (the adjusted one of its hypothesis; NaN if there is one algorithm).
+    Columns beside the cell's: ``winners`` (the fastest first), ``fastest``, ``behind`` (those of the tie that are shown to
+    be slower than the fastest, but not than all of the tie), ``second`` (the best one outside the tie; of algorithms that
+    all tie, the second by its median; empty if there is none), ``ratio`` (its time over that of the fastest, or NaN if all
+    tie) and ``p`` (adjusted: of the second one's comparison with the one of the tie that it is least shown to be slower
+    than, or, if all tie, with the fastest; NaN if there is one algorithm).
     """
     cells = [(cell, _by_launch(group)) for cell, group in rows.groupby(list(CELL), sort=True)]
-    single = [_slower_than_best(times, math.log1p(difference)) for _, times in cells]
-    adjusted = _holm(np.concatenate([*single, np.empty(0)]))
+    pairs = [_slower(times, math.log1p(difference)) for _, times in cells]
+    adjusted = _holm(np.concatenate([*(p.ravel() for p in pairs), np.empty(0)]))
     found, at = [], 0
-    for (cell, times), own in zip(cells, single, strict=True):
-        p = pd.Series(adjusted[at : at + len(own)], index=times.columns)
-        at += len(own)
+    for (cell, times), own in zip(cells, pairs, strict=True):
+        p = pd.DataFrame(adjusted[at : at + own.size].reshape(own.shape), times.columns, times.columns)
+        at += own.size
         found.append((*cell, *_placed(times.median(), p)))
-    return pd.DataFrame(found, columns=[*CELL, "winners", "fastest", "second", "ratio", "p"])
+    return pd.DataFrame(found, columns=[*CELL, "winners", "fastest", "behind", "second", "ratio", "p"])
 
 
-def _slower_than_best(times: pd.DataFrame, margin: float) -> Array:
-    """p by algorithm, of the hypothesis that no other one is faster by more than the margin."""
+def _slower(times: pd.DataFrame, margin: float) -> Array:
+    """p by line and column, of the hypothesis that the line's algorithm is not slower by more than the margin."""
     logs = np.log(times.dropna().to_numpy())
     launches, count = logs.shape
-    if count == 1:
-        return np.array([math.nan])
-    if launches < 2:
-        return np.ones(count)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of differences that are all equal
-        pairs = stats.ttest_1samp(
-            logs[:, :, None] - logs[:, None, :], margin, axis=0, alternative="greater"
-        ).pvalue
-    adjusted: Array = np.minimum(1.0, (count - 1) * np.nan_to_num(pairs, nan=1.0).min(axis=1))
-    return adjusted
+    p = np.ones((count, count))
+    if launches > 1:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of differences that are all equal
+            differences = logs[:, :, None] - logs[:, None, :]
+            p = stats.ttest_1samp(differences, margin, axis=0, alternative="greater").pvalue
+        p = np.nan_to_num(p, nan=1.0)
+    np.fill_diagonal(p, math.nan)
+    return p
 
 
 def _holm(p: Array) -> Array:
@@ -143,16 +143,21 @@ def _holm(p: Array) -> Array:
     return adjusted
 
 
-def _placed(median: pd.Series, p: pd.Series) -> tuple[tuple[str, ...], str, str, float, float]:
-    """A cell's winners, fastest, second, ratio and p."""
+def _placed(median: pd.Series, p: pd.DataFrame) -> tuple[Any, ...]:
+    """A cell's winners, fastest, those behind it, second, ratio and p."""
     order = list(median.sort_values(kind="stable").index)
-    tie = tuple(name for name in order if not p[name] < 1 - CONFIDENCE) or (order[0],)
-    out = [name for name in order if name not in tie]
+    fastest, slower = order[0], p < 1 - CONFIDENCE
     if len(order) == 1:
-        return tie, order[0], "", math.nan, math.nan
-    second = out[0] if out else order[1]
-    ratio = float(median[second] / median[tie[0]]) if out else math.nan
-    return tie, tie[0], second, ratio, float(p[second])
+        return (fastest,), fastest, (), "", math.nan, math.nan
+    cuts = (cut for cut in range(1, len(order)) if slower.loc[order[cut:], order[:cut]].all(axis=None))
+    cut = next(cuts, len(order))
+    tie, out = order[:cut], order[cut:]
+    behind = tuple(name for name in tie[1:] if slower.loc[name, fastest])
+    if not out:
+        return tuple(tie), fastest, behind, order[1], math.nan, float(p.loc[order[1], fastest])
+    return (
+        tuple(tie), fastest, behind, out[0], float(median[out[0]] / median[fastest]), float(p.loc[out[0], tie].max())
+    )  # fmt: skip
 
 
 def changes(before: pd.DataFrame, after: pd.DataFrame, difference: float = DIFFERENCE) -> pd.DataFrame:

@@ -42,9 +42,9 @@ def won(study: Study, plan: Plan) -> str:
         counts = study.rows.groupby(list(CELL)).launch.nunique()
         lines += [
             "x: how much longer the best of the others takes. "
-            f"=: no difference above {_per_cent(plan.difference)} is shown",
-            f"(p < {1 - CONFIDENCE:.2g} after Holm's correction over all cells; "
-            f"{counts.min()} to {counts.max()} launches).",
+            f"=: no difference above {_per_cent(plan.difference)} is shown.",
+            "(1): so many are slower than the fastest, but not shown to be slower than all that tie with it.",
+            f"p < {1 - CONFIDENCE:.2g} after Holm's correction over all cells; {counts.min()} to {counts.max()} launches.",
         ]
     lines += _refused(study)
     lines.append(f"Rows: {study.folder / 'rows.csv'}   Report: ringreduce study report {study.folder}")
@@ -52,9 +52,10 @@ def won(study: Study, plan: Plan) -> str:
 
 
 def _winner(cell: Any) -> str:
-    names = cell.winners
+    """Those that tie with the fastest itself, and in brackets how many tie only with some of these."""
+    names = [name for name in cell.winners if name not in cell.behind]
     more = f" = {len(names) - NAMED} more" if len(names) > NAMED else ""
-    text = " = ".join(names[:NAMED]) + more
+    text = " = ".join(names[:NAMED]) + more + (f" ({len(cell.behind)})" if cell.behind else "")
     return f"{text}  {cell.ratio:.2f}x" if cell.ratio == cell.ratio else text
 
 

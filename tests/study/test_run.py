@@ -13,6 +13,8 @@ import pytest
 pytest.importorskip("pandas")
 pytest.importorskip("pydantic")
 
+from ringreduce.model import Model
+from ringreduce.model.model import CAUSES, Costs
 from ringreduce.study import load, winners
 from ringreduce.study import run as running
 from ringreduce.study.launch import Found
@@ -124,17 +126,36 @@ def test_two_studies_do_not_write_into_one_folder(tmp_path):
         pass
 
 
-def test_a_model_predicts_beside_each_figure(tmp_path):
-    (tmp_path / "flat.toml").write_text(
-        '[network]\nkind = "flat"\nhosts = 2\nrate = "1 Gbit/s"\nlatency_us = 10\n'
-    )
+def predicted(folder, model, **more):
     plan = Plan(
-        algorithms=[Entry(name="one_shot"), *TWO], sizes=["1M"], worlds=[2], launches={"least": 1, "most": 1},
-        model=tmp_path / "flat.toml",
+        algorithms=[Entry(name="one_shot"), *TWO], sizes=["1M"], launches={"least": 1, "most": 1}, model=model, **more
     )  # fmt: skip
-    rows = ended(tmp_path / "folder", plan, Machine(1)).study.rows.set_index("algorithm")
-    assert rows.predicted_us["ring"] == rows.predicted_us["ring again"] == pytest.approx(8400, rel=0.1)
-    assert rows.predicted_us["one_shot"] > 0
+    return ended(folder, plan, Machine(1)).study.rows.set_index("algorithm").predicted_us
+
+
+def test_a_network_predicts_beside_each_figure(tmp_path):
+    network = tmp_path / "flat.toml"
+    network.write_text('[network]\nkind = "flat"\nhosts = 2\nrate = "1 Gbit/s"\nlatency_us = 10\n')
+    us = predicted(tmp_path / "folder", network, worlds=[2])
+    assert us["ring"] == us["ring again"] == pytest.approx(8400, rel=0.1)
+    assert us["one_shot"] > 0
+    grid = tmp_path / "grid.toml"
+    grid.write_text('[network]\nkind = "torus"\ndims = [2, 2]\nrate = "1 Gbit/s"\nlatency_us = 10\n')
+    assert predicted(tmp_path / "grid", grid, worlds=[4]).notna().all()
+    with pytest.raises(ValueError, match=r"grid.toml: the network has its own number of ranks"):
+        predicted(tmp_path / "three", grid, worlds=[3, 4])
+    with pytest.raises(ValueError, match=r"nothing.toml: No such file"):
+        predicted(tmp_path / "other", tmp_path / "nothing.toml")
+
+
+def test_a_model_predicts_what_it_was_fitted_to(tmp_path):
+    model = tmp_path / "here.json"
+    costs = Costs(sizes=[1 << 20], seconds={cause: [1e-9] for cause in CAUSES}, errors=(0.0, 0.0))
+    Model(made={}, cores=2, inside=costs).save(model)
+    us = predicted(tmp_path / "folder", model, worlds=[2], transports=["shm", "tcp"], wires=["", "int8"])
+    assert us["ring"].notna().sum() == 1  # by shared memory, in the buffer's own format
+    assert us["ring"].max() == pytest.approx(us["ring again"].max())
+    assert us["ring"].max() > 0
 
 
 def test_studies_that_stop_by_themselves_declare_no_false_winner(tmp_path):
