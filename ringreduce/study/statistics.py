@@ -95,18 +95,21 @@ def winners(rows: pd.DataFrame, difference: float = DIFFERENCE) -> pd.DataFrame:
     """A line for each cell: which algorithms tie for the first place, and how far behind the others are.
 
     The rows show that each algorithm outside the tie takes more than ``difference`` longer than each one inside.
-    Otherwise algorithms tie: because they are as fast, or because there are too few launches to tell. So two that are the
-    same never come to lie on different sides because of a third one.
+    Otherwise algorithms tie: because they are as fast, or because there are too few launches to tell. So two that are
+    the same never come to lie on different sides because of a third one.
 
     Each pair of algorithms is compared by a t-test of the differences of the logarithms of their times in the same
     launches (the launch is the block), against the hypothesis that the slower one takes at most ``difference`` longer.
     Over all pairs of all cells Holm's method keeps the chance of any false statement below 5 %.
 
-    Columns beside the cell's: ``winners`` (the fastest first), ``fastest``, ``behind`` (those of the tie that are shown to
-    be slower than the fastest, but not than all of the tie), ``second`` (the best one outside the tie; of algorithms that
-    all tie, the second by its median; empty if there is none), ``ratio`` (its time over that of the fastest, or NaN if all
-    tie) and ``p`` (adjusted: of the second one's comparison with the one of the tie that it is least shown to be slower
-    than, or, if all tie, with the fastest; NaN if there is one algorithm).
+    Columns beside the cell's:
+
+    - ``winners``: the tie, the fastest first. ``fastest``: that one.
+    - ``behind``: those of the tie that are shown to be slower than the fastest, but not than all of the tie.
+    - ``second``: the best one outside the tie. If all tie, the second by its median; if there is one alone, "".
+    - ``ratio``: the second one's time over that of the fastest. NaN if all tie.
+    - ``p``: adjusted, of the second one's comparison with the one of the tie that it is least shown to be slower than
+      or, if all tie, with the fastest. NaN if there is one alone.
     """
     cells = [(cell, _by_launch(group)) for cell, group in rows.groupby(list(CELL), sort=True)]
     pairs = [_slower(times, math.log1p(difference)) for _, times in cells]

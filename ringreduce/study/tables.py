@@ -44,7 +44,8 @@ def won(study: Study, plan: Plan) -> str:
             "x: how much longer the best of the others takes. "
             f"=: no difference above {_per_cent(plan.difference)} is shown.",
             "(1): so many are slower than the fastest, but not shown to be slower than all that tie with it.",
-            f"p < {1 - CONFIDENCE:.2g} after Holm's correction over all cells; {counts.min()} to {counts.max()} launches.",
+            f"p < {1 - CONFIDENCE:.2g} after Holm's correction over all cells; "
+            f"{counts.min()} to {counts.max()} launches.",
         ]
     lines += _refused(study)
     lines.append(f"Rows: {study.folder / 'rows.csv'}   Report: ringreduce study report {study.folder}")

@@ -40,7 +40,7 @@ def test_all_stands_for_the_catalogue_of_each_collective():
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("algoritms = ['ring']", "algoritms: there is no such key"),
+        ("kollektives = ['ring']", "kollektives: there is no such key"),
         ("algorithms = ['rong']", "algorithms: all_reduce: no algorithm is called 'rong'"),
         ("algorithms = ['ring', 'ring']", "algorithms: 'ring' is there twice: give one of them a label"),
         ("collectives = ['all']", "collectives.0: there is no collective 'all', but all_reduce"),
@@ -59,7 +59,7 @@ def test_all_stands_for_the_catalogue_of_each_collective():
         ("worlds = [1]", "worlds.0: Input should be greater than or equal to 2"),
         ("worlds = []", "worlds: List should have at least 1 item"),
         ("[launches]\nleast = 9\nmost = 3", "launches: least is 9, and most only 3"),
-        ("[launches]\nleats = 9", "launches.leats: there is no such key"),
+        ("[launches]\nlowest = 9", "launches.lowest: there is no such key"),
         ("sizes = [", "Invalid value"),
     ],
 )
