@@ -82,7 +82,7 @@ class Plan(Table):
         default=["all_reduce"], min_length=1
     )
     algorithms: list[Algorithm] = Field(default=[Entry(name="all")], min_length=1)
-    sizes: list[Size] = Field(default=[8, 512, 4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20], min_length=1)
+    sizes: list[Size] = Field(default=[8, 512, 8 << 10, 128 << 10, 1 << 20, 8 << 20], min_length=1)
     worlds: list[World] = Field(default=[2, 4], min_length=1)
     transports: list[Annotated[str, _one_of(TRANSPORTS, "transport")]] = Field(default=["shm"], min_length=1)
     dtypes: list[Annotated[str, _one_of(EXACT, "dtype")]] = Field(default=["float32"], min_length=1)

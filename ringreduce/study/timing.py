@@ -14,7 +14,7 @@ from ringreduce.study.clocks import Start
 
 __all__ = ["Figure", "WrongResult", "measure", "warmup"]
 
-LEAST, MOST, FIRST = 20, 500, 10  # iterations
+LEAST, MOST = 10, 500  # iterations
 BATCH = 5
 LATE, LATE_CROWDED = 5e-7, 3e-6  # seconds that a start may be late; where ranks yield cores to each other
 LATE_PART = 0.02  # or that part of the median time
@@ -55,11 +55,11 @@ def measure(library: Library, buffers: Buffers, start: Start, seconds: float) ->
     case = Case(library, buffers)
     allowed = LATE_CROWDED if start.crowded else LATE
     with _without_garbage_collection():
-        times = _iterations(case, start, 0, FIRST)
-        # An iteration's own time: with rewriting the buffer, and with agreeing on a start.
-        each = times.whole / FIRST
-        count = int(np.clip(seconds / each, LEAST, MOST))
-        times = times.then(_iterations(case, start, FIRST, count - FIRST))
+        times = _iterations(case, start, 0, LEAST)
+        # Of an iteration, the whole: with rewriting the buffer, and with agreeing on a start.
+        count = int(np.clip(seconds / (times.whole / LEAST), LEAST, MOST))
+        if count > LEAST:
+            times = times.then(_iterations(case, start, LEAST, count - LEAST))
         kept = times.kept(allowed)
         if warmup(kept) >= len(kept) // 2 and count < MOST:  # it may go on beyond that
             times = times.then(_iterations(case, start, count, count))

@@ -141,7 +141,7 @@ def test_a_figure_is_the_same_on_all_ranks_and_contains_what_the_call_does():
     rows = ringreduce.run(on_rank, 3)
     assert rows[0] == rows[1] == rows[2]
     assert rows[0]["time_us"] > 3000
-    assert rows[0]["iterations"] + rows[0]["warmup"] + rows[0]["late"] >= 20
+    assert rows[0]["iterations"] + rows[0]["warmup"] + rows[0]["late"] >= 10
 
 
 def test_a_wrong_result_is_no_figure():
