@@ -14,7 +14,7 @@ from ringreduce.bench.protocol import Buffers
 from ringreduce.communicator import Communicator
 from ringreduce.study.clocks import Clock, Start
 from ringreduce.study.plan import Cell, Entry
-from ringreduce.study.timing import WrongResult, measure
+from ringreduce.study.timing import measure
 
 __all__ = ["Block", "Found", "drawn", "measure_all"]
 
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 class Block(NamedTuple):
-    """A cell, and the algorithms that compete there: close to each other in time, in this order."""
+    """A cell, and the algorithms that compete there: they take turns in this order."""
 
     cell: Cell
     entries: list[Entry]
@@ -67,19 +67,17 @@ def measure_all(comm: Communicator, blocks: Sequence[Block], seconds: float, bin
         os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
     clock = Clock(comm)
     start = Start(comm, clock)
-    found, order = Found(clock=clock.how(), crowded=start.crowded, hosts=len(comm.hosts)), 0
+    found = Found(clock=clock.how(), crowded=start.crowded, hosts=len(comm.hosts))
     for number, (cell, entries) in enumerate(blocks):
         clock.synchronise()
         buffers = Buffers(ours(comm, "auto"), cell.problem())
-        for entry in entries:
+        libraries = [ours(comm, entry.name, wire=cell.wire or None) for entry in entries]
+        figures = measure(libraries, buffers, start, seconds)
+        for entry, figure in zip(entries, figures, strict=True):
+            order = len(found.rows) + len(found.refused)
             named = {**cell._asdict(), "algorithm": str(entry), "block": number, "order": order}
-            order += 1
-            library = ours(comm, entry.name, wire=cell.wire or None)
-            try:
-                found.rows.append({**named, **measure(library, buffers, start, seconds).row()})
-            except WrongResult as error:
-                found.refused.append({**named, "reason": str(error)})
-            except (ValueError, TypeError, NotImplementedError) as error:
-                # Arguments that an algorithm does not take are refused by all ranks alike, before anything happens.
-                found.refused.append({**named, "reason": str(error).split(". ")[0]})
+            if isinstance(figure, Exception):
+                found.refused.append({**named, "reason": str(figure).split(". ")[0]})
+            else:
+                found.rows.append({**named, **figure.row()})
     return found

@@ -1,9 +1,10 @@
-"""Timing one algorithm: every iteration begins at the same instant on all ranks, and warm-up is detected."""
+"""Timing the algorithms of a cell: every iteration begins at the same instant on all ranks, and warm-up is detected."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from ringreduce.study.clocks import Start
 __all__ = ["Figure", "WrongResult", "measure", "warmup"]
 
 LEAST, MOST = 10, 500  # iterations
+TURNS = 4
 BATCH = 5
 LATE, LATE_CROWDED = 5e-7, 3e-6  # seconds that a start may be late; where ranks yield cores to each other
 LATE_PART = 0.02  # or that part of the median time
@@ -46,30 +48,66 @@ class Figure:
         }  # fmt: skip
 
 
-def measure(library: Library, buffers: Buffers, start: Start, seconds: float) -> Figure:
-    """Times a library's calls for about so many seconds. Every rank calls it, and gets the same figure.
+def measure(
+    libraries: Sequence[Library], buffers: Buffers, start: Start, seconds: float
+) -> list[Figure | Exception]:
+    """Times each library's calls for about so many seconds. Every rank calls it, and gets the same figures.
 
-    Raises:
-        WrongResult: on all ranks.
+    Libraries take turns of some iterations, so what disturbs the machine for a while disturbs all of them. In place of
+    a figure there is the error of one that refuses its arguments, or WrongResult.
     """
-    case = Case(library, buffers)
     allowed = LATE_CROWDED if start.crowded else LATE
     with _without_garbage_collection():
+        begun = [_begun(library, buffers, start) for library in libraries]
+        runs = [run for run in begun if isinstance(run, _Run)]
+        turns = [run.iterations_of(seconds) for run in runs]
+        for turn in range(TURNS):
+            for at in np.roll(np.arange(len(runs)), turn):
+                runs[at].go_on(start, turns[at])
+        for run in runs:
+            kept = run.times.kept(allowed)
+            if warmup(kept) >= len(kept) // 2 and len(run.times.seconds) < MOST:  # it may go on beyond that
+                run.go_on(start, len(run.times.seconds))
+    return [run.figure(allowed) if isinstance(run, _Run) else run for run in begun]
+
+
+@dataclass
+class _Run:
+    """A library's calls so far."""
+
+    case: Case
+    times: _Times
+    wrong: int = 0
+
+    def iterations_of(self, seconds: float) -> int:
+        """How many in each turn fill so many seconds in all, with rewriting the buffer and agreeing on a start."""
+        done = len(self.times.seconds)
+        count = float(np.clip(done * seconds / self.times.whole, LEAST, MOST))
+        return math.ceil((count - done) / TURNS)
+
+    def go_on(self, start: Start, count: int) -> None:
+        if count:
+            done = len(self.times.seconds)
+            self.times = self.times.then(_iterations(self.case, start, done, count))
+            self.wrong += self.case.wrong(1, done + count - 1)
+
+    def figure(self, allowed: float) -> Figure | Exception:
+        wrong = int(self.case.library.maximum(np.array([float(self.wrong)]))[0])
+        if wrong:
+            return WrongResult(f"{wrong} wrong elements")
+        kept = self.times.kept(allowed)
+        cut = warmup(kept)
+        return Figure(kept[cut:], cut, len(self.times.seconds) - len(kept))
+
+
+def _begun(library: Library, buffers: Buffers, start: Start) -> _Run | Exception:
+    try:
+        case = Case(library, buffers)
         times = _iterations(case, start, 0, LEAST)
-        # Of an iteration, the whole: with rewriting the buffer, and with agreeing on a start.
-        count = int(np.clip(seconds / (times.whole / LEAST), LEAST, MOST))
-        if count > LEAST:
-            times = times.then(_iterations(case, start, LEAST, count - LEAST))
-        kept = times.kept(allowed)
-        if warmup(kept) >= len(kept) // 2 and count < MOST:  # it may go on beyond that
-            times = times.then(_iterations(case, start, count, count))
-    last = len(times.seconds) - 1
-    wrong = int(library.maximum(np.array([float(case.wrong(1, last))]))[0])
-    if wrong:
-        raise WrongResult(f"{wrong} wrong elements")
-    kept = times.kept(allowed)
-    cut = warmup(kept)
-    return Figure(kept[cut:], cut, len(times.seconds) - len(kept))
+    except (ValueError, TypeError, NotImplementedError) as error:
+        # Arguments that an algorithm does not take are refused by all ranks alike, before anything happens.
+        return error
+    return _Run(case, times, case.wrong(1, LEAST - 1))
 
 
 @dataclass(frozen=True)
