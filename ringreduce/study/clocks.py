@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from ringreduce.bench.protocol import Array
+from ringreduce.bench.problem import Array
 from ringreduce.blobs import gather_bytes
 from ringreduce.communicator import Communicator
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -9,9 +10,10 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 
 from ringreduce import schedules
-from ringreduce.bench.options import TRANSPORTS, byte_count
+from ringreduce.bench.options import TRANSPORTS, byte_count, read_files
 from ringreduce.bench.ours import COLLECTIVES, ROUNDING
-from ringreduce.bench.protocol import BLOCKWISE, EXACT, Problem, numpy_dtype
+from ringreduce.bench.problem import BLOCKWISE, EXACT, Problem, numpy_dtype
+from ringreduce.schedules.registry import is_in_a_file
 from ringreduce.simulate.files import Table, first_problem, read
 from ringreduce.study.statistics import DIFFERENCE
 
@@ -38,7 +40,7 @@ def _entry(value: Any) -> Any:
 
 
 class Entry(Table):
-    """An algorithm that competes: by its name in the catalogue, "auto", a registered name, or a file's function.
+    """An algorithm that competes: of the catalogue, "auto", registered, or of a file ("my.py:ring_of_pairs").
 
     Attributes:
         label: what results call it; the name, if there is none. One algorithm may compete under several labels.
@@ -116,16 +118,27 @@ class Plan(Table):
     def entries(self, collective: str) -> list[Entry]:
         """Those that compete in a collective: the algorithms that it has."""
         known = [entry.name for entry in schedules.algorithms(collective)]
+        catalogue = [name for name in known if not is_in_a_file(name)]
         found: dict[str, Entry] = {}
         for entry in self.algorithms:
             if entry.name == "all":
-                found.update((name, Entry(name=name)) for name in ("auto", *known) if name not in found)
-            elif entry.name == "auto" or entry.name in known or schedules.custom(entry.name, collective):
+                found.update((name, Entry(name=name)) for name in ("auto", *catalogue) if name not in found)
+            elif entry.name == "auto" or entry.name in known:
                 found[str(entry)] = entry
         return list(found.values())
 
+    def files(self) -> dict[str, str]:
+        """What the files with algorithms contain, in short."""
+        paths = sorted({one.name.rpartition(":")[0] for one in self.algorithms if is_in_a_file(one.name)})
+        return {path: hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16] for path in paths}
+
     def check(self) -> None:
-        """Raises ValueError for an algorithm that no collective has, or a collective without any."""
+        """Registers functions in files.
+
+        Raises:
+            ValueError: there is no such algorithm in any collective, or a collective has none of them.
+        """
+        read_files([entry.name for entry in self.algorithms], self.worlds[0])
         used = {str(entry) for collective in self.collectives for entry in self.entries(collective)}
         for entry in self.algorithms:
             if entry.name != "all" and str(entry) not in used:
@@ -174,21 +187,34 @@ def read_plan(path: Path) -> Plan:
         ValueError: one line with the file and the place.
     """
     plan = read(path, Plan)
+    found: dict[str, Any] = {"algorithms": [_from(path.parent, entry) for entry in plan.algorithms]}
+    if plan.model is not None:
+        found["model"] = (path.parent / plan.model).resolve()
+    plan = plan.model_copy(update=found)
     try:
         plan.check()
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    if plan.model is not None:
-        plan = plan.model_copy(update={"model": (path.parent / plan.model).resolve()})
     return plan
+
+
+def _from(folder: Path, entry: Entry) -> Entry:
+    """An algorithm that a plan in that folder names."""
+    if not is_in_a_file(entry.name):
+        return entry
+    return Entry(name=str((folder / entry.name).resolve()), label=str(entry))
 
 
 def restored(kept: dict[str, Any], where: Path) -> Plan:
     """The plan that a study's folder holds."""
     try:
-        return Plan.model_validate(kept)
+        plan = Plan.model_validate(kept)
+        plan.check()
     except ValidationError as error:
         raise ValueError(f"{where}: plan.{first_problem(error)}") from error
+    except ValueError as error:
+        raise ValueError(f"{where}: plan.{error}") from error
+    return plan
 
 
 def different(

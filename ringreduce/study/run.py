@@ -18,7 +18,7 @@ import pandas as pd
 
 import ringreduce
 from ringreduce import _engine
-from ringreduce.bench.results import machine_facts, mode_of
+from ringreduce.bench.facts import machine_facts, mode_of
 from ringreduce.study.launch import Found, drawn, measure_all
 from ringreduce.study.plan import Cell, Entry, Plan, different, restored
 from ringreduce.study.predictions import Predictor
@@ -78,13 +78,12 @@ def opened(folder: Path, plan: Plan | None, launcher: str = "own") -> tuple[Stud
         ValueError: the folder has a study of another plan, machine or version. One line that names it.
     """
     facts = {**machine_facts(max((plan or Plan()).worlds)), "launcher": launcher}
-    if launcher == "own":  # another one's ranks may be on other hosts each time
-        facts["host"] = os.uname().nodename
     if not (folder / "study.json").exists():
         plan = plan or Plan()
         if plan.seed is None:
             plan = plan.model_copy(update={"seed": secrets.randbits(32)})
         kept = plan.model_dump(mode="json")
+        facts["files"] = plan.files()
         return Study(kept, facts, as_rows([]), folder, ringreduce.__version__), plan
     study = load(folder)
     known = restored(study.plan, folder / "study.json")
@@ -92,7 +91,12 @@ def opened(folder: Path, plan: Plan | None, launcher: str = "own") -> tuple[Stud
         raise ValueError(
             f"{folder}: begun by ringreduce {study.version}; this is {ringreduce.__version__}. Name another folder"
         )
+    for path, digest in known.files().items():
+        if study.facts.get("files", {}).get(path) != digest:
+            raise ValueError(f"{folder}: {path} has changed since it was begun. Name another folder")
     for key in SAME:
+        if key == "host" and launcher != "own":  # whose ranks may be on other hosts each time
+            continue
         if study.facts.get(key) != facts.get(key):
             raise ValueError(
                 f"{folder}: begun where {key} is {study.facts.get(key)}; here it is {facts.get(key)}. "

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ringreduce.bench.protocol import Array, Buffers, Case, Library
+from ringreduce.bench.problem import Array
+from ringreduce.bench.protocol import Buffers, Case, Library
 from ringreduce.study.clocks import Start
 
 __all__ = ["Figure", "WrongResult", "measure", "warmup"]

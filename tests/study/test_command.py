@@ -16,6 +16,7 @@ import pandas as pd
 from ringreduce.cli import main
 from ringreduce.study import load
 from ringreduce.study.results import as_rows, save
+from tests.study.test_plan import FUNCTION
 
 PLAN = """
 algorithms = ["ring", "one_shot", "two_level", "auto"]
@@ -147,3 +148,19 @@ def test_ranks_of_a_launcher_add_a_launch_each_time(folder):
     (folder / "plan.toml").write_text(PLAN.replace("[2, 3]", "[3]"))
     (_, err, code), _ = launch("--folder", "three")
     assert (code, "worlds: the plan has 3, and the launcher has started 2 ranks" in err) == (2, True)
+
+
+def test_an_algorithm_of_ones_own_competes(folder, capsys):
+    (folder / "mine.py").write_text(FUNCTION)
+    (folder / "plan.toml").write_text(PLAN.replace('"two_level"', '"mine.py:all_to_all_at_once"'))
+    assert main(["study", "plan.toml", "--folder", "mine"]) == 0
+    rows = load(folder / "mine").rows
+    assert set(rows.algorithm) == {"ring", "one_shot", "mine.py:all_to_all_at_once", "auto"}
+    assert load(folder / "mine").refused == []
+    assert main(["study", "--folder", "mine"]) == 0
+    (folder / "mine.py").write_text(FUNCTION + "\n# another idea\n")
+    capsys.readouterr()
+    assert main(["study", "--folder", "mine"]) == 2
+    assert capsys.readouterr().err == (
+        f"ringreduce: mine: {folder / 'mine.py'} has changed since it was begun. Name another folder\n"
+    )

@@ -86,3 +86,30 @@ def test_the_order_is_random_and_follows_from_seed_and_launch():
         }
     assert [block.cell for block in first] != list(cells)
     assert len({tuple(map(str, block.entries)) for block in first}) > 1
+
+
+FUNCTION = """
+from ringreduce.schedules import Recv, Round, Schedule, Send
+
+
+def all_to_all_at_once(world, rank):
+    others = [other for other in range(world) if other != rank]
+    if world == 5:
+        others = others[1:]
+    receives = [Recv([0], other, reduce=True) for other in others]
+    return Schedule("all_reduce", world, rank, 1, [Round([Send([0], others)], receives)])
+"""
+
+
+def test_an_algorithm_may_be_a_function_in_a_file_beside_the_plan(tmp_path):
+    (tmp_path / "mine.py").write_text(FUNCTION)
+    read = plan(tmp_path, 'algorithms = ["all", "mine.py:all_to_all_at_once"]\nworlds = [2, 3]\n')
+    entries = read.entries("all_reduce")
+    assert str(entries[-1]) == "mine.py:all_to_all_at_once"
+    assert len({str(entry) for entry in entries}) == len(entries) == 13
+    assert list(read.files()) == [str(tmp_path / "mine.py")]
+    assert restored(read.model_dump(mode="json"), tmp_path) == read
+    with pytest.raises(ValueError, match=r"plan.toml: algorithm '.*' is wrong for 5 ranks"):
+        plan(tmp_path, 'algorithms = ["mine.py:all_to_all_at_once"]\nworlds = [5]\n')
+    with pytest.raises(ValueError, match=r"plan.toml: .*mine.py has no function called 'other'"):
+        plan(tmp_path, 'algorithms = ["mine.py:other"]\n')

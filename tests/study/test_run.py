@@ -110,7 +110,7 @@ def test_a_folder_is_for_one_plan_one_machine_and_one_version(tmp_path, monkeypa
         patch.setattr(running.ringreduce, "__version__", "99")
         with pytest.raises(ValueError, match=r"begun by ringreduce .*; this is 99"):
             opened(tmp_path, plan)
-    monkeypatch.setattr(running, "machine_facts", lambda ranks: {"cpu": "another"})
+    monkeypatch.setattr(running, "machine_facts", lambda ranks: {"cpu": "another", "host": "x"})
     with pytest.raises(ValueError, match=r"begun where cpu is .*; here it is another"):
         opened(tmp_path, None)
 

@@ -13,7 +13,8 @@ pytest.importorskip("pydantic")
 
 import ringreduce
 from ringreduce.bench.ours import ours
-from ringreduce.bench.protocol import Buffers, Problem
+from ringreduce.bench.problem import Problem
+from ringreduce.bench.protocol import Buffers
 from ringreduce.study.clocks import Clock, Start
 from ringreduce.study.timing import Figure, WrongResult, measure, warmup
 from tests.conftest import on_threads
