@@ -1,0 +1,1 @@
+"""A study as one HTML file. Needs ``pip install 'ringreduce[study]'``."""

@@ -1,0 +1,100 @@
+"""What the ranks of a schedule send each other, and what each of them holds after each round."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ringreduce.schedules import Schedule
+
+__all__ = ["Move", "Value", "is_result", "moves", "states"]
+
+Value = frozenset[tuple[int, int]]
+"""What a chunk holds: whose chunks, by (rank, chunk), were added to make it. Nothing, if it is empty."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """A chunk that goes from one rank to another, or within one.
+
+    Attributes:
+        sender, source, begins: The rank and chunk that it comes from, in which round of the sender.
+        receiver, target, ends: Where it comes to, in which round of the receiver.
+        adds: Whether it is reduced into the target; else it replaces it.
+    """
+
+    sender: int
+    source: int
+    begins: int
+    receiver: int
+    target: int
+    ends: int
+    adds: bool
+
+
+def _chunks(spans: Sequence[int | tuple[int, int]]) -> list[int]:
+    pairs = (span if isinstance(span, tuple) else (span, 1) for span in spans)
+    return [chunk for first, count in pairs for chunk in range(first, first + count)]
+
+
+def moves(schedules: Sequence[Schedule]) -> Iterator[Move]:
+    """Every chunk that is sent or copied. A barrier's messages, which carry nothing, count as chunk 0, added."""
+    sent: dict[tuple[int, int], deque[tuple[int, list[int]]]] = defaultdict(deque)
+    for plan in schedules:
+        for number, one in enumerate(plan.rounds):
+            for send in one.sends:
+                for peer in send.peers:
+                    sent[plan.rank, peer].append((number, _chunks(send.chunks)))
+    for plan in schedules:
+        for number, one in enumerate(plan.rounds):
+            for recv in one.recvs:
+                begins, sources = sent[recv.peer, plan.rank].popleft()
+                targets = _chunks(recv.chunks)
+                adds = recv.reduce or not targets
+                for source, target in zip(sources or [0], targets or [0], strict=True):
+                    yield Move(recv.peer, source, begins, plan.rank, target, number, adds)
+            for local in one.locals:
+                for source, target in zip(_chunks([local.source]), _chunks([local.to]), strict=True):
+                    yield Move(plan.rank, source, number, plan.rank, target, number, local.reduce)
+
+
+def _at_first(plan: Schedule, chunk: int) -> Value:
+    if plan.collective in ("all_gather", "gather"):
+        holds = chunk == plan.rank
+    elif plan.collective in ("broadcast", "scatter"):
+        holds = plan.rank == plan.root
+    else:
+        holds = True
+    is_scratch = chunk >= max(plan.chunks, 1)
+    return frozenset({(plan.rank, chunk)} if holds and not is_scratch else ())
+
+
+def is_result(plan: Schedule, chunk: int) -> bool:
+    """Whether the rank has a part of the result in this chunk in the end."""
+    if chunk >= plan.chunks:
+        return False
+    if plan.collective in ("reduce", "gather"):
+        return plan.rank == plan.root
+    return chunk == plan.rank or plan.collective not in ("reduce_scatter", "scatter")
+
+
+def states(schedules: Sequence[Schedule]) -> list[list[list[Value]]]:
+    """What chunks hold: by rank, by the number of rounds that it has gone through, and by chunk."""
+    arriving = defaultdict(list)
+    for move in moves(schedules):
+        arriving[move.receiver, move.ends].append(move)
+    held = [[[_at_first(plan, c) for c in range(max(plan.chunks, 1) + plan.scratch)]] for plan in schedules]
+    behind = [plan for plan in schedules if plan.rounds]
+    while behind:  # a schedule that the checker has let pass always goes on
+        for plan in behind:
+            number = len(held[plan.rank]) - 1
+            comes = arriving[plan.rank, number]
+            if all(len(held[move.sender]) > move.begins for move in comes):
+                now = list(held[plan.rank][-1])
+                for move in comes:
+                    value = held[move.sender][move.begins][move.source]
+                    now[move.target] = now[move.target] | value if move.adds else value
+                held[plan.rank].append(now)
+        behind = [plan for plan in behind if len(held[plan.rank]) <= len(plan.rounds)]
+    return held

@@ -1,0 +1,57 @@
+"""What the report's pictures have in common: elements of SVG, escaped, and colours."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+__all__ = ["COLORS", "add", "color", "group", "picture", "text", "write"]
+
+COLORS = (
+    "#4269d0", "#efb118", "#ff725c", "#3ca951", "#a463f2", "#6cc5b0", "#9c6b4e", "#ff8ab7", "#7f858f",
+    "#97bbf5", "#0e8a9a", "#b8b500", "#c2416f", "#5b7a3a", "#d69fe8",
+)  # fmt: skip
+
+
+def color(number: int) -> str:
+    """The colour of the algorithm or chunk of this number."""
+    return COLORS[number % len(COLORS)]
+
+
+def picture(width: float, height: float, title: str) -> Element:
+    """An empty picture. Screen readers say its title."""
+    root = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img", "aria-label": title})
+    root.set("viewBox", f"0 0 {width:g} {height:g}")
+    root.set("width", f"{width:g}")  # the page may make it narrower
+    root.set("font-family", "system-ui, sans-serif")
+    root.set("font-size", "12")
+    return root
+
+
+def add(parent: Element, tag: str, /, **attributes: str | float) -> Element:
+    """A child element; ``stroke_width`` stands for ``stroke-width``."""
+    child = ElementTree.SubElement(parent, tag)
+    for name, value in attributes.items():
+        child.set(name.replace("_", "-"), value if isinstance(value, str) else f"{round(value, 1):g}")
+    return child
+
+
+def group(parent: Element, kind: str, tip: str, /, **attributes: str | float) -> Element:
+    """Elements of a kind, whose tip shows while the mouse is on them."""
+    child = add(parent, "g", **attributes)
+    child.set("class", kind)
+    add(child, "title").text = tip
+    return child
+
+
+def text(parent: Element, x: float, y: float, words: str, /, **attributes: str | float) -> None:
+    """Words around x, in the text colour of the page, if no attribute says otherwise."""
+    look: dict[str, str | float] = {"text_anchor": "middle", "fill": "currentColor", **attributes}
+    add(parent, "text", x=x, y=y, **look).text = words
+
+
+def write(root: Element, standalone: bool = False) -> str:
+    """The picture as text; standing alone, it brings its background along."""
+    if standalone:
+        root.set("style", "background: white")
+    return ElementTree.tostring(root, encoding="unicode")
