@@ -1,1 +1,5 @@
 """A study as one HTML file. Needs ``pip install 'ringreduce[study]'``."""
+
+from ringreduce.study.report.page import write
+
+__all__ = ["write"]

@@ -1,0 +1,125 @@
+"""A study's figures, as the report's page takes them: short, and without anything that JSON does not have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from ringreduce.study.report.svg import color
+from ringreduce.study.results import CELL, Study
+from ringreduce.study.statistics import DIFFERENCE, summaries, winners
+
+__all__ = ["FACET", "Figures", "figures"]
+
+FACET = [name for name in CELL if name != "nbytes"]
+"""What the page's filters choose. Sizes are the axis."""
+
+SYMBOLS = (
+    "circle",
+    "square",
+    "diamond",
+    "triangle-up",
+    "triangle-down",
+    "pentagon",
+    "star",
+    "cross",
+    "hexagram",
+)
+
+
+@dataclass
+class Figures:
+    """What the page shows.
+
+    Attributes:
+        algorithms: By name, in the order in which the study has them: the colour.
+        modes: Those of the machine that can be looked at alone; the first, empty one stands for all launches.
+        points: A line for each cell, algorithm and mode: the columns of `summaries`, and ``predicted_us`` and
+            ``place``: "wins", "ties" or "".
+        maps: A line for each cell and mode: the columns of `winners`.
+        launches: A line for each cell, algorithm and launch.
+        difference: The smallest one of interest: below it algorithms tie.
+    """
+
+    algorithms: dict[str, str]
+    modes: list[str]
+    points: pd.DataFrame
+    maps: pd.DataFrame
+    launches: pd.DataFrame
+    difference: float
+
+    def choices(self) -> dict[str, list[Any]]:
+        """What can be chosen, by filter."""
+        found = {name: self.launches[name].unique().tolist() for name in FACET}
+        found["world"].sort()
+        return found
+
+    def json(self) -> str:
+        """All that the page's script needs."""
+        facets = self.launches[FACET].drop_duplicates().reset_index(drop=True)
+        names = list(self.algorithms)
+
+        def columns(table: pd.DataFrame, kept: Sequence[str]) -> dict[str, list[Any]]:
+            by_facet = table.merge(facets.reset_index(names="facet"), on=FACET)
+            by_facet["algorithm"] = by_facet["algorithm"].map(names.index)
+            return {name: _plain(by_facet[name]) for name in ("facet", "algorithm", "nbytes", "mode", *kept)}
+
+        kept = ("launches", "median_us", "low_us", "high_us", "busbw", "algbw", "predicted_us", "place")
+        everything = {
+            "facets": facets.astype(str).to_numpy().tolist(),
+            "algorithms": [
+                {"name": name, "color": shade, "symbol": SYMBOLS[number % len(SYMBOLS)]}
+                for number, (name, shade) in enumerate(self.algorithms.items())
+            ],
+            "points": columns(self.points, kept),
+            "launches": columns(self.launches, ("launch", "time_us", "outliers_us")),
+        }
+        return json.dumps(everything, separators=(",", ":"), allow_nan=False)
+
+
+def _plain(column: pd.Series) -> list[Any]:
+    if not pd.api.types.is_float_dtype(column):
+        return list(column.tolist())
+    return [None if value != value else float(f"{value:.5g}") for value in column]
+
+
+def figures(study: Study) -> Figures:
+    """Everything that is drawn of a study.
+
+    Raises:
+        ValueError: nothing has been measured yet.
+    """
+    rows = study.rows
+    if rows.empty:
+        raise ValueError(f"{study.folder}: nothing has been measured yet, so there is nothing to report")
+    difference = float(study.plan.get("difference", DIFFERENCE))
+    known = sorted((mode for mode in rows["mode"].unique() if mode), reverse=True)  # near, far
+    modes = ["", *known] if rows["mode"].nunique() > 1 else [""]
+    points, maps = [], []
+    for mode in modes:
+        chosen = rows[rows["mode"] == mode] if mode else rows
+        points.append(summaries(chosen).assign(mode=mode))
+        maps.append(winners(chosen, difference).assign(mode=mode))
+    all_maps = pd.concat(maps, ignore_index=True)
+    all_points = _with_predictions(_with_places(pd.concat(points, ignore_index=True), all_maps), rows)
+    algorithms = {name: color(number) for number, name in enumerate(rows["algorithm"].unique())}
+    return Figures(algorithms, modes, all_points, all_maps, rows, difference)
+
+
+def _with_places(points: pd.DataFrame, maps: pd.DataFrame) -> pd.DataFrame:
+    table = points.merge(maps[[*CELL, "mode", "winners"]], on=[*CELL, "mode"], how="left")
+
+    def place(name: str, first: tuple[str, ...]) -> str:
+        return "" if name not in first else "ties" if len(first) > 1 else "wins"
+
+    table["place"] = [place(*each) for each in zip(table.algorithm, table.winners, strict=True)]
+    return table.drop(columns="winners")
+
+
+def _with_predictions(points: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    predicted = rows.groupby([*CELL, "algorithm"], as_index=False)["predicted_us"].median()
+    return points.merge(predicted, on=[*CELL, "algorithm"], how="left")

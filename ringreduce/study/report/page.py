@@ -1,0 +1,81 @@
+"""The report: one HTML file that works from disk, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from plotly.offline import get_plotlyjs
+
+from ringreduce.study.report.drawings import drawings, own_names
+from ringreduce.study.report.figures import FACET, Figures, figures
+from ringreduce.study.report.predictions import NEAR_ENOUGH, predictions
+from ringreduce.study.report.winners_map import winners_map
+from ringreduce.study.results import Study
+from ringreduce.study.statistics import CONFIDENCE
+
+__all__ = ["write"]
+
+BUS_FACTORS = {
+    "all_reduce": "2(n-1)/n", "all_gather": "(n-1)/n", "reduce_scatter": "(n-1)/n",
+    "all_to_all": "(n-1)/n",
+}  # fmt: skip
+
+
+def _maps(found: Figures) -> Iterator[dict[str, Any]]:
+    """The map of each choice of filters."""
+    by = [name for name in FACET if name != "world"] + ["mode"]
+    for choice, winners in found.maps.groupby(by, sort=False):
+        mine = found.points.merge(winners[by].drop_duplicates(), on=by)
+        title = f"who wins {choice[0]}, by size and world"
+        yield {
+            "choice": dict(zip(by, choice, strict=True)),
+            "svg": winners_map(winners, mine, found.algorithms, title),
+        }
+
+
+def _part(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def write(study: Study, path: Path | str) -> None:
+    """Writes the report of a study.
+
+    Args:
+        study: What `ringreduce.study.load` returned.
+        path: The HTML file. Its folder is made if there is none.
+
+    Raises:
+        ValueError: nothing has been measured yet, or the file cannot be written.
+    """
+    found = figures(study)
+    entries = found.launches[["collective", "algorithm"]].drop_duplicates()
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    page = environment.from_string(_part("page.html.j2")).render(
+        study=study,
+        found=found,
+        filters=found.choices(),
+        maps=list(_maps(found)),
+        drawings=list(drawings(entries.to_numpy().tolist(), own_names(study.plan))),
+        predictions=predictions(found.points),
+        near_enough=f"{100 * NEAR_ENOUGH:g}",
+        confidence=f"{100 * CONFIDENCE:g}",
+        bus_factors={name: BUS_FACTORS.get(name, "1") for name in found.choices()["collective"]},
+        written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        style=_part("page.css"),
+        script=_part("page.js"),
+        plotly=get_plotlyjs(),
+        data=found.json().replace("<", "\\u003c"),
+    )
+    target = Path(path)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{target}: {error.strerror}") from error

@@ -1,0 +1,69 @@
+"""How far the model is from what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from ringreduce.study.results import CELL
+
+__all__ = ["NEAR_ENOUGH", "Errors", "Predictions", "predictions"]
+
+NEAR_ENOUGH = 0.1
+"""A predicted winner counts as right if it took at most this much longer than the fastest."""
+
+
+@dataclass
+class Errors:
+    """Of one algorithm's predicted times, in per cent of the measured ones.
+
+    Attributes:
+        collective, algorithm: Whose they are; both empty for all together.
+        cells: How many they are of.
+        median, nine_tenths, worst: Of the absolute errors.
+        bias: The median of the errors with their signs: above 0, predictions are too slow.
+    """
+
+    collective: str
+    algorithm: str
+    cells: int
+    median: float
+    nine_tenths: float
+    worst: float
+    bias: float
+
+
+@dataclass
+class Predictions:
+    """All algorithms together, each of them, and how often the predicted winner is a right choice."""
+
+    all: Errors
+    each: list[Errors]
+    choices: int
+    right: int
+
+
+def _errors(collective: str, algorithm: str, errors: pd.Series) -> Errors:
+    size = errors.abs()
+    percent = [100 * float(part) for part in (size.median(), size.quantile(0.9), size.max(), errors.median())]
+    return Errors(collective, algorithm, len(errors), *percent)
+
+
+def predictions(points: pd.DataFrame) -> Predictions | None:
+    """Compares medians of all launches with what was predicted; None if nothing was."""
+    known = points[(points["mode"] == "") & points["predicted_us"].notna()]
+    if known.empty:
+        return None
+    errors = known["predicted_us"] / known["median_us"] - 1
+    each = [
+        _errors(str(collective), str(algorithm), errors[part.index])
+        for (collective, algorithm), part in known.groupby(["collective", "algorithm"], sort=False)
+    ]
+    cells = [cell for _, cell in known.groupby(list(CELL)) if len(cell) > 1]
+    chosen = [float(cell.loc[cell["predicted_us"].idxmin(), "median_us"]) for cell in cells]
+    right = sum(
+        time <= (1 + NEAR_ENOUGH) * float(cell["median_us"].min())
+        for time, cell in zip(chosen, cells, strict=True)
+    )
+    return Predictions(_errors("", "", errors), each, len(cells), right)

@@ -1,0 +1,125 @@
+"""The map of a study: for each size and world, who wins, by how much, or who ties."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+from xml.etree.ElementTree import Element
+
+import pandas as pd
+
+from ringreduce.bench.report import human_bytes, human_us
+from ringreduce.study.report import svg
+
+__all__ = ["winners_map"]
+
+LEFT, TOP, COLUMN, LINE = 66, 26, 178, 15
+TIMES = "\N{MULTIPLICATION SIGN}"
+NAMES, LETTERS = 4, 24  # as many names of a tie are shown, and as many letters of each
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LETTERS else name[: LETTERS - 1] + "…"
+
+
+def _lines(cell: Any) -> list[str]:
+    """The names of the winners, and what is behind them."""
+    names = [_short(name) for name in cell.winners[:NAMES]]
+    if len(cell.winners) > NAMES:
+        names[-1] += f" (+{len(cell.winners) - NAMES})"
+    if len(cell.winners) > 1:
+        return [f"tie: {names[0]}", *names[1:], *_behind(cell)]
+    return [*names, *(_behind(cell) or ["no other algorithm"])]
+
+
+def _behind(cell: Any) -> list[str]:
+    if math.isnan(cell.ratio):
+        return []
+    return [f"{_short(cell.second)} {cell.ratio:.2f} {TIMES}"]
+
+
+def _tip(cell: Any, times: pd.DataFrame) -> str:
+    place = f"{human_bytes(cell.nbytes)}, {cell.world} ranks: "
+    if len(cell.winners) > 1:
+        place += f"{', '.join(cell.winners)} tie"
+    else:
+        place += f"{cell.fastest} wins"
+    if not math.isnan(cell.ratio):
+        place += f"; {cell.second} takes {cell.ratio:.3g} times as long (p = {cell.p:.2g})"
+    ordered = times.sort_values("median_us")
+    medians = (f"{one.algorithm} {human_us(one.median_us)} µs" for one in ordered.itertuples())
+    return place + "\n" + "\n".join(medians)
+
+
+class _Map:
+    def __init__(
+        self, winners: pd.DataFrame, points: pd.DataFrame, colors: Mapping[str, str], title: str
+    ) -> None:
+        self.points, self.colors = points, colors
+        self.worlds, self.sizes = sorted(winners["world"].unique()), sorted(winners["nbytes"].unique())
+        self.cells = {(one.nbytes, one.world): one for one in winners.itertuples()}
+        lines = {n: max(len(_lines(c)) for (at, _), c in self.cells.items() if at == n) for n in self.sizes}
+        self.heights = {nbytes: count * LINE + 9 for nbytes, count in lines.items()}
+        width = LEFT + COLUMN * len(self.worlds) + 2
+        self.root = svg.picture(width, TOP + sum(self.heights.values()) + 2, title)
+        self.root.set("style", f"min-width: {0.85 * width:.0f}px")  # narrower pages scroll
+
+    def background(self, group: Element, cell: Any, x: float, y: float, height: float) -> None:
+        """The winner's colour, the stronger the further it leads; of a tie, a strip of each."""
+        svg.add(group, "rect", x=x, y=y, width=COLUMN - 3, height=height - 3, fill="white")
+        lead = 1.0 if math.isnan(cell.ratio) else cell.ratio
+        opacity = 0.3 if len(cell.winners) > 1 else 0.35 + 0.45 * min(1, math.log2(max(lead, 1)))
+        strip = (COLUMN - 3) / len(cell.winners)
+        for number, name in enumerate(cell.winners):
+            svg.add(
+                group, "rect", x=x + number * strip, y=y, width=strip, height=height - 3, fill=self.colors[name],
+                fill_opacity=f"{opacity:.2f}", shape_rendering="crispEdges",
+            )  # fmt: skip
+
+    def cell(self, cell: Any, x: float, y: float) -> None:
+        height = self.heights[cell.nbytes]
+        at = (self.points["nbytes"] == cell.nbytes) & (self.points["world"] == cell.world)
+        group = svg.group(self.root, "cell", _tip(cell, self.points[at]))
+        self.background(group, cell, x, y, height)
+        lines = _lines(cell)
+        down = y + (height - 3 - len(lines) * LINE) / 2 - 4
+        for number, words in enumerate(lines, 1):
+            look: dict[str, str | float] = {"font_weight": 600}
+            if number > len(cell.winners):
+                look = {"font_size": 11}
+            svg.text(group, x + 8, down + number * LINE, words, text_anchor="start", fill="#111", **look)
+
+    def everything(self) -> Element:
+        for column, world in enumerate(self.worlds):
+            middle = LEFT + COLUMN * (column + 0.5)
+            svg.text(self.root, middle, 16, f"{world} ranks", font_weight="bold")
+        y: float = TOP
+        for nbytes in self.sizes:
+            svg.text(
+                self.root, LEFT - 8, y + self.heights[nbytes] / 2 + 3, human_bytes(nbytes), text_anchor="end"
+            )
+            for column, world in enumerate(self.worlds):
+                if (nbytes, world) in self.cells:
+                    self.cell(self.cells[nbytes, world], LEFT + COLUMN * column, y)
+            y += self.heights[nbytes]
+        return self.root
+
+
+def winners_map(
+    winners: pd.DataFrame,
+    points: pd.DataFrame,
+    colors: Mapping[str, str],
+    title: str,
+    standalone: bool = False,
+) -> str:
+    """The map as SVG.
+
+    Args:
+        winners: Of `statistics.winners`: cells that differ in nothing but size and world.
+        points: Of `statistics.summaries`: the same cells.
+        colors: By algorithm.
+        title: What screen readers say.
+        standalone: Whether the picture is to be a file: with a white background.
+    """
+    return svg.write(_Map(winners, points, colors, title).everything(), standalone)
