@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(
     not (BROWSER and DRIVER), reason="needs Debian's packages chromium and chromium-driver"
 )
 
-TRACES = "return document.getElementById(arguments[0]).data.map(({name, y}) => ({name, y}))"
+TRACES = "return document.getElementById(arguments[0]).data.map(({name, y, text}) => ({name, y, text}))"
 MARK = """
 const plot = document.getElementById('time'), {xaxis, yaxis} = plot._fullLayout, one = plot.data[0];
 const area = plot.querySelector('.nsewdrag').getBoundingClientRect();
@@ -119,6 +119,8 @@ def test_outliers_launches_and_predictions(page):
         page.find_element(By.ID, f"show-{what}").click()
         marks += more
         assert len(page.execute_script(TRACES, "time")) == marks
+    words = [one["text"][0] for one in page.execute_script(TRACES, "time") if not one.get("name")]
+    assert "quartiles" in words[0] and "100 iterations" in words[0] and "outlier" in words[1]
     Select(page.find_element(By.ID, "scale")).select_by_value("relative")
     lines = [one for one in page.execute_script(TRACES, "time") if one.get("name")]
     assert all(min(column) == 1 for column in zip(*(one["y"] for one in lines), strict=True))

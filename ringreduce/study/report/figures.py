@@ -30,6 +30,8 @@ SYMBOLS = (
     "hexagram",
 )
 
+LAUNCH = ("launch", "time_us", "q1_us", "q3_us", "min_us", "max_us", "iterations", "warmup", "outliers_us")
+
 
 @dataclass
 class Figures:
@@ -76,7 +78,7 @@ class Figures:
                 for number, (name, shade) in enumerate(self.algorithms.items())
             ],
             "points": columns(self.points, kept),
-            "launches": columns(self.launches, ("launch", "time_us", "outliers_us")),
+            "launches": columns(self.launches, LAUNCH),
         }
         return json.dumps(everything, separators=(",", ":"), allow_nan=False)
 

@@ -84,17 +84,21 @@
   }
 
   // Times that launches or iterations had, as marks without a line.
-  function dots(all, look, convert, what, symbol, timesOf) {
-    const at = new Map(all.map((one) => [one.nbytes, one]));
-    const own = launches.filter((one) => all.length && one.facet === all[0].facet && one.algorithm === all[0].algorithm && (!mode() || one.mode === mode()));
+  function dots(all, look, convert, symbol, timesOf, wordsOf) {
+    const at = new Map(all.map((one) => [one.nbytes, one])), { facet, algorithm } = all[0];
+    const own = launches.filter((one) => one.facet === facet && one.algorithm === algorithm && (!mode() || one.mode === mode()));
     const found = own.flatMap((one) => timesOf(one).map((us) => [one, us]));
     return {
       x: found.map(([one]) => place(one.nbytes)), y: found.map(([one, us]) => convert(us, at.get(one.nbytes))), mode: "markers",
       marker: { symbol, size: 5, color: look.color, opacity: 0.45, line: { color: look.color, width: 1 } },
-      text: found.map(([one, us]) => `${plain(look.name)}, ${bytes(one.nbytes)}<br>${what} ${one.launch}${one.mode ? ` (${one.mode} mode)` : ""}: ${number(us)} µs`),
+      text: found.map(([one, us]) => `<b>${plain(look.name)}</b>, ${bytes(one.nbytes)}<br>launch ${one.launch}${one.mode ? `, ${one.mode} mode` : ""}<br>${wordsOf(one, us)}`),
       hovertemplate: "%{text}<extra></extra>",
     };
   }
+  const launchWords = (one, us) => `${number(us)} µs, quartiles ${number(one.q1_us)} and ${number(one.q3_us)}<br>`
+    + `${number(one.min_us)} to ${number(one.max_us)} µs in ${one.iterations} iterations, after ${one.warmup} of warm-up`;
+  const outlierWords = (one, us) => `an outlier: ${number(us)} µs`;
+  const outliersOf = (one) => one.outliers_us.split(" ").filter(Boolean).map(Number);
 
   function traces(all, bandwidth) {
     const best = fastest(all), convert = conversion(bandwidth, best);
@@ -104,8 +108,8 @@
       if (!own.length) return [];
       const found = [line(own, look, convert, best)];
       if (isOn("show-predictions") && own.some((one) => one.predicted_us !== null)) found.push(predicted(own, look, convert, best));
-      if (isOn("show-launches")) found.push(dots(own, look, convert, "launch", "circle-open", (one) => [one.time_us]));
-      if (isOn("show-outliers")) found.push(dots(own, look, convert, "outlier of launch", "x-thin", (one) => one.outliers_us.split(" ").filter(Boolean).map(Number)));
+      if (isOn("show-launches")) found.push(dots(own, look, convert, "circle-open", (one) => [one.time_us], launchWords));
+      if (isOn("show-outliers")) found.push(dots(own, look, convert, "x-thin", outliersOf, outlierWords));
       return found;
     });
   }

@@ -18,7 +18,7 @@ from ringreduce.study.report.winners_map import winners_map
 from ringreduce.study.results import Study
 from ringreduce.study.statistics import CONFIDENCE
 
-__all__ = ["write"]
+__all__ = ["write", "write_map"]
 
 BUS_FACTORS = {
     "all_reduce": "2(n-1)/n", "all_gather": "(n-1)/n", "reduce_scatter": "(n-1)/n",
@@ -26,7 +26,7 @@ BUS_FACTORS = {
 }  # fmt: skip
 
 
-def _maps(found: Figures) -> Iterator[dict[str, Any]]:
+def _maps(found: Figures, standalone: bool = False) -> Iterator[dict[str, Any]]:
     """The map of each choice of filters."""
     by = [name for name in FACET if name != "world"] + ["mode"]
     for choice, winners in found.maps.groupby(by, sort=False):
@@ -34,7 +34,7 @@ def _maps(found: Figures) -> Iterator[dict[str, Any]]:
         title = f"who wins {choice[0]}, by size and world"
         yield {
             "choice": dict(zip(by, choice, strict=True)),
-            "svg": winners_map(winners, mine, found.algorithms, title),
+            "svg": winners_map(winners, mine, found.algorithms, title, standalone),
         }
 
 
@@ -73,9 +73,26 @@ def write(study: Study, path: Path | str) -> None:
         plotly=get_plotlyjs(),
         data=found.json().replace("<", "\\u003c"),
     )
+    _save(path, page)
+
+
+def write_map(study: Study, path: Path | str) -> None:
+    """Writes a picture (SVG) of who wins where: the report's first map.
+
+    Args:
+        study: What `ringreduce.study.load` returned.
+        path: The file. Its folder is made if there is none.
+
+    Raises:
+        ValueError: nothing has been measured yet, or the file cannot be written.
+    """
+    _save(path, next(_maps(figures(study), standalone=True))["svg"])
+
+
+def _save(path: Path | str, text: str) -> None:
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(page, encoding="utf-8")
+        target.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ValueError(f"{target}: {error.strerror}") from error
