@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from xml.etree import ElementTree
 
 import pytest
 from selenium import webdriver
@@ -132,6 +133,13 @@ def test_the_table_has_the_chosen_numbers(page):
     assert len(rows) == 36 and rows[0].startswith("8 B ")
     Select(page.find_element(By.ID, "filter-collective")).select_by_value("broadcast")
     assert len(drawn(page, "#numbers tbody tr")) == 12
+
+
+def test_pictures_can_be_saved(page):
+    page.execute_script("URL.createObjectURL = (blob) => { window.saved = blob; return '#'; }")
+    drawn(page, ".drawings figure button")[0].click()
+    saved = page.execute_async_script("saved.text().then(arguments[0])")
+    assert ElementTree.fromstring(saved).tag == "{http://www.w3.org/2000/svg}svg"
 
 
 @pytest.mark.parametrize("width", [1400, 600])

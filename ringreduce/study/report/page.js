@@ -161,6 +161,20 @@
     }
   }
 
+  // --- pictures for papers ---
+
+  function offer(figure) {
+    const button = figure.appendChild(document.createElement("button"));
+    button.textContent = "save as SVG";
+    button.addEventListener("click", () => {
+      const link = document.createElement("a"), name = figure.querySelector("figcaption")?.textContent ?? "winners";
+      link.href = URL.createObjectURL(new Blob([figure.querySelector("svg").outerHTML], { type: "image/svg+xml" }));
+      link.download = `${figure.dataset.collective}-${name}.svg`;
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 60000);
+    });
+  }
+
   // --- all of it ---
 
   function show() {
@@ -177,6 +191,7 @@
   for (const one of document.querySelectorAll("#filter-mode, #algorithms input, #shown input, #scale")) one.addEventListener("change", show);
   for (const [id, on] of [["all", true], ["none", false]]) byId(id).addEventListener("click", () => { for (const box of boxes) box.checked = on; show(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
+  document.querySelectorAll("figure:has(svg)").forEach(offer);
   settle(0);
   show();
 })();
