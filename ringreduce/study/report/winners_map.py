@@ -58,7 +58,10 @@ class _Map:
     ) -> None:
         self.points, self.colors = points, colors
         self.worlds, self.sizes = sorted(winners["world"].unique()), sorted(winners["nbytes"].unique())
-        self.cells = {(one.nbytes, one.world): one for one in winners.itertuples()}
+        # Names of a tie come in one order everywhere: which of them is first says nothing.
+        order = {name: number for number, name in enumerate(colors)}
+        ties = [tuple(sorted(names, key=order.__getitem__)) for names in winners["winners"]]
+        self.cells = {(one.nbytes, one.world): one for one in winners.assign(winners=ties).itertuples()}
         lines = {n: max(len(_lines(c)) for (at, _), c in self.cells.items() if at == n) for n in self.sizes}
         self.heights = {nbytes: count * LINE + 9 for nbytes, count in lines.items()}
         width = LEFT + COLUMN * len(self.worlds) + 2
