@@ -54,7 +54,12 @@ def write(folder: Path, names=tuple(ALGORITHMS), **more) -> Path:
         "cores": 2,
         "versions": {"python": "3.11", "numpy": "2"},
     }
-    plan = {"algorithms": list(names), "sizes": SIZES, "worlds": [2, 4], "difference": 0.02}
+    plan = {
+        "algorithms": [{"name": name, "label": ""} for name in names],
+        "sizes": SIZES,
+        "worlds": [2, 4],
+        "difference": 0.02,
+    }
     head = {"format": 1, "ringreduce": "0.1.0", "plan": plan, "facts": facts}
     (folder / "study.json").write_text(json.dumps(head))
     import pandas as pd

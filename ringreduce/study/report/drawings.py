@@ -69,5 +69,4 @@ def _drawing(collective: str, label: str, name: str) -> Drawing:
 
 def own_names(plan: Mapping[str, Any]) -> dict[str, str]:
     """The algorithms of a plan by their labels."""
-    entries = [each for each in plan.get("algorithms", ()) if isinstance(each, Mapping) and each.get("label")]
-    return {str(each["label"]): str(each["name"]) for each in entries}
+    return {each["label"]: each["name"] for each in plan.get("algorithms", ()) if each["label"]}

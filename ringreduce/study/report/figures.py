@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import pandas as pd
 
+from ringreduce.schedules import algorithms as catalogue
 from ringreduce.study.report.svg import color
 from ringreduce.study.results import CELL, Study
 from ringreduce.study.statistics import DIFFERENCE, summaries, winners
@@ -38,7 +40,8 @@ class Figures:
     """What the page shows.
 
     Attributes:
-        algorithms: By name, in the order in which the study has them: the colour.
+        algorithms: By name, in the plan's order: the colour.
+        choices: What can be chosen, by filter.
         modes: Those of the machine that can be looked at alone; the first, empty one stands for all launches.
         points: A line for each cell, algorithm and mode: the columns of `summaries`, and ``predicted_us`` and
             ``place``: "wins", "ties" or "".
@@ -48,17 +51,17 @@ class Figures:
     """
 
     algorithms: dict[str, str]
+    choices: dict[str, list[Any]]
     modes: list[str]
     points: pd.DataFrame
     maps: pd.DataFrame
     launches: pd.DataFrame
     difference: float
 
-    def choices(self) -> dict[str, list[Any]]:
-        """What can be chosen, by filter."""
-        found = {name: self.launches[name].unique().tolist() for name in FACET}
-        found["world"].sort()
-        return found
+    def entries(self) -> list[tuple[str, str]]:
+        """Each collective with each of its algorithms."""
+        there = set(zip(self.launches["collective"], self.launches["algorithm"], strict=True))
+        return [each for each in product(self.choices["collective"], self.algorithms) if each in there]
 
     def json(self) -> str:
         """All that the page's script needs."""
@@ -108,8 +111,21 @@ def figures(study: Study) -> Figures:
         maps.append(winners(chosen, difference).assign(mode=mode))
     all_maps = pd.concat(maps, ignore_index=True)
     all_points = _with_predictions(_with_places(pd.concat(points, ignore_index=True), all_maps), rows)
-    algorithms = {name: color(number) for number, name in enumerate(rows["algorithm"].unique())}
-    return Figures(algorithms, modes, all_points, all_maps, rows, difference)
+    algorithms = {name: color(number) for number, name in enumerate(_algorithms(study))}
+    choices = {name: _ordered(rows[name].unique().tolist(), study.plan.get(name + "s", ())) for name in FACET}
+    return Figures(algorithms, choices, modes, all_points, all_maps, rows, difference)
+
+
+def _ordered(names: list[Any], known: Sequence[Any]) -> list[Any]:
+    """Those that are known in their order, and then the others in theirs. Rows are in random order."""
+    return [*(name for name in dict.fromkeys(known) if name in names), *sorted(set(names).difference(known))]
+
+
+def _algorithms(study: Study) -> list[str]:
+    planned = [each["label"] or each["name"] for each in study.plan.get("algorithms", ())]
+    return _ordered(
+        list(study.rows["algorithm"].unique()), [*planned, "auto", *(one.name for one in catalogue())]
+    )
 
 
 def _with_places(points: pd.DataFrame, maps: pd.DataFrame) -> pd.DataFrame:

@@ -53,20 +53,19 @@ def write(study: Study, path: Path | str) -> None:
         ValueError: nothing has been measured yet, or the file cannot be written.
     """
     found = figures(study)
-    entries = found.launches[["collective", "algorithm"]].drop_duplicates()
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     page = environment.from_string(_part("page.html.j2")).render(
         study=study,
         found=found,
-        filters=found.choices(),
+        filters=found.choices,
         maps=list(_maps(found)),
-        drawings=list(drawings(entries.to_numpy().tolist(), own_names(study.plan))),
-        predictions=predictions(found.points),
+        drawings=list(drawings(found.entries(), own_names(study.plan))),
+        predictions=predictions(found),
         near_enough=f"{100 * NEAR_ENOUGH:g}",
         confidence=f"{100 * CONFIDENCE:g}",
-        bus_factors={name: BUS_FACTORS.get(name, "1") for name in found.choices()["collective"]},
+        bus_factors={name: BUS_FACTORS.get(name, "1") for name in found.choices["collective"]},
         written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         style=_part("page.css"),
         script=_part("page.js"),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from ringreduce.study.report.figures import Figures
 from ringreduce.study.results import CELL
 
 __all__ = ["NEAR_ENOUGH", "Errors", "Predictions", "predictions"]
@@ -50,16 +51,15 @@ def _errors(collective: str, algorithm: str, errors: pd.Series) -> Errors:
     return Errors(collective, algorithm, len(errors), *percent)
 
 
-def predictions(points: pd.DataFrame) -> Predictions | None:
+def predictions(found: Figures) -> Predictions | None:
     """Compares medians of all launches with what was predicted; None if nothing was."""
+    points = found.points
     known = points[(points["mode"] == "") & points["predicted_us"].notna()]
     if known.empty:
         return None
     errors = known["predicted_us"] / known["median_us"] - 1
-    each = [
-        _errors(str(collective), str(algorithm), errors[part.index])
-        for (collective, algorithm), part in known.groupby(["collective", "algorithm"], sort=False)
-    ]
+    parts = known.groupby(["collective", "algorithm"]).groups
+    each = [_errors(*entry, errors[parts[entry]]) for entry in found.entries() if entry in parts]
     cells = [cell for _, cell in known.groupby(list(CELL)) if len(cell) > 1]
     chosen = [float(cell.loc[cell["predicted_us"].idxmin(), "median_us"]) for cell in cells]
     right = sum(
