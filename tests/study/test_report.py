@@ -104,6 +104,15 @@ def test_the_map_names_ties(study, tmp_path):
     assert "8 B, 2 ranks: " in drawn and drawn.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
 
 
+def test_the_map_counts_those_of_a_large_tie(tmp_path):
+    names = [f"a{number}" for number in range(6)]
+    write_map(load(synthetic.write(tmp_path, names=[*names, "ring"], **FEW)), tmp_path / "map.svg")
+    words = re.findall(r"<text[^>]*>([^<]*)", (tmp_path / "map.svg").read_text())
+    after = words.index("tie of 6")
+    assert re.fullmatch(r"all but ring \d\.\d\d \N{MULTIPLICATION SIGN}", words[after + 1])
+    assert "a0, a1, a2, a3, a4, a5 tie" in (tmp_path / "map.svg").read_text()
+
+
 def test_errors_of_predictions(found):
     found = predictions(found)
     assert found.all.cells == 72 and found.choices == 24

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 __all__ = ["COLORS", "add", "color", "group", "picture", "text", "write"]
 
 COLORS = (
-    "#4269d0", "#efb118", "#ff725c", "#3ca951", "#a463f2", "#6cc5b0", "#9c6b4e", "#ff8ab7", "#7f858f",
+    "#4269d0", "#efb118", "#ff725c", "#3ca951", "#a463f2", "#6cc5b0", "#9c6b4e", "#ff8ab7", "#7a1f5c",
     "#97bbf5", "#0e8a9a", "#b8b500", "#c2416f", "#5b7a3a", "#d69fe8",
 )  # fmt: skip
 

@@ -16,27 +16,24 @@ __all__ = ["winners_map"]
 
 LEFT, TOP, COLUMN, LINE = 66, 26, 178, 15
 TIMES = "\N{MULTIPLICATION SIGN}"
-NAMES, LETTERS = 4, 24  # as many names of a tie are shown, and as many letters of each
+NAMES, LETTERS = 4, 24  # of a tie of more, the number is shown; and as many letters of a name
+MANY = "#9aa0a8"  # their colour
 
 
 def _short(name: str) -> str:
     return name if len(name) <= LETTERS else name[: LETTERS - 1] + "…"
 
 
-def _lines(cell: Any) -> list[str]:
+def _lines(cell: Any, entries: int) -> tuple[list[str], str]:
     """The names of the winners, and what is behind them."""
-    names = [_short(name) for name in cell.winners[:NAMES]]
-    if len(cell.winners) > NAMES:
-        names[-1] += f" (+{len(cell.winners) - NAMES})"
-    if len(cell.winners) > 1:
-        return [f"tie: {names[0]}", *names[1:], *_behind(cell)]
-    return [*names, *(_behind(cell) or ["no other algorithm"])]
-
-
-def _behind(cell: Any) -> list[str]:
-    if math.isnan(cell.ratio):
-        return []
-    return [f"{_short(cell.second)} {cell.ratio:.2f} {TIMES}"]
+    behind = "" if math.isnan(cell.ratio) else f"{_short(cell.second)} {cell.ratio:.2f} {TIMES}"
+    names = [_short(name) for name in cell.winners]
+    if len(names) > NAMES:
+        others = entries - len(names)
+        return [f"tie of {len(names)}"], {0: "all of them", 1: f"all but {behind}"}.get(others, behind)
+    if len(names) > 1:
+        return [f"tie: {names[0]}", *names[1:]], behind
+    return names, behind or "no other algorithm"
 
 
 def _tip(cell: Any, times: pd.DataFrame) -> str:
@@ -62,36 +59,42 @@ class _Map:
         order = {name: number for number, name in enumerate(colors)}
         ties = [tuple(sorted(names, key=order.__getitem__)) for names in winners["winners"]]
         self.cells = {(one.nbytes, one.world): one for one in winners.assign(winners=ties).itertuples()}
-        lines = {n: max(len(_lines(c)) for (at, _), c in self.cells.items() if at == n) for n in self.sizes}
-        self.heights = {nbytes: count * LINE + 9 for nbytes, count in lines.items()}
+        self.lines = {at: _lines(one, len(self.times(one))) for at, one in self.cells.items()}
+        self.heights = {nbytes: 0 for nbytes in self.sizes}
+        for (nbytes, _), (names, behind) in self.lines.items():
+            self.heights[nbytes] = max(self.heights[nbytes], (len(names) + bool(behind)) * LINE + 9)
         width = LEFT + COLUMN * len(self.worlds) + 2
         self.root = svg.picture(width, TOP + sum(self.heights.values()) + 2, title)
         self.root.set("style", f"min-width: {0.85 * width:.0f}px")  # narrower pages scroll
+
+    def times(self, cell: Any) -> pd.DataFrame:
+        """All that was measured of a cell."""
+        at = (self.points["nbytes"] == cell.nbytes) & (self.points["world"] == cell.world)
+        return self.points[at]
 
     def background(self, group: Element, cell: Any, x: float, y: float, height: float) -> None:
         """The winner's colour, the stronger the further it leads; of a tie, a strip of each."""
         svg.add(group, "rect", x=x, y=y, width=COLUMN - 3, height=height - 3, fill="white")
         lead = 1.0 if math.isnan(cell.ratio) else cell.ratio
         opacity = 0.3 if len(cell.winners) > 1 else 0.35 + 0.45 * min(1, math.log2(max(lead, 1)))
-        strip = (COLUMN - 3) / len(cell.winners)
-        for number, name in enumerate(cell.winners):
+        shades = [self.colors[name] for name in cell.winners] if len(cell.winners) <= NAMES else [MANY]
+        strip = (COLUMN - 3) / len(shades)
+        for number, shade in enumerate(shades):
             svg.add(
-                group, "rect", x=x + number * strip, y=y, width=strip, height=height - 3, fill=self.colors[name],
+                group, "rect", x=x + number * strip, y=y, width=strip, height=height - 3, fill=shade,
                 fill_opacity=f"{opacity:.2f}", shape_rendering="crispEdges",
             )  # fmt: skip
 
     def cell(self, cell: Any, x: float, y: float) -> None:
         height = self.heights[cell.nbytes]
-        at = (self.points["nbytes"] == cell.nbytes) & (self.points["world"] == cell.world)
-        group = svg.group(self.root, "cell", _tip(cell, self.points[at]))
+        group = svg.group(self.root, "cell", _tip(cell, self.times(cell)))
         self.background(group, cell, x, y, height)
-        lines = _lines(cell)
-        down = y + (height - 3 - len(lines) * LINE) / 2 - 4
-        for number, words in enumerate(lines, 1):
-            look: dict[str, str | float] = {"font_weight": 600}
-            if number > len(cell.winners):
-                look = {"font_size": 11}
-            svg.text(group, x + 8, down + number * LINE, words, text_anchor="start", fill="#111", **look)
+        names, behind = self.lines[cell.nbytes, cell.world]
+        down = y + (height - 3 - (len(names) + bool(behind)) * LINE) / 2 - 4
+        look: dict[str, str | float] = {"text_anchor": "start", "fill": "#111"}
+        for number, words in enumerate(names, 1):
+            svg.text(group, x + 8, down + number * LINE, words, font_weight=600, **look)
+        svg.text(group, x + 8, down + (len(names) + 1) * LINE, behind, font_size=11, **look)
 
     def everything(self) -> Element:
         for column, world in enumerate(self.worlds):
