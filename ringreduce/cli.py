@@ -221,6 +221,10 @@ def tune(options: Namespace) -> int:
     return int(study("model.command").tune(options))
 
 
+def schedule(options: Namespace) -> int:
+    return int(study("study.report.command").run(options))
+
+
 def add_measuring_options(parser: ArgumentParser, budget: float) -> None:
     parser.add_argument("-n", "--ranks", type=int, default=2, help="to start (2)")
     parser.add_argument(
@@ -305,6 +309,17 @@ def parser() -> ArgumentParser:
     one.add_argument("-c", "--collective", help="only this one's")
     one.add_argument("-n", "--ranks", type=int, help="count rounds and bytes for that many ranks")
     one.set_defaults(run=algorithms)
+    one = commands.add_parser(
+        "schedule",
+        help="print or draw what each rank does in each round",
+        description="Proves an algorithm's schedules, and prints or draws what each rank does in each round.",
+    )
+    one.add_argument("algorithm", help="of the catalogue")
+    one.add_argument("-c", "--collective", default="all_reduce")
+    one.add_argument("-n", "--ranks", type=int, default=4)
+    one.add_argument("--hosts", type=int, default=1, help="among which the ranks are split (1)")
+    one.add_argument("--picture", type=Path, metavar="SVG", help="who sends which chunk to whom")
+    one.set_defaults(run=schedule)
     one = commands.add_parser(
         "explain",
         help='what algorithm="auto" picks',

@@ -7,6 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from ringreduce.cli import main
 from ringreduce.schedules import Recv, Round, Schedule, ScheduleError, Send, algorithms
 from ringreduce.study.report.drawing import draw
 from ringreduce.study.report.drawings import drawings, plans
@@ -86,3 +87,31 @@ def test_without_a_drawing_there_is_a_reason():
     assert mine.algorithm == "mine" and mine.svg.startswith("<svg") and not mine.missing
     assert not auto.svg and auto.missing.startswith("auto picks one of the others")
     assert not unknown.svg and "nobody's" in unknown.missing
+
+
+def command(capsys, *words):
+    status = main(["schedule", *map(str, words)])
+    return status, *capsys.readouterr()
+
+
+def test_schedules_are_printed_and_drawn(capsys, tmp_path):
+    picture = tmp_path / "new" / "ring.svg"
+    status, out, _ = command(capsys, "ring", "-n", 3, "--picture", picture)
+    assert status == 0 and out.count("all_reduce, rank ") == 3 and "round 3: send chunk" in out
+    assert ElementTree.parse(picture).getroot().tag == f"{SVG}svg"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["rng"], "no all_reduce algorithm is called 'rng'"),
+        (["ring", "-c", "all"], "no collective is called 'all'"),
+        (["ring", "-n", 0], "--ranks must be an integer from 1 to 256, not 0"),
+        (["ring", "--hosts", 9], "--hosts must be an integer from 1 to 4, not 9"),
+        (["ring", "-n", 40, "--picture", "no.svg"], "a drawing of 40 ranks would have 126400 boxes"),
+        (["ring", "--picture", "/dev/null/no.svg"], "/dev/null/no.svg: "),
+    ],
+)
+def test_bad_words_get_one_line(capsys, words, message):
+    status, _, error = command(capsys, *words)
+    assert status == 2 and error.count("\n") == 1 and message in error

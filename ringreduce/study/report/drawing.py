@@ -14,6 +14,7 @@ __all__ = ["draw"]
 MARGIN, TOP = 62, 42  # left of the ranks, and above the first row
 BOX, GAP, ROW = 18, 26, 66  # a box's height, what is between ranks, and from row to row
 WIDTHS = {1: 64, 2: 40, 3: 30, 4: 27}  # of a box, by how many a rank has; of more: 16
+BOXES = 5000  # at most: beyond it nobody sees anything
 SMALL = 11  # letters
 INK, GREY = "#111", "#7f858f"
 
@@ -145,6 +146,11 @@ def draw(schedules: Sequence[Schedule], hosts: Sequence[int] = (), standalone: b
 
     Raises:
         ScheduleError: The schedules are not right together.
+        ValueError: There is too much to draw.
     """
     check(schedules)
-    return svg.write(_Drawing(schedules, hosts).everything(), standalone)
+    drawing = _Drawing(schedules, hosts)
+    boxes = len(schedules) * drawing.boxes * (drawing.rounds + 1)
+    if boxes > BOXES:
+        raise ValueError(f"a drawing of {len(schedules)} ranks would have {boxes} boxes: take fewer ranks")
+    return svg.write(drawing.everything(), standalone)

@@ -13,6 +13,7 @@ from plotly.offline import get_plotlyjs
 
 from ringreduce.study.report.drawings import drawings, own_names
 from ringreduce.study.report.figures import FACET, Figures, figures
+from ringreduce.study.report.files import save
 from ringreduce.study.report.predictions import NEAR_ENOUGH, predictions
 from ringreduce.study.report.winners_map import winners_map
 from ringreduce.study.results import Study
@@ -72,7 +73,7 @@ def write(study: Study, path: Path | str) -> None:
         plotly=get_plotlyjs(),
         data=found.json().replace("<", "\\u003c"),
     )
-    _save(path, page)
+    save(path, page)
 
 
 def write_map(study: Study, path: Path | str) -> None:
@@ -85,13 +86,4 @@ def write_map(study: Study, path: Path | str) -> None:
     Raises:
         ValueError: nothing has been measured yet, or the file cannot be written.
     """
-    _save(path, next(_maps(figures(study), standalone=True))["svg"])
-
-
-def _save(path: Path | str, text: str) -> None:
-    target = Path(path)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"{target}: {error.strerror}") from error
+    save(path, next(_maps(figures(study), standalone=True))["svg"])

@@ -1,0 +1,27 @@
+"""What ``ringreduce schedule`` does."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from ringreduce._engine import values
+from ringreduce.schedules import check
+from ringreduce.study.report.drawing import draw
+from ringreduce.study.report.drawings import plans
+from ringreduce.study.report.files import save
+
+__all__ = ["run"]
+
+MOST = 256  # ranks: a ring's proof takes seconds
+
+
+def run(options: Namespace) -> int:
+    """Proves an algorithm's schedules, prints them, and draws them if a picture is asked for."""
+    values.whole(options.ranks, "--ranks", 1, MOST)
+    values.whole(options.hosts, "--hosts", 1, options.ranks)
+    schedules, hosts = plans(options.collective, options.algorithm, options.ranks, options.hosts)
+    check(schedules)
+    print(*schedules, sep="\n\n")
+    if options.picture:
+        save(options.picture, draw(schedules, hosts, standalone=True))
+    return 0
