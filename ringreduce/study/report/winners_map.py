@@ -14,9 +14,9 @@ from ringreduce.study.report import svg
 
 __all__ = ["winners_map"]
 
-LEFT, TOP, COLUMN, LINE = 66, 26, 178, 15
+LEFT, TOP, COLUMN, LINE = 66, 26, 196, 15
 TIMES = "\N{MULTIPLICATION SIGN}"
-NAMES, LETTERS = 4, 24  # of a tie of more, the number is shown; and as many letters of a name
+NAMES, LETTERS = 4, 20  # of a tie of more, the number is shown; and as many letters of a name
 MANY = "#9aa0a8"  # their colour
 
 
