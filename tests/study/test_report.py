@@ -6,11 +6,13 @@ import json
 import math
 import re
 
+import pandas as pd
 import pytest
 
 from ringreduce.study.report import write, write_map
 from ringreduce.study.report.figures import figures
 from ringreduce.study.report.predictions import predictions
+from ringreduce.study.report.winners_map import winners_map
 from ringreduce.study.results import load
 from tests.study import synthetic
 
@@ -111,6 +113,16 @@ def test_the_map_counts_those_of_a_large_tie(tmp_path):
     after = words.index("tie of 6")
     assert re.fullmatch(r"all but ring \d\.\d\d \N{MULTIPLICATION SIGN}", words[after + 1])
     assert "a0, a1, a2, a3, a4, a5 tie" in (tmp_path / "map.svg").read_text()
+
+
+def test_the_map_counts_those_that_tie_in_part():
+    cell = {"nbytes": 8, "world": 2, "fastest": "a", "second": "d", "ratio": 2.0, "p": 0.01}
+    tie = pd.DataFrame([{**cell, "winners": ("a", "b", "c"), "behind": ("c",)}])
+    points = pd.DataFrame(
+        {"nbytes": 8, "world": 2, "algorithm": list("abcd"), "median_us": [1.0, 1.1, 1.2, 2.0]}
+    )
+    words = re.findall(r"<text[^>]*>([^<]*)", winners_map(tie, points, dict.fromkeys("abcd", "red"), "title"))
+    assert words[2:] == ["tie: a", "b", "and 1 in part", "d 2.00 \N{MULTIPLICATION SIGN}"]
 
 
 def test_errors_of_predictions(found):

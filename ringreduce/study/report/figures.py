@@ -44,7 +44,7 @@ class Figures:
         choices: What can be chosen, by filter.
         modes: Those of the machine that can be looked at alone; the first, empty one stands for all launches.
         points: A line for each cell, algorithm and mode: the columns of `summaries`, and ``predicted_us`` and
-            ``place``: "wins", "ties" or "".
+            ``place``: "wins", "ties", "ties in part" (with some, but not with the fastest) or "".
         maps: A line for each cell and mode: the columns of `winners`.
         launches: A line for each cell, algorithm and launch.
         difference: The smallest one of interest: below it algorithms tie.
@@ -129,13 +129,15 @@ def _algorithms(study: Study) -> list[str]:
 
 
 def _with_places(points: pd.DataFrame, maps: pd.DataFrame) -> pd.DataFrame:
-    table = points.merge(maps[[*CELL, "mode", "winners"]], on=[*CELL, "mode"], how="left")
+    table = points.merge(maps[[*CELL, "mode", "winners", "behind"]], on=[*CELL, "mode"], how="left")
 
-    def place(name: str, first: tuple[str, ...]) -> str:
-        return "" if name not in first else "ties" if len(first) > 1 else "wins"
+    def place(name: str, tie: tuple[str, ...], behind: tuple[str, ...]) -> str:
+        if name not in tie:
+            return ""
+        return "ties in part" if name in behind else "ties" if len(tie) > 1 else "wins"
 
-    table["place"] = [place(*each) for each in zip(table.algorithm, table.winners, strict=True)]
-    return table.drop(columns="winners")
+    table["place"] = [place(*each) for each in zip(table.algorithm, table.winners, table.behind, strict=True)]
+    return table.drop(columns=["winners", "behind"])
 
 
 def _with_predictions(points: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:

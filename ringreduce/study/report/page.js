@@ -146,7 +146,7 @@
     const shown = all.filter((one) => boxes[one.algorithm].checked);
     for (const one of shown.sort((a, b) => a.nbytes - b.nbytes || a.median_us - b.median_us)) {
       const row = body.insertRow(), say = (words) => add(row, words, "td", "number");
-      row.className = one.place;
+      if (one.place === "wins" || one.place === "ties") row.className = "first";
       say(bytes(one.nbytes));
       add(row, data.algorithms[one.algorithm].name, "td", "");
       add(row, one.place, "td", "");

@@ -24,29 +24,37 @@ def _short(name: str) -> str:
     return name if len(name) <= LETTERS else name[: LETTERS - 1] + "…"
 
 
-def _lines(cell: Any, entries: int) -> tuple[list[str], str]:
+def _first(cell: Any) -> list[str]:
+    """Those of a tie that are not shown to be slower than the fastest."""
+    return [name for name in cell.winners if name not in cell.behind]
+
+
+def _lines(cell: Any, entries: int) -> tuple[list[str], list[str]]:
     """The names of the winners, and what is behind them."""
-    behind = "" if math.isnan(cell.ratio) else f"{_short(cell.second)} {cell.ratio:.2f} {TIMES}"
-    names = [_short(name) for name in cell.winners]
-    if len(names) > NAMES:
-        others = entries - len(names)
-        return [f"tie of {len(names)}"], {0: "all of them", 1: f"all but {behind}"}.get(others, behind)
-    if len(names) > 1:
-        return [f"tie: {names[0]}", *names[1:]], behind
-    return names, behind or "no other algorithm"
+    first, others = [_short(name) for name in _first(cell)], entries - len(cell.winners)
+    if len(first) > NAMES:
+        names = [f"tie of {len(first)}"]
+    else:
+        names = [f"tie: {first[0]}", *first[1:]] if len(first) > 1 else first
+    smaller = [f"and {len(cell.behind)} in part"] if cell.behind else []
+    if others:
+        but = "all but " if others == 1 and len(first) > NAMES and not cell.behind else ""
+        smaller.append(f"{but}{_short(cell.second)} {cell.ratio:.2f} {TIMES}")
+    elif not smaller and len(first) > NAMES:
+        smaller.append("all of them")
+    return names, smaller
 
 
 def _tip(cell: Any, times: pd.DataFrame) -> str:
-    place = f"{human_bytes(cell.nbytes)}, {cell.world} ranks: "
-    if len(cell.winners) > 1:
-        place += f"{', '.join(cell.winners)} tie"
-    else:
-        place += f"{cell.fastest} wins"
+    words = f"{human_bytes(cell.nbytes)}, {cell.world} ranks: "
+    words += f"{', '.join(_first(cell))} tie" if len(cell.winners) > 1 else f"{cell.fastest} wins"
+    if cell.behind:
+        words += f", and in part {', '.join(cell.behind)}"
     if not math.isnan(cell.ratio):
-        place += f"; {cell.second} takes {cell.ratio:.3g} times as long (p = {cell.p:.2g})"
+        words += f"; {cell.second} takes {cell.ratio:.3g} times as long (p = {cell.p:.2g})"
     ordered = times.sort_values("median_us")
     medians = (f"{one.algorithm} {human_us(one.median_us)} µs" for one in ordered.itertuples())
-    return place + "\n" + "\n".join(medians)
+    return words + "\n" + "\n".join(medians)
 
 
 class _Map:
@@ -61,8 +69,8 @@ class _Map:
         self.cells = {(one.nbytes, one.world): one for one in winners.assign(winners=ties).itertuples()}
         self.lines = {at: _lines(one, len(self.times(one))) for at, one in self.cells.items()}
         self.heights = {nbytes: 0 for nbytes in self.sizes}
-        for (nbytes, _), (names, behind) in self.lines.items():
-            self.heights[nbytes] = max(self.heights[nbytes], (len(names) + bool(behind)) * LINE + 9)
+        for (nbytes, _), (names, smaller) in self.lines.items():
+            self.heights[nbytes] = max(self.heights[nbytes], len(names + smaller) * LINE + 9)
         width = LEFT + COLUMN * len(self.worlds) + 2
         self.root = svg.picture(width, TOP + sum(self.heights.values()) + 2, title)
         self.root.set("style", f"min-width: {0.85 * width:.0f}px")  # narrower pages scroll
@@ -77,7 +85,8 @@ class _Map:
         svg.add(group, "rect", x=x, y=y, width=COLUMN - 3, height=height - 3, fill="white")
         lead = 1.0 if math.isnan(cell.ratio) else cell.ratio
         opacity = 0.3 if len(cell.winners) > 1 else 0.35 + 0.45 * min(1, math.log2(max(lead, 1)))
-        shades = [self.colors[name] for name in cell.winners] if len(cell.winners) <= NAMES else [MANY]
+        first = _first(cell)
+        shades = [self.colors[name] for name in first] if len(first) <= NAMES else [MANY]
         strip = (COLUMN - 3) / len(shades)
         for number, shade in enumerate(shades):
             svg.add(
@@ -89,12 +98,12 @@ class _Map:
         height = self.heights[cell.nbytes]
         group = svg.group(self.root, "cell", _tip(cell, self.times(cell)))
         self.background(group, cell, x, y, height)
-        names, behind = self.lines[cell.nbytes, cell.world]
-        down = y + (height - 3 - (len(names) + bool(behind)) * LINE) / 2 - 4
+        names, smaller = self.lines[cell.nbytes, cell.world]
+        down = y + (height - 3 - len(names + smaller) * LINE) / 2 - 4
         look: dict[str, str | float] = {"text_anchor": "start", "fill": "#111"}
-        for number, words in enumerate(names, 1):
-            svg.text(group, x + 8, down + number * LINE, words, font_weight=600, **look)
-        svg.text(group, x + 8, down + (len(names) + 1) * LINE, behind, font_size=11, **look)
+        for number, words in enumerate(names + smaller, 1):
+            font: dict[str, str | float] = {"font_weight": 600} if number <= len(names) else {"font_size": 11}
+            svg.text(group, x + 8, down + number * LINE, words, **font, **look)
 
     def everything(self) -> Element:
         for column, world in enumerate(self.worlds):
