@@ -314,7 +314,7 @@ def parser() -> ArgumentParser:
         help="print or draw what each rank does in each round",
         description="Proves an algorithm's schedules, and prints or draws what each rank does in each round.",
     )
-    one.add_argument("algorithm", help="of the catalogue")
+    one.add_argument("algorithm", help="of the catalogue, or a function in a file: my.py:ring_of_pairs")
     one.add_argument("-c", "--collective", default="all_reduce")
     one.add_argument("-n", "--ranks", type=int, default=4)
     one.add_argument("--hosts", type=int, default=1, help="among which the ranks are split (1)")

@@ -101,9 +101,25 @@ def test_schedules_are_printed_and_drawn(capsys, tmp_path):
     assert ElementTree.parse(picture).getroot().tag == f"{SVG}svg"
 
 
+def test_algorithms_of_files_are_drawn(capsys, tmp_path):
+    file = tmp_path / "my.py"
+    ring = "    return schedule('all_gather', 'ring', world, rank)"
+    file.write_text(f"from ringreduce import schedule\ndef mine(world, rank):\n{ring}")
+    status, out, _ = command(capsys, f"{file}:mine", "-n", 3)
+    assert status == 0 and out.startswith("all_gather, rank 0 of 3")
+    found = list(
+        drawings(
+            [("all_gather", "mine"), ("all_gather", "other")],
+            {"mine": f"{file}:mine", "other": f"{file}:other"},
+        )
+    )
+    assert found[0].svg and found[1].missing == f"no drawing: {file} has no function called 'other'"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["no.py:mine"], "no.py: there is no such file"),
         (["rng"], "no all_reduce algorithm is called 'rng'"),
         (["ring", "-c", "all"], "no collective is called 'all'"),
         (["ring", "-n", 0], "--ranks must be an integer from 1 to 256, not 0"),

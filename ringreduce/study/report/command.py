@@ -5,7 +5,8 @@ from __future__ import annotations
 from argparse import Namespace
 
 from ringreduce._engine import values
-from ringreduce.schedules import check
+from ringreduce.schedules import check, load
+from ringreduce.schedules.registry import is_in_a_file
 from ringreduce.study.report.drawing import draw
 from ringreduce.study.report.drawings import plans
 from ringreduce.study.report.files import save
@@ -19,7 +20,10 @@ def run(options: Namespace) -> int:
     """Proves an algorithm's schedules, prints them, and draws them if a picture is asked for."""
     values.whole(options.ranks, "--ranks", 1, MOST)
     values.whole(options.hosts, "--hosts", 1, options.ranks)
-    schedules, hosts = plans(options.collective, options.algorithm, options.ranks, options.hosts)
+    name, collective = options.algorithm, options.collective
+    if is_in_a_file(name):
+        collective = load(name, world=options.ranks).collective
+    schedules, hosts = plans(collective, name, options.ranks, options.hosts)
     check(schedules)
     print(*schedules, sep="\n\n")
     if options.picture:

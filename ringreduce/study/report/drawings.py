@@ -8,6 +8,7 @@ from typing import Any
 
 from ringreduce import schedules
 from ringreduce.schedules import Schedule
+from ringreduce.schedules.registry import is_in_a_file
 from ringreduce.study.report.drawing import draw
 
 __all__ = ["Drawing", "drawings", "plans"]
@@ -37,6 +38,8 @@ def plans(collective: str, name: str, world: int, hosts: int = 1) -> tuple[list[
     Raises:
         ValueError: there is no such algorithm, or it does not take this many ranks.
     """
+    if is_in_a_file(name) and schedules.custom(name, collective) is None:
+        schedules.load(name, collective)
     on_one, on_more = (
         [schedules.schedule(collective, name, world, rank, groups=groups) for rank in range(world)]
         for groups in ([0] * world, [rank * hosts // world for rank in range(world)])
