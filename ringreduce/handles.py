@@ -21,6 +21,8 @@ class Handles:
     def __init__(self, engine: _engine.Communicator) -> None:
         self._engine = engine
         self._known: dict[Key, int] = {}
+        # Of names in the catalogue, which none that is registered later can have: small messages take them at once.
+        self._built_in: dict[tuple[str, str], int] = {}
         self._functions: dict[tuple[str, Algorithm], schedules.Custom] = {}
 
     def find(self, collective: str, algorithm: Algorithm, root: int = 0) -> int:
@@ -32,6 +34,8 @@ class Handles:
         """
         if algorithm == "auto":
             return AUTO
+        if isinstance(algorithm, str) and (known := self._built_in.get((collective, algorithm))) is not None:
+            return known
         if not isinstance(algorithm, str) and not callable(algorithm):
             kind = type(algorithm).__name__
             raise TypeError(f"algorithm must be a name or a function (world, rank) -> Schedule, not {kind}")
@@ -44,6 +48,8 @@ class Handles:
         handle = self._known.get(key)
         if handle is None:
             handle = self._known[key] = self._new(collective, algorithm, custom, root)
+            if custom is None:
+                self._built_in[collective, str(algorithm)] = handle
         return handle
 
     def _custom(self, collective: str, algorithm: Algorithm) -> schedules.Custom | None:
