@@ -9,6 +9,7 @@ from ringreduce import cuda_library
 from .card import Card
 from .emulated import LIBRARY, Emulated
 from .emulated_nccl import nccl, over_nccl  # noqa: F401 (fixtures)
+from .gpu_arrays import made
 from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY, DoesNotFit, Ranks, emulated_library
 
@@ -22,6 +23,14 @@ EITHER = ["emulated", "card"] if HAS_CARD else ["emulated"]
 def few_blocks(monkeypatch):
     """Each block of the emulated GPU is a thread: two or four of them for each rank."""
     monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "8")
+
+
+@pytest.fixture(autouse=True)
+def arrays_are_freed():
+    """Each holds a descriptor on the emulated GPU, of which there are not too many."""
+    yield
+    while made:
+        made.pop().close()
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,9 @@ def library():
     return emulated_library()
 
 
+made = []  # memory of arrays, which is freed when the test is over: until then a kernel may use it
+
+
 class GpuArray:
     """As little as a communicator asks for. `offset`: elements before it, so that it begins where no pack does."""
 
@@ -30,6 +33,7 @@ class GpuArray:
         data = np.ascontiguousarray(data)
         self.shape, self.dtype = data.shape, data.dtype
         self._memory = library().Memory(data.nbytes + offset * data.itemsize)
+        made.append(self._memory)
         self.address = self._memory.address + offset * data.itemsize
         self._nbytes = data.nbytes
         if data.nbytes:
