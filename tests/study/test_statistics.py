@@ -62,6 +62,18 @@ def test_a_real_difference_is_found_and_a_small_one_is_a_tie():
     assert (table.p[table.ratio.notna()] < 0.05).all()
 
 
+def test_a_wild_launch_decides_nothing():
+    """Neither against a difference that all others show, nor for one that they do not."""
+    rows = measured(np.random.default_rng(1), ["slow", "fast"], 12, {"slow": 1.4}, sizes=[64], worlds=[2])
+    wild = rows.copy()
+    wild.loc[(wild.launch == 3) & (wild.algorithm == "fast"), "time_us"] *= 200
+    for each in (rows, wild):
+        assert list(winners(each).winners) == [("fast",)]
+    same = measured(np.random.default_rng(1), ["one", "other"], 12, sizes=[64], worlds=[2])
+    same.loc[(same.launch == 3) & (same.algorithm == "one"), "time_us"] *= 200
+    assert len(winners(same).winners[0]) == 2
+
+
 def test_one_launch_declares_no_winner():
     table = winners(as_rows([row(0, "ring", 1.0), row(0, "tree", 9.0)]))
     assert table.winners[0] == ("ring", "tree")
