@@ -25,16 +25,17 @@ import numpy as np
 from hosts import Hosts
 
 import ringreduce
-from ringreduce import _engine, schedules
+from ringreduce import _engine
 from ringreduce.bench.report import human_bytes, layout
 from ringreduce.bench.results import mode_of
 from ringreduce.communicator import Communicator
 from ringreduce.model import Model
 from ringreduce.model.fitting import SIZES, Point, fit_costs, measure_points, on_cores_of_their_own
+from ringreduce.model.model import of_their_own
 
 K, M = 1 << 10, 1 << 20
 COMPARED = (8, 64, 512, 4 * K, 16 * K, *(K << n for n in range(5, 17)))
-ALGORITHMS = [entry.name for entry in schedules.algorithms("all_reduce")]
+ALGORITHMS = of_their_own("all_reduce")
 BUDGET = 0.01  # seconds of each measurement in each launch
 PORT = 29501
 CLOSE = 0.1  # a predicted winner that takes at most so much longer than the true one is right

@@ -218,8 +218,9 @@ void Communicator::measure_links_if_far() {
   run(call);
   if (wanted == 2) {
     synthesise();
-  } else if (wanted)
+  } else if (wanted) {
     know(survey(*this, calls_.transport->hosts(), most_rounds));
+  }
 }
 
 }  // namespace ringreduce

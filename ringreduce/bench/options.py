@@ -59,7 +59,9 @@ def add_options(parser: ArgumentParser) -> None:
         "--transport", type=names, default=[], metavar="KINDS",
         help=f"each algorithm by each of these, as name@tcp: {', '.join(TRANSPORTS)}",
     )  # fmt: skip
-    what.add_argument("--sizes", help="bytes of the whole buffer, such as 8,4K,64M")
+    what.add_argument(
+        "-b", "--bytes", "--sizes", dest="sizes", help="bytes of the whole buffer, such as 8,4K,64M"
+    )
     what.add_argument("--min", default="8", help="the smallest size, if no sizes are named (8)")
     what.add_argument("--max", default="16M", help="the largest size (16M)")
     what.add_argument("--factor", type=int, default=8, help="from size to size (8)")

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.optimize import least_squares
 
-from ringreduce import _engine, schedules
+from ringreduce import _engine
 from ringreduce.bench.ours import ours
 from ringreduce.bench.protocol import Buffers, Effort, Problem, measure
 from ringreduce.blobs import gather_bytes
 from ringreduce.communicator import Communicator
-from ringreduce.model.model import CAUSES, Costs, Model, weights
+from ringreduce.model.model import CAUSES, Costs, Model, of_their_own, weights
 
 __all__ = ["Point", "fit", "fit_costs", "measure_points"]
 
@@ -96,7 +96,7 @@ def fit(comm: Communicator, budget: float = 0.05, sizes: Sequence[int] | None = 
 
 def _measured(comm: Communicator, members: Sequence[int], sizes: Sequence[int], budget: float) -> list[Point]:
     """Times of up to three worlds of these ranks; every rank of comm gets them."""
-    names = [entry.name for entry in schedules.algorithms("all_reduce")]
+    names = of_their_own("all_reduce")
     mine = list[Point]()
     for world in sorted({2, max(len(members) // 2, 2), len(members)}) if len(members) > 1 else ():
         group = comm.split(0 if comm.rank in members[:world] else None)

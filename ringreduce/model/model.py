@@ -17,7 +17,7 @@ from ringreduce.simulate.network import Costs as NetworkCosts
 from ringreduce.simulate.network import Flat, MessageCosts, Network
 from ringreduce.simulate.simulation import Outcome, simulate
 
-__all__ = ["CAUSES", "Costs", "Model", "weights"]
+__all__ = ["CAUSES", "Costs", "Model", "of_their_own", "weights"]
 
 BY_THE_BYTE = ("copy_out", "copy_in", "combine", "transfer")
 CAUSES = ("round", "send", "receive", "change", "latency", *BY_THE_BYTE)
@@ -64,6 +64,11 @@ class Costs(Table):
         place, knots = math.log(max(nbytes, 1)), np.log(self.sizes)
         by_world = [np.interp(place, knots, known[each]) for each in sorted(known)]
         return math.exp(float(np.interp(math.log(world), np.log(sorted(known)), by_world)))
+
+
+def of_their_own(collective: str) -> list[str]:
+    """The algorithms of a collective; "synthesised" stands for one of the others where no network is known."""
+    return [entry.name for entry in schedules.algorithms(collective) if entry.name != "synthesised"]
 
 
 def weights(sizes: Sequence[int], nbytes: int, crowd: float) -> Mapping[str, Any]:
@@ -176,7 +181,7 @@ class Model(Table):
         self, nbytes: int, world: int, collective: str = "all_reduce", ranks_per_host: int | None = None
     ) -> list[Outcome]:
         """Predictions of all algorithms, the fastest first."""
-        names = [entry.name for entry in schedules.algorithms(collective)]
+        names = of_their_own(collective)
         found = [self.predict(name, nbytes, world, collective, ranks_per_host) for name in names]
         return sorted(found, key=lambda outcome: outcome.seconds)
 

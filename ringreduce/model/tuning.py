@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ringreduce import _engine, schedules
+from ringreduce import _engine
 from ringreduce.bench.ours import ours
 from ringreduce.bench.protocol import Array, Buffers, Effort, Library, Problem, measure
 from ringreduce.bench.results import machine_facts
 from ringreduce.communicator import Communicator
 from ringreduce.model.fitting import fit, on_cores_of_their_own
-from ringreduce.model.model import Model
+from ringreduce.model.model import Model, of_their_own
 
 __all__ = ["COLLECTIVES", "Candidate", "Choices", "read_rows", "table", "tune", "write"]
 
@@ -124,7 +124,7 @@ def _promising(
     name, slice_bytes, lanes, _ = _engine.choose(
         collective, size, comm.size, comm.transport, comm.size > (os.cpu_count() or 1)
     )
-    names = [entry.name for entry in schedules.algorithms(collective)]
+    names = of_their_own(collective)
     here = [Candidate(each, slice_bytes, lanes) for each in names]
     if len(hosts) == 1:
         predicted = {

@@ -105,7 +105,7 @@ def _begun(library: Library, buffers: Buffers, start: Start) -> _Run | Exception
     try:
         case = Case(library, buffers)
         times = _iterations(case, start, 0, LEAST)
-    except (ValueError, TypeError, NotImplementedError) as error:
+    except (ValueError, TypeError) as error:
         # Arguments that an algorithm does not take are refused by all ranks alike, before anything happens.
         return error
     return _Run(case, times, case.wrong(1, LEAST - 1))

@@ -69,7 +69,9 @@ std::string tuning_file() {
   if (folder.empty() && !set("HOME").empty()) folder = set("HOME") + "/.cache/ringreduce";
   if (folder.empty()) return "";
   const std::string cores = std::to_string(sysconf(_SC_NPROCESSORS_ONLN));
-  return folder + "/" RINGREDUCE_VERSION "/" + as_file_name(processor() + " " + cores + " cores") + ".tuning";
+  static const std::string kind =
+      processor();  // it does not change, and takes a while to read where cores are many
+  return folder + "/" RINGREDUCE_VERSION "/" + as_file_name(kind + " " + cores + " cores") + ".tuning";
 }
 
 std::shared_ptr<const Tuned> tuned_rows() {
