@@ -7,7 +7,9 @@
 #   make test-gpu-memory  the smaller ones under CUDA's memcheck and racecheck
 #   make card      all that a GPU can show in 25 minutes (MINUTES=8: in 8), the most valuable first; resumes
 #   make fuzz      harnesses for libFuzzer over all that reads bytes of other ranks (hours; fuzz-short: a minute)
+#   make docs      the documentation as a site, with the reference of the Python API, in build/docs
 #   make chaos     injects faults for ten minutes, and prints a table of what came of them
+#   make mpi-suites OSU=FOLDER IMB=FOLDER  OSU's and Intel's collective benchmarks, with the interposer and without
 #   make lint      all checks, clang-tidy too (minutes)
 # Needs git, python3 (>= 3.10) with venv, make and g++; all else comes from the package index.
 
@@ -40,11 +42,11 @@ QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 
-.PHONY: help bench train test test-torch chaos check lint format engine emulated gpu test-gpu test-gpu-memory card cuda cuda-12 cuda-13 machine-code nccl-header \
+.PHONY: help bench train docs test test-torch chaos check lint format engine emulated gpu test-gpu test-gpu-memory card cuda cuda-12 cuda-13 machine-code nccl-header \
   asan tsan fuzz fuzz-short clean
 .DEFAULT_GOAL := help
 help:
-	@sed -n '2,12s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+	@sed -n '2,13s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 bench: export RINGREDUCE_BENCH_MPI ?= $(subst $() ,:,$(patsubst %/.ready,%,$(wildcard $(PEER_MPIS:%=.venv-%/.ready))))
 bench: engine $(VENV)/.plot
@@ -57,9 +59,17 @@ train: engine $(VENV)/.train
 test: check emulated cuda-12 $(VENV)/.accelerate $(TEST_MPIS:%=.venv-%/.ready)
 	@$(BIN)/python -m pytest $(PYTEST_FLAGS) --ignore tests/slurm
 
+# To look at: python3 -m http.server -d build/docs
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: $(VENV)/.installed
+	@$(BIN)/python -m mkdocs build --strict --quiet
+
 # Gloo's results are kept in build/torch-suite and used again; SUITE_FLAGS=--redo runs its tests anew.
 test-torch: engine $(VENV)/.torch
 	@$(BIN)/python -m tests.torch.suite $(SUITE_FLAGS)
+
+docs/environment.md: ringreduce/environment.py engine
+	@$(BIN)/python -m ringreduce.environment > $@
 
 chaos: engine
 	@$(BIN)/python -m tests.chaos --seconds $(CHAOS_SECONDS) --within 3 \

@@ -35,18 +35,23 @@ if TYPE_CHECKING:
     from ringreduce.local import local_group
     from ringreduce.on_world import (
         all_gather,
+        all_gather_object,
         all_reduce,
         all_to_all,
         barrier,
         broadcast,
+        broadcast_object,
         explain,
         finalize,
         gather,
+        gather_object,
         init,
+        is_initialized,
         recv,
         reduce,
         reduce_scatter,
         scatter,
+        scatter_object,
         send,
         world,
     )
@@ -64,7 +69,7 @@ if TYPE_CHECKING:
     )
     from ringreduce.sharded_optimizer import ShardedOptimizer as ShardedOptimizer
     from ringreduce.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
-    from ringreduce.sync_batch_norm import convert_sync_batch_norm as convert_sync_batch_norm
+    from ringreduce.sync_batch_norm import convert_sync_batchnorm as convert_sync_batchnorm
     from ringreduce.timeline import Timeline
     from ringreduce.work import Work
 
@@ -92,16 +97,20 @@ __all__ = [
     "Work",
     "algorithms",
     "all_gather",
+    "all_gather_object",
     "all_reduce",
     "all_to_all",
     "barrier",
     "broadcast",
+    "broadcast_object",
     "check",
     "empty",
     "explain",
     "finalize",
     "gather",
+    "gather_object",
     "init",
+    "is_initialized",
     "local_group",
     "recv",
     "reduce",
@@ -109,6 +118,7 @@ __all__ = [
     "register",
     "run",
     "scatter",
+    "scatter_object",
     "schedule",
     "send",
     "world",
@@ -127,10 +137,10 @@ _HOMES = {
     "links": "Links",
     "local": "local_group",
     "schedules": "Local Recv Round Schedule ScheduleError Send algorithms check register schedule",
-    "on_world": "all_gather all_reduce all_to_all barrier broadcast explain finalize gather "
-    "init recv reduce reduce_scatter scatter send world",
+    "on_world": "all_gather all_gather_object all_reduce all_to_all barrier broadcast broadcast_object explain "
+    "finalize gather gather_object init is_initialized recv reduce reduce_scatter scatter scatter_object send world",
     "sharded_optimizer": "ShardedOptimizer",
-    "sync_batch_norm": "SyncBatchNorm convert_sync_batch_norm",
+    "sync_batch_norm": "SyncBatchNorm convert_sync_batchnorm",
     "timeline": "Timeline",
     "work": "Work",
 }

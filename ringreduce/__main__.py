@@ -1,6 +1,17 @@
 """``python -m ringreduce``: the command line."""
 
-from ringreduce.cli import main
+import sys
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["run"]:  # it starts ranks, and should not keep them waiting
+        from ringreduce.start import command
+
+        return command.main(sys.argv[2:])
+    from ringreduce import cli
+
+    return cli.main()
+
 
 if __name__ == "__main__":
     raise SystemExit(main())

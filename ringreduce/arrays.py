@@ -6,16 +6,20 @@ import contextlib
 import math
 import sys
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast, overload
 
 import numpy as np
 
 from ringreduce import _engine
 from ringreduce._engine import values
+from ringreduce.annotations import Array
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import torch
 
 __all__ = ["empty", "zeros"]
 
-Array = Any  # NumPy array, torch tensor, or anything that speaks DLPack or the buffer protocol
 Shape = int | tuple[int, ...]
 
 
@@ -24,12 +28,16 @@ def _torch() -> Any:
     return sys.modules.get("torch")
 
 
-def is_tensor(x: object) -> bool:
+def is_tensor(x: object) -> TypeGuard[Any]:
     torch = _torch()
     return torch is not None and isinstance(x, torch.Tensor)
 
 
-def empty(shape: Shape, dtype: Any = "float32") -> Array:
+@overload
+def empty(shape: Shape, dtype: npt.DTypeLike = "float32") -> np.ndarray[Any, np.dtype[Any]]: ...
+@overload
+def empty(shape: Shape, dtype: torch.dtype) -> torch.Tensor: ...
+def empty(shape: Shape, dtype: Any = "float32") -> Any:
     """An array in shared memory, which collectives read and write in place, without staging copies.
 
     Args:
@@ -65,7 +73,11 @@ def _numpy_dtype(dtype: Any) -> np.dtype[Any]:
     raise TypeError(f"dtype must be a NumPy or torch dtype of numbers, or its name, not {dtype!r}")
 
 
-def zeros(shape: Shape, dtype: Any = "float32") -> Array:
+@overload
+def zeros(shape: Shape, dtype: npt.DTypeLike = "float32") -> np.ndarray[Any, np.dtype[Any]]: ...
+@overload
+def zeros(shape: Shape, dtype: torch.dtype) -> torch.Tensor: ...
+def zeros(shape: Shape, dtype: Any = "float32") -> Any:
     """Like :func:`empty`, and zero by promise."""
     return empty(shape, dtype)
 
@@ -77,7 +89,7 @@ def shape_of(x: Array) -> tuple[int, ...]:
     return tuple(as_numpy(x).shape if shape is None else shape)
 
 
-def like(x: Array, shape: tuple[int, ...]) -> Array:
+def like(x: Array, shape: tuple[int, ...]) -> Any:
     """A new array of x's kind and dtype (of NumPy's, if x is neither a NumPy array nor a tensor)."""
     if is_tensor(x):
         return x.new_empty(shape)
@@ -90,7 +102,7 @@ def is_on_gpu_by_dlpack(x: Array) -> bool:
     return hasattr(x, "__dlpack_device__") and x.__dlpack_device__()[0] in (2, 13)  # kDLCUDA, kDLCUDAManaged
 
 
-def _on_gpu_like(x: Array, shape: tuple[int, ...]) -> Array:
+def _on_gpu_like(x: Array, shape: tuple[int, ...]) -> Any:
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(x, cupy.ndarray):
         with x.device:
@@ -98,7 +110,7 @@ def _on_gpu_like(x: Array, shape: tuple[int, ...]) -> Array:
     raise ValueError(f"out is needed: it is not known how to make another {type(x).__name__}")
 
 
-def as_numpy(x: Array) -> np.ndarray[Any, Any]:
+def as_numpy(x: Any) -> np.ndarray[Any, Any]:
     """x seen as a NumPy array, without a copy."""
     if isinstance(x, np.ndarray):
         return x
@@ -111,14 +123,14 @@ def as_numpy(x: Array) -> np.ndarray[Any, Any]:
         raise TypeError(f"x must be an array (NumPy, torch, DLPack or a buffer), not {kind}") from None
 
 
-def packed(x: Array) -> Array:
+def packed(x: Array) -> Any:
     """A contiguous copy of x, whose memory holds its values (a conjugated tensor is a view that does not)."""
     if is_tensor(x):
         return x.resolve_conj().resolve_neg().contiguous()
     return np.require(as_numpy(x), requirements=["C", "A"])
 
 
-def contiguous(x: Array) -> Array:
+def contiguous(x: Array) -> Any:
     """x, or a packed copy of it."""
     if is_tensor(x):
         return packed(x)
@@ -135,7 +147,7 @@ def check_writable(x: Array, name: str) -> None:
         raise ValueError(f"{name} is read-only, but the result would be written to it")
 
 
-def unpack(source: Array, target: Array) -> None:
+def unpack(source: Array, target: Any) -> None:
     """Copies a contiguous array's values into one that is not."""
     if is_tensor(target):
         cast(Any, _torch()).no_grad()(target.copy_)(source)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from ringreduce import arrays
 from ringreduce._engine import values
-from ringreduce.arrays import Array
+from ringreduce.annotations import Array
 
 MOST = 1 << 47  # rows: an array of them is too large for every machine, and not for numbers of 64 bits
 
@@ -25,12 +26,12 @@ def sizes(x: Array, counts: Sequence[int] | None, world: int, name: str = "count
     return [values.whole(count, f"each of {name}", 0, MOST) * size for count in counts]
 
 
-def new_rows(x: Array, rows: int) -> Array:
+def new_rows(x: Array, rows: int) -> Any:
     """An array like x of so many rows."""
     return arrays.like(x, (rows, *arrays.shape_of(x)[1:]))
 
 
-def new_block(x: Array, counts: Sequence[int] | None, world: int, rank: int) -> Array:
+def new_block(x: Array, counts: Sequence[int] | None, world: int, rank: int) -> Any:
     """An array for a rank's block of x."""
     if counts is not None:
         sizes(x, counts, world)  # refuses what does not fit
@@ -41,6 +42,6 @@ def new_block(x: Array, counts: Sequence[int] | None, world: int, rank: int) -> 
     return new_rows(x, rows // world)
 
 
-def new_whole(x: Array, counts: Sequence[int] | None, world: int) -> Array:
+def new_whole(x: Array, counts: Sequence[int] | None, world: int) -> Any:
     """An array for the blocks of all ranks, of which x is one."""
     return new_rows(x, arrays.rows(x) * world if counts is None else sum(counts))

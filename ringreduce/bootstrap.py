@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ringreduce import _engine
+from ringreduce import _engine, log
 from ringreduce._engine import values
+from ringreduce.annotations import Transport
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
 from ringreduce.errors import TimeoutError
 from ringreduce.launchers import Launched, LeftTogether, launched, place_to_meet
@@ -32,15 +33,16 @@ def init(
     *,
     timeout: float = DEFAULT_TIMEOUT,
     reproducible: bool | None = None,
-    transport: str | None = None,
+    transport: Transport | None = None,
     encrypt: bool | None = None,
 ) -> Communicator:
     """Joins this process to its job and returns the communicator of all its ranks.
 
     Without arguments it reads what torchrun, mpirun (Open MPI, MPICH, Intel MPI) or Slurm's srun have set; a
     process that none of them started is a job of one rank. On one host ranks meet without more; across hosts
-    through torchrun's store, through MPI, under Slurm at a port of the first host, where MUNGE vouches for them, or at
-    a port of rank 0's host that RINGREDUCE_RENDEZVOUS=host:port names, with a secret in RINGREDUCE_SECRET.
+    through torchrun's store, through what mpirun keeps for its job (PMIx or PMI), under Slurm at a port of the first
+    host, where MUNGE vouches for them, or at a port of rank 0's host that RINGREDUCE_RENDEZVOUS=host:port names, with
+    a secret in RINGREDUCE_SECRET.
 
     Args:
         rank, size: which rank this is, of how many; None: as the launcher says.
@@ -82,6 +84,7 @@ def init(
         rank, size = 0, 1
     values.whole(size, "size", 1, 2**31 - 1)
     values.whole(rank, "rank", 0, size - 1)
+    log.begin(rank)
     if store is None and known is None and size > 1:
         raise ValueError("store is needed when rank and size are given: how else would the ranks meet?")
     wanted = transport or os.environ.get("RINGREDUCE_TRANSPORT", "")
@@ -155,6 +158,9 @@ def _exchange_for(
         return _Meeting(lambda blob: [blob])
     if store is None and known is not None:
         store = place_to_meet(known, os.environ, timeout)
+    by = f", started by {known.launcher}" if known else ""
+    where = f"at {store}" if isinstance(store, str) else f"by a {type(store).__name__}"
+    log.say("meeting", log.level_of(rank), rank, f"{size} ranks{by} meet {where}")
     if isinstance(store, str):
         return _meet(values.text(store, "store"), rank, size, timeout, encrypt)
     if hasattr(store, "allgather"):
@@ -180,7 +186,9 @@ def _through_store(store: Any, rank: int, size: int) -> Exchange:
     def exchange(blob: bytes) -> list[bytes]:
         _rounds[rank] = number = _rounds.get(rank, 0) + 1
         store.set(f"ringreduce/{number}/{rank}", blob)
-        blobs = [look_up(f"ringreduce/{number}/{other}", other) for other in range(size)]
+        blobs: list[bytes] = []
+        with log.waiting("meeting", rank, lambda: f"rank {len(blobs)} to start"):
+            blobs.extend(look_up(f"ringreduce/{number}/{other}", other) for other in range(size))
         # Who has come so far has read what was there before. It may have held the job's secret; what comes last does
         # not.
         with contextlib.suppress(RuntimeError):  # some stores keep what they have

@@ -4,61 +4,20 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
-from argparse import REMAINDER, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import ringreduce
-from ringreduce import _engine
+from ringreduce import _engine, environment, nccl_library
+from ringreduce.bench import command as bench
 from ringreduce.bench import options as bench_options
-from ringreduce.bench.compare import SIZES, compare
-from ringreduce.bench.plot import plot
-from ringreduce.bench.report import FORMATS
-from ringreduce.bench.reproducible import LAUNCHES, cost
-from ringreduce.bench.results import Results
-from ringreduce.bench.run import run_on_launched_ranks, run_on_own_ranks, under_launcher
-from ringreduce.launchers import launched
 from ringreduce.mpi import interposer
-from ringreduce.plotting import PlotError, pyplot
-
-BENCH = """\
-Times collectives beside their floor and the peers that are installed.
-
-  ringreduce bench -n 2                               all_reduce, 8 B to 16 MiB, on two ranks of its own
-  ringreduce bench -n 4 -a all --plot all.png         every algorithm
-  mpirun -n 8 ringreduce bench -c all_gather          on the launcher's ranks
-  mpirun -n 4 ringreduce bench --transport mpi,tcp,shm --format osu       each transport, beside MPI's own call
-  ringreduce bench -a my.py:ring_of_pairs,ring,auto   an algorithm of your own beside the library's
-  ringreduce bench -c send_recv,send,barrier          latency and bandwidth of messages, and a barrier
-  ringreduce bench --compare                          the whole comparison, in about two minutes
-  ringreduce bench --reproducible                     what reproducible results cost, on 2 and on 4 ranks
-
-Every rank rewrites its whole buffer before each iteration, outside the timed part. A time is the median over
-iterations of the slowest rank's; the spread is the distance of the launches, or of the quartiles if there was
-one launch. The floor is the time that the ranks need, all at once, to read and write their own buffers once; its
-column is the floor's time in per cent of the algorithm's. Bandwidths are nccl-tests'. Compare figures only of
-runs in one mode (near or far).
-
-Point to point, a time is that of one message: send_recv is half of a round trip between ranks 0 and 1, send a
-stream of messages from rank 0 to rank 1. In send_recv_pairs and send_pairs the first half of the ranks does so
-with the second half, all at once. --format osu prints what OSU's benchmarks print with -f: every call timed by
-itself, and the average, the least and the most over the ranks of each rank's own average.
-
-my.py:name is a function (world, rank) -> Schedule, or what register() has returned there; docs/algorithms.md.
-"""
-
-RUN = """\
-Starts a program as the ranks of a job, and ends all of them when one fails.
-
-  ringreduce run -n 4 train.py --steps 100          four ranks on this host
-  ringreduce run -n 2 --hosts node0,node1 train.py  two on each of two hosts, by ssh; the same folders are there
-  ringreduce run -n 2 -- ./program                  any program: it finds what torchrun sets, RANK and so on
-
-In the program ringreduce.init(), or torch.distributed.init_process_group("ringreduce"), and nothing else. Where a host
-has a core for each of its ranks, each rank gets its own part of the cores.
-"""
+from ringreduce.plotting import PlotError
+from ringreduce.start import command as run
 
 SIMULATE = """\
 Times algorithms on a described network. Nothing is sent.
@@ -107,47 +66,21 @@ plan.toml; docs/studies.md has all keys:
 MPI_PRELOAD = """\
 Prints the path of the library that takes over an MPI program's collectives; builds it if need be.
 
-  LD_PRELOAD=$(ringreduce mpi-preload) mpirun -n 4 ./program
+  LD_PRELOAD=$(ringreduce mpi-preload) mpirun -n 4 ./program                 on this host
+
+  mpirun -x LD_PRELOAD=$(ringreduce mpi-preload) -n 4 ./program              Open MPI, other hosts too
+  mpirun -genv LD_PRELOAD $(ringreduce mpi-preload) -n 4 ./program           MPICH and Intel MPI, the same
+  srun --export=ALL,LD_PRELOAD=$(ringreduce mpi-preload) -n 4 ./program      Slurm, the same
+
+Open MPI's mpirun wants --oversubscribe for more ranks than cores. It must be that MPI's mpicc for which the
+library is built: --mpicc, MPICC, or the mpicc on the PATH.
 """
 
+NCCL_PRELOAD = """\
+Prints the path of the library that serves programs written for NCCL, in place of libnccl.so.2.
 
-def bench(options: Namespace) -> int:
-    known = launched(os.environ) if under_launcher() else None
-    if options.plot:
-        pyplot()  # before minutes are spent on what cannot be shown then
-    peers = () if "none" in options.peers else tuple(options.peers)
-    if options.compare or options.reproducible:
-        if known is not None:
-            name = "--compare" if options.compare else "--reproducible"
-            raise ValueError(f"{name} starts its own ranks: run it without a launcher")
-        worlds = (2, 4) if options.ranks is None else (options.ranks,)
-    if options.reproducible:
-        sizes = tuple(bench_options.sizes(options.sizes or "")) or SIZES
-        everything = cost(options.budget, worlds, sizes, options.launches or LAUNCHES)
-        return max(map(judged, everything))
-    if options.compare:
-        folder = options.output or Path("bench") / "results"
-        return max(map(judged, compare(peers, options.budget, folder, worlds)))
-    if known is not None and options.ranks not in (None, known.size):
-        raise ValueError(f"--ranks: {known.launcher} has started {known.size}")
-    ranks = known.size if known else 2 if options.ranks is None else options.ranks
-    plan = bench_options.plan(options, ranks)
-    results = run_on_launched_ranks(plan) if known else run_on_own_ranks(plan)
-    if known is None or known.rank == 0:
-        print(FORMATS[options.format](results), flush=True)
-        if options.plot and results.measured():
-            print(f"Plot: {plot(results, options.plot)}", file=sys.stderr)
-        return judged(results)
-    return int(results.wrong() > 0 or not results.measured())
-
-
-def judged(results: Results) -> int:
-    """The exit status: 1 if results were wrong, or there are none, which a line says then."""
-    if not results.measured():
-        why = "; ".join(results.notes) or "there was nobody to measure"
-        print(f"ringreduce: nothing was measured: {why}", file=sys.stderr)
-        return 1
-    return int(results.wrong() > 0)
+  LD_PRELOAD=$(ringreduce nccl-preload) ./program
+"""
 
 
 def algorithms(options: Namespace) -> int:
@@ -162,14 +95,26 @@ def algorithms(options: Namespace) -> int:
 
 
 def explain(options: Namespace) -> int:
+    if options.model is not None and options.transport != "shm":
+        raise ValueError(f"--model predicts for ranks that share memory, not over {options.transport}")
     model = None if options.model is None else study("model").Model.load(options.model)
     for text in bench_options.names(options.bytes):
         nbytes = bench_options.byte_count(text)
-        name, slice_bytes, _, reason = _engine.choose(options.collective, nbytes, options.ranks)
-        print(f"{options.collective} of {text} on {options.ranks} ranks: {name}")
+        name, slice_bytes, _, reason = _engine.choose(
+            options.collective, nbytes, options.ranks, options.transport
+        )
+        print(f"{options.collective} of {text} on {options.ranks} ranks over {options.transport}: {name}")
         print(f"  in slices of {slice_bytes} bytes; {reason}")
         if options.model is not None:
             print("\n".join(study("model.command").explain(nbytes, options, model)))
+    return 0
+
+
+def environment_here(options: Namespace) -> int:
+    for name, value in environment.set_here(os.environ).items():
+        print(f"{name}={value}")
+    for complaint in environment.complaints(os.environ):
+        print(f"ringreduce: {complaint}", file=sys.stderr)
     return 0
 
 
@@ -183,22 +128,9 @@ def mpi_preload(options: Namespace) -> int:
     return 0
 
 
-def run_program(options: Namespace) -> int:
-    from ringreduce.start.programs import Place, hosts_named, start
-
-    if options.hosts is None:
-        ranks = _engine.usable_cores() if options.ranks is None else options.ranks
-        if ranks < 1:
-            raise ValueError(f"-n: at least 1 rank, not {ranks}")
-        places = [Place("", ranks)]
-    else:
-        places = hosts_named(options.hosts, options.ranks)
-    program = options.program[1:] if options.program[:1] == ["--"] else options.program
-    if not program:
-        raise ValueError("name a program: ringreduce run -n 2 train.py")
-    python = program[0] == "-m" or program[0].endswith(".py")
-    command = [sys.executable, *program] if python else program
-    return start(command, places, prefix=options.prefix, bind=options.bind, ssh=options.ssh)
+def nccl_preload(options: Namespace) -> int:
+    print(nccl_library.STAND_IN)
+    return 0
 
 
 def study(module: str) -> Any:
@@ -283,28 +215,21 @@ def parser() -> ArgumentParser:
     top.add_argument("--version", action="version", version=f"ringreduce {ringreduce.__version__}")
     commands = top.add_subparsers(required=True, metavar="command")
     one = commands.add_parser(
-        "bench", help="time collectives", description=BENCH, formatter_class=RawDescriptionHelpFormatter
+        "bench",
+        help="time collectives",
+        description=bench.DESCRIPTION,
+        formatter_class=RawDescriptionHelpFormatter,
     )
     bench_options.add_options(one)
-    one.set_defaults(run=bench)
+    one.set_defaults(run=bench.run)
     one = commands.add_parser(
         "run",
         help="start a program as ranks",
-        usage="ringreduce run [-n N] [--hosts A,B] [options] PROGRAM [argument ...]",
-        description=RUN,
+        usage=run.USAGE,
+        description=run.DESCRIPTION,
         formatter_class=RawDescriptionHelpFormatter,
     )
-    one.add_argument("-n", "--ranks", type=int, help="on each host (as many as this one has cores)")
-    one.add_argument("--hosts", help="a,b or a:2,b:4, which ssh can reach; without it, this host")
-    one.add_argument(
-        "--prefix", action="store_true", help="begin each line that a rank prints with its number"
-    )
-    one.add_argument("--no-bind", dest="bind", action="store_false", help="let ranks run on all cores")
-    one.add_argument("--ssh", default="ssh", metavar="COMMAND", help="with its options (ssh)")
-    one.add_argument(
-        "program", nargs=REMAINDER, metavar="PROGRAM", help="a Python file, -m and a module, or a command"
-    )
-    one.set_defaults(run=run_program)
+    run.add_options(one)
     one = commands.add_parser("algorithms", help="list the catalogue", description="Lists the catalogue.")
     one.add_argument("-c", "--collective", help="only this one's")
     one.add_argument("-n", "--ranks", type=int, help="count rounds and bytes for that many ranks")
@@ -329,7 +254,13 @@ def parser() -> ArgumentParser:
     one.add_argument("-n", "--ranks", type=int, default=2)
     one.add_argument("-c", "--collective", default="all_reduce")
     one.add_argument(
-        "--model", type=Path, metavar="FILE", help="of ringreduce fit: says how long each would take"
+        "--transport", choices=bench_options.TRANSPORTS, default="shm", help="between the ranks (shm)"
+    )
+    one.add_argument(
+        "--model",
+        type=Path,
+        metavar="FILE",
+        help="of ringreduce fit: says how long each would take, over shm",
     )
     one.set_defaults(run=explain)
     one = commands.add_parser(
@@ -369,7 +300,7 @@ def parser() -> ArgumentParser:
         "torchrun, mpirun or srun. ringreduce simulate --network FILE then predicts others.",
     )
     one.add_argument("model", type=Path, nargs="?", metavar="FILE", help="to write (one in the user's cache)")
-    add_measuring_options(one, 0.05)
+    add_measuring_options(one, 0.03)
     one.set_defaults(run=fit)
     one = commands.add_parser(
         "tune",
@@ -386,8 +317,14 @@ def parser() -> ArgumentParser:
         "--model", type=Path, metavar="FILE", help="of ringreduce fit (the kept one, or a new one)"
     )
     one.add_argument("-o", "--output", type=Path, metavar="FILE", help="to write (one in the user's cache)")
-    add_measuring_options(one, 0.1)
+    add_measuring_options(one, 0.05)
     one.set_defaults(run=tune)
+    one = commands.add_parser(
+        "env",
+        help="list the variables of ringreduce that are set",
+        description="Lists the environment variables of ringreduce that are set here; docs/environment.md has all.",
+    )
+    one.set_defaults(run=environment_here)
     one = commands.add_parser(
         "mpi-preload",
         help="build and name the library that speeds up MPI programs",
@@ -396,6 +333,13 @@ def parser() -> ArgumentParser:
     )
     one.add_argument("--mpicc", help="the MPI's compiler wrapper, if not MPICC's or the one on the PATH")
     one.set_defaults(run=mpi_preload)
+    one = commands.add_parser(
+        "nccl-preload",
+        help="name the library that serves programs written for NCCL",
+        description=NCCL_PRELOAD,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    one.set_defaults(run=nccl_preload)
     return top
 
 
@@ -403,9 +347,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status: 1 if results were wrong or nothing could be built, 2 for a bad option."""
     options = parser().parse_args(arguments)
     try:
-        return int(options.run(options))
+        status = int(options.run(options))
+        sys.stdout.flush()
+        return status
     except (ValueError, PlotError) as error:
         print(f"ringreduce: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # the reader has seen enough, as head has. The exit must not flush what is left
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE

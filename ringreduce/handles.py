@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
 
 from ringreduce import _engine, schedules
 from ringreduce._engine import values
+from ringreduce.annotations import Algorithm
 from ringreduce.schedules.registry import hosts_of
 
-Algorithm = str | Callable[..., schedules.Schedule]
 Key = tuple[str, Algorithm | schedules.Custom, int]
 
 AUTO = -1  # the engine's
@@ -21,8 +21,8 @@ class Handles:
     def __init__(self, engine: _engine.Communicator) -> None:
         self._engine = engine
         self._known: dict[Key, int] = {}
-        # Of names in the catalogue, which none that is registered later can have: small messages take them at once.
-        self._built_in: dict[tuple[str, str], int] = {}
+        # By collective: of names in the catalogue, which none that is registered later can have.
+        self.built_in = defaultdict[str, dict[str, int]](dict)
         self._functions: dict[tuple[str, Algorithm], schedules.Custom] = {}
 
     def find(self, collective: str, algorithm: Algorithm, root: int = 0) -> int:
@@ -34,7 +34,7 @@ class Handles:
         """
         if algorithm == "auto":
             return AUTO
-        if isinstance(algorithm, str) and (known := self._built_in.get((collective, algorithm))) is not None:
+        if isinstance(algorithm, str) and (known := self.built_in[collective].get(algorithm)) is not None:
             return known
         if not isinstance(algorithm, str) and not callable(algorithm):
             kind = type(algorithm).__name__
@@ -49,7 +49,7 @@ class Handles:
         if handle is None:
             handle = self._known[key] = self._new(collective, algorithm, custom, root)
             if custom is None:
-                self._built_in[collective, str(algorithm)] = handle
+                self.built_in[collective][str(algorithm)] = handle
         return handle
 
     def _custom(self, collective: str, algorithm: Algorithm) -> schedules.Custom | None:

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
 
 from ringreduce._engine import values
+from ringreduce.annotations import Transport
 from ringreduce.bootstrap import check, init
 from ringreduce.communicator import DEFAULT_TIMEOUT
 from ringreduce.cuda_driver import has_initialized_driver
@@ -36,7 +37,7 @@ def run(
     start: Literal["fork", "spawn"] = "fork",
     grace: float = 5.0,
     reproducible: bool | None = None,
-    transport: str | None = None,
+    transport: Transport | None = None,
 ) -> list[Any]:
     """Starts local rank processes, calls ``function(comm, *args)`` in each and returns the results by rank.
 
@@ -48,7 +49,8 @@ def run(
             function that can be imported. A forked rank's torch computes with one thread: it would wait for others that
             its parent has and it has not. No forked rank can use CUDA if this process has: then only "spawn" is taken.
         grace: seconds that the other ranks get to end by themselves after one has failed.
-        reproducible, transport: the communicator's, as for :func:`ringreduce.init`.
+        reproducible: as for :func:`ringreduce.init`.
+        transport: as for :func:`ringreduce.init`.
 
     Ranks never outlive the thread that has called this: they are killed with it.
 
@@ -157,7 +159,7 @@ def _how_it_ended(code: int | None) -> str:
 
 def _rank_main(
     parent: int, function: Callable[..., Any], rank: int, ranks: int, args: tuple[Any, ...], name: str,
-    timeout: float, reproducible: bool | None, transport: str | None, pipe: Connection,
+    timeout: float, reproducible: bool | None, transport: Transport | None, pipe: Connection,
 ) -> None:  # fmt: skip
     end_with_parent(parent)
     if _is_forked():

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import itertools
 import re
 import zlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ringreduce import munge
+from ringreduce.orphans import ancestors
 
 __all__ = ["Launched", "across_hosts", "launched", "place_to_meet"]
 
@@ -34,12 +36,14 @@ def launched(env: Mapping[str, str]) -> Launched | None:
     def value(*names: str) -> str:
         return "/".join(env.get(name, "") for name in names)
 
-    # A batch script has the variables of a rank, too, but is none: it is of no step.
+    # A batch script has the variables of a rank, too, but is none: it is of no step. With --mpi=pmi2 srun sets some of
+    # Hydra's variables, and what Hydra starts by srun has Slurm's.
     step = env.get("SLURM_STEP_ID")
+    hydra = "MPI_LOCALNRANKS" in env or not step
     return (
         read("torchrun", "RANK", "WORLD_SIZE", value("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"))
         or read("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", value("PMIX_NAMESPACE"))
-        or read("hydra", "PMI_RANK", "PMI_SIZE", value("PMI_PORT") + _parent(env))
+        or (read("hydra", "PMI_RANK", "PMI_SIZE", value("PMI_PORT") or _proxy()) if hydra else None)
         or (
             read("slurm", "SLURM_PROCID", "SLURM_NTASKS", value("SLURM_JOB_ID", "SLURM_STEP_ID"))
             if step
@@ -48,9 +52,12 @@ def launched(env: Mapping[str, str]) -> Launched | None:
     )
 
 
-def _parent(env: Mapping[str, str]) -> str:
-    """Hydra names no job; its ranks on one host have one parent, the proxy."""
-    return "" if "PMI_PORT" in env else str(os.getppid())
+def _proxy() -> str:
+    """Hydra names no job; its ranks on one host come from one process, perhaps through scripts."""
+    pids = list(ancestors())
+    with contextlib.suppress(OSError):  # one has just ended
+        pids = [pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().startswith("hydra")] or pids
+    return str(pids[0] if pids else 0)
 
 
 # How many of the job's ranks, or hosts, the launchers say that there are.
@@ -94,29 +101,29 @@ def place_to_meet(known: Launched, env: Mapping[str, str], timeout: float) -> An
         port = _SLURM_PORTS[zlib.crc32(known.job.encode()) % len(_SLURM_PORTS)]
         kind = "tcp" if env.get("RINGREDUCE_SECRET") or not munge.is_there() else "munge"
         return f"{kind}://{_first_host(env.get('SLURM_STEP_NODELIST', ''))}:{port}"
-    return _by_mpi(known, timeout)
+    return _by_mpirun(known)
 
 
-def _by_mpi(known: Launched, timeout: float) -> Any:
-    """mpi4py's communicator, or where there is no mpi4py an exchange of ours, for which a compiler is needed once."""
+# So that keys are never used twice in a job, whose ranks all meet equally often.
+_meetings = itertools.count(1)
+
+
+def _by_mpirun(known: Launched) -> Any:
+    """The key-value space that mpirun gives its job; where it gives none, mpi4py's communicator."""
+    from ringreduce.start import pmi, pmix  # for those who meet so
+
+    kind, space = ("pmix", pmix) if known.launcher == "openmpi" else ("pmi", pmi)
+    if space.is_there():
+        return f"{kind}://{next(_meetings)}"
     try:
         from mpi4py import MPI
-    except ImportError:
-        from ringreduce.mpi import transport
-
-        try:
-            job = transport.join(None, timeout)
-        except RuntimeError as error:
-            raise ValueError(
-                f"the {known.size} ranks of this job are on several hosts: install mpi4py for the MPI that has started "
-                "them, or set RINGREDUCE_RENDEZVOUS to host:port of a port that is free on rank 0's host, and "
-                f"RINGREDUCE_SECRET to a text that only they know ({error})"
-            ) from error
-        if job.size == known.size:
-            return job.exchange
+    except ImportError as error:
         raise ValueError(
-            f"this is rank {known.rank} of {known.size}, but the MPI of the mpicc on the PATH has started {job.size}"
-        ) from None
+            f"the {known.size} ranks of this job are on several hosts, and mpirun's own {kind.upper()} cannot be "
+            "reached from this process: install mpi4py for the MPI that has started it, or set RINGREDUCE_RENDEZVOUS "
+            "to host:port of a port that is free on rank 0's host, and RINGREDUCE_SECRET to a text that only they know "
+            f"({error})"
+        ) from error
     return MPI.COMM_WORLD
 
 

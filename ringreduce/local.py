@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ringreduce import _engine
+from ringreduce import _engine, log
 from ringreduce._engine import values
 from ringreduce.bootstrap import check
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
@@ -40,6 +40,7 @@ def local_group(
     """
     values.whole(size, "size", 1, MOST)
     timeout = check(timeout, reproducible, None)
+    log.begin(0)
     group = [Communicator(engine, timeout) for engine in _engine.local_group(size, timeout, reproducible)]
     if device is not None:
         each_its_own = isinstance(device, Iterable) and not isinstance(device, str | bytes)

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
+from ringreduce import log
 from ringreduce.errors import Error, PeerLost, TimeoutError
 from ringreduce.meeting_places import Connection, Place, TurnedAway, place_named
 
@@ -88,8 +89,9 @@ class _Host:
                 listener.listen(size + 16)
                 listener.setblocking(False)
                 selector.register(listener, selectors.EVENT_READ)
-                while len(self._peers) < size - 1:
-                    self._welcome(listener, selector)
+                with log.waiting("meeting", 0, lambda: f"ranks {self._missing()} to start"):
+                    while len(self._peers) < size - 1:
+                        self._welcome(listener, selector)
             self._tell_all([b""])  # all have come: from here on ranks talk
         except BaseException as error:
             self._fail(error)
@@ -101,7 +103,7 @@ class _Host:
     def _welcome(self, listener: socket.socket, selector: selectors.BaseSelector) -> None:
         ready = selector.select(max(self._deadline - time.monotonic(), 0))
         if not ready:
-            missing = sorted(set(range(1, self._size)) - set(self._peers))
+            missing = self._missing()
             text = f"rank 0 timed out waiting for ranks {missing} to start"
             if self._refused:
                 text += (
@@ -119,6 +121,9 @@ class _Host:
                 # A rank says nothing before all have come: it has died.
                 rank = next(r for r, peer in self._peers.items() if peer.fileno() == talking.fileno())
                 raise PeerLost(f"rank {rank} died while the ranks were connecting", rank)
+
+    def _missing(self) -> list[int]:
+        return sorted(set(range(1, self._size)) - set(self._peers))
 
     def _accept(self, listener: socket.socket, selector: selectors.BaseSelector) -> None:
         try:
@@ -241,7 +246,8 @@ class _Guest:
     def __init__(self, place: Place, rank: int, size: int, deadline: float, encrypt: bool) -> None:
         self._size = size
         self._deadline = deadline
-        dialled = _dial(place, _GREETING.pack(_MAGIC_TLS if encrypt else _MAGIC, rank, size), deadline)
+        with log.waiting("meeting", rank, lambda: "rank 0 to start"):
+            dialled = _dial(place, _GREETING.pack(_MAGIC_TLS if encrypt else _MAGIC, rank, size), deadline)
         self._host = place.encrypted(dialled, False) if encrypt else dialled
         _receive(self._host, deadline + _VERDICT, 0)
 

@@ -11,15 +11,17 @@ import secrets
 import socket
 import struct
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
-from ringreduce import munge
+from ringreduce import _engine, munge
 from ringreduce.errors import TimeoutError
 
-__all__ = ["Connection", "Place", "place_named"]
+__all__ = ["Connection", "Place", "first_that_answers", "place_named"]
 
 _NONCE = 16
 _PROOF = 32
+_ANSWERS = 1.0  # seconds that an address has to answer before the next one is tried
 
 
 class Connection(Protocol):
@@ -57,14 +59,25 @@ class Place(Protocol):
         """The same connection by TLS; only where the place is on a network."""
 
 
+class Space(Protocol):
+    """What a launcher keeps for the ranks of a job, and for nobody else."""
+
+    def publish(self, key: str, text: str, deadline: float) -> None: ...
+    def look_up(self, key: str, deadline: float) -> str: ...
+
+
 class TurnedAway(ConnectionError):
     """Somebody answers for rank 0 with whom this rank cannot meet; the text says why."""
 
 
 def place_named(name: str) -> Place:
     kind, separator, address = name.partition("://")
-    if not separator or kind not in ("tcp", "munge"):
+    if not separator or kind not in ("tcp", "munge", "pmi", "pmix"):
         return _HostPlace(name)
+    if kind in ("pmi", "pmix"):
+        from ringreduce.start import pmi, pmix
+
+        return _PublishedPlace(pmix if kind == "pmix" else pmi, address)
     host, colon, port = address.rpartition(":")
     if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
         raise ValueError(f"store must be a name or tcp://host:port, not {name!r}")
@@ -235,6 +248,60 @@ class _MungePlace(_NetworkPlace):
             self._secret = munge.decode(_exactly(dialled, length))
         except munge.MungeError as error:
             raise TurnedAway(f"{there} is not of this user on this cluster: {error}") from error
+
+
+class _PublishedPlace(_NetworkPlace):
+    """Any port of rank 0's host, which it publishes with a secret of its own."""
+
+    knows = "secret"
+
+    def __init__(self, space: Space, key: str) -> None:
+        super().__init__("", 0, b"")
+        self._space, self._key = space, f"ringreduce-{key}"
+        self._places: list[str] = []
+
+    def _take(self, secret: str) -> None:
+        self._secret = (secret + os.environ.get("RINGREDUCE_SECRET", "")).encode()
+
+    def listener(self, deadline: float) -> socket.socket:
+        listener = super().listener(deadline)
+        secret = secrets.token_hex(_PROOF)
+        self._take(secret)
+        try:
+            places = _engine.places_here(listener.getsockname()[1])
+            self._space.publish(self._key, "|".join([secret, *places]), deadline)
+        except BaseException:
+            listener.close()
+            raise
+        return listener
+
+    def dial(self, timeout: float) -> socket.socket:
+        if not self._places:
+            secret, *self._places = self._space.look_up(self._key, time.monotonic() + timeout).split("|")
+            self._take(secret)
+        dialled, place = first_that_answers(self._places, timeout)
+        # Where somebody else answers, it is another one's turn at the next attempt.
+        self._places.remove(place)
+        self._places.append(place)
+        self._host, _, port = place.rpartition(":")
+        self._port = int(port)
+        return dialled
+
+
+def first_that_answers(places: Sequence[str], timeout: float) -> tuple[socket.socket, str]:
+    """A connection to one of them, and which it is.
+
+    Raises:
+        OSError: there is none.
+    """
+    failure = OSError("rank 0's host has no address")
+    for place in places:
+        host, _, port = place.rpartition(":")
+        try:
+            return socket.create_connection((host.strip("[]"), int(port)), min(timeout, _ANSWERS)), place
+        except OSError as error:
+            failure = error
+    raise failure
 
 
 def _exactly(source: socket.socket, count: int) -> bytes:

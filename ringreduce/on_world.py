@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ringreduce import bootstrap
+from ringreduce.annotations import Transport
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
 from ringreduce.errors import Error
 
@@ -23,7 +25,7 @@ def init(
     *,
     timeout: float = DEFAULT_TIMEOUT,
     reproducible: bool | None = None,
-    transport: str | None = None,
+    transport: Transport | None = None,
     encrypt: bool | None = None,
 ) -> Communicator:
     global _world
@@ -49,6 +51,11 @@ def world() -> Communicator:
     return _world
 
 
+def is_initialized() -> bool:
+    """Whether there is a communicator of all ranks, which :func:`world` would return."""
+    return _world is not None and not _world._c.closed
+
+
 def finalize() -> None:
     """Closes the communicator of all ranks, if there is one."""
     global _world
@@ -57,13 +64,16 @@ def finalize() -> None:
         _world = None
 
 
-def _on_world(method: Callable[..., R]) -> Callable[..., R]:
+def _on_world(method: Callable[Concatenate[Communicator, P], R]) -> Callable[P, R]:
     """The method as a function on the communicator of all ranks, with its documentation and signature."""
 
     @functools.wraps(method)
-    def function(*args: Any, **kwargs: Any) -> R:
+    def function(*args: P.args, **kwargs: P.kwargs) -> R:
         return method(world(), *args, **kwargs)
 
+    signature = inspect.signature(method)
+    without_self = list(signature.parameters.values())[1:]
+    function.__signature__ = signature.replace(parameters=without_self)  # type: ignore[attr-defined]
     return function
 
 
@@ -75,6 +85,10 @@ reduce = _on_world(Communicator.reduce)
 gather = _on_world(Communicator.gather)
 scatter = _on_world(Communicator.scatter)
 all_to_all = _on_world(Communicator.all_to_all)
+all_gather_object = _on_world(Communicator.all_gather_object)
+broadcast_object = _on_world(Communicator.broadcast_object)
+gather_object = _on_world(Communicator.gather_object)
+scatter_object = _on_world(Communicator.scatter_object)
 barrier = _on_world(Communicator.barrier)
 send = _on_world(Communicator.send)
 recv = _on_world(Communicator.recv)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ringreduce import _engine, arrays
-from ringreduce.arrays import Array
+from ringreduce.annotations import Array
 from ringreduce.streams import Stream
 
 __all__ = ["give", "taken", "twin"]
 
 
-def twin(x: Array) -> Array:
+def twin(x: Array) -> Any:
     """x, or if it is in a GPU's memory an array of its shape and dtype in the CPU's.
 
     Raises:
@@ -31,7 +33,7 @@ def twin(x: Array) -> Array:
     return x
 
 
-def taken(x: Array, comm: _engine.Communicator, stream: Stream) -> Array:
+def taken(x: Array, comm: _engine.Communicator, stream: Stream) -> Any:
     """x, or if it is in a GPU's memory its values, as they are when the stream has come so far."""
     host = twin(x)
     if host is not x:

@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _LazyNormBase
 from ringreduce.communicator import Communicator
 from ringreduce.on_world import world
 
-__all__ = ["SyncBatchNorm", "convert_sync_batch_norm"]
+__all__ = ["SyncBatchNorm", "convert_sync_batchnorm"]
 
 
 class SyncBatchNorm(_BatchNorm):
@@ -26,8 +26,9 @@ class SyncBatchNorm(_BatchNorm):
     A forward pass gathers 2 * features + 1 numbers of every rank, a backward pass sums 2 * features. The gradients of
     weight and bias are this rank's part, to be summed or averaged over the ranks like all others.
 
+    The arguments are those of torch.nn.BatchNorm2d, and one more.
+
     Args:
-        num_features, eps, momentum, affine, track_running_stats, device, dtype: as of torch.nn.BatchNorm2d.
         comm: the group; None: the communicator of all ranks at the time of the call.
 
     Raises:
@@ -52,6 +53,11 @@ class SyncBatchNorm(_BatchNorm):
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
         self.comm = comm
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module: nn.Module, comm: Communicator | None = None) -> nn.Module:
+        """:func:`ringreduce.convert_sync_batchnorm`, where torch's SyncBatchNorm has its own."""
+        return convert_sync_batchnorm(module, comm)
 
     def _check_input_dim(self, x: Tensor) -> None:
         if x.dim() < 2 or x.shape[1] != self.num_features:
@@ -100,7 +106,7 @@ def batch_statistics(x: Tensor, comm: Communicator) -> tuple[Tensor, Tensor, int
     if count > 0:
         var, mean = torch.var_mean(values, axes, correction=0)
         own = torch.cat([own.new_tensor([count]), mean, var])
-    everybodys = comm.all_gather(own).view(comm.size, -1)
+    everybodys: Any = comm.all_gather(own).view(comm.size, -1)
     counts, means, variances = everybodys.double().split([1, features, features], dim=1)
     total = int(counts.sum())
     if total < 2:
@@ -151,7 +157,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return dtype if dtype == torch.float64 else torch.float32
 
 
-def convert_sync_batch_norm(module: nn.Module, comm: Communicator | None = None) -> nn.Module:
+def convert_sync_batchnorm(module: nn.Module, comm: Communicator | None = None) -> nn.Module:
     """Replaces every batch normalisation in a model by a :class:`SyncBatchNorm`. Every rank must call it.
 
     The layers share a group of their own, with the ranks of comm: statistics then neither wait behind buckets of

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ringreduce.blobs import gather_bytes
 from ringreduce.communicator import Communicator
 
 if TYPE_CHECKING:
@@ -75,7 +74,9 @@ class Timeline:
         """Notes a span whose times are known.
 
         Args:
-            began, ended: seconds on the timeline's clock.
+            name: what the viewer calls it.
+            began: seconds on the timeline's clock.
+            ended: the same.
             lane: "compute", "communication" or "waits".
             details: what the viewer shows of it; anything that JSON has.
         """
@@ -111,9 +112,8 @@ class Timeline:
             span._replace(began=_aligned(span.began, offsets), ended=_aligned(span.ended, offsets))
             for span in self._spans
         ]
-        texts = gather_bytes(self._comm, json.dumps(own).encode(), root=0)
-        if self._comm.rank == 0:
-            everybodys = [[Span(*span) for span in json.loads(text)] for text in texts]
+        everybodys = self._comm.gather_object(own)
+        if everybodys is not None:
             trace = {"displayTimeUnit": "ms", "traceEvents": trace_events(everybodys)}
             Path(path).write_text(json.dumps(trace))
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ringreduce import _engine, errors, streams
 from ringreduce._engine import values
-from ringreduce.arrays import Array
 
 __all__ = ["GpuWork", "Work"]
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Result = TypeVarWithDefault("Result", default=Any)
+else:
+    Result = TypeVar("Result")
 
 LOOK_EVERY = 1e-4  # seconds, at a GPU that one waits for
 
 
-class Work:
+class Work(Generic[Result]):
     """A call under way on the progress thread. Its buffers must be left alone until it is done."""
 
     __slots__ = ("_after", "_engine", "_keep", "_result", "_with_source")
@@ -23,8 +29,8 @@ class Work:
     def __init__(
         self,
         engine: Any,
-        result: Array,
-        keep: tuple[Array, ...],
+        result: Any,
+        keep: tuple[Any, ...],
         after: Callable[[], None] | None,
         with_source: bool = False,
     ):
@@ -34,7 +40,7 @@ class Work:
         self._after = after
         self._with_source = with_source
 
-    def wait(self, timeout: float | None = None) -> Array:
+    def wait(self, timeout: float | None = None) -> Result:
         """Waits until the call is over.
 
         Args:
@@ -50,7 +56,9 @@ class Work:
         if not self._engine.wait(timeout):
             raise errors.TimeoutError(f"the call is not over after {timeout} s")
         self._settle()
-        return (self._result, self.source) if self._with_source else self._result
+        found: Any = (self._result, self.source) if self._with_source else self._result
+        result: Result = found
+        return result
 
     def done(self) -> bool:
         """Whether the call is over, well or not."""
@@ -88,7 +96,7 @@ class Work:
         return None if source < 0 else source
 
 
-class GpuWork(Work):
+class GpuWork(Work[Result]):
     """A call under way on a GPU, on the communicator's own stream. Its arrays must be left alone until it is done, or
     used only by what comes after :meth:`wait` on the stream that waits."""
 
@@ -97,8 +105,8 @@ class GpuWork(Work):
     def __init__(
         self,
         engine: _engine.GpuWork,
-        result: Array,
-        keep: tuple[Array, ...],
+        result: Any,
+        keep: tuple[Any, ...],
         after: Callable[[], None] | None,
         check: Callable[[], None],
         stream: streams.Stream,
@@ -107,7 +115,7 @@ class GpuWork(Work):
         self._check = check
         self._stream = stream
 
-    def wait(self, timeout: float | None = None) -> Array:
+    def wait(self, timeout: float | None = None) -> Result:
         """Lets a stream wait until the call is over: the one that the call was given, or the current one.
 
         Args:
@@ -127,7 +135,8 @@ class GpuWork(Work):
         if stream is not None:
             self._engine.let_wait(stream)
         self._settle()
-        return self._result
+        result: Result = self._result
+        return result
 
     def _wait_here(self, timeout: float) -> None:
         until = time.monotonic() + values.seconds(timeout, "timeout", True)

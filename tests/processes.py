@@ -75,3 +75,12 @@ class Processes:
             for pipe in self.pipes:
                 pipe.close()
         return found
+
+
+def gone(pid):
+    """Or only waiting to be reaped, by whoever reaps orphans here."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True

@@ -13,8 +13,9 @@ void bind_memory(nanobind::module_& m);
 void bind_mpi_job(nanobind::module_& m);
 void bind_links(nanobind::module_& m);
 void bind_communicator(nanobind::module_& m);
-void bind_tls(nanobind::module_& m);
+void bind_meeting(nanobind::module_& m);
 void bind_measuring(nanobind::module_& m);
+void bind_log(nanobind::module_& m);
 void bind_values(nanobind::module_& m);
 
 }  // namespace ringreduce

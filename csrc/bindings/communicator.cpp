@@ -243,7 +243,7 @@ std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange&
                                                        options.tuned ? options.tuned->digest : 0),
                                      options);
   const nb::gil_scoped_release unlocked;
-  communicator->measure_links_if_far();
+  communicator->settle();
   return communicator;
 }
 
@@ -267,6 +267,7 @@ std::vector<std::unique_ptr<Communicator>> local_group(int world, nb::handle tim
   std::vector<std::unique_ptr<Communicator>> group;
   for (auto& transport : LocalTransport::group(world)) {
     group.push_back(std::make_unique<Communicator>(std::move(transport), options));
+    group.back()->settle();
   }
   return group;
 }

@@ -13,7 +13,8 @@ NB_MODULE(_engine, m) {
   ringreduce::bind_mpi_job(m);
   ringreduce::bind_links(m);
   ringreduce::bind_communicator(m);
-  ringreduce::bind_tls(m);
+  ringreduce::bind_meeting(m);
   ringreduce::bind_measuring(m);
+  ringreduce::bind_log(m);
   ringreduce::bind_values(m);
 }

@@ -12,6 +12,13 @@
 namespace ringreduce {
 namespace {
 
+// Whether to say that a wait has lasted so long: after a second, and whenever it has doubled since.
+bool is_worth_a_word(Clock::duration waited, Clock::duration& again_after) {
+  if (waited < std::max<Clock::duration>(std::chrono::seconds(1), again_after)) return false;
+  again_after = 2 * waited;
+  return log::says(log::Level::debug);
+}
+
 std::atomic<unsigned> forks{0};  // above this process
 
 unsigned watch_forks() {
@@ -38,7 +45,7 @@ std::shared_ptr<const Tuned> agreed(const std::shared_ptr<const Tuned>& own, con
   const auto differs = [&](std::uint64_t digest) { return digest != told.word.front(); };
   if (std::none_of(told.word.begin(), told.word.end(), differs)) return own;
   return std::make_shared<Tuned>(
-      Tuned{{}, 0, "; the tables of ringreduce tune are left alone, as they differ between ranks"});
+      Tuned{{}, 0, "; the tables of ringreduce tune are left alone, as they differ between ranks", ""});
 }
 
 }  // namespace
@@ -48,6 +55,7 @@ Calls::Calls(std::unique_ptr<Transport> transport_of_group, const Options& given
       transport(std::move(transport_of_group)),
       rank(transport->rank),
       world(transport->world),
+      log_name(given.log_name.empty() ? "rank " + std::to_string(rank) : given.log_name),
       diagnosis(*transport),
       messages(*transport),
       planner(rank, world, {tuning_of(transport->name()), transport->capacity(), transport->oversubscribed()},
@@ -125,10 +133,25 @@ void Calls::begin_later(const Call& call) {
 void Calls::wait_to_end(Clock::duration timeout) {
   wait_until(
       *transport, options.poll, [&] { return executor.done(); }, [&] { return executor.advance(); },
-      [&] { return executor.waiting_for(); },
-      [&](Clock::duration waited) {
-        if (waited >= timeout) time_out(timeout);
-      });
+      [&] { return executor.waiting_for(); }, [&](Clock::duration waited) { look_at(waited, timeout); });
+}
+
+void Calls::look_at(Clock::duration waited, Clock::duration timeout) {
+  if (waited >= timeout) time_out(timeout);
+  if (said_.call != sequence_) said_ = {sequence_, {}};
+  if (is_worth_a_word(waited, said_.again_after)) {
+    say_who_is_late(executor.waiting_for(), sequence_, waited, now_doing());
+  }
+}
+
+void Calls::say_who_is_late(int waiting_for, std::uint64_t number, Clock::duration waited,
+                            const std::string& what) const {
+  const int late = diagnosis.late_rank(waiting_for, number, waited);
+  const std::string who = late < 0 ? "any rank" : "rank " + std::to_string(late);
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(waited).count();
+  std::string text = "has waited " + std::to_string(seconds) + " s for " + who + " in " + what;
+  if (late >= 0 && diagnosis.begun(late) < number) text += "; " + who + " has not begun it";
+  say(log::Level::debug, text);
 }
 
 void Calls::time_out(Clock::duration timeout) const {
@@ -142,12 +165,16 @@ std::string Calls::now_doing() const {
 // --- messages ----------------------------------------------------------------------------------------------
 
 void Calls::wait_for(const Request& request) {
+  Clock::duration again_after{};
   wait_until(
       *transport, options.poll, [&] { return request.done.load(std::memory_order_acquire); },
       [&] { return messages.advance(); }, [&] { return peer_of(request); },
       [&](Clock::duration waited) {
         messages.look_around();
         if (waited >= or_default(request.transfer.timeout)) time_out(request);
+        if (is_worth_a_word(waited, again_after)) {
+          say_who_is_late(request.peer, 0, waited, in_words(request.transfer, rank));
+        }
       });
 }
 
@@ -233,6 +260,8 @@ void Calls::fail(const Failure& found) {
   if (!was_closed || found.cause == Cause::mismatch) transport->abort(found);
   if (was_closed) throw Closed("the communicator was closed");
   const Failure failure = *transport->fate().failure();
+  if (!failure_said_.exchange(true))
+    say(log::Level::info, std::string("the group has failed: ") + failure.what());
   messages.drop(std::make_exception_ptr(failure));
   throw failure;
 }

@@ -2,6 +2,7 @@
 // collective, the messages, the record of this rank's calls, and how the group fails.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -10,6 +11,7 @@
 #include "engine/diagnosis.h"
 #include "engine/messages/point_to_point.h"
 #include "engine/planning/planner.h"
+#include "transport/interface/log.h"
 #include "transport/interface/transport.h"
 
 namespace ringreduce {
@@ -24,6 +26,9 @@ struct Options {
   void (*poll)() = nullptr;
   // Used if all ranks told each other the same digest of them when they met.
   std::shared_ptr<const Tuned> tuned = tuned_rows();
+  // What lines of the log call this rank; empty: "rank 3". Of a group made from another, "rank 3/1": rank 3
+  // there is rank 1 here.
+  std::string log_name;
 };
 
 class Calls {
@@ -33,6 +38,7 @@ class Calls {
   const Options options;
   const std::unique_ptr<Transport> transport;
   const int rank, world;
+  const std::string log_name;
   const Diagnosis diagnosis;
   PointToPoint messages;
   // One collective at a time: who holds this may use what follows it, and begin().
@@ -62,6 +68,8 @@ class Calls {
     if (!executor.done()) wait_to_end(or_default(timeout));
   }
   [[noreturn]] void time_out(Clock::duration timeout) const;
+  // Called now and then in a wait: ends one that takes too long, says in the log whom a long one is for.
+  void look_at(Clock::duration waited, Clock::duration timeout);
 
   void wait_for(const Request& request);
   [[noreturn]] void time_out(const Request& request) const;
@@ -92,11 +100,14 @@ class Calls {
       blame_self();
     }
   }
+  void say(log::Level level, const std::string& text) const { log::say(level, log_name, text); }
   // Throws what the group has ended with, which may be what a peer has found.
   [[noreturn]] void fail(const Failure& found);
 
  private:
   void wait_to_end(Clock::duration timeout);
+  void say_who_is_late(int waiting_for, std::uint64_t number, Clock::duration waited,
+                       const std::string& what) const;
   [[noreturn]] void end(const Transfer* message);
   [[noreturn]] void blame_self() const;
   std::string now_doing() const;
@@ -105,6 +116,11 @@ class Calls {
   std::uint64_t sequence_ = 0;
   std::uint64_t history_ = 0;  // of all calls so far
   Record current_;
+  struct {
+    std::uint64_t call = 0;
+    Clock::duration again_after{};
+  } said_;  // of the long wait that is under way
+  std::atomic<bool> failure_said_{false};
 };
 
 }  // namespace ringreduce

@@ -83,6 +83,7 @@ void Communicator::leave() {
   gpu_.leave();
   calls_.transport->close();
   calls_.messages.drop(std::make_exception_ptr(Closed("the communicator was closed")));
+  calls_.say(rank() == 0 ? log::Level::info : log::Level::debug, "the group is closed");
 }
 
 }  // namespace ringreduce

@@ -75,9 +75,9 @@ class Communicator {
   // Measures the links between hosts, or where all ranks share one those between ranks, and makes use of what
   // it finds from now on. A collective.
   Links measure_links();
-  // The same for ranks on several hosts, unless RINGREDUCE_LINKS is off: for those who have just met. Of more
-  // than 16 hosts it measures some links only.
-  void measure_links_if_far();
+  // For those who have just met: the same for ranks on several hosts, unless RINGREDUCE_LINKS is off (of more
+  // than 16 hosts it measures some links only). Then says in the log what was chosen.
+  void settle();
   // Measures them, and what pairs of hosts share, and makes what algorithm "synthesised" is from then on. A
   // collective. Or for a network that is known: all ranks must say the same.
   void synthesise();
@@ -112,6 +112,8 @@ class Communicator {
  private:
   std::vector<std::string> exchange(const std::string& blob);
   void know(Links links);
+  void measure_links_if_far();
+  void introduce(log::Level details) const;
   std::unique_ptr<Communicator> child(std::unique_ptr<Transport> transport, const std::vector<int>& members);
 
   Calls calls_;

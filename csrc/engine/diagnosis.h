@@ -20,6 +20,8 @@ class Diagnosis {
   int late_rank(int waiting_for, std::uint64_t number, Clock::duration waited) const;
   // The rank that has begun the fewest collectives, if that is fewer than this rank has; else -1.
   int last_rank() const;
+  // The number of the latest collective that a rank is known to have begun.
+  std::uint64_t begun(int rank) const;
   // With every rank's latest calls, for a person who must find out which of them went wrong.
   [[noreturn]] void time_out(Clock::duration timeout, int waiting_for, const std::string& what) const;
 
@@ -31,7 +33,6 @@ class Diagnosis {
   std::string disagreement(int peer, std::uint64_t latest) const;
 
  private:
-  std::uint64_t begun(int rank) const;
   std::vector<std::string> calls_numbered(std::uint64_t number) const;
 
   Transport& transport_;

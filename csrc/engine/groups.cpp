@@ -38,8 +38,11 @@ std::vector<std::string> Communicator::exchange(const std::string& blob) {
 std::unique_ptr<Communicator> Communicator::child(std::unique_ptr<Transport> transport,
                                                   const std::vector<int>& members) {
   transport->told = calls_.transport->told.among(members);
-  auto made = std::make_unique<Communicator>(std::move(transport), options());
+  Options theirs = options();
+  theirs.log_name = calls_.log_name + "/" + std::to_string(transport->rank);
+  auto made = std::make_unique<Communicator>(std::move(transport), theirs);
   if (links_.world > 0) made->know(links_.among(members));
+  made->introduce(log::Level::debug);
   return made;
 }
 

@@ -2,14 +2,13 @@
 // one pair at a time, as in a tournament: so a link that several pairs share shows, and none is measured
 // twice.
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
-#include <string_view>
 
 #include "engine/communicator.h"
 #include "engine/planning/links.h"
 #include "engine/planning/network.h"
+#include "transport/interface/environment.h"
 
 namespace ringreduce {
 namespace {
@@ -25,14 +24,6 @@ constexpr int tag = std::numeric_limits<int>::max();
 
 double since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-bool wanted_by_environment() {
-  const char* set = std::getenv("RINGREDUCE_LINKS");
-  const std::string_view value = set ? set : "";
-  if (value == "" || value == "auto") return true;
-  if (value == "off") return false;
-  throw InvalidArgument("RINGREDUCE_LINKS must be auto or off, not '" + std::string(value) + "'");
 }
 
 Transfer message(bool sends, int peer, void* data, std::size_t bytes) {
@@ -205,10 +196,15 @@ Way Communicator::synthesised(std::size_t bytes) {
   return calls_.planner.synthesised(bytes);
 }
 
+void Communicator::settle() {
+  measure_links_if_far();
+  introduce(log::Level::info);
+}
+
 // Only if all ranks want it.
 void Communicator::measure_links_if_far() {
   if (size() == 1 || !calls_.transport->distant()) return;
-  std::uint8_t wanted = wanted_by_environment();
+  std::uint8_t wanted = environment("RINGREDUCE_LINKS", {"auto", "off"}) != "off";
   if (wanted && calls_.planner.is_forced(Collective::all_reduce, "synthesised")) wanted = 2;
   Call call;
   call.op = Op::min;

@@ -259,7 +259,7 @@ void Progress::pause(Backoff& backoff) {
   }
   if (!calls_.transport->pause(backoff, waiting_for)) return;
   const auto timeout = calls_.or_default(current_.call.timeout);
-  if (current_.work && Clock::now() - current_.started >= timeout) calls_.time_out(timeout);
+  if (current_.work) calls_.look_at(Clock::now() - current_.started, timeout);
   check_messages();
 }
 

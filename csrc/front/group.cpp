@@ -5,6 +5,7 @@
 
 #include "engine/communicator.h"
 #include "transport/compose/choose.h"
+#include "transport/interface/log.h"
 #include "transport/memory/shared_heap.h"
 
 namespace ringreduce {
@@ -75,7 +76,7 @@ std::unique_ptr<Communicator> connect(int rank, int world, Meeting& meeting,
       connect_transport(rank, world, exchange, settings.shared_memory ? "shm" : "", nullptr, {},
                         options.tuned ? options.tuned->digest : 0),
       options);
-  communicator->measure_links_if_far();
+  communicator->settle();
   return communicator;
 }
 
@@ -125,6 +126,14 @@ void Group::close() {
 
 void Group::leave() {
   translated([&] { communicator_->leave(); });
+}
+
+bool says() {
+  return log::says(log::Level::info);
+}
+
+void say(int rank, const char* text) {
+  log::say(log::Level::info, "rank " + std::to_string(rank), text);
 }
 
 void* allocate_shared(std::size_t bytes) {

@@ -92,6 +92,10 @@ class Group {
   const std::unique_ptr<Communicator> communicator_;
 };
 
+// Lines of the log, of level info: whether anybody reads them, and one of them.
+bool says();
+void say(int rank, const char* text);
+
 // Memory that ranks of one host reach in place, so that collectives need no staging copy. 64-byte aligned,
 // zeroed. Throws std::bad_alloc.
 void* allocate_shared(std::size_t bytes);

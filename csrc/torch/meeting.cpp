@@ -10,6 +10,8 @@ namespace {
 using Bytes = std::vector<std::uint8_t>;
 using Clock = std::chrono::steady_clock;
 
+constexpr std::chrono::milliseconds first_word_after{5000};
+
 const Bytes passed{1};  // what rank 0 says of a barrier that all ranks have reached
 
 std::chrono::milliseconds left(Clock::time_point deadline) {
@@ -40,7 +42,7 @@ std::vector<Meeting::Blob> StoreMeeting::exchange(const Blob& blob) {
   store_->set(key(round, rank_), Bytes(blob.begin(), blob.end()));
   std::vector<Blob> all;
   for (int r = 0; r < world_; ++r) {
-    if (!arrives(*store_, key(round, r), left(deadline))) {
+    if (!arrives_in_time(key(round, r), r, deadline)) {
       C10_THROW_ERROR(DistBackendError, "ringreduce: rank " + std::to_string(rank_) + " waited " +
                                             std::to_string(timeout_.count()) + " ms for rank " +
                                             std::to_string(r) + " to join the process group");
@@ -51,6 +53,16 @@ std::vector<Meeting::Blob> StoreMeeting::exchange(const Blob& blob) {
   // Who has come so far has read what was there before, which may have held the group's secret.
   if (round > 0) store_->deleteKey(key(round - 1, rank_));
   return all;
+}
+
+// In the log, rank 0 says now and then who is missing.
+bool StoreMeeting::arrives_in_time(const std::string& key, int rank, Clock::time_point deadline) {
+  auto pause = first_word_after;
+  for (; rank_ == 0 && says() && left(deadline) > pause; pause *= 2) {
+    if (arrives(*store_, key, pause)) return true;
+    say(rank_, ("waits for rank " + std::to_string(rank) + " to join the process group").c_str());
+  }
+  return arrives(*store_, key, left(deadline));
 }
 
 void StoreMeeting::clean_up() {

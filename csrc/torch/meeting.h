@@ -20,6 +20,7 @@ class StoreMeeting : public Meeting {
 
  private:
   std::string key(int round, int rank) const;
+  bool arrives_in_time(const std::string& key, int rank, std::chrono::steady_clock::time_point deadline);
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const int rank_, world_;

@@ -89,7 +89,11 @@ def _create(options: Any, given: Any) -> Any:
         options.timeout if isinstance(options.timeout, timedelta) else timedelta(seconds=options.timeout)
     )
     chosen = given if isinstance(given, Options) else Options()
-    backend = _load().create(
+    module = _load()
+    from ringreduce import log
+
+    log.begin(options.group_rank)
+    backend = module.create(
         options.store,
         options.group_rank,
         options.group_size,
@@ -107,8 +111,11 @@ def _leave_all() -> None:
     """Peers must learn that a rank has ended, and no thread may run when Python is gone."""
     if _module is None:
         return
+    from ringreduce import log
+
     _module.begin_ending()
     crashed = getattr(sys, "last_value", None) is not None  # set where an exception ends the interpreter
     for backend in list(_live):
         backend.abort() if crashed else backend.shutdown()
     _module.finish_callbacks(1000)
+    log.drain()

@@ -8,7 +8,6 @@ or Slurm, and the address from rank 0, which opens a store at a port that is fre
 from __future__ import annotations
 
 import os
-import platform
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -54,17 +53,21 @@ def _through_meeting(known: Launched, timeout: timedelta | None) -> Iterator[Fou
     from torch._C._distributed_c10d import TCPStore
     from torch.distributed.constants import default_pg_timeout
 
+    from ringreduce import _engine
     from ringreduce.bootstrap import meeting_of
-    from ringreduce.launchers import across_hosts
+    from ringreduce.meeting_places import first_that_answers
 
     timeout = default_pg_timeout if timeout is None else timeout
     with meeting_of(known, timeout.total_seconds()) as exchange:
         if known.rank == 0:
-            address = platform.node() if across_hosts(known, os.environ) else "127.0.0.1"
-            store = TCPStore(address, 0, known.size, True, timeout, wait_for_workers=False)
-            exchange(f"{address} {store.port}".encode())
+            store = TCPStore("localhost", 0, known.size, True, timeout, wait_for_workers=False)
+            exchange("|".join(_engine.places_here(store.port)).encode())
         else:
-            address, port = exchange(b"")[0].decode().split()
-            store = TCPStore(address, int(port), known.size, False, timeout)
+            connection, place = first_that_answers(
+                exchange(b"")[0].decode().split("|"), timeout.total_seconds()
+            )
+            connection.close()
+            host, _, port = place.rpartition(":")
+            store = TCPStore(host.strip("[]"), int(port), known.size, False, timeout)
     yield store, known.rank, known.size
     raise RuntimeError("env:// cannot be used for a second rendezvous of the same group")

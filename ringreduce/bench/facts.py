@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ringreduce
-from ringreduce import _engine
+from ringreduce import _engine, environment
 
 UNKNOWN = "unknown"
 FAR_NS = 110.0
@@ -45,7 +45,7 @@ def machine_facts(ranks: int) -> dict[str, Any]:
         "ranks": ranks,
         "oversubscribed": ranks > cores,
         "command": " ".join(["ringreduce", *sys.argv[1:]]),
-        "environment": {key: value for key, value in os.environ.items() if key.startswith("RINGREDUCE_")},
+        "environment": environment.set_here(os.environ),
     }
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, BooleanOptionalAction, Namespace
 from pathlib import Path
+from typing import get_args
 
 from ringreduce import schedules
+from ringreduce.annotations import Transport
 from ringreduce.bench.ours import NO_CHOICE, ROUNDING, TIMED
 from ringreduce.bench.peers import HOMES, VENDORS
 from ringreduce.bench.problem import BLOCKWISE, EXACT, MESSAGES, Problem, numpy_dtype
@@ -15,7 +17,7 @@ from ringreduce.bench.report import FORMATS
 from ringreduce.bench.run import Plan
 from ringreduce.schedules.registry import is_in_a_file
 
-TRANSPORTS = ("shm", "tcp", "mpi", "shm+tcp", "shm+mpi")
+TRANSPORTS = tuple(name for name in get_args(Transport) if name != "auto")
 OPS = ("sum", "avg", "prod", "min", "max", "band", "bor", "bxor")
 
 

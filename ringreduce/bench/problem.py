@@ -49,8 +49,10 @@ EXACT = {
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
-        import ml_dtypes
-
+        try:
+            import ml_dtypes
+        except ImportError as error:
+            raise ValueError(f"{name} needs ml_dtypes: pip install 'ringreduce[bench]'") from error
         name = getattr(ml_dtypes, name)
     dtype: np.dtype[Any] = np.dtype(name)
     return dtype

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -109,28 +108,15 @@ def measure_all(comm: Communicator, task: Task) -> tuple[list[Row], list[Facts]]
             advance(f"{problem.collective} {problem.nbytes} B {library.name}")
     finish()
     leave()
-    everybody = [json.loads(blob) for blob in exchange_over(comm)(json.dumps(facts).encode())]
+    everybody = comm.all_gather_object(facts)
     for twin in twins.values():
         twin.close()
     return rows, everybody
 
 
-def exchange_over(comm: Communicator) -> Callable[[bytes], list[bytes]]:
-    """How every rank gets what each of them has to say."""
-
-    def exchange(blob: bytes) -> list[bytes]:
-        lengths = comm.all_gather(np.array([len(blob)]))
-        card = np.zeros(lengths.max(), dtype=np.uint8)
-        card[: len(blob)] = np.frombuffer(blob, dtype=np.uint8)
-        cards = comm.all_gather(card).reshape(comm.size, -1)
-        return [bytes(one[:length]) for one, length in zip(cards, lengths, strict=True)]
-
-    return exchange
-
-
 def _twin(comm: Communicator, **options: Any) -> Communicator:
     """The same ranks once more, who find each other through the communicator that they have."""
-    return init(comm.rank, comm.size, exchange_over(comm), timeout=comm.timeout, **options)
+    return init(comm.rank, comm.size, comm.all_gather_object, timeout=comm.timeout, **options)
 
 
 def _contestants(
@@ -160,7 +146,8 @@ def _measured(library: Library, buffers: Buffers, effort: Effort, problem: Probl
     try:
         row = measure(library, buffers, effort)
     except (ValueError, TypeError, NotImplementedError) as error:
-        # Arguments that a contestant does not take are refused by all ranks alike, before anything happened.
+        # Arguments that a contestant does not take are refused by all ranks alike, before anything happened. torch and
+        # mpi4py raise NotImplementedError.
         row = {"library": library.name, "ranks": library.ranks, "problem": str(error).split(". ")[0]}
     return {**row, **named, "collective": problem.collective, "bytes": problem.nbytes}
 

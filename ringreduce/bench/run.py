@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -100,8 +101,14 @@ def run_on_launched_ranks(plan: Plan) -> Results:
     if _wants(plan, "gloo", peers.gloo_is_there()):
         chosen.append("gloo")
     asked = any(name in plan.peers for name in ("auto", *peers.VENDORS))
-    if known.launcher in MPI_LAUNCHERS and peers.mpi4py_is_there() and asked:
-        chosen.append("mpi")
+    if known.launcher in MPI_LAUNCHERS and asked:
+        if peers.mpi4py_is_there():
+            chosen.append("mpi")
+        elif known.rank == 0:
+            print(
+                "ringreduce: without mpi4py, MPI's own functions are not timed: pip install mpi4py",
+                file=sys.stderr,
+            )
     facts: list[Facts] = []
     with ringreduce.init() as comm:
         task = replace(plan.task, peers=tuple(chosen), bind=False)

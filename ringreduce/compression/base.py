@@ -26,9 +26,8 @@ LAST_WAIT = 2.0  # seconds that a program which ends by an exception waits for a
 def hook(state: Compression, bucket):  # type: ignore[no-untyped-def]  # torch allows bucket no annotation but its own
     """The communication hook of all methods, for ``register_comm_hook(state, compression.hook)``.
 
-    Returns:
-        A torch.futures.Future of the bucket's buffer, which by then has the average of the ranks' gradients. What goes
-        wrong is the future's exception.
+    It returns a torch.futures.Future of the bucket's buffer, which by then has the average of the ranks' gradients.
+    What goes wrong is the future's exception.
     """
     return state.submit(bucket)
 

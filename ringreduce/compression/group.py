@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.nn.functional import pad
 
 from ringreduce import _engine
+from ringreduce.annotations import Wire
 from ringreduce.communicator import Communicator
 from ringreduce.on_world import world
 
@@ -40,7 +41,7 @@ class Group:
             raise TypeError(f"group must be a ringreduce.Communicator, a ProcessGroup or None, not {group!r}")
         self.rank, self.size, self.bytes_sent = self._ranks.rank, self._ranks.size, 0
 
-    def mean(self, x: Tensor, wire: str | None = None) -> None:
+    def mean(self, x: Tensor, wire: Wire | None = None) -> None:
         """Averages all ranks' float32 x in place; wire is the engine's name for the format in which they travel."""
         nbytes = _engine.reduce.encoded_bytes(wire or "none", x.numel())
         self.bytes_sent += all_reduce_bytes(nbytes, self.size)
@@ -77,7 +78,7 @@ class OfProcessGroup:
             use_local_synchronization=True,  # ranks outside of the group need not call it
         )
 
-    def all_reduce(self, x: Tensor, wire: str | None) -> None:
+    def all_reduce(self, x: Tensor, wire: Wire | None) -> None:
         """With a wire format rank r adds up everybody's r-th part: all values are rounded twice, however many ranks."""
         if wire is None:
             dist.all_reduce(x, group=self._group)

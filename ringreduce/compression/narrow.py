@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from ringreduce.communicator import DEFAULT_TIMEOUT
 from ringreduce.compression.base import Compression, Gradients
@@ -20,8 +20,10 @@ class HalfPrecision(Compression):
             are averaged in a way that keeps sums in the range that the gradients have.
     """
 
-    def __init__(self, dtype: str = "fp16", group: Any = None, *, timeout: float = DEFAULT_TIMEOUT) -> None:
-        self.dtype = dtype
+    def __init__(
+        self, dtype: Literal["fp16", "bf16"] = "fp16", group: Any = None, *, timeout: float = DEFAULT_TIMEOUT
+    ) -> None:
+        self.dtype: Literal["fp16", "bf16"] = dtype
         self._require("dtype", dtype in ("fp16", "bf16"), "be 'fp16' or 'bf16'")
         super().__init__(group, timeout=timeout)
 

@@ -30,7 +30,8 @@ class PowerSGD(Compression):
         start_iter: how many steps are not compressed at first.
         min_compression_rate: matrices are compressed where that makes them smaller by more than this factor. Vectors
             never are.
-        error_feedback, warm_start: whether to have the two.
+        error_feedback: whether to add what was left out to the next gradient.
+        warm_start: whether to begin with the Q of the step before.
         seed: of the first Q's, which all ranks must draw alike.
     """
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from ringreduce.blobs import gather_bytes
 from ringreduce.communicator import Communicator
 from ringreduce.errors import Error
 
@@ -24,11 +22,6 @@ __all__ = [
 ]
 
 SHOWN = 10  # names in a message
-
-
-def gather_texts(comm: Communicator, text: str) -> list[str]:
-    """Every rank's text."""
-    return [blob.decode() for blob in gather_bytes(comm, text.encode())]
 
 
 def check_parameters(module: Any) -> list[tuple[str, Any]]:
@@ -84,10 +77,9 @@ def check_same(comm: Communicator, own: dict[str, str], what: str) -> None:
     Raises:
         Error: on every rank: the first thing that differs, and which ranks have what.
     """
-    texts = gather_texts(comm, json.dumps(list(own.items())))
-    if len(set(texts)) == 1:
+    lists = comm.all_gather_object(list(own.items()))
+    if all(entries == lists[0] for entries in lists):
         return
-    lists = [json.loads(text) for text in texts]
     place = 0
     while len({_at(entries, place) for entries in lists}) == 1:
         place += 1
@@ -101,7 +93,7 @@ def check_same(comm: Communicator, own: dict[str, str], what: str) -> None:
     raise Error(f"{what} differ, first in this: {whose}")
 
 
-def _at(entries: list[list[str]], place: int) -> str:
+def _at(entries: list[tuple[str, str]], place: int) -> str:
     return ": ".join(entries[place]) if place < len(entries) else "nothing more"
 
 
@@ -137,14 +129,14 @@ class Verdict:
         """What has gone wrong on which ranks; "" if nothing. The same on all ranks, which all call it."""
         failed, most, least = self._flags[: self.FIXED].tolist()
         if most + least != 255:
-            calls = gather_texts(self._comm, f"{self._restarts} on rank {self._comm.rank}")
+            calls = self._comm.all_gather_object(f"{self._restarts} on rank {self._comm.rank}")
             return (
                 "a rank's backward pass has failed before its first gradient, and its next one was taken for it. Calls "
                 f"of zero_grad() since the last exchange: {', '.join(calls)}"
             )
         if not failed:
             return ""
-        texts = gather_texts(self._comm, self._problem)
+        texts = self._comm.all_gather_object(self._problem)
         return "; ".join(f"rank {rank}: {text}" for rank, text in enumerate(texts) if text)
 
 

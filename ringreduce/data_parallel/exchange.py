@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ringreduce.annotations import Wire
 from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.bucket import Bucket, Slot
 from ringreduce.data_parallel.timings import BucketTiming, StepTimings
@@ -112,7 +113,7 @@ class AllReduce(Exchange):
     NARROWED = {"bf16": {torch.float32}, "fp16": {torch.float32}}  # noqa: RUF012
     BY_BLOCKS = frozenset({torch.float32, torch.float16, torch.bfloat16})
 
-    def __init__(self, comm: Communicator, wire: str | None) -> None:
+    def __init__(self, comm: Communicator, wire: Wire | None) -> None:
         super().__init__(comm)
         self._wire = wire
 

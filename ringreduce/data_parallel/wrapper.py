@@ -5,11 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from ringreduce import on_world
+from ringreduce.annotations import Wire
 from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.agreement import check_parameters, check_same, describe
 from ringreduce.data_parallel.assignment import Cut
@@ -27,7 +28,7 @@ from ringreduce.errors import Error
 __all__ = ["DataParallel"]
 
 MB = 1 << 20
-WIRES = (None, "bf16", "fp16", "int8", "fp8")
+WIRES = (None, *get_args(Wire))
 
 
 class DataParallel(torch.nn.Module):
@@ -36,6 +37,9 @@ class DataParallel(torch.nn.Module):
     All ranks begin with rank 0's parameters and buffers. In each backward pass gradients are averaged over the ranks,
     bucket by bucket, while the rest of it goes on; when ``backward()`` returns, all ranks have the same gradients.
     See Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.
+
+    It corresponds to torch's DistributedDataParallel, not to torch.nn.DataParallel, which splits each batch among
+    threads of one process.
 
     After an exception in a backward pass, training may go on with the next forward pass, if it does on all ranks.
 
@@ -77,7 +81,7 @@ class DataParallel(torch.nn.Module):
         find_unused_parameters: bool = False,
         static_graph: bool = False,
         broadcast_buffers: bool = True,
-        wire: str | None = None,
+        wire: Wire | None = None,
         gradient_as_bucket_view: bool = True,
         logical_shards: int | None = None,
     ) -> None:

@@ -16,10 +16,11 @@ from scipy.optimize import least_squares
 
 from ringreduce import _engine
 from ringreduce.bench.ours import ours
-from ringreduce.bench.protocol import Buffers, Effort, Problem, measure
-from ringreduce.blobs import gather_bytes
+from ringreduce.bench.protocol import Buffers, Problem
 from ringreduce.communicator import Communicator
 from ringreduce.model.model import CAUSES, Costs, Model, of_their_own, weights
+from ringreduce.study.clocks import Clock, Start
+from ringreduce.study.timing import medians
 
 __all__ = ["Point", "fit", "fit_costs", "measure_points"]
 
@@ -30,7 +31,7 @@ SIZES = {
         16, 128, 768, 3 * K, 12 * K, 24 * K, 48 * K, 96 * K, 192 * K, 384 * K, 768 * K,
         3 * M // 2, 3 * M, 6 * M, 12 * M, 24 * M, 48 * M, 96 * M,
     ),
-    "between": (16, 768, 12 * K, 48 * K, 192 * K, 768 * K, 3 * M, 12 * M, 48 * M),
+    "between": (16, 768, 12 * K, 24 * K, 48 * K, 96 * K, 192 * K, 768 * K, 3 * M, 12 * M, 48 * M),
 }  # fmt: skip
 # Where costs begin from: seconds of a round, of a message, of a change of a core's rank and of a byte.
 BYTES = {"copy_out": 1e-10, "copy_in": 1e-10, "combine": 1e-10}
@@ -42,6 +43,7 @@ RANGE = 9.0  # how far costs may be from these: so many times the factor e
 STEPS, SMOOTH = 40, 0.03
 PASSES = 3  # over all that is measured: what disturbs the machine for a moment spoils one of them
 LONG = 0.3  # seconds: where a call takes so long, larger buffers are left out
+LEAST = 5  # iterations, whatever the budget
 
 
 class Point(NamedTuple):
@@ -53,7 +55,7 @@ class Point(NamedTuple):
     seconds: float
 
 
-def fit(comm: Communicator, budget: float = 0.05, sizes: Sequence[int] | None = None) -> Model:
+def fit(comm: Communicator, budget: float = 0.03, sizes: Sequence[int] | None = None) -> Model:
     """Measures all-reduces of several algorithms, sizes and worlds, and finds the costs that explain them best.
 
     The simulator says what the chain of events that a call waits for consists of: how many rounds, messages and bytes.
@@ -65,7 +67,7 @@ def fit(comm: Communicator, budget: float = 0.05, sizes: Sequence[int] | None = 
         comm: ranks of one host, of several, or both: those of the host that has the most tell what messages inside
             hosts cost, and the first ranks of the hosts what those between them do.
         budget: seconds for each of up to 600 measurements.
-        sizes: bytes of the buffers; None: 18 from 16 B to 96 MiB inside hosts, 9 up to 48 MiB between them.
+        sizes: bytes of the buffers; None: 18 from 16 B to 96 MiB inside hosts, 11 up to 48 MiB between them.
 
     Returns:
         The model, the same on all ranks.
@@ -90,8 +92,9 @@ def fit(comm: Communicator, budget: float = 0.05, sizes: Sequence[int] | None = 
         points = _measured(comm, members, sizes or SIZES[place], budget)
         if points and comm.rank == 0:
             found[place] = fit_costs(points, cores, place)
-    own = Model(made=made, cores=cores, **found).model_dump_json().encode() if comm.rank == 0 else b""
-    return Model.model_validate_json(gather_bytes(comm, own)[0])
+    own = Model(made=made, cores=cores, **found) if comm.rank == 0 else None
+    model: Model = comm.broadcast_object(own)
+    return model
 
 
 def _measured(comm: Communicator, members: Sequence[int], sizes: Sequence[int], budget: float) -> list[Point]:
@@ -104,12 +107,8 @@ def _measured(comm: Communicator, members: Sequence[int], sizes: Sequence[int], 
             with group, on_cores_of_their_own(group):
                 mine += measure_points(group, names, sizes, budget)
         comm.barrier()
-    rows = [[names.index(point.algorithm), *point[1:]] for point in mine]
-    known = gather_bytes(comm, np.array(rows, dtype=np.float64).tobytes())[members[0]]
-    return [
-        Point(names[int(name)], int(world), int(nbytes), seconds)
-        for name, world, nbytes, seconds in np.frombuffer(known).reshape(-1, 4)
-    ]
+    everybodys: list[Point] = comm.broadcast_object(mine, members[0])
+    return everybodys
 
 
 @contextmanager
@@ -127,16 +126,17 @@ def on_cores_of_their_own(comm: Communicator) -> Iterator[None]:
 def measure_points(
     comm: Communicator, algorithms: Sequence[str], sizes: Sequence[int], budget: float, passes: int = PASSES
 ) -> list[Point]:
-    """Times all-reduces of float32; every rank gets the same. Each pass takes its part of the budget."""
+    """Times all-reduces of float32 as a study does. Every rank gets the same. Passes divide the budget."""
     found = defaultdict[tuple[str, int], list[float]](list)
-    for turn in range(passes):
+    start = Start(comm, Clock(comm))
+    for _ in range(passes):
         for nbytes in sizes:
             buffers = Buffers(ours(comm, "auto"), Problem("all_reduce", nbytes))
-            effort = Effort(budget / passes, warmup=3 if nbytes < M else 1, least=3, check=False)
-            for name in [*algorithms[turn:], *algorithms[:turn]]:
-                seconds = 1e-6 * measure(ours(comm, name), buffers, effort)["median_us"]
+            libraries = [ours(comm, name) for name in algorithms]
+            times = medians(libraries, buffers, start, budget / passes, LEAST)
+            for name, seconds in zip(algorithms, times, strict=True):
                 found[name, nbytes].append(seconds)
-            if min(found[name, nbytes][-1] for name in algorithms) > LONG:
+            if min(times) > LONG:
                 break
     return [Point(name, comm.size, nbytes, float(np.median(each))) for (name, nbytes), each in found.items()]
 

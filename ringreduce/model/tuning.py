@@ -13,11 +13,13 @@ import numpy as np
 
 from ringreduce import _engine
 from ringreduce.bench.ours import ours
-from ringreduce.bench.protocol import Array, Buffers, Effort, Library, Problem, measure
+from ringreduce.bench.protocol import Array, Buffers, Library, Problem
 from ringreduce.bench.results import machine_facts
 from ringreduce.communicator import Communicator
-from ringreduce.model.fitting import fit, on_cores_of_their_own
+from ringreduce.model.fitting import LEAST, fit, on_cores_of_their_own
 from ringreduce.model.model import Model, of_their_own
+from ringreduce.study.clocks import Clock, Start
+from ringreduce.study.timing import medians
 
 __all__ = ["COLLECTIVES", "Candidate", "Choices", "read_rows", "table", "tune", "write"]
 
@@ -27,7 +29,7 @@ SIZES = (64, 512, 2 * K, *(K << n for n in range(3, 17)))  # up to 64 MiB
 SLICES = tuple(K << n for n in range(5, 11))  # 32 KiB to 1 MiB
 LANES = (1, 2, 4)
 SLICED = 64 * K  # from here on, buffers are cut into slices
-WORTH = 1.05  # another choice for the next size must be so much faster
+WORTH = 1.05  # what is neither usual nor the choice for the size before must be so much faster
 CLOSE = (1.5, 1.2, 1.2)  # after each pass, those that take more times as long as the fastest are out
 REST = (1 << 64) - 1  # the size up to which a table's last row fits
 
@@ -49,7 +51,7 @@ def tune(
     model: Model | None = None,
     collectives: Sequence[str] = COLLECTIVES,
     sizes: Sequence[int] = SIZES,
-    budget: float = 0.1,
+    budget: float = 0.05,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Choices:
     """Finds the fastest algorithm and slices for each collective, size and world up to this one's.
@@ -74,84 +76,89 @@ def tune(
         group = comm.split(0 if comm.rank < world else None)
         if group is not None:
             with group, on_cores_of_their_own(group):
+                tuner = _Tuner(group, model, budget, tell if comm.rank == 0 else lambda line: None)
                 for collective in collectives:
-                    found = _by_size(
-                        group, model, collective, sizes, budget, tell if comm.rank == 0 else lambda line: None
-                    )
-                    choices[collective, world] = found
+                    choices[collective, world] = tuner.by_size(collective, sizes)
         comm.barrier()
     return choices
 
 
-def _by_size(
-    comm: Communicator,
-    model: Model,
-    collective: str,
-    sizes: Sequence[int],
-    budget: float,
-    tell: Callable[[str], None],
-) -> dict[int, Candidate]:
-    found: dict[int, Candidate] = {}
-    previous: Candidate | None = None
-    for size in sizes:
-        if size % (4 * comm.size) and collective != "all_reduce":
-            continue
-        contenders = _promising(comm, model, collective, size, previous)
-        times = _times(comm, collective, size, contenders, budget) if len(contenders) > 1 else {}
+class _Tuner:
+    """The ranks of one world, and how they measure."""
+
+    def __init__(self, comm: Communicator, model: Model, budget: float, tell: Callable[[str], None]) -> None:
+        self._comm, self._model, self._budget, self._tell = comm, model, budget, tell
+        self._start = Start(comm, Clock(comm))
+
+    def by_size(self, collective: str, sizes: Sequence[int]) -> dict[int, Candidate]:
+        found: dict[int, Candidate] = {}
+        for size in sizes:
+            if size % (4 * self._comm.size) == 0 or collective == "all_reduce":
+                found[size] = self._choice(collective, size, next(reversed(found.values()), None))
+        return found
+
+    def _choice(self, collective: str, size: int, previous: Candidate | None) -> Candidate:
+        usual = self._usual(collective, size)
+        kept = [one for one in (usual, previous) if one is not None]
+        contenders = self._promising(collective, size, usual)
+        several = len(contenders) > 1
+        times = self._times(collective, size, [*contenders, *kept]) if several else {}
         if size >= SLICED:  # then how the best two are cut into slices
             best = sorted(times, key=times.__getitem__)[:2] or contenders
             cut = [
                 Candidate(one.algorithm, b, n) for one in best for b in SLICES for n in LANES if n * b <= size
             ]
-            times = _times(comm, collective, size, dict.fromkeys([*best, *cut]), budget / 2)
+            times = self._times(collective, size, [*kept, *best, *cut])
         choice = min(times, key=times.__getitem__) if times else contenders[0]
-        if previous in times and times[previous] <= WORTH * times[choice]:
-            choice = previous
-        found[size] = previous = choice
+        near = [one for one in kept if one in times and times[one] <= WORTH * times[choice]]
         ranking = ", ".join(
-            f"{one.algorithm} {1e6 * seconds:.3g} us"
-            for one, seconds in sorted(times.items(), key=lambda t: t[1])[:3]
+            f"{one.algorithm} {1e6 * times[one]:.3g} us" for one in sorted(times, key=times.__getitem__)[:3]
         )
-        tell(f"{collective}, {comm.size} ranks, {size} B: {_text(choice)} ({ranking or 'as predicted'})")
-    return found
+        choice = near[0] if near else choice
+        self._tell(
+            f"{collective}, {self._comm.size} ranks, {size} B: {_text(choice)} ({ranking or 'as predicted'})"
+        )
+        return choice
 
+    def _usual(self, collective: str, size: int) -> Candidate:
+        """What "auto" takes without a table."""
+        crowded = self._comm.size > (os.cpu_count() or 1)
+        return Candidate(
+            *_engine.choose(collective, size, self._comm.size, self._comm.transport, crowded)[:3]
+        )
 
-def _promising(
-    comm: Communicator, model: Model, collective: str, size: int, previous: Candidate | None
-) -> list[Candidate]:
-    """Those that may be the fastest, for all that the model knows: the fastest prediction first."""
-    hosts = {len(ranks) for ranks in comm.hosts}
-    name, slice_bytes, lanes, _ = _engine.choose(
-        collective, size, comm.size, comm.transport, comm.size > (os.cpu_count() or 1)
-    )
-    names = of_their_own(collective)
-    here = [Candidate(each, slice_bytes, lanes) for each in names]
-    if len(hosts) == 1:
+    def _promising(self, collective: str, size: int, usual: Candidate) -> list[Candidate]:
+        """Those that may be the fastest, for all that the model knows: the fastest prediction first."""
+        comm, hosts = self._comm, {len(ranks) for ranks in self._comm.hosts}
+        here = [usual._replace(algorithm=name) for name in of_their_own(collective)]
+        if len(hosts) > 1:
+            return here
+        each = hosts.pop()
         predicted = {
-            one: model.predict(one.algorithm, size, comm.size, collective, hosts.copy().pop()).seconds
-            for one in here
+            one: self._model.predict(one.algorithm, size, comm.size, collective, each).seconds for one in here
         }
-        here.sort(key=predicted.__getitem__)
-        unsure = model.unsure(collective, hosts.pop() == comm.size)
-        here = [one for one in here if predicted[one] <= (1 + unsure) * predicted[here[0]]]
-    known = [Candidate(name, slice_bytes, lanes), *([previous] if previous else [])]
-    return list(dict.fromkeys([*here, *known])) if len(here) > 1 else here
+        limit = (1 + self._model.unsure(collective, each == comm.size)) * min(predicted.values())
+        return sorted((one for one in here if predicted[one] <= limit), key=predicted.__getitem__)
 
+    def _times(self, collective: str, size: int, candidates: Iterable[Candidate]) -> dict[Candidate, float]:
+        """Seconds of a call of those that come close, the median of several passes; the same on all ranks.
 
-def _times(
-    comm: Communicator, collective: str, size: int, candidates: Iterable[Candidate], budget: float
-) -> dict[Candidate, float]:
-    """Seconds of a call of those that come close, the median of several passes; the same on all ranks."""
-    left = list(candidates)
-    found = defaultdict[Candidate, list[float]](list)
-    buffers = Buffers(ours(comm, "auto"), Problem(collective, size))
-    effort = Effort(budget / len(CLOSE), warmup=3 if size < M else 1, least=3, check=False)
-    for turn, close in enumerate(CLOSE):
-        for one in [*left[turn:], *left[:turn]]:
-            found[one].append(1e-6 * measure(_library(comm, one), buffers, effort)["median_us"])
-        times = {one: float(np.median(found[one])) for one in left}
-        left = [one for one in left if times[one] <= close * min(times.values())]
-    return times
+        Each pass has memory of its own: where it lies makes some of the difference between launches.
+        """
+        left = list(dict.fromkeys(candidates))
+        found = defaultdict[Candidate, list[float]](list)
+        for close in CLOSE:
+            group = self._comm.split(0)
+            assert group is not None
+            with group:
+                buffers = Buffers(ours(group, "auto"), Problem(collective, size))
+                libraries = [_library(group, one) for one in left]
+                seconds = medians(libraries, buffers, self._start, self._budget / len(CLOSE), LEAST)
+            for one, each in zip(left, seconds, strict=True):
+                found[one].append(each)
+            times = {one: float(np.median(found[one])) for one in left}
+            left = [one for one in left if times[one] <= close * min(times.values())]
+        return times
 
 
 def _library(comm: Communicator, one: Candidate) -> Library:

@@ -24,5 +24,5 @@ def recipe(mpi: Library) -> Recipe:
 def units(mpi: Library) -> list[Path]:
     """The sources for this library."""
     left_out = ["large_"] if mpi.standard < _LARGE_COUNTS_SINCE else []
-    left_out += [] if mpi.family == "openmpi" else ["fortran_openmpi"]
+    left_out += ["fortran_mpich"] if mpi.family == "openmpi" else ["fortran_openmpi"]
     return [unit for unit in library.sources("interpose") if not unit.name.startswith(tuple(left_out))]

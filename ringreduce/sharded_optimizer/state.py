@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from typing import Any
 
 import torch
 
-from ringreduce.blobs import gather_bytes
 from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.bucket import shaped_like
 from ringreduce.sharded_optimizer.shares import Piece, Share
@@ -33,8 +31,7 @@ def gather_share(
         for piece in share.pieces
         if piece.parameter in states
     }
-    # Pickled, as ranks of one job trust each other.
-    everybodys = [pickle.loads(blob) for blob in gather_bytes(comm, pickle.dumps(own), root)]
+    everybodys = comm.all_gather_object(own) if root is None else comm.gather_object(own, root) or []
     found = {}
     for slot in share.bucket.slots:
         parts = [parts[slot.number] for parts in everybodys if slot.number in parts]

@@ -121,7 +121,8 @@ def simulate(
         order: in which rings and chains visit the ranks; empty: by number.
         seed: of the jitter.
         intervals: how many of what cores and links did to keep, for pictures.
-        slice_bytes, lanes: bytes of a round's messages in one slice, and slices in flight; None: as ``auto`` has them.
+        slice_bytes: of a round's messages in one slice; None: as ``auto`` has them.
+        lanes: slices in flight; None: as ``auto`` has them.
         most_messages: where all slices take more, only the first ones are simulated. The others are taken to last as
             long as one of those in the middle.
         prove: an algorithm written in Python, for worlds of up to 64 ranks, before it is simulated.

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
@@ -39,9 +39,9 @@ PASSED_ON = (
     "PATH",
     "VIRTUAL_ENV",
 )
-GRACE = 5.0  # seconds that ranks get to end by themselves when one has failed, or at Ctrl-C
+GRACE = 5.0  # seconds that ranks get to end by themselves when one has failed, at Ctrl-C, or at SIGTERM
 LOOK_EVERY = 0.05
-INTERRUPTED = 130
+INTERRUPTED, ENDED = 130, 143  # as after SIGINT and SIGTERM
 
 
 @dataclass(frozen=True)
@@ -114,9 +114,22 @@ def start(
     for place in places:
         jobs.append(Job(list(command), world, first, place.ranks, prefix, bind, shared))
         first += place.ranks
-    if here:
-        return agent(jobs[0], None)
-    return _over(ssh, places, jobs)
+    with _terminated_like_interrupted():
+        return agent(jobs[0], None) if here else _over(ssh, places, jobs)
+
+
+@contextlib.contextmanager
+def _terminated_like_interrupted() -> Iterator[None]:
+    """SIGTERM, by which schedulers and containers end a job, reaches the ranks as Ctrl-C does."""
+
+    def stop(number: int, _: object) -> None:
+        raise KeyboardInterrupt(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _meeting(places: Sequence[Place]) -> dict[str, str]:
@@ -157,11 +170,13 @@ def _over(ssh: str, places: Sequence[Place], jobs: Sequence[Job]) -> int:
                 break
             time.sleep(LOOK_EVERY)
         failed = [status for status in statuses if status]
-    except KeyboardInterrupt:
-        failed = [INTERRUPTED]
+    except KeyboardInterrupt as stop:
+        failed = [*stop.args, INTERRUPTED]
     for one in agents:
-        if one.stdin is not None:
-            one.stdin.close()  # now it ends its ranks
+        if one.stdin is not None:  # now it ends its ranks
+            with contextlib.suppress(BrokenPipeError):
+                one.stdin.write(b"" if failed == [INTERRUPTED] else b"\n")
+                one.stdin.close()
     late = time.monotonic() + 2 * GRACE
     for place, one in zip(places, agents, strict=True):
         try:
@@ -170,13 +185,23 @@ def _over(ssh: str, places: Sequence[Place], jobs: Sequence[Job]) -> int:
             print(f"ringreduce: {place.host} does not answer: its ranks may still be there", file=sys.stderr)
             one.kill()
             status = one.wait()
-        if status == 255:
-            print(f"ringreduce: {ssh} {place.host} failed", file=sys.stderr)
-    return failed[0] if failed else 0
+        if status == 255 or status < 0:
+            how = "failed" if status > 0 else _ending(status)
+            print(f"ringreduce: {ssh} {place.host} {how}", file=sys.stderr)
+    return _status(failed[0]) if failed else 0
+
+
+def _status(code: int) -> int:
+    """As a shell has it."""
+    return 128 - code if code < 0 else code
+
+
+def _ending(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
 
 
 def agent(job: Job, until: IO[bytes] | None) -> int:
-    """Starts a host's ranks and waits for them; `until`: ends them when nothing more is to be read from it."""
+    """Starts a host's ranks and waits for them; `until`: what is read from it, or its end, ends them."""
     ranks = _Ranks(job)
     try:
         with selectors.DefaultSelector() as selector:
@@ -185,8 +210,8 @@ def agent(job: Job, until: IO[bytes] | None) -> int:
             for rank, output in ranks.outputs():
                 selector.register(output, selectors.EVENT_READ, rank)
             status = ranks.watch(selector, until)
-    except KeyboardInterrupt:
-        status = INTERRUPTED
+    except KeyboardInterrupt as stop:
+        status = (*stop.args, INTERRUPTED)[0]
     return ranks.end(status)
 
 
@@ -233,8 +258,8 @@ class _Ranks:
                 read = os.read(output.fileno(), 1 << 16)
                 if not read:
                     selector.unregister(output)
-                if output is until and not read:
-                    return INTERRUPTED
+                if output is until:
+                    return ENDED if read else INTERRUPTED
                 if key.data is not None:
                     self._print(key.data, read)
             if not selector.get_map():
@@ -243,7 +268,7 @@ class _Ranks:
             for local, code in enumerate(codes):
                 if code:
                     self._say_how_it_ended(local, code)
-                    return 128 - code if code < 0 else code
+                    return _status(code)
             if None not in codes and not any(key.data is not None for key in selector.get_map().values()):
                 return 0
 
@@ -257,11 +282,12 @@ class _Ranks:
         sys.stdout.buffer.flush()
 
     def _say_how_it_ended(self, local: int, code: int) -> None:
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
         more = "; the others are ended" if self._job.world > 1 else ""
         where = f" on {socket.gethostname()}" if self._job.world > self._job.ranks else ""
         print(
-            f"ringreduce: rank {self._job.first_rank + local}{where} {how}{more}", file=sys.stderr, flush=True
+            f"ringreduce: rank {self._job.first_rank + local}{where} {_ending(code)}{more}",
+            file=sys.stderr,
+            flush=True,
         )
 
     def end(self, status: int) -> int:

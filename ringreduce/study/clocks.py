@@ -20,7 +20,6 @@ import numpy as np
 from scipy import stats
 
 from ringreduce.bench.problem import Array
-from ringreduce.blobs import gather_bytes
 from ringreduce.communicator import Communicator
 
 __all__ = ["Clock", "Start"]
@@ -32,23 +31,23 @@ SLEEP_FROM = 2e-3  # seconds to an instant from which on a core is left to other
 SLACK = (2e-6, 0.5)  # seconds: the least and the most that an instant is put ahead
 
 
-def clock_name() -> bytes:
+def clock_name() -> str:
     """Equal for processes that read the same monotonic clock."""
     boot, space = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/time")
     try:
-        return f"{boot.read_text()} {os.readlink(space)}".encode()
+        return f"{boot.read_text()} {os.readlink(space)}"
     except OSError:  # not Linux, or an old one: by the host's name
-        return os.uname().nodename.encode()
+        return os.uname().nodename
 
 
 class Clock:
     """This rank's clock beside rank 0's. Every rank makes one, and calls ``synchronise`` now and then."""
 
     def __init__(
-        self, comm: Communicator, read: Callable[[], float] = time.perf_counter, name: bytes | None = None
+        self, comm: Communicator, read: Callable[[], float] = time.perf_counter, name: str | None = None
     ) -> None:
         self.read, self._comm = read, comm
-        names = gather_bytes(comm, clock_name() if name is None else name)
+        names = comm.all_gather_object(clock_name() if name is None else name)
         first = [names.index(one) for one in names]
         self._leader = first[comm.rank]
         self._leaders = sorted(set(first) - {0})
@@ -134,7 +133,7 @@ class Start:
         self.clock = clock
         self._comm, self._room = comm, np.zeros(1)
         self.slack = 1e-4
-        cores = [set(map(int, text.split())) for text in gather_bytes(comm, _own_cores())]
+        cores: list[set[int]] = comm.all_gather_object(os.sched_getaffinity(0))
         self.first = [
             (ranks, min(len(ranks), len(set.union(*(cores[r] for r in ranks))))) for ranks in comm.hosts
         ]
@@ -177,7 +176,3 @@ class Start:
         worst = [np.sort(late[ranks], axis=0)[count - 1] for ranks, count in self.first]
         latest: Array = np.max(worst, axis=0)
         return latest
-
-
-def _own_cores() -> bytes:
-    return " ".join(map(str, sorted(os.sched_getaffinity(0)))).encode()

@@ -33,11 +33,13 @@ class Found:
     """What a launch has found: columns of rows, and what could not be measured, with its ``reason``.
 
     Attributes:
+        transport: what came of the one asked for: of "shm+tcp", "shm" where all ranks share a host.
         clock: how ranks know what time it is on the others.
         crowded: whether ranks share cores.
         hosts: how many there are.
     """
 
+    transport: str
     rows: list[Row] = field(default_factory=list)
     refused: list[Row] = field(default_factory=list)
     clock: str = ""
@@ -67,7 +69,7 @@ def measure_all(comm: Communicator, blocks: Sequence[Block], seconds: float, bin
         os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
     clock = Clock(comm)
     start = Start(comm, clock)
-    found = Found(clock=clock.how(), crowded=start.crowded, hosts=len(comm.hosts))
+    found = Found(comm.transport, clock=clock.how(), crowded=start.crowded, hosts=len(comm.hosts))
     for number, (cell, entries) in enumerate(blocks):
         clock.synchronise()
         buffers = Buffers(ours(comm, "auto"), cell.problem())

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import pickle
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import ringreduce
-from ringreduce.blobs import gather_bytes
 from ringreduce.communicator import Communicator
 from ringreduce.launchers import launched
 from ringreduce.study.launch import Found, measure_all
@@ -28,25 +25,19 @@ def run(plan: Plan | None, folder: Path, budget: float | None) -> int:
         try:
             return _lead(comm, plan, folder, budget)
         except ValueError:  # of the plan or the folder: the others wait to be told what to measure
-            _tell(comm, None)
+            comm.broadcast_object(None)
             raise
 
 
-def _tell(comm: Communicator, what: Any) -> Any:
-    """What rank 0 says, to all."""
-    return pickle.loads(gather_bytes(comm, pickle.dumps(what) if comm.rank == 0 else b"")[0])
-
-
 def _measured(comm: Communicator, group: Group, blocks: list[Any], seconds: float) -> Found:
-    exchange = partial(gather_bytes, comm)
     with ringreduce.init(
-        comm.rank, comm.size, exchange, timeout=comm.timeout, transport=group.transport
+        comm.rank, comm.size, comm.all_gather_object, timeout=comm.timeout, transport=group.transport
     ) as own:
         return measure_all(own, blocks, seconds, False)
 
 
 def _follow(comm: Communicator) -> int:
-    while (asked := _tell(comm, None)) is not None:
+    while (asked := comm.broadcast_object()) is not None:
         _measured(comm, *asked)
     return 0
 
@@ -56,7 +47,7 @@ def _lead(comm: Communicator, plan: Plan | None, folder: Path, budget: float | N
     assert known is not None
 
     def measure(group: Group, blocks: list[Any], seconds: float) -> Found:
-        _tell(comm, (group, blocks, seconds))
+        comm.broadcast_object((group, blocks, seconds))
         return _measured(comm, group, blocks, seconds)
 
     with locked(folder):
@@ -70,7 +61,7 @@ def _lead(comm: Communicator, plan: Plan | None, folder: Path, budget: float | N
             if cells and study.spent_s < (budget or plan.budget_s):
                 runner.launch(group, cells)
         more = any(runner.unfinished(group) for group in runner.groups())
-        _tell(comm, None)
+        comm.broadcast_object(None)
     print(won(study, plan))
     if more:
         print("The same command adds another launch.")

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
 from ringreduce import schedules
+from ringreduce.annotations import Transport
 from ringreduce.bench.options import TRANSPORTS, byte_count, read_files
 from ringreduce.bench.ours import COLLECTIVES, ROUNDING
 from ringreduce.bench.problem import BLOCKWISE, EXACT, Problem, numpy_dtype
@@ -20,15 +21,15 @@ from ringreduce.study.statistics import DIFFERENCE
 __all__ = ["Cell", "Entry", "Launches", "Plan", "read_plan", "restored"]
 
 
-def _one_of(known: Iterable[str], what: str) -> AfterValidator:
+def _one_of(known: Iterable[str], what: str) -> BeforeValidator:
     names = tuple(known)
 
-    def check(name: str) -> str:
+    def check(name: object) -> object:
         if name not in names:
             raise ValueError(f"there is no {what} {name!r}, but {', '.join(filter(None, names))}")
         return name
 
-    return AfterValidator(check)
+    return BeforeValidator(check)
 
 
 def _bytes(value: Any) -> Any:
@@ -86,7 +87,9 @@ class Plan(Table):
     algorithms: list[Algorithm] = Field(default=[Entry(name="all")], min_length=1)
     sizes: list[Size] = Field(default=[8, 512, 8 << 10, 128 << 10, 1 << 20, 8 << 20], min_length=1)
     worlds: list[World] = Field(default=[2, 4], min_length=1)
-    transports: list[Annotated[str, _one_of(TRANSPORTS, "transport")]] = Field(default=["shm"], min_length=1)
+    transports: list[Annotated[Transport, _one_of(TRANSPORTS, "transport")]] = Field(
+        default=["shm"], min_length=1
+    )
     dtypes: list[Annotated[str, _one_of(EXACT, "dtype")]] = Field(default=["float32"], min_length=1)
     wires: list[Annotated[str, _one_of(("", *ROUNDING), "wire format")]] = Field(default=[""], min_length=1)
     budget_s: float = Field(default=300.0, gt=0)

@@ -18,6 +18,7 @@ import pandas as pd
 
 import ringreduce
 from ringreduce import _engine
+from ringreduce.annotations import Transport
 from ringreduce.bench.facts import machine_facts, mode_of
 from ringreduce.study.launch import Found, drawn, measure_all
 from ringreduce.study.plan import Cell, Entry, Plan, different, restored
@@ -35,7 +36,7 @@ class Group(NamedTuple):
     """What one launch measures: cells of one world and transport."""
 
     world: int
-    transport: str
+    transport: Transport
 
     def __str__(self) -> str:
         return f"{self.world} ranks, {self.transport}"
@@ -212,6 +213,7 @@ class Runner:
         study.facts["clock"] = found.clock
         starts = "on shared cores, one after the other" if found.crowded else "on all ranks at once"
         study.facts.setdefault("starts", {})[str(group)] = starts
+        study.facts.setdefault("transports", {})[str(group)] = found.transport
         took = time.monotonic() - began
         study.spent_s += took
         self._seconds[group] = took
@@ -222,7 +224,7 @@ class Runner:
             return math.nan
         cell = _cell(row)
         entries = {str(entry): entry.name for entry in self.plan.entries(cell.collective)}
-        return self._predictor.us(cell, entries[row["algorithm"]], group.transport, found.hosts)
+        return self._predictor.us(cell, entries[row["algorithm"]], found.transport, found.hosts)
 
     def _took(self) -> dict[Group, float]:
         """About how long a launch of each group took, in a study that goes on: all together, in equal parts."""

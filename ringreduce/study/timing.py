@@ -14,7 +14,7 @@ from ringreduce.bench.problem import Array
 from ringreduce.bench.protocol import Buffers, Case, Library
 from ringreduce.study.clocks import Start
 
-__all__ = ["Figure", "WrongResult", "measure", "warmup"]
+__all__ = ["Figure", "WrongResult", "measure", "medians", "warmup"]
 
 LEAST, MOST = 10, 500  # iterations
 TURNS = 4
@@ -50,16 +50,17 @@ class Figure:
 
 
 def measure(
-    libraries: Sequence[Library], buffers: Buffers, start: Start, seconds: float
+    libraries: Sequence[Library], buffers: Buffers, start: Start, seconds: float, least: int = LEAST
 ) -> list[Figure | Exception]:
-    """Times each library's calls for about so many seconds. Every rank calls it, and gets the same figures.
+    """Times each library's calls for about so many seconds, at least ``least`` of them.
 
-    Libraries take turns of some iterations, so what disturbs the machine for a while disturbs all of them. In place of
-    a figure there is the error of one that refuses its arguments, or WrongResult.
+    Every rank calls it, and gets the same figures. Libraries take turns of some iterations, so what disturbs the
+    machine for a while disturbs all of them. In place of a figure there is the error of one that refuses its arguments,
+    or WrongResult.
     """
     allowed = LATE_CROWDED if start.crowded else LATE
     with _without_garbage_collection():
-        begun = [_begun(library, buffers, start) for library in libraries]
+        begun = [_begun(library, buffers, start, least) for library in libraries]
         runs = [run for run in begun if isinstance(run, _Run)]
         turns = [run.iterations_of(seconds) for run in runs]
         for turn in range(TURNS):
@@ -70,6 +71,18 @@ def measure(
             if warmup(kept) >= len(kept) // 2 and len(run.times.seconds) < MOST:  # it may go on beyond that
                 run.go_on(start, len(run.times.seconds))
     return [run.figure(allowed) if isinstance(run, _Run) else run for run in begun]
+
+
+def medians(
+    libraries: Sequence[Library], buffers: Buffers, start: Start, seconds: float, least: int
+) -> list[float]:
+    """The median of each library's figure, in seconds. Raises the error of one that has none."""
+    found = []
+    for figure in measure(libraries, buffers, start, seconds, least):
+        if isinstance(figure, Exception):
+            raise figure
+        found.append(float(np.median(figure.seconds)))
+    return found
 
 
 @dataclass
@@ -83,7 +96,7 @@ class _Run:
     def iterations_of(self, seconds: float) -> int:
         """How many in each turn fill so many seconds in all, with rewriting the buffer and agreeing on a start."""
         done = len(self.times.seconds)
-        count = float(np.clip(done * seconds / self.times.whole, LEAST, MOST))
+        count = float(np.clip(done * seconds / self.times.whole, done, MOST))
         return math.ceil((count - done) / TURNS)
 
     def go_on(self, start: Start, count: int) -> None:
@@ -101,14 +114,14 @@ class _Run:
         return Figure(kept[cut:], cut, len(self.times.seconds) - len(kept))
 
 
-def _begun(library: Library, buffers: Buffers, start: Start) -> _Run | Exception:
+def _begun(library: Library, buffers: Buffers, start: Start, least: int) -> _Run | Exception:
     try:
         case = Case(library, buffers)
-        times = _iterations(case, start, 0, LEAST)
+        times = _iterations(case, start, 0, least)
     except (ValueError, TypeError) as error:
         # Arguments that an algorithm does not take are refused by all ranks alike, before anything happens.
         return error
-    return _Run(case, times, case.wrong(1, LEAST - 1))
+    return _Run(case, times, case.wrong(1, least - 1))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from ringreduce.blobs import gather_bytes
 from ringreduce.communicator import Communicator
 from ringreduce.train.config import Config, ConfigError, ToldError, writing
 
@@ -135,13 +134,14 @@ def on_rank_0(comm: Communicator, function: Callable[[], bytes | None]) -> bytes
     Raises:
         ConfigError: ``function`` has raised it; raised on all ranks.
     """
-    content, problem = b"", b""
+    content, problem = b"", ""
     if comm.rank == 0:
         try:
             content = function() or b""
         except ConfigError as error:
-            problem = str(error).encode()
-    content, problem = (gather_bytes(comm, own)[0] for own in (content, problem))
+            problem = str(error)
+    told: tuple[bytes, str] = comm.broadcast_object((content, problem))
+    content, problem = told
     if problem:
-        raise (ToldError if comm.rank else ConfigError)(problem.decode())
+        raise (ToldError if comm.rank else ConfigError)(problem)
     return content

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch._dynamo  # which optimizers import when they are made, for seconds: here once, before ranks are forked
 
@@ -19,6 +20,8 @@ from ringreduce.train.report import Progress, Row, check_places, make_row, plot,
 from ringreduce.train.trainer import Trainer
 
 __all__ = ["on_ranks", "train"]
+
+MOST_CORES = 8192  # that Linux numbers
 
 
 def train(comm: ringreduce.Communicator, config: Config) -> list[Row]:
@@ -66,6 +69,14 @@ def _steps(trainer: Trainer, progress: Progress) -> None:
             checkpoint.on_rank_0(trainer.comm, write)
 
 
+def _sharing(comm: ringreduce.Communicator, cores: list[int]) -> int:
+    """How many ranks of this host may run on these cores: some launchers give each rank cores of its own."""
+    mine = np.zeros(MOST_CORES, "uint8")
+    mine[cores] = 1
+    here = comm.all_gather(mine).reshape(comm.size, -1)[comm.hosts[comm.host]]
+    return int((here & mine).any(axis=1).sum())
+
+
 def on_ranks(function: Callable[..., Any], config: Config, *args: Any) -> Any:
     """Calls ``function(comm, config, *args)`` on each rank: a launcher's, or forked ones with cores of their own.
 
@@ -76,7 +87,7 @@ def on_ranks(function: Callable[..., Any], config: Config, *args: Any) -> Any:
 
     def on_rank(comm: ringreduce.Communicator) -> Any:
         cores = sorted(os.sched_getaffinity(0))
-        share = len(cores) // len(comm.hosts[comm.host])
+        share = len(cores) // _sharing(comm, cores)
         if known is None and share:  # ranks that move between cores disturb each other
             os.sched_setaffinity(0, cores[comm.rank * share : (comm.rank + 1) * share])
         torch.set_num_threads(config.fixed_threads or max(share, 1))

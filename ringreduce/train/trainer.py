@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import math
 import time
 from contextlib import AbstractContextManager, nullcontext
@@ -19,7 +18,6 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Subset
 
 import ringreduce
-from ringreduce.blobs import gather_bytes
 from ringreduce.train.config import Config, ConfigError
 from ringreduce.train.data import ShardedSampler, load_data
 from ringreduce.train.models import make_model
@@ -69,7 +67,7 @@ class Trainer:
         self._go_to(0)
         self.module = make_model(config)
         if config.task == "digits" and config.sync_batch_norm:
-            self.module = ringreduce.convert_sync_batch_norm(self.module, comm)
+            self.module = ringreduce.convert_sync_batchnorm(self.module, comm)
         self.model = with_exchange(config, self.module, comm)
         self.compression = make_compression(config, self.model, comm)
         self.optimizer = make_optimizer(config, self.module, comm)
@@ -171,10 +169,7 @@ class Trainer:
             "schedule": self.schedule.state_dict(),
         }
         if self.compression is not None:
-            file = io.BytesIO()
-            torch.save(self.compression.state_dict(), file)
-            blobs = gather_bytes(self.comm, file.getvalue())
-            state["compression"] = [torch.load(io.BytesIO(blob), weights_only=True) for blob in blobs]
+            state["compression"] = self.comm.all_gather_object(self.compression.state_dict())
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -66,6 +66,20 @@ def test_no_launcher():
     ringreduce.finalize()
 
 
+def test_launchers_that_start_each_other():
+    """srun --mpi=pmi2 sets some of Hydra's variables; an mpirun whose proxies srun has started leaves srun's."""
+    step = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+    rank = {"PMI_RANK": "1", "PMI_SIZE": "2", "PMI_FD": "9"}
+    assert launched(step | rank).launcher == "slurm"
+    assert launched(step | rank | {"PMI_RANK": "5", "PMI_SIZE": "8", "MPI_LOCALNRANKS": "4"})[:3] == (
+        "hydra",
+        5,
+        8,
+    )
+    mpirun = {"OMPI_COMM_WORLD_RANK": "5", "OMPI_COMM_WORLD_SIZE": "8", "PMIX_NAMESPACE": "a"}
+    assert launched(step | mpirun)[:3] == ("openmpi", 5, 8)
+
+
 def test_jobs_do_not_mix():
     jobs = [next(environments(job))["openmpi"] for job in ("a", "b")]
     assert launched(text(jobs[0])).job != launched(text(jobs[1])).job

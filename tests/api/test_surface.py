@@ -94,14 +94,19 @@ def test_what_a_communicator_says_about_itself():
 
 
 def test_the_modules_own_functions():
+    assert not ringreduce.is_initialized()
     with pytest.raises(ringreduce.Error, match="init"):
         ringreduce.all_reduce(np.ones(3))
     comm = ringreduce.init()
     try:
-        assert comm.size == 1 and ringreduce.world() is comm
+        assert comm.size == 1 and ringreduce.world() is comm and ringreduce.is_initialized()
         assert ringreduce.all_reduce(np.ones(3)).tolist() == [1, 1, 1]
         assert ringreduce.all_gather(np.ones(3)).tolist() == [1, 1, 1]
-        assert ringreduce.barrier() is None and ringreduce.explain(8).algorithm
+        assert ringreduce.barrier() is None and ringreduce.explain(8, wire="bf16").algorithm
+        assert ringreduce.all_gather_object("one") == ["one"] == ringreduce.gather_object("one")
+        assert ringreduce.broadcast_object("one") == "one" == ringreduce.scatter_object(["one"])
+        comm.close()
+        assert not ringreduce.is_initialized()
     finally:
         ringreduce.finalize()
     ringreduce.finalize()

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import platform
+import signal
 import socket
 import subprocess
 import sys
@@ -363,6 +364,17 @@ def test_bad_options_are_named(capsys: pytest.CaptureFixture[str], options: list
     assert message in capsys.readouterr().err
 
 
+def test_a_dtype_that_numpy_lacks_names_the_package_that_has_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    for dtype in ("bfloat16", "float8_e4m3fn"):
+        assert main([*QUICK, "--dtype", dtype]) == 2
+        said = capsys.readouterr().err
+        assert said == f"ringreduce: {dtype} needs ml_dtypes: pip install 'ringreduce[bench]'\n"
+    assert main([*QUICK, "--dtype", "float16"]) == 0
+
+
 def test_what_ranks_cannot_have_takes_one_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -374,7 +386,13 @@ def test_what_ranks_cannot_have_takes_one_line(
 
 def test_explain_and_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "--bytes", "8,64M", "-n", "4"]) == 0
-    assert "slices of" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "slices of" in said and "64M on 4 ranks over shm: " in said
+    assert main(["explain", "--bytes", "8,64M", "-n", "4", "--transport", "tcp"]) == 0
+    over_tcp = capsys.readouterr().out
+    assert "64M on 4 ranks over tcp: " in over_tcp and over_tcp != said.replace("over shm", "over tcp")
+    assert main(["explain", "--bytes", "8", "--transport", "tcp", "--model", "mine.json"]) == 2
+    assert "--model predicts for ranks that share memory" in capsys.readouterr().err
     assert main(["algorithms", "-c", "all_reduce", "-n", "4"]) == 0
     assert "ring" in capsys.readouterr().out
     assert main(["explain", "--bytes", "8", "-c", "nothing"]) == 2
@@ -432,3 +450,14 @@ def test_looks_differ() -> None:
     bold = plot.style("auto", "ours", 0)["linewidth"]
     assert bold > plot.style("ring", "ours", 1)["linewidth"]
     assert plot.style("floor", "floor", 0)["linestyle"] == ":"
+
+
+def test_a_reader_that_has_seen_enough_ends_a_command_without_a_traceback():
+    command = [sys.executable, "-m", "ringreduce", "algorithms"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")

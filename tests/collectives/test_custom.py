@@ -12,7 +12,6 @@ import pytest
 
 import ringreduce
 from ringreduce import Local, Recv, Round, Schedule, Send
-from ringreduce.bench.rank import exchange_over
 from tests.conftest import on_processes, on_threads, whole_numbers
 
 SIZES = [1, 5, 70_000, 300_001]
@@ -189,7 +188,7 @@ def test_an_algorithm_that_takes_hosts_gets_the_groups():
 def test_ranks_of_several_hosts_know_who_shares_one(machines, hosts):
     def on_a_machine(comm):
         os.environ["RINGREDUCE_HOST"] = f"machine {machines[comm.rank]}"
-        with ringreduce.init(comm.rank, comm.size, exchange_over(comm), transport="shm+tcp") as group:
+        with ringreduce.init(comm.rank, comm.size, comm.all_gather_object, transport="shm+tcp") as group:
             return rank_main(group)
 
     def rank_main(comm):

@@ -137,6 +137,25 @@ def _arrays(comm, board, rounds):
     return before, _held()
 
 
+def _shared_memory_touched(comm, board):
+    def touched():
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("RssShmem:")))
+
+    x = np.zeros(128, dtype=np.float32)
+    comm.all_reduce(x)
+    before = touched()
+    for _ in range(5000):
+        comm.all_reduce(x)
+        comm.barrier()
+    return touched() - before
+
+
+def test_short_messages_touch_little_memory():
+    """In KiB: a page that is touched for the first time takes longer than a short message."""
+    assert max(run(_shared_memory_touched, 2)) < 512
+
+
 def test_arrays_do_not_leak():
     for before, after in run(_arrays, 2, 1000):
         assert after[0] <= before[0] + 2

@@ -69,10 +69,7 @@ def test_other_tables_on_other_ranks_are_left_alone(table, tmp_path):
         with comm:
             if comm.rank == 1:
                 os.environ["RINGREDUCE_TUNING"] = str(others)
-            blobs = lambda blob: [bytes(one) for one in _exchange(comm, blob)]  # noqa: E731
-            group = ringreduce.communicator.Communicator(
-                _engine.connect(comm.rank, comm.size, blobs, 20.0, None), 20.0
-            )
+            group = ringreduce.init(comm.rank, comm.size, comm.all_gather_object, timeout=20.0)
             return picked(group)
 
     for path, first in ((less, "two_shot"), (table, "ring")):
@@ -81,12 +78,6 @@ def test_other_tables_on_other_ranks_are_left_alone(table, tmp_path):
             assert reason.endswith(
                 "; the tables of ringreduce tune are left alone, as they differ between ranks"
             ) == (path is less)
-
-
-def _exchange(comm, blob):
-    from ringreduce.blobs import gather_bytes
-
-    return gather_bytes(comm, blob)
 
 
 @pytest.mark.parametrize(
@@ -151,15 +142,13 @@ def test_new_rows_replace_those_of_the_same_kind(table):
 def test_only_what_the_model_is_unsure_of_is_measured(monkeypatch):
     """A model in which one algorithm is ahead by far is trusted; one that says little has all measured."""
     measured = []
-    times = tuning._times
+    times = tuning._Tuner._times
 
-    def noted(comm, collective, size, candidates, budget):
-        names = {one.algorithm for one in candidates}
-        if comm.rank == 0:
-            measured.append((size, names))
-        return times(comm, collective, size, candidates, budget)
+    def noted(tuner, collective, size, candidates):
+        measured.append((size, {one.algorithm for one in candidates}))
+        return times(tuner, collective, size, candidates)
 
-    monkeypatch.setattr(tuning, "_times", noted)
+    monkeypatch.setattr(tuning._Tuner, "_times", noted)
     known = ringreduce.run(fit, 2, 0.001, SMALL)[0]
     for errors, several in (((0.0, 0.0), False), ((3.0, 100.0), True)):
         measured.clear()

@@ -16,6 +16,7 @@ from ringreduce.bench.mpi import environment, launcher
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
 LIMIT = 100.0  # seconds for one launch
+VENDORS = ("openmpi", "mpich")
 # What makes a launcher let the others live when a rank dies.
 STAY = {"openmpi": ["--enable-recovery"], "mpich": ["-disable-auto-cleanup"]}
 COUNT = re.compile(r"^ringreduce: rank (\d+): (MPI_\w+): (\d+) served, (\d+) handed on$", re.MULTILINE)
@@ -51,9 +52,11 @@ class Mpi:
             subprocess.run([self.mpicc, *options, *paths, "-o", program], check=True, timeout=LIMIT)
         return program
 
-    def run(self, ranks, *words, preload=None, options=(), **variables) -> Ended:
+    def run(self, ranks, *words, preload=None, options=(), bound=True, **variables) -> Ended:
         """Starts `words` on the ranks."""
-        command = [*launcher(self.vendor, self.home / "bin" / "mpirun", ranks), *options]
+        mpirun = self.home / "bin" / "mpirun"
+        start = launcher(self.vendor, mpirun, ranks) if bound else [str(mpirun), "-n", str(ranks)]
+        command = [*start, *options]
         own = os.environ | environment(self.vendor, self.home, ranks) | variables
         own |= {"LD_PRELOAD": str(preload)} if preload else {}
         process = subprocess.Popen(
@@ -75,12 +78,21 @@ class Mpi:
         return Ended(process.returncode, said, errors)
 
 
-@pytest.fixture(scope="session", params=["openmpi", "mpich"])
-def mpi(request, tmp_path_factory) -> Mpi:
-    found = Mpi(request.param, tmp_path_factory.mktemp(request.param))
+def installed(vendor: str, tmp_path_factory) -> Mpi:
+    found = Mpi(vendor, tmp_path_factory.mktemp(vendor))
     if not found.mpicc.exists():
         pytest.skip(f"there is no {found.mpicc}; `make test` sets it up")
     return found
+
+
+@pytest.fixture(scope="session", params=VENDORS)
+def mpi(request, tmp_path_factory) -> Mpi:
+    return installed(request.param, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def other_mpi(mpi, tmp_path_factory) -> Mpi:
+    return installed(next(vendor for vendor in VENDORS if vendor != mpi.vendor), tmp_path_factory)
 
 
 @pytest.fixture(scope="session")

@@ -169,3 +169,13 @@ def test_it_needs_an_mpi(transport):
         timeout=60,
     )  # fmt: skip
     assert "there is no no-such-mpicc: an MPI library is needed" in run.stderr, run.stderr
+
+
+def test_the_benchmark_says_that_it_lacks_mpi4py(mpi):
+    script = (
+        "import sys; sys.modules['mpi4py'] = None; from ringreduce import cli; "
+        "sys.exit(cli.main(['bench', '--sizes', '4', '--budget', '0.01', '--transport', 'shm']))"
+    )
+    ended = mpi.run(2, sys.executable, "-c", script, PYTHONPATH=str(ROOT))
+    assert ended.code == 0, ended.said + ended.errors
+    assert ended.errors.count("ringreduce: without mpi4py, MPI's own functions are not timed") == 1

@@ -54,9 +54,9 @@ def collectives(comm):
 
 def places(comm):
     """Where this rank is: of all, of those that a split leaves, and of those that are left after that."""
-    found = [(comm.hosts, comm.host, comm.local_rank)]
+    found = [(comm.hosts, comm.host, comm.local_rank, comm.local_size)]
     with comm.split(0 if comm.rank else 1) as group:
-        found.append((group.hosts, group.host, group.local_rank))
+        found.append((group.hosts, group.host, group.local_rank, group.local_size))
     return found
 
 

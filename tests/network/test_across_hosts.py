@@ -73,6 +73,16 @@ def test_collectives(number):
         assert Ranks(hosts, "collectives").answers() == ["tcp"] * number
 
 
+def test_the_log_names_interfaces_and_links():
+    with Hosts(2) as hosts:
+        ranks = Ranks(hosts, "collectives", RINGREDUCE_LOG="info")
+        said = [process.communicate(timeout=60)[1] for process in ranks.processes]
+    for host, text in zip(hosts, said, strict=True):
+        assert f"listens on {host.address}:" in text
+    assert "a group of 2 ranks over tcp on 2 hosts (ranks 0; 1)" in said[0]
+    assert "links between hosts: up to " in said[0]
+
+
 @pytest.mark.parametrize(("number", "per_host"), [(2, 2), (3, 2), (2, 3)])
 def test_several_ranks_on_each_host(number, per_host):
     with Hosts(number) as hosts:

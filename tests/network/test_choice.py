@@ -65,12 +65,12 @@ def test_what_a_name_becomes(hosts, wanted, becomes):
 def test_where_ranks_are(labels, hosts, left, wanted):
     for rank, (whole, part) in enumerate(answers(labels, "places", wanted)):
         host = next(i for i, ranks in enumerate(hosts) if rank in ranks)
-        assert whole == [hosts, host, hosts[host].index(rank)]
+        assert whole == [hosts, host, hosts[host].index(rank), len(hosts[host])]
         if rank:  # rank 0 is alone
             host = next(i for i, ranks in enumerate(left) if rank - 1 in ranks)
-            assert part == [left, host, left[host].index(rank - 1)]
+            assert part == [left, host, left[host].index(rank - 1), len(left[host])]
         else:
-            assert part == [[[0]], 0, 0]
+            assert part == [[[0]], 0, 0, 1]
 
 
 def answers(hosts, scenario, transport):

@@ -102,9 +102,12 @@ def go_on(comm, attack):
 
 @pytest.mark.parametrize("attack", [scan, half_open, around_a_rank, garbage, impostor])
 def test_strangers(attack):
-    lines = ringreduce.run(go_on, 2, attack, transport="tcp", timeout=20)[0]
+    # A fork would have whatever this process listens at, such as places of NCCL's unique ids.
+    lines = ringreduce.run(go_on, 2, attack, transport="tcp", timeout=20, start="spawn")[0]
     assert 0 < len(lines) <= 10
-    assert all(line.startswith("ringreduce: rank 0 dropped a connection from") for line in lines), lines
+    assert all(line.startswith("ringreduce[rank 0] warning: dropped a connection from") for line in lines), (
+        lines
+    )
 
 
 def flood(place, seconds, results):
@@ -124,11 +127,11 @@ def empty(listener):
         listener.accept()[0].close()
 
 
-def rates(comm, seconds, go):
-    """All-reduces a second of the job while a flood goes elsewhere, and while it goes to rank 0."""
+def rates(comm, seconds, turns, go):
+    """All-reduces a second of the job while a flood goes elsewhere, and while it goes to rank 0, in turn."""
     found = []
     x = np.zeros(2)
-    for _ in range(2):
+    for _ in range(turns):
         comm.barrier()
         go.wait()
         begun, count = time.monotonic(), 0
@@ -147,12 +150,12 @@ def test_a_flood_leaves_the_ranks_their_time():
     listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
     sink = context.Process(target=empty, args=(listener,), daemon=True)
     sink.start()
-    speeds = []
-    with Ranks(rates, 2, 2.0, go) as ranks:
+    speeds, seconds, pairs = [], 0.5, 5  # short turns: whatever else has the cores disturbs both of a pair
+    with Ranks(rates, 2, seconds, 2 * pairs, go) as ranks:
         ranks.met.wait(20)
         victim = next(place for place in ranks.endpoints[0].places() if place[0].startswith("127."))
-        for place in (listener.getsockname(), victim):
-            flooder = context.Process(target=flood, args=(place, 2.0, results))
+        for place in (listener.getsockname(), victim) * pairs:
+            flooder = context.Process(target=flood, args=(place, seconds, results))
             go.wait(20)
             flooder.start()
             speeds.append(results.get(timeout=30))
@@ -161,8 +164,8 @@ def test_a_flood_leaves_the_ranks_their_time():
     sink.kill()
     sink.join()
     print(speeds, found)
-    (elsewhere, here), _ = found
-    assert here > elsewhere / 2, (found, speeds)
+    elsewhere, here = np.array(found[0]).reshape(pairs, 2).T
+    assert np.median(here / elsewhere) > 0.5, (found, speeds)
 
 
 def between(comm, go, done):
@@ -227,7 +230,7 @@ def test_no_file_descriptors_are_left(capfd):
         assert stranger.recv(1) == b""  # served once there was room
     assert then > before / 4, (before, then)
     said = capfd.readouterr().err
-    assert said.count("rank 0 cannot accept connections: Too many open files") == 1, said
+    assert said.count("[rank 0] warning: cannot accept connections: Too many open files") == 1, said
 
 
 def test_the_secret_is_demanded():

@@ -39,6 +39,7 @@ ROOMS = {
     "engine": ENGINE,
     "front": ENGINE,
     "bindings": ["front", *ENGINE],
+    "nccl": ENGINE,
     "torch": ["front", "engine/planning"],
     "mpi": ["front", "engine/planning", "transport", "reduce"],
 }

@@ -30,6 +30,19 @@ def test_make_installs_what_the_build_requires():
     assert set(in_pyproject("requires")) <= set(shlex.split(line))
 
 
+def test_what_errors_say_to_install_is_declared():
+    asked = {
+        (package, extra)
+        for path in (ROOT / "ringreduce").rglob("*.py")
+        for package, extra in re.findall(
+            r"needs ([\w-]+): pip install 'ringreduce\[(\w+)\]'", path.read_text()
+        )
+    }
+    assert ("ml_dtypes", "bench") in asked
+    for package, extra in asked:
+        assert package in [re.split("[<>=]", one)[0] for one in in_pyproject(extra)], extra
+
+
 def test_every_package_is_listed():
     found = {
         ".".join(init.parent.relative_to(ROOT).parts) for init in (ROOT / "ringreduce").rglob("__init__.py")

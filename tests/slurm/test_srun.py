@@ -58,6 +58,7 @@ def said(done):
         (["-N1", "-n3"], "shm", "[[0, 1, 2]]"),
         (["-N2", "-n2"], "tcp", "[[0], [1]]"),
         (["-N2", "-n4", "--distribution=block", "--ntasks-per-node=2"], "shm+tcp", "[[0, 1], [2, 3]]"),
+        (["-N2", "-n2", "--mpi=pmi2"], "tcp", "[[0], [1]]"),
         (["-N2", "-n4", "--distribution=cyclic", "--ntasks-per-node=2"], "shm+tcp", "[[0, 2], [1, 3]]"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 
 from ringreduce.cli import main
 from ringreduce.start.programs import Place, hosts_named
+from tests.processes import gone
 
 RUN = [sys.executable, "-m", "ringreduce", "run"]
 PROGRAM = """
@@ -90,14 +91,6 @@ def test_hosts(program, ssh, tmp_path):
     assert sorted(done.stdout.splitlines()) == lines_of(2, [], [(0, 1), (0, 1)]), done.stderr
 
 
-def gone(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    return False
-
-
 @pytest.mark.parametrize("where", [("-n", "3"), ("--hosts", "localhost:2,localhost:1")])
 def test_the_first_that_fails_ends_all(where, ssh, tmp_path):
     program, folder = tmp_path / "failing.py", tmp_path / "pids"
@@ -110,9 +103,9 @@ def test_the_first_that_fails_ends_all(where, ssh, tmp_path):
 
 
 @pytest.mark.parametrize("where", [("-n", "2"), ("--hosts", "localhost,localhost", "-n", "1")])
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_behind(where, how, ssh, tmp_path):
-    """Whether it is interrupted or killed; what ranks have started goes, too, unless it was killed."""
+    """Whether it is interrupted, terminated or killed; what ranks have started goes, too, unless it was killed."""
     folder = tmp_path / "pids"
     folder.mkdir()
     script = (
@@ -125,7 +118,7 @@ def test_nothing_is_left_behind(where, how, ssh, tmp_path):
         assert time.monotonic() < end and run.poll() is None
         time.sleep(0.02)
     run.send_signal(how)
-    assert run.wait(30) == (130 if how == signal.SIGINT else -9)
+    assert run.wait(30) == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[how]
     pids = [int(path.read_text()) for path in folder.iterdir()]
     while not all(map(gone, pids)):
         assert time.monotonic() < end + 30

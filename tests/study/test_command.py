@@ -35,6 +35,12 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_the_transport_that_came_of_the_one_asked_for_is_kept(folder):
+    (folder / "plan.toml").write_text(PLAN.replace('"shm", "tcp"', '"shm+tcp"').replace("[2, 3]", "[2]"))
+    assert main(["study", "plan.toml", "--folder", "mine"]) == 0
+    assert load(folder / "mine").facts["transports"] == {"2 ranks, shm+tcp": "shm"}
+
+
 def test_a_study_shows_winners_and_what_could_not_be_measured(folder, capsys):
     assert main(["study", "plan.toml", "--folder", "mine"]) == 0
     out = capsys.readouterr().out
@@ -53,7 +59,9 @@ def test_a_study_shows_winners_and_what_could_not_be_measured(folder, capsys):
         "mine/rows.csv",
     ):
         assert text in out
-    assert load(folder / "mine").facts["clock"] == "all ranks read one monotonic clock"
+    facts = load(folder / "mine").facts
+    assert facts["transports"] == {f"{n} ranks, {one}": one for n in (2, 3) for one in ("shm", "tcp")}
+    assert facts["clock"] == "all ranks read one monotonic clock"
     assert main(["study", "plan.toml", "--folder", "mine"]) == 0  # there is nothing left to do
     assert load(folder / "mine").rows.equals(rows)
 

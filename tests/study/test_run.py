@@ -35,7 +35,7 @@ class Machine:
         self.asked.append((group, blocks, seconds))
         level = np.exp(self.random.normal(0, 0.1)) * (1.5 if self.random.random() < 0.3 else 1)
         level = 1.0 if self.steady else level
-        found = Found(clock="none")
+        found = Found(group.transport, clock="none")
         for number, (cell, entries) in enumerate(blocks):
             for order, entry in enumerate(entries):
                 named = {**cell._asdict(), "algorithm": str(entry), "block": number, "order": order}

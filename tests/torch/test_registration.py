@@ -266,3 +266,32 @@ def test_torch_is_told_the_rank(ask, given):
 def test_a_rank_that_never_comes_is_named(ask):
     with pytest.raises(TimeoutError, match=r"rank 0 timed out waiting for ranks \[1\] to start"):
         ask(as_launched("openmpi", 0, f"alone-{os.getpid()}"))
+
+
+# --- the log ----------------------------------------------------------------------------------------------------
+
+WAITS = """
+import time
+import torch.distributed as dist
+
+dist.init_process_group("ringreduce")
+time.sleep(7 * dist.get_rank())
+dist.new_group([0, 1])
+dist.destroy_process_group()
+"""
+
+
+def test_a_group_says_whom_it_waits_for_and_what_was_chosen(script):
+    script.write_text(WAITS)
+    first, second = [
+        subprocess.Popen(
+            [sys.executable, str(script)], env=bare(**as_launched("plain", rank, ""), RINGREDUCE_LOG="info"),
+            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    text = first.communicate(timeout=PATIENCE)[1]
+    assert "ringreduce[rank 0] info: waits for rank 1 to join the process group\n" in text
+    assert "ringreduce[rank 0] info: a group of 2 ranks over " in text
+    assert "ringreduce[rank 0] info: the group is closed\n" in text
+    assert "ringreduce[" not in second.communicate(timeout=PATIENCE)[1]  # torch itself may say something

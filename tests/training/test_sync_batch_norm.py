@@ -62,7 +62,7 @@ def make_layer(shape, dtype=torch.float64, **options):
 
 
 def steps_of_rank(comm, layer, batches, sizes):
-    own = ringreduce.convert_sync_batch_norm(copy.deepcopy(layer), comm)
+    own = ringreduce.convert_sync_batchnorm(copy.deepcopy(layer), comm)
     assert type(own) is ringreduce.SyncBatchNorm
     return steps(own, [(x.split(sizes)[comm.rank], up.split(sizes)[comm.rank]) for x, up in batches])
 
@@ -137,7 +137,7 @@ def test_sixteen_bits_in_and_out():
 
 
 def evaluated(comm):
-    layer = ringreduce.convert_sync_batch_norm(make_layer((FEATURES,)).eval(), comm)
+    layer = ringreduce.convert_sync_batchnorm(make_layer((FEATURES,)).eval(), comm)
     layer.running_mean.fill_(2)
     return layer(torch.ones(4, FEATURES, dtype=torch.float64)) if comm.rank == 1 else None
 
@@ -153,7 +153,7 @@ def converted(comm):
     shared = nn.BatchNorm1d(4)
     model = nn.Sequential(nn.Linear(4, 4), shared, nn.Sequential(shared, nn.BatchNorm1d(4)), nn.LayerNorm(4))
     parameters, state = list(model.parameters()), model.state_dict()
-    result = ringreduce.convert_sync_batch_norm(model, comm)
+    result = ringreduce.SyncBatchNorm.convert_sync_batchnorm(model, comm)  # as with torch's class
     assert result is model
     assert [type(layer).__name__ for layer in model.modules()] == [
         "Sequential", "Linear", "SyncBatchNorm", "Sequential", "SyncBatchNorm", "LayerNorm",
@@ -177,7 +177,7 @@ def refused(comm):
     with pytest.raises(ValueError, match="1 values per feature"):
         layer(torch.zeros(1 if comm.rank == 0 else 0, FEATURES))
     with pytest.raises(ValueError, match="layer '0' is still lazy"):
-        ringreduce.convert_sync_batch_norm(nn.Sequential(nn.LazyBatchNorm1d()), comm)
+        ringreduce.convert_sync_batchnorm(nn.Sequential(nn.LazyBatchNorm1d()), comm)
 
 
 def test_bad_input_is_refused():

@@ -22,12 +22,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ringreduce
 from ringreduce.train import checkpoint
 from ringreduce.train.__main__ import main
 from ringreduce.train.config import Config, ConfigError
 from ringreduce.train.data import ShardedSampler, Windows, load_data, source_files
 from ringreduce.train.models import convnet, make_model
 from ringreduce.train.parallel import learning_rate_factor, make_optimizer, peak_learning_rate
+from ringreduce.train.run import _sharing
 
 # --- settings ------------------------------------------------------------------------------------------------
 
@@ -410,3 +412,14 @@ def test_checkpoints_hold_nothing_that_could_be_run(tmp_path):
     torch.save({"step": Path("/")}, path)
     with pytest.raises(Exception, match="eights"):
         checkpoint.load(path.read_bytes())
+
+
+def test_ranks_divide_the_cores_that_they_share():
+    """Those that a launcher has bound to cores of their own share none."""
+    places = {"all": [[0, 1, 2]] * 3, "own": [[0, 1], [2, 3], [4, 5]], "pairs": [[0], [0], [1]]}
+
+    def sharing(comm):
+        return {name: _sharing(comm, cores[comm.rank]) for name, cores in places.items()}
+
+    found = ringreduce.run(sharing, 3)
+    assert found == [{"all": 3, "own": 1, "pairs": 2 if rank < 2 else 1} for rank in range(3)]

@@ -1,7 +1,6 @@
 #include "engine/gpu/collectives.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "engine/gpu/events/runner.h"
 #include "engine/gpu/gpu.h"
@@ -9,6 +8,7 @@
 #include "engine/gpu/nccl/runner.h"
 #include "engine/gpu/watch.h"
 #include "engine/gpu/work.h"
+#include "transport/interface/environment.h"
 #include "transport/interface/errors.h"
 #include "transport/interface/exchange.h"
 
@@ -18,11 +18,8 @@ namespace {
 constexpr const char* variable = "RINGREDUCE_GPU_TRANSPORT";
 
 std::string wanted_by_environment() {
-  const char* const set = std::getenv(variable);
-  const std::string value = set ? set : "";
-  if (value == "" || value == "auto") return "";
-  if (value == "cuda" || value == "nccl") return value;
-  throw InvalidArgument(std::string(variable) + " must be auto, cuda or nccl, not '" + value + "'");
+  const std::string value = environment(variable, {"auto", "cuda", "nccl"});
+  return value == "auto" ? "" : value;
 }
 
 bool has_several_hosts(const Transport& transport) {
@@ -102,6 +99,8 @@ GpuCollectives::Ready GpuCollectives::ready(int device, bool over_nccl_anyway) {
       return std::string();
     });
     auto runner = meet(*gpu, path);
+    calls_.say(log::Level::info, "arrays of GPU " + std::to_string(device) + " are combined " +
+                                     (path == over_nccl ? "over NCCL" : "by kernels that reach their peers"));
     const std::lock_guard lock(mutex_);
     gpu->runners[path] = std::move(runner);
     gpu_ = gpu;

@@ -1,9 +1,9 @@
 #include "engine/planning/planner.h"
 
-#include <cstdlib>
 #include <sstream>
 
 #include "engine/planning/description.h"
+#include "transport/interface/environment.h"
 #include "transport/interface/errors.h"
 
 namespace ringreduce {
@@ -22,9 +22,9 @@ int index_of(const Entry& entry) {
 }
 
 // "ring" for every collective that has one, or "all_reduce=ring,broadcast=chain".
-std::map<Collective, int> read_forced(const char* text) {
+std::map<Collective, int> read_forced(const std::string& text) {
   std::map<Collective, int> forced;
-  std::istringstream stream(text ? text : "");
+  std::istringstream stream(text);
   for (std::string item; std::getline(stream, item, ',');) {
     const std::size_t equals = item.find('=');
     const std::string name = equals == std::string::npos ? item : item.substr(equals + 1);
@@ -43,12 +43,7 @@ std::map<Collective, int> read_forced(const char* text) {
 }  // namespace
 
 bool reproducible_by_environment() {
-  const char* set = std::getenv("RINGREDUCE_REPRODUCIBLE");
-  const std::string_view value = set ? set : "";
-  if (value != "" && value != "0" && value != "1") {
-    throw InvalidArgument("RINGREDUCE_REPRODUCIBLE must be 1 or 0, not '" + std::string(value) + "'");
-  }
-  return value == "1";
+  return environment("RINGREDUCE_REPRODUCIBLE", {"1", "0"}) == "1";
 }
 
 Planner::Planner(int rank, int world, const Target& cpu, bool reproducible, std::vector<int> hosts,
@@ -59,7 +54,7 @@ Planner::Planner(int rank, int world, const Target& cpu, bool reproducible, std:
       reproducible_(reproducible),
       hosts_(std::move(hosts)),
       tuned_(std::move(tuned)),
-      forced_(read_forced(std::getenv("RINGREDUCE_ALGORITHM"))) {
+      forced_(read_forced(environment("RINGREDUCE_ALGORITHM"))) {
   for (const auto& [collective, algorithm] : forced_) check_rank_order(collective, algorithm);
 }
 
@@ -221,6 +216,12 @@ Choice Planner::choose(const Situation& situation) const {
     choice.reason = "RINGREDUCE_ALGORITHM says so";
   }
   return choice;
+}
+
+std::string Planner::tables_in_words() const {
+  if (!tuned_) return "algorithms are chosen by the shipped tables";
+  if (tuned_->rows.empty()) return "algorithms are chosen by the shipped tables" + tuned_->note;
+  return "algorithms are chosen by " + tuned_->file + ", then by the shipped tables";
 }
 
 std::string Planner::name_of_algorithm(int algorithm) const {

@@ -56,6 +56,8 @@ class Planner {
   // ranks.
   void synthesise(Network network);
   const Synthesis* synthesis() const { return synthesis_.get(); }
+  // Whose tables choose.
+  std::string tables_in_words() const;
   // How it is done for a buffer of so many bytes.
   Way synthesised(std::size_t bytes);
   int add(const std::string& name, Schedule schedule, int heaviest_round, bool in_rank_order);

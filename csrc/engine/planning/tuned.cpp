@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <cctype>
-#include <cstdlib>
 #include <fstream>
 #include <sstream>
 
+#include "transport/interface/environment.h"
 #include "transport/interface/errors.h"
 
 namespace ringreduce {
@@ -60,13 +60,10 @@ Tuned::Row parse(const std::string& line) {
 }  // namespace
 
 std::string tuning_file() {
-  const auto set = [](const char* name) {
-    const char* value = std::getenv(name);
-    return std::string(value ? value : "");
-  };
-  std::string folder = set("RINGREDUCE_CACHE");
-  if (folder.empty() && !set("XDG_CACHE_HOME").empty()) folder = set("XDG_CACHE_HOME") + "/ringreduce";
-  if (folder.empty() && !set("HOME").empty()) folder = set("HOME") + "/.cache/ringreduce";
+  std::string folder = environment("RINGREDUCE_CACHE");
+  const std::string cache = environment("XDG_CACHE_HOME"), home = environment("HOME");
+  if (folder.empty() && !cache.empty()) folder = cache + "/ringreduce";
+  if (folder.empty() && !home.empty()) folder = home + "/.cache/ringreduce";
   if (folder.empty()) return "";
   const std::string cores = std::to_string(sysconf(_SC_NPROCESSORS_ONLN));
   static const std::string kind =
@@ -75,8 +72,8 @@ std::string tuning_file() {
 }
 
 std::shared_ptr<const Tuned> tuned_rows() {
-  const char* set = std::getenv("RINGREDUCE_TUNING");
-  const std::string wanted = set ? set : "", path = wanted.empty() ? tuning_file() : wanted;
+  const std::string wanted = environment("RINGREDUCE_TUNING");
+  const std::string path = wanted.empty() ? tuning_file() : wanted;
   if (wanted == "off" || path.empty()) return nullptr;
   std::ifstream file(path);
   if (!file && wanted.empty()) return nullptr;
@@ -96,6 +93,7 @@ std::shared_ptr<const Tuned> tuned_rows() {
     all += line + '\n';
   }
   tuned->digest = fnv(all);
+  tuned->file = path;
   return tuned->rows.empty() ? nullptr : tuned;
 }
 

@@ -18,6 +18,7 @@ struct Tuned {
   std::vector<Row> rows;
   std::uint64_t digest = 0;  // of the file: ranks use their tables only if all have the same
   std::string note;          // for the reason of a choice that none of these rows has made
+  std::string file;
 };
 
 // Where this machine's rows are kept, in the user's cache: by version, kind of processor and number of cores.

@@ -10,12 +10,6 @@ namespace {
 
 constexpr std::size_t KiB = 1024, MiB = 1024 * KiB;
 
-std::string in_units(std::size_t bytes) {
-  if (bytes >= MiB && bytes % MiB == 0) return std::to_string(bytes / MiB) + " MiB";
-  if (bytes >= KiB && bytes % KiB == 0) return std::to_string(bytes / KiB) + " KiB";
-  return std::to_string(bytes) + " B";
-}
-
 bool fits(const TuningRow& row, const Situation& s) {
   return row.collective == s.collective && s.world <= row.max_world &&
          static_cast<double>(s.bytes) <= s.pace * static_cast<double>(row.max_bytes) &&
@@ -57,6 +51,12 @@ Choice chosen_by(const TuningRow& row, const Situation& s, bool tuned) {
 }
 
 }  // namespace
+
+std::string in_units(std::size_t bytes) {
+  if (bytes >= MiB && bytes % MiB == 0) return std::to_string(bytes / MiB) + " MiB";
+  if (bytes >= KiB && bytes % KiB == 0) return std::to_string(bytes / KiB) + " KiB";
+  return std::to_string(bytes) + " B";
+}
 
 Choice choose(const Situation& s, const Tuned* tuned) {
   const std::span<const Tuned::Row> measured = tuned ? std::span(tuned->rows) : std::span<const Tuned::Row>();

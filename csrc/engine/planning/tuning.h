@@ -45,6 +45,9 @@ struct Situation {
   double pace = 1;     // see pace(): buffers are taken for so many times smaller, slices are so much longer
 };
 
+// "16 KiB".
+std::string in_units(std::size_t bytes);
+
 struct Tuned;
 
 struct Choice {

@@ -22,6 +22,7 @@ constexpr TuningRow in_memory[] = {
     {C::all_reduce, 8, 1, all, "two_shot", 512 * KiB, 1},
     {C::reduce_scatter, 2, 0, all, "direct", 256 * KiB, 1},
     {C::all_gather, 2, 0, all, "direct", 256 * KiB, 1},
+    {C::broadcast, 2, 0, 512 * KiB, "direct", 32 * KiB, 2},
     {C::reduce_scatter, 4, 1, 512 * KiB, "direct", 256 * KiB, 4},
     {C::reduce_scatter, 4, 1, 4 * MiB, "direct", 512 * KiB, 4},
     {C::reduce_scatter, 4, 1, all, "direct", 512 * KiB, 2},

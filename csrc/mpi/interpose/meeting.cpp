@@ -47,7 +47,7 @@ void CommMeeting::give_up() {
   throw NoMeeting();
 }
 
-bool of_one_job(MPI_Comm comm, int size) {
+std::vector<int> world_ranks(MPI_Comm comm, int size) {
   std::vector<int> ranks(size), in_world(size);
   std::iota(ranks.begin(), ranks.end(), 0);
   MPI_Group members = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
@@ -56,16 +56,7 @@ bool of_one_job(MPI_Comm comm, int size) {
   check(PMPI_Group_translate_ranks(members, size, ranks.data(), world, in_world.data()));
   check(PMPI_Group_free(&members));
   check(PMPI_Group_free(&world));
-  return std::find(in_world.begin(), in_world.end(), MPI_UNDEFINED) == in_world.end();
-}
-
-bool share_a_host(MPI_Comm comm, int size) {
-  MPI_Comm here = MPI_COMM_NULL;
-  int ranks_here = 0;
-  check(PMPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here));
-  check(PMPI_Comm_size(here, &ranks_here));
-  check(PMPI_Comm_free(&here));
-  return ranks_here == size;
+  return in_world;
 }
 
 }  // namespace ringreduce::mpi

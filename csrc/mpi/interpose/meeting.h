@@ -27,10 +27,8 @@ class CommMeeting : public Meeting {
   const int size_;
 };
 
-// Whether all ranks were started together. Others, of MPI_Comm_spawn and the like, need not have us loaded.
-// This asks nobody, and yet every rank finds the same.
-bool of_one_job(MPI_Comm comm, int size);
-
-bool share_a_host(MPI_Comm comm, int size);
+// The ranks in MPI_COMM_WORLD; MPI_UNDEFINED for those of another job, which MPI_Comm_spawn and the like have
+// made. This asks nobody.
+std::vector<int> world_ranks(MPI_Comm comm, int size);
 
 }  // namespace ringreduce::mpi

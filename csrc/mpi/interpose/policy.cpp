@@ -37,8 +37,8 @@ constexpr Row table[] = {
     {L::mpich, F::reduce_scatter_block, all, all},
     {L::mpich, F::allgather, all, all},
     {L::mpich, F::allgatherv, all, all},
-    {L::mpich, F::bcast, {0, 512}, all},
-    {L::mpich, F::bcast, {4 * KiB, no_end}, all},
+    {L::mpich, F::bcast, {0, 4 * KiB}, all},
+    {L::mpich, F::bcast, {512 * KiB, no_end}, all},
     {L::mpich, F::barrier, all, all},
     // not measured: what is far ahead with both
     {L::other, F::allreduce, large, large},

@@ -6,6 +6,7 @@
 
 #include "mpi/interpose/background.h"
 #include "mpi/interpose/counts.h"
+#include "mpi/interpose/presence.h"
 #include "mpi/interpose/settings.h"
 
 namespace ringreduce::mpi {
@@ -88,6 +89,7 @@ void begin(Runtime& all) {
   PMPI_Query_thread(&level);
   all.threads = level == MPI_THREAD_MULTIPLE;
   PMPI_Comm_rank(MPI_COMM_WORLD, &all.world_rank);
+  if (mode() != Mode::off) show_presence(all.world_rank);
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, seat_is_gone, &all.keyval, nullptr);
   PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, mpi_ends, &all.end_keyval, nullptr);
   PMPI_Comm_set_attr(MPI_COMM_SELF, all.end_keyval, nullptr);

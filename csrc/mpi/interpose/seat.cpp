@@ -1,7 +1,10 @@
 #include "mpi/interpose/seat.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <stdexcept>
 
+#include "mpi/interpose/presence.h"
 #include "mpi/interpose/runtime.h"
 #include "mpi/interpose/settings.h"
 
@@ -16,6 +19,20 @@ constexpr std::size_t bytes_per_credit = 64 << 10;
 // Groups hold memory and open files: a process has no more of them at a time.
 constexpr int most_groups = 32;
 std::atomic<int> groups{0};
+
+// Whether there are more ranks than cores is found out only when they meet.
+bool may_serve(Function function, std::size_t bytes) {
+  const bool everything = mode() == Mode::all;
+  return Policy(false, everything).serves(function, false, bytes) ||
+         Policy(true, everything).serves(function, false, bytes);
+}
+
+// Whether a rank returns only after all have come to the call, whatever their blocks are.
+bool waits_for_all(Function function) {
+  using enum Function;
+  return function == allreduce || function == reduce_scatter_block || function == allgather ||
+         function == barrier;
+}
 
 // Once: what ails a process ails all its groups. What ails another rank, that rank says itself.
 void say_why(const std::exception& error, int rank) {
@@ -40,28 +57,35 @@ Seat::Seat(MPI_Comm comm) : comm_(comm) {
   if (!between_groups && size_ > 1) state_ = State::unknown;
 }
 
-bool Seat::connect(Function function, std::size_t bytes) {
-  if (state_ == State::unknown && may_serve(function, bytes)) {
-    credit_ += 1 + bytes / bytes_per_credit;
-    if (credit_ >= enough_credit || mode() == Mode::all) meet();
+Decision Seat::earn(Function function, std::size_t bytes) {
+  if (may_serve(function, bytes)) credit_ += 1 + bytes / bytes_per_credit;
+  const bool enough = credit_ >= enough_credit || mode() == Mode::all;
+  return enough && waits_for_all(function) ? Decision::hand_on_and_meet : Decision::hand_on;
+}
+
+// Whoever has not shown itself is on another host, or has us not loaded, or has been told otherwise.
+bool Seat::all_present() const {
+  const std::vector<int> ranks = world_ranks(comm_, size_);
+  if (std::ranges::find(ranks, MPI_UNDEFINED) != ranks.end()) return false;
+  const auto absent = std::ranges::find_if_not(ranks, shows_presence);
+  if (absent == ranks.end()) return true;
+  if (ranks[rank_] == *std::ranges::find_if(ranks, shows_presence) && on_one_host()) {
+    std::fprintf(stderr,
+                 "ringreduce: rank %d of MPI_COMM_WORLD has no libringreduce_mpi.so loaded, or another "
+                 "RINGREDUCE_MPI set, than rank %d: collectives are left to MPI\n",
+                 *absent, ranks[rank_]);
   }
-  return state_ == State::connected;
+  return false;
 }
 
-// Whether there are more ranks than cores is found out only when they meet.
-bool Seat::may_serve(Function function, std::size_t bytes) const {
-  const bool everything = mode() == Mode::all;
-  return Policy(false, everything).serves(function, false, bytes) ||
-         Policy(true, everything).serves(function, false, bytes);
-}
-
-// Called by all ranks at the same call. All of them come to the same end: what befalls one of them, it tells
-// the others in the exchange that they come to next, of which those at the end of join() are the last.
+// Called by all ranks that have us loaded, after the same call. All of them come to the same end: what
+// befalls one of them, it tells the others in the exchange that they come to next, of which those at the end
+// of join() are the last.
 void Seat::meet() {
   state_ = State::refused;
   CommMeeting meeting(comm_, size_);
   try {
-    if (!of_one_job(comm_, size_) || !share_a_host(comm_, size_)) return;
+    if (!all_present()) return;
     try {
       join(meeting);
     } catch (const NoMeeting&) {
@@ -82,6 +106,7 @@ void Seat::join(CommMeeting& meeting) {
   with.timeout = Group::Duration::max();
   with.poll = drive_progress;
   with.shared_memory = true;
+  if (!has_own_name()) throw std::runtime_error("another process has taken this rank's name");
   if (groups >= most_groups) throw Trouble(Outcome::refused, -1, "this process has too many groups");
   group_ = std::make_unique<Group>(rank_, size_, meeting, with);
   ++groups;

@@ -6,6 +6,9 @@
 // for each other in different places. So it may depend on: what MPI obliges all ranks to pass alike (the
 // function, the op, the root, the bytes that a call moves in all), what they agreed on when the group was
 // made, and the calls before, which come in the same order on all ranks.
+//
+// The group is made after a call of the library's own from which no rank returns before all have come to it:
+// by then every rank that has us loaded has shown so, and who has not is known to all others.
 #pragma once
 
 #include <mpi.h>
@@ -20,6 +23,8 @@
 
 namespace ringreduce::mpi {
 
+enum class Decision : std::uint8_t { hand_on, hand_on_and_meet, serve };
+
 class Seat {
  public:
   explicit Seat(MPI_Comm comm);
@@ -28,17 +33,19 @@ class Seat {
   int size() const { return size_; }
   MPI_Comm comm() const { return comm_; }
 
-  // Whether calls of a function may be ours. A blocking one may make the group, which takes all ranks; a
-  // nonblocking one must not wait for others.
+  // Whether calls of a function may be ours, or count for what makes the group. Nonblocking ones do not: they
+  // must not wait for others.
   bool may_take(Function function, bool in_background) const {
     if (state_ == State::connected) return policy_.serves_some(function, in_background);
     return state_ == State::unknown && !in_background;
   }
-  // Whether we serve one that moves so many bytes in all; the same on all ranks.
-  bool takes(Function function, bool in_background, std::size_t bytes) {
-    if (state_ != State::connected && !connect(function, bytes)) return false;
-    return policy_.serves(function, in_background, bytes);
+  // What becomes of one that moves so many bytes in all; the same on all ranks.
+  Decision decide(Function function, bool in_background, std::size_t bytes) {
+    if (state_ != State::connected) return earn(function, bytes);
+    return policy_.serves(function, in_background, bytes) ? Decision::serve : Decision::hand_on;
   }
+  // Makes the group, or finds that there can be none.
+  void meet();
 
   Group& group() { return *group_; }
 
@@ -58,9 +65,8 @@ class Seat {
  private:
   enum class State : std::uint8_t { unknown, refused, connected };
 
-  bool connect(Function function, std::size_t bytes);
-  bool may_serve(Function function, std::size_t bytes) const;
-  void meet();
+  Decision earn(Function function, std::size_t bytes);
+  bool all_present() const;
   void join(CommMeeting& meeting);
 
   const MPI_Comm comm_;

@@ -8,14 +8,13 @@
 
 namespace ringreduce::mpi {
 
-// The communicator's seat, if it takes the call; else null. What is handed on shall lose little time here.
+// What is handed on shall lose little time here.
 template <typename Asked>
-Seat* taker(MPI_Comm comm, Function function, bool in_background, const Asked& asked, Call& call) {
-  Seat* seat = seat_of(comm);
-  if (!seat || !seat->may_take(function, in_background)) return nullptr;
+Decision decide(Seat* seat, Function function, bool in_background, const Asked& asked, Call& call) {
+  if (!seat || !seat->may_take(function, in_background)) return Decision::hand_on;
   const MPI_Count bytes = asked.weigh(*seat, call);
-  if (bytes < 0 || !seat->takes(function, in_background, static_cast<std::size_t>(bytes))) return nullptr;
-  return seat;
+  if (bytes < 0) return Decision::hand_on;
+  return seat->decide(function, in_background, static_cast<std::size_t>(bytes));
 }
 
 // Returns what the program's call returns. `name` is the function's in full; `request` is where a nonblocking
@@ -25,9 +24,14 @@ int serve(Function function, const char* name, MPI_Comm comm, const Asked& asked
           Request*... request) {
   constexpr bool in_background = sizeof...(request) > 0;
   Call call;
-  Seat* seat = (... && request) ? taker(comm, function, in_background, asked, call) : nullptr;
-  count(name, seat != nullptr);
-  if (!seat) return hand_on();
+  Seat* const seat = (... && request) ? seat_of(comm) : nullptr;
+  const Decision decision = decide(seat, function, in_background, asked, call);
+  count(name, decision == Decision::serve);
+  if (decision != Decision::serve) {
+    const int code = hand_on();
+    if (decision == Decision::hand_on_and_meet) seat->meet();
+    return code;
+  }
   try {
     if constexpr (in_background) {
       auto served = std::make_unique<ServedCall>(call, comm);

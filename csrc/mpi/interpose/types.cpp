@@ -21,7 +21,8 @@ class Kinds {
  public:
   Kinds() {
     using enum NumberKind;
-    add(signed_integer, {MPI_SIGNED_CHAR, MPI_SHORT, MPI_INT, MPI_LONG, MPI_LONG_LONG, MPI_INT8_T,
+    // MPI has no reductions of MPI_CHAR; the libraries have, as of signed bytes.
+    add(signed_integer, {MPI_CHAR, MPI_SIGNED_CHAR, MPI_SHORT, MPI_INT, MPI_LONG, MPI_LONG_LONG, MPI_INT8_T,
                          MPI_INT16_T, MPI_INT32_T, MPI_INT64_T, MPI_AINT, MPI_OFFSET, MPI_COUNT, MPI_INTEGER,
                          MPI_INTEGER1, MPI_INTEGER2, MPI_INTEGER4, MPI_INTEGER8});
     add(unsigned_integer, {MPI_UNSIGNED_CHAR, MPI_UNSIGNED_SHORT, MPI_UNSIGNED, MPI_UNSIGNED_LONG,
@@ -32,7 +33,7 @@ class Kinds {
     add(boolean, {MPI_BYTE});
     const std::nullopt_t moved_only = std::nullopt;
     add(moved_only,
-        {MPI_CHAR, MPI_WCHAR, MPI_C_BOOL, MPI_CXX_BOOL, MPI_LOGICAL, MPI_CHARACTER, MPI_LONG_DOUBLE,
+        {MPI_WCHAR, MPI_C_BOOL, MPI_CXX_BOOL, MPI_LOGICAL, MPI_CHARACTER, MPI_LONG_DOUBLE,
          MPI_C_LONG_DOUBLE_COMPLEX, MPI_FLOAT_INT, MPI_2INT, MPI_DOUBLE_INT, MPI_LONG_INT, MPI_PACKED});
   }
   const Kind* find(MPI_Datatype handle) {

@@ -1,16 +1,19 @@
 #include "transport/compose/choose.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <iterator>
 #include <map>
 #include <string_view>
 
 #include "transport/compose/hybrid.h"
+#include "transport/interface/environment.h"
 #include "transport/interface/exchange.h"
+#include "transport/interface/log.h"
 #include "transport/memory/shm.h"
 #include "transport/tcp/addresses.h"
 #include "transport/tcp/secret.h"
@@ -38,8 +41,8 @@ bool takes_two(const std::string& name) {
 }
 
 std::string chosen(const std::string& wanted, bool has_job) {
-  const char* set = std::getenv("RINGREDUCE_TRANSPORT");
-  const bool by_environment = wanted.empty() && set && *set;
+  const std::string set = environment("RINGREDUCE_TRANSPORT");
+  const bool by_environment = wanted.empty() && !set.empty();
   const std::string name = by_environment ? set : wanted.empty() ? "auto" : wanted;
   const std::string what = by_environment ? "RINGREDUCE_TRANSPORT" : "transport";
   if (std::find(std::begin(names), std::end(names), name) == std::end(names)) {
@@ -49,12 +52,20 @@ std::string chosen(const std::string& wanted, bool has_job) {
   throw InvalidArgument(what + " " + name + " is for communicators that ringreduce.init() makes");
 }
 
+// Processes of one machine for which it differs, such as those of two containers, cannot open each other's
+// memory.
+std::string room() {
+  std::string text = std::to_string(geteuid());
+  std::error_code hidden;
+  for (const char* space : {"/proc/self/ns/pid", "/proc/self/ns/user"})
+    text += std::filesystem::read_symlink(space, hidden).string();
+  return text;
+}
+
 // Ranks for which it differs do not try to share memory. Whether the others can is for them to find out.
 std::uint64_t host_key() {
-  const char* label = std::getenv("RINGREDUCE_HOST");
-  const std::uint64_t machine = this_host().machine;
-  if (!label || !*label) return machine;
-  const Digest digest = sha256(std::string(label) + std::to_string(machine));
+  const std::string label = environment("RINGREDUCE_HOST");
+  const Digest digest = sha256(label + std::to_string(this_host().machine) + room());
   std::uint64_t key = 0;
   std::memcpy(&key, digest.data(), sizeof key);
   return key;
@@ -155,6 +166,7 @@ std::unique_ptr<Transport> connected(int rank, int world, const Exchange& exchan
 std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange& exchange,
                                              const std::string& wanted, const std::shared_ptr<MpiJob>& mpi,
                                              std::optional<bool> encrypt, std::uint64_t word) {
+  log::follow_environment();
   const std::string name = chosen(wanted, mpi != nullptr);
   if (needs_job(name) && TcpTransport::encrypts(encrypt)) {
     throw InvalidArgument("transport " + name + " cannot encrypt: its bytes go through MPI");

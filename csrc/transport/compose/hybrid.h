@@ -20,6 +20,7 @@ class HybridTransport : public Transport {
                   std::vector<int> hosts, Connect connect, int exchanges);
 
   const char* name() const override { return name_.c_str(); }
+  std::string way() const override { return across_->way(); }
   std::vector<int> hosts() const override { return hosts_; }
   bool distant() const override { return across_->distant(); }
   bool oversubscribed() const override { return across_->oversubscribed(); }

@@ -2,8 +2,7 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
-
+#include "transport/interface/environment.h"
 #include "transport/interface/errors.h"
 
 namespace ringreduce {
@@ -13,7 +12,7 @@ constexpr const char* file_name = "libringreduce_cuda.so";
 constexpr const char* variable = "RINGREDUCE_CUDA_LIBRARY";
 
 std::string path_of_library() {
-  if (const char* chosen = std::getenv(variable)) return chosen;
+  if (const std::string chosen = environment(variable); !chosen.empty()) return chosen;
   Dl_info here{};
   if (dladdr(reinterpret_cast<const void*>(&CudaLibrary::get), &here) == 0 || !here.dli_fname) {
     return file_name;

@@ -111,6 +111,8 @@ class Transport {
   static constexpr int lanes = body_lane + 1;
 
   virtual const char* name() const = 0;
+  // How other hosts reach this rank, in words; empty where no network comes in.
+  virtual std::string way() const { return ""; }
   // Which ranks share a host, by any number for each: for algorithms of two levels. Empty: all do, or none.
   virtual std::vector<int> hosts() const { return {}; }
   // Whether some ranks are on other hosts, so that it is worth while to measure the way to them.

@@ -38,7 +38,8 @@ std::shared_ptr<SharedMemory> SharedMemory::make(std::size_t bytes) {
   }
   memory->fd = Descriptor(memfd_create("ringreduce", MFD_CLOEXEC));
   const int fd = memory->fd.get();
-  if (fd < 0 || ftruncate(fd, static_cast<off_t>(memory->bytes)) != 0) {
+  const bool refused = fd < 0 && (errno == EPERM || errno == EACCES || errno == ENOSYS);
+  if (!refused && (fd < 0 || ftruncate(fd, static_cast<off_t>(memory->bytes)) != 0)) {
     throw NoSharedMemory(bytes, std::strerror(errno));
   }
   fchmod(fd, 0600);  // whoever else could come by a path to it, it is this user's only
@@ -78,7 +79,8 @@ void SharedMemory::map(int file) {
       munmap(reinterpret_cast<void*>(end), start + bytes + huge_page - end);
     where = reinterpret_cast<void*>(aligned);
   }
-  where = mmap(where, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | (huge ? MAP_FIXED : 0), file, 0);
+  const int flags = MAP_SHARED | (huge ? MAP_FIXED : 0) | (file < 0 ? MAP_ANONYMOUS : 0);
+  where = mmap(where, bytes, PROT_READ | PROT_WRITE, flags, file, 0);
   if (where == MAP_FAILED) throw std::bad_alloc();
   base = static_cast<std::byte*>(where);
   if (huge) madvise(base, bytes, MADV_HUGEPAGE);  // a wish: its refusal costs only speed
@@ -157,7 +159,7 @@ std::optional<Location> locate(const void* data, std::size_t bytes) {
   auto after = h.arrays.upper_bound(address);
   if (after == h.arrays.begin()) return std::nullopt;
   const auto& [start, array] = *--after;
-  if (address + bytes > start + array.memory->bytes) return std::nullopt;
+  if (address + bytes > start + array.memory->bytes || array.memory->fd.get() < 0) return std::nullopt;
   return Location{address - start, array.memory->fd.get(), array.number};
 }
 

@@ -34,7 +34,8 @@ class NoSharedMemory : public std::bad_alloc {
 class SharedMemory {
  public:
   // Makes new zeroed memory, of huge pages where it is large enough and the system grants them. Throws
-  // NoSharedMemory.
+  // NoSharedMemory. Where the system refuses memfd_create, as some sandboxes do, nobody else can open it: it
+  // has no fd.
   static std::shared_ptr<SharedMemory> make(std::size_t bytes);
   // Maps a peer's. Throws Error if it cannot be opened or has less than so many bytes.
   static std::shared_ptr<SharedMemory> open(pid_t pid, int fd, std::size_t least);

@@ -29,14 +29,14 @@ struct SegmentAddress {
 Segment open_segment(int peer, const SegmentAddress& address, const SegmentLayout& layout) {
   const auto memory = SharedMemory::open(address.pid, address.fd, layout.bytes);
   if (layout.header(memory->base).nonce != address.nonce) {
-    throw Error("process " + std::to_string(address.pid) + " is not rank " + std::to_string(peer) +
-                ": ranks of one group must share a host and a process namespace");
+    throw Error("process " + std::to_string(address.pid) + " is not rank " + std::to_string(peer));
   }
   return {memory, memory->base};
 }
 
 // What one rank tells the others of its attempt to open their memory: "", or "<rank that died or -1> <text>".
 constexpr std::size_t longest_problem = 400;
+constexpr auto who_can = ". Ranks that share memory must be of one user, on one host and in one container";
 
 [[noreturn]] void raise(const std::string& problem, int teller) {
   const int dead = std::atoi(problem.c_str());
@@ -59,6 +59,7 @@ std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Ex
   try {
     own = SharedMemory::make(layout.bytes);
     address.fd = own->fd.get();
+    if (address.fd < 0 && world > 1) problem = "-1 the system refuses it memory to share (memfd_create)";
   } catch (const std::bad_alloc& error) {
     problem = std::string("-1 ") + error.what();  // the others must learn of it in their turn
   }
@@ -83,7 +84,7 @@ std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Ex
       const std::string number = std::to_string(name(peer));
       problem = peers[peer].process.ended(death_takes)
                     ? number + " rank " + number + " died while the ranks were connecting"
-                    : std::string("-1 ") + error.what();
+                    : std::string("-1 ") + error.what() + who_can;
       problem.resize(std::min(problem.size(), longest_problem));
     }
   }

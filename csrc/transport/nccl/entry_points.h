@@ -63,6 +63,7 @@ struct Config {
 
 using Comm = struct Opaque*;
 using Stream = void*;
+using Window = struct OpaqueWindow*;
 
 using GetVersion = Result(int* version);
 using GetErrorString = const char*(Result result);
@@ -91,5 +92,23 @@ using Reduce = Result(const void* from, void* to, std::size_t count, DataType ty
 using RedOpCreatePreMulSum = Result(ReduceOp* op, void* scalar, DataType type, Residence residence,
                                     Comm comm);
 using RedOpDestroy = Result(ReduceOp op, Comm comm);
+
+// What only csrc/nccl has, which stands for NCCL's library.
+using CommInitRank = Result(Comm* comm, int ranks, UniqueId id, int rank);
+using CommInitRankScalable = Result(Comm* comm, int ranks, int rank, int ids, UniqueId* id, Config* config);
+using CommInitAll = Result(Comm* comms, int devices, const int* device);
+using CommSplit = Result(Comm comm, int color, int key, Comm* part, Config* config);
+using CommShrink = Result(Comm comm, int* excluded, int count, Comm* part, Config* config, int flags);
+using CommCount = Result(Comm comm, int* count);
+using CommUserRank = CommCount;
+using CommCuDevice = CommCount;
+using CommWindowRegister = Result(Comm comm, void* memory, std::size_t bytes, Window* window, int flags);
+using CommWindowDeregister = Result(Comm comm, Window window);
+using MemAlloc = Result(void** memory, std::size_t bytes);
+using MemFree = Result(void* memory);
+using Bcast = Result(void* data, std::size_t count, DataType type, int root, Comm comm, Stream stream);
+using AlltoAll = AllGather;  // `count` is of a block in these three
+using Gather = Broadcast;
+using Scatter = Broadcast;
 
 }  // namespace ringreduce::nccl

@@ -3,8 +3,8 @@
 #include <dlfcn.h>
 
 #include <atomic>
-#include <cstdlib>
 
+#include "transport/interface/environment.h"
 #include "transport/interface/errors.h"
 
 namespace ringreduce {
@@ -15,8 +15,20 @@ constexpr const char* variable = "RINGREDUCE_NCCL_LIBRARY";
 
 std::atomic<NcclLibrary::Finder> elsewhere{nullptr};
 
-void* load(const std::string& path) {
-  return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+// What csrc/nccl exports, which programs load in place of libnccl.
+constexpr const char* mark_of_stand_in = "ringreduce_nccl";
+
+// Null: `problem` says why. Beside the stand-in, NCCL must find its own functions before those.
+void* load(const std::string& path, std::string& problem) {
+  const int its_own_first = dlsym(RTLD_DEFAULT, mark_of_stand_in) ? RTLD_DEEPBIND : 0;
+  void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | its_own_first);
+  if (!library) {
+    problem = dlerror();
+  } else if (dlsym(library, mark_of_stand_in)) {
+    problem = path + " is ringreduce's, which stands for NCCL's";
+    return nullptr;
+  }
+  return library;
 }
 
 std::string in_words(int version) {
@@ -47,19 +59,17 @@ void NcclLibrary::find_function(Function& function, const char* name) {
 
 // It stays loaded: its threads and kernels may outlive whoever asked for it.
 NcclLibrary::NcclLibrary() {
-  const char* const chosen = std::getenv(variable);
-  path_ = chosen ? chosen : file_name;
-  library_ = load(path_);
-  if (!library_) {
-    const std::string failure = dlerror();
+  const std::string chosen = environment(variable);
+  path_ = chosen.empty() ? file_name : chosen;
+  std::string problem;
+  library_ = load(path_, problem);
+  if (!library_ && chosen.empty()) {
     const Finder finder = elsewhere;
-    const std::string found = chosen || !finder ? "" : finder();
-    if (!found.empty()) library_ = load(path_ = found);
-    if (!library_) {
-      throw Error("NCCL cannot be loaded: " + (found.empty() ? failure : std::string(dlerror())) +
-                  (chosen ? "" : std::string("; ") + variable + " can name its file"));
-    }
+    const std::string found = finder ? finder() : "";
+    if (!found.empty()) library_ = load(path_ = found, problem);
+    problem += std::string("; ") + variable + " can name its file";
   }
+  if (!library_) throw Error("NCCL cannot be loaded: " + problem);
   find_function(get_version, "GetVersion");
   get_version(&version_);
   if (version_ < nccl::oldest_version) {

@@ -47,12 +47,14 @@ class NcclLibrary {
   nccl::CommRegister* enroll;
   nccl::CommDeregister* withdraw;
 
+  // Another function, or null. `name` without nccl.
+  void* find_function(const char* name) const;
+
   int version() const { return version_; }  // 22304 is 2.23.4
   std::string version_in_words() const;
 
  private:
   NcclLibrary();
-  void* find_function(const char* name) const;
   template <class Function>
   void find_function(Function& function, const char* name);
 

@@ -4,9 +4,9 @@
 #include <sys/epoll.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 
+#include "transport/interface/log.h"
 #include "transport/tcp/tcp.h"
 
 namespace ringreduce {
@@ -44,8 +44,9 @@ void TcpTransport::accept_some() {
     error = 0;
   }
   if (error != 0 && !table_full_) {
-    std::fprintf(stderr, "ringreduce: rank %d cannot accept connections: %s (raise its limit, ulimit -n)\n",
-                 rank, std::strerror(error));
+    log::say(
+        log::Level::warning, "rank " + std::to_string(rank),
+        std::string("cannot accept connections: ") + std::strerror(error) + " (raise its limit, ulimit -n)");
   }
   table_full_ = error != 0;
   const auto now = Clock::now();
@@ -90,10 +91,10 @@ void TcpTransport::make_room_for_strangers() {
 
 void TcpTransport::complain(const Stream& stream) {
   if (++complaints_ > most_complaints) return;
-  std::fprintf(stderr, "ringreduce: rank %d dropped a connection from %s: it %s%s\n", rank,
-               other_end(stream.fd()).c_str(),
-               stream.broken().empty() ? "said nothing for too long" : stream.broken().c_str(),
-               complaints_ == most_complaints ? " (the last of these that is shown)" : "");
+  log::say(log::Level::warning, "rank " + std::to_string(rank),
+           "dropped a connection from " + other_end(stream.fd()) + ": it " +
+               (stream.broken().empty() ? "said nothing for too long" : stream.broken()) +
+               (complaints_ == most_complaints ? " (the last of these that is shown)" : ""));
 }
 
 }  // namespace ringreduce

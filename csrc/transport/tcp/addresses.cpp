@@ -12,6 +12,7 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string_view>
 
@@ -118,26 +119,42 @@ Address from_socket(const sockaddr_storage& from) {
   return address;
 }
 
-std::vector<Address> own_addresses(const char* interface) {
+namespace {
+
+using InterfaceList = std::unique_ptr<ifaddrs, decltype(&freeifaddrs)>;
+
+InterfaceList interfaces() {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) throw Error("the addresses of this host cannot be read");
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> keeper(list, freeifaddrs);
+  return {list, freeifaddrs};
+}
+
+// Nothing where the interface is down, or speaks something else than IP.
+std::optional<Address> address_of(const ifaddrs& entry) {
+  if (!entry.ifa_addr || !(entry.ifa_flags & IFF_UP)) return std::nullopt;
+  const int family = entry.ifa_addr->sa_family;
+  if (family != AF_INET && family != AF_INET6) return std::nullopt;
+  sockaddr_storage storage{};
+  std::memcpy(&storage, entry.ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+  Address address = from_socket(storage);
+  address.prefix = static_cast<std::uint8_t>(prefix_of(entry.ifa_netmask));
+  return address;
+}
+
+}  // namespace
+
+std::vector<Address> own_addresses(const std::string& interface) {
+  const InterfaceList list = interfaces();
   std::vector<std::pair<int, Address>> found;
   std::set<std::string> names;
-  for (const ifaddrs* entry = list; entry; entry = entry->ifa_next) {
-    const bool up = entry->ifa_flags & IFF_UP;
-    if (!entry->ifa_addr || !up) continue;
-    const int family = entry->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
+  for (const ifaddrs* entry = list.get(); entry; entry = entry->ifa_next) {
+    const auto address = address_of(*entry);
+    if (!address) continue;
     names.insert(entry->ifa_name);
-    if (interface && std::string_view(interface) != entry->ifa_name) continue;
-    sockaddr_storage storage{};
-    std::memcpy(&storage, entry->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-    Address address = from_socket(storage);
-    address.prefix = static_cast<std::uint8_t>(prefix_of(entry->ifa_netmask));
-    found.emplace_back(doubt(*entry, address), address);
+    if (!interface.empty() && interface != entry->ifa_name) continue;
+    found.emplace_back(doubt(*entry, *address), *address);
   }
-  if (interface && found.empty()) {
+  if (!interface.empty() && found.empty()) {
     throw InvalidArgument(
         std::string("RINGREDUCE_IFACE must name an interface that is up and has an address: ") +
         listed(names) + "; not '" + interface + "'");
@@ -155,6 +172,17 @@ std::vector<Address> own_addresses(const char* interface) {
   }
   if (!loopbacks.empty()) addresses.push_back(loopbacks[0]);
   return addresses;
+}
+
+std::string interface_of(const Address& address) {
+  const InterfaceList list = interfaces();
+  for (const ifaddrs* entry = list.get(); entry; entry = entry->ifa_next) {
+    const auto own = address_of(*entry);
+    if (own && own->family == address.family && std::equal(own->bytes, own->bytes + 16, address.bytes)) {
+      return entry->ifa_name;
+    }
+  }
+  return "";
 }
 
 std::vector<Address> order_to_try(const std::vector<Address>& theirs, const std::vector<Address>& own,

@@ -29,9 +29,12 @@ Address from_socket(const sockaddr_storage& from);
 
 // The addresses of this host by which others may reach it, the likeliest first, and a loopback address as the
 // last; those of networks that it has for its own guests (Docker's, libvirt's) only if there are no others.
-// Or those of the interface that RINGREDUCE_IFACE names: throws InvalidArgument if there is no such
+// Or those of one interface, as RINGREDUCE_IFACE names it: throws InvalidArgument if there is no such
 // interface.
-std::vector<Address> own_addresses(const char* interface);
+std::vector<Address> own_addresses(const std::string& interface = "");
+
+// The name of the one that has an address; empty: none of this host's.
+std::string interface_of(const Address& address);
 
 // A peer's addresses in the order in which they are to be tried from here: those of a network that this host
 // belongs to first. `together`: both are on one host, where the loopback address alone will do.

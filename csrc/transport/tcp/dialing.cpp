@@ -64,7 +64,8 @@ void TcpTransport::dial(int peer, Purpose purpose) {
   Dial& dial = dial_of(peer, purpose);
   if (!dial.attempts.empty()) return;
   if (settings_.addresses[peer].empty()) {
-    return words_.lost(peer, "cannot be reached: no address of it serves here");
+    return words_.lost(peer,
+                       "cannot be reached: it listens on its loopback interface only (RINGREDUCE_IFACE)");
   }
   dial = {};
   dial.route = links_[peer].route;
@@ -156,7 +157,11 @@ void TcpTransport::give_up(int peer, Purpose purpose) {
   if (purpose == Purpose::frames && connected(peer)) {
     link.retry = Clock::now() + widen_again_after;
   } else if (purpose == Purpose::pulse || frames_.outbox.has_frames(peer)) {
-    words_.lost(peer, dial.problem.empty() ? "cannot be reached (no answer)" : dial.problem);
+    std::string text = dial.problem.empty() ? "cannot be reached (no answer)" : dial.problem;
+    const char* before = " at ";
+    for (const Address& tried : settings_.addresses[peer])
+      text += std::exchange(before, ", ") + in_words(tried);
+    words_.lost(peer, text);
   }
 }
 

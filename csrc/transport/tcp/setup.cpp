@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <set>
 
+#include "transport/interface/environment.h"
 #include "transport/interface/exchange.h"
 #include "transport/interface/wait.h"
 #include "transport/tcp/tcp.h"
@@ -34,11 +34,6 @@ struct Endpoint {
 };
 static_assert(sizeof(Endpoint) <= 512);
 
-const char* environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value && *value ? value : nullptr;
-}
-
 // Also to an address that the system is not yet sure to have.
 Descriptor listen_at(const Address& address) {
   sockaddr_storage storage;
@@ -54,19 +49,16 @@ Descriptor listen_at(const Address& address) {
   return socket;
 }
 
-bool switched_on(const char* name, bool otherwise) {
-  const char* text = environment(name);
-  if (!text) return otherwise;
-  if (std::strcmp(text, "0") == 0 || std::strcmp(text, "1") == 0) return *text == '1';
-  throw InvalidArgument(std::string(name) + " must be 0 or 1, not '" + text + "'");
+bool switched_on(const char* name) {
+  return environment(name, {"0", "1"}) == "1";
 }
 
 Guard chosen_guard(std::optional<bool> encrypt) {
   if (!TcpTransport::encrypts(encrypt)) {
-    return switched_on("RINGREDUCE_TCP_CHECK", false) ? Guard::checksums : Guard::nothing;
+    return switched_on("RINGREDUCE_TCP_CHECK") ? Guard::checksums : Guard::nothing;
   }
   // Of what they tell each other to meet the key cannot be made: others may have read that.
-  if (!environment("RINGREDUCE_SECRET")) {
+  if (environment("RINGREDUCE_SECRET").empty()) {
     throw InvalidArgument(
         "encryption needs a secret: set RINGREDUCE_SECRET to the same text, which nobody else knows, for all "
         "ranks");
@@ -144,19 +136,19 @@ TcpTransport::~TcpTransport() {
 // --- joining ---------------------------------------------------------------------------------------------
 
 int TcpTransport::streams_by_environment() {
-  const char* text = environment("RINGREDUCE_TCP_STREAMS");
-  if (!text || std::strcmp(text, "auto") == 0) return 0;
+  const std::string text = environment("RINGREDUCE_TCP_STREAMS");
+  if (text.empty() || text == "auto") return 0;
   int streams = 0;
-  const auto [end, error] = std::from_chars(text, text + std::strlen(text), streams);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), streams);
   if (error != std::errc() || *end != 0 || streams < 1 || streams > 64) {
-    throw InvalidArgument(
-        std::string("RINGREDUCE_TCP_STREAMS must be a number from 1 to 64, or auto, not '") + text + "'");
+    throw InvalidArgument("RINGREDUCE_TCP_STREAMS must be a number from 1 to 64, or auto, not '" + text +
+                          "'");
   }
   return streams;
 }
 
 bool TcpTransport::encrypts(std::optional<bool> encrypt) {
-  return encrypt ? *encrypt : switched_on("RINGREDUCE_TLS", false);
+  return encrypt ? *encrypt : switched_on("RINGREDUCE_TLS");
 }
 
 std::vector<TcpTransport::Listener> TcpTransport::listen() {
@@ -172,9 +164,20 @@ std::vector<TcpTransport::Listener> TcpTransport::listen() {
     listeners.push_back({std::move(socket), address});
   }
   if (listeners.empty()) {
-    throw Error(std::string("no socket can be opened to listen on: ") + std::strerror(error));
+    throw Error(std::string("no socket can be opened to listen on: ") +
+                (error ? std::strerror(error) : "this host has no interface that is up"));
   }
   return listeners;
+}
+
+std::string TcpTransport::way() const {
+  std::string text = "listens on ";
+  for (const Listener& listener : settings_.listeners) {
+    if (&listener != settings_.listeners.data()) text += ", ";
+    text += in_words(listener.address) + " (" + interface_of(listener.address) + ")";
+  }
+  constexpr const char* messages[] = {"are plain", "carry checksums", "are encrypted by TLS"};
+  return text + "; messages " + messages[static_cast<int>(settings_.membership.guard)];
 }
 
 // A failure of one rank must fail all: hence the second exchange.
@@ -213,8 +216,7 @@ std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Ex
   check_guards(endpoints);
 
   // Of rank 0; who has RINGREDUCE_SECRET set needs no trust in the way by which the ranks found each other.
-  const char* own_secret = environment("RINGREDUCE_SECRET");
-  const Digest secret = hmac_sha256(own_secret ? own_secret : "",
+  const Digest secret = hmac_sha256(environment("RINGREDUCE_SECRET"),
                                     std::string_view(endpoints[0].secret, sizeof endpoints[0].secret));
   settings.membership = {rank, world, std::string(endpoints[0].group, sizeof endpoints[0].group),
                          std::string(secret.begin(), secret.end()), endpoints[0].guard};
@@ -223,7 +225,7 @@ std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Ex
                                  [&](const Endpoint& own) { return own.host != endpoints[0].host; });
   const auto here_too = [&](const Endpoint& other) { return other.host == endpoints[rank].host; };
   const auto together = std::count_if(endpoints.begin(), endpoints.end(), here_too);
-  const auto here = own_addresses(nullptr);
+  const auto here = own_addresses();
   for (const Endpoint& theirs : endpoints) {
     const std::vector<Address> addresses(
         theirs.addresses, theirs.addresses + std::min<std::size_t>(theirs.count, most_addresses));

@@ -29,6 +29,7 @@ class TcpTransport : public RemoteTransport {
   ~TcpTransport() override;
 
   const char* name() const override { return "tcp"; }
+  std::string way() const override;
   bool distant() const override { return settings_.distant; }
   std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
     return create(rank, world, exchange, settings_.encrypt);

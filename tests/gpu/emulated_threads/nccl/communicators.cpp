@@ -2,8 +2,10 @@
 
 #include <dlfcn.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 namespace ringreduce::emulated {
@@ -57,6 +59,14 @@ void go_back_to_device() {
 Communicator::Communicator(std::shared_ptr<Clique> clique, int rank)
     : clique_(std::move(clique)), rank_(rank), alive_(std::make_shared<char>()) {
   clique_->join();
+}
+
+nccl::Result Communicator::when_done(nccl::Result result) {
+  while (blocks && result == nccl::in_progress) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    result = state();
+  }
+  return result;
 }
 
 nccl::Result Communicator::launch(std::vector<Operation> operations, void* stream) {

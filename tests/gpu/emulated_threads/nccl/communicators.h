@@ -1,6 +1,6 @@
-// What callers hold as ncclComm_t: one rank's end of a clique. It never blocks: joining, ending, and every
-// third group take a few looks at its state before they are done, as NCCL does where connections are still to
-// be made.
+// What callers hold as ncclComm_t: one rank's end of a clique. Unless its caller blocks: joining, ending, and
+// every third group take a few looks at its state before they are done, as NCCL does where connections are
+// still to be made.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,11 @@ namespace ringreduce::emulated {
 class Communicator {
  public:
   Communicator(std::shared_ptr<Clique> clique, int rank);
+
+  // Of a caller that gave no configuration.
+  bool blocks = false;
+  // What it returns when it is done, if its caller blocks.
+  nccl::Result when_done(nccl::Result result);
 
   int rank() const { return rank_; }
   Clique& clique() const { return *clique_; }

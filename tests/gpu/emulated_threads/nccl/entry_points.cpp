@@ -64,7 +64,8 @@ Result launch_queued() {
         operations.push_back(std::move(one.operation));
       }
     }
-    if (communicator->launch(std::move(operations), stream) == in_progress) result = in_progress;
+    const Result launched = communicator->launch(std::move(operations), stream);
+    if (communicator->when_done(launched) == in_progress) result = in_progress;
     rest = std::move(others);
   }
   return result;
@@ -88,9 +89,19 @@ Result queue(Operation::Kind kind, const void* from, void* to, std::size_t count
   });
 }
 
+std::shared_ptr<Communicator> join(Comm* comm, int ranks, const UniqueId& id, int rank) {
+  if (rank == failing_rank) throw std::runtime_error("rank " + std::to_string(rank) + " is told to fail");
+  auto made = std::make_shared<Communicator>(clique_of({id.internal, sizeof id.internal}, ranks), rank);
+  *comm = static_cast<Comm>(communicators().add(made));
+  ++alive;
+  const std::lock_guard lock(all_mutex);
+  all.push_back(made);
+  return made;
+}
+
 Result remove(Comm comm, bool is_over) {
   return result_of([&] {
-    if (is_over) communicators().at(comm)->check_over();
+    if (is_over && !communicators().at(comm)->blocks) communicators().at(comm)->check_over();
     go_back_to_device();
     const auto communicator = communicators().remove(comm);
     communicator->clique().abort(communicator->rank());
@@ -133,14 +144,16 @@ EXPORT Result ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int ran
     if (config->magic != expected.magic || config->size < expected.size || config->blocking != 0) {
       throw std::invalid_argument("the configuration is none, or blocks");
     }
-    if (rank == failing_rank) throw std::runtime_error("rank " + std::to_string(rank) + " is told to fail");
-    const auto made =
-        std::make_shared<Communicator>(clique_of({id.internal, sizeof id.internal}, ranks), rank);
-    *comm = static_cast<Comm>(communicators().add(made));
-    ++alive;
-    const std::lock_guard lock(all_mutex);
-    all.push_back(made);
+    join(comm, ranks, id, rank);
     return in_progress;
+  });
+}
+
+EXPORT Result ncclCommInitRank(Comm* comm, int ranks, UniqueId id, int rank) {
+  return result_of([&] {
+    const auto made = join(comm, ranks, id, rank);
+    made->blocks = true;
+    return made->when_done(in_progress);
   });
 }
 
@@ -152,7 +165,10 @@ EXPORT Result ncclCommGetAsyncError(Comm comm, Result* error) {
 }
 
 EXPORT Result ncclCommFinalize(Comm comm) {
-  return result_of([&] { return communicators().at(comm)->finalize(); });
+  return result_of([&] {
+    const auto communicator = communicators().at(comm);
+    return communicator->when_done(communicator->finalize());
+  });
 }
 
 EXPORT Result ncclCommDestroy(Comm comm) {

@@ -1,13 +1,18 @@
 // For ranks that meet over a network, as for what they send each other later.
-#include "transport/tcp/tls.h"
-
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstring>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "bindings/bindings.h"
+#include "transport/interface/environment.h"
 #include "transport/interface/errors.h"
+#include "transport/tcp/addresses.h"
+#include "transport/tcp/tls.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -44,15 +49,26 @@ nb::object write(TlsChannel& channel, const nb::bytes& data) {
   return nb::int_(taken);
 }
 
+std::vector<std::string> places_here(std::uint16_t port) {
+  std::vector<std::string> places;
+  for (Address address : own_addresses(environment("RINGREDUCE_IFACE"))) {
+    address.port = port;
+    if (!address.interface) places.push_back(in_words(address));
+  }
+  return places;
+}
+
 }  // namespace
 
-void bind_tls(nb::module_& m) {
+void bind_meeting(nb::module_& m) {
   nb::class_<TlsChannel>(m, "Tls", "One end of a connection by TLS.")
       .def_prop_ro("holds", &TlsChannel::holds, "Bytes that were written and are still to go.")
       .def("read", read, "count"_a)
       .def("write", write, "data"_a);
   m.def("tls_over", over, "fd"_a, "begins"_a, "secret"_a,
         "An end over a connected socket that does not block, with a key made from the secret.");
+  m.def("places_here", places_here, "port"_a,
+        "The port at each address by which others may reach this host, the likeliest first.");
 }
 
 }  // namespace ringreduce

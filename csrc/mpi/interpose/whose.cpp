@@ -1,0 +1,40 @@
+// Whether the program's MPI is the one that we were built for. Handles of another would end it somewhere in
+// the middle, without a word; and what has our functions already cannot do without them.
+#include <dlfcn.h>
+#include <mpi.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace ringreduce::mpi {
+namespace {
+
+constexpr const char* known_to_all = "PMPI_Get_library_version";
+
+const char* file_of(const void* address) {
+  Dl_info info{};
+  return dladdr(address, &info) != 0 ? info.dli_fname : nullptr;
+}
+
+// The program's libraries are searched first, then ours; those of the same name are loaded once. Programs
+// that load their MPI later are not seen here, nor are those that have none: a shell, mpirun.
+[[gnu::constructor]] void require_own_library() {
+  void* const self =
+      dlopen(file_of(reinterpret_cast<const void*>(&require_own_library)), RTLD_LAZY | RTLD_NOLOAD);
+  if (!self) return;
+  const void* const own = dlsym(self, known_to_all);
+  const void* const used = dlsym(RTLD_DEFAULT, known_to_all);
+  const char* const own_file = file_of(own);
+  const char* const used_file = file_of(used);
+  dlclose(self);
+  if (own == used || !own_file || !used_file) return;
+  std::fprintf(
+      stderr,
+      "ringreduce: this libringreduce_mpi.so is built for the MPI in %s, but the program has the one in %s: "
+      "load what `ringreduce mpi-preload --mpicc` prints for its mpicc\n",
+      own_file, used_file);
+  std::_Exit(EXIT_FAILURE);
+}
+
+}  // namespace
+}  // namespace ringreduce::mpi

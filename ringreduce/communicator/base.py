@@ -1,0 +1,92 @@
+"""How a communicator's calls reach the engine."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ringreduce import _engine, arrays
+from ringreduce.annotations import Algorithm, Array, Op, Wire
+from ringreduce.handles import Handles
+from ringreduce.streams import Stream
+from ringreduce.work import GpuWork, Work
+
+__all__ = ["DEFAULT_TIMEOUT", "Base"]
+
+DEFAULT_TIMEOUT = 300.0
+
+
+class Base:
+    """A rank's end of a group."""
+
+    def __init__(self, engine: _engine.Communicator, timeout: float = DEFAULT_TIMEOUT) -> None:
+        self._c = engine
+        self._handles = Handles(engine)
+        self._under_way: deque[Work[Any]] = deque()
+        self.timeout = timeout
+        self.rank: int = engine.rank
+        self.size: int = engine.size
+
+    def _run(
+        self,
+        name: str,
+        x: Array | None,
+        out: Array | None,
+        *,
+        op: Op = "sum",
+        factor: float | None = None,
+        root: int = 0,
+        algorithm: Algorithm = "auto",
+        wire: Wire | None = None,
+        timeout: float | None = None,
+        async_op: bool = False,
+        stream: Stream = None,
+        input_counts: list[int] | None = None,
+        output_counts: list[int] | None = None,
+    ) -> Any:
+        handle = self._handles.find(name, algorithm, root)
+        source, target, after = x, out, None
+        while True:
+            try:
+                work = self._c.collective(
+                    name, source, target, op, factor, root, handle, timeout, input_counts, output_counts,
+                    async_op, 0, 0, wire, stream,
+                )  # fmt: skip
+                break
+            except BufferError:
+                # An array is not contiguous: the engine gets packed copies, and out its values back.
+                if source is not x or target is not out:
+                    raise
+                if out is not None:
+                    arrays.check_writable(out, "x" if out is x else "out")
+                same = source is target
+                source = None if x is None else arrays.packed(x)
+                target = source if same else None if out is None else arrays.packed(out)
+                if target is not None and target is not out:
+                    after = partial(arrays.unpack, target, out)
+        if work is not None:
+            return self._work(work, out, (source, target), after, stream=stream)
+        if after is not None:
+            after()
+        return out
+
+    def _work(
+        self,
+        engine: _engine.Work | _engine.GpuWork,
+        result: Any,
+        keep: tuple[Any, ...],
+        after: Callable[[], None] | None,
+        with_source: bool = False,
+        stream: Stream = None,
+    ) -> Work[Any]:
+        # The engine writes to these arrays even if the caller forgets the handle.
+        while self._under_way and self._under_way[0].done():
+            self._under_way.popleft()
+        if isinstance(engine, _engine.GpuWork):
+            work: Work[Any] = GpuWork(engine, result, keep, after, self._c.check, stream)
+        else:
+            work = Work(engine, result, keep, after, with_source)
+        self._under_way.append(work)
+        return work

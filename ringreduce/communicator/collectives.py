@@ -1,0 +1,367 @@
+"""A communicator's collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from ringreduce import _engine, arrays, blocks
+from ringreduce._engine import values
+from ringreduce.annotations import A, Algorithm, Array, No, Op, Wire, Yes
+from ringreduce.communicator.base import DEFAULT_TIMEOUT, Base
+from ringreduce.handles import AUTO
+from ringreduce.streams import Stream
+from ringreduce.work import Work
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ringreduce.annotations import Args, BlockArgs, BlockReductionArgs, ExchangeArgs, ReductionArgs
+
+__all__ = ["Collectives"]
+
+
+class Collectives(Base):
+    """What all ranks call together. The arguments that several have are the communicator's."""
+
+    def __init__(self, engine: _engine.Communicator, timeout: float = DEFAULT_TIMEOUT) -> None:
+        super().__init__(engine, timeout)
+        self._fast_all_reduce = engine.all_reduce
+        self._built_in = self._handles.built_in["all_reduce"]
+
+    @overload
+    def all_reduce(
+        self, x: A, op: Op = "sum", *, out: A | None = None, async_op: No = False,
+        **rest: Unpack[ReductionArgs],
+    ) -> A: ...  # fmt: skip
+    @overload
+    def all_reduce(
+        self, x: A, op: Op = "sum", *, out: A | None = None, async_op: Yes, **rest: Unpack[ReductionArgs]
+    ) -> Work[A]: ...
+    @overload
+    def all_reduce(
+        self, x: Array, op: Op = "sum", *, out: Array | None = None, async_op: bool = False,
+        **rest: Unpack[ReductionArgs],
+    ) -> Any: ...  # fmt: skip
+    def all_reduce(
+        self,
+        x: Array,
+        op: Op = "sum",
+        *,
+        out: Array | None = None,
+        factor: float | None = None,
+        algorithm: Algorithm = "auto",
+        wire: Wire | None = None,
+        timeout: float | None = None,
+        async_op: bool = False,
+        stream: Stream = None,
+    ) -> Any:
+        """Combines every rank's x element by element; all ranks get the result, the same bits.
+
+        Args:
+            out: where the result goes, of x's size and dtype; None: into x.
+            factor: with op "sum" and a float or complex dtype: every rank's values are multiplied by its own (real)
+                factor first.
+
+        Returns:
+            out, or x.
+        """
+        if async_op is False and wire is None:  # with few calls of Python: they show in small messages
+            if algorithm == "auto":
+                handle = AUTO
+            elif type(algorithm) is str and algorithm in self._built_in:
+                handle = self._built_in[algorithm]
+            else:
+                handle = self._handles.find("all_reduce", algorithm)
+            try:
+                self._fast_all_reduce(x, out, op, factor, handle, timeout, stream)
+                return x if out is None else out
+            except BufferError:
+                pass
+        return self._run(
+            "all_reduce", x, x if out is None else out, op=op, factor=factor, algorithm=algorithm, wire=wire,
+            timeout=timeout, async_op=async_op, stream=stream,
+        )  # fmt: skip
+
+    @overload
+    def reduce_scatter(
+        self, x: A, op: Op = "sum", *, out: A | None = None, async_op: No = False,
+        **rest: Unpack[BlockReductionArgs],
+    ) -> A: ...  # fmt: skip
+    @overload
+    def reduce_scatter(
+        self, x: A, op: Op = "sum", *, out: A | None = None, async_op: Yes, **rest: Unpack[BlockReductionArgs]
+    ) -> Work[A]: ...
+    @overload
+    def reduce_scatter(
+        self, x: Array, op: Op = "sum", *, out: Array | None = None, async_op: bool = False,
+        **rest: Unpack[BlockReductionArgs],
+    ) -> Any: ...  # fmt: skip
+    def reduce_scatter(
+        self,
+        x: Array,
+        op: Op = "sum",
+        *,
+        out: Array | None = None,
+        counts: Sequence[int] | None = None,
+        factor: float | None = None,
+        algorithm: Algorithm = "auto",
+        wire: Wire | None = None,
+        timeout: float | None = None,
+        async_op: bool = False,
+        stream: Stream = None,
+    ) -> Any:
+        """Combines every rank's x; rank r gets the r-th block of rows (of the first axis) of the result.
+
+        Args:
+            out: this rank's block; None: a new array.
+            counts: rows of each rank's block; None: equal blocks.
+        """
+        sizes = blocks.sizes(x, counts, self.size)
+        if out is None:
+            out = blocks.new_block(x, counts, self.size, self.rank)
+        return self._run(
+            "reduce_scatter", x, out, op=op, factor=factor,
+            input_counts=sizes, algorithm=algorithm, wire=wire, timeout=timeout, async_op=async_op, stream=stream,
+        )  # fmt: skip
+
+    @overload
+    def all_gather(
+        self, x: A, *, out: A | None = None, async_op: No = False, **rest: Unpack[BlockArgs]
+    ) -> A: ...
+    @overload
+    def all_gather(
+        self, x: A, *, out: A | None = None, async_op: Yes, **rest: Unpack[BlockArgs]
+    ) -> Work[A]: ...
+    @overload
+    def all_gather(
+        self, x: Array, *, out: Array | None = None, async_op: bool = False, **rest: Unpack[BlockArgs]
+    ) -> Any: ...
+    def all_gather(
+        self,
+        x: Array,
+        *,
+        out: Array | None = None,
+        counts: Sequence[int] | None = None,
+        algorithm: Algorithm = "auto",
+        wire: Wire | None = None,
+        timeout: float | None = None,
+        async_op: bool = False,
+        stream: Stream = None,
+    ) -> Any:
+        """Every rank gets all ranks' x, one behind the other along the first axis.
+
+        Args:
+            out: where they go; x may be this rank's own part of it. None: a new array.
+            counts: rows of each rank's x; None: as many on every rank.
+        """
+        sizes = blocks.sizes(x, counts, self.size)
+        if out is None:
+            out = blocks.new_whole(x, counts, self.size)
+        return self._run(
+            "all_gather", x, out, input_counts=sizes, algorithm=algorithm, wire=wire, timeout=timeout,
+            async_op=async_op, stream=stream,
+        )  # fmt: skip
+
+    @overload
+    def broadcast(self, x: A, root: int = 0, *, async_op: No = False, **rest: Unpack[Args]) -> A: ...
+    @overload
+    def broadcast(self, x: A, root: int = 0, *, async_op: Yes, **rest: Unpack[Args]) -> Work[A]: ...
+    @overload
+    def broadcast(self, x: Array, root: int = 0, *, async_op: bool = False, **rest: Unpack[Args]) -> Any: ...
+    def broadcast(
+        self,
+        x: Array,
+        root: int = 0,
+        *,
+        algorithm: Algorithm = "auto",
+        wire: Wire | None = None,
+        timeout: float | None = None,
+        async_op: bool = False,
+        stream: Stream = None,
+    ) -> Any:
+        """Every rank's x gets the root's values. Returns x."""
+        return self._run(
+            "broadcast", x, x, root=root, algorithm=algorithm, wire=wire, timeout=timeout, async_op=async_op,
+            stream=stream,
+        )  # fmt: skip
+
+    @overload
+    def reduce(
+        self, x: A, root: int = 0, op: Op = "sum", *, out: A | None = None, async_op: No = False,
+        **rest: Unpack[ReductionArgs],
+    ) -> A | None: ...  # fmt: skip
+    @overload
+    def reduce(
+        self, x: A, root: int = 0, op: Op = "sum", *, out: A | None = None, async_op: Yes,
+        **rest: Unpack[ReductionArgs],
+    ) -> Work[A | None]: ...  # fmt: skip
+    @overload
+    def reduce(
+        self, x: Array, root: int = 0, op: Op = "sum", *, out: Array | None = None, async_op: bool = False,
+        **rest: Unpack[ReductionArgs],
+    ) -> Any: ...  # fmt: skip
+    def reduce(
+        self,
+        x: Array,
+        root: int = 0,
+        op: Op = "sum",
+        *,
+        out: Array | None = None,
+        factor: float | None = None,
+        algorithm: Algorithm = "auto",
+        wire: Wire | None = None,
+        timeout: float | None = None,
+        async_op: bool = False,
+        stream: Stream = None,
+    ) -> Any:
+        """Combines every rank's x; the root gets the result, in out or else in x. Others get None."""
+        target = (x if out is None else out) if self.rank == root else None
+        return self._run(
+            "reduce", x, target, op=op, factor=factor, root=root,
+            algorithm=algorithm, wire=wire, timeout=timeout, async_op=async_op, stream=stream,
+        )  # fmt: skip
+
+    @overload
+    def gather(
+        self, x: A, root: int = 0, *, out: A | None = None, async_op: No = False, **rest: Unpack[BlockArgs]
+    ) -> A | None: ...
+    @overload
+    def gather(
+        self, x: A, root: int = 0, *, out: A | None = None, async_op: Yes, **rest: Unpack[BlockArgs]
+    ) -> Work[A | None]: ...
+    @overload
+    def gather(
+        self, x: Array, root: int = 0, *, out: Array | None = None, async_op: bool = False,
+        **rest: Unpack[BlockArgs],
+    ) -> Any: ...  # fmt: skip
+    def gather(
+        self,
+        x: Array,
+        root: int = 0,
+        *,
+        out: Array | None = None,
+        counts: Sequence[int] | None = None,
+        algorithm: Algorithm = "auto",
+        wire: Wire | None = None,
+        timeout: float | None = None,
+        async_op: bool = False,
+        stream: Stream = None,
+    ) -> Any:
+        """The root gets all ranks' x, one behind the other along the first axis. Others get None.
+
+        Args:
+            out: where they go (looked at on the root only); None: a new array.
+            counts: rows of each rank's x; None: as many on every rank.
+        """
+        sizes = blocks.sizes(x, counts, self.size)
+        if self.rank != root:
+            out = None
+        elif out is None:
+            out = blocks.new_whole(x, counts, self.size)
+        return self._run(
+            "gather", x, out, root=root, input_counts=sizes, algorithm=algorithm, wire=wire, timeout=timeout,
+            async_op=async_op, stream=stream,
+        )  # fmt: skip
+
+    @overload
+    def scatter(
+        self, x: A | None = None, root: int = 0, *, out: A | None = None, async_op: No = False,
+        **rest: Unpack[BlockArgs],
+    ) -> A: ...  # fmt: skip
+    @overload
+    def scatter(
+        self, x: A | None = None, root: int = 0, *, out: A | None = None, async_op: Yes,
+        **rest: Unpack[BlockArgs],
+    ) -> Work[A]: ...  # fmt: skip
+    @overload
+    def scatter(
+        self, x: Array | None = None, root: int = 0, *, out: Array | None = None, async_op: bool = False,
+        **rest: Unpack[BlockArgs],
+    ) -> Any: ...  # fmt: skip
+    def scatter(
+        self,
+        x: Array | None = None,
+        root: int = 0,
+        *,
+        out: Array | None = None,
+        counts: Sequence[int] | None = None,
+        algorithm: Algorithm = "auto",
+        wire: Wire | None = None,
+        timeout: float | None = None,
+        async_op: bool = False,
+        stream: Stream = None,
+    ) -> Any:
+        """Rank r gets the r-th block of rows (of the first axis) of the root's x.
+
+        Args:
+            x: looked at on the root only.
+            out: this rank's block. Needed on all ranks but the root, which do not know its shape.
+            counts: rows of each rank's block; None: equal blocks.
+        """
+        values.whole(root, "root", 0, self.size - 1, "a rank")
+        if self.rank == root and x is None:
+            raise ValueError("x is needed on the root")
+        if out is None:
+            if x is None or self.rank != root:
+                raise ValueError("out is needed on every rank but the root")
+            out = blocks.new_block(x, counts, self.size, self.rank)
+        return self._run(
+            "scatter", x if self.rank == root else None, out, root=root,
+            input_counts=blocks.sizes(out, counts, self.size), algorithm=algorithm, wire=wire, timeout=timeout,
+            async_op=async_op, stream=stream,
+        )  # fmt: skip
+
+    @overload
+    def all_to_all(
+        self, x: A, *, out: A | None = None, async_op: No = False, **rest: Unpack[ExchangeArgs]
+    ) -> A: ...
+    @overload
+    def all_to_all(
+        self, x: A, *, out: A | None = None, async_op: Yes, **rest: Unpack[ExchangeArgs]
+    ) -> Work[A]: ...
+    @overload
+    def all_to_all(
+        self, x: Array, *, out: Array | None = None, async_op: bool = False, **rest: Unpack[ExchangeArgs]
+    ) -> Any: ...
+    def all_to_all(
+        self,
+        x: Array,
+        *,
+        out: Array | None = None,
+        send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+        algorithm: Algorithm = "auto",
+        wire: Wire | None = None,
+        timeout: float | None = None,
+        async_op: bool = False,
+        stream: Stream = None,
+    ) -> Any:
+        """The r-th block of rows (of the first axis) of x goes to rank r; out gets one block from each rank.
+
+        Args:
+            out: where the blocks go, in rank order; may be x where the blocks are equal. None: a new array.
+            send_counts: rows of the block to each rank; None: equal blocks.
+            recv_counts: rows of the block from each rank; None exactly if send_counts is.
+        """
+        if (send_counts is None) != (recv_counts is None):
+            raise ValueError("send_counts and recv_counts go together")
+        sent = blocks.sizes(x, send_counts, self.size, "send_counts")
+        received = blocks.sizes(x, recv_counts, self.size, "recv_counts")
+        if out is None:
+            out = blocks.new_rows(x, arrays.rows(x) if recv_counts is None else sum(recv_counts))
+        return self._run(
+            "all_to_all", x, out, input_counts=sent, output_counts=received, algorithm=algorithm, wire=wire,
+            timeout=timeout, async_op=async_op, stream=stream,
+        )  # fmt: skip
+
+    @overload
+    def barrier(self, *, timeout: float | None = None, async_op: No = False) -> None: ...
+    @overload
+    def barrier(self, *, timeout: float | None = None, async_op: Yes) -> Work[None]: ...
+    @overload
+    def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work[None] | None: ...
+    def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work[None] | None:
+        """Returns on no rank before all ranks have called it."""
+        work: Work[None] | None = self._run("barrier", None, None, timeout=timeout, async_op=async_op)
+        return work

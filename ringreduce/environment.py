@@ -1,0 +1,219 @@
+"""Every environment variable that ringreduce reads: the table that docs/environment.md is made of."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+__all__ = ["VARIABLES", "Variable", "complaints", "page", "set_here"]
+
+PREFIX = "RINGREDUCE_"
+OF_TESTS = ("RINGREDUCE_EMULATED_", "RINGREDUCE_TEST_")
+SECRET = "RINGREDUCE_SECRET"
+
+
+class Variable(NamedTuple):
+    """A variable: what it may be, what stands where it is not set, what it does, and which page has more."""
+
+    name: str
+    values: str
+    default: str
+    text: str
+    page: str = ""
+
+
+VARIABLES: dict[str, list[Variable]] = {
+    "Starting and connecting": [
+        Variable(
+            "RINGREDUCE_RENDEZVOUS", "`host:port`", "what the launcher says",
+            "where ranks meet: a port that is free on rank 0's host", "network.md#how-ranks-find-each-other",
+        ),
+        Variable(
+            SECRET, "any text", "one that rank 0 makes, where MUNGE or the launcher can carry it",
+            "what proves that a process belongs to the job; the key of TLS is made from it",
+            "network.md#how-ranks-find-each-other",
+        ),
+        Variable(
+            "RINGREDUCE_TRANSPORT", "`auto`, `shm`, `tcp`, `shm+tcp`, `mpi`, `shm+mpi`", "`auto`",
+            "how bytes travel, as `ringreduce.init(transport=...)`; `auto` is `shm+tcp`", "network.md#settings",
+        ),
+        Variable(
+            "RINGREDUCE_IFACE", "an interface, such as `eth0`", "all that other hosts may reach",
+            "the network interface to listen on", "network.md#settings",
+        ),
+        Variable(
+            "RINGREDUCE_HOST", "any text", "the machine's own identity",
+            "a name of this host: ranks with different ones do not share memory", "network.md#settings",
+        ),
+        Variable(
+            "RINGREDUCE_TLS", "`0`, `1`", "`0`",
+            "encrypts what goes over sockets, as `ringreduce.init(encrypt=True)`", "network.md#encryption",
+        ),
+        Variable(
+            "RINGREDUCE_TCP_CHECK", "`0`, `1`", "`0`", "adds a checksum to every frame",
+            "network.md#bytes-that-change-on-the-way",
+        ),
+        Variable(
+            "RINGREDUCE_TCP_STREAMS", "`auto`, 1 to 64", "`auto`", "connections of each pair of ranks",
+            "network.md#settings",
+        ),
+        Variable(
+            "RINGREDUCE_LINKS", "`auto`, `off`", "`auto`",
+            "whether the links between hosts are measured when ranks meet", "network.md#links-of-different-speed",
+        ),
+    ],
+    "Choosing what runs": [
+        Variable(
+            "RINGREDUCE_ALGORITHM", "an algorithm, or a list such as `all_reduce=ring,broadcast=chain`", "`auto`",
+            "what runs where a call says `algorithm=\"auto\"`: one name for every collective that has an algorithm of "
+            "that name, or one for each", "algorithms.md#the-catalogue",
+        ),
+        Variable(
+            "RINGREDUCE_TUNING", "a file, `off`", "the one that `ringreduce tune` keeps in the cache",
+            "the table by which `auto` chooses, before the shipped ones", "studies.md#tuning",
+        ),
+        Variable(
+            "RINGREDUCE_REPRODUCIBLE", "`0`, `1`", "`0`",
+            "reductions add in rank order, as `ringreduce.init(reproducible=True)`",
+            "algorithms.md#reproducible-results",
+        ),
+        Variable(
+            "RINGREDUCE_ISA", "`avx512`, `avx2`, `plain` (x86-64); `neon` (arm64)", "the fastest that the CPU has",
+            "the instruction set that reductions use; results are the same bits with each",
+        ),
+    ],
+    "Looking inside": [
+        Variable(
+            "RINGREDUCE_LOG", "`info`, `debug`", "Python's logging decides",
+            "writes to standard error what was chosen, and who is waited for",
+        ),
+    ],
+    "GPUs": [
+        Variable(
+            "RINGREDUCE_GPU_TRANSPORT", "`auto`, `cuda`, `nccl`", "`auto`",
+            "whether kernels or NCCL move arrays in GPU memory", "gpu.md#over-nccl",
+        ),
+        Variable(
+            "RINGREDUCE_CUDA_HANDLES", "`auto`, `ipc`, `fabric`, `file`", "`auto`",
+            "how processes reach each other's GPU memory", "gpu.md#ranks-and-cards",
+        ),
+        Variable(
+            "RINGREDUCE_CUDA_LIBRARY", "a file", "`libringreduce_cuda.so` beside the engine",
+            "the library that holds the GPU code", "gpu.md#building",
+        ),
+        Variable(
+            "RINGREDUCE_NCCL_LIBRARY", "a file", "what the loader finds, or pip has installed",
+            "NCCL's `libnccl.so.2`", "gpu.md#over-nccl",
+        ),
+    ],
+    "MPI programs, builds and benchmarks": [
+        Variable(
+            "RINGREDUCE_MPI", "`auto`, `all`, `off`", "`auto`",
+            "which calls the interposer serves; any other value counts as `off`",
+            "mpi.md#speed-up-a-program-that-exists",
+        ),
+        Variable(
+            "RINGREDUCE_MPI_COUNT", "`0`, `1`, `all`", "`0`",
+            "whether rank 0, or every rank, says at the end how many calls the interposer served",
+            "mpi.md#speed-up-a-program-that-exists",
+        ),
+        Variable(
+            "RINGREDUCE_CACHE", "a folder", "`$XDG_CACHE_HOME/ringreduce`, or `~/.cache/ringreduce`",
+            "where what is built on first use is kept, and tuning tables and models", "torch.md#how-it-is-built",
+        ),
+        Variable(
+            "RINGREDUCE_BENCH_MPI", "folders, separated by `:`", "none",
+            "where further MPIs are installed that `ringreduce bench` compares with",
+        ),
+    ],
+}  # fmt: skip
+
+OTHERS = """\
+## Variables that others define
+
+Launchers set the variables that tell a process its rank: `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` and others
+of torchrun, `OMPI_*` and `PMIX_*` of Open MPI, `PMI_*` of MPICH and Intel MPI, `SLURM_*` of Slurm. ringreduce also
+reads `XDG_CACHE_HOME` and `HOME` (for its cache), `CXX` and `CXXFLAGS` (for what it builds on first use), `MPICC` (the
+MPI to build for) and `CUDA_DEVICE_MAX_CONNECTIONS` (which it sets to 32 where several ranks of a process share a GPU).
+"""
+
+LOG = """\
+## The log
+
+    $ RINGREDUCE_LOG=info ringreduce run -n 2 --hosts node0,node1 train.py
+    ringreduce[rank 0] info: 4 ranks, started by torchrun meet at tcp://node0:29400
+    ringreduce[rank 0] info: listens on 10.0.0.1:45301 (eth0), 127.0.0.1:44399 (lo); messages are plain
+    ringreduce[rank 2] info: listens on 10.0.0.2:55169 (eth0), 127.0.0.1:49327 (lo); messages are plain
+    ringreduce[rank 0] info: a group of 4 ranks over shm+tcp on 2 hosts (ranks 0-1; 2-3)
+    ringreduce[rank 0] info: links between hosts: up to 27.6 us, 120 to 121 MB/s
+    ringreduce[rank 0] info: reductions use avx512; algorithms are chosen by the shipped tables
+    ringreduce[rank 0] info: all_reduce: recursive_doubling up to 4 KiB, two_level above
+    ringreduce[rank 0] info: reduce_scatter, all_gather: direct up to 256 KiB, ring above
+    ...
+
+Rank 0 says what all ranks have in common. The first rank of each host says how others reach it. While ranks meet, rank
+0 says who is missing, after 5 seconds and then ever more rarely. Every rank says how its group has failed. With `debug`
+every rank says all of it, and a rank that waits for another for more than a second says for which, and in what call.
+"rank 3/1" is rank 3 of the job, which is rank 1 of a group that was made from it.
+
+Without the variable, Python's logging decides: the loggers are `ringreduce.engine`, `ringreduce.meeting` and
+`ringreduce.environment`. Configure them before the first communicator is made:
+
+    logging.basicConfig(level=logging.INFO)
+    comm = ringreduce.init()
+
+Lines are written by the threads that connect, or that wait anyway. A small message costs the same with the log and
+without it.
+"""
+
+
+def by_name() -> dict[str, Variable]:
+    return {variable.name: variable for group in VARIABLES.values() for variable in group}
+
+
+def complaints(environment: Mapping[str, str]) -> list[str]:
+    """One for each variable that begins as ours do and is none of ours: it may be misspelt."""
+    known = by_name()
+    endings = [name.removeprefix(PREFIX) for name in known]
+    found = []
+    for name in sorted(environment):
+        if not name.startswith(PREFIX) or name in known or name.startswith(OF_TESTS):
+            continue
+        likely = difflib.get_close_matches(name.removeprefix(PREFIX), endings, 1, 0.75)
+        hint = (
+            f"did you mean {PREFIX}{likely[0]}?"
+            if likely
+            else "docs/environment.md lists those that it reads"
+        )
+        found.append(f"the environment sets {name}, which ringreduce does not read: {hint}")
+    return found
+
+
+def set_here(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of ours that are set, but for the secret's value."""
+    ours = {name: value for name, value in environment.items() if name.startswith(PREFIX)}
+    return {name: "(hidden)" if name == SECRET else value for name, value in sorted(ours.items())}
+
+
+def page() -> str:
+    """docs/environment.md."""
+    parts = [
+        "# Environment variables\n",
+        "Made from `ringreduce/environment.py` by `make docs/environment.md`.\n",
+        "Those of communicators are read when one is made. Set them alike for all ranks, but for `RINGREDUCE_HOST` and",
+        "`RINGREDUCE_IFACE`. An empty variable counts as one that is not set. A value that has no meaning is an error",
+        "that names the variable; a name that ringreduce does not know is a warning. `ringreduce env` lists those that",
+        "are set.\n",
+    ]
+    for title, variables in VARIABLES.items():
+        parts += [f"## {title}\n", "| variable | values | default | |", "|---|---|---|---|"]
+        for one in variables:
+            more = f" ([{one.page.partition('.md')[0]}]({one.page}))" if one.page else ""
+            parts.append(f"| `{one.name}` | {one.values} | {one.default} | {one.text}{more} |")
+        parts.append("")
+    return "\n".join(parts) + "\n" + LOG + "\n" + OTHERS
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -1,0 +1,78 @@
+"""``ringreduce run``, by itself: without NumPy, whose import takes longer than to start ranks."""
+
+from __future__ import annotations
+
+import sys
+from argparse import REMAINDER, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+
+from ringreduce.start.programs import Place, hosts_named, start
+
+__all__ = ["DESCRIPTION", "USAGE", "add_options", "main", "run"]
+
+USAGE = "ringreduce run [-n N] [--hosts A,B] [options] PROGRAM [argument ...]"
+
+DESCRIPTION = """\
+Starts a program as the ranks of a job, and ends all of them when one fails.
+
+  ringreduce run -n 4 train.py --steps 100          four ranks on this host
+  ringreduce run -n 2 --hosts node0,node1 train.py  two on each of two hosts, by ssh; the same folders are there
+  ringreduce run -n 2 -- ./program                  any program: it finds what torchrun sets, RANK and so on
+
+In the program ringreduce.init(), or torch.distributed.init_process_group("ringreduce"), and nothing else. Where a host
+has a core for each of its ranks, each rank gets its own part of the cores.
+"""
+
+
+def add_options(one: ArgumentParser) -> None:
+    one.add_argument("-n", "--ranks", type=int, help="on each host (as many as this one has cores)")
+    one.add_argument("--hosts", help="a,b or a:2,b:4, which ssh can reach; without it, this host")
+    one.add_argument(
+        "--prefix", action="store_true", help="begin each line that a rank prints with its number"
+    )
+    one.add_argument("--no-bind", dest="bind", action="store_false", help="let ranks run on all cores")
+    one.add_argument("--ssh", default="ssh", metavar="COMMAND", help="with its options (ssh)")
+    one.add_argument(
+        "program", nargs=REMAINDER, metavar="PROGRAM", help="a Python file, -m and a module, or a command"
+    )
+    one.set_defaults(run=run)
+
+
+def run(options: Namespace) -> int:
+    """Returns the exit status of the first rank that failed, or 0. Raises ValueError for a bad option."""
+    if options.hosts is None:
+        places = [Place("", _cores() if options.ranks is None else options.ranks)]
+        if places[0].ranks < 1:
+            raise ValueError(f"-n: at least 1 rank, not {options.ranks}")
+    else:
+        places = hosts_named(options.hosts, options.ranks)
+    program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    if not program:
+        raise ValueError("name a program: ringreduce run -n 2 train.py")
+    python = program[0] == "-m" or program[0].endswith(".py")
+    command = [sys.executable, *program] if python else program
+    return start(command, places, prefix=options.prefix, bind=options.bind, ssh=options.ssh)
+
+
+def _cores() -> int:
+    from ringreduce import _engine
+
+    return int(_engine.usable_cores())
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Returns the exit status: 2 for a bad option."""
+    parser = ArgumentParser(
+        prog="ringreduce run",
+        usage=USAGE,
+        description=DESCRIPTION,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    add_options(parser)
+    try:
+        return run(parser.parse_args(arguments))
+    except ValueError as error:
+        print(f"ringreduce: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
