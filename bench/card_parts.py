@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +80,31 @@ def benchmarks(emulated: bool) -> list[Part]:
     ]
 
 
+# Where NCCL_TESTS says that they are built.
+NCCL_TESTS = [
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "broadcast",
+    "reduce",
+    "alltoall",
+    "gather",
+    "scatter",
+]
+NCCL_TESTS += ["sendrecv", "alltoallv", "hypercube"]
+
+
+def nccl_tests() -> list[Part]:
+    folder = os.environ.get("NCCL_TESTS")
+    instead = (("LD_PRELOAD", str(ROOT / "ringreduce" / "libringreduce_nccl.so")),)
+    how = ("-g", "1", "-b", "8", "-e", "64M", "-f", "8", "-c", "1")
+    return [
+        Part(f"nccl-tests, {name}", (f"{folder}/{name}_perf", *how), 30, instead)
+        for name in NCCL_TESTS
+        if folder
+    ]
+
+
 def under_sanitizers() -> list[Part]:
     return [
         Part(
@@ -100,6 +126,7 @@ def parts_for(emulated: bool) -> list[Part]:
         python("what blocks", "-m tests.gpu.blocking" + " --emulated" * emulated, 60),
         *tests(emulated),
         *benchmarks(emulated),
+        *([] if emulated else nccl_tests()),
         python("DDP and FSDP2", f"{PYTEST} tests/torch/test_cuda.py", 120, ("-k", "ddp or fsdp2")),
         *under_sanitizers(),
     ]

@@ -1,0 +1,21 @@
+// What libnccl's functions, as this library exports them, have in common.
+#pragma once
+
+#include "nccl/groups.h"
+#include "nccl/real.h"
+
+#define RINGREDUCE_NCCL(name, ...) \
+  extern "C" __attribute__((visibility("default"))) nccl::Result nccl##name(__VA_ARGS__)
+
+namespace ringreduce::nccl_api {
+
+using nccl::Comm;
+using nccl::DataType;
+using nccl::ReduceOp;
+using nccl::Stream;
+
+inline void check_pointer(const void* pointer, const char* what) {
+  if (!pointer) throw Refusal(nccl::invalid_argument, std::string(what) + " is null");
+}
+
+}  // namespace ringreduce::nccl_api

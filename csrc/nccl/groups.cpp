@@ -1,0 +1,100 @@
+#include "nccl/groups.h"
+
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+#include "nccl/real.h"
+
+namespace ringreduce::nccl_api {
+namespace {
+
+struct Kept {
+  Member* member;
+  Phase phase;
+  std::function<void()> step;
+};
+
+thread_local int depth = 0;
+thread_local nccl::Result spoilt = nccl::success;
+thread_local std::vector<Kept> kept;
+
+void run_in_order(const Kept* begin, const Kept* end) {
+  for (const Phase phase : {Phase::launches, Phase::waits}) {
+    for (const Kept* one = begin; one != end; ++one) {
+      if (one->phase == phase) one->step();
+    }
+  }
+}
+
+nccl::Result run_one_members(const Kept* begin, const Kept* end) noexcept {
+  try {
+    if (!begin->member->is_real()) {
+      run_in_order(begin, end);
+      return nccl::success;
+    }
+    check_real(NcclLibrary::get().group_start());
+    try {
+      run_in_order(begin, end);
+    } catch (...) {
+      NcclLibrary::get().group_end();
+      throw;
+    }
+    check_real(NcclLibrary::get().group_end());
+    return nccl::success;
+  } catch (...) {
+    return failed(std::current_exception(), begin->member->name());
+  }
+}
+
+nccl::Result run_all(std::vector<Kept> all) {
+  std::stable_sort(all.begin(), all.end(), [](const Kept& a, const Kept& b) { return a.member < b.member; });
+  std::vector<const Kept*> begins;
+  for (const Kept& one : all) {
+    if (begins.empty() || begins.back()->member != one.member) begins.push_back(&one);
+  }
+  if (begins.empty()) return nccl::success;
+  std::vector<nccl::Result> results(begins.size());
+  std::vector<std::thread> threads;
+  begins.push_back(all.data() + all.size());
+  for (std::size_t i = 1; i < results.size(); ++i) {
+    threads.emplace_back([&, i] { results[i] = run_one_members(begins[i], begins[i + 1]); });
+  }
+  results[0] = run_one_members(begins[0], begins[1]);
+  for (std::thread& thread : threads) thread.join();
+  const auto bad =
+      std::find_if(results.begin(), results.end(), [](auto one) { return one != nccl::success; });
+  return bad == results.end() ? nccl::success : *bad;
+}
+
+}  // namespace
+
+bool in_group() {
+  return depth > 0;
+}
+
+nccl::Result start_group() {
+  if (depth++ == 0) spoilt = nccl::success;
+  return nccl::success;
+}
+
+nccl::Result end_group() {
+  if (depth == 0) {
+    return result_of([] { throw Refusal(nccl::invalid_usage, "ncclGroupEnd without an ncclGroupStart"); });
+  }
+  if (--depth > 0) return nccl::success;
+  std::vector<Kept> all;
+  all.swap(kept);
+  return spoilt != nccl::success ? spoilt : run_all(std::move(all));
+}
+
+nccl::Result spoil_group(nccl::Result result) {
+  if (depth > 0 && spoilt == nccl::success) spoilt = result;
+  return result;
+}
+
+void keep_for_group(Member& member, Phase phase, std::function<void()> step) {
+  kept.push_back({&member, phase, std::move(step)});
+}
+
+}  // namespace ringreduce::nccl_api

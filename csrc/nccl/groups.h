@@ -1,0 +1,45 @@
+// What a thread calls between ncclGroupStart and ncclGroupEnd. The calls of each communicator run in the
+// order in which they were made, but for those that wait for other ranks on the host, which come last. Those
+// of several communicators run at the same time, because they may wait for each other.
+#pragma once
+
+#include <functional>
+
+#include "nccl/member.h"
+
+namespace ringreduce::nccl_api {
+
+enum class Phase { launches, waits };
+
+bool in_group();
+nccl::Result start_group();
+nccl::Result end_group();
+// The group ends with this, and runs nothing.
+nccl::Result spoil_group(nccl::Result result);
+void keep_for_group(Member& member, Phase phase, std::function<void()> step);
+
+// Now, or when the calling thread's group ends, but for check(member): it throws at once what is wrong with
+// the arguments, and step(member) what goes wrong.
+template <class Check, class Step>
+nccl::Result run(nccl::Comm comm, Phase phase, Check check, Step step) noexcept {
+  const Member* found = nullptr;
+  try {
+    Member& member = Member::of(comm);
+    found = &member;
+    check(member);
+    if (in_group()) {
+      keep_for_group(member, phase, [&member, step] { step(member); });
+    } else {
+      step(member);
+    }
+    return nccl::success;
+  } catch (...) {
+    return spoil_group(failed(std::current_exception(), found ? found->name() : ""));
+  }
+}
+template <class Step>
+nccl::Result run(nccl::Comm comm, Phase phase, Step step) noexcept {
+  return run(comm, phase, [](Member&) {}, step);
+}
+
+}  // namespace ringreduce::nccl_api

@@ -1,0 +1,138 @@
+"""libringreduce_nccl.so as a program calls it, from Python: ranks are threads of this process."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+
+import numpy as np
+
+from ringreduce import nccl_library
+
+from .gpu_arrays import GpuArray, library
+
+SUCCESS, SYSTEM_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR = 0, 2, 4, 5, 6
+INT32, FLOAT32 = 2, 7
+SUM, PROD = 0, 1
+
+
+class UniqueId(ctypes.Structure):
+    _fields_ = [("internal", ctypes.c_ubyte * 128)]
+
+
+class Failed(Exception):
+    def __init__(self, result, text):
+        super().__init__(text)
+        self.result = result
+
+
+_loaded = None
+
+
+def nccl():
+    global _loaded
+    if _loaded is None:
+        _loaded = ctypes.CDLL(str(nccl_library.STAND_IN))
+        _loaded.ncclGetLastError.restype = ctypes.c_char_p
+        _loaded.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
+    return _loaded
+
+
+def last_error():
+    return nccl().ncclGetLastError(None).decode()
+
+
+def check(result):
+    if result != SUCCESS:
+        raise Failed(result, last_error())
+
+
+def unique_id():
+    library()
+    made = UniqueId()
+    check(nccl().ncclGetUniqueId(ctypes.byref(made)))
+    return made
+
+
+class Rank:
+    """One rank's communicator, its stream, and calls of float32 arrays."""
+
+    def __init__(self, world, rank, id, device=None):
+        self.world, self.rank = world, rank
+        self.device = rank % library().count_devices() if device is None else device
+        library().call("choose_device", self.device)
+        self.comm = ctypes.c_void_p()
+        check(nccl().ncclCommInitRank(ctypes.byref(self.comm), world, id, rank))
+        self.stream = library().Stream()
+
+    def array(self, values=(1, 2, 3), dtype="float32"):
+        return GpuArray(np.asarray(values, dtype))
+
+    def all_reduce(self, array, dtype=FLOAT32, op=SUM):
+        size = ctypes.c_size_t(array.shape[0])
+        memory = ctypes.c_void_p(array.address)
+        check(nccl().ncclAllReduce(memory, memory, size, dtype, op, self.comm, self.stream.handle))
+
+    def message(self, name, array, peer):
+        size = ctypes.c_size_t(array.shape[0])
+        call = getattr(nccl(), name)
+        check(call(ctypes.c_void_p(array.address), size, FLOAT32, peer, self.comm, self.stream.handle))
+
+    def values(self, array):
+        library().synchronize(self.stream)
+        found = np.empty(array.shape, array.dtype)
+        library().move(found.ctypes.data, array.address, found.nbytes)
+        library().synchronize()
+        return found.tolist()
+
+    def async_error(self):
+        found = ctypes.c_int()
+        check(nccl().ncclCommGetAsyncError(self.comm, ctypes.byref(found)))
+        return found.value
+
+    def wait_for_error(self, seconds=30):
+        end = time.monotonic() + seconds
+        while (found := self.async_error()) == SUCCESS:
+            assert time.monotonic() < end
+            time.sleep(0.005)
+        return found
+
+    def abort(self):
+        check(nccl().ncclCommAbort(self.comm))
+
+    def destroy(self):
+        check(nccl().ncclCommDestroy(self.comm))
+
+
+def in_threads(*functions):
+    """Their results, or the exceptions of this module's that they raised."""
+    results = [None] * len(functions)
+
+    def main(index):
+        try:
+            results[index] = functions[index]()
+        except Failed as failed:
+            results[index] = failed
+        except BaseException as error:
+            errors.append(error)
+
+    errors: list[BaseException] = []
+    threads = [threading.Thread(target=main, args=(index,)) for index in range(len(functions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for error in errors:
+        raise error
+    return results
+
+
+def ranks(world):
+    """All ranks of a communicator."""
+    id = unique_id()
+    made = in_threads(*(lambda rank=rank: Rank(world, rank, id) for rank in range(world)))
+    for one in made:
+        if isinstance(one, Failed):
+            raise one
+    return made

@@ -1,0 +1,377 @@
+"""libringreduce_nccl.so, which programs load in place of libnccl.so.2: what it exports, a program of C that calls all
+of it, and what goes wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import socket
+import struct
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from ringreduce import nccl_library
+from ringreduce.cli import main
+
+from . import nccl_api
+from .emulated_nccl import EMULATED_NCCL
+from .gpu_arrays import library
+from .nccl_api import (
+    INT32,
+    INVALID_ARGUMENT,
+    INVALID_USAGE,
+    PROD,
+    REMOTE_ERROR,
+    Failed,
+    Rank,
+    in_threads,
+    nccl,
+    ranks,
+    unique_id,
+)  # fmt: skip
+from .probe import HAS_CARD
+from .ranks import EMULATED_LIBRARY
+
+STAND_IN = nccl_library.STAND_IN
+SOURCES = Path(__file__).parent / "nccl_program"
+SERVED = [
+    "AllGather", "AllReduce", "AlltoAll", "Bcast", "Broadcast", "CommAbort", "CommCount", "CommCuDevice",
+    "CommDeregister", "CommDestroy", "CommFinalize", "CommGetAsyncError", "CommInitAll", "CommInitRank",
+    "CommInitRankConfig", "CommInitRankScalable", "CommRegister", "CommSplit", "CommUserRank",
+    "CommWindowDeregister", "CommWindowRegister", "Gather", "GetErrorString", "GetLastError", "GetUniqueId",
+    "GetVersion", "GroupEnd", "GroupStart", "MemAlloc", "MemFree", "RedOpCreatePreMulSum", "RedOpDestroy",
+    "Recv", "Reduce", "ReduceScatter", "Scatter", "Send",
+]  # fmt: skip
+HANDED_ON = [
+    "CommMemStats", "CommQueryProperties", "CommResume", "CommRevoke", "CommShrink", "CommSuspend",
+    "DevCommCreate", "DevCommDestroy", "GetLsaDevicePointer", "GetLsaMultimemDevicePointer",
+    "GetPeerDevicePointer", "PutSignal", "Signal", "WaitSignal", "WinGetUserPtr",
+]  # fmt: skip
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(not STAND_IN.exists(), reason="not built"),
+    pytest.mark.skipif(not HAS_CARD and not EMULATED_LIBRARY.exists(), reason="not built: make emulated"),
+]
+
+
+# --- the library ----------------------------------------------------------------------------------------------
+
+
+def tool(*command):
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"there is no {command[0]}")
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_it_exports_what_it_promises_and_nothing_else():
+    symbols = [line.split()[-1] for line in tool("nm", "-D", "--defined-only", str(STAND_IN)).splitlines()]
+    assert sorted(symbols) == sorted([f"nccl{name}" for name in SERVED + HANDED_ON] + ["ringreduce_nccl"])
+
+
+def test_programs_find_it_as_nccl():
+    assert "[libnccl.so.2]" in tool("readelf", "-d", str(STAND_IN))
+
+
+def test_the_command_line_names_it(capsys):
+    assert main(["nccl-preload"]) == 0
+    assert capsys.readouterr().out.strip() == str(STAND_IN)
+
+
+# --- a program of C --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory):
+    if HAS_CARD:
+        pytest.skip("the program is linked with the emulated GPU")
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("there is no C compiler")
+    made = tmp_path_factory.mktemp("nccl") / "program"
+    subprocess.run(
+        [
+            *(
+                compiler,
+                "-std=c11",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-O1",
+                str(SOURCES / "program.c"),
+                "-o",
+                str(made),
+            ),
+            *(str(STAND_IN), str(EMULATED_LIBRARY), f"-Wl,-rpath,{EMULATED_LIBRARY.parent}"),
+        ],
+        check=True,
+    )
+    return made
+
+
+def run_program(program, tmp_path, world, each, **environment):
+    """Processes of so many ranks each. Loads the library as users do."""
+    env = {
+        **os.environ,
+        **{"LD_PRELOAD": str(STAND_IN), "RINGREDUCE_CUDA_LIBRARY": str(EMULATED_LIBRARY)},
+        **{"RINGREDUCE_EMULATED_BLOCKS": "16", "CUDA_DEVICE_MAX_CONNECTIONS": "32"},
+        **environment,
+    }
+    processes = [
+        subprocess.Popen(
+            [str(program), str(world), str(first), str(each), str(tmp_path / "id")],
+            **{"env": env, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True},
+        )
+        for first in range(0, world, each)
+    ]
+    return [process.communicate(timeout=100)[0].strip() for process in processes]
+
+
+@pytest.mark.parametrize(("world", "each"), [(1, 1), (2, 2), (3, 3), (8, 8), (2, 1), (3, 1), (4, 2)])
+def test_a_program_written_for_nccl(program, tmp_path, world, each):
+    assert run_program(program, tmp_path, world, each) == ["all right"] * (world // each)
+
+
+def test_one_thread_calls_for_ranks_whose_kernels_cannot_wait_for_each_other(program, tmp_path):
+    few = {"RINGREDUCE_EMULATED_BLOCKS": "1"}  # events order them, and the ranks meet on the host
+    assert run_program(program, tmp_path, 4, 4, **few) == ["all right"]
+
+
+@pytest.mark.parametrize(
+    ("world", "variables", "reason"),
+    [
+        (17, {}, "its kernels serve at most 16 ranks"),
+        (2, {"RINGREDUCE_GPU_TRANSPORT": "nccl"}, "RINGREDUCE_GPU_TRANSPORT is nccl"),
+        (2, {"RINGREDUCE_NCCL_LIBRARY": "", "RINGREDUCE_GPU_TRANSPORT": "nccl"}, "cannot be loaded"),
+        (
+            2,
+            {"RINGREDUCE_NCCL_LIBRARY": str(STAND_IN), "RINGREDUCE_GPU_TRANSPORT": "nccl"},
+            "stands for NCCL's",
+        ),
+    ],
+)
+def test_without_the_real_nccl_it_says_what_it_cannot_serve(program, tmp_path, world, variables, reason):
+    [said] = run_program(
+        program, tmp_path, world, world, **{"RINGREDUCE_NCCL_LIBRARY": "/nowhere", **variables}
+    )
+    assert "invalid usage: rank " in said and f" of {world}: this library cannot serve" in said
+    assert reason in said
+
+
+# --- over the real NCCL ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(HAS_CARD or not EMULATED_NCCL.exists(), reason="needs the emulated NCCL")
+def test_what_kernels_do_not_serve_goes_to_nccl(monkeypatch):
+    monkeypatch.setenv("RINGREDUCE_GPU_TRANSPORT", "nccl")
+    monkeypatch.setenv("RINGREDUCE_NCCL_LIBRARY", str(EMULATED_NCCL))
+    real = ctypes.CDLL(str(EMULATED_NCCL))
+    before = real.ringreduce_emulated_nccl_alive()
+    both = ranks(2)
+    assert real.ringreduce_emulated_nccl_alive() == before + 2
+
+    def main(rank):
+        library().call("choose_device", rank.device)
+        x, y = rank.array([rank.rank + 1, 2, 3]), rank.array([0, 0, 0])
+        for _ in range(4):
+            rank.all_reduce(x)
+        nccl_api.check(nccl().ncclGroupStart())
+        rank.message("ncclRecv", y, 1 - rank.rank)
+        rank.message("ncclSend", x, 1 - rank.rank)
+        nccl_api.check(nccl().ncclGroupEnd())
+        assert rank.async_error() == 0
+        found = rank.values(x), rank.values(y)
+        rank.destroy()
+        return found
+
+    assert in_threads(*(lambda rank=rank: main(rank) for rank in both)) == [([24, 32, 48], [24, 32, 48])] * 2
+    assert real.ringreduce_emulated_nccl_alive() == before
+
+
+# --- bad input -------------------------------------------------------------------------------------------------
+
+
+def refused(result, text, function, *args):
+    with pytest.raises(Failed) as caught:
+        function(*args)
+    assert text in str(caught.value)
+    assert caught.value.result == result
+
+
+@pytest.fixture
+def pair():
+    made = ranks(2)
+    yield made
+    for rank in made:
+        nccl().ncclCommAbort(rank.comm)
+
+
+def on(rank, function, *args):
+    """In a thread of its own, on the rank's device."""
+    library().call("choose_device", rank.device)
+    return function(rank, *args)
+
+
+@pytest.mark.parametrize("what", ["dtype", "op"])
+def test_ranks_that_call_different_things(pair, what):
+    def call(rank):
+        other = {"dtype": {"dtype": INT32}, "op": {"op": PROD}}[what] if rank.rank == 1 else {}
+        rank.all_reduce(rank.array([1] * 100_000), **other)
+        return rank.wait_for_error()
+
+    assert in_threads(*(lambda rank=rank: on(rank, call) for rank in pair)) == [INVALID_USAGE] * 2
+    for rank in pair:
+        library().call("choose_device", rank.device)
+        refused(INVALID_USAGE, "rank 1", rank.all_reduce, rank.array())
+
+
+def test_memory_of_another_gpu(pair):
+    if pair[0].device == pair[1].device:
+        pytest.skip("there is one GPU only")
+    library().call("choose_device", 1 - pair[1].device)
+    elsewhere = pair[1].array()
+    text = f"rank 1 of 2: the send buffer is in the memory of GPU {1 - pair[1].device}"
+    refused(INVALID_ARGUMENT, text, pair[1].all_reduce, elsewhere)
+    one = ctypes.c_size_t(1)
+    call = [None, None, one, 7, 0, pair[0].comm, pair[0].stream.handle]
+    assert nccl().ncclAllReduce(*call) == INVALID_ARGUMENT
+    assert nccl_api.last_error() == "rank 0 of 2: the send buffer is null"
+
+
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ({"dtype": 77}, "rank 0 of 2: there is no datatype 77"),
+        ({"op": 77}, "rank 0 of 2: there is no operator 77"),
+    ],
+)
+def test_numbers_that_mean_nothing(pair, how, text):
+    library().call("choose_device", pair[0].device)
+    refused(INVALID_ARGUMENT, text, lambda: pair[0].all_reduce(pair[0].array(), **how))
+
+
+def test_a_peer_that_is_not_there(pair):
+    library().call("choose_device", pair[0].device)
+    text = "rank 0 of 2: the peer is 2, and there are 2 ranks"
+    refused(INVALID_ARGUMENT, text, pair[0].message, "ncclSend", pair[0].array(), 2)
+
+
+def test_a_call_that_is_refused_spoils_its_group_only(pair):
+    library().call("choose_device", pair[0].device)
+    x = pair[0].array()
+    nccl_api.check(nccl().ncclGroupStart())
+    pair[0].all_reduce(x)
+    refused(INVALID_ARGUMENT, "the peer is 2", pair[0].message, "ncclSend", x, 2)
+    assert nccl().ncclGroupEnd() == INVALID_ARGUMENT  # nothing of it has run
+    assert nccl().ncclGroupEnd() == INVALID_USAGE  # none has begun
+
+    def call(rank):
+        mine = rank.array()
+        rank.all_reduce(mine)
+        return rank.values(mine)
+
+    assert in_threads(*(lambda rank=rank: on(rank, call) for rank in pair)) == [[2, 4, 6]] * 2
+
+
+def test_communicators_that_are_none(pair):
+    library().call("choose_device", pair[0].device)
+    x = pair[0].array()
+    comm = pair[0].comm
+    pair[0].comm = None
+    refused(INVALID_ARGUMENT, "the communicator is null", pair[0].all_reduce, x)
+    foreign = (ctypes.c_uint64 * 64)()
+    pair[0].comm = ctypes.c_void_p(ctypes.addressof(foreign))
+    refused(INVALID_ARGUMENT, "none that this library has made", pair[0].all_reduce, x)
+    pair[0].comm = comm
+    pair[0].destroy()
+    refused(INVALID_ARGUMENT, "rank 0 of 2: the communicator was destroyed", pair[0].all_reduce, x)
+    refused(INVALID_ARGUMENT, "rank 0 of 2: the communicator was destroyed", pair[0].destroy)
+
+
+def test_abort_ends_what_waits_for_other_ranks(pair):
+    """On the stream, and in a receive on the host."""
+    library().call("choose_device", pair[0].device)
+    x = pair[0].array()
+    pair[0].all_reduce(x)
+
+    def wait():
+        library().call("choose_device", pair[0].device)
+        pair[0].message("ncclRecv", x, 1)
+
+    def abort():
+        time.sleep(0.1)
+        pair[0].abort()
+
+    failed, _ = in_threads(wait, abort)
+    assert isinstance(failed, Failed)
+    library().synchronize(pair[0].stream)
+    refused(INVALID_ARGUMENT, "rank 0 of 2: the communicator was destroyed or aborted", pair[0].all_reduce, x)
+    assert pair[1].wait_for_error() == REMOTE_ERROR
+    library().call("choose_device", pair[1].device)
+    refused(REMOTE_ERROR, "rank 0", pair[1].all_reduce, pair[1].array())
+
+
+# --- meeting ---------------------------------------------------------------------------------------------------
+
+
+def test_ranks_that_differ_about_their_number():
+    id = unique_id()
+    for failed in in_threads(lambda: Rank(2, 0, id), lambda: Rank(3, 1, id)):
+        assert failed.result == INVALID_USAGE
+        assert "wants a communicator of" in str(failed)
+
+
+def test_one_rank_twice():
+    id = unique_id()
+    for failed in in_threads(lambda: Rank(2, 1, id), lambda: Rank(2, 1, id)):
+        assert failed.result == INVALID_USAGE
+        assert "two callers are rank 1 of 2" in str(failed)
+
+
+def test_a_rank_that_is_none():
+    refused(INVALID_ARGUMENT, "there is no rank 2 of 2", Rank, 2, 2, unique_id())
+
+
+def test_an_id_of_another_library():
+    refused(
+        INVALID_ARGUMENT,
+        "rank 0 of 1: the unique id was not made by this library",
+        Rank,
+        1,
+        0,
+        nccl_api.UniqueId(),
+    )
+
+
+def test_an_id_of_another_version():
+    id = unique_id()
+    id.internal[8:12] = b"9.9.9"[:4]
+    refused(
+        INVALID_ARGUMENT, "rank 0 of 1: the rank that made the unique id runs another build", Rank, 1, 0, id
+    )
+
+
+def test_an_id_without_its_secret():
+    id = unique_id()
+    id.internal[40:56] = bytes(16)
+    refused(REMOTE_ERROR, "another program listens", Rank, 1, 0, id)
+
+
+def test_strangers_do_not_keep_ranks_from_meeting():
+    id = unique_id()
+    raw = bytes(id.internal)
+    port = struct.unpack_from("=H", raw, 58)[0]
+    address = socket.inet_ntop(
+        socket.AF_INET if raw[56] == 4 else socket.AF_INET6, raw[64 : 68 if raw[56] == 4 else 80]
+    )
+    strangers = [socket.create_connection((address, port)) for _ in range(100)]
+    for index, stranger in enumerate(strangers):
+        stranger.sendall(bytes([index]) * index)
+    for rank in in_threads(lambda: Rank(2, 0, id), lambda: Rank(2, 1, id)):
+        rank.abort()
+    for stranger in strangers:
+        stranger.close()
