@@ -157,16 +157,18 @@ bool Stream::read_answer() {
 }
 
 // Of a pulse, whose other end may have had to wait long for an answer. A piece at a time: there are others to
-// be served, and the stranger's time to be looked at.
+// be served, and the stranger's time to be looked at. True once what comes next is not a beat: while nothing is
+// there, it may be one.
 bool Stream::skip_beats() {
   char beats[4096];
   const ssize_t here = ::recv(fd(), beats, sizeof beats, MSG_DONTWAIT | MSG_PEEK);
+  const bool later = here < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR);
   const auto* end = here > 0 ? static_cast<const char*>(std::memchr(beats, mark, here)) : nullptr;
   const std::size_t before = end ? end - beats : std::max<ssize_t>(here, 0);
   if (before > 0) ::recv(fd(), beats, before, MSG_DONTWAIT);
   skipped_ += before;
   if (skipped_ > most_beats) fail("has said too much before it proved to be a rank of this job");
-  return end || here <= 0;
+  return end || (here <= 0 && !later);
 }
 
 bool Stream::read_proof() {
