@@ -24,6 +24,7 @@ LISTENS = "0A"
 _ENDPOINT = struct.Struct("=32s16s136s32s16sII144s")
 _ADDRESS = struct.Struct("=BBHI16s")
 _context = multiprocessing.get_context("fork")
+_inherited: set[str] = set()
 
 
 class Endpoint(NamedTuple):
@@ -159,6 +160,7 @@ def _rank(function, rank, size, pipe, arguments, first, timeout) -> None:
         pipe.send(("blob", blob))
         return pipe.recv()
 
+    _inherited.update(_sockets())
     if first is not None:
         first(rank)
     result: Any
@@ -207,10 +209,14 @@ def hello(
     )
 
 
-def listening() -> list[tuple[str, int]]:
-    """Where this process does."""
+def _sockets() -> set[str]:
     links = (f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd"))
-    sockets = {os.readlink(link) for link in links if os.path.islink(link)}
+    return {os.readlink(link) for link in links if os.path.islink(link)}
+
+
+def listening() -> list[tuple[str, int]]:
+    """Where this process does, by sockets of its own."""
+    sockets = _sockets() - _inherited
     found = []
     for name in ("tcp", "tcp6"):
         with open(f"/proc/self/net/{name}") as table:

@@ -41,7 +41,7 @@ def test_clocks_of_other_hosts_are_aligned_with_rank_0():
             return now + 60 + 5e-4 * (now - begin)
 
         read = time.perf_counter if comm.rank < 2 else far
-        clock = Clock(comm, read, b"here" if comm.rank < 2 else b"there")
+        clock = Clock(comm, read, "here" if comm.rank < 2 else "there")
         errors = []
         for _ in range(50):
             together.wait()
@@ -131,7 +131,7 @@ def test_a_figure_is_the_same_on_all_ranks_and_contains_what_the_call_does():
 
             def slow():
                 call()
-                time.sleep(0.003 if comm.rank == 1 else 0)
+                time.sleep(0.02 if comm.rank == 1 else 0)
 
             return slow, result
 
@@ -143,7 +143,8 @@ def test_a_figure_is_the_same_on_all_ranks_and_contains_what_the_call_does():
     rows = ringreduce.run(on_rank, 3)
     assert rows[0] == rows[1] == rows[2]
     slow, fast = rows[0]
-    assert slow["time_us"] > 3000 > fast["time_us"]
+    assert slow["time_us"] > 20_000
+    assert fast["time_us"] < slow["time_us"]
     assert slow["iterations"] + slow["warmup"] + slow["late"] >= 10
 
 
