@@ -34,9 +34,9 @@ from gpu_contestants import (
 )
 
 import ringreduce
-from ringreduce import cuda_library
 from ringreduce.bench.options import byte_count, names, sizes
-from ringreduce.cuda_library import Stream
+from ringreduce.cuda import cuda_library
+from ringreduce.cuda.cuda_library import Stream
 
 SYMMETRIC = ("one_shot", "two_shot")
 Maker = Callable[[int], Contestant]  # from a number of elements

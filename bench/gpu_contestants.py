@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import ringreduce
-from ringreduce import cuda_library, nccl_library
-from ringreduce.cuda_library import Event, Graph, Launch, Memory, Stream, captured
+from ringreduce.cuda import cuda_library, nccl_library
+from ringreduce.cuda.cuda_library import Event, Graph, Launch, Memory, Stream, captured
 
 os.environ.setdefault(
     "CUDA_DEVICE_MAX_CONNECTIONS", "32"

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this
 from gpu_contestants import LIMIT, Array, graph_of, seconds_on
 
 import ringreduce
-from ringreduce import cuda_library
+from ringreduce.cuda import cuda_library
 
 Run = Callable[[], float]
 

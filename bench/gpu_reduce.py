@@ -17,9 +17,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ringreduce import _engine, cuda_library
+from ringreduce import _engine
 from ringreduce.bench.options import byte_count, names
-from ringreduce.cuda_library import Coded, Event, Launch, Memory, Stream
+from ringreduce.cuda import cuda_library
+from ringreduce.cuda.cuda_library import Coded, Event, Launch, Memory, Stream
 
 COPIES = ["cudaMemcpyAsync", "copy kernel"]
 

@@ -17,23 +17,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ringreduce.arrays import empty, zeros
-    from ringreduce.choice import Choice
+    from ringreduce.arrays.arrays import empty, zeros
     from ringreduce.communicator import Communicator
-    from ringreduce.data_parallel import DataParallel as DataParallel
-    from ringreduce.errors import (
-        ClosedError,
-        DamagedError,
-        Error,
-        MismatchError,
-        PeerLost,
-        RankFailed,
-        TimeoutError,
-    )
-    from ringreduce.launch import run
-    from ringreduce.links import Links
-    from ringreduce.local import local_group
-    from ringreduce.on_world import (
+    from ringreduce.communicator.choice import Choice
+    from ringreduce.communicator.links import Links
+    from ringreduce.communicator.on_world import (
         all_gather,
         all_gather_object,
         all_reduce,
@@ -55,6 +43,19 @@ if TYPE_CHECKING:
         send,
         world,
     )
+    from ringreduce.communicator.work import Work
+    from ringreduce.data_parallel import DataParallel as DataParallel
+    from ringreduce.data_parallel.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
+    from ringreduce.data_parallel.sync_batch_norm import convert_sync_batchnorm as convert_sync_batchnorm
+    from ringreduce.errors import (
+        ClosedError,
+        DamagedError,
+        Error,
+        MismatchError,
+        PeerLost,
+        RankFailed,
+        TimeoutError,
+    )
     from ringreduce.schedules import (
         Local,
         Recv,
@@ -68,10 +69,9 @@ if TYPE_CHECKING:
         schedule,
     )
     from ringreduce.sharded_optimizer import ShardedOptimizer as ShardedOptimizer
-    from ringreduce.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
-    from ringreduce.sync_batch_norm import convert_sync_batchnorm as convert_sync_batchnorm
+    from ringreduce.start.launch import run
+    from ringreduce.start.local import local_group
     from ringreduce.timeline import Timeline
-    from ringreduce.work import Work
 
 __version__ = "0.1.0"
 
@@ -128,21 +128,22 @@ __all__ = [
 # Where the public names are. Each is imported when it is first asked for: torch imports this package wherever it is
 # installed, to learn of its backend, and must not pay for the rest of it.
 _HOMES = {
-    "arrays": "empty zeros",
-    "choice": "Choice",
+    "arrays.arrays": "empty zeros",
     "communicator": "Communicator",
+    "communicator.choice": "Choice",
+    "communicator.links": "Links",
+    "communicator.on_world": "all_gather all_gather_object all_reduce all_to_all barrier broadcast broadcast_object "
+    "explain finalize gather gather_object init is_initialized recv reduce reduce_scatter scatter scatter_object "
+    "send world",
+    "communicator.work": "Work",
     "data_parallel": "DataParallel",
+    "data_parallel.sync_batch_norm": "SyncBatchNorm convert_sync_batchnorm",
     "errors": "ClosedError DamagedError Error MismatchError PeerLost RankFailed TimeoutError",
-    "launch": "run",
-    "links": "Links",
-    "local": "local_group",
     "schedules": "Local Recv Round Schedule ScheduleError Send algorithms check register schedule",
-    "on_world": "all_gather all_gather_object all_reduce all_to_all barrier broadcast broadcast_object explain "
-    "finalize gather gather_object init is_initialized recv reduce reduce_scatter scatter scatter_object send world",
     "sharded_optimizer": "ShardedOptimizer",
-    "sync_batch_norm": "SyncBatchNorm convert_sync_batchnorm",
+    "start.launch": "run",
+    "start.local": "local_group",
     "timeline": "Timeline",
-    "work": "Work",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 

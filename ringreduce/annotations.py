@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar
 
+from ringreduce.arrays.streams import Stream
 from ringreduce.schedules import Schedule
-from ringreduce.streams import Stream
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import ringreduce
-from ringreduce import _engine, environment, nccl_library
+from ringreduce import _engine, environment
 from ringreduce.bench import command as bench
 from ringreduce.bench import options as bench_options
+from ringreduce.cuda import nccl_library
 from ringreduce.mpi import interposer
 from ringreduce.plotting import PlotError
 from ringreduce.start import command as run

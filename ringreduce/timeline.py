@@ -54,7 +54,7 @@ class Timeline:
         self, comm: Communicator | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         if comm is None:
-            from ringreduce.on_world import world
+            from ringreduce.communicator.on_world import world
 
             comm = world()
         self._comm, self._clock = comm, clock

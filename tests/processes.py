@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from ringreduce.orphans import end_with_parent
+from ringreduce.start.orphans import end_with_parent
 
 LIMIT = 30.0  # for all ranks of a test to end
 

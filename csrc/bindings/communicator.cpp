@@ -46,7 +46,7 @@ void break_off_on_signals() {
 
 // Python knows what stream is meant, and which is the current one of a library's.
 std::optional<void*> chosen_stream(nb::handle array, int device, nb::handle stream) {
-  const nb::object streams = nb::module_::import_("ringreduce.streams");
+  const nb::object streams = nb::module_::import_("ringreduce.arrays.streams");
   const nb::object found =
       stream.is_none() ? streams.attr("current")(array, device) : streams.attr("handle_of")(stream);
   if (found.is_none()) return std::nullopt;
@@ -92,7 +92,7 @@ void deregister_memory(Communicator& comm, nb::handle x) {
 std::string find_nccl() {
   const nb::gil_scoped_acquire locked;
   try {
-    return nb::cast<std::string>(nb::module_::import_("ringreduce.nccl_library").attr("find")());
+    return nb::cast<std::string>(nb::module_::import_("ringreduce.cuda.nccl_library").attr("find")());
   } catch (const nb::python_error&) {
     return "";
   }

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlparse
 
 if TYPE_CHECKING:
-    from ringreduce.launchers import Launched
+    from ringreduce.start.launchers import Launched
 
 Found = tuple[Any, int, int]  # a store, the rank and the world
 Handler = Callable[..., Iterator[Found]]
@@ -36,7 +36,7 @@ def extended(torchs: Handler) -> Handler:
         given = parse_qs(urlparse(url).query)
         if given.keys() & {"rank", "world_size"} or os.environ.get("RANK") or os.environ.get("WORLD_SIZE"):
             return torchs(url, **others)
-        from ringreduce.launchers import launched
+        from ringreduce.start.launchers import launched
 
         known = launched(os.environ)
         if known is None:
@@ -54,8 +54,8 @@ def _through_meeting(known: Launched, timeout: timedelta | None) -> Iterator[Fou
     from torch.distributed.constants import default_pg_timeout
 
     from ringreduce import _engine
-    from ringreduce.bootstrap import meeting_of
-    from ringreduce.meeting_places import first_that_answers
+    from ringreduce.start.bootstrap import meeting_of
+    from ringreduce.start.meeting_places import first_that_answers
 
     timeout = default_pg_timeout if timeout is None else timeout
     with meeting_of(known, timeout.total_seconds()) as exchange:

@@ -14,8 +14,8 @@ from ringreduce.bench.report import FORMATS
 from ringreduce.bench.reproducible import LAUNCHES, cost
 from ringreduce.bench.results import Results
 from ringreduce.bench.run import run_on_launched_ranks, run_on_own_ranks, under_launcher
-from ringreduce.launchers import launched
 from ringreduce.plotting import pyplot
+from ringreduce.start.launchers import launched
 
 __all__ = ["DESCRIPTION", "run"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ringreduce.arrays import empty
+from ringreduce.arrays.arrays import empty
 from ringreduce.bench.problem import BLOCKWISE, MESSAGES, Array, Problem, messages, partner, receives
 from ringreduce.bench.protocol import Library
 from ringreduce.communicator import Communicator

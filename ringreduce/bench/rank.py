@@ -17,8 +17,8 @@ from ringreduce.bench.ours import ROUNDING, floor, ours
 from ringreduce.bench.problem import Problem
 from ringreduce.bench.protocol import Buffers, Effort, Library, measure
 from ringreduce.bench.results import Row
-from ringreduce.bootstrap import init
 from ringreduce.communicator import Communicator
+from ringreduce.start.bootstrap import init
 
 Facts = dict[str, Any]
 SHARED = "+shared"

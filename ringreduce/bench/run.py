@@ -16,8 +16,8 @@ from ringreduce.bench.programs import Contestant, Launches, Turn, question_of, r
 from ringreduce.bench.protocol import Effort
 from ringreduce.bench.rank import Facts, Task, measure_all
 from ringreduce.bench.results import Results, Row, merge
-from ringreduce.launchers import launched
 from ringreduce.mpi.library import NoMpi
+from ringreduce.start.launchers import launched
 
 MPI_LAUNCHERS = ("openmpi", "hydra")
 OURS = "ringreduce"

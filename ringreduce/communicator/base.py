@@ -7,11 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ringreduce import _engine, arrays
+from ringreduce import _engine
 from ringreduce.annotations import Algorithm, Array, Op, Wire
-from ringreduce.handles import Handles
-from ringreduce.streams import Stream
-from ringreduce.work import GpuWork, Work
+from ringreduce.arrays import arrays
+from ringreduce.arrays.streams import Stream
+from ringreduce.communicator.handles import Handles
+from ringreduce.communicator.work import GpuWork, Work
 
 __all__ = ["DEFAULT_TIMEOUT", "Base"]
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from ringreduce import _engine, arrays, blocks
+from ringreduce import _engine
 from ringreduce._engine import values
 from ringreduce.annotations import A, Algorithm, Array, No, Op, Wire, Yes
+from ringreduce.arrays import arrays, blocks
+from ringreduce.arrays.streams import Stream
 from ringreduce.communicator.base import DEFAULT_TIMEOUT, Base
-from ringreduce.handles import AUTO
-from ringreduce.streams import Stream
-from ringreduce.work import Work
+from ringreduce.communicator.handles import AUTO
+from ringreduce.communicator.work import Work
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

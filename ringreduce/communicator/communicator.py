@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ringreduce import _engine, log, objects
+from ringreduce import _engine, log
 from ringreduce.annotations import Array, Wire
-from ringreduce.choice import Choice
+from ringreduce.communicator import objects
 from ringreduce.communicator.base import DEFAULT_TIMEOUT
+from ringreduce.communicator.choice import Choice
 from ringreduce.communicator.collectives import Collectives
+from ringreduce.communicator.links import Links
 from ringreduce.communicator.messages import Messages
-from ringreduce.links import Links
 from ringreduce.synthesis import Synthesis, engine_synthesis, of_ranks
 
 if TYPE_CHECKING:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
-from ringreduce import arrays, staging
 from ringreduce.annotations import A, Array, No, Yes
+from ringreduce.arrays import arrays, staging
+from ringreduce.arrays.streams import Stream
 from ringreduce.communicator.base import Base
-from ringreduce.streams import Stream
-from ringreduce.work import Work
+from ringreduce.communicator.work import Work
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

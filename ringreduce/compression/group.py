@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from ringreduce import _engine
 from ringreduce.annotations import Wire
 from ringreduce.communicator import Communicator
-from ringreduce.on_world import world
+from ringreduce.communicator.on_world import world
 
 __all__ = ["Group", "Tensor", "all_reduce_bytes", "padded_rows"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ringreduce import arrays
+from ringreduce.arrays import arrays
 
 __all__ = ["Bucket", "Slot", "allocate", "shaped_like"]
 

@@ -11,9 +11,9 @@ import torch
 
 from ringreduce.annotations import Wire
 from ringreduce.communicator import Communicator
+from ringreduce.communicator.work import Work
 from ringreduce.data_parallel.bucket import Bucket, Slot
 from ringreduce.data_parallel.timings import BucketTiming, StepTimings
-from ringreduce.work import Work
 
 __all__ = ["AllReduce", "Exchange", "UnderWay"]
 

@@ -9,9 +9,8 @@ from typing import Any, get_args
 
 import torch
 
-from ringreduce import on_world
 from ringreduce.annotations import Wire
-from ringreduce.communicator import Communicator
+from ringreduce.communicator import Communicator, on_world
 from ringreduce.data_parallel.agreement import check_parameters, check_same, describe
 from ringreduce.data_parallel.assignment import Cut
 from ringreduce.data_parallel.broadcast import Broadcast

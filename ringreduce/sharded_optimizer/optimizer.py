@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from ringreduce import on_world
-from ringreduce.communicator import Communicator
+from ringreduce.communicator import Communicator, on_world
 from ringreduce.data_parallel.agreement import check_not_averaged
 from ringreduce.data_parallel.bucket import Slot
 from ringreduce.data_parallel.reducer import Keep, Reducer

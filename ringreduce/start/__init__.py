@@ -1,1 +1,1 @@
-"""Starting programs as ranks: ``ringreduce run``."""
+"""How ranks start and meet: launchers, places to meet at, and ``ringreduce run``."""

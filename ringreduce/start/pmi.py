@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from ringreduce.errors import Error, TimeoutError
-from ringreduce.orphans import ancestors
+from ringreduce.start.orphans import ancestors
 
 __all__ = ["is_there", "look_up", "mpi_was_used", "publish"]
 

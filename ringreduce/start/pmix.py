@@ -68,7 +68,7 @@ def look_up(key: str, deadline: float) -> str:
 @functools.cache
 def _library() -> str | None:
     """The file's path, or its name where the loader finds it."""
-    from ringreduce.orphans import ancestors
+    from ringreduce.start.orphans import ancestors
 
     for pid in ancestors():
         try:

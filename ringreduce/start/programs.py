@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
-from ringreduce.orphans import end_with_parent
+from ringreduce.start.orphans import end_with_parent
 
 __all__ = ["Job", "Place", "agent", "hosts_named", "start"]
 

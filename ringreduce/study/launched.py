@@ -8,7 +8,7 @@ from typing import Any
 
 import ringreduce
 from ringreduce.communicator import Communicator
-from ringreduce.launchers import launched
+from ringreduce.start.launchers import launched
 from ringreduce.study.launch import Found, measure_all
 from ringreduce.study.plan import Plan
 from ringreduce.study.run import Group, Runner, locked, opened, status

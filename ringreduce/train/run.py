@@ -13,7 +13,7 @@ import torch
 import torch._dynamo  # which optimizers import when they are made, for seconds: here once, before ranks are forked
 
 import ringreduce
-from ringreduce.launchers import launched
+from ringreduce.start.launchers import launched
 from ringreduce.train import checkpoint
 from ringreduce.train.config import Config, ConfigError, writing
 from ringreduce.train.report import Progress, Row, check_places, make_row, plot, summary

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ringreduce
-from ringreduce.launchers import launched
+from ringreduce.start.launchers import launched
 
 PROGRAM = """
 import numpy, ringreduce

@@ -14,7 +14,8 @@ import uuid
 import pytest
 
 import ringreduce
-from ringreduce import environment, log, meeting
+from ringreduce import environment, log
+from ringreduce.start import meeting
 
 pytestmark = pytest.mark.timeout(60)
 

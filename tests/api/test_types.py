@@ -12,8 +12,9 @@ from typing import get_args, get_type_hints
 import pytest
 
 import ringreduce
-from ringreduce import Communicator, _engine, on_world
+from ringreduce import Communicator, _engine
 from ringreduce.annotations import Algorithm, Array, Op, Transport, Wire
+from ringreduce.communicator import on_world
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("typed_program.py")

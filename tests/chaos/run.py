@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import ringreduce
-from ringreduce.orphans import end_with_parent
+from ringreduce.start.orphans import end_with_parent
 from tests.chaos.place import Place
 from tests.chaos.plan import STAYS, Trial
 from tests.chaos.rank import Belongings, Rank

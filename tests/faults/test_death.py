@@ -183,7 +183,7 @@ def _die_during_init(board, rank, victim, calls, store):
 def _init_by_hand(rank, count, name, board, victim, calls, pipe):
     import pickle
 
-    from ringreduce import meeting
+    from ringreduce.start import meeting
 
     try:
         group = meeting.join(name, rank, count, time.monotonic() + 20)

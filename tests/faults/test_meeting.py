@@ -21,7 +21,7 @@ import pytest
 from hypothesis import strategies as st
 
 import ringreduce
-from ringreduce import meeting
+from ringreduce.start import meeting
 
 pytestmark = pytest.mark.timeout(30)
 

@@ -9,7 +9,7 @@ import threading
 import numpy as np
 
 import ringreduce
-from ringreduce import cuda_library
+from ringreduce.cuda import cuda_library
 
 from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY, emulated_library

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from ringreduce import nccl_library
+from ringreduce.cuda import nccl_library
 
 from .gpu_arrays import GpuArray, library
 

@@ -1,7 +1,7 @@
 """Ranks of one process, each with a stream of its own, and the kernels that are their parts of collectives.
 
-Through a module with the interface of ringreduce.cuda_library: libringreduce_cuda.so's, or of the library that emulates
-it, build/tests/libringreduce_cuda_emulated.so."""
+Through a module with the interface of ringreduce.cuda.cuda_library: libringreduce_cuda.so's, or of the library that
+emulates it, build/tests/libringreduce_cuda_emulated.so."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ringreduce import _engine, cuda_library
+from ringreduce import _engine
+from ringreduce.cuda import cuda_library
 
 LIBRARIES = Path(
     os.environ.get("EMULATED_LIBRARIES") or Path(__file__).resolve().parents[2] / "build" / "tests"

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ringreduce import cuda_library
-from ringreduce.cuda_library import Coded, Event, Launch, Memory, Stream, captured
+from ringreduce.cuda import cuda_library
+from ringreduce.cuda.cuda_library import Coded, Event, Launch, Memory, Stream, captured
 from tests.reduce.wire_oracle import decode, encode
 
 from .probe import HAS_CARD, WHY_NOT

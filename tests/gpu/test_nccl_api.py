@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ringreduce import nccl_library
 from ringreduce.cli import main
+from ringreduce.cuda import nccl_library
 
 from . import nccl_api
 from .emulated_nccl import EMULATED_NCCL

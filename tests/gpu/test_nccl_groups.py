@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import ringreduce
-from ringreduce import errors, nccl_library
+from ringreduce import errors
+from ringreduce.cuda import nccl_library
 
 from .emulated_nccl import EMULATED_NCCL, MARKS
 from .gpu_arrays import GpuArray, library, on_gpu, wait_for

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ringreduce import cuda_library
+from ringreduce.cuda import cuda_library
 
 from .probe import HAS_CARD, ROOT
 

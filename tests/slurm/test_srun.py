@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cluster import Cluster, missing
 
-from ringreduce import munge
+from ringreduce.start import munge
 
 why_not = missing()
 pytestmark = [pytest.mark.skipif(why_not is not None, reason=str(why_not)), pytest.mark.timeout(180)]

@@ -16,7 +16,7 @@ import ringreduce
 
 sys.modules.setdefault("pytest", mock.MagicMock())  # the MPIs' environments have none
 
-from ringreduce.launchers import launched  # noqa: E402
+from ringreduce.start.launchers import launched  # noqa: E402
 from tests.collectives.calls import COLLECTIVES, Call, algorithms, check, variants  # noqa: E402
 
 WANTED = os.environ["RINGREDUCE_TRANSPORT"]

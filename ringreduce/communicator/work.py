@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ringreduce import _engine, errors, streams
+from ringreduce import _engine, errors
 from ringreduce._engine import values
+from ringreduce.arrays import streams
 
 __all__ = ["GpuWork", "Work"]
 

@@ -7,10 +7,10 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from ringreduce import bootstrap
 from ringreduce.annotations import Transport
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
 from ringreduce.errors import Error
+from ringreduce.start import bootstrap
 
 P = ParamSpec("P")
 R = TypeVar("R")

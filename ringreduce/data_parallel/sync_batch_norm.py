@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm, _LazyNormBase
 
 from ringreduce.communicator import Communicator
-from ringreduce.on_world import world
+from ringreduce.communicator.on_world import world
 
 __all__ = ["SyncBatchNorm", "convert_sync_batchnorm"]
 

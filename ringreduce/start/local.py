@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ringreduce import _engine, log
 from ringreduce._engine import values
-from ringreduce.bootstrap import check
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
-from ringreduce.cuda_driver import has_initialized_driver
+from ringreduce.cuda.cuda_driver import has_initialized_driver
+from ringreduce.start.bootstrap import check
 
 __all__ = ["local_group"]
 

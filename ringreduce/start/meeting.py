@@ -2,7 +2,7 @@
 
 On one host that is an abstract Unix socket, which vanishes with its owner, and both ends check that the other process
 belongs to the same user: the kernel vouches for that. Across hosts it is a TCP port, and both ends prove that they
-know the job's secret (:mod:`ringreduce.meeting_places`). Whoever else connects, or says anything but a rank's
+know the job's secret (:mod:`ringreduce.start.meeting_places`). Whoever else connects, or says anything but a rank's
 greeting, is dropped, and the ranks go on meeting. What ranks then say over a network, TLS hides if they want that.
 """
 
@@ -21,7 +21,7 @@ from typing import Protocol
 
 from ringreduce import log
 from ringreduce.errors import Error, PeerLost, TimeoutError
-from ringreduce.meeting_places import Connection, Place, TurnedAway, place_named
+from ringreduce.start.meeting_places import Connection, Place, TurnedAway, place_named
 
 __all__ = ["Group", "join"]
 

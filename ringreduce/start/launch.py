@@ -18,11 +18,11 @@ from typing import Any, Literal
 
 from ringreduce._engine import values
 from ringreduce.annotations import Transport
-from ringreduce.bootstrap import check, init
 from ringreduce.communicator import DEFAULT_TIMEOUT
-from ringreduce.cuda_driver import has_initialized_driver
+from ringreduce.cuda.cuda_driver import has_initialized_driver
 from ringreduce.errors import Error, PeerLost, RankFailed
-from ringreduce.orphans import end_with_parent
+from ringreduce.start.bootstrap import check, init
+from ringreduce.start.orphans import end_with_parent
 
 __all__ = ["run"]
 

@@ -19,7 +19,7 @@ import numpy as np
 from ringreduce import _engine
 
 LIBRARY = Path(  # as the engine finds it
-    os.environ.get("RINGREDUCE_CUDA_LIBRARY") or Path(__file__).resolve().parent / "libringreduce_cuda.so"
+    os.environ.get("RINGREDUCE_CUDA_LIBRARY") or Path(__file__).resolve().parents[1] / "libringreduce_cuda.so"
 )
 MOST_SPANS = 16  # sources, and destinations
 

@@ -17,7 +17,7 @@ from ringreduce._engine import values
 from ringreduce.annotations import Transport
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
 from ringreduce.errors import TimeoutError
-from ringreduce.launchers import Launched, LeftTogether, launched, place_to_meet
+from ringreduce.start.launchers import Launched, LeftTogether, launched, place_to_meet
 
 __all__ = ["Exchange", "init"]
 
@@ -210,7 +210,7 @@ def _through_store(store: Any, rank: int, size: int) -> Exchange:
 
 def _meet(name: str, rank: int, size: int, timeout: float, encrypt: bool) -> _Meeting:
     deadline = time.monotonic() + timeout
-    from ringreduce import meeting  # sockets are for those who meet
+    from ringreduce.start import meeting  # sockets are for those who meet
 
     group = meeting.join(name, rank, size, deadline, encrypt)
     return _Meeting(group.exchange, group.close)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ringreduce import munge
-from ringreduce.orphans import ancestors
+from ringreduce.start import munge
+from ringreduce.start.orphans import ancestors
 
 __all__ = ["Launched", "across_hosts", "launched", "place_to_meet"]
 

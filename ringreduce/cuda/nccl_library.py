@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-STAND_IN = Path(__file__).resolve().parent / "libringreduce_nccl.so"
+STAND_IN = Path(__file__).resolve().parents[1] / "libringreduce_nccl.so"
 
 
 def find() -> str:

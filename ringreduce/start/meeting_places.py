@@ -14,8 +14,9 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from ringreduce import _engine, munge
+from ringreduce import _engine
 from ringreduce.errors import TimeoutError
+from ringreduce.start import munge
 
 __all__ = ["Connection", "Place", "first_that_answers", "place_named"]
 
@@ -221,7 +222,7 @@ class _NetworkPlace:
         """Reads the invitation."""
 
     def encrypted(self, greeted: socket.socket, begins: bool) -> Connection:
-        from ringreduce.encrypted import Encrypted
+        from ringreduce.start.encrypted import Encrypted
 
         return Encrypted(greeted, begins, self._secret)
 

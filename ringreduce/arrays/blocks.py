@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ringreduce import arrays
 from ringreduce._engine import values
 from ringreduce.annotations import Array
+from ringreduce.arrays import arrays
 
 MOST = 1 << 47  # rows: an array of them is too large for every machine, and not for numbers of 64 bits
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ringreduce import _engine, arrays
+from ringreduce import _engine
 from ringreduce.annotations import Array
-from ringreduce.streams import Stream
+from ringreduce.arrays import arrays
+from ringreduce.arrays.streams import Stream
 
 __all__ = ["give", "taken", "twin"]
 

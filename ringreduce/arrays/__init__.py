@@ -1,0 +1,1 @@
+"""Arrays: making them, making awkward ones contiguous, and moving them between memories."""

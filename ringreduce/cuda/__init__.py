@@ -1,0 +1,1 @@
+"""The libraries behind GPUs: CUDA's driver, our own kernels, and NCCL."""
