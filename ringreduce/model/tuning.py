@@ -29,8 +29,14 @@ SIZES = (64, 512, 2 * K, *(K << n for n in range(3, 17)))  # up to 64 MiB
 SLICES = tuple(K << n for n in range(5, 11))  # 32 KiB to 1 MiB
 LANES = (1, 2, 4)
 SLICED = 64 * K  # from here on, buffers are cut into slices
-WORTH = 1.05  # what is neither usual nor the choice for the size before must be so much faster
-CLOSE = (1.5, 1.2, 1.2)  # after each pass, those that take more times as long as the fastest are out
+WORTH = 1.05  # a choice must be so much faster than the usual one, and than the choice for the size before
+CLOSE = (
+    1.5,
+    1.2,
+    1.2,
+    1.2,
+    1.2,
+)  # after each pass, candidates that take more times as long as the fastest are out
 REST = (1 << 64) - 1  # the size up to which a table's last row fits
 
 
@@ -44,6 +50,8 @@ class Candidate(NamedTuple):
 
 Choices = dict[tuple[str, int], dict[int, Candidate]]
 """By collective and world: the choice for each size in bytes."""
+Times = dict[Candidate, list[float]]
+"""Seconds of a call, of each pass."""
 
 
 def tune(
@@ -56,8 +64,9 @@ def tune(
 ) -> Choices:
     """Finds the fastest algorithm and slices for each collective, size and world up to this one's.
 
-    What the model predicts to be slower by more than its own errors is left out. The others are measured in turn, and
-    the median of several passes counts. Where only one is left, nothing is measured. Every rank must call it.
+    Algorithms that the model predicts to be slower by more than its own errors are left out. The others are measured
+    in turn, in several passes. The fastest by its median replaces the usual choice if it was faster in every pass, and
+    by more than 5 %. Where only the usual choice is left, nothing is measured. Every rank must call it.
 
     Args:
         comm: ranks as programs will use them: the table is for their transport.
@@ -101,22 +110,21 @@ class _Tuner:
         usual = self._usual(collective, size)
         kept = [one for one in (usual, previous) if one is not None]
         contenders = self._promising(collective, size, usual)
-        several = len(contenders) > 1
-        times = self._times(collective, size, [*contenders, *kept]) if several else {}
+        times = self._times(collective, size, [*contenders, *kept]) if contenders != [usual] else {}
         if size >= SLICED:  # then how the best two are cut into slices
-            best = sorted(times, key=times.__getitem__)[:2] or contenders
+            best = _ranked(times)[:2] or contenders
             cut = [
                 Candidate(one.algorithm, b, n) for one in best for b in SLICES for n in LANES if n * b <= size
             ]
             times = self._times(collective, size, [*kept, *best, *cut])
-        choice = min(times, key=times.__getitem__) if times else contenders[0]
-        near = [one for one in kept if one in times and times[one] <= WORTH * times[choice]]
-        ranking = ", ".join(
-            f"{one.algorithm} {1e6 * times[one]:.3g} us" for one in sorted(times, key=times.__getitem__)[:3]
+        ranked = _ranked(times) or contenders
+        near = (one for one in kept if one in times and not _is_worth_it(times[ranked[0]], times[one]))
+        choice = next(near, ranked[0])
+        said = ", ".join(
+            f"{one.algorithm} {1e6 * np.median(times[one]):.3g} us" for one in ranked[:3] if times
         )
-        choice = near[0] if near else choice
         self._tell(
-            f"{collective}, {self._comm.size} ranks, {size} B: {_text(choice)} ({ranking or 'as predicted'})"
+            f"{collective}, {self._comm.size} ranks, {size} B: {_text(choice)} ({said or 'as predicted'})"
         )
         return choice
 
@@ -140,8 +148,8 @@ class _Tuner:
         limit = (1 + self._model.unsure(collective, each == comm.size)) * min(predicted.values())
         return sorted((one for one in here if predicted[one] <= limit), key=predicted.__getitem__)
 
-    def _times(self, collective: str, size: int, candidates: Iterable[Candidate]) -> dict[Candidate, float]:
-        """Seconds of a call of those that come close, the median of several passes; the same on all ranks.
+    def _times(self, collective: str, size: int, candidates: Iterable[Candidate]) -> Times:
+        """Measures those that come close to the fastest; the same on all ranks.
 
         Each pass has memory of its own: where it lies makes some of the difference between launches.
         """
@@ -156,9 +164,18 @@ class _Tuner:
                 seconds = medians(libraries, buffers, self._start, self._budget / len(CLOSE), LEAST)
             for one, each in zip(left, seconds, strict=True):
                 found[one].append(each)
-            times = {one: float(np.median(found[one])) for one in left}
+            times = {one: np.median(found[one]) for one in left}
             left = [one for one in left if times[one] <= close * min(times.values())]
-        return times
+        return {one: found[one] for one in left}
+
+
+def _ranked(times: Times) -> list[Candidate]:
+    return sorted(times, key=lambda one: np.median(times[one]))
+
+
+def _is_worth_it(new: Sequence[float], old: Sequence[float]) -> bool:
+    ratios = np.divide(old, new)
+    return bool(np.median(ratios) > WORTH and np.min(ratios) > 1)
 
 
 def _library(comm: Communicator, one: Candidate) -> Library:
