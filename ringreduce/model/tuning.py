@@ -36,7 +36,7 @@ CLOSE = (
     1.2,
     1.2,
     1.2,
-)  # after each pass, candidates that take more times as long as the fastest are out
+)  # after each pass, others that take more times as long as the fastest are out
 REST = (1 << 64) - 1  # the size up to which a table's last row fits
 
 
@@ -110,13 +110,13 @@ class _Tuner:
         usual = self._usual(collective, size)
         kept = [one for one in (usual, previous) if one is not None]
         contenders = self._promising(collective, size, usual)
-        times = self._times(collective, size, [*contenders, *kept]) if contenders != [usual] else {}
+        times = self._times(collective, size, contenders, kept) if contenders != [usual] else {}
         if size >= SLICED:  # then how the best two are cut into slices
             best = _ranked(times)[:2] or contenders
             cut = [
                 Candidate(one.algorithm, b, n) for one in best for b in SLICES for n in LANES if n * b <= size
             ]
-            times = self._times(collective, size, [*kept, *best, *cut])
+            times = self._times(collective, size, [*best, *cut], kept)
         ranked = _ranked(times) or contenders
         near = (one for one in kept if one in times and not _is_worth_it(times[ranked[0]], times[one]))
         choice = next(near, ranked[0])
@@ -148,12 +148,14 @@ class _Tuner:
         limit = (1 + self._model.unsure(collective, each == comm.size)) * min(predicted.values())
         return sorted((one for one in here if predicted[one] <= limit), key=predicted.__getitem__)
 
-    def _times(self, collective: str, size: int, candidates: Iterable[Candidate]) -> Times:
-        """Measures those that come close to the fastest; the same on all ranks.
+    def _times(
+        self, collective: str, size: int, candidates: Iterable[Candidate], kept: Sequence[Candidate]
+    ) -> Times:
+        """Measures `kept`, and those candidates that come close to the fastest; the same on all ranks.
 
         Each pass has memory of its own: where it lies makes some of the difference between launches.
         """
-        left = list(dict.fromkeys(candidates))
+        left = list(dict.fromkeys([*kept, *candidates]))
         found = defaultdict[Candidate, list[float]](list)
         for close in CLOSE:
             group = self._comm.split(0)
@@ -165,7 +167,7 @@ class _Tuner:
             for one, each in zip(left, seconds, strict=True):
                 found[one].append(each)
             times = {one: np.median(found[one]) for one in left}
-            left = [one for one in left if times[one] <= close * min(times.values())]
+            left = [one for one in left if one in kept or times[one] <= close * min(times.values())]
         return {one: found[one] for one in left}
 
 

@@ -145,9 +145,9 @@ def test_only_what_the_model_is_unsure_of_is_measured(monkeypatch):
     measured = []
     times = tuning._Tuner._times
 
-    def noted(tuner, collective, size, candidates):
-        measured.append((size, {one.algorithm for one in candidates}))
-        return times(tuner, collective, size, candidates)
+    def noted(tuner, collective, size, candidates, kept):
+        measured.append((size, {one.algorithm for one in (*candidates, *kept)}))
+        return times(tuner, collective, size, candidates, kept)
 
     monkeypatch.setattr(tuning._Tuner, "_times", noted)
     known = ringreduce.run(fit, 2, 0.001, SMALL)[0]
