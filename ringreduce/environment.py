@@ -83,6 +83,13 @@ VARIABLES: dict[str, list[Variable]] = {
             "the instruction set that reductions use; results are the same bits with each",
         ),
     ],
+    "torch": [
+        Variable(
+            "RINGREDUCE_TORCH_MEMORY", "`shared`, `private`", "`shared`",
+            "where CPU tensors of at least 256 KiB lie that are made after `init_process_group`: in memory that the "
+            "other ranks of the host read in place, or in ordinary memory", "torch.md#memory-of-tensors",
+        ),
+    ],
     "Looking inside": [
         Variable(
             "RINGREDUCE_LOG", "`info`, `debug`", "Python's logging decides",

@@ -7,6 +7,7 @@
 #include "transport/compose/choose.h"
 #include "transport/interface/log.h"
 #include "transport/memory/shared_heap.h"
+#include "transport/memory/shared_pool.h"
 
 namespace ringreduce {
 namespace {
@@ -142,6 +143,14 @@ void* allocate_shared(std::size_t bytes) {
 
 void free_shared(void* memory) {
   shared_heap::free(memory);
+}
+
+void* allocate_block(std::size_t bytes) {
+  return shared_pool::allocate(bytes);
+}
+
+bool free_block(void* memory) {
+  return shared_pool::free(memory);
 }
 
 }  // namespace ringreduce

@@ -101,6 +101,11 @@ void say(int rank, const char* text);
 void* allocate_shared(std::size_t bytes);
 void free_shared(void* memory);
 
+// The same for programs that allocate and free often: from a cache, on a page boundary, not zeroed. Null
+// where there is no more; false if it is not the start of a block.
+void* allocate_block(std::size_t bytes);
+bool free_block(void* memory);
+
 // Called now and then during long waits, in the waiting thread; true breaks the wait off.
 void set_interrupt_check(bool (*check)());
 

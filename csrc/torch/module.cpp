@@ -2,6 +2,7 @@
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "torch/allocator.h"
 #include "torch/backend.h"
 #include "torch/callbacks.h"
 #include "torch/gil.h"
@@ -43,6 +44,7 @@ PYBIND11_MODULE(RINGREDUCE_TORCH_MODULE, m) {
   bind_backend(m);
   m.def("create", create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
         py::arg("global_ranks"), py::arg("reproducible"), py::arg("connected"), unlocked);
+  m.def("share_tensors", share_tensors);
   m.def("begin_ending", [] { ending = true; });
   m.def("finish_callbacks", finish_callbacks, py::arg("milliseconds"), unlocked);
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import threading
 import warnings
@@ -84,12 +85,22 @@ class Options:
     reproducible: bool | None = None
 
 
+def _shares_tensors() -> bool:
+    said = os.environ.get("RINGREDUCE_TORCH_MEMORY", "shared")
+    if said not in ("shared", "private"):
+        raise ValueError(f"RINGREDUCE_TORCH_MEMORY must be 'shared' or 'private', not {said!r}")
+    return said == "shared"
+
+
 def _create(options: Any, given: Any) -> Any:
     timeout = (
         options.timeout if isinstance(options.timeout, timedelta) else timedelta(seconds=options.timeout)
     )
     chosen = given if isinstance(given, Options) else Options()
+    shares = _shares_tensors()
     module = _load()
+    if shares:
+        module.share_tensors()
     from ringreduce import log
 
     log.begin(options.group_rank)
