@@ -151,7 +151,7 @@ def test_only_what_the_model_is_unsure_of_is_measured(monkeypatch):
 
     monkeypatch.setattr(tuning._Tuner, "_times", noted)
     known = ringreduce.run(fit, 2, 0.001, SMALL)[0]
-    for errors, several in (((0.0, 0.0), False), ((3.0, 100.0), True)):
+    for errors, several in (((0.0, 0.0), False), ((1e9, 1e9), True)):
         measured.clear()
         model = known.model_copy(update={"inside": known.inside.model_copy(update={"errors": errors})})
         choices = on_threads(2, tuning.tune, model, ["all_reduce"], [64, 512], 0.001)
