@@ -143,7 +143,7 @@ def _free_port() -> int:
 def _join(place: str, rank: int, secret: str, timeout: float) -> str:
     """What rank 0 or 1 of 2 is told when it cannot meet the other."""
     code = (
-        "import sys, time; from ringreduce import errors, meeting\n"
+        "import sys, time; from ringreduce import errors\nfrom ringreduce.start import meeting\n"
         "try: meeting.join(sys.argv[1], int(sys.argv[2]), 2, time.monotonic() + float(sys.argv[3]))\n"
         "except errors.Error as error: print(type(error).__name__, error)"
     )

@@ -109,14 +109,14 @@ def test_other_users_cannot_read_a_credential(cluster):
     assert munge.decode(credential) == munge.decode(credential) == b"a secret"
     with pytest.raises(munge.MungeError, match="Invalid credential"):
         munge.decode(credential[:-8] + b"AAAAAAA:")
-    decoding = "import sys; from ringreduce import munge; munge.decode(sys.argv[1].encode())"
+    decoding = "import sys; from ringreduce.start import munge; munge.decode(sys.argv[1].encode())"
     if os.getuid() == 0:
         done = subprocess.run(
             ["setpriv", "--reuid", "65534", "--clear-groups", sys.executable, "-c", decoding, credential.decode()],
             capture_output=True, text=True, cwd=ROOT,
         )  # fmt: skip
         assert "MungeError: Unauthorized credential" in done.stderr
-    theirs = "import os; os.setuid(65534); from ringreduce import munge; print(munge.encode(b'x').decode())"
+    theirs = "import os; os.setuid(65534); from ringreduce.start import munge; print(munge.encode(b'x').decode())"
     done = subprocess.run([sys.executable, "-c", theirs], capture_output=True, text=True, cwd=ROOT)
     if done.returncode == 0:
         with pytest.raises(munge.MungeError, match="Unauthorized credential"):
