@@ -283,7 +283,7 @@ def test_names_that_are_cut_within_a_character():
 def test_scatter_says_what_each_rank_needs():
     def rank_main(comm):
         with pytest.raises(
-            ValueError, match="x is needed on the root" if comm.rank == 0 else "out is needed"
+            ValueError, match="x is required on the root" if comm.rank == 0 else "out is required"
         ):
             comm.scatter(None)
         comm.barrier()
