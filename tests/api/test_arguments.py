@@ -295,7 +295,7 @@ def test_groups_and_launches():
     for call in (lambda: ringreduce.local_group(0), lambda: ringreduce.run(print, 0)):
         with pytest.raises(ValueError, match=r"must be an integer (from|of at least) 1"):
             call()
-    with pytest.raises(ValueError, match="go together"):
+    with pytest.raises(ValueError, match="give both rank and size"):
         ringreduce.init(rank=0)
     with pytest.raises(ValueError, match="rank must be"):
         ringreduce.init(3, 2, "name")

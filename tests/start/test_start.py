@@ -154,7 +154,7 @@ def test_hosts_named():
     ("arguments", "wrong"),
     [
         ([], "name a program"),
-        (["-n", "0", "x.py"], "-n: at least 1 rank, not 0"),
+        (["-n", "0", "x.py"], "-n must be at least 1, not 0"),
         (["--hosts", "a", "x.py"], "--hosts: say how many ranks a has"),
         (["--hosts", "a:0", "x.py"], "--hosts: 'a:0' is no host"),
         (["--hosts", "a,,b", "-n", "1", "x.py"], "--hosts: '' is no host"),
