@@ -299,7 +299,7 @@ def test_groups_and_launches():
         ringreduce.init(rank=0)
     with pytest.raises(ValueError, match="rank must be"):
         ringreduce.init(3, 2, "name")
-    with pytest.raises(ValueError, match="store is needed"):
+    with pytest.raises(ValueError, match="store is required"):
         ringreduce.init(0, 2)
     with pytest.raises(ValueError, match="timeout must be positive"):
         ringreduce.init(0, 1, timeout=0)
