@@ -179,7 +179,7 @@ class _NetworkPlace:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            taken = "is used by another program, or by another job that is still starting"
+            taken = "is in use by another program, or by another job that is still starting"
             _bind(listener, ("", self._port), deadline, f"port {self._port} of its host {taken}")
         except BaseException:
             listener.close()

@@ -208,7 +208,7 @@ def _asynchronous_and_alone(comm):
     x = GpuArray(np.ones(1000, "float32"))
     work = comm.all_reduce(x, async_op=True)
     if comm.rank == 1:
-        with pytest.raises(ringreduce.TimeoutError, match="not over after"):
+        with pytest.raises(ringreduce.TimeoutError, match="has not completed after"):
             work.wait(timeout=0.05)
         assert not work.done()
         until = time.monotonic() + 10
