@@ -1,4 +1,4 @@
-"""Builds libraries on first use, for a torch or an MPI library that is not known before.
+"""Builds libraries on first use, for the torch or the MPI library that is installed by then.
 
 One compiler command compiles one file that includes all sources. The result is kept in a cache folder, under a name
 made from everything that it depends on. If several processes need it at once, one builds and the others wait, on a
@@ -96,7 +96,7 @@ def csrc() -> Path:
     for folder in (PACKAGE.parent / "csrc", PACKAGE / "csrc"):
         if (folder / "front" / "group.h").exists():
             return folder
-    raise RuntimeError(f"ringreduce's C++ sources are missing from {PACKAGE}: install it again")
+    raise RuntimeError(f"ringreduce's C++ sources are missing from {PACKAGE}: reinstall ringreduce")
 
 
 def sources(units: Sequence[Path], includes: Sequence[Path]) -> list[Path]:
@@ -107,7 +107,7 @@ def sources(units: Sequence[Path], includes: Sequence[Path]) -> list[Path]:
         for wanted in re.findall(r'^#include "(.+)"', pending.pop().read_text(), re.MULTILINE):
             path = next((at / wanted for at in includes if (at / wanted).exists()), None)
             if path is None:
-                raise RuntimeError(f"ringreduce's C++ source {wanted} is missing: install ringreduce again")
+                raise RuntimeError(f"ringreduce's C++ source {wanted} is missing: reinstall ringreduce")
             if path not in found:
                 found[path] = None
                 pending.append(path)
@@ -142,7 +142,7 @@ def extra_options() -> list[str]:
     return shlex.split(os.environ.get("CXXFLAGS", ""))
 
 
-# --- where it is kept -----------------------------------------------------------------------------------------
+# --- the cache folder -----------------------------------------------------------------------------------------
 
 
 def _chosen_folder() -> Path:

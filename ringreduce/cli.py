@@ -248,7 +248,9 @@ def parser() -> ArgumentParser:
     one.add_argument(
         "--hosts", type=int, default=1, help="the number of hosts that the ranks are divided among (1)"
     )
-    one.add_argument("--picture", type=Path, metavar="SVG", help="draw which rank sends which chunk to which")
+    one.add_argument(
+        "--picture", type=Path, metavar="SVG", help="draw which rank sends which chunk to which rank"
+    )
     one.set_defaults(run=schedule)
     one = commands.add_parser(
         "explain",

@@ -39,7 +39,7 @@ VARIABLES: dict[str, list[Variable]] = {
             "how bytes travel, like `ringreduce.init(transport=...)`; `auto` is `shm+tcp`", "network.md#settings",
         ),
         Variable(
-            "RINGREDUCE_IFACE", "an interface, such as `eth0`", "all that other hosts may reach",
+            "RINGREDUCE_IFACE", "an interface, such as `eth0`", "all interfaces that other hosts can reach",
             "the network interface to listen on", "network.md#settings",
         ),
         Variable(
@@ -79,7 +79,7 @@ VARIABLES: dict[str, list[Variable]] = {
             "algorithms.md#reproducible-results",
         ),
         Variable(
-            "RINGREDUCE_ISA", "`avx512`, `avx2`, `plain` (x86-64); `neon` (arm64)", "the fastest that the CPU has",
+            "RINGREDUCE_ISA", "`avx512`, `avx2`, `plain` (x86-64); `neon` (arm64)", "the fastest that the CPU supports",
             "the instruction set that reductions use; all give the same bits",
         ),
     ],
@@ -124,7 +124,7 @@ VARIABLES: dict[str, list[Variable]] = {
         ),
         Variable(
             "RINGREDUCE_BENCH_MPI", "folders, separated by `:`", "none",
-            "where further MPIs are installed that `ringreduce bench` compares itself with",
+            "installations of further MPIs that `ringreduce bench` compares ringreduce with",
         ),
     ],
 }  # fmt: skip
@@ -142,7 +142,7 @@ LOG = """\
 ## The log
 
     $ RINGREDUCE_LOG=info ringreduce run -n 2 --hosts node0,node1 train.py
-    ringreduce[rank 0] info: 4 ranks, started by torchrun meet at tcp://node0:29400
+    ringreduce[rank 0] info: 4 ranks, started by torchrun, meet at tcp://node0:29400
     ringreduce[rank 0] info: listens on 10.0.0.1:45301 (eth0), 127.0.0.1:44399 (lo); messages are plain
     ringreduce[rank 2] info: listens on 10.0.0.2:55169 (eth0), 127.0.0.1:49327 (lo); messages are plain
     ringreduce[rank 0] info: a group of 4 ranks over shm+tcp on 2 hosts (ranks 0-1; 2-3)

@@ -52,7 +52,7 @@ def csrc() -> Path:
     for folder in (PACKAGE.parent / "csrc", PACKAGE / "csrc"):
         if (folder / "torch" / "module.cpp").exists():
             return folder
-    raise RuntimeError(f"ringreduce's C++ sources are missing from {PACKAGE}: install it again")
+    raise RuntimeError(f"ringreduce's C++ sources are missing from {PACKAGE}: reinstall ringreduce")
 
 
 def versions_folder() -> Path:

@@ -18,8 +18,8 @@ class Choice:
         algorithm: the name of the algorithm.
         slice_bytes: the bytes of a round's messages that travel in one slice.
         reason: a sentence.
-        predicted: a model's prediction for each algorithm, the fastest first: ``seconds``, and the parts that they are
-            ``made_of``. Empty without a model.
+        predicted: a model's prediction for each algorithm, the fastest first. Its ``seconds`` are the sum of the parts
+            in ``made_of``. Empty without a model.
     """
 
     __slots__ = ("algorithm", "predicted", "reason", "slice_bytes")

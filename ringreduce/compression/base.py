@@ -24,7 +24,7 @@ LAST_WAIT = 2.0  # seconds to wait for a running collective if an exception ends
 
 
 def hook(state: Compression, bucket):  # type: ignore[no-untyped-def]  # torch accepts only its own annotation of bucket
-    """Averages a bucket's gradients by the state's method. Pass it to ``register_comm_hook(state, compression.hook)``.
+    """Averages a bucket with the state's method. Pass it to ``register_comm_hook(state, compression.hook)``.
 
     Returns:
         A torch.futures.Future of the bucket's buffer, which then holds the average of the ranks' gradients. An error
@@ -111,7 +111,7 @@ class Compression(ABC):
             2 (N-1)/N S for S bytes.
 
     Raises:
-        TypeError: group has a wrong type.
+        TypeError: group has the wrong type.
         ValueError: an argument of the method is out of range, or this process is not a rank of group.
     """
 
@@ -213,7 +213,7 @@ class Compression(ABC):
 
         Raises:
             ValueError: the state is of a different method, rank or number of ranks, or there was a step already. (With
-                a different number of ranks, create new states: only the errors of one step are lost.)
+                a different number of ranks, create new states. Only the accumulated errors are lost.)
         """
         for name, value in self._owner().items():
             if saved.get(name) != value:

@@ -175,7 +175,7 @@ def spans(destinations: Sequence[int], sources: Sequence[int]) -> tuple[Any, ...
 
 def _number_of(name: str, names: list[str]) -> int:
     if name not in names:
-        raise ValueError(f"{name} is none of {', '.join(names)}")
+        raise ValueError(f"{name} is not one of {', '.join(names)}")
     return names.index(name)
 
 

@@ -1,4 +1,4 @@
-"""Knows which gradients a backward pass computes."""
+"""Expectations of which gradients a backward pass computes."""
 
 from __future__ import annotations
 

@@ -161,8 +161,8 @@ def _exchange_for(
         return _Meeting(lambda blob: [blob])
     if store is None and known is not None:
         store = place_to_meet(known, os.environ, timeout)
-    by = f", started by {known.launcher}" if known else ""
-    where = f"at {store}" if isinstance(store, str) else f"by a {type(store).__name__}"
+    by = f", started by {known.launcher}," if known else ""
+    where = f"at {store}" if isinstance(store, str) else f"through a {type(store).__name__}"
     log.say("meeting", log.level_of(rank), rank, f"{size} ranks{by} meet {where}")
     if isinstance(store, str):
         return _meet(values.text(store, "store"), rank, size, timeout, encrypt)

@@ -101,7 +101,7 @@ def _ask(key: str, text: str, deadline: float) -> str:
 @functools.cache
 def _client() -> tuple[int, int]:
     """Starts the client. Returns the descriptors of its input and output."""
-    # Plain descriptors, not objects: the client must outlive MPI_Finalize, which runs after Python's objects are gone.
+    # Plain descriptors, not objects: the client must outlive MPI_Finalize, which may run after Python's objects die.
     theirs, requests = os.pipe()
     answers, result = os.pipe()
     command = [sys.executable, "-IS", __file__, str(_library())]
@@ -113,7 +113,7 @@ def _client() -> tuple[int, int]:
 
 
 def _end(pid: int, requests: int, answers: int) -> None:
-    """Finalizes the client, unless MPI does. mpirun takes a rank that has not finalized for crashed."""
+    """Finalizes the client, unless MPI does. mpirun takes a rank that ends before it for a crashed one."""
     from ringreduce.start.pmi import mpi_was_used
 
     if pid == os.getpid() and not mpi_was_used():
