@@ -36,7 +36,7 @@ class MismatchError(_RankError):
 
 
 class TimeoutError(_RankError, builtins.TimeoutError):
-    """A wait exceeded its timeout. ``rank`` is the rank that did not come."""
+    """A wait exceeded its timeout. ``rank`` is the rank that was waited for."""
 
 
 class DamagedError(_RankError):
