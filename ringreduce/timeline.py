@@ -76,7 +76,8 @@ class Timeline:
 
         Args:
             name: the name that the viewer shows.
-            began, ended: seconds on the timeline's clock.
+            began: the start, in seconds on the timeline's clock.
+            ended: the end, on the same clock.
             lane: "compute", "communication" or "waits".
             details: further values for the viewer to show; anything that JSON supports.
 

@@ -26,9 +26,8 @@ LAST_WAIT = 2.0  # seconds to wait for a running collective if an exception ends
 def hook(state: Compression, bucket):  # type: ignore[no-untyped-def]  # torch accepts only its own annotation of bucket
     """Averages a bucket with the state's method. Pass it to ``register_comm_hook(state, compression.hook)``.
 
-    Returns:
-        A torch.futures.Future of the bucket's buffer, which then holds the average of the ranks' gradients. An error
-        becomes the future's exception.
+    It returns a torch.futures.Future of the bucket's buffer, which then holds the average of the ranks' gradients. An
+    error becomes the future's exception.
     """
     return state.submit(bucket)
 
