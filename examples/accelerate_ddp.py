@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 2 examples/accelerate_ddp.py --backend ringreduce
 
-On CPU Accelerate knows the names "gloo" and "mpi" only, and refuses others in InitProcessGroupKwargs; but it
-takes the process group that it finds, so that the name goes where it goes without Accelerate, too.
+On CPUs, Accelerate accepts only the backends "gloo" and "mpi" in InitProcessGroupKwargs. But it uses a process group
+that exists already, so pass the backend to init_process_group, as without Accelerate.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint: save with one number of ranks, go on with another.
+"""torch.distributed.checkpoint: save with one number of ranks, and continue with another.
 
 torchrun --nproc-per-node 4 examples/checkpoint.py --backend ringreduce --steps 10 --save /tmp/saved
 torchrun --nproc-per-node 2 examples/checkpoint.py --backend ringreduce --steps 10 --load /tmp/saved
@@ -14,7 +14,7 @@ from torch.nn.functional import mse_loss
 
 
 class Training:
-    """Model and optimizer as the checkpoint sees them: each rank saves and loads what it holds."""
+    """The model and optimizer of a checkpoint. Each rank saves and loads its own part."""
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         self.model, self.optimizer, self.step = model, optimizer, 0
@@ -34,7 +34,9 @@ class Training:
 
 
 def main() -> None:
-    args = options(__doc__, save=dict(help="a folder"), load=dict(help="a folder"))
+    args = options(
+        __doc__, save=dict(help="the folder to save to"), load=dict(help="the folder to load from")
+    )
     dist.init_process_group(args.backend)
     rank, world = dist.get_rank(), dist.get_world_size()
 

@@ -1,4 +1,4 @@
-"""What the examples share: the command line, a small model, made-up data, and printing the losses."""
+"""Code that the examples share: the command line, a small model, made-up data, and the output of losses."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ WIDTH = 32
 
 
 def options(text: str | None, **more: dict) -> argparse.Namespace:
-    """Reads the command line. A process that no launcher has started becomes the only rank of its job."""
+    """Reads the command line. A process that no launcher started becomes the only rank of its job."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", default="ringreduce", help="for init_process_group")
+    parser.add_argument("--backend", default="ringreduce", help="the backend for init_process_group")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--batch", type=int, default=24, help="samples of a step, all ranks' together")
+    parser.add_argument("--batch", type=int, default=24, help="samples per step, over all ranks")
     parser.add_argument("--json", action="store_true", help="print the losses as JSON")
     for name, settings in more.items():
         parser.add_argument("--" + name.replace("_", "-"), **settings)
@@ -42,19 +42,19 @@ def make_model() -> nn.Sequential:
 
 
 def samples(count: int, seed: int = 1) -> torch.utils.data.TensorDataset:
-    """Inputs [count, WIDTH] and what is to be learned from them [count, 1]; the same on all ranks."""
+    """Returns inputs [count, WIDTH] and targets [count, 1], the same on all ranks."""
     x = torch.randn(count, WIDTH, generator=torch.Generator().manual_seed(seed))
     return torch.utils.data.TensorDataset(x, x.sin().sum(1, keepdim=True))
 
 
 def batch(args: argparse.Namespace, step: int, part: int, parts: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """One of equal parts of the global batch of a step."""
+    """Returns one of the equal parts of a step's global batch."""
     x, y = samples(args.batch, seed=step).tensors
     return x.chunk(parts)[part], y.chunk(parts)[part]
 
 
 def average(loss: torch.Tensor) -> float:
-    """The loss of the global batch: the mean over all ranks' equal parts."""
+    """Returns the loss of the global batch: the mean over the ranks' equal parts."""
     total = loss.detach().clone()
     dist.all_reduce(total)
     return total.item() / dist.get_world_size()

@@ -1,4 +1,4 @@
-"""Data parallelism from scratch: buckets, hooks, asynchronous all-reduces and a wait, on ringreduce's public API alone.
+"""Data parallelism from scratch, on ringreduce's public API: buckets, hooks, asynchronous all-reduces and a wait.
 
 Every rank trains the whole model on its own part of each batch, and gradients are averaged before each step.
 docs/training.md explains this program from top to bottom; ringreduce.DataParallel is the complete version.
@@ -30,11 +30,11 @@ class Bucket:
         self.flat = ringreduce.empty(sum(sizes), parameters[0].dtype)
         parts = zip(self.flat.split(sizes), parameters, strict=True)
         self.views = [part.view_as(parameter) for part, parameter in parts]
-        self.missing = len(parameters)  # gradients that this backward pass has still to bring
+        self.missing = len(parameters)  # gradients that the backward pass has not computed yet
 
 
 def in_buckets(parameters: Iterable[torch.nn.Parameter], limit: int) -> list[Bucket]:
-    """Cuts the parameters, in the order given, into buckets of at most limit bytes (or of one parameter)."""
+    """Divides parameters, in the given order, into buckets of at most limit bytes (or one parameter)."""
     groups: list[list[torch.nn.Parameter]] = []
     room = 0
     for parameter in parameters:
@@ -49,8 +49,8 @@ def in_buckets(parameters: Iterable[torch.nn.Parameter], limit: int) -> list[Buc
 class Averager:
     """Averages a model's gradients over the ranks while the backward pass computes them.
 
-    Call :meth:`finish` between ``backward()`` and the optimizer's step. The parameters must be dense, of one dtype and
-    on the CPU. Each backward pass must bring a gradient for each of them.
+    Call :meth:`finish` between ``backward()`` and the optimizer's step. The parameters must be on the CPU and have one
+    dtype. Each backward pass must compute a dense gradient for each of them.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Averager:
             view.copy_(parameter.grad)
             parameter.grad = view
         bucket.missing -= 1
-        for following in self.buckets[len(self.under_way) :]:  # every rank sends them in this order
+        for following in self.buckets[len(self.under_way) :]:  # every rank starts them in this order
             if following.missing:
                 break
             self.under_way.append(self.comm.all_reduce(following.flat, op="avg", async_op=True))
@@ -81,7 +81,7 @@ class Averager:
         """Waits until every parameter's ``.grad`` is the average of all ranks' gradients.
 
         Raises:
-            RuntimeError: the backward pass did not bring exactly one gradient for each parameter.
+            RuntimeError: the backward pass did not compute exactly one gradient for each parameter.
         """
         if any(bucket.missing for bucket in self.buckets):
             raise RuntimeError("each parameter must get exactly one gradient between two calls of finish()")
@@ -93,7 +93,7 @@ class Averager:
 
 
 def train(comm: ringreduce.Communicator, steps: int, batch: int) -> list[float]:
-    """Learns a made-up function; returns the loss of each step's global batch."""
+    """Learns a made-up function. Returns the loss of each step's global batch."""
     torch.manual_seed(comm.rank)  # Averager gives every rank the weights of rank 0
     model = torch.nn.Sequential(
         torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.GELU(), torch.nn.Linear(4 * WIDTH, 1)
@@ -118,7 +118,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--batch", type=int, default=24, help="samples of a step, all ranks' together")
+    parser.add_argument("--batch", type=int, default=24, help="samples per step, over all ranks")
     options = parser.parse_args()
     with ringreduce.init() as comm:
         losses = train(comm, options.steps, options.batch)

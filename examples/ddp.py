@@ -1,4 +1,4 @@
-"""DistributedDataParallel: every rank has the whole model and trains on its part of each batch.
+"""DistributedDataParallel: every rank has the whole model, and trains it on its part of each batch.
 
 torchrun --nproc-per-node 2 examples/ddp.py --backend ringreduce
 """

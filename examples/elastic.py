@@ -1,4 +1,4 @@
-"""A rank dies, torchrun starts all ranks again, and training goes on from the last checkpoint.
+"""A rank dies, torchrun restarts all ranks, and training continues from the last checkpoint.
 
 torchrun --nproc-per-node 2 --max-restarts 2 examples/elastic.py --folder /tmp/saved --die-at 12
 """
@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def save(path: Path, state: dict) -> None:
-    """A checkpoint is there whole or not at all, whenever we die."""
+    """Saves a checkpoint atomically: it is complete even if this rank dies meanwhile."""
     torch.save(state, path.with_suffix(".new"))
     path.with_suffix(".new").replace(path)
 
@@ -24,9 +24,9 @@ def save(path: Path, state: dict) -> None:
 def main() -> None:
     args = options(
         __doc__,
-        folder=dict(type=Path, required=True, help="where the checkpoint is kept"),
+        folder=dict(type=Path, required=True, help="the folder for the checkpoint"),
         every=dict(type=int, default=5, help="steps between checkpoints"),
-        die_at=dict(type=int, help="the step in which rank 1 kills itself, the first time"),
+        die_at=dict(type=int, help="the step in which rank 1 kills itself, before any restart"),
     )
     dist.init_process_group(args.backend)
     rank, world = dist.get_rank(), dist.get_world_size()
@@ -40,7 +40,7 @@ def main() -> None:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         losses = state["losses"]
-        print(f"rank {rank} goes on from step {len(losses)}", file=sys.stderr)
+        print(f"rank {rank} continues from step {len(losses)}", file=sys.stderr)
 
     for step in range(len(losses), args.steps):
         x, y = batch(args, step, rank, world)

@@ -1,4 +1,4 @@
-"""Tensor parallelism with DTensor: the ranks divide each layer; with --data-parallel, batches, too.
+"""Tensor parallelism with DTensor: the ranks divide each layer. With --data-parallel they also divide batches.
 
 torchrun --nproc-per-node 2 examples/tensor_parallel.py --backend ringreduce
 torchrun --nproc-per-node 4 examples/tensor_parallel.py --backend ringreduce --data-parallel 2

@@ -7,8 +7,8 @@
 >>> ringreduce.run(average, 2)
 [[0.5, 0.5, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5]]
 
-Under torchrun, mpirun or srun, ``comm = ringreduce.init()``; the collectives are then also functions of this
-module, on the communicator of all ranks.
+Under torchrun, mpirun or srun, call ``comm = ringreduce.init()``. The collectives are then also functions of this
+module, which call the communicator of all ranks.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Without what needs torch: ``from ringreduce import *`` works where there is none.
+# Without the names that need torch: ``from ringreduce import *`` must work without it.
 __all__ = [
     "Choice",
     "ClosedError",
@@ -125,8 +125,8 @@ __all__ = [
     "zeros",
 ]
 
-# Where the public names are. Each is imported when it is first asked for: torch imports this package wherever it is
-# installed, to learn of its backend, and must not pay for the rest of it.
+# The modules of the public names. Each module is imported on first use: torch imports this package, if it is installed,
+# to find its backend, and must not pay for the rest.
 _HOMES = {
     "arrays.arrays": "empty zeros",
     "communicator": "Communicator",

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> int:
-    if sys.argv[1:2] == ["run"]:  # it starts ranks, and should not keep them waiting
+    if sys.argv[1:2] == ["run"]:  # do not delay the ranks with imports that it does not need
         from ringreduce.start import command
 
         return command.main(sys.argv[2:])

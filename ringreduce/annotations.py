@@ -1,4 +1,4 @@
-"""Types for annotations: what collectives take and return. No array library is imported for them."""
+"""Types for annotations: what collectives take and return. Importing them imports no array library."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ __all__ = ["Algorithm", "Array", "Op", "Transport", "Wire", "WritableArray"]
 
 
 class SupportsDLPack(Protocol):
-    """An array that other libraries may read by DLPack: NumPy's, torch's, CuPy's, JAX's and more."""
+    """An array that supports DLPack, such as those of NumPy, torch, CuPy and JAX."""
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
     def __dlpack_device__(self) -> Any: ...
 
 
 class SupportsCudaArray(Protocol):
-    """An array in a GPU's memory, described as Numba and CuPy do it."""
+    """An array in GPU memory with a ``__cuda_array_interface__``, such as those of CuPy and Numba."""
 
     @property
     def __cuda_array_interface__(self) -> Any: ...
 
 
 class WritableArray(SupportsDLPack, Protocol):
-    """An array of NumPy, torch or CuPy: collectives make new ones of the same type."""
+    """A NumPy, torch or CuPy array. Collectives make new arrays of the same type."""
 
     def __setitem__(self, key: Any, value: Any, /) -> None: ...
 
 
 Array: TypeAlias = SupportsDLPack | SupportsCudaArray | Buffer
-"""What collectives take: an array of NumPy, torch or CuPy, or anything that speaks DLPack or the buffer protocol."""
+"""An argument of a collective: a NumPy, torch or CuPy array, or any object with DLPack or the buffer protocol."""
 
 A = TypeVar("A", bound=WritableArray)
 
 Algorithm: TypeAlias = str | Callable[..., Schedule]
-"""A name, or a function (world, rank) -> Schedule."""
+"""The name of an algorithm, or a function (world, rank) -> Schedule."""
 
 Op = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor"]
 """How values are combined."""
 
 Transport = Literal["auto", "shm", "tcp", "shm+tcp", "mpi", "shm+mpi"]
-"""How bytes travel; :func:`ringreduce.init` says what each is."""
+"""How bytes travel. :func:`ringreduce.init` explains each value."""
 
 Wire = Literal["bf16", "fp16", "int8", "fp8"]
-"""What values travel as, where that is not their own type."""
+"""The format in which values travel, if it is not their own dtype."""
 
-# For the overloads, by which a call's result depends on async_op.
+# For overloads: the type of a call's result depends on async_op.
 No = Literal[False]
 Yes = Literal[True]
 

@@ -1,8 +1,8 @@
-"""Builds on first use what is compiled for something that is there only then: torch, or an MPI library.
+"""Builds libraries on first use, for the torch or the MPI library that is installed by then.
 
-One compiler command over one file that includes all sources. What is built is kept in a cache folder, under a name
-made from all that it depends on. Of several processes at once one builds, the others wait: a lock of the operating
-system's, which ends with the process that holds it.
+One compiler command compiles one file that includes all sources. The result is kept in a cache folder, under a name
+made from everything that it depends on. If several processes need it at once, one builds and the others wait, on a
+file lock, which ends with the process that holds it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from typing import IO
 
 PACKAGE = Path(__file__).resolve().parent
 LIBRARY = PACKAGE / "libringreduce.so"
-PATIENCE = 1800.0  # seconds for the compiler, or for another process that builds
+PATIENCE = 1800.0  # seconds to wait for the compiler, or for another process that builds
 _LOOK_EVERY = 0.1
-_LINES = 12  # of the compiler's errors
+_LINES = 12  # lines of the compiler's errors to show
 
 
 @dataclass(frozen=True)
@@ -36,16 +36,16 @@ class Recipe:
     """Something that is built on first use.
 
     Args:
-        thing: what it is, for messages: "its torch backend".
+        thing: what is built, for messages: "its torch backend".
         target: what it is built for, for messages: "torch 2.13.0".
-        folder: how its folders in the cache begin.
-        name: its file's.
-        units: the sources that are compiled.
-        includes: folders in which these find headers of ours.
-        ingredients: what else the result depends on, but for the compiler.
-        command: the compiler's command that makes the second file from the first. Asked for only if there is something
-            to build; raises RuntimeError if that cannot be.
-        takes: how long it takes, for messages.
+        folder: the start of the names of its folders in the cache.
+        name: the name of its file.
+        units: the sources to compile.
+        includes: the folders of our headers.
+        ingredients: everything else that the result depends on, except the compiler.
+        command: returns the compiler command that makes its second argument from the first. It is called only to build,
+            and raises RuntimeError if that is impossible.
+        takes: how long the build takes, for messages.
         doubt: why it may not compile, for messages: ", which is newer than ...".
     """
 
@@ -62,10 +62,10 @@ class Recipe:
 
 
 def built(recipe: Recipe) -> Path:
-    """The file; builds it if there is none.
+    """Returns the file that a recipe makes. Builds it if it does not exist.
 
     Raises:
-        RuntimeError: it cannot be built: there is no compiler, or compiling has failed.
+        RuntimeError: there is no compiler, or it failed.
         TimeoutError: another process has been building for half an hour.
     """
     at = Path(f"{recipe.folder}-{key(recipe)}") / recipe.name
@@ -81,7 +81,7 @@ def built(recipe: Recipe) -> Path:
 
 
 def key(recipe: Recipe) -> str:
-    """A digest of all that the file depends on, but for the compiler."""
+    """Returns a digest of everything that the file depends on, except the compiler."""
     digest = hashlib.sha256()
     for ingredient in (recipe.name, *recipe.ingredients):
         digest.update(f"{ingredient}\0".encode())
@@ -92,22 +92,22 @@ def key(recipe: Recipe) -> str:
 
 
 def csrc() -> Path:
-    """The folder of the C++ sources: in the package once it is installed, beside it in the repository."""
+    """Returns the folder of the C++ sources: inside an installed package, or beside the package in the repository."""
     for folder in (PACKAGE.parent / "csrc", PACKAGE / "csrc"):
         if (folder / "front" / "group.h").exists():
             return folder
-    raise RuntimeError(f"ringreduce's C++ sources are missing from {PACKAGE}: install it again")
+    raise RuntimeError(f"ringreduce's C++ sources are missing from {PACKAGE}: reinstall ringreduce")
 
 
 def sources(units: Sequence[Path], includes: Sequence[Path]) -> list[Path]:
-    """What is compiled, and all of ours that it includes."""
+    """Returns the files to compile, and all headers of ours that they include."""
     found = dict.fromkeys(units)
     pending = list(found)
     while pending:
         for wanted in re.findall(r'^#include "(.+)"', pending.pop().read_text(), re.MULTILINE):
             path = next((at / wanted for at in includes if (at / wanted).exists()), None)
             if path is None:
-                raise RuntimeError(f"ringreduce's C++ source {wanted} is missing: install ringreduce again")
+                raise RuntimeError(f"ringreduce's C++ source {wanted} is missing: reinstall ringreduce")
             if path not in found:
                 found[path] = None
                 pending.append(path)
@@ -115,11 +115,14 @@ def sources(units: Sequence[Path], includes: Sequence[Path]) -> list[Path]:
 
 
 def compiler(needed: str, otherwise: str) -> list[str]:
-    """The C++ compiler: what CXX says, or else one that is found.
+    """Returns the command of the C++ compiler: CXX, or the first one found on the PATH.
 
     Args:
-        needed: what for, for messages: "its torch backend must be built once for torch 2.13.0".
-        otherwise: what else can be done, for messages.
+        needed: why it is needed, for messages: "its torch backend must be built once for torch 2.13.0".
+        otherwise: an alternative to installing one, for messages.
+
+    Raises:
+        RuntimeError: there is no C++ compiler.
     """
     given = os.environ.get("CXX")
     for name in [given] if given else ["c++", "g++", "clang++"]:
@@ -127,19 +130,19 @@ def compiler(needed: str, otherwise: str) -> list[str]:
         if words and shutil.which(words[0]):
             return words
     raise RuntimeError(
-        f"ringreduce: {needed}, and "
+        f"ringreduce: {needed}, but "
         + (f"CXX names {given!r}, which is not found. " if given else "there is no C++ compiler. ")
-        + "Install one (`apt install g++`, `dnf install gcc-c++` or `conda install gxx`), let the environment variable "
-        f"CXX name it{otherwise}"
+        + "Install one (`apt install g++`, `dnf install gcc-c++` or `conda install gxx`), or set the environment "
+        f"variable CXX to one{otherwise}"
     )
 
 
 def extra_options() -> list[str]:
-    """What CXXFLAGS adds to the compiler's options."""
+    """Returns the compiler options in CXXFLAGS."""
     return shlex.split(os.environ.get("CXXFLAGS", ""))
 
 
-# --- where it is kept -----------------------------------------------------------------------------------------
+# --- the cache folder -----------------------------------------------------------------------------------------
 
 
 def _chosen_folder() -> Path:
@@ -153,7 +156,7 @@ def _temporary_folder() -> Path:
 
 
 def _is_mine(folder: Path) -> bool:
-    """Whether nobody else can put anything there: everybody can make a folder of this name."""
+    """Returns whether only this user can write to the folder. Anyone could have made a folder of this name."""
     found = folder.lstat()
     others_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not others_write
@@ -169,7 +172,7 @@ def _writable_folder(recipe: Recipe) -> Path:
         return temporary
     raise RuntimeError(
         f"ringreduce: cannot write to {chosen} ({problem}), where {recipe.thing} would be kept, nor to "
-        f"{temporary}; let the environment variable RINGREDUCE_CACHE name another folder"
+        f"{temporary}; set the environment variable RINGREDUCE_CACHE to another folder"
     )
 
 
@@ -184,7 +187,7 @@ def _problem_with(folder: Path) -> str | None:
 
 @contextlib.contextmanager
 def _locked(path: Path, recipe: Recipe) -> Iterator[None]:
-    """Holds the lock; raises what the process that held it before has failed with, instead of failing again."""
+    """Holds the lock. If the process that held it before failed, raises its error instead of trying again."""
     start = time.time()
     with path.open("a+") as lock:
         waited = _wait_for(lock, recipe)
@@ -208,11 +211,11 @@ def _wait_for(lock: IO[str], recipe: Recipe) -> bool:
         except BlockingIOError:
             waited = True
         except OSError:
-            return False  # a file system without locks: several may build, and each puts a whole file there
+            return False  # no locks on this file system: several processes may build; each moves a whole file there
         if time.monotonic() > deadline:
             raise TimeoutError(
                 f"ringreduce: another process has been building {recipe.thing} for {PATIENCE:.0f} s; it holds "
-                f"{lock.name}"
+                f"the lock {lock.name}"
             )
         time.sleep(_LOOK_EVERY)
 
@@ -227,7 +230,7 @@ def _build(recipe: Recipe, made: Path) -> None:
         file=sys.stderr,
         flush=True,
     )
-    # What a process that was killed has left.
+    # Remove what killed processes have left.
     for left in made.parent.glob("building-*"):
         if left.stat().st_mtime < time.time() - PATIENCE:
             shutil.rmtree(left, ignore_errors=True)
@@ -236,14 +239,14 @@ def _build(recipe: Recipe, made: Path) -> None:
         unit.write_text("".join(f'#include "{source}"\n' for source in recipe.units))
         file = Path(scratch) / made.name
         _compile(recipe, recipe.command(unit, file), made.parent / "compiler.log")
-        file.replace(made)  # at once: nobody ever sees half of it
+        file.replace(made)  # atomic: no process ever sees half a file
 
 
 def _compile(recipe: Recipe, words: list[str], log: Path) -> None:
     with log.open("w") as output:
         print(shlex.join(words), file=output, flush=True)
         try:
-            # Into a file: of a pipe the compiler's own children would hold the other end.
+            # Into a file: the compiler's children could keep the other end of a pipe open.
             run = subprocess.run(
                 words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, timeout=PATIENCE
             )
@@ -256,6 +259,6 @@ def _compile(recipe: Recipe, words: list[str], log: Path) -> None:
     lines = log.read_text(errors="replace").splitlines()[1:]
     errors = [line for line in lines if "error" in line] or lines
     raise RuntimeError(
-        f"ringreduce: {recipe.thing} cannot be built for {recipe.target}{recipe.doubt}: {words[0]} ended "
-        f"with {run.returncode}; {log} has all that it said, beginning with\n" + "\n".join(errors[:_LINES])
+        f"ringreduce: {recipe.thing} cannot be built for {recipe.target}{recipe.doubt}: {words[0]} exited with "
+        f"status {run.returncode}. {log} has its output; the first errors are\n" + "\n".join(errors[:_LINES])
     )

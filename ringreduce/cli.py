@@ -26,7 +26,7 @@ Times algorithms on a described network. Nothing is sent.
   ringreduce simulate --network cluster.toml -n 4096                   every all-reduce, 64 MiB, on 4,096 ranks
   ringreduce simulate --network cluster.toml -a ring -b 1M --picture ring.png --trace ring.json
 
-cluster.toml; docs/studies.md has all kinds of networks, and what else can be in the file:
+An example of cluster.toml follows. docs/studies.md describes all kinds of networks and all keys.
 
   [network]
   kind = "fat_tree"
@@ -39,24 +39,24 @@ cluster.toml; docs/studies.md has all kinds of networks, and what else can be in
 """
 
 SYNTHESISE = """\
-Makes the all-reduces of algorithm="synthesised" for a described network. Nothing is sent.
+Makes the all-reduces that algorithm="synthesised" runs, for a described network. Nothing is sent.
 
   ringreduce synthesise --network cluster.toml -b 64K,16M
 
-Prints the rate that no all-reduce along spanning trees exceeds there and the links that are the reason; the numbers of
-trees that come near it; and for each size what is predicted to be fastest. docs/studies.md describes the file.
+Prints the rate that no all-reduce along spanning trees can exceed, the links that limit it, the numbers of trees that
+come close, and the predicted fastest choice for each size. docs/studies.md describes the file.
 """
 
 STUDY = """\
-Which algorithm wins where, and whether the difference is real.
+Measures which algorithm wins where, and whether the difference is real.
 
   ringreduce study                            all-reduce on 2 and 4 ranks of this host, in about five minutes
-  ringreduce study plan.toml --folder mine    what a plan names; again, it goes on where it was
-  ringreduce study report mine                mine/report.html
-  ringreduce study compare old new            what changed between two studies
-  mpirun -n 8 ringreduce study plan.toml      one launch on the launcher's ranks; run it several times
+  ringreduce study plan.toml --folder mine    measure what the plan names; run it again to continue
+  ringreduce study report mine                write mine/report.html
+  ringreduce study compare old new            show what changed between two studies
+  mpirun -n 8 ringreduce study plan.toml      measure one launch on mpirun's ranks; run it several times
 
-plan.toml; docs/studies.md has all keys:
+An example of plan.toml follows. docs/studies.md lists all keys.
 
   algorithms = ["ring", "tree", "swing"]
   sizes = ["4K", "64K", "1M"]
@@ -65,7 +65,7 @@ plan.toml; docs/studies.md has all keys:
 """
 
 MPI_PRELOAD = """\
-Prints the path of the library that takes over an MPI program's collectives; builds it if need be.
+Prints the path of the library that takes over the collectives of MPI programs. Builds it on first use.
 
   LD_PRELOAD=$(ringreduce mpi-preload) mpirun -n 4 ./program                 on this host
 
@@ -73,12 +73,12 @@ Prints the path of the library that takes over an MPI program's collectives; bui
   mpirun -genv LD_PRELOAD $(ringreduce mpi-preload) -n 4 ./program           MPICH and Intel MPI, the same
   srun --export=ALL,LD_PRELOAD=$(ringreduce mpi-preload) -n 4 ./program      Slurm, the same
 
-Open MPI's mpirun wants --oversubscribe for more ranks than cores. It must be that MPI's mpicc for which the
-library is built: --mpicc, MPICC, or the mpicc on the PATH.
+The library is built for the MPI of one mpicc: --mpicc, or MPICC, or the mpicc on the PATH. It must be the MPI that runs
+the program. Open MPI's mpirun needs --oversubscribe for more ranks than cores.
 """
 
 NCCL_PRELOAD = """\
-Prints the path of the library that serves programs written for NCCL, in place of libnccl.so.2.
+Prints the path of the library that loads in place of libnccl.so.2, for programs written for NCCL.
 
   LD_PRELOAD=$(ringreduce nccl-preload) ./program
 """
@@ -97,7 +97,7 @@ def algorithms(options: Namespace) -> int:
 
 def explain(options: Namespace) -> int:
     if options.model is not None and options.transport != "shm":
-        raise ValueError(f"--model predicts for ranks that share memory, not over {options.transport}")
+        raise ValueError(f"--model predicts only for --transport shm, not {options.transport}")
     model = None if options.model is None else study("model").Model.load(options.model)
     for text in bench_options.names(options.bytes):
         nbytes = bench_options.byte_count(text)
@@ -135,7 +135,7 @@ def nccl_preload(options: Namespace) -> int:
 
 
 def study(module: str) -> Any:
-    """A module that needs ringreduce[study]. Imported late: it takes a moment."""
+    """Imports a module that needs ringreduce[study]. This is slow, so only the commands that need it do so."""
     try:
         return importlib.import_module(f"ringreduce.{module}")
     except ImportError as error:
@@ -159,7 +159,7 @@ def schedule(options: Namespace) -> int:
 
 
 def add_measuring_options(parser: ArgumentParser, budget: float) -> None:
-    parser.add_argument("-n", "--ranks", type=int, default=2, help="to start (2)")
+    parser.add_argument("-n", "--ranks", type=int, default=2, help="the number of ranks to start (2)")
     parser.add_argument(
         "--budget", type=float, default=budget, metavar="S", help=f"seconds for each measurement ({budget})"
     )
@@ -174,17 +174,17 @@ def run_study(options: Namespace) -> int:
 
 
 def add_study_options(parser: ArgumentParser) -> None:
-    parser.add_argument("what", nargs="*", metavar="PLAN", help="or: compare A B, or: report FOLDER")
-    parser.add_argument("--folder", type=Path, help="of the study (the plan's name and -study)")
-    parser.add_argument("--budget", type=float, metavar="S", help="seconds in all, in place of the plan's")
-    parser.add_argument("--all", action="store_true", help="compare: show what has not changed, too")
+    parser.add_argument("what", nargs="*", metavar="PLAN", help="a plan, or: compare A B, or: report FOLDER")
+    parser.add_argument("--folder", type=Path, help="the study's folder (the plan's name with -study)")
+    parser.add_argument("--budget", type=float, metavar="S", help="total seconds, instead of the plan's")
+    parser.add_argument("--all", action="store_true", help="with compare: also show what has not changed")
     parser.set_defaults(run=run_study)
 
 
 def add_simulate_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "-a", "--algorithm", type=bench_options.names, default=["all"],
-        help='of the catalogue, with commas, or "all"',
+        help='names from the catalogue, separated by commas, or "all"',
     )  # fmt: skip
     parser.add_argument("-c", "--collective", default="all_reduce")
     parser.add_argument(
@@ -192,20 +192,20 @@ def add_simulate_options(parser: ArgumentParser) -> None:
         "--bytes",
         type=bench_options.names,
         default=["64M"],
-        help="of the whole buffer, such as 8,4K,64M",
+        help="sizes of the whole buffer, such as 8,4K,64M",
     )
-    parser.add_argument("-n", "--world", type=int, help="ranks, in place of those of the network")
+    parser.add_argument("-n", "--world", type=int, help="the number of ranks, instead of the network's")
     parser.add_argument(
         "--network", type=Path, required=True, metavar="FILE",
         help="hosts, links and costs in TOML, or the JSON file of a cost model",
     )  # fmt: skip
     parser.add_argument("--root", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=0, help="of the jitter")
+    parser.add_argument("--seed", type=int, default=0, help="the seed of the jitter")
     parser.add_argument("--format", choices=["table", "json"], default="table")
     parser.add_argument(
-        "--picture", type=Path, metavar="PNG", help="what cores and links do in one simulation"
+        "--picture", type=Path, metavar="PNG", help="draw what cores and links do in one simulation"
     )
-    parser.add_argument("--trace", type=Path, metavar="JSON", help="the same for Perfetto")
+    parser.add_argument("--trace", type=Path, metavar="JSON", help="write the same for Perfetto")
     parser.set_defaults(run=simulate)
 
 
@@ -231,42 +231,51 @@ def parser() -> ArgumentParser:
         formatter_class=RawDescriptionHelpFormatter,
     )
     run.add_options(one)
-    one = commands.add_parser("algorithms", help="list the catalogue", description="Lists the catalogue.")
-    one.add_argument("-c", "--collective", help="only this one's")
-    one.add_argument("-n", "--ranks", type=int, help="count rounds and bytes for that many ranks")
+    one = commands.add_parser("algorithms", help="list the catalogue", description="Lists the algorithms.")
+    one.add_argument("-c", "--collective", help="list only this collective's algorithms")
+    one.add_argument("-n", "--ranks", type=int, help="count rounds and bytes for this number of ranks")
     one.set_defaults(run=algorithms)
     one = commands.add_parser(
         "schedule",
         help="print or draw what each rank does in each round",
         description="Proves an algorithm's schedules, and prints or draws what each rank does in each round.",
     )
-    one.add_argument("algorithm", help="of the catalogue, or a function in a file: my.py:ring_of_pairs")
+    one.add_argument(
+        "algorithm", help="a name from the catalogue, or a function in a file: my.py:ring_of_pairs"
+    )
     one.add_argument("-c", "--collective", default="all_reduce")
     one.add_argument("-n", "--ranks", type=int, default=4)
-    one.add_argument("--hosts", type=int, default=1, help="among which the ranks are split (1)")
-    one.add_argument("--picture", type=Path, metavar="SVG", help="who sends which chunk to whom")
+    one.add_argument(
+        "--hosts", type=int, default=1, help="the number of hosts that the ranks are divided among (1)"
+    )
+    one.add_argument(
+        "--picture", type=Path, metavar="SVG", help="draw which rank sends which chunk to which rank"
+    )
     one.set_defaults(run=schedule)
     one = commands.add_parser(
         "explain",
         help='what algorithm="auto" picks',
         description='Says what algorithm="auto" picks, and why.',
     )
-    one.add_argument("-b", "--bytes", required=True, help="of the whole buffer, such as 8,4K,64M")
+    one.add_argument("-b", "--bytes", required=True, help="sizes of the whole buffer, such as 8,4K,64M")
     one.add_argument("-n", "--ranks", type=int, default=2)
     one.add_argument("-c", "--collective", default="all_reduce")
     one.add_argument(
-        "--transport", choices=bench_options.TRANSPORTS, default="shm", help="between the ranks (shm)"
+        "--transport",
+        choices=bench_options.TRANSPORTS,
+        default="shm",
+        help="the transport between the ranks (shm)",
     )
     one.add_argument(
         "--model",
         type=Path,
         metavar="FILE",
-        help="of ringreduce fit: says how long each would take, over shm",
+        help="a model from ringreduce fit: also predict each algorithm's time, over shm",
     )
     one.set_defaults(run=explain)
     one = commands.add_parser(
         "simulate",
-        help="time algorithms on a network that need not exist",
+        help="time algorithms on a described network",
         description=SIMULATE,
         formatter_class=RawDescriptionHelpFormatter,
     )
@@ -277,66 +286,75 @@ def parser() -> ArgumentParser:
         description=SYNTHESISE,
         formatter_class=RawDescriptionHelpFormatter,
     )
-    one.add_argument("-n", "--world", type=int, help="ranks, in place of those of the network")
+    one.add_argument("-n", "--world", type=int, help="the number of ranks, instead of the network's")
     one.add_argument(
         "-b",
         "--bytes",
         type=bench_options.names,
         default=["1K", "64K", "1M", "16M", "64M"],
-        help="of the buffer",
+        help="sizes of the buffer",
     )
     one.add_argument("--network", type=Path, required=True, metavar="FILE", help="hosts and links in TOML")
     one.set_defaults(run=synthesise)
     one = commands.add_parser(
         "study",
-        help="measure who wins where, with intervals",
+        help="measure which algorithm wins where, with intervals",
         description=STUDY,
         formatter_class=RawDescriptionHelpFormatter,
     )
     add_study_options(one)
     one = commands.add_parser(
         "fit",
-        help="measure what collectives cost here, for predictions",
-        description="Fits a cost model to measured all-reduces: of ranks of this host that it starts, or of those of "
-        "torchrun, mpirun or srun. ringreduce simulate --network FILE then predicts others.",
+        help="fit a cost model to this machine, for predictions",
+        description="Fits a cost model to measured all-reduces. It starts ranks on this host, or uses the ranks of "
+        "torchrun, mpirun or srun. ringreduce simulate --network FILE then predicts other all-reduces.",
     )
-    one.add_argument("model", type=Path, nargs="?", metavar="FILE", help="to write (one in the user's cache)")
+    one.add_argument(
+        "model", type=Path, nargs="?", metavar="FILE", help="the file to write (one in the user's cache)"
+    )
     add_measuring_options(one, 0.03)
     one.set_defaults(run=fit)
     one = commands.add_parser(
         "tune",
         help='find what algorithm="auto" should pick here',
-        description='Makes the table that algorithm="auto" uses on this machine, in some minutes. It is kept in the '
-        "user's cache; RINGREDUCE_TUNING names another one, or is off.",
+        description='Makes the table that algorithm="auto" uses on this machine, in a few minutes. The table is kept '
+        "in the user's cache. RINGREDUCE_TUNING can name another table, or be off.",
     )
     one.add_argument(
         "-c", "--collective", type=bench_options.names, default=["all_reduce", "reduce_scatter", "all_gather"],
-        help="with commas (all_reduce,reduce_scatter,all_gather)",
+        help="names, separated by commas (all_reduce,reduce_scatter,all_gather)",
     )  # fmt: skip
-    one.add_argument("-b", "--bytes", type=bench_options.names, help="of whole buffers (64 B to 64 MiB)")
     one.add_argument(
-        "--model", type=Path, metavar="FILE", help="of ringreduce fit (the kept one, or a new one)"
+        "-b", "--bytes", type=bench_options.names, help="sizes of the whole buffer (64 B to 64 MiB)"
     )
-    one.add_argument("-o", "--output", type=Path, metavar="FILE", help="to write (one in the user's cache)")
+    one.add_argument(
+        "--model",
+        type=Path,
+        metavar="FILE",
+        help="a model from ringreduce fit (the one in the cache, or a new one)",
+    )
+    one.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="the file to write (one in the user's cache)"
+    )
     add_measuring_options(one, 0.05)
     one.set_defaults(run=tune)
     one = commands.add_parser(
         "env",
-        help="list the variables of ringreduce that are set",
-        description="Lists the environment variables of ringreduce that are set here; docs/environment.md has all.",
+        help="list the environment variables of ringreduce that are set",
+        description="Lists the environment variables of ringreduce that are set. docs/environment.md describes all.",
     )
     one.set_defaults(run=environment_here)
     one = commands.add_parser(
         "mpi-preload",
-        help="build and name the library that speeds up MPI programs",
+        help="print the path of the library that speeds up MPI programs",
         description=MPI_PRELOAD,
         formatter_class=RawDescriptionHelpFormatter,
     )
-    one.add_argument("--mpicc", help="the MPI's compiler wrapper, if not MPICC's or the one on the PATH")
+    one.add_argument("--mpicc", help="the compiler wrapper of the MPI (MPICC, or the mpicc on the PATH)")
     one.set_defaults(run=mpi_preload)
     one = commands.add_parser(
         "nccl-preload",
-        help="name the library that serves programs written for NCCL",
+        help="print the path of the library that serves NCCL programs",
         description=NCCL_PRELOAD,
         formatter_class=RawDescriptionHelpFormatter,
     )
@@ -345,7 +363,7 @@ def parser() -> ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 1 if results were wrong or nothing could be built, 2 for a bad option."""
+    """Returns the exit status: 1 if results are wrong or a build fails, 2 for an invalid option."""
     options = parser().parse_args(arguments)
     try:
         status = int(options.run(options))
@@ -356,6 +374,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader has seen enough, as head has. The exit must not flush what is left
+    except BrokenPipeError:  # the reader has closed the pipe, like head. The exit must not flush the rest
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE

@@ -1,8 +1,8 @@
-"""How things fail.
+"""The exceptions that ringreduce raises.
 
-Bad arguments raise :class:`ValueError` or :class:`TypeError` at once and leave the communicator usable. After a
-:class:`PeerLost`, :class:`MismatchError`, :class:`TimeoutError` or :class:`DamagedError` it refuses work with the same
-cause until :meth:`ringreduce.Communicator.shrink` makes a new one.
+Invalid arguments raise :class:`ValueError` or :class:`TypeError` at once and leave the communicator usable. After a
+:class:`PeerLost`, :class:`MismatchError`, :class:`TimeoutError` or :class:`DamagedError`, every further call raises the
+same error. :meth:`ringreduce.Communicator.shrink` then makes a new communicator.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ __all__ = ["ClosedError", "DamagedError", "Error", "MismatchError", "PeerLost", 
 
 
 class Error(RuntimeError):
-    """The base of what this library raises by itself."""
+    """The base class of ringreduce's own exceptions."""
 
 
 class _RankError(Error):
-    """An error with a rank to blame."""
+    """An error that a rank caused."""
 
     def __init__(self, message: str, rank: int | None = None) -> None:
         super().__init__(message)
@@ -28,27 +28,30 @@ class _RankError(Error):
 
 
 class PeerLost(_RankError):
-    """A rank died, closed its communicator or was interrupted while others needed it; ``rank`` says which."""
+    """A rank died, closed its communicator or was interrupted while others needed it. ``rank`` is that rank."""
 
 
 class MismatchError(_RankError):
-    """Ranks called different things; the message says which rank called what."""
+    """The ranks made different calls. The message says which rank called what."""
 
 
 class TimeoutError(_RankError, builtins.TimeoutError):
-    """A wait outlasted its timeout; ``rank`` is the rank waited for."""
+    """A wait exceeded its timeout. ``rank`` is the rank that was waited for."""
 
 
 class DamagedError(_RankError):
-    """Bytes changed on their way between two ranks, which the message names; every rank raises it.
+    """Bytes changed on the way between two ranks. The message names them, and every rank raises the error.
 
-    Ranks notice it under ``RINGREDUCE_TCP_CHECK=1`` and with encryption.
+    Ranks detect this only with ``RINGREDUCE_TCP_CHECK=1`` or with encryption.
     """
 
 
 class ClosedError(Error):
-    """The communicator is closed, or belongs to the process that this one was forked from."""
+    """The communicator is closed, or belongs to the parent of this forked process."""
 
 
 class RankFailed(_RankError):
-    """A rank of :func:`ringreduce.run` raised or died; ``rank`` says which, ``__cause__`` what it raised."""
+    """A rank of :func:`ringreduce.run` raised an exception or died.
+
+    ``rank`` is that rank, and ``__cause__`` the exception.
+    """

@@ -1,10 +1,10 @@
-"""What the library says of itself while it runs: what was chosen, and who is waited for.
+"""The log: what was chosen, and which ranks are waited for.
 
-With RINGREDUCE_LOG=info or debug, lines go to standard error. Without it the program's own configuration of Python's
-logging decides, of logger "ringreduce" and its children "ringreduce.meeting" and "ringreduce.engine"; it is looked at
-when a communicator is made. Warnings of a program that has configured nothing go to standard error.
+With RINGREDUCE_LOG=info or debug, lines go to standard error. Without it, the program's configuration of Python's
+logging decides, for the logger "ringreduce" and its children "ringreduce.meeting" and "ringreduce.engine". It is read
+when a communicator is made. If the program has configured nothing, warnings go to standard error.
 
-The engine's threads never wait for Python: their lines come through a pipe, which a thread here reads.
+The engine's threads never wait for Python: they write their lines to a pipe, which a thread of this module reads.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 
 __all__ = ["begin", "drain", "level_of", "say", "waiting"]
 
-_FIRST_WORD = 5.0  # seconds of a wait
+_FIRST_WORD = 5.0  # seconds of a wait before the first line
 _LONGEST_SILENCE = 60.0
 
 _logger = logging.getLogger("ringreduce")
@@ -29,10 +29,10 @@ _looked_for_unknown = False
 
 
 def begin(rank: int) -> None:
-    """Finds out who wants to know what, for a communicator that is about to be made.
+    """Decides what to log and where, before a communicator is made.
 
     Raises:
-        ValueError: RINGREDUCE_LOG is no level.
+        ValueError: RINGREDUCE_LOG is not a level.
     """
     global _program_decides, _looked_for_unknown
     from ringreduce._engine import log
@@ -53,7 +53,7 @@ def begin(rank: int) -> None:
 
 
 def say(topic: str, level: int, rank: int, text: str) -> None:
-    """A line of logger ``ringreduce.<topic>``."""
+    """Logs a line with the logger ``ringreduce.<topic>``."""
     if _program_decides:
         _logger.getChild(topic).log(level, "rank %d: %s", rank, text)
     else:
@@ -63,13 +63,13 @@ def say(topic: str, level: int, rank: int, text: str) -> None:
 
 
 def level_of(rank: int) -> int:
-    """Of what all ranks could say, and one says for all."""
+    """Returns the level of a line that only rank 0 needs to log."""
     return logging.INFO if rank == 0 else logging.DEBUG
 
 
 @contextmanager
 def waiting(topic: str, rank: int, for_whom: Callable[[], str]) -> Iterator[None]:
-    """Says now and then, from a thread, for whom a wait still lasts. (If that is rank 0, rank 1 says it for all.)"""
+    """Logs from a thread, at growing intervals, which rank a wait is for. (Rank 1 logs the waits for rank 0.)"""
     from ringreduce._engine import log
 
     level = level_of(max(rank - 1, 0))
@@ -95,11 +95,11 @@ def waiting(topic: str, rank: int, for_whom: Callable[[], str]) -> Iterator[None
 
 
 class _Pipe:
-    """What the engine says, on its way to Python's logging."""
+    """The pipe through which the engine's lines reach Python's logging."""
 
     def __init__(self) -> None:
         self._source, self.end = os.pipe2(os.O_CLOEXEC)
-        os.set_blocking(self.end, False)  # a full pipe loses lines, and holds nobody up
+        os.set_blocking(self.end, False)  # a full pipe loses lines, but blocks nobody
         self._drained = threading.Event()
         threading.Thread(target=self._read, name="ringreduce-log", daemon=True).start()
 
@@ -133,13 +133,13 @@ def _to_logging(level: int) -> None:
 
 
 def drain() -> None:
-    """Waits, at the end of a program, until what was said has been logged."""
+    """Waits, at the end of a program, until all lines have been logged."""
     if _pipe:
         _pipe.drain()
 
 
 def _forget_after_fork() -> None:
-    """The thread that reads is the parent's, and so may be whoever held the lock."""
+    """Makes a new lock and drops the pipe: the reading thread, and perhaps the lock's owner, are the parent's."""
     global _lock, _pipe
     _lock = threading.Lock()
     if _pipe:

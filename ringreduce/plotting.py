@@ -1,4 +1,4 @@
-"""What plots have in common. They need matplotlib."""
+"""Helpers for plots, which need matplotlib."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 __all__ = ["OURS", "PlotError", "pyplot", "two_axes"]
 
-OURS = "#c2185b"  # the colour of what is ours
+OURS = "#c2185b"  # the colour of ringreduce
 STYLE = {
     "axes.grid": True, "axes.axisbelow": True, "grid.color": "0.9", "grid.linewidth": 0.8,
     "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,
@@ -18,11 +18,11 @@ STYLE = {
 
 
 class PlotError(Exception):
-    """There is nothing to plot with."""
+    """matplotlib is missing."""
 
 
 def pyplot() -> Any:
-    """matplotlib.pyplot, with a backend that needs no display."""
+    """Returns matplotlib.pyplot, with a backend that needs no display."""
     try:
         matplotlib = importlib.import_module("matplotlib")
     except ImportError as error:
@@ -34,7 +34,7 @@ def pyplot() -> Any:
 
 @contextmanager
 def two_axes(path: Path, title: str, width: float, height: float) -> Iterator[tuple[Any, Any]]:
-    """Two axes side by side. At the end of the block the picture of them is written to the path."""
+    """Makes two axes side by side, and writes the picture to path at the end of the block."""
     plt = pyplot()
     with plt.rc_context(STYLE):
         figure, (left, right) = plt.subplots(1, 2, figsize=(width, height), layout="constrained")

@@ -1,4 +1,4 @@
-"""What every rank did when, in one file for Perfetto (ui.perfetto.dev) or chrome://tracing."""
+"""Timelines: what every rank did when, in one file for Perfetto (ui.perfetto.dev) or chrome://tracing."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["Timeline"]
 
 LANES = ("compute", "communication", "waits")  # from top to bottom
 PING_PONGS = 20
-TAG = 0x71ED  # of the messages that compare clocks
+TAG = 0x71ED  # for the messages that compare clocks
 
 
 class Span(NamedTuple):
-    """Times are seconds on this rank's clock."""
+    """Something that a rank did. Times are in seconds on this rank's clock."""
 
     name: str
     began: float
@@ -35,19 +35,20 @@ class Span(NamedTuple):
 
 
 class Timeline:
-    """Spans of time of every rank, merged into one trace with aligned clocks.
+    """Records spans of time on every rank, and merges them into one trace with aligned clocks.
 
-    Making one and :meth:`save` are collective; noting a span costs an append to a list, and sends nothing. In the
-    file every rank is a process with three lanes: what the training thread computed, what the progress thread
-    communicated, and when the training thread waited for that.
+    All ranks must create the timeline and call :meth:`save`. Recording a span appends to a list and sends nothing. In
+    the file, every rank is a process with three lanes: what the training thread computed, what the progress thread
+    communicated, and when the training thread waited for communication.
 
-    Ranks on several hosts have clocks that differ and drift. Each rank's offset to rank 0 is measured when the
-    timeline is made and again when it is saved, and interpolated between; each time by the quickest of several
-    round trips (Cristian, "Probabilistic clock synchronization", 1989), so it is good to half of that round trip.
+    The clocks of several hosts differ and drift. Each rank's offset to rank 0 is measured when the timeline is created
+    and again when it is saved, and interpolated in between. A measurement takes the fastest of several round trips
+    (Cristian, "Probabilistic clock synchronization", 1989), and its error is at most half of that round trip.
 
     Args:
-        comm: the group; None: the communicator of all ranks.
-        clock: seconds as a float. Work.began, Work.ended and step timings are on time.monotonic()'s.
+        comm: the group. None takes the communicator of all ranks.
+        clock: a function that returns seconds as a float. Work.began, Work.ended and step timings are in
+            time.monotonic()'s time.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Timeline:
 
     @contextmanager
     def span(self, name: str, lane: str = "compute", **details: Any) -> Iterator[None]:
-        """Notes the time that the with-block takes. Blocks may be nested."""
+        """Records the time that the with-block takes. Blocks may be nested. The arguments are those of :meth:`add`."""
         began = self._clock()
         try:
             yield
@@ -71,14 +72,17 @@ class Timeline:
             self.add(name, began, self._clock(), lane, **details)
 
     def add(self, name: str, began: float, ended: float, lane: str = "compute", **details: Any) -> None:
-        """Notes a span whose times are known.
+        """Records a span whose times are known.
 
         Args:
-            name: what the viewer calls it.
-            began: seconds on the timeline's clock.
-            ended: the same.
+            name: the name that the viewer shows.
+            began: the start, in seconds on the timeline's clock.
+            ended: the end, on the same clock.
             lane: "compute", "communication" or "waits".
-            details: what the viewer shows of it; anything that JSON has.
+            details: further values for the viewer to show; anything that JSON supports.
+
+        Raises:
+            ValueError: there is no such lane, or ended is before began.
         """
         if lane not in LANES:
             raise ValueError(f"lane must be one of {', '.join(LANES)}, not {lane!r}")
@@ -87,10 +91,10 @@ class Timeline:
         self._spans.append(Span(name, began, ended, lane, details))
 
     def step_timings(self, timings: StepTimings) -> None:
-        """Notes each bucket's communication, and each wait.
+        """Records the communication of each bucket, and each wait.
 
         Args:
-            timings: ``timings`` of a DataParallel or a ShardedOptimizer, after a step.
+            timings: the ``timings`` of a DataParallel or ShardedOptimizer after a step.
         """
         for bucket in timings.buckets:
             queued_us = round((bucket.began - bucket.submitted) * 1e6, 3)
@@ -102,10 +106,10 @@ class Timeline:
             self.add("wait", began, ended, "waits")
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes all ranks' spans so far to a file, on rank 0. Every rank must call it.
+        """Writes all ranks' spans so far to a file. Every rank must call it; only rank 0 writes.
 
         Args:
-            path: of a JSON file in Chrome's trace event format; looked at on rank 0 only.
+            path: the JSON file to write, in Chrome's trace event format. Ignored on all ranks but 0.
         """
         offsets = np.array([self._start, clock_offset(self._comm, self._clock)])
         own = [
@@ -119,7 +123,7 @@ class Timeline:
 
 
 def clock_offset(comm: Communicator, clock: Callable[[], float]) -> tuple[float, float]:
-    """This rank's time now, and what must be added to its clock to get rank 0's. Collective."""
+    """Returns this rank's time now, and what to add to its clock to get rank 0's time. Collective."""
     message = np.zeros(1)
     if comm.rank == 0:
         for other in range(1, comm.size):
@@ -137,23 +141,23 @@ def clock_offset(comm: Communicator, clock: Callable[[], float]) -> tuple[float,
         # Rank 0 most likely read its clock halfway.
         tries.append((answered - asked, message[0] - (asked + answered) / 2))
     round_trip, offset = min(tries)
-    # So little may be none, as it is between ranks of one host: then no noise is added to their spans.
+    # An offset within the error may be zero, as it is between ranks of one host. Do not add noise to their spans.
     return clock(), float(offset) if abs(offset) > round_trip / 2 else 0.0
 
 
 def _aligned(moment: float, offsets: np.ndarray[Any, Any]) -> float:
-    """On rank 0's clock; offsets are (time, offset) at the timeline's start and now."""
+    """Converts a time to rank 0's clock. The offsets are (time, offset) at the timeline's start and now."""
     return moment + float(np.interp(moment, offsets[:, 0], offsets[:, 1]))
 
 
 def trace_events(ranks: list[list[Span]]) -> list[dict[str, Any]]:
-    """The events of Chrome's trace event format, with times in microseconds since the first span began."""
+    """Returns the events in Chrome's trace event format. Times are in microseconds since the first span began."""
     origin = min((span.began for spans in ranks for span in spans), default=0.0)
     events: list[dict[str, Any]] = []
     for rank, spans in enumerate(ranks):
         events += _labels(rank)
         for span in spans:
-            # Both ends are rounded, not the length: a span inside another one stays inside.
+            # Round both ends, not the length, so that a span inside another one stays inside.
             began, ended = (round((moment - origin) * 1e6, 3) for moment in (span.began, span.ended))
             events.append(
                 {"ph": "X", "name": span.name, "cat": span.lane, "pid": rank, "tid": LANES.index(span.lane),
@@ -163,7 +167,7 @@ def trace_events(ranks: list[list[Span]]) -> list[dict[str, Any]]:
 
 
 def _labels(rank: int) -> list[dict[str, Any]]:
-    """How the viewer calls a rank and its lanes, and in which order it shows them."""
+    """Returns the events that name a rank and its lanes for the viewer, and order them."""
     named = [("process", 0, f"rank {rank}", rank)]
     named += [("thread", lane, name, lane) for lane, name in enumerate(LANES)]
     return [

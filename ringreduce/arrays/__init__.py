@@ -1,1 +1,1 @@
-"""Arrays: making them, making awkward ones contiguous, and moving them between memories."""
+"""Arrays: allocation, packing of those that are not contiguous, and copies between CPU and GPU memory."""

@@ -1,4 +1,4 @@
-"""Arrays: making them (in shared memory, or like another one) and making the awkward ones contiguous."""
+"""Allocates arrays (in shared memory, or like another array), and packs those that are not contiguous."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Shape = int | tuple[int, ...]
 
 
 def _torch() -> Any:
-    """torch if the caller has imported it, else None."""
+    """Returns torch if it has been imported, else None."""
     return sys.modules.get("torch")
 
 
@@ -38,20 +38,20 @@ def empty(shape: Shape, dtype: npt.DTypeLike = "float32") -> np.ndarray[Any, np.
 @overload
 def empty(shape: Shape, dtype: torch.dtype) -> torch.Tensor: ...
 def empty(shape: Shape, dtype: Any = "float32") -> Any:
-    """An array in shared memory, which collectives read and write in place, without staging copies.
+    """Returns an array in shared memory. Collectives read and write it in place, without staging copies.
 
     Args:
         shape: a length or a tuple of lengths.
-        dtype: a NumPy dtype (or its name), which gives a NumPy array, or a torch dtype, which gives a tensor.
+        dtype: a NumPy dtype or its name for a NumPy array, or a torch dtype for a tensor.
 
     Returns:
-        An array of that shape. (It happens to be zeroed: new pages are.) Its memory goes back to the system
-        with the last reference to it, whatever peers still have it mapped.
+        An array of that shape. Its values are zero, because new pages are, but only :func:`zeros` promises that. The
+        memory is freed with the last reference to the array, even if peers have mapped it.
 
     Raises:
-        TypeError: the dtype is not known.
+        TypeError: the dtype is unknown.
         ValueError: a length is negative.
-        MemoryError: there is no memory left.
+        MemoryError: there is not enough memory.
     """
     given = tuple(shape) if isinstance(shape, Iterable) and not isinstance(shape, bytes) else (shape,)
     lengths = [values.whole(length, "each length of shape") for length in given]
@@ -78,7 +78,7 @@ def zeros(shape: Shape, dtype: npt.DTypeLike = "float32") -> np.ndarray[Any, np.
 @overload
 def zeros(shape: Shape, dtype: torch.dtype) -> torch.Tensor: ...
 def zeros(shape: Shape, dtype: Any = "float32") -> Any:
-    """Like :func:`empty`, and zero by promise."""
+    """Returns an array in shared memory, filled with zeros. The arguments are those of :func:`empty`."""
     return empty(shape, dtype)
 
 
@@ -90,7 +90,7 @@ def shape_of(x: Array) -> tuple[int, ...]:
 
 
 def like(x: Array, shape: tuple[int, ...]) -> Any:
-    """A new array of x's kind and dtype (of NumPy's, if x is neither a NumPy array nor a tensor)."""
+    """Returns a new array of x's library and dtype. If x is no tensor or GPU array, it is a NumPy array."""
     if is_tensor(x):
         return x.new_empty(shape)
     if hasattr(x, "__cuda_array_interface__") or is_on_gpu_by_dlpack(x):
@@ -107,11 +107,11 @@ def _on_gpu_like(x: Array, shape: tuple[int, ...]) -> Any:
     if cupy is not None and isinstance(x, cupy.ndarray):
         with x.device:
             return cupy.empty(shape, x.dtype)
-    raise ValueError(f"out is needed: it is not known how to make another {type(x).__name__}")
+    raise ValueError(f"out is required: ringreduce cannot make a new {type(x).__name__}")
 
 
 def as_numpy(x: Any) -> np.ndarray[Any, Any]:
-    """x seen as a NumPy array, without a copy."""
+    """Returns a NumPy array that shares the memory of x."""
     if isinstance(x, np.ndarray):
         return x
     if hasattr(x, "__dlpack__"):
@@ -120,18 +120,18 @@ def as_numpy(x: Any) -> np.ndarray[Any, Any]:
         return np.asarray(memoryview(x))
     except TypeError:
         kind = type(x).__name__
-        raise TypeError(f"x must be an array (NumPy, torch, DLPack or a buffer), not {kind}") from None
+        raise TypeError(f"x must be an array (NumPy, torch, DLPack or buffer protocol), not {kind}") from None
 
 
 def packed(x: Array) -> Any:
-    """A contiguous copy of x, whose memory holds its values (a conjugated tensor is a view that does not)."""
+    """Returns a contiguous copy of x whose memory holds its values (that of a conjugated tensor does not)."""
     if is_tensor(x):
         return x.resolve_conj().resolve_neg().contiguous()
     return np.require(as_numpy(x), requirements=["C", "A"])
 
 
 def contiguous(x: Array) -> Any:
-    """x, or a packed copy of it."""
+    """Returns x if it is contiguous, else a packed copy."""
     if is_tensor(x):
         return packed(x)
     if not isinstance(x, np.ndarray | memoryview) and (
@@ -148,7 +148,7 @@ def check_writable(x: Array, name: str) -> None:
 
 
 def unpack(source: Array, target: Any) -> None:
-    """Copies a contiguous array's values into one that is not."""
+    """Copies a contiguous array to one that is not."""
     if is_tensor(target):
         cast(Any, _torch()).no_grad()(target.copy_)(source)
     else:
@@ -156,11 +156,11 @@ def unpack(source: Array, target: Any) -> None:
 
 
 def rows(x: Array) -> int:
-    """The length of x's first axis; a zero-dimensional array has one row."""
+    """Returns the length of x's first axis. A zero-dimensional array has one row."""
     shape = shape_of(x)
     return shape[0] if shape else 1
 
 
 def row_size(x: Array) -> int:
-    """Elements in one row."""
+    """Returns the number of elements in a row."""
     return math.prod(shape_of(x)[1:])

@@ -9,11 +9,11 @@ from ringreduce._engine import values
 from ringreduce.annotations import Array
 from ringreduce.arrays import arrays
 
-MOST = 1 << 47  # rows: an array of them is too large for every machine, and not for numbers of 64 bits
+MOST = 1 << 47  # rows: more than any machine can hold, but few enough for 64-bit sizes
 
 
 def sizes(x: Array, counts: Sequence[int] | None, world: int, name: str = "counts") -> list[int] | None:
-    """Elements of each rank's block of x, from its rows; None for equal blocks."""
+    """Returns the number of elements in each rank's block of x, given its rows. None means equal blocks."""
     if counts is None:
         return None
     if isinstance(counts, str) or not hasattr(counts, "__len__"):
@@ -27,21 +27,21 @@ def sizes(x: Array, counts: Sequence[int] | None, world: int, name: str = "count
 
 
 def new_rows(x: Array, rows: int) -> Any:
-    """An array like x of so many rows."""
+    """Returns an array like x with this number of rows."""
     return arrays.like(x, (rows, *arrays.shape_of(x)[1:]))
 
 
 def new_block(x: Array, counts: Sequence[int] | None, world: int, rank: int) -> Any:
-    """An array for a rank's block of x."""
+    """Returns an array for a rank's block of x."""
     if counts is not None:
-        sizes(x, counts, world)  # refuses what does not fit
+        sizes(x, counts, world)  # raises if counts is invalid
         return new_rows(x, counts[rank])
     rows = arrays.rows(x)
     if rows % world:
-        raise ValueError(f"x has {rows} rows, which do not divide among {world} ranks")
+        raise ValueError(f"x has {rows} rows, which do not divide evenly among {world} ranks")
     return new_rows(x, rows // world)
 
 
 def new_whole(x: Array, counts: Sequence[int] | None, world: int) -> Any:
-    """An array for the blocks of all ranks, of which x is one."""
+    """Returns an array for all ranks' blocks, one of which is x."""
     return new_rows(x, arrays.rows(x) * world if counts is None else sum(counts))

@@ -1,4 +1,4 @@
-"""Messages from and to a GPU's memory, which go through the CPU's."""
+"""Staging copies in CPU memory, for messages from and to GPU memory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["give", "taken", "twin"]
 
 
 def twin(x: Array) -> Any:
-    """x, or if it is in a GPU's memory an array of its shape and dtype in the CPU's.
+    """Returns x if it is in CPU memory, else a new array in CPU memory with its shape and dtype.
 
     Raises:
-        ValueError: it is known by DLPack alone, and so it is not known how to make such an array.
+        ValueError: x is in GPU memory and only supports DLPack, so the array cannot be made.
     """
-    if isinstance(x, np.ndarray):  # small messages are sent in microseconds
+    if isinstance(x, np.ndarray):  # first, because a small message takes only microseconds
         return x
     if arrays.is_tensor(x):
         return x.new_empty(x.shape, device="cpu") if x.is_cuda else x
@@ -29,13 +29,13 @@ def twin(x: Array) -> Any:
         return np.empty(interface["shape"], interface["typestr"])
     if arrays.is_on_gpu_by_dlpack(x):
         raise ValueError(
-            "x is in a GPU's memory and speaks DLPack alone: collectives take it, messages do not"
+            "x is in GPU memory and supports only DLPack: collectives take it, but send and recv do not"
         )
     return x
 
 
 def taken(x: Array, comm: _engine.Communicator, stream: Stream) -> Any:
-    """x, or if it is in a GPU's memory its values, as they are when the stream has come so far."""
+    """Returns x, or a copy in CPU memory of its values once the stream's earlier work is done."""
     host = twin(x)
     if host is not x:
         comm.copy_between(host, x, stream)
@@ -43,5 +43,5 @@ def taken(x: Array, comm: _engine.Communicator, stream: Stream) -> Any:
 
 
 def give(host: Array, x: Array, comm: _engine.Communicator, stream: Stream) -> None:
-    """Copies what twin(x) has become to x, in the stream's order; returns when it is there."""
+    """Copies host, made by twin(x), to x in the stream's order. Returns when the copy is done."""
     comm.copy_between(x, host, stream)

@@ -1,4 +1,4 @@
-"""CUDA streams as Python's libraries have them: of each only the handle matters."""
+"""Handles of the CUDA streams of torch, CuPy and other libraries."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Stream = Any  # a handle, torch's or CuPy's stream, or anything that has __cuda_
 
 
 def handle_of(stream: Stream) -> int:
-    """The handle of a stream.
+    """Returns the handle of a stream.
 
     Raises:
-        TypeError: it is none.
+        TypeError: stream is not a CUDA stream.
     """
     if isinstance(stream, int):
         return values.whole(stream, "stream")
@@ -28,7 +28,7 @@ def handle_of(stream: Stream) -> int:
 
 
 def current(array: Any, device: int) -> int | None:
-    """The handle of the stream that the array's library launches on now; None where it has none."""
+    """Returns the handle of the current stream of the array's library, or None if the library has none."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and isinstance(array, torch.Tensor):
         return int(torch.cuda.current_stream(device).cuda_stream)

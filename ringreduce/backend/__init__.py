@@ -20,16 +20,16 @@ _live: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def register() -> None:
-    """Makes the name "ringreduce" known to torch.distributed; torch calls it while it is imported.
+    """Registers the backend "ringreduce" with torch.distributed. torch calls this function when it is imported.
 
-    It never raises, as that would end the import of torch; a warning says what is wrong.
+    It warns instead of raising, because an exception would end the import of torch.
     """
     try:
         _register()
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"
         warnings.warn(
-            f"ringreduce cannot make its backend known to torch.distributed ({problem})", stacklevel=2
+            f"ringreduce cannot register its backend with torch.distributed ({problem})", stacklevel=2
         )
 
 
@@ -48,7 +48,7 @@ _loading = threading.Lock()
 
 
 def _load() -> ModuleType:
-    """The compiled part, for the torch that is imported; builds it if need be."""
+    """Returns the compiled module for the imported torch. Builds it on first use."""
     global _module
     with _loading:
         if _module is None:
@@ -57,7 +57,7 @@ def _load() -> ModuleType:
 
 
 def _load_file() -> ModuleType:
-    # Loads the library that the backend needs; and its check for signals serves the backend too.
+    # This loads the library that the backend needs, and the check for signals that it uses.
     import_module("ringreduce._engine")
     from ringreduce.backend import build, target
 
@@ -68,18 +68,18 @@ def _load_file() -> ModuleType:
         loader.exec_module(module)
     except ImportError as error:
         raise ImportError(
-            f"ringreduce: its torch backend does not load ({error}). It is built anew once {path} is removed"
+            f"ringreduce: its torch backend does not load ({error}). Remove {path} to build it again"
         ) from error
     return module
 
 
 @dataclass(frozen=True)
 class Options:
-    """What can be chosen: ``init_process_group("ringreduce", pg_options=ringreduce.backend.Options(...))``.
+    """Options of a process group: ``init_process_group("ringreduce", pg_options=ringreduce.backend.Options(...))``.
 
     Args:
-        reproducible: whether the result of a reduction's element depends on the ranks' values of it alone; see
-            :func:`ringreduce.init`. None: as ``RINGREDUCE_REPRODUCIBLE`` says.
+        reproducible: the value of :attr:`ringreduce.Communicator.reproducible`. None means True if
+            RINGREDUCE_REPRODUCIBLE is 1 in the environment.
     """
 
     reproducible: bool | None = None
@@ -119,13 +119,13 @@ def _create(options: Any, given: Any) -> Any:
 
 @atexit.register
 def _leave_all() -> None:
-    """Peers must learn that a rank has ended, and no thread may run when Python is gone."""
+    """Tells peers that this rank has ended, and stops all threads before Python does."""
     if _module is None:
         return
     from ringreduce import log
 
     _module.begin_ending()
-    crashed = getattr(sys, "last_value", None) is not None  # set where an exception ends the interpreter
+    crashed = getattr(sys, "last_value", None) is not None  # set if an exception ends the interpreter
     for backend in list(_live):
         backend.abort() if crashed else backend.shutdown()
     _module.finish_callbacks(1000)

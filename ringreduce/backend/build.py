@@ -1,8 +1,7 @@
-"""Builds the compiled part of the torch backend when it is first needed: where the installation had no torch, or
-another version of it. See ringreduce/building.py.
+"""Builds the compiled part of the torch backend on first use, if the package was built without this torch.
 
-It needs a C++ compiler and Python's headers, and neither ninja nor setuptools, as torch's own loader of extensions
-would.
+See ringreduce/building.py. It needs a C++ compiler and Python's headers. Unlike torch's own loader of extensions, it
+needs neither ninja nor setuptools.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from ringreduce.building import Recipe
 
 
 def module() -> Path:
-    """The compiled module's file for the torch that is installed; builds it if there is none.
+    """Returns the compiled module's file for the installed torch. Builds it if it does not exist.
 
     Raises:
-        RuntimeError: this torch is too old; there is no compiler, or no Python.h; or compiling has failed.
+        RuntimeError: torch is too old; there is no compiler, or no Python.h; or the compiler failed.
         TimeoutError: another process has been building for half an hour.
     """
     target.check()
@@ -30,9 +29,9 @@ def module() -> Path:
 
 
 def recipe() -> Recipe:
-    """What it is built from, and how."""
+    """Returns how to build the module."""
     known = ".".join(map(str, target.NEWEST))
-    newer = f", which is newer than the newest that it knows, {known}"
+    newer = f", which is newer than the newest version that it knows, {known}"
     return Recipe(
         thing="its torch backend",
         target=f"torch {torch.__version__}",
@@ -52,7 +51,7 @@ def recipe() -> Recipe:
 
 
 def sources() -> list[Path]:
-    """What is compiled, and all of ours that it includes."""
+    """Returns the files that are compiled, and all headers of ours that they include."""
     return building.sources(target.units(), (target.csrc(), target.versions_folder()))
 
 
@@ -60,20 +59,20 @@ def _compiler() -> list[str]:
     needed = f"its torch backend must be built once for torch {torch.__version__}"
     words = building.compiler(
         needed,
-        ", or install ringreduce where there is a compiler and this torch, with `pip install --no-build-isolation "
+        ", or install ringreduce on a machine with a compiler and this torch, with `pip install --no-build-isolation "
         "ringreduce`",
     )
     header = Path(sysconfig.get_path("include")) / "Python.h"
     if not header.exists():
         raise RuntimeError(
-            f"ringreduce: {needed}, which needs Python's headers, and there is no {header}. Install them (`apt install "
+            f"ringreduce: {needed}, which needs Python's headers, but there is no {header}. Install them (`apt install "
             "python3-dev` or `dnf install python3-devel`)"
         )
     return words
 
 
 def command(compiler: list[str], unit: Path, made: Path) -> list[str]:
-    """What compiles and links `unit`."""
+    """Returns the command that compiles and links unit."""
     return [
         *compiler,
         *target.OPTIONS,

@@ -1,8 +1,8 @@
-"""How processes that mpirun or srun has started meet for torch.distributed.
+"""The rendezvous of torch.distributed for processes that mpirun or srun started.
 
-torch's own ``env://``, the default, wants RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which torchrun sets. Where
-there is neither RANK nor WORLD_SIZE it raises; here it learns them from the variables of Open MPI, MPICH, Intel MPI
-or Slurm, and the address from rank 0, which opens a store at a port that is free.
+torch's default, ``env://``, needs RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, which torchrun sets. Without RANK and
+WORLD_SIZE it raises. This module makes it take them from the variables of Open MPI, MPICH, Intel MPI or Slurm, and the
+address from rank 0, which opens a store at a free port.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ Handler = Callable[..., Iterator[Found]]
 
 
 def extend() -> None:
-    """Lets torch's env:// take what the launchers have set, where it would raise."""
+    """Makes torch's env:// use the launchers' variables where it would raise."""
     handlers = sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers
     handlers["env"] = extended(handlers["env"])
 
 
 def extended(torchs: Handler) -> Handler:
-    """The handler of env:// that falls back on the launchers; else it is torch's."""
+    """Returns a handler of env:// that calls torch's, and falls back on the launchers' variables."""
 
     def env_rendezvous(url: str, timeout: timedelta | None = None, **others: Any) -> Iterator[Found]:
         if timeout is not None:

@@ -1,7 +1,7 @@
-"""What the compiled part of the torch backend is made of, and how it is compiled for the torch that is installed.
+"""The sources, options and libraries of the torch backend's compiled part, for the installed torch.
 
-The one place that says so: CMake asks it by running this file as a script (csrc/torch/torch.cmake), and build.py
-asks it when the backend is built on first use. A script imports nothing of its package, so nor does this.
+CMake runs this file as a script (csrc/torch/torch.cmake), and build.py imports it when it builds the backend on first
+use. It imports nothing from the package, because a script cannot.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 PACKAGE = Path(__file__).resolve().parents[1]
 MODULE = "torch_backend"
 OLDEST = (2, 6)
-# The folders of csrc/torch/versions/, newest first. A torch that is newer still is given the first.
+# The folders of csrc/torch/versions/, newest first. A newer torch gets the first one.
 VERSIONS = {(2, 15): "from_2_15", (2, 7): "from_2_7", (2, 6): "from_2_6"}
 NEWEST = next(iter(VERSIONS))
 
@@ -25,14 +25,14 @@ LIBRARIES = ("c10", "torch", "torch_cpu", "torch_python")
 
 
 def version() -> tuple[int, int]:
-    """torch's, as numbers."""
+    """Returns torch's version, as numbers."""
     found = re.match(r"(\d+)\.(\d+)", torch.__version__)
     assert found
     return int(found[1]), int(found[2])
 
 
 def check() -> None:
-    """Raises RuntimeError: this torch is too old, or has no torch.distributed."""
+    """Raises RuntimeError if this torch is too old, or has no torch.distributed."""
     if version() < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise RuntimeError(
@@ -43,16 +43,16 @@ def check() -> None:
 
 
 def name() -> str:
-    """The module's file is named for the torch and the Python that it is compiled for, and loads in no other."""
+    """Returns the name of the module's file, which has the versions of torch and Python that it is compiled for."""
     return f"_torch-{torch.__version__}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
 def csrc() -> Path:
-    """The folder of the C++ sources: in the package once it is installed, beside it in the repository."""
+    """Returns the folder of the C++ sources: inside an installed package, or beside the package in the repository."""
     for folder in (PACKAGE.parent / "csrc", PACKAGE / "csrc"):
         if (folder / "torch" / "module.cpp").exists():
             return folder
-    raise RuntimeError(f"ringreduce's C++ sources are missing from {PACKAGE}: install it again")
+    raise RuntimeError(f"ringreduce's C++ sources are missing from {PACKAGE}: reinstall ringreduce")
 
 
 def versions_folder() -> Path:
@@ -62,12 +62,12 @@ def versions_folder() -> Path:
 
 
 def units() -> list[Path]:
-    """What is compiled."""
+    """Returns the files to compile."""
     return sorted((csrc() / "torch").glob("*.cpp"))
 
 
 def definitions() -> dict[str, str]:
-    """Macros; those of pybind11 say whose types it takes for its own, where torch's version has it ask."""
+    """Returns the macros. Those of pybind11 make it share types with torch, if torch's version defines them."""
     macros = {
         "RINGREDUCE_TORCH_MODULE": MODULE,
         "_GLIBCXX_USE_CXX11_ABI": str(int(torch.compiled_with_cxx11_abi())),
@@ -80,7 +80,7 @@ def definitions() -> dict[str, str]:
 
 
 def includes() -> list[str]:
-    """torch's folders of headers."""
+    """Returns torch's include folders."""
     root = Path(torch.__file__).parent / "include"
     return [str(root), str(root / "torch" / "csrc" / "api" / "include")]
 
@@ -90,7 +90,7 @@ def library_folder() -> str:
 
 
 def in_cmake() -> str:
-    """The above as CMake's variables."""
+    """Returns the values above as CMake variables."""
     values = {
         "name": [name()],
         "module": [MODULE],

@@ -1,4 +1,4 @@
-"""How a communicator's calls reach the engine."""
+"""Passes a communicator's calls to the engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_TIMEOUT = 300.0
 
 
 class Base:
-    """A rank's end of a group."""
+    """The part of a communicator that collectives and messages share."""
 
     def __init__(self, engine: _engine.Communicator, timeout: float = DEFAULT_TIMEOUT) -> None:
         self._c = engine
@@ -57,7 +57,7 @@ class Base:
                 )  # fmt: skip
                 break
             except BufferError:
-                # An array is not contiguous: the engine gets packed copies, and out its values back.
+                # An array is not contiguous: the engine works on packed copies, whose values are copied back to out.
                 if source is not x or target is not out:
                     raise
                 if out is not None:

@@ -1,4 +1,4 @@
-"""What ``algorithm="auto"`` has picked."""
+"""The result of :meth:`Communicator.explain`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ __all__ = ["Choice"]
 
 
 class Choice:
-    """What ``algorithm="auto"`` picks, and why.
+    """The algorithm that ``algorithm="auto"`` picks, and why.
 
     Attributes:
-        algorithm: its name.
-        slice_bytes: of one round's messages in one slice.
+        algorithm: the name of the algorithm.
+        slice_bytes: the bytes of a round's messages that travel in one slice.
         reason: a sentence.
-        predicted: what a model says of each algorithm, the fastest first: ``seconds``, and what they are ``made_of``.
-            Empty without a model.
+        predicted: a model's prediction for each algorithm, the fastest first. Its ``seconds`` are the sum of the parts
+            in ``made_of``. Empty without a model.
     """
 
     __slots__ = ("algorithm", "predicted", "reason", "slice_bytes")

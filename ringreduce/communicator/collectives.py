@@ -23,7 +23,7 @@ __all__ = ["Collectives"]
 
 
 class Collectives(Base):
-    """What all ranks call together. The arguments that several have are the communicator's."""
+    """The collectives of a communicator. :class:`Communicator` describes the arguments that they share."""
 
     def __init__(self, engine: _engine.Communicator, timeout: float = DEFAULT_TIMEOUT) -> None:
         super().__init__(engine, timeout)
@@ -57,17 +57,19 @@ class Collectives(Base):
         async_op: bool = False,
         stream: Stream = None,
     ) -> Any:
-        """Combines every rank's x element by element; all ranks get the result, the same bits.
+        """Combines every rank's x element by element. All ranks get the result, with the same bits.
 
         Args:
-            out: where the result goes, of x's size and dtype; None: into x.
-            factor: with op "sum" and a float or complex dtype: every rank's values are multiplied by its own (real)
-                factor first.
+            out: an array of x's size and dtype for the result. None writes the result to x.
+            factor: a real number by which this rank's values are multiplied before they are added. Each rank can
+                pass a different one. Only for op "sum" and float or complex dtypes.
 
         Returns:
-            out, or x.
+            out, or x if out is None.
         """
-        if async_op is False and wire is None:  # with few calls of Python: they show in small messages
+        if (
+            async_op is False and wire is None
+        ):  # few Python calls: they cost time that shows in small messages
             if algorithm == "auto":
                 handle = AUTO
             elif type(algorithm) is str and algorithm in self._built_in:
@@ -112,11 +114,16 @@ class Collectives(Base):
         async_op: bool = False,
         stream: Stream = None,
     ) -> Any:
-        """Combines every rank's x; rank r gets the r-th block of rows (of the first axis) of the result.
+        """Combines every rank's x element by element. Rank r gets the r-th block of rows of the result.
+
+        Rows are along the first axis.
 
         Args:
-            out: this rank's block; None: a new array.
-            counts: rows of each rank's block; None: equal blocks.
+            out: an array for this rank's block. None makes a new one.
+            counts: the number of rows in each rank's block. None means equal blocks.
+
+        Returns:
+            This rank's block: out, or a new array.
         """
         sizes = blocks.sizes(x, counts, self.size)
         if out is None:
@@ -150,11 +157,14 @@ class Collectives(Base):
         async_op: bool = False,
         stream: Stream = None,
     ) -> Any:
-        """Every rank gets all ranks' x, one behind the other along the first axis.
+        """Concatenates all ranks' x along the first axis, in rank order. Every rank gets the result.
 
         Args:
-            out: where they go; x may be this rank's own part of it. None: a new array.
-            counts: rows of each rank's x; None: as many on every rank.
+            out: an array for the result; x may be this rank's part of it. None makes a new one.
+            counts: the number of rows in each rank's x. None means that all have the same number.
+
+        Returns:
+            out, or a new array.
         """
         sizes = blocks.sizes(x, counts, self.size)
         if out is None:
@@ -181,7 +191,7 @@ class Collectives(Base):
         async_op: bool = False,
         stream: Stream = None,
     ) -> Any:
-        """Every rank's x gets the root's values. Returns x."""
+        """Copies the root's x to every other rank's x. Returns x."""
         return self._run(
             "broadcast", x, x, root=root, algorithm=algorithm, wire=wire, timeout=timeout, async_op=async_op,
             stream=stream,
@@ -216,7 +226,14 @@ class Collectives(Base):
         async_op: bool = False,
         stream: Stream = None,
     ) -> Any:
-        """Combines every rank's x; the root gets the result, in out or else in x. Others get None."""
+        """Combines every rank's x element by element. Only the root gets the result.
+
+        Args:
+            out: on the root, an array of x's size and dtype for the result. None writes the result to x.
+
+        Returns:
+            On the root out, or x if out is None. None on all other ranks.
+        """
         target = (x if out is None else out) if self.rank == root else None
         return self._run(
             "reduce", x, target, op=op, factor=factor, root=root,
@@ -249,11 +266,14 @@ class Collectives(Base):
         async_op: bool = False,
         stream: Stream = None,
     ) -> Any:
-        """The root gets all ranks' x, one behind the other along the first axis. Others get None.
+        """Concatenates all ranks' x along the first axis, in rank order. Only the root gets the result.
 
         Args:
-            out: where they go (looked at on the root only); None: a new array.
-            counts: rows of each rank's x; None: as many on every rank.
+            out: on the root, an array for the result; None makes a new one. Ignored on other ranks.
+            counts: the number of rows in each rank's x. None means that all have the same number.
+
+        Returns:
+            The result on the root, None on all other ranks.
         """
         sizes = blocks.sizes(x, counts, self.size)
         if self.rank != root:
@@ -293,19 +313,23 @@ class Collectives(Base):
         async_op: bool = False,
         stream: Stream = None,
     ) -> Any:
-        """Rank r gets the r-th block of rows (of the first axis) of the root's x.
+        """Sends rank r the r-th block of rows of the root's x. Rows are along the first axis.
 
         Args:
-            x: looked at on the root only.
-            out: this rank's block. Needed on all ranks but the root, which do not know its shape.
-            counts: rows of each rank's block; None: equal blocks.
+            x: the array to divide. Required on the root, ignored on other ranks.
+            out: an array for this rank's block. Required on all ranks but the root, because they do not know its
+                shape.
+            counts: the number of rows in each rank's block. None means equal blocks.
+
+        Returns:
+            This rank's block: out, or on the root a new array.
         """
         values.whole(root, "root", 0, self.size - 1, "a rank")
         if self.rank == root and x is None:
-            raise ValueError("x is needed on the root")
+            raise ValueError("x is required on the root")
         if out is None:
             if x is None or self.rank != root:
-                raise ValueError("out is needed on every rank but the root")
+                raise ValueError("out is required on every rank but the root")
             out = blocks.new_block(x, counts, self.size, self.rank)
         return self._run(
             "scatter", x if self.rank == root else None, out, root=root,
@@ -338,15 +362,21 @@ class Collectives(Base):
         async_op: bool = False,
         stream: Stream = None,
     ) -> Any:
-        """The r-th block of rows (of the first axis) of x goes to rank r; out gets one block from each rank.
+        """Sends the r-th block of rows of x to rank r, and receives one block from each rank.
+
+        Rows are along the first axis.
 
         Args:
-            out: where the blocks go, in rank order; may be x where the blocks are equal. None: a new array.
-            send_counts: rows of the block to each rank; None: equal blocks.
-            recv_counts: rows of the block from each rank; None exactly if send_counts is.
+            out: an array for the received blocks, in rank order. It may be x if the blocks are equal. None makes a
+                new one.
+            send_counts: the number of rows in the block to each rank. None means equal blocks.
+            recv_counts: the number of rows in the block from each rank. Give both counts or neither.
+
+        Returns:
+            out, or a new array.
         """
         if (send_counts is None) != (recv_counts is None):
-            raise ValueError("send_counts and recv_counts go together")
+            raise ValueError("give both send_counts and recv_counts, or neither")
         sent = blocks.sizes(x, send_counts, self.size, "send_counts")
         received = blocks.sizes(x, recv_counts, self.size, "recv_counts")
         if out is None:
@@ -363,6 +393,6 @@ class Collectives(Base):
     @overload
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work[None] | None: ...
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Work[None] | None:
-        """Returns on no rank before all ranks have called it."""
+        """Waits until all ranks of the group have called it."""
         work: Work[None] | None = self._run("barrier", None, None, timeout=timeout, async_op=async_op)
         return work

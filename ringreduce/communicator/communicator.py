@@ -1,4 +1,4 @@
-"""The communicator itself: where its ranks are, its groups, and what it knows of itself."""
+"""The communicator: its ranks and hosts, its groups, and its choices."""
 
 from __future__ import annotations
 
@@ -33,39 +33,41 @@ _live: weakref.WeakSet[Communicator] = weakref.WeakSet()
 class Communicator(Collectives, Messages):
     """A group of ranks, of which this process (or thread) is one.
 
-    Every collective must be called by all ranks of the group, in the same order, with arrays of the same dtype
-    and (but for the uneven forms) the same number of elements. Common arguments:
+    All ranks of the group must call every collective, in the same order, with arrays of the same dtype and the same
+    number of elements. Only calls with ``counts`` take different numbers of elements. Common arguments:
 
-    - ``x``: a NumPy array, torch tensor, or anything that speaks DLPack or the buffer protocol, of float64,
-      float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int64, int32, int16, int8, uint64, uint32, uint16,
-      uint8, bool, complex64 or complex128; of any shape, zero-size and zero-dimensional too, contiguous or not
-      (which costs a copy).
-    - ``op``: "sum", "avg", "prod", "min", "max", and for integers and bool "band", "bor", "bxor"; complex numbers
-      have "sum", "avg" and "prod". 16- and 8-bit floats are accumulated in float32 at each combination.
+    - ``x``: a NumPy array, a torch tensor, or any object that supports DLPack or the buffer protocol. Its dtype is
+      float64, float32, float16, bfloat16, float8_e4m3fn, float8_e5m2, int64, int32, int16, int8, uint64, uint32,
+      uint16, uint8, bool, complex64 or complex128. It may have any shape, including zero-size and zero-dimensional
+      ones. Arrays that are not contiguous cost a copy.
+    - ``op``: "sum", "avg", "prod", "min" or "max"; for integers and bool also "band", "bor" or "bxor"; for complex
+      numbers only "sum", "avg" or "prod". 16-bit and 8-bit floats are accumulated in float32 at each combination.
     - ``algorithm``: "auto", a name from :func:`ringreduce.algorithms`, the name of a registered algorithm, or a
-      function ``(world, rank) -> Schedule``; of arrays in GPU memory also "nccl", for NCCL's own.
-    - ``wire``: what values travel as. Of float32 "bf16" or "fp16" for half of the bytes; of float32, float16 and
-      bfloat16 "int8" or "fp8" (e4m3) for about a byte each, with a scale for every 256 values; None sends them as they
-      are. What arrives is combined in float32, and 16-bit results are rounded once, at the end. All ranks still end
-      with the same bits: so what a rank has of its own in the result of an all_gather or broadcast (the root's x too)
-      is rounded like everybody's. docs/accuracy.md has the errors.
-    - ``timeout``: seconds; None takes the communicator's.
-    - ``async_op``: hand the call to the progress thread and return a :class:`Work` at once. Of arrays in GPU memory:
-      put it on :attr:`device_stream`, behind what is on ``stream`` by now; ``work.wait()`` lets the stream wait.
-    - ``stream``: for arrays in a GPU's memory, see below.
+      function ``(world, rank) -> Schedule``. For arrays in GPU memory also "nccl", for NCCL's own algorithms.
+    - ``wire``: the format in which values travel. "bf16" and "fp16" halve the bytes of float32. "int8" and "fp8"
+      (e4m3) send float32, float16 and bfloat16 in about one byte per value, with a scale for every 256 values. None
+      sends values unchanged. Received values are combined in float32, and 16-bit results are rounded once, at the
+      end. All ranks still get the same bits, so all_gather and broadcast also round the values that a rank
+      contributes itself (the root's x too). docs/accuracy.md lists the errors.
+    - ``timeout``: seconds. None takes the communicator's timeout.
+    - ``async_op``: hands the call to the progress thread and returns a :class:`Work` at once. For arrays in GPU
+      memory, it puts the call on :attr:`device_stream`, after the work that is already on ``stream``;
+      ``work.wait()`` makes the stream wait.
+    - ``stream``: for arrays in GPU memory, see below.
 
-    Collectives take arrays in GPU memory, too: torch CUDA tensors and what has a ``__cuda_array_interface__`` (CuPy's
-    arrays) or speaks DLPack, of groups of up to 16 ranks on one host, over NCCL of any. They are launched on a stream
-    and the call returns at once; as all that is launched there, they run in order. ``stream`` is a handle, one of
-    torch's or CuPy's streams, or anything with ``__cuda_stream__``; None takes torch's or CuPy's current one, and for
-    other arrays :attr:`device_stream`. No ``wire``; messages go through the CPU's memory. Calls can be captured into
-    CUDA graphs. A rank's arrays are all of one GPU. What goes wrong while kernels run is raised by later calls;
-    docs/gpu.md has more.
+    Collectives also take arrays in GPU memory: torch CUDA tensors, and objects that have a
+    ``__cuda_array_interface__`` (such as CuPy arrays) or support DLPack. The group may have up to 16 ranks on one
+    host, or over NCCL any ranks. A collective is launched on a stream, runs in order with the stream's other work, and
+    the call returns at once. ``stream`` is a handle, a torch or CuPy stream, or any object with ``__cuda_stream__``.
+    None takes the current stream of torch or CuPy, and for other arrays :attr:`device_stream`. These arrays do not
+    support ``wire``, and :meth:`send` and :meth:`recv` copy them through CPU memory. Calls can be captured into CUDA
+    graphs. All arrays of a rank must be on one GPU. An error that occurs while kernels run is raised by a later call.
+    docs/gpu.md has details.
 
-    Collectives raise ValueError or TypeError for bad arguments (nothing has happened then), and
+    Collectives raise ValueError or TypeError for invalid arguments, before they do anything. They raise
     :class:`~ringreduce.errors.PeerLost`, :class:`~ringreduce.errors.MismatchError` or
-    :class:`~ringreduce.errors.TimeoutError` when the group cannot go on. Calls from several threads are safe,
-    and run one after the other.
+    :class:`~ringreduce.errors.TimeoutError` if the group cannot continue. Several threads may call a communicator;
+    the calls run one after another.
     """
 
     def __init__(self, engine: _engine.Communicator, timeout: float = DEFAULT_TIMEOUT) -> None:
@@ -78,154 +80,167 @@ class Communicator(Collectives, Messages):
 
     @property
     def transport(self) -> str:
-        """What moves the bytes: "local", "shm", "tcp", "mpi", "shm+tcp" or "shm+mpi".
+        """The transport in use: "local", "shm", "tcp", "mpi", "shm+tcp" or "shm+mpi".
 
-        It is what came of the transport asked for in :func:`ringreduce.init`: of "auto" or "shm+tcp", "shm" where all
-        ranks share a host. "local" is of :func:`ringreduce.local_group`.
+        It may be simpler than the one requested in :func:`ringreduce.init`. For example, "auto" and "shm+tcp" become
+        "shm" if all ranks share a host. Groups made by :func:`ringreduce.local_group` use "local".
         """
         return self._c.transport
 
     @property
     def reproducible(self) -> bool:
-        """Whether an element of a reduction's result depends only on the ranks' values of that element.
+        """Whether each element of a reduction's result depends only on the ranks' values of that element.
 
-        If so, all_reduce, reduce_scatter and reduce compute ((r0 + r1) + r2) + ... in rank order, 16- and 8-bit
-        floats in float32 and rounded once at the end. The tensor's size, the element's place in it, the algorithm,
-        the transport and the kind of memory no longer show in the bits. Algorithms that add in another order are
-        refused with ValueError. Groups made by :meth:`split` and :meth:`shrink` inherit it.
+        If True, all_reduce, reduce_scatter and reduce compute ((r0 + r1) + r2) + ... in rank order. 16-bit and 8-bit
+        floats are added in float32 and rounded once, at the end. The bits then do not depend on the tensor's size, the
+        element's place, the algorithm, the transport or the kind of memory. Algorithms that add in another order raise
+        ValueError. Groups made by :meth:`split` and :meth:`shrink` inherit the setting.
         """
         return self._c.reproducible
 
     @property
     def local_rank(self) -> int:
-        """This rank's number among the ranks of its host, from 0: the one to pick a GPU by."""
+        """This rank's number among the ranks of its host, from 0. Use it to pick a GPU."""
         return self.hosts[self.host].index(self.rank)
 
     @property
     def local_size(self) -> int:
-        """How many ranks this rank's host has, this one included: the number to divide its cores by."""
+        """The number of ranks on this rank's host, including this rank. Use it to divide the host's cores."""
         return len(self.hosts[self.host])
 
     @property
     def host(self) -> int:
-        """The number of this rank's host, an index of :attr:`hosts`; what some call the rank of the host."""
+        """The number of this rank's host: an index into :attr:`hosts`, sometimes called the node rank."""
         return next(i for i, ranks in enumerate(self.hosts) if self.rank in ranks)
 
     @property
     def hosts(self) -> list[list[int]]:
-        """The ranks of each host, in the order of the hosts' first ranks.
+        """The ranks of each host. Hosts are ordered by their first rank.
 
-        RINGREDUCE_HOST may tell containers of one host apart.
+        Containers on one host count as several hosts if RINGREDUCE_HOST names them differently.
         """
         return self._handles.hosts()
 
     @property
     def device_stream(self) -> int:
-        """The handle of a CUDA stream of this rank's own, in no order with others; 0 before the first use of a GPU."""
+        """The handle of this rank's own CUDA stream, unordered with all others. 0 before the first use of a GPU."""
         return self._c.device_stream
 
     @property
     def device_memory_held(self) -> int:
-        """Bytes of GPU memory that this rank holds for the group."""
+        """The bytes of GPU memory that this rank holds for the group."""
         return self._c.device_footprint
 
     @property
     def memory_held(self) -> int:
-        """Bytes of memory that this rank holds for the group."""
+        """The bytes of memory that this rank holds for the group."""
         return self._c.footprint
 
     # --- objects -------------------------------------------------------------------------------------------
 
     def all_gather_object(self, obj: T, *, timeout: float | None = None) -> list[T]:
-        """Every rank gets copies of all ranks' objects, in rank order.
+        """Collects all ranks' objects. Every rank gets copies of them, in rank order.
 
-        Objects travel pickled, and may be of different types and sizes. Unpickling runs code that the sender chooses:
-        ranks must trust each other, as those of one job and one user do.
+        Objects are pickled, and may differ in type and size. Unpickling runs code that the sender chooses, so ranks
+        must trust each other, as the ranks of one user's job do.
+
+        Returns:
+            A list of ``size`` objects.
 
         Raises:
-            ValueError: a rank's object cannot be pickled. Every rank raises it, and the group stays usable; or what a
-                rank has sent cannot be unpickled here.
+            ValueError: a rank's object cannot be pickled. Every rank raises the error, and the group stays usable. Or
+                an object that another rank sent cannot be unpickled on this rank.
         """
         return objects.all_gather(self, obj, timeout)
 
     def broadcast_object(self, obj: Any = None, root: int = 0, *, timeout: float | None = None) -> Any:
-        """Every rank gets a copy of the root's object, and the root the object itself.
-
-        See :meth:`all_gather_object`.
+        """Sends the root's object to all ranks. See :meth:`all_gather_object` about pickling and errors.
 
         Args:
-            obj: looked at on the root only.
+            obj: the object to send. Ignored on all ranks but the root.
+
+        Returns:
+            A copy of the root's object; on the root, the object itself.
         """
         return objects.broadcast(self, obj, root, timeout)
 
     def gather_object(self, obj: T, root: int = 0, *, timeout: float | None = None) -> list[T] | None:
-        """The root gets copies of all ranks' objects, in rank order. Others get None.
+        """Collects all ranks' objects on the root. See :meth:`all_gather_object` about pickling and errors.
 
-        See :meth:`all_gather_object`.
+        Returns:
+            On the root, copies of all ranks' objects in rank order. None on all other ranks.
         """
         return objects.gather(self, obj, root, timeout)
 
     def scatter_object(
         self, objs: Sequence[Any] | None = None, root: int = 0, *, timeout: float | None = None
     ) -> Any:
-        """Rank r gets a copy of the root's r-th object, and the root its own one itself.
-
-        See :meth:`all_gather_object`.
+        """Sends rank r the root's r-th object. See :meth:`all_gather_object` about pickling and errors.
 
         Args:
-            objs: one object for each rank; looked at on the root only.
+            objs: one object for each rank. Ignored on all ranks but the root.
+
+        Returns:
+            A copy of this rank's object; on the root, the object itself.
         """
         return objects.scatter(self, objs, root, timeout)
 
     # --- groups --------------------------------------------------------------------------------------------
 
     def split(self, color: int | None, key: int | None = None) -> Communicator | None:
-        """Divides the group: ranks of equal color form a new one, ordered by key, then by rank.
+        """Divides the group: ranks with the same color form a new group. Every rank must call it.
 
-        Every rank must call it. With color None a rank joins none, and gets None.
+        Args:
+            color: the number of the new group. None joins no group.
+            key: orders the ranks of a new group; equal keys are ordered by rank.
+
+        Returns:
+            The communicator of this rank's new group, or None if color is None.
         """
         child = self._c.split(color, key)
         return None if child is None else Communicator(child, self.timeout)
 
     def shrink(self) -> Communicator:
-        """A new communicator of the ranks that are still there, after others were lost.
+        """Returns a new communicator of the surviving ranks, after others were lost.
 
-        Every survivor must call it. They keep their order.
+        Every survivor must call it. The survivors keep their order.
 
         Raises:
-            TimeoutError: a rank lives but does not call it.
+            TimeoutError: a rank is alive but does not call it.
         """
         return Communicator(self._c.shrink(), self.timeout)
 
     def measure_links(self) -> Links:
-        """Measures what goes between each two hosts (or ranks, where all share a host), and makes use of it.
+        """Measures the latency and bandwidth between all pairs of hosts, and uses the results.
 
-        Rings and chains then visit the ranks in the order in which they are fastest, and ``algorithm="auto"`` takes
-        few rounds where latency matters most. Ranks on several hosts do it when they meet (of more than 16 hosts
-        with some pairs only), unless RINGREDUCE_LINKS is off. Every rank must call it, with nothing else under
-        way; the groups of split() and shrink() inherit what is known.
+        If all ranks share a host, it measures between pairs of ranks. Afterwards rings and chains visit the ranks in
+        the fastest order, and ``algorithm="auto"`` prefers few rounds where latency dominates. Ranks on several hosts
+        measure their links when they meet, unless RINGREDUCE_LINKS is "off"; with more than 16 hosts, they measure
+        only some pairs. Every rank must call this method, while no other call is in progress. Groups made by
+        :meth:`split` and :meth:`shrink` inherit the results.
         """
         self._c.measure_links()
         return Links(self._c.links, self._c.ring_order)
 
     @property
     def links(self) -> Links | None:
-        """What is known of the links between hosts; None where they were not measured."""
+        """The measured links between hosts, or None if they were not measured."""
         found = self._c.links
         return Links(found, self._c.ring_order) if found.world else None
 
     def synthesise(self, network: Network | None = None) -> Synthesis:
-        """Makes what ``algorithm="synthesised"`` runs: all-reduces for the network that joins these ranks.
+        """Makes the all-reduces that ``algorithm="synthesised"`` runs, for the network between these ranks.
 
-        Without a ``network`` it is measured: all hosts send to each other in pairs, all pairs at once, because what
-        they share shows only then. Every rank must call it, with nothing else under way. Where links are known, the
-        first call with ``algorithm="synthesised"`` does it. The groups of split() and shrink() make their own.
+        Every rank must call it, while no other call is in progress. If the links are known, the first call with
+        ``algorithm="synthesised"`` calls it. Groups made by :meth:`split` and :meth:`shrink` need a synthesis of their
+        own.
 
         Args:
-            network: a described one, the same on all ranks.
+            network: a description of the network, the same on all ranks. None measures it: all pairs of hosts send to
+                each other at the same time, because only then do shared links show.
 
         Raises:
-            ValueError: the network has another number of ranks, or is not connected.
+            ValueError: the network has a different number of ranks, or is not connected.
         """
         if network is None:
             self._link_names = None
@@ -233,7 +248,7 @@ class Communicator(Collectives, Messages):
         else:
             made, world, names = engine_synthesis(network)
             if world != self.size:
-                raise ValueError(f"network: it has {world} ranks, and there are {self.size}")
+                raise ValueError(f"network has {world} ranks, but the communicator has {self.size}")
             self._c.synthesise_for(made)
             self._link_names = names
         found = self.synthesis
@@ -242,7 +257,7 @@ class Communicator(Collectives, Messages):
 
     @property
     def synthesis(self) -> Synthesis | None:
-        """What :meth:`synthesise` has made; None where it has not been called."""
+        """The result of :meth:`synthesise`, or None if it has not been called."""
         return of_ranks(self._c, self._link_names)
 
     def explain(
@@ -252,26 +267,28 @@ class Communicator(Collectives, Messages):
         wire: Wire | None = None,
         model: Model | None = None,
     ) -> Choice:
-        """What ``algorithm="auto"`` picks for a buffer of that many bytes (all ranks' blocks together), and why.
-
-        With a ``wire`` format these are a float32's four bytes a value, whatever type the arrays have.
+        """Says which algorithm ``algorithm="auto"`` picks, and why.
 
         Args:
-            model: says how long each algorithm would take, and of what that is made; see :mod:`ringreduce.model`.
+            nbytes: the size of the whole buffer (all ranks' blocks together). With ``wire``, count four bytes for each
+                value, whatever the dtype.
+            collective: the name of a collective, such as "all_reduce".
+            wire: the format in which values travel, as for the collectives.
+            model: predicts the time of each algorithm and its parts; see :mod:`ringreduce.model`.
 
         Raises:
-            ValueError: there is no such collective, or the model does not know messages that these ranks send.
+            ValueError: there is no such collective, or the model does not cover messages that these ranks send.
         """
         choice = self._c.explain(collective, nbytes, wire)
         if model is None:
             return Choice(*choice)
         each = {len(ranks) for ranks in self.hosts}
         if len(each) > 1:
-            raise ValueError("model: it predicts for hosts that have equally many ranks")
+            raise ValueError("model needs the same number of ranks on every host")
         return Choice(*choice, model.ranking(nbytes, self.size, collective, each.pop()))
 
     def close(self) -> None:
-        """Waits for calls under way, then leaves the group. Doing it twice is fine."""
+        """Waits for calls in progress, then leaves the group. Calling it again does nothing."""
         self._c.close()
 
     def __enter__(self) -> Communicator:
@@ -282,26 +299,30 @@ class Communicator(Collectives, Messages):
     ) -> None:
         if kind is None:
             self.close()
-        else:  # peers may never come to what is under way
+        else:  # peers may never make the calls that are in progress
             self._c.leave()
 
     def register(self, x: Array) -> None:
-        """Lets NCCL use x, which is in a GPU's memory, in place, until :meth:`deregister` or the end of the group.
+        """Registers the GPU memory of x with NCCL, which can then use it in place.
 
-        What calls over NCCL are given may be registered memory or any other; x is known by its first byte. Where
-        NCCL has not been used before, every rank must call it: they meet. Needs NCCL 2.19 or newer.
+        The registration ends with :meth:`deregister`, or with the group. Calls over NCCL take any memory, registered
+        or not. If NCCL has not been used before, every rank must call this method, because it sets up NCCL. Needs NCCL
+        2.19 or later.
+
+        Args:
+            x: an array in GPU memory, identified by the address of its first byte.
         """
         self._c.register_memory(x)
 
     def deregister(self, x: Array) -> None:
-        """Ends what :meth:`register` has begun, which must be done before x's memory is given back."""
+        """Ends the registration of x by :meth:`register`. Call it before you free the memory of x."""
         self._c.deregister_memory(x)
 
 
 @atexit.register
 def _close_all() -> None:
-    """Peers must learn that a rank has ended well, and not wait for it or think it died."""
-    crashed = getattr(sys, "last_value", None) is not None  # set where an exception ends the interpreter
+    """Tells peers that this rank has ended normally: they must not wait for it, nor take it for dead."""
+    crashed = getattr(sys, "last_value", None) is not None  # set if an exception ends the interpreter
     for comm in list(_live):
         if crashed:
             comm._c.leave()

@@ -1,4 +1,4 @@
-"""From the algorithm that a call names to the engine's number for it."""
+"""Maps the algorithm that a call names to the engine's handle."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from ringreduce.schedules.registry import hosts_of
 
 Key = tuple[str, Algorithm | schedules.Custom, int]
 
-AUTO = -1  # the engine's
-UNKNOWN = -1  # what the engine says of a name that it does not know; of "nccl" it knows
+AUTO = -1  # the engine's handle of "auto"
+UNKNOWN = -1  # the engine's answer to a name that it does not know; it does know "nccl"
 
 
 class Handles:
-    """A communicator's handles of algorithms. Schedules written in Python are made, and handed over, once."""
+    """A communicator's handles of algorithms. Makes a schedule written in Python, and hands it over, only once."""
 
     def __init__(self, engine: _engine.Communicator) -> None:
         self._engine = engine
         self._known: dict[Key, int] = {}
-        # By collective: of names in the catalogue, which none that is registered later can have.
+        # By collective: handles of names in the catalogue, which a registered algorithm cannot take.
         self.built_in = defaultdict[str, dict[str, int]](dict)
         self._functions: dict[tuple[str, Algorithm], schedules.Custom] = {}
 
     def find(self, collective: str, algorithm: Algorithm, root: int = 0) -> int:
-        """The handle of a name or function.
+        """Returns the handle of a name or function.
 
         Raises:
-            ValueError: no algorithm of the collective is called so.
+            ValueError: the collective has no algorithm of this name.
             ScheduleError: the function's schedules are wrong.
         """
         if algorithm == "auto":
@@ -53,7 +53,7 @@ class Handles:
         return handle
 
     def _custom(self, collective: str, algorithm: Algorithm) -> schedules.Custom | None:
-        """What is written in Python. A name that is registered anew stands for another algorithm."""
+        """Returns the algorithm if it is written in Python. A name that is registered again gets another Custom."""
         if isinstance(algorithm, str):
             return schedules.custom(algorithm, collective)
         key = (collective, algorithm)
@@ -71,7 +71,7 @@ class Handles:
             raise ValueError(
                 f"algorithm must be 'auto', a registered name or one of {known}, not {algorithm!r}"
             )
-        # All ranks are here, at the first call of it.
+        # All ranks get here at their first call of it.
         if algorithm == "synthesised" and self._engine.synthesis is None and self._engine.links.world:
             self._engine.synthesise()
         return handle
@@ -84,5 +84,5 @@ class Handles:
         )  # fmt: skip
 
     def hosts(self) -> list[list[int]]:
-        """The ranks of each host."""
+        """Returns the ranks of each host."""
         return hosts_of(self._engine.machines or [0] * self._engine.size)

@@ -1,4 +1,4 @@
-"""What the links between ranks are worth."""
+"""The measured links between ranks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["Links"]
 
 
 class Links:
-    """Measured links between hosts; between ranks, where all share one host.
+    """Measured links between hosts, or between ranks if all share one host.
 
-    Of each host its first rank is measured: all else is NaN, and so is what was left out.
+    Only the first rank of each host is measured. All other entries are NaN, as are pairs that were not measured.
 
     Attributes:
-        latency: seconds that a small message takes from rank i to rank j, at [i, j]; float64 (size, size).
-        bandwidth: bytes a second from rank i to rank j while j sends as much to i, and other pairs of hosts do the
-            same, at [i, j]; float64 (size, size).
-        order: how rings and chains visit the ranks because of it; None: by number, one host after the other.
+        latency: seconds of a small message from rank i to rank j, at [i, j]; float64 (size, size).
+        bandwidth: bytes per second from rank i to rank j, at [i, j]; float64 (size, size). Rank j sends as much to rank
+            i, and other pairs of hosts do the same, at the same time.
+        order: the order in which rings and chains visit the ranks. None means rank order, one host after another.
     """
 
     latency: NDArray[np.float64]

@@ -1,4 +1,4 @@
-"""A communicator's messages from one rank to another."""
+"""Messages from one rank to another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Messages"]
 
 
 class Messages(Base):
-    """What two ranks do."""
+    """The point-to-point messages of a communicator."""
 
     @overload
     def send(self, x: Array, dest: int, *, async_op: No = False, **rest: Unpack[MessageArgs]) -> None: ...
@@ -40,16 +40,16 @@ class Messages(Base):
         async_op: bool = False,
         stream: Stream = None,
     ) -> Work[None] | None:
-        """Sends x to a rank, which must receive as many elements of the same dtype with the same tag.
+        """Sends x to a rank, which must receive the same number of elements of the same dtype, with the same tag.
 
-        Returns when x may be changed again: for up to 64 KiB as a rule at once, before the other rank has asked
-        for the message; for more when it has received it. Messages of one tag between two ranks are received
+        Returns when x may be changed again. Up to 64 KiB, this is usually at once, before the other rank calls recv.
+        Above, it is when the other rank has received the message. Messages with the same tag between two ranks arrive
         in the order in which they were sent.
 
         Args:
-            dest: a rank; this one too, which receives it by another call, now or later.
-            tag: which receives may take the message: those of the same tag. A 32-bit integer.
-            stream: of an array in GPU memory, which is copied to the CPU's first, when the stream has come so far.
+            dest: the receiving rank. It may be this rank, which then receives the message by another call.
+            tag: a 32-bit integer. Only a recv with the same tag takes the message.
+            stream: for an array in GPU memory, the stream that orders the copy to CPU memory.
         """
         x = staging.taken(arrays.contiguous(x), self._c, stream)
         work = self._c.transfer(True, x, dest, tag, timeout, async_op)
@@ -81,24 +81,25 @@ class Messages(Base):
         async_op: bool = False,
         stream: Stream = None,
     ) -> Any:
-        """Receives the oldest message of this tag into x.
+        """Receives the oldest message with this tag into x.
 
-        Messages of other tags wait, and keep none behind them from being received. Of several receives that one
-        message fits, the one that was called first gets it.
+        Messages with other tags wait, and do not block later messages. If a message matches several receives, the
+        receive that was called first gets it.
 
         Args:
-            x: of as many elements as were sent, and of the same dtype.
-            source: the rank that sends; None takes a message from any rank (this one included).
-            tag: as in send.
-            stream: in whose order an array in GPU memory gets what has come; by ``work.wait()`` if asynchronous.
+            x: an array with the number of elements and the dtype that were sent.
+            source: the sending rank. None takes a message from any rank, including this one.
+            tag: as for :meth:`send`.
+            stream: for an array in GPU memory, the stream that orders the copy from CPU memory. An asynchronous recv
+                makes this copy in ``work.wait()``.
 
         Returns:
-            x; where source is None, x and the rank that it came from.
+            x. If source is None, x and the rank that sent the message.
 
         Raises:
-            MismatchError: the message has another number of elements or another dtype; on both ranks.
-            PeerLost: the rank has closed its communicator or died. Without a source: any rank has died, or all
-                others have closed theirs.
+            MismatchError: the message has a different number of elements or a different dtype. Both ranks raise it.
+            PeerLost: the source has closed its communicator or died. If source is None, any rank has died, or all
+                other ranks have closed their communicators.
         """
         target = arrays.contiguous(x)
         if target is not x:
@@ -113,7 +114,7 @@ class Messages(Base):
         return (x, work) if source is None else x
 
     def _put(self, room: Array, target: Array, x: Array, stream: Stream) -> None:
-        """What has come, where it was wanted: target is x or a packed copy, room is target or in the CPU's memory."""
+        """Moves a received message to x: target is x or a packed copy of it, room is target or in CPU memory."""
         if room is not target:
             staging.give(room, target, self._c, stream)
         if target is not x:

@@ -1,7 +1,7 @@
-"""Python objects between ranks, pickled.
+"""Sends pickled Python objects between ranks.
 
-Lengths travel first, and with them whether there is anything to send: a rank whose object cannot be pickled tells the
-others why, and all raise the same error.
+Ranks exchange the lengths first, with a flag that says whether the object could be pickled. A rank whose object could
+not sends the reason instead, and all ranks raise the same error.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 
 def all_gather(comm: Communicator, obj: Any, timeout: float | None) -> list[Any]:
-    """All ranks' objects."""
+    """Returns all ranks' objects."""
     own, counts = _measured(comm, obj, timeout)
     return _parted(comm.all_gather(own, counts=counts, timeout=timeout), counts)
 
 
 def gather(comm: Communicator, obj: Any, root: int, timeout: float | None) -> list[Any] | None:
-    """All ranks' objects, on the root."""
+    """Returns all ranks' objects on the root, and None elsewhere."""
     _check(comm, root)
     own, counts = _measured(comm, obj, timeout)
     joined = comm.gather(own, root, counts=counts, timeout=timeout)
@@ -38,7 +38,7 @@ def gather(comm: Communicator, obj: Any, root: int, timeout: float | None) -> li
 
 
 def _measured(comm: Communicator, obj: Any, timeout: float | None) -> tuple[Bytes, list[int]]:
-    """This rank's pickle, and the lengths of all ranks'."""
+    """Returns this rank's pickle, and the lengths of all ranks' pickles."""
     (own,), problem = _prepared(lambda: [_pickled(obj, f"obj on rank {comm.rank}")])
     told = comm.all_gather(np.array([[own.size, problem is not None]]), timeout=timeout)
     counts, failed = told[:, 0].tolist(), told[:, 1].tolist()
@@ -53,7 +53,7 @@ def _parted(joined: Bytes, counts: list[int]) -> list[Any]:
 
 
 def broadcast(comm: Communicator, obj: Any, root: int, timeout: float | None) -> Any:
-    """The root's object."""
+    """Returns the root's object."""
     _check(comm, root)
     parts, counts = _announced(comm, 1, lambda: [_pickled(obj, f"obj on rank {root}")], root, timeout)
     blob = comm.broadcast(parts[0] if parts else np.empty(counts[0], np.uint8), root, timeout=timeout)
@@ -61,7 +61,7 @@ def broadcast(comm: Communicator, obj: Any, root: int, timeout: float | None) ->
 
 
 def scatter(comm: Communicator, objs: Any, root: int, timeout: float | None) -> Any:
-    """This rank's one of the root's objects."""
+    """Returns the object that the root has for this rank."""
     _check(comm, root)
     given = objs if comm.rank == root and isinstance(objs, Sequence) else ()
 
@@ -87,7 +87,7 @@ def _pickled(obj: Any, name: str) -> Bytes:
     file = io.BytesIO()
     try:
         pickle.dump(obj, file)
-    except Exception as error:  # of any kind: objects pickle themselves
+    except Exception as error:  # any exception: objects run their own code
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(f"{name} cannot be pickled: {reason}") from error
     return np.frombuffer(file.getbuffer(), np.uint8)
@@ -98,11 +98,11 @@ def _unpickled(blob: Bytes, rank: int) -> Any:
         return pickle.loads(blob.data)
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ValueError(f"what rank {rank} sent cannot be unpickled here: {reason}") from error
+        raise ValueError(f"the object from rank {rank} cannot be unpickled on this rank: {reason}") from error
 
 
 def _prepared(pickled: Callable[[], list[Bytes]]) -> tuple[list[Bytes], ValueError | None]:
-    """What to send, or the text of the error to tell instead."""
+    """Returns the bytes to send: the pickles, or the text of the error."""
     try:
         return pickled(), None
     except ValueError as error:
@@ -112,7 +112,7 @@ def _prepared(pickled: Callable[[], list[Bytes]]) -> tuple[list[Bytes], ValueErr
 def _announced(
     comm: Communicator, parts: int, pickled: Callable[[], list[Bytes]], root: int, timeout: float | None
 ) -> tuple[list[Bytes], list[int]]:
-    """The root's parts, which only the root has, and their lengths, which all ranks learn."""
+    """Returns the root's parts (empty on other ranks) and their lengths, which all ranks learn."""
     own, problem = _prepared(pickled) if comm.rank == root else ([], None)
     told = np.zeros(1 + parts, np.int64)
     told[: 1 + len(own)] = [problem is not None, *(part.size for part in own)]
@@ -125,6 +125,6 @@ def _announced(
 def _refuse(
     comm: Communicator, text: Bytes, rank: int, problem: Exception | None, timeout: float | None
 ) -> NoReturn:
-    """Raises on every rank what has gone wrong on one, whose text it is."""
+    """Raises on every rank the error of one rank, which sends its text."""
     comm.broadcast(text, rank, timeout=timeout)
     raise problem if comm.rank == rank and problem else ValueError(text.tobytes().decode())

@@ -1,4 +1,4 @@
-"""The communicator of all ranks, and its collectives as functions of the module."""
+"""The communicator of all ranks, and functions that call its collectives."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ init.__doc__ = bootstrap.init.__doc__
 
 
 def world() -> Communicator:
-    """The communicator of all ranks: what the first :func:`init` returned.
+    """Returns the communicator of all ranks: the one that the first :func:`init` returned.
 
     Raises:
-        Error: there was no init() yet, or the communicator was closed.
+        Error: :func:`init` has not been called, or the communicator is closed.
     """
     if _world is None or _world._c.closed:
         raise Error("call ringreduce.init() first")
@@ -52,7 +52,7 @@ def world() -> Communicator:
 
 
 def is_initialized() -> bool:
-    """Whether there is a communicator of all ranks, which :func:`world` would return."""
+    """Returns whether :func:`world` has a communicator to return."""
     return _world is not None and not _world._c.closed
 
 
@@ -65,7 +65,7 @@ def finalize() -> None:
 
 
 def _on_world(method: Callable[Concatenate[Communicator, P], R]) -> Callable[P, R]:
-    """The method as a function on the communicator of all ranks, with its documentation and signature."""
+    """Turns a method into a function on the communicator of all ranks, with the same docstring and signature."""
 
     @functools.wraps(method)
     def function(*args: P.args, **kwargs: P.kwargs) -> R:

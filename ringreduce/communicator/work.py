@@ -1,4 +1,4 @@
-"""Calls under way on the progress thread."""
+"""Handles of asynchronous calls."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 else:
     Result = TypeVar("Result")
 
-LOOK_EVERY = 1e-4  # seconds, at a GPU that one waits for
+LOOK_EVERY = 1e-4  # seconds between two looks at the GPU
 
 
 class Work(Generic[Result]):
-    """A call under way on the progress thread. Its buffers must be left alone until it is done."""
+    """The handle of an asynchronous call. Do not touch the call's arrays until it is done."""
 
     __slots__ = ("_after", "_engine", "_keep", "_result", "_with_source")
 
@@ -42,27 +42,27 @@ class Work(Generic[Result]):
         self._with_source = with_source
 
     def wait(self, timeout: float | None = None) -> Result:
-        """Waits until the call is over.
+        """Waits until the call has completed.
 
         Args:
-            timeout: seconds to wait at most; None waits as long as the call may take.
+            timeout: the longest wait in seconds. None waits until the call completes or its own timeout ends it.
 
         Returns:
-            What the blocking call would have returned.
+            The result of the blocking call.
 
         Raises:
-            TimeoutError: the time was up first; the call goes on.
-            Error: what the blocking call would have raised.
+            TimeoutError: the call did not complete within timeout. It continues.
+            Error: any error that the blocking call raises.
         """
         if not self._engine.wait(timeout):
-            raise errors.TimeoutError(f"the call is not over after {timeout} s")
+            raise errors.TimeoutError(f"the call has not completed after {timeout} s")
         self._settle()
         found: Any = (self._result, self.source) if self._with_source else self._result
         result: Result = found
         return result
 
     def done(self) -> bool:
-        """Whether the call is over, well or not."""
+        """Returns whether the call has completed or failed."""
         if not self._engine.done():
             return False
         if self._engine.exception() is None:
@@ -70,36 +70,39 @@ class Work(Generic[Result]):
         return True
 
     def _settle(self) -> None:
-        """Copies the values back into an array that is not contiguous."""
+        """Copies the result back to an array that is not contiguous."""
         after, self._after = self._after, None
         if after is not None:
             after()
 
     def exception(self) -> BaseException | None:
-        """What went wrong, if the call is over and has failed; does not wait."""
+        """Returns the error if the call has failed, else None. Does not wait."""
         problem: BaseException | None = self._engine.exception()
         return problem
 
     @property
     def began(self) -> float | None:
-        """When the engine began the call, in seconds of time.monotonic(); None before the call is over."""
+        """When the engine began the call, in seconds of time.monotonic(). None until the call is done."""
         return self._engine.began() if self._engine.done() else None
 
     @property
     def ended(self) -> float | None:
-        """When the call was over, in seconds of time.monotonic(); None before that."""
+        """When the call ended, in seconds of time.monotonic(). None until then."""
         return self._engine.ended() if self._engine.done() else None
 
     @property
     def source(self) -> int | None:
-        """Of a receive: the rank that the message came from; None before that is known, and of other calls."""
+        """The rank that sent the message, for a receive that has matched one. None otherwise."""
         source = self._engine.source()
         return None if source < 0 else source
 
 
 class GpuWork(Work[Result]):
-    """A call under way on a GPU, on the communicator's own stream. Its arrays must be left alone until it is done, or
-    used only by what comes after :meth:`wait` on the stream that waits."""
+    """The handle of an asynchronous call on the communicator's CUDA stream.
+
+    Do not touch the call's arrays until it is done, except by work that you launch after :meth:`wait`, on the stream
+    that waits.
+    """
 
     __slots__ = ("_check", "_stream")
 
@@ -117,16 +120,16 @@ class GpuWork(Work[Result]):
         self._stream = stream
 
     def wait(self, timeout: float | None = None) -> Result:
-        """Lets a stream wait until the call is over: the one that the call was given, or the current one.
+        """Makes a stream wait until the call has completed: the call's ``stream``, or the current one.
 
         Args:
-            timeout: seconds that this thread waits at most; None: it goes on at once.
+            timeout: the longest time in seconds that this thread waits, too. None returns at once.
 
         Returns:
-            What the blocking call would have returned.
+            The result of the blocking call.
 
         Raises:
-            TimeoutError: the time was up first; the call goes on.
+            TimeoutError: the call did not complete within timeout. It continues.
             Error: the group has failed.
         """
         self._check()
@@ -143,7 +146,7 @@ class GpuWork(Work[Result]):
         until = time.monotonic() + values.seconds(timeout, "timeout", True)
         while not self._engine.done():
             if time.monotonic() >= until:
-                raise errors.TimeoutError(f"the call is not over after {timeout} s")
+                raise errors.TimeoutError(f"the call has not completed after {timeout} s")
             time.sleep(LOOK_EVERY)
         self._check()
 
@@ -154,14 +157,14 @@ class GpuWork(Work[Result]):
         return streams.current(array, self._engine.device)
 
     def done(self) -> bool:
-        """Whether the call is over on the GPU, well or not."""
+        """Returns whether the call has completed or failed on the GPU."""
         over: bool = self._engine.done()
         if over:
             self._settle()
         return over
 
     def exception(self) -> BaseException | None:
-        """How the group failed, if the call is over and the group has; does not wait."""
+        """Returns the error of the group if the call is done and the group has failed, else None. Does not wait."""
         if self._engine.done():
             try:
                 self._check()
@@ -171,12 +174,12 @@ class GpuWork(Work[Result]):
 
     @property
     def began(self) -> None:
-        """Not known of a GPU."""
+        """None: not measured on GPUs."""
 
     @property
     def ended(self) -> None:
-        """Not known of a GPU."""
+        """None: not measured on GPUs."""
 
     @property
     def source(self) -> None:
-        """There are no receives into a GPU's memory."""
+        """None: messages are not received on GPUs."""

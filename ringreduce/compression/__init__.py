@@ -3,8 +3,9 @@
     from ringreduce import compression
     model.register_comm_hook(compression.TopK(fraction=0.01), compression.hook)
 
-One function, :func:`hook`, and a state for each method; docs/training.md compares what they send. Every rank makes the
-state with the same arguments at the same point of the program: its ranks form a group of their own.
+All methods share one function, :func:`hook`; each has its own class of states. docs/training.md compares what they
+send. Every rank must create the state with the same arguments at the same point of the program, because its ranks form
+a new group.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The hook, and what methods are made of: the gradients of a bucket, what is remembered of them, and the state."""
+"""The communication hook, and the base class of its states."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from ringreduce.compression.group import Group, Tensor, all_reduce_bytes
 __all__ = ["Compression", "Gradients", "Memory", "hook"]
 
 Job = Callable[[], None]  # must not raise
-LAST_WAIT = 2.0  # seconds that a program which ends by an exception waits for a collective under way
+LAST_WAIT = 2.0  # seconds to wait for a running collective if an exception ends the program
 
 
-def hook(state: Compression, bucket):  # type: ignore[no-untyped-def]  # torch allows bucket no annotation but its own
-    """The communication hook of all methods, for ``register_comm_hook(state, compression.hook)``.
+def hook(state: Compression, bucket):  # type: ignore[no-untyped-def]  # torch accepts only its own annotation of bucket
+    """Averages a bucket with the state's method. Pass it to ``register_comm_hook(state, compression.hook)``.
 
-    It returns a torch.futures.Future of the bucket's buffer, which by then has the average of the ranks' gradients.
-    What goes wrong is the future's exception.
+    It returns a torch.futures.Future of the bucket's buffer, which then holds the average of the ranks' gradients. An
+    error becomes the future's exception.
     """
     return state.submit(bucket)
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """The gradients of a bucket's parameters, one behind the other.
+    """The gradients of a bucket's parameters, one after another.
 
     Attributes:
-        flat: float32 [n]; a method reads the gradients here and leaves the averages in their place.
-        parameters: their numbers, in the order in which the state first saw parameters.
-        shapes: torch.Size of each parameter.
-        step: how many steps were before; the same for all buckets of a step.
+        flat: the gradients, float32 [n]. A method replaces them with the averages.
+        parameters: the parameters' numbers, counted in the order in which the state first saw them.
+        shapes: the torch.Size of each parameter.
+        step: the number of earlier steps; the same for all buckets of a step.
     """
 
     flat: Tensor
@@ -54,26 +54,28 @@ class Gradients:
         return [shape.numel() for shape in self.shapes]
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """Views of flat, which is laid out as the gradients are, one for each parameter and of its shape."""
+        """Returns a view for each parameter, with its shape, of a tensor that has the layout of the gradients."""
         return [part.view(shape) for part, shape in zip(flat.split(self.lengths), self.shapes, strict=True)]
 
 
 class Memory(dict[int, Tensor]):
-    """A float32 for each element of the gradient, zero at first: flat tensors by the parameters' numbers.
+    """A float32 for each element of the gradient, initially zero: flat tensors, by the parameters' numbers.
 
-    Methods see it as one flat tensor per bucket, but it belongs to the parameters: after the first step both wrappers
-    put parameters into other buckets, in the order in which their gradients come.
+    Methods use one flat tensor per bucket, but the values belong to the parameters: after the first step both wrappers
+    put the parameters into new buckets, in the order in which their gradients come.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._flats: dict[tuple[int, ...], Tensor] = {}  # of today's buckets: self's values are views of them
+        self._flats: dict[
+            tuple[int, ...], Tensor
+        ] = {}  # of the current buckets: self's values are views of them
 
     def flat(self, parameters: tuple[int, ...], lengths: list[int]) -> Tensor:
-        """What belongs to a bucket of these parameters, to be read and written.
+        """Returns the values of a bucket of these parameters, to be read and written.
 
         Raises:
-            ValueError: a parameter has another length in what was loaded.
+            ValueError: the loaded values of a parameter have a different length.
         """
         if parameters not in self._flats:
             flat: Tensor = torch.zeros(sum(lengths))
@@ -92,41 +94,41 @@ class Memory(dict[int, Tensor]):
 
 @dataclass(eq=False, repr=False)
 class Compression(ABC):
-    """The state of a communication hook: one method with its settings, errors fed back, and counts.
+    """The state of a communication hook: a method with its settings, its error feedback, and byte counts.
 
-    The collectives of a bucket are made by a thread of the state, so that backward goes on meanwhile. Gradients are
-    float32 while they are worked on, whatever they are in the model. All ranks end with the same bits, provided that
-    their processors round alike. An inf or NaN on one rank shows on all in that bucket, and no error keeps it.
+    A thread of the state runs the collectives of a bucket, while the backward pass continues. Gradients are computed in
+    float32, whatever their dtype in the model. All ranks get the same bits, if their processors round alike. An inf or
+    NaN on one rank appears on all ranks in that bucket, but does not enter the fed-back errors.
 
     Args:
-        group: a :class:`ringreduce.Communicator` or a torch ProcessGroup; None takes torch.distributed's default group
-            if there is one, else :func:`ringreduce.world`. Its ranks make the state at the same time.
-        timeout: seconds after which a collective on a ProcessGroup gives up. (A Communicator has its own timeout.)
+        group: a :class:`ringreduce.Communicator` or a torch ProcessGroup. None takes torch.distributed's default group
+            if it is initialized, else :func:`ringreduce.world`. All its ranks must create the state at the same time.
+        timeout: the seconds after which a collective on a ProcessGroup gives up. (A Communicator has its own timeout.)
 
     Attributes:
-        bytes_uncompressed: what this rank would have sent by all_reduces of the gradients as they are: for S bytes
-            2 (N-1)/N S.
+        bytes_uncompressed: the bytes that this rank would have sent by all-reduces of the uncompressed gradients:
+            2 (N-1)/N S for S bytes.
 
     Raises:
-        TypeError: group is something else.
+        TypeError: group has the wrong type.
         ValueError: an argument of the method is out of range, or this process is not a rank of group.
     """
 
     group: InitVar[Any] = None
     timeout: float = field(default=DEFAULT_TIMEOUT, kw_only=True)
-    start_iter = 0  # how many steps are not compressed at first; some methods have it as an argument
+    start_iter = 0  # the number of uncompressed steps at the start; an argument of some methods
 
     def __post_init__(self, group: Any) -> None:
         self._require("timeout", self.timeout > 0, "be positive")
         self._require("start_iter", self.start_iter >= 0, "not be negative")
         self._group = Group(group, self.timeout)
-        self._memory: dict[str, dict[Any, Tensor]] = {}  # what goes from one step to the next, by name
+        self._memory: dict[str, dict[Any, Tensor]] = {}  # values that are kept between steps, by name
         self.bytes_uncompressed = 0
         self._step = 0
         self._numbers: dict[Any, int] = {}  # of parameters
         self._failure: Exception | None = None
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        # A daemon, so that a program that ends in the middle of a collective does not wait for its peers.
+        # A daemon: a program that ends in the middle of a collective must not wait for its peers.
         thread = threading.Thread(target=_work, args=(self._jobs,), name=type(self).__name__, daemon=True)
         thread.start()
         self._end = weakref.finalize(self, _end, self._jobs, thread, self._group)
@@ -137,14 +139,17 @@ class Compression(ABC):
 
     @property
     def bytes_sent(self) -> int:
-        """What this rank has sent so far, by the formulas in docs/training.md."""
+        """The bytes that this rank has sent so far, by the formulas in docs/training.md."""
         return self._group.bytes_sent
 
     def submit(self, bucket: Any) -> Any:
-        """Starts the exchange of a bucket: anything with the methods of torch.distributed.GradBucket.
+        """Starts the exchange of a bucket, and returns its future. See :func:`hook`.
+
+        Args:
+            bucket: an object with the methods of torch.distributed.GradBucket.
 
         Raises:
-            ValueError: the state is closed, or the gradients are not of real numbers in the CPU's memory.
+            ValueError: the state is closed, or the gradients are not real numbers in CPU memory.
         """
         if not self._end.alive:
             raise ValueError(f"this {type(self).__name__} is closed")
@@ -163,12 +168,12 @@ class Compression(ABC):
         return future
 
     def _exchange(self, gradients: Gradients, future: Any) -> None:
-        """On the state's thread. After a failure the ranks' collectives no longer match, and none is tried."""
+        """Runs on the state's thread. After a failure the ranks' collectives no longer match, so it runs none."""
         try:
             if self._failure is None:
                 self._average_as_float32(gradients)
         except Exception as error:
-            # This frame refers to the future, which is to keep the error: the error must not keep the frame.
+            # The future keeps the error, and this frame the future: the error must not keep this frame, too.
             self._failure = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
         if self._failure is None:
             future.set_result(gradients.flat)
@@ -182,32 +187,32 @@ class Compression(ABC):
             self._group.mean(wide.flat)
         else:
             self._average(wide)
-        gradients.flat.copy_(wide.flat)  # does nothing where they are the same tensor
+        gradients.flat.copy_(wide.flat)  # does nothing if they are the same tensor
 
     @abstractmethod
     def _average(self, gradients: Gradients) -> None:
-        """Leaves the averages over the ranks in gradients.flat; blocks."""
+        """Replaces gradients.flat with the averages over the ranks. Blocks."""
 
     # --- saving ----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank needs to go on later: tensors and numbers. Not to be called in the middle of a step.
+        """Returns this rank's state, as tensors and numbers. Do not call it in the middle of a step.
 
-        Parameters go by the order in which the wrapper first showed them, which is the same for the same model in the
-        same wrapper with the same bucket sizes.
+        Parameters are numbered in the order in which the wrapper first passed them. This order is the same for the same
+        model in the same wrapper with the same bucket sizes.
         """
-        if self._end.alive:  # else all is done
+        if self._end.alive:  # a closed state has no jobs left
             idle = threading.Event()
             self._jobs.put(idle.set)
             idle.wait()
         return {**self._owner(), "step": self._step, "memory": _copied(self._memory)}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Takes what :meth:`state_dict` of the same rank returned, before the first step.
+        """Loads a state that :meth:`state_dict` returned on the same rank. Call it before the first step.
 
         Raises:
-            ValueError: it is of another method, rank or number of ranks, or there was a step already. (A saved model
-                of another number of ranks goes on well with new states: what the errors held is then lost once.)
+            ValueError: the state is of a different method, rank or number of ranks, or there was a step already. (With
+                a different number of ranks, create new states. Only the accumulated errors are lost.)
         """
         for name, value in self._owner().items():
             if saved.get(name) != value:
@@ -225,7 +230,7 @@ class Compression(ABC):
         return {"method": type(self).__name__, "rank": self._group.rank, "size": self._group.size}
 
     def close(self) -> None:
-        """Waits for exchanges under way and ends the thread. Doing it twice is fine; so is leaving it out."""
+        """Waits for running exchanges and ends the thread. Optional; calling it again does nothing."""
         self._end()
 
 
@@ -234,15 +239,15 @@ def _copied(memory: dict[str, dict[Any, Tensor]]) -> dict[str, dict[Any, Tensor]
 
 
 def _work(jobs: SimpleQueue[Job | None]) -> None:
-    """A state's thread: jobs in the order in which they are given. It must not refer to the state, which ends it."""
+    """Runs a state's jobs in order, on its thread. It must not refer to the state, whose end ends the thread."""
     while (job := jobs.get()) is not None:
         job()
-        del job  # what it refers to may go while we wait for the next
+        del job  # frees its references during the wait for the next job
 
 
 def _end(jobs: SimpleQueue[Job | None], thread: threading.Thread, group: Group) -> None:
-    """When the state is closed or gone, or the interpreter ends."""
-    failed = getattr(sys, "last_value", None) is not None  # by an exception: peers may never come
+    """Ends the thread, when the state is closed or deleted, or the interpreter ends."""
+    failed = getattr(sys, "last_value", None) is not None  # by an exception: peers may never make their calls
     jobs.put(None)
     if threading.current_thread() is not thread:
         thread.join(LAST_WAIT if failed else None)

@@ -1,4 +1,4 @@
-"""What the methods need of a group of ranks: three blocking collectives, and a count of the bytes that they send."""
+"""The group of a compression method: three blocking collectives, and a count of the bytes that they send."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Tensor = Any  # torch.Tensor
 
 
 class Group:
-    """A copy of a group of ranks, with collectives that only one thread may call.
+    """A copy of a group of ranks, whose collectives only one thread may call.
 
     Arguments and errors are those of :class:`~ringreduce.compression.Compression`.
 
     Attributes:
-        bytes_sent: what this rank had to send, by the formulas in docs/training.md.
+        bytes_sent: the bytes that this rank has sent, by the formulas in docs/training.md.
     """
 
     def __init__(self, group: Any, timeout: float) -> None:
@@ -42,7 +42,7 @@ class Group:
         self.rank, self.size, self.bytes_sent = self._ranks.rank, self._ranks.size, 0
 
     def mean(self, x: Tensor, wire: Wire | None = None) -> None:
-        """Averages all ranks' float32 x in place; wire is the engine's name for the format in which they travel."""
+        """Averages all ranks' float32 x in place. wire is the engine's name for the format in which values travel."""
         nbytes = _engine.reduce.encoded_bytes(wire or "none", x.numel())
         self.bytes_sent += all_reduce_bytes(nbytes, self.size)
         if wire is not None:
@@ -52,12 +52,12 @@ class Group:
             x.div_(self.size)
 
     def all_to_all(self, rows: Tensor) -> Tensor:
-        """Row r of rows [size, ...] goes to rank r; the result's row r is from rank r."""
+        """Sends row r of rows [size, ...] to rank r. Row r of the result is from rank r."""
         self.bytes_sent += rows.nbytes // self.size * (self.size - 1)
         return self._ranks.all_to_all(rows)
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """All ranks' x as [size, ...]."""
+        """Returns all ranks' x as [size, ...]."""
         self.bytes_sent += x.nbytes * (self.size - 1)
         return self._ranks.all_gather(x[None])
 
@@ -67,7 +67,7 @@ class Group:
 
 
 class OfProcessGroup:
-    """A copy of a process group of any backend, with a Communicator's methods as far as Group calls them."""
+    """A copy of a process group of any backend, with the methods of a Communicator that Group calls."""
 
     def __init__(self, group: Any, timeout: float) -> None:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
@@ -79,7 +79,10 @@ class OfProcessGroup:
         )
 
     def all_reduce(self, x: Tensor, wire: Wire | None) -> None:
-        """With a wire format rank r adds up everybody's r-th part: all values are rounded twice, however many ranks."""
+        """Adds up all ranks' x in place.
+
+        With a wire format, rank r adds up all ranks' r-th parts. Values are rounded twice, for any number of ranks.
+        """
         if wire is None:
             dist.all_reduce(x, group=self._group)
             return
@@ -100,29 +103,32 @@ class OfProcessGroup:
         return out
 
     def close(self) -> None:
-        """Nothing: destroy_process_group() does it."""
+        """Does nothing: destroy_process_group() destroys the group."""
 
 
 def padded_rows(flat: Tensor, rows: int, multiple: int) -> Tensor:
-    """flat as [rows, columns], with zeros at the end so that columns is a multiple; a view where that takes none."""
+    """Returns flat as [rows, columns], padded with zeros so that columns is a multiple of multiple.
+
+    It is a view if no padding is needed.
+    """
     missing = -flat.numel() % (rows * multiple)
     return (pad(flat, (0, missing)) if missing else flat).view(rows, -1)
 
 
 def _encoded(wire: str, rows: Tensor) -> Tensor:
-    """float32 [rows, n], n a multiple of 256, as uint8 [rows, bytes]."""
+    """Encodes float32 [rows, n], n a multiple of 256, as uint8 [rows, bytes]."""
     out: Tensor = torch.empty(len(rows), _engine.reduce.encoded_bytes(wire, rows.shape[1]), dtype=torch.uint8)
     _engine.reduce.encode(wire, out.view(-1).numpy(), rows.view(-1).view(torch.uint8).numpy())
     return out
 
 
 def _decoded(wire: str, rows: Tensor, length: int) -> Tensor:
-    """The inverse of _encoded(): float32 [rows, length]."""
+    """The inverse of _encoded(). Returns float32 [rows, length]."""
     out: Tensor = torch.empty(len(rows), length)
     _engine.reduce.decode(wire, out.view(-1).view(torch.uint8).numpy(), rows.view(-1).numpy())
     return out
 
 
 def all_reduce_bytes(nbytes: int, size: int) -> int:
-    """What a rank sends at least in an all_reduce of nbytes, rounded up."""
+    """Returns the least bytes that a rank sends in an all-reduce of nbytes, rounded up."""
     return -(-2 * (size - 1) * nbytes // size)

@@ -1,4 +1,4 @@
-"""Gradients in narrower numbers: 16-bit floats, or 8-bit integers with scales."""
+"""Gradients as 16-bit floats, or as 8-bit integers with scales."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["HalfPrecision", "Int8Blocks"]
 
 
 class HalfPrecision(Compression):
-    """Gradients travel as 16-bit floats and are added in float32.
+    """Sends gradients as 16-bit floats, and adds them in float32.
 
-    (Micikevicius et al., "Mixed Precision Training", 2018, on what these formats do to gradients.)
+    Micikevicius et al., "Mixed Precision Training", 2018, describes the effect of these formats on gradients.
 
     Args:
-        dtype: "fp16", with 11 significant bits from 6e-5 to 65504, or "bf16", with 8 and float32's range. Gradients
-            are averaged in a way that keeps sums in the range that the gradients have.
+        dtype: "fp16" has 11 significant bits and a range from 6e-5 to 65504. "bf16" has 8 significant bits and
+            float32's range. Gradients are divided before they are added, so that sums stay in range.
     """
 
     def __init__(
@@ -32,10 +32,10 @@ class HalfPrecision(Compression):
 
 
 class Int8Blocks(Compression):
-    """Gradients travel as 8-bit integers with a float32 scale for every 256, and are added in float32.
+    """Sends gradients as 8-bit integers with a float32 scale for every 256, and adds them in float32.
 
-    A value is off by at most 1/254 of its block's largest magnitude each time that it is rounded (Dettmers, "8-Bit
-    Approximations for Parallelism in Deep Learning", 2016, has blocks of this kind).
+    Each rounding changes a value by at most 1/254 of the largest magnitude in its block. Dettmers, "8-Bit
+    Approximations for Parallelism in Deep Learning", 2016, uses such blocks.
     """
 
     def _average(self, gradients: Gradients) -> None:

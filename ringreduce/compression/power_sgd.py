@@ -1,4 +1,4 @@
-"""Gradients of matrices as products of two narrow matrices."""
+"""Gradients of matrices, as products of two narrow matrices."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ __all__ = ["PowerSGD"]
 
 @dataclass(eq=False, kw_only=True)
 class PowerSGD(Compression):
-    """Low-rank gradients by one step of power iteration a training step (Vogels et al., "PowerSGD", 2019).
+    """Compresses gradients to low rank, with one power iteration per training step (Vogels et al., "PowerSGD", 2019).
 
-    Of a gradient M [n, m], which is the first axis by all others, ranks add up P = M Q, orthogonalise its columns, add
-    up Q = M^T P, and step along P Q^T. Q is where the next step begins ("warm start"), and what a rank's M has beyond
-    its P Q^T is added to its next gradient ("error feedback"). It takes two all_reduces per bucket: of all P's with
-    what is not compressed, and of all Q's.
+    A gradient becomes a matrix M [n, m]: its first axis by all others. The ranks add up P = M Q, orthogonalise its
+    columns, add up Q = M^T P, and step along P Q^T. The next step starts from this Q ("warm start"). The difference
+    between a rank's M and its P Q^T is added to its next gradient ("error feedback"). A bucket takes two all-reduces:
+    one of all P and the uncompressed gradients, and one of all Q.
 
     Args:
-        matrix_rank: r, at most.
-        start_iter: how many steps are not compressed at first.
-        min_compression_rate: matrices are compressed where that makes them smaller by more than this factor. Vectors
-            never are.
-        error_feedback: whether to add what was left out to the next gradient.
-        warm_start: whether to begin with the Q of the step before.
-        seed: of the first Q's, which all ranks must draw alike.
+        matrix_rank: the largest rank r of P and Q.
+        start_iter: the number of uncompressed steps at the start.
+        min_compression_rate: a matrix is compressed only if this makes it smaller by more than this factor. Vectors are
+            never compressed.
+        error_feedback: whether to add the compression error to the next gradient.
+        warm_start: whether to start from the Q of the previous step.
+        seed: the seed of the first Q, the same on all ranks.
     """
 
     matrix_rank: int = 4
@@ -78,7 +78,7 @@ class PowerSGD(Compression):
             self._qs.update(zip(numbers, qs, strict=True))
 
     def _worth_it(self, shape: Any) -> bool:
-        """Whether a parameter is compressed."""
+        """Returns whether to compress a parameter."""
         if len(shape) < 2 or not shape.numel():
             return False
         rows, columns = shape[0], shape.numel() // shape[0]
@@ -86,7 +86,7 @@ class PowerSGD(Compression):
         return bool(shape.numel() > (rows + columns) * rank * self.min_compression_rate)
 
     def _q(self, parameter: int, matrix: Tensor, step: int) -> Tensor:
-        """[m, r] from the step before, or of the normal distribution."""
+        """Returns Q [m, r] of the previous step, or from the normal distribution."""
         if parameter in self._qs:
             return self._qs[parameter]
         draw = np.random.default_rng([self.seed, parameter, 0 if self.warm_start else step])
@@ -94,7 +94,7 @@ class PowerSGD(Compression):
         return torch.from_numpy(draw.standard_normal(shape, np.float32))
 
     def _mean(self, tensors: list[Tensor]) -> bool:
-        """Replaces tensors by their averages over the ranks, in one all_reduce. Whether all are finite."""
+        """Replaces tensors with their averages over the ranks, in one all-reduce. Returns whether all are finite."""
         packed = torch.cat([torch.empty(0), *(tensor.reshape(-1) for tensor in tensors)])
         if len(packed):
             self._group.mean(packed)

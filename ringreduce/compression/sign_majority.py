@@ -1,4 +1,4 @@
-"""Gradients as signs, of which the majority decides."""
+"""Gradients as signs, decided by majority vote."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ __all__ = ["SignMajority"]
 
 @dataclass(eq=False, kw_only=True)
 class SignMajority(Compression):
-    """One bit a value: every rank votes with the sign of its gradient, and all step the way of the majority.
+    """Sends one bit per value: every rank votes with the signs of its gradient, and all follow the majority.
 
-    docs/training.md says who counts the votes, what they weigh, and how long the step is. Zero counts as positive.
+    docs/training.md explains which rank counts the votes, how they are weighted, and how long the step is. Zero counts
+    as positive.
 
-    Without error feedback it is signSGD with majority vote (Bernstein et al., "signSGD with Majority Vote is
-    Communication Efficient and Fault Tolerant", 2019); the step's length is the mean of the ranks' lengths.
+    Without error feedback this is signSGD with majority vote (Bernstein et al., "signSGD with Majority Vote is
+    Communication Efficient and Fault Tolerant", 2019). The length of the step is the mean of the ranks' lengths.
 
-    With error feedback, what a rank's signs did not say is added to its next gradient (Karimireddy et al., "Error
-    Feedback Fixes SignSGD", 2019), and what the majority's signs did not say to the next count (Zheng et al.,
+    With error feedback, the error of a rank's signs is added to its next gradient (Karimireddy et al., "Error Feedback
+    Fixes SignSGD", 2019), and the error of the majority's signs to the next count (Zheng et al.,
     "Communication-Efficient Distributed Blockwise Momentum SGD with Error-Feedback", 2019).
 
     Args:
-        error_feedback: whether what was left out is kept for later.
-        block: how many values share a magnitude, a multiple of 8.
-        start_iter: how many steps are not compressed at first. (Tang et al., "1-bit Adam", 2021, whose optimizer needs
-            the moments of true gradients, take 15 to 20 per cent of all.)
+        error_feedback: whether to keep errors for later steps.
+        block: the number of values that share a magnitude, a multiple of 8.
+        start_iter: the number of uncompressed steps at the start. Tang et al., "1-bit Adam", 2021, use 15 to 20 per
+            cent of all steps, because their optimizer needs the moments of true gradients.
     """
 
     error_feedback: bool = True
@@ -42,7 +43,7 @@ class SignMajority(Compression):
         self._require("block", self.block > 0 and self.block % 8 == 0, "be a positive multiple of 8")
         super().__post_init__(group)
         self._errors = self._memory["errors"] = Memory()  # of this rank's votes
-        self._left = self._memory["left"] = {}  # of the counts that this rank makes, by a bucket's parameters
+        self._left = self._memory["left"] = {}  # errors of this rank's counts, by a bucket's parameters
 
     def _average(self, gradients: Gradients) -> None:
         flat, group, key = gradients.flat, self._group, gradients.parameters
@@ -51,7 +52,7 @@ class SignMajority(Compression):
             flat.add_(errors)
         blocks = padded_rows(flat, group.size, self.block).view(group.size, -1, self.block)
         starts = self.block * torch.arange(group.size * blocks.shape[1]).view(group.size, -1, 1)
-        counts = (len(flat) - starts).clamp(0, self.block)  # of values before the end, [ranks, blocks, 1]
+        counts = (len(flat) - starts).clamp(0, self.block)  # values before the end, [ranks, blocks, 1]
         own = _signed_means(blocks, counts)
         votes = self._decode(group.all_to_all(self._encode(own)))
         if self.error_feedback:
@@ -67,10 +68,10 @@ class SignMajority(Compression):
         flat.copy_(outcomes.view(-1)[: len(flat)])
 
     def _errors_of(self, gradients: Gradients) -> Tensor:
-        """This rank's errors in a bucket.
+        """Returns this rank's errors in a bucket.
 
-        What was left out of counts of other buckets that had some of these parameters becomes an error of this rank's,
-        times the number of ranks, of which an average is made.
+        Parameters may come from earlier buckets. The errors of this rank's counts there become errors of this rank,
+        times the number of ranks, because gradients are averaged over the ranks.
         """
         parameters = set(gradients.parameters)
         for key in [*self._left]:
@@ -82,7 +83,7 @@ class SignMajority(Compression):
         return self._errors.flat(gradients.parameters, gradients.lengths)
 
     def _encode(self, blocks: Tensor) -> Tensor:
-        """Signed means [rows, blocks, block] as bytes [rows, ...]: the signs' bits, then the lengths of the blocks."""
+        """Encodes signed means [rows, blocks, block] as bytes [rows, ...]: the bits of the signs, then the lengths."""
         bits = np.packbits((blocks >= 0).numpy().reshape(len(blocks), -1), axis=1)
         return torch.cat([torch.from_numpy(bits), blocks[..., 0].abs().view(torch.uint8)], 1)
 
@@ -97,17 +98,17 @@ class SignMajority(Compression):
 
 
 def _signed(signs: Tensor, lengths: Tensor) -> Tensor:
-    """Lengths [..., blocks, 1] with the signs [..., blocks, block] of values; True is positive."""
+    """Returns lengths [..., blocks, 1] with signs [..., blocks, block]. True means positive."""
     return signs.float().mul_(2).sub_(1).mul_(lengths)  # ten times as fast as torch.where()
 
 
 def _signed_means(blocks: Tensor, counts: Tensor) -> Tensor:
-    """The mean magnitude of each block [..., block] with the signs of its values; the sum is of counts [..., 1]."""
+    """Returns the mean magnitude of each block [..., block], with the signs of its values. counts: [..., 1]."""
     return _signed(blocks >= 0, blocks.abs().sum(-1, keepdim=True) / counts.clamp(min=1))
 
 
 def _majority(votes: Tensor, step: int) -> Tensor:
-    """The majority's signs of votes [ranks, blocks, block], and the mean of the ranks' lengths."""
+    """Returns the majority's signs of votes [ranks, blocks, block], with the mean of the ranks' lengths."""
     positive = votes >= 0
     twice = 2 * positive.sum(0)
     signs = torch.where(twice == len(votes), positive[step % len(votes)], twice > len(votes))

@@ -1,4 +1,4 @@
-"""The largest elements of the gradient, and where they are."""
+"""The largest elements of the gradient, and their positions."""
 
 from __future__ import annotations
 
@@ -14,26 +14,27 @@ from ringreduce.compression.group import Tensor
 __all__ = ["TopK", "largest"]
 
 SAMPLES = 1 << 14
-WARMUP_FROM = 0.25  # the fraction of the first step
+WARMUP_FROM = 0.25  # the fraction in the first step
 
 
 @dataclass(eq=False, kw_only=True)
 class TopK(Compression):
-    """Every rank sends its largest elements only, and keeps the others for later steps.
+    """Sends only the largest elements of every rank, and keeps the others for later steps.
 
-    Deep Gradient Compression (Lin et al., 2018): what is not sent is added up until it is large enough to be. With
-    ``momentum`` it is velocities that are added up, as what was held back must have the momentum that it would have
-    had ("momentum correction"): the optimizer must then have no momentum of its own.
+    This is Deep Gradient Compression (Lin et al., 2018): elements accumulate until they are large enough to be sent.
+    With ``momentum``, velocities accumulate instead, so that a delayed element has the same momentum as one that is not
+    delayed ("momentum correction"). The optimizer must then have no momentum of its own.
 
-    An element travels as a float32 and an int32, and a rank gets (N-1) times its own number of them.
+    An element travels as a float32 and an int32. A rank receives N-1 times as many elements as it sends.
 
     Args:
-        fraction: of a bucket's elements, rounded up; all ranks send as many.
-        momentum: of momentum correction; 0 for none.
-        factor_masking: whether the velocity of what is sent begins anew ("momentum factor masking").
-        clip: the largest norm of a bucket's gradient on one rank; what is above is scaled down, before anything is
-            added up. (The paper takes the whole gradient's, and of an optimizer that clips at c here c / sqrt(N).)
-        warmup_steps: in how many steps the fraction goes down from 1/4, exponentially.
+        fraction: the fraction of a bucket's elements to send, rounded up. All ranks send the same number.
+        momentum: the factor of momentum correction. 0 means none.
+        factor_masking: whether to reset the velocity of the elements that were sent ("momentum factor masking").
+        clip: the largest norm of a bucket's gradient on one rank. A gradient with a larger norm is scaled down before
+            it accumulates. (The paper clips the norm of the whole gradient; for an optimizer that clips at c, it
+            clips at c / sqrt(N).)
+        warmup_steps: the number of steps in which the fraction decreases exponentially from 1/4.
     """
 
     fraction: float = 0.01
@@ -52,7 +53,7 @@ class TopK(Compression):
         self._unsent = self._memory["unsent"] = Memory()
 
     def fraction_at(self, step: int) -> float:
-        """The fraction of a step, from 0."""
+        """Returns the fraction in a step. Steps count from 0."""
         if step >= self.warmup_steps or self.fraction >= WARMUP_FROM:
             return self.fraction
         return float(WARMUP_FROM * (self.fraction / WARMUP_FROM) ** (step / self.warmup_steps))
@@ -69,7 +70,7 @@ class TopK(Compression):
             unsent += flat if velocity is None else velocity.mul_(self.momentum).add_(flat)
             places = largest(unsent, count)
             values = unsent[places]
-        else:  # the gradient is lost, and all ranks learn of it
+        else:  # the gradient is lost: send NaN, so that all ranks know
             places, values = torch.arange(count), torch.full((count,), math.nan)
         sent = torch.cat([places.to(torch.int32).view(torch.float32), values])
         all_places, all_values = group.all_gather(sent).split(count, 1)
@@ -84,17 +85,17 @@ class TopK(Compression):
 
 
 def largest(x: Tensor, count: int) -> Tensor:
-    """The places of the count elements of x [n] that are largest in magnitude, int64, in any order.
+    """Returns the positions of the count elements of x [n] with the largest magnitudes: int64, in any order.
 
-    A threshold that every hundredth or so element lets expect a few more than count above it leaves few to choose from.
-    Where there turn out to be too few, all are looked at.
+    It estimates a threshold from a sample, so that slightly more than count elements are above it, and selects among
+    those. If fewer are above, it selects among all elements.
     """
     sizes = x.abs()
     stride = max(x.numel() // SAMPLES, 1)
     if stride > 1 and 4 * count < x.numel():
         sample = sizes[::stride]
         expected = count * len(sample) / x.numel()
-        rank = math.ceil(expected + 3 * math.sqrt(expected)) + 1  # too few are above in one of 700 cases
+        rank = math.ceil(expected + 3 * math.sqrt(expected)) + 1  # in one of 700 cases fewer are above
         threshold = sample.topk(min(rank, len(sample)), sorted=False).values.min()
         candidates = (sizes >= threshold).nonzero().view(-1)
         if len(candidates) >= count:

@@ -1,4 +1,4 @@
-"""CUDA's driver, as this process has it."""
+"""The state of the CUDA driver in this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 
 
 def has_initialized_driver() -> bool:
-    """Asks the driver that this process has loaded, if any. To ask does not initialize it."""
+    """Returns whether this process has initialized the CUDA driver. Asking does not initialize it."""
     try:
         driver = ctypes.CDLL("libcuda.so.1", os.RTLD_NOLOAD)
     except OSError:

@@ -1,7 +1,7 @@
-"""libringreduce_cuda.so from Python, for tests and benchmarks. Internal: the engine calls it without this module.
+"""Calls libringreduce_cuda.so from Python, for tests and benchmarks. The engine does not use this module.
 
-Everything is a raw address in the memory of the current CUDA device, and a stream. Errors are RuntimeErrors that say
-what CUDA has said and what was being done.
+Arguments are raw addresses in the memory of the current CUDA device, and streams. Errors are RuntimeErrors with CUDA's
+message and the operation that failed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import numpy as np
 
 from ringreduce import _engine
 
-LIBRARY = Path(  # as the engine finds it
+LIBRARY = Path(  # found in the same way as by the engine
     os.environ.get("RINGREDUCE_CUDA_LIBRARY") or Path(__file__).resolve().parents[1] / "libringreduce_cuda.so"
 )
-MOST_SPANS = 16  # sources, and destinations
+MOST_SPANS = 16  # of sources, and of destinations
 
 _loaded: ctypes.CDLL | None = None
 
@@ -31,7 +31,7 @@ def is_built() -> bool:
 
 
 def call(name: str, *arguments: Any) -> None:
-    """Calls an entry point; see the entry_points.h in csrc."""
+    """Calls an entry point; see entry_points.h in csrc."""
     global _loaded
     if _loaded is None:
         _loaded = ctypes.CDLL(str(LIBRARY))
@@ -42,7 +42,7 @@ def call(name: str, *arguments: Any) -> None:
 
 
 def why_not() -> str:
-    """Why the GPU cannot be used, or nothing."""
+    """Returns why the GPU cannot be used, or ""."""
     if not is_built():
         return "built without CUDA"
     try:
@@ -81,7 +81,7 @@ def handle(stream: Stream | None) -> ctypes.c_void_p:
 
 
 class Event:
-    """A moment on a stream."""
+    """A CUDA event."""
 
     def __init__(self) -> None:
         self.handle = ctypes.c_void_p()
@@ -100,7 +100,7 @@ class Event:
 
 
 class Graph:
-    """What was launched on a stream while it was captured."""
+    """The work that was captured on a stream."""
 
     def __init__(self) -> None:
         self.handle = ctypes.c_void_p()
@@ -112,7 +112,7 @@ class Graph:
         call("destroy_graph", self.handle)
 
 
-# As cudaStreamCaptureMode has them: whether a capture minds what other threads allocate, query or wait for meanwhile.
+# cudaStreamCaptureMode: whether allocations, queries or waits of other threads break a capture.
 GLOBAL, THREAD_LOCAL = 0, 1
 
 
@@ -127,7 +127,7 @@ def captured(stream: Stream, mode: int = THREAD_LOCAL) -> Iterator[Graph]:
 
 
 class Memory:
-    """Bytes on the device."""
+    """Memory on the device."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -154,7 +154,7 @@ class Memory:
 
 
 def move(to: int, source: int, size: int, stream: Stream | None = None) -> None:
-    """CUDA's own copy, between devices and hosts."""
+    """Copies with CUDA, between devices and hosts."""
     call("move", ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(size), handle(stream))
 
 
@@ -168,14 +168,14 @@ class Launch:
 
 
 def spans(destinations: Sequence[int], sources: Sequence[int]) -> tuple[Any, ...]:
-    """Addresses, as entry points take them."""
+    """Converts addresses to the arguments of entry points."""
     pointers = [(ctypes.c_void_p * max(len(one), 1))(*one) for one in (destinations, sources)]
     return pointers[0], len(destinations), pointers[1], len(sources)
 
 
 def _number_of(name: str, names: list[str]) -> int:
     if name not in names:
-        raise ValueError(f"{name} is none of {', '.join(names)}")
+        raise ValueError(f"{name} is not one of {', '.join(names)}")
     return names.index(name)
 
 
@@ -204,7 +204,7 @@ def copy(destinations: Sequence[int], source: int, size: int, launch: Launch = L
 
 @dataclass(frozen=True)
 class Coded:
-    """Which spans are encoded in `wire`; the others are arrays of `plain`."""
+    """Which spans are encoded in `wire`. The others are arrays of `plain`."""
 
     wire: str
     plain: str

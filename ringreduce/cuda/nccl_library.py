@@ -1,4 +1,4 @@
-"""Where libraries are: NCCL's, if the system's loader knows of none, and ours that programs load in place of it."""
+"""Paths of NCCL, if the system's loader does not find it, and of our library that programs load in its place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ STAND_IN = Path(__file__).resolve().parents[1] / "libringreduce_nccl.so"
 
 
 def find() -> str:
-    """The path of the library in an installed wheel (nvidia-nccl-cu13 and the like), or nothing."""
+    """Returns the path of NCCL in an installed wheel, such as nvidia-nccl-cu13, or ""."""
     try:
         found = importlib.util.find_spec("nvidia.nccl")
     except (ImportError, ValueError):

@@ -1,6 +1,6 @@
-"""Data-parallel training: :class:`DataParallel` and what it consists of.
+"""Data-parallel training: :class:`DataParallel` and its parts.
 
-wrapper.py is what a program sees, reducer.py what happens in a backward pass; the other files are a part of that each.
+wrapper.py has the class that programs use, and reducer.py follows a backward pass. Each other file is a part of these.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What ranks tell each other: whether they have the same model, and how a backward pass has ended."""
+"""Agreement between ranks: whether they have the same model, and how a backward pass ended."""
 
 from __future__ import annotations
 
@@ -25,12 +25,16 @@ SHOWN = 10  # names in a message
 
 
 def check_parameters(module: Any) -> list[tuple[str, Any]]:
-    """Names and parameters that need gradients; ValueError where there are none, or one has no values."""
+    """Returns the parameters that need gradients, with names.
+
+    Raises:
+        ValueError: there are none, or a parameter has no values.
+    """
     for name, parameter in module.named_parameters():
         if torch.nn.parameter.is_lazy(parameter):
-            raise ValueError(f"parameter '{name}' has no shape yet: call the module once before")
+            raise ValueError(f"parameter '{name}' has no shape yet: call the module once first")
         if parameter.is_meta:
-            raise ValueError(f"parameter '{name}' is on the meta device, and has no values")
+            raise ValueError(f"parameter '{name}' is on the meta device and has no values")
     named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
     if not named:
         raise ValueError("module has no parameter that needs a gradient")
@@ -39,20 +43,20 @@ def check_parameters(module: Any) -> list[tuple[str, Any]]:
 
 
 def check_not_averaged(named: Iterable[tuple[str, Any]]) -> None:
-    """ValueError where gradients are averaged already: by a wrapper of the model, or by its optimizer."""
+    """Raises ValueError if a wrapper of the model, or its optimizer, averages the gradients already."""
     for name, parameter in named:
         for hook in (parameter._post_accumulate_grad_hooks or {}).values():
             owner = getattr(getattr(hook, "func", None), "__self__", None)
             averaged_by = getattr(owner, "averaged_by", None)
             if averaged_by:
                 raise ValueError(
-                    f"the gradients of parameter {name} are averaged by {averaged_by} already. Use either a "
-                    "DataParallel wrapper or a ShardedOptimizer of stage 2, or both with stage=1"
+                    f"{averaged_by} already averages the gradients of parameter {name}. Use either a DataParallel "
+                    "wrapper or a ShardedOptimizer with stage=2, or both with stage=1"
                 )
 
 
 def describe(module: Any, settings: dict[str, Any]) -> dict[str, str]:
-    """What has to be the same on all ranks, by what it is called; in the model's order."""
+    """Returns what must be the same on all ranks, by name, in the model's order."""
     found = {name: repr(value) for name, value in settings.items()}
     for name, parameter in module.named_parameters():
         frozen = "" if parameter.requires_grad else ", requires_grad=False"
@@ -63,7 +67,7 @@ def describe(module: Any, settings: dict[str, Any]) -> dict[str, str]:
 
 
 def kind_of(tensor: Any) -> str:
-    """Dtype, shape and strides as text."""
+    """Returns dtype, shape and strides as text."""
     if torch.nn.parameter.is_lazy(tensor):
         return "no shape yet"
     dtype = str(tensor.dtype).removeprefix("torch.")
@@ -72,10 +76,14 @@ def kind_of(tensor: Any) -> str:
 
 
 def check_same(comm: Communicator, own: dict[str, str], what: str) -> None:
-    """Compares descriptions, of what is called what, of all ranks; what: the subject of the error's message.
+    """Compares the descriptions of all ranks.
+
+    Args:
+        own: this rank's description, by name.
+        what: the subject of the error message.
 
     Raises:
-        Error: on every rank: the first thing that differs, and which ranks have what.
+        Error: the descriptions differ. Every rank raises it; the message names the first difference and its ranks.
     """
     lists = comm.all_gather_object(list(own.items()))
     if all(entries == lists[0] for entries in lists):
@@ -90,7 +98,7 @@ def check_same(comm: Communicator, own: dict[str, str], what: str) -> None:
         f"rank{'s' if len(having) > 1 else ''} {', '.join(having)}: {entry}"
         for entry, having in ranks.items()
     )
-    raise Error(f"{what} differ, first in this: {whose}")
+    raise Error(f"{what} differ. The first difference: {whose}")
 
 
 def _at(entries: list[tuple[str, str]], place: int) -> str:
@@ -98,13 +106,13 @@ def _at(entries: list[tuple[str, str]], place: int) -> str:
 
 
 class Verdict:
-    """An exchange of three bytes, and of one more for each parameter where it has to be known which were used.
+    """An exchange of three bytes, and one more for each parameter if ranks need to know which were used.
 
     Args:
-        problem: what has gone wrong on this rank; "" if nothing.
-        restarts: how often this rank has begun anew since the last verdict. It tells a backward pass from the next one,
-            where a rank has failed too early to take part.
-        used: for each parameter whether this rank has a gradient of it. None on all ranks: nobody asks.
+        problem: the failure of this rank, or "".
+        restarts: how often this rank has restarted since the last verdict. It shows if a rank failed too early to take
+            part in a backward pass, and is one pass behind.
+        used: for each parameter, whether this rank has a gradient. None on all ranks if they need not know.
     """
 
     FIXED = 3  # bytes: whether there is a problem; restarts from 0 up, and from 255 down
@@ -122,17 +130,17 @@ class Verdict:
 
     @property
     def used_by_any(self) -> set[int]:
-        """The places of parameters of which some rank has a gradient, among those asked about."""
+        """The positions, in ``used``, of parameters for which some rank has a gradient."""
         return set(np.flatnonzero(self._flags[self.FIXED :]).tolist())
 
     def problems(self) -> str:
-        """What has gone wrong on which ranks; "" if nothing. The same on all ranks, which all call it."""
+        """Returns the failures of all ranks, or "". Every rank must call it, and gets the same text."""
         failed, most, least = self._flags[: self.FIXED].tolist()
         if most + least != 255:
             calls = self._comm.all_gather_object(f"{self._restarts} on rank {self._comm.rank}")
             return (
-                "a rank's backward pass has failed before its first gradient, and its next one was taken for it. Calls "
-                f"of zero_grad() since the last exchange: {', '.join(calls)}"
+                "a rank's backward pass failed before its first gradient, and the next one was taken for it. Calls of "
+                f"zero_grad() since the last exchange: {', '.join(calls)}"
             )
         if not failed:
             return ""
@@ -141,6 +149,6 @@ class Verdict:
 
 
 def some_names(names: Sequence[str]) -> str:
-    """Names for a message: the first few, and how many there are beside them."""
+    """Returns the first few names, and the number of the others, for a message."""
     shown = ", ".join(names[:SHOWN])
     return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"

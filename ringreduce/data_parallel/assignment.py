@@ -1,4 +1,4 @@
-"""Which parameter goes into which bucket."""
+"""Assigns parameters to buckets."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = ["Cut", "assign", "make_buckets"]
 def assign(
     order: Sequence[int], nbytes: Sequence[int], kinds: Sequence[Hashable], first: float, limit: float
 ) -> list[list[int]]:
-    """Cuts parameters, in the order in which their gradients come, into buckets.
+    """Divides parameters, in the order in which their gradients come, into buckets.
 
-    A bucket is full once it holds its limit of bytes. The first of a kind has a limit of its own: a small one, so
-    that there is something to send early on. Later ones hold half of what is still to come, at most: what is sent
-    last cannot hide behind the backward pass, and so is little.
+    A bucket is full when it reaches its limit. The limit of the first bucket of a kind is small, so that sending can
+    begin early. Later buckets hold at most half of the remaining bytes: the backward pass cannot hide the last bucket,
+    so it must be small.
 
     Args:
-        order: the parameters' numbers.
-        nbytes, kinds: of each parameter, by its number. Only parameters of one kind share a bucket.
-        first, limit: bytes, of the first bucket of a kind and of the others.
+        order: the parameters' numbers, in the order of their gradients.
+        nbytes, kinds: the size and kind of each parameter, by its number. Only parameters of one kind share a bucket.
+        first, limit: the bytes of the first bucket of a kind, and of the others.
 
     Returns:
-        The buckets, in the order in which the last of their gradients comes.
+        The buckets, in the order in which they become complete.
     """
     open_buckets: dict[Hashable, list[int]] = {}
     full: list[list[int]] = []
-    room: dict[Hashable, float] = {}  # bytes, in the open bucket of a kind
+    room: dict[Hashable, float] = {}  # the bytes left in the open bucket of a kind
     rest = sum(nbytes[number] for number in order)
     for number in order:
         kind = kinds[number]
@@ -48,7 +48,7 @@ def assign(
 
 
 def make_buckets(slots: Sequence[Slot], first: float, limit: float) -> list[Bucket]:
-    """Buckets of parameters, in the order in which their gradients come; see :func:`assign`."""
+    """Makes buckets of parameters, given in the order in which their gradients come. See :func:`assign`."""
     parameters = [slot.parameter for slot in slots]
     nbytes, kinds = [p.nbytes for p in parameters], [(p.dtype, p.device) for p in parameters]
     cut = assign(range(len(slots)), nbytes, kinds, first, limit)
@@ -57,32 +57,34 @@ def make_buckets(slots: Sequence[Slot], first: float, limit: float) -> list[Buck
 
 
 class Cut:
-    """Cuts a model's parameters into buckets twice: in reverse order of the parameters before the first backward pass,
-    and after it in the order in which one rank's gradients came.
+    """Divides a model's parameters into buckets twice.
+
+    Before the first backward pass, it takes the parameters in reverse order; afterwards, in the order in which one
+    rank's gradients came.
 
     Args:
-        first, limit: bytes of the first bucket of a kind and of the others.
+        first, limit: the bytes of the first bucket of a kind, and of the others.
     """
 
     def __init__(self, slots: Sequence[Slot], first: float, limit: float) -> None:
         self._slots, self._limits = slots, (first, limit)
-        self._arrivals: list[int] = []  # numbers
-        self.is_to_come = True  # the second time
+        self._arrivals: list[int] = []  # parameters' numbers
+        self.is_to_come = True  # whether the second division is still to come
 
     def first(self) -> list[Bucket]:
         return make_buckets(self._slots[::-1], *self._limits)
 
     def note(self, slot: Slot) -> None:
-        """A gradient has come."""
+        """Records that a gradient has come."""
         if self.is_to_come:
             self._arrivals.append(slot.number)
 
     def forget(self) -> None:
-        """The backward pass has failed: the next one counts."""
+        """Forgets the order of a failed backward pass, so that the next one counts."""
         self._arrivals.clear()
 
     def again(self, comm: Communicator, root: int) -> list[Bucket]:
-        """The buckets in the order of rank root's gradients. Every rank calls it."""
+        """Returns the buckets in the order of the root's gradients. Every rank must call it."""
         came = list(dict.fromkeys(self._arrivals))
         never = set(range(len(self._slots))).difference(came)
         order = np.array([*came, *sorted(never, reverse=True)])

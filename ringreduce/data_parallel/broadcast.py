@@ -1,4 +1,4 @@
-"""Sending many tensors at once."""
+"""Broadcasts of many tensors at once."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ringreduce.data_parallel.bucket import Bucket, Slot
 
 __all__ = ["Broadcast"]
 
-AT_ONCE = 32 << 20  # bytes, of the copies that are made
+AT_ONCE = 32 << 20  # bytes of a packed copy
 
 
 class Broadcast:
-    """Few broadcasts for many tensors, of any dtypes. Keeps the memory for the next tensors of the same kinds."""
+    """Broadcasts many tensors, of any dtypes, in few calls. Keeps its memory for the next tensors of the same kinds."""
 
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm
@@ -26,7 +26,7 @@ class Broadcast:
 
     @torch.no_grad()
     def __call__(self, tensors: Sequence[Any], root: int) -> None:
-        """Every rank's tensors get the root's values."""
+        """Copies the root's values to every rank's tensors."""
         kinds = [(tensor.dtype, tensor.shape, tensor.device) for tensor in tensors]
         if kinds != self._kinds:
             self._kinds = kinds

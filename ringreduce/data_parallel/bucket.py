@@ -1,4 +1,4 @@
-"""Buckets: tensors of several parameters that travel together, side by side in memory."""
+"""Buckets: the gradients of several parameters, side by side in memory, which travel together."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["Bucket", "Slot", "allocate", "shaped_like"]
 
 
 class Slot:
-    """A parameter's place in its bucket, and how far its gradient is in the backward pass under way.
+    """A parameter's place in its bucket, and the progress of its gradient in the current backward pass.
 
     Attributes:
-        number: of the parameter, in the model's order.
-        name: of the parameter, as messages show it.
-        bucket, start: where its gradient is exchanged; start counts elements.
+        number: the parameter's number, in the model's order.
+        name: the parameter's name in messages.
+        bucket, start: the bucket, and the offset in elements, where its gradient is exchanged.
         view: this place in the bucket's buffer, with the parameter's shape and strides.
-        came: how often its hook was called in this backward pass.
-        expected: how often it will be.
+        came: how often its hook has been called in this backward pass.
+        expected: how often it will be called.
     """
 
     __slots__ = ("bucket", "came", "expected", "name", "number", "parameter", "start", "view")
@@ -38,15 +38,17 @@ class Slot:
         self.expected: float = 1
 
     def take(self, more: bool = False) -> None:
-        """Copies the parameter's gradient into the bucket; more: adds it to what is there."""
+        """Copies the parameter's gradient to the bucket, or adds it if more is True."""
         gradient = self.parameter.grad
         if gradient.layout is not torch.strided:
-            raise TypeError(f"the gradient of parameter {self.name} is sparse: only dense ones are averaged")
+            raise TypeError(
+                f"the gradient of parameter {self.name} is sparse; only dense gradients can be averaged"
+            )
         with torch.no_grad():
             self.view.add_(gradient) if more else self.view.copy_(gradient)
 
     def of(self, memory: Any) -> Any:
-        """The parameter's place in flat memory that is laid out as the bucket is."""
+        """Returns the parameter's place in flat memory that has the bucket's layout."""
         return shaped_like(self.parameter, memory[self.start : self.start + self.parameter.numel()])
 
 
@@ -54,9 +56,9 @@ class Bucket:
     """Parameters of one dtype and device, and memory for their gradients.
 
     Attributes:
-        index, last: its place in the order in which buckets are sent.
-        memory, buffer: the gradients, flat, and the memory that they are in, which may be longer; or None.
-        left: how many gradients are not ready yet.
+        index, last: its place in the order in which buckets are sent, and whether it is the last one.
+        buffer, memory: the flat gradients, and the memory that holds them, which may be longer. Or None.
+        left: the number of gradients that are not ready yet.
     """
 
     def __init__(self, index: int, slots: Sequence[Slot], last: bool) -> None:
@@ -71,14 +73,14 @@ class Bucket:
         self.arrange(ends[:-1], ends[-1])
 
     def arrange(self, starts: Sequence[int], length: int) -> None:
-        """Where each parameter begins, and how long the bucket is, in elements. It begins without gaps."""
+        """Sets where each parameter begins, and the length of the bucket, in elements. At first there are no gaps."""
         self.length = length
         for slot, start in zip(self.slots, starts, strict=True):
             slot.start = start
 
     @property
     def like(self) -> Any:
-        """A tensor of the bucket's dtype and device."""
+        """Any tensor of the bucket's dtype and device."""
         return self.slots[0].parameter
 
     @property
@@ -86,11 +88,11 @@ class Bucket:
         return int(self.length * self.like.element_size())
 
     def allocate(self, length: int | None = None) -> Any:
-        """New memory [length] of the bucket's kind; None: for the whole bucket."""
+        """Returns new memory of the bucket's dtype and device. length None means that of the bucket."""
         return allocate(self.length if length is None else length, self.like.dtype, self.like.device)
 
     def use(self, memory: Any) -> None:
-        """Has gradients gather in this memory, of the bucket's length at least; None: in none."""
+        """Sets the memory that collects the gradients, at least as long as the bucket. None removes it."""
         self.memory = memory
         self.buffer = None if memory is None else memory[: self.length]
         for slot in self.slots:
@@ -98,14 +100,14 @@ class Bucket:
 
 
 def allocate(count: int, dtype: Any, device: Any) -> Any:
-    """A tensor [count]; on the CPU in shared memory, where collectives need no staging copies."""
+    """Returns a tensor [count]. On the CPU it is in shared memory, where collectives need no staging copies."""
     if device.type == "cpu":
         return arrays.empty(count, dtype)
     return torch.empty(count, dtype=dtype, device=device)
 
 
 def shaped_like(parameter: Any, flat: Any) -> Any:
-    """A view of flat memory with the parameter's shape, and with its strides where they leave no gaps."""
+    """Returns a view of flat memory with the parameter's shape, and its strides if they leave no gaps."""
     strides = parameter.stride()
     if torch.empty_like(parameter, device="meta").stride() == strides:
         return flat.as_strided(parameter.shape, strides)

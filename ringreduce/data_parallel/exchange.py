@@ -1,4 +1,4 @@
-"""How a bucket's gradients are averaged."""
+"""Averaging the gradients of a bucket."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["AllReduce", "Exchange", "UnderWay"]
 
 
 class UnderWay:
-    """A bucket's exchange, begun.
+    """An exchange of a bucket that has begun.
 
     Args:
-        works: collectives, in the order in which they begin.
-        then: what is left to be done after them; it may add to works.
+        works: the collectives, in the order in which they begin.
+        then: a function to call after them; it may add to works.
     """
 
     def __init__(self, works: list[Work], then: Callable[[], None] | None = None) -> None:
@@ -31,7 +31,7 @@ class UnderWay:
         self._then = then
 
     def finish(self) -> None:
-        """Waits; the averages are then where the exchange puts them. Doing it twice is fine."""
+        """Waits until the averages are where the exchange puts them. Calling it again does nothing."""
         for work in self._works:
             work.wait()
         then, self._then = self._then, None
@@ -39,19 +39,19 @@ class UnderWay:
             then()
 
     def times(self) -> tuple[float, float]:
-        """When the work on it began and ended, in seconds of time.monotonic(); NaN where that is not known."""
+        """Returns when its collectives began and ended, in seconds of time.monotonic(). NaN means unknown."""
         began, ended = self._works[0].began, self._works[-1].ended
         return math.nan if began is None else began, math.nan if ended is None else ended
 
 
 class Meter:
-    """Waits for exchanges, and notes when they were."""
+    """Waits for exchanges, and records their times."""
 
     def __init__(self) -> None:
         self._timings = StepTimings()
 
     def wait(self, bucket: Bucket, submitted: float, under_way: UnderWay) -> None:
-        """Waits for a bucket's exchange, handed over at this time."""
+        """Waits for a bucket's exchange. submitted: when it was handed over."""
         self.wait_for(under_way.finish)
         timing = BucketTiming(bucket.index, bucket.nbytes, submitted, *under_way.times())
         self._timings.buckets.append(timing)
@@ -62,19 +62,20 @@ class Meter:
         self._timings.waits.append((begin, time.monotonic()))
 
     def take(self) -> StepTimings:
-        """What was noted since the last time."""
+        """Returns the times recorded since the last call."""
         taken, self._timings = self._timings, StepTimings()
         return taken
 
 
 class Exchange(ABC):
-    """A way to average.
+    """A method to average gradients.
 
     Attributes:
-        over: the number of ranks whose gradients count; others bring zeros.
-        meter: notes when buckets were exchanged.
-        has_local_passes: whether it takes gradients of backward passes that are not synchronised;
-        used_before, missed_before: in these: numbers of parameters with gradients, and names of those without.
+        over: the number of ranks whose gradients count. The others contribute zeros.
+        meter: records when buckets were exchanged.
+        has_local_passes: whether it uses gradients of backward passes that are not synchronised.
+        used_before, missed_before: the numbers of parameters with gradients in these passes, and the names of those
+            without.
     """
 
     has_local_passes = False
@@ -87,16 +88,16 @@ class Exchange(ABC):
         self.missed_before: list[str] = []
 
     def begin_forward(self, synchronise: bool, buckets: Sequence[Bucket]) -> None:
-        """A forward pass begins whose backward pass is synchronised, or is not."""
+        """Called at the start of a forward pass. synchronise: whether its backward pass is synchronised."""
 
     def end_local_pass(self, slots: Sequence[Slot], fill: Callable[[Slot], None]) -> None:
-        """A backward pass that is not synchronised is over."""
+        """Called at the end of a backward pass that is not synchronised."""
 
     def end_pass(self) -> None:
-        """A synchronised backward pass is over."""
+        """Called at the end of a synchronised backward pass."""
 
     def forget(self) -> None:
-        """The backward pass that is over has failed on some rank."""
+        """Called if the last backward pass failed on some rank."""
 
     def give_memory(self, bucket: Bucket) -> None:
         """Called when a bucket without memory gets its first gradient."""
@@ -104,7 +105,7 @@ class Exchange(ABC):
 
     @abstractmethod
     def start(self, bucket: Bucket) -> UnderWay:
-        """Begins to average the bucket's buffer over the ranks; does not wait."""
+        """Begins to average the bucket's buffer over the ranks. Does not wait."""
 
 
 class AllReduce(Exchange):

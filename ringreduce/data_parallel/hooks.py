@@ -1,4 +1,4 @@
-"""Communication hooks: averaging buckets in another way, with torch DDP's interface."""
+"""Communication hooks: user functions that average buckets, with the interface of torch's DDP."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ __all__ = ["CommHook", "GradBucket"]
 
 
 class GradBucket:
-    """A bucket as a communication hook sees it; the methods are those of ``torch.distributed.GradBucket``."""
+    """The bucket that a communication hook gets, with the methods of ``torch.distributed.GradBucket``."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
         self._buffer = bucket.buffer
 
     def index(self) -> int:
-        """Its place in the order in which buckets are sent. What is in it changes once, after the first step."""
+        """Returns its place in the order of sending. The parameters of a bucket change once, after the first step."""
         return self._bucket.index
 
     def buffer(self) -> Any:
-        """This rank's gradients, flat, in the memory in which the averages are wanted."""
+        """Returns this rank's gradients, flat. The averages belong in the same memory."""
         return self._buffer
 
     def set_buffer(self, buffer: Any) -> None:
-        """Has :meth:`buffer` return another tensor."""
+        """Replaces the tensor that :meth:`buffer` returns."""
         self._buffer = buffer
 
     def gradients(self) -> list[Any]:
-        """Views of the gradients with the parameters' shapes."""
+        """Returns views of the gradients, with the parameters' shapes."""
         return [slot.view for slot in self._bucket.slots]
 
     def parameters(self) -> list[Any]:
         return [slot.parameter for slot in self._bucket.slots]
 
     def is_last(self) -> bool:
-        """Whether it is the last bucket of a backward pass."""
+        """Returns whether this is the last bucket of a backward pass."""
         return self._bucket.last
 
 
 class CommHook(Exchange):
-    """Averages buckets by a user's function."""
+    """Averages buckets with a user's function."""
 
     def __init__(self, comm: Communicator, state: Any, hook: Callable[[Any, GradBucket], Any]) -> None:
         super().__init__(comm)
@@ -84,7 +84,7 @@ class HookUnderWay(UnderWay):
 
 
 class End:
-    """When a future was complete. It does not know the bucket: a future that never is must not keep that alive."""
+    """Records when a future completes. It has no bucket, so a future that never completes keeps none alive."""
 
     def __init__(self) -> None:
         self.over = threading.Event()

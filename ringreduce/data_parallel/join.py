@@ -1,4 +1,4 @@
-"""Uneven inputs: ranks whose data has ended take part in the steps of the others."""
+"""Uneven inputs: ranks without data take part in the steps of the others."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ ENDED, BUFFERS, BACKWARD = 0, 1, 2  # what a rank is about to do
 
 
 class Join:
-    """Before ranks communicate, each says what it is about to do, so that those without data can do the same.
+    """Announces what each rank is about to do before ranks communicate, so that those without data can do the same.
 
     Attributes:
-        root: the first rank that has data; still the same when none has.
+        root: the first rank that has data, or had data last.
     """
 
     def __init__(self, comm: Communicator, exchange: Exchange, over_all: bool) -> None:
@@ -25,7 +25,7 @@ class Join:
         self.root = 0
 
     def announce(self, what: int) -> int:
-        """Says what this rank is about to do; returns what the ranks with data are."""
+        """Announces what this rank is about to do. Returns what the ranks with data are about to do."""
         plans = self._comm.all_gather(np.array([what], np.uint8))
         active = np.flatnonzero(plans != ENDED)
         if active.size == 0:

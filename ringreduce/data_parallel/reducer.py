@@ -1,4 +1,4 @@
-"""Follows a backward pass: sends each bucket once its gradients are there, and waits for all at the end."""
+"""Follows a backward pass: sends each bucket when it is complete, and waits for all of them at the end."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class Keep(Enum):
 class Reducer:
     """The gradients of parameters, and their exchange.
 
-    Every synchronised backward pass makes the same calls on every rank, whatever becomes of it: all buckets in order,
-    then the ranks' verdicts. So ranks stay in step even where one lacks a gradient or has failed on its way.
+    Every synchronised backward pass makes the same calls on every rank, even if it fails: all buckets in order, then
+    the ranks' verdicts. Ranks therefore stay in step even if one lacks a gradient or fails halfway.
 
     Args:
-        owner: who averages, for messages.
-        exchange: how a bucket is averaged.
-        usage: which gradients a backward pass brings.
-        keep: what becomes of ``parameter.grad``.
-        cut: puts parameters into buckets; None where these are given to :meth:`follow`, and never change.
-        waits: whether the end of a backward pass waits for the averages; else :meth:`settle` does.
+        owner: the class that averages, for messages.
+        exchange: averages a bucket.
+        usage: knows which gradients a backward pass computes.
+        keep: what ``parameter.grad`` is afterwards.
+        cut: puts parameters into buckets. None if the buckets are passed to :meth:`follow` and never change.
+        waits: whether the end of a backward pass waits for the averages. If not, :meth:`settle` does.
     """
 
     def __init__(
@@ -55,13 +55,13 @@ class Reducer:
         self.comm = comm
         self.averaged_by = owner
         self.exchange = exchange
-        self.timings = StepTimings()  # of the last backward pass, where its end waits
+        self.timings = StepTimings()  # of the last backward pass, if its end waits
         self.join: Join | None = None
-        self.synchronise = True  # whether the next backward pass, that is
+        self.synchronise = True  # whether the next backward pass exchanges gradients
         self.slots: list[Slot] = []
         self.buckets: list[Bucket] = []
         self.hooks: list[Any] = []
-        self.restarts = 0  # calls since the last verdict that every rank makes to begin a step anew
+        self.restarts = 0  # calls since the last verdict by which every rank restarts a step
         self._usage, self._keep, self._cut, self._waits = usage, keep, cut, waits
         self._launching = threading.Lock()  # autograd has a thread for each GPU
         self._end_queued: Callable[[], Any] = _none
@@ -71,7 +71,7 @@ class Reducer:
         self._verdict: Verdict | None = None  # of a backward pass whose buckets are all sent
 
     def follow(self, slots: Sequence[Slot], buckets: Sequence[Bucket]) -> None:
-        """Watches these parameters, too."""
+        """Adds these parameters."""
         self.slots += slots
         self.buckets += buckets
         for slot in slots:
@@ -85,13 +85,13 @@ class Reducer:
     # --- the backward pass ---------------------------------------------------------------------------------
 
     def begin_forward(self, synchronise: bool) -> None:
-        """A forward pass begins whose backward pass is to exchange gradients, or is not."""
-        self.settle(quiet=True)  # what has failed here has been raised already
+        """Begins a forward pass. synchronise: whether its backward pass exchanges gradients."""
+        self.settle(quiet=True)  # failures of this rank have been raised already
         self.exchange.begin_forward(synchronise, self.buckets)
         self.synchronise = synchronise
 
     def end_forward(self, outputs: Any) -> None:
-        """A forward pass is over."""
+        """Ends a forward pass."""
         if not self._follows:
             return
         tensors = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
@@ -105,15 +105,15 @@ class Reducer:
         return self.synchronise or self.exchange.has_local_passes
 
     def _queue_end(self, _gradient: Any = None) -> None:
-        """Has _end called when the backward pass is over.
+        """Queues _end for the end of the backward pass.
 
-        The outputs' gradients call it, in the outermost backward pass: a parameter's may come in one within it, of
-        re-entrant checkpointing, which ends sooner.
+        The outputs' gradients call it, because they come in the outermost backward pass. A parameter's gradient may
+        come in an inner one, of re-entrant checkpointing, which ends sooner.
         """
         if self._follows and self._end_queued() is None:
             end = partial(self._end)
             torch.autograd.Variable._execution_engine.queue_callback(end)
-            self._end_queued = weakref.ref(end)  # the engine drops it with a backward pass that fails
+            self._end_queued = weakref.ref(end)  # autograd drops it if the backward pass fails
 
     def _gradient_came(self, slot: Slot, parameter: Any) -> None:
         if not self._follows:
@@ -147,7 +147,7 @@ class Reducer:
         for slot in self.slots:
             slot.came = 0
         if self._verdict is not None:
-            self._finish(self._verdict)  # of the backward pass before
+            self._finish(self._verdict)  # of the previous backward pass
         for slot in self._usage.begin(self.slots):
             self._fill(slot)
             slot.came = 1
@@ -163,7 +163,7 @@ class Reducer:
             slot.parameter.grad = slot.view if self._keep is Keep.VIEW else None
 
     def _fill(self, slot: Slot) -> None:
-        """Makes up for a gradient that this backward pass does not bring: what was there before it, or zeros."""
+        """Substitutes a gradient that this backward pass does not compute: with the existing gradient, or zeros."""
         if slot.parameter.grad is not None:
             self._take(slot)
             return
@@ -177,7 +177,7 @@ class Reducer:
             self._send()
 
     def _send(self) -> None:
-        """All buckets that are ready and whose turn it is: the order is the same on all ranks."""
+        """Sends all complete buckets whose turn it is. The order is the same on all ranks."""
         with self._launching:
             while self._next < len(self.buckets) and self.buckets[self._next].left == 0:
                 bucket = self.buckets[self._next]
@@ -192,14 +192,14 @@ class Reducer:
             self.exchange.end_local_pass(self.slots, self._fill)
             return
         if not self._running and self._usage.reaches_nothing(self.slots):
-            self._begin()  # this rank has no gradients, but others wait for it
+            self._begin()  # this rank has no gradients, but other ranks wait for it
         if self._running:
             self._complete()
             if self._waits:
                 self.settle()
 
     def shadow(self) -> None:
-        """Takes part in a backward pass of ranks that have data, with zeros. Leaves no gradients."""
+        """Takes part in a backward pass of the ranks that have data, with zeros. Leaves no gradients."""
         for slot in self.slots:
             slot.parameter.grad = None
         self._shadowing = True
@@ -208,23 +208,23 @@ class Reducer:
         self.settle()
 
     def settle(self, quiet: bool = False) -> None:
-        """Waits until the averages of all backward passes so far are there.
+        """Waits for the averages of all backward passes so far.
 
-        It ends a backward pass that an exception has ended: others may wait for what it has not sent.
+        After an exception in a backward pass, it sends the remaining buckets, because other ranks may wait for them.
 
         Raises:
-            Error: unless quiet: the last backward pass has failed on a rank.
+            Error: the last backward pass failed on a rank, and quiet is False.
         """
         ended, self._end_queued = self._end_queued, _none
         if ended is not _none and ended() is None and self.synchronise and not self._running:
-            self._begin()  # it had reached the outputs, and no gradient
+            self._begin()  # the pass reached the outputs, but no parameter
         if self._running:
             self._complete("its backward pass failed")
         if self._verdict is not None:
             self._finish(self._verdict, quiet)
 
     def _complete(self, failure: str = "") -> None:
-        """Sends what is not sent yet, and this rank's verdict."""
+        """Sends the remaining buckets and this rank's verdict."""
         late = [slot for slot in self.slots if slot.came < slot.expected]
         problem = failure or ("" if self._shadowing else self._missing(late))
         used = [self._is_used(slot) for slot in self.slots] if self._usage.asks else None
@@ -242,11 +242,11 @@ class Reducer:
         return came or slot.parameter.grad is not None or slot.number in self.exchange.used_before
 
     def _missing(self, late: Sequence[Slot]) -> str:
-        """Says which gradients should have come and have not."""
+        """Returns a message with the gradients that are missing, or nothing."""
         names = list(dict.fromkeys([*self.exchange.missed_before, *(slot.name for slot in late)]))
         if not names or self._usage.allows_missing():
             return ""
-        return f"the backward pass brought no gradient for {some_names(names)}{self._usage.hint}"
+        return f"the backward pass computed no gradient for {some_names(names)}{self._usage.hint}"
 
     def _finish(self, verdict: Verdict, quiet: bool = False) -> None:
         shadowing, asked = self._shadowing, self._usage.asks
@@ -278,7 +278,7 @@ class Reducer:
             raise Error(f"{self.averaged_by}: {problems}")
 
     def _attach(self, used_by_any: set[int]) -> None:
-        """Hands the averages over, also for parameters that another rank has used and this one has not."""
+        """Sets the averaged gradients, also of parameters that only other ranks have used."""
         if self._keep is Keep.NOTHING or (self._keep is Keep.VIEW and not used_by_any):
             return
         for slot in self.slots:
@@ -289,7 +289,7 @@ class Reducer:
                 gradient.copy_(slot.view)
 
     def _recut(self) -> None:
-        """After the first backward pass: buckets in the order in which gradients came."""
+        """After the first backward pass, makes buckets in the order in which the gradients came."""
         if self._cut is None or not self._cut.is_to_come:
             return
         self.buckets = self._cut.again(self.comm, 0 if self.join is None else self.join.root)
@@ -301,4 +301,4 @@ class Reducer:
 
 
 def _none() -> None:
-    """As a reference to something that is gone."""
+    """Stands for a weak reference whose object is gone."""

@@ -1,7 +1,7 @@
-"""Logical shards: the same bits whatever the number of ranks.
+"""Logical shards: gradients with the same bits for any number of ranks.
 
-The order in which gradients are added shows in their last bits. So the global batch is cut into a fixed number of
-shards; each has its own backward pass, on whichever rank, and the shards' gradients are added in the shards' order.
+The order in which gradients are added affects their last bits. Therefore the global batch is divided into a fixed
+number of shards. Each shard has its own backward pass, on any rank, and the gradients are added in the shards' order.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["Shards"]
 
 
 class Shards(Exchange):
-    """Each rank adds up, in the shards' order, a slice of all shards' gradients, and sends it to the others.
+    """Averages in the shards' order. Each rank adds up a part of all shards' gradients, and sends it to the others.
 
-    A bucket has a row of memory for each of this rank's shards. The last row ends as their average.
+    A bucket has a row of memory for each of this rank's shards. The last row receives the average.
     """
 
     has_local_passes = True
@@ -32,8 +32,8 @@ class Shards(Exchange):
         super().__init__(comm)
         self._shards = shards
         self._rows = shards // comm.size
-        self._row = 0  # the shard of this rank whose backward pass is next
-        # Of each bucket [2, rows, elements]: gradients, and what comes of this rank's slice of all of them.
+        self._row = 0  # the row of the shard whose backward pass is next
+        # For each bucket [2, rows, elements]: this rank's gradients, and all ranks' gradients of this rank's part.
         self._memory: WeakKeyDictionary[Bucket, Any] = WeakKeyDictionary()
 
     def give_memory(self, bucket: Bucket) -> None:
@@ -46,17 +46,17 @@ class Shards(Exchange):
     def begin_forward(self, synchronise: bool, buckets: Sequence[Bucket]) -> None:
         if synchronise != (self._row == self._rows - 1):
             raise Error(
-                f"logical_shards={self._shards} on {self.comm.size} ranks: {self._rows} forward and backward passes "
-                f"a step, all but the last within no_sync(); this is number {self._row + 1}"
+                f"logical_shards={self._shards} on {self.comm.size} ranks needs {self._rows} forward and backward "
+                f"passes a step, all but the last within no_sync(); this is number {self._row + 1}"
             )
         for bucket in buckets:
             self.give_memory(bucket)
             for slot in bucket.slots:
-                slot.parameter.grad = None  # of the step before, or of a backward pass that failed
+                slot.parameter.grad = None  # of the previous step, or of a failed backward pass
 
     def end_local_pass(self, slots: Sequence[Slot], fill: Callable[[Slot], None]) -> None:
         if all(slot.parameter.grad is None for slot in slots):
-            return  # torch.autograd.grad() for others than our parameters
+            return  # torch.autograd.grad() of other tensors
         for slot in slots:
             if slot.parameter.grad is None:
                 self.missed_before.append(slot.name)

@@ -17,26 +17,26 @@ __all__ = ["SyncBatchNorm", "convert_sync_batchnorm"]
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch normalisation (Ioffe and Szegedy, 2015) by the mean and variance of all ranks' batches together.
+    """Batch normalisation (Ioffe and Szegedy, 2015) with the mean and variance of all ranks' batches together.
 
-    Takes inputs [batch, features, ...] of any number of further axes; ranks' batches may be of different sizes. In
-    training every rank must call it. In evaluation it normalises by the running statistics (or, where there are none,
-    by those of this rank's batch), and communicates nothing.
+    Takes inputs [batch, features, ...] with any number of further axes. The ranks' batches may differ in size. In
+    training mode every rank must call it. In evaluation mode it normalises with the running statistics (or, without
+    them, with those of this rank's batch), and communicates nothing.
 
-    A forward pass gathers 2 * features + 1 numbers of every rank, a backward pass sums 2 * features. The gradients of
-    weight and bias are this rank's part, to be summed or averaged over the ranks like all others.
+    A forward pass gathers 2 * features + 1 numbers from every rank, and a backward pass sums 2 * features. The
+    gradients of weight and bias are this rank's part, to be summed or averaged over the ranks like all others.
 
-    The arguments are those of torch.nn.BatchNorm2d, and one more.
+    The arguments are those of torch.nn.BatchNorm2d, and ``comm``.
 
     Args:
-        comm: the group; None: the communicator of all ranks at the time of the call.
+        comm: the group. None takes the communicator of all ranks at the time of each call.
 
     Raises:
-        ValueError: the input has not num_features features, or in training all ranks have one value of each
-            feature together.
+        ValueError: the input does not have num_features features, or in training mode all ranks together have fewer
+            than two values per feature.
     """
 
-    running_mean: Any  # a Tensor where there are running statistics, else None
+    running_mean: Any  # a Tensor, or None without running statistics
     running_var: Any
     num_batches_tracked: Any
 
@@ -56,7 +56,7 @@ class SyncBatchNorm(_BatchNorm):
 
     @classmethod
     def convert_sync_batchnorm(cls, module: nn.Module, comm: Communicator | None = None) -> nn.Module:
-        """:func:`ringreduce.convert_sync_batchnorm`, where torch's SyncBatchNorm has its own."""
+        """Calls :func:`ringreduce.convert_sync_batchnorm`. torch's SyncBatchNorm has a method of this name, too."""
         return convert_sync_batchnorm(module, comm)
 
     def _check_input_dim(self, x: Tensor) -> None:
@@ -64,7 +64,7 @@ class SyncBatchNorm(_BatchNorm):
             raise ValueError(f"input must be [batch, {self.num_features}, ...], not {list(x.shape)}")
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalises x [batch, features, ...]; the result has its shape and dtype."""
+        """Normalises x [batch, features, ...]. The result has the shape and dtype of x."""
         if not self.training:
             return super().forward(x)
         self._check_input_dim(x)
@@ -77,14 +77,14 @@ class SyncBatchNorm(_BatchNorm):
         return result
 
     def _update_running(self, mean: Tensor, var: Tensor) -> None:
-        """Moves the running statistics towards the batch's, by momentum; None averages over all batches."""
+        """Moves the running statistics towards the batch's, by momentum. None averages over all batches."""
         self.num_batches_tracked.add_(1)
         share = 1 / int(self.num_batches_tracked) if self.momentum is None else self.momentum
         self.running_mean.lerp_(mean.to(self.running_mean), share)
         self.running_var.lerp_(var.to(self.running_var), share)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SyncBatchNorm:
-        """A copy in the same group, which cannot be copied."""
+        """Returns a copy with the same group, which itself cannot be copied."""
         memo[id(self.comm)] = self.comm
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
@@ -94,10 +94,10 @@ class SyncBatchNorm(_BatchNorm):
 
 @torch.no_grad()
 def batch_statistics(x: Tensor, comm: Communicator) -> tuple[Tensor, Tensor, int]:
-    """Mean [features], biased variance [features] and number of values per feature of all ranks' x together.
+    """Returns mean [features], biased variance [features] and the number of values per feature of all ranks' x.
 
-    The ranks' means and squared deviations are combined as by Chan, Golub and LeVeque, "Updating formulae and a
-    pairwise algorithm for computing sample variances" (1979): the difference of two large sums never occurs.
+    Combines the ranks' means and squared deviations with the formula of Chan, Golub and LeVeque, "Updating formulae and
+    a pairwise algorithm for computing sample variances" (1979), which never subtracts two large sums.
     """
     axes = [axis for axis in range(x.dim()) if axis != 1]
     count, features = x.numel() // x.shape[1], x.shape[1]
@@ -110,7 +110,7 @@ def batch_statistics(x: Tensor, comm: Communicator) -> tuple[Tensor, Tensor, int
     counts, means, variances = everybodys.double().split([1, features, features], dim=1)
     total = int(counts.sum())
     if total < 2:
-        raise ValueError(f"all ranks together have {total} values per feature: too few for a variance")
+        raise ValueError(f"all ranks together have {total} values per feature; a variance needs at least 2")
     weights = counts / total
     mean = (weights * means).sum(0)
     var = (weights * (variances + (means - mean) ** 2)).sum(0)
@@ -135,14 +135,14 @@ class _Normalize(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, mean, inverse_std = ctx.saved_tensors
         axes = [axis for axis in range(x.dim()) if axis != 1]
-        shape = [1, -1] + [1] * (x.dim() - 2)  # of a feature's number, beside x
+        shape = [1, -1] + [1] * (x.dim() - 2)  # broadcasts a value per feature to x
         gradient = upstream.to(mean.dtype)
         normalized = (x.to(mean.dtype) - mean.view(shape)) * inverse_std.view(shape)
         sums = torch.stack([gradient.sum(axes), (gradient * normalized).sum(axes)])
         of_bias, of_weight = sums.clone()
         of_x = None
         if ctx.needs_input_grad[0]:
-            # x moves the mean and the variance, through which it moves the results of every rank.
+            # x affects every rank's results, through the mean and the variance.
             by_mean, by_std = ctx.comm.all_reduce(sums) / ctx.count
             of_x = gradient - by_mean.view(shape) - normalized * by_std.view(shape)
             of_x *= (inverse_std if weight is None else inverse_std * weight).view(shape)
@@ -153,25 +153,25 @@ class _Normalize(torch.autograd.Function):
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """What sums of values of this dtype are computed in."""
+    """Returns the dtype in which to add up values of this dtype."""
     return dtype if dtype == torch.float64 else torch.float32
 
 
 def convert_sync_batchnorm(module: nn.Module, comm: Communicator | None = None) -> nn.Module:
-    """Replaces every batch normalisation in a model by a :class:`SyncBatchNorm`. Every rank must call it.
+    """Replaces every batch normalisation in a model with a :class:`SyncBatchNorm`. Every rank must call it.
 
-    The layers share a group of their own, with the ranks of comm: statistics then neither wait behind buckets of
-    gradients nor depend on how the two are interleaved.
+    The layers share a new group with the ranks of comm. Their statistics therefore do not wait behind buckets of
+    gradients, and the order of the two need not be the same on all ranks.
 
     Args:
-        module: changed in place; parameters and buffers stay the same objects.
-        comm: the group; None: the communicator of all ranks.
+        module: the model, which is changed in place. Parameters and buffers stay the same objects.
+        comm: the group. None takes the communicator of all ranks.
 
     Returns:
-        module, or its replacement if it is itself a batch normalisation.
+        module, or its replacement if module itself is a batch normalisation.
 
     Raises:
-        ValueError: a layer does not know its number of features yet.
+        ValueError: a lazy layer does not know its number of features yet.
     """
     for name, layer in module.named_modules():
         if isinstance(layer, _LazyNormBase):
@@ -181,7 +181,7 @@ def convert_sync_batchnorm(module: nn.Module, comm: Communicator | None = None) 
 
 
 def _converted(module: nn.Module, comm: Communicator | None, done: dict[nn.Module, nn.Module]) -> nn.Module:
-    """done: what was seen before, as a layer may have several places in a model."""
+    """Converts module and its children. done has the layers converted so far: a layer may be in several places."""
     if module not in done:
         done[module] = _synchronized(module, comm) if isinstance(module, _BatchNorm) else module
         for name, child in module._modules.items():
@@ -194,6 +194,6 @@ def _synchronized(layer: _BatchNorm, comm: Communicator | None) -> SyncBatchNorm
     twin = SyncBatchNorm(
         layer.num_features, layer.eps, layer.momentum, layer.affine, layer.track_running_stats, comm
     )
-    # The very same parameters, which an optimizer may hold already.
+    # The same parameter objects, because an optimizer may hold them already.
     twin._parameters, twin._buffers = dict(layer._parameters), dict(layer._buffers)
     return twin.train(layer.training)

@@ -1,4 +1,4 @@
-"""When a step's gradients were exchanged, and how long the training thread waited for them."""
+"""The times at which a step's gradients were exchanged, and how long the training thread waited for them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ __all__ = ["BucketTiming", "StepTimings"]
 
 @dataclass(frozen=True)
 class BucketTiming:
-    """One bucket's exchange; times in seconds of ``time.monotonic()``.
+    """The times of one bucket's exchange, in seconds of ``time.monotonic()``.
 
     Attributes:
         index: the bucket's number, in the order in which buckets are sent.
         nbytes: the bytes of its gradients.
-        submitted: when its last gradient had come and the exchange was handed over.
-        began, ended: of the work on it, on the communicator's progress thread; NaN where that is not known.
+        submitted: when its last gradient had come and the exchange was handed to the progress thread.
+        began, ended: when the progress thread worked on it. NaN means unknown.
     """
 
     index: int
@@ -27,11 +27,11 @@ class BucketTiming:
 
 @dataclass(frozen=True)
 class StepTimings:
-    """Where the communication of one backward pass went; all in seconds.
+    """The communication of one backward pass, in seconds.
 
     Attributes:
-        buckets: in the order in which they were sent.
-        waits: (begin, end) of each time in which the training thread did nothing but wait.
+        buckets: the buckets' timings, in the order in which the buckets were sent.
+        waits: (begin, end) of each wait of the training thread.
     """
 
     buckets: list[BucketTiming] = field(default_factory=list)
@@ -39,15 +39,15 @@ class StepTimings:
 
     @property
     def communication(self) -> float:
-        """How long buckets were under way, all together."""
+        """The total time that buckets took."""
         return sum(bucket.ended - bucket.began for bucket in self.buckets)
 
     @property
     def exposed(self) -> float:
-        """How long the training thread waited."""
+        """The total time that the training thread waited."""
         return sum(end - begin for begin, end in self.waits)
 
     @property
     def hidden(self) -> float:
-        """Communication that went on while the backward pass did."""
+        """The communication time that the backward pass hid."""
         return max(self.communication - self.exposed, 0.0)

@@ -1,4 +1,4 @@
-"""Which gradients a backward pass brings."""
+"""Expectations of which gradients a backward pass computes."""
 
 from __future__ import annotations
 
@@ -15,46 +15,46 @@ __all__ = ["AnyUsage", "FindUnused", "StaticGraph", "Usage", "tensors_in"]
 
 
 class Usage:
-    """Every parameter's gradient comes once in each backward pass.
+    """Expects every parameter's gradient exactly once in each backward pass.
 
     Attributes:
-        asks: whether the ranks are to tell each other at the end of a pass which parameters they have used.
-        hint: what to do about a gradient that does not come.
-        again: what to do about one that comes once more than expected.
+        asks: whether the ranks exchange, at the end of a pass, which parameters they have used.
+        hint: the advice of an error message about a missing gradient.
+        again: the advice of an error message about a gradient that comes once too often.
     """
 
     asks = False
     hint = " (find_unused_parameters=True allows it)"
-    again = ". Where each step does so (re-entrant checkpointing), static_graph=True helps"
+    again = ". If every step does this (re-entrant checkpointing), static_graph=True helps"
 
     def end_forward(self, outputs: Sequence[Any], slots: Sequence[Slot]) -> None:
-        """A forward pass has returned these tensors that need gradients."""
+        """Called with the outputs of a forward pass that need gradients."""
 
     def begin(self, slots: Sequence[Slot]) -> Sequence[Slot]:
-        """A backward pass begins: whose gradients it will not bring."""
+        """Called at the start of a backward pass. Returns the slots whose gradients it will not compute."""
         return ()
 
     def reaches_nothing(self, slots: Sequence[Slot]) -> bool:
-        """Whether the backward pass of the last outputs will bring no gradient at all."""
+        """Returns whether the backward pass of the last outputs will compute no gradient at all."""
         return False
 
     def allows_missing(self) -> bool:
         return False
 
     def agreed(self, used: set[int] | None) -> set[int]:
-        """The ranks have told each other which parameters some rank has used; None: they were not asked.
+        """Called with the parameters that some rank has used, or None if the ranks did not exchange them.
 
         Returns:
-            The numbers of parameters that get a gradient even where this rank has none.
+            The numbers of parameters that get a gradient even if this rank has none.
         """
         return used or set()
 
     def passed(self, slots: Sequence[Slot]) -> None:
-        """A backward pass of this rank has gone well on all ranks."""
+        """Called after a backward pass that succeeded on all ranks, if this rank had data."""
 
 
 class AnyUsage(Usage):
-    """A parameter without a gradient counts as zeros."""
+    """Accepts missing gradients: they count as zeros."""
 
     asks = True
     hint = ""
@@ -64,11 +64,12 @@ class AnyUsage(Usage):
 
 
 class FindUnused(AnyUsage):
-    """Which gradients do not come is found out by a walk through the graph after each forward pass."""
+    """Finds the gradients that will not come by a walk through the graph after each forward pass."""
 
     def __init__(self) -> None:
-        # Where outputs are not found, in objects of unknown kinds, it shows at the end what has been used.
-        self._skipped: set[int] | None = None  # numbers of parameters that the outputs do not depend on
+        # The numbers of parameters that the outputs do not depend on. Empty if the outputs are in objects of unknown
+        # types; then only the end of the pass shows which parameters were used.
+        self._skipped: set[int] | None = None
 
     def end_forward(self, outputs: Sequence[Any], slots: Sequence[Slot]) -> None:
         reached = parameters_reached(outputs)
@@ -84,7 +85,7 @@ class FindUnused(AnyUsage):
 
 
 class StaticGraph(Usage):
-    """The first backward pass shows which gradients come, and how often; all others are like it."""
+    """Learns from the first backward pass which gradients come, and how often. All others must be the same."""
 
     hint = " (the graph is not static)"
     again = " (the graph is not static)"
@@ -118,7 +119,7 @@ class StaticGraph(Usage):
 
 
 def tensors_in(value: Any) -> Iterator[Any]:
-    """The tensors in nested mappings, lists, tuples, sets and dataclasses."""
+    """Yields the tensors in nested mappings, lists, tuples, sets and dataclasses."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -133,7 +134,7 @@ def tensors_in(value: Any) -> Iterator[Any]:
 
 
 def parameters_reached(tensors: Sequence[Any]) -> set[int]:
-    """The id() of each leaf tensor that a backward pass from these tensors would give a gradient."""
+    """Returns the id() of each leaf tensor that a backward pass from these tensors gives a gradient."""
     found = {id(tensor) for tensor in tensors if tensor.grad_fn is None}
     nodes = [tensor.grad_fn for tensor in tensors]
     seen = {None}  # keeps the nodes alive, so that each stays the same object

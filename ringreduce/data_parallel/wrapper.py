@@ -1,4 +1,4 @@
-"""DataParallel: a module whose gradients are averaged over all ranks while they are computed."""
+"""DataParallel: a module whose gradients are averaged over all ranks while the backward pass computes them."""
 
 from __future__ import annotations
 
@@ -33,41 +33,42 @@ WIRES = (None, *get_args(Wire))
 class DataParallel(torch.nn.Module):
     """Trains a module on all ranks of a group, each with its own part of the data.
 
-    All ranks begin with rank 0's parameters and buffers. In each backward pass gradients are averaged over the ranks,
-    bucket by bucket, while the rest of it goes on; when ``backward()`` returns, all ranks have the same gradients.
-    See Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.
+    All ranks begin with rank 0's parameters and buffers. Each backward pass averages the gradients over the ranks,
+    bucket by bucket, while it computes the remaining ones. When ``backward()`` returns, all ranks have the same
+    gradients. See Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.
 
-    It corresponds to torch's DistributedDataParallel, not to torch.nn.DataParallel, which splits each batch among
-    threads of one process.
+    The class corresponds to torch's DistributedDataParallel, not to torch.nn.DataParallel, which divides each batch
+    among threads of one process.
 
-    After an exception in a backward pass, training may go on with the next forward pass, if it does on all ranks.
+    After an exception in a backward pass, training can continue with the next forward pass, if all ranks continue.
 
     Args:
-        module: the same model on every rank. ``model.module`` gives it back; its state_dict has no prefix.
-        comm: the group. None: :func:`ringreduce.world`. Nothing else may use it during backward passes but in the same
-            order on all ranks; ``comm.split(0)`` gives a group of one's own.
-        bucket_mb: so many MiB of gradients are exchanged together; fewer towards the end of the backward pass, where a
-            bucket holds half of what is still to come.
-        first_bucket_mb: the same of the first bucket of each dtype and device.
-        find_unused_parameters: a backward pass need not bring a gradient for every parameter. Costs a walk through the
-            graph after each forward pass. Parameters that no rank has used keep the gradient that they had, or None.
-        static_graph: every step uses the same parameters the same number of times. It is found out in the first step,
-            which sends its buckets at the end; no walk is needed then, and re-entrant checkpointing works.
-        broadcast_buffers: rank 0's buffers go to all ranks before each synchronised forward pass in training mode.
-        wire: what gradients travel as, see :class:`ringreduce.Communicator`, of dtypes for which there is such a form;
-            others travel as they are. They are added in float32.
-        gradient_as_bucket_view: ``parameter.grad`` is a view of the bucket, whose memory every step uses again. Nothing
-            is copied back, but a gradient that the program keeps is overwritten by the next step. False: each step's
-            gradients are tensors of their own, as they are by default with torch's DistributedDataParallel.
-        logical_shards: the global batch is cut into so many shards, a multiple of the number of ranks. Each rank makes
-            a forward and a backward pass for each of its shards, rank 0 for the first ones and so on, all but the last
-            within :meth:`no_sync`. ``.grad`` is then the average over all shards (what was in it before is dropped),
-            the same bits whatever the number of ranks. torch's sums depend on its number of threads, so this one is set
-            to 1 in this process (``torch.set_num_threads``).
+        module: the same model on every rank. ``model.module`` returns it; its state_dict has no prefix.
+        comm: the group. None takes :func:`ringreduce.world`. During backward passes, other calls on it must come in the
+            same order on all ranks. ``comm.split(0)`` makes a separate group.
+        bucket_mb: the MiB of gradients that are exchanged together. Towards the end of the backward pass buckets get
+            smaller: each holds half of the remaining gradients.
+        first_bucket_mb: the same for the first bucket of each dtype and device.
+        find_unused_parameters: allows backward passes that do not compute a gradient for every parameter. This costs a
+            walk through the graph after each forward pass. Parameters that no rank has used keep their gradient, or
+            None.
+        static_graph: promises that every step uses the same parameters the same number of times. The first step finds
+            out which, and sends its buckets at the end. No walks are needed, and re-entrant checkpointing works.
+        broadcast_buffers: sends rank 0's buffers to all ranks before each synchronised forward pass in training mode.
+        wire: the format in which gradients travel, see :class:`ringreduce.Communicator`. Gradients of dtypes that the
+            format does not support travel unchanged. Gradients are added in float32.
+        gradient_as_bucket_view: makes ``parameter.grad`` a view of the bucket, so that nothing is copied back. Every
+            step reuses this memory, so the next step overwrites a gradient that the program keeps. If False, each
+            step's gradients are separate tensors, as is the default in torch's DistributedDataParallel.
+        logical_shards: the number of shards that the global batch is divided into, a multiple of the number of ranks.
+            Each rank makes a forward and a backward pass for each of its shards, all but the last within
+            :meth:`no_sync`; rank 0 has the first shards, and so on. ``.grad`` is then the average over all shards, with
+            the same bits for any number of ranks; earlier values of ``.grad`` are dropped. torch's sums depend on its
+            number of threads, so it is set to 1 in this process (``torch.set_num_threads``).
 
     Raises:
-        ValueError: an argument is bad, or no parameter needs a gradient.
-        Error: the ranks' models or arguments differ; the message says what differs first.
+        ValueError: an argument is invalid, or no parameter needs a gradient.
+        Error: the ranks' models or arguments differ. The message names the first difference.
     """
 
     def __init__(
@@ -128,7 +129,7 @@ class DataParallel(torch.nn.Module):
         return reducer
 
     def _buffers_now(self) -> list[Any]:
-        """The buffers, which may have been replaced; as data, of which no graph notices that it is written to."""
+        """Returns the data of the buffers: they may have been replaced, and autograd must not notice writes to them."""
         found = (module._buffers.get(name) for module, name in self._buffer_places)
         return [buffer.data for buffer in found if buffer is not None]
 
@@ -138,7 +139,7 @@ class DataParallel(torch.nn.Module):
 
     @property
     def timings(self) -> StepTimings:
-        """When the gradients of the last synchronised backward pass were exchanged."""
+        """The times at which the gradients of the last synchronised backward pass were exchanged."""
         return self._reducer.timings
 
     def forward(self, *inputs: Any, **named_inputs: Any) -> Any:
@@ -157,7 +158,7 @@ class DataParallel(torch.nn.Module):
         return outputs
 
     def sync_buffers(self) -> None:
-        """All ranks get rank 0's buffers. Every rank must call it; before an evaluation on all ranks, say."""
+        """Sends rank 0's buffers to all ranks, for example before an evaluation. Every rank must call it."""
         self._sync_buffers(0)
 
     def _sync_buffers(self, root: int) -> None:
@@ -165,7 +166,10 @@ class DataParallel(torch.nn.Module):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Forward passes within it are those of backward passes whose gradients are only added up on this rank."""
+        """Returns a context in which backward passes add up gradients on this rank only, and send nothing.
+
+        The forward passes must be within it, too.
+        """
         before, self._synchronise = self._synchronise, False
         try:
             yield
@@ -174,21 +178,22 @@ class DataParallel(torch.nn.Module):
 
     @contextmanager
     def join(self, divide_by_initial_world_size: bool = True) -> Iterator[None]:
-        """Around the loop over a rank's data, where ranks may have unequal numbers of batches.
+        """Returns a context for the training loop, in which ranks may have different numbers of batches.
 
-        A rank that comes to its end takes part in the others' steps with zeros until none has data left; then all get
-        the model of a rank that was among the last (not its optimizer's state). Every rank must enter it, and each of
-        its synchronised forward passes with gradients enabled must be followed by a backward pass.
+        A rank that has no data left takes part in the others' steps with zeros, until no rank has data. Then all ranks
+        get the model of one of the last ranks, but not the state of its optimizer. Every rank must enter the context.
+        In it, a backward pass must follow each synchronised forward pass with gradients enabled.
 
         Args:
-            divide_by_initial_world_size: gradients are sums over ranks with data, divided by the number of all ranks.
-                False: divided by the number of those with data.
+            divide_by_initial_world_size: divides the sum of the gradients by the number of all ranks. If False, it is
+                divided by the number of ranks that still have data.
 
         Raises:
-            ValueError: logical_shards is given, or the average is a communication hook's and over fewer ranks.
+            ValueError: logical_shards is set; or divide_by_initial_world_size is False and a communication hook
+                averages the gradients.
         """
         if isinstance(self._reducer.exchange, Shards):
-            raise ValueError("join() does not go with logical_shards")
+            raise ValueError("join() cannot be combined with logical_shards")
         if isinstance(self._reducer.exchange, CommHook) and not divide_by_initial_world_size:
             raise ValueError(
                 "a communication hook averages over all ranks: divide_by_initial_world_size must be True"
@@ -208,30 +213,30 @@ class DataParallel(torch.nn.Module):
             reducer.join, reducer.exchange.over = None, self.comm.size
 
     def register_comm_hook(self, state: Any, hook: Callable[[Any, GradBucket], Any]) -> None:
-        """Has a function average the buckets' gradients instead of an all-reduce.
+        """Registers a function that averages the gradients of a bucket, instead of an all-reduce.
 
-        It is called as ``hook(state, bucket)`` when a bucket's gradients are there, in the same order on all ranks,
-        and returns a ``torch.futures.Future`` of the averaged flat gradient (or of a list that begins with it).
+        When a bucket is complete, ``hook(state, bucket)`` is called, in the same order on all ranks. It returns a
+        ``torch.futures.Future`` of the averaged flat gradient, or of a list that begins with it.
 
         Args:
-            state: whatever the hook wants to have kept between calls.
-            hook: takes state and a :class:`ringreduce.data_parallel.GradBucket`.
+            state: an object that is passed to every call.
+            hook: a function of state and a :class:`ringreduce.data_parallel.GradBucket`.
 
         Raises:
-            ValueError: logical_shards is given, which has its own way to average.
+            ValueError: logical_shards is set, which averages in its own way.
         """
         if isinstance(self._reducer.exchange, Shards):
-            raise ValueError("a communication hook does not go with logical_shards")
+            raise ValueError("a communication hook cannot be combined with logical_shards")
         self._reducer.exchange = CommHook(self.comm, state, hook)
 
     def __getstate__(self) -> Any:
         raise TypeError(
-            "a DataParallel cannot be copied or pickled; copy or save its .module, or the state_dict of it"
+            "a DataParallel cannot be copied or pickled; copy or save its .module, or that module's state_dict()"
         )
 
 
 def _check(options: dict[str, Any], ranks: int) -> None:
-    """Raises ValueError where one is bad, or does not go with another."""
+    """Raises ValueError if an option is invalid or cannot be combined with another."""
     for name in ("bucket_mb", "first_bucket_mb"):
         if not options[name] > 0:
             raise ValueError(f"{name} must be positive, not {options[name]}")
@@ -243,14 +248,14 @@ def _check(options: dict[str, Any], ranks: int) -> None:
     if shards < 1 or shards % ranks:
         raise ValueError(f"logical_shards must be a multiple of the number of ranks, {ranks}, not {shards}")
     if options["wire"] is not None or options["static_graph"]:
-        raise ValueError("logical_shards does not go with wire or static_graph")
+        raise ValueError("logical_shards cannot be combined with wire or static_graph")
 
 
 class LateParameters:
-    """Notices parameters that need gradients since the model was wrapped, which nobody would average.
+    """Detects parameters that need gradients only since the model was wrapped: nobody would average them.
 
-    It looks at what is cheap to look at before each step: whether frozen parameters still are, and how many parameters
-    and modules there are.
+    Before each step it checks what is cheap to check: whether frozen parameters are still frozen, and how many
+    parameters and modules there are.
     """
 
     def __init__(self, module: Any) -> None:
@@ -262,12 +267,12 @@ class LateParameters:
         self._count = sum(map(len, self._places))
 
     def check(self) -> None:
-        """Raises Error where there is one."""
+        """Raises Error if there is such a parameter."""
         if sum(map(len, self._places)) == self._count and not any(p.requires_grad for p in self._frozen):
             return
         for name, parameter in self._module.named_parameters():
             if parameter.requires_grad and (parameter not in self._known or parameter in set(self._frozen)):
                 raise Error(
-                    f"parameter '{name}' needs a gradient, but did not when the model was wrapped: its gradients would "
-                    "not be averaged. Drop this wrapper and wrap the model again"
+                    f"parameter '{name}' needs a gradient, but did not when the model was wrapped, so its gradients "
+                    "would not be averaged. Discard this wrapper and wrap the model again"
                 )

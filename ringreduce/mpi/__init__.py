@@ -1,1 +1,1 @@
-"""What works with the MPI library of the host: the interposer, which is built for it on first use."""
+"""The MPI interposer and the MPI transport, which are built on first use for the installed MPI library."""

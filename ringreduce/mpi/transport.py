@@ -1,4 +1,4 @@
-"""libringreduce_mpi_transport.so, by which communicators send through MPI, or meet by its means."""
+"""libringreduce_mpi_transport.so, through which communicators send over MPI, and ranks meet."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from ringreduce.mpi.library import Library
 __all__ = ["is_communicator", "join", "path"]
 
 
-@functools.cache  # a compiler is asked
+@functools.cache  # it runs a compiler
 def path() -> Path:
-    """The file for the MPI library that is there. Builds it, and raises, as :func:`library.built`."""
+    """Returns the file for the installed MPI library. Builds it, and raises, like :func:`library.built`."""
     return library.built(recipe)
 
 
 def recipe(mpi: Library) -> Recipe:
-    """What it is built from, and how."""
+    """Returns how to build it for an MPI library."""
     return library.recipe(mpi, "mpi_transport", library.sources("transport"), takes="20 seconds")
 
 
 def is_communicator(store: Any) -> bool:
-    """Whether it is one of mpi4py's."""
+    """Returns whether store is a communicator of mpi4py."""
     return hasattr(store, "Get_rank") and hasattr(store, "allgather")
 
 
 def join(communicator: Any, timeout: float) -> _engine.MpiJob:
-    """The ranks of an mpi4py communicator; None: all ranks of the job. Starts MPI where nobody has.
+    """Joins the ranks of an mpi4py communicator. None joins all ranks of the job. Initializes MPI if necessary.
 
     Raises:
-        RuntimeError: there is no MPI library, or no C++ compiler; or compiling has failed.
-        ValueError: the communicator is one of another MPI library than the one that is built for.
-        TimeoutError: not all of its ranks came in time.
+        RuntimeError: there is no MPI library, or no C++ compiler; or the compiler failed.
+        ValueError: the communicator is of a different MPI library than the transport was built for.
+        TimeoutError: not all ranks arrived in time.
     """
     if communicator is None:
         return _engine.join_mpi(str(path()), 0, "", timeout)

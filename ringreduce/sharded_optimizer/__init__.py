@@ -1,7 +1,7 @@
-"""Optimizer states and gradients divided among the ranks: :class:`ShardedOptimizer` and what it consists of.
+"""Optimizer states and gradients divided among the ranks: :class:`ShardedOptimizer` and its parts.
 
-optimizer.py is what a program sees. placement.py says who owns what, shares.py has the memory in which it lies, and
-reduce_scatter.py is what happens to gradients. state.py joins and cuts states.
+optimizer.py has the class that programs use. placement.py decides which rank owns what, shares.py holds the memory,
+reduce_scatter.py averages the gradients, and state.py joins and cuts optimizer states.
 """
 
 from __future__ import annotations

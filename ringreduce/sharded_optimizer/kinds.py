@@ -1,4 +1,4 @@
-"""What is known of optimizers' classes."""
+"""Which classes of optimizers can be sharded, and how."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ __all__ = ["Cut", "choose_cut"]
 
 Cut = Literal["elements", "parameters"]
 
-# An element's update depends on this element's gradients and state alone.
+# The update of an element depends only on its own gradients and state.
 ELEMENT_WISE = {
     optim.ASGD, optim.Adadelta, optim.Adagrad, optim.Adam, optim.AdamW, optim.Adamax, optim.NAdam, optim.RAdam,
     optim.RMSprop, optim.Rprop, optim.SGD,
 }  # fmt: skip
-# An update depends on the parameter's shape. By name: not every version of torch has them.
+# An update depends on the parameter's shape. Names, because not every version of torch has these classes.
 NOT_ELEMENT_WISE = {"Adafactor", "Muon"}
 REFUSED = {
-    optim.LBFGS: "its step looks at all parameters together",
+    optim.LBFGS: "its step uses all parameters together",
     optim.SparseAdam: "it takes sparse gradients",
 }
 
 
 def choose_cut(optimizer: Any, shard: Cut | None) -> Cut:
-    """How parameters are divided for an optimizer of this class.
+    """Returns how to divide parameters for an optimizer class.
 
     Raises:
-        ValueError: shard is no way to divide, or none that is right for this class.
+        ValueError: the class cannot be sharded, or not in the way that shard names.
     """
     for refused, why in REFUSED.items():
         if issubclass(optimizer, refused):
@@ -35,6 +35,6 @@ def choose_cut(optimizer: Any, shard: Cut | None) -> Cut:
     if shard not in (None, "elements", "parameters"):
         raise ValueError(f"shard must be 'elements', 'parameters' or None, not {shard!r}")
     if shard == "elements" and optimizer.__name__ in NOT_ELEMENT_WISE:
-        raise ValueError(f"shard: {optimizer.__name__} looks at whole parameters; take 'parameters'")
-    # A subclass may do more than its base: whole parameters are right for it, too.
+        raise ValueError(f"shard: {optimizer.__name__} needs whole parameters; use shard='parameters'")
+    # A subclass may do more than its base class, but whole parameters are always right.
     return shard or ("elements" if optimizer in ELEMENT_WISE else "parameters")

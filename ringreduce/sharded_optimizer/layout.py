@@ -1,4 +1,4 @@
-"""Which parameters go into which bucket, and which rank owns what of them; the same on all ranks."""
+"""Assigns parameters to buckets, and their parts to ranks, in the same way on all ranks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Layout:
     """Makes shares of parameters.
 
     Args:
-        limit: bytes of a bucket.
-        settings: what else has to be the same on all ranks.
+        limit: the bytes of a bucket.
+        settings: values that must be the same on all ranks, too.
     """
 
     def __init__(self, comm: Communicator, cut: Cut, limit: float, settings: dict[str, Any]) -> None:
@@ -30,13 +30,13 @@ class Layout:
         self._made = 0
 
     def make(self, slots: Sequence[Slot], groups: dict[Slot, int], settings: dict[str, Any]) -> list[Share]:
-        """Moves parameters into new buckets; they get rank 0's values. Every rank must call it.
+        """Moves parameters into new buckets, and gives them rank 0's values. Every rank must call it.
 
-        The order is the reverse of the parameters': that in which a backward pass brings gradients.
+        The buckets are in reverse order of the parameters, because a backward pass computes gradients in that order.
 
         Args:
             groups: the number of each parameter's group.
-            settings: of these, which have to be the same on all ranks, too.
+            settings: the settings of these groups, which must be the same on all ranks, too.
 
         Raises:
             Error: the ranks' parameters or settings differ.

@@ -1,4 +1,4 @@
-"""ShardedOptimizer: any torch optimizer, with its state and the gradients divided among the ranks."""
+"""ShardedOptimizer: a torch optimizer whose state and gradients are divided among the ranks."""
 
 from __future__ import annotations
 
@@ -26,45 +26,46 @@ from ringreduce.sharded_optimizer.state import cut, gather_share
 __all__ = ["ShardedOptimizer"]
 
 MB = 1 << 20
-MEMBERS = {"params", "param_names"}  # of a parameter group, beside its options
+MEMBERS = {"params", "param_names"}  # the keys of a parameter group that are not options
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
     """Runs a torch optimizer on this rank's share of the parameters only, and exchanges the results.
 
-    ZeRO (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020). Each
-    rank holds the optimizer's state of its share, about 1/size of all.
+    This is ZeRO (Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", SC 2020).
+    Each rank holds the optimizer's state of its share, about 1/size of the whole.
 
-    - ``stage=1``: gradients arrive averaged, so wrap the model in :class:`ringreduce.DataParallel` (or torch's DDP),
-      and accumulate under the wrapper's ``no_sync()``. The optimizer communicates no gradient.
-    - ``stage=2``: do not wrap the model. During the backward pass each bucket of gradients is reduce-scattered the
-      moment it is complete; a rank keeps the averages of its share, and ``parameter.grad`` is None afterwards. Several
-      backward passes add up in the shares; under :meth:`no_sync` they add up in ``parameter.grad`` and send nothing.
+    - ``stage=1``: wrap the model in :class:`ringreduce.DataParallel` (or torch's DDP), which averages the gradients.
+      Accumulate gradients under the wrapper's ``no_sync()``. The optimizer does not communicate gradients.
+    - ``stage=2``: do not wrap the model. During the backward pass, each bucket of gradients is reduce-scattered as soon
+      as it is complete. A rank keeps the averages of its share, and ``parameter.grad`` is None afterwards. Several
+      backward passes add up in the shares. Under :meth:`no_sync` they add up in ``parameter.grad`` and send nothing.
       Clip with :meth:`clip_grad_norm_`.
 
-    :meth:`step` updates this rank's share and gathers all ranks' parameters. A parameter that no rank has a gradient of
-    is left alone; in stage 2 a rank without one counts as zeros. All ranks begin with rank 0's parameters, and all
-    must make the same calls, backward passes included. Nothing else may use the group meanwhile but in the same order
-    on all ranks; ``comm.split(0)`` gives a group of one's own.
+    :meth:`step` updates this rank's share and gathers all ranks' parameters. A parameter does not change if no rank has
+    a gradient for it. In stage 2, ranks without a gradient contribute zeros. All ranks begin with rank 0's parameters,
+    and must make the same calls, backward passes included. Other calls on the group must come in the same order on all
+    ranks; ``comm.split(0)`` makes a separate group.
 
-    The parameters become views of the optimizer's memory: move and convert the model before. ``param_groups`` are as
-    ever, and schedulers may change them. ``state`` holds this rank's pieces; :meth:`state_dict` joins all ranks'.
-    ``timings`` say when the last step's buckets were scattered and gathered, and how long it waited for them.
+    The parameters become views of the optimizer's memory, so move and convert the model first. ``param_groups`` work as
+    in any optimizer, and schedulers may change them. ``state`` holds this rank's pieces; :meth:`state_dict` joins those
+    of all ranks. ``timings`` tells when the buckets of the last step were scattered and gathered, and how long the step
+    waited for them.
 
     Args:
-        params: parameters or groups of them, the same on all ranks.
-        optimizer_class: of torch's optimizers or others like them.
-        comm: the group; None: :func:`ringreduce.world`.
+        params: parameters or parameter groups, the same on all ranks.
+        optimizer_class: the class of the inner optimizer, from torch or compatible with it.
+        comm: the group. None takes :func:`ringreduce.world`.
         stage: 1 or 2.
-        shard: "elements": equal shares of each bucket, wherever that cuts; the optimizer sees one-dimensional slices
-            of parameters. "parameters": whole ones, shares as equal as they come. None: "elements" for those of
-            torch's optimizers that treat each element by itself, else "parameters", which is right for all.
-        bucket_mb: parameters, in MiB, that are exchanged together. Stage 2 holds two buckets' whole gradients.
-        defaults: for optimizer_class.
+        shard: how buckets are divided. "elements" makes equal shares, which may cut parameters; the inner optimizer
+            gets one-dimensional slices. "parameters" makes shares of whole parameters, as equal as possible. None
+            picks "elements" for torch's element-wise optimizers, and "parameters", which is always right, for others.
+        bucket_mb: the MiB of parameters that are exchanged together. Stage 2 holds the whole gradients of two buckets.
+        defaults: arguments of optimizer_class.
 
     Raises:
-        ValueError: an argument is bad, or the optimizer cannot be sharded.
-        Error: the ranks' parameters or arguments differ; the message says what differs first.
+        ValueError: an argument is invalid, or the optimizer cannot be sharded.
+        Error: the ranks' parameters or arguments differ. The message names the first difference.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self._layout = Layout(self.comm, shard, bucket_mb * MB, settings)
         self._slots: list[Slot] = []
         self._shares: list[Share] = []
-        self._pieces: list[Piece] = []  # this rank's
+        self._pieces: list[Piece] = []  # of this rank
         self._inner: Any = None
         self._usage = AccumulatedUsage()
         self._exchange = ReduceScatter(self.comm)
@@ -116,7 +117,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         copy_options(self._inner.param_groups, self.param_groups)
 
     def _shard_groups(self, begin: int) -> None:
-        """Divides the parameters of groups from this number on; those without requires_grad stay as they are."""
+        """Divides the parameters of groups[begin:]. Parameters without requires_grad are left alone."""
         slots: list[Slot] = []
         groups: dict[Slot, int] = {}
         number = 0
@@ -132,7 +133,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             f"{name} of group {begin + index}": value
             for index, group in enumerate(self.param_groups[begin:])
             for name, value in options(group).items()
-            if not callable(value)  # its text is an address
+            if not callable(value)  # its text is an address, which differs between ranks
         }
         shares = self._layout.make(slots, groups, settings)
         self._slots += slots
@@ -144,7 +145,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._reducer.follow(slots, [share.bucket for share in shares])
 
     def _own_part(self, number: int) -> dict[str, Any]:
-        """A parameter group for the optimizer inside: this rank's pieces."""
+        """Returns a parameter group for the inner optimizer, with this rank's pieces."""
         pieces = [piece.parameter for piece in self._pieces if piece.group == number]
         return {**options(self.param_groups[number]), "params": pieces}
 
@@ -161,9 +162,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Backward passes within it add up gradients on this rank only; the next one outside sends the sum. Stage 2."""
+        """Returns a context in which backward passes add up gradients on this rank only, and send nothing.
+
+        The next backward pass outside sends the sum. Only in stage 2.
+        """
         if self._reducer is None:
-            raise Error("in stage 1 the model exchanges gradients: use its no_sync()")
+            raise Error("in stage 1 the wrapped model exchanges gradients: use its no_sync()")
         before, self._reducer.synchronise = self._reducer.synchronise, False
         try:
             yield
@@ -171,7 +175,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._reducer.synchronise = before
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forgets all gradients. In stage 2 there are none then, whatever set_to_none says."""
+        """Clears all gradients. In stage 2 it always sets them to None."""
         super().zero_grad(set_to_none or self._reducer is not None)
         if self._reducer is not None:
             self._reducer.settle(quiet=True)
@@ -185,15 +189,15 @@ class ShardedOptimizer(torch.optim.Optimizer):
             piece.parameter.grad = None
 
     def clip_grad_norm_(self, max_norm: float) -> Any:
-        """Scales all gradients, if need be, so that the norm of all of them together is at most max_norm.
+        """Scales all gradients, if necessary, so that their total norm is at most max_norm.
 
         Every rank must call it, between the backward passes and the step.
 
         Returns:
-            The Euclidean norm before, a tensor without dimensions; the same on all ranks.
+            The Euclidean norm before scaling, as a zero-dimensional tensor; the same on all ranks.
 
         Raises:
-            Error: in stage 2: a backward pass has failed on some rank.
+            Error: in stage 2, a backward pass failed on some rank.
         """
         if self._reducer is None:
             return torch.nn.utils.clip_grad_norm_([slot.parameter for slot in self._slots], max_norm)
@@ -201,13 +205,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
         own = [piece.parameter for piece in self._pieces]
         norm_here = torch.nn.utils.get_total_norm([p.grad for p in own if p.grad is not None])
         square = norm_here.to(self._slots[0].parameter.device, torch.float64).reshape(1) ** 2
-        doubles = any(slot.parameter.dtype == torch.float64 for slot in self._slots)  # of any rank's share
+        doubles = any(slot.parameter.dtype == torch.float64 for slot in self._slots)  # the same on all ranks
         norm = self.comm.all_reduce(square).sqrt().reshape(()).to(torch.float64 if doubles else torch.float32)
         torch.nn.utils.clip_grads_with_norm_(own, max_norm, norm)
         return norm
 
     def _hand_over(self) -> None:
-        """Gives the pieces their averaged gradients."""
+        """Sets the averaged gradients of the pieces."""
         if self._reducer is not None:
             self._reducer.settle()
         for share in self._shares:
@@ -226,17 +230,18 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Updates all parameters. Every rank must call it.
 
-        In stage 2 it uses the gradients up: later ones do not add to them, with or without :meth:`zero_grad`.
+        In stage 2 it consumes the gradients: later ones do not add to them, even without :meth:`zero_grad`.
 
         Args:
-            closure: computes the gradients anew; called once, before all else.
+            closure: a function that computes the gradients again. It is called once, at the start.
 
         Returns:
-            What closure has returned.
+            The result of closure.
 
         Raises:
-            Error: a parameter is no longer where the optimizer has put it, or was frozen when it was given. In stage 2:
-                a backward pass has failed on some rank; all ranks raise it, and :meth:`zero_grad` leads on.
+            Error: the memory of a parameter was replaced, or a parameter that was frozen at first has a gradient. Or in
+                stage 2, a backward pass failed on some rank. All ranks raise this error; after :meth:`zero_grad`
+                training can continue.
         """
         loss = None
         if closure is not None:
@@ -257,15 +262,15 @@ class ShardedOptimizer(torch.optim.Optimizer):
             for slot in share.bucket.slots:
                 if not share.holds(slot):
                     raise Error(
-                        f"parameter {slot.number} has other memory than ShardedOptimizer gave it: move and convert the "
-                        "model first, then make its optimizer"
+                        f"the memory of parameter {slot.number} was replaced after ShardedOptimizer was created: move "
+                        "and convert the model first, then create its optimizer"
                     )
         sharded = {slot.parameter for slot in self._slots}
         every = (p for group in self.param_groups for p in group["params"])
         for number, parameter in enumerate(every):
             if parameter.grad is not None and parameter not in sharded:
                 raise Error(
-                    f"parameter {number} needed no gradient when ShardedOptimizer was given it, but has one"
+                    f"parameter {number} has a gradient, but needed none when it was passed to ShardedOptimizer"
                 )
 
     def _gather_parameters(self) -> None:
@@ -276,15 +281,15 @@ class ShardedOptimizer(torch.optim.Optimizer):
     # --- saving --------------------------------------------------------------------------------------------
 
     def state_dict(self, root: int | None = None) -> dict[str, Any]:
-        """The whole state, as the optimizer would have it without sharding. Every rank must call it.
+        """Returns the whole state, the same as that of the inner optimizer without sharding. Every rank must call it.
 
-        The optimizer itself can load it, and so can a ShardedOptimizer in a group of any size.
+        The inner optimizer can load it, and so can a ShardedOptimizer in a group of any size.
 
         Args:
-            root: the rank that gets it (the others get {}); None: all.
+            root: the rank that gets the state; the others get {}. None returns it on all ranks.
 
         Returns:
-            What torch.optim.Optimizer.state_dict() returns, its tensors on the CPU.
+            A dict like that of torch.optim.Optimizer.state_dict(), with its tensors on the CPU.
         """
         found: dict[int, Any] = {}
         for share in self._shares:
@@ -299,13 +304,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
         return {"state": dict(sorted(found.items())), "param_groups": groups}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes a whole state, of :meth:`state_dict` or of the optimizer without sharding, and keeps a share of it.
+        """Loads a whole state, from :meth:`state_dict` or the optimizer without sharding, and keeps this rank's share.
 
         Args:
-            state_dict: the same on all ranks.
+            state_dict: the state, the same on all ranks.
 
         Raises:
-            ValueError: it has other groups, or groups of other lengths.
+            ValueError: the number or the lengths of its parameter groups differ.
         """
         saved = state_dict["param_groups"]
         lengths = [[len(group["params"]) for group in groups] for groups in (self.param_groups, saved)]
@@ -329,7 +334,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
 
 class AccumulatedUsage(AnyUsage):
-    """A parameter without a gradient counts as zeros, unless no rank has one in any backward pass of the step.
+    """Counts a missing gradient as zeros, unless no rank has one in any backward pass of the step.
 
     Attributes:
         used: the numbers of parameters with gradients.
@@ -346,7 +351,7 @@ class AccumulatedUsage(AnyUsage):
 
 
 def options(group: dict[str, Any]) -> dict[str, Any]:
-    """All of a parameter group but its parameters."""
+    """Returns a parameter group without its parameters."""
     return {key: value for key, value in group.items() if key not in MEMBERS}
 
 

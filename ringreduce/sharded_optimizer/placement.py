@@ -1,4 +1,4 @@
-"""Which rank owns which elements of a bucket. Numbers only."""
+"""Computes which rank owns which elements of a bucket. Pure functions of numbers."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ __all__ = ["Placement", "balanced", "by_elements", "by_parameters"]
 
 
 class Placement(NamedTuple):
-    """Where parameters lie in a bucket's memory, in elements.
+    """The places of parameters in a bucket's memory, in elements.
 
     Attributes:
-        starts: of each parameter.
-        counts: each rank's part of the memory; the parts lie side by side, in rank order.
+        starts: the start of each parameter.
+        counts: the length of each rank's part of the memory. The parts are side by side, in rank order.
     """
 
     starts: list[int]
     counts: list[int]
 
     def part(self, rank: int) -> tuple[int, int]:
-        """Begin and end of a rank's part."""
+        """Returns the begin and end of a rank's part."""
         begin = sum(self.counts[:rank])
         return begin, begin + self.counts[rank]
 
 
 def by_elements(sizes: Sequence[int], world: int, alignment: int) -> Placement:
-    """Parameters one behind the other, cut into equal parts wherever that falls.
+    """Places parameters one after another, and cuts them into equal parts, also within a parameter.
 
     Args:
-        sizes: of the parameters.
-        alignment: starts of parameters and of parts are multiples of it.
+        sizes: the parameters' sizes.
+        alignment: the starts of parameters and parts are multiples of it.
     """
     starts, end = [], 0
     for size in sizes:
@@ -40,11 +40,13 @@ def by_elements(sizes: Sequence[int], world: int, alignment: int) -> Placement:
 
 
 def balanced(sizes: Sequence[int], loads: list[int], alignment: int) -> list[int]:
-    """The owner of each of some whole parameters: the largest first, each to the rank that has least (Graham, "Bounds
-    on multiprocessing timing anomalies", 1969).
+    """Returns an owner for each whole parameter.
+
+    Takes the largest parameter first, and gives each to the rank that has least (Graham, "Bounds on multiprocessing
+    timing anomalies", 1969).
 
     Args:
-        loads: what each rank has already; these parameters are added.
+        loads: the load of each rank, to which the parameters are added.
     """
     owners = [0] * len(sizes)
     for number in sorted(range(len(sizes)), key=lambda n: -sizes[n]):
@@ -54,10 +56,10 @@ def balanced(sizes: Sequence[int], loads: list[int], alignment: int) -> list[int
 
 
 def by_parameters(sizes: Sequence[int], owners: Sequence[int], world: int, alignment: int) -> Placement:
-    """Each rank's parameters one behind the other, rank by rank.
+    """Places each rank's parameters one after another, rank by rank.
 
     Args:
-        owners: the rank of each parameter.
+        owners: the rank that owns each parameter.
     """
     counts = [0] * world
     for size, owner in zip(sizes, owners, strict=True):

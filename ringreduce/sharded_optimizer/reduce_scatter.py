@@ -1,4 +1,4 @@
-"""Stage 2: gradients are averaged bucket by bucket during the backward pass, and each rank keeps its share."""
+"""Stage 2: averages gradients bucket by bucket during the backward pass. Each rank keeps its share."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ringreduce.sharded_optimizer.shares import Share
 
 __all__ = ["ReduceScatter"]
 
-IN_FLIGHT = 2  # buckets' worth of whole gradients: one is filled while another is exchanged
+IN_FLIGHT = 2  # buckets of whole gradients: one fills up while another is exchanged
 
 
 class ReduceScatter(Exchange):
-    """One reduce-scatter for each bucket. Several backward passes' averages add up in the shares.
+    """One reduce-scatter for each bucket. The averages of several backward passes add up in the shares.
 
-    Whole gradients are held in few buckets' worth of memory, which goes from bucket to bucket.
+    Whole gradients take the memory of a few buckets, which is passed from bucket to bucket.
     """
 
     def __init__(self, comm: Communicator) -> None:

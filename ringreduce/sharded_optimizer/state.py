@@ -1,4 +1,4 @@
-"""Optimizer states: joined from all ranks' pieces, and cut to this rank's."""
+"""Joins optimizer states from all ranks' pieces, and cuts them into this rank's pieces."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ringreduce.sharded_optimizer.shares import Piece, Share
 
 __all__ = ["cut", "gather_share"]
 
-State = dict[str, Any]  # of one parameter or piece, as the optimizer inside has it
-Part = tuple[int, int, State]  # which elements of the parameter, and their state
+State = dict[str, Any]  # the inner optimizer's state of one parameter or piece
+Part = tuple[int, int, State]  # a range of the parameter's elements, and their state
 
 
 def gather_share(
     comm: Communicator, share: Share, states: dict[Any, State], root: int | None
 ) -> dict[int, State]:
-    """The states of a bucket's parameters by number, whole and on the CPU; empty on ranks that do not ask.
+    """Returns the whole states of a bucket's parameters, by number and on the CPU.
 
     Args:
-        states: this rank's, by piece.
-        root: the rank that gets them; None: all.
+        states: this rank's states, by piece.
+        root: the rank that gets the states; the others get an empty dict. None sends them to all ranks.
     """
     own = {
         piece.slot.number: (piece.first, piece.last, _on_cpu(states[piece.parameter]))
@@ -45,7 +45,7 @@ def _on_cpu(state: State) -> State:
 
 
 def _joined(parameter: Any, parts: list[Part]) -> State:
-    """One parameter's state from its pieces'; a part holds its first and last element, and the state."""
+    """Joins the states of a parameter's pieces."""
     _, _, some = parts[0]
     return {key: _joined_value(parameter, key, parts) for key in some}
 
@@ -62,7 +62,7 @@ def _joined_value(parameter: Any, key: str, parts: list[Part]) -> Any:
 
 
 def cut(piece: Piece, state: State) -> State:
-    """What a rank keeps of a parameter's whole state: copies, as steps will change them."""
+    """Returns this rank's piece of a parameter's whole state. It is a copy, because steps change it."""
     shape = piece.slot.parameter.shape
     return {
         key: piece.of(value).clone() if _is_cut(key, value, shape) else copy.deepcopy(value)
@@ -71,8 +71,8 @@ def cut(piece: Piece, state: State) -> State:
 
 
 def _is_cut(key: str, value: Any, shape: tuple[int, ...]) -> bool:
-    """Whether a value of the state has a number for each element of what it belongs to.
+    """Returns whether a value of the state has one number for each element of its parameter or piece.
 
-    "step" never has: torch's optimizers call their count of steps so, and a parameter may be a single number, too.
+    "step" never has: it is the number of steps in torch's optimizers, but a parameter may be a single number, too.
     """
     return key != "step" and torch.is_tensor(value) and tuple(value.shape) == tuple(shape)

@@ -1,1 +1,1 @@
-"""How ranks start and meet: launchers, places to meet at, and ``ringreduce run``."""
+"""Starting ranks and connecting them: launchers, meeting places, and ``ringreduce run``."""

@@ -1,7 +1,7 @@
-"""How ranks find each other: one idea, ``exchange(bytes) -> list[bytes]``, and several ways to get one.
+"""Connects the ranks of a job through ``exchange(bytes) -> list[bytes]``, which several kinds of stores provide.
 
-An exchange is collective: each rank gives a blob, and gets everybody's in rank order. The engine needs nothing
-else to connect ranks; it knows neither launchers nor stores.
+An exchange is collective: each rank passes a blob, and gets all ranks' blobs in rank order. The engine needs nothing
+more to connect ranks, and knows neither launchers nor stores.
 """
 
 from __future__ import annotations
@@ -38,37 +38,40 @@ def init(
 ) -> Communicator:
     """Joins this process to its job and returns the communicator of all its ranks.
 
-    Without arguments it reads what torchrun, mpirun (Open MPI, MPICH, Intel MPI) or Slurm's srun have set; a
-    process that none of them started is a job of one rank. On one host ranks meet without more; across hosts
-    through torchrun's store, through what mpirun keeps for its job (PMIx or PMI), under Slurm at a port of the first
-    host, where MUNGE vouches for them, or at a port of rank 0's host that RINGREDUCE_RENDEZVOUS=host:port names, with
-    a secret in RINGREDUCE_SECRET.
+    Without arguments, it reads the environment variables of torchrun, mpirun (Open MPI, MPICH, Intel MPI) or Slurm's
+    srun. A process that none of them started is a job of one rank. Ranks on one host need no setup. Ranks on several
+    hosts meet
+
+    - under torchrun, through its store;
+    - under mpirun, through the key-value space of its job (PMIx or PMI);
+    - under srun, at a port of the first host, authenticated by MUNGE;
+    - or at a port of rank 0's host that ``RINGREDUCE_RENDEZVOUS=host:port`` names, with a secret in RINGREDUCE_SECRET.
 
     Args:
-        rank, size: which rank this is, of how many; None: as the launcher says.
-        store: how ranks find each other. A function ``exchange(bytes) -> list[bytes]``; an mpi4py communicator
-            (which then also gives rank and size); an object with ``set`` and ``get`` that block until the key is
-            there, such as torch's TCPStore; a place to meet, "tcp://host:port" with rank 0's host (and a secret
-            in RINGREDUCE_SECRET); or a name that no other job of this user on this host uses at the same time.
-            None: made from what the launcher has set.
-        timeout: seconds after which connecting, and later every wait, gives up.
-        reproducible: what :attr:`Communicator.reproducible` says of the communicator; None: whether
-            RINGREDUCE_REPRODUCIBLE is 1 in the environment. All ranks must say the same.
-        transport: how bytes travel: "shm", shared memory of one host; "tcp", sockets; "mpi", the MPI library that
-            has started the ranks; "shm+tcp" and "shm+mpi", shared memory between ranks of a host and the other between
-            hosts; "auto", which is "shm+tcp". What comes of it is one of the two alone where all ranks share a host, or
-            no two do; :attr:`Communicator.transport` says so. With MPI, for which the transport is built on first use
-            (docs/mpi_transport.md), ranks meet through it, too, and ``store`` is None, or an mpi4py communicator. None:
-            what RINGREDUCE_TRANSPORT says, else "auto". All ranks must say the same.
-        encrypt: whether what goes over sockets, and meeting at "tcp://host:port", is encrypted by TLS 1.3, with a key
-            made from RINGREDUCE_SECRET (docs/network.md). None: whether RINGREDUCE_TLS is 1 in the environment. All
-            ranks must say the same.
+        rank, size: this process's rank and the number of ranks. None takes them from the launcher.
+        store: how ranks find each other. A function ``exchange(bytes) -> list[bytes]``; an mpi4py communicator,
+            which then also gives rank and size; an object with ``set`` and a ``get`` that blocks until the key exists,
+            such as torch's TCPStore; the address "tcp://host:port" of a port on rank 0's host, with a secret in
+            RINGREDUCE_SECRET; or a name that no other job of this user on this host uses at the same time. None uses
+            the launcher's settings.
+        timeout: the seconds after which connecting, and later every wait, gives up.
+        reproducible: the value of :attr:`Communicator.reproducible`. None means True if RINGREDUCE_REPRODUCIBLE is 1
+            in the environment. Must be the same on all ranks.
+        transport: how bytes travel. "shm" is shared memory of one host, "tcp" sockets, and "mpi" the MPI library that
+            started the ranks. "shm+tcp" and "shm+mpi" use shared memory inside hosts and the other between hosts.
+            "auto" is "shm+tcp". If all ranks share a host, or no two do, a combination becomes one of its two parts;
+            :attr:`Communicator.transport` says which. The MPI transports are built on first use
+            (docs/mpi_transport.md); ranks then also meet through MPI, and ``store`` must be None or an mpi4py
+            communicator. None takes RINGREDUCE_TRANSPORT, or else "auto". Must be the same on all ranks.
+        encrypt: whether to encrypt all sockets, and the meeting at "tcp://host:port", with TLS 1.3 and a key made from
+            RINGREDUCE_SECRET (docs/network.md). None means True if RINGREDUCE_TLS is 1 in the environment. Must be the
+            same on all ranks.
 
     Raises:
-        ValueError: rank or size is missing or out of range; there is no such transport; nothing says how ranks
-            of several hosts can meet; encryption is wanted, and there is no secret, or no OpenSSL; or an environment
-            variable of ours has no meaning.
-        RuntimeError: the mpi transport is wanted, alone or with shm, and cannot be built.
+        ValueError: rank or size is missing or out of range; there is no such transport; ranks on several hosts have no
+            way to meet; encryption is requested without a secret or OpenSSL; or an environment variable of ringreduce
+            has an invalid value.
+        RuntimeError: the MPI transport is requested, alone or with shm, and cannot be built.
         TimeoutError: not all ranks arrived in time.
     """
     timeout = check(timeout, reproducible, transport)
@@ -79,14 +82,14 @@ def init(
     if known is not None:
         rank, size = known.rank, known.size
     if (rank is None) != (size is None):
-        raise ValueError("rank and size go together")
+        raise ValueError("give both rank and size, or neither")
     if rank is None or size is None:
         rank, size = 0, 1
     values.whole(size, "size", 1, 2**31 - 1)
     values.whole(rank, "rank", 0, size - 1)
     log.begin(rank)
     if store is None and known is None and size > 1:
-        raise ValueError("store is needed when rank and size are given: how else would the ranks meet?")
+        raise ValueError("store is required with rank and size: the ranks need it to meet")
     wanted = transport or os.environ.get("RINGREDUCE_TRANSPORT", "")
     job = _mpi_job(store, rank, size, timeout) if wanted in _THROUGH_MPI else None
     if job is not None and (store is None or hasattr(store, "Get_rank")):
@@ -100,7 +103,7 @@ def init(
 
 
 def check(timeout: float, reproducible: bool | None, transport: str | None) -> float:
-    """The timeout; raises TypeError or ValueError if one of them is not what init() takes."""
+    """Returns the timeout. Raises TypeError or ValueError if an argument is not valid for init()."""
     if transport is not None:
         values.text(transport, "transport")
     if reproducible is not None:
@@ -111,19 +114,19 @@ def check(timeout: float, reproducible: bool | None, transport: str | None) -> f
 
 
 def _mpi_job(store: Any, rank: int, size: int, timeout: float) -> _engine.MpiJob:
-    from ringreduce.mpi import transport  # a compiler may be needed
+    from ringreduce.mpi import transport  # may run a compiler
 
     job = transport.join(store if transport.is_communicator(store) else None, timeout)
     if job.size != size:
         raise ValueError(
             f"this is rank {rank} of {size}, but the MPI that the mpi transport was built for has started {job.size}: "
-            "the mpicc on the PATH (or in MPICC) must be of the mpirun, or the srun, that starts the ranks"
+            "the mpicc on the PATH (or in MPICC) must belong to the mpirun or srun that starts the ranks"
         )
     return job
 
 
 class _Meeting:
-    """An exchange that is closed again when the ranks are connected. `leave`: what comes first if they are."""
+    """An exchange that is closed when the ranks are connected. Calls `leave` first, unless connecting failed."""
 
     def __init__(
         self,
@@ -145,7 +148,7 @@ class _Meeting:
 
 
 def meeting_of(known: Launched, timeout: float) -> _Meeting:
-    """A meeting of the ranks that a launcher has started, as a context whose value is an :data:`Exchange`."""
+    """Returns a context manager in which the ranks of a launcher meet. Its value is an :data:`Exchange`."""
     return _exchange_for(
         None, known, known.rank, known.size, timeout, os.environ.get("RINGREDUCE_TLS") == "1"
     )
@@ -158,8 +161,8 @@ def _exchange_for(
         return _Meeting(lambda blob: [blob])
     if store is None and known is not None:
         store = place_to_meet(known, os.environ, timeout)
-    by = f", started by {known.launcher}" if known else ""
-    where = f"at {store}" if isinstance(store, str) else f"by a {type(store).__name__}"
+    by = f", started by {known.launcher}," if known else ""
+    where = f"at {store}" if isinstance(store, str) else f"through a {type(store).__name__}"
     log.say("meeting", log.level_of(rank), rank, f"{size} ranks{by} meet {where}")
     if isinstance(store, str):
         return _meet(values.text(store, "store"), rank, size, timeout, encrypt)
@@ -175,7 +178,7 @@ def _exchange_for(
     )
 
 
-# By rank (several can be threads of this process): exchanges through stores, so that keys are never used twice.
+# The number of exchanges through stores, by rank (ranks can be threads of this process): keys must be new each time.
 _rounds: dict[int, int] = {}
 
 
@@ -189,9 +192,9 @@ def _through_store(store: Any, rank: int, size: int) -> Exchange:
         blobs: list[bytes] = []
         with log.waiting("meeting", rank, lambda: f"rank {len(blobs)} to start"):
             blobs.extend(look_up(f"ringreduce/{number}/{other}", other) for other in range(size))
-        # Who has come so far has read what was there before. It may have held the job's secret; what comes last does
-        # not.
-        with contextlib.suppress(RuntimeError):  # some stores keep what they have
+        # All ranks are here, so all have read the blobs of the exchange before. Those may have held the job's secret;
+        # the last exchange does not.
+        with contextlib.suppress(RuntimeError):  # some stores cannot delete
             for key in before:
                 wipe(key)
         before[:] = [f"ringreduce/{number}/{rank}"]
@@ -200,7 +203,7 @@ def _through_store(store: Any, rank: int, size: int) -> Exchange:
     def look_up(key: str, other: int) -> bytes:
         try:
             return bytes(store.get(key))
-        except RuntimeError as error:  # torch's stores have errors of their own for a time that is up
+        except RuntimeError as error:  # torch's stores raise their own errors for timeouts
             if "timeout" not in str(error).lower():
                 raise
             raise TimeoutError(f"rank {rank} timed out waiting for rank {other} to start", other) from error
@@ -210,7 +213,7 @@ def _through_store(store: Any, rank: int, size: int) -> Exchange:
 
 def _meet(name: str, rank: int, size: int, timeout: float, encrypt: bool) -> _Meeting:
     deadline = time.monotonic() + timeout
-    from ringreduce.start import meeting  # sockets are for those who meet
+    from ringreduce.start import meeting  # imports sockets, which only this needs
 
     group = meeting.join(name, rank, size, deadline, encrypt)
     return _Meeting(group.exchange, group.close)

@@ -1,4 +1,4 @@
-"""``ringreduce run``, by itself: without NumPy, whose import takes longer than to start ranks."""
+"""The command ``ringreduce run``. It does not import NumPy, which takes longer than starting ranks."""
 
 from __future__ import annotations
 
@@ -13,25 +13,30 @@ __all__ = ["DESCRIPTION", "USAGE", "add_options", "main", "run"]
 USAGE = "ringreduce run [-n N] [--hosts A,B] [options] PROGRAM [argument ...]"
 
 DESCRIPTION = """\
-Starts a program as the ranks of a job, and ends all of them when one fails.
+Starts a program as the ranks of a job, and ends all ranks when one fails.
 
   ringreduce run -n 4 train.py --steps 100          four ranks on this host
-  ringreduce run -n 2 --hosts node0,node1 train.py  two on each of two hosts, by ssh; the same folders are there
-  ringreduce run -n 2 -- ./program                  any program: it finds what torchrun sets, RANK and so on
+  ringreduce run -n 2 --hosts node0,node1 train.py  two ranks on each of two hosts, by ssh
+  ringreduce run -n 2 -- ./program                  any program
 
-In the program ringreduce.init(), or torch.distributed.init_process_group("ringreduce"), and nothing else. Where a host
-has a core for each of its ranks, each rank gets its own part of the cores.
+The program calls ringreduce.init() or torch.distributed.init_process_group("ringreduce"), and needs no other setup.
+Its environment has the variables that torchrun sets, such as RANK. All hosts must have the same folders. If a host has
+a core for each of its ranks, each rank gets its own share of the cores.
 """
 
 
 def add_options(one: ArgumentParser) -> None:
-    one.add_argument("-n", "--ranks", type=int, help="on each host (as many as this one has cores)")
-    one.add_argument("--hosts", help="a,b or a:2,b:4, which ssh can reach; without it, this host")
     one.add_argument(
-        "--prefix", action="store_true", help="begin each line that a rank prints with its number"
+        "-n", "--ranks", type=int, help="the number of ranks on each host (as many as this host has cores)"
+    )
+    one.add_argument("--hosts", help="hosts that ssh can reach: a,b or a:2,b:4 (this host)")
+    one.add_argument(
+        "--prefix", action="store_true", help="begin each line that a rank prints with the rank's number"
     )
     one.add_argument("--no-bind", dest="bind", action="store_false", help="let ranks run on all cores")
-    one.add_argument("--ssh", default="ssh", metavar="COMMAND", help="with its options (ssh)")
+    one.add_argument(
+        "--ssh", default="ssh", metavar="COMMAND", help="the ssh command, with its options (ssh)"
+    )
     one.add_argument(
         "program", nargs=REMAINDER, metavar="PROGRAM", help="a Python file, -m and a module, or a command"
     )
@@ -39,16 +44,16 @@ def add_options(one: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Returns the exit status of the first rank that failed, or 0. Raises ValueError for a bad option."""
+    """Returns the exit status of the first rank that failed, or 0. Raises ValueError for an invalid option."""
     if options.hosts is None:
         places = [Place("", _cores() if options.ranks is None else options.ranks)]
         if places[0].ranks < 1:
-            raise ValueError(f"-n: at least 1 rank, not {options.ranks}")
+            raise ValueError(f"-n must be at least 1, not {options.ranks}")
     else:
         places = hosts_named(options.hosts, options.ranks)
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
     if not program:
-        raise ValueError("name a program: ringreduce run -n 2 train.py")
+        raise ValueError("name a program, as in: ringreduce run -n 2 train.py")
     python = program[0] == "-m" or program[0].endswith(".py")
     command = [sys.executable, *program] if python else program
     return start(command, places, prefix=options.prefix, bind=options.bind, ssh=options.ssh)
@@ -61,7 +66,7 @@ def _cores() -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Returns the exit status: 2 for a bad option."""
+    """Returns the exit status: 2 for an invalid option."""
     parser = ArgumentParser(
         prog="ringreduce run",
         usage=USAGE,

@@ -1,4 +1,4 @@
-"""A socket by TLS 1.3 with a secret that both ends know, by the engine: Python itself has that only from 3.13 on."""
+"""Sockets encrypted with TLS 1.3 and a shared secret. Uses the engine: Python supports this only since 3.13."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Encrypted"]
 
 
 class Encrypted:
-    """What ranks need of a connected socket that they meet over. One end ``begins``, with its first :meth:`sendall`."""
+    """An encrypted :class:`Connection`. The end that ``begins`` starts the handshake with its first :meth:`sendall`."""
 
     def __init__(self, plain: socket.socket, begins: bool, secret: bytes) -> None:
         plain.setblocking(False)

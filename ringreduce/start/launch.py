@@ -1,4 +1,4 @@
-"""Starting rank processes on this host: for notebooks, tests and benchmarks."""
+"""Starts rank processes on this host, for notebooks, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ringreduce.start.orphans import end_with_parent
 
 __all__ = ["run"]
 
-LOOK_EVERY = 0.2  # seconds between two looks at which ranks have ended
+LOOK_EVERY = 0.2  # seconds between two looks for ranks that have ended
 
 
 def run(
@@ -39,27 +39,31 @@ def run(
     reproducible: bool | None = None,
     transport: Transport | None = None,
 ) -> list[Any]:
-    """Starts local rank processes, calls ``function(comm, *args)`` in each and returns the results by rank.
+    """Starts rank processes on this host, calls ``function(comm, *args)`` in each, and returns the results.
+
+    The ranks never outlive the thread that calls this function: the kernel kills them when it ends.
 
     Args:
-        function: what each rank does; its result must be picklable.
-        ranks: how many processes.
-        timeout: the communicator's, in seconds.
-        start: "fork" begins at once and takes any function; "spawn" starts fresh interpreters, and needs a
-            function that can be imported. A forked rank's torch computes with one thread: it would wait for others that
-            its parent has and it has not. No forked rank can use CUDA if this process has: then only "spawn" is taken.
-        grace: seconds that the other ranks get to end by themselves after one has failed.
+        function: the function that each rank calls. Its result must be picklable.
+        ranks: the number of processes.
+        args: further arguments of the function.
+        timeout: the communicator's timeout in seconds.
+        start: "fork" starts at once and takes any function. "spawn" starts new interpreters, and the function must be
+            importable. In a forked rank torch uses one thread, because the parent's threads do not survive the fork.
+            If this process has used CUDA, forked ranks could not use it, so only "spawn" is accepted.
+        grace: the seconds that the other ranks have to end by themselves after one has failed.
         reproducible: as for :func:`ringreduce.init`.
         transport: as for :func:`ringreduce.init`.
 
-    Ranks never outlive the thread that has called this: they are killed with it.
+    Returns:
+        A list of the function's results, by rank.
 
     Raises:
-        Error: ranks are to be forked, and this process has initialized CUDA's driver.
-        RankFailed: a rank raised (the exception is the cause) or died. The others have ended by then.
+        Error: start is "fork", and this process has initialized the CUDA driver.
+        RankFailed: a rank raised an exception (the cause of this one) or died. All ranks have ended.
     """
     if not callable(function):
-        raise TypeError(f"function must be a function, not {type(function).__name__}")
+        raise TypeError(f"function must be callable, not {type(function).__name__}")
     if start not in ("fork", "spawn"):
         raise ValueError(f"start must be 'fork' or 'spawn', not {start!r}")
     values.whole(ranks, "ranks", 1)
@@ -67,11 +71,11 @@ def run(
     grace = values.seconds(grace, "grace", True)
     if start == "fork" and has_initialized_driver():
         raise Error(
-            "ringreduce.run cannot fork ranks: this process has initialized CUDA (by torch.cuda, CuPy or a collective "
-            "on a GPU), which does not survive a fork. Pass start='spawn', or call run before anything uses CUDA: "
-            "torch.cuda.is_available() does, too"
+            "ringreduce.run cannot fork ranks: this process has initialized CUDA (through torch.cuda, CuPy or a "
+            "collective on a GPU), which does not survive a fork. Pass start='spawn', or call run before anything uses "
+            "CUDA. Even torch.cuda.is_available() uses it"
         )
-    context: Any = multiprocessing.get_context(start)  # typeshed's common base lacks Process
+    context: Any = multiprocessing.get_context(start)  # typeshed's common base class lacks Process
     name = f"run/{os.getpid()}/{secrets.token_hex(8)}"
     processes, pipes = [], {}
     try:
@@ -115,7 +119,7 @@ def _collect(pipes: dict[Connection, int], processes: list[Any], grace: float) -
     while open_pipes and (deadline is None or time.monotonic() < deadline):
         ready = wait(list(open_pipes.values()), LOOK_EVERY)
         for rank, pipe in list(open_pipes.items()):
-            # A process that a dead rank has forked may hold the pipe's other end open.
+            # A child of a dead rank may hold the pipe's other end open.
             if pipe not in ready and (processes[rank].exitcode is None or pipe.poll()):
                 continue
             del open_pipes[rank]
@@ -132,7 +136,7 @@ def _collect(pipes: dict[Connection, int], processes: list[Any], grace: float) -
 
 
 def _answer(pipe: Connection, process: Any) -> tuple[bool, Any]:
-    """What a rank has sent: that it went well, and its result; or else how it failed."""
+    """Returns whether a rank succeeded, and its result or how it failed."""
     with contextlib.suppress(EOFError):
         if pipe.poll():
             answer: tuple[bool, Any] = pickle.loads(pipe.recv_bytes())
@@ -142,7 +146,7 @@ def _answer(pipe: Connection, process: Any) -> tuple[bool, Any]:
 
 
 def _failure(failures: dict[int, tuple[str, BaseException | None]]) -> RankFailed:
-    """The first cause: ranks that only lost a peer fail because of another."""
+    """Returns the error to raise. Ranks that only lost a peer come last: they failed because of another rank."""
     rank = min(failures, key=lambda r: (isinstance(failures[r][1], PeerLost), r))
     text, cause = failures[rank]
     error = RankFailed(f"rank {rank} failed: {text}", rank)
@@ -182,7 +186,7 @@ def _rank_main(
     sys.stdout.flush()
     sys.stderr.flush()
     if _is_forked():
-        # What the parent registered to be done at its exit is not a forked rank's to do.
+        # A forked rank must not run the exit handlers of its parent.
         os._exit(0)
 
 
@@ -191,7 +195,7 @@ def _is_forked() -> bool:
 
 
 def _leave_threads_behind() -> None:
-    """Of a parent whose torch has started threads a fork has none, but does not know that."""
+    """Makes torch use one thread: it does not notice that its parent's threads are gone after a fork."""
     torch: Any = sys.modules.get("torch")
     if torch is not None and torch.get_num_threads() > 1:
         torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""What launchers tell their processes: which rank of how many each is, on how many hosts, and where all can meet."""
+"""Reads the launchers' variables: a process's rank, the number of ranks and hosts, and where the ranks can meet."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ __all__ = ["Launched", "across_hosts", "launched", "place_to_meet"]
 
 
 class Launched(NamedTuple):
-    """What a launcher told this process."""
+    """A process's place in a job, from its launcher."""
 
     launcher: str
     rank: int
     size: int
-    job: str  # equal on all ranks of a job, different from other jobs'
+    job: str  # the same on all ranks of a job, and different from other jobs
 
 
 def launched(env: Mapping[str, str]) -> Launched | None:
-    """Reads what torchrun, Open MPI, MPICH/Intel MPI (Hydra) or Slurm have put into the environment."""
+    """Reads the environment variables of torchrun, Open MPI, MPICH and Intel MPI (Hydra), or Slurm."""
 
     def read(launcher: str, rank: str, size: str, job: str) -> Launched | None:
         if rank not in env or size not in env:
@@ -36,8 +36,8 @@ def launched(env: Mapping[str, str]) -> Launched | None:
     def value(*names: str) -> str:
         return "/".join(env.get(name, "") for name in names)
 
-    # A batch script has the variables of a rank, too, but is none: it is of no step. With --mpi=pmi2 srun sets some of
-    # Hydra's variables, and what Hydra starts by srun has Slurm's.
+    # A batch script has the variables of a rank, but no step, so it is not a rank. With --mpi=pmi2 srun sets some of
+    # Hydra's variables, and processes that Hydra starts through srun have Slurm's.
     step = env.get("SLURM_STEP_ID")
     hydra = "MPI_LOCALNRANKS" in env or not step
     return (
@@ -53,28 +53,28 @@ def launched(env: Mapping[str, str]) -> Launched | None:
 
 
 def _proxy() -> str:
-    """Hydra names no job; its ranks on one host come from one process, perhaps through scripts."""
+    """Returns the pid of Hydra's proxy. Hydra does not name its jobs, but the proxy starts all ranks of a host."""
     pids = list(ancestors())
-    with contextlib.suppress(OSError):  # one has just ended
+    with contextlib.suppress(OSError):  # a process has just ended
         pids = [pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().startswith("hydra")] or pids
     return str(pids[0] if pids else 0)
 
 
-# How many of the job's ranks, or hosts, the launchers say that there are.
+# The launchers' variables for the number of ranks on this host, and of hosts.
 _RANKS_HERE = {
     "torchrun": "LOCAL_WORLD_SIZE",
     "openmpi": "OMPI_COMM_WORLD_LOCAL_SIZE",
     "hydra": "MPI_LOCALNRANKS",
 }
 _HOSTS = {"slurm": "SLURM_STEP_NUM_NODES"}
-_SLURM_PORTS = range(20_000, 32_000)  # below what systems give to outgoing connections
+_SLURM_PORTS = range(20_000, 32_000)  # below the ports that systems use for outgoing connections
 
 
 def across_hosts(known: Launched, env: Mapping[str, str]) -> bool:
-    """Whether the launcher says that the job's ranks are on several hosts, or may be.
+    """Returns whether the job's ranks are, or may be, on several hosts.
 
-    Who sets torchrun's variables by hand, or by another launcher than torchrun, does not always say how many ranks are
-    here: then an address that is not this host's alone is one that other hosts have been told.
+    If torchrun's variables were not set by torchrun, the number of local ranks may be missing. Then an address that
+    other hosts can reach means that there are other hosts.
     """
     if known.launcher == "torchrun" and "LOCAL_WORLD_SIZE" not in env and env.get("MASTER_PORT"):
         return not re.fullmatch(r"localhost|127\.[\d.]+|::1|", env.get("MASTER_ADDR", ""))
@@ -84,16 +84,16 @@ def across_hosts(known: Launched, env: Mapping[str, str]) -> bool:
 
 
 def place_to_meet(known: Launched, env: Mapping[str, str], timeout: float) -> Any:
-    """A store, as :func:`ringreduce.init` takes it, by which the ranks of a job find each other.
+    """Returns a store for :func:`ringreduce.init` through which the ranks of a job find each other.
 
     Raises:
-        ValueError: they are on several hosts, and nothing says how they could.
+        ValueError: the ranks are on several hosts and have no way to meet.
     """
     place = env.get("RINGREDUCE_RENDEZVOUS")
     if place:
         return f"tcp://{place}"
     if not across_hosts(known, env):
-        # The launchers' own stores need torch or MPI to be imported; ranks of one host can meet without.
+        # The launchers' own stores need imports of torch or MPI, which ranks on one host can do without.
         return f"{known.launcher}/{known.job}"
     if known.launcher == "torchrun":
         return _torchruns_store(known, env, timeout)
@@ -104,13 +104,13 @@ def place_to_meet(known: Launched, env: Mapping[str, str], timeout: float) -> An
     return _by_mpirun(known)
 
 
-# So that keys are never used twice in a job, whose ranks all meet equally often.
+# Numbers the meetings, so that no key is used twice. All ranks of a job meet equally often.
 _meetings = itertools.count(1)
 
 
 def _by_mpirun(known: Launched) -> Any:
-    """The key-value space that mpirun gives its job; where it gives none, mpi4py's communicator."""
-    from ringreduce.start import pmi, pmix  # for those who meet so
+    """Returns the key-value space of mpirun, or mpi4py's communicator if this process cannot reach it."""
+    from ringreduce.start import pmi, pmix  # only needed here
 
     kind, space = ("pmix", pmix) if known.launcher == "openmpi" else ("pmi", pmi)
     if space.is_there():
@@ -119,9 +119,9 @@ def _by_mpirun(known: Launched) -> Any:
         from mpi4py import MPI
     except ImportError as error:
         raise ValueError(
-            f"the {known.size} ranks of this job are on several hosts, and mpirun's own {kind.upper()} cannot be "
-            "reached from this process: install mpi4py for the MPI that has started it, or set RINGREDUCE_RENDEZVOUS "
-            "to host:port of a port that is free on rank 0's host, and RINGREDUCE_SECRET to a text that only they know "
+            f"the {known.size} ranks of this job are on several hosts, and this process cannot reach mpirun's "
+            f"{kind.upper()}. Install mpi4py for the MPI that started it; or set RINGREDUCE_RENDEZVOUS to the "
+            "host:port of a free port on rank 0's host, and RINGREDUCE_SECRET to a text that only the ranks know "
             f"({error})"
         ) from error
     return MPI.COMM_WORLD
@@ -134,9 +134,9 @@ def _torchruns_store(known: Launched, env: Mapping[str, str], timeout: float) ->
         from torch._C._distributed_c10d import PrefixStore, TCPStore
     except ImportError as error:
         raise ValueError(
-            f"the {known.size} ranks of this job may be on several hosts and would meet by torch's store: "
-            "install torch; or set RINGREDUCE_RENDEZVOUS to host:port of a port that is free on rank 0's host, and "
-            f"RINGREDUCE_SECRET to a text that only they know ({error})"
+            f"the {known.size} ranks of this job may be on several hosts, and need torch's store to meet. Install "
+            "torch; or set RINGREDUCE_RENDEZVOUS to the host:port of a free port on rank 0's host, and "
+            f"RINGREDUCE_SECRET to a text that only the ranks know ({error})"
         ) from error
 
     opened_here = known.rank == 0 and env.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -149,19 +149,19 @@ def _torchruns_store(known: Launched, env: Mapping[str, str], timeout: float) ->
 
 
 class LeftTogether:
-    """A store that rank 0 may be serving itself: it goes on until all others have read what they need."""
+    """A store that rank 0 may serve itself. Rank 0 keeps it open until all others have read what they need."""
 
-    _PATIENCE = 10.0  # seconds for ranks that have all come to read what is there
+    _PATIENCE = 10.0  # seconds that rank 0 waits for the others to read
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
         self.set, self.get = store.set, store.get
         self._store, self._rank, self._size = store, rank, size
 
     def leave(self) -> None:
-        """Says that this rank needs the store no more; rank 0 waits until all have said so."""
+        """Announces that this rank no longer needs the store. Rank 0 waits for all announcements."""
         from datetime import timedelta
 
-        with contextlib.suppress(RuntimeError):  # somebody has died, which others find out and say
+        with contextlib.suppress(RuntimeError):  # a rank has died, which is reported elsewhere
             if self._rank != 0:
                 self.set(f"left/{self._rank}", b"")
             else:
@@ -170,8 +170,8 @@ class LeftTogether:
 
 
 def _first_host(hosts: str) -> str:
-    """Of a list as Slurm writes it: node[03-05,07],other."""
+    """Returns the first host of a list in Slurm's format: node[03-05,07],other."""
     found = re.match(r"([^,\[]+)(?:\[([^\],-]+)[^\]]*\])?([^,]*)", hosts)
     if not found:
-        raise ValueError(f"SLURM_STEP_NODELIST names no host: {hosts!r}")
+        raise ValueError(f"SLURM_STEP_NODELIST does not name a host: {hosts!r}")
     return "".join(part or "" for part in found.groups())

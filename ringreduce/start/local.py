@@ -1,4 +1,4 @@
-"""Ranks that are threads of one process."""
+"""Groups whose ranks are threads of one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ringreduce.start.bootstrap import check
 
 __all__ = ["local_group"]
 
-MOST = 2**31 - 1  # that numbers of ranks and of devices can be
+MOST = 2**31 - 1  # the largest number of ranks, and number of a device
 
 
 def local_group(
@@ -24,18 +24,21 @@ def local_group(
     reproducible: bool | None = None,
     device: int | Sequence[int] | None = None,
 ) -> list[Communicator]:
-    """A group of ranks within this process: one communicator per rank, each for a thread of its own.
+    """Makes a group of ranks within this process. Each rank's communicator is for one thread.
 
     Args:
         size: the number of ranks.
-        timeout: seconds after which a wait gives up.
+        timeout: the seconds after which a wait gives up.
         reproducible: as for :func:`ringreduce.init`.
-        device: the number of the GPU that all ranks share, or of each rank's. Everything that collectives need there
-            is made now, and not at the first of them. Each rank's calls go to a stream of its own: two ranks of the
-            group that launch on the same stream are refused.
+        device: the number of the GPU that all ranks share, or a sequence with the GPU of each rank. The group then
+            allocates everything that collectives need there at once, instead of in the first collective. Ranks must
+            launch on different streams: two ranks of the group on one stream raise an error.
+
+    Returns:
+        A list of communicators, by rank.
 
     Raises:
-        ValueError: there is not one device for each rank, or there are more than 16 ranks on GPUs.
+        ValueError: the number of devices is not the number of ranks, or there are more than 16 ranks on GPUs.
         Error: a GPU cannot be used.
     """
     values.whole(size, "size", 1, MOST)
@@ -51,9 +54,11 @@ def local_group(
 
 def _prepare_devices(group: list[Communicator], devices: list[int]) -> None:
     if len(devices) != len(group):
-        raise ValueError(f"device has {len(devices)} numbers for {len(group)} ranks")
+        raise ValueError(
+            f"device must have one number for each of the {len(group)} ranks, not {len(devices)}"
+        )
     _ask_for_queues()
-    with ThreadPoolExecutor(len(group)) as pool:  # they meet
+    with ThreadPoolExecutor(len(group)) as pool:  # the ranks wait for each other in it
         for done in [
             pool.submit(comm._c.prepare_device, device) for comm, device in zip(group, devices, strict=True)
         ]:
@@ -61,9 +66,9 @@ def _prepare_devices(group: list[Communicator], devices: list[int]) -> None:
 
 
 def _ask_for_queues() -> None:
-    """Has CUDA make as many queues between this process and a GPU as it can, if it is still to read how many.
+    """Asks CUDA for as many queues between this process and a GPU as it can make, unless it has been initialized.
 
-    Kernels of streams that share one may wait for each other, and then ranks' kernels must not: see
+    Kernels of streams that share a queue may wait for each other, and ranks' kernels must not: see
     csrc/engine/gpu/kernels/boxes.cpp.
     """
     if not has_initialized_driver():

@@ -1,9 +1,9 @@
-"""How ranks meet: at a socket of rank 0's.
+"""The meeting of ranks at a socket of rank 0.
 
-On one host that is an abstract Unix socket, which vanishes with its owner, and both ends check that the other process
-belongs to the same user: the kernel vouches for that. Across hosts it is a TCP port, and both ends prove that they
-know the job's secret (:mod:`ringreduce.start.meeting_places`). Whoever else connects, or says anything but a rank's
-greeting, is dropped, and the ranks go on meeting. What ranks then say over a network, TLS hides if they want that.
+On one host this is an abstract Unix socket, which vanishes with its owner. The kernel tells both ends which user the
+other process belongs to. Across hosts it is a TCP port, and both ends prove that they know the job's secret
+(:mod:`ringreduce.start.meeting_places`). Other processes that connect, or send anything but a rank's greeting, are
+dropped, and the meeting continues. Over a network, TLS can encrypt what ranks send after the greeting.
 """
 
 from __future__ import annotations
@@ -29,31 +29,35 @@ _GREETING = struct.Struct("=8sii")  # magic, rank, size
 _MAGIC, _MAGIC_TLS = b"ringrdc1", b"ringrdct"
 _HEADER = struct.Struct("=Bi")  # kind, length
 _DATA, _PEER_LOST, _TIMEOUT, _ERROR = range(4)
-_LONGEST = 1 << 20  # of a blob, checked before any memory is taken for it
-_VERDICT = 1.0  # seconds that rank 0 has, after the deadline, to say whom it waited for
-_PATIENCE = 10.0  # seconds with one who answers for rank 0 and turns a rank away
-_STRANGERS = 64  # connections without a greeting at a time
+_LONGEST = 1 << 20  # bytes of a blob, checked before memory is allocated for it
+_VERDICT = 1.0  # seconds after the deadline for rank 0 to report which ranks are missing
+_PATIENCE = 10.0  # seconds to retry while a process at rank 0's address turns this rank away
+_STRANGERS = 64  # open connections that have not greeted
 
 
 class Group(Protocol):
     """One rank's end of the meeting."""
 
     def exchange(self, blob: bytes) -> list[bytes]:
-        """Everybody's blobs, in rank order."""
+        """Sends a blob to all ranks. Returns all ranks' blobs, in rank order."""
 
     def close(self) -> None:
         """Leaves the meeting."""
 
 
 def join(name: str, rank: int, size: int, deadline: float, encrypt: bool = False) -> Group:
-    """Meets the other ranks that use this name, or this place of rank 0's: ``tcp://host:port``, there by TLS if all
-    want to ``encrypt``.
+    """Meets the other ranks of the same name.
+
+    Args:
+        name: any name, for ranks on one host; or a port of rank 0's host, as ``tcp://host:port``.
+        deadline: when to give up, in seconds of time.monotonic().
+        encrypt: whether to use TLS over a network. Must be the same on all ranks.
 
     Raises:
-        ValueError: it is a place of a network, and there is no secret to meet there (RINGREDUCE_SECRET).
+        ValueError: name is a port, and RINGREDUCE_SECRET is not set.
         PeerLost: a rank died meanwhile.
-        TimeoutError: not all ranks came before the deadline, a time.monotonic().
-        Error: two processes claim the same rank, or ranks disagree about the size, or about encryption.
+        TimeoutError: not all ranks came before the deadline.
+        Error: two processes claim the same rank, or ranks disagree about the size or about encryption.
     """
     place = place_named(name)
     encrypt = encrypt and place.on_network
@@ -64,7 +68,7 @@ def join(name: str, rank: int, size: int, deadline: float, encrypt: bool = False
 
 @contextlib.contextmanager
 def _signals_held_back() -> Iterator[None]:
-    """For accept(): a handler that raised inside it could leave a descriptor that no socket owns."""
+    """Blocks signals during accept(): a handler that raises in it could leak a descriptor."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         yield
@@ -73,7 +77,7 @@ def _signals_held_back() -> Iterator[None]:
 
 
 class _Host:
-    """Rank 0, whom all others are connected to."""
+    """Rank 0, which all other ranks connect to."""
 
     def __init__(self, place: Place, size: int, deadline: float, encrypt: bool) -> None:
         self._place = place
@@ -81,9 +85,9 @@ class _Host:
         self._size = size
         self._deadline = deadline
         self._peers: dict[int, Connection] = {}
-        self._strangers: dict[socket.socket, bytes] = {}  # what each has said so far
+        self._strangers: dict[socket.socket, bytes] = {}  # the bytes received from each
         self._challenges: dict[socket.socket, bytes] = {}
-        self._refused = 0  # who gave proofs by another secret
+        self._refused = 0  # connections with a different secret
         try:
             with place.listener(deadline) as listener, selectors.DefaultSelector() as selector:
                 listener.listen(size + 16)
@@ -92,7 +96,7 @@ class _Host:
                 with log.waiting("meeting", 0, lambda: f"ranks {self._missing()} to start"):
                     while len(self._peers) < size - 1:
                         self._welcome(listener, selector)
-            self._tell_all([b""])  # all have come: from here on ranks talk
+            self._tell_all([b""])  # all ranks have come, and may send from now on
         except BaseException as error:
             self._fail(error)
             raise
@@ -106,9 +110,7 @@ class _Host:
             missing = self._missing()
             text = f"rank 0 timed out waiting for ranks {missing} to start"
             if self._refused:
-                text += (
-                    f"; it has turned away {self._refused} connections whose RINGREDUCE_SECRET is another one"
-                )
+                text += f"; it has turned away {self._refused} connections with a different RINGREDUCE_SECRET"
             raise TimeoutError(text, missing[0])
         for key, _ in ready:
             talking = key.fileobj
@@ -117,8 +119,8 @@ class _Host:
                 self._accept(listener, selector)
             elif talking in self._strangers:
                 self._greet(talking, selector)
-            elif talking.fileno() >= 0:  # else dropped just now
-                # A rank says nothing before all have come: it has died.
+            elif talking.fileno() >= 0:  # not dropped just now
+                # A rank sends nothing before all have come, so this one has died.
                 rank = next(r for r, peer in self._peers.items() if peer.fileno() == talking.fileno())
                 raise PeerLost(f"rank {rank} died while the ranks were connecting", rank)
 
@@ -130,7 +132,7 @@ class _Host:
             with _signals_held_back():
                 stranger, _ = listener.accept()
         except OSError:
-            return  # gone again
+            return  # the connection is gone again
         try:
             challenge = self._place.challenge(stranger)
         except OSError:
@@ -139,7 +141,7 @@ class _Host:
             stranger.close()
             return
         if len(self._strangers) == _STRANGERS:
-            self._drop(next(iter(self._strangers)), selector)  # the one that has said nothing for longest
+            self._drop(next(iter(self._strangers)), selector)  # the oldest one
         stranger.setblocking(False)
         self._strangers[stranger] = b""
         self._challenges[stranger] = challenge
@@ -170,20 +172,22 @@ class _Host:
             return self._drop(stranger, selector)
         magic, rank, size = _GREETING.unpack(greeting)
         if size != self._size:
-            raise Error(f"a rank believes that there are {size} ranks, rank 0 that there are {self._size}")
+            raise Error(
+                f"ranks disagree about the size: rank {rank} says {size} ranks, rank 0 says {self._size}"
+            )
         if not 0 < rank < size:
             return self._drop(stranger, selector)
         if rank in self._peers:
             raise Error(f"two processes claim to be rank {rank}")
         del self._strangers[stranger], self._challenges[stranger]
-        # It stays with the selector, to be seen dying.
+        # It stays in the selector, which shows if it dies.
         encrypts = magic == _MAGIC_TLS
         self._peers[rank] = self._place.encrypted(stranger, True) if encrypts else stranger
         if encrypts != self._encrypt:
             one, other = (rank, 0) if encrypts else (0, rank)
             raise Error(
-                f"rank {one} wants to encrypt, rank {other} does not: init(encrypt=...) or RINGREDUCE_TLS must be the "
-                "same on all ranks"
+                f"rank {one} encrypts, but rank {other} does not: init(encrypt=...) or RINGREDUCE_TLS must be the same "
+                "on all ranks"
             )
         return None
 
@@ -206,7 +210,7 @@ class _Host:
                     raise TimeoutError(f"rank 0 timed out waiting for rank {missing}", missing)
                 for key, _ in ready:
                     peer = self._peers[key.data]
-                    if key.data in blobs:  # too early for the next blob: it has died
+                    if key.data in blobs:  # too early for its next blob: the rank has died
                         raise _lost(key.data)
                     blobs[key.data] = _receive(peer, self._deadline, key.data)
         ordered = [blobs[rank] for rank in range(self._size)]
@@ -214,15 +218,18 @@ class _Host:
         return ordered
 
     def _tell_all(self, blobs: list[bytes]) -> None:
-        """Each of them to every rank. One that has died since is missed at the next exchange, or after the meeting:
-        some ranks know all by now, and must not find that rank 0 has failed."""
+        """Sends all blobs to every rank, and ignores ranks that have died.
+
+        Some ranks have all blobs by now, and must not see rank 0 fail. The next exchange, or the engine, will find the
+        dead rank.
+        """
         for rank, peer in self._peers.items():
             with contextlib.suppress(PeerLost):
                 for blob in blobs:
                     _send(peer, _DATA, blob, self._deadline, rank)
 
     def _fail(self, error: BaseException) -> None:
-        """Tells every rank why the meeting is over."""
+        """Tells every rank why the meeting failed."""
         if not isinstance(error, Error):
             error = PeerLost("rank 0 was interrupted while the ranks were connecting", 0)
         kinds: dict[type[Error], int] = {PeerLost: _PEER_LOST, TimeoutError: _TIMEOUT}
@@ -252,7 +259,7 @@ class _Guest:
         _receive(self._host, deadline + _VERDICT, 0)
 
     def exchange(self, blob: bytes) -> list[bytes]:
-        with contextlib.suppress(PeerLost):  # why rank 0 has left is still to be read
+        with contextlib.suppress(PeerLost):  # read below why rank 0 has left
             _send(self._host, _DATA, blob, self._deadline, 0)
         return [_receive(self._host, self._deadline + _VERDICT, 0) for _ in range(self._size)]
 
@@ -261,10 +268,9 @@ class _Guest:
 
 
 def _dial(place: Place, greeting: bytes, deadline: float) -> socket.socket:
-    """A connection to rank 0, which has been greeted.
+    """Connects to rank 0 and greets it.
 
-    Who turns this rank away may be of a job that has ended, and about to leave the place: he is asked again, for a
-    while.
+    A process that turns this rank away may belong to a job that is about to end, so this rank tries again for a while.
     """
     pause, why, until = 0.001, "", math.inf
     while True:
@@ -276,7 +282,7 @@ def _dial(place: Place, greeting: bytes, deadline: float) -> socket.socket:
             pass
         except (ConnectionError, FileNotFoundError, BlockingIOError):
             why, until = "", math.inf
-        except OSError as error:  # no route, no such host: it may still come up
+        except OSError as error:  # no route, or no such host: it may still come up
             why, until = error.strerror or str(error), math.inf
         if time.monotonic() > deadline:
             raise TimeoutError("timed out waiting for rank 0 to start" + (why and f": {why}"), 0)
@@ -302,7 +308,7 @@ def _lost(rank: int) -> PeerLost:
 
 def _send(to: Connection, kind: int, payload: bytes, deadline: float, rank: int) -> None:
     if len(payload) > _LONGEST:
-        raise ValueError(f"a blob of {len(payload)} bytes is too long to exchange")
+        raise ValueError(f"cannot exchange a blob of {len(payload)} bytes; the limit is {_LONGEST}")
     to.settimeout(max(deadline - time.monotonic(), 0.001))
     try:
         to.sendall(_HEADER.pack(kind, len(payload)) + payload)
@@ -315,7 +321,7 @@ def _send(to: Connection, kind: int, payload: bytes, deadline: float, rank: int)
 def _receive(source: Connection, deadline: float, rank: int) -> bytes:
     kind, length = _HEADER.unpack(_read(source, _HEADER.size, deadline, rank))
     if not 0 <= length <= _LONGEST or kind > _ERROR:
-        raise Error(f"rank {rank} sent something that is not a part of the exchange")
+        raise Error(f"rank {rank} sent bytes that are not part of the exchange")
     payload = _read(source, length, deadline, rank)
     if kind == _DATA:
         return payload

@@ -1,4 +1,4 @@
-"""Where rank 0 can be met, and how both ends know that the other one belongs to the job."""
+"""Places where ranks meet rank 0, and how both ends check that the other belongs to the job."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["Connection", "Place", "first_that_answers", "place_named"]
 
 _NONCE = 16
 _PROOF = 32
-_ANSWERS = 1.0  # seconds that an address has to answer before the next one is tried
+_ANSWERS = 1.0  # seconds to wait for an address before the next one is tried
 
 
 class Connection(Protocol):
-    """As much as ranks need of a socket once they have greeted each other."""
+    """The methods of a socket that ranks need after the greeting."""
 
     def fileno(self) -> int: ...
     def settimeout(self, seconds: float, /) -> None: ...
@@ -36,39 +36,39 @@ class Connection(Protocol):
 
 
 class Place(Protocol):
-    """A place to meet. Proofs are ``proof_size`` bytes, right behind a greeting."""
+    """A place to meet. A greeting is followed by a proof of ``proof_size`` bytes."""
 
     on_network: bool
     proof_size: int
 
     def listener(self, deadline: float) -> socket.socket:
-        """A socket that is bound there; waits until the place is free."""
+        """Returns a socket that is bound to the place. Waits until the place is free."""
 
     def challenge(self, stranger: socket.socket) -> bytes | None:
-        """What somebody who has connected must answer; None: he is none of ours."""
+        """Sends a challenge to a new connection, and returns it. None rejects the connection."""
 
     def accepts(self, stranger: socket.socket, challenge: bytes, greeting: bytes, proof: bytes) -> bool:
-        """Whether a greeting comes from one of ours; then proves to him that so does this."""
+        """Returns whether a greeting comes from a rank of the job. If so, sends it a proof in return."""
 
     def dial(self, timeout: float) -> socket.socket:
-        """A connection to whoever is there."""
+        """Connects to the place."""
 
     def greet(self, dialled: socket.socket, greeting: bytes) -> None:
-        """Greets rank 0. Raises TurnedAway: it is none of ours, or says that this rank is not."""
+        """Greets rank 0. Raises TurnedAway if either side does not accept the other."""
 
     def encrypted(self, greeted: socket.socket, begins: bool) -> Connection:
-        """The same connection by TLS; only where the place is on a network."""
+        """Returns the connection encrypted with TLS, if the place is on a network."""
 
 
 class Space(Protocol):
-    """What a launcher keeps for the ranks of a job, and for nobody else."""
+    """A launcher's key-value space, which only the ranks of a job can reach."""
 
     def publish(self, key: str, text: str, deadline: float) -> None: ...
     def look_up(self, key: str, deadline: float) -> str: ...
 
 
 class TurnedAway(ConnectionError):
-    """Somebody answers for rank 0 with whom this rank cannot meet; the text says why."""
+    """A process at rank 0's address cannot meet with this rank. The text says why."""
 
 
 def place_named(name: str) -> Place:
@@ -87,8 +87,8 @@ def place_named(name: str) -> Place:
     secret = os.environ.get("RINGREDUCE_SECRET", "")
     if not secret:
         raise ValueError(
-            f"ranks that meet at {name} need a secret: set RINGREDUCE_SECRET to the same text, which nobody else "
-            "knows, for all of them"
+            f"ranks that meet at {name} need a secret: set RINGREDUCE_SECRET on all ranks to the same text, which "
+            "nobody else knows"
         )
     return _NetworkPlace(host.strip("[]"), int(port), secret.encode())
 
@@ -100,14 +100,14 @@ def _bind(listener: socket.socket, address: tuple[str, int] | str, deadline: flo
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-            # The job before this one may still be meeting there.
+            # The previous job may still be meeting there.
             if time.monotonic() > deadline:
                 raise TimeoutError(f"rank 0 timed out: {taken}", 0) from error
             time.sleep(0.01)
 
 
 class _HostPlace:
-    """On one host, for processes of one user."""
+    """A place on one host, for processes of one user."""
 
     on_network = False
     proof_size = 0
@@ -143,7 +143,7 @@ class _HostPlace:
 
     def greet(self, dialled: socket.socket, greeting: bytes) -> None:
         if not _same_user(dialled):
-            raise TurnedAway("another user's process answers for rank 0")
+            raise TurnedAway("a process of another user answers for rank 0")
         dialled.sendall(greeting)
 
     def encrypted(self, greeted: socket.socket, begins: bool) -> Connection:
@@ -156,8 +156,11 @@ def _same_user(connected: socket.socket) -> bool:
 
 
 class _NetworkPlace:
-    """A port of rank 0's host. Rank 0 says a random number, the guest greets with another one and HMAC-SHA256 (RFC
-    2104) of both under the secret, and rank 0 answers with its own."""
+    """A port of rank 0's host.
+
+    Rank 0 sends a random number. The guest greets it with another random number and the HMAC-SHA256 (RFC 2104) of both
+    under the secret, and rank 0 answers with its own HMAC.
+    """
 
     on_network = True
     proof_size = _NONCE + _PROOF
@@ -166,10 +169,10 @@ class _NetworkPlace:
 
     def __init__(self, host: str, port: int, secret: bytes) -> None:
         self._host, self._port, self._secret = host, port, secret
-        self._invitation = b""  # what rank 0 says first
+        self._invitation = b""  # the bytes that rank 0 sends first
 
     def listener(self, deadline: float) -> socket.socket:
-        # On every interface: the name may stand for an address that is not this host's own.
+        # On every interface: the name may resolve to an address that this host does not have.
         family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
         listener = socket.socket(family)
         try:
@@ -188,7 +191,7 @@ class _NetworkPlace:
 
     def challenge(self, stranger: socket.socket) -> bytes | None:
         nonce = secrets.token_bytes(_NONCE)
-        stranger.send(self._invitation + nonce)  # into an empty connection: it goes at once
+        stranger.send(self._invitation + nonce)  # never blocks: the connection is empty
         return nonce
 
     def accepts(self, stranger: socket.socket, challenge: bytes, greeting: bytes, proof: bytes) -> bool:
@@ -203,17 +206,17 @@ class _NetworkPlace:
 
     def greet(self, dialled: socket.socket, greeting: bytes) -> None:
         nonce = secrets.token_bytes(_NONCE)
-        there = f"at {self._host}:{self._port} a process answers for rank 0 that"
+        there = f"the process that answers for rank 0 at {self._host}:{self._port}"
         try:
             self._be_invited(dialled, there)
             challenge = _exactly(dialled, _NONCE)
             dialled.sendall(greeting + nonce + self._proof(b"guest", challenge, nonce, greeting))
             answer = _exactly(dialled, _PROOF)
         except builtins.TimeoutError as error:
-            raise TurnedAway(f"{there} is of no job of ringreduce: it says nothing") from error
+            raise TurnedAway(f"{there} sends nothing: it is not ringreduce") from error
         except ConnectionError as error:
             raise TurnedAway(
-                f"{there} hangs up on this rank: its {self.knows} is another one, or it is of no job of ringreduce"
+                f"{there} closes the connection: its {self.knows} differs from this rank's, or it is not ringreduce"
             ) from error
         if not hmac.compare_digest(answer, self._proof(b"host", challenge, nonce, greeting)):
             raise TurnedAway(f"{there} does not know this rank's {self.knows}")
@@ -228,8 +231,11 @@ class _NetworkPlace:
 
 
 class _MungePlace(_NetworkPlace):
-    """The same without a secret that the user has set: rank 0 makes one, and says it first, as a credential that only
-    processes of this user on this cluster can decode."""
+    """A port of rank 0's host, without a secret from the user.
+
+    Rank 0 makes a secret and sends it first, as a credential that only this user's processes on this cluster can
+    decode.
+    """
 
     _LENGTH = struct.Struct("!H")
     knows = "MUNGE credential"
@@ -248,11 +254,11 @@ class _MungePlace(_NetworkPlace):
         try:
             self._secret = munge.decode(_exactly(dialled, length))
         except munge.MungeError as error:
-            raise TurnedAway(f"{there} is not of this user on this cluster: {error}") from error
+            raise TurnedAway(f"{there} does not belong to this user on this cluster: {error}") from error
 
 
 class _PublishedPlace(_NetworkPlace):
-    """Any port of rank 0's host, which it publishes with a secret of its own."""
+    """A free port of rank 0's host. Rank 0 publishes it, with a secret that it makes."""
 
     knows = "secret"
 
@@ -281,7 +287,7 @@ class _PublishedPlace(_NetworkPlace):
             secret, *self._places = self._space.look_up(self._key, time.monotonic() + timeout).split("|")
             self._take(secret)
         dialled, place = first_that_answers(self._places, timeout)
-        # Where somebody else answers, it is another one's turn at the next attempt.
+        # If another program answers there, the next attempt takes another place.
         self._places.remove(place)
         self._places.append(place)
         self._host, _, port = place.rpartition(":")
@@ -290,10 +296,10 @@ class _PublishedPlace(_NetworkPlace):
 
 
 def first_that_answers(places: Sequence[str], timeout: float) -> tuple[socket.socket, str]:
-    """A connection to one of them, and which it is.
+    """Connects to the first place that answers. Returns the connection and the place.
 
     Raises:
-        OSError: there is none.
+        OSError: no place answers.
     """
     failure = OSError("rank 0's host has no address")
     for place in places:
@@ -306,7 +312,7 @@ def first_that_answers(places: Sequence[str], timeout: float) -> tuple[socket.so
 
 
 def _exactly(source: socket.socket, count: int) -> bytes:
-    """That many bytes; raises ConnectionError where the other end hangs up before."""
+    """Reads count bytes. Raises ConnectionError if the other end closes the connection first."""
     read = b""
     while len(read) < count:
         more = source.recv(count - len(read))

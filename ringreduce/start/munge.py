@@ -1,6 +1,6 @@
-"""Credentials of MUNGE, by which processes of one user know each other across a cluster.
+"""MUNGE credentials, which identify processes of one user across a cluster. See munge(7).
 
-Slurm's own daemons use it, so that it is on nearly every cluster that Slurm runs. See munge(7).
+Slurm's own daemons use MUNGE, so nearly every cluster with Slurm has it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import os
 
 __all__ = ["MungeError", "decode", "encode", "is_there"]
 
-_UID_RESTRICTION = 9  # munge_opt: who may decode it
-_STILL_VALID = (0, 15, 16, 17)  # also where it has expired, is of the future, or was decoded before
+_UID_RESTRICTION = 9  # munge_opt: the user who may decode a credential
+_STILL_VALID = (0, 15, 16, 17)  # also if it has expired, is from the future, or was decoded before
 
 
 class MungeError(OSError):
-    """munged does not answer, or the credential is not for us."""
+    """munged does not answer, or this process may not decode the credential."""
 
 
 @functools.cache
@@ -31,7 +31,7 @@ def _library() -> ctypes.CDLL | None:
 
 
 def is_there() -> bool:
-    """Whether the library is, and its daemon answers."""
+    """Returns whether the library is installed and its daemon answers."""
     try:
         encode(b"")
     except MungeError:
@@ -40,10 +40,10 @@ def is_there() -> bool:
 
 
 def encode(payload: bytes) -> bytes:
-    """A credential that only processes of this user can decode, on hosts that share the cluster's key.
+    """Returns a credential that only processes of this user can decode, on hosts that share the cluster's key.
 
     Raises:
-        MungeError: there is no MUNGE here.
+        MungeError: this host has no MUNGE.
     """
     library = _loaded()
     context = ctypes.c_void_p(library.munge_ctx_create())
@@ -59,12 +59,12 @@ def encode(payload: bytes) -> bytes:
 
 
 def decode(credential: bytes) -> bytes:
-    """What a process of this user has encoded.
+    """Returns the payload that a process of this user has encoded.
 
-    It may have been decoded before: several ranks of a host get the same one.
+    Credentials may be decoded more than once, because several ranks of a host get the same one.
 
     Raises:
-        MungeError: it is another user's, or of another cluster, or there is no MUNGE here.
+        MungeError: the credential is of another user or another cluster, or this host has no MUNGE.
     """
     library = _loaded()
     payload, length = ctypes.c_void_p(), ctypes.c_int()
@@ -78,7 +78,7 @@ def decode(credential: bytes) -> bytes:
     if code not in _STILL_VALID:
         _check(library, code)
     if uid.value != os.geteuid():
-        raise MungeError(f"the credential is of user {uid.value}, not of this one, {os.geteuid()}")
+        raise MungeError(f"the credential is of user {uid.value}, but this process is of user {os.geteuid()}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""Whom processes come from, and what becomes of ranks when the process that has started them dies."""
+"""Finds a process's ancestors, and ends ranks whose launcher has died."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 def end_with_parent(parent: int) -> None:
-    """Has the kernel kill this process when the thread that has started it ends, and ends it if that is over.
+    """Makes the kernel kill this process when the thread that started it ends. Kills it now if its parent is gone.
 
     Args:
-        parent: the process that this one was started by.
+        parent: the pid of the process that started this one.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before that
+    if os.getppid() != parent:  # the parent died before the call above
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def ancestors() -> Iterator[int]:
-    """The process that has started this one, the one that has started that, and so on."""
+    """Yields the pids of this process's parent, of that one's parent, and so on."""
     pid = os.getppid()
     while pid > 1:
         yield pid

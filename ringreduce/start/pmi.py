@@ -1,7 +1,7 @@
-"""The key-value space that Hydra, the mpirun of MPICH and Intel MPI, gives a job, by PMI-1.
+"""The key-value space of a job under Hydra, the mpirun of MPICH and Intel MPI, over PMI-1.
 
-That is text over a socket that each rank inherits. The MPI library uses the same socket, before or afterwards. So
-nothing about it is changed, and nothing is closed.
+PMI-1 is text over a socket that each rank inherits. The MPI library uses the same socket, before or afterwards, so this
+module neither changes nor closes it.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from ringreduce.start.orphans import ancestors
 
 __all__ = ["is_there", "look_up", "mpi_was_used", "publish"]
 
-_LONGEST = 1 << 16  # of an answer
+_LONGEST = 1 << 16  # bytes of an answer
 
 
 def is_there() -> bool:
-    """Whether this process has the socket, and Hydra is at its other end."""
+    """Returns whether this process has the socket and Hydra is at its other end."""
     try:
         peer = _pid_at_other_end(_descriptor())
     except (KeyError, ValueError, OSError):
         return False
-    return peer == 0 or peer in ancestors()  # 0: it is outside of this container
+    return peer == 0 or peer in ancestors()  # 0: Hydra is outside of this container
 
 
 def publish(key: str, text: str, deadline: float) -> None:
-    """Tells all ranks; each of them must look it up. Waits for them.
+    """Publishes a text under a key, and waits until all other ranks call look_up().
 
     Raises:
-        TimeoutError: not all came before the deadline, a time.monotonic().
-        Error: Hydra refuses.
+        TimeoutError: not all ranks came before the deadline, in seconds of time.monotonic().
+        Error: Hydra reported an error.
     """
     space = _begin(deadline)
     _ask(f"cmd=put kvsname={space} key={key} value={text}", deadline)
@@ -47,7 +47,7 @@ def publish(key: str, text: str, deadline: float) -> None:
 
 
 def look_up(key: str, deadline: float) -> str:
-    """What rank 0 has published. Raises as publish() does."""
+    """Returns the text that rank 0 publishes. Raises like publish()."""
     space = _begin(deadline)
     _ask("cmd=barrier_in", deadline)
     return _ask(f"cmd=get kvsname={space} key={key}", deadline)["value"]
@@ -66,22 +66,22 @@ def _pid_at_other_end(descriptor: int) -> int:
 
 
 def _begin(deadline: float) -> str:
-    """Makes this process known, which MPI_Init may do again; returns the space's name."""
+    """Registers this process, as MPI_Init may do again, and returns the name of the space."""
     _ask("cmd=init pmi_version=1 pmi_subversion=1", deadline)
-    # Hydra takes the end of a process that has said init, but not finalize, for a crash, and kills the others.
+    # If a process ends after init without finalize, Hydra takes this for a crash and kills the others.
     atexit.register(_finalize, os.getpid(), os.fstat(_descriptor()).st_ino)
     return _ask("cmd=get_my_kvsname", deadline)["kvsname"]
 
 
 def _finalize(pid: int, inode: int) -> None:
-    """At the end of the process, unless MPI does it, or the descriptor has become another file's."""
+    """Finalizes at the end of the process, unless MPI does or the descriptor now belongs to another file."""
     with contextlib.suppress(OSError, Error):
         if pid == os.getpid() and os.fstat(_descriptor()).st_ino == inode and not mpi_was_used():
             _ask("cmd=finalize", time.monotonic() + 1)
 
 
 def mpi_was_used() -> bool:
-    """Whether MPI_Init has been called in this process."""
+    """Returns whether MPI_Init has been called in this process."""
     flag = ctypes.c_int(0)
     for path in set(re.findall(r"/\S*/libmpi[^/\s]*\.so\S*", Path("/proc/self/maps").read_text())):
         with contextlib.suppress(OSError, AttributeError):
@@ -98,12 +98,12 @@ def _ask(request: str, deadline: float) -> dict[str, str]:
     ready.register(descriptor, select.POLLIN)
     while not answer.endswith(b"\n"):
         if not ready.poll(max(deadline - time.monotonic(), 0) * 1000):
-            raise TimeoutError("timed out waiting for all ranks that mpirun has started to come to init()")
+            raise TimeoutError("timed out waiting for all ranks of mpirun to call init()")
         more = os.read(descriptor, _LONGEST)
         if not more:
-            raise Error("mpirun has closed its connection to this rank")
+            raise Error("mpirun closed its connection to this rank")
         answer += more
     found = dict(word.partition("=")[::2] for word in answer.decode().split())
     if found.get("rc", "0") != "0":
-        raise Error(f"mpirun refuses to answer {request.split()[0]!r}: {answer.decode().strip()}")
+        raise Error(f"mpirun refused {request.split()[0]!r}: {answer.decode().strip()}")
     return found

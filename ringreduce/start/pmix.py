@@ -1,8 +1,8 @@
-"""The key-value space that Open MPI's mpirun (PRRTE) gives a job, by PMIx.
+"""The key-value space of a job under Open MPI's mpirun (PRRTE), over PMIx.
 
-The client is a process of its own, this file as a program, and stays until the rank ends: MPI_Init of Open MPI 5 fails
-in a process where PMIx is in use, and the server miscounts ranks of which one client leaves while another one comes. It
-uses the very library that mpirun has loaded.
+The client is a separate process, which runs this file as a program until the rank ends. There are two reasons: MPI_Init
+of Open MPI 5 fails in a process that uses PMIx, and the server miscounts ranks if one client leaves while another
+joins. The client uses the same library that mpirun has loaded.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from queue import SimpleQueue
 __all__ = ["is_there", "look_up", "publish"]
 
 _SUCCESS, _GLOBAL, _BOOL, _STRING = 0, 3, 1, 3  # pmix_status_t, pmix_scope_t, pmix_data_type_t
-_WELL = "="  # how an answer begins
+_WELL = "="  # the first character of an answer without an error
 _LONGEST = 1 << 16
-_PATIENCE = 2.0  # seconds for the server to say farewell
+_PATIENCE = 2.0  # seconds to wait for the server at the end
 
 
 class _Process(ctypes.Structure):
@@ -46,35 +46,35 @@ class _Info(ctypes.Structure):
 
 
 def is_there() -> bool:
-    """Whether a server of PMIx has started this process, and its library is found."""
+    """Returns whether a PMIx server started this process and its library can be found."""
     return "PMIX_NAMESPACE" in os.environ and _library() is not None
 
 
 def publish(key: str, text: str, deadline: float) -> None:
-    """Tells all ranks; each of them must look it up. Waits for them.
+    """Publishes a text under a key, and waits until all other ranks call look_up().
 
     Raises:
-        TimeoutError: not all came before the deadline, a time.monotonic().
-        Error: the server refuses.
+        TimeoutError: not all ranks came before the deadline, in seconds of time.monotonic().
+        Error: the server reported an error.
     """
     _ask(key, text, deadline)
 
 
 def look_up(key: str, deadline: float) -> str:
-    """What rank 0 has published. Raises as publish() does."""
+    """Returns the text that rank 0 publishes. Raises like publish()."""
     return _ask(key, "", deadline)
 
 
 @functools.cache
 def _library() -> str | None:
-    """The file's path, or its name where the loader finds it."""
+    """Returns the library's path, or its name if the loader finds it."""
     from ringreduce.start.orphans import ancestors
 
     for pid in ancestors():
         try:
             with open(f"/proc/{pid}/maps") as maps:
                 found = re.search(r"/\S*/libpmix\.so\S*", maps.read())
-        except OSError:  # another user's
+        except OSError:  # a process of another user
             continue
         if found:
             return found[0]
@@ -91,17 +91,17 @@ def _ask(key: str, text: str, deadline: float) -> str:
     requests, answers = _client()
     os.write(requests, f"{key} {text}\n".encode())
     if not select.select([answers], [], [], max(deadline - time.monotonic(), 0))[0]:
-        raise TimeoutError("timed out waiting for all ranks that mpirun has started to come to init()")
+        raise TimeoutError("timed out waiting for all ranks of mpirun to call init()")
     answer = os.read(answers, _LONGEST).decode()
     if not answer.startswith(_WELL):
-        raise Error(f"mpirun's PMIx server does not serve this rank: {answer or 'its client has ended'}")
+        raise Error(f"mpirun's PMIx server does not serve this rank: {answer or 'its client has exited'}")
     return answer[len(_WELL) :]
 
 
 @functools.cache
 def _client() -> tuple[int, int]:
-    """Starts it; returns the descriptors of its input and output."""
-    # As plain numbers: MPI_Finalize comes after the objects' end, and before the client's.
+    """Starts the client. Returns the descriptors of its input and output."""
+    # Plain descriptors, not objects: the client must outlive MPI_Finalize, which may run after Python's objects die.
     theirs, requests = os.pipe()
     answers, result = os.pipe()
     command = [sys.executable, "-IS", __file__, str(_library())]
@@ -113,7 +113,7 @@ def _client() -> tuple[int, int]:
 
 
 def _end(pid: int, requests: int, answers: int) -> None:
-    """mpirun takes a rank whose client has not finalized for one that has crashed; where there is MPI, it does that."""
+    """Finalizes the client, unless MPI does. mpirun takes a rank that ends before it for a crashed one."""
     from ringreduce.start.pmi import mpi_was_used
 
     if pid == os.getpid() and not mpi_was_used():
@@ -123,8 +123,8 @@ def _end(pid: int, requests: int, answers: int) -> None:
 
 
 def _main(library: str) -> None:
-    """For each line, a key with a text, or without: publishes the text, and prints what rank 0 has published."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # the rank's to answer
+    """Reads lines of a key and perhaps a text. Publishes the text, and prints the text that rank 0 published."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # only the rank handles them
         signal.signal(number, signal.SIG_IGN)
     lines: SimpleQueue[bytes] = SimpleQueue()
     threading.Thread(target=_read, args=(lines,), daemon=True).start()
@@ -140,7 +140,7 @@ def _read(lines: SimpleQueue[bytes]) -> None:
     while line := sys.stdin.buffer.readline():
         lines.put(line)
     lines.put(b"")
-    time.sleep(_PATIENCE)  # the rank is gone, and others may be waited for
+    time.sleep(_PATIENCE)  # the rank is gone, and PMIx may be waiting for other ranks
     os._exit(1)
 
 
@@ -158,7 +158,7 @@ def _shared(pmix: ctypes.CDLL, rank_0: _Process, key: bytes, text: bytes) -> byt
 
 def _check(function: str, status: int) -> None:
     if status != _SUCCESS:
-        os.write(1, f"{function} fails with status {status}".encode())
+        os.write(1, f"{function} failed with status {status}".encode())
         raise SystemExit(1)
 
 

@@ -1,8 +1,8 @@
-"""Starts a program as ranks of a job, on this host or on several, and ends all of them together.
+"""Starts a program as the ranks of a job, on one or several hosts, and ends all of them together.
 
-Each host has an agent: ``ringreduce run`` itself on this one, the same by ssh on the others. An agent starts its host's
-ranks, passes on what they print, and says when one has failed. It ends them when its standard input ends, so that
-nothing is left behind where ssh, or whoever started it, is killed.
+Each host has an agent: ``ringreduce run`` itself on this host, and a process started by ssh on the others. An agent
+starts the ranks of its host, passes on their output, and reports the first failure. It ends them when its standard
+input closes, so that nothing is left behind if ssh or its parent is killed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ringreduce.start.orphans import end_with_parent
 
 __all__ = ["Job", "Place", "agent", "hosts_named", "start"]
 
-PORTS = range(20_000, 32_000)  # below what systems give to outgoing connections
+PORTS = range(20_000, 32_000)  # below the ports that systems use for outgoing connections
 PASSED_ON = (
     "RINGREDUCE_",
     "NCCL_",
@@ -39,14 +39,14 @@ PASSED_ON = (
     "PATH",
     "VIRTUAL_ENV",
 )
-GRACE = 5.0  # seconds that ranks get to end by themselves when one has failed, at Ctrl-C, or at SIGTERM
+GRACE = 5.0  # seconds for ranks to end by themselves after a failure, Ctrl-C or SIGTERM
 LOOK_EVERY = 0.05
-INTERRUPTED, ENDED = 130, 143  # as after SIGINT and SIGTERM
+INTERRUPTED, ENDED = 130, 143  # a shell's status after SIGINT and SIGTERM
 
 
 @dataclass(frozen=True)
 class Place:
-    """A host, "" for this one, and how many ranks it has."""
+    """A host ("" is this one) and its number of ranks."""
 
     host: str
     ranks: int
@@ -54,7 +54,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Job:
-    """What an agent has to know."""
+    """The work of an agent."""
 
     command: list[str]
     world: int
@@ -66,7 +66,7 @@ class Job:
 
 
 def hosts_named(text: str, ranks: int | None) -> list[Place]:
-    """ "a,b" with so many ranks on each, or "a:2,b:4".
+    """Parses "a,b", with ranks on each host, or "a:2,b:4".
 
     Raises:
         ValueError: a name or a number is missing.
@@ -75,9 +75,11 @@ def hosts_named(text: str, ranks: int | None) -> list[Place]:
     for item in text.split(","):
         host, colon, count = item.strip().rpartition(":") if ":" in item else (item.strip(), "", "")
         if not host or (colon and not (count.isdecimal() and int(count))):
-            raise ValueError(f"--hosts: {item!r} is no host; write a,b or a:2,b:4")
+            raise ValueError(f"--hosts: {item!r} is not a host; write a,b or a:2,b:4")
         if not colon and ranks is None:
-            raise ValueError(f"--hosts: say how many ranks {host} has: {host}:2, or -n for each host")
+            raise ValueError(
+                f"--hosts: give the number of ranks on {host}, as {host}:2, or -n for every host"
+            )
         places.append(Place(host, int(count) if colon else int(ranks or 0)))
     return places
 
@@ -93,21 +95,21 @@ def start(
     """Starts ranks, in the order of the places, and waits for them.
 
     Args:
-        prefix: each line that a rank prints begins with its number.
-        bind: where a host has a core for each of its ranks, each gets its own part of the cores.
-        ssh: the command, with its options, that runs a shell command on another host. Variables whose names begin as
-            PASSED_ON says go there, too.
+        prefix: whether each line that a rank prints begins with the rank's number.
+        bind: whether each rank gets its own share of the cores, if the host has a core for each.
+        ssh: the command, with its options, that runs a shell command on another host. Environment variables with a
+            prefix in PASSED_ON are passed to the host.
 
     Returns:
-        The exit status of the first rank that failed, or 0. Of one that a signal has killed it is 128 and the signal.
+        The exit status of the first rank that failed, or 0. It is 128 plus the signal if a signal killed the rank.
 
     Raises:
-        ValueError: the program, or ssh, is not there.
+        ValueError: the program, or ssh, does not exist.
     """
     here = all(not place.host for place in places)
     needed = command[0] if here else shlex.split(ssh)[0]
     if not shutil.which(needed):
-        raise ValueError(f"{needed}: there is no such program")
+        raise ValueError(f"{needed}: no such program")
     world = sum(place.ranks for place in places)
     shared = {key: value for key, value in os.environ.items() if key.startswith(PASSED_ON)} | _meeting(places)
     jobs, first = [], 0
@@ -120,7 +122,7 @@ def start(
 
 @contextlib.contextmanager
 def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM, by which schedulers and containers end a job, reaches the ranks as Ctrl-C does."""
+    """Makes SIGTERM, with which schedulers and containers end a job, reach the ranks like Ctrl-C."""
 
     def stop(number: int, _: object) -> None:
         raise KeyboardInterrupt(128 + number)
@@ -133,7 +135,7 @@ def _terminated_like_interrupted() -> Iterator[None]:
 
 
 def _meeting(places: Sequence[Place]) -> dict[str, str]:
-    """Where ranks meet: ours, and torch's."""
+    """Returns the variables for the meeting places of ringreduce and torch."""
     here = all(not place.host for place in places)
     address = "127.0.0.1" if here else places[0].host.rpartition("@")[2]
     if not here:
@@ -151,7 +153,7 @@ def _meeting(places: Sequence[Place]) -> dict[str, str]:
 
 
 def _over(ssh: str, places: Sequence[Place], jobs: Sequence[Job]) -> int:
-    """Agents on other hosts. The job goes through their standard input: the command line shows to everybody."""
+    """Runs agents on other hosts. Sends them the job on standard input, because everyone can see a command line."""
     here = os.getcwd()
     agents = []
     for place, job in zip(places, jobs, strict=True):
@@ -160,7 +162,7 @@ def _over(ssh: str, places: Sequence[Place], jobs: Sequence[Job]) -> int:
             [*shlex.split(ssh), place.host, words], stdin=subprocess.PIPE, start_new_session=True
         )
         assert one.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its status says why
+        with contextlib.suppress(BrokenPipeError):  # its exit status says why
             one.stdin.write(json.dumps(asdict(job)).encode() + b"\n")
             one.stdin.flush()
         agents.append(one)
@@ -173,7 +175,7 @@ def _over(ssh: str, places: Sequence[Place], jobs: Sequence[Job]) -> int:
     except KeyboardInterrupt as stop:
         failed = [*stop.args, INTERRUPTED]
     for one in agents:
-        if one.stdin is not None:  # now it ends its ranks
+        if one.stdin is not None:  # closing it makes the agent end its ranks
             with contextlib.suppress(BrokenPipeError):
                 one.stdin.write(b"" if failed == [INTERRUPTED] else b"\n")
                 one.stdin.close()
@@ -182,7 +184,9 @@ def _over(ssh: str, places: Sequence[Place], jobs: Sequence[Job]) -> int:
         try:
             status = one.wait(max(late - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:
-            print(f"ringreduce: {place.host} does not answer: its ranks may still be there", file=sys.stderr)
+            print(
+                f"ringreduce: {place.host} does not answer; its ranks may still be running", file=sys.stderr
+            )
             one.kill()
             status = one.wait()
         if status == 255 or status < 0:
@@ -192,7 +196,7 @@ def _over(ssh: str, places: Sequence[Place], jobs: Sequence[Job]) -> int:
 
 
 def _status(code: int) -> int:
-    """As a shell has it."""
+    """Returns the exit status that a shell reports."""
     return 128 - code if code < 0 else code
 
 
@@ -201,7 +205,7 @@ def _ending(code: int) -> str:
 
 
 def agent(job: Job, until: IO[bytes] | None) -> int:
-    """Starts a host's ranks and waits for them; `until`: what is read from it, or its end, ends them."""
+    """Starts a host's ranks and waits for them. Ends them if a byte, or the end of file, is read from `until`."""
     ranks = _Ranks(job)
     try:
         with selectors.DefaultSelector() as selector:
@@ -220,7 +224,7 @@ class _Ranks:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._parts: dict[int, bytes] = {}  # lines that have not ended
+        self._parts: dict[int, bytes] = {}  # incomplete lines
         cores = sorted(os.sched_getaffinity(0))
         share = len(cores) // job.ranks if job.bind else 0
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -251,7 +255,7 @@ class _Ranks:
         return [(rank, process.stdout) for rank, process in enumerate(self.processes) if process.stdout]
 
     def watch(self, selector: selectors.BaseSelector, until: IO[bytes] | None) -> int:
-        """Until all have ended, or one has failed, or until is over: the status."""
+        """Waits until all ranks have ended, one has failed, or `until` is readable. Returns the exit status."""
         while True:
             for key, _ in selector.select(LOOK_EVERY) if selector.get_map() else ():
                 output: Any = key.fileobj
@@ -282,7 +286,7 @@ class _Ranks:
         sys.stdout.buffer.flush()
 
     def _say_how_it_ended(self, local: int, code: int) -> None:
-        more = "; the others are ended" if self._job.world > 1 else ""
+        more = "; ending the other ranks" if self._job.world > 1 else ""
         where = f" on {socket.gethostname()}" if self._job.world > self._job.ranks else ""
         print(
             f"ringreduce: rank {self._job.first_rank + local}{where} {_ending(code)}{more}",
@@ -291,7 +295,7 @@ class _Ranks:
         )
 
     def end(self, status: int) -> int:
-        """Ends who is left, and whatever they have started."""
+        """Ends the remaining ranks and all their child processes."""
         first = signal.SIGINT if status == INTERRUPTED else signal.SIGTERM
         until = time.monotonic() + (GRACE if status else 0)
         self._signal(first)
@@ -313,7 +317,7 @@ class _Ranks:
 
 
 def _main() -> int:
-    """An agent on another host; what to do comes as its first line."""
+    """Runs the agent of another host. Its job is the first line of standard input."""
     job = Job(**json.loads(sys.stdin.buffer.readline()))
     return agent(job, sys.stdin.buffer)
 

@@ -283,7 +283,7 @@ def test_names_that_are_cut_within_a_character():
 def test_scatter_says_what_each_rank_needs():
     def rank_main(comm):
         with pytest.raises(
-            ValueError, match="x is needed on the root" if comm.rank == 0 else "out is needed"
+            ValueError, match="x is required on the root" if comm.rank == 0 else "out is required"
         ):
             comm.scatter(None)
         comm.barrier()
@@ -295,11 +295,11 @@ def test_groups_and_launches():
     for call in (lambda: ringreduce.local_group(0), lambda: ringreduce.run(print, 0)):
         with pytest.raises(ValueError, match=r"must be an integer (from|of at least) 1"):
             call()
-    with pytest.raises(ValueError, match="go together"):
+    with pytest.raises(ValueError, match="give both rank and size"):
         ringreduce.init(rank=0)
     with pytest.raises(ValueError, match="rank must be"):
         ringreduce.init(3, 2, "name")
-    with pytest.raises(ValueError, match="store is needed"):
+    with pytest.raises(ValueError, match="store is required"):
         ringreduce.init(0, 2)
     with pytest.raises(ValueError, match="timeout must be positive"):
         ringreduce.init(0, 1, timeout=0)

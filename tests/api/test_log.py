@@ -61,7 +61,7 @@ def test_nothing_is_said_unasked():
 def test_rank_0_says_what_was_chosen():
     first, second = said(CALLS, RINGREDUCE_LOG="info")
     assert all(line.startswith("ringreduce[rank 0] info: ") for line in first.splitlines()), first
-    assert "info: 2 ranks, started by torchrun meet at torchrun/" in first
+    assert "info: 2 ranks, started by torchrun, meet at torchrun/" in first
     assert "info: a group of 2 ranks over shm on one host" in first
     assert re.search(r"reductions use \w+; algorithms are chosen by the shipped tables$", first, re.M)
     assert re.search(r"info: .*\ball_reduce: \w+ up to \d+ ([KM]i)?B, ", first)
@@ -254,7 +254,7 @@ def test_a_programs_own_logging_gets_the_lines():
     (first, errors), (second, _) = [rank.communicate(timeout=50) for rank in ranks]
     assert errors == ""
     lines = first.splitlines()
-    assert lines[0].startswith("ringreduce.meeting INFO rank 0: 2 ranks, started by torchrun meet at ")
+    assert lines[0].startswith("ringreduce.meeting INFO rank 0: 2 ranks, started by torchrun, meet at ")
     assert lines[1].startswith("ringreduce.engine INFO rank 0: a group of 2 ranks over shm")
     assert lines[-1] == "ringreduce.engine INFO rank 0: the group is closed"  # at exit
     assert second == ""

@@ -392,7 +392,7 @@ def test_explain_and_algorithms(capsys: pytest.CaptureFixture[str]) -> None:
     over_tcp = capsys.readouterr().out
     assert "64M on 4 ranks over tcp: " in over_tcp and over_tcp != said.replace("over shm", "over tcp")
     assert main(["explain", "--bytes", "8", "--transport", "tcp", "--model", "mine.json"]) == 2
-    assert "--model predicts for ranks that share memory" in capsys.readouterr().err
+    assert "--model predicts only for --transport shm, not " in capsys.readouterr().err
     assert main(["algorithms", "-c", "all_reduce", "-n", "4"]) == 0
     assert "ring" in capsys.readouterr().out
     assert main(["explain", "--bytes", "8", "-c", "nothing"]) == 2

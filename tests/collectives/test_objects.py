@@ -106,7 +106,8 @@ def test_the_failing_rank_has_the_cause_and_the_message_one_line():
 def test_what_cannot_be_unpickled_is_said_to_be_so_where_it_arrives():
     def rank_main(comm):
         with pytest.raises(
-            ValueError, match=r"^what rank 1 sent cannot be unpickled here: RuntimeError: the fuse$"
+            ValueError,
+            match=r"^the object from rank 1 cannot be unpickled on this rank: RuntimeError: the fuse$",
         ):
             comm.all_gather_object(Explosive("unpickled") if comm.rank else 0)
         return comm.broadcast_object(comm.rank, 1)

@@ -159,9 +159,9 @@ def test_another_secret_is_named_to_both():
     with ThreadPoolExecutor() as pool:
         host = pool.submit(_join, place, 0, "one", 3.0)
         guest = pool.submit(_join, place, 1, "another", 1.5)
-    assert "hangs up on this rank: its RINGREDUCE_SECRET is another one" in guest.result()
+    assert "closes the connection: its RINGREDUCE_SECRET differs from this rank's" in guest.result()
     assert "waiting for ranks [1] to start; it has turned away" in host.result()
-    assert "RINGREDUCE_SECRET is another one" in host.result()
+    assert "a different RINGREDUCE_SECRET" in host.result()
 
 
 def test_another_secret_is_told_long_before_the_time_is_up(monkeypatch):
@@ -171,7 +171,7 @@ def test_another_secret_is_told_long_before_the_time_is_up(monkeypatch):
     with ThreadPoolExecutor() as pool:
         host = pool.submit(_join, place, 0, "one", 4.0)
         began = time.monotonic()
-        with pytest.raises(ringreduce.Error, match="RINGREDUCE_SECRET is another one"):
+        with pytest.raises(ringreduce.Error, match="RINGREDUCE_SECRET differs from this rank's"):
             meeting.join(place, 1, 2, began + 300)
         host.result()
 
@@ -179,8 +179,8 @@ def test_another_secret_is_told_long_before_the_time_is_up(monkeypatch):
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (None, "it says nothing"),
-        (b"", "hangs up on this rank"),
+        (None, "sends nothing: it is not ringreduce"),
+        (b"", "closes the connection"),
         (b"SSH-2.0-something" * 9, "does not know this rank's"),
     ],
 )

@@ -218,4 +218,4 @@ def test_the_command_says_what_is_missing(tmp_path):
     broken.chmod(0o755)
     run = command_line("mpi-preload", "--mpicc", str(broken))
     assert run.returncode == 1
-    assert run.stderr == f"ringreduce: {broken} -show ended with 3: out of order\n"
+    assert run.stderr == f"ringreduce: {broken} -show exited with status 3: out of order\n"

@@ -297,5 +297,5 @@ def test_ranks_that_do_not_agree_while_they_meet():
     for encrypt in ((True, False), (False, True)):
         found = met(lambda piece: piece, encrypt)
         one, other = (0, 1) if encrypt[0] else (1, 0)
-        text = f"rank {one} wants to encrypt, rank {other} does not"
+        text = f"rank {one} encrypts, but rank {other} does not"
         assert all(text in str(each) for each in found), found

@@ -116,7 +116,7 @@ def test_the_first_that_fails_ends_all(staying):
     run, pids = staying("yes")
     _, errors = run.communicate(timeout=60)
     assert run.returncode == 7
-    assert errors == "ringreduce: rank 1 on host2 exited with status 7; the others are ended\n"
+    assert errors == "ringreduce: rank 1 on host2 exited with status 7; ending the other ranks\n"
     assert all_gone(pids)
 
 

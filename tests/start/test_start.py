@@ -98,7 +98,9 @@ def test_the_first_that_fails_ends_all(where, ssh, tmp_path):
     folder.mkdir()
     done = ran(*where, "--ssh", ssh, program, folder)
     assert done.returncode == 7
-    assert "ringreduce: rank 1" in done.stderr and "exited with status 7; the others are ended" in done.stderr
+    assert (
+        "ringreduce: rank 1" in done.stderr and "exited with status 7; ending the other ranks" in done.stderr
+    )
     assert all(gone(int(path.read_text())) for path in folder.iterdir()) and len(list(folder.iterdir())) == 3
 
 
@@ -154,14 +156,14 @@ def test_hosts_named():
     ("arguments", "wrong"),
     [
         ([], "name a program"),
-        (["-n", "0", "x.py"], "-n: at least 1 rank, not 0"),
-        (["--hosts", "a", "x.py"], "--hosts: say how many ranks a has"),
-        (["--hosts", "a:0", "x.py"], "--hosts: 'a:0' is no host"),
-        (["--hosts", "a,,b", "-n", "1", "x.py"], "--hosts: '' is no host"),
-        (["-n", "1", "no-such-program"], "no-such-program: there is no such program"),
+        (["-n", "0", "x.py"], "-n must be at least 1, not 0"),
+        (["--hosts", "a", "x.py"], "--hosts: give the number of ranks on a"),
+        (["--hosts", "a:0", "x.py"], "--hosts: 'a:0' is not a host"),
+        (["--hosts", "a,,b", "-n", "1", "x.py"], "--hosts: '' is not a host"),
+        (["-n", "1", "no-such-program"], "no-such-program: no such program"),
         (
             ["-n", "1", "--hosts", "a", "--ssh", "no-such-ssh", "x.py"],
-            "no-such-ssh: there is no such program",
+            "no-such-ssh: no such program",
         ),
     ],
 )

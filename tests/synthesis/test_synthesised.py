@@ -91,7 +91,7 @@ def test_ranks_measure_their_network(world):
 def test_a_network_of_another_size_is_refused():
     with (
         ringreduce.local_group(1)[0] as comm,
-        pytest.raises(ValueError, match=r"^network: it has 4 ranks, and there are 1$"),
+        pytest.raises(ValueError, match=r"^network has 4 ranks, but the communicator has 1$"),
     ):
         comm.synthesise(TWO_SITES)
 

@@ -143,7 +143,7 @@ def test_torchrun_restarts_from_the_last_checkpoint(tmp_path):
     undisturbed, _ = _elastic(tmp_path / "undisturbed")
     resumed, said = _elastic(tmp_path / "resumed", "--die-at", "8")
     for rank in range(2):
-        assert f"rank {rank} goes on from step 5" in said
+        assert f"rank {rank} continues from step 5" in said
     assert len(resumed) == 12
     assert resumed == undisturbed
 

@@ -90,7 +90,7 @@ print(torch.ones(2).sum().item(), hasattr(torch.distributed.Backend, "RINGREDUCE
 """
     run = python(code)
     assert run.stdout.split() == ["2.0", "False"], run.stderr
-    assert "UserWarning: ringreduce cannot make its backend known to torch.distributed" in run.stderr
+    assert "UserWarning: ringreduce cannot register its backend with torch.distributed" in run.stderr
     assert "OSError: no such thing" in run.stderr
 
 

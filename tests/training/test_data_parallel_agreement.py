@@ -109,12 +109,12 @@ def test_arguments_that_differ():
         (
             lambda: nn.Linear(2, 2),
             {"logical_shards": 2, "wire": "bf16"},
-            "logical_shards does not go with wire",
+            "logical_shards cannot be combined with wire",
         ),
         (
             lambda: nn.Linear(2, 2),
             {"logical_shards": 2, "static_graph": True},
-            "does not go with .*static_graph",
+            "cannot be combined with .*static_graph",
         ),
     ],
 )

@@ -31,7 +31,7 @@ def test_a_missing_gradient_is_an_error_on_every_rank_and_training_can_go_on(lac
             with pytest.raises(ringreduce.Error) as caught:
                 model(batch(comm.rank), "l" if comm.rank in lacking else "lr").sum().backward()
             for rank in range(2):
-                assert (f"rank {rank}: the backward pass brought no" in str(caught.value)) == (
+                assert (f"rank {rank}: the backward pass computed no" in str(caught.value)) == (
                     rank in lacking
                 )
             assert "'right.weight', 'right.bias' (find_unused_parameters=True" in str(caught.value)

@@ -73,7 +73,7 @@ def test_how_parameters_are_divided_for_each_optimizer():
         (dict(bucket_mb=0), "bucket_mb must be positive"),
         (dict(bucket_mb=float("nan")), "bucket_mb must be positive, not nan"),
         (dict(shard="rows"), "shard must be 'elements', 'parameters' or None, not 'rows'"),
-        (dict(optimizer_class=optim.LBFGS), "LBFGS cannot be sharded: its step looks at all parameters"),
+        (dict(optimizer_class=optim.LBFGS), "LBFGS cannot be sharded: its step uses all parameters"),
         (dict(optimizer_class=optim.SparseAdam), "SparseAdam cannot be sharded: it takes sparse gradients"),
         (dict(params=[torch.zeros(2)]), "no parameter needs a gradient"),
     ],
@@ -89,7 +89,7 @@ def test_bad_arguments(options, message):
 
 @pytest.mark.skipif(not hasattr(optim, "Adafactor"), reason="this torch has no Adafactor")
 def test_slices_are_refused_where_whole_parameters_are_needed():
-    with pytest.raises(ValueError, match="Adafactor looks at whole parameters; take 'parameters'"):
+    with pytest.raises(ValueError, match="Adafactor needs whole parameters; use shard='parameters'"):
         choose_cut(optim.Adafactor, "elements")
 
 
@@ -138,8 +138,8 @@ def averaged_twice(comm):
 
 def test_gradients_are_averaged_once():
     wrapped, sharded = on_threads(2, averaged_twice)[0]
-    assert "parameter 0 are averaged by DataParallel already" in wrapped
-    assert "parameter weight are averaged by ShardedOptimizer already" in sharded
+    assert "DataParallel already averages the gradients of parameter 0" in wrapped
+    assert "ShardedOptimizer already averages the gradients of parameter weight" in sharded
 
 
 def moved(comm):
@@ -147,7 +147,7 @@ def moved(comm):
     sharded_steps(comm, model, optimizer, range(1))
     model.all[2].data = model.all[2].data.clone()
     model(rank_gradients(model, 1, comm.rank, comm.size)).backward()
-    with pytest.raises(ringreduce.Error, match="parameter 2 has other memory"):
+    with pytest.raises(ringreduce.Error, match="the memory of parameter 2 was replaced"):
         optimizer.step()
 
 
@@ -159,7 +159,7 @@ def thawed(comm):
     assert frozen.tolist() == [1, 1, 1] and other.tolist() == [0, 0, 0]
     frozen.requires_grad_()
     (frozen.sum() + other.sum()).backward()
-    with pytest.raises(ringreduce.Error, match="parameter 0 needed no gradient"):
+    with pytest.raises(ringreduce.Error, match="parameter 0 has a gradient, but needed none"):
         optimizer.step()
 
 
