@@ -257,7 +257,7 @@ def test_algorithms_of_a_file(capsys: pytest.CaptureFixture[str], own: str) -> N
         ("{own}x.py:pairs", "there is no such file"),
         ("{own}:nothing", "is wrong for 2 ranks: "),
         ("{own}:raises", "raised RuntimeError: on two lines"),
-        ("{own}:text", "returned no Schedule, but str"),
+        ("{own}:text", "must return a Schedule, not str"),
     ],
 )
 def test_files_and_functions_that_are_not_there_or_are_wrong(

@@ -83,7 +83,7 @@ def test_algorithms_of_a_file(tmp_path):
     for wrong, message in [
         (("-a", f"{tmp_path}/my.py:planet"), "has no function called 'planet'"),
         (("-a", f"{tmp_path}/your.py:star"), "there is no such file"),
-        (("-a", name), f"'{name}' plans broadcast, not all_reduce"),
+        (("-a", name), f"'{name}' returned a schedule for broadcast, not all_reduce"),
     ]:
         done = simulate(tmp_path, *wrong)
         assert done.returncode == 2 and message in done.stderr
@@ -110,9 +110,9 @@ def test_what_takes_no_time_is_valid_json(tmp_path):
     ("text", "options", "message"),
     [
         (FILE.replace("rate =", "rte ="), (), "network.toml: network.fat_tree.rte: there is no such key"),
-        (FILE.replace("100 Gbit/s", "fast"), (), "network.fat_tree.rate: 'fast' is no rate"),
+        (FILE.replace("100 Gbit/s", "fast"), (), "network.fat_tree.rate: 'fast' is not a rate"),
         (FILE.replace("fat_tree", "fat"), (), "network.toml: network: Input tag 'fat'"),
-        (FILE.replace("hosts = 4", "hosts = 3"), (), "network.toml: hosts, 3, is no multiple of hosts_per_leaf, 2"),
+        (FILE.replace("hosts = 4", "hosts = 3"), (), "network.toml: hosts, 3, must be a multiple of hosts_per_leaf, 2"),
         (FILE + "[", (), "network.toml: "),
         (FILE, ("-a", "rng"), "no all_reduce algorithm is called 'rng'"),
         (FILE, ("-n", "7"), "world must be a multiple of ranks_per_host, 2, up to 131072, not 7"),
@@ -120,7 +120,7 @@ def test_what_takes_no_time_is_valid_json(tmp_path):
         (FILE, ("--network", "nowhere.toml"), "nowhere.toml: No such file"),
         (FILE, ("--network", "nowhere.json"), "nowhere.json: No such file"),
         ("broken = []" + FILE, (), "network.toml: broken: there is no such key"),
-        (GRAPH, (), "network.toml: the network is not connected: nothing leads from 'a' to 'b'"),
+        (GRAPH, (), "network.toml: the network is not connected: there is no path from 'a' to 'b'"),
         (FILE, ("--root", "8"), "root must be in [0, 8), not 8"),
         (FILE, ("--seed", "-1"), "seed must be"),
         (FILE, ("-n", "5000000"), "up to 131072, not 5000000"),

@@ -98,13 +98,16 @@ def test_two_studies_are_compared(folder, capsys):
         (["nothing.toml"], "nothing.toml: No such file or directory"),
         (["plan.toml", "again.toml"], "study takes one plan, not also 'again.toml'"),
         (["compare", "one"], "study compare takes two folders"),
-        (["compare", "one", "two"], "one: no study: there is no study.json"),
+        (["compare", "one", "two"], "one is not a study: study.json is missing"),
         (["report"], "study report takes one folder"),
         (
             ["mpi.toml"],
             "transports: mpi needs ranks that an mpirun has started: mpirun -n 2 ringreduce study ...",
         ),
-        (["other.toml", "--folder", "x"], "x/study.json was written by format 7; this version reads 1"),
+        (
+            ["other.toml", "--folder", "x"],
+            "x/study.json was written in format 7; this version reads format 1",
+        ),
         (["plan.toml", "--budget", "-1"], "--budget must be more than 0"),
     ],
 )

@@ -142,7 +142,7 @@ def test_a_network_predicts_beside_each_figure(tmp_path):
     grid = tmp_path / "grid.toml"
     grid.write_text('[network]\nkind = "torus"\ndims = [2, 2]\nrate = "1 Gbit/s"\nlatency_us = 10\n')
     assert predicted(tmp_path / "grid", grid, worlds=[4]).notna().all()
-    with pytest.raises(ValueError, match=r"grid.toml: the network has its own number of ranks"):
+    with pytest.raises(ValueError, match=r"grid.toml: the network has a fixed number of ranks"):
         predicted(tmp_path / "three", grid, worlds=[3, 4])
     with pytest.raises(ValueError, match=r"nothing.toml: No such file"):
         predicted(tmp_path / "other", tmp_path / "nothing.toml")
