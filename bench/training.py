@@ -83,7 +83,7 @@ def goals_text(found: Efficiency) -> str:
     rows = [["goal", "", "measured", ""]]
     for what, values, wanted, at_least in (
         ("scaling efficiency", found.ratios(TOGETHER), 0.9, True),
-        ("exposed part of communication", [row["exposed_share"] for row in found.rows], 0.2, False),
+        ("exposed share of communication", [row["exposed_share"] for row in found.rows], 0.2, False),
         ("rate of ranks together / side by side", of_ceiling, None, True),
     ):
         value, quartiles = median(values)

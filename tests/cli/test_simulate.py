@@ -124,7 +124,7 @@ def test_what_takes_no_time_is_valid_json(tmp_path):
         (FILE, ("--root", "8"), "root must be in [0, 8), not 8"),
         (FILE, ("--seed", "-1"), "seed must be"),
         (FILE, ("-n", "5000000"), "up to 131072, not 5000000"),
-        (FILE, ("-b", "12q"), "'12q' is no number of bytes"),
+        (FILE, ("-b", "12q"), "'12q' is not a number of bytes"),
         (FILE, ("-b", ","), "--algorithm and --bytes must name"),
         (FILE, ("-a", ""), "--algorithm and --bytes must name"),
         (FILE, ("-c", "all_produce"), "no collective is called 'all_produce'"),

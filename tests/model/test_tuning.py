@@ -187,7 +187,7 @@ def test_the_command_line_fits_explains_and_tunes(tmp_path, capsys, monkeypatch)
         (["fit", "-n", "1"], "--ranks must be at least 2, not 1"),
         (["fit", "/proc/nowhere/x.json"], "/proc/nowhere"),
         (["tune", "-c", "all_produce"], "-c: there is no collective 'all_produce'"),
-        (["tune", "-b", "2X"], "'2X' is no number of bytes"),
+        (["tune", "-b", "2X"], "'2X' is not a number of bytes"),
         (["tune", "--model", "nowhere.json"], "nowhere.json: No such file"),
         (["explain", "-b", "8", "--model", "nowhere.json"], "nowhere.json: No such file"),
     ],

@@ -56,7 +56,7 @@ def test_all_stands_for_the_catalogue_of_each_collective():
         ("transports = ['udp']", "transports.0: there is no transport 'udp'"),
         ("wires = ['int4']", "wires.0: there is no wire format 'int4', but bf16"),
         ("dtypes = ['float12']", "dtypes.0: there is no dtype 'float12'"),
-        ("sizes = ['64 kilo']", "sizes.0: '64 kilo' is no number of bytes"),
+        ("sizes = ['64 kilo']", "sizes.0: '64 kilo' is not a number of bytes"),
         ("worlds = [1]", "worlds.0: Input should be greater than or equal to 2"),
         ("worlds = []", "worlds: List should have at least 1 item"),
         ("[launches]\nleast = 9\nmost = 3", "launches: least is 9, and most only 3"),
