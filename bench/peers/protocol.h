@@ -8,9 +8,8 @@
 //   2. For each iteration: rewrite every buffer of the batch outside the timed part, meet at a barrier, read
 //      the clock, call the collective once on each buffer of the batch, read the clock, and meet again.
 //      (If ranks share a core, a rank that starts rewriting would take it from ranks still in the call.)
-//   3. After all iterations: the time of an iteration is that of its slowest rank, divided by the batch.
-//   Print
-//      the median and the quartiles over the iterations, and check every element of the last results.
+//   3. After all iterations: print the median and the quartiles over the iterations, and check every element
+//      of the last results. The time of an iteration is that of its slowest rank, divided by the batch.
 //
 // Batches are needed because a call of 0.2 us is too short for a clock that takes 25 ns and for ranks that
 // leave the barrier 0.1 us apart. Each call of a batch has its own buffer, which its rank has just written,

@@ -40,7 +40,7 @@ def style(name: str, kind: str, index: int) -> dict[str, Any]:
 
 def label(name: str, kind: str) -> str:
     if kind == "floor":
-        return "floor: scale the own buffer once"
+        return "floor: scale own buffer once"
     known = {"gloo": "Gloo", "openmpi": "Open MPI", "mpich": "MPICH", "impi": "Intel MPI"}
     if kind == "peer":
         return known.get(name, name)

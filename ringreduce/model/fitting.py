@@ -1,4 +1,4 @@
-"""Fitting a cost model to measured all-reduces."""
+"""Fits a cost model to measured all-reduces."""
 
 from __future__ import annotations
 

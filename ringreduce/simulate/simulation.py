@@ -22,7 +22,7 @@ PROVED = 64  # ranks: up to this world, algorithms written in Python are proved 
 
 
 class Interval(NamedTuple):
-    """A time in which a core or a link was busy.
+    """A period in which a core or a link was busy.
 
     Attributes:
         activity: "send", "receive" or "local" for a rank's core, "transfer" for a link.

@@ -64,12 +64,14 @@ class Config:
     seed: int = setting(0, "seed of the weights, sample order and dropout", ">= 0", f"< {1 << 64}")
 
     optimizer: Literal["adamw", "sgd"] = setting("adamw", "the optimizer; sgd has momentum")
-    learning_rate: float = setting(3e-3, "peak; with --base-batch, peak of the base batch", ">= 0", "< 1e38")
+    learning_rate: float = setting(3e-3, "peak; with --base-batch, that of the base batch", ">= 0", "< 1e38")
     base_batch: int = setting(0, "scale the learning rate by batch / base_batch; 0: off", ">= 0")
     warmup: int = setting(20, "steps in which the learning rate rises linearly", ">= 0")
     schedule: Literal["cosine", "constant"] = setting("cosine", "learning rate after the warm-up")
     momentum: float = setting(0.9, "momentum of sgd", ">= 0", "< 1")
-    weight_decay: float = setting(0.1, "for matrices; biases and norms have none", ">= 0", "< 1e38")
+    weight_decay: float = setting(
+        0.1, "weight decay of matrices; biases and norms have none", ">= 0", "< 1e38"
+    )
     clip: float = setting(1.0, "highest norm of the gradient; 0: no clipping", ">= 0")
     autocast: bool = setting(False, "compute in bfloat16 where torch considers it safe")
 
