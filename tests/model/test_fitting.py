@@ -95,7 +95,7 @@ def test_errors_are_one_line(tmp_path):
     assert "\n" not in str(caught.value)
 
     def alone(comm):
-        with pytest.raises(ValueError, match="2 or more ranks, and this is one"):
+        with pytest.raises(ValueError, match="needs 2 or more ranks, and there is only 1"):
             fit(comm)
 
     on_threads(1, alone)

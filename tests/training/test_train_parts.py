@@ -86,7 +86,7 @@ def test_toml(tmp_path, capsys):
         ('{"logical_shards": 4, "threads": 2}', "threads: logical_shards needs 1"),
         ('{"sharded_optimizer": true}', "sharded_optimizer must be one of 0, 1, 2, not True"),
         ('{"width": 10, "heads": 4}', "width: 10 is not a multiple of heads"),
-        ('{"resume": "auto"}', "resume: auto needs checkpoints"),
+        ('{"resume": "auto"}', "resume: auto needs a folder; set checkpoints"),
         ('{"batch": 10, "logical_shards": 4}', "batch: 10 is not a multiple of logical_shards"),
         ('{"accumulation": 2, "logical_shards": 4}', "accumulation"),
         ('{"wire": "bf16", "compression": "topk"}', "compression: cannot be combined with wire"),
@@ -226,7 +226,7 @@ def test_text_is_cut_into_what_is_trained_on_and_what_is_held_out():
     assert len(train.text) + len(held_out.text) == 1 << 20
     assert 0 < len(held_out.text) < len(train.text) / 4
     assert b"def __init__(self" in train.text.tobytes()
-    with pytest.raises(ConfigError, match="text_bytes: 1000 are too few"):
+    with pytest.raises(ConfigError, match="text_bytes: 1000 is too small"):
         load_data(Config(text_bytes=1000))
 
 
