@@ -26,7 +26,7 @@ Times collectives, and compares them with their floor and with the peers that ar
   ringreduce bench -n 4 -a all --plot all.png         every algorithm
   mpirun -n 8 ringreduce bench -c all_gather          on the ranks of a launcher
   mpirun -n 4 ringreduce bench --transport mpi,tcp,shm --format osu       each transport, and MPI's own call
-  ringreduce bench -a my.py:ring_of_pairs,ring,auto   your own algorithm and two of the library
+  ringreduce bench -a my.py:ring_of_pairs,ring,auto   your own algorithm, and two of the library's
   ringreduce bench -c send_recv,send,barrier          latency and bandwidth of messages, and a barrier
   ringreduce bench --compare                          the whole comparison, in about two minutes
   ringreduce bench --reproducible                     the cost of reproducible results, on 2 and on 4 ranks
