@@ -102,7 +102,7 @@ def test_errors_are_one_line(tmp_path):
 
 
 def test_what_a_model_does_not_know_is_refused():
-    with pytest.raises(ValueError, match="nothing of messages between hosts"):
+    with pytest.raises(ValueError, match="no costs of messages between hosts"):
         TRUE.predict("ring", 64, 4, ranks_per_host=2)
     with pytest.raises(ValueError, match="world must be a multiple of ranks_per_host, 3, not 4"):
         TRUE.predict("ring", 64, 4, ranks_per_host=3)
