@@ -1,12 +1,12 @@
-"""How far sums are from float64's: ours beside Gloo's, as a Markdown table.
+"""Measures the errors of sums compared with float64, for ringreduce and Gloo, as a Markdown table.
 
     python3 bench/accuracy.py
     python3 bench/accuracy.py --ranks 2,16 --dtypes bfloat16 --count 100000
 
-Every rank draws values, rounds them to the dtype, and all_reduces them. An element's error is the distance of the
-result from the float64 sum of these rounded values, relative to the sum of their magnitudes (which is the sum itself
-where none is negative; relative to the sum alone, what cancels to about zero would be all that shows). A cell is
-the largest error of any element, and the root of the mean of the errors' squares.
+Every rank draws values, rounds them to the dtype, and all-reduces them. The error of an element is the distance of the
+result from the float64 sum of the rounded values, relative to the sum of their magnitudes. (If no value is negative,
+that is the sum itself. Errors relative to the sum would be dominated by values that cancel to about zero.) A cell shows
+the largest error of any element, and the root mean square of the errors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package that is built in this checkout
 
 
 import ringreduce
@@ -36,7 +36,7 @@ DRAWS: dict[str, Callable[[np.random.Generator, int], Any]] = {
 OURS = ("auto", "ring", "reproducible")
 COLUMNS = (*OURS, "Gloo")
 
-Errors = dict[tuple[str, str, str], str]  # by dtype, distribution and column: the cell's text
+Errors = dict[tuple[str, str, str], str]  # the text of each cell, by dtype, distribution and column
 
 
 def error(result: Any, parts: list[Any]) -> str:
@@ -47,7 +47,7 @@ def error(result: Any, parts: list[Any]) -> str:
 
 
 def sums_by_gloo(mine: Any) -> Any:
-    """The sum; raises whatever torch raises where Gloo does not take the dtype."""
+    """Returns the sum. If Gloo does not support the dtype, torch's exception is raised."""
     import torch
     import torch.distributed as dist
 
@@ -111,7 +111,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if os.environ.get("RINGREDUCE_REPRODUCIBLE") == "1":
-        parser.error("the column auto is of the usual mode: unset RINGREDUCE_REPRODUCIBLE")
+        parser.error("the column auto measures the default mode; unset RINGREDUCE_REPRODUCIBLE")
     with tempfile.TemporaryDirectory() as folder:
         found = {n: ringreduce.run(rank_main, n, folder, options)[0] for n in options.ranks}
     print(table(found, options.dtypes))

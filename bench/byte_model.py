@@ -1,4 +1,4 @@
-"""A model that predicts the next byte of the Python standard library's sources, and its training."""
+"""A model that predicts the next byte of the sources of Python's standard library, and its training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, gelu
 
 CONTEXT, WIDTH, EMBEDDING = 16, 768, 48
-BATCH, RATE = 128, 3e-3  # per rank; Adam's
+BATCH, RATE = 128, 3e-3  # samples per rank, and Adam's learning rate
 HELD_OUT_BATCHES, HELD_OUT_BATCH = 16, 1024
 
 
@@ -26,7 +26,7 @@ class Block(nn.Module):
 
 
 class ByteModel(nn.Module):
-    """Scores [batch, 256] of the byte that follows on bytes [batch, CONTEXT]; 1.4 million parameters."""
+    """Returns scores [batch, 256] of the byte that follows bytes [batch, CONTEXT]. Has 1.4 million parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class ByteModel(nn.Module):
 
 
 def text() -> tuple[torch.Tensor, torch.Tensor]:
-    """Bytes to learn from, and the last tenth, which is held out."""
+    """Returns the training bytes, and the last tenth, which is held out."""
     files = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
     whole = torch.frombuffer(bytearray(b"".join(file.read_bytes() for file in files)), dtype=torch.uint8)
     end = whole.numel() * 9 // 10
@@ -53,10 +53,13 @@ def batch(source: torch.Tensor, size: int, draw: torch.Generator) -> tuple[torch
 
 
 class Training:
-    """Adam with warm-up of the rate over the first tenth of the steps, then a linear way down to 0.
+    """Training with Adam. The learning rate warms up over the first tenth of the steps, and then falls linearly to 0.
 
     Args:
-        wrap: makes the model one of several ranks'.
+        rank: The rank, which determines its batches.
+        steps: The number of steps.
+        wrap: Wraps the model for training on several ranks.
+        seed: The seed of the weights and batches.
     """
 
     def __init__(self, rank: int, steps: int, wrap: Callable[[nn.Module], Any], seed: int = 0) -> None:
@@ -80,7 +83,7 @@ class Training:
         self.schedule.step()
 
     def held_out_loss(self) -> float:
-        """Nats a byte, on the same bytes whatever the seed."""
+        """Returns the loss in nats per byte. The held-out bytes do not depend on the seed."""
         draw = torch.Generator().manual_seed(0)
         with torch.no_grad():
             batches = [batch(self.held_out, HELD_OUT_BATCH, draw) for _ in range(HELD_OUT_BATCHES)]

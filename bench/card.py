@@ -1,10 +1,11 @@
-"""Runs all that a GPU can show in a number of minutes, most valuable part first, and goes on where it ended.
+"""Tests and measures everything that it can on a GPU in a number of minutes. A later run continues from there.
 
     make card [MINUTES=25] [CARD_DIR=build/card] [CARD_FLAGS="--only 'reduce*'"] [EMULATED=1]
 
-Each part of bench/card_parts.py is a process with a time limit. What hangs is killed with all that it has started,
-after the stacks of its Python threads went to the log. CARD_DIR then holds card.md (tables), card.json (the same, and
-every time measured) and card.log (all output). The next run takes what was not reached, then what failed.
+The most valuable parts come first. Each part of bench/card_parts.py is a process with a time limit. If it hangs, the
+stacks of its Python threads are written to the log, and it is killed with all processes that it started. CARD_DIR then
+holds card.md (tables), card.json (the same, and every time measured) and card.log (all output). The next run first runs
+the parts that were not reached, and then those that failed.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from typing import Any
 
 from card_parts import ROOT, Part, parts_for
 
-RESERVE = 5.0  # seconds of the time there is, for ending what runs and writing what came of it
+RESERVE = 5.0  # seconds reserved for ending the running part and writing the results
 DONE = ("passed", "left out")
 UNDONE = ("failed", "timed out", "not reached")
 Result = dict[str, Any]
 
 
 def output_of(*command: str) -> str:
-    """Nothing where the program is not there, or fails."""
+    """Returns what a program prints, or "" if it is missing or fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
@@ -64,7 +65,7 @@ def describe_machine(emulated: bool) -> dict[str, str]:
 
 
 def processes_of(session: int) -> list[int]:
-    """Those that have not ended, the youngest first."""
+    """Returns the processes of a session that have not ended, the youngest first."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -82,7 +83,10 @@ def send(process: int, number: int) -> None:
 
 
 def end_all(session: int, patience: float = RESERVE / 2) -> None:
-    """PYTHONFAULTHANDLER has each of them write its stacks first. What the kernel holds may outlive it."""
+    """Ends all processes of a session. PYTHONFAULTHANDLER makes each write its stacks first.
+
+    Processes that are stuck in the kernel may survive.
+    """
     for process in processes_of(session)[:20]:
         send(process, signal.SIGABRT)
         time.sleep(0.05)
@@ -94,7 +98,7 @@ def end_all(session: int, patience: float = RESERVE / 2) -> None:
 
 
 def run(part: Part, limit: float, folder: Path) -> tuple[int | None, str, str]:
-    """Its exit status, or None where it was killed, and its stdout and stderr."""
+    """Runs a part. Returns its exit status, or None if it was killed, and its stdout and stderr."""
     files = {"python": sys.executable, "junit": folder / "junit.xml", "json": folder / "figures.json"}
     environment = {
         **{
@@ -157,7 +161,9 @@ def result_of(part: Part, limit: float, log: Path) -> Result:
         result |= {"status": "not reached", "why": f"cut off after {limit:.0f} s: the time was up"}
     elif status is None:
         result |= {"status": "timed out", "why": f"killed after {limit:.0f} s; its stacks are in {log.name}"}
-    elif status == 5 or (status == 0 and tests and not result["passed tests"]):  # 5: pytest's
+    elif status == 5 or (
+        status == 0 and tests and not result["passed tests"]
+    ):  # pytest exits with 5 without tests
         result |= {"status": "left out", "why": "no test ran"}
     elif status:
         last = (errors.strip() or out.strip() or "no output").splitlines()[-1]
@@ -167,7 +173,7 @@ def result_of(part: Part, limit: float, log: Path) -> Result:
     return result | {"output": out[-20_000:]}
 
 
-# --- all of them, and what came of them --------------------------------------------------------------------
+# --- all parts and their results ---------------------------------------------------------------------------
 
 
 def now() -> str:
@@ -212,7 +218,7 @@ def write(folder: Path, results: dict[str, Result]) -> None:
 
 
 def results_so_far(folder: Path, card: str) -> dict[str, Result]:
-    """Of this card, whatever the machine around it."""
+    """Returns the earlier results on this kind of card, on any machine."""
     try:
         known = json.loads((folder / "card.json").read_text())
     except (OSError, ValueError):
@@ -221,7 +227,7 @@ def results_so_far(folder: Path, card: str) -> dict[str, Result]:
 
 
 def run_all(parts: list[Part], folder: Path, machine: dict[str, str], end: float) -> dict[str, Result]:
-    """The first one builds: it runs every time, and without it nothing does."""
+    """Runs the parts. The first one builds: it runs every time, and if it fails, the others do not run."""
     known = results_so_far(folder, machine["card"])
     unreached: Result = {"status": "not reached"}
     results = {**{part.name: known.get(part.name, unreached) for part in parts}, **known}
@@ -243,7 +249,7 @@ def run_all(parts: list[Part], folder: Path, machine: dict[str, str], end: float
 
 
 def build_part(machine: dict[str, str], options: argparse.Namespace) -> Part:
-    """For the card that is there, and no other."""
+    """Returns the part that builds, only for the card of this machine."""
     flags = [f"GPU_PYTHON={sys.executable}"]
     if capability := machine.get("compute capability"):
         flags.append(f"GPU_ARCHITECTURES={capability.replace('.', '')}")
@@ -254,21 +260,23 @@ def build_part(machine: dict[str, str], options: argparse.Namespace) -> Part:
 def main(arguments: list[str], parts: list[Part] | None = None) -> int:
     begin = time.monotonic()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=25.0, help="for all, the build included")
-    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "card", help="of the results")
     parser.add_argument(
-        "--only", nargs="+", default=["*"], help="parts whose names fit, such as 'all-reduce*'"
+        "--minutes", type=float, default=25.0, help="time for all parts, including the build (25)"
     )
-    parser.add_argument("--no-build", action="store_true", help="takes what is built already")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "card", help="folder for the results")
+    parser.add_argument(
+        "--only", nargs="+", default=["*"], help="only parts whose names match, such as 'all-reduce*'"
+    )
+    parser.add_argument("--no-build", action="store_true", help="do not build")
     parser.add_argument("--emulated", action="store_true", help="a dry run on the emulated GPU")
     options = parser.parse_args(arguments)
     machine = describe_machine(options.emulated)
     if "card" not in machine:
-        print("make card: nvidia-smi lists no GPU; make card EMULATED=1 is a dry run without one")
+        print("make card: nvidia-smi lists no GPU; use make card EMULATED=1 for a dry run without one")
         return 2
     if options.emulated:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # ends the part that runs
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # also ends the running part
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     options.folder.mkdir(parents=True, exist_ok=True)
     if not parts:

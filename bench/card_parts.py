@@ -1,4 +1,4 @@
-"""What `make card` runs on a GPU, in order of worth."""
+"""The parts that `make card` runs on a GPU, in order of value."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ ON_EMULATED_GPU = {
 
 @dataclass(frozen=True)
 class Part:
-    """A command and its limit in seconds. {python}, {junit} and {json}: this Python, and files for its results."""
+    """A command and its time limit in seconds.
+
+    In the command, {python} stands for this Python, and {junit} and {json} for files for its results.
+    """
 
     name: str
     command: tuple[str, ...]
@@ -24,14 +27,14 @@ class Part:
     environment: tuple[tuple[str, str], ...] = ()
 
 
-# As of `make test-gpu`: a test that hangs ends the worker, and the next one goes on.
+# The options of `make test-gpu`: a test that hangs ends its worker, and a new worker runs the next test.
 PYTEST = "-m pytest -v -n 1 --dist load --max-worker-restart 1000 -p no:cacheprovider --junitxml={junit}"
 
-# The first to be run of tests/gpu, and what says nothing about a card, or is a part of its own.
+# The tests of tests/gpu that run first, and those that say nothing about a card or belong to another part.
 FIRST = ["card", "combine", "ranks", "captures", "communicator", "runners", "processes", "coded"]
 ELSEWHERE = ["bench", "emulated_library", "interpreter", "make", "make_card", "without_card"]
 NCCL = ["nccl_alone", "nccl", "nccl_groups"]
-LIMITS = {"communicator": 150, "ranks": 150, "processes": 120}  # 90 for others
+LIMITS = {"communicator": 150, "ranks": 150, "processes": 120}  # 90 for the others
 SANITIZED = ["card", "combine", "coded", "ranks"]
 NOT_SANITIZED = "not 4_GiB and not large and not errors"
 
@@ -80,7 +83,7 @@ def benchmarks(emulated: bool) -> list[Part]:
     ]
 
 
-# Where NCCL_TESTS says that they are built.
+# They run if the environment variable NCCL_TESTS names the folder in which they are built.
 NCCL_TESTS = [
     "all_reduce",
     "all_gather",

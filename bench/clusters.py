@@ -1,4 +1,4 @@
-"""Ways to start programs on the hosts of hosts.py: the mpirun of each MPI, and ssh.
+"""Starts programs on the hosts of hosts.py with the mpirun of each MPI, or with ssh.
 
 with Hosts(2) as hosts, Sshd(hosts, folder) as ssh:
     Mpirun("mpich", hosts, folder).run({"host0": 1, "host1": 2}, ["python3", "train.py"])
@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENDORS = ("openmpi", "mpich", "impi")
 OURS = ("RINGREDUCE_", "MASTER_", "SLURM_")
 PATIENCE = 30.0  # seconds for daemons to start
-# As ssh: runs what follows the host's name there.
+# Called like ssh: runs the command that follows the host's name on that host.
 AGENT = """#!/bin/sh
 while [ -z "${{1%%-*}}" ]; do shift; done
 host=$1; shift
@@ -48,13 +48,13 @@ LogLevel ERROR
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """What programs get: nothing of ours but what is given."""
+    """Returns the environment of the programs, in which only the given variables configure ringreduce."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(OURS)}
     return {**kept, "PYTHONPATH": str(ROOT), **variables}
 
 
 class Mpirun:
-    """The launcher of the MPI in .venv-VENDOR, from the first host; all hosts share the machine's files."""
+    """The launcher of the MPI in .venv-VENDOR, which runs on the first host. All hosts share the machine's files."""
 
     def __init__(self, vendor: str, hosts: Hosts, folder: Path) -> None:
         self._vendor, self._hosts, self._folder = vendor, hosts, folder
@@ -66,12 +66,12 @@ class Mpirun:
         self._agent.chmod(0o755)
 
     def missing(self) -> str | None:
-        """Why it cannot be used; None if it can."""
+        """Returns why it cannot be used, or None if it can."""
         mpirun = self.home / "bin" / "mpirun"
         return None if mpirun.exists() else f"there is no {mpirun}; bench/peers.mk sets it up"
 
     def command(self, ranks: dict[str, int], command: list[str]) -> list[str]:
-        """So many ranks on each host."""
+        """Returns the command line that starts the given number of ranks on each host."""
         mpirun = [str(self.home / "bin" / "mpirun"), "-n", str(sum(ranks.values()))]
         if self._vendor == "openmpi":
             placed = ",".join(f"{host}:{count}" for host, count in ranks.items())
@@ -100,7 +100,7 @@ class Mpirun:
 
 
 class Sshd:
-    """OpenSSH's server on each of the hosts, with keys of its own, and without the machine's own configuration."""
+    """OpenSSH's server on each host, with its own keys and without the machine's configuration."""
 
     def __init__(self, hosts: Hosts, folder: Path) -> None:
         self._hosts, self._folder = hosts, folder
@@ -108,7 +108,7 @@ class Sshd:
 
     @staticmethod
     def missing() -> str | None:
-        """Why there can be none here; None if there can."""
+        """Returns why it cannot run here, or None if it can."""
         for program in ("sshd", "ssh", "ssh-keygen"):
             if not shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin"):
                 return f"{program} is missing: apt-get install openssh-server"
@@ -120,7 +120,7 @@ class Sshd:
         key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self._folder / "key")]
         subprocess.run(key, check=True, stdin=subprocess.DEVNULL)
         program = shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin")
-        # It wants an empty folder /run/sshd, which is its own here.
+        # sshd needs an empty folder /run/sshd, which it gets in a mount of its own.
         start = f"mount -t tmpfs sshd /run && mkdir -m 755 /run/sshd && exec {program} -D -e -f $0"
         for host in self._hosts:
             log = (self._folder / f"sshd.{host.name}").open("w")
@@ -137,7 +137,7 @@ class Sshd:
             time.sleep(0.1)
 
     def run(self, name: str, command: str) -> subprocess.CompletedProcess[str]:
-        """A shell's command on a host, from the first one."""
+        """Runs a shell command on a host, from the first host."""
         return self._hosts[0].run(
             [*shlex.split(self.command), name, command],
             stdin=subprocess.DEVNULL,
@@ -146,4 +146,4 @@ class Sshd:
         )
 
     def __exit__(self, *_: Any) -> None:
-        pass  # the hosts kill what runs on them
+        pass  # the hosts kill the processes that run on them

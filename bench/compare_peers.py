@@ -1,4 +1,4 @@
-"""The big table: every contestant at 2, 4 and 8 ranks, from 4 B to 32 MiB.
+"""Prints the large table: every contestant on 2, 4 and 8 ranks, from 4 B to 32 MiB.
 
     python3 bench/compare_peers.py --quick
     python3 bench/compare_peers.py --ranks 2 --only ringreduce,impi,floor --collectives all_reduce
@@ -29,18 +29,21 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--ranks", type=sizes, default=[2, 4, 8])
     parser.add_argument("--sizes", type=sizes, help="4,8K,4M")
     parser.add_argument("--collectives", type=names, default=["all_reduce"], help="comma-separated, or all")
-    parser.add_argument("--only", type=names, help=f"of {', '.join(known)}")
-    parser.add_argument("--without", type=names, default=[])
+    parser.add_argument("--only", type=names, help=f"contestants to measure: {', '.join(known)}")
+    parser.add_argument("--without", type=names, default=[], help="contestants to leave out")
     parser.add_argument(
-        "--tuned", action="store_true", help="the MPIs also with glibc told to keep their memory"
+        "--tuned",
+        action="store_true",
+        help="also measure the MPIs with glibc settings that keep their memory",
     )
     parser.add_argument(
-        "--reference", help="one contestant, instead of the best peer, the best MPI and the floor"
+        "--reference",
+        help="a contestant to compare with, instead of the best peer, the best MPI and the floor",
     )
-    parser.add_argument("--launches", type=int, help="of every contestant; 3, with --quick 1")
-    parser.add_argument("--budget", type=float, help="seconds per size; 0.5, with --quick 0.1")
+    parser.add_argument("--launches", type=int, help="launches of every contestant (3, with --quick 1)")
+    parser.add_argument("--budget", type=float, help="seconds per size (0.5, with --quick 0.1)")
     parser.add_argument("--timeout", type=float, help="seconds for one launch of one contestant")
-    parser.add_argument("--large", action="store_true", help="256 MiB too")
+    parser.add_argument("--large", action="store_true", help="also measure 256 MiB")
     parser.add_argument("--quick", action="store_true", help="few sizes, one short launch")
     options = parser.parse_args()
     options.only = options.only or [name for name in known if options.tuned or name not in TUNED]
@@ -69,7 +72,7 @@ def references(contestants: list[Contestant], chosen: str | None) -> dict[str, l
 
 
 def question_for(collective: str, ranks: int, options: Namespace) -> Question:
-    # A block of a reduce-scatter or an all-gather is at least one element.
+    # A block of a reduce-scatter or an all-gather has at least one element.
     smallest = 4 if collective == "all_reduce" else 4 * ranks
     return Question(collective, ranks, tuple(s for s in options.sizes if s >= smallest), options.budget)
 
@@ -88,7 +91,7 @@ def main() -> None:
             text = report(results, collective, references(contestants, options.reference))
             print(text, end="\n\n", flush=True)
             tables.append(as_dict(results))
-    print(f"Every figure is in {save(Path(__file__).with_name('results'), 'compare_peers', tables)}")
+    print(f"All figures are in {save(Path(__file__).with_name('results'), 'compare_peers', tables)}")
 
 
 if __name__ == "__main__":

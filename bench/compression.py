@@ -1,19 +1,19 @@
-"""Training between two hosts with compressed gradients, beside float32: steps a second, final loss, bytes on the wire.
+"""Measures training between two hosts with compressed gradients: steps per second, final loss and bytes sent.
 
     python3 bench/compression.py
     python3 bench/compression.py --rate 1gbit --methods "float32,1-bit sign"
 
-The hosts are those of hosts.py. A model of 1.4 million parameters learns to predict the next byte of the Python
-standard library's sources (byte_model.py), with the same Adam, rate, batches and number of steps for all methods. Two
-methods warm up in a share of the steps, as in their papers, though DGC's share is smaller: signs are not compressed
-then, and top-k goes down from 25 per cent. What is printed:
+The hosts are those of hosts.py. A model of 1.4 million parameters learns to predict the next byte of the sources of
+Python's standard library (byte_model.py), with the same Adam, learning rate, batches and number of steps for all
+methods. Two methods warm up during a share of the steps, as in their papers (DGC's share is smaller). In the warm-up,
+signs are not compressed, and top-k decreases from 25 per cent. The columns:
 
-- steps/s: past the warm-up, over the limited link; medians, in short trainings with the same share of warm-up.
-- whole run: all steps of these, the warm-up's too, beside float32's; a ratio of means.
-- loss: on held-out bytes at the end, from a whole training over shared memory. The arithmetic is the same: there
-  is one order in which to add two ranks' numbers.
-- counted, sent: bytes a rank and step past the warm-up, by the state's own count, and by the interface's, headers
-  and all; medians.
+- steps/s: the median rate after the warm-up, over the limited link, in short trainings with the same share of warm-up.
+- whole run: the rate over all steps of these trainings, including the warm-up, divided by float32's; a ratio of means.
+- loss: the loss on held-out bytes at the end of a whole training over shared memory. The arithmetic is the same,
+  because there is only one order in which to add the numbers of two ranks.
+- counted, sent: the median number of bytes per rank and step after the warm-up, as counted by the state, and as
+  counted by the interface with all headers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package that is built in this checkout
 
 from compression_rank import FLOAT32, METHODS, WARM_UP, warm_steps, whole_training
 from hosts import Hosts
@@ -42,22 +42,22 @@ LIMIT = 170.0  # seconds for one launch of the timed steps
 
 def parse_arguments() -> Namespace:
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--rate", default="100mbit", help="of a host's link, as tc has it")
+    parser.add_argument("--rate", default="100mbit", help="rate of a host's link, in tc's notation")
     parser.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS))
-    parser.add_argument("--steps", type=int, default=800, help="of a whole training")
-    parser.add_argument("--timed", type=int, default=20, help="steps over the link, in each launch")
+    parser.add_argument("--steps", type=int, default=800, help="steps of a whole training")
+    parser.add_argument("--timed", type=int, default=20, help="steps over the link in each launch")
     parser.add_argument("--launches", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true", help="keep all figures in bench/results/")
     options = parser.parse_args()
     unknown = set(options.methods) - set(METHODS)
     if unknown or FLOAT32 not in options.methods:
-        parser.error(f"methods are of {', '.join(METHODS)}, and {FLOAT32} among them")
+        parser.error(f"choose --methods from {', '.join(METHODS)}, including {FLOAT32}")
     return options
 
 
 def timed_launch(hosts: Hosts, names: list[str], steps: int) -> list[dict[str, Any]]:
-    """A line for each method, of two fresh processes."""
+    """Starts two processes, and returns a line for each method."""
     commands = []
     for rank, host in enumerate(hosts):
         script = [sys.executable, str(BENCH / "compression_rank.py"), "--rank", str(rank)]
@@ -72,7 +72,7 @@ def timed_launch(hosts: Hosts, names: list[str], steps: int) -> list[dict[str, A
 
 
 def timed(options: Namespace) -> dict[str, list[dict[str, Any]]]:
-    """All launches' lines by method; the order of methods is rotated."""
+    """Returns the lines of all launches by method. The order of the methods is rotated."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in options.methods}
     with Hosts(2, options.rate) as hosts:
         for launch in range(options.launches):
@@ -93,7 +93,7 @@ def losses(options: Namespace) -> dict[str, float]:
 
 
 def row(name: str, options: Namespace, times: dict[str, Any], loss: dict[str, float]) -> list[Any]:
-    """Steps a second with their quartiles, ratios to float32, and bytes."""
+    """Returns a row of the table: steps per second with their quartiles, ratios to float32, and bytes."""
     low, middle, high = statistics.quantiles(past_warm_up(times[name], "seconds", name, options), n=4)
     plain = statistics.median(past_warm_up(times[FLOAT32], "seconds", FLOAT32, options))
     whole = mean(times[FLOAT32]) / mean(times[name])
@@ -105,12 +105,15 @@ def row(name: str, options: Namespace, times: dict[str, Any], loss: dict[str, fl
 
 
 def past_warm_up(lines: list[dict[str, Any]], key: str, name: str, options: Namespace) -> list[float]:
-    """Of all launches; the first two steps never count, in which buckets are found and memory is."""
+    """Returns the values of all launches after the warm-up.
+
+    The first two steps never count, because buckets are arranged and memory is allocated in them.
+    """
     return [value for line in lines for value in line[key][max(warm_steps(name, options.timed), 2) :]]
 
 
 def mean(lines: list[dict[str, Any]]) -> float:
-    """Seconds a step, of all."""
+    """Returns the mean seconds per step over all steps."""
     return statistics.mean(value for line in lines for value in line["seconds"])
 
 

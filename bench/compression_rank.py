@@ -1,4 +1,4 @@
-"""One rank of bench/compression.py: whole trainings on one host, or short ones of each method between two."""
+"""One rank of bench/compression.py: whole trainings on one host, or short trainings with each method between two."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package that is built in this checkout
 
 from byte_model import Training
 from rendezvous import Rendezvous
@@ -50,7 +50,7 @@ def prepared(comm: Any, name: str, steps: int, seed: int) -> tuple[Training, Any
 
 
 def whole_training(comm: Any, name: str, steps: int, seed: int) -> float:
-    """The held-out loss after so many steps."""
+    """Trains for a number of steps, and returns the held-out loss."""
     training, _ = prepared(comm, name, steps, seed)
     for _ in range(steps):
         training.step()
@@ -58,7 +58,7 @@ def whole_training(comm: Any, name: str, steps: int, seed: int) -> float:
 
 
 def sent(interface: str) -> int:
-    """Bytes that this host has sent so far, with all headers."""
+    """Returns the bytes that this host has sent so far, with all headers."""
     for line in Path("/proc/net/dev").read_text().splitlines():
         name, _, fields = line.partition(":")
         if name.strip() == interface:
@@ -67,7 +67,7 @@ def sent(interface: str) -> int:
 
 
 def short_training(comm: Any, meeting: Rendezvous, name: str, steps: int, interface: str) -> dict[str, Any]:
-    """Of each step the seconds (the slowest rank's) and the bytes: sent by the host, and counted by the state."""
+    """Returns the seconds of each step on the slowest rank, and the bytes that the host sent and the state counted."""
     training, state = prepared(comm, name, steps, 0)
     parameters = sum(parameter.numel() for parameter in training.model.parameters())
     plain = 2 * (comm.size - 1) / comm.size * 4 * parameters
@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--interface", required=True)
     options = parser.parse_args()
-    # The hosts are on one machine, and could share memory after all.
+    # The hosts are on one machine, so ringreduce would otherwise use shared memory between them.
     os.environ.update(RINGREDUCE_HOST=platform.node(), RINGREDUCE_IFACE=options.interface)
     meeting = Rendezvous(options.rank, 2, options.folder)
     with ringreduce.init(options.rank, 2, meeting.exchange, timeout=60.0) as comm:

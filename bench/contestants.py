@@ -1,11 +1,11 @@
-"""Who can be measured, and how each is started. Register here: everything else takes what this file lists."""
+"""The contestants, and how each is started. Register new ones here; the other programs use this list."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package that is built in this checkout
 
 from ringreduce.bench import mpi, peers
 from ringreduce.bench.programs import Contestant, Question
@@ -22,7 +22,7 @@ def environment_of(name: str) -> Path:
 
 
 def home_of(vendor: str) -> peers.Mpi:
-    """The MPI as `make bench-peers` installs it."""
+    """Returns the MPI that `make bench-peers` installs."""
     home = environment_of(vendor)
     return peers.Mpi(vendor, home, home / "bin" / "python", home / "bin" / "mpirun")
 
@@ -31,8 +31,8 @@ def mpi_environment(name: str, question: Question) -> dict[str, str]:
     return mpi.environment(name, environment_of(name), question.ranks)
 
 
-# As shipped, Intel MPI and Open MPI give scratch memory back to the system and fault it in again in every
-# large call, which makes one of 32 MiB two to four times slower. glibc's variables stop that.
+# By default, Intel MPI and Open MPI give scratch memory back to the system and fault it in again in every large call,
+# which makes a call of 32 MiB two to four times slower. glibc's variables prevent this.
 KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": "4000000000", "MALLOC_MMAP_THRESHOLD_": "4000000000"}
 
 
@@ -52,7 +52,7 @@ def mpi_from_c(vendor: str, tuned: bool = False) -> Contestant:
 
 
 def gloo_python() -> Path:
-    own = environment_of("gloo") / "bin" / "python"  # made only where .venv has no torch
+    own = environment_of("gloo") / "bin" / "python"  # exists only if .venv has no torch
     return own if own.exists() else ROOT / ".venv" / "bin" / "python"
 
 
@@ -74,7 +74,7 @@ def floor() -> Contestant:
 
 
 def ours_from_cpp(memory: str, algorithm: str = "auto") -> Contestant:
-    """Our C++ program; `memory` is "ordinary" or "shared" (what ringreduce.empty gives)."""
+    """Returns our C++ program. `memory` is "ordinary" or "shared" (allocated by ringreduce.empty)."""
     program = ROOT / "build" / "bench" / "bench_collectives"
     name = "ringreduce" + ("" if memory == "ordinary" else f"-{memory}")
     name += "" if algorithm == "auto" else f":{algorithm}"
@@ -85,7 +85,7 @@ def ours_from_cpp(memory: str, algorithm: str = "auto") -> Contestant:
 
 
 def ours_from_python() -> Contestant:
-    """Measured by protocol.py, as mpi4py and Gloo are; starts its own ranks."""
+    """Returns our Python program, which protocol.py measures like mpi4py and Gloo. It starts its own ranks."""
     script, name = ROOT / "bench" / "ringreduce_collectives.py", "ringreduce-python"
     return Contestant(
         name, lambda question: [sys.executable, str(script), *question.options(name)], kind="ours"
@@ -93,7 +93,7 @@ def ours_from_python() -> Contestant:
 
 
 def all_contestants() -> dict[str, Contestant]:
-    """By name, in the order of the tables."""
+    """Returns all contestants by name, in the order of the tables."""
     everybody = [
         ours_from_cpp("ordinary"),
         ours_from_cpp("shared"),

@@ -1,10 +1,10 @@
-"""What it costs that every call checks whether all ranks call the same: beside a build without the check.
+"""Measures the cost of checking that all ranks make the same call, by comparing with a build without the check.
 
     cmake -DRINGREDUCE_BENCH=ON build/dev && ninja -C build/dev bench_collectives bench_collectives_unchecked \
         ringreduce_unchecked
     python3 bench/contract.py --launches 10
 
-From C++, where a call of 8 B is shortest, and as dist.all_reduce under torch.distributed.
+The calls are all-reduces of 8 B from C++, where they are shortest, and dist.all_reduce under torch.distributed.
 """
 
 from __future__ import annotations

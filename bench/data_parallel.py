@@ -1,11 +1,11 @@
-"""Training steps with DataParallel beside torch's DDP over our backend and over Gloo.
+"""Compares training steps with DataParallel, and with torch's DDP over our backend and over Gloo.
 
     python3 bench/data_parallel.py
     python3 bench/data_parallel.py --ranks 2 --rounds 9 --json
 
-All contestants live in the same rank processes, one thread each, and take turns, in another order in each round. A
-step's time is the slowest rank's; medians over rounds, with half the distance of the quartiles. Floors: the same steps
-within no_sync(), and of the model by itself.
+All contestants run in the same rank processes, with one thread each, and take turns in a different order in each round.
+The time of a step is that of the slowest rank. The table shows medians over rounds, and half the distance between the
+quartiles. The floors are the same steps within no_sync(), and steps of the model alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package that is built in this checkout
 
 import ringreduce
 from ringreduce import _engine
@@ -31,15 +31,15 @@ from ringreduce.bench.report import markdown
 from ringreduce.bench.results import mode_of, save
 
 OURS, DDP, GLOO = "DataParallel", "DDP, ringreduce", "DDP, Gloo"
-UNSYNCED, ALONE = "DataParallel, no_sync", "the model by itself"
-# Otherwise glibc gives back gradients in some steps, of whichever contestant's lie at the heap's end, and faulting
-# them in again takes longer than a step.
+UNSYNCED, ALONE = "DataParallel, no_sync", "the model alone"
+# Otherwise glibc gives memory back in some steps, if the gradients of a contestant lie at the end of the heap, and
+# faulting it in again takes longer than a step.
 KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(4 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A chain of linear layers, and a rank's samples in a step; so many steps are timed together."""
+    """A chain of linear layers, the samples per rank and step, and the number of steps that are timed together."""
 
     name: str
     width: int
@@ -61,14 +61,14 @@ WORKLOADS = [
 def parse_arguments() -> Namespace:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=15, help="how often each contestant has its turn")
-    parser.add_argument("--bucket-mb", type=float, default=25.0, help="of all contestants")
+    parser.add_argument("--rounds", type=int, default=15, help="number of turns of each contestant (15)")
+    parser.add_argument("--bucket-mb", type=float, default=25.0, help="bucket size of all contestants (25)")
     parser.add_argument("--only", choices=[workload.name for workload in WORKLOADS])
     parser.add_argument("--json", action="store_true", help="keep all figures in bench/results/")
     return parser.parse_args()
 
 
-# --- what a rank does ------------------------------------------------------------------------------------------
+# --- on each rank ----------------------------------------------------------------------------------------------
 
 
 def rank_main(comm: Any, options: Namespace, folder: str) -> list[dict[str, Any]]:
@@ -92,8 +92,8 @@ def _measured(
     steps, model = _contestants(comm, groups, workload, options.bucket_mb)
     times: dict[str, list[float]] = {name: [] for name in steps}
     shares: list[list[float]] = []
-    for round_ in range(options.rounds + 2):  # the first two are for warming up
-        for name in random.Random(round_).sample(list(steps), len(steps)):  # the same on all ranks
+    for round_ in range(options.rounds + 2):  # the first two are warm-up
+        for name in random.Random(round_).sample(list(steps), len(steps)):  # the same order on all ranks
             comm.barrier()
             start = perf_counter()
             for _ in range(workload.steps):
@@ -161,9 +161,9 @@ def table(workload: Workload, results: list[dict[str, Any]]) -> str:
     ours = own[OURS]
     what = (
         f"{workload.name}: {workload.parameters / 1e6:.1f} M parameters in {workload.layers} layers, "
-        f"{workload.samples} samples a rank"
+        f"{workload.samples} samples per rank"
     )
-    shares = f"A step's communication {1e3 * ours['communication']:.1f} ms, exposed {1e3 * ours['exposed']:.1f} ms."
+    shares = f"Communication {1e3 * ours['communication']:.1f} ms per step, exposed {1e3 * ours['exposed']:.1f} ms."
     return f"{what}\n\n{markdown(rows)}\n\n{shares}"
 
 

@@ -1,7 +1,7 @@
-"""How often does a study declare a difference between an algorithm and itself?
+"""Measures how often a study declares a difference between an algorithm and itself.
 
-Runs studies in which one algorithm competes under two names, beside another one. In one study of twenty, chance may
-separate the two names. That it separates the other algorithm from them shows that the studies are long enough to find
+Runs studies in which one algorithm competes under two names, together with another algorithm. By chance, one study in
+twenty may separate the two names. If the studies separate the other algorithm from them, they are long enough to find
 differences.
 
     python bench/false_winners.py --studies 20 --budget 30
@@ -24,10 +24,12 @@ from ringreduce.study.results import load
 def main() -> int:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--studies", type=int, default=20)
-    parser.add_argument("--budget", type=float, default=30, help="seconds for each")
-    parser.add_argument("--algorithm", default="ring", help="under two names (ring)")
-    parser.add_argument("--other", default="one_shot", help="(one_shot)")
-    parser.add_argument("--folder", type=Path, help="to keep the studies, and to go on with them")
+    parser.add_argument("--budget", type=float, default=30, help="seconds for each study (30)")
+    parser.add_argument("--algorithm", default="ring", help="algorithm that competes under two names (ring)")
+    parser.add_argument("--other", default="one_shot", help="the other algorithm (one_shot)")
+    parser.add_argument(
+        "--folder", type=Path, help="folder to keep the studies in, and to continue them from"
+    )
     options = parser.parse_args()
     names = {f"{options.algorithm} {n}" for n in (1, 2)}
     entries = [Entry(name=options.algorithm, label=label) for label in sorted(names)]
@@ -43,7 +45,7 @@ def main() -> int:
 
 
 def declared(folder: Path, plan: Plan, names: set[str]) -> bool:
-    """Whether one of the names is out of a tie with the other, in any cell."""
+    """Returns whether a study separates the two names in any cell."""
     with redirect_stdout(StringIO()):
         study(plan, folder, None)
     rows = load(folder).rows

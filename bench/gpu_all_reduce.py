@@ -1,15 +1,17 @@
-"""All-reduces of ranks that share one GPU, beside the floor and the peers.
+"""Times all-reduces of ranks that share one GPU, and compares them with the floor and the peers.
 
     python3 bench/gpu_all_reduce.py [--ranks 4] [--sizes 8K,1M,64M,256M] [--algorithms auto,ring,two_shot] [--json FILE]
 
-Ranks of ours are threads of one process. Each captures a graph of several calls, on an array of its own, in place. All
-ranks launch theirs in turn with the other contestants, in an order rotated from round to round; a time is the slowest
-rank's between two CUDA events, over the number of calls; figures are medians of the rounds, with the quartiles. The
-floor is what must be read and written at least, 2 N S bytes (by a ring 5 (N - 1) S), at the rate of the better copy,
-CUDA's or ours, of the same run. Peers, as far as they are there: the sum of torch's stacked arrays, copied to each of
-them; torch's symmetric memory, one-shot and two-shot, whose ranks are processes (and ours as processes beside them:
-without CUDA's MPS processes take turns on a GPU); NCCL's own all-reduce, of 2.30 or newer where ranks share a GPU.
-With `--devices` ranks are spread over several GPUs, and there is no floor.
+Our ranks are threads of one process. Each captures a graph of several in-place calls on its own array. All ranks launch
+their graphs in turn with the other contestants, in an order that rotates from round to round. A time is that of the
+slowest rank between two CUDA events, divided by the number of calls. Figures are medians of the rounds, with the
+quartiles. The floor is the time for the bytes that must at least be read and written, 2 N S (in a ring 5 (N - 1) S), at
+the rate of the better copy of the same run, CUDA's or ours.
+
+The peers, if they are installed, are: the sum of torch's stacked arrays, copied to each of them; torch's symmetric
+memory, one-shot and two-shot, whose ranks are processes (together with our ranks as processes, because processes take
+turns on a GPU without CUDA's MPS); and NCCL's all-reduce, which needs version 2.30 or later if ranks share a GPU. With
+`--devices`, ranks are spread over several GPUs, and there is no floor.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ Maker = Callable[[int], Contestant]  # from a number of elements
 
 
 def measure(contestants: list[Contestant], rounds: int) -> None:
-    for contestant in contestants:  # the first time loads what is needed
+    for contestant in contestants:  # the first run loads the kernels
         contestant.run()
     for number in range(rounds):
         turn = number % len(contestants)
@@ -52,14 +54,14 @@ def measure(contestants: list[Contestant], rounds: int) -> None:
 
 
 def bandwidth(options: argparse.Namespace, stream: Stream) -> float:
-    """Bytes a second that a copy reads and writes."""
+    """Returns the bytes per second that a copy reads and writes."""
     both = copies(options.copy, stream)
     measure(both, options.rounds)
     return max(2 * options.copy / one.quartiles()[1] for one in both)
 
 
 def makers(options: argparse.Namespace, ranks: Threads, stack: ExitStack) -> Iterator[Maker]:
-    """Of all contestants that are there; the others say why they are not."""
+    """Yields a maker for each contestant that is available, and prints why the others are not."""
     calls = options.calls
     for name in options.algorithms:
         yield lambda count, name=name: ranks.contestant(name, count, calls)  # type: ignore[misc]
@@ -84,7 +86,7 @@ def makers(options: argparse.Namespace, ranks: Threads, stack: ExitStack) -> Ite
 
 
 def least_bytes(algorithm: str, world: int, size: int) -> int:
-    """What all ranks together must read and write in the GPU's memory: a ring's every step a slice and a message."""
+    """Returns the bytes that all ranks together must at least read and write in the GPU's memory."""
     return 5 * (world - 1) * size if algorithm == "ring" else 2 * world * size
 
 
@@ -101,7 +103,7 @@ def rows(size: int, options: argparse.Namespace, rate: float, contestants: list[
 
 
 def compare(options: argparse.Namespace, rate: float, all_makers: list[Maker]) -> dict[int, object]:
-    """Prints the table; every time, by size and contestant."""
+    """Prints the table, and returns every time by size and contestant."""
     print("| bytes | | us | quartiles | of the floor |\n|--:|---|--:|--:|--:|")
     times: dict[int, object] = {}
     for size in options.sizes:
@@ -124,7 +126,9 @@ def compare(options: argparse.Namespace, rate: float, all_makers: list[Maker]) -
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--ranks", type=int, default=4)
-    parser.add_argument("--devices", type=int, default=1, help="GPUs that the ranks are spread over")
+    parser.add_argument(
+        "--devices", type=int, default=1, help="number of GPUs that the ranks are spread over (1)"
+    )
     parser.add_argument(
         "--sizes",
         type=sizes,
@@ -133,14 +137,17 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--algorithms", type=names, default=["auto", "one_shot", "two_shot", "ring"])
     parser.add_argument(
-        "--peers", type=names, default=["stacked", "nccl", "symmetric"], help="stacked, nccl, symmetric"
+        "--peers",
+        type=names,
+        default=["stacked", "nccl", "symmetric"],
+        help="some of stacked, nccl, symmetric",
     )
     parser.add_argument(
-        "--copy", type=byte_count, default=256 << 20, help="bytes of the copy that gives the floor"
+        "--copy", type=byte_count, default=256 << 20, help="bytes of the copy that determines the floor"
     )
-    parser.add_argument("--calls", type=int, default=10, help="in each graph")
+    parser.add_argument("--calls", type=int, default=10, help="calls in each graph (10)")
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--json", type=Path, help="also writes every time to this file")
+    parser.add_argument("--json", type=Path, help="file for every time measured")
     return parser.parse_args()
 
 

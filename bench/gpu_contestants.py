@@ -1,7 +1,7 @@
-"""What bench/gpu_all_reduce.py compares: ranks of ours as threads and as processes, copies, and torch's ways.
+"""The contestants of bench/gpu_all_reduce.py: our ranks as threads and as processes, copies, torch and NCCL.
 
-A contestant is run again and again, in turn with the others; each of its runs launches a graph of several all-reduces
-on every rank and takes as long as the slowest rank's, between two CUDA events.
+The contestants run repeatedly in turns. Each run launches a graph of several all-reduces on every rank. Its time is
+that of the slowest rank, between two CUDA events.
 """
 
 from __future__ import annotations
@@ -25,19 +25,17 @@ import ringreduce
 from ringreduce.cuda import cuda_library, nccl_library
 from ringreduce.cuda.cuda_library import Event, Graph, Launch, Memory, Stream, captured
 
-os.environ.setdefault(
-    "CUDA_DEVICE_MAX_CONNECTIONS", "32"
-)  # as ranks that are threads want it; read on first use
-LIMIT = 60.0  # seconds after which something hangs
-NCCL_THAT_SHARES_A_GPU = 23000  # 2.30, as ncclGetVersion has it
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # needed if ranks are threads; read on first use
+LIMIT = 60.0  # seconds after which a rank counts as hanging
+NCCL_THAT_SHARES_A_GPU = 23000  # version 2.30, in the format of ncclGetVersion
 
 
 class Unavailable(Exception):
-    """Why a contestant does not take part."""
+    """A contestant cannot take part. The message says why."""
 
 
 class Array:
-    """float32 in the GPU's memory."""
+    """A float32 array in the GPU's memory."""
 
     def __init__(self, count: int) -> None:
         self.memory = Memory(4 * count)
@@ -61,9 +59,9 @@ class Contestant:
 
 
 def graph_of(comm: Any, array: Array, stream: Stream, algorithm: str, calls: int) -> Graph:
-    """So many all-reduces of one rank, in place."""
+    """Captures a graph of in-place all-reduces of one rank."""
     handle = stream.handle.value or 0
-    comm.all_reduce(array, algorithm=algorithm, stream=handle)  # makes what there is to make
+    comm.all_reduce(array, algorithm=algorithm, stream=handle)  # allocates before the capture
     cuda_library.synchronize(stream)
     with captured(stream) as graph:
         for _ in range(calls):
@@ -84,7 +82,7 @@ def seconds_on(stream: Stream, start: Callable[[], None]) -> float:
 
 
 class Threads:
-    """A thread for each rank, on the GPU of its number modulo `devices`. What they are told they do all at once."""
+    """A thread for each rank. Rank r uses GPU r modulo `devices`. All threads run the same function at once."""
 
     def __init__(self, world: int, devices: int = 1) -> None:
         self.devices = [rank % devices for rank in range(world)]
@@ -145,7 +143,7 @@ class Threads:
 
 
 def version_of_nccl() -> int:
-    """As the engine finds it; 0: there is none."""
+    """Returns the version of the NCCL that the engine finds, or 0 if there is none."""
     for path in (os.environ.get("RINGREDUCE_NCCL_LIBRARY"), "libnccl.so.2", nccl_library.find()):
         try:
             version = ctypes.c_int()
@@ -157,13 +155,13 @@ def version_of_nccl() -> int:
 
 
 def threads_over_nccl(world: int, devices: int) -> Threads:
-    """A group of its own: what NCCL refuses ends it."""
+    """Returns a separate group for NCCL, because a call that NCCL rejects ends the group."""
     version = version_of_nccl()
     if not version:
         raise Unavailable("there is no NCCL")
     if devices < world:
         if version < NCCL_THAT_SHARES_A_GPU:
-            raise Unavailable(f"NCCL {version} wants a GPU for each rank")
+            raise Unavailable(f"NCCL {version} needs a GPU for each rank")
         os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
         if world > 2:  # the thread blocks of all ranks must fit
             os.environ.setdefault("NCCL_MAX_CTAS", str(max(64 // world, 1)))
@@ -177,7 +175,7 @@ NAMES = {"ringreduce": "ringreduce {}, processes", "symmetric": "torch symmetric
 
 
 class Processes:
-    """A process for each rank, which sleeps while others run; bench/gpu_process.py says what it can do."""
+    """A process for each rank, which sleeps while other contestants run. The program is bench/gpu_process.py."""
 
     def __init__(self, way: str, world: int, devices: int) -> None:
         self.way = way
@@ -200,7 +198,7 @@ class Processes:
             raise
 
     def tell(self, **order: Any) -> list[float]:
-        """What each answers to it."""
+        """Sends an order to all processes, and returns their answers."""
         for child in self.children:
             assert child.stdin
             try:
@@ -246,11 +244,11 @@ def processes(way: str, world: int, devices: int) -> Iterator[Processes]:
         made.close()
 
 
-# --- what one process does alone ---------------------------------------------------------------------------
+# --- in one process ----------------------------------------------------------------------------------------
 
 
 def copies(size: int, stream: Stream) -> list[Contestant]:
-    """Of one span: what reading and writing as many bytes takes."""
+    """Returns the contestants that copy one span, which show the time to read and write its bytes."""
     source, target = Memory(size), Memory(size)
     source.fill(0)
 
@@ -265,7 +263,7 @@ def copies(size: int, stream: Stream) -> list[Contestant]:
 
 
 def stacked(world: int, count: int, calls: int) -> Contestant:
-    """The obvious way, where all arrays are one process's."""
+    """Returns torch's obvious all-reduce of arrays that belong to one process."""
     try:
         import torch
     except ImportError:

@@ -1,9 +1,9 @@
-"""One rank of bench/gpu_all_reduce.py that is a process of its own: told by lines of JSON what to do.
+"""One rank of bench/gpu_all_reduce.py in its own process, which takes orders as lines of JSON.
 
     python3 bench/gpu_process.py ringreduce|symmetric RANK WORLD DEVICE PLACE
 
-"prepare" captures a graph of several all-reduces, "run" replays it and answers with its seconds, "drop" forgets it.
-Kinds are algorithms of ours, and of torch's symmetric memory one_shot and two_shot.
+"prepare" captures a graph of several all-reduces, "run" replays it and answers with its seconds, and "drop" deletes it.
+The kinds are the algorithms of ringreduce or, for torch's symmetric memory, one_shot and two_shot.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package that is built in this checkout
 
 from gpu_contestants import LIMIT, Array, graph_of, seconds_on
 
@@ -44,7 +44,7 @@ class Ours:
 
 
 class SymmetricMemory:
-    """torch's, whose kernels read their peers' memory as ours do."""
+    """torch's symmetric memory, whose kernels read the memory of their peers, like ours."""
 
     def __init__(self, rank: int, world: int, device: int, place: str) -> None:
         import torch

@@ -1,10 +1,10 @@
-"""How near to the copy bandwidth of a GPU its reduce kernels come.
+"""Compares a GPU's reduce kernels with its copy bandwidth.
 
     python3 bench/gpu_reduce.py [--bytes 1G] [--sources 2,4,8] [--dtypes float32,bfloat16] [--blocks 0] [--json FILE]
 
-Each round launches everything once, in an order rotated from round to round, between two CUDA events; figures are
-medians of the rounds, with the quartiles. GB/s count the bytes that must be read and written: of a copy 2 S, of a sum
-of N sources (N + 1) S. The last column compares with the better copy of the same run, CUDA's or ours.
+Each round launches everything once, between two CUDA events, in an order that rotates from round to round. Figures are
+medians of the rounds, with the quartiles. GB/s count the bytes that must be read and written: 2 S for a copy, and
+(N + 1) S for a sum of N sources. The last column compares with the better copy of the same run, CUDA's or ours.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Contestant:
     seconds: list[float] = field(default_factory=list)
 
     def rates(self) -> tuple[float, float, float]:
-        """GB/s: the lower quartile, the median, the upper quartile."""
+        """Returns GB/s: the lower quartile, the median and the upper quartile."""
         low, median, high = statistics.quantiles([self.moved / s / 1e9 for s in self.seconds], n=4)
         return low, median, high
 
@@ -63,7 +63,7 @@ def contestants(options: argparse.Namespace, stream: Stream) -> list[Contestant]
 def coded_contestants(
     options: argparse.Namespace, memories: list[Memory], launch: Launch
 ) -> list[Contestant]:
-    """One plain source and one that has arrived, combined, kept and encoded to be sent on: a ring's hop."""
+    """Returns contestants that do a hop of a ring: they combine a plain and an encoded source, keep and encode it."""
     count = options.bytes // 4
     made = []
     for wire in options.wires:
@@ -111,14 +111,16 @@ def table(all_of_them: list[Contestant]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--bytes", type=byte_count, default=1 << 30, help="of each span")
+    parser.add_argument("--bytes", type=byte_count, default=1 << 30, help="bytes of each span (1G)")
     parser.add_argument("--sources", type=lambda text: [int(n) for n in names(text)], default=[2, 3, 4, 6, 8])
     parser.add_argument("--dtypes", type=names, default=["float32", "bfloat16"])
     parser.add_argument("--wires", type=names, default=["int8", "fp8"])
     parser.add_argument("--op", default="sum")
-    parser.add_argument("--blocks", type=int, default=0, help="of each launch; 0: the library's choice")
+    parser.add_argument(
+        "--blocks", type=int, default=0, help="blocks of each launch; 0 lets the library choose"
+    )
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--json", type=Path, help="also writes every time to this file")
+    parser.add_argument("--json", type=Path, help="file for every time measured")
     options = parser.parse_args()
     if problem := cuda_library.why_not():
         print(f"nothing measured: {problem}")
@@ -127,7 +129,7 @@ def main() -> int:
     all_of_them = contestants(options, stream)
     measure(all_of_them, options.rounds, stream)
     print(
-        f"{cuda_library.name_of_device()}; {options.bytes:,} bytes a span, {options.op}, {options.rounds} rounds\n"
+        f"{cuda_library.name_of_device()}; {options.bytes:,} bytes per span, {options.op}, {options.rounds} rounds\n"
     )
     print("\n".join(table(all_of_them)))
     if options.json:

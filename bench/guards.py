@@ -1,8 +1,8 @@
-"""What guarding frames costs: time on the cores, and on the clock, of all-reduces of two ranks over loopback.
+"""Measures the cost of guarding frames: core time and elapsed time of all-reduces of two ranks over loopback.
 
     python3 bench/guards.py
 
-The first is what matters where cores are busy, or other programs share the machine: it hardly depends on them.
+The core time matters if the cores are busy. It hardly depends on other programs on the machine.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from network_contestants import GUARDS
 import ringreduce
 from ringreduce.bench.options import byte_count, names
 
-SECONDS = 0.4  # about so long per size, guard and launch, on a quiet machine
+SECONDS = 0.4  # approximate time per size, guard and launch, on a quiet machine
 BYTES_PER_SECOND, LATENCY = 1e9, 5e-5
 
 
 def measure(comm, nbytes: int) -> tuple[float, float, float]:
-    """Microseconds of an all-reduce: in the program, in the system, and on the clock."""
+    """Returns the microseconds of an all-reduce: in the program, in the system, and elapsed."""
     x = np.ones(nbytes // 4, "float32")
     repetitions = max(4, int(SECONDS / (LATENCY + nbytes / BYTES_PER_SECOND)))
     comm.all_reduce(x, "max")

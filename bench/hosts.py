@@ -1,12 +1,12 @@
-"""Several hosts on one Linux machine: network namespaces that are joined by a bridge.
+"""Several hosts on one Linux machine: network namespaces that a bridge joins.
 
     with Hosts(4, rate="1gbit") as hosts:
         server = hosts[0].popen(["python3", "-m", "http.server", "--bind", hosts[0].address])
         hosts[1].run(["curl", f"http://{hosts[0].address}:8000"])
 
-Each host has one interface, a host name, and the names of the others; all hosts share the machine's files and
-shared memory. The bridge has a namespace of its own, so that nothing of the machine's own network is touched,
-and everything is removed on exit; what a killed process has left is removed by the next one.
+Each host has one interface and a host name, and knows the names of the others. All hosts share the machine's files and
+shared memory. The bridge has its own namespace, so the machine's own network is not touched. Everything is removed on
+exit. If a process was killed, the next one removes what it left behind.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from typing import Any
 import links
 from links import INTERFACE, Link, script
 
-# The process that made a namespace is part of its name, with the time of its start: numbers are used again.
+# A namespace's name contains the id of the process that made it and its start time, because ids are reused.
 NAME = re.compile(r"rr-(\d+)-(\d+)-\d+-\w+")
 INSTALL = "the commands ip and tc are missing: apt-get install iproute2"
-MOST = 250  # hosts; their addresses differ in the last number only
+MOST = 250  # hosts; their addresses differ only in the last number
 _serial = count()
 
 
@@ -45,31 +45,31 @@ class Host:
 
     @property
     def namespace(self) -> str:
-        """As ip netns lists it."""
+        """The name that ip netns lists."""
         return self._link.namespace
 
     def command(self, arguments: Sequence[str]) -> list[str]:
-        """The command line that runs ``arguments`` on this host; it keeps its process id throughout."""
+        """Returns the command line that runs ``arguments`` on this host. The process id does not change."""
         setup = 'mount --bind "$0" /etc/hosts; echo "$1" > /proc/sys/kernel/hostname; shift; exec "$@"'
         inside = ["unshare", "--uts", "sh", "-ec", setup, str(links.hosts_file(MOST)), self.name]
         return ["ip", "netns", "exec", self._link.namespace, *inside, *arguments]
 
     def popen(self, arguments: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
-        """Starts ``arguments`` on this host; it is killed when the hosts are removed."""
+        """Starts ``arguments`` on this host. The process is killed when the hosts are removed."""
         process = subprocess.Popen(self.command(arguments), **options)
         self.processes.append(process)
         return process
 
     def run(self, arguments: Sequence[str], **options: Any) -> subprocess.CompletedProcess[Any]:
-        """``subprocess.run`` on this host."""
+        """Calls ``subprocess.run`` on this host."""
         return subprocess.run(self.command(arguments), **options)
 
     def cut(self) -> None:
-        """Drops every packet from and to this host; neither side is told."""
+        """Drops every packet from and to this host. Neither side is notified."""
         self._link.forward(False)
 
     def unplug(self) -> None:
-        """As when the cable is pulled: this host sees that its interface has no carrier."""
+        """Simulates a pulled cable: this host sees that its interface has no carrier."""
         self._link.carry(False)
 
     def heal(self) -> None:
@@ -79,14 +79,16 @@ class Host:
 
 
 class Hosts(Sequence[Host]):
-    """``number`` hosts, for as long as the ``with`` statement lasts.
+    """``number`` hosts, which exist while the ``with`` statement is active.
 
     Args:
-        rate: of each host's link, in each direction, as tc has it ("1gbit"); None for no limit. Or one for each host.
-        delay_ms: how long a packet travels from one host to another; a round trip takes twice as long.
-        sites: where each host is, numbered from 0; None: all at one. What goes from one site to another takes the
+        number: The number of hosts.
+        rate: The rate of each host's link in each direction, in tc's notation ("1gbit"), or None for no limit. Or a
+            sequence with one for each host.
+        delay_ms: The time that a packet travels from one host to another. A round trip takes twice as long.
+        sites: The number of each host's site, from 0. None puts all hosts at one site. Packets between sites take the
             trunks between them.
-        trunk: the rate of a trunk, in each direction.
+        trunk: The rate of a trunk in each direction.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class Hosts(Sequence[Host]):
         trunk: str | None = None,
     ) -> None:
         if not 0 < number <= MOST:
-            raise ValueError(f"from 1 to {MOST} hosts, not {number}")
+            raise ValueError(f"number must be from 1 to {MOST}, not {number}")
         sites = [0] * number if sites is None else sites
         if len(sites) != number or min(sites) < 0:
             raise ValueError(f"sites must number the site of each of {number} hosts from 0, not {sites}")
@@ -117,16 +119,16 @@ class Hosts(Sequence[Host]):
 
     @staticmethod
     def permitted(**options: Any) -> str | None:
-        """Why there can be no such hosts here; None if there can."""
+        """Returns why such hosts cannot be made here, or None if they can."""
         if not shutil.which("ip") or not shutil.which("tc"):
             return INSTALL
         if os.geteuid() != 0:
-            return "network namespaces are for root"
+            return "network namespaces need root"
         try:
             with Hosts(1, **options):
                 return None
         except OSError as error:
-            return f"no network namespaces here: {error}"
+            return f"network namespaces cannot be made here: {error}"
 
     def __getitem__(self, index: Any) -> Any:
         return self._hosts[index]
@@ -150,7 +152,7 @@ class Hosts(Sequence[Host]):
         self.close()
 
     def close(self) -> None:
-        """Kills what still runs on the hosts and removes them."""
+        """Kills all processes on the hosts, and removes the hosts."""
         if os.getpid() != self._owner:  # a forked child that leaves the with statement
             return
         _remove([self._switch, *(host._link.namespace for host in self)])
@@ -163,7 +165,7 @@ class Hosts(Sequence[Host]):
         self._old_handlers.clear()
 
     def kill(self) -> None:
-        """Kills what still runs on the hosts."""
+        """Kills all processes on the hosts."""
         for host in self:
             _kill_inside(host._link.namespace)
 
@@ -177,7 +179,7 @@ class Hosts(Sequence[Host]):
             host._link.build(rate)
 
     def _catch_signals(self) -> None:
-        """A signal that would end the process at once ends it by an exception, so that we are closed."""
+        """Makes signals that would end the process at once raise an exception, so that the hosts are closed."""
         if threading.current_thread() is not threading.main_thread():
             return
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -190,7 +192,7 @@ def _leave(number: int, _: object) -> None:
 
 
 def _start_of(pid: int) -> str | None:
-    """When the process started, in ticks of the machine's clock; None if there is no such process."""
+    """Returns when a process started, in ticks of the machine's clock, or None if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
     except OSError:
@@ -198,12 +200,12 @@ def _start_of(pid: int) -> str | None:
 
 
 def remove_leftovers() -> None:
-    """Removes the hosts of processes that did not live to do it."""
+    """Removes the hosts of processes that ended without removing them."""
     _remove(
         [
             name
             for name, pid, start in _namespaces()
-            if _start_of(int(pid)) != start  # gone, or another process under its number
+            if _start_of(int(pid)) != start  # the process has ended, and its id may have been reused
         ]
     )
 

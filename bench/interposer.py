@@ -1,10 +1,10 @@
-"""The interposer beside the library's own calls, under Open MPI and MPICH: which sizes to serve.
+"""Compares the interposer with the MPI library's own calls, under Open MPI and MPICH, to decide which sizes to serve.
 
     python3 bench/interposer.py --ranks 2 --functions allreduce,bcast --sizes 4,1K,4M
 
-Both are called in turn in the same processes (peers/mpi_interposed.c), in several launches. A time is the slowest
-rank's, the median over launches of their medians; the spread is that of the launches' ratios. `make bench-peers`
-installs the MPI libraries first.
+Both are called in turn in the same processes (peers/mpi_interposed.c), in several launches. A time is that of the
+slowest rank, and the median over the launches of their medians. The range is that of the ratios of the launches.
+`make bench-peers` installs the MPI libraries first.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Cells = dict[tuple[str, int], list[dict[str, Any]]]
 
 def parse_arguments() -> Namespace:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mpi", default="openmpi,mpich", help="which libraries")
+    parser.add_argument("--mpi", default="openmpi,mpich", help="MPI libraries")
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--functions", default=",".join(FUNCTIONS), help=f"also {', '.join(NONBLOCKING)}")
     parser.add_argument("--sizes", type=sizes, default=SIZES)
     parser.add_argument("--launches", type=int, default=3)
-    parser.add_argument("--budget", type=float, default=0.4, help="seconds for a size")
+    parser.add_argument("--budget", type=float, default=0.4, help="seconds for each size (0.4)")
     parser.add_argument(
-        "--served", default="all", help="what RINGREDUCE_MPI says: all, auto, or off for the noise"
+        "--served", default="all", help="value of RINGREDUCE_MPI: all, auto, or off (which shows the noise)"
     )
     return parser.parse_args()
 
@@ -65,7 +65,7 @@ def program(vendor: str) -> Path:
 
 
 def launch(vendor: str, ranks: int, function: str, options: Namespace, library: Path) -> list[dict[str, Any]]:
-    # A block has one element at least.
+    # A block has at least one element.
     unit = 4 * ranks if "scatter" in function or "gather" in function else 4
     asked = [4] if function.endswith("barrier") else sorted({max(size, unit) for size in options.sizes})
     where = home_of(vendor)
@@ -84,7 +84,9 @@ def launch(vendor: str, ranks: int, function: str, options: Namespace, library: 
 
 
 def report(vendor: str, ranks: int, cells: Cells) -> None:
-    print(f"\n{vendor}, {ranks} ranks, us: the library's own, ours, ours / own (lowest to highest launch)\n")
+    print(
+        f"\n{vendor}, {ranks} ranks, us: the MPI library's own, ours, ours / own (lowest to highest launch)\n"
+    )
     print("| function | size | own | ours | ratio |\n|---|--:|--:|--:|--:|")
     for (function, size), lines in cells.items():
         ratios = sorted(line["ours_us"][1] / line["own_us"][1] for line in lines)

@@ -1,10 +1,10 @@
-"""What joins the hosts of hosts.py: a pair of virtual interfaces for each, its limits, and the bridges.
+"""The links between the hosts of hosts.py: a pair of virtual interfaces for each, its limits, and the bridges.
 
 A link without delay:  eth0 (host) === wire (switch, a port of the bridge)
 A link with delay:     eth0 (host) === wire --> hold --> delay_relay --> port (of the bridge)
                                        wire <---------------------------- port
 
-Only what a host sends is held back, so that a packet passes through user space once on its way.
+Only packets that a host sends are held back, so that each packet passes through user space only once.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build" / "peers"
 INTERFACE = "eth0"
 
-# TCP hands over up to 64 KiB as one packet, which the limits below have to let pass as a whole. Half of that
-# costs the cores little more; a quarter is too much work for two of them when four hosts send at once.
+# TCP passes on up to 64 KiB as one packet, which the limits below must let pass as a whole. Half of that costs the
+# cores little more. A quarter is too much work for two cores when four hosts send at once.
 LARGEST = 32 << 10
-# Timers come late where others use the cores. What a link has missed it may send afterwards, up to this many
-# seconds' worth, though only a quarter faster, so that a short message is not sent as if there was no limit.
+# Timers fire late if other programs use the cores. A link may then send what it has missed, up to this many seconds'
+# worth, but only a quarter faster, so that short messages are still limited.
 BURST, PEAK = 1e-3, 1.25
-SWITCH_QUEUE = 1 << 20  # bytes; what a switch holds for a port before it drops
-HOST_QUEUE = 4 << 20  # TCP limits itself, so that here nothing is dropped
+SWITCH_QUEUE = 1 << 20  # bytes that a switch holds for a port before it drops packets
+HOST_QUEUE = 4 << 20  # large enough that nothing is dropped, because TCP limits itself
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 
 
@@ -46,7 +46,7 @@ def script(namespace: str, text: str) -> None:
 
 
 def hosts_file(number: int) -> Path:
-    """What the hosts have as /etc/hosts; always the same, so that it may stay."""
+    """Returns the file that the hosts use as /etc/hosts. It is always the same, so it need not be removed."""
     names = [f"{address(i)} host{i}\n{address6(i)} host{i}\n" for i in range(number)]
     text = "".join(["127.0.0.1 localhost\n::1 localhost\n", *names])
     path = BUILD / "hosts"
@@ -60,15 +60,15 @@ def hosts_file(number: int) -> Path:
 
 
 def bits_per_second(rate: str) -> float:
-    """Of a rate as tc has it."""
+    """Converts a rate in tc's notation to bits per second."""
     unit = next((unit for unit in UNITS if rate.endswith(unit)), None)
     if unit is None:
-        raise ValueError(f"a rate ends in {', '.join(UNITS)}: {rate!r}")
+        raise ValueError(f"a rate must end in {', '.join(UNITS)}, not {rate!r}")
     return float(rate[: -len(unit)]) * UNITS[unit]
 
 
 def limit(device: str, rate: str | None, queue: int) -> str:
-    """The command that limits what a device sends."""
+    """Returns the command that limits the rate at which a device sends."""
     if rate is None:
         return ""
     bits = bits_per_second(rate)
@@ -78,7 +78,7 @@ def limit(device: str, rate: str | None, queue: int) -> str:
 
 
 def steering(device: str, index: int) -> str:
-    """Has one core receive what comes to a device: several would change the packets' order."""
+    """Returns the command that makes one core receive all packets of a device. Several would reorder the packets."""
     queue = f"/sys/class/net/{device}/queues/rx-0/rps_cpus"
     return f"if [ -e {queue} ]; then echo {1 << index % min(os.cpu_count() or 1, 32):x} > {queue}; fi"
 
@@ -88,10 +88,10 @@ def bridge(site: int) -> str:
 
 
 def switch_script(sites: int, trunk: str | None) -> str:
-    """A bridge for each site, in a row, with a trunk from each to the next."""
+    """Returns the script that makes a bridge for each site, and a trunk from each site to the next."""
     lines = []
     for site in range(sites):
-        # A bridge that listens for other bridges' packets first would be silent for half a minute.
+        # Without forward_delay 0, a bridge would first listen for other bridges for half a minute.
         lines += [
             f"ip link add name {bridge(site)} type bridge forward_delay 0 mcast_snooping 0",
             f"ip link set {bridge(site)} up",
@@ -110,7 +110,7 @@ def switch_script(sites: int, trunk: str | None) -> str:
 
 
 class Link:
-    """Between the host ``index`` and the bridge; the namespaces of both must be there."""
+    """The link between host ``index`` and the bridge. The namespaces of both must exist."""
 
     def __init__(self, namespace: str, switch: str, index: int, delay_ms: float, site: int = 0) -> None:
         self.namespace, self._switch, self._index = namespace, switch, index
@@ -145,9 +145,9 @@ class Link:
             "ip link set lo up",
             f"ip link set {INTERFACE} up gso_max_size {LARGEST}",
             f"ip address add {address(self._index)}/24 dev {INTERFACE} noprefixroute",
-            # Otherwise an address must not be used for a second, until nobody else is sure to have it.
+            # Without nodad, the address cannot be used for a second, while duplicates are searched for.
             f"ip address add {address6(self._index)}/64 dev {INTERFACE} nodad noprefixroute",
-            # What a cluster has, whatever this machine's default. Connections do not learn from earlier ones.
+            # cubic as on clusters, whatever this machine's default. Connections do not learn from earlier ones.
             f"ip route add 10.0.0.0/24 dev {INTERFACE} src {address(self._index)} congctl cubic",
             f"ip route add fd00::/64 dev {INTERFACE} congctl cubic",
             "echo 1 > /proc/sys/net/ipv4/tcp_no_metrics_save",
@@ -172,7 +172,7 @@ def _redirect(device: str, direction: str, target: str) -> str:
 
 
 def start_relay(switch: str, links: int, delay_ms: float) -> subprocess.Popen[str]:
-    """Makes the interfaces hold0, port0, hold1 and so on, and passes on what comes to the former."""
+    """Starts the relay, which makes the interfaces hold0, port0, hold1 and so on, and delays packets between them."""
     command = [str(_compiled_relay()), str(links), str(round(delay_ms * 1000))]
     relay = subprocess.Popen(
         ["ip", "netns", "exec", switch, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -187,7 +187,7 @@ def _compiled_relay() -> Path:
     source, program = ROOT / "bench" / "peers" / "delay_relay.c", BUILD / "delay_relay"
     if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
         BUILD.mkdir(parents=True, exist_ok=True)
-        mine = program.with_name(f"delay_relay.{os.getpid()}")  # several may compile it at once
+        mine = program.with_name(f"delay_relay.{os.getpid()}")  # several processes may compile it at once
         command = ["cc", "-std=gnu11", "-O2", "-Wall", "-Wextra", str(source), "-o", str(mine)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         if done.returncode:

@@ -1,9 +1,9 @@
-"""What the ranks' kernels are in machine code: fences, polls, registers, stack.
+"""Counts fences, polls, registers and stack in the machine code of the ranks' kernels.
 
     python3 bench/machine_code.py build/cuda/libringreduce_cuda.so [--architectures sm_90,sm_100]
 
-Prints docs/gpu.md's table of the kernels of engine/gpu/kernels/cuda, a line for each GPU and family of dtypes. Needs
-cuobjdump and nvdisasm on the PATH: the toolkit's, or those of the packages nvidia-cuda-cuobjdump and
+Prints the table in docs/gpu.md of the kernels in engine/gpu/kernels/cuda, with a line for each GPU and family of
+dtypes. Needs cuobjdump and nvdisasm on the PATH, from the CUDA toolkit or from the packages nvidia-cuda-cuobjdump and
 nvidia-cuda-nvdisasm.
 """
 
@@ -14,9 +14,14 @@ import re
 import subprocess
 import sys
 
-FAMILIES = ["wide_float", "small_float", "wide_integer", "small_integer"]  # as in reduce/cuda/kernels.h
+FAMILIES = [
+    "wide_float",
+    "small_float",
+    "wide_integer",
+    "small_integer",
+]  # the order of reduce/cuda/kernels.h
 KERNEL = re.compile(r"rank_kernelILNS0_6FamilyE(\d)E")
-# Columns, each of instructions that match. Words that other GPUs write are loaded and stored at system scope.
+# The columns, and the instructions that each counts. Words that other GPUs write are accessed at system scope.
 COUNTED = {
     "MEMBAR.SC.SYS": r"MEMBAR\.SC\.SYS",
     "MEMBAR.ALL.SYS": r"MEMBAR\.ALL\.SYS",
@@ -33,11 +38,11 @@ def printed(*command: str) -> str:
     try:
         return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
     except FileNotFoundError:
-        sys.exit(f"{command[0]} is not on the PATH: see the head of {__file__}")
+        sys.exit(f"{command[0]} is not on the PATH; see the docstring of {__file__}")
 
 
 def by_kernel(text: str, head: str) -> dict[str, str]:
-    """The part of each rank kernel of what cuobjdump prints."""
+    """Returns the part of cuobjdump's output for each rank kernel."""
     parts = re.split(head, text)[1:]
     return {
         FAMILIES[int(found[1])]: part for part in parts if (found := KERNEL.search(part.split("\n", 1)[0]))
@@ -45,7 +50,7 @@ def by_kernel(text: str, head: str) -> dict[str, str]:
 
 
 def local_accesses_in_loops(instructions: list[tuple[int, str]]) -> int:
-    """Those outside only save registers for a function that is called, or bring them back."""
+    """Returns the number of local accesses in loops. Accesses outside only save and restore registers for calls."""
     loops = [
         (target, at)
         for at, text in instructions

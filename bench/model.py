@@ -1,11 +1,11 @@
-"""How well a fitted cost model predicts all-reduces of other sizes and worlds than those it was fitted to.
+"""Measures how well a fitted cost model predicts all-reduces of sizes and worlds that it was not fitted to.
 
 Usage: python3 bench/model.py [--launches 3]            shared memory: fitted to 2, 3 and 6 ranks, compared on 2, 4, 8
        python3 bench/model.py --tcp [--round-trip MS]   four hosts at 1 Gbit/s: fitted to 2 and 3 of them
 
-What the model is fitted to and what it is compared with are measured in turn, until there are enough launches of each
-in one of the machine's modes, near or far. A launch in which the mode changes is left out. A figure is the median over
-launches. The hosts are network namespaces of this one (see hosts.py).
+The points to fit and the points to compare are measured in turn, until there are enough launches of each in one mode of
+the machine (near or far). Launches in which the mode changes are left out. A figure is the median over launches. The
+hosts are network namespaces of this machine (see hosts.py).
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from ringreduce.model.model import of_their_own
 K, M = 1 << 10, 1 << 20
 COMPARED = (8, 64, 512, 4 * K, 16 * K, *(K << n for n in range(5, 17)))
 ALGORITHMS = of_their_own("all_reduce")
-BUDGET = 0.01  # seconds of each measurement in each launch
+BUDGET = 0.01  # seconds for each measurement in each launch
 PORT = 29501
-CLOSE = 0.1  # a predicted winner that takes at most so much longer than the true one is right
+CLOSE = 0.1  # a predicted winner counts as right if it takes at most this much longer than the true one
 
 Measured = dict[str, list[Point]]
-"""By what it is for: "fitted" or "compared"."""
+"""The points by purpose: "fitted" or "compared"."""
 
 
 def in_shared_memory(launches: int) -> tuple[str, list[Measured]]:
-    """The mode, and what was measured in it."""
+    """Returns the mode, and the measurements in it."""
     turns = [("fitted", 2), ("compared", 2), ("fitted", 3), ("compared", 4), ("fitted", 6), ("compared", 8)]
     found = defaultdict[Any, list[list[Point]]](list)
     for _ in range(4 * launches):
@@ -57,7 +57,7 @@ def in_shared_memory(launches: int) -> tuple[str, list[Measured]]:
         for mode in ("near", "far", "unknown"):
             if min(len(found[(mode, *turn)]) for turn in turns) >= launches:
                 return mode, [{what: points} for what, world in turns for points in found[mode, what, world]]
-    raise SystemExit("the machine changes its mode all the time: try again later")
+    raise SystemExit("the machine changes its mode too often; try again later")
 
 
 def _on_cores(comm: Communicator, sizes: Sequence[int]) -> list[Point]:
@@ -83,7 +83,7 @@ def between_hosts(round_trip: float) -> Measured:
 def host_rank(rank: int, place: str) -> None:
     os.environ["RINGREDUCE_HOST"] = (
         platform.node()
-    )  # the hosts are on one machine, and could share memory after all
+    )  # the hosts are on one machine, so ringreduce would otherwise use shared memory
     with ringreduce.init(rank, 4, place, transport="tcp") as comm:
         found: Measured = {"fitted": [], "compared": []}
         for what, world in (("fitted", 2), ("compared", 4), ("fitted", 3)):
@@ -106,7 +106,7 @@ def medians(launches: Iterable[Measured], what: str) -> list[Point]:
 
 
 def report(points: Sequence[Point], predicted: Callable[[Point], float]) -> str:
-    """A line for each size: errors by world, and by how much the predicted winner is slower than the true one."""
+    """Returns a table of the errors by size and world, and how much slower the predicted winner is than the best."""
     errors, cells = defaultdict[Any, list[float]](list), defaultdict[Any, list[tuple[float, float]]](list)
     for point in points:
         seconds = predicted(point)

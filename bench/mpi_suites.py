@@ -1,10 +1,10 @@
-"""The collective benchmarks of OSU and Intel under the interposer, beside the MPI libraries' own times.
+"""Runs the collective benchmarks of OSU and Intel with and without the interposer.
 
     make mpi-suites OSU=osu-micro-benchmarks-7.4.tar.gz IMB=mpi-benchmarks SUITES_FLAGS='--ranks 2 --only reduce'
 
-Each benchmark runs as it comes, with its own sizes and iterations: alone and with the interposer loaded, and once more
-with it loaded and with results checked (OSU's with -c, Intel's compiled with -DCHECK). Ends with 1 if a result is wrong
-or a benchmark fails or hangs with the interposer, and does not without.
+Each benchmark runs unmodified, with its own sizes and iterations: alone, with the interposer, and once more with the
+interposer and with checked results (OSU's with -c, Intel's compiled with -DCHECK). The exit status is 1 if a result is
+wrong, or a benchmark fails or hangs, only with the interposer.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from ringreduce.bench.report import human_bytes
 
 MADE = ROOT / "build" / "mpi-suites"
 UTILITIES = ("osu_util", "osu_util_mpi", "osu_util_graph", "osu_util_papi", "osu_util_validation")
-CLASSES = (1 << 10, 16 << 10, 256 << 10)  # where size classes end
+CLASSES = (1 << 10, 16 << 10, 256 << 10)  # upper ends of the size classes
 COUNTS = re.compile(r"^ringreduce: rank 0: MPI_(\w+): (\d+) served, (\d+) handed on$", re.MULTILINE)
 SLOWER = 1.05
 
-Times = dict[tuple[int, int], float]  # of ranks and bytes
+Times = dict[tuple[int, int], float]  # by ranks and bytes
 
 
 @dataclass
 class Run:
-    """What one run of a benchmark has shown."""
+    """The results of one run of a benchmark."""
 
     times: Times = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
-    served: str = ""  # the share of rank 0's calls
+    served: str = ""  # the share of rank 0's calls that the interposer served
 
 
 @dataclass(frozen=True)
@@ -53,11 +53,11 @@ class Benchmark:
     """A program that times one collective.
 
     Args:
-        name: as its suite calls it.
-        function: MPI's name of what it times, in small letters.
-        timed: its command.
-        checked: the command that checks results.
-        read: finds times, and what is wrong, in what it prints.
+        name: Its name in the suite.
+        function: The MPI function that it times, in lower case.
+        timed: The command that times it.
+        checked: The command that checks results.
+        read: Reads times and wrong results from its output.
     """
 
     name: str
@@ -71,9 +71,9 @@ class Benchmark:
 
 
 def sources(given: str | None, what: str, variable: str, inside: str) -> Path | None:
-    """The folder of a suite's sources; unpacks it if it is in an archive."""
+    """Returns the folder of a suite's sources, which is unpacked if it is in an archive."""
     if not given:
-        print(f"{what} is left out: {variable} names no folder or archive of its sources", file=sys.stderr)
+        print(f"{what} is left out; set {variable} to a folder or archive of its sources", file=sys.stderr)
         return None
     path = Path(given).expanduser()
     if path.is_file():
@@ -85,7 +85,7 @@ def sources(given: str | None, what: str, variable: str, inside: str) -> Path | 
     for found in (path, *sorted(path.glob("*"))):
         if (found / inside).is_dir():
             return found
-    raise SystemExit(f"{variable}={given} is no {what}: it has no {inside}")
+    raise SystemExit(f"{variable}={given} is not {what}: it has no {inside}")
 
 
 def compile_with(vendor: str, *words: object) -> None:
@@ -179,7 +179,7 @@ def read_imb(text: str, ranks: int, run: Run) -> None:
 def launch(
     command: list[str], vendor: str, ranks: int, library: Path | None, limit: float
 ) -> tuple[int | None, str]:
-    """The exit status, None if it hangs, and all that was said."""
+    """Runs a command. Returns the exit status, or None if it hangs, and its output."""
     where = home_of(vendor)
     own = os.environ | mpi.environment(vendor, where.home, ranks)
     if library:
@@ -215,7 +215,7 @@ def measure(
 
 
 def compared(one: Benchmark, vendor: str, ranks: int, library: Path, limit: float) -> int:
-    """Prints how one does; returns how much is wrong."""
+    """Runs and prints a benchmark, and returns the number of problems that occur only with the interposer."""
     alone = partial(launch, vendor=vendor, ranks=ranks, library=None, limit=limit)
     loaded = partial(launch, vendor=vendor, ranks=ranks, library=library, limit=limit)
     own, ours = measure(one, one.timed, ranks, alone), measure(one, one.timed, ranks, loaded)
@@ -229,7 +229,7 @@ def compared(one: Benchmark, vendor: str, ranks: int, library: Path, limit: floa
     return 0 if own.wrong else len(wrong)
 
 
-# --- what came of it -----------------------------------------------------------------------------------------
+# --- the results ---------------------------------------------------------------------------------------------
 
 
 def class_of(size: int) -> int:
@@ -255,13 +255,13 @@ def parse_arguments() -> Namespace:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--osu", help="folder or archive of OSU's micro-benchmarks, version 7")
     parser.add_argument("--imb", help="folder or archive of the Intel MPI Benchmarks")
-    parser.add_argument("--mpi", default="openmpi,mpich", help="which libraries")
+    parser.add_argument("--mpi", default="openmpi,mpich", help="MPI libraries")
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--only", default="", help="benchmarks whose names match this expression")
     parser.add_argument(
-        "--iterations", type=int, default=0, help="not as many as they would do by themselves"
+        "--iterations", type=int, default=0, help="iterations, instead of the benchmarks' defaults"
     )
-    parser.add_argument("--limit", type=float, default=900, help="seconds for one run")
+    parser.add_argument("--limit", type=float, default=900, help="time limit of one run in seconds (900)")
     return parser.parse_args()
 
 

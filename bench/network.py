@@ -1,11 +1,11 @@
-"""How fast collectives are between hosts: this library, Gloo and MPIs, beside what a TCP connection carries.
+"""Times collectives between hosts with this library, Gloo and MPIs, and compares them with a plain TCP connection.
 
     python3 bench/network.py --hosts 4 --rate 1gbit
     python3 bench/network.py --hosts 4 --delay-ms 5 --sizes 1K,64K,1M --contestants gloo,ringreduce
     python3 bench/network.py --loopback --sizes 1K,1M
 
-The hosts are those of hosts.py, on this machine, so they share its cores: a library that spins while it waits
-takes them from the others, which it would not on hosts of their own. `make bench-peers` installs the MPIs.
+The hosts are those of hosts.py. They share the cores of this machine, so a library that spins while it waits takes
+cores from the other ranks. On separate hosts it would not. `make bench-peers` installs the MPIs.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from ringreduce.synthesis import synthesise
 SIZES = "1K,8K,64K,256K,1M,4M,16M,64M"
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
 RAW_SECONDS = 2.0
-SLOWEST = 6  # times the floor: who needs longer is stopped
-CALLS = 20  # of the largest size, with those that warm up
+SLOWEST = 6  # a contestant is stopped if it needs longer than this many times the floor
+CALLS = 20  # calls of the largest size, including warm-up
 
 
 class Loopback:
@@ -61,11 +61,11 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--ranks-per-host", type=int, default=1)
     parser.add_argument(
-        "--rate", default="1gbit", help="of hosts' links, as tc has it; or with commas, of each"
+        "--rate", default="1gbit", help="rate of the hosts' links in tc's notation; one, or one for each host"
     )
-    parser.add_argument("--sites", type=names, help="where each host is: 0,1,0,1; else all at one site")
-    parser.add_argument("--trunk", default="500mbit", help="the rate of what joins the sites")
-    parser.add_argument("--delay-ms", type=float, default=0, help="from one host to another")
+    parser.add_argument("--sites", type=names, help="site of each host, such as 0,1,0,1 (all at one site)")
+    parser.add_argument("--trunk", default="500mbit", help="rate of the links between sites (500mbit)")
+    parser.add_argument("--delay-ms", type=float, default=0, help="delay from one host to another (0)")
     parser.add_argument("--loopback", action="store_true", help="2 ranks on this machine itself")
     parser.add_argument("--sizes", type=names, default=names(SIZES), help=SIZES)
     parser.add_argument("--collectives", type=names, default=["all_reduce"], help=",".join(COLLECTIVES))
@@ -75,15 +75,17 @@ def parse_arguments() -> Namespace:
         "--algorithms",
         type=names,
         default=["auto"],
-        help="of ours, a column for each; off: auto, with links unmeasured",
+        help="our algorithms, with a column for each; off is auto without measured links",
     )
     parser.add_argument(
         "--guards",
         type=names,
         default=[""],
-        help=f"of ours, a column for each: {','.join(filter(None, GUARDS))}",
+        help=f"our guards, with a column for each: {','.join(filter(None, GUARDS))}",
     )
-    parser.add_argument("--transport", default="tcp", help="ours; empty: as it chooses")
+    parser.add_argument(
+        "--transport", default="tcp", help="our transport (tcp); empty lets ringreduce choose"
+    )
     parser.add_argument("--budget", type=float, default=0.5, help="seconds per size")
     parser.add_argument("--launches", type=int, default=3)
     options = parser.parse_args()
@@ -107,13 +109,13 @@ def places(options: Namespace) -> Iterator[Sequence[Place]]:
 
 
 def rates(options: Namespace) -> list[str]:
-    """Of each host's link."""
+    """Returns the rate of each host's link."""
     named = names(options.rate)
     return named * options.hosts if len(named) == 1 else named
 
 
 def bound(options: Namespace) -> float:
-    """Bytes of the buffer a second that no all-reduce along trees exceeds, by the rates that were asked for."""
+    """Returns the rate that no all-reduce along trees exceeds on these links, in bytes of the buffer per second."""
 
     def join(one: str, other: str, rate: str) -> GraphLink:
         return GraphLink(between=(one, other), rate=bits_per_second(rate) / 8)
@@ -148,13 +150,13 @@ def chosen(network: Network, options: Namespace) -> list[Contestant]:
 
 
 def raw_tcp(hosts: Sequence[Place], pairs: Sequence[tuple[int, int]]) -> list[dict[str, float]]:
-    """``rate`` in payload bytes per second, and ``round_trip_us``, for all pairs (from, to) at once."""
+    """Measures ``rate`` in payload bytes per second and ``round_trip_us``, for all pairs (from, to) at once."""
     script = [sys.executable, str(BENCH / "raw_tcp.py")]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True}
     servers = [hosts[to].popen([*script, "serve", hosts[to].address], **pipes) for _, to in pairs]
     try:
         if any(server.stdout.readline() != "ready\n" for server in servers):
-            raise SystemExit("no server for the plain TCP connection")
+            raise SystemExit("the server for the plain TCP connection did not start")
         senders = [
             hosts[one].popen([*script, "send", hosts[to].address, str(RAW_SECONDS)]) for one, to in pairs
         ]
@@ -169,7 +171,7 @@ def raw_tcp(hosts: Sequence[Place], pairs: Sequence[tuple[int, int]]) -> list[di
 
 
 def raw_figures(hosts: Sequence[Place]) -> dict[str, float]:
-    """What limits everybody: others on the machine, one connection, and one from each host to the next."""
+    """Measures what limits all contestants: other programs, one connection, and one from each host to the next."""
     busy, line = busy_share(), raw_tcp(hosts, [(1, 0)])[0]
     if len({host.address for host in hosts}) > 1:
         ring = [(index, (index + 1) % len(hosts)) for index in range(len(hosts))]
@@ -178,7 +180,7 @@ def raw_figures(hosts: Sequence[Place]) -> dict[str, float]:
 
 
 def busy_share(seconds: float = 0.5) -> float:
-    """How much of the cores' time others take now, and so from whatever is measured."""
+    """Returns the share of the cores' time that other programs currently take."""
 
     def ticks() -> tuple[int, int]:
         fields = [int(text) for text in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
@@ -191,7 +193,7 @@ def busy_share(seconds: float = 0.5) -> float:
 
 
 def wire_share(collective: str, ranks: int) -> float:
-    """How much of the buffer each rank must at least send, by whatever algorithm."""
+    """Returns the share of the buffer that each rank must at least send with any algorithm."""
     return (2 if collective == "all_reduce" else 1) * (ranks - 1) / ranks
 
 
@@ -202,7 +204,7 @@ def timeout_for(question: Question, rate: float, round_trip_us: float) -> float:
 
 
 def question_for(collective: str, ranks: int, options: Namespace) -> Question:
-    unit = 4 if collective == "all_reduce" else 4 * ranks  # an element, of each rank's block
+    unit = 4 if collective == "all_reduce" else 4 * ranks  # one element, or one in each rank's block
     sizes = [byte_count(size) // unit * unit for size in options.sizes]
     return Question(collective, ranks, tuple(size for size in sizes if size), options.budget)
 
@@ -210,7 +212,7 @@ def question_for(collective: str, ranks: int, options: Namespace) -> Question:
 def measure(
     network: Network, contestants: Sequence[Contestant], question: Question, options: Namespace
 ) -> tuple[list[Row], list[dict[str, float]]]:
-    """A row for each launch, contestant and size, and what limits everybody, before each launch."""
+    """Returns a row for each launch, contestant and size, and the figures of raw_figures before each launch."""
     raw: list[dict[str, float]] = []
 
     def rows(one: Contestant, launch: int) -> list[Row]:
@@ -219,18 +221,18 @@ def measure(
         timeout = timeout_for(question, raw[-1]["rate"], raw[-1]["round_trip_us"])
         found = one.rows(question, timeout)
         if isinstance(network.hosts, Hosts):
-            network.hosts.kill()  # a launcher that was stopped may leave something on the other hosts
+            network.hosts.kill()  # a launcher that was stopped may leave processes on the other hosts
         return found
 
     turns = {one.name: partial(rows, one) for one in contestants}
     return take_turns(turns, options.launches, probed=False).rows, raw
 
 
-# --- what is printed -------------------------------------------------------------------------------------------
+# --- output ----------------------------------------------------------------------------------------------------
 
 
 def floor_rows(question: Question, raw: Sequence[dict[str, float]]) -> list[Row]:
-    """The time in which a plain connection carries what each rank must at least send."""
+    """Returns the time that a plain connection needs for the bytes that each rank must at least send."""
     share, rows = wire_share(question.collective, question.ranks), []
     for nbytes in question.sizes:
         for launch, one in enumerate(raw):
@@ -257,14 +259,18 @@ def title(question: Question, raw: Sequence[dict[str, float]], options: Namespac
     return "\n".join(
         [
             f"{question.collective}, float32 sum, in place, {where}; before each launch:",
-            f"- a TCP connection carries {alone} MB/s; a byte there and back takes {trip:,.0f} us",
-            *([f"- from each host to the next at once, the slowest carries {ring} MB/s"] if ring else []),
+            f"- a TCP connection carries {alone} MB/s; a round trip of a byte takes {trip:,.0f} us",
             *(
-                [f"- along trees, its links allow {bound(options) / 1e6:.1f} MB/s of the buffer"]
+                [f"- if each host sends to the next, the slowest connection carries {ring} MB/s"]
+                if ring
+                else []
+            ),
+            *(
+                [f"- along trees, the links allow {bound(options) / 1e6:.1f} MB/s of the buffer"]
                 if summed
                 else []
             ),
-            f"- others keep the cores busy for {busy} per cent of the time",
+            f"- other programs keep the cores busy for {busy} per cent of the time",
         ]
     )
 
@@ -300,7 +306,7 @@ def main() -> None:
             shown = tables(question, [*rows, *floor_rows(question, raw)])
             print(f"{title(question, raw, options)}\n\n{shown}\n", flush=True)
             write_lines(path, rows, raw, options)
-    print(f"Every figure is in {path}")
+    print(f"All figures are in {path}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Who is measured between hosts, and how each is started there. Register a contestant here."""
+"""The contestants between hosts, and how each is started there. Register new ones here."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Place(Protocol):
     def popen(self, arguments: Sequence[str], **options: Any) -> Any: ...
 
 
-# Ranks share the machine's cores here; a binding that each host chooses for itself would be the same core.
+# All hosts share the machine's cores. If each host bound its ranks itself, they would all be on the same core.
 OPENMPI = ["--bind-to", "none", "--mca", "pml", "ob1"]
 YIELDING = ["--mca", "mpi_yield_when_idle", "1"]
-# han, a layer above tuned, would not ask for the algorithms that tuned is told to take.
+# han, a layer above tuned, would ignore the algorithms that are configured for tuned.
 RING = [
     *("--mca", "coll", "^han", "--mca", "coll_tuned_use_dynamic_rules", "1"),
     *("--mca", "coll_tuned_allreduce_algorithm", "4", "--mca", "coll_tuned_allgather_algorithm", "4"),
 ]
-# Both of its network layers take the hosts for one, and would use its memory, if they were not told.
+# Without these settings, both of MPICH's network layers see one host, and use shared memory.
 UCX = {"UCX_TLS": "self,tcp"}
 OFI = {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
 
-# What ours has against bytes that change on the way.
+# Our guards against bytes that change on the way.
 GUARDS = {
     "": {},
     "nothing": {"RINGREDUCE_TCP_CHECK": "0"},
@@ -57,7 +57,7 @@ case $host in
 
 
 def write_agent(hosts: Sequence[Place], path: Path) -> Path:
-    """The program that an mpirun takes instead of ssh to start its part on the other hosts."""
+    """Writes the program that an mpirun uses instead of ssh to start processes on the other hosts."""
     cases = [f'{host.name}) exec {shlex.join(host.command(["sh", "-c"]))} "$*";;\n' for host in hosts]
     path.write_text("".join([AGENT, *cases, 'esac\necho "no host $host" >&2\nexit 1\n']))
     path.chmod(0o755)
@@ -65,7 +65,7 @@ def write_agent(hosts: Sequence[Place], path: Path) -> Path:
 
 
 class Network:
-    """The hosts, how many ranks run on each, and a folder for a while."""
+    """The hosts, the number of ranks on each, and a temporary folder."""
 
     def __init__(self, hosts: Sequence[Place], ranks_per_host: int, folder: Path) -> None:
         self.hosts, self.ranks_per_host = hosts, ranks_per_host
@@ -121,7 +121,7 @@ class Network:
         return self.python_ranks("gloo", str(python), environment=lambda question: quiet, needs=(python,))
 
     def ours(self, transport: str, algorithm: str, guard: str = "") -> Contestant:
-        """Of algorithms, "off" is auto without measured links; of guards, "" is as it comes."""
+        """Returns our contestant. Algorithm "off" is auto without measured links, and guard "" is the default."""
         name = "ringreduce" + "".join(f":{one}" for one in (algorithm, guard) if one not in ("auto", ""))
         links = dict(GUARDS[guard])
         if algorithm == "off":

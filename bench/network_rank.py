@@ -1,4 +1,4 @@
-"""One rank of a benchmark between hosts, of Gloo or of this library; start_ranks.py starts it."""
+"""One rank of a benchmark between hosts, with Gloo or this library. start_ranks.py starts it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT = 60.0
 
 
 def gloo_rank(options: Namespace, meeting: Rendezvous) -> None:
-    sys.path.append(str(ROOT / "ringreduce" / "bench"))  # it need not be built for that
+    sys.path.append(str(ROOT / "ringreduce" / "bench"))  # ringreduce itself need not be built
     import gloo
     import protocol
     import torch.distributed as dist
@@ -29,12 +29,12 @@ def gloo_rank(options: Namespace, meeting: Rendezvous) -> None:
 
 
 def our_rank(options: Namespace, meeting: Rendezvous) -> None:
-    sys.path.insert(0, str(ROOT))  # as built in this checkout, if not installed
+    sys.path.insert(0, str(ROOT))  # use the package that is built in this checkout
     import ringreduce
     from ringreduce.bench import protocol
     from ringreduce.bench.ours import ours
 
-    # The hosts are on one machine, and could share memory after all.
+    # The hosts are on one machine, so ringreduce would otherwise use shared memory between them.
     os.environ["RINGREDUCE_HOST"] = platform.node()
     with ringreduce.init(
         options.rank, options.ranks, meeting.exchange, timeout=TIMEOUT, transport=options.transport or None
@@ -53,8 +53,8 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--interface", default="lo")
-    parser.add_argument("--transport", help="ours only")
-    parser.add_argument("--algorithm", default="auto", help="ours only")
+    parser.add_argument("--transport", help="for ringreduce only")
+    parser.add_argument("--algorithm", default="auto", help="for ringreduce only")
     return parser.parse_args()
 
 

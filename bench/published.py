@@ -1,14 +1,14 @@
-"""Published figures beside the simulator's: Swing and others on tori, from the paper's own parameters.
+"""Compares the simulator with published figures: Swing and other algorithms on tori, with the paper's parameters.
 
     python3 bench/published.py                  # figure 11a: 8x8
-    python3 bench/published.py --figure 6       # 64x64, in some minutes
+    python3 bench/published.py --figure 6       # 64x64; takes minutes
     python3 bench/published.py --figure 6 --sizes 32,2M,512M
 
-The paper: De Sensi, Bonato, Saam and Hoefler, "Swing: Short-cutting Rings for Higher Bandwidth Allreduce", NSDI 2024,
-arXiv:2401.09356. Its section 5 says: links of 400 Gbit/s, a latency of 100 ns, 300 ns in which a packet is processed at
-each hop; the authors simulated packets with SST. The figures' points below were read from the vector graphics of the
-paper's PDF: run times of up to 32 KiB from the small plots, goodputs above from the large ones. Each is good to about
-1 per cent of the plot's height.
+The paper is De Sensi, Bonato, Saam and Hoefler, "Swing: Short-cutting Rings for Higher Bandwidth Allreduce", NSDI 2024,
+arXiv:2401.09356. According to its section 5, links have 400 Gbit/s and a latency of 100 ns, and each hop processes a
+packet in 300 ns. The authors simulated packets with SST. The points below were read from the vector graphics of the
+paper's PDF: run times up to 32 KiB from the small plots, and goodputs above from the large ones. They are accurate to
+about 1 per cent of the plot's height.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ringreduce.bench.report import human_bytes, layout
 from ringreduce.simulate import Costs, MessageCosts, Network, Torus, simulate
 
 RATE = "400 Gbit/s"
-# A way of h hops between routers crosses h + 2 links of 100 ns, of which the first and the last join a node to its
-# router, and h + 1 routers of 300 ns.
+# A path of h hops between routers crosses h + 2 links of 100 ns (the first and the last join a node to its router) and
+# h + 1 routers of 300 ns.
 HOP_US, ENDS_US = 0.4, 0.5
 SIZES = [32 * 4**step for step in range(13)]  # 32 B to 512 MiB
-SMALL = 6  # of these are in the small plots
+SMALL = 6  # the number of these sizes in the small plots
 
 
 class Figure(NamedTuple):
-    """Microseconds of the small sizes, and Gbit/s of the others, by algorithm as the paper names it."""
+    """Microseconds for the small sizes and Gbit/s for the others, by the paper's names of the algorithms."""
 
     dims: list[int]
     us: Mapping[str, list[float]]
@@ -61,7 +61,7 @@ FIGURES = {
             "Swing": [7.1, 7.1, 7.1, 7.1, 7.2, 8.5],
             "recursive doubling": [8.7, 8.7, 8.7, 8.7, 9.7, 13.2],
             "bucket": [25.7] * 6,
-            "rings": [120.0],  # annotated
+            "rings": [120.0],  # an annotation in the plot
         },
         {
             "Swing": [76.6, 203.8, 448.9, 640.6, 713.7, 734.8, 740.2],
@@ -74,7 +74,7 @@ FIGURES = {
 
 
 def variants(name: str, dims: list[int]) -> list[Algorithm]:
-    """Those of which the paper shows the better one."""
+    """Returns the variants of an algorithm. The paper shows the better one."""
     if name == "bucket":
         return [buckets(dims)]
     if name == "rings":
@@ -85,17 +85,17 @@ def variants(name: str, dims: list[int]) -> list[Algorithm]:
 
 
 def published(figure: Figure, name: str) -> dict[int, float]:
-    """Seconds by size."""
+    """Returns the published seconds by size."""
     found = {nbytes: 1e-6 * us for nbytes, us in zip(SIZES, figure.us[name], strict=False)}
     large = zip(SIZES[SMALL:], figure.gbits[name], strict=True)
     return found | {nbytes: 8 * nbytes / (1e9 * gbits) for nbytes, gbits in large}
 
 
 def simulated(name: str, dims: list[int], nbytes: int) -> float:
-    """Seconds, with messages as long as the algorithm makes them."""
+    """Returns the simulated seconds, without cutting messages into slices."""
     costs = Costs(between=MessageCosts(latency_us=ENDS_US))
     network = Network(topology=Torus(dims=dims, rate=RATE, latency_us=HOP_US), costs=costs)
-    # Orders of summation are not what this is about: Swing's, with whole buffers, differs from rank to rank.
+    # prove=False, because the order of summation of Swing with whole buffers differs from rank to rank.
     found = (
         simulate(each, nbytes, network, slice_bytes=1 << 60, prove=False).seconds
         for each in variants(name, dims)
@@ -104,7 +104,7 @@ def simulated(name: str, dims: list[int], nbytes: int) -> float:
 
 
 def compared(figure: Figure, sizes: list[int]) -> Iterator[tuple[str, int, float, float]]:
-    """Algorithm, size, seconds as published and as simulated."""
+    """Yields the algorithm, the size, and the published and the simulated seconds."""
     for name in figure.us:
         points = published(figure, name)
         for nbytes in sizes:
@@ -115,7 +115,7 @@ def compared(figure: Figure, sizes: list[int]) -> Iterator[tuple[str, int, float
 def main() -> None:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--figure", choices=list(FIGURES), default="11a")
-    parser.add_argument("--sizes", type=names, help="of those in the figure")
+    parser.add_argument("--sizes", type=names, help="some of the sizes in the figure")
     options = parser.parse_args()
     sizes = [byte_count(text) for text in options.sizes] if options.sizes else SIZES
     rows = [

@@ -1,4 +1,4 @@
-"""What a plain TCP connection between two hosts carries, and how long a byte takes there and back.
+"""Measures the rate of a plain TCP connection between two hosts, and the round trip of a byte.
 
 raw_tcp.py serve ADDRESS              prints "ready", later {"rate": bytes/s, "round_trip_us": ...}
 raw_tcp.py send ADDRESS SECONDS
@@ -30,7 +30,7 @@ def serve(address: str) -> None:
 
 
 def _rate(peer: socket.socket) -> float:
-    """Over the second half of the time, when the connection has found its pace."""
+    """Returns the rate over the second half of the time, when the connection has reached its full speed."""
     buffer, total = bytearray(PIECE), 0
     progress = [(time.monotonic(), 0)]
     while got := peer.recv_into(buffer):

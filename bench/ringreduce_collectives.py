@@ -1,4 +1,4 @@
-"""Times our collectives as called from Python, by the rules of protocol.py. Starts its own ranks."""
+"""Times our collectives, called from Python, by the rules of protocol.py. Starts its own ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package that is built in this checkout
 
 import ringreduce
 from ringreduce.bench.ours import ours

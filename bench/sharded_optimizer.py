@@ -1,10 +1,10 @@
-"""A sharded Adam beside replicated ones: memory of a rank, and time of a training step.
+"""Compares a sharded Adam with replicated ones: memory of a rank, and time of a training step.
 
     python3 bench/sharded_optimizer.py --quick
     python3 bench/sharded_optimizer.py --ranks 2 --launches 3
 
-For times all contestants live in the same processes, each with a model of its own, and take turns; a step is the
-slowest rank's. For memory each has processes of its own. Every rank has one thread.
+To measure times, all contestants run in the same processes, each with its own model, and take turns. The time of a step
+is that of the slowest rank. To measure memory, each contestant has its own processes. Every rank has one thread.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package that is built in this checkout
 
 from torch_backend import KEEP_FREED_MEMORY
 
@@ -44,12 +44,14 @@ Step = Callable[[], None]
 def parse_arguments() -> Namespace:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--samples", type=int, default=16, help="of a rank in a step")
-    parser.add_argument("--launches", type=int, help="of all ranks; 3, with --quick 1")
-    parser.add_argument("--rounds", type=int, help="steps of each contestant in a launch; 15, with --quick 5")
+    parser.add_argument("--samples", type=int, default=16, help="samples per rank and step (16)")
+    parser.add_argument("--launches", type=int, help="number of launches (3, with --quick 1)")
+    parser.add_argument(
+        "--rounds", type=int, help="steps of each contestant in a launch (15, with --quick 5)"
+    )
     parser.add_argument("--quick", action="store_true")
     parser.add_argument(
-        "--only", choices=["memory", *KINDS], help="one of the measurements; without the goals"
+        "--only", choices=["memory", *KINDS], help="run one of the measurements, without the goals"
     )
     options = parser.parse_args()
     options.launches = options.launches or (1 if options.quick else 3)
@@ -66,7 +68,7 @@ def make_model() -> nn.Sequential:
 
 
 def contestant(name: str, comm: Any, samples: int, adam: dict[str, Any]) -> tuple[Step, Any]:
-    """A training step, and its optimizer."""
+    """Returns a training step and its optimizer."""
     model: nn.Module = make_model()
     if name in (DATA_PARALLEL, STAGE_1):
         model = ringreduce.DataParallel(model, comm)
@@ -90,7 +92,7 @@ def contestant(name: str, comm: Any, samples: int, adam: dict[str, Any]) -> tupl
 
 
 def averager(comm: Any, model: nn.Module) -> Callable[[], Any]:
-    """Has all gradients side by side in shared memory, for one all-reduce after the backward pass."""
+    """Puts all gradients side by side in shared memory, for one all-reduce after the backward pass."""
     memory = ringreduce.zeros(PARAMETERS, torch.float32)
     for p, part in zip(
         model.parameters(), memory.split([p.numel() for p in model.parameters()]), strict=True
@@ -99,11 +101,11 @@ def averager(comm: Any, model: nn.Module) -> Callable[[], Any]:
     return lambda: comm.all_reduce(memory, "avg")
 
 
-# --- measured in the ranks -------------------------------------------------------------------------------------
+# --- on each rank ----------------------------------------------------------------------------------------------
 
 
 def times(comm: Any, kind: str, turn: int, options: Namespace) -> dict[str, list[float]]:
-    """Seconds of each contestant's steps, the slowest rank's."""
+    """Returns the seconds of each contestant's steps on the slowest rank."""
     torch.set_num_threads(1)
     steps = {name: contestant(name, comm, options.samples, KINDS[kind])[0] for name in NAMES}
     found: dict[str, list[float]] = {name: [] for name in NAMES}
@@ -114,28 +116,28 @@ def times(comm: Any, kind: str, turn: int, options: Namespace) -> dict[str, list
             start = perf_counter()
             steps[name]()
             found[name].append(perf_counter() - start)
-    # The first round is for warming up.
+    # The first round is warm-up.
     return {name: comm.all_reduce(np.array(own[1:]), "max").tolist() for name, own in found.items()}
 
 
 def memory(comm: Any, name: str, options: Namespace) -> tuple[int, int]:
-    """Bytes of a rank's optimizer state, and by how much model and training have made it grow."""
+    """Returns the bytes of a rank's optimizer state, and by how much model and training increased its memory."""
     torch.set_num_threads(1)
-    torch.optim.Adam(nn.Linear(1, 1).parameters()).step()  # what torch itself needs
+    torch.optim.Adam(nn.Linear(1, 1).parameters()).step()  # allocates what torch itself needs
     before = resident()
     step, optimizer = contestant(name, comm, options.samples, {})
     for _ in range(STEPS_BEFORE_MEMORY):
         step()
     comm.barrier()
     grown = resident() - before
-    comm.barrier()  # no rank ends while another one counts the pages that they share
+    comm.barrier()  # no rank may end while another one counts the pages that they share
     state = sum(value.nbytes for own in optimizer.state.values() for value in own.values())
     return state, grown
 
 
 def resident() -> int:
-    """Bytes of memory of this process; of pages that several have, its part of them."""
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed is not in use
+    """Returns the bytes of memory of this process, with its share of the pages that several processes share."""
+    ctypes.CDLL(None).malloc_trim(0)  # freed memory must not count
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     (line,) = (line for line in lines if line.startswith("Pss:"))
     return int(line.split()[1]) << 10
@@ -168,7 +170,7 @@ def time_rows(kinds: dict[str, dict[str, Row]]) -> list[list[str]]:
 
 
 def measured_memory(options: Namespace) -> dict[str, tuple[int, int]]:
-    """Of each contestant, the rank that holds most."""
+    """Returns, for each contestant, the figures of the rank that holds most."""
     found = {}
     for name in NAMES:
         ranks = ringreduce.run(memory, options.ranks, name, options, start="spawn")

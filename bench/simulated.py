@@ -1,12 +1,13 @@
-"""The simulator beside the network that it describes: four hosts of hosts.py, every all-reduce, small and large.
+"""Compares the simulator with measurements on the network that it describes: four hosts of hosts.py, all all-reduces.
 
     python3 bench/simulated.py                       # 1 Gbit/s, no delay
     python3 bench/simulated.py --delay-ms 5          # a round trip of 10 ms
     python3 bench/simulated.py --from bench/results/simulated.json
 
-Nothing is fitted to what is compared. The network is simulated as it is configured: its rate less what frames take
-of it, and its delay. What a message costs besides is that of one between two of the hosts, timed apart: half of it
-is taken to be spent by the sender and the receiver, half to pass between them.
+Nothing is fitted to the measurements that are compared. The simulated network has the configured rate, without the
+share of the frames' headers, and the configured delay. The other costs of a message come from messages between two of
+the hosts, which are timed separately. Half of these costs is assigned to the sender and the receiver, and half to the
+latency.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from rendezvous import Rendezvous
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = "8,1K,16K,64K,128K,256K,1M,4M,16M,64M"
 MESSAGE = 8  # bytes
-PAYLOAD = 1448 / 1514  # of a frame
-LARGE = 64 << 10  # from here on errors are what the goal is about
+PAYLOAD = 1448 / 1514  # the share of the payload in a frame
+LARGE = 64 << 10  # the goal is about the errors above this size
 
 
 def rank(options: Namespace) -> None:
-    """One of the ranks; the first prints a line for each figure."""
+    """Runs one of the ranks. The first one prints a line for each figure."""
     import ringreduce
     from ringreduce.bench.options import byte_count
     from ringreduce.bench.ours import ours
@@ -41,7 +42,7 @@ def rank(options: Namespace) -> None:
 
     os.environ["RINGREDUCE_HOST"] = (
         platform.node()
-    )  # the hosts are on one machine, and could share its memory
+    )  # the hosts are on one machine, so ringreduce would otherwise use shared memory
     meeting = Rendezvous(options.rank, options.hosts, Path(options.folder))
 
     def say(**line: Any) -> None:
@@ -64,7 +65,7 @@ def rank(options: Namespace) -> None:
 
 
 def one_way(comm: Any, meeting: Rendezvous, nbytes: int) -> float:
-    """Seconds from a send to the end of its receive, between the first two ranks."""
+    """Returns the seconds from a send to the end of its receive, between the first two ranks."""
     import numpy as np
 
     array, times = np.zeros(nbytes, np.uint8), []
@@ -99,7 +100,7 @@ def measured(options: Namespace) -> dict[str, Any]:
 
 
 def simulated(found: dict[str, Any]) -> dict[tuple[str, int], float]:
-    """Microseconds, by algorithm and size."""
+    """Returns the simulated microseconds by algorithm and size."""
     from links import bits_per_second
 
     from ringreduce.simulate import Costs, Flat, MessageCosts, Network, simulate
@@ -109,7 +110,7 @@ def simulated(found: dict[str, Any]) -> dict[tuple[str, int], float]:
     own_us = max(message["us"] - delay_us, 0.0)
     costs = MessageCosts(send_us=own_us / 4, receive_us=own_us / 4, latency_us=own_us / 2)
     rate = bits_per_second(found["rate"]) / 8 * PAYLOAD
-    topology = Flat(hosts=found["hosts"], rate=rate, latency_us=delay_us / 2)  # of each of two links
+    topology = Flat(hosts=found["hosts"], rate=rate, latency_us=delay_us / 2)  # for each of two links
     network = Network(topology=topology, costs=Costs(between=costs))
     return {
         (line["algorithm"], line["nbytes"]): 1e6
@@ -119,7 +120,7 @@ def simulated(found: dict[str, Any]) -> dict[tuple[str, int], float]:
 
 
 def table(found: dict[str, Any], times: dict[tuple[str, int], float]) -> str:
-    """Milliseconds as measured, and how far the simulated ones are off."""
+    """Returns a table of the measured milliseconds and the errors of the simulated ones."""
     from ringreduce.bench.report import human_bytes, layout
 
     measured = {(line["algorithm"], line["nbytes"]): line["us"] for line in found["lines"][1:]}
@@ -141,20 +142,22 @@ def parse_arguments() -> Namespace:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     known = [entry.name for entry in schedules.algorithms("all_reduce")]
     parser.add_argument("--hosts", type=int, default=4)
-    parser.add_argument("--rate", default="1gbit", help="of a host's link, as tc has it")
-    parser.add_argument("--delay-ms", type=float, default=0, help="from one host to another")
+    parser.add_argument("--rate", default="1gbit", help="rate of a host's link in tc's notation (1gbit)")
+    parser.add_argument("--delay-ms", type=float, default=0, help="delay from one host to another (0)")
     parser.add_argument("--sizes", type=names, default=names(SIZES), help=SIZES)
     parser.add_argument("--algorithms", type=names, default=known)
     parser.add_argument("--budget", type=float, default=0.2, help="seconds for each figure")
-    parser.add_argument("--save", type=Path, help="what was measured, as JSON")
-    parser.add_argument("--from", type=Path, dest="kept", help="what was saved, in place of measuring")
-    parser.add_argument("--rank", type=int, help="of a process that measures")
-    parser.add_argument("--folder", help="in which ranks meet")
+    parser.add_argument("--save", type=Path, help="file for the measurements, as JSON")
+    parser.add_argument(
+        "--from", type=Path, dest="kept", help="file with saved measurements, instead of measuring"
+    )
+    parser.add_argument("--rank", type=int, help="rank of a process that measures")
+    parser.add_argument("--folder", help="folder in which the ranks meet")
     return parser.parse_args()
 
 
 def main() -> None:
-    sys.path.insert(0, str(ROOT))  # as built in this checkout, if not installed
+    sys.path.insert(0, str(ROOT))  # use the package that is built in this checkout
     options = parse_arguments()
     if options.rank is not None:
         return rank(options)

@@ -1,9 +1,9 @@
-"""How long the simulator takes for 4,096 ranks, and how much memory: every all-reduce on four kinds of networks.
+"""Measures the simulator's time and memory for 4,096 ranks, with every all-reduce on four kinds of networks.
 
     python3 bench/simulator.py
     python3 bench/simulator.py --networks fat_tree --algorithms one_shot,two_shot --bytes 16M
 
-A process for each simulation. Seconds are those of a core, the network's description included.
+Each simulation has its own process. Times are seconds of a core, and include building the network.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COSTS = Costs(
 
 
 def measure(network: str, algorithm: str, nbytes: int) -> None:
-    """What a process of its own does: prints CPU seconds, MiB, and simulated slices and ranks."""
+    """Runs a simulation, and prints CPU seconds, MiB, and simulated ranks and slices. Needs a new process."""
     began = time.process_time()
     found = simulate(algorithm, nbytes, Network(topology=NETWORKS[network], costs=COSTS))
     taken = time.process_time() - began
@@ -49,7 +49,7 @@ def main() -> None:
     parser.add_argument("--networks", type=names, default=list(NETWORKS), help=",".join(NETWORKS))
     known = [entry.name for entry in schedules.algorithms("all_reduce")]
     parser.add_argument("--algorithms", type=names, default=known)
-    parser.add_argument("--bytes", default="64M", help="of the whole buffer")
+    parser.add_argument("--bytes", default="64M", help="size of the whole buffer (64M)")
     options = parser.parse_args()
     rows = [["network", "algorithm", "core, s", "memory, MiB", "ranks", "slices"]]
     for network in options.networks:

@@ -1,4 +1,4 @@
-"""Starts one command per rank, each with --folder and the same new folder; ends all when one fails.
+"""Starts one command per rank, each with --folder and the same new folder. Ends all if one fails.
 
 start_ranks.py '[["command", "of", "rank", "0"], ["command", "of", "rank", "1"]]'
 """
@@ -16,7 +16,7 @@ POLL = 0.02
 
 
 def run(commands: list[list[str]]) -> int:
-    """The exit status of the first rank that failed, or 0."""
+    """Runs the commands, and returns the exit status of the first rank that failed, or 0."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = [subprocess.Popen([*command, "--folder", folder]) for command in commands]
         try:
@@ -30,7 +30,7 @@ def run(commands: list[list[str]]) -> int:
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the folder and the ranks go, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # also removes the folder and ends the ranks
     raise SystemExit(run(json.loads(sys.argv[1])))
 
 

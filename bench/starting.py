@@ -1,10 +1,11 @@
-"""Every way to start ranks: whether they meet with nothing else set, and how long that takes.
+"""Tests every way to start ranks: whether they meet without further settings, and how long that takes.
 
     python3 bench/starting.py --ranks 2 --programs init,torch,trainer
     python3 bench/starting.py --ranks 16,64 --ways srun,mpich
 
-Seconds from the command to the end of the first all-reduce on the slowest rank; of the trainer to its end. Hosts are
-network namespaces of this machine (hosts.py), for root. A way whose programs are not installed is left out.
+Times are seconds from the command to the end of the first all-reduce on the slowest rank. For the trainer, they are
+seconds to its end. Hosts are network namespaces of this machine (hosts.py), which need root. Ways whose programs are
+not installed are left out.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 280.0  # seconds for one start
 PORT = 29_500
 MOST = 64  # ranks of a host
-# All hosts are on one machine, and could share memory after all.
+# All hosts are on one machine, so ringreduce would otherwise use shared memory between them.
 HOST = "import json, os, platform, sys, time; os.environ['RINGREDUCE_HOST'] = platform.node()\n"
 SAY = """
 times = {"rank": rank, "began": began, "imported": imported, "met": met, "ended": time.time()}
 sys.stdout.write(json.dumps(times) + "\\n")
 sys.stdout.flush()
 """
-# When the process began, as the kernel says.
+# The start of the process, according to the kernel.
 BEGAN = """
 ticks = int(open("/proc/self/stat").read().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
 began = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks
@@ -84,7 +85,7 @@ rank = -1
 
 
 class Start:
-    """One host, or several, and the commands that start so many ranks on them."""
+    """One or several hosts, the number of ranks to start on them, and the script that the ranks run."""
 
     def __init__(self, hosts: Hosts, folder: Path, ranks: int, number: int, script: Path) -> None:
         self.hosts, self.folder, self.ranks, self.script = hosts, folder, ranks, str(script)
@@ -93,7 +94,7 @@ class Start:
         self.placed = {host.name: self.each for host in self.used}
 
     def run(self, *commands: tuple[int, Sequence[str]], **variables: str) -> list[str]:
-        """Runs each on the host of this number; what all have printed."""
+        """Runs each command on the host with the given number. Returns the lines that they print."""
         processes = [
             self.hosts[number].popen(
                 list(words), env=environment(OMP_NUM_THREADS="1", **variables), cwd=self.folder,
@@ -145,7 +146,7 @@ def ringreduce_run(start: Start) -> list[str]:
 
 
 def by_hand(start: Start) -> list[str]:
-    """RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as in torch's documentation."""
+    """Sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as in torch's documentation."""
     address = "localhost" if len(start.used) == 1 else start.used[0].name
     shared = {"WORLD_SIZE": str(start.ranks), "MASTER_ADDR": address, "MASTER_PORT": str(PORT)}
     ranks = "for r in $(seq $0 $1); do RANK=$r $2 $3 & done; wait"
@@ -158,7 +159,7 @@ def by_hand(start: Start) -> list[str]:
 
 
 def in_python(start: Start) -> list[str]:
-    """ringreduce.run, which the trainer uses where no launcher has started it."""
+    """Calls ringreduce.run, which the trainer uses if no launcher has started it."""
     if "trainer" in start.script:
         return start.run((0, [sys.executable, start.script, "--ranks", str(start.ranks)]))
     script = Path(start.script).with_name("run.py")
@@ -167,7 +168,7 @@ def in_python(start: Start) -> list[str]:
 
 
 class Slurm:
-    """srun, and sbatch with a script that uses srun, on a cluster of their own."""
+    """Starts ranks with srun, or with sbatch and a script that calls srun, on a test cluster."""
 
     def __init__(self, cluster: Any, folder: Path, by_script: bool) -> None:
         self._cluster, self._folder, self._by_script = cluster, folder, by_script
@@ -192,7 +193,7 @@ def _slurm() -> types.ModuleType:
 
 
 def measured(way: Callable[[Start], list[str]], start: Start) -> dict[str, float]:
-    """Seconds, from the command on: of the slowest rank's process, imports, meeting and first all-reduce."""
+    """Returns the seconds after which the slowest rank has started, imported, met the others, and finished."""
     began = time.time()
     lines = way(start)
     wanted = start.ranks
@@ -209,9 +210,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--ways", help="such as srun,mpich; all that are here if not given")
+    parser.add_argument("--ways", help="ways to start, such as srun,mpich (all that are installed)")
     parser.add_argument("--ranks", default="2,16,64")
-    parser.add_argument("--programs", default="init", help="of init, torch, trainer")
+    parser.add_argument("--programs", default="init", help="some of init, torch, trainer (init)")
     parser.add_argument("--hosts", default="1,2")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="starting-") as name, Hosts(2, rate=None) as hosts:
@@ -238,7 +239,7 @@ def main() -> None:
 
 
 def table(options: argparse.Namespace, ways: dict[str, Callable], hosts: Hosts, folder: Path) -> None:
-    """Prints a row for each way and number of hosts, a column for each program and number of ranks."""
+    """Prints a row for each way and number of hosts, with a column for each program and number of ranks."""
     columns = [
         (program, int(ranks)) for program in options.programs.split(",") for ranks in options.ranks.split(",")
     ]

@@ -1,10 +1,10 @@
-"""The torch.distributed backend beside Gloo, as a PyTorch program sees them: calls, dispatch, training steps.
+"""Compares the torch.distributed backend with Gloo in a PyTorch program: calls, dispatch, training steps.
 
     python3 bench/torch_backend.py --quick
     python3 bench/torch_backend.py --ranks 2 --launches 5 --json
 
-Both backends live in the same processes, each in a process group of its own, and take turns. Everything is measured
-by the rules of protocol.py: buffers rewritten outside the timed part, the slowest rank's time, medians.
+Both backends run in the same processes, each with its own process group, and take turns. The rules of protocol.py
+apply: buffers are rewritten outside the timed part, and times are medians of the slowest rank's times.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package that is built in this checkout
 
 from torch_ranks import PARAMETERS, STEP_KINDS, Task, rank_main
 
@@ -30,29 +30,29 @@ from ringreduce.bench.results import Results, Row, as_dict, machine_facts, merge
 
 OURS, REPRODUCIBLE, GLOO = "ringreduce", "reproducible", "gloo"
 REDUCED = (8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20, 32 << 20, 64 << 20)
-BLOCKS = (1 << 10, 32 << 10, 1 << 20, 8 << 20)  # of a rank
+BLOCKS = (1 << 10, 32 << 10, 1 << 20, 8 << 20)  # bytes of a rank's block
 QUICK_REDUCED, QUICK_BLOCKS = (8, 32 << 10, 4 << 20, 32 << 20), (32 << 10, 8 << 20)
 PARTS = ("reduce_scatter", "all_gather")
 PART_KINDS = [f"{part}{place}" for part in PARTS for place in ("", ", separate")]
 BUSY = "while True: pass"
-# Otherwise glibc gives back 100 MB of gradients in some steps, of whichever contestant's lie at the heap's end, and
-# faulting them in again takes longer than a step.
+# Otherwise glibc gives 100 MB of memory back in some steps, if the gradients of a contestant lie at the end of the
+# heap, and faulting it in again takes longer than a step.
 KEEP_FREED_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(4 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}
 
 
 def parse_arguments() -> Namespace:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backend", default=OURS, help="what is compared with Gloo")
+    parser.add_argument("--backend", default=OURS, help="backend to compare with Gloo (ringreduce)")
     parser.add_argument("--ranks", type=lambda text: [int(n) for n in text.split(",")], default=[2, 3, 4])
-    parser.add_argument("--launches", type=int, help="of all ranks; 3, with --quick 1")
-    parser.add_argument("--budget", type=float, help="seconds per size; 0.5, with --quick 0.15")
+    parser.add_argument("--launches", type=int, help="number of launches (3, with --quick 1)")
+    parser.add_argument("--budget", type=float, help="seconds per size (0.5, with --quick 0.15)")
     parser.add_argument("--quick", action="store_true", help="few sizes, one short launch")
     parser.add_argument("--without-steps", action="store_true", help="calls only")
     parser.add_argument(
-        "--reproducible", action="store_true", help="ours with RINGREDUCE_REPRODUCIBLE=1, too"
+        "--reproducible", action="store_true", help="also measure ours with RINGREDUCE_REPRODUCIBLE=1"
     )
     parser.add_argument(
-        "--busy", type=int, default=0, metavar="N", help="beside N other processes that never wait"
+        "--busy", type=int, default=0, metavar="N", help="run N other processes that never wait"
     )
     parser.add_argument("--json", action="store_true", help="keep all figures in bench/results/")
     options = parser.parse_args()
@@ -79,7 +79,7 @@ def task_for(options: Namespace, ranks: int, launch: int) -> Task:
 
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """Other users of the cores, for as long as it lasts."""
+    """Runs processes that keep cores busy while the context is open."""
     others = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(processes)]
     try:
         yield
@@ -90,7 +90,7 @@ def busy(processes: int) -> Iterator[None]:
 
 
 def measured(options: Namespace, ranks: int) -> Results:
-    """Everything that is asked of that many ranks, in fresh processes for each launch."""
+    """Measures everything on a number of ranks, with new processes for each launch."""
 
     def launch(number: int) -> list[Row]:
         print(f"{ranks} ranks, launch {number + 1} of {options.launches}", file=sys.stderr, flush=True)
@@ -106,7 +106,7 @@ def measured(options: Namespace, ranks: int) -> Results:
 
 
 class World:
-    """All that was measured with one number of ranks."""
+    """The measurements on one number of ranks."""
 
     def __init__(self, options: Namespace, ranks: int) -> None:
         self.ranks, self.results = ranks, measured(options, ranks)
@@ -116,7 +116,7 @@ class World:
         return self.results.us(kind, nbytes or sizes[0], name) if sizes else None
 
     def ratio(self, kind: str, nbytes: int | None = None) -> float | None:
-        """How many times as fast as Gloo."""
+        """Returns how many times as fast as Gloo it is."""
         ours, gloo = self.us(kind, OURS, nbytes), self.us(kind, GLOO, nbytes)
         return gloo / ours if ours and gloo else None
 
@@ -131,7 +131,7 @@ def calls_text(world: World) -> str:
 
 
 def shares_text(world: World) -> str:
-    """reduce_scatter_tensor and all_gather_into_tensor as shares of an all_reduce of the same total."""
+    """Returns the times of reduce_scatter_tensor and all_gather_into_tensor relative to an all_reduce of that size."""
     rows = [["", "", *(human_bytes(nbytes) for nbytes in world.results.sizes("all_gather"))]]
     for kind in PART_KINDS:
         for name in world.results.names(collective=kind):
@@ -158,7 +158,7 @@ def dispatch_text(world: World) -> str:
 
 
 def goals_text(worlds: dict[int, World]) -> str:
-    """The goals that were set, and what was measured; 8 bytes and up to 4 ranks on 2 cores."""
+    """Returns a table of the goals, which were set for up to 4 ranks on 2 cores, and the measurements."""
     rows = [["goal", "", "measured", ""]]
 
     def add(what: str, limit: float, found: float | None, at_least: bool, unit: str = "") -> None:

@@ -1,4 +1,4 @@
-"""What every rank of torch_backend.py does: all contestants in the same processes, each with a group of its own."""
+"""One rank of torch_backend.py. All contestants run in the same processes, each with its own group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package that is built in this checkout
 
 from ringreduce.bench import gloo
 from ringreduce.bench.problem import BLOCKWISE, Problem
@@ -26,9 +26,9 @@ from ringreduce.bench.protocol import Buffers, Effort, Library, measure
 
 WIDTH, LAYERS = 1024, 24
 PARAMETERS = LAYERS * (WIDTH * WIDTH + WIDTH)
-STEP_KINDS = {"ddp": 1, "ddp, 16 samples": 16, "fsdp2": 1}  # and the samples of a rank in a step
-STEPS, ROUNDS = 5, 9  # steps timed together, and how often
-SILENT = "no communication"  # the same model on every rank, by itself: what a step costs at least
+STEP_KINDS = {"ddp": 1, "ddp, 16 samples": 16, "fsdp2": 1}  # with the samples per rank and step
+STEPS, ROUNDS = 5, 9  # steps that are timed together, and how often
+SILENT = "no communication"  # every rank trains the same model alone: the least time of a step
 
 Line = dict[str, Any]
 Groups = dict[str, dist.ProcessGroup]
@@ -36,13 +36,14 @@ Groups = dict[str, dist.ProcessGroup]
 
 @dataclass(frozen=True)
 class Task:
-    """The same on all ranks.
+    """What the ranks measure. It is the same on all ranks.
 
     Attributes:
-        backends: what each contestant gives to new_group, and its environment, by name.
-        problems: in the order in which they are measured.
-        steps: of STEP_KINDS, which training steps are timed.
-        turn: how far to rotate the order of the contestants.
+        backends: For each contestant, the backend of its group and its environment variables.
+        problems: The problems, in the order in which they are measured.
+        steps: The training steps to time, from STEP_KINDS.
+        budget: Seconds for each figure.
+        turn: How far to rotate the order of the contestants.
     """
 
     backends: dict[str, tuple[str, dict[str, str]]]
@@ -100,7 +101,7 @@ def _calls(groups: Groups, task: Task, index: int, problem: Problem) -> list[Lin
 
 
 def kind_of(problem: Problem) -> str:
-    """What its figures are filed under."""
+    """Returns the name under which the figures of a problem are listed."""
     separate = problem.collective in BLOCKWISE and not problem.in_place
     return f"{problem.collective}, separate" if separate else problem.collective
 
@@ -111,12 +112,12 @@ def _library(name: str, group: dist.ProcessGroup) -> Library:
 
     barrier = lambda: dist.barrier(group)  # noqa: E731
     place = dist.get_rank(), dist.get_world_size()
-    # By the group that is not measured.
+    # gloo.maximum uses the default group, which is not measured.
     return Library(name, *place, barrier, gloo.maximum, prepare, _allocate)
 
 
 def _allocate(nbytes: int) -> np.ndarray:
-    """Memory as torch has it: NumPy's comes in huge pages, torch's does not."""
+    """Allocates memory with torch, because NumPy would use huge pages and torch does not."""
     return torch.zeros(nbytes, dtype=torch.uint8).numpy()
 
 
@@ -153,7 +154,7 @@ def step_of(model: nn.Module, samples: int, width: int = WIDTH) -> Callable[[], 
 
 
 def _steps(groups: Groups, kind: str, turn: int) -> list[Line]:
-    """A line per contestant, in microseconds of a step; the contestants take turns, a few steps each."""
+    """Returns a line per contestant, in microseconds per step. The contestants take turns, a few steps each."""
     build, samples = _fsdp2 if kind == "fsdp2" else _ddp, STEP_KINDS[kind]
     steps = {name: step_of(build(group), samples) for name, group in groups.items()}
     steps[SILENT] = step_of(_model(), samples)
@@ -167,7 +168,7 @@ def _steps(groups: Groups, kind: str, turn: int) -> list[Line]:
             times[name].append((perf_counter() - start) / STEPS)
     lines = []
     for name, mine in times.items():
-        slowest = gloo.maximum(np.array(mine[1:]))  # the first round is for warming up
+        slowest = gloo.maximum(np.array(mine[1:]))  # the first round is warm-up
         p25, median, p75 = (float(q) * 1e6 for q in np.quantile(slowest, [0.25, 0.5, 0.75]))
         line = {"library": name, "collective": kind, "ranks": dist.get_world_size(), "bytes": 4 * PARAMETERS}
         lines.append({**line, "median_us": median, "p25_us": p25, "p75_us": p75, "wrong": 0})

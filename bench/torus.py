@@ -1,6 +1,6 @@
-"""All-reduces for a torus that use the links of all directions at once, written as anybody would for a study.
+"""All-reduces for a torus that use the links of all directions at once, as examples of algorithms for a study.
 
-The buffer is cut into a part for each direction. Each part is reduced on its own, along its own links: the plain ones
+The buffer is cut into a part for each direction. Each part is reduced separately along its own links. The plain parts
 begin with different dimensions, and the mirrored ones are their mirror images (De Sensi et al., NSDI 2024, section 4).
 """
 
@@ -15,12 +15,15 @@ import numpy as np
 from ringreduce.schedules import Recv, Round, Schedule, Send
 
 Span = tuple[int, int]
-Message = tuple[int, int, Span, Span, bool]  # to, from, what is sent, what comes, whether it is added
+Message = tuple[int, int, Span, Span, bool]  # to, from, chunks sent, chunks received, whether these are added
 Algorithm = Callable[[int, int], Schedule]
 
 
 def schedule(world: int, rank: int, chunks: int, parts: Sequence[Iterator[Message]]) -> Schedule:
-    """Of parts that proceed side by side, a message each in a round. What goes to one peer is one message."""
+    """Returns the schedule of parts that proceed side by side, each with a message per round.
+
+    Messages to the same peer are sent as one.
+    """
     rounds = []
     for messages in zip(*parts, strict=True):
         sends: dict[int, list[Span]] = {}
@@ -41,7 +44,7 @@ def schedule(world: int, rank: int, chunks: int, parts: Sequence[Iterator[Messag
 
 
 def swing(place: int, step: int, length: int) -> int:
-    """Whom a node talks to on a ring, equation 2 of the paper."""
+    """Returns the peer of a node on a ring, by equation 2 of the paper."""
     reach = (1 - (-2) ** (step + 1)) // 3
     return (place + (reach if place % 2 == 0 else -reach)) % length
 
@@ -55,7 +58,7 @@ Partner = Callable[[int, int, int], int]
 
 @lru_cache
 def partners(dims: tuple[int, ...], partner: Partner, first: int, mirrored: bool) -> np.ndarray:
-    """By step and node: the other one. Dimensions take turns, beginning with the first."""
+    """Returns the peer for each step and node. Dimensions take turns, beginning with the first."""
     world, steps = math.prod(dims), []
     places = np.array(np.unravel_index(range(world), dims))
     for step in range(round(math.log2(world))):
@@ -73,10 +76,13 @@ def partners(dims: tuple[int, ...], partner: Partner, first: int, mirrored: bool
 
 @lru_cache
 def labels(dims: tuple[int, ...], partner: Partner, first: int, mirrored: bool) -> np.ndarray:
-    """Numbers for the nodes: those of two that exchange in a step have all bits of earlier steps in common, and
-    differ in this step's. So what a node sends is a run of blocks."""
+    """Returns numbers for the nodes, such that a node always sends consecutive blocks.
+
+    The numbers of two nodes that exchange in a step have all bits of earlier steps in common, and differ in the bit of
+    this step.
+    """
     found = partners(dims, partner, first, mirrored)
-    group = np.arange(found.shape[1])  # of those that later steps join, by the lowest
+    group = np.arange(found.shape[1])  # the groups of nodes that later steps join, named by their lowest node
     label = np.zeros_like(group)
     for bit, others in enumerate(reversed(found)):
         label |= (group > group[others]).astype(int) << bit
@@ -85,7 +91,7 @@ def labels(dims: tuple[int, ...], partner: Partner, first: int, mirrored: bool) 
 
 
 def exchanges(dims: Sequence[int], partner: Partner, ports: int, halving: bool) -> Algorithm:
-    """Pairs exchange all they have (few rounds), or halves and quarters of it (few bytes)."""
+    """Returns an algorithm in which pairs exchange all they have (few rounds), or halves and quarters (few bytes)."""
     world, shape = math.prod(dims), tuple(dims)
 
     def part(number: int, rank: int) -> Iterator[Message]:
@@ -117,7 +123,7 @@ def exchanges(dims: Sequence[int], partner: Partner, ports: int, halving: bool) 
 
 
 def ring_steps(place: int, length: int, sign: int) -> Iterator[tuple[int, int, bool]]:
-    """Which block is sent and which comes, in a reduce-scatter along a ring and in the all-gather back."""
+    """Yields the block sent and the block received in each step of a reduce-scatter along a ring and its all-gather."""
     for step in range(length - 1):
         yield (place - sign * step) % length, (place - sign * (step + 1)) % length, True
     for step in range(length - 1):
@@ -125,7 +131,7 @@ def ring_steps(place: int, length: int, sign: int) -> Iterator[tuple[int, int, b
 
 
 def buckets(dims: Sequence[int]) -> Algorithm:
-    """Rings along one dimension after the other, of two; back in the other order."""
+    """Returns an algorithm with rings along one of two dimensions after the other, and back in the reverse order."""
     rows, columns = dims
     assert rows == columns
     length = rows
@@ -135,7 +141,7 @@ def buckets(dims: Sequence[int]) -> Algorithm:
         at = divmod(rank, length)
         base = number * length * length
         outer, inner = list(ring_steps(at[axis], length, sign)), list(ring_steps(at[1 - axis], length, sign))
-        own = (at[axis] + sign) % length  # the slab that it has after the first dimension
+        own = (at[axis] + sign) % length  # the slab that the rank has after the first dimension
 
         def to(along: int, by: int) -> int:
             moved = list(at)
@@ -160,7 +166,10 @@ def buckets(dims: Sequence[int]) -> Algorithm:
 
 
 def hamiltonian_rings(dims: Sequence[int]) -> Algorithm:
-    """Two rings through all nodes of a square torus that share no link (Gray codes of Lee distance 1), both ways."""
+    """Returns an algorithm with two rings through all nodes of a square torus, in both directions.
+
+    The rings share no link (Gray codes of Lee distance 1).
+    """
     length, columns = dims
     assert length == columns
     world = length * length

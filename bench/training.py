@@ -1,11 +1,11 @@
-"""The trainer's GPT on two ranks with a core each: scaling efficiency, and what of the communication is exposed.
+"""Measures scaling efficiency and exposed communication of the trainer's GPT on two ranks with a core each.
 
     python3 bench/training.py
     python3 bench/training.py --buckets 0.25,1,25
 
-The second table has buckets of several sizes take turns in the same processes. The core that a rank waits for may be
-somebody else's just then, on a shared machine; so what ranks get side by side, with nothing to exchange, stands
-beside what they get together.
+For the second table, buckets of several sizes take turns in the same processes. On a shared machine, another program
+may have the core of a rank that the others wait for. The first table therefore also shows the rate of ranks that train
+side by side without exchanging anything.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package that is built in this checkout
 
 
 import ringreduce
@@ -31,7 +31,7 @@ from ringreduce.train.run import on_ranks
 from ringreduce.train.trainer import Trainer
 
 WARM_UP = 3
-# By bucket size; of each round seconds, communication, exposed, exposed of the last rank, exposed share.
+# For each bucket size and round: seconds, communication, exposed, exposed on the last rank, exposed share.
 Rows = dict[float, list[list[float]]]
 
 
@@ -39,13 +39,15 @@ def parse_arguments() -> Namespace:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=6, help="in each round")
-    parser.add_argument("--buckets", default="0.25,0.5,1,25", help="MiB; none for no second table")
+    parser.add_argument("--steps", type=int, default=6, help="steps in each round (6)")
+    parser.add_argument(
+        "--buckets", default="0.25,0.5,1,25", help="bucket sizes in MiB, or none for no second table"
+    )
     return parser.parse_args()
 
 
 def buckets(comm: Any, config: Config, sizes: list[float], rounds: int, steps: int) -> Rows:
-    """The same training with buckets of these sizes, in turn."""
+    """Measures the same training with buckets of these sizes, in turn."""
     settings = [
         replace(config, bucket_mb=size, first_bucket_mb=min(size, config.first_bucket_mb)) for size in sizes
     ]
@@ -83,7 +85,7 @@ def goals_text(found: Efficiency) -> str:
     rows = [["goal", "", "measured", ""]]
     for what, values, wanted, at_least in (
         ("scaling efficiency", found.ratios(TOGETHER), 0.9, True),
-        ("exposed part of communication", [row["exposed_share"] for row in found.rows], 0.2, False),
+        ("exposed share of communication", [row["exposed_share"] for row in found.rows], 0.2, False),
         ("rate of ranks together / side by side", of_ceiling, None, True),
     ):
         value, quartiles = median(values)

@@ -1,12 +1,12 @@
-"""What quantised messages cost in exactness and save in bytes, as Markdown tables.
+"""Measures the accuracy that quantised messages cost and the bytes that they save, as Markdown tables.
 
     python3 bench/wire.py
     python3 bench/wire.py --ranks 3,16 --count 10000
 
-Ranks are threads; every one draws values from a normal distribution and all_reduces them. An error is the distance
-of a result from the float64 sum of the ranks' values, relative to the root mean square of these sums: a cell has
-the largest of all elements, and their root mean square. Seeds are fixed, so the tables come out the same again.
-The second table is of arrays of 16-bit floats; the sums that it compares with are those of the values rounded to them.
+Ranks are threads. Each draws values from a normal distribution and all-reduces them. An error is the distance of a
+result from the float64 sum of the ranks' values, relative to the root mean square of these sums. A cell shows the
+largest error of all elements, and their root mean square. The seeds are fixed, so every run gives the same tables. The
+second table is for arrays of 16-bit floats. It compares with the sums of the rounded values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # as built in this checkout, if not installed
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package that is built in this checkout
 
 
 import ringreduce
@@ -29,12 +29,12 @@ from ringreduce.bench.report import markdown
 
 WIRES = tuple(_engine.reduce.wires()[1:])
 ALGORITHMS = ("two_shot", "one_shot", "halving_doubling", "recursive_doubling", "ring")
-"""From those that round once on each side to the one that rounds at every hop of n - 1."""
+"""Sorted from algorithms that round once on each side to the one that rounds at each of n - 1 hops."""
 
 
 NARROW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 NARROW_WIRES = ("int8", "fp8")
-"""What arrays of these types travel in."""
+"""The wire formats that are measured for arrays of these types."""
 
 
 def values(count: int, rank: int, dtype: Any = np.float32) -> Any:
@@ -44,7 +44,7 @@ def values(count: int, rank: int, dtype: Any = np.float32) -> Any:
 def rounding_errors(
     count: int, ranks: int, dtype: Any = np.float32, wires: tuple[str, ...] = WIRES
 ) -> dict[tuple[str | None, str], Any]:
-    """By wire (None: as the values are) and algorithm: the elements' errors."""
+    """Returns the errors of the elements by wire format (None: not quantised) and algorithm."""
     group = ringreduce.local_group(ranks)
     parts = [values(count, rank, dtype) for rank in range(ranks)]
     exact = sum(part.astype(np.float64) for part in parts)
@@ -89,7 +89,7 @@ def narrow_table(worlds: list[int], count: int) -> str:
 
 
 def bytes_table(worlds: list[int]) -> str:
-    """Bytes that a rank sends for every 4 of its buffer, in blocks that are full."""
+    """Returns a table of the bytes that a rank sends for every 4 bytes of its buffer, in full blocks."""
     count = 1 << 20
     a_value = {wire: _engine.reduce.encoded_bytes(wire or "none", count) / count for wire in (None, *WIRES)}
     rows = [["algorithm", "ranks", *(wire or "float32" for wire in a_value)]]

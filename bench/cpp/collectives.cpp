@@ -1,6 +1,5 @@
-// Our collectives from C++, measured by the protocol that the peers are measured by (bench/peers/protocol.h).
-// Options as there, and --memory ordinary|shared, --algorithm NAME|auto, --slice BYTES and --lanes N (0:
-// auto).
+// Times our collectives from C++ with the same protocol as the peers (bench/peers/protocol.h). Takes its
+// options, and --memory ordinary|shared, --algorithm NAME|auto, --slice BYTES and --lanes N (0 means auto).
 #include <cstdio>
 
 #include "engine/communicator.h"

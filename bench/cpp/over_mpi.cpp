@@ -1,6 +1,6 @@
-// Our all-reduce over MPI's messages from C++, measured by the protocol that the peers are measured by
-// (bench/peers/protocol.h). Started by an mpirun. Options as there, and --plugin FILE (what
-// ringreduce.mpi.transport.path() names), --algorithm NAME|auto, --slice BYTES, --lanes N.
+// Times our all-reduce over MPI's messages from C++ with the same protocol as the peers
+// (bench/peers/protocol.h). An mpirun starts it. Takes the options of the protocol, and --plugin FILE (the
+// file that ringreduce.mpi.transport.path() returns), --algorithm NAME|auto, --slice BYTES and --lanes N.
 #include <fcntl.h>
 
 #include <cstdlib>
@@ -35,7 +35,7 @@ int algorithm_of(const char* name) {
   return static_cast<int>(entry - catalogue().data());
 }
 
-// The ranks come from mpirun, so they meet in a file that has lost its name by the time anything is timed.
+// mpirun starts the ranks, so they share memory through a file, which is unlinked before anything is timed.
 void* map_shared(MpiJob& job) {
   char path[] = "/dev/shm/ringreduce-bench-XXXXXX";
   int fd = job.rank == 0 ? mkstemp(path) : -1;

@@ -1,5 +1,5 @@
-// Forked rank processes for the C++ benchmarks: an anonymous mapping is their meeting place, and the exchange
-// that the engine's bootstrap asks for.
+// Forked rank processes for the C++ benchmarks, which meet in an anonymous mapping. It also provides the
+// exchange that the engine's bootstrap needs.
 #pragma once
 
 #include <sys/wait.h>
@@ -26,7 +26,8 @@ inline Meeting* make_meeting() {
   return static_cast<Meeting*>(memory);
 }
 
-// Each rank starts the next and waits for it at the end; returns this process's rank.
+// Forks the ranks, and returns this process's rank. Each rank starts the next one, and waits for it at the
+// end.
 inline int fork_ranks(int ranks) {
   int rank = 0;
   while (rank + 1 < ranks && fork() == 0) ++rank;

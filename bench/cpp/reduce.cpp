@@ -1,5 +1,6 @@
-// How fast the kernels combine and copy float32, by size, on one core: GB/s of all bytes read and written,
-// next to memcpy. Medians over rounds that take the kernels in turn, so that a disturbance hits all of them.
+// Measures how fast the kernels combine and copy float32 on one core, by size, in GB/s of all bytes read and
+// written, and compares with memcpy. Figures are medians over rounds. Each round runs all kernels in turn, so
+// that a disturbance affects all of them.
 //
 //   bench_reduce [shift in bytes of every span from a 64-byte boundary]
 #include "reduce/reduce.h"
@@ -31,8 +32,8 @@ struct Case {
   std::function<void(std::size_t bytes, std::size_t calls)> run;
 };
 
-// Separate pages, each off by a different number of cache lines, so that spans do not fight for the same
-// sets.
+// Returns memory that is offset by a different number of cache lines for each span, so that spans do not
+// compete for the same cache sets.
 char* make_span(int index, std::size_t shift) {
   const std::size_t offset = 4096 + 192 * index + shift;
   char* memory = static_cast<char*>(::operator new(largest + 2 * 4096 + offset, std::align_val_t{4096}));
@@ -95,7 +96,7 @@ std::vector<Case> make_cases(char* const* span) {
           {"memcpy", 2, memcpy}};
 }
 
-// GB/s of a = a op b, in the first-level cache.
+// Returns GB/s of a = a op b in the first-level cache.
 double pair_rate(char* const* span, ringreduce::DType dtype, ringreduce::Op op) {
   constexpr std::size_t bytes = 16384;
   const Combine function = ringreduce::combine_for(dtype, op);
@@ -110,7 +111,7 @@ double pair_rate(char* const* span, ringreduce::DType dtype, ringreduce::Op op) 
   return pair.streams * bytes / median(samples) * 1e-9;
 }
 
-// Every type and operator: a slow cell is one that the compiler has not turned into vector instructions.
+// Prints every type and operator. A slow cell is one that the compiler has not vectorised.
 void print_every_kernel(char* const* span) {
   std::printf("\na = a op b, 16 KiB, GB/s\n%12s", "");
   for (int o = 0; o < ringreduce::op_count; ++o) {
@@ -131,8 +132,8 @@ void print_every_kernel(char* const* span) {
   std::printf("\n");
 }
 
-// Encoding formats, in GB/s of float32 values. "add" decodes pieces of a message and adds them, as the
-// executor does.
+// Prints the encoding formats, in GB/s of float32 values. "add" decodes pieces of a message and adds them, as
+// the executor does.
 void print_every_wire(char* const* span) {
   constexpr std::size_t count = 64 << 10, piece = 2048;
   const Combine sum = ringreduce::combine_for(ringreduce::DType::float32, ringreduce::Op::sum);

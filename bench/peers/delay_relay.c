@@ -1,8 +1,9 @@
-// A long wire: delay_relay LINKS MICROSECONDS makes TAP interfaces hold0, port0, hold1, port1 and so on, says
-// "ready", and writes to each port what was sent to the hold of its number, after that many microseconds.
+// A long wire: delay_relay LINKS MICROSECONDS makes TAP interfaces hold0, port0, hold1, port1 and so on, and
+// prints "ready". It writes packets that are sent to a hold to the port with the same number, after a delay
+// of that many microseconds.
 //
-// Packets keep the kernel's header that says what is left to do for them (checksums, cutting into frames), so
-// that a large one passes as a whole, as it does between the kernel's own virtual interfaces.
+// Packets keep the kernel's header, which says what remains to be done (checksums, cutting into frames), so
+// that large packets pass as a whole, as they do between the kernel's own virtual interfaces.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -60,7 +61,7 @@ static int open_tap(const char* kind, int index) {
   return fd;
 }
 
-// What has come, up to READS packets, so that a busy link does not make the others' late.
+// Reads up to READS packets, so that a busy link does not delay the packets of the others.
 static void take(wire* w, int64_t delay) {
   static char buffer[MAX_PACKET];
   for (int i = 0; i < READS; ++i) {
@@ -116,9 +117,9 @@ int main(int argc, char** argv) {
     fprintf(stderr, "usage: delay_relay LINKS MICROSECONDS\n");
     return 2;
   }
-  prctl(PR_SET_PDEATHSIG, SIGKILL);  // whoever started it may be killed
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // the process that started it may be killed
   prctl(PR_SET_TIMERSLACK, 1UL);
-  // A wire does not wait for a core. Not permitted everywhere; then packets are late where cores are busy.
+  // A wire does not wait for a core. If this is not permitted, packets are late when the cores are busy.
   sched_setscheduler(0, SCHED_FIFO, &(struct sched_param){.sched_priority = 1});
   for (int i = 0; i < links; ++i) {
     wires[i].hold = open_tap("hold", i);

@@ -1,5 +1,6 @@
-// The floor under a shared-memory collective of S bytes: the time the same ranks need, all at once, to read
-// and write their own S bytes. By the rules of protocol.h; one process per rank, one core for each in turn.
+// Measures the floor of a shared-memory collective of S bytes: the time that the same ranks need, all at
+// once, to read and write their own S bytes. Follows protocol.h, with a process per rank, bound to the cores
+// in turn.
 #define _GNU_SOURCE
 #include <sys/wait.h>
 
@@ -8,7 +9,7 @@
 static void scale(void* context, float* buffer, size_t count) {
   (void)context;
   for (size_t i = 0; i < count; ++i) buffer[i] *= 2.0F;
-  __asm__ volatile("" : : "r"(buffer) : "memory");  // the loop stays, and stays between the clock readings
+  __asm__ volatile("" : : "r"(buffer) : "memory");  // keeps the loop, between the clock readings
 }
 
 int main(int argc, char** argv) {

@@ -1,7 +1,7 @@
-// Times all-reduce algorithms written over MPI_Isend and MPI_Irecv, float32 sum in place, by the rules of
-// protocol.h: what a transport over MPI's messages can be expected to reach. Compiled with each library's
-// mpicc; started by its mpirun. --algorithm ring (the default), doubling (on a power of two of ranks) or
-// library, which is MPI_Allreduce.
+// Times all-reduce algorithms that are written with MPI_Isend and MPI_Irecv, float32 sum in place, by the
+// rules of protocol.h. They show what a transport over MPI's messages can achieve. Compiled with each
+// library's mpicc, and started by its mpirun. --algorithm is ring (the default), doubling (for powers of two)
+// or library (MPI_Allreduce).
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <mpi.h>
@@ -10,7 +10,7 @@
 
 typedef struct {
   int rank, ranks;
-  float* scratch;  // a buffer as long as the whole
+  float* scratch;  // a buffer of the same length
 } ring_context;
 
 static void add(float* restrict to, const float* restrict from, size_t count) {
@@ -24,7 +24,7 @@ static void exchange(const float* out, size_t out_count, int to, float* in, size
   MPI_Waitall(2, requests, MPI_STATUSES_IGNORE);
 }
 
-// In pieces, so that one is added while the next is on its way; that is worth it from some size on.
+// Sends in pieces, so that one is added while the next is on its way. This helps with large buffers.
 #define PIECE (64u << 10)  // elements
 
 static void exchange_and_add(const float* out, size_t out_count, int to, float* scratch, float* sum,
@@ -80,7 +80,7 @@ static void library(void* context, float* buffer, size_t count) {
   MPI_Allreduce(MPI_IN_PLACE, buffer, (int)count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
 
-// The ranks come from mpirun, so they meet in a file that has lost its name by the time anything is timed.
+// mpirun starts the ranks, so they share memory through a file, which is unlinked before anything is timed.
 static void* map_shared(int rank) {
   char path[] = "/dev/shm/ringreduce-bench-XXXXXX";
   int fd = rank == 0 ? mkstemp(path) : -1;

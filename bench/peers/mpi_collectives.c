@@ -21,7 +21,7 @@ static void all_gather(void* context, float* buffer, size_t count) {
   MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer, block, MPI_FLOAT, MPI_COMM_WORLD);
 }
 
-// The ranks come from mpirun, so they meet in a file that has lost its name by the time anything is timed.
+// mpirun starts the ranks, so they share memory through a file, which is unlinked before anything is timed.
 static void* map_shared(int rank) {
   char path[] = "/dev/shm/ringreduce-bench-XXXXXX";
   int fd = rank == 0 ? mkstemp(path) : -1;

@@ -1,11 +1,11 @@
-// Times an MPI library's collectives beside what LD_PRELOAD has put in front of them: in turn, in the same
-// processes, so that whatever else the machine does meets both. MPI_ functions are the interposer's, if it is
-// loaded, PMPI_ functions the library's own. Samples are taken as protocol.h says.
+// Times an MPI library's collectives and the interposer that LD_PRELOAD puts in front of them. Both are
+// called in turn in the same processes, so that disturbances of the machine affect both. If the interposer is
+// loaded, it provides the MPI_ functions; PMPI_ functions are the library's own. Samples follow protocol.h.
 //
 //   mpi_interposed --function allreduce --sizes 4,1024 --budget 0.5
 //
-// `sizes` are bytes in all: of the whole buffer, or of all ranks' blocks together. A function whose name
-// begins with i is timed together with the MPI_Wait right after it.
+// `sizes` are total bytes: of the whole buffer, or of the blocks of all ranks together. A function whose name
+// begins with i is timed together with the MPI_Wait that follows it.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <mpi.h>
@@ -16,13 +16,13 @@ enum { MOST_SAMPLES = PR_MAX_ITERATIONS / 2 };
 
 typedef struct {
   float *send, *receive;
-  int count, block;  // elements of the whole, and of one rank's part
+  int count, block;  // elements of the whole buffer, and of one rank's block
   int blocks[PR_MAX_RANKS], offsets[PR_MAX_RANKS];
 } buffers;
 
 typedef void (*timed)(const buffers* b);
 
-// Both ways of a function, from the arguments.
+// Defines both versions of a function from its arguments.
 #define BOTH(name, function, ...)             \
   static void name##_ours(const buffers* b) { \
     (void)b;                                  \
@@ -76,7 +76,7 @@ static const struct {
     ENTRY(iallreduce), ENTRY(iallgather), ENTRY(ibcast),         ENTRY(ibarrier),
 };
 
-// The ranks come from mpirun, so they meet in a file that has lost its name by the time anything is timed.
+// mpirun starts the ranks, so they share memory through a file, which is unlinked before anything is timed.
 static void* map_shared(int rank) {
   char path[] = "/dev/shm/ringreduce-bench-XXXXXX";
   int fd = rank == 0 ? mkstemp(path) : -1;
@@ -116,7 +116,7 @@ static double slowest(const pr_world* world, int batch, int at) {
   return most / batch;
 }
 
-// Both ways in turn. Prints medians and quartiles.
+// Times both versions in turn, and prints medians and quartiles.
 static void measure(const pr_world* world, const char* name, const timed ways[2], size_t bytes,
                     double budget) {
   buffers b;
@@ -170,8 +170,8 @@ int main(int argc, char** argv) {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
   const pr_world world = pr_make_world(rank, ranks, cores, map_shared(rank));
-  // A nonblocking call does not make a group, so a blocking one must have. And the first pass through a ring
-  // of messages touches new memory.
+  // A nonblocking call does not make a group, so a blocking one must come first. In addition, the first pass
+  // through a ring of messages touches new memory.
   float few[32] = {0};
   for (int i = 0; i < 20000 / ranks; ++i)
     MPI_Allreduce(MPI_IN_PLACE, few, 32, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);

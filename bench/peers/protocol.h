@@ -1,19 +1,20 @@
-// How every benchmark program of this folder and of ours measures, in C and in C++, so that like meets like.
+// The measuring protocol of all benchmark programs in C and C++, which makes their figures comparable.
 //
-// A program supplies one function, the collective in place on a buffer, and calls pr_measure for each size:
+// A program provides one function, which runs the collective in place on a buffer, and calls pr_measure for
+// each size. pr_measure does this:
 //
-//   1. warm up with single calls, from which all ranks derive the same plan: how many calls make a sample
-//      (a batch) and how many samples (iterations) are taken;
-//   2. for each iteration: rewrite every buffer of the batch outside the timed part, meet at a barrier, read
-//      the clock, call the collective once on each buffer of the batch, read the clock, meet again (where
-//      ranks share a core, one that starts rewriting would take it from those that are still in the call);
-//   3. after all iterations: an iteration's time is its slowest rank's, divided by the batch. The median and
-//      the quartiles over the iterations are printed, and every element of the last results is checked.
+//   1. Warm up with single calls. From their times all ranks derive the same plan: the number of calls in a
+//      sample (the batch) and the number of samples (iterations).
+//   2. For each iteration: rewrite every buffer of the batch outside the timed part, meet at a barrier, read
+//      the clock, call the collective once on each buffer of the batch, read the clock, and meet again.
+//      (If ranks share a core, a rank that starts rewriting would take it from ranks still in the call.)
+//   3. After all iterations: print the median and the quartiles over the iterations, and check every element
+//      of the last results. The time of an iteration is that of its slowest rank, divided by the batch.
 //
-// Why batches: a call of 0.2 us drowns in the clock's 25 ns and in the ranks' leaving the barrier 0.1 us
-// apart. Each call of a batch has a buffer of its own that its rank has just written, as an application
-// would have it; all of them fit in a core's second-level cache. A slow call needs no batch and gets none.
-// Why our own barrier: each library's leaves its ranks apart by another amount, which is not the question.
+// Batches are needed because a call of 0.2 us is too short for a clock that takes 25 ns and for ranks that
+// leave the barrier 0.1 us apart. Each call of a batch has its own buffer, which its rank has just written,
+// as in an application. All of them fit in a core's second-level cache. A slow call needs no batch and gets
+// none. All programs use this barrier, because each library's own releases its ranks with different delays.
 #ifndef RINGREDUCE_BENCH_PROTOCOL_H
 #define RINGREDUCE_BENCH_PROTOCOL_H
 
@@ -29,7 +30,7 @@
 typedef enum { PR_ALL_REDUCE, PR_REDUCE_SCATTER, PR_ALL_GATHER, PR_SCALE } pr_collective;
 static const char* const pr_collective_names[] = {"all_reduce", "reduce_scatter", "all_gather", "scale"};
 
-// In place. `bytes` is the whole buffer: a reduce-scatter's input, an all-gather's output (nccl-tests' size).
+// Runs the collective in place. The buffer is the whole input of a reduce-scatter or output of an all-gather.
 typedef void (*pr_call)(void* context, float* buffer, size_t count);
 
 typedef struct {
@@ -37,11 +38,11 @@ typedef struct {
   size_t bytes;
   pr_call call;
   void* context;
-  // Where the arena comes from; pr_measure_sizes takes ordinary memory where these are NULL.
+  // These allocate and free the arena. If they are NULL, pr_measure_sizes uses ordinary memory.
   float* (*allocate)(void* context, size_t bytes);
   void (*release)(void* context, float* arena);
   float* arena;      // at least pr_arena_bytes(bytes); pr_measure_sizes sets it
-  int result_block;  // where a reduce-scatter leaves its result: MPI_IN_PLACE 0, NCCL's in place `rank`
+  int result_block;  // the block with a reduce-scatter's result: 0 with MPI_IN_PLACE, `rank` with NCCL
 } pr_case;
 
 typedef struct {
@@ -54,8 +55,9 @@ typedef struct {
   long long wrong;
 } pr_result;
 
-// Integers below 256, so that any order of summing up to 65,536 ranks gives the same float. Scattered, so
-// that a chunk in the wrong place shows; different in successive iterations, so that a stale result shows.
+// Returns integers below 256, so that sums over up to 65,536 ranks are the same floats in any order. The
+// values are scattered, to detect chunks in the wrong place, and differ between iterations, to detect stale
+// results.
 static inline float pr_value(uint32_t rank, uint32_t index, uint32_t iteration) {
   const uint32_t seed = (rank * 2u + (iteration & 1u) + 1u) * 2246822519u;
   return (float)(((index + 1u) * 2654435761u + seed) >> 24);
@@ -75,7 +77,7 @@ static inline float pr_expected(const pr_world* world, const pr_case* c, size_t 
   return sum;
 }
 
-// The buffers of a batch lie one after the other, each on cache lines of its own.
+// The buffers of a batch lie one after the other, each on its own cache lines.
 static inline size_t pr_stride(size_t bytes) {
   return (bytes + 127) / 128 * 128;
 }
@@ -93,7 +95,7 @@ static inline float* pr_buffer(const pr_case* c, int index) {
   return c->arena + pr_stride(c->bytes) / sizeof(float) * (size_t)index;
 }
 
-// Half of the budget is left for the rewriting.
+// Half of the budget is reserved for rewriting the buffers.
 static inline pr_plan pr_make_plan(size_t bytes, double call_seconds, double budget) {
   pr_plan plan;
   const double useful = PR_BATCH_SECONDS / call_seconds;
@@ -121,9 +123,9 @@ static inline void pr_sample(const pr_world* world, const pr_case* c, int batch,
   pr_barrier(world);
 }
 
-// The slowest rank's time of a call. Scaling does not make ranks wait for each other, so of those that share
-// a core each would be timed in its turn, as if alone: there it is the time from the first start to the last
-// end.
+// Returns the time of a call on the slowest rank. When ranks scale their buffers, they do not wait for each
+// other, so ranks that share a core would be timed one after the other, as if each were alone. The time is
+// then that from the first start to the last end.
 static inline double pr_slowest(const pr_world* world, const pr_case* c, int batch, int iteration) {
   const pr_shared* shared = world->shared;
   double slowest = 0, first = shared->start[0][iteration], last = shared->stop[0][iteration];
@@ -136,7 +138,8 @@ static inline double pr_slowest(const pr_world* world, const pr_case* c, int bat
   return (c->collective == PR_SCALE ? last - first : slowest) / batch;
 }
 
-// The fastest warm sample, because a plan must not hang on one interruption. Same on all ranks.
+// Returns the time of the fastest warm sample, so that a single interruption does not determine the plan. The
+// result is the same on all ranks.
 static inline double pr_warm_up(const pr_world* world, const pr_case* c) {
   for (int i = 0; i < PR_WARMUP; ++i) pr_sample(world, c, 1, i);
   double fastest = pr_slowest(world, c, 1, PR_WARMUP - 1);
@@ -144,7 +147,7 @@ static inline double pr_warm_up(const pr_world* world, const pr_case* c) {
     const double seconds = pr_slowest(world, c, 1, i);
     if (seconds < fastest) fastest = seconds;
   }
-  pr_barrier(world);  // nobody overwrites its row before all have read it
+  pr_barrier(world);  // no rank may overwrite its row before all ranks have read it
   return fastest > 1e-9 ? fastest : 1e-9;
 }
 
@@ -164,7 +167,7 @@ static inline long long pr_count_wrong(const pr_world* world, const pr_case* c, 
   return wrong;
 }
 
-// Every rank calls this with the same case; every rank gets the same result.
+// Measures a case. Every rank must call it with the same case, and gets the same result.
 static inline pr_result pr_measure(const pr_world* world, const pr_case* c, double budget) {
   pr_result result;
   double slowest[PR_MAX_ITERATIONS];
@@ -184,7 +187,7 @@ static inline pr_result pr_measure(const pr_world* world, const pr_case* c, doub
   return result;
 }
 
-// One JSON object on a line, at once, so that what was measured before a hang is not lost.
+// Prints a line with a JSON object, and flushes it, so that a later hang does not lose it.
 static inline void pr_print(const char* library, const pr_world* world, const pr_case* c,
                             const pr_result* r) {
   printf(
@@ -195,8 +198,8 @@ static inline void pr_print(const char* library, const pr_world* world, const pr
   fflush(stdout);
 }
 
-// The value that follows `name` on the command line. Options: --ranks, --sizes 4,1024 (bytes), --collective,
-// --budget (seconds per size), --library (the name to print).
+// Returns the value that follows `name` on the command line. The options are --ranks, --sizes 4,1024 (bytes),
+// --collective, --budget (seconds per size) and --library (the name to print).
 static inline const char* pr_option(int argc, char** argv, const char* name, const char* otherwise) {
   for (int i = 1; i + 1 < argc; ++i) {
     if (strcmp(argv[i], name) == 0) return argv[i + 1];
@@ -212,7 +215,7 @@ static inline pr_collective pr_parse_collective(const char* name) {
   exit(2);
 }
 
-// Measures and prints each of the comma-separated sizes. `c` holds all but the size and the arena.
+// Measures and prints each of the comma-separated sizes. `c` holds everything but the size and the arena.
 static inline void pr_measure_sizes(const pr_world* world, pr_case c, int argc, char** argv,
                                     const char* library) {
   const double budget = atof(pr_option(argc, argv, "--budget", PR_DEFAULT_BUDGET));

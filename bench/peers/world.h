@@ -1,4 +1,4 @@
-// What the ranks of a benchmark have in common: shared memory, a barrier, a clock. C and C++.
+// Shared memory, a barrier and a clock for the ranks of a benchmark, in C and C++.
 #ifndef RINGREDUCE_BENCH_WORLD_H
 #define RINGREDUCE_BENCH_WORLD_H
 
@@ -14,7 +14,7 @@
 #define PR_MAX_RANKS 64
 #define PR_MAX_ITERATIONS 300
 
-// What the ranks share: a barrier, and a row for each rank that only it writes until the barrier after.
+// The shared memory: a barrier, and a row for each rank, which only that rank writes until the next barrier.
 typedef struct {
   int arrived;
   char pad0[124];
@@ -40,7 +40,7 @@ static inline int pr_cores(void) {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-// Binds the calling process to a core, as MPI launchers do: ranks take the cores in turn.
+// Binds the calling process to a core. As with MPI launchers, ranks take the cores in turn.
 static inline void pr_pin(int rank) {
   cpu_set_t allowed, one;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
@@ -51,14 +51,14 @@ static inline void pr_pin(int rank) {
   sched_setaffinity(0, sizeof one, &one);
 }
 
-// `memory` is a pr_shared of zeros that all ranks have mapped.
+// `memory` is a zeroed pr_shared that all ranks have mapped.
 static inline pr_world pr_make_world(int rank, int ranks, int cores, void* memory) {
   pr_world world;
   world.rank = rank, world.ranks = ranks, world.yields = ranks > cores, world.shared = (pr_shared*)memory;
   return world;
 }
 
-// Maps a file of zeros (rank 0 creates it, the others are told its name); NULL when that fails.
+// Maps a file of zeros, and returns NULL if that fails. Rank 0 creates the file, and the others open it.
 static inline void* pr_map(int fd) {
   if (ftruncate(fd, (off_t)sizeof(pr_shared)) != 0) return NULL;
   void* memory = mmap(NULL, sizeof(pr_shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -73,7 +73,7 @@ static inline void pr_barrier(const pr_world* world) {
     __atomic_store_n(&shared->generation, generation + 1, __ATOMIC_RELEASE);
     return;
   }
-  // Even with a core for each rank somebody else may be on ours, so spinning ends after a few microseconds.
+  // Even with a core for each rank, another process may use one, so spinning ends after a few microseconds.
   for (int spins = 0; __atomic_load_n(&shared->generation, __ATOMIC_ACQUIRE) == generation; ++spins) {
     if (world->yields || spins > 10000) sched_yield();
   }

@@ -1,5 +1,5 @@
-"""``ringreduce bench``: the collectives timed beside their floor and their peers.
+"""``ringreduce bench``: times collectives, and compares them with their floor and with other libraries.
 
-problem.py, protocol.py, gloo.py and mpi4py_collectives.py are also run as programs in environments where this
-package is not installed: they import only each other, the standard library, NumPy and what they measure.
+problem.py, protocol.py, gloo.py and mpi4py_collectives.py also run in environments where this package is not
+installed. They import only each other, the standard library, NumPy and the library that they measure.
 """

@@ -1,4 +1,4 @@
-"""``ringreduce bench``."""
+"""The command ``ringreduce bench``."""
 
 from __future__ import annotations
 
@@ -20,42 +20,48 @@ from ringreduce.start.launchers import launched
 __all__ = ["DESCRIPTION", "run"]
 
 DESCRIPTION = """\
-Times collectives beside their floor and the peers that are installed.
+Times collectives, and compares them with their floor and with the peers that are installed.
 
-  ringreduce bench -n 2                               all_reduce, 8 B to 16 MiB, on two ranks of its own
+  ringreduce bench -n 2                               all_reduce, 8 B to 16 MiB, on two new ranks
   ringreduce bench -n 4 -a all --plot all.png         every algorithm
-  mpirun -n 8 ringreduce bench -c all_gather          on the launcher's ranks
-  mpirun -n 4 ringreduce bench --transport mpi,tcp,shm --format osu       each transport, beside MPI's own call
-  ringreduce bench -a my.py:ring_of_pairs,ring,auto   an algorithm of your own beside the library's
+  mpirun -n 8 ringreduce bench -c all_gather          on the ranks of a launcher
+  mpirun -n 4 ringreduce bench --transport mpi,tcp,shm --format osu       each transport, and MPI's own call
+  ringreduce bench -a my.py:ring_of_pairs,ring,auto   your own algorithm, and two of the library's
   ringreduce bench -c send_recv,send,barrier          latency and bandwidth of messages, and a barrier
   ringreduce bench --compare                          the whole comparison, in about two minutes
-  ringreduce bench --reproducible                     what reproducible results cost, on 2 and on 4 ranks
+  ringreduce bench --reproducible                     the cost of reproducible results, on 2 and on 4 ranks
 
-Every rank rewrites its whole buffer before each iteration, outside the timed part. A time is the median over
-iterations of the slowest rank's; the spread is the distance of the launches, or of the quartiles if there was
-one launch. The floor is the time that the ranks need, all at once, to read and write their own buffers once; its
-column is the floor's time in per cent of the algorithm's. Bandwidths are nccl-tests'. Compare figures only of
-runs in one mode (near or far).
+Every rank rewrites its whole buffer before each iteration, outside the timed part. A time is the median over the
+iterations of the slowest rank's time. The spread is the range of the launches, or the distance between the
+quartiles if there was one launch. The floor is the time that the ranks need, all at once, to read and write their
+own buffers once. The floor column shows it in per cent of the algorithm's time. Bandwidths are defined as in
+nccl-tests. Compare only figures that were measured in the same mode (near or far).
 
-Point to point, a time is that of one message: send_recv is half of a round trip between ranks 0 and 1, send a
-stream of messages from rank 0 to rank 1. In send_recv_pairs and send_pairs the first half of the ranks does so
-with the second half, all at once. --format osu prints what OSU's benchmarks print with -f: every call timed by
-itself, and the average, the least and the most over the ranks of each rank's own average.
+For point-to-point operations, a time is the time of one message. send_recv is half of a round trip between ranks 0
+and 1, and send is a stream of messages from rank 0 to rank 1. In send_recv_pairs and send_pairs, each rank of the
+first half does this with one of the second half, all at once. --format osu prints what OSU's benchmarks print with
+-f: it times every call separately, averages the times of each rank, and prints the average, minimum and maximum of
+these averages.
 
-my.py:name is a function (world, rank) -> Schedule, or what register() has returned there; docs/algorithms.md.
+my.py:name is a function (world, rank) -> Schedule, or a value that register() returned there. See
+docs/algorithms.md.
 """
 
 
 def run(options: Namespace) -> int:
-    """Returns the exit status: 1 if results were wrong or there are none. Raises ValueError for a bad option."""
+    """Runs the command, and returns the exit status: 1 if results were wrong or there are none.
+
+    Raises:
+        ValueError: An option is invalid.
+    """
     known = launched(os.environ) if under_launcher() else None
     if options.plot:
-        pyplot()  # before minutes are spent on what cannot be shown then
+        pyplot()  # fails before minutes are spent on measurements that cannot be plotted
     peers = () if "none" in options.peers else tuple(options.peers)
     if options.compare or options.reproducible:
         if known is not None:
             name = "--compare" if options.compare else "--reproducible"
-            raise ValueError(f"{name} starts its own ranks: run it without a launcher")
+            raise ValueError(f"{name} starts its own ranks; run it without a launcher")
         worlds = (2, 4) if options.ranks is None else (options.ranks,)
     if options.reproducible:
         chosen = tuple(sizes(options.sizes or "")) or SIZES
@@ -65,7 +71,7 @@ def run(options: Namespace) -> int:
         folder = options.output or Path("bench") / "results"
         return max(map(_judged, compare(peers, options.budget, folder, worlds)))
     if known is not None and options.ranks not in (None, known.size):
-        raise ValueError(f"--ranks: {known.launcher} has started {known.size}")
+        raise ValueError(f"--ranks: {known.launcher} has started {known.size} ranks, not {options.ranks}")
     ranks = known.size if known else 2 if options.ranks is None else options.ranks
     asked = plan(options, ranks)
     results = run_on_launched_ranks(asked) if known else run_on_own_ranks(asked)
@@ -78,9 +84,9 @@ def run(options: Namespace) -> int:
 
 
 def _judged(results: Results) -> int:
-    """The exit status: 1 if results were wrong, or there are none, which a line says then."""
+    """Returns the exit status: 1 if results were wrong or there are none. In the latter case, prints why."""
     if not results.measured():
-        why = "; ".join(results.notes) or "there was nobody to measure"
+        why = "; ".join(results.notes) or "there was nothing to measure"
         print(f"ringreduce: nothing was measured: {why}", file=sys.stderr)
         return 1
     return int(results.wrong() > 0)

@@ -1,4 +1,4 @@
-"""All all-reduce algorithms and all peers that are there, on 2 and on 4 ranks: what ``make bench`` shows."""
+"""Compares all all-reduce algorithms with all installed peers, on 2 and on 4 ranks. ``make bench`` runs it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ WORLDS = (2, 4)
 
 
 def plan(ranks: int, peers: tuple[str, ...], budget: float, sizes: tuple[int, ...] = SIZES) -> Plan:
-    """Budget: seconds for a figure. Large buffers take longer than that, so they get few iterations."""
+    """Returns the plan for a number of ranks.
+
+    ``budget`` is in seconds per figure. Large buffers take longer than that, so they get few iterations.
+    """
     names = ["auto", "auto+shared", *(entry.name for entry in schedules.algorithms("all_reduce"))]
     problems = tuple(Problem("all_reduce", nbytes) for nbytes in sizes)
     small, large = Effort(budget), Effort(budget, warmup=1, least=3)
@@ -35,7 +38,7 @@ def compare(
     peers: tuple[str, ...], budget: float, folder: Path, worlds: tuple[int, ...] = WORLDS,
     show: Callable[[str], None] = print, sizes: tuple[int, ...] = SIZES,
 ) -> list[Results]:  # fmt: skip
-    """Measures, shows a table per world, and writes a plot per world and all figures into the folder."""
+    """Measures each world, shows a table of it, and writes its plot and all figures to the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     everything, written = [], []
     for ranks in worlds:

@@ -1,4 +1,4 @@
-"""What figures depend on besides the problem, read from the system that they are taken on."""
+"""Facts about the system that figures depend on, such as its cores, frequency governor and network interfaces."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ from ringreduce import _engine, environment
 
 UNKNOWN = "unknown"
 FAR_NS = 110.0
-"""The geometric middle of the two modes between which machines were seen to change by themselves."""
+"""The geometric mean of the two modes between which machines were seen to switch on their own."""
 ESTABLISHED = "01"
 SIOCGIFADDR = 0x8915
 
 
 def mode_of(before: float | None, after: float | None) -> str:
-    """ "near" or "far", "near-far" where the machine changed in between, or "unknown"."""
+    """Returns the mode: "near", "far" or "unknown", or both joined as in "near-far" if it changed in between.
+
+    ``before`` and ``after`` are one-way times from core to core, in nanoseconds.
+    """
     modes = [UNKNOWN if ns is None else "near" if ns < FAR_NS else "far" for ns in (before, after)]
     return modes[0] if modes[0] == modes[1] else "-".join(modes)
 
 
 def machine_facts(ranks: int) -> dict[str, Any]:
-    """Of this process and its host."""
+    """Returns the facts about this process and its host."""
     cores = _engine.usable_cores()
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -50,12 +53,12 @@ def machine_facts(ranks: int) -> dict[str, Any]:
 
 
 def host_facts(cores: Iterable[int]) -> dict[str, str]:
-    """Of this host, and of those cores."""
+    """Returns the facts about this host and the given cores."""
     return {"host": platform.node(), "cpu": cpu(), "kernel": platform.release(), "governor": governor(cores)}
 
 
 def of_all(ranks: list[dict[str, Any]], key: str) -> str:
-    """What ranks say, once where they agree."""
+    """Returns the distinct values that the ranks have for a fact, separated by commas."""
     return ", ".join(dict.fromkeys(str(one[key]) for one in ranks))
 
 
@@ -76,7 +79,7 @@ def cpu() -> str:
 
 
 def governor(cores: Iterable[int], folder: Path = Path("/sys/devices/system/cpu")) -> str:
-    """Who sets these cores' frequency; "unknown" where the system does not say, as in most virtual machines."""
+    """Returns the frequency governor of these cores, or "unknown" as in most virtual machines."""
     found = {}
     for core in cores:
         try:
@@ -87,19 +90,19 @@ def governor(cores: Iterable[int], folder: Path = Path("/sys/devices/system/cpu"
 
 
 def interfaces() -> list[str]:
-    """The network interfaces that this process has TCP connections over."""
+    """Returns the network interfaces over which this process has TCP connections."""
     names = {address: name for name, address in _addresses()}
     return sorted({names.get(local, UNKNOWN) for local in _local_ends()})
 
 
 def _addresses() -> list[tuple[str, str]]:
-    """Names of interfaces with their addresses, as /proc/net/tcp and tcp6 write these."""
+    """Returns the names of interfaces with their addresses, in the notation of /proc/net/tcp and tcp6."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():
             try:
                 answer = fcntl.ioctl(any_socket, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # it has none
+            except OSError:  # it has no IPv4 address
                 continue
             found.append((name, answer[20:24][::-1].hex().upper()))
     try:
@@ -117,7 +120,7 @@ def _local_ends() -> set[str]:
     for link in Path("/proc/self/fd").iterdir():
         try:
             own.add(os.readlink(link))
-        except OSError:  # closed meanwhile
+        except OSError:  # closed in the meantime
             continue
     ends = set()
     for family in ("tcp", "tcp6"):

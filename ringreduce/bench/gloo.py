@@ -1,6 +1,6 @@
-"""Times the collectives of torch.distributed, Gloo's unless told otherwise, by the rules of protocol.py.
+"""Times the collectives of torch.distributed, by default with Gloo, by the rules of protocol.py.
 
-Starts its own ranks.
+As a program, it starts its own ranks.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ OPS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"
 def prepare(
     problem: Problem, buffer: Array, group: dist.ProcessGroup | None = None
 ) -> tuple[Callable[[], Any], Array]:
-    """The call as torch.distributed has it, by the group's backend."""
+    """Returns torch.distributed's call for the problem, and the array that holds the result."""
     if problem.op not in OPS:
-        raise ValueError(f"torch.distributed has no {problem.op}")
+        raise ValueError(f"torch.distributed has no op {problem.op}")
     whole, op = torch.from_numpy(buffer), getattr(dist.ReduceOp, OPS[problem.op])
     kind, rank, ranks = problem.collective, dist.get_rank(), dist.get_world_size()
     if kind == "barrier":
@@ -53,7 +53,7 @@ def prepare(
     if kind == "all_gather":
         out = whole if problem.in_place else torch.zeros_like(whole)
         return lambda: dist.all_gather_into_tensor(out, mine, group), out.numpy()
-    raise ValueError(f"torch.distributed is not timed in {kind}")
+    raise ValueError(f"{kind} is not timed for torch.distributed")
 
 
 def maximum(values: Array) -> Array:
@@ -64,9 +64,9 @@ def maximum(values: Array) -> Array:
 
 
 def join(rank: int, ranks: int, store: str, backend: str = "gloo", interface: str = "lo") -> None:
-    """Ranks find each other through a file that is not there yet."""
+    """Creates the process group. The ranks find each other through the file ``store``, which must not exist yet."""
     torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", category=FutureWarning, module="torch")  # of names that come and go
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch")  # about deprecated names
     os.environ["GLOO_SOCKET_IFNAME"] = interface
     dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=ranks)
 
@@ -84,7 +84,7 @@ def rank_main(rank: int, options: Namespace, store: str) -> None:
 
 def main() -> None:
     options = protocol.parser()
-    options.add_argument("--backend", default="gloo", help="of torch.distributed")
+    options.add_argument("--backend", default="gloo", help="backend of torch.distributed (gloo)")
     chosen = options.parse_args()
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:

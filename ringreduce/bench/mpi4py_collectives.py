@@ -1,4 +1,4 @@
-"""Times the collectives of whatever MPI mpi4py was started under, by the rules of protocol.py."""
+"""Times the collectives of the MPI that mpi4py runs under, by the rules of protocol.py."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ VENDORS = {"Open MPI": "openmpi", "MPICH": "mpich", "Intel MPI": "impi"}
 
 
 def vendor() -> str:
-    """The name of this MPI in tables."""
+    """Returns the name of this MPI in tables."""
     name = str(MPI.get_vendor()[0])
     return VENDORS.get(name, name.lower().replace(" ", ""))
 
 
 def prepare(problem: Problem, buffer: Array) -> tuple[Callable[[], Any], Array]:
     if problem.op not in OPS:
-        raise ValueError(f"MPI has no {problem.op}")
-    # Explicit buffers are mpi4py's fastest call: it need not find out what it was given.
+        raise ValueError(f"MPI has no op {problem.op}")
+    # Calls with explicit buffers are mpi4py's fastest, because it need not inspect its arguments.
     block = buffer.size // WORLD.size
     whole = [buffer, buffer.size, MPI.Datatype.fromcode(buffer.dtype.char)]
     op = getattr(MPI, OPS[problem.op])
@@ -53,7 +53,7 @@ def prepare(problem: Problem, buffer: Array) -> tuple[Callable[[], Any], Array]:
         return lambda: WORLD.Reduce_scatter_block(MPI.IN_PLACE, buffer, op), buffer[:block]
     if kind == "all_gather":
         return lambda: WORLD.Allgather(MPI.IN_PLACE, buffer), buffer
-    raise ValueError(f"MPI is not timed in {kind}")
+    raise ValueError(f"{kind} is not timed for MPI")
 
 
 def maximum(values: Array) -> Array:

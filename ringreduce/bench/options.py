@@ -1,4 +1,4 @@
-"""The options of ``ringreduce bench``, and the plan that follows from them."""
+"""The options of ``ringreduce bench``, and the plan that is made from them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ OPS = ("sum", "avg", "prod", "min", "max", "band", "bor", "bxor")
 
 
 def byte_count(text: str) -> int:
-    """ "4", "8K", "64M" or "1G" in bytes."""
+    """Converts a size such as "4", "8K", "64M" or "1G" to bytes."""
     units = {"K": 10, "M": 20, "G": 30}
     digits, unit = (text[:-1], text[-1].upper()) if text[-1:].upper() in units else (text, "")
     if not digits.isdigit() or int(digits) == 0:
-        raise ValueError(f"{text!r} is no number of bytes; write 4, 8K, 64M or 1G")
+        raise ValueError(f"{text!r} is not a number of bytes; write 4, 8K, 64M or 1G")
     return int(digits) << units.get(unit, 0)
 
 
@@ -35,72 +35,80 @@ def names(text: str) -> list[str]:
 
 
 def sizes(text: str) -> list[int]:
-    """Several with commas."""
+    """Converts sizes that are separated by commas to bytes."""
     return [byte_count(size) for size in names(text)]
 
 
 def add_options(parser: ArgumentParser) -> None:
     what = parser.add_argument_group("what is measured")
     what.add_argument(
-        "-n", "--ranks", type=int, help="ranks to start (2); a launcher's are taken as they are"
+        "-n", "--ranks", type=int, help="number of ranks to start (2); under a launcher, its ranks are used"
     )
     what.add_argument(
         "-c", "--collective", type=names, default=["all_reduce"], metavar="NAMES",
-        help=f"several with commas, of {', '.join(TIMED)}",
+        help=f"one or more, separated by commas: {', '.join(TIMED)}",
     )  # fmt: skip
     what.add_argument(
         "-a", "--algorithms", type=names, default=["auto"],
-        help='several with commas, or "all"; my.py:function for one of your own; name+shared takes buffers from '
-        "ringreduce.empty",
+        help='one or more, separated by commas, or "all"; my.py:function for your own; name+shared allocates the '
+        "buffers with ringreduce.empty",
     )  # fmt: skip
     what.add_argument(
         "--wire", type=names, default=[], metavar="FORMATS",
-        help=f"each algorithm with quantised messages too, as name+int8: {', '.join(ROUNDING)}",
+        help=f"also time each algorithm with quantised messages, as name+int8: {', '.join(ROUNDING)}",
     )  # fmt: skip
     what.add_argument(
         "--transport", type=names, default=[], metavar="KINDS",
-        help=f"each algorithm by each of these, as name@tcp: {', '.join(TRANSPORTS)}",
+        help=f"time each algorithm over each of these transports, as name@tcp: {', '.join(TRANSPORTS)}",
     )  # fmt: skip
     what.add_argument(
-        "-b", "--bytes", "--sizes", dest="sizes", help="bytes of the whole buffer, such as 8,4K,64M"
+        "-b", "--bytes", "--sizes", dest="sizes", help="sizes of the whole buffer in bytes, such as 8,4K,64M"
     )
-    what.add_argument("--min", default="8", help="the smallest size, if no sizes are named (8)")
-    what.add_argument("--max", default="16M", help="the largest size (16M)")
-    what.add_argument("--factor", type=int, default=8, help="from size to size (8)")
+    what.add_argument("--min", default="8", help="smallest size, if --bytes is not given (8)")
+    what.add_argument("--max", default="16M", help="largest size (16M)")
+    what.add_argument("--factor", type=int, default=8, help="factor from one size to the next (8)")
     what.add_argument("--dtype", choices=list(EXACT), default="float32", metavar="TYPE", help="float32, ...")
     what.add_argument("--op", choices=OPS, default="sum")
-    what.add_argument("--root", type=int, default=0, help="of broadcast, reduce, gather and scatter (0)")
+    what.add_argument("--root", type=int, default=0, help="root of broadcast, reduce, gather and scatter (0)")
     place = what.add_mutually_exclusive_group()
     place.add_argument("--in-place", action="store_true", default=True, help="the default")
     place.add_argument("--out-of-place", action="store_false", dest="in_place")
     what.add_argument(
-        "--memory", choices=["ordinary", "shared"], default="ordinary", help="shared: ringreduce.empty"
+        "--memory", choices=["ordinary", "shared"], default="ordinary",
+        help="shared allocates the buffers with ringreduce.empty",
+    )  # fmt: skip
+    what.add_argument("--async", action="store_true", dest="asynchronous", help="use the progress thread")
+    who = (
+        f"auto (all that are installed), none, or some of gloo, {', '.join(VENDORS)}; {HOMES} lists the prefixes "
+        "of MPIs"
     )
-    what.add_argument("--async", action="store_true", dest="asynchronous", help="through the progress thread")
-    who = f"auto (those that are there), none, or of gloo, {', '.join(VENDORS)}; {HOMES} names where MPIs are"
     what.add_argument("--peers", type=names, default=["auto"], help=who)
-    what.add_argument("--no-floor", action="store_false", dest="floor", help="leave the floor out")
+    what.add_argument("--no-floor", action="store_false", dest="floor", help="do not measure the floor")
     _add_how(parser)
 
 
 def _add_how(parser: ArgumentParser) -> None:
-    how = parser.add_argument_group("how, and what comes out")
+    how = parser.add_argument_group("how it is measured, and the output")
     how.add_argument("--budget", type=float, default=0.2, metavar="S", help="seconds for each figure (0.2)")
-    how.add_argument("--iterations", type=int, help="for each figure, instead of a budget")
-    how.add_argument("--launches", type=int, help="of ours and of each MPI, in rotated order")
-    how.add_argument("--bind", action=BooleanOptionalAction, default=True, help="give each own rank a core")
+    how.add_argument("--iterations", type=int, help="iterations for each figure, instead of a budget")
+    how.add_argument(
+        "--launches", type=int, help="number of launches of ringreduce and of each MPI, in rotated order"
+    )
+    how.add_argument(
+        "--bind", action=BooleanOptionalAction, default=True, help="bind each rank that is started to a core"
+    )
     how.add_argument("--check", action=BooleanOptionalAction, default=True, help="check every element")
     how.add_argument("--format", choices=list(FORMATS), default="table")
-    how.add_argument("--plot", type=Path, metavar="PNG", help="latency and bus bandwidth against size")
-    how.add_argument("--compare", action="store_true", help="all algorithms and peers on 2 and on 4 ranks")
+    how.add_argument("--plot", type=Path, metavar="PNG", help="plot latency and bus bandwidth against size")
     how.add_argument(
-        "--reproducible", action="store_true", help="what the reproducible mode costs, beside auto"
+        "--compare", action="store_true", help="compare all algorithms and peers on 2 and on 4 ranks"
     )
-    how.add_argument("--output", type=Path, help="the folder for --compare's plots and JSON (bench/results)")
+    how.add_argument("--reproducible", action="store_true", help="compare the reproducible mode with auto")
+    how.add_argument("--output", type=Path, help="folder for --compare's plots and JSON (bench/results)")
 
 
 def problems(options: Namespace, ranks: int) -> list[Problem]:
-    """Sizes are rounded up so that every rank has a whole block."""
+    """Returns the problems to time. Sizes are rounded up so that every rank has a whole block."""
     if options.sizes:
         wanted = sizes(options.sizes)
     else:
@@ -114,16 +122,16 @@ def problems(options: Namespace, ranks: int) -> list[Problem]:
     found: dict[Problem, None] = {}
     for collective in options.collective:
         if collective not in TIMED:
-            raise ValueError(f"no collective is called {collective!r}; there are {', '.join(TIMED)}")
+            raise ValueError(f"no collective is called {collective!r}; choose from {', '.join(TIMED)}")
         if collective in MESSAGES and ranks < 2:
-            raise ValueError(f"{collective} takes at least 2 ranks")
+            raise ValueError(f"{collective} needs at least 2 ranks")
         unit = numpy_dtype(options.dtype).itemsize * (ranks if collective in BLOCKWISE else 1)
         for size in [0] if collective == "barrier" else wanted:
             rounded = -(-size // unit) * unit
             about = options.dtype, options.op, options.in_place, options.root
             found[Problem(collective, rounded, *about)] = None
     if not found:
-        raise ValueError("there is no size to measure")
+        raise ValueError("there are no sizes to measure")
     return list(found)
 
 
@@ -131,7 +139,7 @@ def read_files(asked: list[str], ranks: int) -> None:
     """Registers the algorithms that are functions in files, and proves them.
 
     Raises:
-        ValueError: there is no such file or function, or what it plans is wrong.
+        ValueError: There is no such file or function, or its schedules are wrong.
     """
     for name in dict.fromkeys(map(plain_name, asked)):
         if is_in_a_file(name):
@@ -139,7 +147,7 @@ def read_files(asked: list[str], ranks: int) -> None:
 
 
 def algorithms(asked: list[str], collectives: list[str]) -> dict[str, tuple[str, ...]]:
-    """By collective. A name must belong to one of the collectives at least."""
+    """Returns the algorithms of each collective. Each name must belong to at least one of the collectives."""
     chosen: dict[str, tuple[str, ...]] = {}
     for collective in collectives:
         choice = () if collective in NO_CHOICE else schedules.algorithms(collective)
@@ -160,10 +168,10 @@ def algorithms(asked: list[str], collectives: list[str]) -> dict[str, tuple[str,
 
 
 def with_wires(chosen: dict[str, tuple[str, ...]], wires: list[str]) -> dict[str, tuple[str, ...]]:
-    """Each algorithm, and then the same in each wire format."""
+    """Adds each algorithm in each wire format, after the algorithm itself."""
     for wire in wires:
         if wire not in ROUNDING:
-            raise ValueError(f"--wire: there is no {wire!r}, but {', '.join(ROUNDING)}")
+            raise ValueError(f"--wire: there is no format {wire!r}; choose from {', '.join(ROUNDING)}")
 
     def quantised(name: str, wire: str) -> str:
         plain = name.removesuffix(SHARED)
@@ -178,10 +186,10 @@ def with_wires(chosen: dict[str, tuple[str, ...]], wires: list[str]) -> dict[str
 
 
 def with_transports(chosen: dict[str, tuple[str, ...]], transports: list[str]) -> dict[str, tuple[str, ...]]:
-    """Each algorithm by each transport; without any, by the one that the ranks have."""
+    """Returns each algorithm over each transport. Without transports, it uses the one that the ranks have."""
     for transport in transports:
         if transport not in TRANSPORTS:
-            raise ValueError(f"--transport: there is no {transport!r}, but {', '.join(TRANSPORTS)}")
+            raise ValueError(f"--transport: there is no {transport!r}; choose from {', '.join(TRANSPORTS)}")
     if not transports:
         return chosen
     return {
@@ -191,16 +199,16 @@ def with_transports(chosen: dict[str, tuple[str, ...]], transports: list[str]) -
 
 
 def plan(options: Namespace, ranks: int) -> Plan:
-    """The plan for that many ranks.
+    """Returns the plan for a number of ranks.
 
     Raises:
-        ValueError: an option's value is unknown or impossible.
+        ValueError: The value of an option is unknown or out of range.
     """
     if ranks < 1:
         raise ValueError("--ranks must be at least 1")
     for name in options.peers:
         if name not in ("auto", "none", "gloo", *VENDORS):
-            raise ValueError(f"--peers: nobody is called {name!r}")
+            raise ValueError(f"--peers: there is no peer {name!r}; choose from gloo, {', '.join(VENDORS)}")
     if options.op in ("band", "bor", "bxor") and "float" in options.dtype:
         raise ValueError(f"--op {options.op} takes integers and bool, not {options.dtype}")
     if not 0 <= options.root < ranks:
@@ -211,9 +219,9 @@ def plan(options: Namespace, ranks: int) -> Plan:
     if not 0 <= options.budget < float("inf"):
         raise ValueError(f"--budget must be a number of seconds, not {options.budget:g}")
     if options.plot and set(options.collective) == {"barrier"}:
-        raise ValueError("--plot: a barrier has no sizes to plot times against")
+        raise ValueError("--plot: a barrier has no sizes to plot against")
     asked = problems(options, ranks)
-    # OSU's benchmarks time every call by itself.
+    # OSU's benchmarks time every call separately.
     single = 1 if options.format == "osu" else None
     effort = Effort(options.budget, options.iterations, check=options.check, batch=single)
     read_files(options.algorithms, ranks)

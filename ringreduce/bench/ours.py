@@ -1,4 +1,4 @@
-"""This library as protocol.py wants one."""
+"""This library behind the interface that protocol.py measures."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ COLLECTIVES = (
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all",
 )  # fmt: skip
 NO_CHOICE = ("barrier", *MESSAGES)
-"""What runs in one way, whatever the size: no algorithm can be named, and no wire format."""
+"""Operations without a choice: they take neither an algorithm nor a wire format."""
 TIMED = (*COLLECTIVES, *NO_CHOICE)
 
 
 def _arguments(comm: Communicator, problem: Problem, buffer: Array, new: Callable[[int], Array]) -> Any:
-    """The method's positional and named arguments, and where the result lies."""
+    """Returns the positional and named arguments of the method, and the array that holds the result."""
     collective, root = problem.collective, comm.rank == problem.root
     block = buffer.size // comm.size
     own = buffer[comm.rank * block : (comm.rank + 1) * block]
     count = block if collective in ("reduce_scatter", "scatter") else buffer.size
-    # In place means as in NCCL: a block that comes or goes is this rank's own in the whole buffer.
+    # In place has NCCL's meaning: a single block is this rank's own block in the whole buffer.
     target = (
         (own if count == block and collective in BLOCKWISE else buffer) if problem.in_place else new(count)
     )
@@ -53,7 +53,7 @@ def _arguments(comm: Communicator, problem: Problem, buffer: Array, new: Callabl
 
 
 ROUNDING = {"bf16": 2**-8, "fp16": 2**-11, "int8": 1 / 253, "fp8": 2**-4}
-"""By wire format: how far one rounding moves a value, relative to the largest of its block."""
+"""The error of one rounding in each wire format, relative to the largest value of the block."""
 
 
 def ours(
@@ -63,7 +63,10 @@ def ours(
     asynchronous: bool = False,
     wire: str | None = None,
 ) -> Library:
-    """``shared``: buffers from ringreduce.empty. ``asynchronous``: calls go through the progress thread."""
+    """Returns the library as protocol.py measures it.
+
+    With ``shared``, ringreduce.empty allocates the buffers. With ``asynchronous``, calls use the progress thread.
+    """
 
     def allocate(nbytes: int) -> Array:
         return np.asarray(empty(nbytes, "uint8")) if shared else np.zeros(nbytes, dtype=np.uint8)
@@ -76,7 +79,7 @@ def ours(
             return allocate(count * buffer.dtype.itemsize).view(buffer.dtype)
 
         if problem.collective in NO_CHOICE and (algorithm, wire) != ("auto", None):
-            raise ValueError(f"{problem.collective} takes no algorithm and no wire format")
+            raise ValueError(f"{problem.collective} takes neither an algorithm nor a wire format")
         if problem.collective in MESSAGES:
             room, kind = new(buffer.size), problem.collective
             send, recv = finished(partial(comm.send, buffer)), finished(partial(comm.recv, room))
@@ -89,15 +92,15 @@ def ours(
             named["wire"] = wire
         return finished(partial(getattr(comm, problem.collective), *positional, **named)), result
 
-    # Every partial sum may be rounded on its way; none is larger than a sum, as the values are not negative.
+    # Every partial sum may be rounded. No partial sum is larger than the sum, because no value is negative.
     tolerance = 0.0 if wire is None else ROUNDING[wire] * (comm.size + 1)
     return Library(algorithm, comm.rank, comm.size, comm.barrier, maximum(comm), prepare, allocate, tolerance)
 
 
 def floor(comm: Communicator, shared: bool = False) -> Library:
-    """The time that all ranks need, at once, to read and write their own buffers: x *= c.
+    """Returns the floor: all ranks read and write their own buffers at the same time, as x *= c.
 
-    It is the loop of NumPy, in one thread. Nothing can be left out of it: c is not known when it is compiled.
+    The loop is NumPy's, in one thread. It cannot be optimised away, because c is not known at compile time.
     """
 
     def prepare(problem: Problem, buffer: Array) -> tuple[Callable[[], Any], Array]:

@@ -1,7 +1,7 @@
-"""The peers that are there, and how those are started that need processes of their own.
+"""Finds the installed peers, and starts those that need their own processes.
 
-Gloo runs in the ranks' own processes, and so does MPI where mpirun started them. Otherwise each MPI is started with its
-own mpirun: that of each home that the user names, that of this interpreter's environment, and the one on the PATH.
+Gloo runs in the processes of the ranks, and so does MPI if mpirun started them. Otherwise each MPI is started with its
+own mpirun. The candidates are the prefixes that the user names, this interpreter's environment, and the PATH.
 """
 
 from __future__ import annotations
@@ -27,7 +27,14 @@ HOMES = "RINGREDUCE_BENCH_MPI"
 
 @dataclass(frozen=True)
 class Mpi:
-    """An MPI that can be started: the prefix it is installed in, the Python that has its mpi4py."""
+    """An MPI that can be started.
+
+    Attributes:
+        vendor: "openmpi", "mpich" or "impi".
+        home: The prefix that it is installed in.
+        python: The Python that has an mpi4py for it.
+        mpirun: Its mpirun.
+    """
 
     vendor: str
     home: Path
@@ -35,7 +42,7 @@ class Mpi:
     mpirun: Path
 
     def contestant(self, name: str) -> Contestant:
-        """Timed as it is called from Python."""
+        """Returns a contestant that times this MPI from Python."""
         return Contestant(
             name,
             lambda question: [
@@ -56,20 +63,20 @@ def mpi4py_is_there() -> bool:
 
 
 def installed_mpis(homes: Iterable[Path] | None = None) -> list[Mpi]:
-    """One per vendor, the first that is found.
+    """Returns the first MPI of each vendor that is found.
 
     Args:
-        homes: the prefixes to look in first; None: those that RINGREDUCE_BENCH_MPI names, with colons between them.
+        homes: The prefixes to search first. None means those in RINGREDUCE_BENCH_MPI, which are separated by colons.
 
     Raises:
-        ValueError: there is no MPI in one of those.
+        ValueError: One of these prefixes has no MPI.
     """
     if homes is None:
         homes = map(Path, filter(None, os.environ.get(HOMES, "").split(os.pathsep)))
     named = {home: _at(home) for home in homes}
     for home, one in named.items():
         if one is None:
-            raise ValueError(f"{HOMES}: {home} has no bin/mpirun with an mpi4py that it starts")
+            raise ValueError(f"{HOMES}: {home} has no bin/mpirun for which an mpi4py works")
     on_path = shutil.which("mpirun")
     usual = [Path(sys.prefix), *([Path(on_path).parents[1]] if on_path else [])]
     found: dict[str, Mpi] = {}
@@ -80,14 +87,14 @@ def installed_mpis(homes: Iterable[Path] | None = None) -> list[Mpi]:
 
 
 def _at(home: Path) -> Mpi | None:
-    """The MPI of that prefix, with the mpi4py of its own Python, or else of this one."""
+    """Returns the MPI in a prefix, with the mpi4py of that prefix's Python or of this one, or None."""
     home = home.absolute()
     mpirun = home / "bin" / "mpirun"
     if not mpirun.exists():
         return None
     pythons = [home / "bin" / "python", *([Path(sys.executable)] if mpi4py_is_there() else [])]
     for python in pythons:
-        # Asked in a process of its own: importing mpi4py starts MPI.
+        # This needs a new process, because importing mpi4py starts MPI.
         try:
             answer = subprocess.run(
                 [str(python), str(SCRIPT), "--vendor"], capture_output=True, text=True, timeout=30, check=True,

@@ -1,4 +1,4 @@
-"""Latency and bus bandwidth against size, a line per algorithm and peer, and the floor. Needs matplotlib."""
+"""Plots latency and bus bandwidth against size for each algorithm, each peer and the floor. Needs Matplotlib."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PALE = (
 
 
 def style(name: str, kind: str, index: int) -> dict[str, Any]:
-    """auto is bold, the other algorithms recede, peers are dashed, the floor is dotted."""
+    """Returns the style of a line: bold for auto, pale for other algorithms, dashed for peers, dotted for the floor."""
     if kind == "floor":
         return {"color": "black", "linestyle": ":", "linewidth": 1.8, "zorder": 2}
     if kind == "peer":
@@ -48,7 +48,7 @@ def label(name: str, kind: str) -> str:
 
 
 def series(results: Results, collective: str, name: str) -> tuple[list[int], list[float], list[float]]:
-    """Sizes in bytes, times in microseconds, bus bandwidths in GB/s."""
+    """Returns the sizes in bytes, times in microseconds and bus bandwidths in GB/s of a contestant."""
     factor = bus_factor(collective, results.facts["ranks"])
     rows = [results.row(collective, nbytes, name) for nbytes in results.sizes(collective)]
     timed = [row for row in rows if row is not None and row.get("median_us")]
@@ -70,7 +70,7 @@ def _axes(left: Any, right: Any, sizes: list[int], collective: str) -> None:
 
 
 def plot(results: Results, path: Path, collective: str | None = None) -> Path:
-    """Writes the picture of one collective (the first that has sizes, if none is named) and returns its path."""
+    """Writes the plot of a collective, by default the first that has sizes, and returns its path."""
     collective = collective or next(each for each in results.collectives() if each != "barrier")
     facts = results.facts
     kind = f"{facts['dtype']} {facts['op']}" if "reduce" in collective else facts["dtype"]

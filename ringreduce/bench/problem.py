@@ -1,4 +1,4 @@
-"""What is timed: a collective or messages point to point, the values that ranks put in, and what must come of them."""
+"""Problems to time (a collective or point-to-point messages), their input values, and the expected results."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ ROOT_ONLY = ("reduce", "gather")
 BLOCKWISE = ("reduce_scatter", "all_gather", "gather", "scatter", "all_to_all")
 """Collectives whose buffers hold a block for each rank."""
 MESSAGES = {"send_recv": 2, "send": 16, "send_recv_pairs": 2, "send_pairs": 16}
-"""What is timed point to point, and of how many messages a call consists, one after the other.
+"""Point-to-point operations, with the number of messages that a call sends one after the other.
 
-A send_recv is a message from rank 0 to rank 1 and one back, a send is a stream of messages from rank 0 to rank 1. In
-pairs, the first half of the ranks does so with the second half, all at once. Times are those of one message.
+send_recv is a message from rank 0 to rank 1 and one back. send is a stream of messages from rank 0 to rank 1. In the
+operations with pairs, each rank of the first half does this with one of the second half, all at once. Times are those
+of one message.
 """
 STREAMS = ("send", "send_pairs")
 
@@ -25,7 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Problem:
-    """What is timed. ``nbytes`` is the whole buffer (all ranks' blocks together), nccl-tests' size."""
+    """A problem to time. ``nbytes`` is the size of the whole buffer (the blocks of all ranks), as in nccl-tests."""
 
     collective: str
     nbytes: int
@@ -39,7 +40,7 @@ class Problem:
         return self.nbytes // numpy_dtype(self.dtype).itemsize
 
 
-# The largest integer up to which a type holds every one.
+# The largest integer up to which each type represents all integers.
 EXACT = {
     "float64": 1 << 53, "float32": 1 << 24, "float16": 1 << 11, "bfloat16": 1 << 8, "float8_e4m3fn": 1 << 4,
     "float8_e5m2": 1 << 3, "int64": 1 << 62, "int32": 1 << 30, "int16": (1 << 15) - 1, "int8": (1 << 7) - 1,
@@ -61,7 +62,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 def fill(
     rank: int, count: int, iteration: int, dtype: str = "float32", op: str = "sum", ranks: int = 2
 ) -> Array:
-    """Values from which any order of combining gives the same result, in every dtype."""
+    """Returns input values that give the same result in any order of combining, in every dtype."""
     seed = np.uint32((rank * 2 + (iteration & 1) + 1) * 2246822519 & 0xFFFFFFFF)
     index = np.arange(1, count + 1, dtype=np.uint32)
     index *= np.uint32(2654435761)
@@ -70,7 +71,7 @@ def fill(
     exact, factor = EXACT[dtype], 1
     if op == "prod":
         values = values % 2 + 1 if rank < 3 else np.ones_like(values)
-    elif op == "avg":  # whose sum divides by the number of ranks
+    elif op == "avg":  # the sum must be divisible by the number of ranks
         limit, factor = min(256, exact // ranks**2 + 1), ranks
         values = values % np.uint32(limit)
     elif op == "sum" and dtype != "bool" and rank >= exact:
@@ -90,7 +91,7 @@ COMBINE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def partner(collective: str, rank: int, ranks: int) -> int | None:
-    """The rank at the other end, point to point; None for one that takes no part."""
+    """Returns the rank at the other end of a point-to-point operation, or None if this rank takes no part."""
     half = ranks // 2 if collective.endswith("_pairs") else 1
     if rank >= 2 * half or ranks < 2:
         return None
@@ -98,7 +99,7 @@ def partner(collective: str, rank: int, ranks: int) -> int | None:
 
 
 def receives(collective: str, rank: int, ranks: int) -> bool:
-    """Whether this rank's result is a message that it received."""
+    """Returns whether this rank's result is a message that it receives."""
     other = partner(collective, rank, ranks)
     return other is not None and (collective not in STREAMS or rank > other)
 
@@ -106,7 +107,7 @@ def receives(collective: str, rank: int, ranks: int) -> bool:
 def messages(
     collective: str, rank: int, other: int | None, send: Callable[[int], Any], recv: Callable[[int], Any]
 ) -> Callable[[], None]:
-    """The call point to point; ``send`` and ``recv`` take the rank at the other end."""
+    """Returns the call of a point-to-point operation. ``send`` and ``recv`` take the rank at the other end."""
     if other is None:
         return lambda: None
     first, second = (send, recv) if rank < other else (recv, send)
@@ -123,7 +124,7 @@ def messages(
 
 
 def expected(rank: int, ranks: int, problem: Problem, iteration: int) -> Array:
-    """What must lie in this rank's result."""
+    """Returns the expected result on this rank."""
     count, collective = problem.count, problem.collective
     block = count // ranks
     own = slice(rank * block, (rank + 1) * block)

@@ -1,7 +1,7 @@
-"""Programs that measure themselves, and turns: whoever is compared runs in every launch, in rotated order.
+"""Runs programs that measure themselves, in turns. Every contestant runs in every launch, in rotated order.
 
-A program prints one JSON line per size (see protocol.py). One that fails, hangs or computes wrongly is reported in its
-own rows; the others go on. The exchange between two cores is probed before and after each turn.
+A program prints one line of JSON per size (see protocol.py). If a program fails, hangs or computes wrong results, its
+own rows report this, and the others continue. The exchange between two cores is probed before and after each turn.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EFFORT = Effort()
 
 @dataclass(frozen=True)
 class Question:
-    """What every program is asked in one launch."""
+    """What every program measures in one launch."""
 
     collective: str
     ranks: int
@@ -42,7 +42,7 @@ class Question:
     root: int = 0
 
     def options(self, name: str) -> list[str]:
-        """The command line: the first options every program understands, the others those in Python."""
+        """Returns the command line options. All programs accept the first ones, programs in Python also the others."""
         words = {
             "ranks": self.ranks,
             "sizes": ",".join(map(str, self.sizes)),
@@ -58,7 +58,10 @@ class Question:
         return [word for key, value in words.items() for word in (f"--{key}", str(value))]
 
     def timeout(self) -> float:
-        """Generous: the slowest known need a scheduler tick a call, and 256 MiB takes seconds to rewrite."""
+        """Returns a generous time limit in seconds.
+
+        The slowest programs need a scheduler tick for each call, and rewriting 256 MiB takes seconds.
+        """
         return 60 + sum(4 * self.budget + size * self.ranks / 50e6 for size in self.sizes)
 
     def row(self, name: str, nbytes: int) -> Row:
@@ -67,14 +70,17 @@ class Question:
 
 
 def question_of(problem: Problem, sizes: list[int], ranks: int, effort: Effort) -> Question:
-    """That problem in several sizes."""
+    """Returns the question for a problem in several sizes."""
     about = problem.dtype, problem.op, problem.root
     return Question(problem.collective, ranks, tuple(sizes), effort.budget, effort, *about)
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """A program: how it is started, the paths it needs, and what it is ("ours", "tuned", "peer" or "floor")."""
+    """A program, with the command that starts it, the paths that it needs, and its kind.
+
+    The kind is "ours", "tuned", "peer" or "floor".
+    """
 
     name: str
     command: Callable[[Question], list[str]]
@@ -83,7 +89,7 @@ class Contestant:
     kind: str = "peer"
 
     def rows(self, question: Question, timeout: float | None = None) -> list[Row]:
-        """A row for each size, whatever happens."""
+        """Runs the program, and returns a row for each size even if it fails."""
         if not all(path.exists() for path in self.needs):
             lines, problem, last = list[Row](), ABSENT, ""
         else:
@@ -102,8 +108,8 @@ class Contestant:
 def run_program(
     command: list[str], environment: dict[str, str], timeout: float
 ) -> tuple[list[Row], str, str]:
-    """Its lines, how it failed ("timeout", "exit 1"), and the last thing it said then."""
-    # Files, not pipes: a rank that outlives its mpirun would keep a pipe open, and us waiting for its end.
+    """Runs a program. Returns its rows, how it failed ("timeout", "exit 1" or ""), and its last line of errors."""
+    # The output goes to files, because a rank that outlives its mpirun would keep a pipe open.
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         try:
             process = subprocess.Popen(
@@ -126,7 +132,7 @@ def run_program(
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    # Asked first: an mpirun ends its ranks, which sit in groups of their own; killed, it would leave them.
+    # SIGTERM first: it lets mpirun end its ranks, which have process groups of their own and would survive a SIGKILL.
     for sign in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
@@ -138,7 +144,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _objects(text: str) -> list[Row]:
-    """The lines that are JSON objects."""
+    """Returns the lines that are JSON objects."""
     lines = []
     for line in filter(lambda line: line.startswith("{"), text.splitlines()):
         with suppress(ValueError):
@@ -147,17 +153,17 @@ def _objects(text: str) -> list[Row]:
 
 
 Turn = Callable[[int], list[Row]]
-"""What a contestant, or several in one process, do in a launch, by its number."""
+"""Runs a contestant, or several in one process, in the launch with the given number, and returns the rows."""
 
 
 @dataclass
 class Launches:
-    """The rows of all turns, and what the probes before and after each found, in nanoseconds."""
+    """The rows of all turns, and the results of the probes before and after each turn, in nanoseconds."""
 
     rows: list[Row] = field(default_factory=list)
     probes: list[float | None] = field(default_factory=list)
     modes: dict[str, set[str]] = field(default_factory=dict)
-    """Those in which a turn has had figures."""
+    """The modes in which each turn produced figures."""
 
     def take(self, name: str, turn: Turn, launch: int, probed: bool = True) -> None:
         before = _engine.probe_exchange() if probed else None
@@ -170,15 +176,15 @@ class Launches:
             self.modes.setdefault(name, set()).add(mode)
 
     def facts(self) -> dict[str, Any]:
-        """The mode in which most figures were taken, and the first and the last probe."""
+        """Returns the mode in which most figures were measured, and the first and the last probe."""
         first, last = (None if ns is None else round(ns, 1) for ns in (self.probes[0], self.probes[-1]))
         return {"exchange_before_ns": first, "exchange_after_ns": last, "mode": table_mode(self.rows)}
 
 
 def take_turns(turns: Mapping[str, Turn], launches: int, probed: bool = True) -> Launches:
-    """All turns in each launch, beginning with another one in each.
+    """Runs all turns in each launch. Each launch begins with another one.
 
-    Not ``probed``: without the mode of the machine, where that does not matter.
+    If ``probed`` is False, the mode of the machine is not probed.
     """
     done, names = Launches(), list(turns)
     for launch in range(launches):
@@ -186,7 +192,7 @@ def take_turns(turns: Mapping[str, Turn], launches: int, probed: bool = True) ->
         for name in [*names[shift:], *names[:shift]]:
             _announce(f"launch {launch + 1} of {launches}: {name}")
             done.take(name, turns[name], launch, probed)
-    # The machine changes its mode as it likes; whoever was never caught in the table's gets more chances.
+    # The machine changes its mode at any time. Contestants without a figure in the table's mode get more launches.
     for launch in range(launches, launches + EXTRA_LAUNCHES):
         mode = table_mode(done.rows)
         for name in [name for name, modes in done.modes.items() if mode not in modes]:
@@ -198,7 +204,7 @@ def take_turns(turns: Mapping[str, Turn], launches: int, probed: bool = True) ->
 def compare(
     contestants: Sequence[Contestant], question: Question, launches: int, timeout: float | None = None
 ) -> Results:
-    """One question to all of them."""
+    """Measures the same question with all contestants."""
     turns: dict[str, Turn] = {
         one.name: lambda launch, one=one: one.rows(question, timeout)  # type: ignore[misc]
         for one in contestants
@@ -209,7 +215,7 @@ def compare(
 
 
 def refusals(rows: list[Row]) -> list[str]:
-    """Why figures are missing, each reason once."""
+    """Returns the reasons why figures are missing, each once."""
     said = (
         ": ".join(filter(None, (row["library"], row["problem"], row.get("detail"))))
         for row in rows

@@ -1,8 +1,8 @@
-"""How all that is called from Python is measured: bench/peers/protocol.h, which tells the rules, in Python.
-Same plan, same fill values, same output.
+"""The measuring protocol for libraries that are called from Python.
 
-The differences are those that Python forces: the barrier is the library's own, because a spinning one in
-Python would keep the core from the others, and buffers are rewritten from a pattern made beforehand.
+It follows the rules in bench/peers/protocol.h, with the same plan, fill values and output. Python requires two
+differences. The barrier is the library's own, because a barrier that spins in Python would keep the core from other
+ranks. And buffers are rewritten from a pattern that is computed in advance.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING or __package__:
 else:
     from problem import BLOCKWISE, EXACT, MESSAGES, Array, Problem, expected, fill, numpy_dtype, partner
 
-# With what whoever measures needs of problem.py.
+# Includes what users of the protocol need of problem.py.
 __all__ = [
     "BLOCKWISE", "EXACT", "Array", "Buffers", "Case", "Effort", "Library", "Problem", "fill", "measure",
     "measure_sizes", "numpy_dtype", "plan",
@@ -48,9 +48,9 @@ WARMUP = 8
 
 @dataclass(frozen=True)
 class Effort:
-    """How long one figure may take: ``budget`` in seconds, or a number of iterations.
+    """The effort for one figure: ``budget`` in seconds, or a number of iterations.
 
-    ``batch`` is how many calls are timed together; None leaves that to the protocol.
+    ``batch`` is the number of calls that are timed together. None leaves it to the protocol.
     """
 
     budget: float = 0.5
@@ -63,10 +63,10 @@ class Effort:
 
 @dataclass
 class Library:
-    """What a library must offer to be measured.
+    """The interface that a library must provide to be measured.
 
-    ``prepare`` gets a NumPy view of a buffer, and returns a function without arguments that runs the
-    collective on it, and the array in which the result then lies (the buffer, a part of it, or another one).
+    ``prepare`` takes a NumPy view of a buffer. It returns a function without arguments that runs the collective on the
+    buffer, and the array that then holds the result (the buffer, a part of it, or another array).
     """
 
     name: str
@@ -74,16 +74,16 @@ class Library:
     ranks: int
     barrier: Callable[[], Any]
     maximum: Callable[[Array], Array]
-    """Element by element over all ranks; float64."""
+    """Returns the elementwise maximum over all ranks, as float64."""
     prepare: Callable[[Problem, Array], tuple[Callable[[], Any], Array]]
     allocate: Callable[[int], Array] = lambda nbytes: np.zeros(nbytes, dtype=np.uint8)
-    """That many bytes, as uint8, for the buffers."""
+    """Allocates that number of bytes for the buffers, as uint8."""
     tolerance: float = 0.0
-    """How far right results may be off, relative to the largest of them."""
+    """The error that correct results may have, relative to the largest of them."""
 
 
 def parser() -> ArgumentParser:
-    """The options that every benchmark program understands."""
+    """Returns a parser for the options that every benchmark program accepts."""
     parser = ArgumentParser()
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument(
@@ -94,13 +94,15 @@ def parser() -> ArgumentParser:
     parser.add_argument("--op", default="sum")
     parser.add_argument("--root", type=int, default=0)
     parser.add_argument("--budget", type=float, default=0.5, help="seconds per size")
-    parser.add_argument("--iterations", type=int, help="per size, instead of a budget")
-    parser.add_argument("--warmup", type=int, default=WARMUP, help="calls before a plan is made")
-    parser.add_argument("--least", type=int, default=MIN_ITERATIONS, help="iterations, whatever the budget")
+    parser.add_argument("--iterations", type=int, help="iterations per size, instead of a budget")
+    parser.add_argument("--warmup", type=int, default=WARMUP, help="calls before the measurement is planned")
     parser.add_argument(
-        "--batch", type=int, help="calls that are timed together; as many as the protocol says"
+        "--least", type=int, default=MIN_ITERATIONS, help="least iterations, whatever the budget"
     )
-    parser.add_argument("--library", default=None, help="the name to print")
+    parser.add_argument(
+        "--batch", type=int, help="calls that are timed together (the protocol chooses the number)"
+    )
+    parser.add_argument("--library", default=None, help="name to print")
     return parser
 
 
@@ -123,7 +125,7 @@ def plan(nbytes: int, call_seconds: float, budget: float, least: int = MIN_ITERA
 
 
 class Buffers:
-    """The buffers of one problem, each rewritten before it is used; each on cache lines of its own."""
+    """The buffers of one problem. Each is rewritten before it is used, and has its own cache lines."""
 
     def __init__(self, library: Library, problem: Problem) -> None:
         dtype = numpy_dtype(problem.dtype)
@@ -141,7 +143,7 @@ class Buffers:
         self._expected: dict[tuple[str, int], Array] = {}
 
     def posed_as(self, problem: Problem) -> Buffers | None:
-        """The same memory and values for another problem, if it takes the same ones."""
+        """Returns the same memory and values for another problem, or None if it needs other ones."""
         if replace(problem, collective="") != replace(self.problem, collective=""):
             return None
         other = copy(self)
@@ -161,7 +163,7 @@ class Buffers:
 
 
 class Case:
-    """A library's calls on the buffers of one problem."""
+    """The calls of a library on the buffers of one problem."""
 
     def __init__(self, library: Library, buffers: Buffers) -> None:
         self.library, self.buffers, self.problem = library, buffers, buffers.problem
@@ -170,7 +172,7 @@ class Case:
         self.results = [result for _, result in prepared]
 
     def sample(self, batch: int, iteration: int) -> tuple[float, float]:
-        """When this rank began and ended, in seconds of a clock that all ranks share."""
+        """Returns when this rank began and ended, in seconds of a clock that all ranks share."""
         self.buffers.rewrite(batch, iteration)
         calls = self.calls[:batch]
         self.library.barrier()
@@ -182,14 +184,14 @@ class Case:
         return start, stop
 
     def samples(self, batch: int, iterations: int) -> Array:
-        """When this rank began and ended each of them: two rows."""
+        """Returns when this rank began and ended each iteration, as two rows."""
         return np.array([self.sample(batch, iteration) for iteration in range(iterations)]).T
 
     def slowest(self, batch: int, samples: Array) -> Array:
-        """Seconds of a call in each of this rank's samples, the slowest rank's.
+        """Returns the seconds of a call on the slowest rank, for each sample.
 
-        Scaling does not make ranks wait for each other, so of those that share a core each would be timed in
-        its turn, as if alone: there it is the time from the first start to the last end.
+        When the ranks scale their buffers, they do not wait for each other. Ranks that share a core would be timed one
+        after the other, as if each were alone. The time is therefore that from the first start to the last end.
         """
         start, stop = samples
         if self.problem.collective == "scale":
@@ -198,7 +200,7 @@ class Case:
         return self.library.maximum(stop - start) / batch
 
     def averages(self, batch: int, samples: Array) -> Array:
-        """Seconds of a call on the average of this rank's samples, of every rank that takes part."""
+        """Returns the seconds of a call, averaged over the samples, for every rank that takes part."""
         library, slots = self.library, np.full(self.library.ranks, -1.0)
         idle = self.problem.collective in MESSAGES
         if not idle or partner(self.problem.collective, library.rank, library.ranks) is not None:
@@ -215,10 +217,10 @@ class Case:
 
 
 def measure(library: Library, buffers: Buffers, effort: Effort) -> dict[str, Any]:
-    """Every rank calls it with the same problem and effort, and gets the same figures.
+    """Measures a library. Every rank must call it with the same problem and effort, and gets the same figures.
 
-    The median and the quartiles are of the slowest rank's times. ``avg_us``, ``min_us`` and ``max_us`` are over the
-    ranks, of each rank's own average, as OSU's benchmarks have them.
+    The median and the quartiles are those of the slowest rank's times. As in OSU's benchmarks, ``avg_us``, ``min_us``
+    and ``max_us`` are taken over the averages of the ranks.
     """
     case, problem = Case(library, buffers), buffers.problem
     warm = case.slowest(1, case.samples(1, effort.warmup))
@@ -252,7 +254,7 @@ def measure(library: Library, buffers: Buffers, effort: Effort) -> dict[str, Any
 
 
 def measure_sizes(library: Library, options: Namespace) -> None:
-    """Measures and prints each size; every rank calls it with the same options."""
+    """Measures and prints each size. Every rank must call it with the same options."""
     library.name = options.library or library.name
     effort = Effort(options.budget, options.iterations, options.warmup, options.least, batch=options.batch)
     for nbytes in options.sizes:

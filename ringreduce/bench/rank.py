@@ -1,4 +1,4 @@
-"""What every rank does: all problems, each by all contestants that run in these processes."""
+"""Measures, on every rank, all problems with all contestants that run in these processes."""
 
 from __future__ import annotations
 
@@ -23,33 +23,37 @@ from ringreduce.start.bootstrap import init
 Facts = dict[str, Any]
 SHARED = "+shared"
 REPRODUCIBLE = "reproducible"
-"""Stands for ``auto`` on a reproducible communicator of the same ranks."""
+"""The name of ``auto`` on a reproducible communicator of the same ranks."""
 
 
 def without_transport(name: str) -> tuple[str, str | None]:
-    """An algorithm's name, and the transport behind it."""
+    """Splits "ring@tcp" into the algorithm and the transport, which is None if there is none."""
     plain, mark, transport = name.rpartition("@")
     return (plain, transport) if mark and ":" not in transport else (name, None)
 
 
 def without_wire(name: str) -> tuple[str, str | None]:
-    """An algorithm's name, and the wire format behind it."""
+    """Splits "ring+int8" into the algorithm and the wire format, which is None if there is none."""
     plain, mark, wire = name.rpartition("+")
     return (plain, wire) if mark and wire in ROUNDING else (name, None)
 
 
 @dataclass(frozen=True)
 class Task:
-    """The same on all ranks.
+    """What the ranks measure. It is the same on all ranks.
 
     Attributes:
-        algorithms: by collective. One whose name ends in "+shared" has its buffers from ringreduce.empty, one
-            with "+int8" (before that) or another wire format sends its messages in it, one with "@tcp" (at the
-            end) or another transport travels by it; "reproducible" is ``auto`` on a reproducible communicator.
-        peers: of "gloo" and "mpi", which run in the ranks' own processes.
-        efforts: by problem.
-        turn: how far to rotate the order of the contestants.
-        bind: give each rank a core (the cores in turn), as an mpirun does and as the MPIs here are measured.
+        problems: The problems.
+        algorithms: The algorithms for each collective. In a name such as "ring+int8+shared@tcp", the wire format, the
+            use of ringreduce.empty for the buffers, and the transport are all optional. "reproducible" is ``auto`` on
+            a reproducible communicator.
+        efforts: The effort for each problem.
+        peers: The peers that run in the processes of the ranks: "gloo" and "mpi".
+        shared: Whether ringreduce.empty allocates all buffers.
+        asynchronous: Whether calls use the progress thread.
+        floor: Whether to measure the floor.
+        turn: How far to rotate the order of the contestants.
+        bind: Whether to bind the ranks to the cores in turn, as the MPIs that are measured bind theirs.
     """
 
     problems: tuple[Problem, ...]
@@ -63,7 +67,7 @@ class Task:
     bind: bool = False
 
     def cells(self) -> int:
-        """How many figures will be taken."""
+        """Returns the number of figures that will be measured."""
         return sum(
             len(self.algorithms[problem.collective]) + len(self.peers) + bool(self.floor and problem.nbytes)
             for problem in self.problems
@@ -71,24 +75,24 @@ class Task:
 
 
 def plain_name(name: str) -> str:
-    """An algorithm's name alone: as the communicator takes it."""
+    """Returns the name of the algorithm alone, as communicators accept it."""
     return without_wire(without_transport(name)[0].removesuffix(SHARED))[0]
 
 
 def measure_all(comm: Communicator, task: Task) -> tuple[list[Row], list[Facts]]:
-    """A row per problem and contestant, the same on all ranks, and the facts of each rank."""
+    """Measures a task. Returns a row per problem and contestant, the same on all ranks, and the facts of each rank."""
     rows: list[Row] = []
     asked_for = {name for names in task.algorithms.values() for name in names}
     carriers = sorted({without_transport(name)[1] or "" for name in asked_for})
     twins = {transport: _twin(comm, transport=transport) for transport in filter(None, carriers)}
     used = dict.fromkeys(twins.get(each, comm).transport for each in carriers)
-    # Before the peers bring connections of their own.
+    # The interfaces are read before the peers open their own connections.
     facts: Facts = {"transport": ", ".join(used), "interface": ", ".join(interfaces()) or "none"}
     if REPRODUCIBLE in asked_for:
         twins[REPRODUCIBLE] = _twin(comm, reproducible=True)
     peers, leave = _join_peers(comm, task.peers)
     if task.bind:
-        # Only now: what the peers started for themselves may use every core.
+        # The ranks are bound only now, so that threads that the peers have started may use every core.
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[comm.rank % len(cores)]})
     own_cores = sorted(os.sched_getaffinity(0))
@@ -115,7 +119,7 @@ def measure_all(comm: Communicator, task: Task) -> tuple[list[Row], list[Facts]]
 
 
 def _twin(comm: Communicator, **options: Any) -> Communicator:
-    """The same ranks once more, who find each other through the communicator that they have."""
+    """Returns another communicator of the same ranks, which meet through the given one."""
     return init(comm.rank, comm.size, comm.all_gather_object, timeout=comm.timeout, **options)
 
 
@@ -133,7 +137,7 @@ def _contestants(
         library = ours(whose, plain, shared, task.asynchronous, wire)
         entries.append((replace(library, name=name), problem))
     if task.floor and problem.nbytes:
-        # The floor is that of memory, whatever the bytes mean.
+        # The floor is that of the memory, so the dtype does not matter.
         nbytes = max(problem.nbytes // 4, 1) * 4
         entries.append(
             (floor(comm, task.shared), Problem("scale", nbytes, in_place=problem.in_place, root=problem.root))
@@ -146,14 +150,14 @@ def _measured(library: Library, buffers: Buffers, effort: Effort, problem: Probl
     try:
         row = measure(library, buffers, effort)
     except (ValueError, TypeError, NotImplementedError) as error:
-        # Arguments that a contestant does not take are refused by all ranks alike, before anything happened. torch and
-        # mpi4py raise NotImplementedError.
+        # All ranks reject the arguments that a contestant does not support, before anything is sent. torch and mpi4py
+        # raise NotImplementedError.
         row = {"library": library.name, "ranks": library.ranks, "problem": str(error).split(". ")[0]}
     return {**row, **named, "collective": problem.collective, "bytes": problem.nbytes}
 
 
 def _join_peers(comm: Communicator, names: tuple[str, ...]) -> tuple[list[Library], Callable[[], None]]:
-    """The peers that live in these processes, and how to leave them."""
+    """Returns the peers that run in these processes, and a function that leaves them."""
     libraries, leavers = [], []
     for name in names:
         library = ours(comm, "auto")
@@ -196,7 +200,7 @@ def _join_gloo(comm: Communicator) -> Callable[[], None]:
 
 
 def _progress(total: int) -> tuple[Callable[[str], None], Callable[[], None]]:
-    """A bar on a terminal, if tqdm is installed."""
+    """Returns functions that advance and close a progress bar, which shows on a terminal if tqdm is installed."""
     if not total or not sys.stderr.isatty():
         return lambda title: None, lambda: None
     try:

@@ -1,4 +1,4 @@
-"""Results as text: a table in the manner of nccl-tests, OSU's, CSV, JSON, and contestants beside each other."""
+"""Results as text: tables in the formats of nccl-tests and OSU, CSV, JSON, and comparisons of contestants."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def human_bytes(nbytes: int) -> str:
 
 
 def human_us(us: float | None) -> str:
-    """Three digits or so: microseconds."""
+    """Formats microseconds with about three digits."""
     if us is None:
         return "-"
     digits = 3 if us < 0.1 else 2 if us < 10 else 1 if us < 100 else 0
@@ -59,9 +59,9 @@ def exchanges(facts: dict[str, Any]) -> str:
 
 
 def bandwidths(collective: str) -> str:
-    """What algbw and busbw mean."""
+    """Returns the definitions of algbw and busbw."""
     if collective == "barrier":
-        return "without bytes, and so without bandwidths"
+        return "a barrier has no bytes, and so no bandwidth"
     size = "size of a message" if collective in MESSAGES else "size"
     return f"algbw = {size} / time; busbw = {bus_formula(collective)}, n ranks"
 
@@ -73,13 +73,13 @@ TITLES = (
 
 
 def spread(row: Row) -> float:
-    """How far the launches (or, of a single one, its quartiles) lie apart, in per cent of the median."""
+    """Returns the range of the launches (of a single one, the distance of its quartiles) in per cent of the median."""
     low, high = ("low_us", "high_us") if row["launches"] > 1 else ("p25_us", "p75_us")
     return float(100 * (row[high] - row[low]) / max(row["median_us"], 1e-4))
 
 
 def time_text(row: Row | None) -> str:
-    """Why there is no figure, or the median; * marks one that was taken in another mode than the others."""
+    """Returns the median, or the reason why there is none. * marks a median that was measured in another mode."""
     if row is None:
         return "-"
     if row.get("wrong"):
@@ -98,7 +98,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def table(results: Results) -> str:
-    """A line per size and algorithm. `floor` is the floor's time in per cent of this one's."""
+    """Returns a table with a line per size and algorithm. `floor` is the time of the floor in per cent of its time."""
     lines = [f"# {line}" for line in heading(results)]
     for collective in results.collectives():
         peers = results.names("peer", collective)
@@ -130,7 +130,7 @@ def summary(results: Results) -> list[str]:
 
 
 def osu(results: Results) -> str:
-    """As OSU's micro-benchmarks print it with -f, a block per collective and contestant."""
+    """Returns a block per collective and contestant, in the format of OSU's micro-benchmarks with -f."""
     blocks = []
     for collective in results.collectives():
         title = "".join(word.capitalize() for word in collective.split("_"))
@@ -151,7 +151,7 @@ def osu(results: Results) -> str:
 
 
 def _osu_rates(figures: list[Row], collective: str) -> list[str]:
-    """As osu_bw has them, and osu_mbw_mr: of all pairs together."""
+    """Returns the lines of osu_bw or, for all pairs together, of osu_mbw_mr."""
     if collective == "send":
         lines = [f"{'# Size':<10}{'Bandwidth (MB/s)':>18}"]
         return [*lines, *(f"{row['bytes']:<10}{row['bytes'] / row['max_us']:>18.2f}" for row in figures)]
@@ -163,7 +163,7 @@ def _osu_rates(figures: list[Row], collective: str) -> list[str]:
 
 
 def _osu_latencies(figures: list[Row], collective: str) -> list[str]:
-    """Over ranks, of each rank's own average."""
+    """Returns the lines with average, minimum and maximum over the averages of the ranks."""
     with_size = collective != "barrier"
     first = f"{'# Size':<10}{'Avg Latency(us)':>18}" if with_size else "# Avg Latency(us)"
     lines = [f"{first}{'Min Latency(us)':>18}{'Max Latency(us)':>18}{'Iterations':>12}"]
@@ -185,7 +185,7 @@ COLUMNS = (
 
 
 def as_csv(results: Results) -> str:
-    """A line per figure, with the machine's facts repeated on each."""
+    """Returns a line per figure. The facts of the machine are repeated on each line."""
     facts = {key: value for key, value in results.facts.items() if key not in (*COLUMNS, "environment")}
     facts["rank_cores"] = json.dumps(facts["rank_cores"])
     text = io.StringIO()
@@ -203,14 +203,14 @@ def grid(
     results: Results, collective: str, title: str, names: Sequence[str],
     text: Callable[[Row | None], str] = time_text,
 ) -> list[list[str]]:  # fmt: skip
-    """A line per contestant, a column per size."""
+    """Returns a table with a line per contestant and a column per size."""
     sizes = results.sizes(collective)
     rows = [[name, *(text(results.row(collective, nbytes, name)) for nbytes in sizes)] for name in names]
     return [[title, *map(human_bytes, sizes)], *rows]
 
 
 def overview(results: Results, collective: str) -> str:
-    """Times in microseconds; the fastest of ours is marked."""
+    """Returns a table of times in microseconds. < marks the fastest algorithm of ringreduce for each size."""
     ours = results.names("ours", collective)
     best = {nbytes: results.fastest(collective, nbytes, ours) for nbytes in results.sizes(collective)}
 
@@ -232,7 +232,7 @@ def with_spread(row: Row | None) -> str:
 
 
 def ratios(results: Results, collective: str, title: str, references: Sequence[str]) -> str:
-    """Each contestant's time over that of the fastest reference."""
+    """Returns a table of each contestant's time divided by the time of the fastest reference."""
 
     def ratio(row: Row | None) -> str:
         if row is None or "problem" in row or row.get("wrong"):
@@ -251,11 +251,14 @@ def ratios(results: Results, collective: str, title: str, references: Sequence[s
 
 def mode_text(facts: dict[str, Any]) -> str:
     text = f"Exchange between two cores, one way: {exchanges(facts)}"
-    return f"{text}. A time marked * was taken in another mode: do not compare it."
+    return f"{text}. A time marked * was measured in another mode; do not compare it with the others."
 
 
 def report(results: Results, collective: str, references: dict[str, list[str]]) -> str:
-    """Times and ratios in Markdown; `references` maps a title to the contestants whose fastest is the measure."""
+    """Returns times and ratios in Markdown.
+
+    `references` maps a title to contestants. The fastest of them is the reference of the ratios.
+    """
     absent = {row["library"] for row in results.rows if row.get("problem") == "not installed"}
     shown = Results(results.facts, [row for row in results.rows if row["library"] not in absent])
     parts = [markdown(grid(shown, collective, "us", shown.names(collective=collective), with_spread))]

@@ -1,4 +1,4 @@
-"""What the reproducible mode costs: its times beside those of ``auto``, measured in turn by the same ranks."""
+"""Measures the cost of the reproducible mode. The same ranks measure it and ``auto`` in turn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ringreduce.bench.results import Results
 from ringreduce.bench.run import Plan, run_on_own_ranks
 
 COLLECTIVES = ("all_reduce", "reduce_scatter")
-LAUNCHES = 4  # an even number: each of the two goes first as often as the other
+LAUNCHES = 4  # an even number, so that each of the two goes first equally often
 
 
 def plan(ranks: int, budget: float, sizes: tuple[int, ...], launches: int) -> Plan:
@@ -32,7 +32,7 @@ def plan(ranks: int, budget: float, sizes: tuple[int, ...], launches: int) -> Pl
 
 
 def table(results: Results) -> str:
-    """Ratios above 1 are what it costs; ± is half the range of the launches."""
+    """Returns a table of times and their ratio, which is the cost. ± is half the range of the launches."""
     lines = heading(results)
     for collective in results.collectives():
         rows, ratios = [["", "auto, us", "", f"{REPRODUCIBLE}, us", "", "ratio"]], []
@@ -52,7 +52,7 @@ def table(results: Results) -> str:
             "",
             collective,
             *layout(rows),
-            f"{collective}: {mean:.2f} times auto's time (geometric mean)",
+            f"{collective}: {mean:.2f} times the time of auto (geometric mean)",
         ]
     return "\n".join([*lines, *results.notes])
 
@@ -61,9 +61,9 @@ def cost(
     budget: float, worlds: tuple[int, ...] = WORLDS, sizes: tuple[int, ...] = SIZES, launches: int = LAUNCHES,
     show: Callable[[str], None] = print,
 ) -> list[Results]:  # fmt: skip
-    """Measures, and shows a table per world. Budget: seconds for a figure."""
+    """Measures each world, and shows a table of it. ``budget`` is in seconds per figure."""
     if os.environ.get("RINGREDUCE_REPRODUCIBLE") == "1":
-        raise ValueError("--reproducible compares with the usual mode: unset RINGREDUCE_REPRODUCIBLE")
+        raise ValueError("--reproducible compares with the default mode; unset RINGREDUCE_REPRODUCIBLE")
     everything = []
     for ranks in worlds:
         everything.append(run_on_own_ranks(plan(ranks, budget, sizes, launches)))

@@ -1,7 +1,7 @@
-"""What was found: figures merged over launches, bandwidths, and the machine that they are from.
+"""Results: figures merged over launches, bandwidths, and facts about the machine.
 
-A row is a figure of one contestant, as protocol.py has it, or why there is none ("problem"). Of a launch it also says
-which one, and in what mode the machine was.
+A row is a figure of one contestant in the format of protocol.py, or the reason why there is none ("problem"). Rows of
+a launch also have its number and the mode of the machine.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Results:
-    """One run. Rows are in order of collective and size; algorithms first, then peers, the floor last."""
+    """The results of a run. Rows are sorted by collective and size, with algorithms first and the floor last."""
 
     facts: dict[str, Any]
     rows: list[Row]
@@ -48,7 +48,7 @@ class Results:
         return sorted({row["bytes"] for row in self.rows if row["collective"] == collective})
 
     def names(self, kind: str | None = None, collective: str | None = None) -> list[str]:
-        """Contestants of a kind ("ours", "peer", "floor") that have a figure, or failed."""
+        """Returns the contestants of a kind ("ours", "peer", "floor"), including those that failed."""
         rows = (row for row in self.rows if kind in (None, row["kind"]))
         return list(dict.fromkeys(row["library"] for row in rows if collective in (None, row["collective"])))
 
@@ -58,7 +58,7 @@ class Results:
         return next(found, None)
 
     def us(self, collective: str, nbytes: int, name: str) -> float | None:
-        """The median, where there is one and it was right."""
+        """Returns the median in microseconds, or None if there is none or the results were wrong."""
         row = self.row(collective, nbytes, name)
         return None if row is None or row.get("wrong") else row.get("median_us")
 
@@ -67,7 +67,7 @@ class Results:
         return min(times)[1] if times else None
 
     def wrong(self) -> int:
-        """Wrong elements in our results."""
+        """Returns the number of wrong elements in the results of ringreduce."""
         return sum(row["wrong"] or 0 for row in self.rows if row["kind"] == "ours" and "wrong" in row)
 
     def measured(self) -> bool:
@@ -75,29 +75,30 @@ class Results:
 
 
 def bus_formula(collective: str) -> str:
-    """What bus bandwidth is, in terms of algorithm bandwidth and of n, the number of ranks."""
+    """Returns the formula of the bus bandwidth, in terms of the algorithm bandwidth and n, the number of ranks."""
     if collective == "all_reduce":
         return "algbw * 2 (n - 1) / n"
     return "algbw" if collective in ("broadcast", "reduce", *MESSAGES) else "algbw * (n - 1) / n"
 
 
 def bus_factor(collective: str, ranks: int) -> float:
-    """Bus bandwidth over algorithm bandwidth by nccl-tests' definition; S is the whole buffer."""
+    """Returns the bus bandwidth divided by the algorithm bandwidth, as nccl-tests define them for the whole buffer."""
     share = (ranks - 1) / ranks
     return {"algbw * 2 (n - 1) / n": 2 * share, "algbw": 1.0}.get(bus_formula(collective), share)
 
 
 def table_mode(rows: Iterable[Row]) -> str:
-    """The mode in which most figures were taken; those of the others are not mixed in."""
+    """Returns the mode in which most figures were measured. Figures of other modes are not mixed with them."""
     modes = Counter(row.get("mode", UNKNOWN) for row in rows if "problem" not in row)
     return modes.most_common(1)[0][0] if modes else UNKNOWN
 
 
 def merge(rows: Sequence[Row], ours: Iterable[str] = (), checked: bool = True) -> list[Row]:
-    """One row for each collective, size and contestant: the median over the launches in the table's mode.
+    """Merges launches to one row for each collective, size and contestant: the median in the mode of the table.
 
-    ``low_us`` and ``high_us`` are the lowest and the highest median of a launch. A row has ``other_mode`` where no
-    launch was in the mode of the table. Contestants are of the kind that their rows say, or else ours or peers.
+    ``low_us`` and ``high_us`` are the lowest and the highest median of a launch. ``other_mode`` is True if no launch
+    was in the mode of the table. Contestants whose rows have no kind are "ours" if they are in ``ours``, "floor" if
+    they are called so, and otherwise "peer".
     """
     groups: dict[tuple[str, int, str], list[Row]] = {}
     for row in rows:
@@ -154,7 +155,7 @@ def as_dict(results: Results) -> dict[str, Any]:
 
 
 def save(folder: Path, name: str, tables: list[dict[str, Any]]) -> Path:
-    """Writes a JSON file that nothing else is called like, and returns its path."""
+    """Writes a JSON file whose name contains the date, and returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     stamp = datetime.now(timezone.utc).strftime("%Y%m%dT%H%M%SZ")
     path = folder / f"{name}-{stamp}.json"

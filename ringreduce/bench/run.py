@@ -1,4 +1,4 @@
-"""A run of the benchmark: launches of ours and of the peers in rotated order, merged."""
+"""Runs the benchmark: launches ringreduce and the peers in rotated order, and merges the results."""
 
 from __future__ import annotations
 
@@ -25,11 +25,14 @@ OURS = "ringreduce"
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run, on ranks of its own or on a launcher's.
+    """What to run, on new ranks or on those of a launcher.
 
     Attributes:
-        peers: names ("gloo", "openmpi", "mpich", "impi"), or ("auto",) for those that are there.
-        launches: how often ours and the peers are started, in rotated order; budgets are divided by it.
+        task: What the ranks measure.
+        ranks: The number of ranks.
+        peers: Names ("gloo", "openmpi", "mpich", "impi"), or ("auto",) for all that are installed.
+        launches: How often ringreduce and the peers are started, in rotated order. Budgets are divided by it. None
+            means 2 if MPIs take part, otherwise 1.
     """
 
     task: Task
@@ -39,20 +42,20 @@ class Plan:
 
 
 def under_launcher() -> bool:
-    """Whether torchrun, mpirun or srun has started this process as one of several."""
+    """Returns whether torchrun, mpirun or srun has started this process as one of several."""
     known = launched(os.environ)
     return known is not None and known.size > 1
 
 
 def _wants(plan: Plan, name: str, is_there: bool) -> bool:
     if name in plan.peers and not is_there:
-        where = "" if name == "gloo" else f"; {peers.HOMES} names where to look"
+        where = "" if name == "gloo" else f"; set {peers.HOMES} to its prefix"
         raise ValueError(f"--peers: {name} is not installed here{where}")
     return is_there and (name in plan.peers or "auto" in plan.peers)
 
 
 def run_on_own_ranks(plan: Plan) -> Results:
-    """Starts ranks, and each MPI with its own mpirun; returns what they found."""
+    """Starts ranks, and each MPI with its own mpirun, and returns the results."""
     here = {one.vendor: one for one in peers.installed_mpis()} if plan.peers else {}
     mpis = [here[v] for v in peers.VENDORS if _wants(plan, v, v in here)]
     gloo = ("gloo",) if _wants(plan, "gloo", peers.gloo_is_there()) else ()
@@ -65,9 +68,7 @@ def run_on_own_ranks(plan: Plan) -> Results:
         try:
             rows, facts[:] = ringreduce.run(measure_all, plan.ranks, replace(task, turn=launch))[0]
         except ringreduce.RankFailed as error:
-            if isinstance(
-                error.__cause__, (ValueError, NoMpi, MemoryError)
-            ):  # what the ranks were asked for cannot be
+            if isinstance(error.__cause__, (ValueError, NoMpi, MemoryError)):  # the options are invalid
                 raise ValueError(str(error.__cause__)) from error
             raise
         return list(rows)
@@ -79,7 +80,7 @@ def run_on_own_ranks(plan: Plan) -> Results:
 
 
 def _programs_rows(one: Contestant, task: Task, ranks: int, launch: int) -> list[Row]:
-    """Of a program that takes one collective at a time; once it has failed, it is not asked for more."""
+    """Returns the rows of a program, which runs once per collective. After a failure it is not started again."""
     groups: dict[tuple[Problem, Effort], list[int]] = {}
     for problem, effort in zip(task.problems, task.efforts, strict=True):
         if problem.collective in peers.TIMED:
@@ -94,7 +95,7 @@ def _programs_rows(one: Contestant, task: Task, ranks: int, launch: int) -> list
 
 
 def run_on_launched_ranks(plan: Plan) -> Results:
-    """The same on ranks that a launcher started; every rank calls it, and every rank gets the results."""
+    """Runs a plan on the ranks of a launcher. Every rank must call it, and gets the results."""
     known = launched(os.environ)
     assert known is not None
     chosen = []
@@ -106,7 +107,7 @@ def run_on_launched_ranks(plan: Plan) -> Results:
             chosen.append("mpi")
         elif known.rank == 0:
             print(
-                "ringreduce: without mpi4py, MPI's own functions are not timed: pip install mpi4py",
+                "ringreduce: MPI's own functions are not timed, because mpi4py is missing; pip install mpi4py",
                 file=sys.stderr,
             )
     facts: list[Facts] = []
@@ -124,7 +125,7 @@ def run_on_launched_ranks(plan: Plan) -> Results:
 
 def _results(plan: Plan, done: Launches, ranks: list[Facts], launcher: str) -> Results:
     task, problem = plan.task, plan.task.problems[0]
-    # Launchers bind a rank to a few cores or one; the job has those of all its ranks.
+    # Launchers bind each rank to one core or a few. The job has the cores of all its ranks.
     cores = len({(one["host"], core) for one in ranks for core in one["rank_cores"]})
     facts: dict[str, Any] = {
         **machine_facts(plan.ranks),

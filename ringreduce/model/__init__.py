@@ -1,6 +1,6 @@
-"""A cost model of this machine or cluster: fitted to measurements, kept in a file, and used to predict.
+"""Cost models of a machine or cluster, which are fitted to measurements, kept in a file, and predict times.
 
-Needs pydantic and scipy: ``pip install 'ringreduce[study]'``.
+Requires pydantic and scipy: ``pip install 'ringreduce[study]'``.
 """
 
 from ringreduce.model.fitting import fit

@@ -1,4 +1,4 @@
-"""What ``ringreduce fit``, ``explain`` and ``tune`` do."""
+"""The commands ``ringreduce fit``, ``explain`` and ``tune``."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ __all__ = ["composition", "explain", "fit_model", "kept_model", "tune"]
 
 
 def kept(suffix: str) -> Path:
-    """Where this user keeps what was measured on this kind of machine."""
+    """Returns the file in which measurements on this kind of machine are kept for this user."""
     path = _engine.tuning_file()
     if not path:
         raise ValueError(
-            "there is no place to keep files in, as neither RINGREDUCE_CACHE nor HOME is set: name a file"
+            "there is no default file, because neither RINGREDUCE_CACHE nor HOME is set; name a file"
         )
     return Path(path).with_suffix(suffix)
 
 
 def kept_model(path: Path | None) -> Model | None:
-    """The model of that file, or without one the kept one, if there is any."""
+    """Loads the model in a file. If ``path`` is None, loads the kept model, or returns None if there is none."""
     if path is not None:
         return Model.load(path)
     return Model.load(kept(".json")) if _engine.tuning_file() and kept(".json").exists() else None
 
 
 def _written(path: Path) -> Path:
-    """Refuses, before anything is measured, a file that cannot be written."""
+    """Checks, before anything is measured, that a file can be written. Returns its path."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a"):
@@ -52,7 +52,10 @@ def _written(path: Path) -> Path:
 
 
 def _on_ranks(ranks: int, function: object, *args: object) -> object:
-    """Rank 0's result: of the ranks of torchrun, mpirun or srun, or of new ones. Other ranks get None."""
+    """Calls a function on the ranks of torchrun, mpirun or srun, or on new ranks. Returns the result of rank 0.
+
+    On the other ranks of a launcher, it returns None.
+    """
     if under_launcher():
         with ringreduce.init() as comm:
             result = function(comm, *args)  # type: ignore[operator]
@@ -74,14 +77,15 @@ def fit_model(options: Namespace) -> int:
             if costs is not None:
                 middle, high = (f"{100 * error:.0f} %" for error in costs.errors)
                 print(
-                    f"{place} hosts, costs alone meet measured times within {middle} (median), {high} (nine of ten)"
+                    f"{place} hosts: the costs alone explain the measured times within {middle} (median) and {high} "
+                    "(nine of ten)"
                 )
         print(f"Model: {path}")
     return 0
 
 
 def explain(nbytes: int, options: Namespace, model: Model) -> list[str]:
-    """What a model says of each algorithm."""
+    """Returns a table of a model's predictions for each algorithm."""
     rows = [["algorithm", "predicted, us", "made of"]]
     for one in model.ranking(nbytes, options.ranks, options.collective):
         rows.append([one.algorithm, human_us(1e6 * one.seconds), composition(one)])
@@ -89,7 +93,7 @@ def explain(nbytes: int, options: Namespace, model: Model) -> list[str]:
 
 
 def composition(outcome: Outcome) -> str:
-    """The causes that most of the time goes to."""
+    """Returns the causes that take most of the time, as text."""
     shares = {
         cause: seconds / outcome.seconds for cause, seconds in outcome.made_of.items() if outcome.seconds
     }
@@ -101,7 +105,7 @@ def composition(outcome: Outcome) -> str:
 
 @contextmanager
 def without_tables() -> Iterator[None]:
-    """What was tuned before shall not be among what is measured."""
+    """Disables tuning tables while the context is open, so that they do not influence measurements."""
     before = os.environ.get("RINGREDUCE_TUNING")
     os.environ["RINGREDUCE_TUNING"] = "off"
     try:

@@ -1,4 +1,4 @@
-"""Fitting a cost model to measured all-reduces."""
+"""Fits a cost model to measured all-reduces."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ringreduce.study.timing import medians
 __all__ = ["Point", "fit", "fit_costs", "measure_points"]
 
 K, M = 1 << 10, 1 << 20
-# Bytes that are measured: more of them where caches end.
+# The measured sizes in bytes. They are closer to each other where caches end.
 SIZES = {
     "inside": (
         16, 128, 768, 3 * K, 12 * K, 24 * K, 48 * K, 96 * K, 192 * K, 384 * K, 768 * K,
@@ -33,21 +33,21 @@ SIZES = {
     ),
     "between": (16, 768, 12 * K, 24 * K, 48 * K, 96 * K, 192 * K, 768 * K, 3 * M, 12 * M, 48 * M),
 }  # fmt: skip
-# Where costs begin from: seconds of a round, of a message, of a change of a core's rank and of a byte.
+# Initial costs in seconds: of a round, of a message, of a switch between ranks on a core, and of a byte.
 BYTES = {"copy_out": 1e-10, "copy_in": 1e-10, "combine": 1e-10}
 FIRST = {
     "inside": {"round": 1e-7, "send": 2e-7, "receive": 2e-7, "change": 2e-6, "latency": 2e-7, **BYTES},
     "between": {"round": 1e-6, "send": 5e-6, "receive": 5e-6, "latency": 5e-5, "transfer": 1e-9, **BYTES},
 }
-RANGE = 9.0  # how far costs may be from these: so many times the factor e
+RANGE = 9.0  # costs may differ from the initial ones by factors of up to e to this power
 STEPS, SMOOTH = 40, 0.03
-PASSES = 3  # over all that is measured: what disturbs the machine for a moment spoils one of them
-LONG = 0.3  # seconds: where a call takes so long, larger buffers are left out
+PASSES = 3  # over all measurements, so that a brief disturbance of the machine spoils only one of them
+LONG = 0.3  # seconds: once a call takes this long, larger buffers are left out
 LEAST = 5  # iterations, whatever the budget
 
 
 class Point(NamedTuple):
-    """What was measured: seconds of one call, the slowest rank's median."""
+    """A measurement: the median time of a call on the slowest rank, in seconds."""
 
     algorithm: str
     world: int
@@ -56,27 +56,28 @@ class Point(NamedTuple):
 
 
 def fit(comm: Communicator, budget: float = 0.03, sizes: Sequence[int] | None = None) -> Model:
-    """Measures all-reduces of several algorithms, sizes and worlds, and finds the costs that explain them best.
+    """Measures all-reduces of several algorithms, sizes and worlds, and fits the costs that explain their times best.
 
-    The simulator says what the chain of events that a call waits for consists of: how many rounds, messages and bytes.
-    The costs of these are those that give the measured times, by least squares of the logarithms of the ratios, where
-    outliers count less, with costs that change little from size to size. What is left is kept for each algorithm, and
-    corrects its predictions. Every rank must call it.
+    The simulator reports the rounds, messages and bytes in the chain of events that a call waits for. Their costs are
+    fitted to the measured times by robust least squares on the logarithms of the ratios, so outliers count less. A
+    penalty keeps costs similar from one size to the next. The remaining error of each algorithm is kept, and corrects
+    its predictions. Every rank must call it.
 
     Args:
-        comm: ranks of one host, of several, or both: those of the host that has the most tell what messages inside
-            hosts cost, and the first ranks of the hosts what those between them do.
-        budget: seconds for each of up to 600 measurements.
-        sizes: bytes of the buffers; None: 18 from 16 B to 96 MiB inside hosts, 11 up to 48 MiB between them.
+        comm: The ranks to measure on. The host with the most ranks gives the costs of messages inside hosts, and the
+            first rank of each host gives the costs of messages between hosts.
+        budget: Seconds for each of up to 600 measurements.
+        sizes: Buffer sizes in bytes. None means 18 sizes from 16 B to 96 MiB inside hosts, and 11 up to 48 MiB
+            between hosts.
 
     Returns:
         The model, the same on all ranks.
 
     Raises:
-        ValueError: there is only one rank.
+        ValueError: There is only one rank.
     """
     if comm.size < 2:
-        raise ValueError("comm: a model is fitted to 2 or more ranks, and this is one")
+        raise ValueError("comm: fitting a model needs 2 or more ranks, and there is only 1")
     cores = os.cpu_count() or 1
     made = {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -98,7 +99,7 @@ def fit(comm: Communicator, budget: float = 0.03, sizes: Sequence[int] | None = 
 
 
 def _measured(comm: Communicator, members: Sequence[int], sizes: Sequence[int], budget: float) -> list[Point]:
-    """Times of up to three worlds of these ranks; every rank of comm gets them."""
+    """Measures up to three worlds of these ranks. Every rank of comm gets the results."""
     names = of_their_own("all_reduce")
     mine = list[Point]()
     for world in sorted({2, max(len(members) // 2, 2), len(members)}) if len(members) > 1 else ():
@@ -113,7 +114,7 @@ def _measured(comm: Communicator, members: Sequence[int], sizes: Sequence[int], 
 
 @contextmanager
 def on_cores_of_their_own(comm: Communicator) -> Iterator[None]:
-    """Ranks of one host go to its cores in turn, as those of ringreduce bench do, for a while."""
+    """Binds the ranks of a host to its cores in turn, as ringreduce bench does, while the context is open."""
     usable = os.sched_getaffinity(0)
     cores = sorted(usable)
     os.sched_setaffinity(0, {cores[comm.local_rank % len(cores)]})
@@ -126,7 +127,7 @@ def on_cores_of_their_own(comm: Communicator) -> Iterator[None]:
 def measure_points(
     comm: Communicator, algorithms: Sequence[str], sizes: Sequence[int], budget: float, passes: int = PASSES
 ) -> list[Point]:
-    """Times all-reduces of float32 as a study does. Every rank gets the same. Passes divide the budget."""
+    """Times float32 all-reduces as a study does. Every rank gets the same points. The passes share the budget."""
     found = defaultdict[tuple[str, int], list[float]](list)
     start = Start(comm, Clock(comm))
     for _ in range(passes):
@@ -142,11 +143,11 @@ def measure_points(
 
 
 def fit_costs(points: Sequence[Point], cores: int, place: str = "inside") -> Costs:
-    """The costs of messages inside hosts, or between them, that explain measured times best, and what is left."""
+    """Fits the costs of messages inside hosts, or between hosts, and the corrections to the measured times."""
     sizes = sorted({point.nbytes for point in points})
     causes = list(FIRST[place])
     first = np.log(np.repeat(list(FIRST[place].values()), len(sizes)))
-    # Costs that differ from one size to the next one count as errors, too.
+    # Differences between the costs of neighbouring sizes count as errors too.
     differences = SMOOTH * np.kron(np.eye(len(causes)), np.diff(np.eye(len(sizes)), axis=0))
 
     def costs_of(logarithms: Any) -> Costs:
@@ -154,9 +155,9 @@ def fit_costs(points: Sequence[Point], cores: int, place: str = "inside") -> Cos
         seconds = dict.fromkeys(CAUSES, [0.0] * len(sizes)) | dict(zip(causes, rows, strict=True))
         return Costs(sizes=sizes, seconds=seconds, errors=(0.0, 0.0))
 
-    @lru_cache(maxsize=1)  # errors and slopes are asked for one after the other
+    @lru_cache(maxsize=1)  # the solver asks for the errors and the slopes of the same costs in turn
     def explain(content: bytes) -> tuple[Any, Any]:
-        """Errors, as logarithms of ratios, and what they become where each cost's logarithm grows."""
+        """Returns the errors, as logarithms of ratios, and their derivatives by the logarithms of the costs."""
         costs = costs_of(np.frombuffer(content))
         model = Model(made={}, cores=cores, **{place: costs})
         paid_for = np.array([costs.seconds[cause] for cause in causes])
@@ -166,7 +167,7 @@ def fit_costs(points: Sequence[Point], cores: int, place: str = "inside") -> Cos
             known = weights(sizes, point.nbytes, point.world / cores if place == "inside" else 1)
             spent = np.array([outcome.made_of[cause] for cause in causes]) / outcome.seconds
             errors.append(np.log(outcome.seconds / point.seconds))
-            # A cost is paid as often as the time that went to it says, for as long as the chain stays the same.
+            # As long as the chain of events stays the same, a cost is paid as often as the time spent on it implies.
             paid = paid_for * np.array([known[cause] for cause in causes])
             slopes.append((paid * (spent / paid.sum(axis=1))[:, None]).ravel())
         return np.array(errors), np.array(slopes)
@@ -190,7 +191,7 @@ def fit_costs(points: Sequence[Point], cores: int, place: str = "inside") -> Cos
 def _by_algorithm(
     points: Sequence[Point], sizes: Sequence[int], left: Any
 ) -> dict[str, dict[int, list[float]]]:
-    """What is left by algorithm and world, at each size; where one was not measured, as at its neighbours."""
+    """Returns the remaining errors by algorithm and world, at each size, interpolated where one was not measured."""
     rows = defaultdict[str, dict[int, dict[int, float]]](lambda: defaultdict(dict))
     for point, value in zip(points, left, strict=True):
         rows[point.algorithm][point.world][point.nbytes] = float(value)

@@ -1,4 +1,4 @@
-"""What collectives cost on one machine or cluster, and what follows for any of them."""
+"""The cost model of a machine or cluster, and its predictions."""
 
 from __future__ import annotations
 
@@ -24,17 +24,18 @@ CAUSES = ("round", "send", "receive", "change", "latency", *BY_THE_BYTE)
 
 
 class Costs(Table):
-    """What messages cost that go one way: inside hosts, or between them.
+    """The costs of messages inside hosts, or of messages between hosts.
 
     Attributes:
-        sizes: bytes of whole buffers for which costs are known. Between them they are interpolated, over the
-            logarithm of the size; beyond them those of the nearest are taken.
-        seconds: by cause, for each of sizes: of a round, of a message that is sent or received, of a change of a core's
-            rank, a message's latency; of a byte that is copied out, copied in or combined, and one that goes through a
-            host's link.
-        corrections: by algorithm and world, for each of sizes: the logarithm of the measured time of an all-reduce over
-            what these costs give. An algorithm that was not measured has none.
-        errors: median and 90th percentile of the relative errors of what it was fitted to, without the corrections.
+        sizes: The sizes of the whole buffer, in bytes, for which costs are known. Between these sizes, costs are
+            interpolated over the logarithm of the size. Beyond them, the costs of the nearest size apply.
+        seconds: For each cause, the cost at each of ``sizes``, in seconds. "round" is the cost of a round, "send" and
+            "receive" of a message, "change" of a switch from one rank to another on a core, and "latency" is the
+            latency of a message. "copy_out", "copy_in", "combine" and "transfer" (through a host's link) are costs of
+            a byte.
+        corrections: For each algorithm and world, the logarithm at each of ``sizes`` of the measured time of an
+            all-reduce divided by the time that the costs give. Algorithms that were not measured have none.
+        errors: The median and the 90th percentile of the relative errors of the fit, without the corrections.
     """
 
     sizes: list[int] = Field(min_length=1)
@@ -45,19 +46,19 @@ class Costs(Table):
     @model_validator(mode="after")
     def _each_has_all_sizes(self) -> Costs:
         if missing := set(CAUSES) - set(self.seconds):
-            raise ValueError(f"seconds: nothing is said of {', '.join(sorted(missing))}")
+            raise ValueError(f"seconds: missing {', '.join(sorted(missing))}")
         rows = [*self.seconds.values(), *(row for rows in self.corrections.values() for row in rows.values())]
         if any(len(row) != len(self.sizes) for row in rows):
-            raise ValueError(f"a list has not as many values as sizes, {len(self.sizes)}")
+            raise ValueError(f"a list does not have one value for each of the {len(self.sizes)} sizes")
         return self
 
     def of(self, nbytes: int, crowd: float = 1) -> dict[str, float]:
-        """Seconds by cause in a buffer of that size; crowd: ranks on a core."""
+        """Returns the cost of each cause in seconds, for a buffer of nbytes and ``crowd`` ranks on each core."""
         found = weights(self.sizes, nbytes, crowd)
         return {cause: float(found[cause] @ values) for cause, values in self.seconds.items()}
 
     def correction(self, algorithm: str, world: int, nbytes: int) -> float:
-        """How many times longer the algorithm takes than its costs say."""
+        """Returns the measured time of the algorithm divided by the time that the costs give."""
         known = self.corrections.get(algorithm)
         if not known:
             return 1.0
@@ -67,14 +68,18 @@ class Costs(Table):
 
 
 def of_their_own(collective: str) -> list[str]:
-    """The algorithms of a collective; "synthesised" stands for one of the others where no network is known."""
+    """Returns the names of a collective's algorithms, without "synthesised".
+
+    On an unknown network "synthesised" only runs one of the others.
+    """
     return [entry.name for entry in schedules.algorithms(collective) if entry.name != "synthesised"]
 
 
 def weights(sizes: Sequence[int], nbytes: int, crowd: float) -> Mapping[str, Any]:
-    """How much the cost for each size counts for a buffer of this one, by cause.
+    """Returns, for each cause, the weights with which costs at ``sizes`` are interpolated for a buffer of nbytes.
 
-    crowd: ranks on a core. What is copied and combined shares caches with what its other ranks have.
+    ``crowd`` is the number of ranks on a core. They share its caches, so copies and reductions cost what they cost in
+    a buffer that is larger by this factor.
     """
     knots = np.log(sizes)
 
@@ -87,12 +92,13 @@ def weights(sizes: Sequence[int], nbytes: int, crowd: float) -> Mapping[str, Any
 
 
 class Model(Table):
-    """What collectives cost on a machine or a cluster.
+    """A cost model of the collectives on a machine or cluster.
 
     Attributes:
-        made: when and with what, for readers.
-        cores: of a host, which its ranks share.
-        inside, between: of messages inside hosts, and between them. None: not measured.
+        made: When and on what the model was fitted, for readers.
+        cores: The number of cores of a host, which its ranks share.
+        inside: The costs of messages inside hosts, or None if they were not measured.
+        between: The costs of messages between hosts, or None if they were not measured.
     """
 
     made: dict[str, str]
@@ -106,26 +112,30 @@ class Model(Table):
 
     @classmethod
     def load(cls, path: Path) -> Model:
-        """A model that was saved.
+        """Loads a model that :meth:`save` wrote.
 
         Raises:
-            ValueError: the file cannot be read, or is no model. One line that names it.
+            ValueError: The file cannot be read, or is not a model. The message is one line and names the file.
         """
         try:
             return cls.model_validate_json(path.read_text())
         except OSError as error:
             raise ValueError(f"{path}: {error.strerror}") from error
         except ValidationError as error:
-            raise ValueError(f"{path}: no cost model: {first_problem(error)}") from error
+            raise ValueError(f"{path} is not a cost model: {first_problem(error)}") from error
 
     def network(self, world: int, nbytes: int, ranks_per_host: int | None = None) -> Network:
-        """What messages of calls of that size meet.
+        """Returns the network on which the simulator runs calls of this size.
 
         Args:
-            ranks_per_host: None: all ranks on one host or, of a model of messages between hosts only, one.
+            world: The number of ranks.
+            nbytes: The size of the whole buffer, in bytes.
+            ranks_per_host: The number of ranks on each host. None puts all ranks on one host or, if the model has only
+                costs between hosts, one rank on each.
 
         Raises:
-            ValueError: the model does not say what such messages cost.
+            ValueError: The model lacks the costs of the messages, or ``world`` is not a multiple of
+                ``ranks_per_host``.
         """
         each = ranks_per_host or (world if self.inside else 1)
         if world % each:
@@ -133,7 +143,7 @@ class Model(Table):
         for place, wanted in (("inside", each > 1), ("between", world > each)):
             if wanted and getattr(self, place) is None:
                 raise ValueError(
-                    f"the model says nothing of messages {place} hosts: fit it on ranks that send some"
+                    f"the model has no costs of messages {place} hosts: fit it on ranks that exchange such messages"
                 )
         inside = self.inside.of(nbytes, each / self.cores) if self.inside else dict.fromkeys(CAUSES, 0.0)
         between = self.between.of(nbytes) if self.between and world > each else None
@@ -146,7 +156,10 @@ class Model(Table):
         return Network(topology=topology, costs=costs)
 
     def unsure(self, collective: str, one_host: bool) -> float:
-        """How far off one prediction in ten is, as a part of it; more for what it was not fitted to."""
+        """Returns the relative error that nine of ten predictions stay within.
+
+        It is doubled for collectives other than all_reduce, to which the model was not fitted.
+        """
         costs = self.inside if one_host else self.between
         return (
             1.0 if costs is None else costs.errors[1] if collective == "all_reduce" else 2 * costs.errors[1]
@@ -161,14 +174,25 @@ class Model(Table):
         ranks_per_host: int | None = None,
         **options: Any,
     ) -> Outcome:
-        """How long a collective takes here; other arguments and errors are those of :func:`simulate`.
+        """Predicts how long a collective takes on this machine.
 
-        ``made_of["unexplained"]`` is what an all-reduce took beyond these costs where the model was fitted: below zero
-        where it took less.
+        ``made_of["unexplained"]`` of the result is the part of the time of an all-reduce that the costs do not
+        explain: the time measured when the model was fitted, minus the time that the costs give. It may be negative.
+
+        Args:
+            algorithm: The algorithm's name.
+            nbytes: The size of the whole buffer, in bytes.
+            world: The number of ranks.
+            collective: The collective.
+            ranks_per_host: As for :meth:`network`.
+            **options: Further arguments of :func:`ringreduce.simulate.simulate`.
+
+        Raises:
+            ValueError: As for :meth:`network` and :func:`ringreduce.simulate.simulate`.
         """
         network = self.network(world, nbytes, ranks_per_host)
         outcome = simulate(algorithm, nbytes, network, collective, **options)
-        # Of ranks on several hosts, several on each, nothing was measured.
+        # Several hosts with several ranks each were not measured, so there is no correction for them.
         one_host = network.topology.ranks_per_host == world
         costs = self.inside if one_host else self.between if network.topology.ranks_per_host == 1 else None
         if costs is None or collective != "all_reduce" or schedules.custom(outcome.algorithm, collective):
@@ -180,7 +204,7 @@ class Model(Table):
     def ranking(
         self, nbytes: int, world: int, collective: str = "all_reduce", ranks_per_host: int | None = None
     ) -> list[Outcome]:
-        """Predictions of all algorithms, the fastest first."""
+        """Returns the predictions for all algorithms of a collective, the fastest first."""
         names = of_their_own(collective)
         found = [self.predict(name, nbytes, world, collective, ranks_per_host) for name in names]
         return sorted(found, key=lambda outcome: outcome.seconds)

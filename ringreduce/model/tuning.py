@@ -1,4 +1,4 @@
-"""Making the table behind ``algorithm="auto"``: measured where the model is unsure, trusted where it is not."""
+"""Makes the table behind ``algorithm="auto"``. Where the model's predictions are uncertain, it measures."""
 
 from __future__ import annotations
 
@@ -28,20 +28,15 @@ K, M = 1 << 10, 1 << 20
 SIZES = (64, 512, 2 * K, *(K << n for n in range(3, 17)))  # up to 64 MiB
 SLICES = tuple(K << n for n in range(5, 11))  # 32 KiB to 1 MiB
 LANES = (1, 2, 4)
-SLICED = 64 * K  # from here on, buffers are cut into slices
-WORTH = 1.05  # a choice must be so much faster than the usual one, and than the choice for the size before
-CLOSE = (
-    1.5,
-    1.2,
-    1.2,
-    1.2,
-    1.2,
-)  # after each pass, others that take more times as long as the fastest are out
-REST = (1 << 64) - 1  # the size up to which a table's last row fits
+SLICED = 64 * K  # from this size on, buffers are cut into slices
+WORTH = 1.05  # a candidate must be this much faster than the usual one and the choice for the previous size
+# After each pass, other candidates that are slower than the fastest by more than this factor drop out.
+CLOSE = (1.5, 1.2, 1.2, 1.2, 1.2)
+REST = (1 << 64) - 1  # the size limit of a table's last row
 
 
 class Candidate(NamedTuple):
-    """What "auto" may choose: an algorithm, bytes of a round's messages in one slice, and slices in flight."""
+    """What "auto" may choose: an algorithm, the bytes of a round's messages in a slice, and the slices in flight."""
 
     algorithm: str
     slice_bytes: int
@@ -49,9 +44,9 @@ class Candidate(NamedTuple):
 
 
 Choices = dict[tuple[str, int], dict[int, Candidate]]
-"""By collective and world: the choice for each size in bytes."""
+"""The choice for each size in bytes, by collective and world."""
 Times = dict[Candidate, list[float]]
-"""Seconds of a call, of each pass."""
+"""Seconds of a call in each pass."""
 
 
 def tune(
@@ -62,18 +57,19 @@ def tune(
     budget: float = 0.05,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Choices:
-    """Finds the fastest algorithm and slices for each collective, size and world up to this one's.
+    """Finds the fastest algorithm and slices for each collective and size, in worlds up to that of ``comm``.
 
     Algorithms that the model predicts to be slower by more than its own errors are left out. The others are measured
-    in turn, in several passes. The fastest by its median replaces the usual choice if it was faster in every pass, and
-    by more than 5 %. Where only the usual choice is left, nothing is measured. Every rank must call it.
+    in turn, in several passes. The fastest median replaces the usual choice if that algorithm was faster in every pass
+    and by more than 5 %. If only the usual choice is left, nothing is measured. Every rank must call it.
 
     Args:
-        comm: ranks as programs will use them: the table is for their transport.
-        model: of this machine; None: it is fitted first.
-        sizes: bytes of the whole buffer.
-        budget: seconds for each measurement.
-        tell: gets a line for each size, on rank 0.
+        comm: Ranks as programs will use them. The table is for their transport.
+        model: The model of this machine. None fits one first.
+        collectives: The collectives to tune.
+        sizes: Sizes of the whole buffer in bytes.
+        budget: Seconds for each measurement.
+        tell: Is called with a line of text for each size, on rank 0.
 
     Returns:
         The choices, the same on all ranks.
@@ -93,7 +89,7 @@ def tune(
 
 
 class _Tuner:
-    """The ranks of one world, and how they measure."""
+    """Tunes one world."""
 
     def __init__(self, comm: Communicator, model: Model, budget: float, tell: Callable[[str], None]) -> None:
         self._comm, self._model, self._budget, self._tell = comm, model, budget, tell
@@ -111,7 +107,7 @@ class _Tuner:
         kept = [one for one in (usual, previous) if one is not None]
         contenders = self._promising(collective, size, usual)
         times = self._times(collective, size, contenders, kept) if contenders != [usual] else {}
-        if size >= SLICED:  # then how the best two are cut into slices
+        if size >= SLICED:  # also measure how to cut the best two into slices
             best = _ranked(times)[:2] or contenders
             cut = [
                 Candidate(one.algorithm, b, n) for one in best for b in SLICES for n in LANES if n * b <= size
@@ -129,14 +125,14 @@ class _Tuner:
         return choice
 
     def _usual(self, collective: str, size: int) -> Candidate:
-        """What "auto" takes without a table."""
+        """Returns what "auto" chooses without a table."""
         crowded = self._comm.size > (os.cpu_count() or 1)
         return Candidate(
             *_engine.choose(collective, size, self._comm.size, self._comm.transport, crowded)[:3]
         )
 
     def _promising(self, collective: str, size: int, usual: Candidate) -> list[Candidate]:
-        """Those that may be the fastest, for all that the model knows: the fastest prediction first."""
+        """Returns the candidates that may be the fastest according to the model, the fastest prediction first."""
         comm, hosts = self._comm, {len(ranks) for ranks in self._comm.hosts}
         here = [usual._replace(algorithm=name) for name in of_their_own(collective)]
         if len(hosts) > 1:
@@ -151,9 +147,10 @@ class _Tuner:
     def _times(
         self, collective: str, size: int, candidates: Iterable[Candidate], kept: Sequence[Candidate]
     ) -> Times:
-        """Measures `kept`, and those candidates that come close to the fastest; the same on all ranks.
+        """Measures ``kept``, and the candidates that are close to the fastest.
 
-        Each pass has memory of its own: where it lies makes some of the difference between launches.
+        The results are the same on all ranks. Each pass allocates new memory, because the place of the memory causes
+        some of the differences between launches.
         """
         left = list(dict.fromkeys([*kept, *candidates]))
         found = defaultdict[Candidate, list[float]](list)
@@ -181,7 +178,7 @@ def _is_worth_it(new: Sequence[float], old: Sequence[float]) -> bool:
 
 
 def _library(comm: Communicator, one: Candidate) -> Library:
-    """A candidate's calls, with slices of its own."""
+    """Returns the library that runs a candidate, with its own slices."""
     library = ours(comm, one.algorithm)
 
     def prepare(problem: Problem, buffer: Array) -> tuple[Callable[[], Any], Array]:
@@ -207,8 +204,11 @@ def _text(one: Candidate) -> str:
 
 
 def table(choices: Choices, transport: str) -> list[str]:
-    """The rows of a tuning file: collective, transport, ranks at most, whether they outnumber cores, bytes at most,
-    algorithm, bytes of a slice, slices in flight."""
+    """Returns the rows of a tuning file.
+
+    The columns are the collective, the transport, the most ranks, whether there are more ranks than cores, the most
+    bytes, the algorithm, the bytes of a slice, and the slices in flight.
+    """
     rows = []
     for (collective, world), by_size in sorted(choices.items()):
         crowded = int(world > (os.cpu_count() or 1))
@@ -225,19 +225,19 @@ def table(choices: Choices, transport: str) -> list[str]:
 
 
 def read_rows(path: Path) -> list[str]:
-    """The rows of a tuning file; none where there is no file."""
+    """Reads the rows of a tuning file. Returns an empty list if there is no file."""
     lines = path.read_text().splitlines() if path.exists() else []
     return [line for line in lines if line.strip() and not line.startswith("#")]
 
 
 def write(path: Path, rows: Sequence[str], model: Model) -> None:
-    """Puts rows into a tuning file. They replace those of the same collectives and transports."""
+    """Writes rows to a tuning file. They replace the rows for the same collectives and transports."""
     replaced = {tuple(row.split()[:2]) for row in rows}
     kept = [row for row in read_rows(path) if tuple(row.split()[:2]) not in replaced]
     facts = machine_facts(0) | model.made
     named = ("date", "ringreduce", "cpu", "kernel", "exchange_ns", "ranks")
     heading = [f"# {key}: {facts[key]}" for key in named if key in facts]
-    columns = "# collective, transport, ranks at most, more ranks than cores, bytes at most, algorithm, slice, lanes"
+    columns = "# collective, transport, most ranks, more ranks than cores, most bytes, algorithm, slice bytes, lanes"
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     new.write_text("\n".join(["# Made by ringreduce tune.", *heading, columns, *kept, *rows]) + "\n")

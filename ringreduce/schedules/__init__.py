@@ -1,7 +1,7 @@
 """Schedules: what each rank does in a collective, as data.
 
-Build one from the catalogue, look at it, prove it, count its cost, or write your own algorithm in Python. No
-byte moves here. docs/algorithms.md explains the model; ``python -m ringreduce.schedules`` prints its table.
+You can build a schedule from the catalogue, print it, prove it, count its cost, or write your own algorithm in Python.
+No data moves here. docs/algorithms.md explains the model; ``python -m ringreduce.schedules`` prints its table.
 """
 
 from ringreduce.schedules.catalogue import Algorithm, algorithms, schedule, table

@@ -1,4 +1,4 @@
-"""The catalogue, and the algorithms that are registered."""
+"""The catalogue of algorithms, and the registered algorithms."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ SUMS = ("all_reduce", "reduce_scatter", "reduce")
 
 @dataclass(frozen=True)
 class Algorithm:
-    """An entry of the catalogue.
+    """An algorithm of the catalogue, or a registered one.
 
     Attributes:
         collective: The collective that it performs.
-        name: The name to ask for it by.
-        rounds: Its number of rounds, as a formula in n, the world; empty for a registered one.
-        bytes: The bytes that the busiest rank sends, as a formula in n and S, the size of the whole buffer.
-        restrictions: What it does not take; empty if it takes any world. Of a registered one, why it is wrong for the
-            world that was asked for.
-        source: The paper or standard that it is from; of a registered one, the file and line.
-        keeps_rank_order: Whether it adds all ranks' values in rank order and rounds once, for every world: what
-            reproducible communicators run. False where nothing is added.
-        measured_rounds: The rounds counted for the world that was asked for, else None.
-        measured_bytes: Likewise the busiest rank's bytes, in units of S.
+        name: Its name.
+        rounds: The number of rounds, as a formula in n, the world. Empty for a registered algorithm.
+        bytes: The bytes that the busiest rank sends, as a formula in n and in S, the size of the whole buffer. Empty
+            for a registered algorithm.
+        restrictions: The worlds or calls that it does not support. Empty if it supports any world. For a registered
+            algorithm, why it is wrong for the given world.
+        source: The paper or standard that it comes from. For a registered algorithm, the file and line.
+        keeps_rank_order: Whether it adds the values of all ranks in rank order and rounds once, in every world.
+            Reproducible communicators run only such algorithms. False if nothing is added.
+        measured_rounds: The number of rounds in the given world, or None if no world was given.
+        measured_bytes: The bytes that the busiest rank sends in the given world, in units of S, or None.
     """
 
     collective: str
@@ -44,14 +45,14 @@ class Algorithm:
 
 
 def algorithms(collective: str | None = None, world: int | None = None) -> list[Algorithm]:
-    """Lists the catalogue and what is registered, or the part of it for one collective.
+    """Lists the algorithms of the catalogue and the registered ones.
 
     Args:
-        collective: Only algorithms for this collective.
-        world: Also count rounds and bytes for this many ranks (root 0, default groups).
+        collective: Lists only algorithms for this collective, for example ``"all_reduce"``.
+        world: Also counts rounds and bytes for this number of ranks (with root 0 and default groups).
 
     Raises:
-        ValueError: There is no such collective, or the world is below 1.
+        ValueError: There is no such collective, or ``world`` is below 1.
     """
     rows = catalogue(collective, world)
     if not rows:
@@ -61,7 +62,7 @@ def algorithms(collective: str | None = None, world: int | None = None) -> list[
 
 
 def catalogue(collective: str | None, world: int | None) -> list[Algorithm]:
-    """The library's own."""
+    """Lists the algorithms of the library."""
     rows = [row for row in _engine.catalogue() if collective in (None, row[0])]
     if world is None:
         return [Algorithm(*row) for row in rows]
@@ -93,16 +94,17 @@ def schedule(
     groups: Sequence[int] | None = None,
     order: Sequence[int] | None = None,
 ) -> Schedule:
-    """Makes one rank's schedule by an algorithm of the catalogue or a registered one.
+    """Builds the schedule of one rank, with an algorithm of the catalogue or a registered one.
 
     Args:
-        collective: Which collective, for example ``"all_reduce"``.
-        algorithm: Which algorithm, for example ``"ring"``.
-        world: How many ranks there are.
-        rank: Whose schedule to make.
+        collective: The collective, for example ``"all_reduce"``.
+        algorithm: The algorithm, for example ``"ring"``.
+        world: The number of ranks.
+        rank: The rank whose schedule to build.
         root: The root of broadcast, reduce, gather and scatter.
         groups: The group (host) of each rank, for two-level algorithms.
-        order: All ranks, as rings and chains are to visit them; None: by number, one group after the other.
+        order: All ranks, in the order in which rings and chains visit them. None means by rank, one group after the
+            other.
 
     Raises:
         ValueError: There is no such collective, algorithm, rank or order.
@@ -123,12 +125,12 @@ def schedule(
 
 
 def _number(value: int, name: str) -> int:
-    """An int of the engine's, which knows what else it must be."""
+    """Checks that a value fits a 32-bit int. The engine checks its other limits."""
     return values.whole(value, name, -(2**31), 2**31 - 1)
 
 
 def table() -> str:
-    """The catalogue as a Markdown table, with costs counted for 8 and for 12 ranks."""
+    """Returns the catalogue as a Markdown table, with costs counted for 8 and for 12 ranks."""
     lines = [
         "| collective | name | rounds | bytes sent by the busiest rank | n = 8 | n = 12 | rank order | source |",
         "|---|---|---|---|---|---|---|---|",

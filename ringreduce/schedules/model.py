@@ -1,4 +1,4 @@
-"""What a schedule is made of."""
+"""Schedules and their parts, as dataclasses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from dataclasses import dataclass, field
 from ringreduce._engine import schedules as _engine
 
 Span = int | tuple[int, int]
-"""A run of chunks, ``(first, count)``; a number is a run of one."""
+"""Consecutive chunks, ``(first, count)``. An int means a single chunk."""
 
 
 class ScheduleError(ValueError):
-    """Schedules that are not right together; the message names the rank, the round and what is wrong."""
+    """The schedules of the ranks do not form a correct collective.
+
+    The message names the rank, the round and what is wrong.
+    """
 
 
 def _pair(span: Span) -> tuple[int, int]:
@@ -21,7 +24,7 @@ def _pair(span: Span) -> tuple[int, int]:
 
 @dataclass
 class Send:
-    """One message: these chunks, as they are when the round begins, to each of these peers (ascending)."""
+    """A message with these chunks, as they are when the round begins, to each of these peers (in ascending order)."""
 
     chunks: Sequence[Span]
     peers: list[int]
@@ -32,10 +35,10 @@ class Send:
 
 @dataclass
 class Recv:
-    """The matching end: the k-th one from a peer takes that peer's k-th message to this rank.
+    """The receipt of a message. The k-th ``Recv`` from a peer takes the k-th message from that peer to this rank.
 
-    What comes replaces these chunks or, with ``reduce``, is reduced into them. Several reducing ones of the
-    same chunks in one round are combined in rank order, this rank's own value standing in its own place.
+    The message replaces these chunks or, with ``reduce``, is reduced into them. If several messages of a round are
+    reduced into the same chunks, they and this rank's own value are combined in rank order.
     """
 
     chunks: Sequence[Span]
@@ -48,7 +51,7 @@ class Recv:
 
 @dataclass
 class Local:
-    """A copy, or with ``reduce`` a reduction, from one run of this rank's chunks to another."""
+    """A copy, or with ``reduce`` a reduction, from chunks ``source`` of this rank to its chunks ``to``."""
 
     to: Span
     source: Span
@@ -60,14 +63,14 @@ class Local:
 
 @dataclass
 class Round:
-    """Everything that may proceed at the same time."""
+    """Sends, receives and local steps that may all proceed at the same time."""
 
     sends: list[Send] = field(default_factory=list)
     recvs: list[Recv] = field(default_factory=list)
     locals: list[Local] = field(default_factory=list)
 
     def chunks_sent(self) -> int:
-        """How many chunks go out; to several peers counted once."""
+        """Returns the number of chunks that are sent. A chunk sent to several peers counts once."""
         return sum(count for send in self.sends for _, count in map(_pair, send.chunks))
 
 
@@ -78,12 +81,12 @@ class Schedule:
     Attributes:
         collective: ``"all_reduce"``, ``"reduce_scatter"``, ``"all_gather"``, ``"broadcast"``, ``"reduce"``,
             ``"gather"``, ``"scatter"``, ``"all_to_all"`` or ``"barrier"``.
-        world: How many ranks there are.
-        rank: Whose schedule this is.
-        chunks: Into how many parts the buffer is cut; chunks from this number on are scratch.
+        world: The number of ranks.
+        rank: The rank that runs this schedule.
+        chunks: The number of parts that the buffer is cut into. Chunks from this number on are scratch.
         rounds: The rounds, one after the other.
         root: The root of broadcast, reduce, gather and scatter.
-        scratch: How many temporary chunks there are beside the buffer.
+        scratch: The number of temporary chunks in addition to the buffer.
     """
 
     collective: str
@@ -95,9 +98,9 @@ class Schedule:
     scratch: int = 0
 
     def __str__(self) -> str:
-        """The schedule in words, a line per round."""
+        """Returns the schedule as text, with a line for each round."""
         return _engine.describe(self)
 
     def cost(self) -> tuple[int, float, float]:
-        """Rounds, and what this rank sends and receives, in units of the whole buffer."""
+        """Returns the number of rounds, and what this rank sends and receives in units of the whole buffer."""
         return _engine.cost(self)

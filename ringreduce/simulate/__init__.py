@@ -1,4 +1,4 @@
-"""Simulating collectives on networks that need not exist. Needs pydantic: ``pip install 'ringreduce[study]'``."""
+"""Simulates collectives on networks that need not exist. Requires ``pip install 'ringreduce[study]'``."""
 
 from ringreduce.simulate.network import (
     Costs,

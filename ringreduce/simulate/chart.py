@@ -1,4 +1,4 @@
-"""What cores and links did in a simulation: as a picture (Gantt chart), and as a trace for Perfetto."""
+"""Shows what cores and links did in a simulation, as a picture (Gantt chart) or as a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLORS = {"send": "#1565c0", "receive": "#c2185b", "local": "#ef6c00", "transfer
 
 
 def _lanes(outcome: Outcome) -> dict[str, list[Interval]]:
-    """By rank, and then by link: what it was busy with."""
+    """Returns the intervals of each rank, followed by those of each link."""
     lanes: dict[str, list[Interval]] = {}
     order = sorted(outcome.intervals, key=lambda one: (one.activity == "transfer", one.where, one.begin))
     for interval in order:
@@ -28,7 +28,7 @@ def picture(outcome: Outcome, path: Path) -> Path:
     """Writes a Gantt chart of ranks and links, and returns its path.
 
     Raises:
-        PlotError: matplotlib is not installed.
+        PlotError: Matplotlib is not installed.
     """
     plt = pyplot()
     lanes = _lanes(outcome)
@@ -57,7 +57,10 @@ def picture(outcome: Outcome, path: Path) -> Path:
 
 
 def trace(outcome: Outcome, path: Path) -> Path:
-    """Writes Chrome's trace event format, for Perfetto: a process of ranks and one of links; returns the path."""
+    """Writes a file in Chrome's trace event format, for Perfetto, and returns its path.
+
+    It has a process for the ranks and one for the links.
+    """
     events = []
     for number, (name, intervals) in enumerate(_lanes(outcome).items()):
         process = int(intervals[0].activity == "transfer")

@@ -1,4 +1,4 @@
-"""What ``ringreduce simulate`` does."""
+"""The command ``ringreduce simulate``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ringreduce.model import Model
 from ringreduce.schedules.registry import is_in_a_file
 from ringreduce.simulate import Network, Outcome, chart, read_network, simulate
 
-INTERVALS = 20_000  # that a picture or a trace shows
+INTERVALS = 20_000  # the most that a picture or a trace shows
 
 
 def run(options: Namespace) -> int:
@@ -24,12 +24,12 @@ def run(options: Namespace) -> int:
         asked = [entry.name for entry in schedules.algorithms(options.collective)]
     sizes = [0] if options.collective == "barrier" else [byte_count(text) for text in options.bytes]
     if not asked or not sizes:
-        raise ValueError("--algorithm and --bytes must name one each, or several with commas")
+        raise ValueError("--algorithm and --bytes each need at least one value; separate several with commas")
     for name in filter(is_in_a_file, asked):
         schedules.load(name, options.collective)
     pictured = options.picture is not None or options.trace is not None
     if pictured and len(asked) * len(sizes) > 1:
-        raise ValueError("--picture and --trace show one simulation: name one algorithm and one size")
+        raise ValueError("--picture and --trace show a single simulation: give one algorithm and one size")
     outcomes = [
         simulate(
             name, nbytes, network_for(nbytes), options.collective, root=options.root, seed=options.seed,
@@ -47,13 +47,13 @@ def run(options: Namespace) -> int:
             continue
         try:
             print(f"{option.title()}: {write(outcomes[0], path)}")
-        except (OSError, ValueError) as error:  # of the path, or of what its ending stands for
+        except (OSError, ValueError) as error:  # ValueError: matplotlib does not know the file's format
             raise ValueError(f"--{option} {path}: {error}") from error
     return 0
 
 
 def networks(options: Namespace) -> Callable[[int], Network]:
-    """What a buffer of so many bytes meets: the network of a TOML file, or the machine that a model is of."""
+    """Returns a function from buffer size to network: that of a TOML file, or the machine of a cost model."""
     if options.network.suffix == ".json":
         model = Model.load(options.network)
         world = model.cores if options.world is None else options.world
@@ -65,7 +65,7 @@ def networks(options: Namespace) -> Callable[[int], Network]:
 
 
 def table(outcomes: list[Outcome]) -> str:
-    """A line for each simulation, the fastest of each size first."""
+    """Returns a table with a line for each simulation, the fastest of each size first."""
     rows = [["size", "algorithm", "time, us", "busbw, GB/s", "rounds", "slices", "most of the time"]]
     for one in sorted(outcomes, key=lambda outcome: (outcome.nbytes, outcome.seconds)):
         figures = [human_us(1e6 * one.seconds), f"{one.busbw / 1e9:.2f}", str(one.rounds), str(one.slices)]

@@ -1,4 +1,4 @@
-"""Descriptions in TOML files: read, and checked against a pydantic model."""
+"""Reads TOML files, and checks them against a pydantic model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2.0**10, "Mi
 
 
 class Table(BaseModel):
-    """A table of a file: unknown keys are errors."""
+    """A table in a file. Unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -25,28 +25,29 @@ Model = TypeVar("Model", bound=Table)
 
 
 def bytes_per_second(value: Any) -> Any:
-    """ "100 Gbit/s" or "12.5 GB/s" in bytes a second; a number is bytes a second already."""
+    """Converts a rate such as "100 Gbit/s" or "12.5 GB/s" to bytes per second. Numbers are returned unchanged."""
     if not isinstance(value, str):
         return value
     found = re.fullmatch(r"([\d.]+(?:e[+-]?\d+)?) *([kMGT]|[KMG]i|)(bit|B)/s", value.strip())
     if found is None:
-        raise ValueError(f"{value!r} is no rate; write '100 Gbit/s' or '12.5 GB/s'")
+        raise ValueError(f"{value!r} is not a rate; write '100 Gbit/s' or '12.5 GB/s'")
     number, prefix, unit = found.groups()
     return float(number) * PREFIXES[prefix] * UNITS[unit]
 
 
 Rate = Annotated[float, BeforeValidator(bytes_per_second)]
-"""Bytes a second."""
+"""Bytes per second."""
 
 
 def read(path: Path, model: type[Model]) -> Model:
-    """A file's content.
+    """Reads a file.
 
     Raises:
-        ValueError: it cannot be read, is no TOML, or does not fit the model. One line, with the file and the place.
+        ValueError: The file cannot be read, is not TOML, or does not fit the model. The message is one line that names
+            the file and the place in it.
     """
     if sys.version_info < (3, 11):
-        raise ValueError(f"{path}: reading TOML needs Python 3.11")
+        raise ValueError(f"{path}: reading TOML needs Python 3.11 or later")
     import tomllib
 
     try:
@@ -55,12 +56,12 @@ def read(path: Path, model: type[Model]) -> Model:
         raise ValueError(f"{path}: {error.strerror}") from error
     except ValidationError as error:
         raise ValueError(f"{path}: {first_problem(error)}") from error
-    except ValueError as error:  # of TOML or of its encoding
+    except ValueError as error:  # the file is not TOML, or not UTF-8
         raise ValueError(f"{path}: {error}") from error
 
 
 def first_problem(error: ValidationError) -> str:
-    """The first thing that is wrong, with its place; a misspelt key before the one that is missing because of it."""
+    """Returns the first problem, with its key. A misspelt key comes before the key that is missing because of it."""
     problem = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     place = ".".join(str(part) for part in problem["loc"])
     text = problem["msg"].removeprefix("Value error, ")

@@ -1,7 +1,7 @@
 """Networks to simulate: hosts, switches and links, described in Python or in a TOML file.
 
-Every kind of network is turned into nodes and one-way links for the engine. ``rate`` is that of a link in each
-direction, ``latency_us`` what a byte takes over one link.
+Every kind of network is converted to nodes and one-way links for the engine. ``rate`` is the rate of a link in each
+direction, in bytes per second or as a string such as "100 Gbit/s". ``latency_us`` is the latency of a link.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Pair = tuple[str, str]
 
 
 class Plan:
-    """Nodes and links by name."""
+    """Nodes and links by name, from which a network is built."""
 
     def __init__(self) -> None:
         self.nodes: dict[str, int] = {}
@@ -33,11 +33,14 @@ class Plan:
         self.rings: list[tuple[list[str], int]] = []
 
     def turns(self, *rings: tuple[list[str], int]) -> None:
-        """The network looks the same when the nodes of each ring, hosts first, move on by so many places."""
+        """Declares a symmetry: the network is unchanged if the nodes of each ring move on by its number of places.
+
+        The ring of the hosts comes first.
+        """
         self.rings = list(rings)
 
     def turned(self) -> list[int]:
-        """Where each node is then."""
+        """Returns the node in whose place each node is after that move."""
         places = list(range(len(self.nodes)))
         for ring, step in self.rings:
             for place, name in enumerate(ring):
@@ -51,7 +54,7 @@ class Plan:
         return name
 
     def link(self, a: str, b: str, rate: float, latency_us: float) -> None:
-        """A link in one direction."""
+        """Adds a link in one direction."""
         for name in (a, b):
             if name not in self.nodes:
                 raise ValueError(f"no node is called {name!r}")
@@ -59,12 +62,12 @@ class Plan:
         self.names.append((a, b))
 
     def join(self, a: str, b: str, rate: float, latency_us: float) -> None:
-        """Links in both directions."""
+        """Adds links in both directions."""
         self.link(a, b, rate, latency_us)
         self.link(b, a, rate, latency_us)
 
     def cut(self, a: str, b: str) -> None:
-        """Takes away what joins two nodes."""
+        """Removes the links between two nodes."""
         kept = [place for place, name in enumerate(self.names) if set(name) != {a, b}]
         if len(kept) == len(self.names):
             raise ValueError(f"no link joins {a!r} and {b!r}")
@@ -72,7 +75,7 @@ class Plan:
         self.names = [self.names[place] for place in kept]
 
     def check_connected(self, hosts: list[str]) -> None:
-        """Raises ValueError where two hosts cannot reach each other."""
+        """Raises ValueError if two hosts cannot reach each other."""
         neighbours: dict[str, list[str]] = {name: [] for name in self.nodes}
         for one, other in self.names:
             neighbours[one].append(other)
@@ -83,11 +86,19 @@ class Plan:
             queue += dict.fromkeys(new)
         for host in hosts:
             if host not in reached:
-                raise ValueError(f"the network is not connected: nothing leads from {hosts[0]!r} to {host!r}")
+                raise ValueError(
+                    f"the network is not connected: there is no path from {hosts[0]!r} to {host!r}"
+                )
 
 
 class Topology(Table):
-    """How hosts are joined."""
+    """Base class of the topologies.
+
+    Attributes:
+        ranks_per_host: The number of ranks on each host.
+        rate: The rate of a link in each direction.
+        latency_us: The latency of a link, in microseconds.
+    """
 
     ranks_per_host: PositiveInt = 1
     rate: PositiveRate
@@ -95,11 +106,11 @@ class Topology(Table):
 
     @abstractmethod
     def build(self) -> tuple[Plan, list[str]]:
-        """The nodes, and which of them are hosts, in the order of their ranks."""
+        """Returns the nodes and links, and the names of the hosts in the order of their ranks."""
 
     def for_world(self, world: int) -> Topology:
-        """The same with so many ranks."""
-        raise ValueError(f"the network has its own number of ranks: leave world out, which is {world}")
+        """Returns the same kind of network for another number of ranks."""
+        raise ValueError(f"the network has a fixed number of ranks: do not ask for {world}")
 
     def _hosts_for(self, world: int) -> int:
         if not 1 <= world <= MOST_RANKS or world % self.ranks_per_host:
@@ -110,7 +121,10 @@ class Topology(Table):
 
 
 class Flat(Topology):
-    """All hosts at one switch that is never the bottleneck. rate: of each host's link, one or one for each host."""
+    """All hosts on one switch that is never the bottleneck.
+
+    ``rate`` is that of each host's link: one rate, or a list with one for each host.
+    """
 
     kind: Literal["flat"] = "flat"
     hosts: PositiveInt = 2
@@ -134,9 +148,9 @@ class Flat(Topology):
 
 
 class FatTree(Topology):
-    """Two tiers: hosts at leaf switches, which are joined by a spine.
+    """Two tiers: hosts on leaf switches, and a spine that joins these switches.
 
-    A leaf's way to the spine carries what its hosts' links do, divided by oversubscription.
+    A leaf switch's link to the spine has the total rate of its hosts' links, divided by ``oversubscription``.
     """
 
     kind: Literal["fat_tree"] = "fat_tree"
@@ -146,7 +160,9 @@ class FatTree(Topology):
 
     def build(self) -> tuple[Plan, list[str]]:
         if self.hosts % self.hosts_per_leaf:
-            raise ValueError(f"hosts, {self.hosts}, is no multiple of hosts_per_leaf, {self.hosts_per_leaf}")
+            raise ValueError(
+                f"hosts, {self.hosts}, must be a multiple of hosts_per_leaf, {self.hosts_per_leaf}"
+            )
         plan = Plan()
         hosts = [plan.add(f"host{n}") for n in range(self.hosts)]
         leaves = [plan.add(f"leaf{n}") for n in range(self.hosts // self.hosts_per_leaf)]
@@ -163,9 +179,10 @@ class FatTree(Topology):
 
 
 class Torus(Topology):
-    """Hosts in a grid that is closed to a ring in each dimension; each has a link to each neighbour.
+    """Hosts in a grid that wraps around in each dimension, with a link from each host to each neighbour.
 
-    The last dimension's neighbours are those with neighbouring ranks. Messages go along the first dimension first.
+    Hosts that are neighbours in the last dimension have neighbouring ranks. Messages travel along the first dimension
+    first.
     """
 
     kind: Literal["torus"] = "torus"
@@ -190,9 +207,12 @@ class Torus(Topology):
 
 
 class Sites(Topology):
-    """Sites of several hosts, each with a switch; a trunk joins each site with a backbone.
+    """Sites of several hosts. Each site has a switch, and a trunk joins the switch to a backbone.
 
-    hosts: of each site.
+    Attributes:
+        hosts: The number of hosts of each site.
+        trunk: The rate of each trunk in each direction.
+        trunk_latency_us: The latency of a trunk, in microseconds.
     """
 
     kind: Literal["sites"] = "sites"
@@ -213,7 +233,10 @@ class Sites(Topology):
 
 
 class GraphLink(Table):
-    """between: the names of two nodes. Without rate and latency it has those of the graph."""
+    """Links in both directions between two nodes of a :class:`Graph`, which are named by ``between``.
+
+    If ``rate`` or ``latency_us`` is None, that of the graph applies.
+    """
 
     between: Pair
     rate: PositiveRate | None = None
@@ -221,7 +244,7 @@ class GraphLink(Table):
 
 
 class Graph(Topology):
-    """Any network: hosts and switches by name, and what joins them. Messages go the way of fewest links."""
+    """Any network: hosts and switches by name, and the links between them. Messages take the path of fewest links."""
 
     kind: Literal["graph"] = "graph"
     hosts: list[str] = Field(min_length=1)
@@ -239,14 +262,16 @@ class Graph(Topology):
 
 
 class MessageCosts(Table):
-    """What a message takes of the cores at its ends, beside the links' part.
+    """The time that a message takes on the cores at its ends, in addition to the links.
 
     Attributes:
-        up_to: bytes of the largest messages that cost this much; None: any.
-        send_us, receive_us: of each message, at either end.
-        send_rate: at which what is sent is copied out. Infinite where the receiver reads it in place.
-        receive_rate, combine_rate: at which what arrives is copied in, or is combined.
-        latency_us: beside that of the links.
+        up_to: The largest messages, in bytes, to which these costs apply. None means any size.
+        send_us: The cost of sending a message.
+        receive_us: The cost of receiving a message.
+        send_rate: The rate at which data is copied out. Infinite if the receiver reads it in place.
+        receive_rate: The rate at which arriving data is copied in.
+        combine_rate: The rate at which arriving data is combined with the data there.
+        latency_us: Latency in addition to that of the links.
     """
 
     up_to: PositiveInt | None = None
@@ -258,7 +283,7 @@ class MessageCosts(Table):
     latency_us: NonNegativeFloat = 0.0
 
     def in_seconds(self) -> tuple[float, float, float, float, float, float, float]:
-        """Up to which size; of a message at either end; of a byte sent, received or combined; the latency."""
+        """Returns the limit, the costs of a send and a receive, of a byte sent, received, combined, and the latency."""
         return (
             math.inf if self.up_to is None else self.up_to,
             self.send_us * 1e-6,
@@ -276,13 +301,15 @@ Rows = Annotated[
 
 
 class Costs(Table):
-    """What a collective takes of cores. Without any, only the network takes time.
+    """The time that a collective takes on the cores. With the defaults, only the network takes time.
 
     Attributes:
-        cores: of a host. Where it has more ranks, they take turns. None: one for each rank.
-        round_us: of each round.
-        switch_us: from one rank to another on the same core.
-        inside, between: of messages inside hosts, and between them. One, or several from small to large.
+        cores: The number of cores of a host. If a host has more ranks, they take turns. None means a core for each
+            rank.
+        round_us: The cost of each round.
+        switch_us: The cost of a switch from one rank to another on the same core.
+        inside: The costs of messages inside hosts: one :class:`MessageCosts`, or a list from small to large messages.
+        between: The same for messages between hosts.
     """
 
     cores: PositiveInt | None = None
@@ -293,14 +320,15 @@ class Costs(Table):
 
 
 class Network(Table):
-    """All that a simulation knows of a place to run in.
+    """The network and hosts that a simulation runs on.
 
     Attributes:
-        topology: in files the table ``[network]``.
-        failed: pairs of nodes whose link is broken; messages go round it.
-        slow: by rank, how many times longer its core takes.
-        late_us: by rank, how much later than the others it begins.
-        jitter_us: the mean of a random delay of each message, exponentially distributed.
+        topology: The topology. In files it is the table ``[network]``.
+        costs: The time that collectives take on the cores.
+        failed: Pairs of nodes whose link is broken. Messages take another path.
+        slow: For each slow rank, how many times longer its core takes.
+        late_us: For each late rank, how much later than the others it begins, in microseconds.
+        jitter_us: The mean of a random, exponentially distributed delay of each message, in microseconds.
     """
 
     topology: Flat | FatTree | Torus | Sites | Graph = Field(validation_alias="network", discriminator="kind")
@@ -313,18 +341,18 @@ class Network(Table):
     model_config = ConfigDict(populate_by_name=True)
 
     def for_world(self, world: int) -> Network:
-        """The same with so many ranks, which flat networks and fat trees can have.
+        """Returns the same network with another number of ranks.
 
         Raises:
-            ValueError: the network cannot.
+            ValueError: The network is not flat or a fat tree, or ``world`` is not a multiple of its ranks per host.
         """
         return self.model_copy(update={"topology": self.topology.for_world(world)})
 
     def build(self) -> tuple[dict[str, Any], list[str]]:
-        """What the engine takes of it, and its links' names.
+        """Returns the network as the engine's arguments, and the names of its links.
 
         Raises:
-            ValueError: hosts are not connected, or a rank or node is named that is not there.
+            ValueError: The hosts are not connected, or a rank or node does not exist.
         """
         topology, costs = self.topology, self.costs
         plan, hosts = topology.build()
@@ -335,7 +363,7 @@ class Network(Table):
         for name, ranks in (("slow", self.slow), ("late_us", self.late_us)):
             for rank in ranks:
                 if not 0 <= rank < world:
-                    raise ValueError(f"{name}: there is no rank {rank} among {world}")
+                    raise ValueError(f"{name}: there is no rank {rank} in a world of {world}")
         turns = plan.rings and not self.failed
         built = {
             "nodes": len(plan.nodes),
@@ -356,10 +384,11 @@ class Network(Table):
 
 
 def read_network(path: Path) -> Network:
-    """A network from a TOML file.
+    """Reads a network from a TOML file.
 
     Raises:
-        ValueError: the file cannot be read, or something in it is wrong. One line that names the place.
+        ValueError: The file cannot be read, or something in it is wrong. The message is one line that names the file
+            and the place in it.
     """
     network = read(path, Network)
     try:

@@ -1,4 +1,4 @@
-"""Simulating a collective: how long it takes on a described network, what that is made of, and what limits it."""
+"""Simulates a collective: how long it takes on a network, where the time goes, and what limits it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,20 @@ from ringreduce.synthesis import synthesise
 
 __all__ = ["Interval", "Outcome", "simulate"]
 
-PROVED = 64  # ranks: up to this world an algorithm written in Python is proved before it is simulated
+PROVED = 64  # ranks: up to this world, algorithms written in Python are proved before they are simulated
 
 
 class Interval(NamedTuple):
-    """What a core or a link was busy with. Times are seconds from the beginning.
+    """A period in which a core or a link was busy.
 
     Attributes:
-        activity: "send", "receive" or "local", of a rank's core; "transfer", of a link.
-        where: the rank, or the link's number.
-        peer: the other rank; -1 of a send, which may be to several.
+        activity: "send", "receive" or "local" for a rank's core, "transfer" for a link.
+        where: The rank, or the link's index in :attr:`Outcome.link_names`.
+        peer: The other rank, or -1 for a send, which may have several receivers.
+        round: The round of the schedule.
+        slice: The slice.
+        begin: When it began, in seconds from the start of the simulation.
+        end: When it ended, in seconds from the start of the simulation.
     """
 
     activity: str
@@ -41,18 +45,29 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a simulation has found.
+    """The result of a simulation.
 
     Attributes:
-        seconds: when the last rank is done, from the first one's beginning.
-        made_of: seconds by cause, along the chain of events that the last rank waited for. Of cores: "round", "send"
-            and "receive" (by the message), "change" (of a core's rank), "copy_out", "copy_in" and "combine" (by the
-            byte). Besides: "transfer" (over links), "latency", and "delay" (jitter, late ranks). They add up to
-            ``seconds``.
-        busy: by link, the part of the time in which it carries something. Of links that carry the same, one is there.
-        busy_cores: by simulated rank, the part of the time in which its core works.
-        simulated, simulated_slices: how many ranks and slices were simulated. Each other rank does the same as one of
-            them at the same times.
+        algorithm: The algorithm's name.
+        collective: The collective.
+        world: The number of ranks.
+        nbytes: The size of the whole buffer, in bytes.
+        seconds: The time from the start of the first rank to the end of the last one.
+        made_of: Seconds by cause, along the chain of events that the last rank waited for. They add up to ``seconds``.
+            Cores spend time on "round", "send" and "receive" (per message), "change" (a core switches to another
+            rank), and "copy_out", "copy_in" and "combine" (per byte). The other causes are "transfer" (over links),
+            "latency", and "delay" (jitter and late ranks).
+        busy: For each link by name, the fraction of the time in which it carries data. Links that carry the same are
+            represented by one of them.
+        busy_cores: For each simulated rank, the fraction of the time in which its core works.
+        rounds: The number of rounds.
+        slices: The number of slices.
+        messages: The number of messages.
+        simulated: The number of ranks that were simulated. Every other rank does the same as one of them, at the same
+            times.
+        simulated_slices: The number of slices that were simulated.
+        intervals: What cores and links did, if intervals were asked for.
+        link_names: The names of the links.
     """
 
     algorithm: str
@@ -73,13 +88,13 @@ class Outcome:
 
     @property
     def busbw(self) -> float:
-        """Bus bandwidth in bytes a second, by nccl-tests' definition; 0 where nothing takes time."""
+        """Bus bandwidth in bytes per second, as nccl-tests define it. 0 if nothing takes time."""
         moved = bus_factor(self.collective, self.world) * self.nbytes
         return moved / self.seconds if self.seconds else 0.0
 
     @property
     def bottleneck(self) -> str:
-        """What most of the time goes to, and where."""
+        """The cause that takes most of the time, and the busiest link or core."""
         if not self.seconds:
             return "nothing takes time"
         cause, seconds = max(self.made_of.items(), key=lambda item: item[1])
@@ -110,26 +125,32 @@ def simulate(
 ) -> Outcome:
     """Times a collective on a network that need not exist.
 
-    It runs the very schedules that ranks would run, slice by slice, through a simulation of discrete events: cores that
-    do one thing at a time, and links that carry one message after the other (LogGP, Alexandrov et al., SPAA 1995, with
-    links that messages share). Chunks are taken to be of equal length.
+    The schedules are those that ranks run. A discrete-event simulation executes them slice by slice. Cores do one
+    thing at a time, and links carry one message after the other (LogGP, Alexandrov et al., SPAA 1995, with links that
+    messages share). All chunks are assumed to have the same length.
 
     Args:
-        algorithm: of the catalogue, registered, "auto", or a function ``(world, rank) -> Schedule``.
-        nbytes: of the whole buffer; 0 for a barrier.
-        root: of broadcast, reduce, gather and scatter.
-        order: in which rings and chains visit the ranks; empty: by number.
-        seed: of the jitter.
-        intervals: how many of what cores and links did to keep, for pictures.
-        slice_bytes: of a round's messages in one slice; None: as ``auto`` has them.
-        lanes: slices in flight; None: as ``auto`` has them.
-        most_messages: where all slices take more, only the first ones are simulated. The others are taken to last as
-            long as one of those in the middle.
-        prove: an algorithm written in Python, for worlds of up to 64 ranks, before it is simulated.
+        algorithm: The name of an algorithm in the catalogue or a registered one, "auto", or a function
+            ``(world, rank) -> Schedule``.
+        nbytes: The size of the whole buffer in bytes; 0 for a barrier.
+        network: The network, which also determines the number of ranks.
+        collective: The collective.
+        root: The root of broadcast, reduce, gather and scatter.
+        order: The order in which rings and chains visit the ranks. Empty means by rank.
+        seed: The seed of the jitter.
+        intervals: The most intervals of cores and links to keep, for pictures.
+        slice_bytes: The bytes of a round's messages in one slice. None means as ``auto`` chooses.
+        lanes: The number of slices in flight. None means as ``auto`` chooses.
+        most_messages: If all slices together need more messages, only the first slices are simulated. Each of the
+            others is assumed to take as long as one from the middle.
+        prove: Whether to prove an algorithm written in Python before it is simulated, in worlds of up to 64 ranks.
+
+    Returns:
+        The time, what it is made of, and what limits it.
 
     Raises:
-        ValueError: there is no such algorithm, or an argument is impossible.
-        ScheduleError: the algorithm is wrong for this world.
+        ValueError: There is no such algorithm, or an argument is out of range.
+        ScheduleError: The algorithm is wrong for this world.
     """
     values.whole(nbytes, "nbytes", 0, 0 if collective == "barrier" else 2**62)
     built, link_names = network.build()
@@ -174,7 +195,7 @@ def simulate(
 
 
 def _link_between_hosts(built: Mapping[str, Any]) -> tuple[float, float]:
-    """Latency and bandwidth as a communicator would measure them: what is typical from the first host to others."""
+    """Returns latency and bandwidth as a communicator measures them: medians from the first host to the others."""
     leaving = defaultdict(list)
     for source, to, rate, latency in built["links"]:
         leaving[source].append((to, rate, latency))
@@ -196,7 +217,7 @@ def _link_between_hosts(built: Mapping[str, Any]) -> tuple[float, float]:
 def _one_by_one(
     custom: schedules.Custom, world: int, root: int, hosts: list[list[int]], prove: bool
 ) -> Callable[[int], schedules.Schedule]:
-    """One rank's schedule after the other; proved where that takes little time."""
+    """Returns a function from rank to schedule. Proves the schedules first, if that takes little time."""
     if prove and world <= PROVED:
         custom.heaviest_round(world, root, hosts)
     return lambda rank: custom.plan(world, rank, root, hosts)

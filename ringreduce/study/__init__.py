@@ -1,6 +1,6 @@
-"""``ringreduce study``: which algorithm wins where, and whether the difference is real.
+"""Studies (``ringreduce study``) measure which algorithm wins where, and whether the difference is real.
 
-Needs ``pip install 'ringreduce[study]'``.
+Requires ``pip install 'ringreduce[study]'``.
 """
 
 from ringreduce.study.results import Study, load

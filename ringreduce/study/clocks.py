@@ -1,11 +1,11 @@
-"""One clock for all ranks, and starts at the same instant on all of them.
+"""A clock that all ranks share, and starts at the same instant on all ranks.
 
-Ranks of a host read the same monotonic clock. Between hosts, ranks measure how far their clocks are from rank 0's, and
-how fast they drift away: the offset by the fastest of several exchanges (Cristian 1989), the drift by regression over
-many of these (Jones and Koenig; Hunold and Carpen-Amarie, "Hierarchical clock synchronization in MPI", CLUSTER 2018).
+Ranks of a host read the same monotonic clock. Between hosts, ranks measure the offset of their clock from rank 0's and
+its drift. The offset comes from the fastest of several exchanges (Cristian 1989), the drift from a regression over many
+offsets (Jones and Koenig; Hunold and Carpen-Amarie, "Hierarchical clock synchronization in MPI", CLUSTER 2018).
 
-An instant is agreed anew for each iteration, as in their round-time scheme: far enough ahead that all ranks know of it
-in time, but not much further.
+The ranks agree on a new instant for each iteration, as in the round-time scheme of the last paper. It is far enough
+ahead that all ranks know it in time, but not much further.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from ringreduce.communicator import Communicator
 __all__ = ["Clock", "Start"]
 
 PINGS = 20  # exchanges for one offset
-KEPT = 200  # offsets that the drift is taken from
-SPAN = 1.0  # seconds that they must cover
-SLEEP_FROM = 2e-3  # seconds to an instant from which on a core is left to others
-SLACK = (2e-6, 0.5)  # seconds: the least and the most that an instant is put ahead
+KEPT = 200  # offsets that determine the drift
+SPAN = 1.0  # seconds that these offsets must cover
+SLEEP_FROM = 2e-3  # seconds: ranks sleep if an instant is further ahead than this
+SLACK = (2e-6, 0.5)  # seconds: the least and the most that an instant lies ahead
 
 
 def clock_name() -> str:
-    """Equal for processes that read the same monotonic clock."""
+    """Returns a name that is equal in processes that read the same monotonic clock."""
     boot, space = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/time")
     try:
         return f"{boot.read_text()} {os.readlink(space)}"
-    except OSError:  # not Linux, or an old one: by the host's name
+    except OSError:  # not Linux, or an old kernel
         return os.uname().nodename
 
 
 class Clock:
-    """This rank's clock beside rank 0's. Every rank makes one, and calls ``synchronise`` now and then."""
+    """This rank's clock, and its offset from rank 0's. Every rank creates one, and calls ``synchronise`` repeatedly."""
 
     def __init__(
         self, comm: Communicator, read: Callable[[], float] = time.perf_counter, name: str | None = None
@@ -52,7 +52,7 @@ class Clock:
         self._leader = first[comm.rank]
         self._leaders = sorted(set(first) - {0})
         self._points: deque[tuple[float, float]] = deque(maxlen=KEPT)
-        self._line = 0.0, 0.0, 0.0  # offset, drift, and the local time from which the drift counts
+        self._line = 0.0, 0.0, 0.0  # offset, drift, and the local time at which the offset applies
         if self._leaders:
             end = read() + SPAN
             while comm.all_reduce(np.array([float(read() < end)]), "max")[0]:
@@ -62,10 +62,10 @@ class Clock:
     def how(self) -> str:
         if not self._leaders:
             return "all ranks read one monotonic clock"
-        return f"{1 + len(self._leaders)} clocks, aligned with rank 0's by the fastest of {PINGS} exchanges, and drift"
+        return f"{1 + len(self._leaders)} clocks, aligned with rank 0's (fastest of {PINGS} exchanges, and drift)"
 
     def synchronise(self) -> None:
-        """Measures offsets anew, where there are several clocks. Every rank calls it."""
+        """Measures the offsets again, if there are several clocks. Every rank must call it."""
         if not self._leaders:
             return
         for leader in self._leaders:
@@ -101,32 +101,32 @@ class Clock:
             return 0.0, 0.0, 0.0
         when, offsets = np.array(self._points).T
         last = float(when[-1])
-        if last - when[0] < 0.9 * SPAN:  # too short for a drift
+        if last - when[0] < 0.9 * SPAN:  # too short to determine a drift
             return float(offsets[-1]), 0.0, last
         line = stats.linregress(when - last, offsets)
         return float(line.intercept), float(line.slope), last
 
     def shared(self, local: float) -> float:
-        """What rank 0's clock shows when this one shows that."""
+        """Converts a time of this rank's clock to rank 0's clock."""
         offset, drift, since = self._line
         return local + offset + drift * (local - since)
 
     def local(self, shared: float) -> float:
-        """What this clock shows when rank 0's shows that."""
+        """Converts a time of rank 0's clock to this rank's clock."""
         offset, drift, since = self._line
         return since + (shared - offset - since) / (1 + drift)
 
 
 class Start:
-    """Starts at an instant that all ranks agree on.
+    """Starts all ranks at an instant that they agree on.
 
-    A rank with a core of its own spins until then. Ranks that share cores yield theirs to each other meanwhile: one of
-    a core's ranks begins at the instant, and the others when that one waits. No rank could begin earlier.
+    A rank that has a core to itself spins until then. Ranks that share a core yield it to each other while they wait.
+    One of them begins at the instant, and the others begin when that one waits. They could not begin earlier.
 
     Attributes:
-        slack: seconds from the moment at which all are ready to the instant. The same on all ranks.
-        first: by host, the ranks that can begin at once: as many as there are cores for them.
-        crowded: whether some host has more ranks than cores.
+        slack: Seconds between the moment when all ranks are ready and the instant. The same on all ranks.
+        first: For each host, its ranks and how many of them can begin at once (at most one per core).
+        crowded: Whether some host has more ranks than cores.
     """
 
     def __init__(self, comm: Communicator, clock: Clock) -> None:
@@ -140,9 +140,9 @@ class Start:
         self.crowded = any(count < len(ranks) for ranks, count in self.first)
 
     def agree(self) -> tuple[float, float]:
-        """The instant at which all begin, on this rank's clock. Every rank calls it when it is ready.
+        """Agrees on an instant, and returns it on this rank's clock. Every rank calls it when it is ready.
 
-        Also returns how long before the instant all had to be ready for this rank to know of it in time.
+        Also returns the time that passed between the moment when all ranks were ready and this rank's return.
         """
         clock, room = self.clock, self._room
         room[0] = clock.shared(clock.read())
@@ -151,14 +151,14 @@ class Start:
         return ready + self.slack, clock.read() - ready
 
     def learn(self, needed: Array) -> None:
-        """Sets how far ahead instants are put, by what the slowest rank needed in each iteration.
+        """Sets how far ahead instants lie, given the time that the slowest rank needed in each iteration.
 
-        What few of them needed does not count: then something else had a rank's core.
+        The largest tenth does not count, because another process probably had the core of a rank.
         """
         self.slack = float(np.clip(1.5 * np.quantile(needed, 0.9), *SLACK))
 
     def wait(self, at: float) -> float:
-        """Returns at that instant, or at once if it is over: what the clock shows then."""
+        """Waits until that instant, or returns at once if it has passed. Returns the time on this rank's clock."""
         read = self.clock.read
         now = read()
         if at - now > SLEEP_FROM:
@@ -172,7 +172,10 @@ class Start:
         return now
 
     def lateness(self, late: Array) -> Array:
-        """By iteration, how late the ranks began that could begin at once; ``late`` has a line for each rank."""
+        """Returns how late each iteration began, among the ranks that could begin at once.
+
+        ``late`` has a row for each rank and a column for each iteration.
+        """
         worst = [np.sort(late[ranks], axis=0)[count - 1] for ranks, count in self.first]
         latest: Array = np.max(worst, axis=0)
         return latest

@@ -1,4 +1,4 @@
-"""What ``ringreduce study`` does: runs a plan, compares two studies, writes a report."""
+"""The command ``ringreduce study``: runs a plan, compares two studies, or writes a report."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(options: Namespace) -> int:
             raise ValueError("study report takes one folder: ringreduce study report FOLDER")
         return report(Path(others[0]))
     if others:
-        raise ValueError(f"study takes one plan, not also {others[0]!r}")
+        raise ValueError(f"study takes a single plan; {others[0]!r} is one argument too many")
     if options.budget is not None and not options.budget > 0:
         raise ValueError("--budget must be more than 0 seconds")
     path = Path(what) if what else None
@@ -54,7 +54,7 @@ def report(folder: Path) -> int:
 
 
 def study(plan: Plan | None, folder: Path, budget: float | None) -> int:
-    """Runs until all is measured, the budget is spent or somebody interrupts it."""
+    """Runs a study until everything is measured, the budget is spent, or the user interrupts it."""
     with locked(folder):
         found, plan = opened(folder, plan)
         budget = budget or plan.budget_s
@@ -71,7 +71,7 @@ def study(plan: Plan | None, folder: Path, budget: float | None) -> int:
             _announce(None)
             launches = found.rows.launch.nunique()
             print(
-                f"ringreduce: interrupted after {launches} launches, which are kept. Go on with: {again}",
+                f"ringreduce: interrupted after {launches} launches, which are kept. Continue with: {again}",
                 file=sys.stderr,
             )
             return 130
@@ -83,14 +83,16 @@ def study(plan: Plan | None, folder: Path, budget: float | None) -> int:
         done = not any(runner.unfinished(group) for group in runner.groups())
         print(won(found, plan))
         if not done:
-            print(f"The budget of {budget:.0f} s is spent. Go on with: {again} --budget {2 * budget:.0f}")
+            print(f"The budget of {budget:.0f} s is spent. Continue with: {again} --budget {2 * budget:.0f}")
         return status(found)
 
 
 @contextmanager
 def _interruptions() -> Iterator[Callable[[], None]]:
-    """What it gives raises KeyboardInterrupt if one has been lost: Python drops those that are raised in a callback,
-    such as the ones that run at each fork."""
+    """Yields a function that raises KeyboardInterrupt if an interrupt was lost.
+
+    Python drops exceptions that are raised in callbacks, such as those that run at each fork.
+    """
     caught = []
 
     def interrupt(*_: object) -> None:
@@ -109,7 +111,7 @@ def _interruptions() -> Iterator[Callable[[], None]]:
 
 
 def _announce(found: Study | None, group: object = None, budget: float = 0) -> None:
-    """On a terminal, which launch is running; None: none is."""
+    """Shows on a terminal which launch is running, or clears the line if ``found`` is None."""
     if sys.stderr.isatty():
         text = "" if found is None else f"{group}: {found.spent_s:.0f} of {budget:.0f} s"
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)

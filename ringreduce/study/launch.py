@@ -1,4 +1,4 @@
-"""One launch: all that its ranks measure, in an order that is drawn anew each time."""
+"""One launch: its ranks measure everything, in a new random order each time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Row = dict[str, Any]
 
 
 class Block(NamedTuple):
-    """A cell, and the algorithms that compete there: they take turns in this order."""
+    """A cell and the algorithms that compete in it. They take turns in this order."""
 
     cell: Cell
     entries: list[Entry]
@@ -30,13 +30,15 @@ class Block(NamedTuple):
 
 @dataclass
 class Found:
-    """What a launch has found: columns of rows, and what could not be measured, with its ``reason``.
+    """The results of a launch.
 
     Attributes:
-        transport: what came of the one asked for: of "shm+tcp", "shm" where all ranks share a host.
-        clock: how ranks know what time it is on the others.
-        crowded: whether ranks share cores.
-        hosts: how many there are.
+        transport: The transport that was used. For "shm+tcp" it is "shm" if all ranks share a host.
+        rows: The rows, without the columns that are the same for the whole launch.
+        refused: What could not be measured, with its ``reason``.
+        clock: How the clocks of the ranks are aligned.
+        crowded: Whether ranks share cores.
+        hosts: The number of hosts.
     """
 
     transport: str
@@ -48,7 +50,7 @@ class Found:
 
 
 def drawn(competing: Mapping[Cell, Sequence[Entry]], seed: Sequence[int]) -> list[Block]:
-    """The cells in random order, and in each the algorithms in random order."""
+    """Returns the cells in random order, each with its algorithms in random order."""
     random = np.random.default_rng(list(seed))
     cells, order = list(competing), random.permutation(len(competing))
     return [
@@ -58,11 +60,13 @@ def drawn(competing: Mapping[Cell, Sequence[Entry]], seed: Sequence[int]) -> lis
 
 
 def measure_all(comm: Communicator, blocks: Sequence[Block], seconds: float, bind: bool) -> Found:
-    """Every rank calls it, and gets the same.
+    """Measures all blocks. Every rank must call it, and gets the same results.
 
     Args:
-        seconds: for each algorithm of each block.
-        bind: give each rank a core, the cores in turn; otherwise ranks are where a launcher has put them.
+        comm: The ranks.
+        blocks: What to measure, in this order.
+        seconds: The time for each algorithm of each block.
+        bind: Whether to bind the ranks to the cores in turn. Otherwise they stay where the launcher put them.
     """
     if bind:
         cores = sorted(os.sched_getaffinity(0))

@@ -1,4 +1,4 @@
-"""One launch of a study on ranks that mpirun, torchrun or srun has started, perhaps on several hosts."""
+"""One launch of a study on ranks that mpirun, torchrun or srun started, possibly on several hosts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["run"]
 
 
 def run(plan: Plan | None, folder: Path, budget: float | None) -> int:
-    """Adds one launch of each transport to the folder, which rank 0 keeps. Started again, it adds another one."""
+    """Adds one launch with each transport to the folder, which rank 0 writes. Each further run adds another one."""
     with ringreduce.init() as comm:
         if comm.rank != 0:
             return _follow(comm)
         try:
             return _lead(comm, plan, folder, budget)
-        except ValueError:  # of the plan or the folder: the others wait to be told what to measure
+        except ValueError:  # the plan or the folder is wrong: release the other ranks, which wait for rank 0
             comm.broadcast_object(None)
             raise
 
@@ -54,7 +54,7 @@ def _lead(comm: Communicator, plan: Plan | None, folder: Path, budget: float | N
         study, plan = opened(folder, plan, known.launcher)
         if comm.size not in plan.worlds:
             worlds = ", ".join(map(str, plan.worlds))
-            raise ValueError(f"worlds: the plan has {worlds}, and the launcher has started {comm.size} ranks")
+            raise ValueError(f"worlds: the plan has {worlds}, but the launcher has started {comm.size} ranks")
         runner = Runner(study, plan, measure)
         for group in runner.groups():
             cells = runner.unfinished(group) if group.world == comm.size else {}

@@ -1,4 +1,4 @@
-"""What a study measures: a plan in TOML, and the cells and entries that follow from it."""
+"""The plan of a study, which is read from a TOML file, and its cells and entries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _one_of(known: Iterable[str], what: str) -> BeforeValidator:
 
     def check(name: object) -> object:
         if name not in names:
-            raise ValueError(f"there is no {what} {name!r}, but {', '.join(filter(None, names))}")
+            raise ValueError(f"there is no {what} {name!r}; choose from {', '.join(filter(None, names))}")
         return name
 
     return BeforeValidator(check)
@@ -41,10 +41,11 @@ def _entry(value: Any) -> Any:
 
 
 class Entry(Table):
-    """An algorithm that competes: of the catalogue, "auto", registered, or of a file ("my.py:ring_of_pairs").
+    """An algorithm that competes.
 
     Attributes:
-        label: what results call it; the name, if there is none. One algorithm may compete under several labels.
+        name: An algorithm of the catalogue, "auto", a registered algorithm, or one in a file ("my.py:ring_of_pairs").
+        label: Its name in the results, by default ``name``. An algorithm may compete under several labels.
     """
 
     name: str
@@ -55,7 +56,7 @@ class Entry(Table):
 
 
 class Launches(Table):
-    """How often ranks are started for each cell: at least and at most."""
+    """The least and the most launches for each cell. Each launch starts new ranks."""
 
     least: int = Field(default=8, ge=1)
     most: int = Field(default=40, ge=1)
@@ -67,18 +68,23 @@ World = Annotated[int, Field(ge=2)]
 
 
 class Plan(Table):
-    """Cells are all combinations of collectives, transports, dtypes, wires, worlds and sizes.
+    """The plan of a study. Its cells are all combinations of collectives, transports, dtypes, wires, worlds and sizes.
 
     Attributes:
-        algorithms: those that compete in each cell; "all" stands for the whole catalogue of a collective.
-        sizes: bytes of the whole buffer; rounded up so that every rank has a block.
-        wires: formats of messages; "" is the buffer's own.
-        budget_s: seconds that the study may take.
-        figure_s: seconds for one algorithm in one launch; None: so that the budget suffices for some launches.
-        interval: a cell is done when no algorithm's interval is wider than this part of its median.
-        difference: the smallest difference of interest, as a part of the time.
-        seed: of the order; None: any. It is recorded.
-        model: a file of ``ringreduce fit`` or a network, for predictions beside the measured times.
+        collectives: The collectives.
+        algorithms: The algorithms that compete in each cell. "all" means all that the catalogue has for a collective.
+        sizes: Sizes of the whole buffer in bytes. They are rounded up so that every rank has a whole block.
+        worlds: Numbers of ranks.
+        transports: The transports.
+        dtypes: The dtypes of the buffers.
+        wires: The wire formats of messages. "" means the dtype of the buffer.
+        budget_s: Seconds that the study may take.
+        launches: The least and the most launches for each cell.
+        figure_s: Seconds for one algorithm in one launch. None derives it from the budget.
+        interval: A cell is done when no interval is wider than this fraction of its median.
+        difference: The smallest difference of interest, as a fraction of the time.
+        seed: The seed of the random order. None draws one, which is recorded.
+        model: A model of ``ringreduce fit`` or a network file, which predicts the times for comparison.
     """
 
     collectives: list[Annotated[str, _one_of(COLLECTIVES, "collective")]] = Field(
@@ -104,7 +110,7 @@ class Plan(Table):
     @classmethod
     def _ordered(cls, launches: Launches) -> Launches:
         if launches.least > launches.most:
-            raise ValueError(f"least is {launches.least}, and most only {launches.most}")
+            raise ValueError(f"least ({launches.least}) must not exceed most ({launches.most})")
         return launches
 
     @field_validator("algorithms")
@@ -114,12 +120,12 @@ class Plan(Table):
         for label in labels:
             if labels.count(label) > 1:
                 raise ValueError(
-                    f'{label!r} is there twice: give one of them a label: {{name = "{label}", label = "..."}}'
+                    f'{label!r} appears twice; give one of them a label: {{name = "{label}", label = "..."}}'
                 )
         return entries
 
     def entries(self, collective: str) -> list[Entry]:
-        """Those that compete in a collective: the algorithms that it has."""
+        """Returns the entries that compete in a collective: those whose algorithm the collective has."""
         known = [entry.name for entry in schedules.algorithms(collective)]
         catalogue = [name for name in known if not is_in_a_file(name)]
         found: dict[str, Entry] = {}
@@ -131,15 +137,15 @@ class Plan(Table):
         return list(found.values())
 
     def files(self) -> dict[str, str]:
-        """What the files with algorithms contain, in short."""
+        """Returns a digest of each file that contains algorithms, by path."""
         paths = sorted({one.name.rpartition(":")[0] for one in self.algorithms if is_in_a_file(one.name)})
         return {path: hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16] for path in paths}
 
     def check(self) -> None:
-        """Registers functions in files.
+        """Registers the functions in files, and checks the algorithms.
 
         Raises:
-            ValueError: there is no such algorithm in any collective, or a collective has none of them.
+            ValueError: No collective has an algorithm, or a collective has none of the algorithms.
         """
         read_files([entry.name for entry in self.algorithms], self.worlds[0])
         used = {str(entry) for collective in self.collectives for entry in self.entries(collective)}
@@ -150,10 +156,10 @@ class Plan(Table):
                 )
         for collective in self.collectives:
             if not self.entries(collective):
-                raise ValueError(f"algorithms: {collective} has none of them")
+                raise ValueError(f"algorithms: none of them is for {collective}")
 
     def cells(self, world: int) -> list[Cell]:
-        """Those of a world, without the transport."""
+        """Returns the cells of a world, which do not include the transport."""
         return list(
             dict.fromkeys(
                 Cell(collective, dtype, wire, world, _whole_blocks(collective, nbytes, dtype, world))
@@ -166,7 +172,7 @@ class Plan(Table):
 
 
 class Cell(NamedTuple):
-    """What algorithms compete at, by one transport."""
+    """A problem for which algorithms compete over one transport."""
 
     collective: str
     dtype: str
@@ -184,10 +190,11 @@ def _whole_blocks(collective: str, nbytes: int, dtype: str, world: int) -> int:
 
 
 def read_plan(path: Path) -> Plan:
-    """A plan from a file.
+    """Reads a plan from a file.
 
     Raises:
-        ValueError: one line with the file and the place.
+        ValueError: The file cannot be read, or something in it is wrong. The message is one line that names the file
+            and the place in it.
     """
     plan = read(path, Plan)
     found: dict[str, Any] = {"algorithms": [_from(path.parent, entry) for entry in plan.algorithms]}
@@ -202,14 +209,14 @@ def read_plan(path: Path) -> Plan:
 
 
 def _from(folder: Path, entry: Entry) -> Entry:
-    """An algorithm that a plan in that folder names."""
+    """Resolves the path of an algorithm that is named by a plan in a folder."""
     if not is_in_a_file(entry.name):
         return entry
     return Entry(name=str((folder / entry.name).resolve()), label=str(entry))
 
 
 def restored(kept: dict[str, Any], where: Path) -> Plan:
-    """The plan that a study's folder holds."""
+    """Returns the plan that a study's folder holds."""
     try:
         plan = Plan.model_validate(kept)
         plan.check()
@@ -223,5 +230,5 @@ def restored(kept: dict[str, Any], where: Path) -> Plan:
 def different(
     one: Plan, other: Plan, but: Sequence[str] = ("budget_s", "launches", "interval", "seed")
 ) -> list[str]:
-    """The keys in which plans differ, except those that only say when to stop."""
+    """Returns the keys in which plans differ, except those that only determine when to stop."""
     return [key for key in Plan.model_fields if key not in but and getattr(one, key) != getattr(other, key)]

@@ -1,4 +1,4 @@
-"""What a model or a described network says of a plan's cells, beside what is measured."""
+"""Predictions of a cost model or a described network for the cells of a plan."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ __all__ = ["Predictor"]
 
 
 class Predictor:
-    """Predicts by a file as ``ringreduce simulate --network`` takes it.
+    """Predicts times from a file that ``ringreduce simulate --network`` accepts.
 
     Raises:
-        ValueError: the file is none, or its network cannot have so many ranks. One line that names it.
+        ValueError: The file is invalid, or its network cannot have that number of ranks. The message is one line that
+            names the file.
     """
 
     def __init__(self, path: Path, worlds: Iterable[int]) -> None:
@@ -31,7 +32,10 @@ class Predictor:
                 raise ValueError(f"{path}: {error}") from error
 
     def us(self, cell: Cell, algorithm: str, transport: str, hosts: int) -> float:
-        """Microseconds; NaN where the file says nothing: of wire formats, and a model of transports it is not of."""
+        """Returns the predicted time in microseconds, or NaN.
+
+        It is NaN for wire formats, and for calls whose messages the model has no costs for.
+        """
         key = cell, algorithm, transport
         if key not in self._known:
             seconds = math.nan if cell.wire else self._seconds(cell, algorithm, transport, hosts)

@@ -1,4 +1,4 @@
-"""A study's folder: study.json says what was asked and where, rows.csv what was measured."""
+"""A study's folder. study.json holds the plan and the facts of the machine, rows.csv the measurements."""
 
 from __future__ import annotations
 
@@ -16,43 +16,47 @@ __all__ = ["CELL", "COLUMNS", "FORMAT", "Study", "as_rows", "load", "save"]
 FORMAT = 1
 
 CELL = ("collective", "transport", "dtype", "wire", "world", "nbytes")
-"""The columns that name a cell. Algorithms compete within one."""
+"""The columns that identify a cell. Algorithms compete within a cell."""
 
 COLUMNS = {
-    "launch": "int64",  # by number; ranks are started anew for each
-    "block": "int64",  # a cell's place in its launch: its algorithms run one after the other
-    "order": "int64",  # the figure's place in its launch
+    "launch": "int64",  # the number of the launch; each launch starts new ranks
+    "block": "int64",  # the cell's position in the launch; its algorithms run one after the other
+    "order": "int64",  # the figure's position in the launch
     "collective": "str",
-    "algorithm": "str",  # as the plan names it
+    "algorithm": "str",  # the name that the plan uses
     "transport": "str",
     "dtype": "str",
-    "wire": "str",  # the wire format; empty: none
+    "wire": "str",  # the wire format, or empty
     "world": "int64",
-    "nbytes": "int64",  # of the whole buffer
-    "time_us": "float64",  # median over iterations: from the common start to the last rank's end
+    "nbytes": "int64",  # size of the whole buffer
+    "time_us": "float64",  # median over the iterations, from the common start to the end of the last rank
     "q1_us": "float64",
     "q3_us": "float64",
     "min_us": "float64",
     "max_us": "float64",
-    "iterations": "int64",  # that the figures are of
-    "warmup": "int64",  # iterations before these
-    "late": "int64",  # iterations left out, because a rank began too late
-    "outliers_us": "str",  # beyond three times the quartiles' distance from them, but part of the figures
-    "mode": "str",  # of the machine's core-to-core exchange: near, far; empty: unknown, or it changed
-    "probe_us": "float64",  # one way from core to core, before the launch
+    "iterations": "int64",  # iterations that the figures are computed from
+    "warmup": "int64",  # warm-up iterations before them
+    "late": "int64",  # iterations left out because a rank started too late
+    "outliers_us": "str",  # further from the quartiles than 3 times their distance; still part of the figures
+    "mode": "str",  # mode of the core-to-core exchange: near, far, or empty if unknown or changed
+    "probe_us": "float64",  # one-way time from core to core, before the launch
     "started": "str",  # when the launch began: ISO 8601, UTC
-    "predicted_us": "float64",  # by the plan's model; empty: none
+    "predicted_us": "float64",  # prediction of the plan's model, or empty
 }
 
 
 @dataclass
 class Study:
-    """What a folder holds: the plan, the machine's facts, and a row for each launch and figure.
+    """The contents of a study's folder.
 
     Attributes:
-        version: of ringreduce, that measured.
-        spent_s: seconds that all launches took.
-        refused: what could not be measured: a cell's columns, the algorithm, and the ``reason``.
+        plan: The plan, as a dict of its settings.
+        facts: Facts about the machine, such as ``cpu`` and ``cores``.
+        rows: A row for each launch and figure.
+        folder: The folder.
+        version: The version of ringreduce that measured.
+        spent_s: The time that all launches took, in seconds.
+        refused: What could not be measured. Each entry has the columns of a cell, the algorithm and the ``reason``.
     """
 
     plan: dict[str, Any]
@@ -65,15 +69,16 @@ class Study:
 
 
 def as_rows(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows as :func:`load` returns them: these columns, of these types."""
+    """Converts rows to the table that :func:`load` returns, with its columns and dtypes."""
     return pd.DataFrame(list(rows), columns=list(COLUMNS)).astype(COLUMNS)
 
 
 def load(folder: Path | str) -> Study:
-    """A study's folder.
+    """Loads a study from its folder.
 
     Raises:
-        ValueError: there is none, or another version wrote it. One line that names the place.
+        ValueError: The folder holds no study, or a study in another format. The message is one line and names the
+            file.
     """
     folder = Path(folder)
     head = _head(folder / "study.json")
@@ -88,16 +93,16 @@ def _head(path: Path) -> dict[str, Any]:
     try:
         head = json.loads(path.read_text())
     except FileNotFoundError as error:
-        raise ValueError(f"{path.parent}: no study: there is no {path.name}") from error
+        raise ValueError(f"{path.parent} is not a study: {path.name} is missing") from error
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     written = head.get("format") if isinstance(head, dict) else None
     if written is None:
-        raise ValueError(f'{path}: no study: "format" is missing')
+        raise ValueError(f'{path} is not a study: "format" is missing')
     if written != FORMAT:
-        raise ValueError(f"{path} was written by format {written}; this version reads {FORMAT}")
+        raise ValueError(f"{path} was written in format {written}; this version reads format {FORMAT}")
     for key in ("ringreduce", "plan", "facts"):
         if key not in head:
             raise ValueError(f'{path}: "{key}" is missing')
@@ -105,24 +110,24 @@ def _head(path: Path) -> dict[str, Any]:
 
 
 def _rows(path: Path) -> pd.DataFrame:
-    if not path.exists():  # the first launch has not ended
+    if not path.exists():  # the first launch has not finished
         return as_rows([])
     try:
-        # Empty text is text, and an empty number is unknown: pandas by itself would call both unknown.
+        # An empty text column is an empty string, and an empty number is NaN. By default pandas makes both NaN.
         rows = pd.read_csv(path, dtype=str, keep_default_na=False)
         missing = [name for name in COLUMNS if name not in rows]
         if missing:
-            raise ValueError(f"there is no column {missing[0]!r}")
+            raise ValueError(f"column {missing[0]!r} is missing")
         for name, kind in COLUMNS.items():
             if kind == "float64":
                 rows[name] = rows[name].replace("", "nan")
         return rows.astype(COLUMNS)
-    except (OSError, ValueError) as error:  # pandas' own are ValueErrors
+    except (OSError, ValueError) as error:  # pandas raises subclasses of ValueError
         raise ValueError(f"{path}: {str(error).splitlines()[0]}") from error
 
 
 def save(study: Study) -> None:
-    """Writes the folder. A reader, or whoever goes on after a crash, finds whole launches only."""
+    """Writes the folder. Readers, and runs that continue after a crash, see only complete launches."""
     study.folder.mkdir(parents=True, exist_ok=True)
     head = {
         "format": FORMAT, "ringreduce": study.version, "plan": study.plan, "facts": study.facts,

@@ -1,4 +1,4 @@
-"""Running a study: launch after launch, until intervals are narrow or the budget is spent."""
+"""Runs a study, launch after launch, until the intervals are narrow enough or the budget is spent."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from ringreduce.study.statistics import summaries
 
 __all__ = ["Group", "Runner", "launch_here", "locked", "opened", "status"]
 
-SAME = ("launcher", "cpu", "cores", "host")  # facts that launches of one study share
+SAME = ("launcher", "cpu", "cores", "host")  # facts that must be the same in all launches of a study
 FIGURE_S = 0.005, 0.2
 
 
 class Group(NamedTuple):
-    """What one launch measures: cells of one world and transport."""
+    """The cells of one world and transport. A launch measures cells of one group."""
 
     world: int
     transport: Transport
@@ -46,10 +46,10 @@ Measurer = Callable[[Group, list[Any], float], Found]
 
 
 def launch_here(group: Group, blocks: list[Any], seconds: float) -> Found:
-    """A launch with ranks of its own on this host."""
+    """Starts ranks on this host, and measures the blocks."""
     if "mpi" in group.transport.split("+"):
         raise ValueError(
-            f"transports: {group.transport} needs ranks that an mpirun has started: "
+            f"transports: {group.transport} needs ranks that mpirun has started: "
             f"mpirun -n {group.world} ringreduce study ..."
         )
     found: Found = ringreduce.run(measure_all, group.world, blocks, seconds, True, transport=group.transport)[
@@ -60,23 +60,24 @@ def launch_here(group: Group, blocks: list[Any], seconds: float) -> Found:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Only one study at a time writes into a folder."""
+    """Locks a folder, so that only one study at a time writes to it."""
     folder.mkdir(parents=True, exist_ok=True)
     place = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError as error:
-        raise ValueError(f"{folder}: another study is being run there") from error
+        raise ValueError(f"{folder}: another process is running a study there") from error
     finally:
         os.close(place)
 
 
 def opened(folder: Path, plan: Plan | None, launcher: str = "own") -> tuple[Study, Plan]:
-    """The study of a folder, to go on with; a new one of this plan, or of the default plan, if there is none.
+    """Loads the study in a folder to continue it, or creates a new one from the plan (or the default plan).
 
     Raises:
-        ValueError: the folder has a study of another plan, machine or version. One line that names it.
+        ValueError: The folder has a study with another plan, machine or version. The message is one line that names
+            the folder.
     """
     facts = {**machine_facts(max((plan or Plan()).worlds)), "launcher": launcher}
     if not (folder / "study.json").exists():
@@ -90,31 +91,32 @@ def opened(folder: Path, plan: Plan | None, launcher: str = "own") -> tuple[Stud
     known = restored(study.plan, folder / "study.json")
     if study.version != ringreduce.__version__:
         raise ValueError(
-            f"{folder}: begun by ringreduce {study.version}; this is {ringreduce.__version__}. Name another folder"
+            f"{folder}: the study was started with ringreduce {study.version}, and this is {ringreduce.__version__}; "
+            "use another folder"
         )
     for path, digest in known.files().items():
         if study.facts.get("files", {}).get(path) != digest:
-            raise ValueError(f"{folder}: {path} has changed since it was begun. Name another folder")
+            raise ValueError(f"{folder}: {path} has changed since the study was started; use another folder")
     for key in SAME:
-        if key == "host" and launcher != "own":  # whose ranks may be on other hosts each time
+        if key == "host" and launcher != "own":  # a launcher may start the ranks on other hosts each time
             continue
         if study.facts.get(key) != facts.get(key):
             raise ValueError(
-                f"{folder}: begun where {key} is {study.facts.get(key)}; here it is {facts.get(key)}. "
-                "Name another folder"
+                f"{folder}: the study was started where {key} is {study.facts.get(key)}; here it is "
+                f"{facts.get(key)}; use another folder"
             )
     if plan is None:
         return study, known
     changed = different(known, plan)
     if changed:
-        raise ValueError(f"{folder}: a study of another plan ({', '.join(changed)}). Name another folder")
+        raise ValueError(f"{folder}: its study has another plan ({', '.join(changed)}); use another folder")
     plan = plan.model_copy(update={"seed": known.seed})
     study.plan = plan.model_dump(mode="json")
     return study, plan
 
 
 def status(found: Study) -> int:
-    """1 if a result was wrong, or nothing could be measured."""
+    """Returns the exit status: 1 if a result was wrong or nothing could be measured."""
     wrong = any("wrong elements" in one["reason"] for one in found.refused)
     return int(wrong or found.rows.empty)
 
@@ -124,7 +126,7 @@ def _cell(row: Mapping[str, Any]) -> Cell:
 
 
 class Runner:
-    """Decides what is launched next, and keeps what comes of it."""
+    """Decides what to launch next, and saves the results."""
 
     def __init__(self, study: Study, plan: Plan, measurer: Measurer = launch_here) -> None:
         self.study, self.plan, self._measurer = study, plan, measurer
@@ -137,7 +139,7 @@ class Runner:
         return [Group(world, transport) for world in self.plan.worlds for transport in self.plan.transports]
 
     def _entries(self, group: Group) -> dict[Cell, list[Entry]]:
-        """What competes in each cell of a group, without what has been refused there."""
+        """Returns the entries that compete in each cell of a group, without those that were refused there."""
         refused = {
             (_cell(one), one["algorithm"])
             for one in self.study.refused
@@ -150,13 +152,13 @@ class Runner:
         return {cell: entries for cell, entries in competing.items() if entries}
 
     def _share(self) -> float:
-        """Seconds for a figure with which the budget suffices for twice the least number of launches."""
+        """Returns the seconds per figure with which the budget suffices for twice the least number of launches."""
         figures = sum(len(entries) for cells in self._competing.values() for entries in cells.values())
         share = 0.6 * self.plan.budget_s / (2 * self.plan.launches.least * max(figures, 1))
         return float(np.clip(share, *FIGURE_S))
 
     def unfinished(self, group: Group) -> dict[Cell, list[Entry]]:
-        """The group's cells that need more launches."""
+        """Returns the cells of a group that need more launches."""
         rows = self.study.rows
         own = rows[(rows.world == group.world) & (rows.transport == group.transport)]
         if own.empty:
@@ -176,7 +178,7 @@ class Runner:
         return {cell: entries for cell, entries in self._competing[group].items() if goes_on(cell)}
 
     def next(self, budget_s: float) -> tuple[Group, dict[Cell, list[Entry]]] | None:
-        """The group of fewest launches that needs another one which the budget allows."""
+        """Returns the group with the fewest launches that needs another launch within the budget."""
         rows = self.study.rows
         done = rows.groupby(["world", "transport"]).launch.nunique()
         for group in sorted(self.groups(), key=lambda group: done.get(tuple(group), 0)):
@@ -189,7 +191,7 @@ class Runner:
         return None
 
     def launch(self, group: Group, cells: Mapping[Cell, Sequence[Entry]]) -> None:
-        """Measures, and writes the folder."""
+        """Measures cells of a group in a launch, and writes the folder."""
         study, rows = self.study, self.study.rows
         number = 0 if rows.empty else int(rows.launch.max()) + 1
         assert self.plan.seed is not None
@@ -227,7 +229,7 @@ class Runner:
         return self._predictor.us(cell, entries[row["algorithm"]], found.transport, found.hosts)
 
     def _took(self) -> dict[Group, float]:
-        """About how long a launch of each group took, in a study that goes on: all together, in equal parts."""
+        """Estimates how long a launch of each group takes in a study that continues: the mean over all launches."""
         launches = self.study.rows.launch.nunique()
         if not launches:
             return {}

@@ -1,7 +1,7 @@
-"""What a study's rows say: intervals of medians, who wins, and what differs from another study.
+"""Statistics of a study's rows: intervals of medians, winners, and differences between two studies.
 
-The launch is the unit of replication: all of these see one number of each launch, the median over its iterations.
-Ratios are compared, so tests are of logarithms.
+The launch is the unit of replication. Each launch contributes one number, the median over its iterations. The tests
+compare ratios, so they use logarithms of times.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ __all__ = ["CONFIDENCE", "DIFFERENCE", "changes", "summaries", "winners"]
 
 CONFIDENCE = 0.95
 DIFFERENCE = 0.02
-"""The smallest difference of interest: algorithms that differ by less than this part of the time tie."""
+"""The smallest difference of interest, as a fraction of the time. Algorithms that differ by less tie."""
 TRIMMED = 0.1
-"""The part of the launches at either end that does not count in tests: from ten on, a wild one decides nothing."""
+"""The fraction of the launches that tests drop at either end. With ten or more, one outlier decides nothing."""
 RESAMPLES = 2000
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def summaries(rows: pd.DataFrame) -> pd.DataFrame:
-    """A line for each cell and algorithm: the median over launches, and its interval.
+    """Returns the median time of each algorithm in each cell, with its interval.
 
-    ``low_us`` and ``high_us`` bound the 95 % bootstrap interval (percentile method). Launches are drawn within the
-    machine's modes. Of one launch there is no interval. ``busbw`` and ``algbw`` are in bytes a second.
+    The result has a row for each cell and algorithm. ``median_us`` is the median over the launches. ``low_us`` and
+    ``high_us`` bound its 95 % bootstrap interval (percentile method), which resamples launches within the modes of the
+    machine. They are NaN if there is only one launch. ``busbw`` and ``algbw`` are in bytes per second.
     """
     found = []
     for cell, group in rows.groupby(list(CELL), sort=True):
@@ -43,7 +44,7 @@ def summaries(rows: pd.DataFrame) -> pd.DataFrame:
         modes = group.groupby("launch")["mode"].first()
         for _, some in times.T.groupby(
             times.notna().T.apply(tuple, axis=1)
-        ):  # that were measured in the same launches
+        ):  # algorithms that were measured in the same launches
             own = some.dropna(axis=1)
             low, high = _intervals(own.to_numpy(), modes[own.columns].to_numpy())
             medians = own.median(axis=1)
@@ -59,23 +60,24 @@ def summaries(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _by_launch(group: pd.DataFrame) -> pd.DataFrame:
-    """A cell's times: a line for each launch, a column for each algorithm."""
+    """Returns the times of a cell, with a row for each launch and a column for each algorithm."""
     return group.pivot_table("time_us", "launch", "algorithm", aggfunc="median", sort=True)
 
 
 def _intervals(times: Array, modes: Array) -> tuple[Array, Array]:
-    """The ends of the intervals of the lines' medians. Columns are launches, of these modes."""
+    """Returns the ends of the intervals of the rows' medians. Each column is a launch, and has an entry in modes."""
     if times.shape[1] < 2:
         nothing = np.full(len(times), math.nan)
         return nothing, nothing
     strata = [times[:, modes == mode] for mode in np.unique(modes)]
     drawn = [part for part in strata if part.shape[1] > 1]
-    alone = [part for part in strata if part.shape[1] == 1]  # always drawn, and scipy wants more of a sample
+    # Single launches are always drawn, because scipy needs samples of two or more.
+    alone = [part for part in strata if part.shape[1] == 1]
     if not drawn:
         return times.min(axis=1), times.max(axis=1)
 
     def median(*parts: Array, axis: int) -> Any:
-        # Of resamples, there is an axis more, of the resamples.
+        # scipy calls this with the data, and then with an additional axis for the resamples.
         fixed = [part if parts[0].ndim == 2 else part[:, None] for part in alone]
         fixed = [np.broadcast_to(part, (*parts[0].shape[:-1], 1)) for part in fixed]
         return np.median(np.concatenate([*parts, *fixed], axis=axis), axis=axis)
@@ -85,7 +87,7 @@ def _intervals(times: Array, modes: Array) -> tuple[Array, Array]:
 
 def _bootstrap(samples: list[Array], statistic: Callable[..., Any]) -> tuple[Any, Any]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of times that are all equal
+        warnings.simplefilter("ignore")  # equal times cause warnings
         found = stats.bootstrap(
             samples, statistic, axis=-1, vectorized=True, method="percentile", n_resamples=RESAMPLES,
             confidence_level=CONFIDENCE, random_state=np.random.default_rng(0),
@@ -94,25 +96,28 @@ def _bootstrap(samples: list[Array], statistic: Callable[..., Any]) -> tuple[Any
 
 
 def winners(rows: pd.DataFrame, difference: float = DIFFERENCE) -> pd.DataFrame:
-    """A line for each cell: which algorithms tie for the first place, and how far behind the others are.
+    """Returns the algorithms that tie for first place in each cell, and how far behind the next one is.
 
-    The rows show that each algorithm outside the tie takes more than ``difference`` longer than each one inside.
-    Otherwise algorithms tie: because they are as fast, or because there are too few launches to tell. So two that are
-    the same never come to lie on different sides because of a third one.
+    Each algorithm outside the tie is shown to take more than ``difference`` longer than each algorithm inside.
+    Algorithms for which this is not shown tie, because they are equally fast or because there are too few launches to
+    tell. Two equal algorithms therefore never end up on different sides because of a third one.
 
-    Each pair of algorithms is compared by a t-test of the differences of the logarithms of their times in the same
-    launches (the launch is the block), against the hypothesis that the slower one takes at most ``difference`` longer.
-    It is the test of trimmed means (Tukey and McLaughlin 1963; Yuen 1974), which a single wild launch does not decide.
-    Over all pairs of all cells Holm's method keeps the chance of any false statement below 5 %.
+    Each pair of algorithms is compared with a t-test of the differences of the logarithms of their times in the same
+    launches (the launch is the block). The null hypothesis is that the slower one takes at most ``difference`` longer.
+    The test uses trimmed means (Tukey and McLaughlin 1963; Yuen 1974), so that a single outlier does not decide it.
+    Holm's method, over all pairs of all cells, keeps the probability of any false statement below 5 %.
 
-    Columns beside the cell's:
+    The result has a row for each cell, with these columns besides those of the cell:
 
-    - ``winners``: the tie, the fastest first. ``fastest``: that one.
-    - ``behind``: those of the tie that are shown to be slower than the fastest, but not than all of the tie.
-    - ``second``: the best one outside the tie. If all tie, the second by its median; if there is one alone, "".
-    - ``ratio``: the second one's time over that of the fastest. NaN if all tie.
-    - ``p``: adjusted, of the second one's comparison with the one of the tie that it is least shown to be slower than
-      or, if all tie, with the fastest. NaN if there is one alone.
+    - ``winners``: The algorithms in the tie, the fastest first.
+    - ``fastest``: The fastest algorithm.
+    - ``behind``: The algorithms in the tie that are shown to be slower than the fastest, but not slower than the
+      whole tie.
+    - ``second``: The best algorithm outside the tie. If all tie, the one with the second lowest median. If there is
+      only one, "".
+    - ``ratio``: The time of ``second`` divided by the time of ``fastest``. NaN if all tie.
+    - ``p``: The largest adjusted p-value of the comparisons of ``second`` with the tie or, if all tie, of its
+      comparison with ``fastest``. NaN if there is only one algorithm.
     """
     cells = [(cell, _by_launch(group)) for cell, group in rows.groupby(list(CELL), sort=True)]
     pairs = [_slower(times, math.log1p(difference)) for _, times in cells]
@@ -126,7 +131,7 @@ def winners(rows: pd.DataFrame, difference: float = DIFFERENCE) -> pd.DataFrame:
 
 
 def _slower(times: pd.DataFrame, margin: float) -> Array:
-    """p by line and column, of the hypothesis that the line's algorithm is not slower by more than the margin."""
+    """Returns p[i, j] for the hypothesis that algorithm i is not slower than j by more than the margin."""
     logs = np.log(times.dropna().to_numpy())
     launches, count = logs.shape
     p = np.ones((count, count))
@@ -137,14 +142,14 @@ def _slower(times: pd.DataFrame, margin: float) -> Array:
         inner = stats.mstats.winsorize(differences, (TRIMMED, TRIMMED), axis=0)
         spread = np.asarray(inner).std(axis=0, ddof=1)
         error = spread * math.sqrt((launches - 1) / (kept * (kept - 1)))
-        with np.errstate(all="ignore"):  # of differences that are all equal
+        with np.errstate(all="ignore"):  # equal differences give 0/0
             p = np.nan_to_num(stats.t.sf(middle / error, kept - 1), nan=1.0)
     np.fill_diagonal(p, math.nan)
     return p
 
 
 def _holm(p: Array) -> Array:
-    """Adjusted for all that are not NaN."""
+    """Adjusts the values that are not NaN with Holm's method."""
     known = ~np.isnan(p)
     adjusted = p.copy()
     if known.any():
@@ -153,7 +158,7 @@ def _holm(p: Array) -> Array:
 
 
 def _placed(median: pd.Series, p: pd.DataFrame) -> tuple[Any, ...]:
-    """A cell's winners, fastest, those behind it, second, ratio and p."""
+    """Returns a cell's winners, fastest, behind, second, ratio and p."""
     order = list(median.sort_values(kind="stable").index)
     fastest, slower = order[0], p < 1 - CONFIDENCE
     if len(order) == 1:
@@ -170,12 +175,16 @@ def _placed(median: pd.Series, p: pd.DataFrame) -> tuple[Any, ...]:
 
 
 def changes(before: pd.DataFrame, after: pd.DataFrame, difference: float = DIFFERENCE) -> pd.DataFrame:
-    """A line for each cell and algorithm that both have: the time after over the time before.
+    """Compares two studies: returns the time after divided by the time before.
 
-    ``ratio`` is that of the medians, with the 95 % bootstrap interval ``low`` to ``high``. Launches of two studies are
-    no pairs, so the test is Yuen's, of trimmed means of the logarithms, against the hypothesis that neither is slower
-    by more than ``difference``; ``p`` is adjusted by Holm's method over all lines. ``mode`` says of which machine mode
-    the launches are: the one of which both have most. ``change`` is "slower", "faster" or "" (not shown to differ).
+    The result has a row for each cell and algorithm that both studies have:
+
+    - ``mode``: The machine mode that is compared: the one with the most launches in both studies.
+    - ``before_us``, ``after_us``: The median times in microseconds.
+    - ``ratio``, ``low``, ``high``: ``after_us`` divided by ``before_us``, and its 95 % bootstrap interval.
+    - ``p``: Launches of two studies are not paired, so the test is Yuen's, of trimmed means of the logarithms. The
+      null hypothesis is that neither is slower by more than ``difference``. Adjusted with Holm's method over all rows.
+    - ``change``: "slower", "faster" or "" (not shown to differ).
     """
     names = [*CELL, "algorithm"]
     old = dict(iter(before.groupby(names)))
@@ -216,7 +225,7 @@ def _changed(before: pd.DataFrame, after: pd.DataFrame, margin: float) -> tuple[
 
 
 def _common_mode(before: pd.DataFrame, after: pd.DataFrame) -> str:
-    """The mode of which the poorer of the two has most launches."""
+    """Returns the mode for which the smaller of the two numbers of launches is largest."""
     counts = [rows.groupby("mode").launch.nunique() for rows in (before, after)]
     both = pd.concat(counts, axis=1).fillna(0).min(axis=1)
     return str(both.idxmax())

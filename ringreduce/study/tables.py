@@ -1,4 +1,4 @@
-"""What a study has found, as text for a terminal."""
+"""The results of a study as text for a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ringreduce.study.statistics import CONFIDENCE, changes, winners
 
 __all__ = ["changed", "won"]
 
-NAMED = 3  # algorithms of a tie that are named
+NAMED = 3  # the most algorithms of a tie that are named
 HEADINGS = ("collective", "transport", "dtype", "wire")
 
 
@@ -28,7 +28,7 @@ def _per_cent(part: float) -> str:
 
 
 def won(study: Study, plan: Plan) -> str:
-    """A table for each collective: who wins, by size and world."""
+    """Returns a table for each collective, with the winners by size and world."""
     lines: list[str] = []
     if len(study.rows):
         table = winners(study.rows, plan.difference)
@@ -41,9 +41,9 @@ def won(study: Study, plan: Plan) -> str:
             lines += [_title(keys), *layout(rows), ""]
         counts = study.rows.groupby(list(CELL)).launch.nunique()
         lines += [
-            "x: how much longer the best of the others takes. "
+            "x: the time of the best of the others, divided by the time of the fastest. "
             f"=: no difference above {_per_cent(plan.difference)} is shown.",
-            "(1): so many are slower than the fastest, but not shown to be slower than all that tie with it.",
+            "(1): the number that are slower than the fastest, but not shown to be slower than all that tie with it.",
             f"p < {1 - CONFIDENCE:.2g} after Holm's correction over all cells; "
             f"{counts.min()} to {counts.max()} launches.",
         ]
@@ -53,7 +53,7 @@ def won(study: Study, plan: Plan) -> str:
 
 
 def _winner(cell: Any) -> str:
-    """Those that tie with the fastest itself, and in brackets how many tie only with some of these."""
+    """Returns the algorithms that tie with the fastest and, in brackets, how many tie only with some of them."""
     names = [name for name in cell.winners if name not in cell.behind]
     more = f" = {len(names) - NAMED} more" if len(names) > NAMED else ""
     text = " = ".join(names[:NAMED]) + more + (f" ({len(cell.behind)})" if cell.behind else "")
@@ -61,7 +61,7 @@ def _winner(cell: Any) -> str:
 
 
 def _refused(study: Study) -> Iterator[str]:
-    """What could not be measured: a line for each reason."""
+    """Yields a line for each reason why something could not be measured."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for one in study.refused:
         reasons.setdefault((one["algorithm"], one["reason"]), []).append(
@@ -73,7 +73,7 @@ def _refused(study: Study) -> Iterator[str]:
 
 
 def changed(before: Study, after: Study, everything: bool = False) -> str:
-    """What differs between two studies."""
+    """Returns the differences between two studies as text."""
     difference = float(after.plan.get("difference", 0.02))
     table = changes(before.rows, after.rows, difference)
     lines = [f"A: {_about(before)}", f"B: {_about(after)}"]
@@ -96,7 +96,7 @@ def changed(before: Study, after: Study, everything: bool = False) -> str:
         ]
     rest = table[(table.change == "") & table.ratio.notna()]
     if len(rest):
-        lines += ["", f"The other {len(rest)}: B/A is {rest.ratio.median():.3f} in the middle"]
+        lines += ["", f"The other {len(rest)}: the median of B/A is {rest.ratio.median():.3f}"]
     lines += _unlike(table)
     lines += _alone("A", before.rows, after.rows) + _alone("B", after.rows, before.rows)
     return "\n".join(lines)
@@ -129,11 +129,11 @@ def _unlike(table: pd.DataFrame) -> list[str]:
     unlike = int(table.ratio.isna().sum())
     if not unlike:
         return []
-    return [f"{unlike} cannot be compared: the machine was in no mode in which both were measured"]
+    return [f"{unlike} cannot be compared: A and B were not measured in the same mode of the machine"]
 
 
 def _alone(name: str, rows: pd.DataFrame, others: pd.DataFrame) -> list[str]:
-    """Cells and algorithms that only one study has."""
+    """Returns the cells and algorithms that only one study has."""
     names = [*CELL, "algorithm"]
     known = set(others[names].itertuples(index=False, name=None))
     own = rows[names].drop_duplicates().itertuples(index=False)

@@ -1,4 +1,4 @@
-"""Timing the algorithms of a cell: every iteration begins at the same instant on all ranks, and warm-up is detected."""
+"""Times the algorithms of a cell. Every iteration begins at the same instant on all ranks, and warm-up is detected."""
 
 from __future__ import annotations
 
@@ -19,24 +19,30 @@ __all__ = ["Figure", "WrongResult", "measure", "medians", "warmup"]
 LEAST, MOST = 10, 500  # iterations
 TURNS = 4
 BATCH = 5
-LATE, LATE_CROWDED = 5e-7, 3e-6  # seconds that a start may be late; where ranks yield cores to each other
-LATE_PART = 0.02  # or that part of the median time
+LATE, LATE_CROWDED = 5e-7, 3e-6  # seconds that a start may be late; the second if ranks share cores
+LATE_PART = 0.02  # or this fraction of the median time
 
 
 class WrongResult(ValueError):
-    """An algorithm's result is not the right one."""
+    """An algorithm's result is wrong."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One algorithm in one launch. ``seconds``: of each iteration that counts, in the order in which they ran."""
+    """The measurement of one algorithm in one launch.
+
+    Attributes:
+        seconds: The times of the iterations that count, in the order in which they ran.
+        warmup: The number of warm-up iterations before them.
+        late: The number of iterations that were left out because a rank started too late.
+    """
 
     seconds: Array
     warmup: int
     late: int
 
     def row(self) -> dict[str, int | float | str]:
-        """The columns of a study's row that say how long it took."""
+        """Returns the columns of a study's row that hold times."""
         us = 1e6 * self.seconds
         low, middle, high = np.quantile(us, [0.25, 0.5, 0.75])
         reach = 3 * (high - low)
@@ -52,11 +58,11 @@ class Figure:
 def measure(
     libraries: Sequence[Library], buffers: Buffers, start: Start, seconds: float, least: int = LEAST
 ) -> list[Figure | Exception]:
-    """Times each library's calls for about so many seconds, at least ``least`` of them.
+    """Times the calls of each library for about ``seconds``, but at least ``least`` iterations.
 
-    Every rank calls it, and gets the same figures. Libraries take turns of some iterations, so what disturbs the
-    machine for a while disturbs all of them. In place of a figure there is the error of one that refuses its arguments,
-    or WrongResult.
+    Every rank must call it, and gets the same figures. The libraries take turns of some iterations each, so that a
+    temporary disturbance of the machine affects all of them. For a library that rejects its arguments, the result is
+    the error instead of a figure, and for one with wrong results it is WrongResult.
     """
     allowed = LATE_CROWDED if start.crowded else LATE
     with _without_garbage_collection():
@@ -68,7 +74,7 @@ def measure(
                 runs[at].go_on(start, turns[at])
         for run in runs:
             kept = run.times.kept(allowed)
-            if warmup(kept) >= len(kept) // 2 and len(run.times.seconds) < MOST:  # it may go on beyond that
+            if warmup(kept) >= len(kept) // 2 and len(run.times.seconds) < MOST:  # warm-up may not have ended
                 run.go_on(start, len(run.times.seconds))
     return [run.figure(allowed) if isinstance(run, _Run) else run for run in begun]
 
@@ -76,7 +82,7 @@ def measure(
 def medians(
     libraries: Sequence[Library], buffers: Buffers, start: Start, seconds: float, least: int
 ) -> list[float]:
-    """The median of each library's figure, in seconds. Raises the error of one that has none."""
+    """Returns the median time of each library in seconds. Raises the error of a library that has no figure."""
     found = []
     for figure in measure(libraries, buffers, start, seconds, least):
         if isinstance(figure, Exception):
@@ -87,14 +93,14 @@ def medians(
 
 @dataclass
 class _Run:
-    """A library's calls so far."""
+    """The calls of a library so far."""
 
     case: Case
     times: _Times
     wrong: int = 0
 
     def iterations_of(self, seconds: float) -> int:
-        """How many in each turn fill so many seconds in all, with rewriting the buffer and agreeing on a start."""
+        """Returns the iterations per turn that fill ``seconds`` in all, including rewriting the buffer and starting."""
         done = len(self.times.seconds)
         count = float(np.clip(done * seconds / self.times.whole, done, MOST))
         return math.ceil((count - done) / TURNS)
@@ -119,25 +125,25 @@ def _begun(library: Library, buffers: Buffers, start: Start, least: int) -> _Run
         case = Case(library, buffers)
         times = _iterations(case, start, 0, least)
     except (ValueError, TypeError) as error:
-        # Arguments that an algorithm does not take are refused by all ranks alike, before anything happens.
+        # All ranks reject the arguments that an algorithm does not support, before anything is sent.
         return error
     return _Run(case, times, case.wrong(1, least - 1))
 
 
 @dataclass(frozen=True)
 class _Times:
-    """Of iterations: the seconds from the common start to the last end, and how late the start was."""
+    """The times of iterations: the seconds from the common start to the last end, and how late the start was."""
 
     seconds: Array
     late: Array
-    whole: float  # seconds that all iterations took
+    whole: float  # seconds that all iterations took together
 
     def then(self, other: _Times) -> _Times:
         seconds = np.concatenate([self.seconds, other.seconds])
         return _Times(seconds, np.concatenate([self.late, other.late]), self.whole + other.whole)
 
     def kept(self, allowed: float) -> Array:
-        """Without those that began too late; half of all are kept in any case."""
+        """Returns the seconds of the iterations that did not begin too late. At least half are kept."""
         middle = LATE_PART * float(np.median(self.seconds))
         return self.seconds[self.late <= max(allowed, middle, float(np.median(self.late)))]
 
@@ -162,11 +168,11 @@ def _iterations(case: Case, start: Start, first: int, count: int) -> _Times:
 
 
 def warmup(seconds: Array) -> int:
-    """How many iterations at the beginning are warm-up, at most half of them.
+    """Returns the number of warm-up iterations at the beginning, at most half of them.
 
-    MSER-5 (White, Cobb and Spratt 2000): means of five are left out from the beginning until the squared standard error
-    of the mean of the others is least. Here they are medians of five, of logarithms, since single iterations may take
-    any time at any place.
+    The method is MSER-5 (White, Cobb and Spratt 2000): it drops means of five iterations from the beginning until the
+    squared standard error of the mean of the others is least. This implementation uses medians of five and logarithms,
+    because single iterations may be arbitrarily slow at any time.
     """
     batches = len(seconds) // BATCH
     if batches < 2:

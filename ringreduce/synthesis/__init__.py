@@ -1,4 +1,4 @@
-"""All-reduces made for a network: what ``algorithm="synthesised"`` runs, and what no schedule along trees exceeds."""
+"""All-reduces made for a network: what ``algorithm="synthesised"`` runs, and a bound on all schedules along trees."""
 
 from ringreduce.synthesis.synthesis import Forest, Synthesis, Way, engine_synthesis, of_ranks, synthesise
 

@@ -1,4 +1,4 @@
-"""What ``ringreduce synthesise`` does."""
+"""The command ``ringreduce synthesise``."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def run(options: Namespace) -> int:
 
 def title(made: Synthesis) -> str:
     if not made.forests:
-        return f"all_reduce, {made.world} ranks: nothing to make for one host, or more than 256"
+        return f"all_reduce, {made.world} ranks: nothing is synthesised for one host, or for more than 256"
     rates = ", ".join(f"{len(each.trees)} ({100 * each.rate / made.bound:.0f} %)" for each in made.forests)
     return (
         f"all_reduce, {made.world} ranks, along trees: at most {made.bound / 1e6:.4g} MB/s of the buffer\n"
         f"because of {', '.join(made.limits)}\n"
-        f"Numbers of trees, and how much of that they reach: {rates}; made in {1e3 * made.seconds:.1f} ms"
+        f"Number of trees (share of that rate they reach): {rates}; made in {1e3 * made.seconds:.1f} ms"
     )
 
 
 def table(made: Synthesis, sizes: list[int]) -> str:
-    """A line for each size: what is predicted to be fastest, and its part of the bound."""
+    """Returns a table with a line for each size: the way predicted to be fastest, and the share of the bound."""
     rows = [["size", "algorithm", "trees", "slices", "predicted, us", "of the bound"]]
     for nbytes in sizes:
         way = made.way(nbytes)

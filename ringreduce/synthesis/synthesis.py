@@ -1,4 +1,4 @@
-"""What was made for a network."""
+"""All-reduces that are synthesised for a network."""
 
 from __future__ import annotations
 
@@ -21,26 +21,28 @@ class Forest:
     """Spanning trees that carry equal parts of the buffer.
 
     Attributes:
-        trees: of each, by rank, the parent; -1 of the root.
-        rate: bytes of the buffer a second that they carry.
+        trees: For each tree, the parent of each rank; -1 for the root.
+        rate: The rate at which the trees reduce the buffer, in bytes per second.
     """
 
     trees: list[list[int]]
     rate: float
 
     def schedule(self, world: int, rank: int) -> schedules.Schedule:
-        """One rank's schedule along the trees."""
+        """Returns the schedule of one rank along the trees."""
         return _schedules.build("all_reduce", "synthesised", world, rank, trees=self.trees)
 
 
 @dataclass(frozen=True)
 class Way:
-    """How ``algorithm="synthesised"`` does it for a size.
+    """How ``algorithm="synthesised"`` reduces a buffer of one size.
 
     Attributes:
-        algorithm: of the catalogue: "synthesised", or another one where trees are predicted to be no faster.
-        forest: the number of the forest among :attr:`Synthesis.forests`; -1 with another algorithm.
-        seconds: predicted; 0 where nothing is known of the network.
+        algorithm: "synthesised", or another algorithm of the catalogue if trees are predicted to be no faster.
+        slice_bytes: The bytes of a round's messages in one slice.
+        lanes: The number of slices in flight.
+        forest: The index of the forest in :attr:`Synthesis.forests`, or -1 for another algorithm.
+        seconds: The predicted time, or 0 if nothing is known of the network.
     """
 
     algorithm: str
@@ -54,11 +56,12 @@ class Synthesis:
     """All-reduces made for a network.
 
     Attributes:
-        world: the number of ranks.
-        bound: bytes of the buffer a second that no schedule along spanning trees exceeds on this network.
-        limits: the links that this is due to.
-        forests: trees that come near it, from few to many.
-        seconds: what making them took.
+        world: The number of ranks.
+        bound: The rate that no schedule along spanning trees exceeds on this network, in bytes of the buffer per
+            second.
+        limits: The links that cause this bound.
+        forests: Forests whose rates come close to the bound, from few trees to many.
+        seconds: The time that it took to make them.
     """
 
     world: int
@@ -80,7 +83,7 @@ class Synthesis:
         self._way = way
 
     def way(self, nbytes: int) -> Way:
-        """How a buffer of so many bytes is reduced: what is predicted to be fastest."""
+        """Returns the way that is predicted to be fastest for a buffer of nbytes."""
         return Way(*self._way(values.whole(nbytes, "nbytes", 0, 2**48)))
 
     def __repr__(self) -> str:
@@ -92,7 +95,7 @@ class Synthesis:
 
 
 def engine_synthesis(network: Network) -> tuple[_engine.Synthesis, int, list[str]]:
-    """The engine's for a described network, the number of its ranks, and its links' names."""
+    """Returns the engine's synthesis for a network, the number of ranks, and the names of the links."""
     built, names = network.build()
     ranks, world = network.topology.ranks_per_host, len(built["node_of"])
     groups = [] if ranks == 1 else [rank // ranks for rank in range(world)]
@@ -103,10 +106,10 @@ def engine_synthesis(network: Network) -> tuple[_engine.Synthesis, int, list[str
 
 
 def synthesise(network: Network) -> Synthesis:
-    """Makes all-reduces for a described network. Nothing is sent.
+    """Makes all-reduces for a described network, without sending anything.
 
     Raises:
-        ValueError: hosts are not connected.
+        ValueError: The hosts are not connected.
     """
     made, world, names = engine_synthesis(network)
     ranks = network.topology.ranks_per_host
@@ -121,7 +124,10 @@ def synthesise(network: Network) -> Synthesis:
 
 
 def of_ranks(engine: _engine.Communicator, names: list[str] | None) -> Synthesis | None:
-    """What a communicator has made; None where it has not. ``names``: of the links; None: those that were measured."""
+    """Returns the synthesis of a communicator, or None if it has none.
+
+    ``names`` are the names of the links, or None for links that the communicator measured.
+    """
     made = engine.synthesis
     if made is None:
         return None
@@ -132,7 +138,7 @@ def of_ranks(engine: _engine.Communicator, names: list[str] | None) -> Synthesis
 
 
 def _node(node: int, nodes: int) -> str:
-    """As csrc/engine/planning/network.h numbers them."""
+    """Returns the name of a node. csrc/engine/planning/network.h defines the numbers."""
     hosts = (nodes - 1) // 3
     kinds = ("host {}", "port of host {}", "site of host {}", "backbone")
     return kinds[node // hosts].format(node % hosts)

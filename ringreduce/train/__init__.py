@@ -1,5 +1,5 @@
-"""A trainer that people can read: ``python -m ringreduce.train``, and under torchrun, mpirun and srun.
+"""A small, readable trainer: ``python -m ringreduce.train``, also under torchrun, mpirun and srun.
 
-Read trainer.py first (what a step is), then run.py (what happens between steps); the other files hold one thing each.
-Needs torch; scikit-learn, tqdm and matplotlib are for the digits, the progress bar and the plot.
+Read trainer.py first (a step), then run.py (what happens between steps). Each of the other files has one purpose.
+The trainer requires torch. The digits also need scikit-learn, the progress bar tqdm, and the plot matplotlib.
 """

@@ -16,23 +16,23 @@ DESCRIPTION = """\
 Trains a small model on several ranks.
 
   python -m ringreduce.train --ranks 2 --plot loss.png         a GPT, on two new processes
-  torchrun --nproc-per-node 2 -m ringreduce.train              on a launcher's; also under mpirun and srun
+  torchrun --nproc-per-node 2 -m ringreduce.train              on the ranks of torchrun (or mpirun or srun)
   python -m ringreduce.train --task digits --ranks 2           a convnet with batch norm over all ranks
   python -m ringreduce.train --config run.toml --steps 1000    settings from a file, overridden by flags
-  python -m ringreduce.train --ranks 2 --efficiency            the throughput of N ranks, compared with one
+  python -m ringreduce.train --ranks 2 --efficiency            throughput of two ranks, compared with one
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 2 for a setting that cannot be used, 1 for a loss that is not finite."""
+    """Runs the trainer, and returns the exit status: 2 for an invalid setting, 1 for a loss that is not finite."""
     parser = ArgumentParser(
         prog="python -m ringreduce.train",
         description=DESCRIPTION,
         formatter_class=RawDescriptionHelpFormatter,
     )
     parser.add_argument("--config", type=Path, metavar="FILE", help="settings in TOML or JSON")
-    parser.add_argument("--print-config", action="store_true", help="print the settings as JSON, and end")
-    parser.add_argument("--efficiency", action="store_true", help="measure the scaling efficiency, and end")
+    parser.add_argument("--print-config", action="store_true", help="print the settings as JSON, and exit")
+    parser.add_argument("--efficiency", action="store_true", help="measure the scaling efficiency, and exit")
     add_flags(parser)
     options = parser.parse_args(arguments)
     try:
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.print_config:
             print(json.dumps(dataclasses.asdict(config), indent=2))
             return 0
-        # Imported late, because torch takes a second.
+        # Imported late, because importing torch takes a second.
         from ringreduce.train.efficiency import measure, table
         from ringreduce.train.run import on_ranks, train
 

@@ -1,4 +1,4 @@
-"""Checkpoints: a file per step, which is there as a whole or not at all."""
+"""Checkpoints. There is one file per step, which is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ __all__ = ["existing", "find", "load", "on_rank_0", "save"]
 
 PARTIAL = ".partial"
 DIGEST_BYTES = hashlib.sha256().digest_size
-COMMENT_LENGTH_BYTES = 2  # the last field of a ZIP file is the length of the comment that follows
-ZIP_END = b"PK\5\6"  # the signature of a ZIP file's last record
-ZIP_END_BYTES = 22  # of this record without a comment
+COMMENT_LENGTH_BYTES = 2  # the last field of a ZIP file is the length of the comment that follows it
+ZIP_END = b"PK\5\6"  # the signature of the last record of a ZIP file
+ZIP_END_BYTES = 22  # the size of this record without a comment
 
 
 def existing(folder: Path) -> list[Path]:
-    """From old to new."""
+    """Returns the checkpoints in a folder, from old to new."""
     return sorted(folder.glob("step-????????.pt"))
 
 
 def save(folder: Path, step: int, state: dict[str, Any], keep: int) -> None:
-    """Writes a checkpoint and then removes all but ``keep``: this one and the newest others. For one rank to call.
+    """Writes a checkpoint, and then removes all checkpoints but this one and the newest ``keep - 1`` others.
 
-    A machine may stop at any moment. So the file is written beside its place, and moved there when it is safe on the
-    disk. The name is an entry of the folder, which is made safe likewise.
+    Only one rank calls it. Because the machine may stop at any moment, the file is written under another name, synced
+    to the disk, and then renamed. The folder, which holds the name, is synced too.
 
     Raises:
-        ConfigError: the file cannot be written; the checkpoints before it are kept.
+        ConfigError: The file cannot be written. The earlier checkpoints are kept.
     """
     place = folder / f"step-{step:08d}.pt"
     partial = place.with_name(place.name + PARTIAL)
@@ -69,7 +69,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _sealed(state: dict[str, Any]) -> memoryview:
-    """The ZIP file that torch.save writes, with the SHA-256 of all bytes before as its comment. torch.load reads it."""
+    """Returns the ZIP file that torch.save writes, with a SHA-256 checksum of it as its comment.
+
+    torch.load can read the file.
+    """
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(-COMMENT_LENGTH_BYTES, io.SEEK_END)
@@ -79,23 +82,23 @@ def _sealed(state: dict[str, Any]) -> memoryview:
 
 
 def load(content: bytes) -> dict[str, Any]:
-    """What was saved. Nothing in the file is run: it holds tensors, numbers, texts and containers of these.
+    """Returns the saved state. No code in the file runs: it holds tensors, numbers, strings and containers of these.
 
     Raises:
-        Exception: the content is damaged; torch raises several kinds.
+        Exception: The content is damaged. torch raises exceptions of several types.
     """
-    older = content[-ZIP_END_BYTES:].startswith(ZIP_END)  # without a comment, and so without a checksum
+    older = content[-ZIP_END_BYTES:].startswith(ZIP_END)  # it has no comment, and so no checksum
     if not older and not content.endswith(hashlib.sha256(memoryview(content)[:-DIGEST_BYTES]).digest()):
-        raise ValueError("the checksum differs")
+        raise ValueError("the checksum does not match")
     state: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
     return state
 
 
 def find(config: Config) -> bytes:
-    """The content of the checkpoint to resume from; b"" if there is none. For one rank to call.
+    """Returns the content of the checkpoint to resume from, or b"" if there is none. Only one rank calls it.
 
     Raises:
-        ConfigError: it cannot be read or is damaged. The text names a checkpoint that can be used instead.
+        ConfigError: The checkpoint cannot be read or is damaged. The message names an intact one, if there is any.
     """
     auto, chosen = config.resume == "auto", Path(config.resume)
     candidates = existing(Path(config.checkpoints))
@@ -109,19 +112,23 @@ def find(config: Config) -> bytes:
     for path in reversed(candidates):
         if content := _whole(path):
             if damaged and not auto:
-                raise ConfigError(f"resume: {chosen} is damaged or no checkpoint; resume from {path} instead")
+                raise ConfigError(
+                    f"resume: {chosen} is damaged or not a checkpoint; resume from {path} instead"
+                )
             if damaged:
-                print(f"resume: {' and '.join(damaged)} skipped as damaged; going on from {path}", flush=True)
+                print(f"resume: skipping damaged {' and '.join(damaged)}; resuming from {path}", flush=True)
             return content
         damaged.append(str(path))
     if damaged:
-        raise ConfigError(f"resume: {damaged[0]} is damaged or no checkpoint, and no whole one is before it")
+        raise ConfigError(
+            f"resume: {damaged[0]} is damaged or not a checkpoint, and there is no intact older one"
+        )
     return b""
 
 
 def _whole(path: Path) -> bytes:
-    """The file's content if it is a checkpoint without damage, else b""."""
-    with contextlib.suppress(Exception):  # of any kind: the bytes may be anything
+    """Returns the content of a file if it is an intact checkpoint, otherwise b""."""
+    with contextlib.suppress(Exception):  # arbitrary bytes may raise any exception
         content = path.read_bytes()
         if load(content).keys() >= {"config", "step", "model", "optimizer", "schedule"}:
             return content
@@ -132,7 +139,7 @@ def on_rank_0(comm: Communicator, function: Callable[[], bytes | None]) -> bytes
     """Calls ``function`` on rank 0 and returns its result on every rank.
 
     Raises:
-        ConfigError: ``function`` has raised it; raised on all ranks.
+        ConfigError: ``function`` raised it. It is raised on all ranks.
     """
     content, problem = b"", ""
     if comm.rank == 0:

@@ -1,4 +1,4 @@
-"""All settings: one dataclass, from which the flags, the file format and the checks are made."""
+"""All settings: one dataclass, which defines the flags, the keys of the file and the checks."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ OPERATORS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operat
 
 
 class ConfigError(ValueError):
-    """A setting cannot be used. The text is one line that names the setting."""
+    """A setting is invalid. The message is one line that names the setting."""
 
 
 class ToldError(ConfigError):
-    """Rank 0 has the same error, and it is enough if that rank tells it."""
+    """An error that rank 0 raises too. Only that rank reports it."""
 
 
 @contextlib.contextmanager
 def writing(name: str, place: object) -> Iterator[None]:
-    """Has an OSError say which setting named the place, and what is wrong there."""
+    """Converts an OSError to a ConfigError that names the setting, the place and the reason."""
     try:
         yield
     except OSError as error:
@@ -38,71 +38,76 @@ def writing(name: str, place: object) -> Iterator[None]:
 
 
 def setting(default: Any, text: str, *limits: str) -> Any:
-    """A field with its line of help and its limits: ``">= 1"``, for instance."""
+    """Returns a dataclass field with its help text and its limits, such as ``">= 1"``."""
     return dataclasses.field(default=default, metadata={"help": text, "limits": limits})
 
 
 @dataclass(frozen=True)
 class Config:
-    """All settings of a run. Batches count the samples of all ranks; one of the GPT's is ``context`` bytes."""
+    """All settings of a run.
 
-    task: Literal["gpt", "digits"] = setting("gpt", "a GPT on Python's sources, or a convnet")
+    Batch sizes count the samples of all ranks. A sample of the GPT is ``context`` bytes long.
+    """
+
+    task: Literal["gpt", "digits"] = setting("gpt", "a GPT on Python's sources, or a convnet on digits")
     layers: int = setting(4, "layers of the GPT", ">= 1")
     heads: int = setting(4, "attention heads of the GPT", ">= 1")
     width: int = setting(128, "size of the GPT's embeddings", ">= 1")
-    context: int = setting(128, "bytes that the GPT sees", ">= 1")
+    context: int = setting(128, "context length of the GPT in bytes", ">= 1")
     dropout: float = setting(0.0, "dropout of the GPT", ">= 0", "< 1")
     channels: int = setting(16, "channels of the convnet's first layer", ">= 1")
-    text_bytes: int = setting(16 << 20, "bytes of Python's sources, held-out files included", ">= 1")
+    text_bytes: int = setting(16 << 20, "bytes of Python's sources to use, including held-out files", ">= 1")
 
     batch: int = setting(32, "global batch: samples in an optimizer step, over all ranks", ">= 1")
-    accumulation: int = setting(1, "backward passes of a rank in each step", ">= 1")
+    accumulation: int = setting(1, "backward passes per rank and step", ">= 1")
     steps: int = setting(300, "optimizer steps", ">= 0")
-    seed: int = setting(0, "seed of weights, order of samples and dropout", ">= 0", f"< {1 << 64}")
+    seed: int = setting(0, "seed of the weights, sample order and dropout", ">= 0", f"< {1 << 64}")
 
     optimizer: Literal["adamw", "sgd"] = setting("adamw", "the optimizer; sgd has momentum")
-    learning_rate: float = setting(3e-3, "peak; with --base-batch that of the base batch", ">= 0", "< 1e38")
-    base_batch: int = setting(0, "scale the learning rate by batch / base_batch; 0: do not", ">= 0")
+    learning_rate: float = setting(3e-3, "peak; with --base-batch, that of the base batch", ">= 0", "< 1e38")
+    base_batch: int = setting(0, "scale the learning rate by batch / base_batch; 0: off", ">= 0")
     warmup: int = setting(20, "steps in which the learning rate rises linearly", ">= 0")
     schedule: Literal["cosine", "constant"] = setting("cosine", "learning rate after the warm-up")
     momentum: float = setting(0.9, "momentum of sgd", ">= 0", "< 1")
-    weight_decay: float = setting(0.1, "of matrices; biases and norms have none", ">= 0", "< 1e38")
+    weight_decay: float = setting(
+        0.1, "weight decay of matrices; biases and norms have none", ">= 0", "< 1e38"
+    )
     clip: float = setting(1.0, "highest norm of the gradient; 0: no clipping", ">= 0")
-    autocast: bool = setting(False, "compute in bfloat16 where torch deems it safe")
+    autocast: bool = setting(False, "compute in bfloat16 where torch considers it safe")
 
-    bucket_mb: float = setting(1.0, "MiB of gradients that travel together", "> 0", "< inf")
+    bucket_mb: float = setting(1.0, "MiB of gradients that are sent together", "> 0", "< inf")
     first_bucket_mb: float = setting(0.25, "MiB of gradients in the first bucket", "> 0", "< inf")
-    static_graph: bool = setting(False, "all steps use the same parameters")
-    wire: Literal["float32", "bf16", "fp16"] = setting("float32", "format in which gradients travel")
+    static_graph: bool = setting(False, "assume that all steps use the same parameters")
+    wire: Literal["float32", "bf16", "fp16"] = setting("float32", "format in which gradients are sent")
     compression: Literal["none", "fp16", "bf16", "int8", "sign", "topk", "powersgd"] = setting(
         "none", "compression of gradients"
     )
-    top_fraction: float = setting(0.01, "share of the gradient's values that topk sends", "> 0", "<= 1")
+    top_fraction: float = setting(0.01, "fraction of the gradient's values that topk sends", "> 0", "<= 1")
     matrix_rank: int = setting(4, "rank of powersgd's matrices", ">= 1")
-    sharded_optimizer: Literal[0, 1, 2] = setting(0, "stage of ZeRO: what is sharded over the ranks")
+    sharded_optimizer: Literal[0, 1, 2] = setting(0, "ZeRO stage: what is sharded over the ranks")
     sync_batch_norm: bool = setting(True, "batch norm over the samples of all ranks")
-    reproducible: bool = setting(False, "the same bits over any transport; implies --threads 1 by default")
+    reproducible: bool = setting(False, "same bits over any transport; implies --threads 1 by default")
     logical_shards: int = setting(
-        0, "shards of the batch: the same bits on any number of ranks; implies --threads 1", ">= 0"
+        0, "shards of the batch, for the same bits on any number of ranks; implies --threads 1", ">= 0"
     )
 
     evaluate_every: int = setting(50, "steps between evaluations; 0: only at the end", ">= 0")
     evaluate_samples: int = setting(512, "held-out samples in an evaluation, over all ranks", ">= 1")
-    checkpoints: str = setting("", "folder for checkpoints; none are written without it")
+    checkpoints: str = setting("", "folder for checkpoints; without it, none are written")
     checkpoint_every: int = setting(100, "steps between checkpoints; the last step writes one too", ">= 1")
     keep: int = setting(2, "number of checkpoints to keep", ">= 1")
-    resume: str = setting("", "a checkpoint, or auto: the newest whole one in the folder, if any")
+    resume: str = setting("", "a checkpoint, or auto for the newest intact one in the folder, if any")
 
-    ranks: int = setting(1, "processes to start if no launcher has", ">= 1")
+    ranks: int = setting(1, "processes to start if there is no launcher", ">= 1")
     threads: int = setting(
-        0, "of torch per rank; 0: the checkpoint's, or the host's cores / ranks", ">= 0", "<= 1024"
+        0, "torch threads per rank; 0: as in the checkpoint, or the host's cores / ranks", ">= 0", "<= 1024"
     )
-    timeout: float = setting(300.0, "seconds after which a rank gives up waiting for another", ">= 1")
+    timeout: float = setting(300.0, "seconds after which a rank stops waiting for another", ">= 1")
     log_every: int = setting(10, "steps between lines of the log", ">= 1")
-    json_log: str = setting("", "JSON-lines file")
+    json_log: str = setting("", "log file in JSON-lines format")
     tensorboard: str = setting("", "folder for TensorBoard")
-    plot: str = setting("", "picture of the loss and of where the time went")
-    trace: str = setting("", "timeline of all ranks in Chrome's format, for Perfetto")
+    plot: str = setting("", "file for a plot of the loss and of the time of a step")
+    trace: str = setting("", "file for a timeline of all ranks in Chrome's format, for Perfetto")
     progress: bool = setting(True, "show a progress bar if standard error is a terminal")
 
     def __post_init__(self) -> None:
@@ -112,7 +117,7 @@ class Config:
 
     @property
     def fixed_threads(self) -> int:
-        """The torch threads that the settings ask for, 0 if none. The bits of torch's sums depend on the number."""
+        """The number of torch threads that the settings require, or 0. torch's sums depend on it in the last bits."""
         return self.threads or int(self.reproducible or self.logical_shards > 0)
 
 
@@ -126,9 +131,9 @@ def _check(field: dataclasses.Field[Any], value: Any) -> None:
     kinds = tuple(map(type, choices)) or ((int, float) if kind is float else (kind,))
     right_kind = isinstance(value, kinds) and (kind is bool or not isinstance(value, bool))
     if choices and not (right_kind and value in choices):
-        raise ConfigError(f"{field.name}: {value!r} is none of {', '.join(map(str, choices))}")
+        raise ConfigError(f"{field.name} must be one of {', '.join(map(str, choices))}, not {value!r}")
     if not right_kind:
-        raise ConfigError(f"{field.name}: {value!r} is no {kind.__name__}")
+        raise ConfigError(f"{field.name} must be of type {kind.__name__}, not {value!r}")
     for limit in field.metadata["limits"]:
         sign, bound = limit.split()
         if not OPERATORS[sign](value, kind(bound)):
@@ -146,12 +151,12 @@ def _check_together(config: Config) -> None:
     first, second, *_ = [*(name for name, chosen in exchanges.items() if chosen), "", ""]
     for wrong, text in (
         (config.width % config.heads, f"width: {config.width} is not a multiple of heads ({config.heads})"),
-        (config.resume == "auto" and not config.checkpoints, "resume: auto needs checkpoints, the folder"),
-        (shards and config.accumulation > 1, "accumulation: logical_shards sets it; leave it at 1"),
+        (config.resume == "auto" and not config.checkpoints, "resume: auto needs a folder; set checkpoints"),
+        (shards and config.accumulation > 1, "accumulation: logical_shards determines it; leave it at 1"),
         (shards and config.batch % shards, f"batch: {config.batch} is not a multiple of logical_shards ({shards})"),
         (shards and config.task == "digits", "logical_shards: batch norm needs whole batches; train the gpt"),
-        (shards and config.threads > 1, "threads: logical_shards needs 1, since sums depend on the number"),
-        (second, f"{second}: does not go with {first}; both say how gradients are exchanged"),
+        (shards and config.threads > 1, "threads: logical_shards needs 1, because sums depend on the number"),
+        (second, f"{second}: cannot be combined with {first}; both determine how gradients are exchanged"),
     ):  # fmt: skip
         if wrong:
             raise ConfigError(text)
@@ -161,10 +166,10 @@ def _check_together(config: Config) -> None:
 
 
 def load_file(path: Path) -> dict[str, Any]:
-    """The settings in a TOML or JSON file.
+    """Reads the settings in a TOML or JSON file.
 
     Raises:
-        ConfigError: it cannot be read, or has a key that is no setting.
+        ConfigError: The file cannot be read, or has a key that is not a setting.
     """
     if path.suffix not in (".json", ".toml"):
         raise ConfigError(f"{path}: the name must end in .toml or .json")
@@ -172,18 +177,18 @@ def load_file(path: Path) -> dict[str, Any]:
         text = path.read_text()
         found = json.loads(text) if path.suffix == ".json" else importlib.import_module("tomllib").loads(text)
     except ImportError as error:
-        raise ConfigError(f"{path}: TOML needs Python 3.11; write it as JSON") from error
+        raise ConfigError(f"{path}: TOML needs Python 3.11 or later; use JSON instead") from error
     except (OSError, ValueError) as error:  # both parsers raise ValueError
         raise ConfigError(f"{path}: {getattr(error, 'strerror', error)}") from error
     if not isinstance(found, dict):
-        raise ConfigError(f"{path}: a table of settings is needed")
+        raise ConfigError(f"{path}: the file must hold a table of settings")
     if unknown := sorted(found.keys() - KINDS.keys()):
         raise ConfigError(f"{path}: no such setting: {', '.join(unknown)}")
     return found
 
 
 def add_flags(parser: ArgumentParser) -> None:
-    """Adds a flag for each setting. Flags that are not given are missing from the parsed options."""
+    """Adds a flag for each setting. Flags that are not given are absent from the parsed options."""
     for field in dataclasses.fields(Config):
         kind = KINDS[field.name]
         choices = get_args(kind)
@@ -197,6 +202,6 @@ def add_flags(parser: ArgumentParser) -> None:
 
 
 def from_flags(options: Namespace) -> Config:
-    """The settings of the file ``options.config``, if there is one, overridden by the flags."""
+    """Returns the settings of the file ``options.config``, if there is one, overridden by the flags."""
     settings = load_file(options.config) if options.config else {}
     return Config(**settings | {name: value for name, value in vars(options).items() if name in KINDS})

@@ -1,4 +1,7 @@
-"""The data, which is on every machine that has Python (and scikit-learn for the digits), and who takes which sample."""
+"""The data, and the sampler that divides it among the ranks.
+
+The data is on every machine that has Python (and scikit-learn for the digits).
+"""
 
 from __future__ import annotations
 
@@ -16,17 +19,17 @@ from ringreduce.train.config import Config, ConfigError
 __all__ = ["BYTES", "CLASSES", "ShardedSampler", "Windows", "load_data"]
 
 BYTES, CLASSES = 256, 10
-HELD_OUT = 20  # one of so many files is kept for validation
+HELD_OUT = 20  # one file in 20 is kept for validation
 ELSEWHERE = {"site-packages", "dist-packages", "test", "tests", "__pycache__"}
 
 
 def load_data(config: Config) -> tuple[Dataset[Any], Dataset[Any]]:
-    """Training data and held-out data: pairs (input, target), the same on all ranks."""
+    """Returns the training data and the held-out data: pairs (input, target), the same on all ranks."""
     return _text(config) if config.task == "gpt" else _digits()
 
 
 class Windows(Dataset[Any]):
-    """Consecutive windows of text: inputs int64 [context], and as targets the byte after each of them."""
+    """Consecutive windows of text: the bytes as int64 [context], and the byte after each of them as the targets."""
 
     def __init__(self, text: bytes, context: int) -> None:
         self.text, self.context = np.frombuffer(text, np.uint8), context
@@ -41,7 +44,7 @@ class Windows(Dataset[Any]):
 
 
 def source_files(folder: Path) -> Iterator[Path]:
-    """The standard library's Python files, in an order that is the same on every machine."""
+    """Yields the Python files of the standard library, in an order that is the same on every machine."""
     for path in sorted(folder.iterdir(), key=lambda path: path.name):
         if path.is_dir() and path.name not in ELSEWHERE:
             yield from source_files(path)
@@ -50,7 +53,7 @@ def source_files(folder: Path) -> Iterator[Path]:
 
 
 def _text(config: Config) -> tuple[Windows, Windows]:
-    """The first ``config.text_bytes`` bytes; of every 20 files one is held out."""
+    """Returns windows of the first ``config.text_bytes`` bytes. One file in 20 is held out."""
     parts: tuple[list[bytes], list[bytes]] = ([], [])
     left = config.text_bytes
     for number, path in enumerate(source_files(Path(sysconfig.get_path("stdlib")))):
@@ -62,7 +65,7 @@ def _text(config: Config) -> tuple[Windows, Windows]:
     train, held_out = (Windows(b"".join(part), config.context) for part in parts)
     if not held_out:
         raise ConfigError(
-            f"text_bytes: {config.text_bytes} are too few to hold out a file and {config.context} of it"
+            f"text_bytes: {config.text_bytes} is too small to hold out a window of {config.context} bytes"
         )
     return train, held_out
 
@@ -75,29 +78,36 @@ def _digits() -> tuple[TensorDataset, TensorDataset]:
     images, classes = load_digits(return_X_y=True)
     x = torch.from_numpy(images.reshape(-1, 1, 8, 8) / 16).float()  # grey levels are 0 to 16
     y = torch.from_numpy(classes).long()
-    # One in five: there are few digits, and those of one writer follow each other.
+    # One digit in five is held out: there are few, and digits of the same writer follow each other.
     held_out = torch.arange(len(y)) % 5 == 4
     return TensorDataset(x[~held_out], y[~held_out]), TensorDataset(x[held_out], y[held_out])
 
 
 class ShardedSampler(Sampler[list[int]]):
-    """A rank's parts of the global batches, from a position on and without end.
+    """An endless sampler of a rank's parts of the global batches.
 
-    The seed and the number of an epoch make its permutation of all samples, which every rank computes for itself. The
-    permutation is cut into global batches, each of these into equal parts in rank order, and each part into
-    micro-batches. So the number of ranks changes nothing about a global batch. Samples that do not fill a global batch
-    are left out of the epoch, others in each; with ``pad``, the epoch's first samples fill the last batch. These are
-    the two rules of torch's DistributedSampler, applied to the batch instead of the number of ranks.
+    The seed and the number of the epoch determine a permutation of all samples, which every rank computes for itself.
+    The permutation is cut into global batches, each batch into equal parts in rank order, and each part into
+    micro-batches. The contents of a global batch therefore do not depend on the number of ranks. Samples that do not
+    fill a global batch are left out of the epoch (other samples in each epoch). With ``pad``, the first samples of the
+    epoch fill the last batch instead. These are the two rules of torch's DistributedSampler, applied to the batch
+    instead of the number of ranks.
 
-    As a ``batch_sampler`` of torch's DataLoader it gives the indices of one micro-batch at a time.
+    As a ``batch_sampler`` of torch's DataLoader, it yields the indices of one micro-batch at a time.
 
     Args:
-        samples: the number of samples.
-        batch: the samples of a global batch.
-        micro_batches: the number of parts into which each rank's part is cut.
+        samples: The number of samples.
+        batch: The number of samples in a global batch.
+        rank: The rank.
+        size: The number of ranks.
+        micro_batches: The number of micro-batches that each rank's part is cut into.
+        seed: The seed of the permutations.
+        shuffle: Whether to permute the samples.
+        pad: Whether to fill the last batch of an epoch instead of dropping its samples.
+        first_batch: The number of global batches to skip.
 
     Raises:
-        ConfigError: the batch cannot be cut like this, or needs more samples than there are.
+        ConfigError: The batch cannot be divided among the ranks and micro-batches, or there are too few samples.
     """
 
     def __init__(
@@ -106,21 +116,21 @@ class ShardedSampler(Sampler[list[int]]):
     ) -> None:  # fmt: skip
         if batch % (size * micro_batches):
             raise ConfigError(
-                f"batch: {batch} samples cannot be cut for {size} ranks x {micro_batches} micro-batches"
+                f"batch: {batch} is not a multiple of {size} ranks x {micro_batches} micro-batches"
             )
         if samples < (1 if pad else batch):
-            raise ConfigError(f"batch: {batch} samples are wanted, but there are {samples} in all")
+            raise ConfigError(f"batch: {batch} is more than the {samples} samples that there are")
         self.samples, self.batch, self.rank, self.size = samples, batch, rank, size
         self.micro_batches, self.seed, self.shuffle = micro_batches, seed, shuffle
         self.first_batch = first_batch
         self.batches_per_epoch = -(-samples // batch) if pad else samples // batch
 
     def order(self, epoch: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
-        """The epoch's samples, int64 [global batches, batch]."""
+        """Returns the samples of an epoch, int64 [global batches, batch]."""
         order = np.arange(self.samples)
         if self.shuffle:
             order = np.random.default_rng([self.seed, epoch]).permutation(self.samples)
-        # Repeats the first samples, or drops the last.
+        # resize repeats the first samples, or drops the last ones.
         return np.resize(order, (self.batches_per_epoch, self.batch))
 
     def __iter__(self) -> Iterator[list[int]]:

@@ -1,4 +1,4 @@
-"""Scaling efficiency: throughput of N ranks / (N x throughput of one), measured as docs/training.md says."""
+"""Measures the scaling efficiency: throughput of N ranks / (N x throughput of one rank). See docs/training.md."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ ALONE, TOGETHER, SIDE_BY_SIDE = WAYS = ("alone", "together", "side by side")
 
 @dataclass
 class Efficiency:
-    """What was measured. Each list has one value per round; rates are samples per second of all ranks."""
+    """The measurements. Each list has one value per round. Rates are in samples per second, over all ranks."""
 
     ranks: int
     batch_per_rank: int
     rates: dict[str, list[float]] = field(default_factory=lambda: {way: [] for way in WAYS})
-    rows: list[Row] = field(default_factory=list)  # of the ranks together
+    rows: list[Row] = field(default_factory=list)  # for the ranks together
 
     def ratios(self, way: str) -> list[float]:
-        """A way's rate, divided by that of N ranks that are each as fast as the one alone."""
+        """Returns the rate in each round, divided by N times the rate of one rank alone."""
         pairs = zip(self.rates[way], self.rates[ALONE], strict=True)
         return [rate / (self.ranks * alone) for rate, alone in pairs]
 
@@ -37,13 +37,13 @@ class Efficiency:
 def measure(
     comm: ringreduce.Communicator, config: Config, rounds: int = ROUNDS, steps: int = STEPS
 ) -> Efficiency | None:
-    """Every rank calls it; rank 0 gets the result.
+    """Measures the scaling efficiency. Every rank must call it. Only rank 0 gets the result.
 
     Raises:
-        ConfigError: there is only one rank, or the batch cannot be divided among the ranks.
+        ConfigError: There is only one rank, or the batch cannot be divided among the ranks.
     """
     if comm.size < 2:
-        raise ConfigError("ranks: the efficiency of 2 or more can be measured")
+        raise ConfigError("ranks: measuring the efficiency needs 2 or more")
     own = comm.split(comm.rank)
     assert own is not None
     config = replace(config, logical_shards=0, trace="")
@@ -64,7 +64,7 @@ def measure(
 
 
 def _round(comm: ringreduce.Communicator, trainer: Trainer | None, steps: int) -> tuple[float, list[Step]]:
-    """The sum of the ranks' rates in samples per second, and this rank's steps."""
+    """Runs some steps, and returns the sum of the ranks' rates in samples per second and the steps of this rank."""
     comm.barrier()
     began = time.monotonic()
     done = [trainer.step() for _ in range(steps)] if trainer else []
@@ -74,7 +74,7 @@ def _round(comm: ringreduce.Communicator, trainer: Trainer | None, steps: int) -
 
 
 def table(found: Efficiency) -> str:
-    """Medians over the rounds, and the quartiles."""
+    """Returns a table of the medians over the rounds, and the quartiles."""
     exposed_ms = [1e3 * row["exposed_s"] for row in found.rows]
     last_rank_ms = [1e3 * (row["exposed_s"] - row["waiting_for_ranks_s"]) for row in found.rows]
     lines = [
@@ -82,13 +82,13 @@ def table(found: Efficiency) -> str:
         (f"{found.ranks} ranks side by side", *median(found.rates[SIDE_BY_SIDE], 1, "samples/s")),
         (f"{found.ranks} ranks together", *median(found.rates[TOGETHER], 1, "samples/s")),
         ("scaling efficiency", *median(found.ratios(TOGETHER))),
-        ("the same, of ranks side by side", *median(found.ratios(SIDE_BY_SIDE))),
-        ("exposed part of communication", *median([row["exposed_share"] for row in found.rows])),
-        ("exposed communication", *median(exposed_ms, 2, "ms a step, mean of the ranks")),
-        ("the same, of the rank that is last", *median(last_rank_ms, 2, "ms a step")),
+        ("the same for ranks side by side", *median(found.ratios(SIDE_BY_SIDE))),
+        ("exposed share of communication", *median([row["exposed_share"] for row in found.rows])),
+        ("exposed communication", *median(exposed_ms, 2, "ms per step, mean of the ranks")),
+        ("the same for the last rank", *median(last_rank_ms, 2, "ms per step")),
     ]
     rounds = f"{len(found.rows)} rounds; medians (quartiles)"
-    head = f"{found.batch_per_rank} samples a step and rank, {rounds}"
+    head = f"{found.batch_per_rank} samples per step and rank, {rounds}"
     return "\n".join([head, *(f"{name:36}{value:>8} {rest}" for name, value, rest in lines)])
 
 

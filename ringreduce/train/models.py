@@ -15,14 +15,14 @@ __all__ = ["GPT", "convnet", "make_model"]
 
 
 def make_model(config: Config) -> nn.Module:
-    """The model with its initial weights, which depend on ``config.seed`` alone."""
+    """Returns the model with its initial weights, which depend only on ``config.seed``."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return GPT(config) if config.task == "gpt" else convnet(config.channels)
 
 
 class GPT(nn.Module):
-    """A transformer decoder with layer norm before each part (Radford et al., 2019).
+    """A transformer decoder with layer norm before attention and perceptron (Radford et al., 2019).
 
     Takes int64 [batch, context] and returns float logits [batch, context, 256].
     """
@@ -43,7 +43,7 @@ class GPT(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then a two-layer perceptron of four times the width; each is added to what comes in."""
+    """Attention, and then a two-layer perceptron of four times the width, each with a residual connection."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -78,9 +78,9 @@ def _initialise(module: nn.Module) -> None:
 
 
 def convnet(channels: int) -> nn.Sequential:
-    """Two convolutions with batch norm, and a linear layer.
+    """Returns a convnet with two convolutions with batch norm, and a linear layer.
 
-    Takes float32 [batch, 1, 8, 8] and returns float logits [batch, 10].
+    It takes float32 [batch, 1, 8, 8] and returns float logits [batch, 10].
     """
     return nn.Sequential(
         nn.Conv2d(1, channels, 3, padding=1, bias=False),

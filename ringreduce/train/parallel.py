@@ -1,4 +1,4 @@
-"""What the settings choose: the exchange of gradients, the optimizer and its learning rate."""
+"""Makes what the settings choose: the exchange of gradients, the optimizer and its learning rate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["learning_rate_factor", "make_compression", "make_optimizer", "with_e
 
 
 def with_exchange(config: Config, module: nn.Module, comm: ringreduce.Communicator) -> Any:
-    """What to call in training: the module, with DataParallel around it unless the optimizer exchanges gradients."""
+    """Wraps the module in DataParallel, or returns it unchanged if the optimizer exchanges the gradients."""
     if config.sharded_optimizer == 2:
         return module
     return ringreduce.DataParallel(
@@ -35,7 +35,7 @@ def with_exchange(config: Config, module: nn.Module, comm: ringreduce.Communicat
 def make_compression(
     config: Config, model: Any, comm: ringreduce.Communicator
 ) -> compression.Compression | None:
-    """The state of the communication hook that it gives to the model."""
+    """Registers the compression that the settings choose as a hook of the model, and returns its state, or None."""
     if config.compression == "none":
         return None
     methods: dict[str, Callable[..., compression.Compression]] = {
@@ -52,7 +52,7 @@ def make_compression(
 
 
 def make_optimizer(config: Config, model: nn.Module, comm: ringreduce.Communicator) -> Any:
-    """An optimizer whose weight decay is for matrices only: it would hinder biases and norms."""
+    """Returns the optimizer. It applies weight decay only to matrices, because it harms biases and norms."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
@@ -69,16 +69,16 @@ def make_optimizer(config: Config, model: nn.Module, comm: ringreduce.Communicat
 
 
 def peak_learning_rate(config: Config) -> float:
-    """Twice the batch takes twice the learning rate (Goyal et al., "Accurate, large minibatch SGD", 2017)."""
+    """Scales the learning rate in proportion to the batch (Goyal et al., "Accurate, large minibatch SGD", 2017)."""
     return config.learning_rate * (config.batch / config.base_batch if config.base_batch else 1)
 
 
 def learning_rate_factor(config: Config, step: int) -> float:
-    """The learning rate of a step (from 0), as a share of the peak.
+    """Returns the learning rate of a step (counted from 0), as a fraction of the peak.
 
-    The warm-up rises from the base batch's learning rate, as Goyal et al. have it, or from nearly zero if the batch
-    is not scaled up. The learning rate is constant after that, or half a cosine down to a tenth (Loshchilov and
-    Hutter, "SGDR", 2017).
+    During the warm-up it rises from the learning rate of the base batch (Goyal et al.), or from nearly zero if the
+    batch is not scaled up. After that it is constant, or falls to a tenth along half a cosine (Loshchilov and Hutter,
+    "SGDR", 2017).
     """
     if step < config.warmup:
         scaled_up = config.base_batch and config.batch > config.base_batch

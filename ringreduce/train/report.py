@@ -1,4 +1,4 @@
-"""What a run tells, all on rank 0: rows of a log, a progress bar, TensorBoard, a picture and a table at the end."""
+"""The output of a run, all on rank 0: log, progress bar, TensorBoard, plot, and a table at the end."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Row = dict[str, Any]
 
 
 def check_places(config: Config) -> None:
-    """Makes the folders that the run writes to, so that it does not fail at its end.
+    """Creates the folders that the run writes to, so that the run does not fail at its end.
 
     Raises:
-        ConfigError: one cannot be made or written to, or what writes there is not installed.
+        ConfigError: A folder or file cannot be written, or a package that writes it is not installed.
     """
     for name in ("checkpoints", "tensorboard", "json_log", "plot", "trace"):
         if not getattr(config, name):
@@ -45,7 +45,7 @@ def check_places(config: Config) -> None:
             reason = "Not a directory" if isinstance(error, FileExistsError) else error.strerror
             raise ConfigError(f"{name}: cannot write to {place}: {reason}") from error
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise ConfigError("tensorboard: it is not installed: pip install tensorboard")
+        raise ConfigError("tensorboard: the package is not installed; pip install tensorboard")
     if config.plot:
         try:
             kinds = pyplot().Figure().canvas.get_supported_filetypes()
@@ -57,10 +57,10 @@ def check_places(config: Config) -> None:
 
 
 def exposed_share(communication: Any, exposed: Any) -> float:
-    """The share of the communication that was waited for, 0 to 1; both are in seconds, [ranks, steps].
+    """Returns the share of the communication that was not hidden, 0 to 1. Both arguments are seconds [ranks, steps].
 
-    A rank that comes early also waits for the others. The rank that waits least in a step comes last, and waits for
-    the communication alone. So its times are taken.
+    A rank that is early also waits for the other ranks. The rank that waits least in a step is the last one, and waits
+    only for the communication, so its times are used.
     """
     last = np.argmin(exposed, axis=0)[None]
     waited, sent = (float(np.take_along_axis(times, last, 0).sum()) for times in (exposed, communication))
@@ -68,23 +68,23 @@ def exposed_share(communication: Any, exposed: Any) -> float:
 
 
 def make_row(trainer: Trainer, steps: list[Step]) -> Row:
-    """A row about the last steps of all ranks. It takes several steps at once, so that no step waits for its loss.
+    """Returns a row of the log about the last steps of all ranks. Every rank must call it.
 
-    Every rank must call it.
+    It covers several steps at once, so that not every step has to wait for its loss.
 
     Raises:
-        FloatingPointError: a loss is inf or NaN.
+        FloatingPointError: A loss is inf or NaN.
     """
     comm, config = trainer.comm, trainer.config
     own = np.array([[[step.seconds, step.communication, step.exposed] for step in steps]])
     times = np.moveaxis(comm.all_gather(own), 2, 0)  # [3, ranks, steps]
     losses = np.array([step.losses for step in steps])  # [steps, micro-batches]
-    # As [micro-batches of all ranks, steps]: logical shards give the same numbers in the same order on any number of
-    # ranks, and so the same sum.
+    # [micro-batches of all ranks, steps]: with logical shards, the same numbers are in the same order on any number of
+    # ranks, so that their sum is the same too.
     losses = comm.all_gather(np.ascontiguousarray(losses.T)).mean(axis=0)
     if not all(map(math.isfinite, losses)):
         step = trainer.done - len(losses) + int(np.argmin(np.isfinite(losses))) + 1
-        raise FloatingPointError(f"the loss of step {step} is not finite: a lower learning_rate may help")
+        raise FloatingPointError(f"the loss of step {step} is not finite; a lower learning_rate may help")
     seconds, communication, exposed = times.mean(axis=(1, 2)).tolist()
     row = {
         "step": trainer.done,
@@ -95,7 +95,7 @@ def make_row(trainer: Trainer, steps: list[Step]) -> Row:
         "compute_s": seconds - exposed,
         "communication_s": communication,
         "exposed_s": exposed,
-        # The last rank waited for the communication alone; what others waited longer is its lateness.
+        # The last rank waited only for the communication. The others waited longer because it was late.
         "waiting_for_ranks_s": exposed - float(times[2].min(axis=0).mean()),
         "hidden_s": max(communication - exposed, 0.0),
         "exposed_share": exposed_share(times[1], times[2]),
@@ -107,10 +107,10 @@ def make_row(trainer: Trainer, steps: list[Step]) -> Row:
 
 
 class Progress(contextlib.ExitStack):
-    """Takes rows and shows them; on ranks other than 0 it does nothing.
+    """Shows the rows of the log. On ranks other than 0 it does nothing.
 
     Attributes:
-        rows: the rows reported so far, on rank 0.
+        rows: The rows reported so far, on rank 0.
     """
 
     def __init__(self, config: Config, shown: bool, first_step: int = 0) -> None:
@@ -129,7 +129,7 @@ class Progress(contextlib.ExitStack):
             self._log = Path(config.json_log)
             self._log.open("a" if first_step else "w").close()
         with contextlib.suppress(ImportError):
-            # None hides the bar where standard error is no terminal, so that log files stay short.
+            # None hides the bar if standard error is not a terminal, so that log files stay short.
             hidden = None if config.progress else True
             tqdm = importlib.import_module("tqdm").tqdm
             bar = tqdm(total=config.steps, initial=first_step, disable=hidden, unit="step")
@@ -137,7 +137,7 @@ class Progress(contextlib.ExitStack):
             self._say = self._bar.write
 
     def report(self, row: Row) -> None:
-        """Takes a row, for the log and TensorBoard. One of training moves the bar, one of an evaluation is printed."""
+        """Writes a row to the log and TensorBoard. Training rows move the bar, and evaluation rows are printed."""
         if not self._shown:
             return
         self.rows.append(row)
@@ -157,7 +157,7 @@ class Progress(contextlib.ExitStack):
             self._bar.update(row["step"] - self._bar.n)
         if "validation_loss" in row:
             found = ", ".join(f"{name} {value:.4f}" for name, value in row.items() if name != "step")
-            self._say(f"step {row['step']}: {found}")  # above the bar
+            self._say(f"step {row['step']}: {found}")  # tqdm prints it above the bar
 
 
 def _rate(row: Row) -> tuple[str, str]:
@@ -165,10 +165,10 @@ def _rate(row: Row) -> tuple[str, str]:
 
 
 def summary(rows: list[Row], ranks: int) -> str:
-    """A table of medians over the log's rows but the first, in which buckets are still being arranged."""
+    """Returns a table of medians over the log's rows, without the first, in which buckets are still arranged."""
     training = [row for row in rows if "loss" in row]
     if not training:
-        return "no step was left to be done"
+        return "there were no steps left to do"
     steady = training[1:] or training
     middle = {name: float(statistics.median(row[name] for row in steady)) for name in steady[0]}
     rate, unit = _rate(middle)
@@ -183,20 +183,22 @@ def summary(rows: list[Row], ranks: int) -> str:
         ("step", f"{1e3 * middle['step_s']:.1f} ms"),
         ("  compute", f"{1e3 * middle['compute_s']:.1f} ms"),
         ("  exposed communication", f"{1e3 * middle['exposed_s']:.2f} ms"),
-        ("    of it for late ranks", f"{1e3 * middle['waiting_for_ranks_s']:.2f} ms"),
+        ("    waiting for late ranks", f"{1e3 * middle['waiting_for_ranks_s']:.2f} ms"),
         ("communication", f"{1e3 * middle['communication_s']:.2f} ms{share}"),
     ]
     return "\n".join(f"{name:28}{value}" for name, value in lines)
 
 
 def plot(rows: list[Row], path: Path, title: str = "") -> Path:
-    """Draws the loss and the time of a step, and returns the path of the picture.
+    """Plots the loss and the time of a step, and returns the path of the picture.
 
     Args:
-        rows: of the log: those with ``loss`` are training's, those with ``validation_loss`` the evaluations'.
+        rows: The rows of the log. Training rows have ``loss``, evaluation rows ``validation_loss``.
+        path: The file to write.
+        title: The title of the picture.
 
     Raises:
-        PlotError: matplotlib is not installed.
+        PlotError: Matplotlib is not installed.
     """
     training = [row for row in rows if "loss" in row]
     held_out = [(row["step"], row["validation_loss"]) for row in rows if "validation_loss" in row]
@@ -213,7 +215,7 @@ def plot(rows: list[Row], path: Path, title: str = "") -> Path:
         labels = ["compute", "exposed communication", "exposed: waiting for a late rank"]
         colors = ["#b0bec5", OURS, "#f0a3c0"]
         right.stackplot(steps, compute, exposed - late, late, labels=labels, colors=colors)
-        right.plot(steps, hidden, color="black", linestyle=":", label="hidden communication (beside compute)")
+        right.plot(steps, hidden, color="black", linestyle=":", label="hidden communication (during compute)")
         right.set(xlabel="step", ylabel="time of a step (ms)", ylim=(0, 1.4 * whole.max()))  # legend on top
         for axes in (left, right):
             axes.legend()

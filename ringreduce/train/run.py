@@ -1,4 +1,4 @@
-"""A whole run: the ranks' processes, and on each rank steps with reports, evaluations and checkpoints in between."""
+"""A whole run: starts the ranks, and on each rank does steps, with reports, evaluations and checkpoints in between."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch._dynamo  # which optimizers import when they are made, for seconds: here once, before ranks are forked
+import torch._dynamo  # optimizers import it, which takes seconds; here it is imported once, before ranks are forked
 
 import ringreduce
 from ringreduce.start.launchers import launched
@@ -21,18 +21,18 @@ from ringreduce.train.trainer import Trainer
 
 __all__ = ["on_ranks", "train"]
 
-MOST_CORES = 8192  # that Linux numbers
+MOST_CORES = 8192  # the most that Linux supports
 
 
 def train(comm: ringreduce.Communicator, config: Config) -> list[Row]:
-    """Trains as the settings say; every rank calls it.
+    """Trains a model. Every rank must call it.
 
     Returns:
-        On rank 0 the rows of the log, on other ranks none.
+        The rows of the log on rank 0, an empty list on other ranks.
 
     Raises:
-        ConfigError: a setting is wrong, or a checkpoint cannot be written.
-        FloatingPointError: the loss is inf or NaN.
+        ConfigError: A setting is wrong, or a checkpoint cannot be written.
+        FloatingPointError: The loss is inf or NaN.
     """
     checkpoint.on_rank_0(comm, partial(check_places, config))
     saved = checkpoint.on_rank_0(comm, partial(checkpoint.find, config)) if config.resume else b""
@@ -70,7 +70,7 @@ def _steps(trainer: Trainer, progress: Progress) -> None:
 
 
 def _sharing(comm: ringreduce.Communicator, cores: list[int]) -> int:
-    """How many ranks of this host may run on these cores: some launchers give each rank cores of its own."""
+    """Returns how many ranks of this host may run on these cores. Some launchers give each rank its own cores."""
     mine = np.zeros(MOST_CORES, "uint8")
     mine[cores] = 1
     here = comm.all_gather(mine).reshape(comm.size, -1)[comm.hosts[comm.host]]
@@ -78,17 +78,19 @@ def _sharing(comm: ringreduce.Communicator, cores: list[int]) -> int:
 
 
 def on_ranks(function: Callable[..., Any], config: Config, *args: Any) -> Any:
-    """Calls ``function(comm, config, *args)`` on each rank: a launcher's, or forked ones with cores of their own.
+    """Calls ``function(comm, config, *args)`` on each rank.
+
+    The ranks are those of the launcher. Without a launcher, they are forked, each with its own cores.
 
     Returns:
-        Rank 0's result, or this rank's if a launcher has started it.
+        The result of rank 0, or of this rank if a launcher started it.
     """
     known = launched(os.environ)
 
     def on_rank(comm: ringreduce.Communicator) -> Any:
         cores = sorted(os.sched_getaffinity(0))
         share = len(cores) // _sharing(comm, cores)
-        if known is None and share:  # ranks that move between cores disturb each other
+        if known is None and share:  # ranks that migrate between cores disturb each other
             os.sched_setaffinity(0, cores[comm.rank * share : (comm.rank + 1) * share])
         torch.set_num_threads(config.fixed_threads or max(share, 1))
         return function(comm, config, *args)

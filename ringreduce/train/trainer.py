@@ -1,4 +1,4 @@
-"""One rank of data-parallel training: a step, an evaluation, and the state from which training goes on later."""
+"""One rank of data-parallel training: a step, an evaluation, and the state from which training resumes."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from ringreduce.train.parallel import learning_rate_factor, make_compression, ma
 
 __all__ = ["Step", "Trainer"]
 
-# Settings that must be those of the checkpoint: they shape the weights or fix the place in the data. The number of
-# ranks is not among them.
+# Settings that must be the same as in the checkpoint, because they determine the shapes of the weights or the position
+# in the data. The number of ranks may differ.
 KEPT = (
     "task", "layers", "heads", "width", "context", "channels", "text_bytes", "batch", "seed", "optimizer",
 )  # fmt: skip
@@ -36,24 +36,24 @@ KEPT = (
 class Step:
     """An optimizer step of one rank. Times are in seconds."""
 
-    losses: list[float]  # of its micro-batches
-    norm: float  # of the averaged gradient, before clipping
+    losses: list[float]  # one for each micro-batch
+    norm: float  # norm of the averaged gradient, before clipping
     seconds: float
-    communication: float  # how long gradients were exchanged
-    exposed: float  # how long the training thread waited for them
+    communication: float  # how long the exchange of gradients took
+    exposed: float  # how long the training thread waited for it
 
 
 class Trainer:
     """The model, its data and its optimizer on one rank. All ranks of ``comm`` must call each method.
 
     Attributes:
-        module: the model.
-        model: what is called in training: the same, with the exchange of gradients around it.
-        done: the number of steps done.
-        timeline: where its spans are noted, if the settings want a trace.
+        module: The model.
+        model: The model wrapped in the exchange of gradients, which is called in training.
+        done: The number of steps done.
+        timeline: The timeline, if the settings ask for a trace, or None.
 
     Raises:
-        ConfigError: the settings do not go with the number of ranks, or the data is not installed.
+        ConfigError: The settings do not fit the number of ranks, or the data is not installed.
     """
 
     def __init__(self, config: Config, comm: ringreduce.Communicator) -> None:
@@ -99,7 +99,7 @@ class Trainer:
                 self.schedule.step()
         seconds = time.monotonic() - began
         self.done += 1
-        # The exchange of gradients, and that of sharded parameters.
+        # The exchanges of gradients and of sharded parameters.
         exchanges = [part.timings for part in (self.model, self.optimizer) if hasattr(part, "timings")]
         if self.timeline is not None:
             for timings in exchanges:
@@ -109,9 +109,9 @@ class Trainer:
         return Step(torch.stack(losses).tolist(), norm, seconds, communication, exposed)
 
     def _backward(self, number: int) -> Any:
-        """Forward and backward of a micro-batch; the last one's backward exchanges the gradients."""
+        """Runs the forward and backward pass of a micro-batch. The last backward pass exchanges the gradients."""
         x, y = next(self._batches)
-        # Dropout follows from the step and the shard, whichever rank works on it; so checkpoints need no generator.
+        # Dropout depends on the step and the shard, not on the rank. Checkpoints therefore need no generator state.
         shard = self.comm.rank * self.micro_batches + number
         seed = np.random.SeedSequence([self.config.seed, self.done, shard]).generate_state(1)[0]
         torch.manual_seed(int(seed))
@@ -120,14 +120,14 @@ class Trainer:
         with nullcontext() if last else exchanging.no_sync():
             with self._span("forward"):
                 loss = cross_entropy(self._logits(self.model, x), y.flatten())
-            # The exchange averages over ranks and over logical shards; other accumulated gradients are summed.
+            # The exchange averages over ranks and logical shards. Otherwise, accumulated gradients are summed.
             share = 1 if self.config.logical_shards else self.micro_batches
             with self._span("backward"):
                 (loss / share).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def _logits(self, model: nn.Module, x: Any) -> Any:
-        """float32 [predictions, classes]."""
+        """Returns the logits, float32 [predictions, classes]."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self.config.autocast):
             return model(x).flatten(0, -2).float()
 
@@ -138,11 +138,11 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """Loss and accuracy on the first held-out samples, of which each rank takes its share."""
+        """Returns loss and accuracy on the first held-out samples. Each rank evaluates its share of them."""
         count = min(self.config.evaluate_samples, len(self.held_out))  # type: ignore[arg-type]
         share = Subset(self.held_out, range(self.comm.rank, count, self.comm.size))
         if self.config.sharded_optimizer != 2:
-            self.model.sync_buffers()  # running statistics are rank 0's
+            self.model.sync_buffers()  # all ranks use rank 0's running statistics
         self.module.eval()
         sums = np.zeros(3)  # loss, right predictions, predictions
         with self._span("evaluation"):
@@ -156,9 +156,10 @@ class Trainer:
     # --- checkpoints ---------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the next step depends on. The place in the data follows from the number of steps done.
+        """Returns all state that the next step depends on.
 
-        Model and optimizer are saved as one process without sharding would have them.
+        The position in the data follows from the number of steps done. The states of model and optimizer are those of
+        a single process without sharding.
         """
         state = {
             "config": dataclasses.asdict(self.config),
@@ -173,15 +174,17 @@ class Trainer:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from what any number of ranks has saved; with the same number, to the same bits.
+        """Resumes from a state that any number of ranks saved. With the same number of ranks, results are bit-equal.
 
         Raises:
-            ConfigError: it was saved with other settings; the first that matters is named.
+            ConfigError: The state was saved with other settings. The message names the first one that matters.
         """
         for name in KEPT:
             then, now = state["config"].get(name), getattr(self.config, name)
             if then != now:
-                raise ConfigError(f"resume: {name} was {then!r} in the checkpoint, and is {now!r} now")
+                raise ConfigError(
+                    f"resume: {name} is {then!r} in the checkpoint, but {now!r} in the settings"
+                )
         same_ranks = len(state.get("threads", ())) == self.comm.size
         if same_ranks and not self.config.fixed_threads:
             torch.set_num_threads(state["threads"][self.comm.rank])
@@ -190,7 +193,7 @@ class Trainer:
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
         self._go_to(state["step"])
-        # With other ranks or another method, what was not sent yet is lost: the error of one step, and no more.
+        # With another number of ranks or another method, the gradients not sent yet are lost: the error of one step.
         saved = state.get("compression", [])
         if self.compression is not None and len(saved) == self.comm.size:
             own = saved[self.comm.rank]
@@ -198,11 +201,11 @@ class Trainer:
                 self.compression.load_state_dict(own)
 
     def _rehearse(self) -> None:
-        """Has DataParallel arrange its buckets as it had when the checkpoint was written.
+        """Lets DataParallel arrange its buckets as it did when the checkpoint was written.
 
-        The order of gradients in its first backward pass decides their places in the buckets, and these may show in
-        the last bits of sums over three or more ranks. Compression must not see this pass, since its memory follows
-        the order of its first step.
+        The order of gradients in the first backward pass determines their places in the buckets, which affect the last
+        bits of sums over three or more ranks. Compression must not see this pass, because its memory follows the order
+        of its first step.
         """
         if self.compression is None:
             for number in range(self.micro_batches):

@@ -55,7 +55,7 @@ def test_wire(capsys: pytest.CaptureFixture[str]) -> None:
     assert names == 2 * asked
     assert "Wrong elements: 0 OK" in out
     assert main([*QUICK, "--wire", "int4"]) != 0
-    assert "there is no 'int4'" in capsys.readouterr().err
+    assert "there is no format 'int4'" in capsys.readouterr().err
 
 
 def test_transports(capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,7 +257,7 @@ def test_algorithms_of_a_file(capsys: pytest.CaptureFixture[str], own: str) -> N
         ("{own}x.py:pairs", "there is no such file"),
         ("{own}:nothing", "is wrong for 2 ranks: "),
         ("{own}:raises", "raised RuntimeError: on two lines"),
-        ("{own}:text", "returned no Schedule, but str"),
+        ("{own}:text", "must return a Schedule, not str"),
     ],
 )
 def test_files_and_functions_that_are_not_there_or_are_wrong(
@@ -343,14 +343,14 @@ def test_without_matplotlib_the_error_names_the_extra(
     [
         (["-c", "all_reduced"], "no collective is called 'all_reduced'"),
         (["-a", "rings"], "no algorithm is called 'rings'"),
-        (["--peers", "nccl"], "nobody is called 'nccl'"),
-        (["--sizes", "4X"], "'4X' is no number of bytes"),
+        (["--peers", "nccl"], "there is no peer 'nccl'"),
+        (["--sizes", "4X"], "'4X' is not a number of bytes"),
         (["--op", "bxor"], "takes integers"),
         (["-n", "0"], "at least 1"),
         (["--min", "8", "--factor", "1", "--sizes", ""], "--factor"),
         (["-c", "broadcast", "--root", "2"], "--root must be a rank from 0 to 1, not 2"),
         (["--root", "-1"], "--root must be"),
-        (["-n", "1", "-c", "send_recv"], "send_recv takes at least 2 ranks"),
+        (["-n", "1", "-c", "send_recv"], "send_recv needs at least 2 ranks"),
         (["-c", "barrier", "-a", "ring"], "no algorithm is called 'ring'"),
         (["--iterations", "0"], "--iterations must be at least 1"),
         (["--launches", "-1"], "--launches must be at least 1"),

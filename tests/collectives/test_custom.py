@@ -235,10 +235,10 @@ def without_rounds(world, rank):
 @pytest.mark.parametrize(
     ("function", "cause", "says"),
     [
-        (raises, Bug, "algorithm 'raises', asked for rank 0 of 2, raised Bug: of its author"),
-        (lambda world, rank: None, None, "asked for rank 0 of 2, returned no Schedule, but NoneType"),
-        (lambda world, rank: 17, None, "returned no Schedule, but int"),
-        (without_rounds, AttributeError, "algorithm 'without_rounds' returned what is no schedule"),
+        (raises, Bug, "algorithm 'raises', called for rank 0 of 2, raised Bug: of its author"),
+        (lambda world, rank: None, None, "called for rank 0 of 2, must return a Schedule, not NoneType"),
+        (lambda world, rank: 17, None, "must return a Schedule, not int"),
+        (without_rounds, AttributeError, "algorithm 'without_rounds' returned an invalid schedule"),
     ],
 )
 def test_what_an_algorithm_does_wrong_is_told(function, cause, says):

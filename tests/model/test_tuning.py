@@ -184,7 +184,7 @@ def test_the_command_line_fits_explains_and_tunes(tmp_path, capsys, monkeypatch)
     assert main(["fit", "-n", "2", "--budget", "0.001"]) == 0
     said = capsys.readouterr().out
     kept = next(tmp_path.rglob("*.json"))
-    assert said.startswith("inside hosts, costs alone meet") and said.endswith(f"Model: {kept}\n")
+    assert said.startswith("inside hosts: the costs alone explain") and said.endswith(f"Model: {kept}\n")
     assert main(["explain", "-b", "1M", "-n", "2", "--model", str(kept)]) == 0
     said = capsys.readouterr().out
     assert "made of" in said and "two_shot" in said and "%" in said
@@ -203,7 +203,7 @@ def test_the_command_line_fits_explains_and_tunes(tmp_path, capsys, monkeypatch)
         (["fit", "-n", "1"], "--ranks must be at least 2, not 1"),
         (["fit", "/proc/nowhere/x.json"], "/proc/nowhere"),
         (["tune", "-c", "all_produce"], "-c: there is no collective 'all_produce'"),
-        (["tune", "-b", "2X"], "'2X' is no number of bytes"),
+        (["tune", "-b", "2X"], "'2X' is not a number of bytes"),
         (["tune", "--model", "nowhere.json"], "nowhere.json: No such file"),
         (["explain", "-b", "8", "--model", "nowhere.json"], "nowhere.json: No such file"),
     ],

@@ -223,12 +223,12 @@ def test_a_graph_is_taken_as_it_is():
         (lambda: Network(topology=Torus(dims=[2, 1], rate=1), failed=[("host0", "host1")]), "not connected.*'host1'"),
         (lambda: Network(topology=Torus(dims=[3], rate=1), failed=[("host0", "hast")]), "no link joins 'host0'"),
         (lambda: Network(topology=Graph(hosts=["a", "a"], links=[], rate=1)), "two nodes are called 'a'"),
-        (lambda: Network(topology=Graph(hosts=["a", "b"], links=[], rate=1)), "nothing leads from 'a' to 'b'"),
-        (lambda: Network(topology=FatTree(hosts=5, hosts_per_leaf=2, rate=1)), "no multiple of hosts_per_leaf"),
+        (lambda: Network(topology=Graph(hosts=["a", "b"], links=[], rate=1)), "there is no path from 'a' to 'b'"),
+        (lambda: Network(topology=FatTree(hosts=5, hosts_per_leaf=2, rate=1)), "must be a multiple of hosts_per_leaf"),
         (lambda: Network(topology=Flat(hosts=3, rate=[1, 2])), "2 values for 3 hosts"),
         (lambda: flat(4, late_us={4: 1.0}), "late_us: there is no rank 4"),
         (lambda: flat(4).for_world(0), "world must be"),
-        (lambda: Network(topology=Torus(dims=[3], rate=1)).for_world(9), "own number of ranks"),
+        (lambda: Network(topology=Torus(dims=[3], rate=1)).for_world(9), "fixed number of ranks"),
     ],
 )  # fmt: skip
 def test_networks_that_cannot_be_are_refused(network, message):

@@ -96,15 +96,18 @@ def test_two_studies_are_compared(folder, capsys):
     ("arguments", "error"),
     [
         (["nothing.toml"], "nothing.toml: No such file or directory"),
-        (["plan.toml", "again.toml"], "study takes one plan, not also 'again.toml'"),
+        (["plan.toml", "again.toml"], "study takes a single plan; 'again.toml' is one argument too many"),
         (["compare", "one"], "study compare takes two folders"),
-        (["compare", "one", "two"], "one: no study: there is no study.json"),
+        (["compare", "one", "two"], "one is not a study: study.json is missing"),
         (["report"], "study report takes one folder"),
         (
             ["mpi.toml"],
-            "transports: mpi needs ranks that an mpirun has started: mpirun -n 2 ringreduce study ...",
+            "transports: mpi needs ranks that mpirun has started: mpirun -n 2 ringreduce study ...",
         ),
-        (["other.toml", "--folder", "x"], "x/study.json was written by format 7; this version reads 1"),
+        (
+            ["other.toml", "--folder", "x"],
+            "x/study.json was written in format 7; this version reads format 1",
+        ),
         (["plan.toml", "--budget", "-1"], "--budget must be more than 0"),
     ],
 )
@@ -152,10 +155,10 @@ def test_ranks_of_a_launcher_add_a_launch_each_time(folder):
     (folder / "plan.toml").write_text(PLAN)
     (_, err, code), _ = launch("--folder", "plan-study")
     assert code == 2
-    assert "plan-study: a study of another plan (worlds)" in err
+    assert "plan-study: its study has another plan (worlds)" in err
     (folder / "plan.toml").write_text(PLAN.replace("[2, 3]", "[3]"))
     (_, err, code), _ = launch("--folder", "three")
-    assert (code, "worlds: the plan has 3, and the launcher has started 2 ranks" in err) == (2, True)
+    assert (code, "worlds: the plan has 3, but the launcher has started 2 ranks" in err) == (2, True)
 
 
 def test_an_algorithm_of_ones_own_competes(folder, capsys):
@@ -170,5 +173,5 @@ def test_an_algorithm_of_ones_own_competes(folder, capsys):
     capsys.readouterr()
     assert main(["study", "--folder", "mine"]) == 2
     assert capsys.readouterr().err == (
-        f"ringreduce: mine: {folder / 'mine.py'} has changed since it was begun. Name another folder\n"
+        f"ringreduce: mine: {folder / 'mine.py'} has changed since the study was started; use another folder\n"
     )

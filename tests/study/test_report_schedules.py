@@ -85,7 +85,7 @@ def test_without_a_drawing_there_is_a_reason():
     )
     mine, auto, unknown = found
     assert mine.algorithm == "mine" and mine.svg.startswith("<svg") and not mine.missing
-    assert not auto.svg and auto.missing.startswith("auto picks one of the others")
+    assert not auto.svg and auto.missing.startswith("auto chooses one of the others")
     assert not unknown.svg and "nobody's" in unknown.missing
 
 

@@ -103,22 +103,22 @@ def test_what_is_refused_is_asked_once_and_kept(tmp_path):
 def test_a_folder_is_for_one_plan_one_machine_and_one_version(tmp_path, monkeypatch):
     plan = Plan(algorithms=TWO, sizes=[64], worlds=[2], launches={"least": 1, "most": 1})
     ended(tmp_path, plan, Machine(1))
-    with pytest.raises(ValueError, match=r"a study of another plan \(sizes\). Name another folder"):
+    with pytest.raises(ValueError, match=r"its study has another plan \(sizes\); use another folder"):
         opened(tmp_path, plan.model_copy(update={"sizes": [8]}))
     opened(tmp_path, plan.model_copy(update={"budget_s": 9.0}))
     with monkeypatch.context() as patch:
         patch.setattr(running.ringreduce, "__version__", "99")
-        with pytest.raises(ValueError, match=r"begun by ringreduce .*; this is 99"):
+        with pytest.raises(ValueError, match=r"started with ringreduce .*, and this is 99"):
             opened(tmp_path, plan)
     monkeypatch.setattr(running, "machine_facts", lambda ranks: {"cpu": "another", "host": "x"})
-    with pytest.raises(ValueError, match=r"begun where cpu is .*; here it is another"):
+    with pytest.raises(ValueError, match=r"started where cpu is .*; here it is another"):
         opened(tmp_path, None)
 
 
 def test_two_studies_do_not_write_into_one_folder(tmp_path):
     with (
         locked(tmp_path),
-        pytest.raises(ValueError, match="another study is being run there"),
+        pytest.raises(ValueError, match="another process is running a study there"),
         locked(tmp_path),
     ):
         pass
@@ -142,7 +142,7 @@ def test_a_network_predicts_beside_each_figure(tmp_path):
     grid = tmp_path / "grid.toml"
     grid.write_text('[network]\nkind = "torus"\ndims = [2, 2]\nrate = "1 Gbit/s"\nlatency_us = 10\n')
     assert predicted(tmp_path / "grid", grid, worlds=[4]).notna().all()
-    with pytest.raises(ValueError, match=r"grid.toml: the network has its own number of ranks"):
+    with pytest.raises(ValueError, match=r"grid.toml: the network has a fixed number of ranks"):
         predicted(tmp_path / "three", grid, worlds=[3, 4])
     with pytest.raises(ValueError, match=r"nothing.toml: No such file"):
         predicted(tmp_path / "other", tmp_path / "nothing.toml")
@@ -227,7 +227,7 @@ def test_an_interrupted_study_says_how_to_go_on(tmp_path):
     assert process.returncode == 130, err
     line = err.strip().splitlines()[-1]  # where it hits a fork, Python says so before
     assert line.startswith("ringreduce: interrupted after ")
-    assert line.endswith("Go on with: ringreduce study --folder plan-study")
+    assert line.endswith("Continue with: ringreduce study --folder plan-study")
     assert whole(load(tmp_path / "plan-study").rows)
 
 

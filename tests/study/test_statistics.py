@@ -156,18 +156,18 @@ def test_a_folder_that_is_none_is_refused_in_one_line(tmp_path):
         assert "\n" not in text
         return text
 
-    assert "there is no study.json" in refusal()
+    assert "study.json is missing" in refusal()
     head = tmp_path / "study.json"
     head.write_text("{")
     refusal()
     head.write_text("{}")
     assert '"format" is missing' in refusal()
     head.write_text('{"format": 7}')
-    assert refusal() == f"{head} was written by format 7; this version reads 1"
+    assert refusal() == f"{head} was written in format 7; this version reads format 1"
     head.write_text(json.dumps({"format": 1, "ringreduce": "1", "plan": {}, "facts": {}}))
     assert load(tmp_path).rows.empty
     (tmp_path / "rows.csv").write_text("launch,block\n0,1\n")
-    assert "there is no column 'order'" in refusal()
+    assert "column 'order' is missing" in refusal()
     save(Study({}, {}, as_rows([row(0, "ring", 1.0)]), tmp_path, "1"))
     text = (tmp_path / "rows.csv").read_text()
     (tmp_path / "rows.csv").write_text(text.replace("1024", "many"))

@@ -47,13 +47,13 @@ def test_what_it_prints(tmp_path):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        (APART, (), "network.toml: the network is not connected: nothing leads from 'a' to 'c'"),
+        (APART, (), "network.toml: the network is not connected: there is no path from 'a' to 'c'"),
         (
             TWO_SITES.replace("trunk =", "trnk ="),
             (),
             "network.toml: network.sites.trnk: there is no such key",
         ),
-        (TWO_SITES, ("-n", "5"), "the network has its own number of ranks"),
+        (TWO_SITES, ("-n", "5"), "the network has a fixed number of ranks"),
     ],
 )
 def test_what_is_wrong_takes_one_line(tmp_path, text, options, message):

@@ -107,8 +107,8 @@ def test_narrower_gradients_train_alike(alone):
 
 
 @pytest.mark.parametrize(("ranks", "more", "named"), [
-    (3, {}, "batch: 8 samples cannot be cut for 3 ranks"),
-    (2, {"accumulation": 8}, "batch: 8 samples cannot be cut for 2 ranks x 8 micro-batches"),
+    (3, {}, "batch: 8 is not a multiple of 3 ranks"),
+    (2, {"accumulation": 8}, "batch: 8 is not a multiple of 2 ranks x 8 micro-batches"),
     (2, {"logical_shards": 1}, "logical_shards: 1 is not a multiple of the 2 ranks"),
 ])  # fmt: skip
 def test_what_does_not_go_with_the_number_of_ranks_is_named(ranks, more, named):
@@ -187,7 +187,7 @@ def _bytes_of(state: dict[str, Any]) -> bytes:
 def test_a_checkpoint_of_other_settings_is_refused():
     (comm,) = ringreduce.local_group(1)
     state = Trainer(GPT, comm).state_dict()
-    with pytest.raises(ConfigError, match="resume: width was 16 in the checkpoint, and is 32 now"):
+    with pytest.raises(ConfigError, match="resume: width is 16 in the checkpoint, but 32 in the settings"):
         Trainer(replace(GPT, width=32), comm).load_state_dict(state)
 
 

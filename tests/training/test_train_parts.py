@@ -66,10 +66,10 @@ def test_toml(tmp_path, capsys):
     ("content", "named"),
     [
         ('{"stepz": 1, "batch": 2, "wdth": 3}', "no such setting: stepz, wdth"),
-        ('{"steps": "many"}', "steps: 'many' is no int"),
-        ('{"steps": true}', "steps: True is no int"),
-        ('{"autocast": 1}', "autocast: 1 is no bool"),
-        ('{"optimizer": "adam"}', "optimizer: 'adam' is none of adamw, sgd"),
+        ('{"steps": "many"}', "steps must be of type int, not 'many'"),
+        ('{"steps": true}', "steps must be of type int, not True"),
+        ('{"autocast": 1}', "autocast must be of type bool, not 1"),
+        ('{"optimizer": "adam"}', "optimizer must be one of adamw, sgd, not 'adam'"),
         ('{"batch": 0}', "batch must be >= 1"),
         ('{"learning_rate": NaN}', "learning_rate must be >= 0"),
         ('{"learning_rate": Infinity}', "learning_rate must be < 1e38, not inf"),
@@ -84,13 +84,13 @@ def test_toml(tmp_path, capsys):
         ('{"dropout": 1}', "dropout must be < 1, not 1"),
         ('{"seed": 18446744073709551616}', "seed must be < 18446744073709551616"),
         ('{"logical_shards": 4, "threads": 2}', "threads: logical_shards needs 1"),
-        ('{"sharded_optimizer": true}', "sharded_optimizer: True is none of 0, 1, 2"),
+        ('{"sharded_optimizer": true}', "sharded_optimizer must be one of 0, 1, 2, not True"),
         ('{"width": 10, "heads": 4}', "width: 10 is not a multiple of heads"),
-        ('{"resume": "auto"}', "resume: auto needs checkpoints"),
+        ('{"resume": "auto"}', "resume: auto needs a folder; set checkpoints"),
         ('{"batch": 10, "logical_shards": 4}', "batch: 10 is not a multiple of logical_shards"),
         ('{"accumulation": 2, "logical_shards": 4}', "accumulation"),
-        ('{"wire": "bf16", "compression": "topk"}', "compression: does not go with wire"),
-        ("[1]", "a table of settings is needed"),
+        ('{"wire": "bf16", "compression": "topk"}', "compression: cannot be combined with wire"),
+        ("[1]", "the file must hold a table of settings"),
         ("{", "run.json"),
     ],
 )
@@ -172,9 +172,9 @@ def test_epochs_and_seeds_have_orders_of_their_own():
 
 
 def test_batches_that_cannot_be_cut_are_refused():
-    with pytest.raises(ConfigError, match="10 samples cannot be cut for 4 ranks"):
+    with pytest.raises(ConfigError, match="10 is not a multiple of 4 ranks"):
         ShardedSampler(100, 10, 0, 4)
-    with pytest.raises(ConfigError, match="10 samples are wanted, but there are 9"):
+    with pytest.raises(ConfigError, match="10 is more than the 9 samples"):
         ShardedSampler(9, 10)
 
 
@@ -226,7 +226,7 @@ def test_text_is_cut_into_what_is_trained_on_and_what_is_held_out():
     assert len(train.text) + len(held_out.text) == 1 << 20
     assert 0 < len(held_out.text) < len(train.text) / 4
     assert b"def __init__(self" in train.text.tobytes()
-    with pytest.raises(ConfigError, match="text_bytes: 1000 are too few"):
+    with pytest.raises(ConfigError, match="text_bytes: 1000 is too small"):
         load_data(Config(text_bytes=1000))
 
 
@@ -358,10 +358,14 @@ def test_a_damaged_checkpoint_is_refused_and_another_one_offered(damage, tmp_pat
     config = Config(resume=str(third))
     with pytest.raises(ConfigError) as caught:
         checkpoint.find(config)
-    assert str(caught.value) == f"resume: {third} is damaged or no checkpoint; resume from {second} instead"
+    assert (
+        str(caught.value) == f"resume: {third} is damaged or not a checkpoint; resume from {second} instead"
+    )
     for path in (first, second):
         path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ConfigError, match=r"step-00000003\.pt is damaged .*, and no whole one is before it"):
+    with pytest.raises(
+        ConfigError, match=r"step-00000003\.pt is damaged .*, and there is no intact older one"
+    ):
         checkpoint.find(config)
 
 
@@ -377,7 +381,7 @@ def test_auto_takes_the_newest_whole_checkpoint(damage, tmp_path, capsys):
     assert checkpoint.load(checkpoint.find(config))["step"] == 1
     assert (
         capsys.readouterr().out
-        == f"resume: {paths[2]} and {paths[1]} skipped as damaged; going on from {paths[0]}\n"
+        == f"resume: skipping damaged {paths[2]} and {paths[1]}; resuming from {paths[0]}\n"
     )
     paths[0].write_bytes(damage(paths[0].read_bytes()))
     with pytest.raises(ConfigError, match=r"step-00000003\.pt is damaged"):

@@ -95,12 +95,12 @@ def test_resume_auto_goes_on_and_adds_to_the_log(tmp_path, capfd):
     assert [row["step"] for row in rows_of(log) if "loss" in row] == [1, 2, 3, 4, 5, 6]
     assert sorted(path.name for path in folder.iterdir()) == ["step-00000004.pt", "step-00000006.pt"]
     assert main([*GPT, *files, "--ranks", "2"]) == 0
-    assert "no step was left to be done" in capfd.readouterr().out
+    assert "there were no steps left to do" in capfd.readouterr().out
 
     assert main([*GPT, *files[:-1], str(tmp_path / "none.pt"), "--ranks", "2"]) == 2
     assert "none.pt: No such file or directory" in capfd.readouterr().err
     assert main([*GPT, *files, "--ranks", "2", "--width", "32"]) == 2
-    assert "width was 16 in the checkpoint, and is 32 now" in capfd.readouterr().err
+    assert "width is 16 in the checkpoint, but 32 in the settings" in capfd.readouterr().err
 
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -172,7 +172,7 @@ def test_efficiency():
 
 def test_efficiency_of_one_rank_is_refused(capfd):
     assert main([*GPT, "--efficiency"]) == 2
-    assert "ranks: the efficiency of 2 or more can be measured" in capfd.readouterr().err
+    assert "ranks: measuring the efficiency needs 2 or more" in capfd.readouterr().err
 
 
 def run_train(*arguments: str, ranks: int = 1, cores: set[int] | None = None) -> None:
@@ -249,7 +249,7 @@ def refusal(arguments: Sequence[str], capfd) -> str:
         ("plot", "picture", "must end in one of"),
         ("resume", "none.pt", "No such file or directory"),
         ("resume", "folder", "Is a directory"),
-        ("resume", "file", "is damaged or no checkpoint"),
+        ("resume", "file", "is damaged or not a checkpoint"),
     ],
 )
 def test_places_that_cannot_be_used_are_told_before_data_is_loaded(
@@ -282,7 +282,9 @@ def test_a_damaged_checkpoint_is_told_in_one_line(tmp_path, capfd):
     damaged.write_bytes(content)
     capfd.readouterr()
 
-    expected = f"ringreduce.train: resume: {damaged} is damaged or no checkpoint; resume from {whole} instead"
+    expected = (
+        f"ringreduce.train: resume: {damaged} is damaged or not a checkpoint; resume from {whole} instead"
+    )
     assert refusal([*GPT, *files, "--resume", str(damaged), "--ranks", "2"], capfd) == expected
     run = subprocess.run(
         [*TORCHRUN, "-m", "ringreduce.train", *GPT, *files, "--resume", str(damaged)],
@@ -296,7 +298,7 @@ def test_a_damaged_checkpoint_is_told_in_one_line(tmp_path, capfd):
 
     assert main([*GPT, *files, "--resume", "auto", "--ranks", "2"]) == 0
     skipped = [line for line in capfd.readouterr().out.splitlines() if "damaged" in line]
-    assert skipped == [f"resume: {damaged} skipped as damaged; going on from {whole}"]
+    assert skipped == [f"resume: skipping damaged {damaged}; resuming from {whole}"]
 
 
 SMALL_DISK = """

@@ -1,4 +1,4 @@
-"""A study as one HTML file. Needs ``pip install 'ringreduce[study]'``."""
+"""Writes the report of a study as a single HTML file. Requires ``pip install 'ringreduce[study]'``."""
 
 from ringreduce.study.report.page import write, write_map
 

@@ -1,4 +1,4 @@
-"""What ``ringreduce schedule`` does."""
+"""The command ``ringreduce schedule``."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ringreduce.study.report.files import save
 
 __all__ = ["run"]
 
-MOST = 256  # ranks: a ring's proof takes seconds
+MOST = 256  # ranks: the proof of a ring takes seconds here
 
 
 def run(options: Namespace) -> int:
-    """Proves an algorithm's schedules, prints them, and draws them if a picture is asked for."""
+    """Proves the schedules of an algorithm, prints them, and draws them if a picture was asked for."""
     values.whole(options.ranks, "--ranks", 1, MOST)
     values.whole(options.hosts, "--hosts", 1, options.ranks)
     name, collective = options.algorithm, options.collective

@@ -1,4 +1,4 @@
-"""Draws a schedule: ranks side by side, rounds downwards, an arrow for each chunk that goes from one to another."""
+"""Draws a schedule: ranks side by side, rounds from top to bottom, and an arrow for each chunk that is sent."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from ringreduce.study.report.moves import Move, Value, is_result, moves, states
 __all__ = ["draw"]
 
 MARGIN, TOP = 62, 42  # left of the ranks, and above the first row
-BOX, GAP, ROW = 18, 26, 66  # a box's height, what is between ranks, and from row to row
-WIDTHS = {1: 64, 2: 40, 3: 30, 4: 27}  # of a box, by how many a rank has; of more: 16
-BOXES = 5000  # at most: beyond it nobody sees anything
-SMALL = 11  # letters
+BOX, GAP, ROW = 18, 26, 66  # the height of a box, the gap between ranks, and the distance between rows
+WIDTHS = {1: 64, 2: 40, 3: 30, 4: 27}  # width of a box, by the number of boxes of a rank; 16 for more
+BOXES = 5000  # the most boxes: larger pictures are unreadable
+SMALL = 11  # font size
 INK, GREY = "#111", "#7f858f"
 
 
 def _tip(move: Move, barrier: bool) -> str:
     what = "a message" if barrier else f"chunk {move.source}"
-    then = "awaits it" if barrier else f"{'adds it to' if move.adds else 'puts it into'} chunk {move.target}"
+    then = (
+        "waits for it" if barrier else f"{'adds it to' if move.adds else 'puts it into'} chunk {move.target}"
+    )
     if move.sender == move.receiver:
         return f"round {move.begins}: rank {move.sender} takes {what} and {then}"
     return f"round {move.begins}: rank {move.sender} sends {what} to rank {move.receiver}, which {then}"
@@ -39,16 +41,16 @@ class _Drawing:
         self.box = WIDTHS.get(self.boxes, 16)
         self.pitch = max(self.boxes * self.box, 84) + GAP
         width = MARGIN + len(schedules) * self.pitch - GAP + 12
-        title = f"{self.collective} of {len(schedules)} ranks in {self.rounds} rounds"
+        title = f"{self.collective} on {len(schedules)} ranks in {self.rounds} rounds"
         self.root = svg.picture(width, self.y(self.rounds) + BOX + 10, title)
 
     def x(self, rank: int, chunk: float) -> float:
-        """The left edge of a box; of half a chunk more, its middle."""
+        """Returns the left edge of a chunk's box. ``chunk + 0.5`` gives its middle."""
         inset = (self.pitch - GAP - self.boxes * self.box) / 2
         return MARGIN + rank * self.pitch + inset + chunk * self.box
 
     def y(self, rounds: int) -> float:
-        """The upper edge of the boxes after so many rounds."""
+        """Returns the upper edge of the boxes after a number of rounds."""
         return TOP + (22 if self.hosts else 0) + rounds * ROW
 
     def shade_hosts(self) -> None:
@@ -72,7 +74,7 @@ class _Drawing:
             svg.text(self.root, 4, down, words, text_anchor="start", font_size=SMALL)
 
     def arrow(self, move: Move) -> None:
-        """Solid where it is added to what is there, dashed where it replaces it."""
+        """Draws an arrow: solid if the chunk is added to the target, dashed if it replaces the target."""
         carried = self.held[move.sender][move.begins][move.source]
         origin = min((chunk for _, chunk in carried), default=move.source)
         stroke = "currentColor" if self.barrier else svg.color(origin)
@@ -80,7 +82,7 @@ class _Drawing:
         x2, y2 = self.x(move.receiver, move.target + 0.5), self.y(move.ends + 1) - 2
         ends: dict[str, float] = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
         group = svg.group(self.root, "move", _tip(move, self.barrier), stroke=stroke, fill=stroke)
-        svg.add(group, "line", stroke_width=9, stroke_opacity=0, **ends)  # what the mouse finds
+        svg.add(group, "line", stroke_width=9, stroke_opacity=0, **ends)  # a wider target for the mouse
         line = svg.add(group, "line", stroke_width=1.8, **ends)
         if not move.adds:
             line.set("stroke-dasharray", "5 3")
@@ -90,11 +92,11 @@ class _Drawing:
         svg.add(group, "polygon", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in corners), stroke="none")
 
     def chunk(self, rank: int, after: int, chunk: int, value: Value, is_new: bool) -> None:
-        """What a rank has there: a strip for each rank whose values are in a sum, or whose chunk it is."""
+        """Draws a chunk of a rank. In sums, it has a strip for each rank whose values are in it."""
         plan = self.schedules[rank]
         is_final = after == self.rounds and is_result(plan, chunk)
         whose = ", ".join(str(who) for who, _ in sorted(value))
-        words = f"rank {rank}, chunk {chunk}: " + (f"of rank {whose}" if value else "nothing")
+        words = f"rank {rank}, chunk {chunk}: " + (f"from rank {whose}" if value else "empty")
         group = svg.group(self.root, "chunk", words)
         x, inner = self.x(rank, chunk) + 1, self.box - 2
         area: dict[str, float] = {"y": self.y(after), "height": BOX}
@@ -137,20 +139,23 @@ class _Drawing:
 
 
 def draw(schedules: Sequence[Schedule], hosts: Sequence[int] = (), standalone: bool = False) -> str:
-    """The schedules of all ranks as one picture in SVG.
+    """Draws the schedules of all ranks as one SVG picture.
 
     Args:
-        schedules: Those of all ranks, in rank order.
-        hosts: The host of each rank, to be shown; ranks of one host must follow each other.
-        standalone: Whether the picture is to be a file: with a white background.
+        schedules: The schedules of all ranks, in rank order.
+        hosts: The host of each rank, to be shown. The ranks of a host must be consecutive.
+        standalone: Whether the picture is for a file of its own. It then has a white background.
+
+    Returns:
+        The SVG text.
 
     Raises:
-        ScheduleError: The schedules are not right together.
+        ScheduleError: The schedules do not form a correct collective.
         ValueError: There is too much to draw.
     """
     check(schedules)
     drawing = _Drawing(schedules, hosts)
     boxes = len(schedules) * drawing.boxes * (drawing.rounds + 1)
     if boxes > BOXES:
-        raise ValueError(f"a drawing of {len(schedules)} ranks would have {boxes} boxes: take fewer ranks")
+        raise ValueError(f"a drawing of {len(schedules)} ranks would have {boxes} boxes; use fewer ranks")
     return svg.write(drawing.everything(), standalone)

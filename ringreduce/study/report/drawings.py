@@ -1,4 +1,4 @@
-"""The schedules of a study's algorithms, drawn."""
+"""Draws the schedules of a study's algorithms."""
 
 from __future__ import annotations
 
@@ -13,17 +13,24 @@ from ringreduce.study.report.drawing import draw
 
 __all__ = ["Drawing", "drawings", "plans"]
 
-WORLDS = (4, 3, 2, 6, 8)  # the first one that an algorithm takes: few enough ranks to follow each chunk
+WORLDS = (
+    4,
+    3,
+    2,
+    6,
+    8,
+)  # the first world that an algorithm supports is drawn; all are small enough to follow chunks
 
 
 @dataclass
 class Drawing:
-    """One algorithm's schedule.
+    """The drawing of an algorithm's schedule.
 
     Attributes:
-        collective, algorithm: Whose it is; the algorithm as results call it.
-        svg: The picture, or nothing.
-        missing: Why there is none.
+        collective: The collective.
+        algorithm: The algorithm's name in the results.
+        svg: The picture, or "".
+        missing: Why there is no picture.
     """
 
     collective: str
@@ -33,10 +40,10 @@ class Drawing:
 
 
 def plans(collective: str, name: str, world: int, hosts: int = 1) -> tuple[list[Schedule], list[int]]:
-    """An algorithm's schedules, and the host of each rank; none, if hosts make no difference to it.
+    """Returns the schedules of an algorithm, and the host of each rank (empty if hosts make no difference).
 
     Raises:
-        ValueError: there is no such algorithm, or it does not take this many ranks.
+        ValueError: There is no such algorithm, or it does not support this number of ranks.
     """
     if is_in_a_file(name) and schedules.custom(name, collective) is None:
         schedules.load(name, collective)
@@ -48,11 +55,11 @@ def plans(collective: str, name: str, world: int, hosts: int = 1) -> tuple[list[
 
 
 def drawings(entries: Sequence[tuple[str, str]], names: Mapping[str, str]) -> Iterator[Drawing]:
-    """Draws each (collective, algorithm).
+    """Draws the schedule of each entry.
 
     Args:
-        entries: The algorithm as results call it.
-        names: What the algorithm is by its own name, where results call it something else.
+        entries: Pairs (collective, algorithm), with the algorithm's name in the results.
+        names: The name of each algorithm whose name in the results is a label.
     """
     for collective, label in entries:
         yield _drawing(collective, label, names.get(label, label))
@@ -60,7 +67,7 @@ def drawings(entries: Sequence[tuple[str, str]], names: Mapping[str, str]) -> It
 
 def _drawing(collective: str, label: str, name: str) -> Drawing:
     if name == "auto":
-        return Drawing(collective, label, missing="auto picks one of the others for each call")
+        return Drawing(collective, label, missing="auto chooses one of the others for each call")
     missing = ""
     for world in WORLDS:
         try:
@@ -71,5 +78,5 @@ def _drawing(collective: str, label: str, name: str) -> Drawing:
 
 
 def own_names(plan: Mapping[str, Any]) -> dict[str, str]:
-    """The algorithms of a plan by their labels."""
+    """Returns the names of a plan's algorithms by their labels."""
     return {each["label"]: each["name"] for each in plan.get("algorithms", ()) if each["label"]}

@@ -1,4 +1,4 @@
-"""A study's figures, as the report's page takes them: short, and without anything that JSON does not have."""
+"""The figures of a study in the form that the report's page needs: compact, and valid JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ringreduce.study.statistics import DIFFERENCE, summaries, winners
 __all__ = ["FACET", "Figures", "figures"]
 
 FACET = [name for name in CELL if name != "nbytes"]
-"""What the page's filters choose. Sizes are the axis."""
+"""The columns that the page's filters choose from. Sizes are on the axis."""
 
 SYMBOLS = (
     "circle",
@@ -37,17 +37,17 @@ LAUNCH = ("launch", "time_us", "q1_us", "q3_us", "min_us", "max_us", "iterations
 
 @dataclass
 class Figures:
-    """What the page shows.
+    """The data that the page shows.
 
     Attributes:
-        algorithms: By name, in the plan's order: the colour.
-        choices: What can be chosen, by filter.
-        modes: Those of the machine that can be looked at alone; the first, empty one stands for all launches.
-        points: A line for each cell, algorithm and mode: the columns of `summaries`, and ``predicted_us`` and
-            ``place``: "wins", "ties", "ties in part" (with some, but not with the fastest) or "".
-        maps: A line for each cell and mode: the columns of `winners`.
-        launches: A line for each cell, algorithm and launch.
-        difference: The smallest one of interest: below it algorithms tie.
+        algorithms: The colour of each algorithm by name, in the order of the plan.
+        choices: The values that each filter offers.
+        modes: The machine modes that can be shown separately. The first is "", which means all launches.
+        points: A row for each cell, algorithm and mode, with the columns of `summaries`, ``predicted_us`` and
+            ``place``. ``place`` is "wins", "ties", "ties in part" (with some, but not with the fastest) or "".
+        maps: A row for each cell and mode, with the columns of `winners`.
+        launches: A row for each cell, algorithm and launch.
+        difference: The smallest difference of interest. Algorithms that differ by less tie.
     """
 
     algorithms: dict[str, str]
@@ -59,12 +59,12 @@ class Figures:
     difference: float
 
     def entries(self) -> list[tuple[str, str]]:
-        """Each collective with each of its algorithms."""
+        """Returns each pair of a collective and one of its algorithms."""
         there = set(zip(self.launches["collective"], self.launches["algorithm"], strict=True))
         return [each for each in product(self.choices["collective"], self.algorithms) if each in there]
 
     def json(self) -> str:
-        """All that the page's script needs."""
+        """Returns everything that the page's script needs, as JSON."""
         facets = self.launches[FACET].drop_duplicates().reset_index(drop=True)
         names = list(self.algorithms)
 
@@ -93,14 +93,14 @@ def _plain(column: pd.Series) -> list[Any]:
 
 
 def figures(study: Study) -> Figures:
-    """Everything that is drawn of a study.
+    """Returns the figures of a study.
 
     Raises:
-        ValueError: nothing has been measured yet.
+        ValueError: Nothing has been measured yet.
     """
     rows = study.rows
     if rows.empty:
-        raise ValueError(f"{study.folder}: nothing has been measured yet, so there is nothing to report")
+        raise ValueError(f"{study.folder}: there is nothing to report, because nothing has been measured yet")
     difference = float(study.plan.get("difference", DIFFERENCE))
     known = sorted((mode for mode in rows["mode"].unique() if mode), reverse=True)  # near, far
     modes = ["", *known] if rows["mode"].nunique() > 1 else [""]
@@ -117,7 +117,7 @@ def figures(study: Study) -> Figures:
 
 
 def _ordered(names: list[Any], known: Sequence[Any]) -> list[Any]:
-    """Those that are known in their order, and then the others in theirs. Rows are in random order."""
+    """Sorts names: the known ones in the order of ``known``, and then the others in alphabetical order."""
     return [*(name for name in dict.fromkeys(known) if name in names), *sorted(set(names).difference(known))]
 
 

@@ -1,4 +1,4 @@
-"""Files that are written whole, in folders that may not be there yet."""
+"""Writes files, and creates their folders."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["save"]
 
 
 def save(path: Path | str, text: str) -> None:
-    """Writes the text.
+    """Writes a text to a file, and creates its folder if necessary.
 
     Raises:
-        ValueError: the file cannot be written; one line that names it.
+        ValueError: The file cannot be written. The message is one line that names it.
     """
     target = Path(path)
     try:

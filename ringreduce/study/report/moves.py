@@ -1,4 +1,4 @@
-"""What the ranks of a schedule send each other, and what each of them holds after each round."""
+"""The chunks that the ranks of a schedule send each other, and what each rank holds after each round."""
 
 from __future__ import annotations
 
@@ -11,17 +11,21 @@ from ringreduce.schedules import Schedule
 __all__ = ["Move", "Value", "is_result", "moves", "states"]
 
 Value = frozenset[tuple[int, int]]
-"""What a chunk holds: whose chunks, by (rank, chunk), were added to make it. Nothing, if it is empty."""
+"""The contents of a chunk: the (rank, chunk) pairs that were added to make it. Empty if it holds nothing."""
 
 
 @dataclass(frozen=True)
 class Move:
-    """A chunk that goes from one rank to another, or within one.
+    """A chunk that moves from one rank to another, or within a rank.
 
     Attributes:
-        sender, source, begins: The rank and chunk that it comes from, in which round of the sender.
-        receiver, target, ends: Where it comes to, in which round of the receiver.
-        adds: Whether it is reduced into the target; else it replaces it.
+        sender: The rank that it comes from.
+        source: The chunk that it comes from.
+        begins: The sender's round.
+        receiver: The rank that it goes to.
+        target: The chunk that it goes to.
+        ends: The receiver's round.
+        adds: Whether it is reduced into the target. Otherwise it replaces the target.
     """
 
     sender: int
@@ -39,7 +43,7 @@ def _chunks(spans: Sequence[int | tuple[int, int]]) -> list[int]:
 
 
 def moves(schedules: Sequence[Schedule]) -> Iterator[Move]:
-    """Every chunk that is sent or copied. A barrier's messages, which carry nothing, count as chunk 0, added."""
+    """Yields every chunk that is sent or copied. The empty messages of a barrier count as chunk 0, added."""
     sent: dict[tuple[int, int], deque[tuple[int, list[int]]]] = defaultdict(deque)
     for plan in schedules:
         for number, one in enumerate(plan.rounds):
@@ -71,7 +75,7 @@ def _at_first(plan: Schedule, chunk: int) -> Value:
 
 
 def is_result(plan: Schedule, chunk: int) -> bool:
-    """Whether the rank has a part of the result in this chunk in the end."""
+    """Returns whether this chunk holds a part of the rank's result at the end."""
     if chunk >= plan.chunks:
         return False
     if plan.collective in ("reduce", "gather"):
@@ -80,13 +84,13 @@ def is_result(plan: Schedule, chunk: int) -> bool:
 
 
 def states(schedules: Sequence[Schedule]) -> list[list[list[Value]]]:
-    """What chunks hold: by rank, by the number of rounds that it has gone through, and by chunk."""
+    """Returns the contents of chunks: by rank, by the number of rounds that the rank has completed, and by chunk."""
     arriving = defaultdict(list)
     for move in moves(schedules):
         arriving[move.receiver, move.ends].append(move)
     held = [[[_at_first(plan, c) for c in range(max(plan.chunks, 1) + plan.scratch)]] for plan in schedules]
     behind = [plan for plan in schedules if plan.rounds]
-    while behind:  # a schedule that the checker has let pass always goes on
+    while behind:  # ends, because the checker has proved that the schedules do not block
         for plan in behind:
             number = len(held[plan.rank]) - 1
             comes = arriving[plan.rank, number]

@@ -20,12 +20,12 @@
   };
   const rate = (perSecond) => perSecond >= 1e8 ? `${number(perSecond / 1e9)} GB/s` : `${number(perSecond / 1e6)} MB/s`;
   const percent = (part) => `${part > 0 ? "+" : ""}${(100 * part).toFixed(1)} %`;
-  const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;"); // a plot's labels can have tags
+  const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;"); // Plotly interprets tags in labels
 
-  // --- what is chosen ---
+  // --- selection ---
 
   const facet = () => data.facets.findIndex((one) => one.every((value, i) => value === filters[i].value));
-  // Not every combination was measured: the one most like what was asked for is shown.
+  // Not every combination was measured. This selects the measured one that is most similar to the request.
   function settle(changed) {
     const likeness = (one) => one.reduce((sum, value, i) => sum + (value === filters[i].value ? (i === changed ? 100 : 1) : 0), 0);
     const best = data.facets.reduce((a, b) => likeness(b) > likeness(a) ? b : a);
@@ -54,10 +54,10 @@
     return lines.join("<br>");
   }
 
-  // A barrier has no bytes, which a logarithmic axis has no place for.
+  // A barrier has no bytes, and a logarithmic axis has no place for 0.
   const place = (nbytes) => Math.max(nbytes, 1);
 
-  // What a time becomes on an axis: itself, its share of the fastest, or the bandwidth that it means.
+  // Converts a time to the value on an axis: the time itself, relative to the fastest, or as a bandwidth.
   const conversion = (bandwidth, best) => (us, one) => us === null ? null
     : bandwidth ? one.busbw * one.median_us / us / 1e9
       : byId("scale").value === "relative" ? us / best.get(one.nbytes) : us;
@@ -83,7 +83,7 @@
     };
   }
 
-  // Times that launches or iterations had, as marks without a line.
+  // Marks without a line, for the times of launches or iterations.
   function dots(all, look, convert, symbol, timesOf, wordsOf) {
     const at = new Map(all.map((one) => [one.nbytes, one])), { facet, algorithm } = all[0];
     const own = launches.filter((one) => one.facet === facet && one.algorithm === algorithm && (!mode() || one.mode === mode()));
@@ -97,7 +97,7 @@
   }
   const launchWords = (one, us) => `${number(us)} µs, quartiles ${number(one.q1_us)} and ${number(one.q3_us)}<br>`
     + `${number(one.min_us)} to ${number(one.max_us)} µs in ${one.iterations} iterations, after ${one.warmup} of warm-up`;
-  const outlierWords = (one, us) => `an outlier: ${number(us)} µs`;
+  const outlierWords = (one, us) => `outlier: ${number(us)} µs`;
   const outliersOf = (one) => one.outliers_us.split(" ").filter(Boolean).map(Number);
 
   function traces(all, bandwidth) {
@@ -161,7 +161,7 @@
     }
   }
 
-  // --- pictures for papers ---
+  // --- saving pictures ---
 
   function offer(figure) {
     const button = figure.appendChild(document.createElement("button"));
@@ -175,14 +175,14 @@
     });
   }
 
-  // --- all of it ---
+  // --- the page ---
 
   function show() {
     const chosen = { mode: mode(), ...Object.fromEntries(DIMENSIONS.map((name, i) => [name, filters[i].value])) };
     for (const one of document.querySelectorAll("[data-collective]")) one.hidden = Object.entries(one.dataset).some(([name, value]) => chosen[name] !== value);
     const all = measured(), there = new Set(all.map((one) => one.algorithm));
     for (const box of boxes) box.parentElement.hidden = !there.has(Number(box.value));
-    plot("time", byId("scale").value === "relative" ? "time over the fastest median" : "time (µs)", all, false);
+    plot("time", byId("scale").value === "relative" ? "time relative to the fastest median" : "time (µs)", all, false);
     plot("bandwidth", "bus bandwidth (GB/s)", all, true);
     numbers(all);
   }

@@ -1,4 +1,4 @@
-"""The report: one HTML file that works from disk, without a network."""
+"""Writes the report: a single HTML file that works from disk, without a network."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BUS_FACTORS = {
 
 
 def _maps(found: Figures, standalone: bool = False) -> Iterator[dict[str, Any]]:
-    """The map of each choice of filters."""
+    """Yields the map of each combination of filters."""
     by = [name for name in FACET if name != "world"] + ["mode"]
     for choice, winners in found.maps.groupby(by, sort=False):
         mine = found.points.merge(winners[by].drop_duplicates(), on=by)
@@ -47,11 +47,11 @@ def write(study: Study, path: Path | str) -> None:
     """Writes the report of a study.
 
     Args:
-        study: What `ringreduce.study.load` returned.
-        path: The HTML file. Its folder is made if there is none.
+        study: A study that `ringreduce.study.load` returned.
+        path: The HTML file. Its folder is created if necessary.
 
     Raises:
-        ValueError: nothing has been measured yet, or the file cannot be written.
+        ValueError: Nothing has been measured yet, or the file cannot be written.
     """
     found = figures(study)
     environment = jinja2.Environment(
@@ -77,13 +77,13 @@ def write(study: Study, path: Path | str) -> None:
 
 
 def write_map(study: Study, path: Path | str) -> None:
-    """Writes a picture (SVG) of who wins where: the report's first map.
+    """Writes the first map of the report, which shows who wins where, as an SVG file.
 
     Args:
-        study: What `ringreduce.study.load` returned.
-        path: The file. Its folder is made if there is none.
+        study: A study that `ringreduce.study.load` returned.
+        path: The file. Its folder is created if necessary.
 
     Raises:
-        ValueError: nothing has been measured yet, or the file cannot be written.
+        ValueError: Nothing has been measured yet, or the file cannot be written.
     """
     save(path, next(_maps(figures(study), standalone=True))["svg"])

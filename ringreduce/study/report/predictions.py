@@ -1,4 +1,4 @@
-"""How far the model is from what was measured."""
+"""Compares the predictions of the model with the measurements."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ NEAR_ENOUGH = 0.1
 
 @dataclass
 class Errors:
-    """Of one algorithm's predicted times, in per cent of the measured ones.
+    """The errors of an algorithm's predicted times, in per cent of the measured times.
 
     Attributes:
-        collective, algorithm: Whose they are; both empty for all together.
-        cells: How many they are of.
-        median, nine_tenths, worst: Of the absolute errors.
-        bias: The median of the errors with their signs: above 0, predictions are too slow.
+        collective: The collective. Empty for all algorithms together.
+        algorithm: The algorithm. Empty for all algorithms together.
+        cells: The number of predictions.
+        median: The median of the absolute errors.
+        nine_tenths: Their 90th percentile.
+        worst: The largest absolute error.
+        bias: The median of the signed errors. If it is above 0, predictions are too slow.
     """
 
     collective: str
@@ -37,7 +40,7 @@ class Errors:
 
 @dataclass
 class Predictions:
-    """All algorithms together, each of them, and how often the predicted winner is a right choice."""
+    """The errors of all algorithms together and of each, and how often the predicted winner is a good choice."""
 
     all: Errors
     each: list[Errors]
@@ -52,7 +55,7 @@ def _errors(collective: str, algorithm: str, errors: pd.Series) -> Errors:
 
 
 def predictions(found: Figures) -> Predictions | None:
-    """Compares medians of all launches with what was predicted; None if nothing was."""
+    """Compares the medians of all launches with the predictions. Returns None if there are no predictions."""
     points = found.points
     known = points[(points["mode"] == "") & points["predicted_us"].notna()]
     if known.empty:

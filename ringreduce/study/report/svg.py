@@ -1,4 +1,4 @@
-"""What the report's pictures have in common: elements of SVG, escaped, and colours."""
+"""Builds SVG elements (with escaped text), and defines the colours of the report's pictures."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ COLORS = (
 
 
 def color(number: int) -> str:
-    """The colour of the algorithm or chunk of this number."""
+    """Returns the colour of the algorithm or chunk with this number."""
     return COLORS[number % len(COLORS)]
 
 
 def picture(width: float, height: float, title: str) -> Element:
-    """An empty picture. Screen readers say its title."""
+    """Returns an empty picture. Screen readers read its title."""
     root = Element("svg", {"xmlns": "http://www.w3.org/2000/svg", "role": "img", "aria-label": title})
     root.set("viewBox", f"0 0 {width:g} {height:g}")
     root.set("width", f"{width:g}")  # the page may make it narrower
@@ -29,7 +29,7 @@ def picture(width: float, height: float, title: str) -> Element:
 
 
 def add(parent: Element, tag: str, /, **attributes: str | float) -> Element:
-    """A child element; ``stroke_width`` stands for ``stroke-width``."""
+    """Adds a child element. Underscores in attribute names become hyphens, as in ``stroke_width``."""
     child = ElementTree.SubElement(parent, tag)
     for name, value in attributes.items():
         child.set(name.replace("_", "-"), value if isinstance(value, str) else f"{round(value, 1):g}")
@@ -37,7 +37,7 @@ def add(parent: Element, tag: str, /, **attributes: str | float) -> Element:
 
 
 def group(parent: Element, kind: str, tip: str, /, **attributes: str | float) -> Element:
-    """Elements of a kind, whose tip shows while the mouse is on them."""
+    """Adds a group with a class and a tip, which shows while the mouse is over the group."""
     child = add(parent, "g", **attributes)
     child.set("class", kind)
     add(child, "title").text = tip
@@ -45,13 +45,13 @@ def group(parent: Element, kind: str, tip: str, /, **attributes: str | float) ->
 
 
 def text(parent: Element, x: float, y: float, words: str, /, **attributes: str | float) -> None:
-    """Words around x, in the text colour of the page, if no attribute says otherwise."""
+    """Adds text, by default centred at x and in the text colour of the page."""
     look: dict[str, str | float] = {"text_anchor": "middle", "fill": "currentColor", **attributes}
     add(parent, "text", x=x, y=y, **look).text = words
 
 
 def write(root: Element, standalone: bool = False) -> str:
-    """The picture as text; standing alone, it brings its background along."""
+    """Returns the picture as text. With ``standalone`` it has a white background."""
     if standalone:
         root.set("style", "background: white")
     return ElementTree.tostring(root, encoding="unicode")

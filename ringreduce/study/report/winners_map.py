@@ -1,4 +1,4 @@
-"""The map of a study: for each size and world, who wins, by how much, or who ties."""
+"""Draws the map of a study. For each size and world, it shows who wins and by how much, or who ties."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ __all__ = ["winners_map"]
 
 LEFT, TOP, COLUMN, LINE = 66, 26, 196, 15
 TIMES = "\N{MULTIPLICATION SIGN}"
-NAMES, LETTERS = 4, 20  # of a tie of more, the number is shown; and as many letters of a name
-MANY = "#9aa0a8"  # their colour
+NAMES, LETTERS = (
+    4,
+    20,
+)  # the most names of a tie (for larger ties, the number is shown), and letters of a name
+MANY = "#9aa0a8"  # the colour of larger ties
 
 
 def _short(name: str) -> str:
@@ -25,12 +28,12 @@ def _short(name: str) -> str:
 
 
 def _first(cell: Any) -> list[str]:
-    """Those of a tie that are not shown to be slower than the fastest."""
+    """Returns the algorithms in the tie that are not shown to be slower than the fastest."""
     return [name for name in cell.winners if name not in cell.behind]
 
 
 def _lines(cell: Any, entries: int) -> tuple[list[str], list[str]]:
-    """The names of the winners, and what is behind them."""
+    """Returns the lines for the winners, and those for the algorithms behind them."""
     first, others = [_short(name) for name in _first(cell)], entries - len(cell.winners)
     if len(first) > NAMES:
         names = [f"tie of {len(first)}"]
@@ -63,7 +66,7 @@ class _Map:
     ) -> None:
         self.points, self.colors = points, colors
         self.worlds, self.sizes = sorted(winners["world"].unique()), sorted(winners["nbytes"].unique())
-        # Names of a tie come in one order everywhere: which of them is first says nothing.
+        # The names in a tie have the same order everywhere, because which of them is first means nothing.
         order = {name: number for number, name in enumerate(colors)}
         ties = [tuple(sorted(names, key=order.__getitem__)) for names in winners["winners"]]
         self.cells = {(one.nbytes, one.world): one for one in winners.assign(winners=ties).itertuples()}
@@ -73,15 +76,15 @@ class _Map:
             self.heights[nbytes] = max(self.heights[nbytes], len(names + smaller) * LINE + 9)
         width = LEFT + COLUMN * len(self.worlds) + 2
         self.root = svg.picture(width, TOP + sum(self.heights.values()) + 2, title)
-        self.root.set("style", f"min-width: {0.85 * width:.0f}px")  # narrower pages scroll
+        self.root.set("style", f"min-width: {0.85 * width:.0f}px")  # on narrower pages it scrolls
 
     def times(self, cell: Any) -> pd.DataFrame:
-        """All that was measured of a cell."""
+        """Returns the medians of all algorithms in a cell."""
         at = (self.points["nbytes"] == cell.nbytes) & (self.points["world"] == cell.world)
         return self.points[at]
 
     def background(self, group: Element, cell: Any, x: float, y: float, height: float) -> None:
-        """The winner's colour, the stronger the further it leads; of a tie, a strip of each."""
+        """Fills a cell with the colour of the winner, stronger for a larger lead, or with a strip for each in a tie."""
         svg.add(group, "rect", x=x, y=y, width=COLUMN - 3, height=height - 3, fill="white")
         lead = 1.0 if math.isnan(cell.ratio) else cell.ratio
         opacity = 0.3 if len(cell.winners) > 1 else 0.35 + 0.45 * min(1, math.log2(max(lead, 1)))
@@ -128,13 +131,13 @@ def winners_map(
     title: str,
     standalone: bool = False,
 ) -> str:
-    """The map as SVG.
+    """Returns the map as SVG.
 
     Args:
-        winners: Of `statistics.winners`: cells that differ in nothing but size and world.
-        points: Of `statistics.summaries`: the same cells.
-        colors: By algorithm.
-        title: What screen readers say.
-        standalone: Whether the picture is to be a file: with a white background.
+        winners: Rows of `statistics.winners`, for cells that differ only in size and world.
+        points: Rows of `statistics.summaries` for the same cells.
+        colors: The colour of each algorithm.
+        title: The title, which screen readers read.
+        standalone: Whether the picture is for a file of its own. It then has a white background.
     """
     return svg.write(_Map(winners, points, colors, title).everything(), standalone)
