@@ -49,9 +49,9 @@ void Agreement::wait_for(int peer) {
   const auto now = Clock::now();
   if (now <= deadline_) return;
   const int late = Diagnosis(transport_).late_rank(peer, 0, now - began_);
-  throw Failure(
-      Cause::timeout, late,
-      "shrink() timed out waiting for rank " + std::to_string(late) + ", which lives but has not called it");
+  throw Failure(Cause::timeout, late,
+                "shrink() timed out waiting for rank " + std::to_string(late) +
+                    ", which is alive but has not called it");
 }
 
 // What the others' boards come to.
@@ -84,7 +84,7 @@ std::vector<int> Agreement::survivors() {
     }
     if (!has(view.alive, transport_.rank)) {
       throw Failure(Cause::peer_lost, transport_.rank,
-                    "the other ranks go on without rank " + std::to_string(transport_.rank) +
+                    "the other ranks continue without rank " + std::to_string(transport_.rank) +
                         ": one of them could not reach it");
     }
     if (view.alive != own_.alive) {

@@ -112,15 +112,14 @@ std::string Diagnosis::disagreement(int peer, std::uint64_t latest) const {
   std::ostringstream text;
   text << "the ranks disagree about call #" << number << ":";
   if (!calls[0].empty() && std::count(calls.begin(), calls.end(), calls[0]) == transport_.world) {
-    text << " all have called " << calls[0]
-         << ", and yet they differ: in the lengths of blocks, or a message "
-         << "was damaged on its way;";
+    text << " all called " << calls[0] << ", but the calls differ in the lengths of blocks, or a message "
+         << "was damaged on the way;";
     calls.clear();
   }
   for (std::size_t r = 0; r < calls.size(); ++r) {
-    text << " rank " << r << ": " << (calls[r].empty() ? "has not made it" : calls[r]) << ";";
+    text << " rank " << r << ": " << (calls[r].empty() ? "has not made this call" : calls[r]) << ";";
   }
-  text << " rank " << transport_.rank << " noticed it at rank " << peer;
+  text << " rank " << transport_.rank << " noticed this in a message from rank " << peer;
   return text.str();
 }
 

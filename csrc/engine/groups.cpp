@@ -27,7 +27,7 @@ std::vector<std::string> Communicator::exchange(const std::string& blob) {
   for (int r = 0; r < size(); ++r) {
     std::uint32_t length = 0;
     std::memcpy(&length, all.data() + r * room, sizeof length);
-    if (length > room - sizeof length) throw Error("a blob of an exchange is longer than its room");
+    if (length > room - sizeof length) throw Error("a blob of an exchange is longer than its buffer");
     blobs.emplace_back(all.data() + r * room + sizeof length, length);
   }
   return blobs;
@@ -81,7 +81,7 @@ std::unique_ptr<Communicator> Communicator::shrink() {
   if (!calls_.is_over()) {
     try {
       calls_.fail(Failure(Cause::peer_lost, rank(),
-                          "rank " + std::to_string(rank()) + " left the communicator by shrink()"));
+                          "rank " + std::to_string(rank()) + " left the communicator with shrink()"));
     } catch (const Failure&) {
     }
   }

@@ -60,7 +60,7 @@ std::string in_words(const Links& links, const std::vector<int>& order) {
   const auto known = [](double value) { return value > 0; };
   std::vector<double> bandwidths;
   std::copy_if(links.bandwidth.begin(), links.bandwidth.end(), std::back_inserter(bandwidths), known);
-  if (bandwidths.empty()) return "links between hosts: not known";
+  if (bandwidths.empty()) return "links between hosts: unknown";
   std::ostringstream text;
   text.precision(3);
   text << "links between hosts: up to " << 1e6 * *std::max_element(links.latency.begin(), links.latency.end())

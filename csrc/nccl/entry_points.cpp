@@ -24,10 +24,10 @@ int current_device() {
 nccl::Result join(Comm* comm, int ranks, const nccl::UniqueId& id, int rank, nccl::Config* config,
                   int device) {
   const nccl::Result result = result_of([&] {
-    check_pointer(comm, "the place for the communicator");
+    check_pointer(comm, "the pointer to the communicator");
     if (ranks < 1 || rank < 0 || rank >= ranks) {
-      throw Refusal(nccl::invalid_argument,
-                    "there is no rank " + std::to_string(rank) + " of " + std::to_string(ranks));
+      throw Refusal(nccl::invalid_argument, "the rank is " + std::to_string(rank) + ", but there are " +
+                                                std::to_string(ranks) + " ranks");
     }
     *comm = Member::hand_out(std::make_unique<Member>(rank, ranks, device));
   });
@@ -48,7 +48,7 @@ nccl::Result join(Comm* comm, int ranks, const nccl::UniqueId& id, int rank, ncc
 
 RINGREDUCE_NCCL(GetVersion, int* number) {
   return result_of([&] {
-    check_pointer(number, "the place for the version");
+    check_pointer(number, "the pointer to the version");
     *number = version;
   });
 }
@@ -63,7 +63,7 @@ extern "C" __attribute__((visibility("default"))) const char* ncclGetLastError(C
 
 RINGREDUCE_NCCL(MemAlloc, void** memory, std::size_t bytes) {
   return result_of([&] {
-    check_pointer(memory, "the place for the memory");
+    check_pointer(memory, "the pointer to the memory");
     CudaLibrary::check(CudaLibrary::get().allocate(memory, std::max<std::size_t>(bytes, 1)));
   });
 }
@@ -78,7 +78,7 @@ RINGREDUCE_NCCL(MemFree, void* memory) {
 
 RINGREDUCE_NCCL(GetUniqueId, nccl::UniqueId* id) {
   return result_of([&] {
-    check_pointer(id, "the place for the unique id");
+    check_pointer(id, "the pointer to the unique id");
     *id = invite();
   });
 }
@@ -106,9 +106,10 @@ RINGREDUCE_NCCL(CommInitRankScalable, Comm* comm, int ranks, int rank, int ids, 
 RINGREDUCE_NCCL(CommInitAll, Comm* comms, int devices, const int* device) {
   nccl::UniqueId id{};
   const nccl::Result result = result_of([&] {
-    check_pointer(comms, "the place for the communicators");
+    check_pointer(comms, "the list of communicators");
     if (devices < 1)
-      throw Refusal(nccl::invalid_argument, "there are " + std::to_string(devices) + " devices");
+      throw Refusal(nccl::invalid_argument,
+                    "the number of devices must be at least 1, not " + std::to_string(devices));
     id = invite();
   });
   if (result != nccl::success) return spoil_group(result);
@@ -121,7 +122,7 @@ RINGREDUCE_NCCL(CommInitAll, Comm* comms, int devices, const int* device) {
 
 RINGREDUCE_NCCL(CommSplit, Comm comm, int color, int key, Comm* part, nccl::Config* config) {
   return run(comm, Phase::launches, [=](Member& member) {
-    check_pointer(part, "the place for the communicator");
+    check_pointer(part, "the pointer to the communicator");
     auto made = member.split(color, key, config);
     *part = made ? Member::hand_out(std::move(made)) : nullptr;
   });
@@ -143,28 +144,28 @@ RINGREDUCE_NCCL(CommAbort, Comm comm) {
 
 RINGREDUCE_NCCL(CommGetAsyncError, Comm comm, nccl::Result* error) {
   return result_of([&] {
-    check_pointer(error, "the place for the error");
+    check_pointer(error, "the pointer to the error");
     *error = Member::of(comm).async_error();
   });
 }
 
 RINGREDUCE_NCCL(CommCount, Comm comm, int* count) {
   return result_of([&] {
-    check_pointer(count, "the place for the number of ranks");
+    check_pointer(count, "the pointer to the number of ranks");
     *count = Member::of(comm).world;
   });
 }
 
 RINGREDUCE_NCCL(CommUserRank, Comm comm, int* rank) {
   return result_of([&] {
-    check_pointer(rank, "the place for the rank");
+    check_pointer(rank, "the pointer to the rank");
     *rank = Member::of(comm).rank;
   });
 }
 
 RINGREDUCE_NCCL(CommCuDevice, Comm comm, int* device) {
   return result_of([&] {
-    check_pointer(device, "the place for the device");
+    check_pointer(device, "the pointer to the device");
     *device = Member::of(comm).device;
   });
 }
@@ -172,7 +173,7 @@ RINGREDUCE_NCCL(CommCuDevice, Comm comm, int* device) {
 // This library's kernels reach all memory as it is. NCCL, too, gives null for a window that is none.
 RINGREDUCE_NCCL(CommRegister, Comm comm, void* memory, std::size_t bytes, void** handle) {
   return run(comm, Phase::launches, [=](Member& member) {
-    check_pointer(handle, "the place for the handle");
+    check_pointer(handle, "the pointer to the handle");
     if (const Comm real = member.real()) {
       return check_real(call_real<nccl::CommRegister>("CommRegister", real, memory, bytes, handle));
     }
@@ -190,7 +191,7 @@ RINGREDUCE_NCCL(CommDeregister, Comm comm, void* handle) {
 RINGREDUCE_NCCL(CommWindowRegister, Comm comm, void* memory, std::size_t bytes, nccl::Window* window,
                 int flags) {
   return run(comm, Phase::launches, [=](Member& member) {
-    check_pointer(window, "the place for the window");
+    check_pointer(window, "the pointer to the window");
     *window = nullptr;
     const Comm real = member.real();
     if (real) {
@@ -210,7 +211,7 @@ RINGREDUCE_NCCL(CommWindowDeregister, Comm comm, nccl::Window window) {
 RINGREDUCE_NCCL(RedOpCreatePreMulSum, ReduceOp* op, void* scalar, DataType type, nccl::Residence residence,
                 Comm comm) {
   return result_of([&] {
-    check_pointer(op, "the place for the operator");
+    check_pointer(op, "the pointer to the operator");
     Member& member = Member::of(comm);
     if (const Comm real = member.real()) {
       return check_real(NcclLibrary::get().create_premul_sum(op, scalar, type, residence, real));

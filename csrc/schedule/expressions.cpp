@@ -26,7 +26,7 @@ std::string Expressions::why_incomplete(int value, int chunk) {
   const std::string wrong = compare_leaves(total, chunk);
   if (!wrong.empty()) return wrong;
   if (world_ > 1 && total == value) {
-    return "is complete before its last write, so that an average would not be divided, or not everywhere";
+    return "is complete before its last write, so an average would not be divided, or not on all ranks";
   }
   complete_for_[value] = chunk;
   return "";

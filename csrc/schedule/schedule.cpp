@@ -25,7 +25,7 @@ const char* name_of(Collective collective) {
     case Collective::barrier:
       return "barrier";
   }
-  throw std::invalid_argument("not a collective");
+  throw std::invalid_argument("unknown collective");
 }
 
 int chunks_in(const std::vector<Span>& spans) {

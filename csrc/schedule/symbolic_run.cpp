@@ -102,7 +102,7 @@ void SymbolicRun::transfer(int from, int to, const Send& send, std::size_t recv)
     const bool scratch = expected < sent.size() && std::max(sent[expected], chunk) >= sender.plan->chunks;
     if (scratch && !same_length(*sender.plan, sent[expected], chunk)) {
       refuse(at(to, receiver.round), "receives chunk ", sent[expected], " of rank ", from, " into chunk ",
-             chunk, ", which can have another length");
+             chunk, ", which may have another length");
     }
     ++expected;
   });
@@ -188,7 +188,7 @@ void SymbolicRun::refuse_deadlock() const {
     const auto blocked_by = [&](int from, int to, int peer, const char* what) {
       if (!offers_.contains(static_cast<std::uint64_t>(from) * world_ + to)) return;
       const Rank& other = ranks_[peer];
-      refuse(at(me, ranks_[me].round), "waits for ever to ", what, " rank ", peer, ", which ",
+      refuse(at(me, ranks_[me].round), "waits forever to ", what, " rank ", peer, ", which ",
              other.finished() ? "has finished" : "is in round " + std::to_string(other.round));
     };
     for (const Send& send : ranks_[me].now().sends) {
@@ -196,7 +196,7 @@ void SymbolicRun::refuse_deadlock() const {
     }
     for (const Recv& recv : ranks_[me].now().recvs) blocked_by(recv.peer, me, recv.peer, "receive from");
   }
-  refuse("the ranks block each other");  // not reached: who has not finished waits for somebody
+  refuse("the ranks block each other");  // not reached: a rank that has not finished waits for another one
 }
 
 void SymbolicRun::check_moved(const Rank& rank, int chunk) const {
@@ -205,8 +205,8 @@ void SymbolicRun::check_moved(const Rank& rank, int chunk) const {
   const bool swapped = collective_ == Collective::all_to_all;
   const int source = from_root ? s.root : chunk;
   if (rank.chunks[chunk] == expressions_.leaf(swapped ? s.rank : chunk, source)) return;
-  refuse("rank ", s.rank, " ends with something else in chunk ", chunk, " than chunk ",
-         swapped ? s.rank : chunk, " of rank ", source);
+  refuse("rank ", s.rank, " must end with chunk ", swapped ? s.rank : chunk, " of rank ", source,
+         " in chunk ", chunk, ", but ends with something else");
 }
 
 void SymbolicRun::check_results() {
@@ -214,7 +214,7 @@ void SymbolicRun::check_results() {
     const Schedule& s = *rank.plan;
     const auto missed = std::find(rank.heard.begin(), rank.heard.end(), false);
     if (missed != rank.heard.end()) {
-      refuse("rank ", s.rank, " leaves without having heard of rank ", missed - rank.heard.begin());
+      refuse("rank ", s.rank, " finishes without having heard from rank ", missed - rank.heard.begin());
     }
     for (int chunk = 0; chunk < s.chunks; ++chunk) {
       if (!holds_result(s, chunk)) continue;
@@ -227,7 +227,7 @@ void SymbolicRun::check_results() {
       // Only all_reduce has one sum on several ranks; the same expression there means the same bits.
       if (collective_ == Collective::all_reduce && rank.chunks[chunk] != ranks_.front().chunks[chunk]) {
         refuse("rank ", s.rank, ", chunk ", chunk,
-               ": adds or rounds in another order than rank 0, so bits may differ");
+               ": adds or rounds in another order than rank 0, so their bits may differ");
       }
     }
   }

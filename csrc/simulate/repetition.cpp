@@ -14,7 +14,8 @@ namespace {
 constexpr std::size_t compared_posts = 2'000'000;  // of different ranks' schedules
 
 void same(bool condition) {
-  if (!condition) throw std::invalid_argument("the network does not look the same when it is turned");
+  if (!condition)
+    throw std::invalid_argument("the network changes when its nodes are turned by the given permutation");
 }
 
 // So many ranks may differ, and the scripts of those that were looked at.

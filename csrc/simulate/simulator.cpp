@@ -158,7 +158,7 @@ Answer Simulation::run() {
     for (int slice = 0; slice < slices_; ++slice) {
       const Progress& there = progress(rank, slice);
       if (there.round < script_of(rank).rounds())
-        throw std::invalid_argument("rank " + std::to_string(rank) + " waits for ever in round " +
+        throw std::invalid_argument("rank " + std::to_string(rank) + " waits forever in round " +
                                     std::to_string(script_of(rank).number(std::max(there.round, 0))));
       sample_.note_slice(slice, there.ready);
       answer_.ended[rank] = std::max(answer_.ended[rank], there.ready.at);

@@ -93,7 +93,7 @@ void Synthesis::prove(int forest) const {
   for (; place.rank < place.world; ++place.rank)
     all.push_back(make_schedule(Collective::all_reduce, "synthesised", place));
   if (const std::string wrong = check(all); !wrong.empty())
-    throw std::logic_error("the synthesised schedule is refused: " + wrong);
+    throw std::logic_error("the checker rejects the synthesised schedule: " + wrong);
 }
 
 }  // namespace ringreduce

@@ -220,7 +220,7 @@ intrusive_ptr<c10d::Backend> RingBackend::shrink(const std::vector<std::int64_t>
     if (std::find(without.begin(), without.end(), r) == without.end()) left.push_back(r);
   }
   const auto me = std::find(left.begin(), left.end(), rank_);
-  TORCH_CHECK(me != left.end(), "ringreduce: rank ", rank_, " is one of those that shrink() leaves out");
+  TORCH_CHECK(me != left.end(), "ringreduce: rank ", rank_, " is one of the ranks that shrink() excludes");
   if (flags & abort_first) abort();
   return derived("ringreduce/shrink/" + std::to_string(++shrunk_), store_,
                  static_cast<int>(me - left.begin()), static_cast<int>(left.size()), picked(*ranks_, left),

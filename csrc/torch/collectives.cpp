@@ -12,7 +12,7 @@ std::vector<std::int64_t> split_counts(const char* what, const at::Tensor& tenso
   std::vector<std::int64_t> counts;
   if (splits.empty()) {
     TORCH_CHECK(tensor.numel() == 0 || (tensor.dim() > 0 && tensor.size(0) % world == 0),
-                "ringreduce: ", what, "'s first dimension does not divide among ", world, " ranks");
+                "ringreduce: ", what, "'s first dimension is not divisible among ", world, " ranks");
     counts.assign(world, tensor.numel() / world);
     return counts;
   }

@@ -104,7 +104,7 @@ bool DeviceWork::wait(std::chrono::milliseconds timeout) {
     if (std::chrono::steady_clock::now() - start >= timeout) {
       C10_THROW_ERROR(DistBackendError, "ringreduce: wait() gave up after " +
                                             std::to_string(timeout.count()) +
-                                            " ms of waiting; the operation itself goes on");
+                                            " ms; the operation itself continues");
     }
     std::this_thread::sleep_for(ask_gpu_every);
   }
@@ -112,8 +112,7 @@ bool DeviceWork::wait(std::chrono::milliseconds timeout) {
 }
 
 void DeviceWork::abort() {
-  C10_THROW_ERROR(Error,
-                  "ringreduce: an operation cannot be aborted by itself; abort the process group instead");
+  C10_THROW_ERROR(Error, "ringreduce: a single operation cannot be aborted; abort the process group instead");
 }
 
 Tensors DeviceWork::result() {

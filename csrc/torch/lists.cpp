@@ -50,7 +50,8 @@ intrusive_ptr<c10d::Work> RingBackend::gather(std::vector<Tensors>& outputs, Ten
     for (const at::Tensor& block : list) check_own("gather", block, input, rank_);
     calls->writes(call, list);
   } else {
-    TORCH_CHECK(outputs.empty() || outputs.front().empty(), "ringreduce: gather has output at its root only");
+    TORCH_CHECK(outputs.empty() || outputs.front().empty(),
+                "ringreduce: gather takes outputs at its root only");
   }
   calls->add(call);
   return launch(operation, std::move(calls), inputs, outputs);
@@ -71,7 +72,8 @@ intrusive_ptr<c10d::Work> RingBackend::scatter(Tensors& outputs, std::vector<Ten
     for (const at::Tensor& block : given) check_own("scatter", block, output, rank_);
     calls->reads(call, given);
   } else {
-    TORCH_CHECK(inputs.empty() || inputs.front().empty(), "ringreduce: scatter has input at its root only");
+    TORCH_CHECK(inputs.empty() || inputs.front().empty(),
+                "ringreduce: scatter takes inputs at its root only");
   }
   calls->add(call);
   return launch(operation, std::move(calls), given, {outputs});
@@ -93,7 +95,7 @@ intrusive_ptr<c10d::Work> RingBackend::reduce_scatter(Tensors& outputs, std::vec
 
 intrusive_ptr<c10d::Work> RingBackend::alltoall(Tensors& outputs, Tensors& inputs,
                                                 const c10d::AllToAllOptions& options) {
-  TORCH_CHECK(!inputs.empty(), "ringreduce: all_to_all takes a list of tensors, one for each rank");
+  TORCH_CHECK(!inputs.empty(), "ringreduce: all_to_all takes a list with one tensor for each rank");
   check_list("all_to_all", inputs, size_, inputs.front());
   check_list("all_to_all", outputs, size_, inputs.front());
   check_own("all_to_all", outputs[rank_], inputs[rank_], rank_);

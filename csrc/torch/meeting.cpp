@@ -50,12 +50,12 @@ std::vector<Meeting::Blob> StoreMeeting::exchange(const Blob& blob) {
     const Bytes bytes = store_->get(key(round, r));
     all.emplace_back(bytes.begin(), bytes.end());
   }
-  // Who has come so far has read what was there before, which may have held the group's secret.
+  // Every rank that reached this round has read the last one, which may have contained the group's secret.
   if (round > 0) store_->deleteKey(key(round - 1, rank_));
   return all;
 }
 
-// In the log, rank 0 says now and then who is missing.
+// From time to time rank 0 logs which rank is missing.
 bool StoreMeeting::arrives_in_time(const std::string& key, int rank, Clock::time_point deadline) {
   auto pause = first_word_after;
   for (; rank_ == 0 && says() && left(deadline) > pause; pause *= 2) {
@@ -79,8 +79,8 @@ void monitored_barrier(c10d::Store& store, int rank, int world, std::uint64_t nu
   const auto deadline = Clock::now() + timeout;
   if (rank != 0) {
     store.set(base + std::to_string(rank), Bytes{1});
-    // Rank 0 needs the whole time to find out who is missing, and then some to say it.
-    std::string trouble = "it has not answered";
+    // Rank 0 needs the whole timeout to find out who is missing, and then a moment to report it.
+    std::string trouble = "it did not answer";
     if (arrives(store, base + "0", timeout + timeout / 2 + std::chrono::seconds(1))) {
       const Bytes verdict = store.get(base + "0");
       if (verdict == passed) return;

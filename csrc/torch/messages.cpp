@@ -29,7 +29,7 @@ class Received : public c10d::Work {
   int sourceRank() const override { return message_->sourceRank(); }
   std::uint64_t getSequencenumber() const override { return message_->getSequencenumber(); }
   Tensors result() override {
-    TORCH_CHECK(isCompleted(), "ringreduce: result() comes after wait()");
+    TORCH_CHECK(isCompleted(), "ringreduce: result() must be called after wait()");
     return {tensor_};
   }
 

@@ -12,7 +12,7 @@ SparseAllReduce::SparseAllReduce(const at::Tensor& tensor, const c10d::ReduceOp&
   TORCH_CHECK(tensor.layout() == at::kSparse && tensor.device().is_cpu(),
               "ringreduce: a sparse all_reduce takes sparse COO tensors on the CPU");
   TORCH_CHECK(op.op_ == c10d::ReduceOp::SUM || average_,
-              "ringreduce: a sparse all_reduce has the sum and the average only, not ", name_of(op_of(op)));
+              "ringreduce: a sparse all_reduce supports sum and avg only, not ", name_of(op_of(op)));
   own_ = tensor.coalesce();
 }
 

@@ -135,7 +135,7 @@ def test_kernels_do_not_reach_the_hosts_own_memory(cuda):
 
 def test_what_has_no_kernel_is_refused_at_once(cuda):
     memory = cuda.Memory(16)
-    with pytest.raises(RuntimeError, match="band has no meaning for float32"):
+    with pytest.raises(RuntimeError, match="band is not defined for dtype float32"):
         cuda.combine("float32", "band", [memory.address], [memory.address], 4)
     memory.close()
 

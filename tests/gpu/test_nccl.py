@@ -240,7 +240,7 @@ def _scaled(comm, cases):
             try:
                 getattr(comm, collective)(x, **how)
             except ValueError as refused:  # such schedules are refused everywhere
-                assert "combines within a rank" in str(refused)
+                assert "combines values within a rank" in str(refused)
                 continue
             if collective != "reduce" or comm.rank == 0:
                 assert (out.get(comm) == wanted).all(), (dtype, collective, algorithm)
@@ -434,7 +434,7 @@ def test_memory_is_registered_until_the_end(nccl):
         x, y = (GpuArray(np.ones(100, "float32")) for _ in range(2))
         comm.register(x)
         comm.register(y)
-        with pytest.raises(ValueError, match="registered already"):
+        with pytest.raises(ValueError, match="already registered"):
             comm.register(x)
         comm.barrier()
         assert nccl.ringreduce_emulated_nccl_registered() == 2 * comm.size

@@ -44,10 +44,13 @@ bool agree_on_nccl(const Transport& transport, const Exchange& exchange) {
 void check_that_kernels_serve(const Transport& transport) {
   if (transport.world > device::most_ranks) {
     throw InvalidArgument("a group of " + std::to_string(transport.world) +
-                          " ranks is too large for GPUs, which serve " + std::to_string(device::most_ranks));
+                          " ranks is too large for GPU kernels, which serve at most " +
+                          std::to_string(device::most_ranks));
   }
   if (has_several_hosts(transport)) {
-    throw InvalidArgument("arrays in GPU memory are served where all ranks share a host, and these do not");
+    throw InvalidArgument(
+        "GPU kernels need all ranks on one host, but these are on several; set "
+        "RINGREDUCE_GPU_TRANSPORT=nccl");
   }
 }
 
@@ -99,16 +102,17 @@ GpuCollectives::Ready GpuCollectives::ready(int device, bool over_nccl_anyway) {
       return std::string();
     });
     auto runner = meet(*gpu, path);
-    calls_.say(log::Level::info, "arrays of GPU " + std::to_string(device) + " are combined " +
-                                     (path == over_nccl ? "over NCCL" : "by kernels that reach their peers"));
+    calls_.say(log::Level::info,
+               "arrays of GPU " + std::to_string(device) + " are combined " +
+                   (path == over_nccl ? "over NCCL" : "by kernels that access their peers' memory"));
     const std::lock_guard lock(mutex_);
     gpu->runners[path] = std::move(runner);
     gpu_ = gpu;
     if (!watch_) watch_ = std::make_unique<Watch>(calls_, [this] { return this->runners(); }, last_launched_);
   }
   if (gpu->device == device) return {gpu, *gpu->runners[path]};
-  throw InvalidArgument("the array is in the memory of GPU " + std::to_string(device) +
-                        ", and this rank's collectives run on GPU " + std::to_string(gpu->device));
+  throw InvalidArgument("the array is on GPU " + std::to_string(device) +
+                        ", but this rank's collectives run on GPU " + std::to_string(gpu->device));
 }
 
 std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path) {
@@ -220,7 +224,7 @@ void GpuCollectives::enqueue(const Call& call, std::optional<void*> stream) {
 void GpuCollectives::launch(const Ready& on, const Call& call, Launch& how) {
   calls_.transport->check();  // others may have left while this waited for its turn
   if (call.wire != Encoding::none) {
-    throw InvalidArgument("wire formats are not there for arrays in GPU memory");
+    throw InvalidArgument("wire formats are not available for arrays in GPU memory");
   }
   const CudaLibrary& cuda = CudaLibrary::get();
   int captured = 0;
@@ -292,7 +296,7 @@ void GpuCollectives::leave() {
   if (!idle) {
     calls_.transport->abort(
         Failure(Cause::peer_lost, calls_.rank,
-                "rank " + std::to_string(calls_.rank) + " left while a collective was under way on its GPU"));
+                "rank " + std::to_string(calls_.rank) + " left while a collective was running on its GPU"));
   }
   watch_.reset();
   std::shared_ptr<Gpu> left;

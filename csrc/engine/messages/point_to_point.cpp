@@ -216,8 +216,8 @@ bool PointToPoint::read_bodies(int p) {
     }
   }
   throw Failure(Cause::mismatch, p,
-                "rank " + std::to_string(p) + " sent a part of no message that rank " +
-                    std::to_string(transport_.rank) + " awaits");
+                "rank " + std::to_string(p) + " sent part of a message that rank " +
+                    std::to_string(transport_.rank) + " does not expect");
 }
 
 bool PointToPoint::read_message(int p) {

@@ -84,7 +84,7 @@ std::string in_words(const Record& record) {
   std::memcpy(static_cast<void*>(&call), record.content.data(), sizeof call);
   if (!is_one_of(call.collective, collective_count) || !is_one_of(call.dtype, dtype_count) ||
       !is_one_of(call.op, op_count) || !is_one_of(call.wire, encoding_count)) {
-    return "a call that this version does not know";
+    return "a call unknown to this version";
   }
   std::string text = call.reproducible ? "reproducible " : "";
   text += name_of(call.collective);

@@ -35,7 +35,7 @@ std::map<Collective, int> read_forced(const std::string& text) {
       forced[entry.collective] = index_of(entry);
       found = true;
     }
-    if (!found) throw InvalidArgument("RINGREDUCE_ALGORITHM: no algorithm is called '" + item + "'");
+    if (!found) throw InvalidArgument("RINGREDUCE_ALGORITHM: there is no algorithm '" + item + "'");
   }
   return forced;
 }
@@ -108,12 +108,12 @@ void Planner::check(const Call& call) const {
   if (!takes(call.wire, call.dtype)) {
     const bool narrow_too = takes(call.wire, DType::bfloat16);
     throw InvalidArgument(std::string("wire '") + name_of(call.wire) + "' takes float32" +
-                          (narrow_too ? ", float16 and bfloat16" : "") + ", and x is " + name_of(call.dtype));
+                          (narrow_too ? ", float16 and bfloat16" : "") + ", but x is " + name_of(call.dtype));
   }
   if (reproducible_ && reduces(call.collective)) {
     throw InvalidArgument(std::string("wire '") + name_of(call.wire) +
-                          "' cannot be used here: which of an element's values are rounded depends on its "
-                          "place, and this communicator is reproducible");
+                          "' cannot be used on a reproducible communicator: which of an element's values are "
+                          "rounded depends on the element's place");
   }
 }
 
@@ -124,21 +124,22 @@ void Planner::check_rank_order(Collective collective, int algorithm) const {
   if (kept) return;
   throw InvalidArgument(
       "algorithm '" + name_of_algorithm(algorithm) +
-      "' does not combine all ranks' values in rank order at once, and this communicator is "
-      "reproducible; for " +
-      name_of(collective) + " these do: " + names_of_algorithms(collective, true));
+      "' cannot be used on a reproducible communicator, because it does not combine all ranks' values in "
+      "rank order at once; these " +
+      name_of(collective) + " algorithms do: " + names_of_algorithms(collective, true));
 }
 
 void Planner::make(const Call& call, const Target& target, Plan& plan) {
   if (target.own_way) {
     if (reproducible_ && reduces(call.collective) && !target.own_way_keeps_rank_order) {
-      throw InvalidArgument(std::string("algorithm '") + target.own_way +
-                            "' need not combine in rank order, and this communicator is reproducible");
+      throw InvalidArgument(
+          std::string("algorithm '") + target.own_way +
+          "' cannot be used on a reproducible communicator: it may not combine in rank order");
     }
     plan.geometry = Geometry();
     return describe(call, shape_of(call, world_), reproducible_, target.own_way, plan);
   }
-  if (call.algorithm == by_nccl) throw InvalidArgument("algorithm 'nccl' is for arrays in a GPU's memory");
+  if (call.algorithm == by_nccl) throw InvalidArgument("algorithm 'nccl' takes arrays in GPU memory only");
   // What is worked on: quantised messages are decoded to float32, whatever the arrays hold.
   const DType dtype = call.wire == Encoding::none ? call.dtype : DType::float32;
   const std::size_t element = size_of(dtype);
@@ -174,7 +175,7 @@ void Planner::plan_reduction(Op op, DType dtype, Plan& plan) const {
   const bool scales = op == Op::premul_sum;
   if (scales && plan.program->combines_locally) {
     throw InvalidArgument("factor cannot be used with algorithm '" + name_of_algorithm(plan.algorithm) +
-                          "', which combines within a rank");
+                          "', because it combines values within a rank");
   }
   plan.combine = combine_for(dtype, op == Op::avg || scales ? Op::sum : op);
   plan.last = op == Op::avg ? combine_for(dtype, Op::avg) : plan.combine;
@@ -213,15 +214,15 @@ Choice Planner::choose(const Situation& situation) const {
   Choice choice = usual_choice(situation);
   if (const auto forced = forced_.find(situation.collective); forced != forced_.end()) {
     choice.entry = &catalogue()[forced->second];
-    choice.reason = "RINGREDUCE_ALGORITHM says so";
+    choice.reason = "set by RINGREDUCE_ALGORITHM";
   }
   return choice;
 }
 
 std::string Planner::tables_in_words() const {
-  if (!tuned_) return "algorithms are chosen by the shipped tables";
-  if (tuned_->rows.empty()) return "algorithms are chosen by the shipped tables" + tuned_->note;
-  return "algorithms are chosen by " + tuned_->file + ", then by the shipped tables";
+  if (!tuned_) return "algorithms are chosen from the shipped tables";
+  if (tuned_->rows.empty()) return "algorithms are chosen from the shipped tables" + tuned_->note;
+  return "algorithms are chosen from " + tuned_->file + ", then from the shipped tables";
 }
 
 std::string Planner::name_of_algorithm(int algorithm) const {
@@ -251,8 +252,8 @@ const Program& Planner::program(const Call& call, int algorithm, bool uses_links
 
 Program Planner::lower_custom(const Call& call, const Custom& custom) {
   if (rooted(call.collective) && custom.schedule.root != call.root) {
-    throw InvalidArgument("root must be " + std::to_string(custom.schedule.root) + ", which algorithm '" +
-                          custom.name + "' is for, not " + std::to_string(call.root));
+    throw InvalidArgument("root must be " + std::to_string(custom.schedule.root) +
+                          ", the root of algorithm '" + custom.name + "', not " + std::to_string(call.root));
   }
   if (call.wire != Encoding::none) return lower_coded(custom.schedule, custom.heaviest_round, nullptr);
   return lower(custom.schedule, custom.heaviest_round);
@@ -284,7 +285,7 @@ Program Planner::lower_entry(const Call& call, const Entry& entry, bool uses_lin
 
 int Planner::add(const std::string& name, Schedule schedule, int heaviest_round, bool in_rank_order) {
   if (schedule.world != world_ || schedule.rank != rank_) {
-    throw InvalidArgument("algorithm '" + name + "' made a schedule for rank " +
+    throw InvalidArgument("algorithm '" + name + "' returned a schedule for rank " +
                           std::to_string(schedule.rank) + " of " + std::to_string(schedule.world) +
                           ", not for rank " + std::to_string(rank_) + " of " + std::to_string(world_));
   }

@@ -45,14 +45,15 @@ Tuned::Row parse(const std::string& line) {
   TuningRow& row = found.row;
   words >> collective >> transport >> row.max_world >> row.oversubscribed >> row.max_bytes >> algorithm >>
       row.slice_bytes >> row.lanes;
-  if (!words || words >> more) throw InvalidArgument("8 words are needed");
+  if (!words || words >> more) throw InvalidArgument("expected 8 words");
   found.tuning = tuning_of(transport);
   for (const Entry& entry : catalogue()) {
     if (entry.name != algorithm || name_of(entry.collective) != collective) continue;
     row.collective = entry.collective;
     row.algorithm = entry.name;
   }
-  if (row.algorithm.empty()) throw InvalidArgument("no " + collective + " is called '" + algorithm + "'");
+  if (row.algorithm.empty())
+    throw InvalidArgument("there is no " + collective + " algorithm '" + algorithm + "'");
   if (row.slice_bytes == 0 || row.lanes < 1) throw InvalidArgument("slices and lanes must be at least 1");
   return found;
 }
@@ -77,7 +78,7 @@ std::shared_ptr<const Tuned> tuned_rows() {
   if (wanted == "off" || path.empty()) return nullptr;
   std::ifstream file(path);
   if (!file && wanted.empty()) return nullptr;
-  if (!file) throw InvalidArgument("RINGREDUCE_TUNING: " + path + " cannot be read");
+  if (!file) throw InvalidArgument("RINGREDUCE_TUNING: cannot read " + path);
   auto tuned = std::make_shared<Tuned>();
   std::string all;
   int number = 0;

@@ -35,9 +35,9 @@ std::string reason_for(const TuningRow& row, const Situation& s, bool tuned) {
   if (row.max_world < any_world) reason += " on up to " + std::to_string(row.max_world) + " ranks";
   if (row.oversubscribed > 0) reason += ", more ranks than cores";
   if (row.oversubscribed == 0) reason += ", a core for each rank";
-  if (s.reproducible && reduces(s.collective)) reason += ", of those that keep rank order";
-  if (s.coded && reduces(s.collective)) reason += ", of those that round once on each side";
-  if (s.pace > 1) reason += "; taken for that size because of the links' latency";
+  if (s.reproducible && reduces(s.collective)) reason += ", among those that keep rank order";
+  if (s.coded && reduces(s.collective)) reason += ", among those that round once on each side";
+  if (s.pace > 1) reason += "; chosen for that size because of the links' latency";
   return reason;
 }
 

@@ -127,7 +127,7 @@ Tuning tuning_of(std::string_view transport) {
   if (transport == "tcp") return Tuning::network;
   if (transport == "mpi") return Tuning::mpi;
   if (transport.find('+') != std::string_view::npos) return Tuning::hosts_of_several;
-  throw Error("nothing is tuned for transport '" + std::string(transport) + "'");
+  throw Error("there are no tuning tables for transport '" + std::string(transport) + "'");
 }
 
 TuningTables tuning_tables(Tuning tuning) {

@@ -35,8 +35,8 @@ Geometry make_geometry(const Program& program, std::size_t element, std::size_t 
   const std::size_t room = capacity / 2 / sent / line_sent;
   if (wire != Encoding::none && room == 0) {
     throw InvalidArgument(
-        std::string("wire '") + name_of(wire) + "' takes algorithms in which a rank sends " +
-        std::to_string(capacity / 2 / line_sent) + " blocks at once at most, not " + std::to_string(sent));
+        std::string("wire '") + name_of(wire) + "' takes only algorithms in which a rank sends at most " +
+        std::to_string(capacity / 2 / line_sent) + " blocks at once, not " + std::to_string(sent));
   }
   const std::size_t limit = std::max(std::min(target / sent / (line * element), room), std::size_t{1}) * line;
   if (g.whole) {

@@ -34,7 +34,7 @@ bool waits_for_all(Function function) {
          function == barrier;
 }
 
-// Once: what ails a process ails all its groups. What ails another rank, that rank says itself.
+// Reports a problem once per process, as all its groups share it. Other ranks report their own problems.
 void say_why(const std::exception& error, int rank) {
   static std::atomic<bool> said{false};
   if (const auto* trouble = dynamic_cast<const Trouble*>(&error)) {
@@ -48,7 +48,7 @@ void say_why(const std::exception& error, int rank) {
 
 }  // namespace
 
-// Nothing here waits for other ranks.
+// Does not wait for other ranks.
 Seat::Seat(MPI_Comm comm) : comm_(comm) {
   int between_groups = 0;
   PMPI_Comm_test_inter(comm, &between_groups);
@@ -63,7 +63,7 @@ Decision Seat::earn(Function function, std::size_t bytes) {
   return enough && waits_for_all(function) ? Decision::hand_on_and_meet : Decision::hand_on;
 }
 
-// Whoever has not shown itself is on another host, or has us not loaded, or has been told otherwise.
+// A rank that has not shown itself is on another host, has not loaded this library, or has it switched off.
 bool Seat::all_present() const {
   const std::vector<int> ranks = world_ranks(comm_, size_);
   if (std::ranges::find(ranks, MPI_UNDEFINED) != ranks.end()) return false;
@@ -71,16 +71,15 @@ bool Seat::all_present() const {
   if (absent == ranks.end()) return true;
   if (ranks[rank_] == *std::ranges::find_if(ranks, shows_presence) && on_one_host()) {
     std::fprintf(stderr,
-                 "ringreduce: rank %d of MPI_COMM_WORLD has no libringreduce_mpi.so loaded, or another "
-                 "RINGREDUCE_MPI set, than rank %d: collectives are left to MPI\n",
+                 "ringreduce: rank %d of MPI_COMM_WORLD has not loaded libringreduce_mpi.so, or has another "
+                 "value of RINGREDUCE_MPI than rank %d: collectives are left to MPI\n",
                  *absent, ranks[rank_]);
   }
   return false;
 }
 
-// Called by all ranks that have us loaded, after the same call. All of them come to the same end: what
-// befalls one of them, it tells the others in the exchange that they come to next, of which those at the end
-// of join() are the last.
+// Called by all ranks that have loaded this library, after the same call. All reach the same result: a rank
+// that fails tells the others in the next exchange, at the latest in those at the end of join().
 void Seat::meet() {
   state_ = State::refused;
   CommMeeting meeting(comm_, size_);

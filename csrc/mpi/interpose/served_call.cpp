@@ -13,7 +13,7 @@ namespace {
 constexpr MPI_Count most_counted = INT_MAX;
 
 void require(bool good) {
-  if (!good) throw std::runtime_error("MPI cannot pack or unpack this datatype");
+  if (!good) throw std::runtime_error("MPI failed to pack or unpack this datatype");
 }
 
 // Calls work(place in memory, place among the packed bytes, elements) for parts that MPI can count.

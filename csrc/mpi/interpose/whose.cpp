@@ -30,8 +30,8 @@ const char* file_of(const void* address) {
   if (own == used || !own_file || !used_file) return;
   std::fprintf(
       stderr,
-      "ringreduce: this libringreduce_mpi.so is built for the MPI in %s, but the program has the one in %s: "
-      "load what `ringreduce mpi-preload --mpicc` prints for its mpicc\n",
+      "ringreduce: this libringreduce_mpi.so is built for the MPI in %s, but the program uses the one in %s: "
+      "load the library that `ringreduce mpi-preload --mpicc` prints for the program's mpicc\n",
       own_file, used_file);
   std::_Exit(EXIT_FAILURE);
 }

@@ -20,7 +20,7 @@ constexpr milliseconds to_cancel{1000}, to_hand_over{100};
 void MpiTransport::unreachable(int peer, int code) {
   lost_some_ = true;
   end_without_others();
-  words_.lost(peer, "cannot be reached any more (" + error_text(code) + ")");
+  words_.lost(peer, "can no longer be reached (" + error_text(code) + ")");
 }
 
 // Whom the hellos' receive fails for it does not say: it is another request that will.

@@ -60,7 +60,7 @@ void start() {
   State& s = state();
   int initialized = 0, finalized = 0;
   MPI_Finalized(&finalized);
-  if (finalized) throw Error("MPI has been finalised: nothing can be sent through it any more");
+  if (finalized) throw Error("MPI has been finalised: it can no longer send anything");
   MPI_Initialized(&initialized);
   if (!initialized) {
     if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &s.level) != MPI_SUCCESS) {
@@ -108,10 +108,10 @@ void refuse() {
   throw InvalidArgument(
       std::string("MPI was initialised with ") + level +
       ": the mpi transport needs MPI_THREAD_SERIALIZED for asynchronous calls, and for calls "
-      "from other threads than the one that initialised it");
+      "from threads other than the one that initialised it");
 }
 
-// Open MPI's launcher hands its settings over so; the other libraries do not, or tell nobody.
+// Open MPI's launcher passes its settings in the environment; other libraries do not.
 bool gives_core_away() {
   static const bool does = [] {
     const char* set = std::getenv("OMPI_MCA_mpi_yield_when_idle");

@@ -201,7 +201,7 @@ Buffer* MpiTransport::frame_came(int peer, Buffer* buffer, std::size_t bytes) {
     if (bytes < header_bytes) throw Error("a message without a header");
     const std::size_t before = bytes - header_bytes;
     std::memcpy(&header, buffer->data + before, header_bytes);
-    if (before != header.bytes && before != 0) throw Error("a frame of another length than it says");
+    if (before != header.bytes && before != 0) throw Error("a frame whose length differs from its header");
     const Landing landing = frames_.land(peer, header);
     if (before == header.bytes) return whole_frame_came(peer, header, landing, buffer);
     Purpose purpose{Purpose::Kind::bulk};
@@ -211,7 +211,7 @@ Buffer* MpiTransport::frame_came(int peer, Buffer* buffer, std::size_t bytes) {
     add(MPI_REQUEST_NULL, purpose);
     receive_bulk(requests_.size() - 1);
   } catch (const Error& error) {
-    words_.lost(peer, "has sent what no rank sends: " + std::string(error.what()));
+    words_.lost(peer, "sent something that no rank sends: " + std::string(error.what()));
   }
   return buffer;
 }
@@ -247,7 +247,7 @@ bool MpiTransport::look_a_while() {
 // MPI has no wait that ends at a deadline: whoever waits looks again and again, and sleeps in between once it
 // has waited long.
 bool MpiTransport::progress(Lock& lock, Clock::duration limit) {
-  if (over()) throw Error("MPI has been finalised: nothing can be sent through it any more");
+  if (over()) throw Error("MPI has been finalised: it can no longer send anything");
   const bool can_look = !closed_ && may_call();
   if (can_look && look_a_while()) return true;
   if (limit <= Clock::duration::zero()) return false;

@@ -49,7 +49,7 @@ std::string chosen(const std::string& wanted, bool has_job) {
     throw InvalidArgument(what + " must be auto, shm, tcp, shm+tcp, mpi or shm+mpi, not '" + name + "'");
   }
   if (has_job || !needs_job(name)) return name;
-  throw InvalidArgument(what + " " + name + " is for communicators that ringreduce.init() makes");
+  throw InvalidArgument(what + " " + name + " is only for communicators that ringreduce.init() creates");
 }
 
 // Processes of one machine for which it differs, such as those of two containers, cannot open each other's
@@ -169,7 +169,7 @@ std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange
   log::follow_environment();
   const std::string name = chosen(wanted, mpi != nullptr);
   if (needs_job(name) && TcpTransport::encrypts(encrypt)) {
-    throw InvalidArgument("transport " + name + " cannot encrypt: its bytes go through MPI");
+    throw InvalidArgument("transport " + name + " cannot encrypt its messages, because they go through MPI");
   }
   Told told;
   std::vector<std::uint64_t> keys;
@@ -188,9 +188,9 @@ std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange
 std::shared_ptr<MpiJob> join_mpi(const std::string& plugin, const void* communicator,
                                  const std::string& library, Clock::duration timeout) {
   void* loaded = dlopen(plugin.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (!loaded) throw Error("the mpi transport cannot be loaded: " + std::string(dlerror()));
+  if (!loaded) throw Error("cannot load the mpi transport: " + std::string(dlerror()));
   void* found = dlsym(loaded, "ringreduce_join_mpi");
-  if (!found) throw Error("the mpi transport cannot be loaded: " + std::string(dlerror()));
+  if (!found) throw Error("cannot load the mpi transport: " + std::string(dlerror()));
   return (*reinterpret_cast<JoinMpi**>(found))(communicator, library, timeout);
 }
 

@@ -30,7 +30,7 @@ void CudaLibrary::check(const char* failure) {
 void* CudaLibrary::symbol(const char* name) const {
   const std::string whole = std::string("ringreduce_cuda_") + name;
   void* found = dlsym(library_, whole.c_str());
-  if (!found) throw Error(std::string(file_name) + " has no " + whole + ": it is of another version");
+  if (!found) throw Error(std::string(file_name) + " has no " + whole + ": it belongs to another version");
   return found;
 }
 
@@ -38,7 +38,7 @@ void* CudaLibrary::symbol(const char* name) const {
 CudaLibrary::CudaLibrary() {
   const std::string path = path_of_library();
   library_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (!library_) throw Error("the part for GPUs cannot be loaded: " + std::string(dlerror()));
+  if (!library_) throw Error("cannot load the GPU library: " + std::string(dlerror()));
 #define RINGREDUCE_FIND(name) find(name, #name);
   RINGREDUCE_DEVICE_FUNCTIONS(RINGREDUCE_FIND)
 #undef RINGREDUCE_FIND

@@ -23,7 +23,7 @@ template <typename T, typename Check>
 std::vector<T> exchange_values(const Exchange& exchange, int world, const T& own, Check check) {
   const auto blobs = exchange(bytes_of(own));
   if (static_cast<int>(blobs.size()) != world) {
-    throw Error("the bootstrap exchange returned a wrong number of blobs");
+    throw Error("the bootstrap exchange returned the wrong number of blobs");
   }
   std::vector<T> all(blobs.size());
   for (int rank = 0; rank < world; ++rank) {

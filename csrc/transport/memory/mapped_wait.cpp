@@ -234,7 +234,7 @@ void MappedTransport::abort(const Failure& found) {
 
 void MappedTransport::show(const Board& board) {
   if (world > most_surviving) {
-    throw InvalidArgument("shrink() serves at most " + std::to_string(most_surviving) + " ranks");
+    throw InvalidArgument("shrink() supports at most " + std::to_string(most_surviving) + " ranks");
   }
   const std::string text = packed(board);
   SharedBoard& own = header(rank).board;

@@ -30,11 +30,11 @@ std::shared_ptr<SharedMemory> SharedMemory::make(std::size_t bytes) {
   auto memory = std::make_shared<SharedMemory>();
   memory->bytes = SegmentLayout::align(bytes, 4096);
   rlimit limit{};
-  // More than the limit is not only refused: it is a signal that ends the process.
+  // Exceeding the limit raises a signal that ends the process.
   getrlimit(RLIMIT_FSIZE, &limit);
   if (memory->bytes > limit.rlim_cur) {
     throw NoSharedMemory(
-        bytes, "files may have " + std::to_string(limit.rlim_cur) + " bytes (RLIMIT_FSIZE, ulimit -f)");
+        bytes, "files are limited to " + std::to_string(limit.rlim_cur) + " bytes (RLIMIT_FSIZE, ulimit -f)");
   }
   memory->fd = Descriptor(memfd_create("ringreduce", MFD_CLOEXEC));
   const int fd = memory->fd.get();
@@ -42,7 +42,7 @@ std::shared_ptr<SharedMemory> SharedMemory::make(std::size_t bytes) {
   if (!refused && (fd < 0 || ftruncate(fd, static_cast<off_t>(memory->bytes)) != 0)) {
     throw NoSharedMemory(bytes, std::strerror(errno));
   }
-  fchmod(fd, 0600);  // whoever else could come by a path to it, it is this user's only
+  fchmod(fd, 0600);  // only this user may open it, even with a path to it
   memory->map(fd);
   return memory;
 }
@@ -57,7 +57,7 @@ std::shared_ptr<SharedMemory> SharedMemory::open(pid_t pid, int fd, std::size_t 
                 "): " + std::strerror(errno));
   }
   memory->bytes = static_cast<std::size_t>(status.st_size);
-  if (memory->bytes < least) throw Error(path + " is not the memory that was announced");
+  if (memory->bytes < least) throw Error(path + " is not the announced memory");
   memory->map(file.get());
   return memory;
 }

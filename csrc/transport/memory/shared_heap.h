@@ -22,7 +22,7 @@ namespace ringreduce {
 class NoSharedMemory : public std::bad_alloc {
  public:
   NoSharedMemory(std::size_t bytes, const std::string& why)
-      : text_("there are no " + std::to_string(bytes) + " bytes of shared memory: " + why) {}
+      : text_("cannot allocate " + std::to_string(bytes) + " bytes of shared memory: " + why) {}
   const char* what() const noexcept override { return text_.what(); }
 
  private:

@@ -25,7 +25,7 @@ void* load(const std::string& path, std::string& problem) {
   if (!library) {
     problem = dlerror();
   } else if (dlsym(library, mark_of_stand_in)) {
-    problem = path + " is ringreduce's, which stands for NCCL's";
+    problem = path + " is ringreduce's library, which stands in for NCCL";
     return nullptr;
   }
   return library;
@@ -53,7 +53,7 @@ void* NcclLibrary::find_function(const char* name) const {
 template <class Function>
 void NcclLibrary::find_function(Function& function, const char* name) {
   void* const found = find_function(name);
-  if (!found) throw Error("NCCL's " + path_ + " has no nccl" + name);
+  if (!found) throw Error("NCCL's library " + path_ + " has no nccl" + name);
   function = reinterpret_cast<Function>(found);
 }
 
@@ -67,14 +67,14 @@ NcclLibrary::NcclLibrary() {
     const Finder finder = elsewhere;
     const std::string found = finder ? finder() : "";
     if (!found.empty()) library_ = load(path_ = found, problem);
-    problem += std::string("; ") + variable + " can name its file";
+    problem += std::string("; ") + variable + " can name NCCL's library";
   }
   if (!library_) throw Error("NCCL cannot be loaded: " + problem);
   find_function(get_version, "GetVersion");
   get_version(&version_);
   if (version_ < nccl::oldest_version) {
-    throw Error("NCCL's " + path_ + " is of version " + in_words(version_) + ", and " +
-                in_words(nccl::oldest_version) + " is the oldest that serves");
+    throw Error("NCCL's library " + path_ + " has version " + in_words(version_) + ", but " +
+                in_words(nccl::oldest_version) + " is the oldest supported");
   }
 #define RINGREDUCE_FIND(name, function) find_function(name, #function);
   RINGREDUCE_NCCL_FUNCTIONS(RINGREDUCE_FIND)

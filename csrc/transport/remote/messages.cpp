@@ -102,7 +102,7 @@ void Messages::hear_credit(int peer, const FrameHeader& header) {
   if (header.lane >= Transport::lanes) throw Error("credit for lane " + std::to_string(header.lane));
   Out& o = out(header.lane, peer);
   const auto news = static_cast<std::int32_t>(header.number - o.released);
-  if (news > static_cast<std::int32_t>(o.sent - o.released)) throw Error("credit for what was not sent");
+  if (news > static_cast<std::int32_t>(o.sent - o.released)) throw Error("credit for more than was sent");
   for (; news > 0 && o.released != header.number; ++o.released) o.under_way -= o.bytes[o.released % window];
 }
 

@@ -24,7 +24,7 @@ struct AbortNotice {
 template <typename T>
 T taken(std::string_view& text, const char* of_what) {
   T value{};
-  if (text.size() < sizeof value) throw Error(std::string("a broken ") + of_what);
+  if (text.size() < sizeof value) throw Error(std::string("a malformed ") + of_what);
   std::memcpy(&value, text.data(), sizeof value);
   text.remove_prefix(sizeof value);
   return value;
@@ -247,7 +247,7 @@ void Words::show(const Board& board) {
 // Frames of one peer may overtake each other; boards only grow.
 void Words::hear_board(int peer, std::string_view text) {
   std::optional<Board> news = unpacked(text, world_);
-  if (!news) throw Error("a broken board");
+  if (!news) throw Error("a malformed board");
   Board& known = peers_[peer].board;
   for (std::size_t i = 0; i < known.alive.size(); ++i) news->alive[i] &= known.alive[i];
   news->finished = std::max(news->finished, known.finished);

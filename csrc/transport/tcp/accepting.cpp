@@ -44,9 +44,9 @@ void TcpTransport::accept_some() {
     error = 0;
   }
   if (error != 0 && !table_full_) {
-    log::say(
-        log::Level::warning, "rank " + std::to_string(rank),
-        std::string("cannot accept connections: ") + std::strerror(error) + " (raise its limit, ulimit -n)");
+    log::say(log::Level::warning, "rank " + std::to_string(rank),
+             std::string("cannot accept connections: ") + std::strerror(error) +
+                 " (raise the limit of open files, ulimit -n)");
   }
   table_full_ = error != 0;
   const auto now = Clock::now();
@@ -73,7 +73,7 @@ void TcpTransport::admit(Descriptor socket) {
   if (room) {
     serve(stream);
   } else {
-    stream.give_up("came when too many others were at the door");
+    stream.give_up("came while too many other connections were waiting");
     bury(stream);
   }
 }
@@ -93,8 +93,8 @@ void TcpTransport::complain(const Stream& stream) {
   if (++complaints_ > most_complaints) return;
   log::say(log::Level::warning, "rank " + std::to_string(rank),
            "dropped a connection from " + other_end(stream.fd()) + ": it " +
-               (stream.broken().empty() ? "said nothing for too long" : stream.broken()) +
-               (complaints_ == most_complaints ? " (the last of these that is shown)" : ""));
+               (stream.broken().empty() ? "was silent for too long" : stream.broken()) +
+               (complaints_ == most_complaints ? " (further warnings of this kind are not shown)" : ""));
 }
 
 }  // namespace ringreduce

@@ -125,7 +125,7 @@ using InterfaceList = std::unique_ptr<ifaddrs, decltype(&freeifaddrs)>;
 
 InterfaceList interfaces() {
   ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) throw Error("the addresses of this host cannot be read");
+  if (getifaddrs(&list) != 0) throw Error("cannot read the addresses of this host");
   return {list, freeifaddrs};
 }
 
@@ -157,7 +157,7 @@ std::vector<Address> own_addresses(const std::string& interface) {
   if (!interface.empty() && found.empty()) {
     throw InvalidArgument(
         std::string("RINGREDUCE_IFACE must name an interface that is up and has an address: ") +
-        listed(names) + "; not '" + interface + "'");
+        listed(names) + ", not '" + interface + "'");
   }
   std::stable_sort(found.begin(), found.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });

@@ -87,8 +87,8 @@ void TcpTransport::attempt(int peer, Purpose purpose) {
       links_[peer].retry = Clock::now() + dial_again_after;
       return;
     }
-    return words_.lost(rank, "can open no connection to rank " + std::to_string(peer) + " (" +
-                                 std::strerror(errno) + "): raise its limit, ulimit -n");
+    return words_.lost(rank, "cannot open a connection to rank " + std::to_string(peer) + " (" +
+                                 std::strerror(errno) + "): raise the limit of open files, ulimit -n");
   }
   set(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
   if (purpose == Purpose::pulse) set_pulse(socket.get());

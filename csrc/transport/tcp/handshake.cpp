@@ -82,7 +82,7 @@ bool Stream::say(const void* bytes, std::size_t count) {
 
 bool Stream::hang_up() {
   ended_ = true;
-  return fail("has hung up before it proved to be a rank of this job");
+  return fail("hung up before it proved to be a rank of this job");
 }
 
 // Never more than what is to come next: what follows are frames. `otherwise` is what is wrong where it does
@@ -125,21 +125,21 @@ bool Stream::begins_well(const char* otherwise) {
 }
 
 bool Stream::read_hello() {
-  if (!hear(&hello_, sizeof hello_, "did not begin as a rank does")) return false;
+  if (!hear(&hello_, sizeof hello_, "did not greet as a rank does")) return false;
   const auto number = [](std::int64_t n) { return std::to_string(n); };
   if (hello_.build != this_build()) return fail(mismatch(hello_.build));
   if (std::memcmp(hello_.group, membership_.group.data(), sizeof hello_.group) != 0) {
     return fail("belongs to another job, or another communicator");
   }
   if (hello_.world != membership_.world || hello_.to != membership_.rank) {
-    return fail("wanted rank " + number(hello_.to) + " of " + number(hello_.world) + ", but this is rank " +
-                number(membership_.rank) + " of " + number(membership_.world));
+    return fail("asked for rank " + number(hello_.to) + " of " + number(hello_.world) +
+                ", but this is rank " + number(membership_.rank) + " of " + number(membership_.world));
   }
   if (hello_.from < 0 || hello_.from >= membership_.world || hello_.from == membership_.rank) {
-    return fail("calls itself rank " + number(hello_.from));
+    return fail("claims to be rank " + number(hello_.from));
   }
   if (hello_.purpose > static_cast<std::uint32_t>(Purpose::pulse)) {
-    return fail("has a purpose that no rank has: " + number(hello_.purpose));
+    return fail("has an unknown purpose: " + number(hello_.purpose));
   }
   std::memcpy(answer_.magic, magic, sizeof magic);
   copy_to(answer_.nonce, random_bytes(sizeof answer_.nonce));
@@ -149,7 +149,8 @@ bool Stream::read_hello() {
 }
 
 bool Stream::read_answer() {
-  if (!hear(&answer_, sizeof answer_, "is not who listens there: the answer is not a rank's")) return false;
+  if (!hear(&answer_, sizeof answer_, "does not listen there: the answer does not come from a rank"))
+    return false;
   if (!equal(answer_.proof, proof_of("accept"))) return fail(wrong_secret);
   const Proof proof{mark, proof_of("dial")};
   state_ = State::securing;
@@ -157,8 +158,8 @@ bool Stream::read_answer() {
 }
 
 // Of a pulse, whose other end may have had to wait long for an answer. A piece at a time: there are others to
-// be served, and the stranger's time to be looked at. True once what comes next is not a beat: while nothing is
-// there, it may be one.
+// be served, and the stranger's time to be looked at. True once what comes next is not a beat: while nothing
+// is there, it may be one.
 bool Stream::skip_beats() {
   char beats[4096];
   const ssize_t here = ::recv(fd(), beats, sizeof beats, MSG_DONTWAIT | MSG_PEEK);
@@ -167,7 +168,7 @@ bool Stream::skip_beats() {
   const std::size_t before = end ? end - beats : std::max<ssize_t>(here, 0);
   if (before > 0) ::recv(fd(), beats, before, MSG_DONTWAIT);
   skipped_ += before;
-  if (skipped_ > most_beats) fail("has said too much before it proved to be a rank of this job");
+  if (skipped_ > most_beats) fail("sent too much before it proved to be a rank of this job");
   return end || (here <= 0 && !later);
 }
 
@@ -194,7 +195,7 @@ bool Stream::secure() {
   if (errno == ECONNRESET || errno == EPIPE) {
     hang_up();
   } else if (errno != EAGAIN) {
-    fail("does not agree on TLS (" + channel_->why() + ")");
+    fail("failed the TLS handshake (" + channel_->why() + ")");
   }
   return false;
 }

@@ -92,7 +92,8 @@ bool equal(const Digest& a, const Digest& b) {
 
 std::string random_bytes(std::size_t count) {
   std::string bytes(count, '\0');
-  if (getrandom(bytes.data(), count, 0) != static_cast<ssize_t>(count)) throw Error("no random numbers");
+  if (getrandom(bytes.data(), count, 0) != static_cast<ssize_t>(count))
+    throw Error("the system returned no random numbers");
   return bytes;
 }
 

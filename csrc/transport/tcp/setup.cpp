@@ -60,8 +60,8 @@ Guard chosen_guard(std::optional<bool> encrypt) {
   // Of what they tell each other to meet the key cannot be made: others may have read that.
   if (environment("RINGREDUCE_SECRET").empty()) {
     throw InvalidArgument(
-        "encryption needs a secret: set RINGREDUCE_SECRET to the same text, which nobody else knows, for all "
-        "ranks");
+        "encryption needs a secret: set RINGREDUCE_SECRET to the same text on all ranks, and keep it "
+        "private");
   }
   TlsChannel::load();
   return Guard::tls;
@@ -73,9 +73,9 @@ void check_guards(const std::vector<Endpoint>& endpoints) {
   for (std::size_t r = 1; r < endpoints.size(); ++r) {
     if (endpoints[r].guard == endpoints[0].guard) continue;
     throw InvalidArgument(
-        std::string("all ranks must guard what they send by the same: it is ") + name(endpoints[0]) +
+        std::string("all ranks must protect their messages in the same way: it is ") + name(endpoints[0]) +
         " on rank 0, " + name(endpoints[r]) + " on rank " + std::to_string(r) +
-        " (RINGREDUCE_TLS and init(encrypt=...) choose TLS, RINGREDUCE_TCP_CHECK=1 checksums)");
+        " (RINGREDUCE_TLS=1 and init(encrypt=True) choose TLS, RINGREDUCE_TCP_CHECK=1 chooses checksums)");
   }
 }
 
@@ -164,8 +164,8 @@ std::vector<TcpTransport::Listener> TcpTransport::listen() {
     listeners.push_back({std::move(socket), address});
   }
   if (listeners.empty()) {
-    throw Error(std::string("no socket can be opened to listen on: ") +
-                (error ? std::strerror(error) : "this host has no interface that is up"));
+    throw Error(std::string("cannot open a socket to listen on: ") +
+                (error ? std::strerror(error) : "no network interface of this host is up"));
   }
   return listeners;
 }

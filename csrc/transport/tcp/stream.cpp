@@ -149,7 +149,7 @@ void Stream::receive_nothing(ssize_t got) {
   } else if (!is_for_later(errno)) {
     fail(errno == ECONNRESET || errno == EPIPE
              ? "died"
-             : "cannot be reached any more (" + std::string(std::strerror(errno)) + ")");
+             : "can no longer be reached (" + std::string(std::strerror(errno)) + ")");
   }
 }
 
@@ -169,7 +169,7 @@ bool Stream::read(std::size_t most) {
     } catch (const Damaged&) {
       damage_ = Damage::here;
     } catch (const Error& error) {
-      fail("has sent what no rank sends: " + std::string(error.what()));
+      fail("sent something that no rank sends: " + std::string(error.what()));
     }
   }
   return moved;

@@ -171,8 +171,8 @@ void TcpTransport::report_damage(const Stream& stream) {
   words_.end_all(Failure(
       Cause::damaged, -1,
       "rank " + std::to_string(receiver) + " received a damaged frame from rank " + std::to_string(sender) +
-          ": bytes changed on the way, so the call was ended on all ranks. Look for a faulty "
-          "link between their hosts, or for somebody who changes what passes"));
+          ": bytes changed on the way, so the call ended on all ranks. Look for a faulty link "
+          "between their hosts, or for someone who tampers with the traffic"));
 }
 
 // What survivors still have to say goes over new connections: of one that has damaged something the other end

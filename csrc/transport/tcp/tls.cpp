@@ -42,12 +42,12 @@ OpenSsl::OpenSsl() {
     if (!library) library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   }
   if (!library) {
-    throw Error(std::string("TLS is wanted, and OpenSSL, which has it, cannot be loaded (") + dlerror() +
+    throw Error(std::string("TLS is enabled, but OpenSSL cannot be loaded (") + dlerror() +
                 "): install libssl 3 or 1.1.1");
   }
   const auto find = [&](auto& function, const char* name) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-    if (!function) throw Error(std::string("TLS is wanted, but the OpenSSL here has no ") + name);
+    if (!function) throw Error(std::string("TLS is enabled, but this OpenSSL has no ") + name);
   };
 #define RINGREDUCE_FIND(result, name, arguments) find(name, #name);
   RINGREDUCE_OPENSSL(RINGREDUCE_FIND)
@@ -57,7 +57,7 @@ OpenSsl::OpenSsl() {
   const bool set = context && SSL_CTX_ctrl(context, ctrl_set_min_version, version_1_3, nullptr) == 1 &&
                    SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") == 1 &&
                    SSL_CTX_set_num_tickets(context, 0) == 1;
-  if (!set) throw Error("TLS is wanted, but the OpenSSL here refuses TLS 1.3");
+  if (!set) throw Error("TLS is enabled, but this OpenSSL does not support TLS 1.3");
   SSL_CTX_set_options(context, enable_ktls | ignore_unexpected_eof | no_renegotiation);
   SSL_CTX_ctrl(context, ctrl_mode, mode_moving_buffer, nullptr);
   SSL_CTX_set_psk_client_callback(context, key_of_client);
@@ -134,7 +134,7 @@ int TlsChannel::fail(int result) {
   const int reason = error & 0xfff;
   const bool told = reason >= first_alert && reason <= last_alert;
   const char* text = o.ERR_reason_error_string(error);
-  why_ = text ? text : "for an unknown reason";
+  why_ = text ? text : "unknown reason";
   errno = failed_ = !open_ ? unusable : told ? damaged_there : damaged_here;
   return -1;
 }

@@ -68,14 +68,15 @@ EventRunner::~EventRunner() {
 const Plan& EventRunner::plan(Planner& planner, const Call& call, const Launch& launch) {
   if (call.algorithm != automatic) {
     throw InvalidArgument(
-        "algorithm must be 'auto' here: no kernel can wait for another one, because the thread blocks of all "
+        "algorithm must be 'auto' here: kernels cannot wait for each other, because the thread blocks of all "
         "ranks do not fit on their GPU at the same time, or because their streams share its queues "
         "(CUDA_DEVICE_MAX_CONNECTIONS)");
   }
   if (launch.captured) {
     throw InvalidArgument(
-        "stream is captured, and this group's kernels do not fit on its GPU at the same time: its ranks meet "
-        "on the host in every call, which no graph can repeat");
+        "stream is being captured, but this group's kernels do not fit on its GPU at the same time: its "
+        "ranks meet "
+        "on the host in every call, which a graph cannot repeat");
   }
   return planner.plan(call, target);
 }
@@ -99,7 +100,7 @@ bool EventRunner::meets(const Call& call, const Launch& launch, Call& meeting) {
     const auto gone = std::find(all_events_.begin(), all_events_.end(), nullptr) - all_events_.begin();
     if (gone < world_) {
       throw Failure(Cause::peer_lost, static_cast<int>(gone),
-                    "rank " + std::to_string(gone) + " left while a collective was under way on its GPU");
+                    "rank " + std::to_string(gone) + " left while a collective was running on its GPU");
     }
     for (const auto& one : all_events_) CudaLibrary::check(cuda_.wait(one->ready.get(), launch.stream));
     combine_and_copy(call, launch.stream);

@@ -145,12 +145,12 @@ int DeviceBoxes::blocks_for_all(const std::vector<Gpu>& gpus) {
     if (in_process > 1 && streams_of_a_rank * in_process > gpu.queues) blocks = 0;
     if (blocks > 0 || one_process()) continue;
     if (in_process > 1) {
-      throw Error(std::to_string(in_process) + " ranks of one process among several share a GPU, whose " +
-                  std::to_string(gpu.queues) + " queues are too few for their streams: set " +
-                  queues_variable);
+      throw Error(
+          std::to_string(in_process) + " ranks of one process share a GPU with other processes, and its " +
+          std::to_string(gpu.queues) + " queues are too few for their streams: raise " + queues_variable);
     }
-    throw Error(std::to_string(here) + " ranks of several processes share a GPU that runs " +
-                std::to_string(fit) + " more thread blocks at the same time: not one of each rank");
+    throw Error(std::to_string(here) + " ranks of several processes share a GPU that can run only " +
+                std::to_string(fit) + " more thread blocks at the same time, less than one for each rank");
   }
   // Each process counts the blocks of all.
   const std::lock_guard lock(claims_mutex);
@@ -174,7 +174,7 @@ void DeviceBoxes::reach(int peer, const Gpu& gpu, const std::string& handle) {
   }
   void* at = nullptr;
   const char* failure = cuda_.map(&at, handle.data() + sizeof at, 1);
-  if (failure) throw Error("the memory of rank " + std::to_string(peer) + " is out of its reach: " + failure);
+  if (failure) throw Error("cannot map the memory of rank " + std::to_string(peer) + ": " + failure);
   memories_[peer] = static_cast<char*>(at);
 }
 

@@ -130,8 +130,9 @@ void check_arena(const Program& program, const Geometry& geometry, std::size_t a
   const std::size_t round_bytes = chunks * geometry.stride() * geometry.element + sends * line;
   if (2 * round_bytes <= arena_bytes && 2 * sends <= most_slots) return;
   throw InvalidArgument("blocks have " + std::to_string(arena_bytes) + " bytes and " +
-                        std::to_string(most_slots) + " places for messages, and a round's " +
-                        std::to_string(sends) + " take up to " + std::to_string(round_bytes) + " bytes");
+                        std::to_string(most_slots) + " places for messages, but the " +
+                        std::to_string(sends) + " messages of a round take up to " +
+                        std::to_string(round_bytes) + " bytes");
 }
 
 }  // namespace
@@ -144,7 +145,7 @@ std::size_t arena_capacity(std::size_t arena_bytes) {
 
 std::vector<std::byte> flatten(const Program& program, const Geometry& geometry, std::size_t arena_bytes) {
   if (program.schedule.world > most_ranks) {
-    throw InvalidArgument("a kernel takes up to " + std::to_string(most_ranks) + " ranks, not " +
+    throw InvalidArgument("a kernel serves at most " + std::to_string(most_ranks) + " ranks, not " +
                           std::to_string(program.schedule.world));
   }
   check_arena(program, geometry, arena_bytes);

@@ -152,7 +152,7 @@ void check_that_nccl_has(const Call& call, const NcclLibrary& nccl) {
   }
   if (is_float8(call.dtype) && nccl.version() < nccl::float8_since) {
     throw InvalidArgument("algorithm 'nccl' has no reductions of dtype " + std::string(name_of(call.dtype)) +
-                          " before NCCL 2.24, and this one is " + nccl.version_in_words());
+                          " before NCCL 2.24; this is NCCL " + nccl.version_in_words());
   }
 }
 

@@ -94,8 +94,8 @@ void NcclRunner::check_sources(const Call& call) const {
   if (!reproducible_ || !rounds || !reduces(call.collective) || world_ <= device::most_spans) return;
   throw InvalidArgument(std::string("dtype ") + name_of(call.dtype) + " of more than " +
                         std::to_string(device::most_spans) +
-                        " ranks' arrays in GPU memory is not rounded once, and this communicator is "
-                        "reproducible");
+                        " ranks' arrays in GPU memory is rounded more than once, so it cannot be used on a "
+                        "reproducible communicator");
 }
 
 // --- launching ---------------------------------------------------------------------------------------------

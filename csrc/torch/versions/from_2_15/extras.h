@@ -83,12 +83,12 @@ class Versioned : public Base {
       std::sort(members.begin(), members.end());
     }
     TORCH_CHECK(std::set<std::string>(members.begin(), members.end()).size() == members.size(),
-                "ringreduce: reconfigure() was given a handle twice");
+                "ringreduce: reconfigure() received a handle twice");
     const auto me = std::find(members.begin(), members.end(), handle_);
-    TORCH_CHECK(me != members.end(), "ringreduce: reconfigure() was not given this rank's own handle, ",
+    TORCH_CHECK(me != members.end(), "ringreduce: reconfigure() did not receive this rank's own handle, ",
                 handle_);
-    TORCH_CHECK(used_.insert(options.uuid).second, "ringreduce: reconfigure() was given the uuid ",
-                options.uuid, " before; each call needs one of its own");
+    TORCH_CHECK(used_.insert(options.uuid).second, "ringreduce: reconfigure() received the uuid ",
+                options.uuid, " before; each call needs a new one");
     const int rank = static_cast<int>(me - members.begin());
     const int size = static_cast<int>(members.size());
     regroup("ringreduce/reconfigure/" + std::to_string(options.uuid), rank, size, options.timeout);
@@ -115,7 +115,7 @@ class Versioned : public Base {
         try {
           hook();
         } catch (const std::exception& error) {
-          TORCH_WARN("ringreduce: an abort hook has failed: ", error.what());
+          TORCH_WARN("ringreduce: an abort hook failed: ", error.what());
         }
       }
     };

@@ -96,7 +96,7 @@ std::uint64_t attribute_of(CUdeviceptr memory, CUpointer_attribute asked) {
   const Driver& driver = Driver::get();
   std::uint64_t value = 0;  // wide enough for whatever a driver takes a boolean for
   void* const answer = &value;
-  driver.check(driver.attributes_of(1, &asked, const_cast<void**>(&answer), memory), "what memory is");
+  driver.check(driver.attributes_of(1, &asked, const_cast<void**>(&answer), memory), "looking up memory");
   return value;
 }
 
@@ -104,7 +104,7 @@ Allocation range_around(CUdeviceptr memory) {
   const Driver& driver = Driver::get();
   CUdeviceptr at = 0;
   std::size_t bytes = 0;
-  driver.check(driver.address_range(&at, &bytes, memory), "where memory is");
+  driver.check(driver.address_range(&at, &bytes, memory), "looking up memory");
   return {at, bytes, 0};
 }
 
@@ -157,7 +157,7 @@ void* allocate(std::size_t bytes) {
   const auto kind = wanted();
   if (kind && *kind != Kind::ipc) {
     if (!has_handles(type_of(*kind)))
-      throw std::runtime_error("RINGREDUCE_CUDA_HANDLES: this GPU has none of that kind");
+      throw std::runtime_error("RINGREDUCE_CUDA_HANDLES: this GPU does not support this kind");
     return keep(make(bytes, type_of(*kind)));
   }
   if (!kind && !has_ipc()) {
@@ -206,10 +206,10 @@ const char* ringreduce_cuda_allocations(Allocation* found, int* count, const voi
     const int room = *count;
     *count = 0;
     for (std::uint64_t at = begin; at < begin + bytes; at = found[*count - 1].at + found[*count - 1].bytes) {
-      if (*count == room) throw std::runtime_error("the memory lies in too many allocations");
+      if (*count == room) throw std::runtime_error("the memory spans too many allocations");
       Allocation& one = found[(*count)++] = range_around(at);
       one.number = attribute_of(at, CU_POINTER_ATTRIBUTE_BUFFER_ID);
-      if (one.number == 0) throw std::runtime_error("what memory is: CUDA has no number of it");
+      if (one.number == 0) throw std::runtime_error("looking up memory: CUDA has no number for it");
     }
   });
 }

@@ -99,13 +99,13 @@ void admit(const std::vector<int>& devices, const void* memory, std::size_t byte
   CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
                                  CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
   void* answers[] = {&is_plain, &pool};
-  driver.check(driver.attributes_of(2, asked, answers, begin), "what memory is");
+  driver.check(driver.attributes_of(2, asked, answers, begin), "looking up memory");
   if (is_plain) return;  // peer access covers what cudaMalloc gives, and nothing else
   if (pool) return admit_to_pool(devices, pool);
   for (CUdeviceptr at = begin; at < begin + bytes;) {
     CUdeviceptr piece = 0;
     std::size_t length = 0;
-    driver.check(driver.address_range(&piece, &length, at), "where memory is");
+    driver.check(driver.address_range(&piece, &length, at), "looking up memory");
     admit_to_piece(devices, piece, length);
     at = piece + length;
   }
