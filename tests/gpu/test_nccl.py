@@ -268,8 +268,8 @@ def _refused(comm):
     refused("no reductions of dtype complex64", "reduce", array("complex64"))
     refused("no all_to_all", "all_to_all", array("float32"), out=array("float32"))
     refused("root must be", "broadcast", array("float32"), 99)
-    refused("GPU's memory", "all_reduce", np.zeros(4, "float32"))
-    refused("GPU's memory", "broadcast", np.zeros(4, "float32"))
+    refused("GPU memory", "all_reduce", np.zeros(4, "float32"))
+    refused("GPU memory", "broadcast", np.zeros(4, "float32"))
     x = GpuArray(np.full(5, 1, "int16"))  # moved as bytes, and nothing above has spoilt the group
     out = GpuArray(np.zeros(5 * comm.size, "int16"))
     comm.all_gather(x, out=out, algorithm="nccl")
@@ -442,7 +442,7 @@ def test_memory_is_registered_until_the_end(nccl):
         comm.deregister(x)
         with pytest.raises(ValueError, match="not registered"):
             comm.deregister(x)
-        with pytest.raises(ValueError, match="not in a GPU's memory"):
+        with pytest.raises(ValueError, match="not in GPU memory"):
             comm.register(np.zeros(3))
         comm.all_reduce(y, algorithm="nccl")
         assert (y.get(comm) == comm.size).all()

@@ -208,7 +208,7 @@ def test_average_that_would_not_be_divided():
     ]
     assert told(all_reduce(*rounds, scratch=1)) == (
         "rank 0, chunk 0: at the end it is complete before its last write, "
-        "so that an average would not be divided, or not everywhere"
+        "so an average would not be divided, or not on all ranks"
     )
 
 
