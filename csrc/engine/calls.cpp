@@ -12,14 +12,14 @@
 namespace ringreduce {
 namespace {
 
-// Whether to say that a wait has lasted so long: after a second, and whenever it has doubled since.
+// Whether to log that a wait has lasted so long: after a second, and each time it has doubled since.
 bool is_worth_a_word(Clock::duration waited, Clock::duration& again_after) {
   if (waited < std::max<Clock::duration>(std::chrono::seconds(1), again_after)) return false;
   again_after = 2 * waited;
   return log::says(log::Level::debug);
 }
 
-std::atomic<unsigned> forks{0};  // above this process
+std::atomic<unsigned> forks{0};  // forks between the first process and this one
 
 unsigned watch_forks() {
   static std::once_flag once;
@@ -27,7 +27,7 @@ unsigned watch_forks() {
   return forks;
 }
 
-// A timeout must be short enough to be added to the time.
+// Limits the timeout to what can be added to a time.
 Options bounded(Options options) {
   options.timeout = std::min<Clock::duration>(options.timeout, std::chrono::hours(24 * 365 * 30));
   return options;
@@ -40,7 +40,7 @@ std::string lengths(const ContractBroken& broken) {
          std::to_string(broken.expected_bytes) + " were expected";
 }
 
-// All ranks must choose the same.
+// All ranks must choose alike.
 std::shared_ptr<const Tuned> agreed(const std::shared_ptr<const Tuned>& own, const Told& told) {
   const auto differs = [&](std::uint64_t digest) { return digest != told.word.front(); };
   if (std::none_of(told.word.begin(), told.word.end(), differs)) return own;
@@ -224,7 +224,7 @@ void Calls::end(const Transfer* message) {
   } catch (const InvalidArgument&) {
     throw;  // refused before anything was sent
   } catch (const Closed&) {
-    throw;  // by another thread: peers see it
+    throw;  // by another thread; peers notice it themselves
   } catch (...) {
     // Others must not wait for a rank that leaves halfway.
     try {
