@@ -13,11 +13,11 @@ namespace {
 struct Description {
   std::uint64_t count = 0;  // elements
   std::uint64_t split = 0;  // see Call::split
-  std::int32_t root = -1;   // -1: there is none
+  std::int32_t root = -1;   // -1: none
   Collective collective{};
   DType dtype{};
   Op op{};
-  std::uint8_t reproducible = 0;  // whether the rank's communicator is
+  std::uint8_t reproducible = 0;  // whether the rank's communicator is reproducible
   Encoding wire = Encoding::none;
   char algorithm[23] = {};
 };

@@ -9,8 +9,9 @@
 namespace ringreduce {
 namespace {
 
-constexpr int first_custom = 1 << 16;  // handles from here on are custom schedules
-// Up to here all ranks' schedules are run symbolically for a wire format, which takes up to 0.3 s.
+constexpr int first_custom = 1 << 16;  // handles from here on stand for custom schedules
+// Up to this world, planning for a wire format runs all ranks' schedules symbolically, which takes up to 0.3
+// s.
 constexpr int largest_known_world = 128;
 
 std::string_view catalogue_name(int algorithm) {
@@ -21,7 +22,7 @@ int index_of(const Entry& entry) {
   return static_cast<int>(&entry - catalogue().data());
 }
 
-// "ring" for every collective that has one, or "all_reduce=ring,broadcast=chain".
+// Reads "ring", for every collective that has one, or "all_reduce=ring,broadcast=chain".
 std::map<Collective, int> read_forced(const std::string& text) {
   std::map<Collective, int> forced;
   std::istringstream stream(text);
@@ -88,7 +89,7 @@ void Planner::know(std::vector<int> order, double pace) {
   forget();
 }
 
-// What was planned with less known.
+// Drops the plans made with less knowledge.
 void Planner::forget() {
   for (Slot& slot : cache_) slot.used = false;
   programs_.clear();
@@ -140,7 +141,7 @@ void Planner::make(const Call& call, const Target& target, Plan& plan) {
     return describe(call, shape_of(call, world_), reproducible_, target.own_way, plan);
   }
   if (call.algorithm == by_nccl) throw InvalidArgument("algorithm 'nccl' takes arrays in GPU memory only");
-  // What is worked on: quantised messages are decoded to float32, whatever the arrays hold.
+  // The dtype that is computed with: quantised messages are decoded to float32, whatever the arrays hold.
   const DType dtype = call.wire == Encoding::none ? call.dtype : DType::float32;
   const std::size_t element = size_of(dtype);
   const Shape shape = shape_of(call, world_);
@@ -148,7 +149,7 @@ void Planner::make(const Call& call, const Target& target, Plan& plan) {
   const std::size_t slice_bytes = pick(call, shape.total * element, target, plan);
   plan.program = &program(call, plan.algorithm, target.uses_links(), plan.forest);
   check_rank_order(call.collective, plan.algorithm);
-  // No rank knows the longest block of all, so slices have a fixed length.
+  // No rank knows the longest block of all ranks, so slices have a fixed length.
   const bool blind = is_uneven_all_to_all(call);
   plan.geometry = make_geometry(*plan.program, element, blind ? ~std::size_t{0} >> 8 : count, slice_bytes,
                                 target.capacity, call.wire);
@@ -189,10 +190,10 @@ Situation Planner::situation(Collective collective, std::size_t bytes, Encoding 
           bytes,      reproducible_, wire != Encoding::none, target.uses_links() ? pace_ : 1};
 }
 
-// The algorithm and its lanes; returns the bytes of a slice.
+// Picks the algorithm and its lanes; returns the bytes of a slice.
 std::size_t Planner::pick(const Call& call, std::size_t bytes, const Target& target, Plan& plan) {
   Situation here = situation(call.collective, bytes, call.wire, target);
-  // How many there are differs from rank to rank, and slices must not.
+  // The number of bytes differs between ranks, and slices must not.
   if (is_uneven_all_to_all(call)) here.bytes = ~std::size_t{0};
   Choice choice = choose(here);
   plan.algorithm = call.algorithm == automatic ? index_of(*choice.entry) : call.algorithm;
@@ -203,13 +204,14 @@ std::size_t Planner::pick(const Call& call, std::size_t bytes, const Target& tar
     choice = synthesised_choice(here, target, plan);
     plan.algorithm = index_of(*choice.entry);
   }
-  // Bruck's forwards blocks through ranks that do not know their lengths, pairs need equal numbers of slices.
+  // Bruck's algorithm forwards blocks through ranks that do not know their lengths, and pairs need equal
+  // numbers of slices.
   if (is_uneven_all_to_all(call)) plan.algorithm = index_of(*find_algorithm(call.collective, "direct"));
   plan.lanes = call.lanes > 0 ? call.lanes : choice.lanes;
   return call.slice_bytes > 0 ? call.slice_bytes : choice.slice_bytes;
 }
 
-// Of an algorithm that is forced, slices are as long, and as many in flight, as those of the choice.
+// A forced algorithm keeps the slices and lanes of the usual choice.
 Choice Planner::choose(const Situation& situation) const {
   Choice choice = usual_choice(situation);
   if (const auto forced = forced_.find(situation.collective); forced != forced_.end()) {
@@ -269,7 +271,7 @@ Program Planner::lower_entry(const Call& call, const Entry& entry, bool uses_lin
     place.order = order_;
   }
   int heaviest = 0;
-  // Only an all-reduce has combinations whose results several ranks end with.
+  // Only in an all-reduce do several ranks end with results of combinations.
   const bool look = coded && call.collective == Collective::all_reduce && world_ <= largest_known_world;
   std::vector<Schedule> all;
   for (place.rank = 0; place.rank < world_; ++place.rank) {

@@ -36,8 +36,8 @@ std::uint64_t fnv(const std::string& text) {
   return hash;
 }
 
-// "all_reduce shm 4 1 32768 one_shot 65536 1": as TuningRow has them, with the transport after the
-// collective.
+// For example "all_reduce shm 4 1 32768 one_shot 65536 1": the fields of TuningRow, with the transport after
+// the collective.
 Tuned::Row parse(const std::string& line) {
   std::istringstream words(line);
   std::string collective, transport, algorithm, more;
@@ -67,8 +67,7 @@ std::string tuning_file() {
   if (folder.empty() && !home.empty()) folder = home + "/.cache/ringreduce";
   if (folder.empty()) return "";
   const std::string cores = std::to_string(sysconf(_SC_NPROCESSORS_ONLN));
-  static const std::string kind =
-      processor();  // it does not change, and takes a while to read where cores are many
+  static const std::string kind = processor();  // constant, and slow to read on machines with many cores
   return folder + "/" RINGREDUCE_VERSION "/" + as_file_name(kind + " " + cores + " cores") + ".tuning";
 }
 

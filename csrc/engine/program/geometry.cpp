@@ -30,8 +30,8 @@ Geometry make_geometry(const Program& program, std::size_t element, std::size_t 
   const std::size_t line_sent =
       wire == Encoding::none ? line_bytes : round_up(encoded_bytes(wire, line), line_bytes);
   const std::size_t sent = std::max(program.heaviest_round, 1);
-  // Half of the capacity, so that a round fits behind what is left of the one before, wherever the ring
-  // wraps; less what rounding each chunk up to a line may add.
+  // Half of the capacity, so that a round fits behind the remains of the one before, wherever the ring wraps;
+  // less what rounding each chunk up to a line may add.
   const std::size_t room = capacity / 2 / sent / line_sent;
   if (wire != Encoding::none && room == 0) {
     throw InvalidArgument(
