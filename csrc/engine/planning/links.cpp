@@ -7,9 +7,8 @@ namespace ringreduce {
 namespace {
 
 constexpr double reference = 100e-6 * 118e6;  // bytes: latency times bandwidth where the tables were measured
-constexpr double worth_it =
-    0.85;  // of the time in rank order; a smaller gain is within the measurements' variation
-constexpr int tried_all = 8;  // with up to this many hosts, all orders are compared
+constexpr double worth_it = 0.85;  // of the time in rank order; measurements vary by more than a smaller gain
+constexpr int tried_all = 8;       // with up to this many hosts, all orders are compared
 
 using Lap = std::vector<int>;
 

@@ -37,12 +37,10 @@ struct Step {
   // send: this round writes these chunks. It cannot wait until peers have read them, but it can wait for a
   // wire, which takes the bytes whatever the peers do.
   bool overwritten = false;
-  bool grants =
-      false;  // send: the peer's answer replaces these chunks, and the peer may write it here itself
+  bool grants = false;    // send: the peer's answer replaces these chunks; it may write it here
   bool pushable = false;  // combine: its fused send goes to exactly the peers whose values it combines
   int fused = -1;         // combine, receive: the send step that passes the result on, or -1
-  int parts_begin = 0,
-      parts_end = 0;  // the message, or what is copied (local: the targets; sources in `from`)
+  int parts_begin = 0, parts_end = 0;  // the message; local: targets (sources in `from`)
   int peers_begin = 0, peers_end = 0;  // send: receivers; combine: sources in rank order, own value as -1
   int from_begin = 0;                  // local: parts to read, as many as parts
   int tickets_begin = 0;               // send: one ticket per receiver

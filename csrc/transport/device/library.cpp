@@ -34,7 +34,7 @@ void* CudaLibrary::symbol(const char* name) const {
   return found;
 }
 
-// It stays loaded: kernels, and memory that peers have mapped, may outlive whoever asked for it.
+// The library stays loaded: kernels, and memory that peers have mapped, may outlive its users.
 CudaLibrary::CudaLibrary() {
   const std::string path = path_of_library();
   library_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -45,7 +45,7 @@ CudaLibrary::CudaLibrary() {
 }
 
 const CudaLibrary& CudaLibrary::get() {
-  static const CudaLibrary library;  // tried again where it has failed
+  static const CudaLibrary library;  // tried again after a failure
   return library;
 }
 
@@ -63,7 +63,7 @@ void DestroyedOnDevice::operator()(void* handle) const {
   try {
     const OnDevice there(CudaLibrary::get(), device);
     destroy(handle);
-  } catch (const Error&) {  // of a GPU that has failed nothing is left
+  } catch (const Error&) {  // a GPU that has failed has released everything
   }
 }
 

@@ -16,9 +16,9 @@
 namespace ringreduce {
 namespace {
 
-constexpr int death_takes = 500;  // milliseconds at most, from giving up memory to being known as ended
+constexpr int death_takes = 500;  // milliseconds at most, from releasing memory to counting as ended
 
-// What a rank tells the others at set-up: how to open its memory, and how to know that it is the right one.
+// What a rank tells the others at set-up: how to open its memory, and how to recognise it.
 struct SegmentAddress {
   std::int32_t pid;
   std::int32_t fd;
@@ -34,7 +34,7 @@ Segment open_segment(int peer, const SegmentAddress& address, const SegmentLayou
   return {memory, memory->base};
 }
 
-// What one rank tells the others of its attempt to open their memory: "", or "<rank that died or -1> <text>".
+// What one rank reports of its attempt to open the others' memory: "", or "<rank that died or -1> <text>".
 constexpr std::size_t longest_problem = 400;
 constexpr auto who_can = ". Ranks that share memory must run as one user, on one host and in one container";
 
@@ -101,7 +101,7 @@ std::optional<Location> ShmTransport::locate(const void* data, std::size_t bytes
   return shared_heap::locate(data, bytes);
 }
 
-// A process that is dying gives up its memory some time before it counts as ended.
+// A dying process releases its memory some time before it counts as ended.
 std::byte* ShmTransport::resolve(int peer, Location place) {
   try {
     return peers_[peer].heap.resolve(peers_[peer].process.pid, place);

@@ -10,13 +10,13 @@
 namespace ringreduce {
 namespace {
 
-// A sleep takes longer than most operations do.
+// A sleep takes longer than most operations.
 constexpr int looks_without_sleep = 500;
 constexpr std::chrono::microseconds look_at_first_every{20}, look_every{1000};
 constexpr int first_looks = 50;
 constexpr std::chrono::seconds patience_with_threads{1};
 
-// Until it says true, or the time is up.
+// Returns when `over` is true, or the time is up.
 template <class Over>
 bool wait_until(Clock::time_point deadline, const NcclGroup::Tick& tick, Over over) {
   for (int looks = 0; !over(); ++looks) {
@@ -182,7 +182,7 @@ void NcclGroup::finish(Clock::duration patience, const Tick& tick) {
   if (in_time) nccl_.destroy(comm_);
 }
 
-// A thread that does not give way sits in NCCL, which another one's abort ends.
+// A thread that does not give way is inside NCCL, and another thread's abort ends its call.
 void NcclGroup::abort() {
   if (aborted_.exchange(true)) return;
   const std::unique_lock lock(busy_, patience_with_threads);

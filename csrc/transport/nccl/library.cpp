@@ -15,10 +15,10 @@ constexpr const char* variable = "RINGREDUCE_NCCL_LIBRARY";
 
 std::atomic<NcclLibrary::Finder> elsewhere{nullptr};
 
-// What csrc/nccl exports, which programs load in place of libnccl.
+// Exported by csrc/nccl, which programs load in place of libnccl.
 constexpr const char* mark_of_stand_in = "ringreduce_nccl";
 
-// Null: `problem` says why. Beside the stand-in, NCCL must find its own functions before those.
+// Null: `problem` has the reason. Beside the stand-in, NCCL must find its own functions first.
 void* load(const std::string& path, std::string& problem) {
   const int its_own_first = dlsym(RTLD_DEFAULT, mark_of_stand_in) ? RTLD_DEEPBIND : 0;
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | its_own_first);
@@ -57,7 +57,7 @@ void NcclLibrary::find_function(Function& function, const char* name) {
   function = reinterpret_cast<Function>(found);
 }
 
-// It stays loaded: its threads and kernels may outlive whoever asked for it.
+// The library stays loaded, because its threads and kernels may outlive its users.
 NcclLibrary::NcclLibrary() {
   const std::string chosen = environment(variable);
   path_ = chosen.empty() ? file_name : chosen;
@@ -84,7 +84,7 @@ NcclLibrary::NcclLibrary() {
 }
 
 const NcclLibrary& NcclLibrary::get() {
-  static const NcclLibrary library;  // tried again where it has failed
+  static const NcclLibrary library;  // tried again after a failure
   return library;
 }
 

@@ -1,4 +1,4 @@
-// Who comes to a rank's door: its peers, and strangers, who must cost next to nothing.
+// How a rank accepts connections: from its peers, and from strangers, which must cost next to nothing.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -15,7 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int accept_at_once = 4;
-constexpr int share_of_ranks = 7;  // of the time, where strangers have one
+constexpr int share_of_ranks = 7;  // of the time, while strangers get one
 constexpr milliseconds look_for_room_every{100};
 constexpr int most_strangers = 128;
 constexpr int most_complaints = 10;
@@ -29,8 +29,8 @@ std::string other_end(int fd) {
 
 }  // namespace
 
-// Strangers may come faster than they can be served. After each few the door is shut for several times as
-// long as they took, which leaves the ranks the most of the time.
+// Strangers may come faster than they can be served. After every few of them, the rank accepts no more for
+// several times as long as they took, which leaves most of the time to ranks.
 void TcpTransport::accept_some() {
   const auto start = Clock::now();
   int came = 0, error = 0;
@@ -78,8 +78,8 @@ void TcpTransport::admit(Descriptor socket) {
   }
 }
 
-// The oldest of those that have said nothing goes: ids only grow. One that was answered may be a rank that
-// takes itself to be connected, and would take this one for dead; who is sent away before that comes again.
+// Drops the oldest stranger that has said nothing; ids only grow. One that was answered may be a rank that
+// believes itself connected, and would take this rank for dead. A rank that is dropped earlier tries again.
 void TcpTransport::make_room_for_strangers() {
   if (strangers_ < most_strangers) return;
   for (const auto& [id, stream] : streams_) {

@@ -54,7 +54,7 @@ bool is_for_guests(std::string_view name) {
          name.starts_with("cni") || name.starts_with("lxc");
 }
 
-// Less is likelier.
+// Smaller is likelier.
 constexpr int loopback = 8, guests = 4;
 int doubt(const ifaddrs& entry, const Address& address) {
   return (is_loopback(address) ? loopback : 0) + (is_for_guests(entry.ifa_name) ? guests : 0) +
@@ -129,7 +129,7 @@ InterfaceList interfaces() {
   return {list, freeifaddrs};
 }
 
-// Nothing where the interface is down, or speaks something else than IP.
+// nullopt if the interface is down, or does not use IP.
 std::optional<Address> address_of(const ifaddrs& entry) {
   if (!entry.ifa_addr || !(entry.ifa_flags & IFF_UP)) return std::nullopt;
   const int family = entry.ifa_addr->sa_family;
@@ -195,7 +195,7 @@ std::vector<Address> order_to_try(const std::vector<Address>& theirs, const std:
     for (const Address& mine : own) {
       if (is_loopback(mine) || !same_network(address, mine)) continue;
       is_near = true;
-      // The number of an interface is this host's own.
+      // Interface numbers are local to each host.
       if (address.interface) address.interface = mine.interface;
     }
     (is_near ? near : others).push_back(address);

@@ -124,7 +124,7 @@ const char* ringreduce_cuda_choose_device(int device) {
   return failure_of([&] { check(cudaSetDevice(device), "device " + std::to_string(device)); });
 }
 
-// CUDA's runtime, asked for the current device, cannot say that there is none.
+// CUDA's runtime reports a current device even if the thread has none.
 const char* ringreduce_cuda_enter_device(void** before, int device) {
   return failure_of([&] {
     const Driver& driver = Driver::get();
@@ -155,7 +155,7 @@ const char* ringreduce_cuda_identify_device(char* identity, int device) {
 const char* ringreduce_cuda_device_of(int* device, const void* memory) {
   return failure_of([&] {
     const Driver& driver = Driver::get();
-    unsigned type = 0;  // stays 0 of what CUDA has never heard of, which is the host's
+    unsigned type = 0;  // stays 0 for memory that CUDA does not know, which is the host's
     int ordinal = 0;
     CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
     void* answers[] = {&type, &ordinal};

@@ -23,7 +23,7 @@ PassedFile passed(int file) {
   return {getpid(), file};
 }
 
-// Files like those of GPU memory have no name by which they could be opened once more.
+// Files like those of GPU memory have no name by which they could be opened again.
 int take(const PassedFile& passed) {
   const auto process = static_cast<int>(syscall(SYS_pidfd_open, passed.process, 0));
   if (process < 0) fail(errno, passed);
