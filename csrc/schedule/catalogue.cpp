@@ -88,7 +88,7 @@ void demand(bool condition, const std::string& sentence) {
   if (!condition) throw std::invalid_argument(sentence);
 }
 
-// Whether every rank's parents lead to the one root.
+// Whether every rank's chain of parents leads to the one root.
 bool spans(const std::vector<int>& parents, int world) {
   if (parents.size() != static_cast<std::size_t>(world)) return false;
   if (std::count(parents.begin(), parents.end(), -1) != 1) return false;

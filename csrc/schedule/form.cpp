@@ -37,7 +37,7 @@ void check_head(const Schedule& s, const Schedule& first, int rank, int world) {
   }
 }
 
-// Walks the rounds of one rank; remembers for each chunk what wrote it last, and for each peer when it was
+// Walks the rounds of one rank. Remembers for each chunk what wrote it last, and for each peer when it was
 // last sent to and received from.
 class FormOfOne {
  public:
@@ -60,7 +60,7 @@ class FormOfOne {
  private:
   struct Write {
     int round = -1;
-    const Recv* reducing = nullptr;  // or else it replaces, or is a Local's
+    const Recv* reducing = nullptr;  // null if it replaces, or belongs to a Local
     bool local = false;
   };
 
@@ -100,8 +100,8 @@ class FormOfOne {
     write(local.to, {round_, nullptr, true});
   }
 
-  // A copy may read what a message will overwrite, but not what a copy of the same round writes: their order
-  // would matter.
+  // A copy may read a chunk that a message overwrites, but not one that a copy of the same round writes:
+  // their order would matter.
   void check_source(const Local& local) const {
     for (int chunk = local.from.first; chunk < local.from.first + local.from.count; ++chunk) {
       if (written_[chunk].round == round_ && written_[chunk].local) {

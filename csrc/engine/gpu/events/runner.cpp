@@ -12,7 +12,7 @@
 namespace ringreduce {
 namespace {
 
-// Where the blocks of an array begin, in bytes, and how long they are.
+// Where the blocks of an array begin, and their lengths, in bytes.
 struct Blocks {
   std::size_t element, count;
   const Extents* extents;
@@ -23,7 +23,7 @@ struct Blocks {
   std::size_t bytes(int rank) const { return element * (extents ? extents->count[rank] : count); }
 };
 
-// What other ranks of this process may ask for: events, by number.
+// Events that other ranks of this process may ask for, by number.
 std::mutex known_mutex;
 auto& known = *new std::unordered_map<std::uint64_t, std::weak_ptr<const void>>;  // never destroyed
 
@@ -120,8 +120,8 @@ bool EventRunner::meets(const Call& call, const Launch& launch, Call& meeting) {
   return true;
 }
 
-// A copy of it, where this rank's kernel writes to it before the others have read it, or where they are to
-// read something else.
+// A copy, if this rank's kernel writes to the input before the others have read it, or if they must read
+// scaled values.
 const void* EventRunner::input_for_peers(const Call& call, void* stream) {
   const bool scales = reduces(call.collective) && call.op == Op::premul_sum;
   const bool overwritten = call.collective == Collective::all_to_all && call.input == call.output;
@@ -137,7 +137,7 @@ const void* EventRunner::input_for_peers(const Call& call, void* stream) {
   return kept_->at();
 }
 
-// This rank's share of an all-reduce, or its block; a reduction's root has all of it.
+// This rank's share of an all-reduce, or its block; all of it on a reduction's root.
 void EventRunner::combine(const Call& call, void* stream) const {
   const std::size_t element = size_of(call.dtype);
   const Blocks blocks = {element, call.count, call.input_extents};
@@ -159,7 +159,7 @@ void EventRunner::combine(const Call& call, void* stream) const {
     if (to_all || rank == rank_) targets.push_back(arrays_[rank].output + target);
   }
   if (count == 0) return;
-  // Values are scaled by now.
+  // Values have been scaled by now.
   const Op op = call.op == Op::premul_sum ? Op::sum : call.op;
   CudaLibrary::check(KernelLibrary::get().combine(
       static_cast<int>(call.dtype), static_cast<int>(op), targets.data(), static_cast<int>(targets.size()),
