@@ -1,4 +1,4 @@
-// Turns the arguments of a collective into the engine's call, or refuses them by name.
+// Turns the arguments of a collective into the engine's call. Errors name the argument.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -107,7 +107,7 @@ ArrayView view_tensor(nb::handle tensor, const char* argument) {
   }
   const nb::object type = tensor.attr("dtype");
   const auto name =
-      nb::cast<std::string>(nb::str(nb::handle(type)));  // of an object, nb::str would only wrap it
+      nb::cast<std::string>(nb::str(nb::handle(type)));  // nb::str of an object would only wrap it
   const auto dtype = find_named<DType>(std::string_view(name).substr(name.rfind('.') + 1), dtype_count);
   if (!dtype || nb::cast<bool>(tensor.attr("is_sparse"))) refuse_dtype(argument, name);
   // The memory of a lazily conjugated or negated view does not hold its values.

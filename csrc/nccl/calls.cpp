@@ -113,7 +113,7 @@ Transfer transfer_for(const Message& message) {
   return transfer;
 }
 
-// Of a collective with a root that others may leave away.
+// Whether the buffer is used: a collective with a root may omit it on other ranks.
 bool has_input(const Member& member, const Asked& asked) {
   const bool spreads = asked.collective == Collective::broadcast || asked.collective == Collective::scatter;
   return !spreads || member.rank == asked.root;
@@ -180,7 +180,7 @@ Member::Factor read_factor(const void* scalar, nccl::DataType type, nccl::Reside
   const DType dtype = dtype_of(type);
   if (!scalar) throw Refusal(nccl::invalid_argument, "the scalar is null");
   const char zero[8] = {};
-  value_of(zero, dtype);  // refuses what is no float
+  value_of(zero, dtype);  // refuses types that are not floats
   if (residence == nccl::in_device_memory) return {dtype, 1, scalar};
   return {dtype, value_of(scalar, dtype), nullptr};
 }

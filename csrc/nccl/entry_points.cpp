@@ -7,12 +7,12 @@
 
 namespace ringreduce::nccl_api {
 
-// So that this library does not take itself for NCCL.
+// Keeps this library from taking itself for NCCL.
 extern "C" __attribute__((visibility("default"))) const int ringreduce_nccl = 1;
 
 namespace {
 
-// That of NCCL whose functions these are.
+// The version of NCCL that has these functions.
 constexpr int version = 22800;
 
 int current_device() {
@@ -32,7 +32,7 @@ nccl::Result join(Comm* comm, int ranks, const nccl::UniqueId& id, int rank, ncc
     *comm = Member::hand_out(std::make_unique<Member>(rank, ranks, device));
   });
   if (result != nccl::success) return spoil_group(result);
-  // The caller's may be gone when its group ends.
+  // The caller's config may be gone when its group ends.
   const std::string kept = config ? std::string(reinterpret_cast<const char*>(config), config->size) : "";
   const nccl::Result joined = run(*comm, Phase::launches, [id, kept](Member& member) {
     std::string given = kept;
@@ -94,7 +94,7 @@ RINGREDUCE_NCCL(CommInitRank, Comm* comm, int ranks, nccl::UniqueId id, int rank
   return ncclCommInitRankConfig(comm, ranks, id, rank, nullptr);
 }
 
-// One of several places to meet at is enough.
+// Meeting at one of several places is enough.
 RINGREDUCE_NCCL(CommInitRankScalable, Comm* comm, int ranks, int rank, int ids, nccl::UniqueId* id,
                 nccl::Config* config) {
   const nccl::Result result =
@@ -170,7 +170,7 @@ RINGREDUCE_NCCL(CommCuDevice, Comm comm, int* device) {
   });
 }
 
-// This library's kernels reach all memory as it is. NCCL, too, gives null for a window that is none.
+// This library's kernels reach all memory without registration. NCCL also returns null if there is no window.
 RINGREDUCE_NCCL(CommRegister, Comm comm, void* memory, std::size_t bytes, void** handle) {
   return run(comm, Phase::launches, [=](Member& member) {
     check_pointer(handle, "the pointer to the handle");
@@ -220,7 +220,7 @@ RINGREDUCE_NCCL(RedOpCreatePreMulSum, ReduceOp* op, void* scalar, DataType type,
   });
 }
 
-// Calls of the same group that are yet to run may have it.
+// Calls in the same group that have yet to run may use it.
 RINGREDUCE_NCCL(RedOpDestroy, ReduceOp op, Comm comm) {
   return run(comm, Phase::waits, [=](Member& member) {
     if (const Comm real = member.real()) return check_real(NcclLibrary::get().destroy_op(op, real));

@@ -14,7 +14,7 @@ namespace {
 std::mutex mutex;
 auto& last = *new std::string;  // never destroyed: threads may outlive main
 
-// As NCCL's own warnings.
+// As for NCCL's own warnings.
 bool shown() {
   const char* const level = std::getenv("NCCL_DEBUG");
   return level && *level && std::string_view(level) != "VERSION";

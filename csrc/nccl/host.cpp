@@ -1,4 +1,4 @@
-// The process that made a unique id, where ranks meet.
+// The side of the process that made a unique id, where ranks meet.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -28,10 +28,10 @@ constexpr seconds stranger_has{10};
 constexpr seconds reader_has{10};
 constexpr int backlog = 4096;
 
-// Whoever has connected: a stranger, until the proof has come.
+// A connection: a stranger until its proof arrives.
 struct Guest {
   explicit Guest(int fd) : socket(fd) {}
-  // Whether `value` has come as a whole.
+  // Whether all of `value` has arrived.
   template <class Value>
   bool take(Value& value) {
     if (heard.size() < sizeof value) return false;
@@ -59,10 +59,10 @@ struct Guest {
   const Clock::time_point since = Clock::now();
   std::optional<Greeting> greeting;
   Answer answer{};
-  int rank = -1;  // once it has proved itself
+  int rank = -1;  // known after its proof
   bool gone = false;
   std::string heard;
-  std::optional<std::string> blob;  // of this round
+  std::optional<std::string> blob;  // for this round
 };
 
 std::string framed(Frame::Kind kind, const std::string& bytes) {
@@ -169,7 +169,7 @@ class Host {
     });
   }
 
-  // Ranks leave when they have met: before the next round begins for any of them.
+  // Ranks leave after they have met, before the next round begins for any of them.
   void finish_round() {
     if (over_ || came_ == 0) return;
     std::vector<const Guest*> ranks(static_cast<std::size_t>(world_));
@@ -221,7 +221,7 @@ class Host {
   bool over_ = false;
 };
 
-// Fills in the port.
+// Sets the port.
 Descriptor listen_at(Address& address) {
   sockaddr_storage storage;
   socklen_t length = to_socket(address, storage);

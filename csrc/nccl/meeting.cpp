@@ -20,7 +20,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds dial_for{3000};
 constexpr int dials = 3;
 
-// 0: the time is up.
+// 0: timeout.
 int wait_for(int fd, short events, Clock::duration limit) {
   const auto left = std::chrono::ceil<milliseconds>(limit);
   pollfd one{fd, events, 0};

@@ -15,7 +15,7 @@
 namespace ringreduce::nccl_api {
 namespace {
 
-// NCCL has no such limit: a program that sets its own one aborts the communicator.
+// NCCL has no such limit. A program that has one aborts the communicator.
 constexpr std::chrono::hours as_long_as_it_takes{24};
 
 struct Card {
@@ -27,7 +27,7 @@ bool nccl_is_wanted() {
   return environment("RINGREDUCE_GPU_TRANSPORT") == "nccl";
 }
 
-// Why this library cannot serve them, the same on all ranks; or nothing.
+// The reason why this library cannot serve the ranks, the same on all of them; empty if it can.
 std::string why_nccl(const std::vector<Card>& cards) {
   const auto differs = [&](const Card& card) { return card.host != cards[0].host; };
   if (std::any_of(cards.begin(), cards.end(), differs)) return "its ranks are on several hosts";
@@ -223,7 +223,7 @@ void Member::abort() {
   end();
 }
 
-// Calls of other threads that are under way come to their end before.
+// Calls of other threads end first.
 void Member::end() {
   state_ = State::ended;
   const std::unique_lock lock(in_use_);

@@ -1,10 +1,10 @@
-// libnccl's functions that only the real NCCL serves, so that programs which have them start.
+// Functions of libnccl that only NCCL itself serves. They exist so that programs with them start.
 #include "nccl/exported.h"
 
 namespace ringreduce::nccl_api {
 namespace {
 
-// For a function that only NCCL has.
+// NCCL's communicator, for a function that only NCCL has.
 Comm nccl_of(const Member& member, const char* name) {
   if (const Comm real = member.real()) return real;
   throw Refusal(nccl::invalid_usage,

@@ -6,7 +6,7 @@
 namespace ringreduce::torch_backend {
 namespace {
 
-// Sizes along the first dimension, as elements; empty: equal parts.
+// Sizes along the first dimension, in elements; empty: equal parts.
 std::vector<std::int64_t> split_counts(const char* what, const at::Tensor& tensor,
                                        const std::vector<std::int64_t>& splits, int world) {
   std::vector<std::int64_t> counts;

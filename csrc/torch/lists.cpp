@@ -4,13 +4,13 @@
 namespace ringreduce::torch_backend {
 namespace {
 
-// The list of this rank; other ranks of a rooted operation have none.
+// This rank's list; other ranks of a rooted operation have none.
 const Tensors& only_list(const char* what, const std::vector<Tensors>& lists) {
   TORCH_CHECK(lists.size() == 1, "ringreduce: ", what, " takes one list of tensors, not ", lists.size());
   return lists.front();
 }
 
-// Blocks of the ranks as a list says: even ones by the call's count, others by extents.
+// Sets the ranks' blocks from a list: equal ones by the call's count, others by extents.
 void blocks_of(const Tensors& list, Call& call, TensorCalls& calls) {
   if (!all_equal(list)) calls.blocks(call, extents_of(list), extents_of(list));
 }
@@ -102,7 +102,7 @@ intrusive_ptr<c10d::Work> RingBackend::alltoall(Tensors& outputs, Tensors& input
   const auto operation = this->operation(c10d::OpType::ALLTOALL, "ringreduce:all_to_all", options);
   Call call = moving(Collective::all_to_all, inputs.front());
   auto calls = std::make_unique<TensorCalls>(operation.timeout);
-  // Whether all blocks are equal only their owners know, so every rank says that they may not be.
+  // Only their owners know whether all blocks are equal, so every rank declares them uneven.
   calls->blocks(call, extents_of(inputs), extents_of(outputs));
   calls->add(call, inputs, outputs);
   return launch(operation, std::move(calls), inputs, {outputs});

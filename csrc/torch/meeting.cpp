@@ -12,11 +12,11 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds first_word_after{5000};
 
-const Bytes passed{1};  // what rank 0 says of a barrier that all ranks have reached
+const Bytes passed{1};  // rank 0's verdict on a barrier that all ranks have reached
 
 std::chrono::milliseconds left(Clock::time_point deadline) {
   const auto rest = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-  return std::max(rest, std::chrono::milliseconds(1));  // zero means for ever to some stores
+  return std::max(rest, std::chrono::milliseconds(1));  // some stores take zero for no timeout
 }
 
 bool arrives(c10d::Store& store, const std::string& key, std::chrono::milliseconds timeout) {
@@ -24,7 +24,7 @@ bool arrives(c10d::Store& store, const std::string& key, std::chrono::millisecon
     store.wait({key}, timeout);
     return true;
   } catch (const std::exception&) {
-    if (store.check({key})) return true;  // in the last moment, or the store itself has failed: this throws
+    if (store.check({key})) return true;  // it came in the last moment, or the store failed: then this throws
     return false;
   }
 }
@@ -36,7 +36,7 @@ std::string StoreMeeting::key(int round, int rank) const {
 }
 
 std::vector<Meeting::Blob> StoreMeeting::exchange(const Blob& blob) {
-  if (world_ == 1) return {blob};  // a single rank needs nobody
+  if (world_ == 1) return {blob};  // a single rank needs no exchange
   const int round = rounds_++;
   const auto deadline = Clock::now() + timeout_;
   store_->set(key(round, rank_), Bytes(blob.begin(), blob.end()));

@@ -8,7 +8,7 @@
 namespace ringreduce::torch_backend {
 namespace {
 
-constexpr auto look_every = std::chrono::milliseconds(20);  // at signals, while waiting
+constexpr auto look_every = std::chrono::milliseconds(20);  // signals, while waiting
 
 void complete(const c10::intrusive_ptr<Future>& future, const std::exception_ptr& problem,
               c10::IValue value) {
@@ -77,7 +77,7 @@ bool RingWork::wait(std::chrono::milliseconds timeout) {
     }
   }
   stay_if_ending();
-  // Who waits for the work finds its future complete as well; its callbacks may still run.
+  // A thread that waits for the work finds its future complete as well; its callbacks may still run.
   c10::intrusive_ptr<Future> future;
   {
     const std::lock_guard lock(futures_mutex_);

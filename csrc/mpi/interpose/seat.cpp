@@ -11,23 +11,23 @@
 namespace ringreduce::mpi {
 namespace {
 
-// To make a group takes about a millisecond and some memory, which a communicator must be worth: programs
-// make communicators for a single call, too. A call counts for one, and for one more for so many bytes.
+// Making a group takes about a millisecond and some memory, which must be worth it: programs also make
+// communicators for a single call. A call counts one, and one more for every so many bytes.
 constexpr std::size_t enough_credit = 32;
 constexpr std::size_t bytes_per_credit = 64 << 10;
 
-// Groups hold memory and open files: a process has no more of them at a time.
+// Groups hold memory and open files, so a process has a limited number at a time.
 constexpr int most_groups = 32;
 std::atomic<int> groups{0};
 
-// Whether there are more ranks than cores is found out only when they meet.
+// Before the ranks meet, they do not know whether there are more ranks than cores.
 bool may_serve(Function function, std::size_t bytes) {
   const bool everything = mode() == Mode::all;
   return Policy(false, everything).serves(function, false, bytes) ||
          Policy(true, everything).serves(function, false, bytes);
 }
 
-// Whether a rank returns only after all have come to the call, whatever their blocks are.
+// Whether a rank returns only after all have entered the call, whatever their blocks.
 bool waits_for_all(Function function) {
   using enum Function;
   return function == allreduce || function == reduce_scatter_block || function == allgather ||
@@ -99,7 +99,7 @@ void Seat::meet() {
   }
 }
 
-// A rank may be as late as it likes: MPI knows no timeouts.
+// A rank may be arbitrarily late, because MPI has no timeouts.
 void Seat::join(CommMeeting& meeting) {
   Group::Settings with;
   with.timeout = Group::Duration::max();
@@ -114,7 +114,7 @@ void Seat::join(CommMeeting& meeting) {
 }
 
 int Seat::code_for(const std::exception& problem) {
-  if (code_ != MPI_SUCCESS) return code_;  // a group that has failed fails for ever, and codes are few
+  if (code_ != MPI_SUCCESS) return code_;  // a failed group stays failed, and error codes are few
   if (PMPI_Add_error_code(MPI_ERR_OTHER, &code_) != MPI_SUCCESS) return MPI_ERR_OTHER;
   char text[MPI_MAX_ERROR_STRING];
   std::snprintf(text, sizeof text, "ringreduce: %s", problem.what());
@@ -122,7 +122,8 @@ int Seat::code_for(const std::exception& problem) {
   return code_;
 }
 
-// What is not the group's own failure has befallen this rank alone: the others must not wait for it.
+// A problem that is not the group's own failure concerns this rank alone, and the others must not wait for
+// it.
 int Seat::fail(const std::exception& problem) {
   const auto* trouble = dynamic_cast<const Trouble*>(&problem);
   if (!trouble || trouble->outcome == Outcome::other) group_->leave();

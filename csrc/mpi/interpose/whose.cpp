@@ -1,5 +1,6 @@
-// Whether the program's MPI is the one that we were built for. Handles of another would end it somewhere in
-// the middle, without a word; and what has our functions already cannot do without them.
+// Checks that the program's MPI is the one that this library was built for. Handles of another one would end
+// the program somewhere in the middle, without a message; and a program that has our functions already cannot
+// do without them.
 #include <dlfcn.h>
 #include <mpi.h>
 
@@ -17,7 +18,7 @@ const char* file_of(const void* address) {
 }
 
 // The program's libraries are searched first, then ours; those of the same name are loaded once. Programs
-// that load their MPI later are not seen here, nor are those that have none: a shell, mpirun.
+// that load their MPI later are not noticed here, nor are those without MPI: a shell, mpirun.
 [[gnu::constructor]] void require_own_library() {
   void* const self =
       dlopen(file_of(reinterpret_cast<const void*>(&require_own_library)), RTLD_LAZY | RTLD_NOLOAD);

@@ -27,7 +27,7 @@ int keyval_of_homes() {
   return keyval;
 }
 
-// MPI's collectives know no deadline, and their nonblocking forms do not need one.
+// MPI's collectives have no deadline, but waiting for their nonblocking forms can have one.
 template <typename Begin>
 bool ends_in_time(Clock::time_point deadline, const char* name, Begin begin) {
   MPI_Request request = MPI_REQUEST_NULL;

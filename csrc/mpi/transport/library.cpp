@@ -16,18 +16,18 @@ struct State {
   std::set<Transport*> users;
   BriefLock turn;
   int level = MPI_THREAD_SINGLE;
-  pid_t process = 0;  // that has joined
+  pid_t process = 0;  // that joined
   std::atomic<bool> over{false};
   std::atomic<bool> deserted{false};
 };
 
-// Never destroyed: threads may still be waiting when the process ends.
+// Never destroyed, because threads may still be waiting when the process ends.
 State& state() {
   static State& one = *new State;
   return one;
 }
 
-// MPI_Finalize deletes the attributes of MPI_COMM_SELF before anything else, while all of MPI still works.
+// MPI_Finalize deletes the attributes of MPI_COMM_SELF first, while all of MPI still works.
 int mpi_ends(MPI_Comm, int, void*, void*) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
@@ -36,7 +36,7 @@ int mpi_ends(MPI_Comm, int, void*, void*) {
   return MPI_SUCCESS;
 }
 
-// In a forked child MPI is the parent's. With a dead rank MPI_Finalize would wait for ever.
+// In a forked child, MPI belongs to the parent. With a dead rank, MPI_Finalize would wait forever.
 void finish() {
   State& s = state();
   int finalized = 0;
