@@ -6,7 +6,7 @@
 //
 // The meaning of the user's chunks in each collective (world = n, this rank = r):
 //   all_reduce      any number of chunks; every rank starts with its own values and ends with the sums
-//   reduce_scatter  n chunks; rank r ends with the sum of everybody's chunk r; its other chunks are spoilt
+//   reduce_scatter  n chunks; rank r ends with the sum of all ranks' chunk r; its other chunks are spoilt
 //   all_gather      n chunks; rank r starts with chunk r only and ends with all of them
 //   broadcast       any number of chunks; only the root starts with values, all end with them
 //   reduce          any number of chunks; only the root ends with the sums; other ranks' chunks are spoilt
@@ -104,7 +104,7 @@ struct Schedule {
   friend bool operator==(const Schedule&, const Schedule&) = default;
 };
 
-// The arguments of an algorithm: for whom it makes a schedule.
+// The arguments of an algorithm: the rank and world that it makes a schedule for.
 struct Place {
   int world = 1;
   int rank = 0;

@@ -20,7 +20,7 @@ constexpr microseconds shortest_nap{50}, longest_nap{1000};
 
 }  // namespace
 
-// --- what is under way -----------------------------------------------------------------------------------
+// --- running operations ----------------------------------------------------------------------------------
 
 void MpiTransport::add(MPI_Request request, const Purpose& purpose) {
   requests_.push_back(request);

@@ -279,7 +279,7 @@ void MappedTransport::await_boards(int waiting_for) {
   std::this_thread::sleep_for(microseconds(200));
 }
 
-// --- whom this rank waits for ------------------------------------------------------------------------------
+// --- the rank waited for -----------------------------------------------------------------------------------
 
 void MappedTransport::say_whom_we_wait_for(int name, Clock::time_point now) {
   Doorbell& own = header(rank).doorbell;

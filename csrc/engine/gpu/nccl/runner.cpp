@@ -128,7 +128,7 @@ char* NcclRunner::make_room(std::size_t bytes) {
   return rooms_.back()->at();
 }
 
-// --- what is under way -------------------------------------------------------------------------------------
+// --- running operations ------------------------------------------------------------------------------------
 
 // The host does not see when a graph is launched, so the GPU counts.
 void NcclRunner::count_in_graph(std::uint64_t* counter, void* stream) {
