@@ -47,7 +47,8 @@ void bind_links(nb::module_& m) {
   nb::class_<Links>(m, "Links", "Measured links between ranks; 0 for pairs that were not measured.")
       .def_ro("world", &Links::world)
       .def_ro("latency", &Links::latency, "Seconds one way, indexed by from * world + to.")
-      .def_ro("together", &Links::together, "Seconds one way while all pairs of a round exchange messages.")
+      .def_ro("together", &Links::together,
+              "Bytes per second while all pairs of a round send at once, indexed by from * world + to.")
       .def_ro("bandwidth", &Links::bandwidth, "Bytes per second, indexed by from * world + to.")
       .def("network", network, "hosts"_a = std::vector<int>(),
            "Returns the links as a network: (nodes, node_of, links).")

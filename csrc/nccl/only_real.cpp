@@ -7,10 +7,9 @@ namespace {
 // NCCL's communicator, for a function that only NCCL has.
 Comm nccl_of(const Member& member, const char* name) {
   if (const Comm real = member.real()) return real;
-  throw Refusal(nccl::invalid_usage,
-                std::string("nccl") + name +
-                    " is available from the installed NCCL only: set RINGREDUCE_GPU_TRANSPORT=nccl to "
-                    "leave communicators to it");
+  throw Refusal(nccl::invalid_usage, std::string("nccl") + name +
+                                         " is available from the installed NCCL only: set "
+                                         "RINGREDUCE_GPU_TRANSPORT=nccl to leave communicators to it");
 }
 
 template <class... Arguments>

@@ -86,11 +86,10 @@ void monitored_barrier(c10d::Store& store, int rank, int world, std::uint64_t nu
       if (verdict == passed) return;
       trouble = "it says: " + std::string(verdict.begin(), verdict.end());
     }
-    TORCH_CHECK(
-        false, "ringreduce: Rank ", rank,
-        " successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
-        "rank 0: ",
-        trouble);
+    TORCH_CHECK(false, "ringreduce: Rank ", rank,
+                " successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+                "from rank 0: ",
+                trouble);
   }
   TORCH_CHECK(timeout.count() > 0, "ringreduce: Rank 0 timed out in monitoredBarrier after 0 ms");
   std::string missing;

@@ -123,11 +123,10 @@ void Planner::check_rank_order(Collective collective, int algorithm) const {
   const bool kept = algorithm >= first_custom ? custom_[algorithm - first_custom].in_rank_order
                                               : catalogue()[algorithm].keeps_rank_order;
   if (kept) return;
-  throw InvalidArgument(
-      "algorithm '" + name_of_algorithm(algorithm) +
-      "' cannot be used on a reproducible communicator, because it does not combine all ranks' values in "
-      "rank order at once; these " +
-      name_of(collective) + " algorithms do: " + names_of_algorithms(collective, true));
+  throw InvalidArgument("algorithm '" + name_of_algorithm(algorithm) +
+                        "' cannot be used on a reproducible communicator, because it does not combine all "
+                        "ranks' values in rank order at once; these " +
+                        name_of(collective) + " algorithms do: " + names_of_algorithms(collective, true));
 }
 
 void Planner::make(const Call& call, const Target& target, Plan& plan) {

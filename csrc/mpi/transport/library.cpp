@@ -105,10 +105,9 @@ bool may_call() {
 
 void refuse() {
   const char* level = state().level == MPI_THREAD_SINGLE ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED";
-  throw InvalidArgument(
-      std::string("MPI was initialised with ") + level +
-      ": the mpi transport needs MPI_THREAD_SERIALIZED for asynchronous calls, and for calls "
-      "from threads other than the one that initialised it");
+  throw InvalidArgument(std::string("MPI was initialised with ") + level +
+                        ": the mpi transport needs MPI_THREAD_SERIALIZED for asynchronous calls, and for "
+                        "calls from threads other than the one that initialised it");
 }
 
 // Open MPI's launcher passes its settings in the environment; other libraries do not.

@@ -168,11 +168,11 @@ void TcpTransport::report_damage(const Stream& stream) {
   if (words_.have_ended()) return;
   const bool here = stream.damage() == Stream::Damage::here;
   const int receiver = here ? rank : stream.peer(), sender = here ? stream.peer() : rank;
-  words_.end_all(Failure(
-      Cause::damaged, -1,
-      "rank " + std::to_string(receiver) + " received a damaged frame from rank " + std::to_string(sender) +
-          ": bytes changed on the way, so the call ended on all ranks. Look for a faulty link "
-          "between their hosts, or for someone who tampers with the traffic"));
+  words_.end_all(Failure(Cause::damaged, -1,
+                         "rank " + std::to_string(receiver) + " received a damaged frame from rank " +
+                             std::to_string(sender) +
+                             ": bytes changed on the way, so the call ended on all ranks. Look for a faulty "
+                             "link between their hosts, or for someone who tampers with the traffic"));
 }
 
 // Survivors talk over new connections: the other end trusts nothing more from a damaged one, and does not say

@@ -75,8 +75,7 @@ const Plan& EventRunner::plan(Planner& planner, const Call& call, const Launch& 
   if (launch.captured) {
     throw InvalidArgument(
         "stream is being captured, but this group's kernels do not fit on its GPU at the same time: its "
-        "ranks meet "
-        "on the host in every call, which a graph cannot repeat");
+        "ranks meet on the host in every call, which a graph cannot repeat");
   }
   return planner.plan(call, target);
 }

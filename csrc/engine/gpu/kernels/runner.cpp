@@ -79,11 +79,10 @@ std::uint64_t KernelRunner::ended() {
 void KernelRunner::check() {
   if (const auto peer = static_cast<int>(heard(report_->differs)) - 1; peer >= 0) throw Disagreement{peer};
   if (heard(report_->overlaps) == 0) return;
-  throw Failure(
-      Cause::mismatch, rank_,
-      "rank " + std::to_string(rank_) +
-          " ran two collectives on its GPU at the same time, such as a graph's replay and "
-          "another call: put both on one stream, or make one stream wait for an event of the other");
+  throw Failure(Cause::mismatch, rank_,
+                "rank " + std::to_string(rank_) +
+                    " ran two collectives on its GPU at the same time, such as a graph's replay and another "
+                    "call: put both on one stream, or make one stream wait for an event of the other");
 }
 
 // If another rank of this process launches on the same stream, one kernel would wait for another one behind
@@ -92,10 +91,10 @@ void KernelRunner::check_stream(void* stream) {
   if (std::find(checked_streams_.begin(), checked_streams_.end(), stream) != checked_streams_.end()) return;
   const int other = boxes_->claim(stream);
   if (other != rank_) {
-    throw InvalidArgument("rank " + std::to_string(other) +
-                          " of this group launches on the same stream as rank " + std::to_string(rank_) +
-                          ", so one kernel would wait for the other behind it: give each rank its own "
-                          "stream");
+    throw InvalidArgument(
+        "rank " + std::to_string(other) + " of this group launches on the same stream as rank " +
+        std::to_string(rank_) +
+        ", so one kernel would wait for the other behind it: give each rank its own stream");
   }
   checked_streams_.push_back(stream);
 }
