@@ -147,7 +147,7 @@ def test_a_fault_is_told_to_who_synchronizes_next(cuda):
     errand.boxes.blocks = 1
     errand.memories[1] += 8
     ranks.launch("one_shot", [errand])
-    with pytest.raises(RuntimeError, match="what the stream has done: misaligned access of 16 bytes"):
+    with pytest.raises(RuntimeError, match="waiting for the stream: misaligned access of 16 bytes"):
         ranks.finish()
     ranks.finish()
     for span in spans:

@@ -42,7 +42,7 @@ class Buffers {
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
 
-  // What the other ranks pass to open(), to reach this rank's book. Empty if they cannot.
+  // What the other ranks pass to open(), which reaches this rank's book. It returns false if it cannot.
   std::string address() const;
   bool open(const std::vector<std::string>& addresses);
 
