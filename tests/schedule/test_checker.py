@@ -66,22 +66,25 @@ def test_numbers_of_chunks(collective, chunks, sentence):
 @pytest.mark.parametrize(
     ("bad", "sentence"),
     [
-        (Round([Send([1], [1])]), "rank 0, round 0: sends chunks 1 to 1 of 1"),
-        (Round([Send([(0, 2)], [1])]), "rank 0, round 0: sends chunks 0 to 1 of 1"),
+        (Round([Send([1], [1])]), "rank 0, round 0: sends chunks 1 to 1, but has only 1"),
+        (Round([Send([(0, 2)], [1])]), "rank 0, round 0: sends chunks 0 to 1, but has only 1"),
         (Round([Send([(0, 0)], [1])]), "rank 0, round 0: sends a run of 0 chunks"),
         (Round([Send([(2**31 - 1, 2**31 - 1)], [1])]), None),
         (Round([Send([], [1])]), "rank 0, round 0: sends a message without chunks"),
         (Round([Send([0], [])]), "rank 0, round 0: sends to no peer"),
-        (Round([Send([0], [2])]), "rank 0, round 0: sends to rank 2 in a world of 2"),
+        (Round([Send([0], [2])]), "rank 0, round 0: sends to rank 2 in a world of 2 ranks"),
         (Round([Send([0], [0])]), "rank 0, round 0: sends to itself"),
         (Round([Send([0], [1]), Send([0], [1])]), "rank 0, round 0: sends to rank 1 twice"),
         (Round([], [Recv([0], 1), Recv([0], 1)]), "rank 0, round 0: receives from rank 1 twice"),
-        (Round([], [Recv([0], -1)]), "rank 0, round 0: receives from rank -1 in a world of 2"),
+        (Round([], [Recv([0], -1)]), "rank 0, round 0: receives from rank -1 in a world of 2 ranks"),
         (Round([], [Recv([0, 0], 1)]), "rank 0, round 0: writes chunk 0 twice"),
         (Round([], [Recv([0, 0], 1, True)]), "rank 0, round 0: names chunk 0 twice in a message"),
         (Round([], [Recv([0], 1)], [Local(0, 0)]), "rank 0, round 0: writes chunk 0 twice"),
         (Round([], [], [Local(0, 0)]), "rank 0, round 0: copies from chunk 0 while copying to it"),
-        (Round([], [], [Local((0, 1), (0, 2))]), "rank 0, round 0: copies from chunks 0 to 1 of 1"),
+        (
+            Round([], [], [Local((0, 1), (0, 2))]),
+            "rank 0, round 0: copies from chunks 0 to 1, but has only 1",
+        ),
     ],
 )
 def test_rounds_that_break_a_rule(bad, sentence):

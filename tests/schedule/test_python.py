@@ -101,7 +101,7 @@ def test_listing_of_no_collective():
         (
             lambda plan: setattr(plan.rounds[0].sends[0], "chunks", [(1, 2, 3)]),
             ValueError,
-            "is \\(first, count",
+            "must be \\(first, count",
         ),
         (lambda plan: setattr(plan.rounds[0].recvs[0], "chunks", ["a"]), TypeError, "chunk cannot be 'a'"),
         (lambda plan: setattr(plan, "rounds", [3]), AttributeError, "sends"),
