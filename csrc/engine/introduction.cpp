@@ -1,4 +1,4 @@
-// What a new group writes to the log: where its ranks are, and what was chosen.
+// The log lines of a new group: where its ranks are, and what was chosen.
 #include <algorithm>
 #include <map>
 #include <sstream>

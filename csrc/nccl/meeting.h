@@ -29,7 +29,7 @@ struct Invitation {
 };
 static_assert(sizeof(Invitation) <= sizeof(nccl::UniqueId));
 
-// What both ends say before they are trusted.
+// The words of both ends before they are trusted.
 struct Greeting {
   char magic[8];
   Build build;
@@ -41,7 +41,7 @@ struct Answer {
   Digest proof;
 };
 
-// And afterwards.
+// A message after that.
 struct Frame {
   enum Kind : std::uint32_t { blob, failure };
   Kind kind;

@@ -33,7 +33,7 @@ class Member {
   void join(const Invitation& invitation, nccl::Config* config);
   // This rank's part of a split; null: none.
   std::unique_ptr<Member> split(int color, int key, nccl::Config* config);
-  // Of NCCL's.
+  // Adopts a communicator of NCCL.
   static std::unique_ptr<Member> adopt(nccl::Comm real, int device);
 
   bool is_real() const { return real_ != nullptr; }

@@ -1,4 +1,4 @@
-// What each rank does in a collective, as data: no I/O, no clock, no tensor, no thread.
+// Schedules: what each rank does in a collective, as data. No I/O, no clock, no tensor, no thread.
 //
 // Vocabulary. A *chunk* is a part of the user's buffer that a schedule names by number. The engine decides
 // its length and place. Chunks [0, chunks) are the user's, chunks [chunks, chunks + scratch) are temporary. A

@@ -72,7 +72,7 @@ Spans& sent(Round& round, int peer) {
   return round.sends.emplace_back(to(peer, {})).chunks;
 }
 
-// And of the message from it.
+// The chunks of a round's single message from a peer.
 Spans& added(Round& round, int peer) {
   for (Recv& recv : round.recvs) {
     if (recv.peer == peer) return recv.chunks;

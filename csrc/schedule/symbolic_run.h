@@ -56,7 +56,7 @@ class SymbolicRun {
     const Round& now() const { return plan->rounds[round]; }
   };
 
-  // What a round writes to a chunk.
+  // A value that a round writes to a chunk.
   struct Write {
     int chunk = 0, value = 0;
   };

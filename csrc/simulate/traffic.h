@@ -28,7 +28,7 @@ struct Message {
   bool has_arrived() const { return hop == way.hops; }
 };
 
-// What happens next to a message. At the same time, the lowest order goes first.
+// The next event of a message. At the same time, the lowest order goes first.
 struct Arrival {
   double at = 0;
   std::uint64_t order = 0;

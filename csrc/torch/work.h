@@ -1,4 +1,4 @@
-// What torch gets for an operation: something to wait for, and a future.
+// The handle that torch gets for an operation: something to wait for, and a future.
 #pragma once
 
 #include <atomic>

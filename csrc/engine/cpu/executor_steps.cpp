@@ -1,4 +1,4 @@
-// What the executor does in each kind of step, except for small messages.
+// The executor's work in each kind of step, except for small messages.
 #include <algorithm>
 
 #include "engine/cpu/executor.h"

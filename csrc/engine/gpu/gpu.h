@@ -1,4 +1,4 @@
-// What a rank owns on its GPU.
+// The objects that a rank owns on its GPU.
 #pragma once
 
 #include <array>

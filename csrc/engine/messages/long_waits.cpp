@@ -1,4 +1,4 @@
-// What a long wait looks for: what blocks it, whether the ranks that it waits for have closed, and which
+// Checks during long waits: what blocks them, whether the ranks that they wait for have closed, and which
 // messages came instead. Also ends all requests.
 #include <new>
 

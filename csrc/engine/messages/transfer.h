@@ -1,4 +1,4 @@
-// What a message's envelope says about the sender's call, and the texts that describe both calls.
+// The envelope of a message, which describes the sender's call, and the texts that describe both calls.
 #pragma once
 
 #include <cstddef>

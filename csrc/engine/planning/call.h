@@ -1,4 +1,4 @@
-// What callers ask of a communicator.
+// Calls to a communicator: collectives, messages, and sequences of collectives.
 #pragma once
 
 #include <chrono>

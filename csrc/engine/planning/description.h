@@ -9,7 +9,7 @@
 
 namespace ringreduce {
 
-// What the ranks must agree on about a call's blocks.
+// The properties of a call's blocks that the ranks must agree on.
 struct Shape {
   std::size_t longest = 0;  // elements: of the buffer, or of the longest block
   std::size_t total = 0;

@@ -7,7 +7,7 @@
 
 namespace ringreduce {
 
-// What an executor runs: all of a call but its buffers.
+// A plan for an executor: all of a call but its buffers.
 struct Plan {
   const Program* program = nullptr;
   int algorithm = automatic;  // the chosen one

@@ -32,7 +32,7 @@ enum class Tuning : std::uint8_t { memory, network, hosts_of_several, mpi, kerne
 // The kind of a transport, by name. Throws Error if there is none for it.
 Tuning tuning_of(std::string_view transport);
 
-// What a choice depends on.
+// The properties of a call that a choice depends on.
 struct Situation {
   Collective collective;
   int world = 1;

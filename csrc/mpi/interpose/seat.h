@@ -1,5 +1,5 @@
-// What is known of a communicator: nothing at first, then a group beside it, or that it cannot be served. It
-// is an attribute of the communicator, which MPI_Comm_dup does not copy and MPI_Comm_free deletes.
+// The interposer's data about a communicator: nothing at first, then a group beside it, or that it cannot be
+// served. It is an attribute of the communicator, which MPI_Comm_dup does not copy and MPI_Comm_free deletes.
 //
 // The choice between serving a call and handing it on must be the same on all ranks, or they would wait for
 // each other in different places. It may depend only on what MPI requires to be the same on all ranks (the

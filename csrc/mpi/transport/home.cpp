@@ -159,7 +159,7 @@ std::shared_ptr<MpiJob> join(const void* communicator, const std::string& librar
 }  // namespace
 }  // namespace ringreduce::mpi
 
-// What the engine calls: the only symbol that this library exports.
+// The only symbol that this library exports, for the engine.
 extern "C" {
 __attribute__((visibility("default"))) extern ringreduce::JoinMpi* const ringreduce_join_mpi;
 ringreduce::JoinMpi* const ringreduce_join_mpi = ringreduce::mpi::join;

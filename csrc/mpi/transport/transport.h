@@ -47,7 +47,7 @@ class MpiTransport : public RemoteTransport {
   void answer_latecomers() override;
 
  private:
-  // What a rank reports about itself.
+  // A rank's report about itself.
   struct Member {
     HostIdentity host;
     Cores cores;

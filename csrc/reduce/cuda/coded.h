@@ -51,7 +51,7 @@ struct CodedCombiner {
   static constexpr std::size_t coded_bytes = Coder::header + encoded_block * sizeof(Code);
   static_assert(encoded_block == each * warp_lanes);
 
-  // What a lane has read of a source: codes or plain elements.
+  // A lane's elements of a source: codes or plain elements.
   struct Raw {
     std::uint32_t words[quads][4];
     float scale;

@@ -1,4 +1,4 @@
-// What is compiled for each family of dtypes, for numbers of sources, and for wire formats.
+// The combinations that are compiled for each family of dtypes, for numbers of sources, and for wire formats.
 #pragma once
 
 #include "reduce/arithmetic/coders.h"

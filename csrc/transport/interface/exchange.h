@@ -1,4 +1,4 @@
-// What the ranks of a group tell each other, or do together or not at all.
+// Exchanges among the ranks of a group, and steps that either all of them take or none.
 #pragma once
 
 #include <algorithm>

@@ -30,7 +30,7 @@ using Peers = std::span<const int>;
 // alone.
 using Exchange = std::function<std::vector<std::string>(const std::string&)>;
 
-// What arrived from a peer. Readable until release().
+// A message that arrived from a peer. Readable until release().
 struct Message {
   const std::byte* data = nullptr;
   std::size_t bytes = 0;
@@ -80,7 +80,7 @@ struct Backoff {
   Clock::duration longest_sleep = std::chrono::milliseconds(20);  // until the caller looks again
 };
 
-// What ranks told each other when they met, by rank; empty if all are on one host, or in one process.
+// The ranks' reports to each other when they met, by rank; empty if all are on one host, or in one process.
 struct Told {
   std::vector<int> machine;         // the number of each rank's host
   std::vector<std::uint64_t> word;  // what their engines must agree on

@@ -126,7 +126,7 @@ class MappedTransport : public Transport {
   std::vector<In> ins_;
   std::vector<Arena> arenas_;
   std::uint32_t spins_;  // before the first yield; none where ranks outnumber cores
-  // What this rank's threads learn while they wait, for all of them.
+  // Observations of this rank's threads while they wait, shared by all of them.
   std::atomic<std::int32_t> core_{0};
   std::atomic<bool> crowded_{false};  // others want the cores, until a time of Clock
   std::atomic<Clock::time_point> crowded_until_{};

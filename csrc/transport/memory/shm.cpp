@@ -18,7 +18,7 @@ namespace {
 
 constexpr int death_takes = 500;  // milliseconds at most, from releasing memory to counting as ended
 
-// What a rank tells the others at set-up: how to open its memory, and how to recognise it.
+// A rank's report to the others at set-up: how to open its memory, and how to recognise it.
 struct SegmentAddress {
   std::int32_t pid;
   std::int32_t fd;
@@ -34,7 +34,7 @@ Segment open_segment(int peer, const SegmentAddress& address, const SegmentLayou
   return {memory, memory->base};
 }
 
-// What one rank reports of its attempt to open the others' memory: "", or "<rank that died or -1> <text>".
+// A rank's report on opening the others' memory: "", or "<rank that died or -1> <text>".
 constexpr std::size_t longest_problem = 400;
 constexpr auto who_can = ". Ranks that share memory must run as one user, on one host and in one container";
 

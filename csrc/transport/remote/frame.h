@@ -1,4 +1,4 @@
-// What travels between ranks that share no memory: a header, and the bytes that it announces.
+// Frames between ranks that share no memory: a header, and the bytes that it announces.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// What a kind of wire adds to RemoteTransport: how frames reach a peer, and how it learns that a peer is
+// The interface of a wire for RemoteTransport: how frames reach a peer, and how it learns that a peer is
 // dead.
 #pragma once
 

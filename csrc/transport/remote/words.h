@@ -1,5 +1,5 @@
-// What ranks that share no memory tell each other beside messages: who called what, whom they wait for, how
-// it ended, who survives. Also decides what a peer's silence means.
+// The words that ranks without shared memory exchange beside messages: who called what, whom they wait for,
+// how it ended, who survives. Also decides what a peer's silence means.
 #pragma once
 
 #include <optional>

@@ -28,7 +28,7 @@ struct Build {
   friend bool operator==(const Build&, const Build&) = default;
 };
 Build this_build();
-// What is wrong with another build, whose name may be arbitrary bytes.
+// Describes the mismatch with another build, whose name may be arbitrary bytes.
 std::string mismatch(const Build& theirs);
 
 // How frames are protected on the way.
@@ -38,7 +38,7 @@ enum class Guard : std::uint32_t {
   tls,        // also stops attackers from reading or changing them
 };
 
-// What the ranks of one group share.
+// The data that the ranks of one group share.
 struct Membership {
   int rank = 0, world = 1;
   std::string group;   // 16 bytes that name it

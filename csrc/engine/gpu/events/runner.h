@@ -30,7 +30,7 @@ class EventRunner : public Runner {
   struct Events {
     CudaHandle ready, done;
   };
-  // What the others must know about a rank's arrays.
+  // A rank's arrays, as the others must know them.
   struct Arrays {
     const char* input;
     char* output;

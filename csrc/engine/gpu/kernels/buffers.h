@@ -32,7 +32,7 @@ namespace ringreduce {
 
 class Buffers {
  public:
-  // Where each rank reaches something.
+  // The address at which each rank reaches something.
   using Places = std::uint64_t[device::most_ranks];
 
   // Throws std::bad_alloc if there is no shared memory.

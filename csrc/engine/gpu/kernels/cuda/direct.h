@@ -8,7 +8,7 @@
 
 namespace ringreduce::device {
 
-// What the threads of a block share.
+// Data that the threads of a block share.
 struct DirectShared {
   Spans spans;
   bool reaches_all;

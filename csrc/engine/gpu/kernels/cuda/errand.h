@@ -1,4 +1,4 @@
-// What the ranks' kernels share with the host that launches them.
+// Structures that the ranks' kernels share with the host that launches them.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ struct Boxes {
   }
 };
 
-// What a rank's kernels and its host tell each other, in host memory. Initially zero.
+// Reports between a rank's kernels and its host, in host memory. Initially zero.
 struct Report {
   std::uint64_t abort;     // by the host: not 0: give up
   std::uint64_t differs;   // by the kernel: a peer, plus 1, that made another call

@@ -12,7 +12,7 @@
 
 namespace ringreduce::device {
 
-// What the threads of a block share.
+// Data that the threads of a block share.
 struct InterpreterShared {
   std::uint64_t sent[most_ranks], received[most_ranks];  // messages, by peer
   // The arena is a ring. Messages of this call lie in it one after the other, starting with the oldest that
@@ -268,7 +268,7 @@ class Interpreter : RankBlock {
     counts(move.bytes, of_input && errand_.scales, errand_.own);
   }
 
-  // Of this slice.
+  // An address in this slice.
   RINGREDUCE_DEVICE char* place(std::uint8_t memory, std::uint64_t offset) const {
     if (memory > 1)
       return errand_.temp + program_.temp_bytes * static_cast<std::uint64_t>(block_.index()) + offset;

@@ -12,7 +12,7 @@ namespace ringreduce::device {
 
 inline constexpr std::uint64_t word_bytes = 8;  // of data; sixteen travel
 
-// What the threads of a block share: a tile of each rank.
+// Data that the threads of a block share: a tile of each rank.
 struct alignas(16) OneShotShared {
   char tiles[most_ranks][tile_bytes];
   Spans spans;

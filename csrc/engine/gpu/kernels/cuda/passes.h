@@ -1,5 +1,5 @@
-// What a rank's kernel combines with: a function over spans for each dtype and op. A kernel calls it through
-// its address, so that it is not compiled anew for each kernel.
+// The functions that a rank's kernel combines with: one over spans for each dtype and op. A kernel calls it
+// through its address, so that it is not compiled anew for each kernel.
 #pragma once
 
 #include "reduce/cuda/families.h"
