@@ -11,7 +11,7 @@ _Link = tuple[int, int, float, float]
 _Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 class Work:
-    """A call that was handed to the progress thread."""
+    """A call that runs in the progress thread."""
 
     def wait(self, timeout: Any = None) -> bool: ...
     def done(self) -> bool: ...
@@ -21,7 +21,7 @@ class Work:
     def ended(self) -> float: ...
 
 class GpuWork:
-    """A call on the communicator's own stream."""
+    """A call on the communicator's own GPU stream."""
 
     @property
     def device(self) -> int: ...
@@ -29,7 +29,7 @@ class GpuWork:
     def done(self) -> bool: ...
 
 class Links:
-    """Measured links; 0 where nothing was measured."""
+    """Measured links between ranks; 0 for pairs that were not measured."""
 
     @property
     def world(self) -> int: ...
@@ -44,7 +44,7 @@ class Links:
     def pace(self) -> float: ...
 
 class Synthesis:
-    """All-reduces made for a network."""
+    """All-reduce algorithms synthesised for a network."""
 
     @property
     def forests(self) -> list[tuple[list[list[int]], float]]: ...
@@ -63,7 +63,7 @@ class Synthesis:
     ) -> tuple[str, int, int, int, float]: ...
 
 class Communicator:
-    """A rank's end of a group; see ringreduce.Communicator."""
+    """One rank's end of a group; see ringreduce.Communicator."""
 
     @property
     def rank(self) -> int: ...
@@ -214,7 +214,7 @@ class _Reduce:
     def size_of(self, dtype: str) -> int: ...
 
 class _Log:
-    """Where lines of the log go. Levels are those of Python's logging."""
+    """The engine's log: its level, and where its lines go. Levels are those of Python's logging."""
 
     def from_environment(self) -> int | None: ...
     def to_stderr(self, level: int) -> None: ...
@@ -223,7 +223,7 @@ class _Log:
     def say(self, level: int, who: str, text: str) -> None: ...
 
 class _Values:
-    """Each raises TypeError or ValueError that names the argument and says what it must be."""
+    """Each function raises a TypeError or ValueError that names the argument and says what it must be."""
 
     def text(self, value: Any | None, argument: str) -> str: ...
     def whole(

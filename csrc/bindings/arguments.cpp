@@ -18,8 +18,8 @@ std::string elements(std::size_t n) {
 
 void check_count(const ArrayView& array, const char* name, std::size_t expected) {
   if (array.count != expected) {
-    throw InvalidArgument(std::string(name) + " has " + elements(array.count) + ", but " +
-                          elements(expected) + " are needed");
+    throw InvalidArgument(std::string(name) + " has " + elements(array.count) + ", but must have " +
+                          elements(expected));
   }
 }
 
@@ -30,15 +30,15 @@ void check_overlap(const ArrayView& input, const ArrayView& output, std::size_t 
   const bool apart = in + input.bytes() <= out || out + output.bytes() <= in;
   const std::size_t element = size_of(input.dtype);
   if (apart || in + own_offset_in * element == out + own_offset_out * element) return;
-  throw InvalidArgument("the input and out overlap without being the same memory");
+  throw InvalidArgument("x and out overlap but are not the same memory");
 }
 
 void check_places(const ArrayView& input, const ArrayView& output) {
   if (input.device == output.device) return;
   const auto place = [](int device) {
-    return device == on_host ? std::string("the CPU's memory") : "that of GPU " + std::to_string(device);
+    return device == on_host ? std::string("CPU memory") : "the memory of GPU " + std::to_string(device);
   };
-  throw InvalidArgument("x is in " + place(input.device) + ", and out in " + place(output.device));
+  throw InvalidArgument("x is in " + place(input.device) + ", but out is in " + place(output.device));
 }
 
 Extents extents_of(const std::vector<std::size_t>& counts, const char* name, int world) {
@@ -92,7 +92,8 @@ void set_op(Call& call, nb::handle op, nb::handle factor) {
   call.op = op_named(text(op, "op"));
   if (factor.is_none()) return;
   if (call.op != Op::sum && call.op != Op::premul_sum) {
-    throw InvalidArgument(std::string("factor goes with op 'sum' only, not with '") + name_of(call.op) + "'");
+    throw InvalidArgument(std::string("factor can only be used with op 'sum', not with '") +
+                          name_of(call.op) + "'");
   }
   call.op = Op::premul_sum;
   call.factor = real(factor, "factor");
@@ -148,7 +149,7 @@ Call make_call(const Communicator& comm, const std::string& name, nb::handle inp
     call.input_extents = &input_extents;
     call.output_extents = &output_extents;
     if (call.collective == Collective::all_to_all && input_extents.count[own] != output_extents.count[own]) {
-      throw InvalidArgument("send_counts and recv_counts differ about this rank's own block: " +
+      throw InvalidArgument("send_counts and recv_counts disagree on this rank's own block: " +
                             elements(input_extents.count[own]) + " and " +
                             elements(output_extents.count[own]));
     }
@@ -160,7 +161,7 @@ Call make_call(const Communicator& comm, const std::string& name, nb::handle inp
     const bool all = in ? need.input_all : need.output_all;
     if (all && any.count % world != 0) {
       throw InvalidArgument(std::string(in ? "x" : "out") + " has " + elements(any.count) +
-                            ", which do not divide among " + std::to_string(world) + " ranks");
+                            ", which is not divisible among " + std::to_string(world) + " ranks");
     }
     call.count = all ? any.count / world : any.count;
     input_count = need.input_all ? call.count * world : call.count;
@@ -176,7 +177,7 @@ Call make_call(const Communicator& comm, const std::string& name, nb::handle inp
                             name_of(out->dtype));
     }
     if (in->data == out->data && in->count > 0 && input_extents.count != output_extents.count) {
-      throw InvalidArgument("out may be x only where send_counts and recv_counts are the same");
+      throw InvalidArgument("out may be x only if send_counts and recv_counts are equal");
     }
     check_overlap(*in, *out, need.input_all && !need.output_all ? own_in : 0,
                   need.output_all && !need.input_all ? own_out : 0);

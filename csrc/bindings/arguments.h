@@ -1,4 +1,4 @@
-// Turns the arguments of a collective into the engine's call, or refuses them by name.
+// Turns the arguments of a collective into the engine's call. Errors name the argument.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,15 +10,15 @@
 
 namespace ringreduce {
 
-// The op by its name, which with a factor is that of the scaled sum.
+// Sets the op by name. With a factor it becomes the scaled sum.
 void set_op(Call& call, nanobind::handle op, nanobind::handle factor);
 Encoding wire_named(nanobind::handle wire);
 
-// Same dtype, the expected numbers of elements, and no partial overlap.
+// Checks that both have the same dtype and the expected numbers of elements, and do not overlap partly.
 void check_pair(const ArrayView& input, const ArrayView& output, const char* input_name,
                 const char* output_name, std::size_t input_count, std::size_t output_count);
 
-// `input` or `output` may be None where the collective does not need it on this rank. With counts (elements
+// `input` or `output` may be None if the collective does not need it on this rank. With counts (elements
 // per rank), the extents are filled and the call points to them.
 Call make_call(const Communicator& comm, const std::string& name, nanobind::handle input,
                nanobind::handle output, nanobind::handle root, nanobind::handle input_counts,

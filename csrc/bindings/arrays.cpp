@@ -25,7 +25,7 @@ namespace {
 
 [[noreturn]] void refuse_dtype(const char* argument, const std::string& name) {
   std::string text =
-      std::string(argument) + " has dtype " + name + ", which is not supported; supported are ";
+      std::string(argument) + " has dtype " + name + ", which is not supported; supported dtypes are ";
   for (const DTypeEntry& entry : dtype_entries) {
     if (&entry != dtype_entries) text += &entry == std::end(dtype_entries) - 1 ? " and " : ", ";
     text += entry.name;
@@ -38,14 +38,14 @@ namespace {
 }
 
 [[noreturn]] void refuse_layout_on_gpu(const char* argument) {
-  refuse(PyExc_ValueError, std::string(argument) + " is in a GPU's memory and not contiguous");
+  refuse(PyExc_ValueError, std::string(argument) + " is in GPU memory and not contiguous");
 }
 
 [[noreturn]] void refuse_read_only(const char* argument) {
   refuse(PyExc_ValueError, std::string(argument) + " is read-only, but the result would be written to it");
 }
 
-// As NumPy has it.
+// By NumPy's letter.
 std::optional<NumberKind> kind_called(char letter) {
   switch (letter) {
     case 'f':
@@ -68,7 +68,7 @@ std::optional<DType> dtype_of(PyArray_Descr* descr) {
   if (kind && !PyTypeNum_ISUSERDEF(descr->type_num)) {
     return common_dtype(*kind, static_cast<std::size_t>(PyDataType_ELSIZE(descr)));
   }
-  std::string_view name = descr->typeobj->tp_name;  // as ml_dtypes has it
+  std::string_view name = descr->typeobj->tp_name;  // as ml_dtypes names it
   name.remove_prefix(name.rfind('.') == std::string_view::npos ? 0 : name.rfind('.') + 1);
   return find_named<DType>(name, dtype_count);
 }
@@ -84,7 +84,8 @@ ArrayView view_numpy(PyArrayObject* array, const char* argument, bool writable) 
   return {PyArray_DATA(array), static_cast<std::size_t>(PyArray_SIZE(array)), *dtype};
 }
 
-// torch.Tensor, if the caller has imported torch; it need not be looked up again then.
+// True if the object is a torch.Tensor. Only a caller that has imported torch can have one; the class is
+// kept.
 bool is_tensor(nb::handle object) {
   static PyObject* tensor = nullptr;
   if (!tensor) {
@@ -102,14 +103,14 @@ ArrayView view_tensor(nb::handle tensor, const char* argument) {
   const auto device = nb::cast<std::string>(place.attr("type"));
   if (device != "cpu" && device != "cuda") {
     refuse(PyExc_ValueError,
-           std::string(argument) + " is on device '" + device + "', not in the CPU's memory or a GPU's");
+           std::string(argument) + " is on device '" + device + "', not in CPU or GPU memory");
   }
   const nb::object type = tensor.attr("dtype");
   const auto name =
-      nb::cast<std::string>(nb::str(nb::handle(type)));  // of an object, nb::str would only wrap it
+      nb::cast<std::string>(nb::str(nb::handle(type)));  // nb::str of an object would only wrap it
   const auto dtype = find_named<DType>(std::string_view(name).substr(name.rfind('.') + 1), dtype_count);
   if (!dtype || nb::cast<bool>(tensor.attr("is_sparse"))) refuse_dtype(argument, name);
-  // A view that is to be conjugated or negated when it is read has other values than its memory.
+  // The memory of a lazily conjugated or negated view does not hold its values.
   const bool complex = *dtype == DType::complex64 || *dtype == DType::complex128;
   const bool lazy =
       nb::cast<bool>(tensor.attr("is_neg")()) || (complex && nb::cast<bool>(tensor.attr("is_conj")()));
@@ -128,7 +129,7 @@ void check_contiguous(const ArrayView& array, const std::vector<std::size_t>& sh
   }
 }
 
-// As version 3 of the CUDA array interface has it.
+// By version 3 of the CUDA array interface.
 ArrayView view_on_device(const nb::dict& interface, const char* argument, bool writable) {
   const auto data = nb::cast<std::pair<std::uintptr_t, bool>>(interface["data"]);
   if (writable && data.second) refuse_read_only(argument);
@@ -185,7 +186,7 @@ ArrayView view_other(nb::handle object, const char* argument, bool writable) {
                                 nb::cast<std::string>(nb::str(nb::handle(object.type()).attr("__name__"))));
   }
   if (array.device_type() != nb::device::cpu::value && !is_on_gpu(array)) {
-    refuse(PyExc_ValueError, std::string(argument) + " is neither in the CPU's memory nor in a GPU's");
+    refuse(PyExc_ValueError, std::string(argument) + " is neither in CPU memory nor in GPU memory");
   }
   nb::ndarray<> writable_array;
   if (writable && !nb::try_cast(object, writable_array)) refuse_read_only(argument);
@@ -220,7 +221,7 @@ ArrayView view(nb::handle array, const char* argument, bool writable) {
 ArrayView view_on_host(nb::handle array, const char* argument, bool writable) {
   const ArrayView found = view(array, argument, writable);
   if (found.device == on_host) return found;
-  refuse(PyExc_ValueError, std::string(argument) + " is in a GPU's memory, not in the CPU's");
+  refuse(PyExc_ValueError, std::string(argument) + " is in GPU memory, not in CPU memory");
 }
 
 void import_numpy() {

@@ -1,4 +1,4 @@
-// The communicator as Python sees it. Buffers are checked here, the GIL is given back while ranks talk.
+// The communicator as Python sees it: checks buffers, and releases the GIL while ranks communicate.
 #include "engine/communicator.h"
 
 #include <nanobind/stl/function.h>
@@ -31,9 +31,8 @@ using namespace nb::literals;
 namespace ringreduce {
 namespace {
 
-// What the signal's handler raised waits in the thread's state: see raise_in_python().
-// Python runs handlers in its main thread only; others have nothing to look for, and no GIL to take when
-// Python ends.
+// An exception raised by a signal handler stays in the thread's state: see raise_in_python(). Python runs
+// handlers in its main thread only. Other threads must not take the GIL, which is gone when Python ends.
 bool check_signals() {
   if (gettid() != getpid()) return false;
   nb::gil_scoped_acquire locked;
@@ -44,7 +43,7 @@ void break_off_on_signals() {
   if (check_signals()) throw Interrupted("interrupted");
 }
 
-// Python knows what stream is meant, and which is the current one of a library's.
+// The stream that the caller names, or the current one of the array's library. Python finds both.
 std::optional<void*> chosen_stream(nb::handle array, int device, nb::handle stream) {
   const nb::object streams = nb::module_::import_("ringreduce.arrays.streams");
   const nb::object found =
@@ -72,7 +71,7 @@ void let_wait(const GpuWork& work, std::uintptr_t stream) {
 
 ArrayView view_on_gpu(nb::handle x) {
   const ArrayView array = view(x, "x", false);
-  if (array.device == on_host) throw InvalidArgument("x is not in a GPU's memory");
+  if (array.device == on_host) throw InvalidArgument("x is not in GPU memory");
   return array;
 }
 
@@ -88,7 +87,7 @@ void deregister_memory(Communicator& comm, nb::handle x) {
   comm.deregister_memory(array.device, array.data);
 }
 
-// Where pip has put it, which only Python knows. Called without the GIL.
+// Finds the library in pip's packages, which only Python can do. Called without the GIL.
 std::string find_nccl() {
   const nb::gil_scoped_acquire locked;
   try {
@@ -99,10 +98,10 @@ std::string find_nccl() {
 }
 
 void refuse_stream(nb::handle stream) {
-  if (!stream.is_none()) throw InvalidArgument("stream is for arrays in a GPU's memory");
+  if (!stream.is_none()) throw InvalidArgument("stream can only be used with arrays in GPU memory");
 }
 
-// The commonest call on its shortest way: contiguous arrays, blocking.
+// The shortest path, for the most common call: contiguous arrays, blocking.
 void all_reduce(Communicator& comm, nb::handle x, nb::handle out, nb::handle op, nb::handle factor,
                 int algorithm, nb::handle timeout, nb::handle stream) {
   Call call;
@@ -123,7 +122,7 @@ void all_reduce(Communicator& comm, nb::handle x, nb::handle out, nb::handle op,
   comm.run(call);
 }
 
-// By Python's own convention: nanobind's dispatch of so many arguments takes some 50 ns.
+// Uses Python's own calling convention: nanobind's dispatch of so many arguments takes some 50 ns.
 PyObject* all_reduce_called(PyObject* self, PyObject* const* given, Py_ssize_t count) {
   try {
     if (count != 7) throw InvalidArgument("all_reduce takes 7 arguments");
@@ -141,11 +140,13 @@ PyObject* all_reduce_called(PyObject* self, PyObject* const* given, Py_ssize_t c
   return nullptr;
 }
 
-PyMethodDef all_reduce_method{
-    "all_reduce", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(all_reduce_called)),
-    METH_FASTCALL, "Of x into out, or into x: (x, out, op, factor, algorithm, timeout, stream)."};
+PyMethodDef all_reduce_method{"all_reduce",
+                              reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(all_reduce_called)),
+                              METH_FASTCALL,
+                              "Reduces x into out, or in place if out is None. Takes (x, out, op, factor, "
+                              "algorithm, timeout, stream)."};
 
-// None, or a Work, or a GpuWork.
+// Returns None, a Work or a GpuWork.
 nb::object collective(Communicator& comm, const std::string& name, nb::handle input, nb::handle output,
                       nb::handle op, nb::handle factor, nb::handle root, int algorithm, nb::handle timeout,
                       nb::handle input_counts, nb::handle output_counts, nb::handle async_op,
@@ -188,7 +189,7 @@ int peer_from(const Communicator& comm, bool sends, nb::handle peer) {
       whole(peer, sends ? "dest" : "source", 0, comm.size() - 1, sends ? "a rank" : "None or a rank"));
 }
 
-// The other end's rank, or where it is done in the background its Work.
+// Returns the other end's rank, or a Work if the transfer runs in the background.
 nb::object transfer(Communicator& comm, bool sends, nb::handle x, nb::handle peer, nb::handle tag,
                     nb::handle timeout, nb::handle async_op) {
   const ArrayView array = view_on_host(x, "x", !sends);
@@ -215,7 +216,7 @@ nb::object transfer(Communicator& comm, bool sends, nb::handle x, nb::handle pee
 
 using PythonExchange = nb::callable;
 
-// Without a word about it, the environment says whether the communicator is reproducible.
+// If `reproducible` is None, the environment decides.
 Options options_of(nb::handle timeout, nb::handle reproducible) {
   Options options;
   options.timeout = seconds(timeout, "timeout");
@@ -247,7 +248,7 @@ std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange&
   return communicator;
 }
 
-// One of them is in a GPU's memory. Waits for the stream.
+// Copies between CPU and GPU memory, and waits for the stream.
 void copy_between(Communicator& comm, nb::handle to, nb::handle source, nb::handle stream) {
   const ArrayView target = view(to, "x", true), from = view(source, "x", false);
   const bool outwards = from.device != on_host;
@@ -282,7 +283,7 @@ std::unique_ptr<Communicator> split(Communicator& comm, nb::handle color, nb::ha
   return comm.split(own_color, own_key);
 }
 
-// True when the work is over, false when the time was up first.
+// True once the work has finished, false if the timeout passes first.
 bool wait(Work& work, nb::handle timeout) {
   std::optional<std::chrono::nanoseconds> limit;
   if (!timeout.is_none()) limit = seconds(timeout, "timeout", true);
@@ -302,7 +303,7 @@ nb::object exception_of(const Work& work) {
   return nb::steal(value);
 }
 
-// Seconds on the clock of time.monotonic(), which is the same as the steady one's.
+// Seconds on the clock of time.monotonic(), which is the steady clock.
 double seconds_at(Work::Time time) {
   return std::chrono::duration<double>(time.time_since_epoch()).count();
 }
@@ -328,7 +329,7 @@ void bind_communicator(nb::module_& m) {
   set_interrupt_check(check_signals);
   const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
 
-  nb::class_<Work>(m, "Work", "A call that was handed to the progress thread.")
+  nb::class_<Work>(m, "Work", "A call that runs in the progress thread.")
       .def("wait", wait, "timeout"_a = nb::none())
       .def("done", &Work::done)
       .def("exception", exception_of)
@@ -336,19 +337,19 @@ void bind_communicator(nb::module_& m) {
       .def("began", [](const Work& work) { return seconds_at(work.began()); })
       .def("ended", [](const Work& work) { return seconds_at(work.ended()); });
 
-  nb::class_<GpuWork>(m, "GpuWork", "A call on the communicator's own stream.")
+  nb::class_<GpuWork>(m, "GpuWork", "A call on the communicator's own GPU stream.")
       .def_prop_ro("device", &GpuWork::device)
       .def("let_wait", let_wait, "stream"_a, unlocked)
       .def("done", &GpuWork::done, unlocked);
 
-  nb::class_<Communicator>(m, "Communicator", "A rank's end of a group; see ringreduce.Communicator.")
+  nb::class_<Communicator>(m, "Communicator", "One rank's end of a group; see ringreduce.Communicator.")
       .def_prop_ro("rank", &Communicator::rank)
       .def_prop_ro("size", &Communicator::size)
       .def_prop_ro("transport", &Communicator::transport_name)
       .def_prop_ro("closed", &Communicator::closed)
-      .def("check", &Communicator::usable, "Raises how the group failed, or that it was closed.")
+      .def("check", &Communicator::usable, "Raises the group's failure, or ClosedError if it was closed.")
       .def_prop_ro("reproducible", [](const Communicator& comm) { return comm.options().reproducible; })
-      .def_prop_ro("footprint", &Communicator::footprint, "Bytes of memory held.")
+      .def_prop_ro("footprint", &Communicator::footprint, "Bytes of memory that the communicator holds.")
       .def_prop_ro("all_reduce",
                    [](nb::handle self) { return nb::steal(PyCFunction_New(&all_reduce_method, self.ptr())); })
       .def("collective", collective, "name"_a, "input"_a.none(), "output"_a.none(), "op"_a.none(),
@@ -374,7 +375,7 @@ void bind_communicator(nb::module_& m) {
       .def_prop_ro("links", [](const Communicator& comm) { return comm.links(); })
       .def_prop_ro("ring_order", &Communicator::ring_order)
       .def_prop_ro("machines", &Communicator::machines,
-                   "A number of its host for each rank; empty: one host.")
+                   "The number of each rank's host; empty if all share one host.")
       .def("prepare_device", &Communicator::prepare_device, "device"_a, unlocked)
       .def("copy_between", copy_between, "to"_a, "source"_a, "stream"_a.none())
       .def("register_memory", register_memory, "x"_a.none())
@@ -389,9 +390,9 @@ void bind_communicator(nb::module_& m) {
 
   m.def("connect", connect, "rank"_a, "world"_a, "exchange"_a, "timeout"_a.none(), "reproducible"_a.none(),
         "transport"_a = "", "mpi"_a.none() = nb::none(), "encrypt"_a.none() = nb::none(),
-        "Joins ranks that the exchange connects.");
+        "Connects this rank to the others, which it reaches through the exchange.");
   m.def("local_group", local_group, "world"_a, "timeout"_a.none(), "reproducible"_a.none(),
-        "A group of ranks within this process.");
+        "Returns the communicators of a group of ranks within this process.");
   NcclLibrary::set_finder(find_nccl);
   m.def("algorithm_handle", [](const std::string& collective, nb::handle algorithm) {
     const std::string name(text(algorithm, "algorithm"));

@@ -25,7 +25,7 @@ const char* class_for(Cause cause) {
   }
 }
 
-// A name that a peer has cut short may end within a character.
+// A peer may have cut a name short within a character.
 nb::object words_of(const Error& error) {
   const auto size = static_cast<Py_ssize_t>(std::strlen(error.what()));
   return nb::steal(PyUnicode_DecodeUTF8(error.what(), size, "replace"));

@@ -1,4 +1,4 @@
-// What the links between hosts are worth, for Python.
+// Measured links between hosts, for Python.
 #include "engine/planning/links.h"
 
 #include <nanobind/stl/tuple.h>
@@ -31,7 +31,7 @@ Links make(int world, std::vector<double> latency, std::vector<double> bandwidth
   const std::size_t pairs = static_cast<std::size_t>(world) * static_cast<std::size_t>(world);
   if (world < 0 || latency.size() != pairs || bandwidth.size() != pairs ||
       (!together.empty() && together.size() != pairs)) {
-    throw InvalidArgument("latency and bandwidth must have an entry for each pair of ranks");
+    throw InvalidArgument("latency, bandwidth and together must have an entry for each pair of ranks");
   }
   Links links;
   links.world = world;
@@ -44,12 +44,14 @@ Links make(int world, std::vector<double> latency, std::vector<double> bandwidth
 }  // namespace
 
 void bind_links(nb::module_& m) {
-  nb::class_<Links>(m, "Links", "Measured links; 0 where nothing was measured.")
+  nb::class_<Links>(m, "Links", "Measured links between ranks; 0 for pairs that were not measured.")
       .def_ro("world", &Links::world)
-      .def_ro("latency", &Links::latency, "Seconds one way, by from * world + to.")
-      .def_ro("together", &Links::together, "The same, all pairs of a round going on for a while.")
-      .def_ro("bandwidth", &Links::bandwidth, "Bytes a second, by from * world + to.")
-      .def("network", network, "hosts"_a = std::vector<int>(), "(nodes, node_of, links); see network_of().")
+      .def_ro("latency", &Links::latency, "Seconds one way, indexed by from * world + to.")
+      .def_ro("together", &Links::together,
+              "Bytes per second while all pairs of a round send at once, indexed by from * world + to.")
+      .def_ro("bandwidth", &Links::bandwidth, "Bytes per second, indexed by from * world + to.")
+      .def("network", network, "hosts"_a = std::vector<int>(),
+           "Returns the links as a network: (nodes, node_of, links).")
       .def("ring_order", &ring_order, "hosts"_a = std::vector<int>())
       .def("pace", &pace);
   m.def("make_links", make, "world"_a, "latency"_a, "bandwidth"_a, "together"_a = std::vector<double>());

@@ -1,5 +1,4 @@
-// What Python's side of the log asks of the engine's: see ringreduce/log.py. Levels are those of Python's
-// logging.
+// The engine's side of the log, for ringreduce/log.py. Levels are those of Python's logging.
 #include "transport/interface/log.h"
 
 #include <nanobind/stl/optional.h>
@@ -26,14 +25,16 @@ void say(int level, const std::string& who, const std::string& text) {
 }  // namespace
 
 void bind_log(nb::module_& m) {
-  nb::module_ part = m.def_submodule("log", "Where lines of the log go.");
+  nb::module_ part = m.def_submodule("log", "The engine's log: its level, and where its lines go.");
   part.def("from_environment", from_environment,
-           "The level of RINGREDUCE_LOG, from which lines now go to stderr; None: it is not set.");
+           "Sends lines from the level in RINGREDUCE_LOG on to stderr, and returns that level; None if it is "
+           "not set.");
   part.def("to_stderr", [](int level) { log::send_to_stderr(static_cast<log::Level>(level)); }, "level"_a);
   part.def(
       "to_pipe", [](int level, int pipe) { log::send_to_pipe(static_cast<log::Level>(level), pipe); },
       "level"_a, "pipe"_a,
-      "Records: the level in two digits, the rank's name, a newline, the text, a zero byte.");
+      "Sends lines to a pipe, each as a record: the level in two digits, the rank's name, a newline, the "
+      "text, a zero byte.");
   part.def("says", [](int level) { return log::says(static_cast<log::Level>(level)); }, "level"_a);
   part.def("say", say, "level"_a, "who"_a, "text"_a);
 }

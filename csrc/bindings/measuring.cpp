@@ -1,4 +1,4 @@
-// What benchmarks and the command line ask without a communicator.
+// Functions for benchmarks and the command line that need no communicator.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -17,8 +17,8 @@ using namespace nb::literals;
 namespace ringreduce {
 namespace {
 
-// What a communicator of that many ranks would pick, without there being one; `oversubscribed`: on its hosts.
-// `latency`, `bandwidth`: of what joins the hosts; 0: not known.
+// The algorithm that a communicator of that many ranks would pick. `oversubscribed`: whether ranks outnumber
+// cores; `latency`, `bandwidth`: of the links between hosts, 0 if unknown.
 std::tuple<std::string, std::size_t, int, std::string> choice_for(const std::string& collective,
                                                                   std::size_t bytes, int world,
                                                                   const std::string& transport,
@@ -41,16 +41,19 @@ std::uint32_t checksum(const nb::bytes& data, std::uint32_t before, bool by_tabl
 void bind_measuring(nb::module_& m) {
   m.def("choose", choice_for, "collective"_a, "bytes"_a, "world"_a, "transport"_a = "shm",
         "oversubscribed"_a = nb::none(), "latency"_a = 0.0, "bandwidth"_a = 0.0,
-        "The algorithm, its slices' bytes, how many are in flight, and the reason; oversubscribed: whether "
-        "ranks "
-        "outnumber cores, None: as on this host; latency, bandwidth: of links between hosts, in seconds and "
-        "bytes a second.");
-  m.def("tuning_file", tuning_file, "Where the rows that were measured on this machine are kept.");
-  m.def("usable_cores", [] { return usable_cores().count(); }, "The cores that this process may use.");
+        "Returns the algorithm that \"auto\" picks: (algorithm, slice bytes, slices in flight, reason). "
+        "oversubscribed: whether ranks outnumber cores; None: as on this host. latency, bandwidth: of the "
+        "links between hosts, in seconds and bytes per second; 0: unknown.");
+  m.def("tuning_file", tuning_file,
+        "Returns the path of the tuning table of this machine; empty if there is no cache folder.");
+  m.def(
+      "usable_cores", [] { return usable_cores().count(); },
+      "Returns the number of cores that this process may use.");
   m.def("crc32c", checksum, "data"_a, "before"_a = 0, "by_table"_a = false,
-        "The checksum of frames, of bytes behind those whose checksum is `before`.");
-  m.def("probe_exchange", probe_exchange, nb::call_guard<nb::gil_scoped_release>(),
-        "Nanoseconds that a flag takes from core to core, one way; None where that cannot be found out.");
+        "Returns the CRC-32C of data, continuing from `before`, the checksum of the bytes in front of it.");
+  m.def(
+      "probe_exchange", probe_exchange, nb::call_guard<nb::gil_scoped_release>(),
+      "Returns the nanoseconds that a flag takes from core to core, one way; None if it cannot be measured.");
 }
 
 }  // namespace ringreduce

@@ -1,4 +1,4 @@
-// For ranks that meet over a network, as for what they send each other later.
+// TLS and addresses for ranks that meet over a network, the same as the tcp transport uses later.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -24,7 +24,7 @@ std::unique_ptr<TlsChannel> over(int fd, bool begins, const nb::bytes& secret) {
   return std::make_unique<TlsChannel>(fd, begins, tls_key({secret.c_str(), secret.size()}, "meeting"));
 }
 
-// False where there is nothing to be done now.
+// False if nothing can be done at the moment.
 bool done(const TlsChannel& channel, ssize_t result) {
   if (result >= 0) return true;
   if (errno == EAGAIN || errno == EINTR) return false;
@@ -41,7 +41,7 @@ nb::object read(TlsChannel& channel, std::size_t count) {
   return nb::bytes(bytes.data(), static_cast<std::size_t>(got));
 }
 
-// None, too, while a part of what was taken before is still to go.
+// Returns None also while part of the last write is still unsent.
 nb::object write(TlsChannel& channel, const nb::bytes& data) {
   const iovec piece{const_cast<char*>(data.c_str()), data.size()};
   const ssize_t taken = channel.write(&piece, 1);
@@ -61,14 +61,14 @@ std::vector<std::string> places_here(std::uint16_t port) {
 }  // namespace
 
 void bind_meeting(nb::module_& m) {
-  nb::class_<TlsChannel>(m, "Tls", "One end of a connection by TLS.")
-      .def_prop_ro("holds", &TlsChannel::holds, "Bytes that were written and are still to go.")
+  nb::class_<TlsChannel>(m, "Tls", "One end of a TLS connection.")
+      .def_prop_ro("holds", &TlsChannel::holds, "Bytes that were written but not sent yet.")
       .def("read", read, "count"_a)
       .def("write", write, "data"_a);
   m.def("tls_over", over, "fd"_a, "begins"_a, "secret"_a,
-        "An end over a connected socket that does not block, with a key made from the secret.");
+        "Returns a TLS end over a connected non-blocking socket, with a key derived from the secret.");
   m.def("places_here", places_here, "port"_a,
-        "The port at each address by which others may reach this host, the likeliest first.");
+        "Returns each address at which others may reach this host, with the port, the likeliest first.");
 }
 
 }  // namespace ringreduce

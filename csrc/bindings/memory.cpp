@@ -17,13 +17,13 @@ void bind_memory(nb::module_& m) {
         nb::capsule owner(memory, [](void* p) noexcept { shared_heap::free(p); });
         return nb::ndarray<nb::numpy, std::uint8_t, nb::ndim<1>>(memory, {bytes}, owner);
       },
-      "bytes"_a, "Zeroed shared memory as an array of uint8, given back with its last view.");
+      "bytes"_a, "Returns zeroed shared memory as an array of uint8. It is freed with its last view.");
   m.def(
       "is_shared",
       [](std::uintptr_t address, std::size_t bytes) {
         return shared_heap::locate(reinterpret_cast<void*>(address), bytes).has_value();
       },
-      "address"_a, "bytes"_a, "Whether a span of memory lies in such an array.");
+      "address"_a, "bytes"_a, "Returns whether a span of memory lies in an array of allocate().");
 }
 
 }  // namespace ringreduce

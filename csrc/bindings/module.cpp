@@ -1,8 +1,8 @@
 #include "bindings/bindings.h"
 
 NB_MODULE(_engine, m) {
-  // Hooks that torch keeps until the very end keep communicators alive: a program that has done no wrong
-  // would be told so when it ends. Tests look for leaks by other means.
+  // Hooks that torch keeps until the very end keep communicators alive, so correct programs would end with
+  // warnings. Tests look for leaks by other means.
   nanobind::set_leak_warnings(false);
   m.doc() = "The C++ engine of ringreduce.";
   ringreduce::bind_schedule(m);

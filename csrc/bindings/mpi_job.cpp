@@ -1,4 +1,4 @@
-// Ranks that MPI has brought together, and how they meet.
+// Ranks that MPI started, and how they meet.
 #include "transport/compose/mpi_job.h"
 
 #include <nanobind/stl/shared_ptr.h>
@@ -42,7 +42,7 @@ void bind_mpi_job(nb::module_& m) {
       .def_ro("size", &MpiJob::size)
       .def("exchange", exchange, "blob"_a);
   m.def("join_mpi", join, "plugin"_a, "communicator"_a, "library"_a, "timeout"_a,
-        "Joins the ranks of an MPI communicator, given its handle's address; 0: all ranks.");
+        "Joins the ranks of an MPI communicator, given the address of its handle; 0: MPI_COMM_WORLD.");
 }
 
 }  // namespace ringreduce

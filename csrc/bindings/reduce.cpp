@@ -1,4 +1,4 @@
-// The kernels themselves, for tests: submodule `reduce`, over plain buffers of bytes.
+// The kernels, for tests: the submodule `reduce`, over plain buffers of bytes.
 #include "reduce/reduce.h"
 
 #include <nanobind/ndarray.h>
@@ -42,16 +42,16 @@ std::vector<std::string> names(int count) {
   return all;
 }
 
-// An empty name stands for the one in use.
+// An empty name stands for the set in use.
 const InstructionSet& set_named(const std::string& name) {
   const std::string wanted = name.empty() ? instruction_set() : name;
   for (const InstructionSet* set : instruction_sets()) {
     if (wanted == set->name) return *set;
   }
-  throw std::invalid_argument("this machine lacks instruction set " + wanted);
+  throw std::invalid_argument("this machine does not have instruction set " + wanted);
 }
 
-// The addresses of spans that must all have the same number of bytes.
+// The addresses of spans, which must all have the same number of bytes.
 template <class Pointer, class Span>
 std::vector<Pointer> addresses(const std::vector<Span>& spans, std::size_t bytes, const char* what) {
   if (spans.empty()) throw std::invalid_argument(std::string("no ") + what);
@@ -70,7 +70,7 @@ void combine(const std::string& dtype_name, const std::string& op_name,
   const Op op = op_named(op_name);
   const InstructionSet& set = set_named(isa);
   const Combine function = set.combine[static_cast<int>(dtype)][static_cast<int>(op)];
-  if (function == nullptr) throw std::invalid_argument(op_name + " has no meaning for " + dtype_name);
+  if (function == nullptr) throw std::invalid_argument(op_name + " is not defined for dtype " + dtype_name);
   const std::size_t bytes = sources.empty() ? 0 : sources[0].size();
   if (bytes % size_of(dtype) != 0) throw std::invalid_argument("sources end inside an element");
   const auto from = addresses<const void*>(sources, bytes, "sources");
@@ -91,7 +91,7 @@ Encoding wire_named(const std::string& name) {
   return find<Encoding>(name, encoding_count, "wire");
 }
 
-// For spans of so many bytes, decoded and encoded.
+// The codec for spans of these lengths in bytes.
 Codec codec_between(const std::string& wire_name, std::size_t decoded, std::size_t encoded,
                     const std::string& isa) {
   const Encoding wire = wire_named(wire_name);
@@ -99,7 +99,7 @@ Codec codec_between(const std::string& wire_name, std::size_t decoded, std::size
   if (codec.encode == nullptr) throw std::invalid_argument("not a wire format: " + wire_name);
   if (decoded % sizeof(float) != 0) throw std::invalid_argument("values end inside a float32");
   if (encoded != encoded_bytes(wire, decoded / sizeof(float))) {
-    throw std::invalid_argument("the encoded span is not as long as its values need");
+    throw std::invalid_argument("the encoded span does not have the length of its encoded values");
   }
   return codec;
 }
@@ -127,7 +127,7 @@ std::vector<std::string> set_names() {
 }  // namespace
 
 void bind_reduce(nb::module_& m) {
-  nb::module_ sub = m.def_submodule("reduce", "Combines spans of elements on the CPU.");
+  nb::module_ sub = m.def_submodule("reduce", "The kernels that combine spans of elements on the CPU.");
   sub.def("combine", combine, nb::arg("dtype"), nb::arg("op"), nb::arg("destinations"), nb::arg("sources"),
           nb::arg("scale") = 1.0, nb::arg("isa") = "");
   sub.def("copy", copy_bytes, nb::arg("destinations"), nb::arg("source"), nb::arg("isa") = "");

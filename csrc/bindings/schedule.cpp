@@ -34,7 +34,7 @@ list_catalogue() {
   return rows;
 }
 
-// Taken apart here and not by the caster, so that a wrong attribute is named and not just "incompatible".
+// Converts here and not in the caster, so that errors name the wrong attribute instead of "incompatible".
 std::vector<Schedule> all_from_python(const nb::iterable& schedules) {
   std::vector<Schedule> all;
   for (const nb::handle schedule : schedules) all.push_back(schedule_from_python(schedule));
@@ -58,7 +58,7 @@ std::tuple<int, double, double> cost_of(const Schedule& schedule) {
   return {one.rounds, one.sent, one.received};
 }
 
-// The largest of each over all ranks.
+// The largest of each number over all ranks.
 std::tuple<int, double, double> cost_of_all(const std::vector<Schedule>& schedules) {
   std::tuple<int, double, double> worst;
   for (const Schedule& schedule : schedules) {
@@ -69,14 +69,14 @@ std::tuple<int, double, double> cost_of_all(const std::vector<Schedule>& schedul
   return worst;
 }
 
-// What is asked of an algorithm's schedules, of all ranks, without making them in Python.
+// Defines a function over all ranks' schedules of an algorithm, which are not made in Python.
 template <class Answer>
 void define_for_all(nb::module_& m, const char* name, Answer answer, const char* words) {
   const auto answered = [answer](const std::string& collective, const std::string& algorithm, int world,
                                  int root, const std::vector<int>& groups, const std::vector<int>& order,
                                  const Trees& trees) {
     std::vector<Schedule> all;
-    for (int rank = 0; rank < std::max(world, 1); ++rank)  // the first refuses a world of none
+    for (int rank = 0; rank < std::max(world, 1); ++rank)  // rank 0's build refuses an empty world
       all.push_back(build(collective, algorithm, world, rank, root, groups, order, trees));
     return answer(all);
   };
@@ -90,25 +90,26 @@ void define_for_all(nb::module_& m, const char* name, Answer answer, const char*
 void bind_schedule(nb::module_& m) {
   nb::module_ s = m.def_submodule("schedules", "Schedules: building, checking and counting them.");
   s.def("catalogue", list_catalogue,
-        "(collective, name, rounds, bytes, restrictions, source, keeps_rank_order) of every algorithm.");
+        "Returns (collective, name, rounds, bytes, restrictions, source, keeps_rank_order) for every "
+        "algorithm.");
   s.def("build", build, "collective"_a, "algorithm"_a, "world"_a, "rank"_a, "root"_a = 0,
         "groups"_a = std::vector<int>(), "order"_a = std::vector<int>(), "trees"_a = Trees(),
-        "One rank's schedule.");
+        "Returns one rank's schedule.");
   s.def("check", check_python, "schedules"_a,
-        "'' if all ranks' schedules are right together, or what is not.");
-  define_for_all(s, "check_algorithm", check, "check() of all ranks' schedules.");
+        "Checks all ranks' schedules together. Returns the first error found, or ''.");
+  define_for_all(s, "check_algorithm", check, "Returns check() of an algorithm's schedules.");
   s.def("keeps_rank_order", keeps_rank_order_python, "schedules"_a,
-        "Whether all ranks' schedules are right and add in rank order, in one combination.");
+        "Returns whether all ranks' schedules are correct and combine values in rank order, all at once.");
   define_for_all(s, "algorithm_keeps_rank_order", keeps_rank_order,
-                 "keeps_rank_order() of all ranks' schedules.");
+                 "Returns keeps_rank_order() of an algorithm's schedules.");
   s.def(
       "cost", [](nb::handle schedule) { return cost_of(schedule_from_python(schedule)); }, "schedule"_a,
-      "(rounds, sent, received), in units of the whole buffer.");
+      "Returns (rounds, sent, received); sent and received in units of the whole buffer.");
   define_for_all(s, "algorithm_cost", cost_of_all,
-                 "The largest cost() over all ranks, each number by itself.");
+                 "Returns the maximum over all ranks of each number of cost().");
   s.def(
       "describe", [](nb::handle schedule) { return describe(schedule_from_python(schedule)); }, "schedule"_a,
-      "The schedule in words, a line per round.");
+      "Returns the schedule in words, one line per round.");
 }
 
 }  // namespace ringreduce

@@ -27,7 +27,7 @@ T attribute(nb::handle object, const char* name) {
 Span span_from(nb::handle item) {
   if (nb::isinstance<nb::tuple>(item)) {
     const nb::tuple pair = nb::borrow<nb::tuple>(item);
-    if (pair.size() != 2) throw std::invalid_argument("a run of chunks is (first, count)");
+    if (pair.size() != 2) throw std::invalid_argument("a run of chunks must be (first, count)");
     return {cast_or_name<int>(pair[0], "chunk"), cast_or_name<int>(pair[1], "number of chunks")};
   }
   return {cast_or_name<int>(item, "chunk"), 1};

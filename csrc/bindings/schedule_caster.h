@@ -1,6 +1,5 @@
 // Schedules cross between C++ and Python by value: on the Python side they are the dataclasses of
-// ringreduce/schedules/model.py, plain and mutable. Whoever binds a function that takes or returns one
-// includes this.
+// ringreduce/schedules/model.py, plain and mutable. Files that bind functions over schedules include this.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,7 +11,7 @@ namespace ringreduce {
 // Throws std::invalid_argument on an unknown name.
 Collective collective_named(const std::string& name);
 
-// Throws nanobind::type_error, python_error or std::invalid_argument that name a wrong or missing attribute.
+// Throws nanobind::type_error, python_error or std::invalid_argument, naming the wrong or missing attribute.
 Schedule schedule_from_python(nanobind::handle schedule);
 nanobind::object schedule_to_python(const Schedule& schedule);
 

@@ -84,16 +84,17 @@ nb::dict simulate_python(int nodes, const std::vector<int>& node_of, const std::
 }  // namespace
 
 void bind_simulate(nb::module_& m) {
-  nb::module_ s = m.def_submodule("simulation", "Timing schedules on described networks.");
-  s.def(
-      "simulate", simulate_python, nb::kw_only(), "nodes"_a, "node_of"_a, "cores"_a, "slowness"_a, "links"_a,
-      "period"_a, "turned"_a, "bytes"_a, "slice_bytes"_a, "lanes"_a, "round"_a, "switching"_a, "inside"_a,
-      "between"_a, "jitter"_a, "seed"_a, "late"_a, "most_messages"_a, "intervals"_a, "collective"_a,
-      "algorithm"_a, "root"_a, "groups"_a, "order"_a, "schedule_of"_a = nb::none(),
-      "trees"_a = std::vector<std::vector<int>>(),
-      "The arguments are those of csrc/simulate. links: (from, to, rate, latency); inside, between: (up_to, "
-      "send, receive, send_byte, receive_byte, combine_byte, latency); schedule_of: gives each rank's "
-      "schedule, in place of an algorithm of the catalogue.");
+  nb::module_ s =
+      m.def_submodule("simulation", "The simulator, which times schedules on described networks.");
+  s.def("simulate", simulate_python, nb::kw_only(), "nodes"_a, "node_of"_a, "cores"_a, "slowness"_a,
+        "links"_a, "period"_a, "turned"_a, "bytes"_a, "slice_bytes"_a, "lanes"_a, "round"_a, "switching"_a,
+        "inside"_a, "between"_a, "jitter"_a, "seed"_a, "late"_a, "most_messages"_a, "intervals"_a,
+        "collective"_a, "algorithm"_a, "root"_a, "groups"_a, "order"_a, "schedule_of"_a = nb::none(),
+        "trees"_a = std::vector<std::vector<int>>(),
+        "Simulates one collective. The arguments are those of csrc/simulate/simulator.h. links: rows of "
+        "(from, to, rate, latency); inside, between: rows of (up_to, send, receive, send_byte, receive_byte, "
+        "combine_byte, latency); schedule_of: a function from rank to schedule, instead of an algorithm of "
+        "the catalogue.");
 }
 
 }  // namespace ringreduce

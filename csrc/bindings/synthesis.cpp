@@ -51,15 +51,17 @@ WayRow fastest(const Synthesis& synthesis, std::size_t bytes, std::string_view a
 }  // namespace
 
 void bind_synthesis(nb::module_& m) {
-  nb::class_<Synthesis>(m, "Synthesis", "All-reduces made for a network.")
-      .def_prop_ro("forests", forests, "(trees by rank, the bytes a second that they carry).")
+  nb::class_<Synthesis>(m, "Synthesis", "All-reduce algorithms synthesised for a network.")
+      .def_prop_ro("forests", forests, "Rows of (trees by rank, the bytes per second that they carry).")
       .def_prop_ro("bound", [](const Synthesis& synthesis) { return synthesis.packing().bound; })
       .def_prop_ro("limits", [](const Synthesis& synthesis) { return synthesis.packing().limits; })
       .def_prop_ro("seconds", &Synthesis::seconds)
       .def_prop_ro("nodes", [](const Synthesis& synthesis) { return synthesis.network().nodes; })
-      .def_prop_ro("links", links, "(from, to, bytes a second, seconds), by nodes.")
+      .def_prop_ro("links", links, "Rows of (from node, to node, bytes per second, seconds).")
       .def("fastest", fastest, "bytes"_a, "algorithm"_a, "slice_bytes"_a, "lanes"_a,
-           "(algorithm, slice_bytes, lanes, forest, predicted seconds); what is usual is given.");
+           "Returns the fastest way to all-reduce that many bytes, as (algorithm, slice_bytes, lanes, "
+           "forest, predicted seconds). The other arguments describe the usual choice, which is returned if "
+           "nothing is faster.");
   m.def("make_synthesis", make, nb::kw_only(), "nodes"_a, "node_of"_a, "links"_a, "groups"_a);
 }
 

@@ -15,8 +15,8 @@ using namespace nb::literals;
 namespace ringreduce {
 namespace {
 
-constexpr double longest = 1e9;                                // seconds: what clocks can add
-constexpr std::int64_t most_elements = std::int64_t{1} << 47;  // of an array
+constexpr double longest = 1e9;                                // seconds: what can be added to a clock's time
+constexpr std::int64_t most_elements = std::int64_t{1} << 47;  // in an array
 
 [[noreturn]] void refuse(PyObject* type, const char* argument, const std::string& must_be,
                          const std::string& is) {
@@ -49,7 +49,7 @@ std::string_view text(nb::handle value, const char* argument) {
   if (!data) PyErr_Clear();
   const std::string_view found(data ? data : "", static_cast<std::size_t>(size));
   if (!data || found.find('\0') != std::string_view::npos) {
-    refuse_value(value, argument, "a text without null characters and surrogates");
+    refuse_value(value, argument, "a string without null characters and surrogates");
   }
   return found;
 }
@@ -61,7 +61,7 @@ std::int64_t whole(nb::handle value, const char* argument, std::int64_t least, s
   }
   const nb::object number = nb::steal(PyNumber_Index(value.ptr()));
   if (!number.is_valid()) {
-    PyErr_Clear();  // an array of several
+    PyErr_Clear();  // an array with several elements
     refuse_type(value, argument, within(what, least, most));
   }
   int overflow = 0;
@@ -108,7 +108,7 @@ std::optional<std::vector<std::size_t>> counts(nb::handle values, const char* ar
 }
 
 void bind_values(nb::module_& m) {
-  nb::module_ sub = m.def_submodule("values", "Checks of arguments, which the errors name.");
+  nb::module_ sub = m.def_submodule("values", "Checks arguments. Errors name the argument.");
   sub.def("text", text, "value"_a.none(), "argument"_a);
   sub.def(
       "whole",
@@ -122,7 +122,8 @@ void bind_values(nb::module_& m) {
       [](nb::handle value, const char* argument, bool zero_too) {
         return std::chrono::duration<double>(seconds(value, argument, zero_too)).count();
       },
-      "value"_a.none(), "argument"_a, "zero_too"_a = false, "At most 1e9, and 0 for None.");
+      "value"_a.none(), "argument"_a, "zero_too"_a = false,
+      "Returns the seconds, at most 1e9, or 0 for None.");
 }
 
 }  // namespace ringreduce

@@ -7,7 +7,7 @@
 namespace ringreduce {
 namespace {
 
-constexpr std::uint32_t steps_per_epoch = 16;  // more than an agreement has exchanges, each of two steps
+constexpr std::uint32_t steps_per_epoch = 16;  // exceeds the exchanges of one agreement, each of two steps
 
 bool has(const std::vector<std::uint64_t>& mask, int rank) {
   return mask[rank / 64] >> (rank % 64) & 1;
@@ -17,8 +17,8 @@ void strike(std::vector<std::uint64_t>& mask, int rank) {
   mask[rank / 64] &= ~(std::uint64_t{1} << (rank % 64));
 }
 
-// A step's number begins with the number of ranks struck, which names the agreed mask: a member that has had
-// to agree anew is ahead of us, and then we must too.
+// A step's number begins with the number of ranks struck, which identifies the agreed mask. If a member has
+// had to agree anew, its steps are ahead of ours, and we must agree anew too.
 std::uint32_t epoch_of(int world, const std::vector<int>& members) {
   return static_cast<std::uint32_t>(world - static_cast<int>(members.size())) * steps_per_epoch;
 }
@@ -29,7 +29,7 @@ bool is_within(std::uint32_t step, std::uint32_t wanted) {
 
 }  // namespace
 
-// What was shown in an earlier attempt still holds.
+// What this rank showed in an earlier attempt still holds.
 Agreement::Agreement(Transport& transport, Clock::time_point deadline, std::function<void()> tick)
     : transport_(transport),
       deadline_(deadline),
@@ -49,19 +49,19 @@ void Agreement::wait_for(int peer) {
   const auto now = Clock::now();
   if (now <= deadline_) return;
   const int late = Diagnosis(transport_).late_rank(peer, 0, now - began_);
-  throw Failure(
-      Cause::timeout, late,
-      "shrink() timed out waiting for rank " + std::to_string(late) + ", which lives but has not called it");
+  throw Failure(Cause::timeout, late,
+                "shrink() timed out waiting for rank " + std::to_string(late) +
+                    ", which is alive but has not called it");
 }
 
-// What the others' boards come to.
+// The combined contents of the others' boards.
 struct Agreement::View {
   std::vector<std::uint64_t> alive;
   bool agreed = true;
-  int missing = -1;  // a rank that has not come, or does not agree yet
+  int missing = -1;  // a rank that has not come or does not agree yet
 };
 
-// Whether a rank is still there is looked at before what it has said: of a dead rank that is the last word.
+// Checks whether a rank is alive before it reads the rank's board: what a dead rank wrote is then final.
 void Agreement::look_at(int peer, View& view) {
   if (transport_.is_gone(peer)) return strike(view.alive, peer);
   const std::vector<std::uint64_t> theirs = transport_.board(peer).alive;
@@ -72,9 +72,9 @@ void Agreement::look_at(int peer, View& view) {
   for (std::size_t i = 0; i < theirs.size(); ++i) view.alive[i] &= theirs[i];
 }
 
-// Every rank says whom it believes alive, and strikes whom another living rank has struck or who is gone
-// since. Masks only shrink, over all attempts, so all living ranks reach the same one; equal masks on all its
-// members end it.
+// Every rank shows which ranks it believes alive. It strikes those that another living rank has struck, and
+// those that have died since. Masks only shrink, over all attempts, so all living ranks reach the same one.
+// Equal masks on all its members end the agreement.
 std::vector<int> Agreement::survivors() {
   show();
   while (true) {
@@ -84,7 +84,7 @@ std::vector<int> Agreement::survivors() {
     }
     if (!has(view.alive, transport_.rank)) {
       throw Failure(Cause::peer_lost, transport_.rank,
-                    "the other ranks go on without rank " + std::to_string(transport_.rank) +
+                    "the other ranks continue without rank " + std::to_string(transport_.rank) +
                         ": one of them could not reach it");
     }
     if (view.alive != own_.alive) {
@@ -102,7 +102,8 @@ std::vector<int> Agreement::survivors() {
   return members;
 }
 
-// Whether a member has come so far, or another has seen that all had. Throws PeerLost where it never will.
+// Whether a member has reached this step, or another has seen that all members had. Throws PeerLost if it
+// never will.
 bool Agreement::has_come(int peer, std::uint32_t wanted, const std::vector<int>& members) {
   const bool is_gone = transport_.is_gone(peer);
   const Board theirs = transport_.board(peer);
@@ -124,9 +125,9 @@ void Agreement::await_step(int peer, std::uint32_t wanted, const std::vector<int
   while (peer != transport_.rank && !has_come(peer, wanted, members)) wait_for(peer);
 }
 
-// A member may overwrite its blob with the next one only when all have read it, so blobs alternate with empty
-// acknowledgements. Who has seen all of these says so: if a member dies after its last word reached some
-// only, that lets the others finish too.
+// A member may overwrite its blob only when all have read it, so blobs alternate with empty acknowledgements.
+// A member that has seen all of these shows it: if another dies after only some have seen its last word, the
+// rest can still finish.
 std::vector<std::string> Agreement::exchange(const std::vector<int>& members, const std::string& blob) {
   if (blob.size() > longest_blob) throw InvalidArgument("a blob of an exchange is too long");
   const std::uint32_t step = std::max(own_.step, epoch_of(transport_.world, members)) + 1;

@@ -1,5 +1,5 @@
-// Agreement among the ranks that are left: who they are, and an exchange among them without a working
-// collective. Each rank writes on a board of its own that all others read (in shared memory, or as messages).
+// Agreement among the surviving ranks: who they are, and an exchange among them that needs no working
+// collective. Each rank writes on its own board, which all others read (in shared memory, or as messages).
 #pragma once
 
 #include <functional>
@@ -12,14 +12,14 @@ namespace ringreduce {
 
 class Agreement {
  public:
-  // `tick` is called now and then, and may throw.
+  // `tick` is called now and then while waiting, and may throw.
   Agreement(Transport& transport, Clock::time_point deadline, std::function<void()> tick);
 
-  // Every rank that is left calls it, and all get the same ranks. Throws Failure with the cause `timeout`,
-  // and the rank that did not come; with `peer_lost`, and this rank, where the others go on without it.
+  // Every surviving rank calls this, and all get the same ranks. Throws Failure with the cause `timeout` and
+  // the rank that did not come, or with `peer_lost` and this rank if the others continue without it.
   std::vector<int> survivors();
-  // Every member's blob, of at most longest_blob bytes, in the members' order. Throws Failure with the cause
-  // `peer_lost` if one of them dies: they agree again then.
+  // Returns every member's blob, of at most longest_blob bytes, in the members' order. Throws Failure with
+  // the cause `peer_lost` if a member dies; the others then agree again.
   std::vector<std::string> exchange(const std::vector<int>& members, const std::string& blob);
 
  private:
@@ -36,7 +36,7 @@ class Agreement {
   const Clock::time_point deadline_;
   const std::function<void()> tick_;
   Board own_;
-  std::vector<Clock::time_point> gone_since_;  // by rank; no time: it is there
+  std::vector<Clock::time_point> gone_since_;  // by rank; no time: it is alive
 };
 
 }  // namespace ringreduce

@@ -12,14 +12,14 @@
 namespace ringreduce {
 namespace {
 
-// Whether to say that a wait has lasted so long: after a second, and whenever it has doubled since.
+// Whether to log that a wait has lasted so long: after a second, and each time it has doubled since.
 bool is_worth_a_word(Clock::duration waited, Clock::duration& again_after) {
   if (waited < std::max<Clock::duration>(std::chrono::seconds(1), again_after)) return false;
   again_after = 2 * waited;
   return log::says(log::Level::debug);
 }
 
-std::atomic<unsigned> forks{0};  // above this process
+std::atomic<unsigned> forks{0};  // forks between the first process and this one
 
 unsigned watch_forks() {
   static std::once_flag once;
@@ -27,25 +27,25 @@ unsigned watch_forks() {
   return forks;
 }
 
-// A timeout must be short enough to be added to the time.
+// Limits the timeout to what can be added to a time.
 Options bounded(Options options) {
   options.timeout = std::min<Clock::duration>(options.timeout, std::chrono::hours(24 * 365 * 30));
   return options;
 }
 
-// What else there is to say where the calls agree, but not on what one rank sends to another.
+// Adds the lengths where the calls agree, but not on what one rank sends to another.
 std::string lengths(const ContractBroken& broken) {
   if (!broken.same_call) return "";
   return " by a message of " + std::to_string(broken.bytes) + " bytes, where " +
          std::to_string(broken.expected_bytes) + " were expected";
 }
 
-// All ranks must choose the same.
+// All ranks must choose alike.
 std::shared_ptr<const Tuned> agreed(const std::shared_ptr<const Tuned>& own, const Told& told) {
   const auto differs = [&](std::uint64_t digest) { return digest != told.word.front(); };
   if (std::none_of(told.word.begin(), told.word.end(), differs)) return own;
   return std::make_shared<Tuned>(
-      Tuned{{}, 0, "; the tables of ringreduce tune are left alone, as they differ between ranks", ""});
+      Tuned{{}, 0, "; the tables of ringreduce tune are ignored because they differ between ranks", ""});
 }
 
 }  // namespace
@@ -73,7 +73,7 @@ bool Calls::ours() const {
 void Calls::check_usable() const {
   if (!ours()) {
     throw Closed(
-        "this communicator belongs to the process that this one was forked from; make a new one here");
+        "this communicator belongs to the process that forked this one; create a new communicator here");
   }
   transport->fate().check();
 }
@@ -150,7 +150,7 @@ void Calls::say_who_is_late(int waiting_for, std::uint64_t number, Clock::durati
   const std::string who = late < 0 ? "any rank" : "rank " + std::to_string(late);
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(waited).count();
   std::string text = "has waited " + std::to_string(seconds) + " s for " + who + " in " + what;
-  if (late >= 0 && diagnosis.begun(late) < number) text += "; " + who + " has not begun it";
+  if (late >= 0 && diagnosis.begun(late) < number) text += "; " + who + " has not started it";
   say(log::Level::debug, text);
 }
 
@@ -178,11 +178,11 @@ void Calls::wait_for(const Request& request) {
       });
 }
 
-// A message that waits unasked for may have the tag that was meant.
+// Lists messages that nobody asked for: one of them may have the tag that the caller meant.
 void Calls::time_out(const Request& request) const {
   std::string what = in_words(request.transfer, rank);
   const std::string others = request.transfer.sends ? "" : messages.not_asked_for(request.transfer.peer);
-  if (!others.empty()) what += " (came, but was not asked for: " + others + ")";
+  if (!others.empty()) what += " (arrived but not asked for: " + others + ")";
   const auto timeout = or_default(request.transfer.timeout);
   diagnosis.time_out(timeout, diagnosis.late_rank(request.peer, 0, timeout), what);
 }
@@ -210,7 +210,7 @@ void Calls::flush(const Transfer& send) {
 
 // --- failing -----------------------------------------------------------------------------------------------
 
-// Of what is being thrown.
+// Ends a call with the exception that is being thrown.
 void Calls::end(const Transfer* message) {
   try {
     throw;
@@ -224,9 +224,9 @@ void Calls::end(const Transfer* message) {
   } catch (const InvalidArgument&) {
     throw;  // refused before anything was sent
   } catch (const Closed&) {
-    throw;  // by another thread: peers see it
+    throw;  // by another thread; peers notice it themselves
   } catch (...) {
-    // Whoever leaves halfway must not be waited for.
+    // Others must not wait for a rank that leaves halfway.
     try {
       fail(Failure(Cause::peer_lost, rank,
                    "rank " + std::to_string(rank) + " was interrupted in " +
@@ -237,7 +237,7 @@ void Calls::end(const Transfer* message) {
   }
 }
 
-// For an error that is no failure of the group, and none of the caller's, yet.
+// Turns any other error into a failure of this rank.
 void Calls::blame_self() const {
   try {
     throw;
@@ -248,20 +248,20 @@ void Calls::blame_self() const {
   } catch (const Closed&) {
     throw;
   } catch (const Error& error) {
-    check_usable();  // aborted because of what has failed elsewhere
+    check_usable();  // the call was aborted because the group failed elsewhere
     throw Failure(Cause::peer_lost, rank, "rank " + std::to_string(rank) + ": " + error.what());
   }
 }
 
 void Calls::fail(const Failure& found) {
   const bool was_closed = transport->fate().is_closed();
-  // Who waits where the group was closed is told of that first: it may be what has failed the others, which
-  // then tell us. That ranks disagree is still news to them.
+  // A rank that waits in a closed group is told of the closing first: that may be why the others failed and
+  // then told us. That ranks disagree is still news to them.
   if (!was_closed || found.cause == Cause::mismatch) transport->abort(found);
   if (was_closed) throw Closed("the communicator was closed");
   const Failure failure = *transport->fate().failure();
   if (!failure_said_.exchange(true))
-    say(log::Level::info, std::string("the group has failed: ") + failure.what());
+    say(log::Level::info, std::string("the group failed: ") + failure.what());
   messages.drop(std::make_exception_ptr(failure));
   throw failure;
 }

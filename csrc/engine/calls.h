@@ -1,4 +1,4 @@
-// What all calls of a group have in common, whichever thread runs them: the transport, what plans and runs a
+// What all calls of a group share, in whichever thread they run: the transport, what plans and runs a
 // collective, the messages, the record of this rank's calls, and how the group fails.
 #pragma once
 
@@ -18,16 +18,16 @@ namespace ringreduce {
 
 struct Options {
   Clock::duration timeout = std::chrono::seconds(300);
-  // An element of a reduction's result depends only on the ranks' values of that element: they are added in
-  // rank order, whatever the buffer's size, the element's place, the transport. All ranks must agree.
+  // An element of a reduction's result depends only on the ranks' values of that element. They are added in
+  // rank order, whatever the buffer's size, the element's place or the transport. All ranks must agree.
   bool reproducible = reproducible_by_environment();
-  // Called a few thousand times a second in threads that wait in a blocking collective, instead of the check
-  // for interrupts: keeps something else of theirs going meanwhile. Must not throw.
+  // Called a few thousand times a second, instead of the check for interrupts, in threads that wait in a
+  // blocking collective. Lets the caller make progress with something else. Must not throw.
   void (*poll)() = nullptr;
-  // Used if all ranks told each other the same digest of them when they met.
+  // Used if all ranks reported the same digest of these rows when they met.
   std::shared_ptr<const Tuned> tuned = tuned_rows();
-  // What lines of the log call this rank; empty: "rank 3". Of a group made from another, "rank 3/1": rank 3
-  // there is rank 1 here.
+  // The name of this rank in the log; empty: "rank 3". In a group made from another it is "rank 3/1", if rank
+  // 3 there is rank 1 here.
   std::string log_name;
 };
 
@@ -41,47 +41,48 @@ class Calls {
   const std::string log_name;
   const Diagnosis diagnosis;
   PointToPoint messages;
-  // One collective at a time: who holds this may use what follows it, and begin().
+  // Collectives run one at a time: the holder of this may use what follows it, and begin().
   std::mutex collective;
   Planner planner;
   Executor executor;
 
-  // Whether they are this process's, and not those of the one that it was forked from.
+  // Whether these calls belong to this process, and not to the parent that it was forked from.
   bool ours() const;
-  // Throws Closed, or how the group failed.
+  // Throws Closed, or the group's failure.
   void check_usable() const;
   bool is_over() const { return !transport->fate().is_open(); }
-  // Signals, and what else is to go on while a thread waits.
+  // Handles signals, and whatever else must make progress while a thread waits.
   void poll() const;
   Clock::duration or_default(Clock::duration timeout) const {
     return timeout.count() > 0 ? timeout : options.timeout;
   }
 
-  // This rank's next call, for itself and for the others: its record.
+  // Records this rank's next call, for itself and for the others.
   const Record& note(const Plan& plan);
-  // Makes the executor ready for it.
+  // Prepares the executor for the call.
   void begin(const Call& call);
-  // One that follows others, of the same steps: were it refused now, the other ranks would wait.
+  // The same for a call that follows others, with the same steps. It cannot be refused now, because the other
+  // ranks would wait.
   void begin_later(const Call& call);
   void run_to_end(Clock::duration timeout) {
     executor.advance();
     if (!executor.done()) wait_to_end(or_default(timeout));
   }
   [[noreturn]] void time_out(Clock::duration timeout) const;
-  // Called now and then in a wait: ends one that takes too long, says in the log whom a long one is for.
+  // Called now and then in a wait. Ends one that takes too long, and logs which rank a long one is for.
   void look_at(Clock::duration waited, Clock::duration timeout);
 
   void wait_for(const Request& request);
   [[noreturn]] void time_out(const Request& request) const;
-  // Whom a transfer waits for, or -1 where that is this rank itself or not known.
+  // The rank that a transfer waits for, or -1 if that is this rank itself or unknown.
   int peer_of(const Request& request) const;
-  // Whether the messages that have been taken over are gone.
+  // Whether all accepted messages have been sent.
   bool flushed() const;
-  // Nobody else sees to it that a message goes when its sender has gone to compute.
+  // Waits until a send's message is gone: nothing else would send it once the sender computes.
   void flush(const Transfer& send);
 
-  // Runs `step`; whatever it throws that leaves the group in the middle of something ends it for all ranks.
-  // `message`: what it does, if that is no collective.
+  // Runs `step`. An exception that leaves the group in the middle of an operation ends the group for all
+  // ranks. `message`: the transfer, if it is not a collective.
   template <typename Step>
   void guarded(Step step, const Transfer* message = nullptr) {
     try {
@@ -90,8 +91,8 @@ class Calls {
       end(message);
     }
   }
-  // What is refused half-way by a GPU or by NCCL is refused on this rank only: in guarded(), so that the
-  // others are told.
+  // A GPU or NCCL refuses a call half-way on this rank only. Called inside guarded(), so that the others
+  // learn of it.
   template <typename Step>
   void telling_others(Step step) {
     try {
@@ -101,7 +102,7 @@ class Calls {
     }
   }
   void say(log::Level level, const std::string& text) const { log::say(level, log_name, text); }
-  // Throws what the group has ended with, which may be what a peer has found.
+  // Throws the group's failure, which may be one that a peer has found.
   [[noreturn]] void fail(const Failure& found);
 
  private:
@@ -114,12 +115,12 @@ class Calls {
 
   const unsigned fork_epoch_;
   std::uint64_t sequence_ = 0;
-  std::uint64_t history_ = 0;  // of all calls so far
+  std::uint64_t history_ = 0;  // over all calls so far
   Record current_;
   struct {
     std::uint64_t call = 0;
     Clock::duration again_after{};
-  } said_;  // of the long wait that is under way
+  } said_;  // for the current long wait
   std::atomic<bool> failure_said_{false};
 };
 

@@ -15,7 +15,7 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, const Options& 
 Communicator::~Communicator() {
   leave();
   if (calls_.ours()) return;
-  // A forked child: the group, and the threads, are the parent's.
+  // In a forked child, the group and the threads belong to the parent.
   calls_.transport->disown();
   progress_.disown();
   gpu_.disown();
@@ -69,7 +69,7 @@ void Communicator::close() {
       }
       gpu_.finish();
     } catch (...) {
-      leave();  // interrupted: nobody shall wait for this rank
+      leave();  // interrupted: others must not wait for this rank
       throw;
     }
   }

@@ -1,5 +1,5 @@
-// That all ranks call the same, in the same order. Everything that this costs a call that goes well is in
-// here, so that bench/contract.py can measure it against a build without.
+// Checks that all ranks make the same calls in the same order. Everything that this costs a successful call
+// is in here, so that bench/contract.py can measure it against a build without.
 #pragma once
 
 #include <bit>
@@ -9,8 +9,8 @@
 
 namespace ringreduce::contract {
 
-// Stands for all calls up to this one. Messages carry it, so a disagreement that no message met shows at the
-// next one that does.
+// Stands for all calls up to this one. Messages carry it. If no message shows a disagreement, the next one
+// that is exchanged does.
 inline std::uint64_t history(std::uint64_t before, std::uint64_t call) {
   return std::rotl((before ^ call) * 0x9e3779b97f4a7c15ull, 29);
 }
@@ -19,7 +19,7 @@ inline bool kept(std::uint64_t sent, std::uint64_t expected) {
   return sent == expected;
 }
 
-// Lets the other ranks read what this one calls, if they must say so.
+// Lets the other ranks read this rank's calls, in case they must report them.
 inline void show(Transport& transport, const Record& record) {
   transport.record(record);
 }

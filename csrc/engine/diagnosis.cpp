@@ -14,14 +14,14 @@ std::uint64_t Diagnosis::begun(int rank) const {
   return records.empty() ? 0 : records.back().sequence;
 }
 
-// Whoever is waited for may wait itself: for one that computes, that is stopped, or that has not come so far.
-// Such a rank has said nothing for most of the time.
+// The rank waited for may itself wait: for a rank that computes, that is stopped, or that has not come so
+// far. Such a rank has been silent for most of the time.
 int Diagnosis::late_rank(int waiting_for, std::uint64_t number, Clock::duration waited) const {
   const auto next_of = [&](int rank) { return transport_.waits_for(rank, waited / 4 * 3).value_or(-1); };
   std::vector<bool> seen(static_cast<std::size_t>(transport_.world));
   int rank = waiting_for;
   while (rank >= 0 && rank < transport_.world && rank != transport_.rank && !seen[rank]) {
-    begun(rank);  // asks it, where it must be asked
+    begun(rank);  // asks the rank, if the transport must ask
     const int next = next_of(rank);
     if (next < 0) return rank;
     seen[rank] = true;
@@ -82,10 +82,10 @@ int Diagnosis::rank_that_called_otherwise(std::uint64_t number) const {
   for (int rank = 0; rank < transport_.world; ++rank) {
     if (histories[rank] != 0 && histories[rank] != histories[transport_.rank]) return rank;
   }
-  return transport_.rank == 0 ? transport_.world - 1 : 0;  // by now they have gone on
+  return transport_.rank == 0 ? transport_.world - 1 : 0;  // by now they have continued
 }
 
-// In words; empty: a rank has not come so far, as far as is known here.
+// The call with this number in words, by rank; empty if a rank is not known to have come so far.
 std::vector<std::string> Diagnosis::calls_numbered(std::uint64_t number) const {
   std::vector<std::string> calls(static_cast<std::size_t>(transport_.world));
   for (int r = 0; r < transport_.world; ++r) {
@@ -96,7 +96,7 @@ std::vector<std::string> Diagnosis::calls_numbered(std::uint64_t number) const {
   return calls;
 }
 
-// A rank that has not come so far is given a moment to do so.
+// Gives a rank that has not come so far a moment to do so.
 std::string Diagnosis::disagreement(int peer, std::uint64_t latest) const {
   const auto patience = Clock::now() + std::chrono::milliseconds(100);
   std::uint64_t number = latest;
@@ -112,15 +112,14 @@ std::string Diagnosis::disagreement(int peer, std::uint64_t latest) const {
   std::ostringstream text;
   text << "the ranks disagree about call #" << number << ":";
   if (!calls[0].empty() && std::count(calls.begin(), calls.end(), calls[0]) == transport_.world) {
-    text << " all have called " << calls[0]
-         << ", and yet they differ: in the lengths of blocks, or a message "
-         << "was damaged on its way;";
+    text << " all called " << calls[0] << ", but the calls differ in the lengths of blocks, or a message "
+         << "was damaged on the way;";
     calls.clear();
   }
   for (std::size_t r = 0; r < calls.size(); ++r) {
-    text << " rank " << r << ": " << (calls[r].empty() ? "has not made it" : calls[r]) << ";";
+    text << " rank " << r << ": " << (calls[r].empty() ? "has not made this call" : calls[r]) << ";";
   }
-  text << " rank " << transport_.rank << " noticed it at rank " << peer;
+  text << " rank " << transport_.rank << " noticed this in a message from rank " << peer;
   return text.str();
 }
 

@@ -1,4 +1,4 @@
-// New communicators from old ones: of some of the ranks, or of those that are left.
+// New communicators made from old ones, of some of the ranks or of the survivors.
 #include <algorithm>
 #include <cstring>
 
@@ -8,7 +8,7 @@
 
 namespace ringreduce {
 
-// All ranks of the parent exchange, members or not: the exchange is a collective of the parent.
+// All ranks of the parent exchange, members or not, because the exchange is a collective of the parent.
 std::vector<std::string> Communicator::exchange(const std::string& blob) {
   constexpr std::size_t room = 1024;
   if (blob.size() > room - sizeof(std::uint32_t)) throw Error("a blob of an exchange is too long");
@@ -27,14 +27,13 @@ std::vector<std::string> Communicator::exchange(const std::string& blob) {
   for (int r = 0; r < size(); ++r) {
     std::uint32_t length = 0;
     std::memcpy(&length, all.data() + r * room, sizeof length);
-    if (length > room - sizeof length) throw Error("a blob of an exchange is longer than its room");
+    if (length > room - sizeof length) throw Error("a blob of an exchange is longer than its buffer");
     blobs.emplace_back(all.data() + r * room + sizeof length, length);
   }
   return blobs;
 }
 
-// Links do not change with who uses them. (Between hosts whose first rank is another one now, nothing is
-// known.)
+// Links stay valid in a new group, except between hosts whose first rank has changed: these are unknown.
 std::unique_ptr<Communicator> Communicator::child(std::unique_ptr<Transport> transport,
                                                   const std::vector<int>& members) {
   transport->told = calls_.transport->told.among(members);
@@ -77,17 +76,17 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
 std::unique_ptr<Communicator> Communicator::shrink() {
   if (closed() || !calls_.ours()) usable();
   const auto deadline = Clock::now() + options().timeout;
-  // Whoever still waits on this communicator must come out of it first.
+  // Ranks that still wait on this communicator must leave it first.
   if (!calls_.is_over()) {
     try {
       calls_.fail(Failure(Cause::peer_lost, rank(),
-                          "rank " + std::to_string(rank()) + " left the communicator by shrink()"));
+                          "rank " + std::to_string(rank()) + " left the communicator with shrink()"));
     } catch (const Failure&) {
     }
   }
   std::lock_guard lock(calls_.collective);
   Agreement agreement(*calls_.transport, deadline, check_interrupt);
-  // Every further death makes the survivors agree anew, on fewer.
+  // After every further death the survivors agree anew, on fewer ranks.
   for (int attempt = 0;; ++attempt) {
     const std::vector<int> members = agreement.survivors();
     const auto new_rank = std::find(members.begin(), members.end(), rank()) - members.begin();

@@ -1,4 +1,4 @@
-// What a group says of itself in the log when it has been made: where its ranks are, and what was chosen.
+// The log lines of a new group: where its ranks are, and what was chosen.
 #include <algorithm>
 #include <map>
 #include <sstream>
@@ -10,9 +10,9 @@
 namespace ringreduce {
 namespace {
 
-constexpr std::size_t largest = std::size_t{1} << 40;  // no table has sizes beyond
+constexpr std::size_t largest = std::size_t{1} << 40;  // larger than all sizes in the tables
 
-// "one_shot up to 16 KiB, ring above".
+// For example "one_shot up to 16 KiB, ring above".
 std::string algorithms_by_size(const Planner& planner, Collective collective) {
   const auto chosen = [&](std::size_t bytes) { return planner.choose(collective, bytes).entry->name; };
   std::string text;
@@ -60,7 +60,7 @@ std::string in_words(const Links& links, const std::vector<int>& order) {
   const auto known = [](double value) { return value > 0; };
   std::vector<double> bandwidths;
   std::copy_if(links.bandwidth.begin(), links.bandwidth.end(), std::back_inserter(bandwidths), known);
-  if (bandwidths.empty()) return "links between hosts: not known";
+  if (bandwidths.empty()) return "links between hosts: unknown";
   std::ostringstream text;
   text.precision(3);
   text << "links between hosts: up to " << 1e6 * *std::max_element(links.latency.begin(), links.latency.end())
@@ -74,8 +74,8 @@ std::string in_words(const Links& links, const std::vector<int>& order) {
 
 }  // namespace
 
-// What all ranks have in common rank 0 says, and where the network comes in the first rank of each host; at
-// level debug, every rank.
+// Rank 0 reports what all ranks share, and the first rank of each host how it is connected. At level debug
+// every rank reports everything.
 void Communicator::introduce(log::Level details) const {
   const bool all = log::says(log::Level::debug);
   const std::vector<int>& hosts = machines();
@@ -93,7 +93,7 @@ void Communicator::introduce(log::Level details) const {
   calls_.say(details,
              std::string("reductions use ") + instruction_set() + "; " + calls_.planner.tables_in_words());
   std::vector<std::pair<std::string, std::string>>
-      choices;  // of collectives, those with the same ones together
+      choices;  // collectives with the same choices share an entry
   for (int i = 0; i < collective_count; ++i) {
     const auto collective = static_cast<Collective>(i);
     const std::string name(name_of(collective)), algorithms = algorithms_by_size(calls_.planner, collective);

@@ -1,6 +1,5 @@
-// Measures the links between hosts. One rank of each host speaks for it; they meet in pairs, every host in
-// one pair at a time, as in a tournament: so a link that several pairs share shows, and none is measured
-// twice.
+// Measures the links between hosts. One rank stands for each host. These meet in pairs, every host in one
+// pair at a time, as in a tournament, so links that several pairs share show, and none is measured twice.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -15,11 +14,11 @@ namespace {
 
 constexpr int pings = 5;
 constexpr std::size_t first_bytes = std::size_t{64} << 10, most_bytes = std::size_t{4} << 20;
-constexpr double long_enough = 8e-3;  // seconds that a transfer must take to be believed
+constexpr double long_enough = 8e-3;  // seconds that a transfer must take to be trusted
 constexpr double still_grows = 1.25;
-constexpr double patience = 0.3;        // seconds for a pair
-constexpr int most_rounds = 15;         // unasked: all pairs of 16 hosts, some of more
-constexpr double together_for = 50e-3;  // seconds for all pairs of a round
+constexpr double patience = 0.3;        // seconds per pair
+constexpr int most_rounds = 15;         // unless asked: all pairs of 16 hosts, some pairs of more
+constexpr double together_for = 50e-3;  // seconds per round of all pairs
 constexpr int tag = std::numeric_limits<int>::max();
 
 double since(Clock::time_point start) {
@@ -34,7 +33,7 @@ void swap(Communicator& group, int peer, void* out, void* in, std::size_t bytes)
   group.swap(message(true, peer, out, bytes), message(false, peer, in, bytes));
 }
 
-// One way, in seconds, for whoever leads; the other answers, and gets 0.
+// Seconds one way, for the rank that leads. The other one answers, and gets 0.
 double latency_to(Communicator& group, int peer) {
   double least = std::numeric_limits<double>::max();
   const bool leads = group.rank() < peer;
@@ -44,15 +43,15 @@ double latency_to(Communicator& group, int peer) {
     const auto start = Clock::now();
     group.transfer(leads ? out : in);
     group.transfer(leads ? in : out);
-    if (i > 0) least = std::min(least, since(start));  // before, there may have been no connection
+    if (i > 0) least = std::min(least, since(start));  // the first exchange may have had to connect
   }
   return leads ? least / 2 : 0;
 }
 
-// In both directions at once, in bytes a second: the best of several, because what disturbs a transfer only
-// makes it slower. Buffers grow until they take long enough and are not faster for being larger, as they are
-// on a connection that begins slowly. What counts is the slower end's time: who comes late finds bytes that
-// have been on their way for a while.
+// Bytes per second, in both directions at once. Takes the best of several transfers, because disturbances
+// only make them slower. Buffers grow until they take long enough and larger ones are not faster, as they are
+// on a connection that starts slowly. The slower end's time counts: a rank that comes late finds bytes that
+// have been on the way for a while.
 double bandwidth_to(Communicator& group, int peer, double latency) {
   std::vector<std::byte> out(most_bytes), in(most_bytes);
   double theirs = 0;
@@ -68,7 +67,7 @@ double bandwidth_to(Communicator& group, int peer, double latency) {
     double other[2];
     swap(group, peer, own, other, sizeof own);
     const double all = std::max(own[0], other[0]), so_far = std::max(own[1], other[1]);
-    // An offer, its answer and the last byte are each on the way once.
+    // An offer, its answer and the last byte each cross the link once.
     const double taken = std::max(all - 3 * latency, all / 8);
     const double reached = static_cast<double>(bytes) / taken;
     const bool counts = bytes == most_bytes || taken > long_enough;
@@ -80,7 +79,7 @@ double bandwidth_to(Communicator& group, int peer, double latency) {
   return best;
 }
 
-// One's own figures of all players, from everyone: by rank and figure.
+// Every player's figures, from all ranks: by rank and figure.
 std::vector<double> told_to_all(Communicator& group, const std::vector<double>& own) {
   std::vector<double> all(own.size() * static_cast<std::size_t>(group.size()));
   Call call;
@@ -121,8 +120,8 @@ Links survey(Communicator& group, const std::vector<int>& hosts, int most) {
   return links;
 }
 
-// What comes from a peer, in bytes a second, while messages of a size go both ways without a break. Each says
-// in its message since when it has been at it, so that both stop behind the same one.
+// The bytes per second that come from a peer while messages of one size go both ways without a break. Each
+// message says for how long its sender has been sending, so that both stop after the same one.
 double steady_rate(Communicator& group, int peer, std::size_t bytes) {
   std::vector<std::byte> out(bytes), in(bytes);
   const auto begin = Clock::now();
@@ -136,7 +135,7 @@ double steady_rate(Communicator& group, int peer, std::size_t bytes) {
   }
 }
 
-// All pairs of a round at once. Messages are so long that what they wait for each other hardly counts.
+// Measures all pairs of a round at once. Messages are so long that waiting for each other hardly counts.
 void survey_together(Communicator& group, const std::vector<int>& hosts, Links& links) {
   const std::vector<int> players = speakers(hosts, group.size());
   const int count = static_cast<int>(players.size());
@@ -174,7 +173,7 @@ void Communicator::know(Links links) {
 Links Communicator::measure_links() {
   Call barrier;
   barrier.collective = Collective::barrier;
-  run(barrier);  // behind what is under way
+  run(barrier);  // after what is running
   know(survey(*this, calls_.transport->hosts(), std::numeric_limits<int>::max()));
   return links_;
 }
@@ -201,7 +200,7 @@ void Communicator::settle() {
   introduce(log::Level::info);
 }
 
-// Only if all ranks want it.
+// Only if all ranks want to.
 void Communicator::measure_links_if_far() {
   if (size() == 1 || !calls_.transport->distant()) return;
   std::uint8_t wanted = environment("RINGREDUCE_LINKS", {"auto", "off"}) != "off";

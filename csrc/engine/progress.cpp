@@ -9,7 +9,7 @@
 namespace ringreduce {
 namespace {
 
-// A single call as steps, with copies of what it points to but its buffers.
+// A single call as steps. Copies what the call points to, except its buffers.
 class OneCall : public Steps {
  public:
   explicit OneCall(const Call& call) : call_(call) {
@@ -59,7 +59,7 @@ void Progress::run(Steps& steps) {
   });
 }
 
-// A blocking call does not return while the progress thread may still touch its buffers, however it ends.
+// However a blocking call ends, it does not return while the progress thread may still touch its buffers.
 void Progress::run_behind(std::shared_ptr<Steps> steps) {
   const auto work = submit(std::move(steps));
   const Clock::duration every = calls_.options.poll ? Clock::duration(poll_every) : look_every;
@@ -85,7 +85,7 @@ std::shared_ptr<Work> Progress::submit(std::shared_ptr<Steps> steps) {
   return work;
 }
 
-// What need not wait is over at once, and leaves the progress thread alone.
+// A transfer that need not wait finishes at once, without the progress thread.
 std::shared_ptr<Work> Progress::submit(const Transfer& transfer) {
   calls_.check_usable();
   calls_.transport->check_background();
@@ -114,7 +114,7 @@ std::shared_ptr<Work> Progress::submit(const Transfer& transfer) {
   return work;
 }
 
-// To a thread that is not stopping, or not at all.
+// Pushes to a thread that is not stopping, or refuses.
 template <typename Push>
 void Progress::hand_over(Push push) {
   {
@@ -148,7 +148,7 @@ void Progress::stop() {
 
 // --- in the thread -----------------------------------------------------------------------------------------
 
-// While a collective is under way transfers go on too: a peer may need them to come to the collective at all.
+// Transfers also continue while a collective runs: a peer may need them to reach the collective at all.
 void Progress::work() {
   Backoff backoff;
   while (wait_for_something()) {
@@ -187,7 +187,7 @@ bool Progress::advance_collective() {
 }
 
 bool Progress::begin_next() {
-  // A caller's own collective, begun before anything was submitted, goes first.
+  // A caller's own collective that began before anything was submitted goes first.
   std::unique_lock turn(calls_.collective, std::try_to_lock);
   if (!turn) return false;
   {
@@ -196,7 +196,7 @@ bool Progress::begin_next() {
     current_ = std::move(queue_.front());
     queue_.pop_front();
   }
-  turn.release();  // until it is finished
+  turn.release();  // held until it is finished
   try {
     begin_call();
   } catch (const InvalidArgument&) {
@@ -205,7 +205,7 @@ bool Progress::begin_next() {
   return true;
 }
 
-// The next of its steps, if there is one.
+// Begins the next of its steps, if there is one.
 void Progress::begin_call() {
   current_.call = Call();
   if (!current_.steps->next(current_.call)) return finish_collective(nullptr);
@@ -263,7 +263,7 @@ void Progress::pause(Backoff& backoff) {
   check_messages();
 }
 
-// Each has a deadline of its own, and a peer that may have closed.
+// Each transfer has its own deadline, and a peer that may have closed.
 void Progress::check_messages() {
   const auto now = Clock::now();
   RequestPointer late;

@@ -1,5 +1,5 @@
-// In which order collectives run, and where: in their callers' threads, or one behind the other in a thread
-// of the group's own, which moves on point-to-point transfers beside them.
+// Decides where and in which order collectives run: in their callers' threads, or one after the other in a
+// thread of the group, which also moves point-to-point transfers on.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Returns when it is complete. In this thread, or, if submitted calls are under way, behind them.
+  // Runs a call in this thread, or after submitted calls if any are running. Returns when it is complete.
   void run(const Call& call);
   void run(Steps& steps);
 
@@ -30,13 +30,13 @@ class Progress {
   std::shared_ptr<Work> submit(std::shared_ptr<Steps> steps);
   std::shared_ptr<Work> submit(const Transfer& transfer);
 
-  // There is something for the thread to move on that nobody submitted.
+  // Tells the thread that there is something to move on that nobody submitted.
   void wake();
-  // Whether all that was submitted is over.
+  // Whether all submitted calls have finished.
   bool is_idle();
-  // Ends what was submitted with Closed; nothing is taken any more.
+  // Ends submitted calls with Closed, and accepts no more.
   void stop();
-  // In the child of a fork there is no such thread.
+  // The child of a fork does not have the thread.
   void disown() {
     if (thread_.joinable()) thread_.detach();
   }
@@ -45,7 +45,7 @@ class Progress {
   struct PendingCollective {
     std::shared_ptr<Steps> steps;
     std::shared_ptr<Work> work;
-    Call call;  // the one under way
+    Call call;  // the current one
     bool begun = false;
     Clock::time_point started;
   };
@@ -64,7 +64,7 @@ class Progress {
 
   void work();
   bool wait_for_something();
-  // Whether messages have been taken over that nobody waits for, and are not gone yet.
+  // Whether accepted messages that nobody waits for still have to be sent.
   bool to_be_flushed() const { return !calls_.is_over() && !calls_.flushed(); }
   bool advance_collective();
   bool begin_next();
@@ -83,8 +83,8 @@ class Progress {
   bool stopping_ = false;
   std::thread thread_;
 
-  PendingCollective current_;    // of the thread; none where it has no work
-  std::atomic<int> pending_{0};  // collectives submitted and not over
+  PendingCollective current_;    // of the thread; none if it has no work
+  std::atomic<int> pending_{0};  // submitted collectives that have not finished
 };
 
 }  // namespace ringreduce

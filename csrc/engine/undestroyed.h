@@ -1,6 +1,5 @@
-// A condition variable whose destructor never runs. In the child of a fork it may still count threads of the
-// parent as waiting, and destroying it would wait for them for ever. It holds nothing that must be given
-// back.
+// A condition variable whose destructor never runs. In the child of a fork, it may still count threads of the
+// parent as waiting, and destroying it would wait for them forever. It holds nothing that must be released.
 #pragma once
 
 #include <new>

@@ -9,16 +9,16 @@ namespace ringreduce {
 
 inline constexpr std::chrono::milliseconds look_every{5};
 inline constexpr std::chrono::microseconds poll_every{200};
-inline constexpr unsigned moves_between_looks = 64;  // who never waits looks too
+inline constexpr unsigned moves_between_looks = 64;  // look even if the loop never has to wait
 
-// Throws Interrupted if the process has been asked to break off; see set_interrupt_check().
+// Throws Interrupted if a signal asks to stop; see set_interrupt_check().
 void check_interrupt();
 void set_interrupt_check(bool (*check)());
 
-// Until done(): moves on what advance() can move, and lets time pass where that is nothing. Throws what ends
-// the group, and what the waits of the transport throw. look(waited) is called every few milliseconds, for
-// deadlines, and may throw. `poll`, if there is one, keeps something else of the caller's going, instead of
-// signals.
+// Waits until done(). Calls advance() to make progress, and lets time pass if it cannot. Throws the group's
+// failure, and what the transport's waits throw. look(waited) is called every few milliseconds, for
+// deadlines, and may throw. `poll`, if given, lets the caller make progress with something else, instead of
+// handling signals.
 template <class Done, class Advance, class HeldUpBy, class Look>
 void wait_until(Transport& transport, void (*poll)(), Done done, Advance advance, HeldUpBy held_up_by,
                 Look look) {

@@ -1,4 +1,4 @@
-// The handle of a call that was handed to the progress thread.
+// The handle of a call that runs in the progress thread.
 #pragma once
 
 #include <atomic>
@@ -16,25 +16,26 @@ namespace ringreduce {
 class Work {
  public:
   bool done() const;
-  // What went wrong, if the call is over and has failed.
+  // The error, if the call has failed.
   std::exception_ptr exception() const;
-  // Waits until the call is over, then rethrows what went wrong. False if the time was up first. `tick` is
-  // called `every` so often meanwhile and may throw.
+  // Waits until the call has finished, then rethrows its error. Returns false if the timeout passes first.
+  // Meanwhile calls `tick` once per `every`, which may throw.
   bool wait(std::optional<std::chrono::nanoseconds> timeout, const std::function<void()>& tick,
             std::chrono::nanoseconds every = std::chrono::milliseconds(20));
-  // Waits until the call is over, however it ended.
+  // Waits until the call has finished, whether or not it failed.
   void wait_over();
-  // Calls `after` once it is over, in the thread that ends it; at once if it is over already.
+  // Calls `after` when the call has finished, in the thread that ends it, or at once if it has already
+  // finished.
   void then(std::function<void()> after);
   void finish(std::exception_ptr problem);
 
-  // When it was first worked on, and when it was over; before that no time.
+  // When work on the call began, and when it ended; no time before that.
   using Time = std::chrono::steady_clock::time_point;
   Time began() const { return began_.load(std::memory_order_acquire); }
   Time ended() const { return ended_.load(std::memory_order_acquire); }
   void begin(Time now) { began_.store(now, std::memory_order_release); }
 
-  // Of a receive: the rank that the message came from, or -1 while that is not known; of anything else -1.
+  // For a receive, the rank that the message came from, or -1 while unknown. For other calls -1.
   int source() const { return source_.load(std::memory_order_acquire); }
   void set_source(int rank) { source_.store(rank, std::memory_order_release); }
 

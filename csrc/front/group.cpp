@@ -54,7 +54,7 @@ std::exception_ptr as_trouble(const std::exception_ptr& problem) {
 }
 
 void tell(const std::shared_ptr<Work>& work, Completion completion) {
-  // The work is alive while it ends, so it need not be kept here, which would keep it for ever.
+  // The work is alive while it ends. Keeping it here would keep it forever.
   work->then([of = work.get(), to = std::move(completion)]() noexcept {
     to(as_trouble(of->exception()), of->source());
   });

@@ -14,14 +14,13 @@ DType dtype_of(nccl::DataType type) {
                              DType::int64,   DType::uint64,   DType::float16,     DType::float32,
                              DType::float64, DType::bfloat16, DType::float8_e4m3, DType::float8_e5m2};
   if (type < std::size(known)) return known[type];
-  throw Refusal(nccl::invalid_argument,
-                "there is no datatype " + std::to_string(static_cast<unsigned>(type)));
+  throw Refusal(nccl::invalid_argument, "unknown datatype " + std::to_string(static_cast<unsigned>(type)));
 }
 
 void check_rank(const Member& member, int rank, const char* what) {
   if (rank >= 0 && rank < member.world) return;
   throw Refusal(nccl::invalid_argument, std::string(what) + " is " + std::to_string(rank) +
-                                            ", and there are " + std::to_string(member.world) + " ranks");
+                                            ", but there are " + std::to_string(member.world) + " ranks");
 }
 
 void check_memory(const Member& member, const void* memory, std::size_t count, const char* what) {
@@ -31,20 +30,18 @@ void check_memory(const Member& member, const void* memory, std::size_t count, c
   int device = 0;
   CudaLibrary::check(CudaLibrary::get().device_of(&device, memory));
   if (device == member.device) return;
-  throw Refusal(
-      nccl::invalid_argument,
-      which + (device < 0 ? "is no GPU's memory" : "is in the memory of GPU " + std::to_string(device)) +
-          ", and the communicator's GPU is " + std::to_string(member.device));
+  throw Refusal(nccl::invalid_argument,
+                which + (device < 0 ? "is not in GPU memory" : "is on GPU " + std::to_string(device)) +
+                    ", but the communicator uses GPU " + std::to_string(member.device));
 }
 
-// Bytes of the GPU's memory, once the stream has come so far.
+// Copies bytes from GPU memory in stream order, and waits for them.
 void fetch(void* to, const void* from, std::size_t bytes, nccl::Stream stream) {
   const CudaLibrary& cuda = CudaLibrary::get();
   int captured = 0;
   CudaLibrary::check(cuda.is_captured(&captured, stream));
   if (captured) {
-    throw Refusal(nccl::invalid_usage,
-                  "messages, and factors in GPU memory, cannot be captured into a graph");
+    throw Refusal(nccl::invalid_usage, "messages and factors in GPU memory cannot be captured into a graph");
   }
   CudaLibrary::check(cuda.move(to, from, bytes, stream));
   CudaLibrary::check(cuda.synchronize(stream));
@@ -83,7 +80,7 @@ double value_of(const void* scalar, DType dtype) {
       return value_of_small(bits_of<std::uint8_t>(scalar), 5, 2, true);
     default:
       throw Refusal(nccl::invalid_argument,
-                    std::string("factors are served for floats, not for ") + name_of(dtype));
+                    std::string("factors are for floating-point types only, not for ") + name_of(dtype));
   }
 }
 
@@ -96,7 +93,7 @@ void set_op(Call& call, Member& member, nccl::ReduceOp op, nccl::Stream stream) 
   const Member::Factor factor = member.factor(op);
   if (factor.dtype != call.dtype) {
     throw Refusal(nccl::invalid_argument, std::string("the operator is for ") + name_of(factor.dtype) +
-                                              ", and the buffers are of " + name_of(call.dtype));
+                                              ", but the buffers have type " + name_of(call.dtype));
   }
   call.op = Op::premul_sum;
   call.factor = factor.value;
@@ -116,7 +113,7 @@ Transfer transfer_for(const Message& message) {
   return transfer;
 }
 
-// Of a collective with a root that others may leave away.
+// Whether the buffer is used: a collective with a root may omit it on other ranks.
 bool has_input(const Member& member, const Asked& asked) {
   const bool spreads = asked.collective == Collective::broadcast || asked.collective == Collective::scatter;
   return !spreads || member.rank == asked.root;
@@ -183,7 +180,7 @@ Member::Factor read_factor(const void* scalar, nccl::DataType type, nccl::Reside
   const DType dtype = dtype_of(type);
   if (!scalar) throw Refusal(nccl::invalid_argument, "the scalar is null");
   const char zero[8] = {};
-  value_of(zero, dtype);  // refuses what is no float
+  value_of(zero, dtype);  // refuses types that are not floats
   if (residence == nccl::in_device_memory) return {dtype, 1, scalar};
   return {dtype, value_of(scalar, dtype), nullptr};
 }

@@ -1,4 +1,4 @@
-// Collectives and messages, as NCCL's functions have them.
+// Collectives and messages with the arguments of NCCL's functions.
 #pragma once
 
 #include "nccl/member.h"
@@ -14,15 +14,14 @@ struct Asked {
   nccl::ReduceOp op = nccl::sum;
   int root = 0;
 };
-// Throws what is wrong with it.
+// Throws if it is invalid.
 void check(const Member& member, const Asked& asked);
-// Puts it on the stream.
+// Launches it on the stream.
 void collect(Member& member, const Asked& asked, nccl::Stream stream);
 
-// Messages go through the host's memory: a send waits for what the stream has to do, a receive also for its
-// peer.
+// Messages go through host memory: a send waits for the stream's work, a receive also for its peer.
 struct Message {
-  void* data;  // a send only reads there
+  void* data;  // a send only reads it
   std::size_t count;
   nccl::DataType type;
   int peer;

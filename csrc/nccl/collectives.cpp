@@ -5,7 +5,7 @@
 namespace ringreduce::nccl_api {
 namespace {
 
-// NCCL looks at what is its own.
+// NCCL checks its own arguments.
 template <class Arguments>
 auto checked(const Arguments& arguments) {
   return [=](const Member& member) {

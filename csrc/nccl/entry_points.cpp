@@ -7,12 +7,12 @@
 
 namespace ringreduce::nccl_api {
 
-// So that this library does not take itself for NCCL.
+// Keeps this library from taking itself for NCCL.
 extern "C" __attribute__((visibility("default"))) const int ringreduce_nccl = 1;
 
 namespace {
 
-// That of NCCL whose functions these are.
+// The version of NCCL that has these functions.
 constexpr int version = 22800;
 
 int current_device() {
@@ -24,15 +24,15 @@ int current_device() {
 nccl::Result join(Comm* comm, int ranks, const nccl::UniqueId& id, int rank, nccl::Config* config,
                   int device) {
   const nccl::Result result = result_of([&] {
-    check_pointer(comm, "the place for the communicator");
+    check_pointer(comm, "the pointer to the communicator");
     if (ranks < 1 || rank < 0 || rank >= ranks) {
-      throw Refusal(nccl::invalid_argument,
-                    "there is no rank " + std::to_string(rank) + " of " + std::to_string(ranks));
+      throw Refusal(nccl::invalid_argument, "the rank is " + std::to_string(rank) + ", but there are " +
+                                                std::to_string(ranks) + " ranks");
     }
     *comm = Member::hand_out(std::make_unique<Member>(rank, ranks, device));
   });
   if (result != nccl::success) return spoil_group(result);
-  // The caller's may be gone when its group ends.
+  // The caller's config may be gone when its group ends.
   const std::string kept = config ? std::string(reinterpret_cast<const char*>(config), config->size) : "";
   const nccl::Result joined = run(*comm, Phase::launches, [id, kept](Member& member) {
     std::string given = kept;
@@ -48,7 +48,7 @@ nccl::Result join(Comm* comm, int ranks, const nccl::UniqueId& id, int rank, ncc
 
 RINGREDUCE_NCCL(GetVersion, int* number) {
   return result_of([&] {
-    check_pointer(number, "the place for the version");
+    check_pointer(number, "the pointer to the version");
     *number = version;
   });
 }
@@ -63,7 +63,7 @@ extern "C" __attribute__((visibility("default"))) const char* ncclGetLastError(C
 
 RINGREDUCE_NCCL(MemAlloc, void** memory, std::size_t bytes) {
   return result_of([&] {
-    check_pointer(memory, "the place for the memory");
+    check_pointer(memory, "the pointer to the memory");
     CudaLibrary::check(CudaLibrary::get().allocate(memory, std::max<std::size_t>(bytes, 1)));
   });
 }
@@ -78,7 +78,7 @@ RINGREDUCE_NCCL(MemFree, void* memory) {
 
 RINGREDUCE_NCCL(GetUniqueId, nccl::UniqueId* id) {
   return result_of([&] {
-    check_pointer(id, "the place for the unique id");
+    check_pointer(id, "the pointer to the unique id");
     *id = invite();
   });
 }
@@ -94,7 +94,7 @@ RINGREDUCE_NCCL(CommInitRank, Comm* comm, int ranks, nccl::UniqueId id, int rank
   return ncclCommInitRankConfig(comm, ranks, id, rank, nullptr);
 }
 
-// One of several places to meet at is enough.
+// Meeting at one of several places is enough.
 RINGREDUCE_NCCL(CommInitRankScalable, Comm* comm, int ranks, int rank, int ids, nccl::UniqueId* id,
                 nccl::Config* config) {
   const nccl::Result result =
@@ -106,9 +106,10 @@ RINGREDUCE_NCCL(CommInitRankScalable, Comm* comm, int ranks, int rank, int ids, 
 RINGREDUCE_NCCL(CommInitAll, Comm* comms, int devices, const int* device) {
   nccl::UniqueId id{};
   const nccl::Result result = result_of([&] {
-    check_pointer(comms, "the place for the communicators");
+    check_pointer(comms, "the list of communicators");
     if (devices < 1)
-      throw Refusal(nccl::invalid_argument, "there are " + std::to_string(devices) + " devices");
+      throw Refusal(nccl::invalid_argument,
+                    "the number of devices must be at least 1, not " + std::to_string(devices));
     id = invite();
   });
   if (result != nccl::success) return spoil_group(result);
@@ -121,7 +122,7 @@ RINGREDUCE_NCCL(CommInitAll, Comm* comms, int devices, const int* device) {
 
 RINGREDUCE_NCCL(CommSplit, Comm comm, int color, int key, Comm* part, nccl::Config* config) {
   return run(comm, Phase::launches, [=](Member& member) {
-    check_pointer(part, "the place for the communicator");
+    check_pointer(part, "the pointer to the communicator");
     auto made = member.split(color, key, config);
     *part = made ? Member::hand_out(std::move(made)) : nullptr;
   });
@@ -143,36 +144,36 @@ RINGREDUCE_NCCL(CommAbort, Comm comm) {
 
 RINGREDUCE_NCCL(CommGetAsyncError, Comm comm, nccl::Result* error) {
   return result_of([&] {
-    check_pointer(error, "the place for the error");
+    check_pointer(error, "the pointer to the error");
     *error = Member::of(comm).async_error();
   });
 }
 
 RINGREDUCE_NCCL(CommCount, Comm comm, int* count) {
   return result_of([&] {
-    check_pointer(count, "the place for the number of ranks");
+    check_pointer(count, "the pointer to the number of ranks");
     *count = Member::of(comm).world;
   });
 }
 
 RINGREDUCE_NCCL(CommUserRank, Comm comm, int* rank) {
   return result_of([&] {
-    check_pointer(rank, "the place for the rank");
+    check_pointer(rank, "the pointer to the rank");
     *rank = Member::of(comm).rank;
   });
 }
 
 RINGREDUCE_NCCL(CommCuDevice, Comm comm, int* device) {
   return result_of([&] {
-    check_pointer(device, "the place for the device");
+    check_pointer(device, "the pointer to the device");
     *device = Member::of(comm).device;
   });
 }
 
-// This library's kernels reach all memory as it is. NCCL, too, gives null for a window that is none.
+// This library's kernels reach all memory without registration. NCCL also returns null if there is no window.
 RINGREDUCE_NCCL(CommRegister, Comm comm, void* memory, std::size_t bytes, void** handle) {
   return run(comm, Phase::launches, [=](Member& member) {
-    check_pointer(handle, "the place for the handle");
+    check_pointer(handle, "the pointer to the handle");
     if (const Comm real = member.real()) {
       return check_real(call_real<nccl::CommRegister>("CommRegister", real, memory, bytes, handle));
     }
@@ -190,7 +191,7 @@ RINGREDUCE_NCCL(CommDeregister, Comm comm, void* handle) {
 RINGREDUCE_NCCL(CommWindowRegister, Comm comm, void* memory, std::size_t bytes, nccl::Window* window,
                 int flags) {
   return run(comm, Phase::launches, [=](Member& member) {
-    check_pointer(window, "the place for the window");
+    check_pointer(window, "the pointer to the window");
     *window = nullptr;
     const Comm real = member.real();
     if (real) {
@@ -210,7 +211,7 @@ RINGREDUCE_NCCL(CommWindowDeregister, Comm comm, nccl::Window window) {
 RINGREDUCE_NCCL(RedOpCreatePreMulSum, ReduceOp* op, void* scalar, DataType type, nccl::Residence residence,
                 Comm comm) {
   return result_of([&] {
-    check_pointer(op, "the place for the operator");
+    check_pointer(op, "the pointer to the operator");
     Member& member = Member::of(comm);
     if (const Comm real = member.real()) {
       return check_real(NcclLibrary::get().create_premul_sum(op, scalar, type, residence, real));
@@ -219,7 +220,7 @@ RINGREDUCE_NCCL(RedOpCreatePreMulSum, ReduceOp* op, void* scalar, DataType type,
   });
 }
 
-// Calls of the same group that are yet to run may have it.
+// Calls in the same group that have yet to run may use it.
 RINGREDUCE_NCCL(RedOpDestroy, ReduceOp op, Comm comm) {
   return run(comm, Phase::waits, [=](Member& member) {
     if (const Comm real = member.real()) return check_real(NcclLibrary::get().destroy_op(op, real));

@@ -14,7 +14,7 @@ namespace {
 std::mutex mutex;
 auto& last = *new std::string;  // never destroyed: threads may outlive main
 
-// As NCCL's own warnings.
+// As for NCCL's own warnings.
 bool shown() {
   const char* const level = std::getenv("NCCL_DEBUG");
   return level && *level && std::string_view(level) != "VERSION";
@@ -48,7 +48,7 @@ nccl::Result failed(const std::exception_ptr& problem, const std::string& whose)
   } catch (const Error& error) {
     return keep(nccl::system_error, whose + error.what());
   } catch (const std::bad_alloc&) {
-    return keep(nccl::system_error, whose + "there is no memory left");
+    return keep(nccl::system_error, whose + "out of memory");
   } catch (const std::exception& error) {
     return keep(nccl::internal_error, whose + error.what());
   }
@@ -65,9 +65,9 @@ const char* in_words(nccl::Result result) {
     case nccl::success:
       return "no error";
     case nccl::unhandled_cuda_error:
-      return "a call of CUDA failed";
+      return "a CUDA call failed";
     case nccl::system_error:
-      return "a call of the system or of another library failed";
+      return "a system call or a call to another library failed";
     case nccl::internal_error:
       return "internal error";
     case nccl::invalid_argument:

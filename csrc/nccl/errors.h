@@ -1,4 +1,4 @@
-// How calls fail: with NCCL's codes, and the text that ncclGetLastError gives.
+// How calls fail: with NCCL's codes, and the text that ncclGetLastError returns.
 #pragma once
 
 #include <exception>
@@ -14,10 +14,10 @@ struct Refusal : std::runtime_error {
   nccl::Result result;
 };
 
-// What the calling program gets for it. The text is kept for last_error(), behind `whose`.
+// The code for the calling program. The text is kept for last_error(), after `whose`.
 nccl::Result failed(const std::exception_ptr& problem, const std::string& whose = "") noexcept;
 
-// Of any thread's calls, since NCCL's is, too. Lasts until the calling thread asks again.
+// From any thread's calls, as in NCCL. Valid until the calling thread asks again.
 const char* last_error();
 
 const char* in_words(nccl::Result result);

@@ -1,4 +1,4 @@
-// What libnccl's functions, as this library exports them, have in common.
+// The common part of the exported functions of libnccl.
 #pragma once
 
 #include "nccl/groups.h"

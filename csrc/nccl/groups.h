@@ -1,6 +1,6 @@
-// What a thread calls between ncclGroupStart and ncclGroupEnd. The calls of each communicator run in the
-// order in which they were made, but for those that wait for other ranks on the host, which come last. Those
-// of several communicators run at the same time, because they may wait for each other.
+// A thread's calls between ncclGroupStart and ncclGroupEnd. Those of one communicator run in order, except
+// those that wait for other ranks on the host, which come last. Those of several communicators run at the
+// same time, because they may wait for each other.
 #pragma once
 
 #include <functional>
@@ -14,12 +14,12 @@ enum class Phase { launches, waits };
 bool in_group();
 nccl::Result start_group();
 nccl::Result end_group();
-// The group ends with this, and runs nothing.
+// The group ends with this result, and runs nothing.
 nccl::Result spoil_group(nccl::Result result);
 void keep_for_group(Member& member, Phase phase, std::function<void()> step);
 
-// Now, or when the calling thread's group ends, but for check(member): it throws at once what is wrong with
-// the arguments, and step(member) what goes wrong.
+// Runs now, or when the calling thread's group ends. check(member) always runs now, and throws if arguments
+// are invalid; step(member) throws other failures.
 template <class Check, class Step>
 nccl::Result run(nccl::Comm comm, Phase phase, Check check, Step step) noexcept {
   const Member* found = nullptr;

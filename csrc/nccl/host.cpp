@@ -1,4 +1,4 @@
-// The process that made a unique id, where ranks meet.
+// The side of the process that made a unique id, where ranks meet.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -28,10 +28,10 @@ constexpr seconds stranger_has{10};
 constexpr seconds reader_has{10};
 constexpr int backlog = 4096;
 
-// Whoever has connected: a stranger, until the proof has come.
+// A connection: a stranger until its proof arrives.
 struct Guest {
   explicit Guest(int fd) : socket(fd) {}
-  // Whether `value` has come as a whole.
+  // Whether all of `value` has arrived.
   template <class Value>
   bool take(Value& value) {
     if (heard.size() < sizeof value) return false;
@@ -59,10 +59,10 @@ struct Guest {
   const Clock::time_point since = Clock::now();
   std::optional<Greeting> greeting;
   Answer answer{};
-  int rank = -1;  // once it has proved itself
+  int rank = -1;  // known after its proof
   bool gone = false;
   std::string heard;
-  std::optional<std::string> blob;  // of this round
+  std::optional<std::string> blob;  // for this round
 };
 
 std::string framed(Frame::Kind kind, const std::string& bytes) {
@@ -113,7 +113,7 @@ class Host {
     Frame frame{};
     if (!is_rank(guest) || guest.blob || guest.heard.size() < sizeof frame) return;
     std::memcpy(static_cast<void*>(&frame), guest.heard.data(), sizeof frame);
-    if (frame.bytes > longest_blob) return fail("rank " + std::to_string(guest.rank) + " said too much");
+    if (frame.bytes > longest_blob) return fail("rank " + std::to_string(guest.rank) + " sent too much");
     if (guest.heard.size() < sizeof frame + frame.bytes) return;
     guest.blob = guest.heard.substr(sizeof frame, frame.bytes);
     guest.heard.erase(0, sizeof frame + frame.bytes);
@@ -149,12 +149,12 @@ class Host {
     }
     if (greeting.build != this_build()) return fail(name + " " + mismatch(greeting.build));
     if (greeting.world != world_) {
-      return fail(name + " wants a communicator of " + std::to_string(greeting.world) +
-                  " ranks, and another rank one of " + std::to_string(world_));
+      return fail(name + " asks for a communicator of " + std::to_string(greeting.world) +
+                  " ranks, but another rank for one of " + std::to_string(world_));
     }
     const auto same = std::count_if(guests_.begin(), guests_.end(),
                                     [&](const Guest& other) { return other.rank == greeting.rank; });
-    if (same > 1) return fail("two callers are " + name + " of " + std::to_string(world_));
+    if (same > 1) return fail("two callers claim to be " + name + " of " + std::to_string(world_));
   }
 
   void forget_strangers() {
@@ -169,7 +169,7 @@ class Host {
     });
   }
 
-  // Ranks leave when they have met: before the next round begins for any of them.
+  // Ranks leave after they have met, before the next round begins for any of them.
   void finish_round() {
     if (over_ || came_ == 0) return;
     std::vector<const Guest*> ranks(static_cast<std::size_t>(world_));
@@ -188,10 +188,10 @@ class Host {
     }
     if (all) return answer(ranks);
     if (!gone.empty() && (begun || !missing.empty()))
-      return fail("rank " + gone + " left while the ranks met");
+      return fail("rank " + gone + " left while the ranks were meeting");
     if (!missing.empty() && Clock::now() > until_) {
-      return fail("after " + std::to_string(patience.count()) +
-                  " minutes these ranks have not come: " + missing);
+      return fail("waited " + std::to_string(patience.count()) +
+                  " minutes, but these ranks have not arrived: " + missing);
     }
     over_ = !there;
   }
@@ -221,7 +221,7 @@ class Host {
   bool over_ = false;
 };
 
-// Fills in the port.
+// Sets the port.
 Descriptor listen_at(Address& address) {
   sockaddr_storage storage;
   socklen_t length = to_socket(address, storage);
@@ -252,7 +252,7 @@ nccl::UniqueId invite() {
     invitation.addresses[listeners.size()] = address;
     listeners.push_back(std::move(socket));
   }
-  if (listeners.empty()) throw Error("no socket can be opened to listen on");
+  if (listeners.empty()) throw Error("cannot open a socket to listen on");
   std::thread([host = std::make_shared<Host>(invitation, std::move(listeners))] { host->serve(); }).detach();
   nccl::UniqueId id{};
   std::memcpy(&id, &invitation, sizeof invitation);
@@ -264,7 +264,7 @@ Invitation read(const nccl::UniqueId& id) {
   std::memcpy(static_cast<void*>(&invitation), &id, sizeof invitation);
   if (std::memcmp(invitation.magic, magic, sizeof magic) != 0) {
     throw Refusal(nccl::invalid_argument,
-                  "the unique id was not made by this library: load it on all ranks, also on the one that "
+                  "the unique id was not made by this library: load it on all ranks, including the one that "
                   "calls ncclGetUniqueId");
   }
   if (invitation.build != this_build()) {

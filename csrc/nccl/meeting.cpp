@@ -20,7 +20,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds dial_for{3000};
 constexpr int dials = 3;
 
-// 0: the time is up.
+// 0: timeout.
 int wait_for(int fd, short events, Clock::duration limit) {
   const auto left = std::chrono::ceil<milliseconds>(limit);
   pollfd one{fd, events, 0};
@@ -52,7 +52,7 @@ Seat::Seat(const Invitation& invitation, int rank, int world) : rank_(rank), wor
     }
   }
   throw Refusal(nccl::remote_error,
-                "the process that made the unique id cannot be reached at " + tried + ": it may have ended");
+                "cannot reach the process that made the unique id at " + tried + ": it may have ended");
 }
 
 bool Seat::dial(const Address& address) {
@@ -102,7 +102,7 @@ void Seat::say(const void* bytes, std::size_t count) {
     } else if (errno == EAGAIN) {
       wait_for(socket_.get(), POLLOUT, until_ - Clock::now());
     } else if (errno != EINTR) {
-      return;  // what the host has said before it hung up is there to be heard
+      return;  // what the host said before it hung up can still be read
     }
     if (Clock::now() > until_) return;
   }
@@ -119,7 +119,7 @@ void Seat::hear(void* bytes, std::size_t count) {
       at += got;
       count -= static_cast<std::size_t>(got);
     } else if (got == 0 || (errno != EAGAIN && errno != EINTR)) {
-      throw Refusal(nccl::remote_error, "the process that made the unique id has gone");
+      throw Refusal(nccl::remote_error, "the process that made the unique id closed the connection");
     }
   }
 }
@@ -132,7 +132,7 @@ std::vector<std::string> Seat::exchange(const std::string& blob) {
   while (static_cast<int>(all.size()) < world_) {
     Frame frame{};
     hear(&frame, sizeof frame);
-    if (frame.bytes > longest_blob) throw Refusal(nccl::internal_error, "a blob that is too long has come");
+    if (frame.bytes > longest_blob) throw Refusal(nccl::internal_error, "received a blob that is too long");
     std::string bytes(frame.bytes, '\0');
     hear(bytes.data(), bytes.size());
     if (frame.kind == Frame::failure) throw Refusal(nccl::invalid_usage, bytes);

@@ -4,7 +4,7 @@
 //   greeting (build, rank, world, random number)   ->
 //                                                  <-   random number, HMAC(secret, "host" + both)
 //   HMAC(secret, "rank" + both)                    ->
-// Then each rank sends a blob, and gets all ranks' blobs, as often as all of them do.
+// Then each rank sends a blob, and receives all ranks' blobs, as often as all of them exchange.
 #pragma once
 
 #include <cstdint>
@@ -18,18 +18,18 @@
 
 namespace ringreduce::nccl_api {
 
-// What a unique id holds. Whoever has it belongs to the job.
+// The contents of a unique id. Its owners belong to the job.
 struct Invitation {
   static constexpr std::size_t most_addresses = 3;
 
   char magic[8];
   Build build;
   char secret[16];
-  Address addresses[most_addresses];  // those of family 0 are none
+  Address addresses[most_addresses];  // entries of family 0 are unused
 };
 static_assert(sizeof(Invitation) <= sizeof(nccl::UniqueId));
 
-// What both ends say before they are believed.
+// The words of both ends before they are trusted.
 struct Greeting {
   char magic[8];
   Build build;
@@ -41,29 +41,29 @@ struct Answer {
   Digest proof;
 };
 
-// And after it.
+// A message after that.
 struct Frame {
   enum Kind : std::uint32_t { blob, failure };
   Kind kind;
   std::uint32_t bytes;
 };
 inline constexpr std::uint32_t longest_blob = 1 << 20;
-inline constexpr std::chrono::minutes patience{30};  // with ranks that come late
+inline constexpr std::chrono::minutes patience{30};  // with late ranks
 
 Digest proof_of(const char* side, const Invitation& invitation, const Greeting& greeting, const char* nonce);
 
-// Opens the socket. A thread of this process serves it until the ranks have met, or for good if none comes.
+// Opens the socket. A thread of this process serves it until the ranks have met, or forever if none comes.
 nccl::UniqueId invite();
 
-// Throws Refusal if another library has made it, or another build of this one.
+// Throws Refusal if another library, or another build of this one, made it.
 Invitation read(const nccl::UniqueId& id);
 
-// A rank's end of it.
+// A rank's end of the meeting.
 class Seat {
  public:
-  // Throws Refusal where the host cannot be reached, or is not who it should be.
+  // Throws Refusal if the host cannot be reached, or is not the right one.
   Seat(const Invitation& invitation, int rank, int world);
-  // Throws Refusal on all ranks if one of them has gone, or did not come.
+  // Throws Refusal on all ranks if one of them has left, or did not come.
   std::vector<std::string> exchange(const std::string& blob);
 
  private:

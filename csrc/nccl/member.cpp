@@ -15,7 +15,7 @@
 namespace ringreduce::nccl_api {
 namespace {
 
-// NCCL has no such limit: a program that sets its own one aborts the communicator.
+// NCCL has no such limit. A program that has one aborts the communicator.
 constexpr std::chrono::hours as_long_as_it_takes{24};
 
 struct Card {
@@ -27,7 +27,7 @@ bool nccl_is_wanted() {
   return environment("RINGREDUCE_GPU_TRANSPORT") == "nccl";
 }
 
-// Why this library cannot serve them, the same on all ranks; or nothing.
+// The reason why this library cannot serve the ranks, the same on all of them; empty if it can.
 std::string why_nccl(const std::vector<Card>& cards) {
   const auto differs = [&](const Card& card) { return card.host != cards[0].host; };
   if (std::any_of(cards.begin(), cards.end(), differs)) return "its ranks are on several hosts";
@@ -38,7 +38,7 @@ std::string why_nccl(const std::vector<Card>& cards) {
   return std::any_of(cards.begin(), cards.end(), wants) ? "RINGREDUCE_GPU_TRANSPORT is nccl" : "";
 }
 
-// What the first rank has met with that could not do `step`; or nothing. All ranks call it.
+// Runs `step` on all ranks. Returns the problem of the first rank that failed, or nothing.
 template <class Step>
 std::string first_problem(Seat& seat, Step step) {
   std::string own;
@@ -63,7 +63,7 @@ Member& Member::of(nccl::Comm handle) {
   auto* const member = reinterpret_cast<Member*>(handle);
   if (!member) throw Refusal(nccl::invalid_argument, "the communicator is null");
   if (reinterpret_cast<std::uintptr_t>(member) % alignof(Member) != 0 || member->mark_ != known) {
-    throw Refusal(nccl::invalid_argument, "the communicator is none that this library has made");
+    throw Refusal(nccl::invalid_argument, "the communicator was not created by this library");
   }
   if (member->state_ == State::ended) {
     throw Refusal(nccl::invalid_argument, member->name() + "the communicator was destroyed or aborted");
@@ -135,7 +135,7 @@ void Member::join_by_nccl(Seat& seat, const std::string& why, nccl::Config* conf
   });
   if (!absent.empty()) {
     throw Refusal(nccl::invalid_usage, "this library cannot serve the communicator (" + why +
-                                           "), and the real NCCL is not there to do so: " + absent);
+                                           "), and the installed NCCL is not available: " + absent);
   }
   const std::string first = seat.exchange(bytes_of(id)).at(0);
   std::memcpy(&id, first.data(), std::min(first.size(), sizeof id));
@@ -171,7 +171,7 @@ std::unique_ptr<Member> Member::adopt(nccl::Comm real, int device) {
 
 // --- the end -----------------------------------------------------------------------------------------------
 
-// While the ranks meet in another thread nothing can be ended.
+// Nothing can be ended while the ranks meet in another thread.
 void Member::check_met(const std::string& whose) const {
   if (state_ == State::joining) throw Refusal(nccl::invalid_usage, whose + "its ranks have not met yet");
 }
@@ -223,7 +223,7 @@ void Member::abort() {
   end();
 }
 
-// Calls of other threads that are under way come to their end before.
+// Calls of other threads end first.
 void Member::end() {
   state_ = State::ended;
   const std::unique_lock lock(in_use_);
@@ -242,7 +242,7 @@ Member::Factor Member::factor(nccl::ReduceOp op) const {
   const std::lock_guard lock(factors_mutex_);
   const auto found = factors_.find(op);
   if (found != factors_.end()) return found->second;
-  throw Refusal(nccl::invalid_argument, "there is no operator " + std::to_string(static_cast<unsigned>(op)));
+  throw Refusal(nccl::invalid_argument, "unknown operator " + std::to_string(static_cast<unsigned>(op)));
 }
 
 void Member::remove(nccl::ReduceOp op) {

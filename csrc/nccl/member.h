@@ -1,5 +1,5 @@
-// One rank's end of a communicator: what programs hold as ncclComm_t. Served by this library where its
-// kernels reach all ranks' GPUs, else by the real NCCL.
+// One rank's end of a communicator, which programs hold as ncclComm_t. This library serves it if its kernels
+// reach all ranks' GPUs, otherwise the installed NCCL does.
 #pragma once
 
 #include <atomic>
@@ -22,24 +22,24 @@ class Member {
   Member(const Member&) = delete;
   Member& operator=(const Member&) = delete;
 
-  // Throws Refusal where it is null, or no communicator of this library's, or was destroyed.
+  // Throws Refusal if it is null, was destroyed, or is not a communicator of this library.
   static Member& of(nccl::Comm handle);
-  // Makes a handle of it. What a handle points to stays, so that one that is used too late is known.
+  // Makes a handle of it. The memory behind a handle is kept, so that late uses are recognised.
   static nccl::Comm hand_out(std::unique_ptr<Member> member);
 
   const int rank, world, device;
 
-  // A collective over all ranks that have the invitation. `config`, which may be null, is for NCCL.
+  // A collective over all ranks that have the invitation. `config`, which may be null, is passed to NCCL.
   void join(const Invitation& invitation, nccl::Config* config);
-  // Its part of what a split gives; null: none.
+  // This rank's part of a split; null: none.
   std::unique_ptr<Member> split(int color, int key, nccl::Config* config);
-  // Of NCCL's.
+  // Adopts a communicator of NCCL.
   static std::unique_ptr<Member> adopt(nccl::Comm real, int device);
 
   bool is_real() const { return real_ != nullptr; }
-  // NCCL's own handle, or null where this library serves. Throws Refusal where it was finalized.
+  // NCCL's own handle, or null if this library serves the communicator. Throws Refusal if it was finalized.
   nccl::Comm real() const;
-  // Calls step(communicator), whoever ends it meanwhile.
+  // Calls step(communicator), even if another thread ends the communicator meanwhile.
   template <class Step>
   void use(Step step) {
     const std::shared_lock lock(in_use_);
@@ -47,17 +47,17 @@ class Member {
     step(*own_);
   }
 
-  // What has gone wrong since, which then stands as the last error.
+  // What has failed since, which becomes the last error.
   nccl::Result async_error();
   void finalize();
   void destroy();
   void abort();
 
-  // Operators of the form "factor times".
+  // Operators that multiply by a factor first.
   struct Factor {
     DType dtype;
     double value;
-    const void* in_device_memory;  // read when it is used; null: known
+    const void* in_device_memory;  // read at each use; null: the value is known
   };
   nccl::ReduceOp add(const Factor& factor);
   Factor factor(nccl::ReduceOp op) const;
@@ -77,7 +77,7 @@ class Member {
   void end();
 
   static constexpr std::uint64_t known = 0x72696e6772656475;
-  std::uint64_t mark_ = 0;  // `known` in what was handed out
+  std::uint64_t mark_ = 0;  // `known` in valid handles
   std::atomic<State> state_{State::unmet};
   std::shared_mutex in_use_;
   std::unique_ptr<Communicator> own_;

@@ -1,16 +1,15 @@
-// libnccl's functions that only the real NCCL serves, so that programs which have them start.
+// Functions of libnccl that only NCCL itself serves. They exist so that programs with them start.
 #include "nccl/exported.h"
 
 namespace ringreduce::nccl_api {
 namespace {
 
-// For a function that only NCCL has.
+// NCCL's communicator, for a function that only NCCL has.
 Comm nccl_of(const Member& member, const char* name) {
   if (const Comm real = member.real()) return real;
-  throw Refusal(nccl::invalid_usage,
-                std::string("nccl") + name +
-                    " is served by the real NCCL only: RINGREDUCE_GPU_TRANSPORT=nccl leaves "
-                    "communicators to it");
+  throw Refusal(nccl::invalid_usage, std::string("nccl") + name +
+                                         " is available from the installed NCCL only: set "
+                                         "RINGREDUCE_GPU_TRANSPORT=nccl to leave communicators to it");
 }
 
 template <class... Arguments>
@@ -25,7 +24,7 @@ nccl::Result only_real(const char* name, Comm comm, Arguments... arguments) {
 RINGREDUCE_NCCL(CommShrink, Comm comm, int* excluded, int count, Comm* part, nccl::Config* config,
                 int flags) {
   return run(comm, Phase::launches, [=](Member& member) {
-    check_pointer(part, "the place for the communicator");
+    check_pointer(part, "the pointer to the communicator");
     Comm made = nullptr;
     check_real(call_real<nccl::CommShrink>("CommShrink", nccl_of(member, "CommShrink"), excluded, count,
                                            &made, config, flags));

@@ -1,4 +1,4 @@
-// The real NCCL, for what this library does not serve.
+// The installed NCCL, for calls that this library does not serve.
 #pragma once
 
 #include "nccl/errors.h"
@@ -11,7 +11,7 @@ inline void check_real(nccl::Result result) {
   throw Refusal(result, std::string("NCCL: ") + NcclLibrary::get().get_last_error(nullptr));
 }
 
-// `name` without nccl.
+// `name` without the prefix nccl.
 template <class Function>
 Function* real_function(const char* name) {
   const NcclLibrary& library = NcclLibrary::get();

@@ -1,5 +1,5 @@
-// Element types and reduction operators. All that differs between them is made from these two lists, so that
-// what lacks one of them does not compile.
+// Element types and reduction operators. All code that depends on them is generated from these two lists, so
+// code that lacks one of them does not compile.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace ringreduce {
 
-// X(DType, name, NumberKind, bytes, its integer, part or, of floats, the format of the kernels), in the order
-// of their numbers, which processes send each other.
+// X(DType, name, NumberKind, bytes, and its integer, its part or, for floats, the kernels' format), in the
+// order of their numbers, which processes exchange.
 #define RINGREDUCE_DTYPES(X)                               \
   X(float64, "float64", floating, 8, Float<double>)        \
   X(float32, "float32", floating, 4, Float<float>)         \
@@ -30,8 +30,8 @@ namespace ringreduce {
   X(complex64, "complex64", complex, 8, float)             \
   X(complex128, "complex128", complex, 16, double)
 
-// X(Op, what it has a meaning for). avg is the sum divided by the number of ranks; premul_sum is the sum of
-// factor * x.
+// X(Op, the kinds that it is defined for). avg is the sum divided by the number of ranks; premul_sum is the
+// sum of factor * x.
 #define RINGREDUCE_OPS(X)             \
   X(sum, true)                        \
   X(prod, true)                       \
@@ -95,7 +95,7 @@ constexpr bool supports(DType dtype, Op op) {
   return supports(kind_of(dtype), op);
 }
 
-// What Op::avg and Op::premul_sum multiply by, and the integer that averages of integers divide by instead.
+// The factor of Op::avg and Op::premul_sum, and the integer that averages of integers divide by instead.
 struct Scale {
   double factor;
   std::int64_t divisor;  // >= 1
@@ -106,7 +106,7 @@ constexpr Scale scale_of(double factor) {
   return {factor, divides ? static_cast<std::int64_t>(nearest) : 1};
 }
 
-// The DType, Op or Encoding of that name.
+// The DType, Op or Encoding with that name.
 template <class Enum>
 std::optional<Enum> find_named(std::string_view name, int count) {
   for (int i = 0; i < count; ++i) {
@@ -115,7 +115,7 @@ std::optional<Enum> find_named(std::string_view name, int count) {
   return std::nullopt;
 }
 
-// The one that other libraries know by its kind and size: not bfloat16, nor the floats of 8 bits.
+// The type that other libraries identify by its kind and size: neither bfloat16 nor a float of 8 bits.
 constexpr std::optional<DType> common_dtype(NumberKind kind, std::size_t size) {
   for (int i = 0; i < dtype_count; ++i) {
     const auto dtype = static_cast<DType>(i);

@@ -1,4 +1,4 @@
-// Quantised forms in which values travel: "wire formats". They are encoded from float32 and decoded to it.
+// Quantised forms of values in messages: "wire formats". They are encoded from float32 and decoded to it.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ enum class Encoding : std::uint8_t { none, bf16, fp16, int8, fp8 };
 struct EncodingEntry {
   const char* name;
   std::size_t element;  // bytes
-  std::size_t scale;    // bytes that each block has besides
+  std::size_t scale;    // additional bytes of each block
 };
 // In the order of Encoding.
 inline constexpr EncodingEntry encoding_entries[] = {
@@ -30,19 +30,20 @@ constexpr const char* name_of(Encoding wire) {
   return entry_of(wire).name;
 }
 
-// Blocks are counted from the beginning of what is encoded; the last one may be shorter.
+// Blocks are counted from the beginning of the encoded span; the last one may be shorter.
 inline constexpr std::size_t encoded_block = 256;
-// How many values depend on each other: those of a block, or none.
+// How many values depend on each other: a block's, or one.
 constexpr std::size_t encoded_unit(Encoding wire) {
   return entry_of(wire).scale > 0 ? encoded_block : 1;
 }
 
-// The cast that arrays of a 16-bit float hold the codes of; none for other types.
+// The cast whose codes arrays of a 16-bit float hold; none for other types.
 constexpr Encoding cast_to(DType dtype) {
   if (dtype == DType::float16) return Encoding::fp16;
   return dtype == DType::bfloat16 ? Encoding::bf16 : Encoding::none;
 }
-// Whether arrays of this type can travel so: float32, and in formats of a byte a value the 16-bit floats.
+// Whether arrays of this type can use the format: float32 always, and 16-bit floats with formats of one byte
+// per value.
 constexpr bool takes(Encoding wire, DType dtype) {
   if (dtype == DType::float32) return true;
   return entry_of(wire).element == 1 && cast_to(dtype) != Encoding::none;
@@ -55,13 +56,13 @@ constexpr std::size_t encoded_bytes(Encoding wire, std::size_t count) {
 }
 
 // Encodes and decodes `count` values; neither side needs to be aligned. With Q(x) = decode(encode(x)):
-// - Q(Q(x)) = Q(x) bit for bit, where the blocks are the same: who passes values on changes nothing.
+// - Q(Q(x)) = Q(x) bit for bit, if the blocks are the same: passing values on changes nothing.
 // - Rounds to nearest even. bf16 and fp16 overflow to infinity as casts do.
 // - int8 has steps of scale, which is the block's largest magnitude / 127, rounded to 16 bits, at least
 //   2^-126. The largest error is half a step.
 // - fp8 is e4m3 of x / scale, a power of two by which the block's largest magnitude is at most 448. The
-//   largest error is 1/16 of an element, or 2^-10 * scale where that is more. Scales are 2^-117 to 2^119;
-//   beyond 464 * 2^119 (3.08e38) is NaN.
+//   largest error is 1/16 of an element, or 2^-10 * scale if that is larger. Scales are 2^-117 to 2^119;
+//   values beyond 464 * 2^119 (3.08e38) become NaN.
 // - NaN and, in int8 and fp8, infinities become NaN, the one of reduce.h. Other values of the block are as
 //   exact as they would be without them. int8 has no -0.
 // - All instruction sets give the same bits.
@@ -72,7 +73,7 @@ struct Codec {
   Decode decode = nullptr;
 };
 
-// Null functions for Encoding::none.
+// The functions are null for Encoding::none.
 Codec codec_for(Encoding wire);
 
 }  // namespace ringreduce

@@ -1,6 +1,6 @@
 ringreduce_layer(reduce)
 
-# The kernels are one source, compiled once per instruction set into a namespace of that name. Every build rounds
+# One source of kernels is compiled once per instruction set, into a namespace of that name. Every build rounds
 # alike (no fused multiply-add), so that ranks on different machines get the same bits.
 function(ringreduce_kernels isa vector_bytes family)
   set(target ringreduce_kernels_${isa})
@@ -20,14 +20,14 @@ function(ringreduce_kernels isa vector_bytes family)
   set_property(TARGET ringreduce_reduce APPEND PROPERTY RINGREDUCE_KERNELS $<TARGET_OBJECTS:${target}>)
 endfunction()
 
-# Where there is only one set of kernels.
+# Other machines have only one set of kernels.
 function(ringreduce_only_kernels isa)
   ringreduce_kernels(${isa} 16 portable)
   target_sources(ringreduce_reduce PRIVATE csrc/reduce/kernels/sets_of_one.cpp)
   set_property(SOURCE csrc/reduce/kernels/sets_of_one.cpp PROPERTY COMPILE_DEFINITIONS RINGREDUCE_ISA=${isa})
 endfunction()
 
-if(RINGREDUCE_FUZZ)  # in which every loop is checked: the fewest of them
+if(RINGREDUCE_FUZZ)  # checks every loop, so build as few as possible
   ringreduce_only_kernels(plain)
 elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64|amd64")
   ringreduce_kernels(avx512 64 x86 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mf16c)

@@ -1,5 +1,5 @@
-// Combines spans of elements on the CPU: dtype x op, vectorised for several instruction sets, the best that
-// the machine has picked at run time (RINGREDUCE_ISA=avx512|avx2|plain overrides, for tests).
+// Combines spans of elements on the CPU: dtype x op, vectorised for several instruction sets. The best one
+// that the machine has is picked at run time (RINGREDUCE_ISA=avx512|avx2|plain overrides it, for tests).
 #pragma once
 
 #include <cstddef>
@@ -23,17 +23,17 @@ namespace ringreduce {
 using Combine = void (*)(void* const* destinations, int destination_count, const void* const* sources,
                          int source_count, std::size_t count, double scale);
 
-// nullptr where supports(dtype, op) is false.
+// nullptr if supports(dtype, op) is false.
 Combine combine_for(DType dtype, Op op);
 
 // Copies bytes to every destination, reading the source once. Faster than memcpy from a few KiB up: plain
-// vector loops that leave the destination in cache (it is read again soon).
+// vector loops that leave the destination in the cache (it will be read again soon).
 void copy(void* const* destinations, int destination_count, const void* source, std::size_t bytes);
 
 // The instruction set in use: "avx512", "avx2", "neon", "plain". The first call of this or of a function
 // above throws std::runtime_error if RINGREDUCE_ISA names one that the machine lacks.
 const char* instruction_set();
-// The same, without a choice that stays.
+// The same check, without a lasting choice.
 void check_instruction_set();
 
 }  // namespace ringreduce

@@ -1,4 +1,5 @@
-// Every algorithm that is not the mirror image of another (catalogue.cpp), by the file that explains it.
+// All algorithms that are not the mirror image of another (see catalogue.cpp), by the file that explains
+// them.
 #pragma once
 
 #include "schedule/schedule.h"

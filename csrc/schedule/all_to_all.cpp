@@ -1,18 +1,18 @@
 // All-to-all: chunk j of rank i and chunk i of rank j change places. All three work in one buffer.
 //
-// Pairwise: in round k, rank r swaps with rank k - r modulo n. A pair has one common number k, so the chunk
-// that goes out is the one that comes in. Four ranks:
-//   round 0    1 <-> 3           (0 and 2 pair with themselves: nothing to do)
+// Pairwise: in round k, rank r swaps with rank k - r modulo n. Both ranks of a pair have the same k, so the
+// chunk that goes out is the one that comes in. Four ranks:
+//   round 0    1 <-> 3           (0 and 2 are their own partners: nothing to do)
 //   round 1    0 <-> 1, 2 <-> 3
 //   round 2    0 <-> 2           (1 and 3 rest)
 //   round 3    0 <-> 3, 1 <-> 2
-// Cost: n rounds (one less where round 0 pairs nobody: n <= 2), (n-1)/n S sent per rank.
+// Cost: n rounds (one less if round 0 has no pairs: n <= 2), (n-1)/n S sent per rank.
 //
 // Bruck: a chunk that has i ranks to go travels by the one bits of i, in hops of 1, 2, 4, ... Four ranks:
 //   round 0    chunks with 1 or 3 to go hop from r to r + 1
 //   round 1    chunks with 2 or 3 to go hop from r to r + 2
-//   round 2    each is copied from scratch to where it belongs
-// Cost: ceil(log2 n) rounds and one of copies; about log2(n)/2 S sent per rank, so for small buffers.
+//   round 2    each is copied from scratch to its place
+// Cost: ceil(log2 n) rounds and one of copies; about log2(n)/2 S sent per rank. For small buffers.
 //
 // Direct: everything at once. Cost: 1 round, (n-1)/n S.
 //
@@ -42,8 +42,8 @@ Schedule bruck_all_to_all(const Place& place) {
   Schedule s = begin(Collective::all_to_all, place, n);
   if (n == 1) return s;
   s.scratch = n;
-  // A chunk with i to go starts in chunk r + i. Where it arrives it waits in scratch, at the number of the
-  // chunk that it will be if this is the end: that of the rank i behind.
+  // A chunk with i ranks to go starts in chunk r + i. Where it arrives, it waits in scratch, under the number
+  // that it gets if this is its last rank: that of the rank i places back.
   for (int bit = 1; bit < n; bit *= 2) {
     Spans out, in;
     for (int i = n - 1; i > 0; --i) {

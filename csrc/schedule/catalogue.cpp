@@ -48,8 +48,8 @@ constexpr Entry entries[] = {
     {all_reduce, "circulant", all_reduce_of<circulant_reduce_scatter>, log_both, both_bytes, traeff, ""},
     {all_reduce, "two_level", two_level_all_reduce, "2⌈log2 m⌉ + 2⌈log2(n/m)⌉ for groups of m",
      "2(n-1)/n S for groups of one size", two_level, ""},
-    {all_reduce, "synthesised", spanning_trees_all_reduce, "2(n-1) where nothing is known of the network",
-     "2 S where nothing is known of the network (n = 2: S)", zhao, ""},
+    {all_reduce, "synthesised", spanning_trees_all_reduce, "2(n-1) if the network is unknown",
+     "2 S if the network is unknown (n = 2: S)", zhao, ""},
 
     {reduce_scatter, "ring", ring_reduce_scatter, "n-1", half_bytes, patarasuk, ""},
     {reduce_scatter, "recursive_halving", halving_reduce_scatter, log_rounds, half_bytes, rabenseifner, ""},
@@ -78,7 +78,7 @@ constexpr Entry entries[] = {
 
     {all_to_all, "pairwise", pairwise_all_to_all, "n (n-1 if n ≤ 2)", half_bytes, thakur, ""},
     {all_to_all, "bruck", bruck_all_to_all, "⌈log2 n⌉ + 1",
-     "one bits of all numbers below n, /n S (about ½ log2 n S)", bruck, ""},
+     "(one bits of all numbers below n)/n S (about ½ log2 n S)", bruck, ""},
     {all_to_all, "direct", direct_all_to_all, "1", half_bytes, plain, ""},
 
     {barrier, "dissemination", dissemination_barrier, log_rounds, "0", hensgen, ""},
@@ -88,7 +88,7 @@ void demand(bool condition, const std::string& sentence) {
   if (!condition) throw std::invalid_argument(sentence);
 }
 
-// Whether every rank's parents lead to the one root.
+// Whether every rank's chain of parents leads to the one root.
 bool spans(const std::vector<int>& parents, int world) {
   if (parents.size() != static_cast<std::size_t>(world)) return false;
   if (std::count(parents.begin(), parents.end(), -1) != 1) return false;
@@ -147,7 +147,7 @@ const Entry* find_algorithm(Collective collective, std::string_view name) {
 Schedule make_schedule(Collective collective, std::string_view name, const Place& place) {
   const Entry* entry = find_algorithm(collective, name);
   demand(entry != nullptr, std::string("no ") + name_of(collective) + " algorithm is called '" +
-                               std::string(name) + "'; there are " + names_of_algorithms(collective));
+                               std::string(name) + "'; choose from " + names_of_algorithms(collective));
   demand_place(place);
   return entry->build(place);
 }

@@ -14,24 +14,25 @@ struct Entry {
   std::string_view name;  // as users write it: "ring", "two_shot"
   Algorithm build;
   std::string_view rounds;        // formula for rounds, in n, as docs print it: "2(n-1)"
-  std::string_view bytes;         // formula for the bytes that the busiest rank sends, in n and S
+  std::string_view bytes;         // formula for the bytes sent by the busiest rank, in n and S
   std::string_view source;        // paper or standard
-  std::string_view restrictions;  // "" if any world will do
-  // keeps_rank_order() of its schedules for every world and root: what reproducible communicators may run.
+  std::string_view restrictions;  // "" if any world is allowed
+  // keeps_rank_order() of its schedules for every world and root: whether reproducible communicators may run
+  // it.
   bool keeps_rank_order = false;
 };
 
 // All algorithms, grouped by collective.
 std::span<const Entry> catalogue();
 
-// Their names, with commas between them; or only of those that keep rank order.
+// Their names, separated by commas; optionally only of those that keep rank order.
 std::string names_of_algorithms(Collective collective, bool only_in_rank_order = false);
 
 // The entry, or nullptr.
 const Entry* find_algorithm(Collective collective, std::string_view name);
 
-// One rank's schedule. Throws std::invalid_argument, naming what is wrong, if there is no such algorithm or
-// no such place; algorithms themselves count on their place to be one.
+// One rank's schedule. Throws std::invalid_argument with the reason if there is no such algorithm or the
+// place is invalid. Algorithms themselves rely on a valid place.
 Schedule make_schedule(Collective collective, std::string_view name, const Place& place);
 
 }  // namespace ringreduce

@@ -1,5 +1,5 @@
-// Chain: from the root to the rank after it, on to the next, and so on to the last. No rank sends anything
-// twice, so with many slices in flight a large buffer takes hardly longer than one copy.
+// Chain: each rank passes the values on to the next, from the root to the last. No rank sends anything twice,
+// so with many slices in flight a large buffer takes hardly longer than one copy.
 //
 // Broadcast, four ranks, root 0:
 //   round 0    0 -> 1

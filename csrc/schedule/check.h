@@ -1,4 +1,4 @@
-// Proves a set of schedules right by running all ranks symbolically: no transport, no data.
+// Proves that a set of schedules is correct, by running all ranks symbolically: no transport, no data.
 #pragma once
 
 #include <string>
@@ -8,32 +8,31 @@
 
 namespace ringreduce {
 
-// Empty if the schedules of all ranks (index = rank) together are complete, consistent, free of deadlock
-// under rendezvous sends and well-formed; otherwise one sentence that names the rank, the round and what is
-// wrong.
+// Empty if the schedules of all ranks (index = rank) together are complete, consistent, well-formed and free
+// of deadlock under rendezvous sends; otherwise one sentence that names the rank, the round and the error.
 std::string check(const std::vector<Schedule>& all);
 
-// Whether right schedules give every element of a result the same bits wherever it lies: all ranks' values
-// added in rank order, ((r0 + r1) + r2) + ..., and rounded once. False where nothing is summed, and for
+// Whether correct schedules give every element of a result the same bits in any place: all ranks' values
+// added in rank order, ((r0 + r1) + r2) + ..., and rounded once. False if nothing is summed, and for
 // schedules that check() refuses.
 bool keeps_rank_order(const std::vector<Schedule>& all);
 
 // Which of a rank's combinations make values that are sent, by this rank or by others that make the same
-// ones: by round the chunks, ascending. The schedules of all ranks must be right together.
+// ones: by round, the chunks in ascending order. The schedules of all ranks must be correct together.
 using PassedOn = std::vector<std::vector<int>>;
 PassedOn passed_on(const std::vector<Schedule>& all, int rank);
 
-// What one rank's schedule costs.
+// The cost of one rank's schedule.
 struct Cost {
   int rounds = 0;
-  // Bytes that this rank sends, in units of the whole buffer (chunks of equal size); a message to k peers
-  // counts k times.
+  // Bytes that this rank sends, in units of the whole buffer (with chunks of equal size); a message to k
+  // peers counts k times.
   double sent = 0;
   double received = 0;
 };
 Cost cost(const Schedule& schedule);
 
-// The schedule in words, a line per round.
+// The schedule in words, one line per round.
 std::string describe(const Schedule& schedule);
 
 }  // namespace ringreduce

@@ -1,6 +1,6 @@
 // Circulant: recursive halving on a circle. Seen from rank r, the chunks of ranks r, r + 1, r + 2, ... lie in
-// front of it; in each round it gives the further half of those that it still holds to the rank where that
-// half begins, and takes as many from as far behind. Every rank does the same, so any world will do.
+// front of it. In each round it sends the further half of the chunks that it still holds to the rank where
+// that half begins, and receives as many from as far behind. Every rank does the same, so any world works.
 //
 // Reduce-scatter, four ranks, seen from rank r (numbers modulo 4):
 //   round 0    sends c(r+2) c(r+3) to r + 2    adds c(r) c(r+1) of r - 2

@@ -28,7 +28,8 @@ Collective opposite(Collective collective) {
   }
 }
 
-// One more receiver for these chunks: in the Send that carries them already, so that they are published once.
+// Adds a receiver for these chunks, to the Send that carries them already if there is one, so that they are
+// published once.
 void add_receiver(std::vector<Send>& sends, const Spans& chunks, int peer) {
   const auto same = [&](const Send& send) { return send.chunks == chunks; };
   const auto send = std::find_if(sends.begin(), sends.end(), same);

@@ -1,4 +1,5 @@
-// Schedules made of schedules, so that every algorithm writes its own idea only, and writes it once.
+// Combinators make schedules from schedules, so that every algorithm is written once and contains only its
+// own idea.
 #pragma once
 
 #include <vector>
@@ -7,14 +8,14 @@
 
 namespace ringreduce {
 
-// The half run backwards, sends and receives swapped. What scatters sums gathers copies, and the other way
-// round: reduce_scatter <-> all_gather, reduce <-> broadcast, gather <-> scatter.
+// The half run backwards, with sends and receives swapped. The mirror image of summing is copying:
+// reduce_scatter <-> all_gather, reduce <-> broadcast, gather <-> scatter.
 Schedule mirror(const Schedule& half);
 
-// An all-reduce: the one, and when it is over the other.
+// An all-reduce: the first half, followed by the second.
 Schedule then(Schedule first, const Schedule& second);
 
-// Algorithms made of one that does half of the work: its mirror image, and an all-reduce by both.
+// Algorithms derived from one half: its mirror image, and the all-reduce of both.
 template <Algorithm half>
 Schedule mirrored(const Place& place) {
   return mirror(half(place));
@@ -24,17 +25,17 @@ Schedule all_reduce_of(const Place& place) {
   return then(half(place), mirrored<half>(place));
 }
 
-// Both at the same time, round by round; they have no chunk in common. Messages to (from) the same peers in
-// one round travel as one.
+// Runs both at the same time, round by round; they share no chunk. Messages to (from) the same peers in one
+// round travel as one.
 Schedule beside(Schedule first, const Schedule& second);
 
-// An all-reduce for powers of two, lifted to any world. With p the largest power of two in n, each rank from
-// p on hands its values to rank - p, waits, and is handed the sums: two more rounds, and one more send of the
-// whole buffer for each of both.
+// Extends an all-reduce for powers of two to any world. With p the largest power of two in n, each rank r >=
+// p sends its values to rank r - p, waits, and receives the sums. This takes two more rounds, and each rank
+// of such a pair sends the whole buffer once more.
 Schedule fold(Algorithm power_of_two, const Place& place);
 
-// The schedule of a smaller or differently numbered world, put in its place: inner rank i is rank ranks[i] of
-// `outer`, and inner chunk c is the run blocks[c]. A run may be empty; messages left without chunks vanish.
+// Embeds the schedule of a smaller or renumbered world: inner rank i is rank ranks[i] of `outer`, and inner
+// chunk c is the run blocks[c]. A run may be empty; messages without chunks are dropped.
 Schedule embed(const Schedule& inner, Schedule outer, const std::vector<int>& ranks,
                const std::vector<Span>& blocks);
 

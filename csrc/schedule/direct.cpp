@@ -1,13 +1,13 @@
-// Direct: everybody talks straight to whom it concerns, all at once. One round for each half; right for small
-// buffers, and wherever a peer's memory can be read in place.
+// Direct: every rank sends directly to the ranks that need its values, all at once. One round for each half;
+// for small buffers, and for ranks that can read their peers' memory in place.
 //
-// All-reduce in one shot, four ranks: everybody sends its whole buffer to the three others and adds the three
-// that it gets, in rank order: ((r0 + r1) + r2) + r3 on every rank.
-// In two shots: round 0 is a reduce-scatter (rank 0 sends c1 to 1, c2 to 2, c3 to 3, and adds the c0 of 1, 2,
-// 3 to its own), round 1 an all-gather (rank 0 sends the complete c0 to 1, 2, 3, and gets c1, c2, c3).
+// All-reduce in one shot, four ranks: every rank sends its whole buffer to the three others and adds the
+// three that it receives, in rank order: ((r0 + r1) + r2) + r3 on every rank. In two shots: round 0 is a
+// reduce-scatter (rank 0 sends c1 to 1, c2 to 2, c3 to 3, and adds the c0 of 1, 2, 3 to its own), round 1 an
+// all-gather (rank 0 sends the complete c0 to 1, 2, 3, and gets c1, c2, c3).
 //
 // Cost: one shot: 1 round, (n-1) S. Two shots: 2 rounds, 2(n-1)/n S; half of both for reduce-scatter and
-// all-gather alone. Broadcast: 1 round, the root sends (n-1) S; reduce: 1 round, everybody sends S; scatter
+// all-gather alone. Broadcast: 1 round, the root sends (n-1) S; reduce: 1 round, every rank sends S; scatter
 // and gather: 1 round, (n-1)/n S and S/n. Takes any world and any root. The plain algorithms of the MPI
 // standard's definitions.
 #include "schedule/algorithms.h"

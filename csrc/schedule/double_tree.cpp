@@ -1,8 +1,8 @@
-// Double binary tree. In one binary tree the inner ranks do all the work and the leaves idle. So the buffer
-// is cut in two, and each half uses a tree of its own, chosen so that no rank is an inner one in both.
+// Double binary tree. In one binary tree the inner ranks do all the work and the leaves idle. The buffer is
+// therefore cut in two, and each half uses its own tree, such that no rank is an inner one in both.
 //
 // The first tree numbers n places in order (left subtree, root, right subtree) and fills the left side first,
-// so that inner nodes have odd places and leaves even ones; the second is the same tree one place further.
+// so inner nodes have odd places and leaves even ones. The second is the same tree, shifted by one place.
 // Sums go up, level by level, and come down again. Four ranks, tree of chunk 0 and tree of chunk 1:
 //
 //         3               2           round 0    0 -> 1, 2 -> 1 carry c0; 3 -> 0, 1 -> 0 carry c1
@@ -12,7 +12,7 @@
 //     0   2           3   1
 //
 // Cost: 2 floor(log2 n) rounds; a rank sends at most 2 S: one half up in each tree and two halves down in
-// one. Cut into slices by the engine, it keeps all links busy in both directions. Takes any world. After
+// one. The engine cuts it into slices, which keeps all links busy in both directions. Takes any world. After
 // Sanders, Speck and Traeff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel
 // Computing 2009.
 #include <bit>
@@ -29,7 +29,8 @@ int floor_log2(int n) {
   return std::bit_width(static_cast<unsigned>(n)) - 1;
 }
 
-// The root of the subtree that fills places [first, last): its left subtree is full, as deep as places allow.
+// The root of the subtree that fills places [first, last): its left subtree is complete and as deep as the
+// places allow.
 int root_of(int first, int last) {
   return first + (1 << floor_log2(last - first)) - 1;
 }

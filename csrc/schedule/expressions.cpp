@@ -26,7 +26,7 @@ std::string Expressions::why_incomplete(int value, int chunk) {
   const std::string wrong = compare_leaves(total, chunk);
   if (!wrong.empty()) return wrong;
   if (world_ > 1 && total == value) {
-    return "is complete before its last write, so that an average would not be divided, or not everywhere";
+    return "is complete before its last write, so an average would not be divided, or not on all ranks";
   }
   complete_for_[value] = chunk;
   return "";
@@ -46,7 +46,7 @@ std::string Expressions::compare_leaves(int value, int chunk) const {
     const int from = next % world_;
     if (next / world_ != chunk)
       return "holds chunk " + std::to_string(next / world_) + " of rank " + std::to_string(from);
-    // Stopping here also bounds the walk: it sees no rank twice.
+    // Stopping here also bounds the walk, which sees no rank twice.
     if (++times[from] > 1)
       return "holds the contribution of rank " + std::to_string(from) + " more than once";
   }

@@ -1,5 +1,4 @@
-// The values that chunks hold in a symbolic run: numbers for expressions, equal numbers for equal
-// expressions.
+// The values of chunks in a symbolic run. Numbers stand for expressions, equal numbers for equal expressions.
 #pragma once
 
 #include <cstdint>
@@ -15,25 +14,25 @@ class Expressions {
 
   Expressions(int world, int chunks) : world_(world), leaves_(world * chunks) {}
 
-  // What a rank has in a chunk before the first round.
+  // The value of a rank's chunk before the first round.
   int leaf(int chunk, int rank) const { return chunk * world_ + rank; }
 
-  // a + b, which is b + a; but (a + b) + c and a + (b + c) are two, as they are for floating-point numbers.
+  // a + b, which equals b + a; but (a + b) + c and a + (b + c) differ, as they do for floating-point numbers.
   int sum(int a, int b) { return node(a < b ? a : b, a < b ? b : a); }
 
-  // What one combination writes: a sum of any number of operands, rounded once to the element's type. Sums
-  // that were rounded in between are other expressions: of 16- and 8-bit floats their bits can differ.
+  // The result of one combination: a sum of any number of operands, rounded once to the element's type. Sums
+  // that were rounded in between are other expressions, because the bits of 16- and 8-bit floats can differ.
   int rounded(int value) { return node(value, rounding); }
 
-  // The same, divided by the world before it is rounded, as an average does it.
+  // The same, divided by the world before it is rounded, as in an average.
   int divided(int value) { return node(value, division); }
 
-  // The result that reproducible collectives promise: all ranks' values of a chunk added in rank order,
+  // The result that reproducible collectives guarantee: all ranks' values of a chunk added in rank order,
   // ((r0 + r1) + r2) + ..., in one combination.
   int in_rank_order(int chunk);
 
-  // Empty if the value is the sum of every rank's chunk, each exactly once, divided exactly once at the end
-  // if the world has more than one rank; otherwise what is wrong with it.
+  // Empty if the value is the sum of every rank's chunk, each exactly once, and divided exactly once at the
+  // end if the world has more than one rank; otherwise the error.
   std::string why_incomplete(int value, int chunk);
 
  private:
@@ -50,7 +49,7 @@ class Expressions {
   int leaves_;
   std::vector<Node> nodes_;
   std::unordered_map<std::uint64_t, int> number_of_;
-  std::unordered_map<int, int> complete_for_;  // value -> chunk: already found right
+  std::unordered_map<int, int> complete_for_;  // value -> chunk: known to be correct
 };
 
 }  // namespace ringreduce

@@ -15,15 +15,17 @@ bool has_one_chunk_per_rank(Collective collective) {
 }
 
 void check_head(const Schedule& s, const Schedule& first, int rank, int world) {
-  if (s.world != world) refuse("rank ", rank, " is planned for a world of ", s.world, ", not ", world);
-  if (s.rank != rank) refuse("the schedule at position ", rank, " is that of rank ", s.rank);
+  if (s.world != world) refuse("rank ", rank, " has a schedule for a world of ", s.world, ", not ", world);
+  if (s.rank != rank) refuse("the schedule at position ", rank, " belongs to rank ", s.rank);
   if (s.collective != first.collective) {
-    refuse("rank ", rank, " plans ", name_of(s.collective), ", rank 0 ", name_of(first.collective));
+    refuse("rank ", rank, " has a schedule for ", name_of(s.collective), ", but rank 0 has one for ",
+           name_of(first.collective));
   }
-  if (s.root < 0 || s.root >= world) refuse("rank ", rank, " has root ", s.root, " in a world of ", world);
-  if (s.root != first.root) refuse("rank ", rank, " has root ", s.root, ", rank 0 has root ", first.root);
+  if (s.root < 0 || s.root >= world)
+    refuse("rank ", rank, " has root ", s.root, " in a world of ", world, " ranks");
+  if (s.root != first.root) refuse("rank ", rank, " has root ", s.root, ", but rank 0 has root ", first.root);
   if (s.chunks != first.chunks) {
-    refuse("rank ", rank, " has ", s.chunks, " chunks, rank 0 has ", first.chunks);
+    refuse("rank ", rank, " has ", s.chunks, " chunks, but rank 0 has ", first.chunks);
   }
   if (s.scratch < 0) refuse("rank ", rank, " has ", s.scratch, " scratch chunks");
   const bool barrier = s.collective == Collective::barrier;
@@ -35,7 +37,7 @@ void check_head(const Schedule& s, const Schedule& first, int rank, int world) {
   }
 }
 
-// Walks the rounds of one rank; remembers for each chunk what wrote it last, and for each peer when it was
+// Walks the rounds of one rank. Remembers for each chunk what wrote it last, and for each peer when it was
 // last sent to and received from.
 class FormOfOne {
  public:
@@ -58,7 +60,7 @@ class FormOfOne {
  private:
   struct Write {
     int round = -1;
-    const Recv* reducing = nullptr;  // or else it replaces, or is a Local's
+    const Recv* reducing = nullptr;  // null if it replaces, or belongs to a Local
     bool local = false;
   };
 
@@ -69,7 +71,7 @@ class FormOfOne {
 
   void check_send(const Send& send) {
     check_chunks(send.chunks, "sends");
-    if (send.peers.empty()) wrong("sends to nobody");
+    if (send.peers.empty()) wrong("sends to no peer");
     for (const int peer : send.peers) check_peer(peer, sent_to_, "sends to");
     if (!std::is_sorted(send.peers.begin(), send.peers.end())) {
       wrong("sends to peers that are not in ascending order");
@@ -92,14 +94,14 @@ class FormOfOne {
     for (int i = 0; i < local.to.count; ++i) {
       if (!same_length(s_, local.from.first + i, local.to.first + i)) {
         wrong("copies chunk ", local.from.first + i, " to chunk ", local.to.first + i,
-              ", which can have another length");
+              ", which may have another length");
       }
     }
     write(local.to, {round_, nullptr, true});
   }
 
-  // A copy may read what a message will overwrite, but not what a copy of the same round writes: their order
-  // would matter.
+  // A copy may read a chunk that a message overwrites, but not one that a copy of the same round writes:
+  // their order would matter.
   void check_source(const Local& local) const {
     for (int chunk = local.from.first; chunk < local.from.first + local.from.count; ++chunk) {
       if (written_[chunk].round == round_ && written_[chunk].local) {
@@ -114,13 +116,13 @@ class FormOfOne {
     for (const auto& [first, count] : spans) {
       if (count < 1) wrong(verb, " a run of ", count, " chunks");
       if (first < 0 || first >= end || count > end - first) {
-        wrong(verb, " chunks ", first, " to ", static_cast<long>(first) + count - 1, " of ", end);
+        wrong(verb, " chunks ", first, " to ", static_cast<long>(first) + count - 1, ", but has only ", end);
       }
     }
   }
 
   void check_peer(int peer, std::vector<int>& last, const char* verb) const {
-    if (peer < 0 || peer >= s_.world) wrong(verb, " rank ", peer, " in a world of ", s_.world);
+    if (peer < 0 || peer >= s_.world) wrong(verb, " rank ", peer, " in a world of ", s_.world, " ranks");
     if (peer == s_.rank) wrong(verb, " itself");
     if (std::exchange(last[peer], round_) == round_) wrong(verb, " rank ", peer, " twice");
   }
@@ -133,7 +135,7 @@ class FormOfOne {
       if (now.reducing == before.reducing) wrong("names chunk ", chunk, " twice in a message");
       if (now.reducing->chunks != before.reducing->chunks) {
         wrong("reduces messages from ranks ", before.reducing->peer, " and ", now.reducing->peer,
-              " into chunk ", chunk, " that do not cover the same chunks");
+              " into chunk ", chunk, ", but they do not cover the same chunks");
       }
     }
   }

@@ -1,4 +1,4 @@
-// What can be seen wrong in schedules without running them.
+// Finds errors in schedules without running them.
 #pragma once
 
 #include <vector>
@@ -7,8 +7,8 @@
 
 namespace ringreduce {
 
-// Throws Refused unless the schedules are made for one collective, each is for its own rank, and every round
-// of each keeps to the rules that schedule.h states.
+// Throws Refused unless the schedules are for one collective, each is for its own rank, and every round of
+// each keeps the rules in schedule.h.
 void check_form(const std::vector<Schedule>& all);
 
 }  // namespace ringreduce

@@ -1,9 +1,9 @@
 // Recursive doubling: in round k every rank swaps its whole buffer with the rank whose number differs in bit
-// k, and adds. Fewest rounds; for small buffers, where the time is all in the rounds.
+// k, and adds. Fewest rounds; for small buffers, whose time is spent in rounds.
 //
 // Four ranks, one chunk:
 //   round 0    0 <-> 1, 2 <-> 3    ranks 0 and 1 hold r0 + r1, ranks 2 and 3 hold r2 + r3
-//   round 1    0 <-> 2, 1 <-> 3    everybody holds (r0 + r1) + (r2 + r3)
+//   round 1    0 <-> 2, 1 <-> 3    all hold (r0 + r1) + (r2 + r3)
 //
 // Cost: log2(n) rounds, log2(n) S sent per rank. Other worlds are folded: two rounds and one S more.
 // After Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH",

@@ -1,4 +1,4 @@
-// How the checker says no, from wherever it is.
+// How the checker reports an error.
 #pragma once
 
 #include <sstream>

@@ -1,7 +1,7 @@
-// Ring: every rank sends to the next rank and receives from the one before, and nobody talks to anybody else.
+// Ring: every rank sends to the next rank only, and receives from the previous one only.
 //
-// Reduce-scatter. The sum of chunk c sets out from rank c + 1, goes once round the ring, takes in the values
-// of each rank that it passes, and arrives complete at rank c. Four ranks; "c2 >" is a send to the next rank:
+// Reduce-scatter. The sum of chunk c starts at rank c + 1, goes once round the ring, collects the values of
+// each rank that it passes, and arrives complete at rank c. Four ranks; "c2 >" is a send to the next rank:
 //
 //              rank 0            rank 1            rank 2            rank 3
 //   round 0    c3 >   c2 += r3   c0 >   c3 += r0   c1 >   c0 += r1   c2 >   c1 += r2
@@ -9,11 +9,11 @@
 //   round 2    c1 >   c0 += r3   c2 >   c1 += r0   c3 >   c2 += r1   c0 >   c3 += r2
 //              c0 complete       c1 complete       c2 complete       c3 complete
 //
-// All-gather is the same film backwards: complete chunks go the other way round, and are copied, not added.
+// All-gather is the mirror image: complete chunks go the other way round, and are copied, not added.
 //
 // Cost, for n ranks and a buffer of S bytes: n - 1 rounds and (n-1)/n S sent per rank for each half; the
 // all-reduce is both halves. No algorithm can send less; the price is rounds that grow with n.
-// Takes any world, and any order of the ranks: links of different speed are worth a thought
+// Takes any world, and any order of the ranks, which matters if links differ in speed
 // (engine/planning/links.h). After Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters
 // of workstations", JPDC 2009.
 #include "schedule/algorithms.h"
@@ -35,8 +35,8 @@ Schedule ring_reduce_scatter(const Place& place) {
   return s;
 }
 
-// Two rings at once, for links that carry both directions at full speed: 2n chunks, of which the first n go
-// round as above and the other n the opposite way. As many rounds and bytes as one ring, but only half of the
+// Two rings at once, for links that carry both directions at full speed. Of 2n chunks, the first n go round
+// as above and the other n the opposite way. It takes as many rounds and bytes as one ring, with half of the
 // bytes in each direction.
 Schedule bidirectional_ring_all_reduce(const Place& place) {
   const int n = place.world;

@@ -25,7 +25,7 @@ const char* name_of(Collective collective) {
     case Collective::barrier:
       return "barrier";
   }
-  throw std::invalid_argument("not a collective");
+  throw std::invalid_argument("unknown collective");
 }
 
 int chunks_in(const std::vector<Span>& spans) {
@@ -67,7 +67,7 @@ bool starts_with_value(const Schedule& s, int chunk) {
 }
 
 bool same_length(const Schedule& s, int a, int b) {
-  // Blocks that travel by way of other ranks are only served where all are equal.
+  // Blocks that travel through other ranks require equal lengths.
   if (s.collective == Collective::all_to_all || s.chunks == 0) return true;
   return a % s.chunks == b % s.chunks;
 }

@@ -1,12 +1,12 @@
-// What each rank does in a collective, as data: no I/O, no clock, no tensor, no thread.
+// Schedules: what each rank does in a collective, as data. No I/O, no clock, no tensor, no thread.
 //
-// Vocabulary. A *chunk* is a part of the user's buffer that a schedule names by number; how long it is, and
-// where it lies, is the engine's business. Chunks [0, chunks) are the user's, chunks [chunks, chunks +
-// scratch) are temporary. A *round* is everything that may proceed at the same time.
+// Vocabulary. A *chunk* is a part of the user's buffer that a schedule names by number. The engine decides
+// its length and place. Chunks [0, chunks) are the user's, chunks [chunks, chunks + scratch) are temporary. A
+// *round* is everything that may proceed at the same time.
 //
-// What the user's chunks mean, collective by collective (world = n, this rank = r):
+// The meaning of the user's chunks in each collective (world = n, this rank = r):
 //   all_reduce      any number of chunks; every rank starts with its own values and ends with the sums
-//   reduce_scatter  n chunks; rank r ends with the sum of everybody's chunk r; its other chunks are spoilt
+//   reduce_scatter  n chunks; rank r ends with the sum of all ranks' chunk r; its other chunks are spoilt
 //   all_gather      n chunks; rank r starts with chunk r only and ends with all of them
 //   broadcast       any number of chunks; only the root starts with values, all end with them
 //   reduce          any number of chunks; only the root ends with the sums; other ranks' chunks are spoilt
@@ -36,7 +36,7 @@ enum class Collective : std::uint8_t {
 inline constexpr int collective_count = 9;
 
 const char* name_of(Collective collective);
-// Whether it combines values: all_reduce, reduce_scatter, reduce.
+// Whether the collective combines values: all_reduce, reduce_scatter, reduce.
 bool reduces(Collective collective);
 
 // The run of chunks [first, first + count).
@@ -56,19 +56,17 @@ void each_chunk(const std::vector<Span>& spans, Visit visit) {
 }
 int chunks_in(const std::vector<Span>& spans);
 
-// One message: the named chunks, one behind the other, with the values they have when the round begins, to
-// every peer of a set (a set, so that shared memory publishes once for many readers). A barrier's message has
-// no chunks.
+// One message: the named chunks in order, with their values at the beginning of the round, to every peer of a
+// set (a set, so that shared memory publishes once for many readers). A barrier's message has no chunks.
 struct Send {
   std::vector<Span> chunks;
   std::vector<int> peers;  // ascending, without this rank
   friend bool operator==(const Send&, const Send&) = default;
 };
 
-// The matching end: the k-th Recv from a peer takes the k-th Send of that peer to this rank. The values
-// replace what is in the named chunks or are reduced into it. Several reducing Recvs of the same chunks in
-// one round are combined at once, in rank order, this rank's own value standing in its own place:
-// ((x0 + x1) + x2) + ...
+// The other end: the k-th Recv from a peer takes the k-th Send of that peer to this rank. The values replace
+// the named chunks or are reduced into them. Several reducing Recvs of the same chunks in one round are
+// combined at once, in rank order, with this rank's own value in its place: ((x0 + x1) + x2) + ...
 struct Recv {
   std::vector<Span> chunks;
   int peer = 0;
@@ -76,8 +74,8 @@ struct Recv {
   friend bool operator==(const Recv&, const Recv&) = default;
 };
 
-// A copy (or reduction) between two runs of this rank's own chunks, with the source's value at the round's
-// beginning.
+// A copy (or reduction) between two runs of this rank's own chunks, with the source's value at the beginning
+// of the round.
 struct Local {
   Span to;
   Span from;
@@ -85,9 +83,9 @@ struct Local {
   friend bool operator==(const Local&, const Local&) = default;
 };
 
-// Within a round at most one peer-bound message goes to, and one comes from, each peer; and no chunk is both
-// replaced and otherwise written. A chunk that is sent and received into in the same round is sent with its
-// old value.
+// In a round, at most one message goes to each peer, and at most one comes from each. No chunk is both
+// replaced and written in another way. A chunk that is sent and received into in the same round is sent with
+// its old value.
 struct Round {
   std::vector<Send> sends;
   std::vector<Recv> recvs;
@@ -101,39 +99,38 @@ struct Schedule {
   int rank = 0;
   int root = 0;  // of broadcast, reduce, gather, scatter
   int chunks = 1;
-  int scratch = 0;  // temporary chunks, behind the others
+  int scratch = 0;  // temporary chunks, after the others
   std::vector<Round> rounds;
   friend bool operator==(const Schedule&, const Schedule&) = default;
 };
 
-// For whom a schedule is made: what an algorithm is a function of.
+// The arguments of an algorithm: the rank and world that it makes a schedule for.
 struct Place {
   int world = 1;
   int rank = 0;
   int root = 0;
-  // Which group (host) each rank belongs to, for two-level algorithms; empty: chosen by the algorithm.
+  // Each rank's group (host), for two-level algorithms; empty: the algorithm chooses.
   std::vector<int> groups = {};
-  // All ranks, in the order in which a ring or a chain is to go round them; empty: by number, but one group
-  // after the other.
+  // All ranks, in the order of rings and chains; empty: by number, but one group after the other.
   std::vector<int> order = {};
-  // For the algorithm along spanning trees, a tree for each chunk: by rank its parent, and -1 of the root.
+  // For the algorithm along spanning trees, a tree for each chunk: the parent of each rank, and -1 for the
+  // root.
   std::vector<std::vector<int>> trees = {};
 };
 
-// Whether two chunks are always of one length: the last chunks of a buffer can be shorter than the first, and
-// blocks uneven. Scratch chunk number `chunks` + i is as long as chunk i modulo `chunks`.
+// Whether two chunks always have the same length: the last chunks of a buffer can be shorter than the first,
+// and blocks uneven. Scratch chunk `chunks` + i is as long as chunk i modulo `chunks`.
 bool same_length(const Schedule& schedule, int a, int b);
 
-// Whether this rank begins with a value in this chunk.
+// Whether this rank starts with a value in this chunk.
 bool starts_with_value(const Schedule& schedule, int chunk);
 
-// Whether the collective's result lies in this chunk of this rank at the end (other chunks may be spoilt).
-// The engine divides an average there: right after the last write of such a chunk, if that write is a
-// reducing one.
+// Whether this chunk of this rank holds the collective's result at the end (other chunks may be spoilt). The
+// engine divides an average there: right after the last write of such a chunk, if that write reduces.
 bool holds_result(const Schedule& schedule, int chunk);
 
-// A pure function. The place must be one: 0 <= rank < world, 0 <= root < world, groups empty or one per rank,
-// order empty or all ranks, trees spanning ones.
+// A pure function. The place must be valid: 0 <= rank < world, 0 <= root < world, groups empty or one per
+// rank, order empty or all ranks, trees spanning.
 using Algorithm = Schedule (*)(const Place&);
 
 }  // namespace ringreduce

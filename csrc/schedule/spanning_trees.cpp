@@ -1,8 +1,8 @@
 // Spanning trees, one for each chunk: its values are added on the way up to the tree's root, and the sums go
-// down again. Which trees are best depends on the network: csrc/synthesis computes them, in the manner of
+// down again. The best trees depend on the network: csrc/synthesis computes them, in the manner of
 // Zhao et al., "ForestColl: Efficient Collective Communications on Heterogeneous Network Fabrics" (2024).
 //
-// Two sites of two ranks, {0, 1} and {2, 3}, joined by a slow trunk. Two trees, so that all four ranks share
+// Two sites of two ranks, {0, 1} and {2, 3}, joined by a slow trunk. Two trees let all four ranks share
 // the work, with roots 1 and 2 (the arrows lead to the parents):
 //
 //   chunk 0:  0 -> 1 <- 2 <- 3        round 0    0 -> 1 and 3 -> 2 carry c0, 1 -> 0 and 2 -> 3 carry c1
@@ -11,8 +11,9 @@
 //
 // The trunk carries each chunk once in each direction, and each rank's link one and a half times the buffer.
 //
-// A rank takes a chunk from one child after the other, a round each, and which comes first is not the same in
-// all trees: so not all send to the same one at once. Without trees there is one, a chain: 2(n-1) rounds.
+// A rank takes a chunk from one child after the other, one per round. Which child comes first differs between
+// trees, so that not all ranks send to the same one at once. Without given trees, there is one, a chain, of
+// 2(n-1) rounds.
 #include <algorithm>
 
 #include "schedule/algorithms.h"
@@ -24,12 +25,12 @@ namespace {
 
 struct Edge {
   int height = 0;  // of the child
-  int turn = 0;    // of the parent's children: so that in one round not all want the same one
+  int turn = 0;    // of the parent's children, chosen so that not all want the same one in one round
   int chunk = 0, child = 0, parent = 0;
   friend auto operator<=>(const Edge&, const Edge&) = default;
 };
 
-// How many messages deep the tree is below each rank.
+// For each rank, how many messages deep the tree below it is.
 std::vector<int> heights(const std::vector<int>& parents) {
   std::vector<int> height(parents.size()), children(parents.size()), done;
   for (const int parent : parents) {
@@ -47,7 +48,7 @@ std::vector<int> heights(const std::vector<int>& parents) {
   return height;
 }
 
-// Those nearest to the leaves first.
+// The edges, those nearest to the leaves first.
 std::vector<Edge> upward(const std::vector<std::vector<int>>& trees) {
   std::vector<Edge> edges;
   for (std::size_t chunk = 0; chunk < trees.size(); ++chunk) {
@@ -63,7 +64,7 @@ std::vector<Edge> upward(const std::vector<std::vector<int>>& trees) {
   return edges;
 }
 
-// The chunks of a round's one message to a peer.
+// The chunks of a round's single message to a peer.
 Spans& sent(Round& round, int peer) {
   for (Send& send : round.sends) {
     if (send.peers.front() == peer) return send.chunks;
@@ -71,7 +72,7 @@ Spans& sent(Round& round, int peer) {
   return round.sends.emplace_back(to(peer, {})).chunks;
 }
 
-// And of the one from it.
+// The chunks of a round's single message from a peer.
 Spans& added(Round& round, int peer) {
   for (Recv& recv : round.recvs) {
     if (recv.peer == peer) return recv.chunks;
@@ -88,7 +89,7 @@ Schedule spanning_trees_all_reduce(const Place& place) {
     for (int rank = 0; rank < n; ++rank) trees.resize(1), trees.front().push_back(rank - 1);
   }
   Schedule up = begin(Collective::reduce, place, static_cast<int>(trees.size()));
-  // By chunk and rank, the first round in which it has all from below.
+  // By chunk and rank, the first round in which the rank has everything from below.
   std::vector<std::vector<int>> ready(trees.size(), std::vector<int>(n));
   int rounds = 0;
   for (const Edge& edge : upward(trees)) {

@@ -1,4 +1,4 @@
-// The words that algorithms are written in: empty schedules, messages, runs of chunks.
+// The vocabulary of algorithms: empty schedules, messages, runs of chunks.
 #pragma once
 
 #include <vector>
@@ -12,12 +12,12 @@ using Spans = std::vector<Span>;
 // A schedule without rounds.
 Schedule begin(Collective collective, const Place& place, int chunks);
 
-// What a round is made of.
+// The parts of a round.
 Send to(int peer, Spans chunks);
 Recv from(int peer, Spans chunks);         // replaces
-Recv reduce_from(int peer, Spans chunks);  // is reduced into what is there
+Recv reduce_from(int peer, Spans chunks);  // reduces into the chunks
 
-// value modulo world, from 0 on: wrap(-1, 4) == 3.
+// value modulo world, never negative: wrap(-1, 4) == 3.
 int wrap(int value, int world);
 
 // The smallest k with 2^k >= n.
@@ -26,15 +26,15 @@ int ceil_log2(int n);
 // All ranks but this one, ascending.
 std::vector<int> everyone_else(const Place& place);
 
-// `count` chunks from `first` on, on a circle of `world` chunks: two spans where it wraps round.
+// `count` chunks starting at `first`, on a circle of `world` chunks: two spans if it wraps round.
 Spans circular(int first, int count, int world);
 
-// The ranks as a ring or a chain visits them.
+// The ranks in the order in which a ring or a chain visits them.
 class Lap {
  public:
   explicit Lap(const Place& place);
 
-  // Round and round: a position may be any number.
+  // Cyclic: any position is valid.
   int at(int position) const { return order_[wrap(position, static_cast<int>(order_.size()))]; }
   int position_of(int rank) const;
 
@@ -42,7 +42,7 @@ class Lap {
   std::vector<int> order_;
 };
 
-// Adds a run of chunks behind the others, joined to the last if it continues it.
+// Adds a run of chunks at the end, joined to the last run if it continues it.
 void append(Spans& spans, Span next);
 
 }  // namespace ringreduce

@@ -1,9 +1,9 @@
-// Swing: halving and doubling whose partners swing from one side to the other, so that messages on a ring or
-// torus network go a third less far: at step k a rank's partner is 1, -1, 3, -5, 11, ... ranks away, forwards
-// for even ranks and backwards for odd ones.
+// Swing: halving and doubling whose partners swing from one side to the other, which shortens the way of
+// messages on a ring or torus network by a third. At step k a rank's partner is 1, -1, 3, -5, 11, ... ranks
+// away, forwards for even ranks and backwards for odd ones.
 //
-// Reduce-scatter, four ranks. A rank sends what its partner, and whoever that partner talks to later, will
-// own:
+// Reduce-scatter, four ranks. A rank sends the chunks that its partner, and the partner's later partners,
+// will own:
 //   round 0    0 <-> 1, 2 <-> 3    0 sends c1 c2, 1 sends c0 c3; 2 sends c0 c3, 3 sends c1 c2
 //   round 1    0 <-> 3, 1 <-> 2    0 sends c3, 3 sends c0; 1 sends c2, 2 sends c1; all complete
 // The mirror image gathers.
@@ -26,7 +26,7 @@ int partner(int rank, int step, int world) {
   return wrap(rank % 2 == 0 ? rank + distance : rank - distance, world);
 }
 
-// The chunks that have to come to this rank, or through it, from a step on.
+// The chunks that must come to this rank, or through it, from a step on.
 Spans reached(int rank, int step, int world) {
   std::vector<int> ranks = {rank};
   for (; step < ceil_log2(world); ++step) {

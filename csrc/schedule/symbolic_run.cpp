@@ -67,8 +67,8 @@ void SymbolicRun::enter_next_round(int me) {
   for (std::size_t i = 0; i < round.recvs.size(); ++i) meet(round.recvs[i].peer, me, {nullptr, i});
 }
 
-// One end of a message has come to its round. There is at most one open message from a rank to another, since
-// nobody leaves a round with one; so the k-th send meets the k-th receive.
+// One end of a message has reached its round. At most one message from a rank to another is open, because no
+// rank leaves a round with one, so the k-th send meets the k-th receive.
 void SymbolicRun::meet(int from, int to, const Offer& mine) {
   const auto [place, is_first] = offers_.try_emplace(static_cast<std::uint64_t>(from) * world_ + to, mine);
   if (is_first) return;
@@ -80,7 +80,7 @@ void SymbolicRun::meet(int from, int to, const Offer& mine) {
   }
 }
 
-// Both ranks are in the message's round, so the sender's chunks still are what they were at its beginning.
+// Both ranks are in the message's round, so the sender's chunks still have their values from its beginning.
 void SymbolicRun::transfer(int from, int to, const Send& send, std::size_t recv) {
   const Rank& sender = ranks_[from];
   Rank& receiver = ranks_[to];
@@ -98,11 +98,11 @@ void SymbolicRun::transfer(int from, int to, const Send& send, std::size_t recv)
   });
   std::size_t expected = 0;
   each_chunk(receiver.now().recvs[recv].chunks, [&](int chunk) {
-    // Between the user's own chunks this cannot end well anyway, and what is wrong then can be said better.
+    // Between the user's own chunks this fails anyway, with a better error.
     const bool scratch = expected < sent.size() && std::max(sent[expected], chunk) >= sender.plan->chunks;
     if (scratch && !same_length(*sender.plan, sent[expected], chunk)) {
       refuse(at(to, receiver.round), "receives chunk ", sent[expected], " of rank ", from, " into chunk ",
-             chunk, ", which can have another length");
+             chunk, ", which may have another length");
     }
     ++expected;
   });
@@ -117,7 +117,7 @@ void SymbolicRun::transfer(int from, int to, const Send& send, std::size_t recv)
   }
 }
 
-// Everything is read before anything is written.
+// Reads everything before it writes anything.
 void SymbolicRun::finish_round(Rank& rank) {
   std::vector<Write> writes;
   std::vector<Operand> operands;
@@ -162,7 +162,7 @@ void SymbolicRun::take_copies(const Rank& rank, std::vector<Write>& writes,
   }
 }
 
-// In rank order, and this rank's own value in its own place and once.
+// Combines in rank order, with this rank's own value once, in its place.
 void SymbolicRun::combine(Rank& rank, std::vector<Operand>& operands, std::vector<Write>& writes) {
   std::sort(operands.begin(), operands.end());
   operands.erase(std::unique(operands.begin(), operands.end()), operands.end());
@@ -175,7 +175,8 @@ void SymbolicRun::combine(Rank& rank, std::vector<Operand>& operands, std::vecto
     while (++operand != operands.end() && operand->chunk == chunk) {
       total = expressions_.sum(total, operand->value);
     }
-    // The engine divides an average here; from now on it would be wrong to add anything, or not to have.
+    // The engine divides an average here. From now on, adding anything would be wrong, and so would a missing
+    // value.
     const bool divide = holds_result(*rank.plan, chunk) && rank.last_write[chunk] == rank.round;
     writes.push_back({chunk, divide ? expressions_.divided(total) : expressions_.rounded(total)});
     rank.made.push_back({rank.round, chunk, writes.back().value});
@@ -188,7 +189,7 @@ void SymbolicRun::refuse_deadlock() const {
     const auto blocked_by = [&](int from, int to, int peer, const char* what) {
       if (!offers_.contains(static_cast<std::uint64_t>(from) * world_ + to)) return;
       const Rank& other = ranks_[peer];
-      refuse(at(me, ranks_[me].round), "waits for ever to ", what, " rank ", peer, ", which ",
+      refuse(at(me, ranks_[me].round), "waits forever to ", what, " rank ", peer, ", which ",
              other.finished() ? "has finished" : "is in round " + std::to_string(other.round));
     };
     for (const Send& send : ranks_[me].now().sends) {
@@ -196,7 +197,7 @@ void SymbolicRun::refuse_deadlock() const {
     }
     for (const Recv& recv : ranks_[me].now().recvs) blocked_by(recv.peer, me, recv.peer, "receive from");
   }
-  refuse("the ranks block each other");  // not reached: who has not finished waits for somebody
+  refuse("the ranks block each other");  // not reached: a rank that has not finished waits for another one
 }
 
 void SymbolicRun::check_moved(const Rank& rank, int chunk) const {
@@ -205,8 +206,8 @@ void SymbolicRun::check_moved(const Rank& rank, int chunk) const {
   const bool swapped = collective_ == Collective::all_to_all;
   const int source = from_root ? s.root : chunk;
   if (rank.chunks[chunk] == expressions_.leaf(swapped ? s.rank : chunk, source)) return;
-  refuse("rank ", s.rank, " ends with something else in chunk ", chunk, " than chunk ",
-         swapped ? s.rank : chunk, " of rank ", source);
+  refuse("rank ", s.rank, " must end with chunk ", swapped ? s.rank : chunk, " of rank ", source,
+         " in chunk ", chunk, ", but ends with something else");
 }
 
 void SymbolicRun::check_results() {
@@ -214,7 +215,7 @@ void SymbolicRun::check_results() {
     const Schedule& s = *rank.plan;
     const auto missed = std::find(rank.heard.begin(), rank.heard.end(), false);
     if (missed != rank.heard.end()) {
-      refuse("rank ", s.rank, " leaves without having heard of rank ", missed - rank.heard.begin());
+      refuse("rank ", s.rank, " finishes without having heard from rank ", missed - rank.heard.begin());
     }
     for (int chunk = 0; chunk < s.chunks; ++chunk) {
       if (!holds_result(s, chunk)) continue;
@@ -224,10 +225,10 @@ void SymbolicRun::check_results() {
       }
       const std::string wrong = expressions_.why_incomplete(rank.chunks[chunk], chunk);
       if (!wrong.empty()) refuse("rank ", s.rank, ", chunk ", chunk, ": at the end it ", wrong);
-      // Only all_reduce has one sum on several ranks; the same expression there means the same bits.
+      // Only an all_reduce has one sum on several ranks, where equal expressions mean equal bits.
       if (collective_ == Collective::all_reduce && rank.chunks[chunk] != ranks_.front().chunks[chunk]) {
         refuse("rank ", s.rank, ", chunk ", chunk,
-               ": adds or rounds in another order than rank 0, so bits may differ");
+               ": adds or rounds in another order than rank 0, so their bits may differ");
       }
     }
   }

@@ -13,30 +13,30 @@ namespace ringreduce {
 
 class SymbolicRun {
  public:
-  // To the end. The schedules must be well-formed (check_form) and outlive the run. Throws Refused if the
-  // ranks block each other, if a message does not fit, or if a chunk is read that holds nothing.
+  // Runs to the end. The schedules must be well-formed (check_form) and outlive the run. Throws Refused if
+  // the ranks block each other, a message does not fit, or a chunk is read that holds nothing.
   explicit SymbolicRun(const std::vector<Schedule>& all);
 
-  // Throws Refused unless every rank holds what the collective promises.
+  // Throws Refused unless every rank holds the collective's result.
   void check_results();
 
-  // Whether every result is the ranks' values added in rank order by a single combination; false where
+  // Whether every result is the sum of the ranks' values in rank order, by a single combination; false if
   // nothing is summed.
   bool keeps_rank_order();
 
-  // By round: the chunks in which this rank has combined something that some rank has sent.
+  // By round, the chunks in which this rank has combined something that any rank has sent.
   std::vector<std::vector<int>> passed_on(int rank) const;
 
  private:
   using Values = std::vector<int>;
 
-  // A message one of whose ends has come to its round and waits for the other.
+  // A message with one end in its round, which waits for the other end.
   struct Offer {
     const Send* send = nullptr;
-    std::size_t recv = 0;  // the Recv's number in its round, if that end came first
+    std::size_t recv = 0;  // the Recv's index in its round, if that end came first
   };
 
-  // What a combination has left in a chunk.
+  // The result of a combination in a chunk.
   struct Made {
     int round = 0, chunk = 0, value = 0;
   };
@@ -48,20 +48,20 @@ class SymbolicRun {
     Values chunks;
     std::vector<int> last_write;  // per chunk: the round of the last write
     std::vector<Values> arrived;  // per Recv of this round
-    std::vector<Made> made;       // by all its combinations so far
-    // Of a barrier: whom this rank knows to have come, at the round's beginning and after it.
+    std::vector<Made> made;       // all its combinations so far
+    // For a barrier: which ranks this rank knows to have come, at the beginning of the round and after it.
     std::vector<bool> heard, will_have_heard;
 
     bool finished() const { return round == static_cast<int>(plan->rounds.size()); }
     const Round& now() const { return plan->rounds[round]; }
   };
 
-  // What a round makes of a chunk.
+  // A value that a round writes to a chunk.
   struct Write {
     int chunk = 0, value = 0;
   };
 
-  // One of the values that a round combines in a chunk; a Local's source counts as that of rank `world`.
+  // One of the values that a round combines in a chunk; a Local's source counts as rank `world`.
   struct Operand {
     int chunk = 0, rank = 0, value = 0;
     friend auto operator<=>(const Operand&, const Operand&) = default;
@@ -84,8 +84,8 @@ class SymbolicRun {
   Expressions expressions_;
   std::vector<Rank> ranks_;
   std::unordered_map<std::uint64_t, Offer> offers_;  // by sender and receiver
-  std::vector<int> ready_;                           // ranks whose round is over
-  std::vector<bool> sent_;                           // by value; what is beyond its end has not been sent
+  std::vector<int> ready_;                           // ranks whose round is complete
+  std::vector<bool> sent_;                           // by value; values beyond its end were not sent
 };
 
 }  // namespace ringreduce

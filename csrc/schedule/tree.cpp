@@ -1,10 +1,10 @@
-// Binomial tree. Ranks are counted from the root on, v = rank - root modulo n; the parent of v is v without
-// its lowest one bit, so children follow their parents at distances 1, 2, 4, ...
+// Binomial tree. Ranks are counted from the root, v = rank - root modulo n. The parent of v is v without its
+// lowest one bit, so children follow their parents at distances 1, 2, 4, ...
 //
 // Reduce, four ranks, root 0:
 //   round 0    1 -> 0, 3 -> 2    0 holds r0 + r1, 2 holds r2 + r3
 //   round 1    2 -> 0            0 holds (r0 + r1) + (r2 + r3)
-// Broadcast is the mirror image, all-reduce both; gather sends, instead of one sum, the chunks of the whole
+// Broadcast is the mirror image, all-reduce both. Gather sends, instead of one sum, the chunks of the whole
 // subtree (above: 3 -> 2 carries c3, 2 -> 0 carries c2 c3), and scatter is its mirror image.
 //
 // Cost: ceil(log2 n) rounds. Reduce: every rank but the root sends S once. Broadcast: the root sends
@@ -19,7 +19,8 @@
 namespace ringreduce {
 namespace {
 
-// Everything goes towards the root; `subtree(v, size)` are the chunks that stand for ranks v to v + size - 1.
+// Sends everything towards the root; `subtree(v, size)` returns the chunks that stand for ranks v to v + size
+// - 1.
 template <class Subtree>
 Schedule towards_root(Schedule s, bool reduce, Subtree subtree) {
   const int n = s.world, v = wrap(s.rank - s.root, n);

@@ -1,7 +1,7 @@
-// Two levels: ranks of one group (a host, say) talk cheaply, groups talk over a slower network. So the sums
-// are first scattered inside each group, then every local rank all-reduces its own part with its counterparts
-// in the other groups, all links of a host at once, and then the results are gathered inside. Each step is
-// circulant.
+// Two levels: messages inside a group (such as a host) are cheap, and those between groups cross a slower
+// network. The sums are first scattered inside each group. Then every local rank all-reduces its own part
+// with its counterparts in the other groups, on all links of a host at once. Finally, the results are
+// gathered inside. Each step is circulant.
 //
 // Four ranks, groups {0, 1} and {2, 3}, four chunks; the first of each group owns c0 c1, the second c2 c3:
 //   round 0    0 <-> 1 and 2 <-> 3: 0 and 2 send c2 c3, 1 and 3 send c0 c1; owners hold their group's sums
@@ -9,11 +9,11 @@
 //   round 2    0 <-> 2 and 1 <-> 3: the complete chunks go back
 //   round 3    0 <-> 1 and 2 <-> 3: the halves go back
 //
-// Where groups have an order, because their links differ, they form a ring of that order instead: a rank then
-// talks to two of its counterparts only.
+// If the groups have an order, because their links differ, they form a ring in that order instead, and a rank
+// exchanges messages with only two of its counterparts.
 //
-// Groups of different sizes have as many owners as the smallest has ranks. Ranks beyond them take part in the
-// scattering and gathering inside, and own nothing: what crosses the network does not grow.
+// Groups of different sizes have as many owners as the smallest has ranks. Other ranks take part in the
+// scattering and gathering inside, and own nothing, so the traffic between groups does not grow.
 //
 // Cost, for groups of m ranks: 2 ceil(log2 m) + 2 ceil(log2(n/m)) rounds, 2(n-1)/n S sent per rank, of which
 // only 2(n/m - 1)/n S leaves the group. Takes any world and any groups; without any, the ranks are cut into
@@ -49,7 +49,7 @@ std::vector<Members> members_by_group(const Place& place) {
     by_id[id_of(rank)].push_back(rank);
   }
   std::vector<Members> groups;
-  for (int rank : place.order) {  // a group comes where its first member does
+  for (int rank : place.order) {  // a group takes the place of its first member
     if (const auto found = by_id.find(id_of(rank)); found != by_id.end()) {
       groups.push_back(std::move(found->second));
       by_id.erase(found);

@@ -1,4 +1,4 @@
-// A time in a simulation, and what it is made of.
+// A time in a simulation, and its causes.
 #pragma once
 
 #include <array>
@@ -7,9 +7,9 @@
 
 namespace ringreduce {
 
-// What takes time. Of a core: each round; each message that is sent or received, whatever its size; a change
-// from one rank to another; and by the byte what is copied out, copied in or combined. Beside it: the time on
-// links, latencies, and what ranks or messages were late by, as the question has it.
+// What takes time. On a core: each round, each message sent or received, whatever its size, each change
+// between ranks, and each byte that is copied out, copied in or combined. Elsewhere: transfers on links,
+// latencies, and the delays of ranks or messages that the question specifies.
 enum class Cause : unsigned char {
   round,
   send,
@@ -26,9 +26,9 @@ inline constexpr std::array<std::string_view, 10> cause_names = {
     "round", "send", "receive", "change", "copy_out", "copy_in", "combine", "transfer", "latency", "delay"};
 inline constexpr std::size_t cause_count = cause_names.size();
 
-// Seconds since the beginning, and how many of them went to each cause along the chain of events that this
-// moment waited for. The seconds of all causes add up to the time, but for rounding: millions of moments are
-// kept.
+// Seconds since the beginning, and how many of them are due to each cause, along the chain of events that led
+// to this moment. The causes add up to the time, except for rounding: floats, because millions of
+// moments are kept.
 struct Moment {
   double at = 0;
   std::array<float, cause_count> made_of{};

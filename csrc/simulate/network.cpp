@@ -16,9 +16,9 @@ void demand(bool condition, const std::string& sentence) {
 Routes::Routes(const Network& network)
     : network_(network), leaving_(network.nodes), arrivals_(network.nodes) {
   const auto demand_node = [&](int node, const char* what, std::size_t number) {
-    demand(node >= 0 && node < network.nodes, std::string(what) + ' ' + std::to_string(number) +
-                                                  " names node " + std::to_string(node) + ", and there are " +
-                                                  std::to_string(network.nodes));
+    demand(node >= 0 && node < network.nodes,
+           std::string(what) + ' ' + std::to_string(number) + " names node " + std::to_string(node) +
+               ", but the network has " + std::to_string(network.nodes) + " nodes");
   };
   for (std::size_t rank = 0; rank < network.node_of.size(); ++rank)
     demand_node(network.node_of[rank], "rank", rank);
@@ -27,7 +27,7 @@ Routes::Routes(const Network& network)
     demand_node(link.from, "link", i);
     demand_node(link.to, "link", i);
     demand(link.rate > 0 && link.latency >= 0,
-           "link " + std::to_string(i) + " has no rate, or a latency below 0");
+           "link " + std::to_string(i) + " must have a positive rate and a latency of at least 0");
     leaving_[link.from].push_back(static_cast<int>(i));
   }
 }
@@ -53,7 +53,7 @@ void Routes::find(int from, int to, std::vector<int>& path) {
   const std::vector<int>& last = arrivals(from);
   for (int node = to; node != from; node = network_.links[path.back()].from) {
     demand(last[node] >= 0,
-           "there is no way from node " + std::to_string(from) + " to node " + std::to_string(to));
+           "no path leads from node " + std::to_string(from) + " to node " + std::to_string(to));
     path.push_back(last[node]);
   }
   std::reverse(path.begin() + first, path.end());

@@ -14,10 +14,11 @@ namespace {
 constexpr std::size_t compared_posts = 2'000'000;  // of different ranks' schedules
 
 void same(bool condition) {
-  if (!condition) throw std::invalid_argument("the network does not look the same when it is turned");
+  if (!condition)
+    throw std::invalid_argument("the network changes when its nodes are turned by the given permutation");
 }
 
-// So many ranks may differ, and the scripts of those that were looked at.
+// A number of ranks that may differ, and the scripts of those compared so far.
 struct Candidate {
   int ranks = 0;
   std::unordered_map<int, const Script*> first = {};
@@ -64,7 +65,7 @@ Turned turned_links(const Network& network) {
 Repetition find_repetition(const Network& network, const std::function<Schedule(int)>& schedule_of,
                            bool alike) {
   const int world = network.world();
-  std::vector<Candidate> scripts, ranks;  // that repeat themselves
+  std::vector<Candidate> scripts, ranks;  // with repeating patterns
   for (int each = 1; each < world && world % each == 0; each *= 2) scripts.push_back({each});
   for (int each = alike ? network.period : 0; each > 0 && each < world && world % each == 0; each *= 2)
     ranks.push_back({each});

@@ -1,4 +1,4 @@
-// What a simulation can leave out, because it is like what it does.
+// Finds the parts of a simulation that repeat others and can be left out.
 #pragma once
 
 #include <functional>
@@ -10,28 +10,28 @@
 
 namespace ringreduce {
 
-// Links that turning the network takes to each other.
+// Links that turning the network maps onto each other.
 struct Turned {
-  std::vector<int> first;  // by link: the one of the lowest number among these
-  std::vector<int> turns;  // that take the first one to this one
+  std::vector<int> first;  // by link: the lowest-numbered of these
+  std::vector<int> turns;  // that map the first one onto this one
 };
 
-// Throws std::invalid_argument if the network does not look the same when it is turned, or a link is back in
-// its place before all ranks are. Where nothing is known of that (no period), each link is by itself.
+// Throws std::invalid_argument if turning changes the network, or returns a link to its place before all
+// ranks. Without a period, each link stands for itself.
 Turned turned_links(const Network& network);
 
-// What has to be simulated of all ranks.
+// The part of all ranks that must be simulated.
 struct Repetition {
-  int ranks = 0;  // the others do the same as one of them
-  // Rank r's is number r modulo how many there are.
+  int ranks = 0;  // each of the others does the same as one of them
+  // Rank r has script r modulo their number.
   std::vector<Script> scripts;
   int chunks = 1;  // of the buffer
   int rounds = 0;
 };
 
-// Looks whether each rank's schedule is that of the rank so many further on, and the network does not tell
-// these from each other either. Looks at all ranks' schedules unless they are long: then at as many as there
-// is time for, in no order. `alike`: whether ranks that do the same may be left out.
+// Checks whether each rank's schedule equals that of the rank a number of places further on, and the network
+// does not distinguish them either. Compares all ranks' schedules unless they are long, and otherwise as many
+// as time permits, in no particular order. `alike`: whether ranks that do the same may be left out.
 Repetition find_repetition(const Network& network, const std::function<Schedule(int)>& schedule_of,
                            bool alike);
 

@@ -7,7 +7,7 @@
 namespace ringreduce {
 namespace {
 
-constexpr int fewest_rounds = 32;  // of a run, to tell how long the others take
+constexpr int fewest_rounds = 32;  // of a run, to estimate the others
 
 std::size_t sends_of(const Repetition& repetition) {
   std::size_t sends = 0;
@@ -27,7 +27,7 @@ Sample::Sample(Repetition& repetition, const Question& question) : question_(que
   int heaviest = 1;
   const int chunks = repetition.chunks;
   for (const Script& script : repetition.scripts) heaviest = std::max(heaviest, script.heaviest_round());
-  // As the engine cuts them, but of equal length.
+  // As the engine cuts them, but with equal lengths.
   if (question.slice_bytes > 0)
     slices_ =
         std::max(static_cast<int>(std::ceil(question.bytes / chunks * heaviest / question.slice_bytes)), 1);
@@ -36,8 +36,8 @@ Sample::Sample(Repetition& repetition, const Question& question) : question_(que
   if (all > question.most_messages) shorten(repetition.scripts, all);
   const std::size_t messages = std::max<std::size_t>(sends_of(repetition), 1);
   messages_ = static_cast<double>(std::max<std::size_t>(all, 1)) / static_cast<double>(messages);
-  // Fewer than four to a lane tell little about the others, unless each takes so long that it does not matter
-  // what is under way beside it.
+  // Fewer than four per lane say little about the others, unless each takes so long that its neighbours do
+  // not matter.
   const std::size_t most = question.most_messages / messages, lanes = question.lanes;
   const std::size_t least = most >= 2 ? 4 * lanes : 1;
   slice_ended_.resize(std::min<std::size_t>(slices_, std::max(most, least)));
@@ -74,7 +74,7 @@ void Sample::note_slice(int slice, const Moment& ended) {
   slice_ended_[slice] = later(slice_ended_[slice], ended);
 }
 
-// Of a slice: each round takes as long as those in the second half of its run.
+// Per slice: each round takes as long as those in the second half of its run.
 double Sample::seconds_left_out() const {
   double seconds = 0;
   for (const Run& run : runs_) {
@@ -93,8 +93,8 @@ void Sample::complete(Answer& answer) const {
   if (simulated == 1) {
     stretch(answer, slices_);
   } else if (simulated < slices_) {
-    // Each of the others takes as long as one in the middle of those that were simulated, with as many under
-    // way before it as behind it. Slices end in groups, one in each lane.
+    // Each of the others takes as long as one in the middle of those that were simulated, with as many
+    // running before it as after it. Slices end in groups, one per lane.
     const int lanes = question_.lanes, end = simulated - lanes - 1,
               first = end - std::max((end + 1 - lanes) / lanes, 1) * lanes;
     const double more = static_cast<double>(slices_ - simulated) / (end - first);

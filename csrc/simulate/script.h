@@ -1,5 +1,4 @@
-// A schedule as the simulator reads it: who sends how much to whom in which round. What is in the messages is
-// left out.
+// A schedule as the simulator reads it: who sends how much to whom in which round, without the contents.
 #pragma once
 
 #include <cstddef>
@@ -10,36 +9,36 @@
 
 namespace ringreduce {
 
-// A message, or a local step. Chunks are taken to be of one length, and counted.
+// A message, or a local step. Chunks are counted, and taken to be of one length.
 struct Post {
-  int ahead = 0;  // how many ranks ahead the peer is, round the world; 0: a local step
+  int ahead = 0;  // how many ranks ahead the peer is, modulo the world; 0: a local step
   int chunks = 0;
   bool reduce = false;
   friend bool operator==(const Post&, const Post&) = default;
 };
 
-// Scripts of two ranks are equal if the schedules are, but for whom they are about.
+// Two ranks have equal scripts if their schedules are equal relative to the rank.
 class Script {
  public:
   explicit Script(const Schedule& schedule);
 
-  // Those in which the rank does something.
+  // Only rounds in which the rank does something.
   int rounds() const { return static_cast<int>(numbers_.size()); }
-  // Which one of the schedule's it is.
+  // The number of that round in the schedule.
   int number(int round) const { return numbers_[round]; }
-  // The nearest peer ahead comes first: a transport serves all peers at once, and so does not meet the other
-  // ranks at the peer of the lowest number.
+  // The nearest peer ahead comes first. A transport serves all peers at once, so ranks do not all start with
+  // the lowest-numbered peer.
   std::span<const Post> sends(int round) const { return part(sends_, sends_end_, round); }
-  // The number of the round's first one among all sends.
+  // The index of the round's first send among all sends.
   std::size_t first_send(int round) const { return round == 0 ? 0 : sends_end_[round - 1]; }
   // Receives, and local steps.
   std::span<const Post> works(int round) const { return part(works_, works_end_, round); }
-  // The most chunks in one round, whatever the number of peers that get them: it decides how long slices are.
+  // The most chunks in one round, however many peers get them: it decides the length of slices.
   int heaviest_round() const { return heaviest_round_; }
   std::size_t sends() const { return sends_.size(); }
   std::size_t posts() const { return sends_.size() + works_.size(); }
 
-  // Whether the same goes to and comes from the same ranks in two rounds.
+  // Whether the same data goes to and comes from the same ranks in two rounds.
   bool alike(int round, int other) const;
   void leave_out(int first, int rounds);
 

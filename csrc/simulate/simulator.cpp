@@ -17,26 +17,26 @@
 namespace ringreduce {
 namespace {
 
-// A slice may enter a round on a rank; or a message comes to a link or, behind the last one, to its receiver;
-// or a core is free for what waits for it.
+// A slice may enter a round on a rank; a message reaches a link or, after the last one, its receiver; or a
+// core is free for a waiting task.
 struct Event {
   static constexpr int of_message = -1, of_core = -2;
   double at = 0;
-  std::uint64_t order = 0;  // of events at one time
+  std::uint64_t order = 0;  // among events at the same time
   int rank = 0;             // or of_message, or of_core
   int what = 0;             // slice, message or core
   bool operator<(const Event& other) const { return at != other.at ? at > other.at : order > other.order; }
 };
 
-// A slice under way on a rank.
+// A running slice on a rank.
 struct Progress {
   int round = -1;
   int left = 0;               // works of the round
   std::vector<bool> is_done;  // by work
-  Moment ready;               // when all that was done so far was done
+  Moment ready;               // when all work so far was finished
 };
 
-// Whether a rank's number matters for what is noted of it, or for what it meets.
+// Whether a rank's number matters for its records, or for what happens to it.
 bool tells_ranks_apart(const Network& network, const Question& question) {
   return !network.slowness.empty() || !question.late.empty() || question.jitter > 0 || question.intervals > 0;
 }
@@ -158,7 +158,7 @@ Answer Simulation::run() {
     for (int slice = 0; slice < slices_; ++slice) {
       const Progress& there = progress(rank, slice);
       if (there.round < script_of(rank).rounds())
-        throw std::invalid_argument("rank " + std::to_string(rank) + " waits for ever in round " +
+        throw std::invalid_argument("rank " + std::to_string(rank) + " waits forever in round " +
                                     std::to_string(script_of(rank).number(std::max(there.round, 0))));
       sample_.note_slice(slice, there.ready);
       answer_.ended[rank] = std::max(answer_.ended[rank], there.ready.at);
@@ -171,7 +171,7 @@ Answer Simulation::run() {
   return std::move(answer_);
 }
 
-// Now, or when the rank's core is free.
+// Starts it now, or when the rank's core is free.
 void Simulation::submit(const Task& task) {
   const int core = cores_.core_of(task.rank);
   const bool is_called = cores_.has_waiting(core);
@@ -289,7 +289,7 @@ void Simulation::arrive(const Message& message) {
   early_[rank][std::uint64_t(message.slice) * world_ + ahead].push(message.last);
 }
 
-// Takes in a message, or makes a local step.
+// Takes in a message, or runs a local step.
 void Simulation::work(int rank, int slice, std::size_t place, const Moment& from) {
   Progress& there = progress(rank, slice);
   const Post& each = script_of(rank).works(there.round)[place];

@@ -13,7 +13,7 @@ Traffic::Traffic(const Network& network, int ranks)
       routes_(network),
       free_(network.links.size()),
       lines_(network.links.size() + network.node_of.size()) {
-  // By the first link among those that turning takes to each other, and the turns from it.
+  // By the first link among those that turning maps onto each other, and the number of turns from it.
   std::map<std::pair<int, int>, int> links;
   const int turns = network.period == 0 ? 1 : ranks / network.period;
   for (std::size_t link = 0; link < network.links.size(); ++link) {
@@ -90,7 +90,7 @@ const Arrival* Traffic::leave_line(int number) {
     line.front = 0;
   }
   const Arrival& next = line.arrivals[line.front];
-  // By the time of its event it is at hand; of millions of messages few are in the cache.
+  // Prefetches it for its event: few of millions of messages are in the cache.
   for (std::size_t byte = 0; byte < sizeof(Message); byte += 64)
     __builtin_prefetch(reinterpret_cast<const char*>(&messages_[next.number]) + byte);
   return &next;

@@ -11,7 +11,7 @@
 
 namespace ringreduce {
 
-// A route: links, one behind the other in Traffic's list.
+// A route: consecutive links in Traffic's list.
 struct Way {
   std::uint32_t first = 0, hops = 0;
 };
@@ -19,16 +19,16 @@ struct Way {
 struct Message {
   int from = 0, ahead = 0, slice = 0, round = 0;
   Way way;
-  std::uint32_t hop = 0;  // the next one
-  double pace = 0;        // seconds that it flows for, at least: on its slowest link so far
+  std::uint32_t hop = 0;  // the next link
+  double pace = 0;        // seconds that it flows for at least: on its slowest link so far
   double bytes = 0;
-  // When it begins to come to the next link, and has come as a whole. In between it flows evenly.
+  // When its first and its last byte reach the next link. In between it flows evenly.
   Moment first, last;
 
   bool has_arrived() const { return hop == way.hops; }
 };
 
-// What happens next to a message. Of those at one time, the lowest order goes first.
+// The next event of a message. At the same time, the lowest order goes first.
 struct Arrival {
   double at = 0;
   std::uint64_t order = 0;
@@ -38,12 +38,12 @@ struct Arrival {
 
 class Traffic {
  public:
-  // `ranks`: that send; where they are fewer than the world, each link stands for those that turning by so
-  // many ranks takes it to.
+  // `ranks`: those that send; if fewer than the world, each link stands for those that turning by so many
+  // ranks maps it to.
   Traffic(const Network& network, int ranks);
 
   Way way(int from, int to);
-  // Sends a message off; returns its number.
+  // Sends a message; returns its number.
   int post(const Message& message);
   Message& at(int number) { return messages_[number]; }
   void forget(int number) { unused_.push_back(number); }
@@ -53,19 +53,18 @@ class Traffic {
     int link = 0;
     double begin = 0, end = 0;
   };
-  // Over the next link, which serves messages in the order in which they come to it. One that comes more
-  // slowly than the link is does not keep others from it.
+  // Takes a message over its next link, which serves messages in order of arrival. A message that comes more
+  // slowly than the link's rate does not block others.
   Busy cross(int number);
 
-  // Messages come out of a link, or of a rank, one after the other; so only the first of each has to be
-  // looked at. Returns whether this message is the first of those that come from the same place, or overtakes
-  // them.
+  // Messages leave a link, or a rank, one after the other, so only the first of each must be looked at.
+  // Returns whether this message is the first of those from the same place, or overtakes them.
   bool line_up(int number, const Arrival& arrival);
-  // Takes a message out of its line; the one behind it, or nullptr.
+  // Takes a message out of its line; returns the one behind it, or nullptr.
   const Arrival* leave_line(int number);
 
-  // Of messages that come to a link, or to a receiver, at one time, the lowest goes first. It is the same
-  // order on all links, and for all receivers, that turning takes to each other.
+  // Of messages that reach a link or a receiver at the same time, the lowest goes first. The order is the
+  // same on all links, and for all receivers, that turning maps onto each other.
   std::uint64_t order(int number) const;
 
   std::vector<double> busy;  // by link: seconds
@@ -79,13 +78,13 @@ class Traffic {
 
   const Network& network_;
   const Turned turned_;
-  std::vector<int> same_as_;  // by link: the one that stands for it
+  std::vector<int> same_as_;  // by link: its representative
   Routes routes_;
   std::vector<int> ways_;     // links
   std::vector<Moment> free_;  // by link
-  std::vector<Line> lines_;   // by link; and behind these, by rank
+  std::vector<Line> lines_;   // by link; after these, by rank
   std::vector<Message> messages_;
-  std::vector<int> unused_;  // of these
+  std::vector<int> unused_;  // of these messages
 };
 
 }  // namespace ringreduce

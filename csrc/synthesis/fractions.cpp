@@ -32,8 +32,8 @@ std::vector<double> column_of(const Tree& tree, const Hosts& hosts, std::size_t 
 
 }  // namespace
 
-// The search for prices goes on between the best so far and those that the program has: on its own it would
-// try many trees that are short only because most links have no price yet.
+// Searches between the best prices so far and the program's own. Starting from the latter alone, it would try
+// many trees that are short only because most links have no price yet.
 Fractional best_in_fractions(const Hosts& hosts, const std::vector<double>& rates) {
   Fractional best;
   LinearProgram program(rates);
@@ -55,7 +55,7 @@ Fractional best_in_fractions(const Hosts& hosts, const std::vector<double>& rate
     for (std::size_t link = 0; link < rates.size(); ++link) worth += rates[link] * prices[link];
     if (length > 0 && worth / length < best.bound) {
       best.bound = worth / length;
-      for (double& price : prices) price /= length;  // so that the shortest tree is 1 long
+      for (double& price : prices) price /= length;  // makes the shortest tree 1 long
       best.prices = std::move(prices);
     }
     for (const double part : program.amounts()) carried += part;

@@ -1,5 +1,5 @@
-// The best packing of spanning trees if each may carry any fraction of the buffer, and the bound that it
-// proves.
+// The best packing of spanning trees if each may carry any fraction of the buffer, and the bound that proves
+// it.
 #pragma once
 
 #include <limits>
@@ -9,7 +9,7 @@
 
 namespace ringreduce {
 
-using Tree = std::vector<int>;  // parents, and -1 for the root
+using Tree = std::vector<int>;  // parents; -1 for the root
 
 struct Fractional {
   std::vector<Tree> trees;

@@ -38,7 +38,7 @@ Hosts::Hosts(const Network& network) {
   leave_out_alike(network);
 }
 
-// Of links that are always taken together, as the two directions of a cable mostly are, the slowest counts.
+// Of links that are always used together, like the two directions of most cables, only the slowest counts.
 void Hosts::leave_out_alike(const Network& network) {
   std::vector<std::vector<std::size_t>> pairs(network.links.size());
   for (std::size_t pair = 0; pair < links_.size(); ++pair) {
@@ -52,7 +52,7 @@ void Hosts::leave_out_alike(const Network& network) {
   for (auto& links : links_) std::erase_if(links, [&](int link) { return slowest.at(pairs[link]) != link; });
 }
 
-// After Prim.
+// Prim's algorithm.
 std::vector<int> Hosts::shortest_tree(const std::vector<double>& lengths) const {
   constexpr double far = std::numeric_limits<double>::max();
   std::vector<int> parents(count_, 0);

@@ -1,4 +1,4 @@
-// The hosts of a network, and the links between each two of them.
+// The hosts of a network, and the links between each pair of them.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace ringreduce {
 
-// By host its ranks; hosts are numbered in the order of their first ranks.
+// The ranks of each host; hosts are numbered in the order of their first ranks.
 std::vector<std::vector<int>> members_of_hosts(const Network& network);
 
 class Hosts {
@@ -15,13 +15,13 @@ class Hosts {
   explicit Hosts(const Network& network);
 
   int count() const { return count_; }
-  // The links that a message and its answer take: of those that are always taken together, one.
+  // The links that a message and its answer use; one of those that are always used together.
   const std::vector<int>& links(int a, int b) const {
     return links_[static_cast<std::size_t>(a) * static_cast<std::size_t>(count_) +
                   static_cast<std::size_t>(b)];
   }
 
-  // The shortest spanning tree, if each link is so long, as parents.
+  // The shortest spanning tree for these lengths of the links, as parents.
   std::vector<int> shortest_tree(const std::vector<double>& lengths) const;
 
  private:

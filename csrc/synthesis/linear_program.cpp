@@ -6,7 +6,7 @@ namespace ringreduce {
 namespace {
 
 constexpr double small = 1e-9;
-// Rows that are equal would tie, and the method could go round in circles: each has a bit more than the next.
+// Equal rows would tie, and the method could cycle, so each has slightly more than the next.
 constexpr double apart = 1e-6;
 
 }  // namespace
@@ -49,7 +49,7 @@ void LinearProgram::pivot(int variable, const std::vector<double>& column) {
       least = most;
     }
   }
-  if (out < 0) return;  // it takes nothing of any row
+  if (out < 0) return;  // it uses no row
   double* const leaving = &inverse_[static_cast<std::size_t>(out) * size_];
   for (int row = 0; row < size_; ++row) leaving[row] /= change[out];
   for (int i = 0; i < size_; ++i) {

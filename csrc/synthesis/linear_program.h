@@ -1,8 +1,8 @@
-// Linear programs with many more variables than constraints: maximise the sum of the variables, which are not
-// negative and take no more of each row than there is. Variables are added while there are any that help, as
-// the rows' prices show (column generation; the revised simplex method with a dense inverse).
+// Linear programs with many more variables than constraints: maximises the sum of the variables, which are
+// not negative and together use no more of each row than there is. Variables are added as long as the rows'
+// prices show that one helps (column generation; the revised simplex method with a dense inverse).
 //
-// It adds, multiplies and divides only, in one order, so that all ranks come to the same result.
+// It only adds, multiplies and divides, in a fixed order, so all ranks get the same result.
 #pragma once
 
 #include <vector>
@@ -13,22 +13,22 @@ class LinearProgram {
  public:
   explicit LinearProgram(const std::vector<double>& rows);
 
-  // What one more unit of each row would be worth. A row of which more would be left over has a price below 0
-  // for a while: leave_over() it then.
+  // The value of one more unit of each row. A row that would leave a remainder has a price below 0 for a
+  // while; call leave_over() on it.
   const std::vector<double>& prices() const { return prices_; }
-  // Lets a variable be used, which should take rows of a price below 1 altogether. `column`: what it takes of
-  // each. Returns its number.
+  // Adds a variable, which should use rows with a total price below 1. `column`: what it uses of each.
+  // Returns its number.
   int use(const std::vector<double>& column);
   void leave_over(int row);
 
-  // How much of each variable is best, of those that were added so far, by number.
+  // The best amount of each variable added so far, by number.
   std::vector<double> amounts() const;
 
  private:
   void pivot(int variable, const std::vector<double>& column);
 
   struct Basic {
-    int variable = -1;  // -1: what is left over of a row
+    int variable = -1;  // -1: the slack of a row
     double amount = 0;
   };
   const int size_;

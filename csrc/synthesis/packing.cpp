@@ -11,19 +11,19 @@ namespace {
 constexpr double near_enough = 1e-4;  // to the bound
 constexpr int most_trees = 32;
 constexpr int passes = 8;
-constexpr double of_others = 0.02;   // what the other links count beside the busiest
-constexpr double noticeable = 1e-2;  // of the highest price, by what the link carries
+constexpr double of_others = 0.02;   // the weight of the other links beside the busiest
+constexpr double noticeable = 1e-2;  // of the highest price, weighted by the link's rate
 
-// What trees take of the links.
+// The load of trees on links.
 class Loads {
  public:
-  // `rates`: relative to what the trees carry together at best.
+  // `rates`: relative to the best total rate of the trees.
   explicit Loads(const std::vector<double>& rates) : rates_(rates), loads_(rates.size()) {}
 
   void add(const std::vector<int>& links, int times) {
     for (const int link : links) loads_[link] += times;
   }
-  // Of so many trees: 1 on a link that is as busy as the bound has it.
+  // For this many trees: 1 on a link that is as busy as the bound assumes.
   double busy(std::size_t link, int trees, double more = 0) const {
     return (loads_[link] + more) / (rates_[link] * trees);
   }
@@ -32,13 +32,13 @@ class Loads {
     for (std::size_t link = 0; link < loads_.size(); ++link) most = std::max(most, busy(link, trees));
     return most;
   }
-  // Counts the busiest links most, but those that are nearly as busy too: they also hold messages up.
+  // Weighs the busiest links most, but nearly as busy ones too, because they also hold messages up.
   double cost(int trees) const {
     double sum = 0;
     for (std::size_t link = 0; link < loads_.size(); ++link) sum += power(busy(link, trees));
     return sum / static_cast<double>(loads_.size());
   }
-  // By link, what one more tree would cost there.
+  // For each link, the cost of one more tree.
   std::vector<double> rises(int trees) const {
     std::vector<double> rises;
     for (std::size_t link = 0; link < loads_.size(); ++link)
@@ -46,7 +46,7 @@ class Loads {
     return rises;
   }
 
-  // The sixteenth.
+  // The sixteenth power.
   static double power(double x) {
     x *= x;
     x *= x;
@@ -64,7 +64,7 @@ struct Whole {
   double busiest = 0, cost = 0;
 };
 
-// The hosts below one of them in a tree, and itself.
+// A host and the hosts below it in a tree.
 std::vector<bool> below(const Tree& tree, int top) {
   std::vector<bool> is_below(tree.size());
   is_below[top] = true;
@@ -78,8 +78,8 @@ std::vector<bool> below(const Tree& tree, int top) {
   return is_below;
 }
 
-// Cuts off what is below a host, and joins it to the rest where that costs least. Returns whether it is
-// another place.
+// Cuts off the part below a host, and joins it to the rest where that costs least. Returns whether the place
+// is new.
 bool rehang(Tree& tree, int top, const Hosts& hosts, Loads& loads, int count) {
   const int parent = tree[top];
   loads.add(hosts.links(top, parent), -1);
@@ -114,8 +114,8 @@ bool rehang(Tree& tree, int top, const Hosts& hosts, Loads& loads, int count) {
   return true;
 }
 
-// So many trees of equal weight: those that the fractions come to, others for the rest, and then better ones,
-// an edge at a time.
+// This many trees of equal weight: first those that the fractions round to, then others to fill up, and
+// finally better ones, one edge at a time.
 Whole in_whole_trees(const Fractional& fractional, const Hosts& hosts, const std::vector<double>& rates,
                      int count) {
   Whole whole;
@@ -146,7 +146,7 @@ Whole in_whole_trees(const Fractional& fractional, const Hosts& hosts, const std
   return whole;
 }
 
-// The same tree with its root in the middle: as few messages from the farthest host to it as can be.
+// The same tree with its root in the middle, so that the farthest host is as few messages away as possible.
 Tree from_the_middle(const Tree& tree) {
   const int count = static_cast<int>(tree.size());
   std::vector<std::vector<int>> neighbours(count);

@@ -1,15 +1,15 @@
 // Spanning trees of a network's hosts along which an all-reduce is as fast as its links allow.
 //
-// Every chunk of the buffer has a tree: its values go up to the root, and the sums come down again. So a tree
-// takes a chunk's bytes of every link on the way from a host to its parent, and of every link on the way
-// back. Up and down go on at the same time, of different slices. What trees can carry together at most is a
-// linear program: a variable for each tree, a row for each link. Of all trees, the one that helps most is the
-// shortest where links are as long as their prices. The prices prove that no trees carry more: they are the
-// bound, and the links that have a price are what it is due to.
+// Every chunk of the buffer has a tree: its values go up to the root, and the sums come down again. A tree
+// therefore loads every link on the way from a host to its parent with the chunk's bytes, and every link on
+// the way back. Up and down run at the same time, for different slices. The maximum that trees carry together
+// is a linear program, with a variable for each tree and a row for each link. The tree that helps most is the
+// shortest one if links are as long as their prices. The prices prove that no trees carry more: they give the
+// bound, and the links with a price cause it.
 //
 // ForestColl (Zhao et al., arXiv:2402.06787) packs the trees of a reduce-scatter and those of an all-gather,
-// of which every rank is the root of an equal part, by maximum flows. Where links are unequal, an all-reduce
-// can do better than both, one after the other: a host behind a slow link is never in the middle of a tree.
+// in which every rank is the root of an equal part, by maximum flows. If links are unequal, an all-reduce can
+// do better than one after the other, because a host behind a slow link is never in the middle of a tree.
 #pragma once
 
 #include <vector>
@@ -19,29 +19,30 @@
 
 namespace ringreduce {
 
-// Trees of hosts, which are numbered in the order of their ranks. Each carries an equal part.
+// Trees of hosts, which are numbered in rank order. Each carries an equal part.
 struct Forest {
   std::vector<Tree> trees;
-  double rate = 0;  // bytes of the buffer a second that they carry
+  double rate = 0;  // bytes of the buffer per second that they carry
 };
 
 struct Packing {
-  // More trees come nearer to the bound and share the work more evenly, but cut the buffer into more parts:
-  // the best with one, two or three, four to seven, and so on.
+  // More trees come closer to the bound and share the work more evenly, but cut the buffer into more parts.
+  // Has the best forest of one tree, of two or three, of four to seven, and so on.
   std::vector<Forest> forests;
-  double bound = 0;         // bytes a second that no trees exceed
-  std::vector<int> limits;  // the links that it is due to
+  double bound = 0;         // bytes per second that no trees exceed
+  std::vector<int> limits;  // the links that cause it
 };
 
-// Networks of more hosts take too long.
+// Networks with more hosts take too long.
 inline constexpr int most_hosts = 256;
 
-// Throws std::invalid_argument, naming both nodes, if there is no way from a host to another. Messages take
-// the shortest routes in hops, as in the simulator. No forests if there are not two hosts, or too many.
+// Throws std::invalid_argument with both nodes if no path leads from one host to another. Messages take the
+// shortest routes in hops, as in the simulator. Returns no forests if there are fewer than two hosts, or too
+// many.
 Packing pack(const Network& network);
 
-// The same trees, of ranks. One of each host's ranks is in the tree, and the others are its children; which
-// one it is changes from tree to tree, and there are as many as every rank needs to have its turn.
+// The same trees between ranks. One rank of each host is in the tree, and the host's others are its children.
+// Which one it is changes from tree to tree, and there are enough trees for every rank to have its turn.
 std::vector<Tree> trees_of_ranks(const std::vector<Tree>& trees, const Network& network);
 
 }  // namespace ringreduce

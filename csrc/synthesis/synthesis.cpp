@@ -14,16 +14,16 @@ namespace ringreduce {
 namespace {
 
 constexpr std::size_t KiB = 1024;
-// Beside the usual one: few rounds, few bytes, little between hosts.
+// Alternatives to the usual one: few rounds, few bytes, little between hosts.
 constexpr std::string_view others[] = {"recursive_doubling", "circulant", "ring", "two_level"};
 constexpr std::size_t slices[] = {64 * KiB, 128 * KiB, 256 * KiB, 512 * KiB};
 constexpr int lanes = 4;
-// Predictions err: what is usual is left for what is so much better only.
+// Predictions err, so only a clearly better way replaces the usual one.
 constexpr double worth_it = 0.95;
-// Above, time grows as the buffer does.
+// Above this size, time grows in proportion.
 constexpr double largest = 16 << 20;
 
-// What messages take of a core: about what TCP between hosts does, and shared memory inside them.
+// The time of a core per message: roughly that of TCP between hosts, and of shared memory inside them.
 constexpr MessageCost between{0, 8e-6, 8e-6, 0.1e-9, 0.1e-9, 0.2e-9, 0};
 constexpr MessageCost inside{0, 1e-6, 1e-6, 0, 0.1e-9, 0.1e-9, 0};
 
@@ -93,7 +93,7 @@ void Synthesis::prove(int forest) const {
   for (; place.rank < place.world; ++place.rank)
     all.push_back(make_schedule(Collective::all_reduce, "synthesised", place));
   if (const std::string wrong = check(all); !wrong.empty())
-    throw std::logic_error("the synthesised schedule is refused: " + wrong);
+    throw std::logic_error("the checker rejects the synthesised schedule: " + wrong);
 }
 
 }  // namespace ringreduce

@@ -1,5 +1,5 @@
-// All-reduces made for a network: for large buffers along the trees that its links allow, for small ones
-// whatever takes few rounds, by the simulator's prediction.
+// All-reduces made for a network: along the trees that its links allow for large buffers, with few rounds for
+// small ones, as the simulator predicts.
 #pragma once
 
 #include <cstddef>
@@ -13,31 +13,31 @@
 
 namespace ringreduce {
 
-// One way of doing it.
+// One way to run it.
 struct Way {
-  std::string_view algorithm;  // of the catalogue
+  std::string_view algorithm;  // in the catalogue
   std::size_t slice_bytes = 0;
   int lanes = 1;
-  int forest = -1;     // "synthesised": which one
+  int forest = -1;     // of "synthesised": the forest's number
   double seconds = 0;  // predicted
 };
 
 class Synthesis {
  public:
-  // `groups` and `order` as a Place has them.
+  // `groups` and `order` as in Place.
   Synthesis(Network network, std::vector<int> groups, std::vector<int> order);
 
   const Network& network() const { return network_; }
   const Packing& packing() const { return packing_; }
-  double seconds() const { return seconds_; }  // that the packing took
-  // Of the trees: what ranks can compare.
+  double seconds() const { return seconds_; }  // spent on the packing
+  // A digest of the trees, which ranks can compare.
   std::uint64_t digest() const;
-  // For a forest's schedule, or -1.
+  // For a forest's schedule; -1: none.
   Place place(int rank, int forest) const;
 
-  // The fastest way, for buffers of so many bytes. `usual` is what is taken if nothing is faster: of the
-  // catalogue's algorithms that have few rounds or few bytes, and of the forests. Throws std::logic_error if
-  // the checker refuses what it has made.
+  // The fastest way for buffers of this size: `usual`, an algorithm of the catalogue with few rounds or few
+  // bytes, or a forest. Returns `usual` if nothing is faster. Throws std::logic_error if the checker refuses
+  // its schedule.
   Way fastest(std::size_t bytes, Way usual) const;
 
  private:
@@ -47,7 +47,7 @@ class Synthesis {
   Network network_;
   std::vector<int> groups_, order_;
   Packing packing_;
-  std::vector<std::vector<Tree>> trees_;  // by forest, of ranks
+  std::vector<std::vector<Tree>> trees_;  // by forest, between ranks
   double seconds_ = 0;
 };
 

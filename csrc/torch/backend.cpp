@@ -21,7 +21,7 @@ std::shared_ptr<Group> connect(const intrusive_ptr<c10d::Store>& store, int rank
   });
 }
 
-// Ranks that are called what they are need no legend.
+// If ranks have their own numbers as names, no legend is needed.
 GlobalRanks without_identity(GlobalRanks ranks) {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     if (ranks[r] != r) return ranks;
@@ -64,7 +64,7 @@ RingBackend::RingBackend(intrusive_ptr<c10d::Store> store, int rank, int size, S
                  ? connect(store_, rank, size, {timeout_.load(), *ranks_, settings.reproducible})
                  : nullptr) {}
 
-// What is under way ends before anything else here goes. A thread that ends it may need the GIL.
+// Running operations end before other members are destroyed. A thread that ends one may need the GIL.
 RingBackend::~RingBackend() {
   const WithoutGil unlocked;
   group_.reset();
@@ -121,7 +121,7 @@ void RingBackend::hand_over(const intrusive_ptr<RingWork>& work, const Submit& s
   }
 }
 
-// Tells the hooks, unless the group is as good as before, or this rank itself has left it.
+// Tells the hooks, unless the group still works, or this rank itself has left it.
 void RingBackend::failed_by(const Trouble& trouble) {
   if (trouble.outcome == Outcome::refused || trouble.outcome == Outcome::closed) return;
   failed(trouble.outcome == Outcome::timeout);
@@ -175,7 +175,7 @@ intrusive_ptr<c10d::Work> RingBackend::endCoalescing() {
 intrusive_ptr<c10d::Backend> RingBackend::derived(const std::string& prefix,
                                                   const intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                   GlobalRanks ranks, const intrusive_ptr<Options>& options) {
-  // Asked for once for each type of device, with the same store: one serves all.
+  // Called once for each type of device, with the same store: one group serves all.
   const std::lock_guard lock(derived_mutex_);
   if (derived_ && derived_->prefix == prefix && derived_->store.lock() == store) {
     if (auto made = derived_->made.lock()) return made;
@@ -199,7 +199,7 @@ intrusive_ptr<c10d::Backend> RingBackend::split(const intrusive_ptr<c10d::Store>
                                                 const intrusive_ptr<Options>& options) {
   const auto me = std::find(ranks.begin(), ranks.end(), rank_);
   if (me == ranks.end()) return nullptr;
-  // Not in that store: its prefix counts the groups that a rank is in, which others may have fewer of.
+  // Not in that store: its prefix counts the groups of a rank, of which other ranks may have fewer.
   std::string members = "ringreduce/split";
   for (const int r : ranks) members.append("/").append(std::to_string(r));
   return derived(members, store, static_cast<int>(me - ranks.begin()), static_cast<int>(ranks.size()),
@@ -220,7 +220,7 @@ intrusive_ptr<c10d::Backend> RingBackend::shrink(const std::vector<std::int64_t>
     if (std::find(without.begin(), without.end(), r) == without.end()) left.push_back(r);
   }
   const auto me = std::find(left.begin(), left.end(), rank_);
-  TORCH_CHECK(me != left.end(), "ringreduce: rank ", rank_, " is one of those that shrink() leaves out");
+  TORCH_CHECK(me != left.end(), "ringreduce: rank ", rank_, " is one of the ranks that shrink() excludes");
   if (flags & abort_first) abort();
   return derived("ringreduce/shrink/" + std::to_string(++shrunk_), store_,
                  static_cast<int>(me - left.begin()), static_cast<int>(left.size()), picked(*ranks_, left),

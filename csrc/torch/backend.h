@@ -1,7 +1,7 @@
-// The torch.distributed backend: what c10d asks of a process group, over a Group of ours.
+// The torch.distributed backend: what c10d asks of a process group, implemented with a Group.
 //
-// Functions that not all supported versions of torch declare virtual are declared without `override`; types
-// that not all of them have are in versions/.
+// Functions that are virtual only in some supported versions of torch are declared without `override`. Types
+// that only some versions have are in versions/.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@ namespace ringreduce::torch_backend {
 
 using c10::intrusive_ptr;
 using Milliseconds = std::chrono::milliseconds;
-// Long enough for "never", and short enough to be added to the time.
+// Long enough for "never", and short enough to be added to a time.
 inline Milliseconds bounded(Milliseconds timeout) {
   return std::min<Milliseconds>(timeout, std::chrono::hours(24 * 365 * 30));
 }
@@ -33,8 +33,8 @@ inline Milliseconds bounded(Milliseconds timeout) {
 struct Settings {
   Milliseconds timeout;
   GlobalRanks ranks;
-  std::optional<bool> reproducible;  // none: as the environment says
-  bool connected = true;             // else there are no ranks before reconfigure()
+  std::optional<bool> reproducible;  // none: the environment decides
+  bool connected = true;             // if not, there are no ranks before reconfigure()
 };
 
 struct RingOptions : c10d::Backend::Options {
@@ -45,7 +45,7 @@ struct RingOptions : c10d::Backend::Options {
 
 class RingBackend : public Versioned<c10d::Backend> {
  public:
-  // Connects the ranks through the store; all of them call it.
+  // Connects the ranks through the store. All of them call it.
   RingBackend(intrusive_ptr<c10d::Store> store, int rank, int size, Settings settings);
   ~RingBackend() override;
 
@@ -106,7 +106,7 @@ class RingBackend : public Versioned<c10d::Backend> {
   // As above.
   // NOLINTBEGIN(modernize-use-override)
 
-  // Other groups from this one.
+  // Other groups made from this one.
   virtual intrusive_ptr<Backend> split(const intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                                        const intrusive_ptr<Options>& options);
   virtual intrusive_ptr<Backend> merge(const intrusive_ptr<c10d::Store>& store,
@@ -115,12 +115,12 @@ class RingBackend : public Versioned<c10d::Backend> {
   virtual intrusive_ptr<Backend> shrink(const std::vector<std::int64_t>& without, int flags,
                                         const intrusive_ptr<Options>& options);
 
-  // Leaves the group and connects a new one, whose ranks all call it; nothing else may be called meanwhile.
+  // Leaves the group and connects a new one, whose ranks all call this. No other call may run meanwhile.
   virtual void regroup(const std::string& prefix, int rank, int size, std::optional<Milliseconds> timeout);
 
-  // Waits for what is under way, then leaves the group.
+  // Waits for running operations, then leaves the group.
   virtual void shutdown();
-  // Leaves it at once; whoever waits for this rank gets an error.
+  // Leaves the group at once. Ranks that wait for this one get an error.
   virtual void abort();
 
   virtual at::Tensor allocateTensor(long size, at::TensorOptions options);
@@ -143,18 +143,18 @@ class RingBackend : public Versioned<c10d::Backend> {
                                    const Tensors& inputs, std::vector<Tensors> outputs);
   intrusive_ptr<c10d::Work> launch(const Operation& operation, std::unique_ptr<Steps> steps,
                                    const Tensors& inputs, std::vector<Tensors> outputs);
-  // The same, of tensors on a GPU.
+  // The same for tensors on a GPU.
   intrusive_ptr<c10d::Work> launch_on(c10::Device gpu, const Operation& operation, TensorCalls& calls,
                                       const Tensors& inputs, std::vector<Tensors> outputs);
   intrusive_ptr<RingWork> new_work(const Operation& operation, const Tensors& inputs,
                                    std::vector<Tensors> outputs, int peer = -1);
   template <typename Run>
   void run_here(const intrusive_ptr<RingWork>& work, Run run);
-  // Hands it to the engine with `submit(completion)`.
+  // Passes it to the engine with `submit(completion)`.
   using Submit = std::function<void(Completion)>;
   void hand_over(const intrusive_ptr<RingWork>& work, const Submit& submit);
   void failed_by(const Trouble& trouble);
-  // Keeps it for endCoalescing(), if there is to be one.
+  // Keeps it for endCoalescing(), if that will follow.
   void collect(const intrusive_ptr<c10d::Work>& work);
   intrusive_ptr<c10d::Work> transfer(Tensors& tensors, bool sends, int peer, int tag);
   intrusive_ptr<Backend> derived(const std::string& prefix, const intrusive_ptr<c10d::Store>& store, int rank,
@@ -162,7 +162,7 @@ class RingBackend : public Versioned<c10d::Backend> {
   Group& group() const;
   int checked_root(const char* what, std::int64_t root) const;
 
-  const intrusive_ptr<c10d::Store> all_store_;  // of all groups that this one becomes
+  const intrusive_ptr<c10d::Store> all_store_;  // for all groups that this one becomes
   intrusive_ptr<c10d::Store> store_;
   std::shared_ptr<const GlobalRanks> ranks_;
   const std::optional<bool> reproducible_;
@@ -187,7 +187,7 @@ class RingBackend : public Versioned<c10d::Backend> {
   std::vector<intrusive_ptr<c10d::Work>> coalesced_;
 };
 
-// Of the several options of c10d, some had no asyncOp in early versions; there every call may be one.
+// Some of c10d's options had no asyncOp in early versions, where every call may be asynchronous.
 template <typename Given>
 bool asynchronous(const Given& options) {
   if constexpr (requires { options.asyncOp; }) {

@@ -11,7 +11,7 @@
 namespace ringreduce::torch_backend {
 namespace {
 
-constexpr auto idle_for = std::chrono::seconds(10);  // then a thread ends
+constexpr auto idle_for = std::chrono::seconds(10);  // after which a thread ends
 constexpr auto needed_for = std::chrono::minutes(1);
 
 struct Callback {
@@ -19,7 +19,7 @@ struct Callback {
   bool to_the_end;
 };
 
-// There is always a thread for the next callback: those that block do not count.
+// There is always a thread for the next callback; those that block do not count.
 class Threads {
  public:
   void post(std::function<void()> what, bool to_the_end) {
@@ -63,12 +63,12 @@ class Threads {
   std::deque<Callback> waiting_;
   int idle_ = 0;
   int busy_ = 0;
-  int needed_ = 0;  // of those to the end
+  int needed_ = 0;  // that must finish
 };
 
 Threads* threads = nullptr;
 
-// Never destroyed: its threads may outlive static objects. A forked child has none of the threads.
+// Never destroyed, because its threads may outlive static objects. A forked child has none of the threads.
 Threads& the_threads() {
   static std::once_flag once;
   std::call_once(once, [] {

@@ -1,4 +1,4 @@
-// Several operations as one.
+// Several operations run as one.
 #include <algorithm>
 #include <bit>
 
@@ -7,7 +7,7 @@
 namespace ringreduce::torch_backend {
 namespace {
 
-// Many small tensors are better one message; large ones are better left where they are.
+// Many small tensors are faster in one message; large ones are faster without a copy.
 constexpr std::int64_t pack_up_to = 256 << 10;  // bytes in all
 
 bool worth_packing(const Tensors& tensors) {
@@ -16,7 +16,7 @@ bool worth_packing(const Tensors& tensors) {
   return tensors.size() > 1 && bytes <= pack_up_to;
 }
 
-// See Call::split. A single tensor is like one that comes without others.
+// See Call::split. A single tensor counts as a plain call.
 std::uint64_t split_of(const Tensors& tensors) {
   if (tensors.size() < 2) return 0;
   constexpr int bits = 48;
@@ -48,7 +48,7 @@ intrusive_ptr<c10d::Work> RingBackend::allreduce_coalesced(Tensors& tensors,
   return launch(operation, std::move(calls), tensors, {tensors});
 }
 
-// One message with everything a rank has, whatever the dtypes; lists[r][i] is rank r's i-th tensor.
+// One message with all of a rank's tensors, whatever their dtypes; lists[r][i] is rank r's i-th tensor.
 intrusive_ptr<c10d::Work> RingBackend::allgather_coalesced(std::vector<Tensors>& lists, Tensors& inputs,
                                                            const c10d::AllgatherOptions& options) {
   TORCH_CHECK(static_cast<int>(lists.size()) == size_, "ringreduce: all_gather_coalesced takes ", size_,

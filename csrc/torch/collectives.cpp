@@ -6,13 +6,13 @@
 namespace ringreduce::torch_backend {
 namespace {
 
-// Sizes along the first dimension, as elements; empty: equal parts.
+// Sizes along the first dimension, in elements; empty: equal parts.
 std::vector<std::int64_t> split_counts(const char* what, const at::Tensor& tensor,
                                        const std::vector<std::int64_t>& splits, int world) {
   std::vector<std::int64_t> counts;
   if (splits.empty()) {
     TORCH_CHECK(tensor.numel() == 0 || (tensor.dim() > 0 && tensor.size(0) % world == 0),
-                "ringreduce: ", what, "'s first dimension does not divide among ", world, " ranks");
+                "ringreduce: ", what, "'s first dimension is not divisible among ", world, " ranks");
     counts.assign(world, tensor.numel() / world);
     return counts;
   }

@@ -13,15 +13,15 @@ namespace {
 
 using c10::impl::VirtualGuardImpl;
 
-constexpr auto ask_gpu_every = std::chrono::milliseconds(1);  // at an event, where the caller waits
+constexpr auto ask_gpu_every = std::chrono::milliseconds(1);  // an event, while the caller waits
 
-// Later versions of torch tell it here, all of them in Python.
+// CUDA's handle of a stream. Later versions of torch return it here, and all versions in Python.
 template <typename Guard>
 void* handle_of(const Guard& guard, const c10::Stream& stream) {
   if constexpr (requires { guard.getStreamNativeHandle(stream); }) {
     try {
       return guard.getStreamNativeHandle(stream);
-    } catch (const c10::Error&) {  // not of CUDA's streams yet
+    } catch (const c10::Error&) {  // not one of CUDA's streams yet
     }
   }
   namespace py = pybind11;
@@ -34,7 +34,7 @@ void* handle_of(const Guard& guard, const c10::Stream& stream) {
   return reinterpret_cast<void*>(same.attr("cuda_stream").cast<std::uintptr_t>());
 }
 
-// The caching allocator must not give this memory to others before the stream is done with it.
+// The caching allocator must not reuse this memory before the stream has finished with it.
 void keep_until_done(const Tensors& tensors, const VirtualGuardImpl& guard, const c10::Stream& stream) {
   for (const at::Tensor& tensor : tensors) {
     if (tensor.defined()) guard.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
@@ -64,7 +64,7 @@ const OwnStream& OwnStreams::of(c10::Device device) {
     const auto found = made_.find(device.index());
     if (found != made_.end()) return found->second;
   }
-  // Not under the lock, as it may take the GIL.
+  // Without the lock, as it may take the GIL.
   const VirtualGuardImpl guard(device.type());
   const c10::Stream stream = guard.getStreamFromGlobalPool(device, false);
   void* const handle = handle_of(guard, stream);
@@ -104,7 +104,7 @@ bool DeviceWork::wait(std::chrono::milliseconds timeout) {
     if (std::chrono::steady_clock::now() - start >= timeout) {
       C10_THROW_ERROR(DistBackendError, "ringreduce: wait() gave up after " +
                                             std::to_string(timeout.count()) +
-                                            " ms of waiting; the operation itself goes on");
+                                            " ms; the operation itself continues");
     }
     std::this_thread::sleep_for(ask_gpu_every);
   }
@@ -112,8 +112,7 @@ bool DeviceWork::wait(std::chrono::milliseconds timeout) {
 }
 
 void DeviceWork::abort() {
-  C10_THROW_ERROR(Error,
-                  "ringreduce: an operation cannot be aborted by itself; abort the process group instead");
+  C10_THROW_ERROR(Error, "ringreduce: a single operation cannot be aborted; abort the process group instead");
 }
 
 Tensors DeviceWork::result() {
@@ -121,7 +120,7 @@ Tensors DeviceWork::result() {
   return outputs_.empty() ? Tensors() : outputs_.front();
 }
 
-// Complete at once, on the stream: what uses its value is ordered behind it by the future itself.
+// Complete at once, on the stream: the future orders uses of its value behind it.
 c10::intrusive_ptr<Future> DeviceWork::getFuture() {
   const std::lock_guard lock(future_mutex_);
   if (future_) return future_;
@@ -161,7 +160,7 @@ intrusive_ptr<c10d::Work> RingBackend::launch_on(c10::Device gpu, const Operatio
   if (operation.asynchronous || coalescing_) {
     keep_until_done(calls.tensors(), guard, own.stream);
   } else {
-    work->synchronize();  // then what reuses the memory is behind it as well
+    work->synchronize();  // so that reuse of the memory comes after it as well
   }
   collect(work);
   return work;

@@ -1,6 +1,6 @@
-// Operations on tensors in a GPU's memory: launched on a stream of the backend's own, behind what the
-// caller's current stream has to do, and gone on with. All of it through c10's view of devices, so that one
-// build serves torch with CUDA and without.
+// Operations on tensors in GPU memory. They are launched on a stream of the backend, after the work of the
+// caller's current stream, and return. Everything uses c10's view of devices, so that one build serves torch
+// with and without CUDA.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -17,16 +17,16 @@
 
 namespace ringreduce::torch_backend {
 
-// The GPU that an operation's tensors are on; none: the CPU. Throws if they are not all in one place.
+// The GPU that holds an operation's tensors; none: the CPU. Throws if they are in different places.
 std::optional<c10::Device> gpu_of(const char* what, const Tensors& inputs,
                                   const std::vector<Tensors>& outputs);
 
 struct OwnStream {
   c10::Stream stream;
-  void* handle;  // as CUDA knows it
+  void* handle;  // CUDA's handle
 };
 
-// One for each GPU that is used.
+// One stream for each GPU that is used.
 class OwnStreams {
  public:
   const OwnStream& of(c10::Device device);
@@ -38,16 +38,16 @@ class OwnStreams {
 
 class DeviceWork : public c10d::Work {
  public:
-  // On a stream, which must be the current one.
+  // Runs on a stream, which must be the current one.
   DeviceWork(int rank, c10d::OpType type, const char* title, std::uint64_t sequence, c10::Stream stream,
              const Tensors& inputs, std::vector<Tensors> outputs);
 
-  // All that it consists of is on the stream.
+  // Called when all of it has been launched on the stream.
   void launched();
 
-  // What has run on the GPU. A failure there is thrown by the group's next call.
+  // Whether the GPU has run it. The group's next call throws a failure there.
   bool isCompleted() override;
-  // Lets the current stream wait and, given a time, the caller too.
+  // Makes the current stream wait and, with a timeout, the caller too.
   bool wait(std::chrono::milliseconds timeout) override;
   void synchronize() override;
   void abort() override;

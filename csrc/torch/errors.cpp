@@ -51,8 +51,8 @@ void raise(const Trouble& trouble, const GlobalRanks& ranks) {
   }
 }
 
-// Python runs handlers in its main thread only; others have nothing to look for, and no GIL to take when
-// Python ends.
+// Python runs handlers in its main thread only. Other threads have nothing to check, and must not take the
+// GIL, which is gone when Python ends.
 void raise_if_interrupted() {
   if (gettid() != getpid()) return;
   const pybind11::gil_scoped_acquire locked;

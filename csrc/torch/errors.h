@@ -1,4 +1,4 @@
-// The engine's failures as torch's.
+// Converts the engine's failures to torch's.
 #pragma once
 
 #include <cstdint>
@@ -10,20 +10,20 @@
 
 namespace ringreduce::torch_backend {
 
-// What messages call the ranks of a group by. Empty: the group's ranks are the global ones.
+// The ranks' names in errors. Empty: the group's ranks are the global ones.
 using GlobalRanks = std::vector<std::uint64_t>;
 
-// Throws what torch expects: RuntimeError for what was refused, DistBackendError for what the ranks cannot
-// recover from, and what a signal's handler has raised.
+// Throws what torch expects: RuntimeError for refusals, DistBackendError for failures that the ranks cannot
+// recover from, and a signal handler's exception.
 [[noreturn]] void raise(const Trouble& trouble, const GlobalRanks& ranks);
 
-// The same as a value; null for none, and what is no Trouble stays as it is.
+// The same as a value; null stays null, and anything but a Trouble is unchanged.
 std::exception_ptr as_torch(std::exception_ptr problem, const GlobalRanks& ranks);
 
-// Throws what a signal's handler has raised in this thread, if any.
+// Throws what a signal handler has raised in this thread, if anything.
 void raise_if_interrupted();
 
-// Runs something of the engine's.
+// Runs a function of the engine, and converts its failures.
 template <typename Function>
 auto translated(const GlobalRanks& ranks, Function function) {
   try {

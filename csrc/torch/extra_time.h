@@ -1,5 +1,5 @@
-// Extensions of a group's timeout for a while: each applies to all operations that begin before the first of
-// them is over. See addEphemeralTimeout in c10d's Backend.
+// Temporary extensions of a group's timeout. Each applies to all operations that begin before the first of
+// them ends. See addEphemeralTimeout in c10d's Backend.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ class ExtraTime {
     any_ = true;
   }
 
-  // What an operation gets that begins now.
+  // The extra time of an operation that begins now.
   Milliseconds now() const {
     Milliseconds sum{0};
     if (!any_) return sum;
@@ -29,7 +29,7 @@ class ExtraTime {
     return sum;
   }
 
-  // An operation of this key has begun; whether its end must be told.
+  // Records that an operation with this key has begun. Returns whether its end must be reported.
   bool begins(std::uint64_t key) {
     if (!any_) return false;
     const std::lock_guard lock(mutex_);
@@ -52,7 +52,7 @@ class ExtraTime {
   static constexpr std::uint64_t nobody = 0;
   struct Extension {
     Milliseconds time;
-    std::uint64_t first;  // the operation that it ends with
+    std::uint64_t first;  // the operation whose end ends the extension
   };
   mutable std::mutex mutex_;
   std::vector<Extension> extensions_;

@@ -1,4 +1,4 @@
-// Gives the GIL away for a while, if this thread has it.
+// Releases the GIL for a while, if this thread holds it.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -19,11 +19,10 @@ class WithoutGil {
   std::optional<pybind11::gil_scoped_release> released_;
 };
 
-inline std::atomic<bool> ending{false};  // Python is
+inline std::atomic<bool> ending{false};  // whether Python is ending
 
-// Threads that come back from a wait when Python ends must not come back to Python, which would take them
-// down in the middle of a destructor: other threads than the main one stay here then, for the little time
-// that is left.
+// Threads that return from a wait while Python ends must not return to Python, which would end them in the
+// middle of a destructor. Threads other than the main one stay here for the little time that is left.
 inline void stay_if_ending() {
   if (!ending.load(std::memory_order_relaxed) || gettid() == getpid()) return;
   while (true) pause();

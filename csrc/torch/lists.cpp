@@ -4,13 +4,13 @@
 namespace ringreduce::torch_backend {
 namespace {
 
-// The list of this rank; other ranks of a rooted operation have none.
+// This rank's list; other ranks of a rooted operation have none.
 const Tensors& only_list(const char* what, const std::vector<Tensors>& lists) {
   TORCH_CHECK(lists.size() == 1, "ringreduce: ", what, " takes one list of tensors, not ", lists.size());
   return lists.front();
 }
 
-// Blocks of the ranks as a list says: even ones by the call's count, others by extents.
+// Sets the ranks' blocks from a list: equal ones by the call's count, others by extents.
 void blocks_of(const Tensors& list, Call& call, TensorCalls& calls) {
   if (!all_equal(list)) calls.blocks(call, extents_of(list), extents_of(list));
 }
@@ -50,7 +50,8 @@ intrusive_ptr<c10d::Work> RingBackend::gather(std::vector<Tensors>& outputs, Ten
     for (const at::Tensor& block : list) check_own("gather", block, input, rank_);
     calls->writes(call, list);
   } else {
-    TORCH_CHECK(outputs.empty() || outputs.front().empty(), "ringreduce: gather has output at its root only");
+    TORCH_CHECK(outputs.empty() || outputs.front().empty(),
+                "ringreduce: gather takes outputs at its root only");
   }
   calls->add(call);
   return launch(operation, std::move(calls), inputs, outputs);
@@ -71,7 +72,8 @@ intrusive_ptr<c10d::Work> RingBackend::scatter(Tensors& outputs, std::vector<Ten
     for (const at::Tensor& block : given) check_own("scatter", block, output, rank_);
     calls->reads(call, given);
   } else {
-    TORCH_CHECK(inputs.empty() || inputs.front().empty(), "ringreduce: scatter has input at its root only");
+    TORCH_CHECK(inputs.empty() || inputs.front().empty(),
+                "ringreduce: scatter takes inputs at its root only");
   }
   calls->add(call);
   return launch(operation, std::move(calls), given, {outputs});
@@ -93,14 +95,14 @@ intrusive_ptr<c10d::Work> RingBackend::reduce_scatter(Tensors& outputs, std::vec
 
 intrusive_ptr<c10d::Work> RingBackend::alltoall(Tensors& outputs, Tensors& inputs,
                                                 const c10d::AllToAllOptions& options) {
-  TORCH_CHECK(!inputs.empty(), "ringreduce: all_to_all takes a list of tensors, one for each rank");
+  TORCH_CHECK(!inputs.empty(), "ringreduce: all_to_all takes a list with one tensor for each rank");
   check_list("all_to_all", inputs, size_, inputs.front());
   check_list("all_to_all", outputs, size_, inputs.front());
   check_own("all_to_all", outputs[rank_], inputs[rank_], rank_);
   const auto operation = this->operation(c10d::OpType::ALLTOALL, "ringreduce:all_to_all", options);
   Call call = moving(Collective::all_to_all, inputs.front());
   auto calls = std::make_unique<TensorCalls>(operation.timeout);
-  // Whether all blocks are equal only their owners know, so every rank says that they may not be.
+  // Only their owners know whether all blocks are equal, so every rank declares them uneven.
   calls->blocks(call, extents_of(inputs), extents_of(outputs));
   calls->add(call, inputs, outputs);
   return launch(operation, std::move(calls), inputs, {outputs});

@@ -12,11 +12,11 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds first_word_after{5000};
 
-const Bytes passed{1};  // what rank 0 says of a barrier that all ranks have reached
+const Bytes passed{1};  // rank 0's verdict on a barrier that all ranks have reached
 
 std::chrono::milliseconds left(Clock::time_point deadline) {
   const auto rest = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
-  return std::max(rest, std::chrono::milliseconds(1));  // zero means for ever to some stores
+  return std::max(rest, std::chrono::milliseconds(1));  // some stores take zero for no timeout
 }
 
 bool arrives(c10d::Store& store, const std::string& key, std::chrono::milliseconds timeout) {
@@ -24,7 +24,7 @@ bool arrives(c10d::Store& store, const std::string& key, std::chrono::millisecon
     store.wait({key}, timeout);
     return true;
   } catch (const std::exception&) {
-    if (store.check({key})) return true;  // in the last moment, or the store itself has failed: this throws
+    if (store.check({key})) return true;  // it came in the last moment, or the store failed: then this throws
     return false;
   }
 }
@@ -36,7 +36,7 @@ std::string StoreMeeting::key(int round, int rank) const {
 }
 
 std::vector<Meeting::Blob> StoreMeeting::exchange(const Blob& blob) {
-  if (world_ == 1) return {blob};  // a single rank needs nobody
+  if (world_ == 1) return {blob};  // a single rank needs no exchange
   const int round = rounds_++;
   const auto deadline = Clock::now() + timeout_;
   store_->set(key(round, rank_), Bytes(blob.begin(), blob.end()));
@@ -50,12 +50,12 @@ std::vector<Meeting::Blob> StoreMeeting::exchange(const Blob& blob) {
     const Bytes bytes = store_->get(key(round, r));
     all.emplace_back(bytes.begin(), bytes.end());
   }
-  // Who has come so far has read what was there before, which may have held the group's secret.
+  // Every rank that reached this round has read the last one, which may have contained the group's secret.
   if (round > 0) store_->deleteKey(key(round - 1, rank_));
   return all;
 }
 
-// In the log, rank 0 says now and then who is missing.
+// From time to time rank 0 logs which rank is missing.
 bool StoreMeeting::arrives_in_time(const std::string& key, int rank, Clock::time_point deadline) {
   auto pause = first_word_after;
   for (; rank_ == 0 && says() && left(deadline) > pause; pause *= 2) {
@@ -79,18 +79,17 @@ void monitored_barrier(c10d::Store& store, int rank, int world, std::uint64_t nu
   const auto deadline = Clock::now() + timeout;
   if (rank != 0) {
     store.set(base + std::to_string(rank), Bytes{1});
-    // Rank 0 needs the whole time to find out who is missing, and then some to say it.
-    std::string trouble = "it has not answered";
+    // Rank 0 needs the whole timeout to find out who is missing, and then a moment to report it.
+    std::string trouble = "it did not answer";
     if (arrives(store, base + "0", timeout + timeout / 2 + std::chrono::seconds(1))) {
       const Bytes verdict = store.get(base + "0");
       if (verdict == passed) return;
       trouble = "it says: " + std::string(verdict.begin(), verdict.end());
     }
-    TORCH_CHECK(
-        false, "ringreduce: Rank ", rank,
-        " successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
-        "rank 0: ",
-        trouble);
+    TORCH_CHECK(false, "ringreduce: Rank ", rank,
+                " successfully reached monitoredBarrier, but received errors while waiting for send/recv "
+                "from rank 0: ",
+                trouble);
   }
   TORCH_CHECK(timeout.count() > 0, "ringreduce: Rank 0 timed out in monitoredBarrier after 0 ms");
   std::string missing;

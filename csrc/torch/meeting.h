@@ -1,4 +1,4 @@
-// How the ranks of a group find each other: through torch's store.
+// How the ranks of a group meet: through torch's store.
 #pragma once
 
 #include <chrono>
@@ -15,7 +15,7 @@ class StoreMeeting : public Meeting {
   StoreMeeting(c10::intrusive_ptr<c10d::Store> store, int rank, int world, std::chrono::milliseconds timeout)
       : store_(std::move(store)), rank_(rank), world_(world), timeout_(timeout) {}
   std::vector<Blob> exchange(const Blob& blob) override;
-  // Removes what the ranks have left in the store: the next group may use it again.
+  // Removes what the ranks have left in the store, so that the next group may use it again.
   void clean_up();
 
  private:
@@ -28,8 +28,8 @@ class StoreMeeting : public Meeting {
   int rounds_ = 0;
 };
 
-// Meets at rank 0, which says who is missing; see torch.distributed.monitored_barrier. `number`: how many of
-// these the group had before.
+// Meets at rank 0, which reports missing ranks; see torch.distributed.monitored_barrier. `number`: how many
+// of these the group ran before.
 void monitored_barrier(c10d::Store& store, int rank, int world, std::uint64_t number,
                        std::chrono::milliseconds timeout, bool wait_all_ranks);
 

@@ -6,8 +6,8 @@
 namespace ringreduce::torch_backend {
 namespace {
 
-// Of a message to a tensor on a GPU, which comes to the CPU's memory. Who waits for it, or finds it complete,
-// has it copied on the stream that is current then.
+// A message to a tensor on a GPU, received in CPU memory. A thread that waits for it, or finds it complete,
+// copies it on its current stream.
 class Received : public c10d::Work {
  public:
   Received(intrusive_ptr<RingWork> message, at::Tensor memory, at::Tensor tensor)
@@ -29,12 +29,12 @@ class Received : public c10d::Work {
   int sourceRank() const override { return message_->sourceRank(); }
   std::uint64_t getSequencenumber() const override { return message_->getSequencenumber(); }
   Tensors result() override {
-    TORCH_CHECK(isCompleted(), "ringreduce: result() comes after wait()");
+    TORCH_CHECK(isCompleted(), "ringreduce: result() must be called after wait()");
     return {tensor_};
   }
 
  private:
-  // Returns when it is there, so other streams need not wait.
+  // Returns when the copy is complete, so other streams need not wait.
   void deliver() {
     const std::lock_guard lock(mutex_);
     if (!memory_.defined()) return;
@@ -49,14 +49,15 @@ class Received : public c10d::Work {
   const at::Tensor tensor_;
 };
 
-// What a message is sent from or comes to. A GPU's tensor is copied when the current stream has written it.
+// The memory that a message is sent from or received in. A GPU tensor is copied after the current stream has
+// written it.
 at::Tensor memory_for(const at::Tensor& tensor, bool sends) {
   if (tensor.is_cpu()) return tensor.contiguous();
   if (sends) return tensor.cpu().contiguous();
   return at::empty(tensor.sizes(), tensor.options().device(at::kCPU));
 }
 
-// Keeps a message's memory, and copies what came to a tensor that is not contiguous.
+// Keeps a message's memory alive, and copies a received message to a tensor that is not contiguous.
 Completion delivering(at::Tensor memory, at::Tensor tensor, Completion then) {
   return [memory = std::move(memory), tensor = std::move(tensor), then = std::move(then)](
              std::exception_ptr problem, int source) {

@@ -1,4 +1,4 @@
-// What Python sees of the backend: how to make one. All else goes through torch's own bindings.
+// How Python makes a backend. Everything else goes through torch's own bindings.
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -19,7 +19,7 @@ intrusive_ptr<c10d::Backend> create(const intrusive_ptr<c10d::Store>& store, int
                                           Settings{timeout, std::move(ranks), reproducible, connected});
 }
 
-// Python's own class of it: has what torch.distributed calls of a backend that supports splitting.
+// The backend's Python class, with what torch.distributed calls on a backend that supports splitting.
 void bind_backend(py::module_& m) {
   py::module_::import("torch._C._distributed_c10d");
   py::class_<RingOptions, c10d::Backend::Options, intrusive_ptr<RingOptions>>(m, "Options")
@@ -30,7 +30,7 @@ void bind_backend(py::module_& m) {
   py::class_<RingBackend, c10d::Backend, intrusive_ptr<RingBackend>>(m, "Backend")
       .def_property_readonly("options", &RingBackend::getBackendOptions)
       .def("comm_split_count", &RingBackend::splits)
-      // The members of a new group meet in the store; other ranks have nothing to do.
+      // The members of a new group meet in the store. Other ranks have nothing to do.
       .def(
           "perform_nocolor_split", [](const RingBackend&, const py::object&) {}, py::arg("device"))
       .def("_set_default_timeout", &RingBackend::setTimeout, py::arg("timeout"));

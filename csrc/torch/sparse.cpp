@@ -12,11 +12,11 @@ SparseAllReduce::SparseAllReduce(const at::Tensor& tensor, const c10d::ReduceOp&
   TORCH_CHECK(tensor.layout() == at::kSparse && tensor.device().is_cpu(),
               "ringreduce: a sparse all_reduce takes sparse COO tensors on the CPU");
   TORCH_CHECK(op.op_ == c10d::ReduceOp::SUM || average_,
-              "ringreduce: a sparse all_reduce has the sum and the average only, not ", name_of(op_of(op)));
+              "ringreduce: a sparse all_reduce supports sum and avg only, not ", name_of(op_of(op)));
   own_ = tensor.coalesce();
 }
 
-// After each step: what the next one needs is there.
+// Called after each step, when the next one's input is ready.
 bool SparseAllReduce::next(Call& call) {
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   call = Call();
@@ -38,7 +38,7 @@ bool SparseAllReduce::next(Call& call) {
   }
 }
 
-// A rank's line: its number of entries, its numbers of sparse and dense dimensions, its sizes.
+// A rank's line: its number of entries, its numbers of sparse and dense dimensions, and its sizes.
 void SparseAllReduce::gather_shapes(Call& call) {
   constexpr std::int64_t most_dimensions = 61;
   TORCH_CHECK(own_.dim() <= most_dimensions, "ringreduce: a sparse all_reduce takes at most ",
@@ -69,7 +69,7 @@ void SparseAllReduce::gather_indices(Call& call) {
     entries += lines[r][0];
     counts.push_back(lines[r][0] * own_.sparse_dim());
   }
-  indices_ = own_._indices().t().contiguous();  // an entry's indices side by side: blocks of ranks join
+  indices_ = own_._indices().t().contiguous();  // an entry's indices side by side, to join blocks
   all_indices_ = at::empty({entries, own_.sparse_dim()}, at::kLong);
   extents_ = extents_of(counts, 1);
   call.dtype = DType::int64;
@@ -82,7 +82,7 @@ void SparseAllReduce::gather_values(Call& call) {
   const auto lines = shapes_.accessor<std::int64_t, 2>();
   values_ = own_._values().contiguous();
   const std::int64_t entry = values_.numel() / std::max<std::int64_t>(values_.size(0), 1);
-  std::int64_t length = 1;  // of an entry: a rank without any must know as well
+  std::int64_t length = 1;  // of an entry: a rank without entries must know it too
   for (std::int64_t d = own_.sparse_dim(); d < own_.dim(); ++d) length *= own_.size(d);
   TORCH_INTERNAL_ASSERT(values_.size(0) == 0 || entry == length);
   std::vector<std::int64_t> counts;

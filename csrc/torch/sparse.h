@@ -1,4 +1,4 @@
-// The sum of sparse (COO) tensors: every rank gathers everybody's indices and values.
+// The sum of sparse (COO) tensors: every rank gathers all ranks' indices and values.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -11,8 +11,8 @@
 
 namespace ringreduce::torch_backend {
 
-// Three all-gathers: shapes and numbers of entries, then indices, then values. All ranks add in rank order,
-// so they get the same bits.
+// Three all-gathers: shapes and numbers of entries, then indices, then values. All ranks add in rank order
+// and so get the same bits.
 class SparseAllReduce : public Steps {
  public:
   SparseAllReduce(const at::Tensor& tensor, const c10d::ReduceOp& op, int world,

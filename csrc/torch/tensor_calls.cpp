@@ -23,7 +23,7 @@ void TensorCalls::copy_at_the_end(const at::Tensor& from, const Tensors& to) {
 
 Tensors TensorCalls::tensors() const {
   Tensors all = kept_;
-  for (const Copy& copy : copies_) all.push_back(copy.to);  // `from` is kept, or a part of what is
+  for (const Copy& copy : copies_) all.push_back(copy.to);  // `from` is kept, or part of a kept tensor
   return all;
 }
 

@@ -1,4 +1,4 @@
-// An operation of torch's as the engine runs it: one call or several, and what must be copied when they are
+// A torch operation as the engine runs it: one or several calls, and the copies to make when they are
 // complete.
 #pragma once
 
@@ -13,11 +13,11 @@
 
 namespace ringreduce::torch_backend {
 
-// Each of `from`, `to` and `memory` is a tensor, contiguous or not, or a list of them, whose values are taken
-// one behind the other. Their memory is kept until the job is over.
+// `from`, `to` and `memory` may each be a tensor, contiguous or not, or a list of tensors, whose values are
+// taken one after the other. Their memory is kept until the job has finished.
 class TensorCalls : public Steps {
  public:
-  // `split`: of each of the calls.
+  // `split`: for each call.
   explicit TensorCalls(std::chrono::milliseconds timeout, std::uint64_t split = 0)
       : timeout_(timeout), split_(split) {}
 
@@ -31,7 +31,7 @@ class TensorCalls : public Steps {
     call.output = room.mutable_data_ptr();
     copy_at_the_end(room, to);
   }
-  // Uneven blocks of the ranks.
+  // Sets uneven blocks of the ranks.
   void blocks(Call& call, Extents input, Extents output);
 
   void add(Call call) {
@@ -45,7 +45,7 @@ class TensorCalls : public Steps {
     writes(call, to);
     add(call);
   }
-  // The same memory is input and output.
+  // In place: the same memory is input and output.
   template <typename Given>
   void update(Call call, const Given& memory) {
     at::AutoDispatchBelowADInplaceOrView below_autograd;
@@ -57,17 +57,17 @@ class TensorCalls : public Steps {
 
   bool next(Call& call) override;
 
-  // Whose memory it uses.
+  // The tensors whose memory it uses.
   Tensors tensors() const;
 
-  // The call, if it is all there is.
+  // The call, if it is the only step.
   const Call* single() const { return calls_.size() == 1 && copies_.empty() ? &calls_.front() : nullptr; }
 
  private:
   struct Copy {
     at::Tensor to, from;
   };
-  // When all calls are complete, unless it is the tensors' own memory.
+  // Copies when all calls are complete, unless the call used the tensors' own memory.
   void copy_at_the_end(const at::Tensor& from, const at::Tensor& to);
   void copy_at_the_end(const at::Tensor& from, const Tensors& to);
 

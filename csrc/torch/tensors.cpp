@@ -22,7 +22,7 @@ constexpr ReduceOp::RedOpType reduce_ops[] = {ReduceOp::SUM,  ReduceOp::PRODUCT,
                                               ReduceOp::BXOR, ReduceOp::AVG,     ReduceOp::PREMUL_SUM};
 static_assert(std::size(reduce_ops) == op_count);
 
-// The DType or Op that is `theirs`.
+// The DType or Op that corresponds to `theirs`.
 template <class Enum, class Theirs, std::size_t n>
 std::optional<Enum> same(const Theirs (&all)[n], Theirs theirs) {
   const auto* const found = std::find(std::begin(all), std::end(all), theirs);
@@ -33,7 +33,7 @@ std::optional<DType> same_type(at::ScalarType type) {
   return same<DType>(scalar_types, type);
 }
 
-// Whether its values lie in its memory one behind the other, as they are.
+// Whether its values lie in memory in order, unmodified.
 bool is_plain(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }

@@ -12,13 +12,13 @@ namespace ringreduce::torch_backend {
 
 using Tensors = std::vector<at::Tensor>;
 
-// The engine's type, and how many of its elements one of torch's is.
+// The engine's type, and how many of its elements make one of torch's.
 struct Elements {
   DType dtype;
   std::size_t times;
 };
 
-// For values that are only moved: every type is served.
+// For values that are only moved: serves every type.
 Elements moved(at::ScalarType type);
 Op op_of(const c10d::ReduceOp& op);
 
@@ -26,30 +26,30 @@ inline std::size_t count(const at::Tensor& tensor, Elements elements) {
   return static_cast<std::size_t>(tensor.numel()) * elements.times;
 }
 
-// A call of as many values as a tensor has, which are only moved, or combined; throws where the operator has
-// no meaning for the type.
+// A call with as many values as a tensor, which are only moved, or combined. Throws if the op is not defined
+// for the type.
 Call moving(Collective collective, const at::Tensor& tensor);
 Call combining(Collective collective, const at::Tensor& tensor, const c10d::ReduceOp& op);
 
-// The values of a list of tensors lie one behind the other in memory, and in one storage.
+// Whether the values of a list of tensors are consecutive in memory, in one storage.
 bool consecutive(const Tensors& tensors);
-std::int64_t total(const Tensors& tensors);  // of their elements
+std::int64_t total(const Tensors& tensors);  // number of their elements
 bool all_equal(const Tensors& tensors);      // in their numbers of elements
 
-// One contiguous tensor that has the values of another, or of a list, one behind the other: their own memory,
-// if they lie so, else a copy.
+// One contiguous tensor with the values of another, or of a list in order: in their own memory if they lie
+// so, otherwise a copy.
 at::Tensor joined(const at::Tensor& tensor);
 at::Tensor joined(const Tensors& tensors);
 // The same without the values.
 at::Tensor room_for(const at::Tensor& tensor);
 at::Tensor room_for(const Tensors& tensors);
 
-// Blocks of these many elements, one behind the other.
+// Consecutive blocks of these many elements.
 Extents extents_of(const std::vector<std::int64_t>& counts, std::size_t times);
 Extents extents_of(const Tensors& tensors);
 
-// Throw for what is no dense tensor on the CPU or a GPU, for several where one is meant, for types and places
-// that differ.
+// Throw for tensors that are not dense on the CPU or a GPU, for several where one is expected, and for types
+// and places that differ.
 void check_dense(const char* what, const at::Tensor& tensor);
 void check_together(const char* what, const at::Tensor& one, const at::Tensor& other);
 void check_alike(const char* what, const at::Tensor& one, const at::Tensor& other);

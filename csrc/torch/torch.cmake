@@ -1,6 +1,6 @@
-# The torch.distributed backend, if torch can be imported now. Otherwise, and for another version of torch, the package
-# builds it when it is first needed (ringreduce/backend/build.py) from its sources. What it is compiled from and with is
-# said in ringreduce/backend/target.py.
+# The torch.distributed backend, if torch can be imported now. Otherwise, and for other versions of torch, the package
+# builds it from its sources when it is first needed (ringreduce/backend/build.py). ringreduce/backend/target.py lists
+# its sources and flags.
 
 execute_process(
   COMMAND ${Python_EXECUTABLE} ${CMAKE_SOURCE_DIR}/ringreduce/backend/target.py
@@ -8,7 +8,7 @@ execute_process(
 if(failed)
   string(REGEX REPLACE "\n$" "" problem "${problem}")
   string(REGEX REPLACE ".*\n" "" problem "${problem}")
-  message(STATUS "The torch backend is not built now, but when it is first needed: ${problem}")
+  message(STATUS "The torch backend will be built when it is first needed: ${problem}")
   return()
 endif()
 cmake_language(EVAL CODE "${answer}")  # sets torch_name and so on
@@ -24,7 +24,7 @@ target_link_directories(torch_backend PRIVATE ${torch_lib})
 target_link_libraries(torch_backend PRIVATE ringreduce ${torch_libraries})
 set_target_properties(torch_backend PROPERTIES
   OUTPUT_NAME ${torch_name} PREFIX "" SUFFIX "" INSTALL_RPATH "$ORIGIN" CXX_VISIBILITY_PRESET hidden)
-# Those for other versions of torch may be older than the library.
+# Backends for other versions of torch may be older than the library.
 install(CODE [==[
   file(GLOB others "${CMAKE_INSTALL_PREFIX}/ringreduce/_torch-*.so")
   if(others)

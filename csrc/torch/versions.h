@@ -1,5 +1,5 @@
-// What differs between torch's versions: Versioned<Backend>, from the folder of versions/ that the build has
-// chosen, and what can be asked of any version.
+// The differences between torch's versions: Versioned<Backend>, from the folder of versions/ that the build
+// has chosen, and queries that work in any version.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace ringreduce::torch_backend {
 
-// The global ranks that a group's options may name; none before torch 2.9.
+// The global ranks that a group's options name; empty before torch 2.9.
 template <typename Options>
 std::vector<std::uint64_t> global_ranks(const Options& options) {
   if constexpr (requires { options.global_ranks_in_group; }) {
@@ -19,7 +19,7 @@ std::vector<std::uint64_t> global_ranks(const Options& options) {
   }
 }
 
-// What the operations on several tensors at once are called; the early versions have no names of their own.
+// The names of the operations on several tensors; early versions have no names for them.
 template <typename OpType>
 constexpr OpType coalesced_reduce_scatter() {
   if constexpr (requires { OpType::REDUCE_SCATTER_TENSOR_COALESCED; }) {

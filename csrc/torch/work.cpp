@@ -8,7 +8,7 @@
 namespace ringreduce::torch_backend {
 namespace {
 
-constexpr auto look_every = std::chrono::milliseconds(20);  // at signals, while waiting
+constexpr auto look_every = std::chrono::milliseconds(20);  // signals, while waiting
 
 void complete(const c10::intrusive_ptr<Future>& future, const std::exception_ptr& problem,
               c10::IValue value) {
@@ -77,7 +77,7 @@ bool RingWork::wait(std::chrono::milliseconds timeout) {
     }
   }
   stay_if_ending();
-  // Who waits for the work finds its future complete as well; its callbacks may still run.
+  // A thread that waits for the work finds its future complete as well; its callbacks may still run.
   c10::intrusive_ptr<Future> future;
   {
     const std::lock_guard lock(futures_mutex_);
@@ -92,18 +92,17 @@ void RingWork::time_out(std::chrono::milliseconds timeout) const {
   const auto group = group_.lock();
   const int rank = peer_ >= 0 ? peer_ : group ? group->latest() : -1;
   const std::string whom = rank >= 0 ? " for rank " + std::to_string(rank) : "";
-  const std::string text = "wait() gave up after " + std::to_string(timeout.count()) + " ms of waiting" +
-                           whom + "; the operation itself goes on";
+  const std::string text = "wait() gave up after " + std::to_string(timeout.count()) + " ms" + whom +
+                           "; the operation itself continues";
   raise(Trouble(Outcome::timeout, rank, text.c_str()), *ranks_);
 }
 
 void RingWork::abort() {
-  C10_THROW_ERROR(Error,
-                  "ringreduce: an operation cannot be aborted by itself; abort the process group instead");
+  C10_THROW_ERROR(Error, "ringreduce: a single operation cannot be aborted; abort the process group instead");
 }
 
 Tensors RingWork::result() {
-  TORCH_CHECK(isCompleted(), "ringreduce: result() comes after wait()");
+  TORCH_CHECK(isCompleted(), "ringreduce: result() must be called after wait()");
   TORCH_CHECK(outputs_.size() <= 1, "ringreduce: this operation has several results; use get_future()");
   return outputs_.empty() ? Tensors() : outputs_.front();
 }

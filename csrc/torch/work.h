@@ -1,4 +1,4 @@
-// What torch gets of an operation: something to wait for, and a future.
+// The handle that torch gets for an operation: something to wait for, and a future.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ namespace ringreduce::torch_backend {
 
 using Future = c10::ivalue::Future;
 
-// What the profiler is told; the base class asks it, at a price, wherever there is a title.
+// The profiler's title. The base class asks the profiler, at a cost, wherever there is a title.
 const char* title_if_asked(const char* title);
 
 class RingWork : public c10d::Work {
@@ -34,7 +34,7 @@ class RingWork : public c10d::Work {
   // `outputs` become the result and the future's value: a list of tensors, or of lists if there are several.
   RingWork(const About& about, const Tensors& inputs, std::vector<Tensors> outputs);
 
-  // Ends it, once; `problem` as the engine gives it. Futures complete in a thread of their own.
+  // Ends the work, once, with the engine's `problem`, if any. Futures complete in a thread of their own.
   void end(const std::exception_ptr& problem, int source);
 
   bool wait(std::chrono::milliseconds timeout) override;
@@ -55,12 +55,12 @@ class RingWork : public c10d::Work {
   c10::intrusive_ptr<RingWork> self();
 
   const std::uint64_t sequence_;
-  const std::uint64_t key_;  // no other work has it
+  const std::uint64_t key_;  // unique to this work
   const std::chrono::milliseconds timeout_;
   const std::shared_ptr<const GlobalRanks> ranks_;
   const std::weak_ptr<const Group> group_;
   const int peer_;
-  const std::shared_ptr<ExtraTime> extra_;  // to be told of the end, if any
+  const std::shared_ptr<ExtraTime> extra_;  // must learn of the end, if any
   std::vector<Tensors> outputs_;
   std::atomic<int> source_{-1};
   std::atomic<bool> over_{false};
@@ -68,7 +68,7 @@ class RingWork : public c10d::Work {
   c10::intrusive_ptr<Future> future_, outcome_;
 };
 
-// Several operations as one.
+// Several operations run as one.
 class CoalescedWork : public c10d::Work {
  public:
   CoalescedWork(int rank, std::vector<c10::intrusive_ptr<c10d::Work>> works);

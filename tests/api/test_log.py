@@ -63,7 +63,7 @@ def test_rank_0_says_what_was_chosen():
     assert all(line.startswith("ringreduce[rank 0] info: ") for line in first.splitlines()), first
     assert "info: 2 ranks, started by torchrun, meet at torchrun/" in first
     assert "info: a group of 2 ranks over shm on one host" in first
-    assert re.search(r"reductions use \w+; algorithms are chosen by the shipped tables$", first, re.M)
+    assert re.search(r"reductions use \w+; algorithms are chosen from the shipped tables$", first, re.M)
     assert re.search(r"info: .*\ball_reduce: \w+ up to \d+ ([KM]i)?B, ", first)
     assert first.endswith("the group is closed\n")
     assert second == ""
@@ -125,7 +125,7 @@ def test_a_table_and_its_file_are_named(tmp_path):
     table = tmp_path / "mine.tuning"
     table.write_text("all_reduce shm 4 -1 999 ring 65536 1\n")
     text = said(CALLS, RINGREDUCE_LOG="info", RINGREDUCE_TUNING=str(table), RINGREDUCE_REPRODUCIBLE="0")[0]
-    assert f"algorithms are chosen by {table}, then by the shipped tables" in text
+    assert f"algorithms are chosen from {table}, then from the shipped tables" in text
     assert "all_reduce: ring up to 999 B, " in text
 
 
@@ -154,7 +154,7 @@ x = comm.all_reduce(numpy.ones(4, "float32"), async_op=%s)
 @pytest.mark.parametrize("ending", ["False", "True).wait("])
 def test_a_long_wait_names_whom_it_is_for(transport, ending):
     first, second = said(LATE % ending, RINGREDUCE_LOG="debug", RINGREDUCE_TRANSPORT=transport)
-    waits = re.findall(r"debug: has waited \d s for rank 1 in (.*); rank 1 has not begun it", first)
+    waits = re.findall(r"debug: has waited \d s for rank 1 in (.*); rank 1 has not started it", first)
     assert 1 <= len(waits) <= 3, first  # after a second, and whenever it has doubled since
     assert all(call.startswith("call #1, all_reduce(float32[4], sum)") for call in waits)
     assert "has waited" not in second
@@ -180,8 +180,8 @@ for _ in range(3):
 x = (""",
     )
     first, _ = said(program, RINGREDUCE_LOG="info")
-    assert first.count("the group has failed: rank 1 died") == 1, first
-    assert first.count("has failed") == 1
+    assert first.count("the group failed: rank 1 died") == 1, first
+    assert first.count("failed") == 1
 
 
 def test_a_wrong_level_is_refused(monkeypatch):

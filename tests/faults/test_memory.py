@@ -239,5 +239,5 @@ def test_a_rank_without_shared_memory_uses_sockets():
 
 def test_a_rank_without_shared_memory_is_named():
     for text in ringreduce.run(_meet_with_a_limit, 3, secrets.token_hex(8), "shm", timeout=20):
-        assert "shared memory cannot connect the ranks: rank 1: there are no" in text
+        assert "cannot connect the ranks through shared memory: rank 1: cannot allocate" in text
         assert "RLIMIT_FSIZE" in text

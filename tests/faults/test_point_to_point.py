@@ -162,7 +162,7 @@ def test_a_timeout_tells_of_messages_with_other_tags(background):
         assert 0.25 < time.monotonic() - began < 0.3 + WITHIN
         text = str(caught.value)
         assert "waiting for any rank in recv(float32[7], tag 2) by rank 0 from any rank" in text
-        assert "came, but was not asked for: send(float32[7], tag 4) from rank 1, " in text
+        assert "arrived but not asked for: send(float32[7], tag 4) from rank 1, " in text
         assert "and 3 more)" in text
         assert caught.value.rank is None
 

@@ -138,7 +138,7 @@ def test_who_waits_is_told_who_shrinks():
     assert all(outcome.error is None for outcome in outcomes), outcomes
     error = outcomes[1].value
     assert isinstance(error, ringreduce.PeerLost) and error.rank == 0, repr(error)
-    assert "rank 0 left the communicator by shrink()" in str(error)
+    assert "rank 0 left the communicator with shrink()" in str(error)
 
 
 def test_shrink_again():

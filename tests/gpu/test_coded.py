@@ -185,9 +185,9 @@ def test_every_scale(gpu, wire):
 def test_what_cannot_be_carried_is_refused(gpu):
     data = gpu.place(np.zeros(64, np.uint8))
     for wire, plain in [("bf16", "bfloat16"), ("none", "float32"), ("int8", "float64"), ("fp8", "int8")]:
-        with pytest.raises(RuntimeError, match=f"{wire} does not carry sum of {plain}"):
+        with pytest.raises(RuntimeError, match=f"{wire} does not support sum of {plain}"):
             gpu.combine_coded(Coded(wire, plain, "sum"), [data], [data], 4)
-    with pytest.raises(RuntimeError, match="int8 does not carry bor of float32"):
+    with pytest.raises(RuntimeError, match="int8 does not support bor of float32"):
         gpu.combine_coded(Coded("int8", "float32", "bor"), [data], [data], 4)
 
 

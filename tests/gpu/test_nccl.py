@@ -240,7 +240,7 @@ def _scaled(comm, cases):
             try:
                 getattr(comm, collective)(x, **how)
             except ValueError as refused:  # such schedules are refused everywhere
-                assert "combines within a rank" in str(refused)
+                assert "combines values within a rank" in str(refused)
                 continue
             if collective != "reduce" or comm.rank == 0:
                 assert (out.get(comm) == wanted).all(), (dtype, collective, algorithm)
@@ -268,8 +268,8 @@ def _refused(comm):
     refused("no reductions of dtype complex64", "reduce", array("complex64"))
     refused("no all_to_all", "all_to_all", array("float32"), out=array("float32"))
     refused("root must be", "broadcast", array("float32"), 99)
-    refused("GPU's memory", "all_reduce", np.zeros(4, "float32"))
-    refused("GPU's memory", "broadcast", np.zeros(4, "float32"))
+    refused("GPU memory", "all_reduce", np.zeros(4, "float32"))
+    refused("GPU memory", "broadcast", np.zeros(4, "float32"))
     x = GpuArray(np.full(5, 1, "int16"))  # moved as bytes, and nothing above has spoilt the group
     out = GpuArray(np.zeros(5 * comm.size, "int16"))
     comm.all_gather(x, out=out, algorithm="nccl")
@@ -434,7 +434,7 @@ def test_memory_is_registered_until_the_end(nccl):
         x, y = (GpuArray(np.ones(100, "float32")) for _ in range(2))
         comm.register(x)
         comm.register(y)
-        with pytest.raises(ValueError, match="registered already"):
+        with pytest.raises(ValueError, match="already registered"):
             comm.register(x)
         comm.barrier()
         assert nccl.ringreduce_emulated_nccl_registered() == 2 * comm.size
@@ -442,7 +442,7 @@ def test_memory_is_registered_until_the_end(nccl):
         comm.deregister(x)
         with pytest.raises(ValueError, match="not registered"):
             comm.deregister(x)
-        with pytest.raises(ValueError, match="not in a GPU's memory"):
+        with pytest.raises(ValueError, match="not in GPU memory"):
             comm.register(np.zeros(3))
         comm.all_reduce(y, algorithm="nccl")
         assert (y.get(comm) == comm.size).all()

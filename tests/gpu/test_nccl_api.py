@@ -150,7 +150,7 @@ def test_one_thread_calls_for_ranks_whose_kernels_cannot_wait_for_each_other(pro
         (
             2,
             {"RINGREDUCE_NCCL_LIBRARY": str(STAND_IN), "RINGREDUCE_GPU_TRANSPORT": "nccl"},
-            "stands for NCCL's",
+            "stands in for NCCL",
         ),
     ],
 )
@@ -234,7 +234,7 @@ def test_memory_of_another_gpu(pair):
         pytest.skip("there is one GPU only")
     library().call("choose_device", 1 - pair[1].device)
     elsewhere = pair[1].array()
-    text = f"rank 1 of 2: the send buffer is in the memory of GPU {1 - pair[1].device}"
+    text = f"rank 1 of 2: the send buffer is on GPU {1 - pair[1].device}"
     refused(INVALID_ARGUMENT, text, pair[1].all_reduce, elsewhere)
     one = ctypes.c_size_t(1)
     call = [None, None, one, 7, 0, pair[0].comm, pair[0].stream.handle]
@@ -245,8 +245,8 @@ def test_memory_of_another_gpu(pair):
 @pytest.mark.parametrize(
     ("how", "text"),
     [
-        ({"dtype": 77}, "rank 0 of 2: there is no datatype 77"),
-        ({"op": 77}, "rank 0 of 2: there is no operator 77"),
+        ({"dtype": 77}, "rank 0 of 2: unknown datatype 77"),
+        ({"op": 77}, "rank 0 of 2: unknown operator 77"),
     ],
 )
 def test_numbers_that_mean_nothing(pair, how, text):
@@ -256,7 +256,7 @@ def test_numbers_that_mean_nothing(pair, how, text):
 
 def test_a_peer_that_is_not_there(pair):
     library().call("choose_device", pair[0].device)
-    text = "rank 0 of 2: the peer is 2, and there are 2 ranks"
+    text = "rank 0 of 2: the peer is 2, but there are 2 ranks"
     refused(INVALID_ARGUMENT, text, pair[0].message, "ncclSend", pair[0].array(), 2)
 
 
@@ -285,7 +285,7 @@ def test_communicators_that_are_none(pair):
     refused(INVALID_ARGUMENT, "the communicator is null", pair[0].all_reduce, x)
     foreign = (ctypes.c_uint64 * 64)()
     pair[0].comm = ctypes.c_void_p(ctypes.addressof(foreign))
-    refused(INVALID_ARGUMENT, "none that this library has made", pair[0].all_reduce, x)
+    refused(INVALID_ARGUMENT, "was not created by this library", pair[0].all_reduce, x)
     pair[0].comm = comm
     pair[0].destroy()
     refused(INVALID_ARGUMENT, "rank 0 of 2: the communicator was destroyed", pair[0].all_reduce, x)
@@ -322,18 +322,18 @@ def test_ranks_that_differ_about_their_number():
     id = unique_id()
     for failed in in_threads(lambda: Rank(2, 0, id), lambda: Rank(3, 1, id)):
         assert failed.result == INVALID_USAGE
-        assert "wants a communicator of" in str(failed)
+        assert "asks for a communicator of" in str(failed)
 
 
 def test_one_rank_twice():
     id = unique_id()
     for failed in in_threads(lambda: Rank(2, 1, id), lambda: Rank(2, 1, id)):
         assert failed.result == INVALID_USAGE
-        assert "two callers are rank 1 of 2" in str(failed)
+        assert "two callers claim to be rank 1 of 2" in str(failed)
 
 
 def test_a_rank_that_is_none():
-    refused(INVALID_ARGUMENT, "there is no rank 2 of 2", Rank, 2, 2, unique_id())
+    refused(INVALID_ARGUMENT, "the rank is 2, but there are 2 ranks", Rank, 2, 2, unique_id())
 
 
 def test_an_id_of_another_library():

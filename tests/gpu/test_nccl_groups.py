@@ -341,7 +341,7 @@ def test_without_a_library_the_error_says_so():
 
 def test_an_old_library_is_refused():
     lines = first_words(RINGREDUCE_EMULATED_NCCL_VERSION="21703")
-    assert all("of version 2.17.3" in line and "2.18.0 is the oldest" in line for line in lines), lines
+    assert all("has version 2.17.3" in line and "2.18.0 is the oldest" in line for line in lines), lines
 
 
 def test_a_wheel_is_found(tmp_path, monkeypatch):

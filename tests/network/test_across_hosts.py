@@ -144,7 +144,7 @@ def test_an_interface_is_chosen():
         for process in ranks.processes:
             err = process.communicate(timeout=60)[1]
             assert process.returncode == 1
-            assert "RINGREDUCE_IFACE must name an interface" in err and "eth0, lo; not 'eth7'" in err
+            assert "RINGREDUCE_IFACE must name an interface" in err and "eth0, lo, not 'eth7'" in err
 
 
 @pytest.mark.parametrize("per_host", [1, 2])

@@ -31,7 +31,7 @@ def test_no_such_transport(name, monkeypatch):
 
 @pytest.mark.parametrize("name", ["mpi", "shm+mpi"])
 def test_ranks_that_mpi_has_not_brought_together(name, monkeypatch):
-    message = f" {name} is for communicators that ringreduce.init() makes"
+    message = f" {name} is only for communicators that ringreduce.init() creates"
     with pytest.raises(ValueError, match="^transport" + re.escape(message)):
         _engine.connect(0, 1, lambda blob: [blob], 5.0, None, name)
     monkeypatch.setenv("RINGREDUCE_TRANSPORT", name)

@@ -78,9 +78,9 @@ def test_builds_that_differ():
     [
         ({"build": b"9.9.9"}, r"runs another build of ringreduce \(9\.9\.9; here it is \d"),
         ({"group": b"x" * 16}, "belongs to another job"),
-        ({"world": 5}, "wanted rank 0 of 5, but this is rank 0 of 2"),
-        ({"sender": 7}, "calls itself rank 7"),
-        ({"purpose": 9}, "has a purpose that no rank has: 9"),
+        ({"world": 5}, "asked for rank 0 of 5, but this is rank 0 of 2"),
+        ({"sender": 7}, "claims to be rank 7"),
+        ({"purpose": 9}, "has an unknown purpose: 9"),
     ],
 )
 def test_a_hello_that_is_not_right(change, text, capfd):
@@ -117,4 +117,4 @@ def test_a_header_that_is_not_right(header, text):
         rank.link.sendall(header)
         errors = ranks.wait()
     assert isinstance(errors[0], ringreduce.PeerLost) and errors[0].rank == 1
-    assert f"rank 1 has sent what no rank sends: {text}" in str(errors[0])
+    assert f"rank 1 sent something that no rank sends: {text}" in str(errors[0])

@@ -84,7 +84,7 @@ def test_without_the_check_nobody_notices(monkeypatch):
 def test_ranks_that_do_not_agree_on_it():
     def rank_main(comm):
         os.environ["RINGREDUCE_TCP_CHECK"] = str(int(comm.rank != 1))
-        with pytest.raises(ValueError, match="by the same: it is checksums on rank 0, nothing on rank 1"):
+        with pytest.raises(ValueError, match="in the same way: it is checksums on rank 0, nothing on rank 1"):
             comm.split(0)
         os.environ["RINGREDUCE_TCP_CHECK"] = "yes"
         with pytest.raises(ValueError, match="RINGREDUCE_TCP_CHECK must be 0 or 1, not 'yes'"):

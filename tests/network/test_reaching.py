@@ -194,7 +194,10 @@ def test_no_file_descriptor_is_left_to_dial():
     with Ranks(short, 4) as ranks:
         kind, rank, text, _ = ranks.wait()[0]
     assert (kind, rank) == (ringreduce.PeerLost, 0)
-    assert text == "rank 0 can open no connection to rank 2 (Too many open files): raise its limit, ulimit -n"
+    assert (
+        text
+        == "rank 0 cannot open a connection to rank 2 (Too many open files): raise the limit of open files, ulimit -n"
+    )
 
 
 # --- who listens there ---------------------------------------------------------------------------------------
@@ -281,6 +284,8 @@ def test_who_answers_is_no_rank(greeting):
             kind, rank, text, _ = ranks.wait()[0]
     assert (kind, rank) == (ringreduce.PeerLost, 1)
     expected = (
-        "the answer is not a rank's" if greeting.startswith(b"HTTP") else "runs another build of ringreduce"
+        "the answer does not come from a rank"
+        if greeting.startswith(b"HTTP")
+        else "runs another build of ringreduce"
     )
     assert expected in text

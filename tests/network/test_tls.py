@@ -241,7 +241,7 @@ def test_without_openssl(tmp_path):
     )  # fmt: skip
     if "mount" in done.stderr:
         pytest.skip("mounts are not permitted")
-    assert "TLS is wanted, and OpenSSL, which has it, cannot be loaded" in done.stderr
+    assert "TLS is enabled, but OpenSSL cannot be loaded" in done.stderr
 
 
 # --- meeting over a network ------------------------------------------------------------------------------------

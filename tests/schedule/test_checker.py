@@ -35,12 +35,12 @@ def test_no_schedules():
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"world": 3}, "rank 1 is planned for a world of 3, not 2"),
-        ({"rank": 0}, "the schedule at position 1 is that of rank 0"),
-        ({"collective": "reduce"}, "rank 1 plans reduce, rank 0 all_reduce"),
-        ({"root": 2}, "rank 1 has root 2 in a world of 2"),
-        ({"root": 1}, "rank 1 has root 1, rank 0 has root 0"),
-        ({"chunks": 2}, "rank 1 has 2 chunks, rank 0 has 1"),
+        ({"world": 3}, "rank 1 has a schedule for a world of 3, not 2"),
+        ({"rank": 0}, "the schedule at position 1 belongs to rank 0"),
+        ({"collective": "reduce"}, "rank 1 has a schedule for reduce, but rank 0 has one for all_reduce"),
+        ({"root": 2}, "rank 1 has root 2 in a world of 2 ranks"),
+        ({"root": 1}, "rank 1 has root 1, but rank 0 has root 0"),
+        ({"chunks": 2}, "rank 1 has 2 chunks, but rank 0 has 1"),
         ({"scratch": -1}, "rank 1 has -1 scratch chunks"),
     ],
 )
@@ -66,22 +66,25 @@ def test_numbers_of_chunks(collective, chunks, sentence):
 @pytest.mark.parametrize(
     ("bad", "sentence"),
     [
-        (Round([Send([1], [1])]), "rank 0, round 0: sends chunks 1 to 1 of 1"),
-        (Round([Send([(0, 2)], [1])]), "rank 0, round 0: sends chunks 0 to 1 of 1"),
+        (Round([Send([1], [1])]), "rank 0, round 0: sends chunks 1 to 1, but has only 1"),
+        (Round([Send([(0, 2)], [1])]), "rank 0, round 0: sends chunks 0 to 1, but has only 1"),
         (Round([Send([(0, 0)], [1])]), "rank 0, round 0: sends a run of 0 chunks"),
         (Round([Send([(2**31 - 1, 2**31 - 1)], [1])]), None),
         (Round([Send([], [1])]), "rank 0, round 0: sends a message without chunks"),
-        (Round([Send([0], [])]), "rank 0, round 0: sends to nobody"),
-        (Round([Send([0], [2])]), "rank 0, round 0: sends to rank 2 in a world of 2"),
+        (Round([Send([0], [])]), "rank 0, round 0: sends to no peer"),
+        (Round([Send([0], [2])]), "rank 0, round 0: sends to rank 2 in a world of 2 ranks"),
         (Round([Send([0], [0])]), "rank 0, round 0: sends to itself"),
         (Round([Send([0], [1]), Send([0], [1])]), "rank 0, round 0: sends to rank 1 twice"),
         (Round([], [Recv([0], 1), Recv([0], 1)]), "rank 0, round 0: receives from rank 1 twice"),
-        (Round([], [Recv([0], -1)]), "rank 0, round 0: receives from rank -1 in a world of 2"),
+        (Round([], [Recv([0], -1)]), "rank 0, round 0: receives from rank -1 in a world of 2 ranks"),
         (Round([], [Recv([0, 0], 1)]), "rank 0, round 0: writes chunk 0 twice"),
         (Round([], [Recv([0, 0], 1, True)]), "rank 0, round 0: names chunk 0 twice in a message"),
         (Round([], [Recv([0], 1)], [Local(0, 0)]), "rank 0, round 0: writes chunk 0 twice"),
         (Round([], [], [Local(0, 0)]), "rank 0, round 0: copies from chunk 0 while copying to it"),
-        (Round([], [], [Local((0, 1), (0, 2))]), "rank 0, round 0: copies from chunks 0 to 1 of 1"),
+        (
+            Round([], [], [Local((0, 1), (0, 2))]),
+            "rank 0, round 0: copies from chunks 0 to 1, but has only 1",
+        ),
     ],
 )
 def test_rounds_that_break_a_rule(bad, sentence):
@@ -98,7 +101,7 @@ def test_sums_that_overlap_in_part():
     overlap = Round([], [Recv([0, 1], 1, True), Recv([1, 2], 2, True)])
     said = told(all_reduce([overlap], [], [], chunks=3))
     assert said == (
-        "rank 0, round 0: reduces messages from ranks 1 and 2 into chunk 1 that do not cover the same chunks"
+        "rank 0, round 0: reduces messages from ranks 1 and 2 into chunk 1, but they do not cover the same chunks"
     )
 
 
@@ -109,7 +112,7 @@ def test_copy_of_another_length():
 
 def test_message_that_nobody_takes():
     plans = all_reduce([swap_with(1), Round([Send([0], [1])])], [swap_with(0)])
-    assert told(plans) == "rank 0, round 1: waits for ever to send to rank 1, which has finished"
+    assert told(plans) == "rank 0, round 1: waits forever to send to rank 1, which has finished"
 
 
 def test_ranks_that_wait_in_a_circle():
@@ -117,7 +120,7 @@ def test_ranks_that_wait_in_a_circle():
     first = [Round([Send([0], [1])]), Round([], [Recv([0], 1, True)])]
     second = [Round([Send([0], [0])]), Round([], [Recv([0], 0, True)])]
     assert told(all_reduce(first, second)) == (
-        "rank 0, round 0: waits for ever to send to rank 1, which is in round 0"
+        "rank 0, round 0: waits forever to send to rank 1, which is in round 0"
     )
 
 
@@ -151,7 +154,7 @@ def test_sums_in_another_order():
         return [swap, Round([], [], [Local(0, 1, True)])]
 
     said = told(all_reduce(adds_then(0, 1, 2), adds_then(1, 2, 0), adds_then(2, 1, 0), scratch=1))
-    assert said == "rank 1, chunk 0: adds or rounds in another order than rank 0, so bits may differ"
+    assert said == "rank 1, chunk 0: adds or rounds in another order than rank 0, so their bits may differ"
 
 
 def test_sums_rounded_in_between():
@@ -163,7 +166,7 @@ def test_sums_rounded_in_between():
 
     at_once = [Round([Send([0], [0, 1])], [Recv([0], 0, True), Recv([0], 1, True)])]
     said = told(all_reduce(in_two(0), in_two(1), at_once, scratch=1))
-    assert said == "rank 2, chunk 0: adds or rounds in another order than rank 0, so bits may differ"
+    assert said == "rank 2, chunk 0: adds or rounds in another order than rank 0, so their bits may differ"
 
 
 def test_rank_order():
@@ -208,7 +211,7 @@ def test_average_that_would_not_be_divided():
     ]
     assert told(all_reduce(*rounds, scratch=1)) == (
         "rank 0, chunk 0: at the end it is complete before its last write, "
-        "so that an average would not be divided, or not everywhere"
+        "so an average would not be divided, or not on all ranks"
     )
 
 
@@ -225,12 +228,12 @@ def test_average_that_would_be_divided_too_early():
 
 def test_moved_data_that_is_not_what_it_should_be():
     plans = [Schedule("broadcast", 2, 0, 2), Schedule("broadcast", 2, 1, 2)]
-    assert told(plans) == "rank 1 ends with something else in chunk 0 than chunk 0 of rank 0"
+    assert told(plans) == "rank 1 must end with chunk 0 of rank 0 in chunk 0, but ends with something else"
     plans[0].rounds = [Round([Send([1, 0], [1])])]
     plans[1].rounds = [Round([], [Recv([0, 1], 0)])]
-    assert told(plans) == "rank 1 ends with something else in chunk 0 than chunk 0 of rank 0"
+    assert told(plans) == "rank 1 must end with chunk 0 of rank 0 in chunk 0, but ends with something else"
     plans = [Schedule("all_to_all", 2, rank, 2) for rank in range(2)]
-    assert told(plans) == "rank 0 ends with something else in chunk 1 than chunk 0 of rank 1"
+    assert told(plans) == "rank 0 must end with chunk 0 of rank 1 in chunk 1, but ends with something else"
 
 
 def test_barrier_that_does_not_wait_for_all():
@@ -238,7 +241,7 @@ def test_barrier_that_does_not_wait_for_all():
         Schedule("barrier", 3, r, 0, [Round([Send([], [(r + 1) % 3])], [Recv([], (r - 1) % 3)])])
         for r in range(3)
     ]
-    assert told(plans) == "rank 0 leaves without having heard of rank 1"
+    assert told(plans) == "rank 0 finishes without having heard from rank 1"
 
 
 def test_barrier_that_reduces():
@@ -252,7 +255,7 @@ def test_chunks_of_other_lengths_do_not_mix() -> None:
     """Two chunks of three elements have lengths 2 and 1: one must not be moved into the other's place."""
     swap = Round(locals=[Local((2, 1), (1, 1))])
     wrong = Schedule("all_reduce", 1, 0, chunks=2, scratch=1, rounds=[swap])
-    with pytest.raises(ScheduleError, match="copies chunk 1 to chunk 2, which can have another length"):
+    with pytest.raises(ScheduleError, match="copies chunk 1 to chunk 2, which may have another length"):
         check([wrong])
     right = Schedule("all_reduce", 1, 0, chunks=2, scratch=2, rounds=[Round(locals=[Local((3, 1), (1, 1))])])
     check([right])

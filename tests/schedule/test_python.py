@@ -66,7 +66,7 @@ def test_listing():
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("all_reduce", "rong", 2, 0), "no all_reduce algorithm is called 'rong'; there are ring, "),
+        (("all_reduce", "rong", 2, 0), "no all_reduce algorithm is called 'rong'; choose from ring, "),
         (("reduce_all", "ring", 2, 0), "no collective is called 'reduce_all'"),
         (("all_reduce", "ring", 0, 0), "world must be at least 1, not 0"),
         (("all_reduce", "ring", 2, 2), r"rank must be in \[0, 2\), not 2"),
@@ -101,7 +101,7 @@ def test_listing_of_no_collective():
         (
             lambda plan: setattr(plan.rounds[0].sends[0], "chunks", [(1, 2, 3)]),
             ValueError,
-            "is \\(first, count",
+            "must be \\(first, count",
         ),
         (lambda plan: setattr(plan.rounds[0].recvs[0], "chunks", ["a"]), TypeError, "chunk cannot be 'a'"),
         (lambda plan: setattr(plan, "rounds", [3]), AttributeError, "sends"),
@@ -153,7 +153,7 @@ def test_registered_algorithm_that_is_wrong_is_refused_when_used():
 
     schedules.register("wrong", wrong_for_three)
     schedules.schedule("all_reduce", "wrong", 2, 0)
-    with pytest.raises(ScheduleError, match="waits for ever"):
+    with pytest.raises(ScheduleError, match="waits forever"):
         schedules.schedule("all_reduce", "wrong", 3, 0)
 
 

@@ -126,8 +126,8 @@ def test_a_member_that_does_not_come():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["other"], "was not given this rank's own handle, ringreduce-"),
-        (["same", "same"], "was given a handle twice"),
+        (["other"], "did not receive this rank's own handle, ringreduce-"),
+        (["same", "same"], "received a handle twice"),
     ],
 )
 def test_handles_that_cannot_be(given, said):
@@ -142,7 +142,7 @@ def test_a_uuid_is_good_for_once():
     def body(comm):
         mine = dist._get_reconfigure_handle()
         dist._reconfigure(7, [mine]).wait()
-        with pytest.raises(RuntimeError, match="was given the uuid 7 before"):
+        with pytest.raises(RuntimeError, match="received the uuid 7 before"):
             dist._reconfigure(7, [mine])
 
     on_members(1, body)

@@ -6,22 +6,22 @@
 namespace ringreduce {
 namespace {
 
-// Below this a pass over the data costs less than deciding how to save one.
+// For shorter messages a pass over the data costs less than deciding how to save one.
 constexpr std::size_t small_message = 2048;
-// A buffer of this size does not stay in the cache until the caller comes to use it.
+// A buffer of this size has left the cache by the time the caller uses it.
 constexpr std::size_t beyond_cache = 8 << 20;
 
 std::size_t in_lines(std::size_t bytes) {
   return (bytes + 63) / 64;
 }
 
-// Whether what arrives goes to memory that has not been read before: copied through the cache, it would be
-// read in only to be overwritten.
+// Whether what arrives goes to memory that has not been read: a copy through the cache would load it only to
+// overwrite it.
 bool writes_afresh(const Task& task) {
   if (task.bytes < beyond_cache) return false;
   const Collective collective = task.plan->program->schedule.collective;
   if (task.plan->geometry.narrow != Encoding::none)
-    return false;  // the copies are of a slice, which is used again
+    return false;  // copies go to the slice's memory, which is used again
   const bool in_place = task.input == task.output;
   return !in_place || !(reduces(collective) || collective == Collective::all_to_all);
 }
@@ -66,7 +66,7 @@ void Executor::begin_slice(Cursor& cursor, std::size_t slice) {
   const Plan& plan = *task_.plan;
   const bool last = slice + 1 == plan.geometry.slices;
   const Layout* layout = last ? &plan.last_slice : &plan.full;
-  // Worked out for slice 0, the layout of a full slice serves all of them.
+  // The layout of a full slice, computed for slice 0, serves all of them.
   const std::size_t shift = last || plan.uneven ? 0 : slice * plan.geometry.slice * plan.geometry.element;
   if (plan.uneven) {
     cursor.layout.resolve(*plan.program, plan.geometry, slice);
@@ -173,13 +173,13 @@ bool Executor::advance(Cursor& cursor) {
   }
 }
 
-// A peer whose call was broken off may have changed what it had lent, but only after it had said so.
+// A peer whose call was aborted may have changed what it had lent, but only after it had said so.
 void Executor::check_what_was_read() {
   std::atomic_thread_fence(std::memory_order_acquire);
   transport_.check();
 }
 
-// The slice is over when nobody reads this rank's memory any more.
+// The slice is finished when no peer reads this rank's memory any more.
 bool Executor::readers_gone(const Cursor& cursor) {
   for (const Action* action = cursor.actions; action != cursor.end; ++action) {
     if (cursor.state[action - cursor.actions] == lent && !readers_done(cursor, *action)) return false;

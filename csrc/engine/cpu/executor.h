@@ -1,5 +1,5 @@
-// Runs a program. A slice is a cursor through the program's steps; every lane has one slice in flight, and
-// whichever cursor can move moves. Nothing here blocks or locks, and nothing allocates once it has run.
+// Runs a program. A slice is a cursor through the program's steps. Every lane has one slice in flight, and
+// every cursor that can move moves. Nothing here blocks or locks, and nothing allocates after the first run.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace ringreduce {
 
-// One collective call, made ready: what to run, on which memory.
+// One collective call, prepared: what to run, on which memory.
 struct Task {
   const Plan* plan = nullptr;
   const std::byte* input = nullptr;
@@ -23,7 +23,7 @@ struct Task {
   std::uint64_t contract = 0;  // must be equal on all ranks
 };
 
-// A message arrived that belongs to another collective than the one we are in.
+// A message arrived that belongs to another collective than the current one.
 struct ContractBroken {
   int peer;
   std::size_t expected_bytes, bytes;
@@ -32,22 +32,22 @@ struct ContractBroken {
 
 class Executor {
  public:
-  // Bytes from which a message is sent by reference where that is possible.
+  // Messages of this many bytes or more are sent by reference where possible.
   static constexpr std::size_t lend_from = 16 << 10;
 
   explicit Executor(Transport& transport);
 
   void start(const Task& task);
-  // Moves every cursor as far as it goes; true if any moved. Throws ContractBroken.
+  // Moves every cursor as far as possible; true if any moved. Throws ContractBroken.
   bool advance();
   bool done() const { return running_ == 0; }
   // The peer that holds up the oldest slice, or -1.
   int waiting_for() const { return waiting_for_; }
-  // Bytes of temporary memory held.
+  // Bytes of temporary memory that the executor holds.
   std::size_t temp_bytes() const { return temp_.size() * sizeof(Line) + decoded_.size(); }
 
  private:
-  // From here on it matters whether a message is written into the cache or past it.
+  // From this size on, it matters whether a message is written into the cache or past it.
   static constexpr std::size_t large_message = 16 << 10;
 
   struct alignas(64) Line {
@@ -68,16 +68,16 @@ class Executor {
     bool clean = false;                  // all of `state` is pending
     std::vector<SendState> state;        // by step: of sends
     std::vector<std::uint32_t> tickets;  // by ticket: the number of the lent message
-    Layout layout;                       // where no two slices are alike
+    Layout layout;                       // if no two slices are alike
 
     std::byte* at(Memory memory, std::size_t offset) const { return base[static_cast<int>(memory)] + offset; }
     std::byte* source(const Move& move) const { return at(move.from, move.source); }
     std::byte* target(const Move& move) const { return at(move.to, move.target); }
   };
-  // Where a step writes what the send that it is fused with is to send.
+  // Where a step writes the message of the send that it is fused with.
   struct Onward {
-    int targets = 0;            // so many, in targets_ behind the home
-    std::byte* room = nullptr;  // the message in the lane; null: they are the peers' own memory
+    int targets = 0;            // this many, in targets_ after the home
+    std::byte* room = nullptr;  // the message in the lane; null: the targets are the peers' own memory
   };
 
   bool advance(Cursor& cursor);
@@ -85,12 +85,12 @@ class Executor {
   bool readers_gone(const Cursor& cursor);
   void check_what_was_read();
 
-  // What small messages take: one run, nothing fused, nothing lent, nothing scaled.
+  // The path of small messages: one run, nothing fused, lent or scaled.
   bool send_small(Cursor& cursor, const Action& action);
   bool combine_small(Cursor& cursor, const Action& action);
   bool receive_small(Cursor& cursor, const Action& action);
 
-  // Whether the peers read the message from where it is.
+  // Whether the peers read the message in place.
   bool lends(const Action& send) const;
   bool fence(const Cursor& cursor, const Step& step);
   bool readers_done(const Cursor& cursor, const Action& send);
@@ -98,7 +98,7 @@ class Executor {
   bool wait_for(int peer);
   bool wait_for_room(const Cursor& cursor, Peers peers);
 
-  // executor_steps.cpp: what all others take.
+  // executor_steps.cpp: the path of all others.
   bool send(Cursor& cursor, const Action& action);
   bool combine(Cursor& cursor, const Action& action);
   bool receive(Cursor& cursor, const Action& action);
@@ -113,7 +113,7 @@ class Executor {
   void combine_and_stream(Combine function, int sources, std::size_t count);
   void receive_moves(const Cursor& cursor, const Action& action, const Onward& onward);
 
-  // executor_coded.cpp: how memory is read and written where messages are encoded.
+  // executor_coded.cpp: how memory is read and written if messages are encoded.
   void prepare_coded();
   void fill_coded(const Cursor& cursor, const Action& action, std::byte* to);
   void combine_coded(const Cursor& cursor, const Action& action, std::byte* room);
@@ -121,7 +121,7 @@ class Executor {
                           std::byte* room);
   void receive_coded(const Cursor& cursor, const Action& action, std::byte* room);
   void quantize(const Cursor& cursor, const Action& action);
-  // And besides, where arrays hold 16-bit floats that travel quantised.
+  // In addition, for arrays of 16-bit floats that are quantised in messages.
   void widen(Cursor& cursor);
   void narrow(const Cursor& cursor);
   template <class Holds, class Visit>
@@ -139,11 +139,11 @@ class Executor {
   Task task_;
   std::vector<Cursor> cursors_;
   std::vector<Line> temp_;
-  std::vector<Message> messages_;  // of the step at hand, by source
+  std::vector<Message> messages_;  // of the current step, by source
   std::vector<const void*> sources_;
-  std::vector<void*> targets_;      // [0] this rank's own, then the message of a fused send
+  std::vector<void*> targets_;      // [0]: this rank's own; then the message of a fused send
   Codec codec_;                     // of the wire format
-  std::vector<std::byte> decoded_;  // pieces of messages, by source; and, behind them, an encoded one
+  std::vector<std::byte> decoded_;  // pieces of messages, by source; then an encoded one
   std::size_t small_ = 0;           // bytes up to which messages are small
   std::size_t stream_ = 0;          // bytes from which messages are written past the cache
   std::size_t afresh_ = 0;          // bytes from which copies to the output go past the cache

@@ -1,6 +1,6 @@
-// How the executor reads and writes memory where messages are encoded. Nothing is lent: what peers read is
-// not in the arrays. Data is taken in pieces that stay in the first-level cache while they are decoded,
-// combined and encoded.
+// How the executor reads and writes memory if messages are encoded. Nothing is lent, because the arrays do
+// not hold what peers read. Data is processed in pieces that stay in the first-level cache while they are
+// decoded, combined and encoded.
 #include <algorithm>
 
 #include "engine/cpu/executor.h"
@@ -55,7 +55,7 @@ void Executor::combine_coded(const Cursor& cursor, const Action& action, std::by
   }
 }
 
-// Each peer's piece is decoded beside those of the others, and all are combined in one pass.
+// Decodes the peers' pieces side by side, and combines all in one pass.
 void Executor::combine_move_coded(const Cursor& cursor, const Action& action, const Move& move,
                                   std::size_t done, std::byte* room) {
   const Plan& plan = *task_.plan;
@@ -106,11 +106,11 @@ void Executor::quantize(const Cursor& cursor, const Action& action) {
 
 // --- arrays of 16-bit floats -------------------------------------------------------------------------------
 
-// Where their messages are quantised, a slice is converted to float32 when it begins, run in memory of its
-// own as if in place, and rounded once, into the arrays, when it is over. Were partial sums kept in the
-// arrays, each hop would round them again, and what is passed on would not be what has arrived.
+// If messages are quantised, a slice is converted to float32 when it begins, runs in memory of its own as if
+// in place, and is rounded once, into the arrays, when it is finished. If the arrays held partial sums, each
+// hop would round them again, and a rank would pass on other values than it received.
 
-// Calls visit(its values as float32, bytes into the array, number of values) for each run that `holds`.
+// Calls visit(values as float32, byte offset in the array, number of values) for each run that `holds`.
 template <class Holds, class Visit>
 void Executor::each_narrow_run(std::size_t slice, Memory memory, Holds holds, Visit visit) const {
   const Geometry& g = task_.plan->geometry;

@@ -1,4 +1,4 @@
-// What the executor does in each kind of step, but for small messages.
+// The executor's work in each kind of step, except for small messages.
 #include <algorithm>
 
 #include "engine/cpu/executor.h"
@@ -10,7 +10,7 @@ namespace ringreduce {
 
 bool Executor::send(Cursor& cursor, const Action& action) {
   SendState& state = cursor.state[&action - cursor.actions];
-  if (state != pending) return true;  // a fused step has sent it
+  if (state != pending) return true;  // a fused step has already sent it
   const Peers peers = action.receivers();
   if (lends(action)) {
     if (!lend(cursor, action)) return wait_for_room(cursor, peers);
@@ -47,7 +47,7 @@ void Executor::fill(const Cursor& cursor, const Action& action, std::byte* to) {
   }
 }
 
-// This rank's own values, scaled where that is asked for; from so many bytes on written past the cache.
+// Reads this rank's own values, and scales them if requested; from this many bytes on, writes past the cache.
 void Executor::take(const Move& move, void* target, const void* source, std::size_t past_cache) const {
   if (scales(move)) {
     task_.plan->scale(&target, 1, &source, 1, move.count, task_.factor);
@@ -58,8 +58,8 @@ void Executor::take(const Move& move, void* target, const void* source, std::siz
   }
 }
 
-// The fused send's message can be written while it is being computed: into the peers' own memory if all of
-// them granted it, else into the lane's arena.
+// The fused send's message can be written while it is computed: into the peers' own memory if all of them
+// granted it, otherwise into the lane's arena.
 Executor::Onward Executor::carry_on(const Cursor& cursor, const Action& action, bool granted) {
   const Step& step = *action.step;
   if (step.fused < 0 || action.bytes <= small_ || cursor.state[step.fused] != pending) return {};
@@ -82,7 +82,7 @@ void Executor::carried(Cursor& cursor, const Action& action, const Onward& onwar
   if (onward.room) {
     transport_.post(cursor.lane, peers, onward.room, action.bytes, task_.contract);
   } else if (!transport_.lend(cursor.lane, peers, nullptr, action.bytes, task_.contract, nullptr)) {
-    return;  // no room for the announcement: the send's own step will lend the result instead
+    return;  // no space to announce it: the send's own step will lend the result instead
   }
   cursor.state[action.step->fused] = posted;
   cursor.clean = false;
@@ -99,7 +99,7 @@ bool Executor::combine(Cursor& cursor, const Action& action) {
       continue;
     }
     complete = false;
-    // A peer that needs our core is the one to wait for: nobody else can help it.
+    // Wait for a peer that needs our core: only this rank can help it.
     if (!transport_.shares_core(action.peers[k])) continue;
     waiting_for_ = action.peers[k];
     break;
@@ -114,7 +114,7 @@ bool Executor::combine(Cursor& cursor, const Action& action) {
   return true;
 }
 
-// One pass per run over all sources, into the chunk's home and onward.
+// Combines all sources in one pass per run, into the chunk's home and the fused message.
 void Executor::combine_moves(const Cursor& cursor, const Action& action, const Onward& onward) {
   const Plan& plan = *task_.plan;
   std::size_t done = 0;  // bytes of the message
@@ -142,7 +142,7 @@ void Executor::combine_moves(const Cursor& cursor, const Action& action, const O
   }
 }
 
-// Into targets_[0], and block by block, while it is in the first-level cache, past the cache into
+// Combines into targets_[0], and copies each block from the first-level cache, past the cache, into
 // targets_[1].
 void Executor::combine_and_stream(Combine function, int sources, std::size_t count) {
   constexpr std::size_t block_bytes = 8 << 10;
@@ -177,7 +177,7 @@ bool Executor::receive(Cursor& cursor, const Action& action) {
   return true;
 }
 
-// Where the message that is awaited may come straight to its place.
+// Offers the place to which an awaited message may come directly.
 void Executor::offer_place(const Cursor& cursor, const Action& action) {
   if (action.bytes < large_message || action.runs().size() != 1) return;
   const Move& move = *action.moves;

@@ -27,7 +27,8 @@ bool has_several_hosts(const Transport& transport) {
   return std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>()) != hosts.end();
 }
 
-// RINGREDUCE_GPU_TRANSPORT, the same on all ranks, or else what serves where they are. A collective.
+// Follows RINGREDUCE_GPU_TRANSPORT, the same on all ranks, or else picks what works where the ranks are. A
+// collective.
 bool agree_on_nccl(const Transport& transport, const Exchange& exchange) {
   const std::vector<std::string> wanted = exchange_or_fail(exchange, wanted_by_environment);
   for (std::size_t rank = 1; rank < wanted.size(); ++rank) {
@@ -40,14 +41,17 @@ bool agree_on_nccl(const Transport& transport, const Exchange& exchange) {
   return has_several_hosts(transport) || transport.distant();
 }
 
-// The same on all ranks.
+// Its result is the same on all ranks.
 void check_that_kernels_serve(const Transport& transport) {
   if (transport.world > device::most_ranks) {
     throw InvalidArgument("a group of " + std::to_string(transport.world) +
-                          " ranks is too large for GPUs, which serve " + std::to_string(device::most_ranks));
+                          " ranks is too large for GPU kernels, which serve at most " +
+                          std::to_string(device::most_ranks));
   }
   if (has_several_hosts(transport)) {
-    throw InvalidArgument("arrays in GPU memory are served where all ranks share a host, and these do not");
+    throw InvalidArgument(
+        "GPU kernels need all ranks on one host, but these are on several; set "
+        "RINGREDUCE_GPU_TRANSPORT=nccl");
   }
 }
 
@@ -81,7 +85,7 @@ GpuCollectives::~GpuCollectives() = default;
 
 // --- meeting -----------------------------------------------------------------------------------------------
 
-// A collective, the first time. All ranks fail with it, or none.
+// A collective, the first time. Either all ranks fail, or none.
 GpuCollectives::Ready GpuCollectives::ready(int device, bool over_nccl_anyway) {
   const std::lock_guard one_at_a_time(meeting_);
   calls_.check_usable();
@@ -99,16 +103,17 @@ GpuCollectives::Ready GpuCollectives::ready(int device, bool over_nccl_anyway) {
       return std::string();
     });
     auto runner = meet(*gpu, path);
-    calls_.say(log::Level::info, "arrays of GPU " + std::to_string(device) + " are combined " +
-                                     (path == over_nccl ? "over NCCL" : "by kernels that reach their peers"));
+    calls_.say(log::Level::info,
+               "arrays of GPU " + std::to_string(device) + " are combined " +
+                   (path == over_nccl ? "over NCCL" : "by kernels that access their peers' memory"));
     const std::lock_guard lock(mutex_);
     gpu->runners[path] = std::move(runner);
     gpu_ = gpu;
     if (!watch_) watch_ = std::make_unique<Watch>(calls_, [this] { return this->runners(); }, last_launched_);
   }
   if (gpu->device == device) return {gpu, *gpu->runners[path]};
-  throw InvalidArgument("the array is in the memory of GPU " + std::to_string(device) +
-                        ", and this rank's collectives run on GPU " + std::to_string(gpu->device));
+  throw InvalidArgument("the array is on GPU " + std::to_string(device) +
+                        ", but this rank's collectives run on GPU " + std::to_string(gpu->device));
 }
 
 std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path) {
@@ -122,7 +127,8 @@ std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path) {
       std::make_unique<DeviceBoxes>(CudaLibrary::get(), gpu.device, rank, world, exchange_, gpu.stream.get());
   auto buffers = reaching_arrays(*boxes, gpu.device);
   std::unique_ptr<Runner> runner;
-  // What a rank takes may wait for all that its GPU runs. So none launches before all have what they need.
+  // Allocations may wait for everything that runs on the GPU, so no rank launches before all have what they
+  // need.
   exchange_or_fail(exchange_, [&] {
     const OnDevice there(CudaLibrary::get(), gpu.device);
     if (boxes->have_room()) {
@@ -135,8 +141,9 @@ std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path) {
   return runner;
 }
 
-// Of processes, unless one of them cannot; then null on all ranks. Between processes of several ranks, one of
-// them would wait to launch what others wait for, where CUDA maps memory when all is over that runs.
+// For ranks that are processes, unless one of them cannot; then null on all ranks. Not for processes with
+// several ranks: CUDA may map memory only when everything that runs has finished, and one rank would wait to
+// launch what others wait for.
 std::unique_ptr<Buffers> GpuCollectives::reaching_arrays(const DeviceBoxes& boxes, int device) {
   if (!boxes.have_room() || boxes.one_process() || !boxes.own_processes()) return nullptr;
   std::unique_ptr<Buffers> buffers;
@@ -156,7 +163,7 @@ void GpuCollectives::prepare(int device) {
   ready(device, false);
 }
 
-// Those that there are; each keeps all of the GPU.
+// The existing runners; each keeps its whole GPU alive.
 std::vector<std::shared_ptr<Runner>> GpuCollectives::runners() {
   const std::lock_guard lock(mutex_);
   std::vector<std::shared_ptr<Runner>> found;
@@ -180,13 +187,13 @@ std::size_t GpuCollectives::footprint() {
 
 // --- what ranks call ---------------------------------------------------------------------------------------
 
-// While it waits for other ranks on the host, in the thread of who has called it.
+// Called in the caller's thread while it waits for other ranks on the host.
 void GpuCollectives::tick() {
   calls_.transport->check();
   calls_.poll();
 }
 
-// All ranks must begin their calls in the same order, so it waits for asynchronous ones that are under way.
+// All ranks must begin their calls in the same order, so this waits for running asynchronous calls.
 template <typename Step>
 void GpuCollectives::in_order(const Gpu& gpu, Step step) {
   const auto and_tell = [&](Call& meeting) {
@@ -200,7 +207,7 @@ void GpuCollectives::in_order(const Gpu& gpu, Step step) {
 }
 
 void GpuCollectives::enqueue(const Call& call, std::optional<void*> stream) {
-  // Another thread, or another call's, would take it for another stream.
+  // Another thread, or the thread of another call, would take it for another stream.
   if (stream && is_per_thread(*stream)) return enqueue_beside(call, stream)->let_wait(*stream);
   const Ready on = ready(call.device, call.algorithm == by_nccl);
   Launch how{stream ? without_alias(*stream) : on.gpu->stream.get()};
@@ -218,9 +225,9 @@ void GpuCollectives::enqueue(const Call& call, std::optional<void*> stream) {
 }
 
 void GpuCollectives::launch(const Ready& on, const Call& call, Launch& how) {
-  calls_.transport->check();  // others may have left while this waited for its turn
+  calls_.transport->check();  // others may have left while this call waited for its turn
   if (call.wire != Encoding::none) {
-    throw InvalidArgument("wire formats are not there for arrays in GPU memory");
+    throw InvalidArgument("wire formats are not available for arrays in GPU memory");
   }
   const CudaLibrary& cuda = CudaLibrary::get();
   int captured = 0;
@@ -272,14 +279,14 @@ void GpuCollectives::finish() {
   }
 }
 
-// Whether nothing is under way, nor will be when the group is over.
+// Whether nothing is running, and nothing will once the group is over.
 bool GpuCollectives::is_idle() {
   if (launching_ > 0) return false;
   const auto all = runners();
   return std::all_of(all.begin(), all.end(), [](const auto& runner) { return runner->is_idle(); });
 }
 
-// What one of them gives back waits for the GPU, and so for what the other has there.
+// Releasing one of them waits for the GPU, and so for the other's work there.
 void GpuCollectives::leave() {
   const std::lock_guard no_meeting(meeting_);
   bool idle = false;
@@ -288,11 +295,11 @@ void GpuCollectives::leave() {
   } catch (const Error&) {  // the GPU has failed
   }
   for (const auto& runner : runners()) runner->give_up();
-  // Others may wait for what this rank has called, and now does not do.
+  // Others may wait for a call that this rank has recorded, but now does not make.
   if (!idle) {
     calls_.transport->abort(
         Failure(Cause::peer_lost, calls_.rank,
-                "rank " + std::to_string(calls_.rank) + " left while a collective was under way on its GPU"));
+                "rank " + std::to_string(calls_.rank) + " left while a collective was running on its GPU"));
   }
   watch_.reset();
   std::shared_ptr<Gpu> left;

@@ -1,5 +1,5 @@
-// The communicator's collectives of arrays in GPU memory. All of a rank's arrays are of one GPU, and what it
-// launches there comes one after the other, whichever runner and stream it is for.
+// The communicator's collectives of arrays in GPU memory. All of a rank's arrays are on one GPU, and its
+// launches there run one after the other, on any runner and stream.
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@ class GpuCollectives {
   GpuCollectives(const GpuCollectives&) = delete;
   GpuCollectives& operator=(const GpuCollectives&) = delete;
 
-  // As the communicator has them.
+  // As in Communicator.
   void prepare(int device);
   void enqueue(const Call& call, std::optional<void*> stream);
   std::shared_ptr<GpuWork> enqueue_beside(const Call& call, std::optional<void*> stream);
@@ -37,17 +37,17 @@ class GpuCollectives {
   void* own_stream();
   std::size_t footprint();
 
-  // Waits for what was launched, and tells the other ranks that this one needs them no more.
+  // Waits for launched work, and tells the other ranks that this one no longer needs them.
   void finish();
-  // What is under way ends.
+  // Ends what is running.
   void leave();
-  // Of a forked child nothing can be given back: the GPU knows the parent only.
+  // A forked child cannot release anything, because the GPU only knows the parent.
   void disown();
 
  private:
   enum Path { reaching_peers, over_nccl };
 
-  // Who uses it keeps it, whoever leaves meanwhile.
+  // Keeps what a call uses alive, even if another thread leaves meanwhile.
   struct Ready {
     std::shared_ptr<Gpu> gpu;
     Runner& runner;
@@ -65,13 +65,13 @@ class GpuCollectives {
   Calls& calls_;
   Progress& progress_;
   const Exchange exchange_;
-  std::mutex meeting_;  // one at a time; who holds it may read what follows
-  std::mutex mutex_;    // who writes it holds this, too
+  std::mutex meeting_;  // one at a time; its holder may read what follows
+  std::mutex mutex_;    // writers hold this, too
   std::shared_ptr<Gpu> gpu_;
-  std::optional<Path> path_of_schedules_;  // as all ranks have agreed
+  std::optional<Path> path_of_schedules_;  // as agreed by all ranks
   std::unique_ptr<Watch> watch_;
   std::atomic<std::uint64_t> last_launched_{0};  // the number of that call
-  std::atomic<int> launching_{0};                // calls that are on their way to the GPU
+  std::atomic<int> launching_{0};                // calls on their way to the GPU
 };
 
 }  // namespace ringreduce

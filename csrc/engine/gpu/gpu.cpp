@@ -16,7 +16,7 @@ void Gpu::hold_in_graph(void* captured) const {
 void Gpu::give_back(std::shared_ptr<Gpu> left) {
   static std::mutex mutex;
   static auto& in_graphs = *new std::vector<std::shared_ptr<Gpu>>;  // never destroyed
-  std::vector<std::shared_ptr<Gpu>> free;  // their end waits for the GPU, without the lock
+  std::vector<std::shared_ptr<Gpu>> free;  // destroying them waits for the GPU, without the lock
   const std::lock_guard lock(mutex);
   if (left) in_graphs.push_back(std::move(left));
   const auto end = std::partition(in_graphs.begin(), in_graphs.end(),

@@ -1,4 +1,4 @@
-// What a rank has on its GPU.
+// The objects that a rank owns on its GPU.
 #pragma once
 
 #include <array>
@@ -9,8 +9,8 @@
 
 namespace ringreduce {
 
-// Handles of default streams. cudaStreamLegacy is what null means, too; cudaStreamPerThread is another stream
-// in each thread.
+// Handles of default streams. Null is the same as cudaStreamLegacy; cudaStreamPerThread is another stream in
+// each thread.
 inline void* without_alias(void* stream) {
   return reinterpret_cast<std::uintptr_t>(stream) == 1 ? nullptr : stream;
 }
@@ -21,16 +21,16 @@ inline bool is_per_thread(void* stream) {
 struct Gpu {
   explicit Gpu(int number) : device(number), stream(new_stream(CudaLibrary::get(), number)) {}
 
-  // Replays of the graph that the stream is captured into use what the runners have, though the group is
-  // closed by then: they give up, but they begin.
+  // Replays of the graph that the stream is captured into use the runners' memory even after the group is
+  // closed: they give up, but they begin.
   void hold_in_graph(void* captured) const;
-  // Ends what a group has left, or null, and what others have, as soon as no graph holds it any more.
+  // Destroys what a group has left, or null, and earlier remains, as soon as no graph holds them.
   static void give_back(std::shared_ptr<Gpu> left);
 
   const int device;
-  const CudaHandle stream;  // in no order with others
+  const CudaHandle stream;  // not ordered with others
   std::array<std::unique_ptr<Runner>, 2> runners;
-  // What was launched last, but for graphs.
+  // The last launch, except in graphs.
   void* last_event = nullptr;
   void* last_stream = nullptr;
 

@@ -8,7 +8,7 @@
 namespace ringreduce {
 
 struct KernelLibrary {
-  // Throws Error, as CudaLibrary::get() does.
+  // Throws Error like CudaLibrary::get().
   static const KernelLibrary& get() {
     static const KernelLibrary library;
     return library;
@@ -21,7 +21,8 @@ struct KernelLibrary {
   decltype(&ringreduce_cuda_fit) fit;
   decltype(&ringreduce_cuda_run) run;
 
-  // One span to another, on the current device's stream; the second as values, each times a factor.
+  // Copies one span to another, on the current device's stream; the second function copies values, each times
+  // a factor.
   void copy_span(void* to, const void* from, std::size_t bytes, void* stream) const {
     if (bytes > 0 && to != from) CudaLibrary::check(copy(&to, 1, from, bytes, stream, 0));
   }

@@ -1,4 +1,4 @@
-// A thread that does something now and then.
+// A thread that repeats an action.
 #pragma once
 
 #include <condition_variable>
@@ -17,7 +17,7 @@ class Repeating {
  public:
   Repeating(Clock::duration every, std::function<void()> what)
       : every_(every), what_(std::move(what)), thread_(thread_without_signals([this] { run(); })) {}
-  // Returns when it has done it for the last time.
+  // Returns after the last time.
   ~Repeating() {
     if (!thread_.joinable()) return;
     {
@@ -30,7 +30,7 @@ class Repeating {
   Repeating(const Repeating&) = delete;
   Repeating& operator=(const Repeating&) = delete;
 
-  // In the child of a fork there is no such thread.
+  // The child of a fork does not have the thread.
   void disown() { thread_.detach(); }
 
  private:

@@ -1,6 +1,5 @@
-// What runs collectives of arrays in GPU memory: kernels that wait for each other, kernels whose streams do,
-// or NCCL. Each rank has its own, for one GPU; which calls there are, and how a group fails, is the group's
-// business.
+// Engines for collectives of arrays in GPU memory: kernels that wait for each other, kernels whose streams
+// do, or NCCL. Each rank has its own, for one GPU. The group decides which calls there are, and how it fails.
 #pragma once
 
 #include <atomic>
@@ -14,12 +13,12 @@
 
 namespace ringreduce {
 
-// Called now and then where something takes long, in the thread that waits; may throw.
+// Called now and then during long operations, in the waiting thread; may throw.
 using Tick = std::function<void()>;
 
 struct Launch {
   void* stream = nullptr;
-  bool captured = false;       // into a graph, which may run it at any time, and again
+  bool captured = false;       // into a graph, which may run it at any time and repeatedly
   std::uint64_t contract = 0;  // stands for this call and all before it
 };
 
@@ -27,36 +26,36 @@ class Runner {
  public:
   Runner(int rank, int world, int device)
       : cuda_(CudaLibrary::get()), rank_(rank), world_(world), device_(device) {}
-  // What was launched has ended, or was given up.
+  // Launched work has ended, or was given up.
   virtual ~Runner() = default;
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
-  // What it runs, in words.
+  // What it runs, in words for errors.
   virtual const char* what() const = 0;
   virtual std::size_t footprint() const { return 0; }  // bytes of device memory
 
-  // Throws InvalidArgument for what it does not serve, and where it cannot serve it.
+  // Throws InvalidArgument for a call that it cannot serve.
   virtual const Plan& plan(Planner& planner, const Call& call, const Launch& launch) = 0;
-  // Puts on the stream what was planned just now, behind all that was launched before. The call's arrays are
-  // the device's, and in use until the stream is through. On the current device.
+  // Launches the last planned call on the stream, after everything launched before. The call's arrays are on
+  // the device, and in use until the stream has run it. On the current device.
   virtual void launch(const Call& call, const Plan& plan, const Launch& launch) = 0;
-  // Whether the ranks must meet on the host to go on with it: then it says how, as a collective of the CPU's,
+  // Whether the ranks must meet on the host to continue. If so, it returns the meeting as a CPU collective,
   // and is called again when that is complete.
   virtual bool meets(const Call& /*call*/, const Launch& /*launch*/, Call& /*meeting*/) { return false; }
-  // The event of the last call, but for those in graphs, or null: what must not overtake it waits for that.
+  // The event of the last call, except in graphs, or null. Work that must not overtake the call waits for it.
   void* last() const { return last_; }
 
-  // Calls that the GPU has begun and ended, as it was last heard of, of those that wait for other ranks
-  // there.
+  // The numbers of calls that the GPU has begun and ended, as last reported, among those that wait for other
+  // ranks there.
   virtual std::uint64_t begun() { return 0; }
   virtual std::uint64_t ended() { return 0; }
   bool is_idle() { return is_last_over() && begun() == ended(); }
-  // Throws what it knows to have gone wrong.
+  // Throws known failures.
   virtual void check() {}
-  // What waits for other ranks ends, now and from now on.
+  // Ends what waits for other ranks, now and later.
   virtual void give_up() {}
-  // Leaves the other ranks as one should, idle.
+  // Leaves the other ranks properly, when idle.
   virtual void finish(Clock::duration /*patience*/, const Tick& /*tick*/) {}
 
   // Memory that calls may use in place. On the current device.
@@ -64,7 +63,7 @@ class Runner {
   virtual void deregister_memory(void* /*memory*/) {}
 
  protected:
-  // What the GPU writes.
+  // Reads what the GPU writes.
   static std::uint64_t heard(const std::uint64_t& word) { return __atomic_load_n(&word, __ATOMIC_ACQUIRE); }
   void record_last(void* event, void* stream) {
     CudaLibrary::check(cuda_.record(event, stream));
@@ -77,7 +76,7 @@ class Runner {
     return over != 0;
   }
 
-  // Kernels of these devices read and write the call's arrays.
+  // Gives kernels of these devices access to the call's arrays.
   void admit(const std::vector<int>& devices, const Call& call) const {
     if (devices.empty()) return;
     const auto admit_to = [&](const void* memory, std::size_t bytes) {

@@ -8,7 +8,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds every{20};
-constexpr milliseconds worth_a_look{40};  // of a call that lasts: to look takes a core
+constexpr milliseconds worth_a_look{40};  // for a call that takes long, because looking takes a core
 constexpr milliseconds suspicious_after{100};
 
 }  // namespace
@@ -28,8 +28,8 @@ void Watch::look(Runner& runner) {
   }
 }
 
-// Throws what is wrong where calls have not moved on for long. That ranks call different things shows in what
-// each has noted down, and is believed when it shows twice.
+// Throws the reason if calls have not moved on for long. Different calls show in the ranks' records, and
+// count only when seen twice.
 void Watch::look_for_what_is_stuck(Runner& runner, Progress& progress) {
   runner.check();
   calls_.transport->check();
@@ -42,7 +42,7 @@ void Watch::look_for_what_is_stuck(Runner& runner, Progress& progress) {
     return;
   }
   if (Clock::now() - progress.since < worth_a_look) return;
-  // As a thread that waits for peers does, which finds out when one of them is dead.
+  // As in a thread that waits for peers, which notices dead ones.
   while (!calls_.is_over() && runner.ended() == ended && !calls_.transport->pause(progress.backoff, -1)) {
   }
   const auto lasted = Clock::now() - progress.since;
@@ -59,8 +59,8 @@ void Watch::look_for_what_is_stuck(Runner& runner, Progress& progress) {
   progress.disagreement = found;
 }
 
-// A rank that closed before it made a call that this one has made never will. What it had to say before is
-// heard by now.
+// A rank that closed before a call that this rank has made will never make it. Its last words have arrived by
+// now.
 void Watch::check_closed() const {
   for (int peer = 0; peer < calls_.world; ++peer) {
     if (peer == calls_.rank || !calls_.transport->closed(peer)) continue;

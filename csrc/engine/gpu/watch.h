@@ -1,5 +1,5 @@
-// A thread that looks after what was launched. The GPU waits for other ranks, and the host has no say there:
-// what would wait for ever is given up, and what is found wrong ends the group.
+// A thread that watches launched work. The GPU waits for other ranks, and the host cannot intervene there.
+// The thread gives up what would wait forever, and ends the group if it finds an error.
 #pragma once
 
 #include <atomic>
@@ -19,18 +19,18 @@ class Watch {
  public:
   using Runners = std::function<std::vector<std::shared_ptr<Runner>>()>;
 
-  // `last_launched`: the number of that call.
+  // `last_launched`: the number of the last launched call.
   Watch(Calls& calls, Runners runners, const std::atomic<std::uint64_t>& last_launched);
-  // In the child of a fork there is no such thread.
+  // The child of a fork does not have the thread.
   void disown() { thread_.disown(); }
 
  private:
-  // Of a runner, as it was seen.
+  // A runner's progress when last seen.
   struct Progress {
     Backoff backoff;
     Clock::time_point since;
     std::uint64_t ended = 0;
-    std::optional<std::uint64_t> disagreement;  // the number of the call, seen once
+    std::optional<std::uint64_t> disagreement;  // the number of the call, if seen once
   };
 
   void look(Runner& runner);

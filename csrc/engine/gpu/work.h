@@ -1,4 +1,4 @@
-// A collective of arrays in GPU memory that runs on a stream of the communicator's own, beside its caller's.
+// A collective of arrays in GPU memory that runs on the communicator's own stream, beside its caller's.
 #pragma once
 
 #include "transport/device/library.h"
@@ -11,12 +11,12 @@ class GpuWork {
       : cuda_(CudaLibrary::get()), device_(device), event_(new_event(cuda_, device)) {}
 
   int device() const { return device_; }
-  // It is what the stream has to do now.
+  // It stands for the stream's work so far.
   void record(void* stream) {
     const OnDevice there(cuda_, device_);
     CudaLibrary::check(cuda_.record(event_.get(), stream));
   }
-  // What comes to the stream later waits for it.
+  // Later work on the stream waits for it.
   void let_wait(void* stream) const {
     const OnDevice there(cuda_, device_);
     CudaLibrary::check(cuda_.wait(event_.get(), stream));

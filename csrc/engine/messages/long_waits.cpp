@@ -1,5 +1,5 @@
-// What waits that have become long look for: what is in the way, whose end they wait for in vain, and what
-// came instead. And the end of all.
+// Checks during long waits: what blocks them, whether the ranks that they wait for have closed, and which
+// messages came instead. Also ends all requests.
 #include <new>
 
 #include "engine/messages/point_to_point.h"
@@ -7,7 +7,7 @@
 namespace ringreduce {
 namespace {
 
-constexpr std::chrono::milliseconds patience{5};  // with offers that nobody asks for
+constexpr std::chrono::milliseconds patience{5};  // until offers that nobody asks for are fetched
 
 }  // namespace
 
@@ -17,7 +17,7 @@ void PointToPoint::fetch_bodies() {
     if (aside.since > before) continue;
     if (!aside.envelope.has_body || aside.body || !matching_.awaits(aside.source)) continue;
     std::unique_ptr<std::byte[]> memory(new (std::nothrow) std::byte[aside.envelope.bytes()]);
-    if (!memory) continue;  // it stays with its sender
+    if (!memory) continue;  // the message stays with its sender
     const Envelope& e = aside.envelope;
     aside.body = std::make_shared<Request>(Transfer{.sends = false,
                                                     .peer = aside.source,
@@ -32,8 +32,8 @@ void PointToPoint::fetch_bodies() {
   }
 }
 
-// The closed rank that something waits for, or all others where a receive from any source does: any_source.
-// No rank: the own one.
+// The closed rank that something waits for, any_source if a receive from any rank waits and all others have
+// closed, or this rank if there is none.
 int PointToPoint::closed_but_needed() const {
   bool all = transport_.world > 1;
   for (int p = 0; p < transport_.world; ++p) {
@@ -55,9 +55,9 @@ void PointToPoint::look_around() {
   std::lock_guard lock(mutex_);
   fetch_bodies();
   const int gone = closed_but_needed();
-  // What they sent before they closed can be read until nothing moves.
+  // Messages that they sent before closing can still be read, as long as anything moves.
   if (gone == transport_.rank || advance_all()) return;
-  // Who fails tells why before it closes.
+  // A rank that fails reports the reason before it closes.
   transport_.check();
   const std::string own = "rank " + std::to_string(transport_.rank);
   if (gone != any_source) {

@@ -11,8 +11,8 @@ namespace {
 constexpr std::size_t line = 64;  // bytes
 constexpr std::size_t largest_whole = 64 << 10;
 constexpr std::size_t smallest_slice = 32 << 10, largest_slice = 256 << 10;
-constexpr std::size_t slices = 16;  // of a body that is copied through the lane, where these limits allow it
-// From here on it matters whether a message is written into the cache or past it.
+constexpr std::size_t slices = 16;  // for a body that is copied through the lane, within these limits
+// From this size on, it matters whether a message is written into the cache or past it.
 constexpr std::size_t large_message = 16 << 10;
 
 void write(void* to, const void* from, std::size_t bytes) {
@@ -23,7 +23,7 @@ void write(void* to, const void* from, std::size_t bytes) {
 
 PointToPoint::PointToPoint(Transport& transport)
     : transport_(transport),
-      // Each lane holds four of them: a quarter of capacity(), and the other three.
+      // Each lane holds four of them: in a quarter of capacity() and in the other three quarters.
       whole_(std::min(largest_whole, transport.capacity() / 16)),
       slice_(std::min(largest_slice, transport.capacity() / 16 * 3)),
       matching_(transport.world),
@@ -58,7 +58,7 @@ bool PointToPoint::advance() {
   return advance_all();
 }
 
-// Beginning with another peer each time, so that none takes all the room of the lanes.
+// Starts with another peer each time, so that none takes all the space in the lanes.
 bool PointToPoint::advance_all() {
   if (requests_ == 0) return false;
   const int world = transport_.world;
@@ -71,7 +71,7 @@ bool PointToPoint::advance_all() {
   return moved;
 }
 
-// One message, or slice, in each direction: large ones take turns.
+// Moves one message, or slice, in each direction, so that large ones take turns.
 bool PointToPoint::advance(int p) {
   Peer& peer = peers_[p];
   bool moved = matching_.awaits(p) && read_message(p);
@@ -90,7 +90,7 @@ bool PointToPoint::begin_sends(int p) {
     peer.sends.pop_front();
     return true;
   }
-  // What it has not read lies in front of an offer, too.
+  // Unread messages are also in front of an offer.
   constexpr int lane = Transport::point_to_point_lane;
   if (request.transfer.bytes() <= whole_ && !transport_.consumed(lane, p, transport_.sent(lane, p)))
     return false;
@@ -121,7 +121,7 @@ bool PointToPoint::offer(Request& request) {
     return false;
   request.number = peer.offers++;
   request.lends = transport_.reachable(t.data, t.bytes());
-  // The copies into the lane and out of it overlap, by slices; what is read in place is copied only once.
+  // Copies into the lane and out of it overlap by slices. What the peer reads in place is copied only once.
   request.slice =
       request.lends ? largest_slice
                     : std::clamp(t.bytes() / slices / line * line, std::min(smallest_slice, slice_), slice_);
@@ -163,7 +163,7 @@ bool PointToPoint::send_body(int p) {
     const std::size_t bytes = std::min(request.slice, total - request.moved);
     const std::uint64_t contract = label(Piece::body, request.number);
     if (request.lends) {
-      // Two at a time: a sender that sees the peer go on waits for each of them only, and keeps its core.
+      // Two at a time: a sender whose peer is reading then only waits for one of them, and keeps its core.
       if (request.moved > 0 && !transport_.consumed(lane, p, request.last_part - 1)) return false;
       if (!transport_.lend(lane, {&p, 1}, data, bytes, contract, nullptr)) return false;
     } else {
@@ -216,8 +216,8 @@ bool PointToPoint::read_bodies(int p) {
     }
   }
   throw Failure(Cause::mismatch, p,
-                "rank " + std::to_string(p) + " sent a part of no message that rank " +
-                    std::to_string(transport_.rank) + " awaits");
+                "rank " + std::to_string(p) + " sent part of a message that rank " +
+                    std::to_string(transport_.rank) + " does not expect");
 }
 
 bool PointToPoint::read_message(int p) {
@@ -271,7 +271,7 @@ void PointToPoint::finish(Request& request, std::exception_ptr problem) {
   transport_.wake();
 }
 
-// Into memory that the peer reads next.
+// Copies into memory that the peer reads next.
 void PointToPoint::stage(std::byte* to, const std::byte* from, std::size_t bytes) const {
   if (bytes >= large_message && transport_.far()) {
     stream(to, from, bytes);

@@ -1,13 +1,14 @@
-// Messages between two ranks, beside the collectives, moved on by whichever thread waits.
+// Messages between two ranks, beside the collectives. Any waiting thread moves them on.
 //
-// A small message is sent at once, whole, as long as the lane has room for it. It stays in the lane until a
-// receive asks for it, or for one behind it: then it is put aside, into memory of the receiver. A larger one
-// is only offered there. Its body stays with the sender until the receive is there, and then goes through the
-// other lane straight to where it belongs: read in place where the receiver can reach it, else in slices. So
-// whatever is in that other lane is waited for at both ends, and moves on.
+// A small message is sent whole and at once if the lane has space for it. It stays in the lane until a
+// receive asks for it or for one behind it; in the latter case it is put aside, into the receiver's memory.
+// For a larger message only an offer is sent. Its body stays with the sender until the receive is ready. It
+// then goes through the other lane directly to its destination: the receiver reads it in place if it can
+// reach it, otherwise it comes in slices. Both ends wait for everything in that other lane, so it keeps
+// moving.
 //
-// A sender may not go on before it is rid of what it has offered. So a receiver that has waited for a while
-// for something behind an offer fetches the body, and puts it aside too.
+// A sender must not continue before its offered body is gone. A receiver that has waited for a while for
+// something behind an offer therefore fetches the body, and puts it aside too.
 #pragma once
 
 #include <list>
@@ -24,29 +25,30 @@ class PointToPoint {
  public:
   explicit PointToPoint(Transport& transport);
 
-  // Does a send that need not wait; false if it must. Throws Failure where it does not fit its receive.
+  // Makes a send that need not wait; returns false if it must. Throws Failure if it does not match its
+  // receive.
   bool send_at_once(const Transfer& send);
   RequestPointer enqueue(const Transfer& transfer);
-  // Moves whatever can move; true if anything did.
+  // Moves whatever can move; returns true if anything did.
   bool advance();
-  // For waits that have become long: fetches bodies that may be in the way, and throws Failure if something
-  // waits for nobody but ranks that have closed.
+  // For long waits: fetches bodies that may block others, and throws Failure if something waits only for
+  // ranks that have closed.
   void look_around();
-  // Whether bodies are on the way here that no call waits for.
+  // Whether bodies that no call waits for are arriving here.
   bool fetching() const { return fetching_.load(std::memory_order_relaxed) > 0; }
-  // Says what has come from a rank (or any_source) and was not asked for; empty if there is nothing.
+  // Lists the messages from a rank (or any_source) that nobody asked for; empty if there are none.
   std::string not_asked_for(int source) const;
-  // Ends every request with this problem.
+  // Ends every request with this error.
   void drop(const std::exception_ptr& problem);
 
  private:
   using Requests = std::list<RequestPointer>;
   struct Peer {
-    Requests sends;                  // of which it does not know yet
-    Requests offered;                // whose body it is not ready for
-    Requests outgoing;               // whose body it is ready for
-    Requests incoming;               // receives for whose body we are ready, in the order of saying so
-    std::list<std::uint32_t> ready;  // bodies we are ready for, but had no room to say so
+    Requests sends;                  // that it does not know of yet
+    Requests offered;                // whose bodies it is not ready for
+    Requests outgoing;               // whose bodies it is ready for
+    Requests incoming;               // receives that are ready for a body, in the order in which they said so
+    std::list<std::uint32_t> ready;  // bodies that we are ready for, but could not say so for lack of space
     std::uint32_t offers = 0;        // made so far
   };
 
@@ -68,13 +70,13 @@ class PointToPoint {
   int closed_but_needed() const;
 
   Transport& transport_;
-  const std::size_t whole_;  // bytes up to which a message is sent whole
-  const std::size_t slice_;  // and the most of a body that goes through the lane at once
+  const std::size_t whole_;  // the longest message in bytes that is sent whole
+  const std::size_t slice_;  // the most bytes of a body that go through the lane at once
   mutable std::mutex mutex_;
   Matching matching_;
   std::vector<Peer> peers_;
-  int requests_ = 0;  // under way
-  int first_ = 0;     // the peer that was looked at first the last time
+  int requests_ = 0;  // running
+  int first_ = 0;     // the peer that was served first the last time
   std::atomic<int> fetching_{0};
 };
 

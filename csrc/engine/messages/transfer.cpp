@@ -47,12 +47,12 @@ Envelope read_envelope(int source, const Message& message) {
     }
   }
   throw Failure(Cause::mismatch, source,
-                "rank " + std::to_string(source) + " sent what is not the beginning of a message");
+                "rank " + std::to_string(source) + " sent something that does not begin a message");
 }
 
 Failure disagreement(int source, const Envelope& envelope, const Transfer& receive, int rank) {
   return Failure(Cause::mismatch, source,
-                 "a message does not match its receive: rank " + std::to_string(source) + ": " +
+                 "a message does not match its recv: rank " + std::to_string(source) + ": " +
                      what("send", envelope.dtype, envelope.count, envelope.tag) + " to rank " +
                      std::to_string(rank) + "; rank " + std::to_string(rank) + ": " +
                      what("recv", receive.dtype, receive.count, receive.tag) + " from " +

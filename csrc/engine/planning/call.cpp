@@ -19,7 +19,7 @@ std::size_t bytes_of(const Call& call, const Extents* extents, bool of_input, in
   return (extents->offset.back() + extents->count.back()) * element;
 }
 
-// A buffer that holds only this rank's block is addressed as if the blocks of the other ranks lay around it.
+// Addresses a buffer that holds only this rank's block as if the other ranks' blocks lay around it.
 std::uintptr_t before_own_block(const Call& call, const Extents* extents, bool of_input, int rank) {
   if (!has_own_block_only(call, of_input)) return 0;
   const std::size_t elements = extents ? extents->offset[rank] : call.count * static_cast<std::size_t>(rank);

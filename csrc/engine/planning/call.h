@@ -1,4 +1,4 @@
-// What one asks of a communicator.
+// Calls to a communicator: collectives, messages, and sequences of collectives.
 #pragma once
 
 #include <chrono>
@@ -13,7 +13,7 @@
 namespace ringreduce {
 
 inline constexpr int automatic = -1;
-inline constexpr int by_nccl = -2;  // not a schedule of ours: NCCL's own way, of arrays in GPU memory
+inline constexpr int by_nccl = -2;  // no schedule, but NCCL's own collectives, for arrays in GPU memory
 inline constexpr int on_host = -1;
 
 // One collective call. `count` is in elements: of the whole buffer for all_reduce, broadcast and reduce, of
@@ -28,32 +28,32 @@ struct Call {
   double factor = 1;  // of premul_sum
   int root = 0;
   int algorithm = automatic;
-  // What messages are encoded as, if not as they are: of dtypes that it takes(). All that several ranks end
-  // with is the same on all of them, and so also on who had the exact values.
+  // The encoding of messages, for dtypes that it takes(). A result that several ranks hold is the same on all
+  // of them, including the ranks that had the exact values.
   Encoding wire = Encoding::none;
-  std::size_t slice_bytes = 0;  // of one round's messages in one slice; 0: as measured best
-  int lanes = 0;                // slices in flight, at most Transport::collective_lanes; 0: as measured best
-  // Uneven blocks: elements and offsets per rank, of the input and of the output. For all collectives but
-  // all_to_all both are the same object.
+  std::size_t slice_bytes = 0;  // of one round's messages in one slice; 0: the measured best
+  int lanes = 0;                // slices in flight, at most Transport::collective_lanes; 0: the measured best
+  // Uneven blocks: elements and offsets per rank, of the input and of the output. Both are the same object
+  // except in all_to_all.
   const Extents* input_extents = nullptr;
   const Extents* output_extents = nullptr;
-  std::chrono::steady_clock::duration timeout{};  // zero: the communicator's
-  // Of several arrays that go together: how many there are, in the upper 16 bits, and a hash of their
-  // lengths. Ranks must agree.
+  std::chrono::steady_clock::duration timeout{};  // zero: the communicator's timeout
+  // For several arrays in one call: their number, in the upper 16 bits, and a hash of their lengths. Ranks
+  // must agree.
   std::uint64_t split = 0;
-  int device = on_host;  // whose memory the arrays are in: a GPU's, by its number
+  int device = on_host;  // the device that holds the arrays: the number of a GPU, or on_host
 };
 
-// Whether it has a root.
+// Whether the collective has a root.
 bool rooted(Collective collective);
-// Of such blocks only the two ends of each message know the length.
+// Only the two ends of each message know the lengths of such blocks.
 bool is_uneven_all_to_all(const Call& call);
 
 // Bytes of this rank's arrays.
 std::size_t bytes_of_input(const Call& call, int world, int rank);
 std::size_t bytes_of_output(const Call& call, int world, int rank);
 
-// Where all ranks' blocks would begin, if what holds only this rank's had the others' around it.
+// Where all ranks' blocks would begin, if the others' lay around this rank's.
 const std::byte* input_of_all(const Call& call, int rank);
 std::byte* output_of_all(const Call& call, int rank);
 
@@ -62,25 +62,26 @@ inline constexpr int any_source = -1;
 // A message to or from one rank.
 struct Transfer {
   bool sends = true;
-  int peer = 0;           // of a receive: may be any_source
-  void* data = nullptr;   // a send only reads there
+  int peer = 0;           // of a receive: any_source is allowed
+  void* data = nullptr;   // a send only reads it
   std::size_t count = 0;  // elements
   DType dtype = DType::float32;
   int tag = 0;
-  std::chrono::steady_clock::duration timeout{};  // zero: the communicator's
+  std::chrono::steady_clock::duration timeout{};  // zero: the communicator's timeout
 
   std::size_t bytes() const { return count * size_of(dtype); }
 };
 
-// Several collectives as one, with something to do before, between and after them. No other collective of the
-// communicator comes in between. Blocking, all of it happens in the caller's thread, else in the progress
-// thread.
+// Several collectives that run as one, with work before, between and after them. No other collective of the
+// communicator comes in between. A blocking call runs all of it in the caller's thread, others in the
+// progress thread.
 class Steps {
  public:
   virtual ~Steps() = default;
-  // Called when the call before, if any, is complete: fills in the next one, or says with false that there is
-  // none. What the call points to must stay until the next() after it. What this throws, but for
-  // InvalidArgument in the first place, ends the group: the other ranks are in the middle of something.
+  // Called when the previous call is complete, or first. Fills in the next call, or returns false if there is
+  // none. What the call points to must stay valid until the following next(). Exceptions end the group,
+  // because the other ranks are in the middle of the operation; only an InvalidArgument from the first next()
+  // does not.
   virtual bool next(Call& call) = 0;
 };
 

@@ -13,11 +13,11 @@ namespace {
 struct Description {
   std::uint64_t count = 0;  // elements
   std::uint64_t split = 0;  // see Call::split
-  std::int32_t root = -1;   // -1: there is none
+  std::int32_t root = -1;   // -1: none
   Collective collective{};
   DType dtype{};
   Op op{};
-  std::uint8_t reproducible = 0;  // whether the rank's communicator is
+  std::uint8_t reproducible = 0;  // whether the rank's communicator is reproducible
   Encoding wire = Encoding::none;
   char algorithm[23] = {};
 };
@@ -84,7 +84,7 @@ std::string in_words(const Record& record) {
   std::memcpy(static_cast<void*>(&call), record.content.data(), sizeof call);
   if (!is_one_of(call.collective, collective_count) || !is_one_of(call.dtype, dtype_count) ||
       !is_one_of(call.op, op_count) || !is_one_of(call.wire, encoding_count)) {
-    return "a call that this version does not know";
+    return "a call unknown to this version";
   }
   std::string text = call.reproducible ? "reproducible " : "";
   text += name_of(call.collective);

@@ -1,4 +1,4 @@
-// What a call is, for the other ranks, and in words.
+// Describes a call, for the other ranks and in words.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace ringreduce {
 
-// Of a call's blocks, what the ranks must agree on.
+// The properties of a call's blocks that the ranks must agree on.
 struct Shape {
   std::size_t longest = 0;  // elements: of the buffer, or of the longest block
   std::size_t total = 0;
@@ -17,10 +17,10 @@ struct Shape {
 };
 Shape shape_of(const Call& call, int world);
 
-// Makes the plan's record, and its contract: what the ranks must have in common.
+// Makes the plan's record, and its contract: the part that the ranks must agree on.
 void describe(const Call& call, const Shape& shape, bool reproducible, std::string_view algorithm,
               Plan& plan);
-// "all_reduce(float32[1024], sum)" and so on. The record may be a peer's, and hold anything.
+// For example "all_reduce(float32[1024], sum)". The record may be a peer's, so it may contain anything.
 std::string in_words(const Record& record);
 
 }  // namespace ringreduce

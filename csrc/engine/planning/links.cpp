@@ -7,12 +7,12 @@ namespace ringreduce {
 namespace {
 
 constexpr double reference = 100e-6 * 118e6;  // bytes: latency times bandwidth where the tables were measured
-constexpr double worth_it = 0.85;             // of the time by number; less is within what measurements vary
-constexpr int tried_all = 8;                  // up to so many hosts all orders are compared
+constexpr double worth_it = 0.85;  // of the time in rank order; measurements vary by more than a smaller gain
+constexpr int tried_all = 8;       // with up to this many hosts, all orders are compared
 
 using Lap = std::vector<int>;
 
-// Seconds per byte between hosts, by their numbers.
+// Seconds per byte between hosts, indexed by their numbers.
 struct Costs {
   int hosts = 0;
   std::vector<double> of;
@@ -21,8 +21,8 @@ struct Costs {
   }
 };
 
-// A ring waits for its slowest link. But where pairs of hosts share a link it is slow because all of them
-// were measured at once: then what counts is how many of the lap's links are such, which their sum shows.
+// A ring is as slow as its slowest link. But if pairs of hosts share a link, it is slow because all of them
+// were measured at once. Then the number of such links in the lap counts, which shows in the sum.
 double time_of(const Lap& lap, const Costs& costs) {
   double worst = 0, sum = 0;
   for (std::size_t i = 0; i < lap.size(); ++i) {
@@ -41,7 +41,7 @@ Lap best_of_all(Lap lap, const Costs& costs) {
   return best;
 }
 
-// Turns stretches of the lap round as long as that helps.
+// Reverses stretches of the lap as long as that helps.
 Lap improved(Lap lap, const Costs& costs) {
   double time = time_of(lap, costs);
   for (bool better = true; better;) {
@@ -62,7 +62,7 @@ Lap improved(Lap lap, const Costs& costs) {
   return lap;
 }
 
-// Begins with each host in turn and goes on with the nearest.
+// Starts at each host in turn and continues to the nearest.
 Lap best_of_some(const Costs& costs) {
   Lap best;
   for (int start = 0; start < costs.hosts; ++start) {
@@ -84,7 +84,7 @@ Lap best_of_some(const Costs& costs) {
   return best;
 }
 
-// The median of what was measured.
+// The median of the measured values.
 double typical(std::vector<double> values) {
   std::erase_if(values, [](double value) { return !(value > 0); });
   if (values.empty()) return 0;
@@ -132,7 +132,7 @@ int opponent(int player, int players, int round) {
 std::vector<int> ring_order(const Links& links, const std::vector<int>& hosts) {
   const std::vector<int> nodes = speakers(hosts, links.world);
   Costs costs{static_cast<int>(nodes.size()), {}};
-  if (costs.hosts < 4) return {};  // there is one lap only
+  if (costs.hosts < 4) return {};  // there is only one lap
   for (int a : nodes) {
     for (int b : nodes) {
       const double slower = std::min(links.bandwidth_of(a, b), links.bandwidth_of(b, a));
@@ -156,7 +156,7 @@ std::vector<int> ring_order(const Links& links, const std::vector<int>& hosts) {
 
 double pace(const Links& links) {
   const double times = typical(links.latency) * typical(links.bandwidth) / reference;
-  return times >= 2 ? times : 1;  // measurements vary: the same tables for what is much the same
+  return times >= 2 ? times : 1;  // measurements vary, so similar links use the same tables
 }
 
 }  // namespace ringreduce

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double as_fast = 0.7;  // of what both hosts' own links carry; measurements vary
 
-// What was measured between hosts, by their numbers, and what that says of each host.
+// The measurements between hosts, by number, and each host's link as derived from them.
 class Measured {
  public:
   Measured(const Links& links, const std::vector<int>& hosts)
@@ -37,7 +37,7 @@ class Measured {
   }
 
  private:
-  // Hosts whose links differ no more than measurements do have the same: those of the fastest of them.
+  // Gives hosts whose links differ by no more than measurements vary the same rate, that of the fastest.
   void level_own() {
     std::vector<double*> rates;
     for (double& rate : own_) rates.push_back(&rate);
@@ -51,7 +51,7 @@ class Measured {
   std::vector<double> own_;
 };
 
-// By host, the first host of its site.
+// The first host of each host's site.
 std::vector<int> sites_of(const Measured& measured) {
   std::vector<int> sites(measured.count());
   std::iota(sites.begin(), sites.end(), 0);
@@ -65,7 +65,7 @@ std::vector<int> sites_of(const Measured& measured) {
   return sites;
 }
 
-// The most that left a site, or came to it, in a round.
+// The most that left a site, or entered it, in a round.
 double most_across(const Measured& measured, const std::vector<int>& sites, int site, bool leaves) {
   double most = 0;
   for (int round = 0; round < rounds_of_tournament(measured.count()); ++round) {
@@ -80,7 +80,7 @@ double most_across(const Measured& measured, const std::vector<int>& sites, int 
   return most;
 }
 
-// Of those pairs that are at one site, or are not.
+// Over the pairs that are at one site, or over those that are not.
 double least_latency(const Measured& measured, const std::vector<int>& sites, bool inside) {
   double least = -1;
   for (int a = 0; a < measured.count(); ++a) {
@@ -94,8 +94,8 @@ double least_latency(const Measured& measured, const std::vector<int>& sites, bo
 
 }  // namespace
 
-// Nodes: a host and the switch's end of its link; a site's switch in the place of the site's first host; the
-// backbone.
+// Nodes: each host, and the switch's end of its link; each site's switch, in the place of the site's first
+// host; the backbone.
 Network network_of(const Links& links, const std::vector<int>& hosts) {
   const Measured measured(links, hosts);
   const std::vector<int> sites = sites_of(measured);
@@ -117,7 +117,7 @@ Network network_of(const Links& links, const std::vector<int>& hosts) {
   }
   const double plenty = 1 + 100 * *std::max_element(links.together.begin(), links.together.end());
   const auto join = [&](int a, int b, double there, double back, double latency) {
-    // Not 0 where there was nobody to measure it with.
+    // Not 0, even if there was no host to measure it with.
     network.links.push_back({a, b, std::max(there, 1.0), latency});
     network.links.push_back({b, a, std::max(back, 1.0), latency});
   };

@@ -1,4 +1,4 @@
-// A network that has the links which were measured.
+// Derives a network from the measured links.
 #pragma once
 
 #include <vector>
@@ -8,11 +8,12 @@
 
 namespace ringreduce {
 
-// Hosts that are as fast together as their own links allow are at one site, with a switch. Sites are joined
-// by a backbone, and what a site's hosts got through at once at best is the rate of its way there. Hosts of
-// one site whose link is slow all the same have it for themselves.
+// Hosts that are as fast together as their own links allow are at one site, with a switch. A backbone joins
+// the sites. A site's link to it has the best rate that the site's hosts reached together. If the link
+// between two hosts of one site is slow all the same, they get a link of their own.
 //
-// `hosts`: which ranks share one; empty: none do. Throws std::invalid_argument if not all links are known.
+// `hosts`: the host of each rank; empty: no two ranks share one. Throws std::invalid_argument if some links
+// are unknown.
 Network network_of(const Links& links, const std::vector<int>& hosts);
 
 }  // namespace ringreduce

@@ -7,21 +7,21 @@
 
 namespace ringreduce {
 
-// What a call becomes, but for its buffers: what an executor runs.
+// A plan for an executor: all of a call but its buffers.
 struct Plan {
   const Program* program = nullptr;
-  int algorithm = automatic;  // the one that was chosen
+  int algorithm = automatic;  // the chosen one
   int forest = -1;            // of "synthesised": see Way
-  std::uint64_t variant = 0;  // what it was made as, for the contract
+  std::uint64_t variant = 0;  // the variant it was made as, for the contract
   Geometry geometry;
-  Layout full, last_slice;         // of every slice but the last; and of that, where slices are alike
+  Layout full, last_slice;         // of every slice but the last, and of the last, if slices are alike
   bool uneven = false;             // no two slices are alike
   int lanes = 1;                   // slices in flight
-  Combine combine = nullptr;       // between ranks
+  Combine combine = nullptr;       // for values of several ranks
   Combine last = nullptr;          // the combination that completes a result (divides for an average)
   double divide = 1;               // its scale
   Combine scale = nullptr;         // applied to this rank's own values when they are first read, or null
-  Encoding wire = Encoding::none;  // other than none: the program is coded
+  Encoding wire = Encoding::none;  // if not none, the program is coded
   std::uint64_t contract = 0;
   Record record;
 };

@@ -9,8 +9,9 @@
 namespace ringreduce {
 namespace {
 
-constexpr int first_custom = 1 << 16;  // handles from here on are custom schedules
-// Up to here all ranks' schedules are run symbolically for a wire format, which takes up to 0.3 s.
+constexpr int first_custom = 1 << 16;  // handles from here on stand for custom schedules
+// Up to this world, planning for a wire format runs all ranks' schedules symbolically, which takes up to 0.3
+// s.
 constexpr int largest_known_world = 128;
 
 std::string_view catalogue_name(int algorithm) {
@@ -21,7 +22,7 @@ int index_of(const Entry& entry) {
   return static_cast<int>(&entry - catalogue().data());
 }
 
-// "ring" for every collective that has one, or "all_reduce=ring,broadcast=chain".
+// Reads "ring", for every collective that has one, or "all_reduce=ring,broadcast=chain".
 std::map<Collective, int> read_forced(const std::string& text) {
   std::map<Collective, int> forced;
   std::istringstream stream(text);
@@ -35,7 +36,7 @@ std::map<Collective, int> read_forced(const std::string& text) {
       forced[entry.collective] = index_of(entry);
       found = true;
     }
-    if (!found) throw InvalidArgument("RINGREDUCE_ALGORITHM: no algorithm is called '" + item + "'");
+    if (!found) throw InvalidArgument("RINGREDUCE_ALGORITHM: there is no algorithm '" + item + "'");
   }
   return forced;
 }
@@ -88,7 +89,7 @@ void Planner::know(std::vector<int> order, double pace) {
   forget();
 }
 
-// What was planned with less known.
+// Drops the plans made with less knowledge.
 void Planner::forget() {
   for (Slot& slot : cache_) slot.used = false;
   programs_.clear();
@@ -108,12 +109,12 @@ void Planner::check(const Call& call) const {
   if (!takes(call.wire, call.dtype)) {
     const bool narrow_too = takes(call.wire, DType::bfloat16);
     throw InvalidArgument(std::string("wire '") + name_of(call.wire) + "' takes float32" +
-                          (narrow_too ? ", float16 and bfloat16" : "") + ", and x is " + name_of(call.dtype));
+                          (narrow_too ? ", float16 and bfloat16" : "") + ", but x is " + name_of(call.dtype));
   }
   if (reproducible_ && reduces(call.collective)) {
     throw InvalidArgument(std::string("wire '") + name_of(call.wire) +
-                          "' cannot be used here: which of an element's values are rounded depends on its "
-                          "place, and this communicator is reproducible");
+                          "' cannot be used on a reproducible communicator: which of an element's values are "
+                          "rounded depends on the element's place");
   }
 }
 
@@ -122,24 +123,24 @@ void Planner::check_rank_order(Collective collective, int algorithm) const {
   const bool kept = algorithm >= first_custom ? custom_[algorithm - first_custom].in_rank_order
                                               : catalogue()[algorithm].keeps_rank_order;
   if (kept) return;
-  throw InvalidArgument(
-      "algorithm '" + name_of_algorithm(algorithm) +
-      "' does not combine all ranks' values in rank order at once, and this communicator is "
-      "reproducible; for " +
-      name_of(collective) + " these do: " + names_of_algorithms(collective, true));
+  throw InvalidArgument("algorithm '" + name_of_algorithm(algorithm) +
+                        "' cannot be used on a reproducible communicator, because it does not combine all "
+                        "ranks' values in rank order at once; these " +
+                        name_of(collective) + " algorithms do: " + names_of_algorithms(collective, true));
 }
 
 void Planner::make(const Call& call, const Target& target, Plan& plan) {
   if (target.own_way) {
     if (reproducible_ && reduces(call.collective) && !target.own_way_keeps_rank_order) {
-      throw InvalidArgument(std::string("algorithm '") + target.own_way +
-                            "' need not combine in rank order, and this communicator is reproducible");
+      throw InvalidArgument(
+          std::string("algorithm '") + target.own_way +
+          "' cannot be used on a reproducible communicator: it may not combine in rank order");
     }
     plan.geometry = Geometry();
     return describe(call, shape_of(call, world_), reproducible_, target.own_way, plan);
   }
-  if (call.algorithm == by_nccl) throw InvalidArgument("algorithm 'nccl' is for arrays in a GPU's memory");
-  // What is worked on: quantised messages are decoded to float32, whatever the arrays hold.
+  if (call.algorithm == by_nccl) throw InvalidArgument("algorithm 'nccl' takes arrays in GPU memory only");
+  // The dtype that is computed with: quantised messages are decoded to float32, whatever the arrays hold.
   const DType dtype = call.wire == Encoding::none ? call.dtype : DType::float32;
   const std::size_t element = size_of(dtype);
   const Shape shape = shape_of(call, world_);
@@ -147,7 +148,7 @@ void Planner::make(const Call& call, const Target& target, Plan& plan) {
   const std::size_t slice_bytes = pick(call, shape.total * element, target, plan);
   plan.program = &program(call, plan.algorithm, target.uses_links(), plan.forest);
   check_rank_order(call.collective, plan.algorithm);
-  // No rank knows the longest block of all, so slices have a fixed length.
+  // No rank knows the longest block of all ranks, so slices have a fixed length.
   const bool blind = is_uneven_all_to_all(call);
   plan.geometry = make_geometry(*plan.program, element, blind ? ~std::size_t{0} >> 8 : count, slice_bytes,
                                 target.capacity, call.wire);
@@ -174,7 +175,7 @@ void Planner::plan_reduction(Op op, DType dtype, Plan& plan) const {
   const bool scales = op == Op::premul_sum;
   if (scales && plan.program->combines_locally) {
     throw InvalidArgument("factor cannot be used with algorithm '" + name_of_algorithm(plan.algorithm) +
-                          "', which combines within a rank");
+                          "', because it combines values within a rank");
   }
   plan.combine = combine_for(dtype, op == Op::avg || scales ? Op::sum : op);
   plan.last = op == Op::avg ? combine_for(dtype, Op::avg) : plan.combine;
@@ -188,10 +189,10 @@ Situation Planner::situation(Collective collective, std::size_t bytes, Encoding 
           bytes,      reproducible_, wire != Encoding::none, target.uses_links() ? pace_ : 1};
 }
 
-// The algorithm and its lanes; returns the bytes of a slice.
+// Picks the algorithm and its lanes; returns the bytes of a slice.
 std::size_t Planner::pick(const Call& call, std::size_t bytes, const Target& target, Plan& plan) {
   Situation here = situation(call.collective, bytes, call.wire, target);
-  // How many there are differs from rank to rank, and slices must not.
+  // The number of bytes differs between ranks, and slices must not.
   if (is_uneven_all_to_all(call)) here.bytes = ~std::size_t{0};
   Choice choice = choose(here);
   plan.algorithm = call.algorithm == automatic ? index_of(*choice.entry) : call.algorithm;
@@ -202,26 +203,27 @@ std::size_t Planner::pick(const Call& call, std::size_t bytes, const Target& tar
     choice = synthesised_choice(here, target, plan);
     plan.algorithm = index_of(*choice.entry);
   }
-  // Bruck's forwards blocks through ranks that do not know their lengths, pairs need equal numbers of slices.
+  // Bruck's algorithm forwards blocks through ranks that do not know their lengths, and pairs need equal
+  // numbers of slices.
   if (is_uneven_all_to_all(call)) plan.algorithm = index_of(*find_algorithm(call.collective, "direct"));
   plan.lanes = call.lanes > 0 ? call.lanes : choice.lanes;
   return call.slice_bytes > 0 ? call.slice_bytes : choice.slice_bytes;
 }
 
-// Of an algorithm that is forced, slices are as long, and as many in flight, as those of the choice.
+// A forced algorithm keeps the slices and lanes of the usual choice.
 Choice Planner::choose(const Situation& situation) const {
   Choice choice = usual_choice(situation);
   if (const auto forced = forced_.find(situation.collective); forced != forced_.end()) {
     choice.entry = &catalogue()[forced->second];
-    choice.reason = "RINGREDUCE_ALGORITHM says so";
+    choice.reason = "set by RINGREDUCE_ALGORITHM";
   }
   return choice;
 }
 
 std::string Planner::tables_in_words() const {
-  if (!tuned_) return "algorithms are chosen by the shipped tables";
-  if (tuned_->rows.empty()) return "algorithms are chosen by the shipped tables" + tuned_->note;
-  return "algorithms are chosen by " + tuned_->file + ", then by the shipped tables";
+  if (!tuned_) return "algorithms are chosen from the shipped tables";
+  if (tuned_->rows.empty()) return "algorithms are chosen from the shipped tables" + tuned_->note;
+  return "algorithms are chosen from " + tuned_->file + ", then from the shipped tables";
 }
 
 std::string Planner::name_of_algorithm(int algorithm) const {
@@ -251,8 +253,8 @@ const Program& Planner::program(const Call& call, int algorithm, bool uses_links
 
 Program Planner::lower_custom(const Call& call, const Custom& custom) {
   if (rooted(call.collective) && custom.schedule.root != call.root) {
-    throw InvalidArgument("root must be " + std::to_string(custom.schedule.root) + ", which algorithm '" +
-                          custom.name + "' is for, not " + std::to_string(call.root));
+    throw InvalidArgument("root must be " + std::to_string(custom.schedule.root) +
+                          ", the root of algorithm '" + custom.name + "', not " + std::to_string(call.root));
   }
   if (call.wire != Encoding::none) return lower_coded(custom.schedule, custom.heaviest_round, nullptr);
   return lower(custom.schedule, custom.heaviest_round);
@@ -268,7 +270,7 @@ Program Planner::lower_entry(const Call& call, const Entry& entry, bool uses_lin
     place.order = order_;
   }
   int heaviest = 0;
-  // Only an all-reduce has combinations whose results several ranks end with.
+  // Only in an all-reduce do several ranks end with results of combinations.
   const bool look = coded && call.collective == Collective::all_reduce && world_ <= largest_known_world;
   std::vector<Schedule> all;
   for (place.rank = 0; place.rank < world_; ++place.rank) {
@@ -284,7 +286,7 @@ Program Planner::lower_entry(const Call& call, const Entry& entry, bool uses_lin
 
 int Planner::add(const std::string& name, Schedule schedule, int heaviest_round, bool in_rank_order) {
   if (schedule.world != world_ || schedule.rank != rank_) {
-    throw InvalidArgument("algorithm '" + name + "' made a schedule for rank " +
+    throw InvalidArgument("algorithm '" + name + "' returned a schedule for rank " +
                           std::to_string(schedule.rank) + " of " + std::to_string(schedule.world) +
                           ", not for rank " + std::to_string(rank_) + " of " + std::to_string(world_));
   }

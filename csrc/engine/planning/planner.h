@@ -1,5 +1,5 @@
-// From a call to what runs it, on the CPU or a GPU: chooses the algorithm, makes its program, cuts the
-// slices, and remembers all of it for the next call of the same kind.
+// Turns a call into the plan that runs it, on the CPU or a GPU: chooses the algorithm, makes its program,
+// cuts the slices, and remembers all of it for the next call of the same kind.
 #pragma once
 
 #include <array>
@@ -19,46 +19,45 @@ namespace ringreduce {
 // Whether RINGREDUCE_REPRODUCIBLE is 1 (and not 0, empty or unset). Throws InvalidArgument for other values.
 bool reproducible_by_environment();
 
-// What is to run a plan.
+// The engine that runs a plan.
 struct Target {
   Tuning tuning = Tuning::memory;
-  std::size_t capacity = 0;  // bytes that a rank's messages of two rounds fit into
+  std::size_t capacity = 0;  // bytes that hold a rank's messages of two rounds
   bool oversubscribed = false;
-  // Its way of its own, by name, if it runs no schedules: then a plan is a record and a contract only.
+  // The name of its own way, if it runs no schedules: a plan then is only a record and a contract.
   const char* own_way = nullptr;
   bool own_way_keeps_rank_order = false;
 
-  // Which ranks share a host, and what their links are worth, mean nothing to kernels.
+  // Kernels do not care which ranks share a host and how fast links are.
   bool uses_links() const { return tuning != Tuning::kernels; }
 };
 
 class Planner {
  public:
-  // `reproducible`: reductions run only what keeps rank order. Throws InvalidArgument if RINGREDUCE_ALGORITHM
-  // names what there is not, or what does not.
+  // `reproducible`: reductions run only algorithms that keep rank order. Throws InvalidArgument if
+  // RINGREDUCE_ALGORITHM names an unknown algorithm, or one that does not.
   Planner(int rank, int world, const Target& cpu, bool reproducible, std::vector<int> hosts = {},
           std::shared_ptr<const Tuned> tuned = nullptr);
 
-  // Throws InvalidArgument for what cannot be served. The reference is good until the next call.
+  // Throws InvalidArgument for a call that cannot be served. The reference is valid until the next call.
   const Plan& plan(const Call& call) { return plan(call, cpu_); }
-  // The target, known by its address, stays as long as the planner is asked for it.
+  // The planner identifies the target by its address, so the target must live as long as it is used.
   const Plan& plan(const Call& call, const Target& target);
-  // Whether RINGREDUCE_ALGORITHM says what runs it.
+  // Whether RINGREDUCE_ALGORITHM names the algorithm.
   bool is_forced(Collective collective) const { return forced_.contains(collective); }
   bool is_forced(Collective collective, std::string_view algorithm) const;
   Choice choose(Collective collective, std::size_t bytes, Encoding wire = Encoding::none) const {
     return choose(situation(collective, bytes, wire, cpu_));
   }
-  // What links are worth changes what is chosen from now on. The same on all ranks.
+  // Sets what is known about links, which affects later choices. The same on all ranks.
   void know(std::vector<int> order, double pace);
   const std::vector<int>& order() const { return order_; }
-  // Makes what algorithm "synthesised" is, from now on; until then it is what is usual. The same on all
-  // ranks.
+  // Computes the algorithm "synthesised". Until then, it is the usual one. The same on all ranks.
   void synthesise(Network network);
   const Synthesis* synthesis() const { return synthesis_.get(); }
-  // Whose tables choose.
+  // The tables that algorithms are chosen from.
   std::string tables_in_words() const;
-  // How it is done for a buffer of so many bytes.
+  // The way in which "synthesised" handles a buffer of this many bytes.
   Way synthesised(std::size_t bytes);
   int add(const std::string& name, Schedule schedule, int heaviest_round, bool in_rank_order);
 
@@ -109,7 +108,7 @@ class Planner {
   const int rank_, world_;
   const Target cpu_;
   const bool reproducible_;
-  const std::vector<int> hosts_;              // which ranks share one; empty: all do, or none
+  const std::vector<int> hosts_;              // the host of each rank; empty: all share one, or none do
   const std::shared_ptr<const Tuned> tuned_;  // may be null
   std::vector<int> order_;                    // see Place
   double pace_ = 1;                           // see Situation
@@ -118,7 +117,7 @@ class Planner {
   Plan uneven_;
   std::map<std::array<int, 6>, std::unique_ptr<Program>> programs_;
   std::unique_ptr<Synthesis> synthesis_;
-  std::map<std::size_t, Way> ways_;  // by the size that a buffer's is rounded up to
+  std::map<std::size_t, Way> ways_;  // by the buffer's rounded-up size
   std::vector<Custom> custom_;
 };
 

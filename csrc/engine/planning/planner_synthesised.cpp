@@ -1,4 +1,4 @@
-// What a planner makes of algorithm "synthesised".
+// The planner's handling of algorithm "synthesised".
 #include <algorithm>
 #include <bit>
 
@@ -16,7 +16,7 @@ void Planner::synthesise(Network network) {
   forget();
 }
 
-// Where nothing is known of the network, or it does not matter, what is usual.
+// The usual choice if the network is unknown or does not matter.
 Choice Planner::synthesised_choice(const Situation& here, const Target& target, Plan& plan) {
   if (!synthesis_ || !target.uses_links() || here.collective != Collective::all_reduce) {
     return usual_choice(here);

@@ -36,8 +36,8 @@ std::uint64_t fnv(const std::string& text) {
   return hash;
 }
 
-// "all_reduce shm 4 1 32768 one_shot 65536 1": as TuningRow has them, with the transport after the
-// collective.
+// For example "all_reduce shm 4 1 32768 one_shot 65536 1": the fields of TuningRow, with the transport after
+// the collective.
 Tuned::Row parse(const std::string& line) {
   std::istringstream words(line);
   std::string collective, transport, algorithm, more;
@@ -45,14 +45,15 @@ Tuned::Row parse(const std::string& line) {
   TuningRow& row = found.row;
   words >> collective >> transport >> row.max_world >> row.oversubscribed >> row.max_bytes >> algorithm >>
       row.slice_bytes >> row.lanes;
-  if (!words || words >> more) throw InvalidArgument("8 words are needed");
+  if (!words || words >> more) throw InvalidArgument("expected 8 words");
   found.tuning = tuning_of(transport);
   for (const Entry& entry : catalogue()) {
     if (entry.name != algorithm || name_of(entry.collective) != collective) continue;
     row.collective = entry.collective;
     row.algorithm = entry.name;
   }
-  if (row.algorithm.empty()) throw InvalidArgument("no " + collective + " is called '" + algorithm + "'");
+  if (row.algorithm.empty())
+    throw InvalidArgument("there is no " + collective + " algorithm '" + algorithm + "'");
   if (row.slice_bytes == 0 || row.lanes < 1) throw InvalidArgument("slices and lanes must be at least 1");
   return found;
 }
@@ -66,8 +67,7 @@ std::string tuning_file() {
   if (folder.empty() && !home.empty()) folder = home + "/.cache/ringreduce";
   if (folder.empty()) return "";
   const std::string cores = std::to_string(sysconf(_SC_NPROCESSORS_ONLN));
-  static const std::string kind =
-      processor();  // it does not change, and takes a while to read where cores are many
+  static const std::string kind = processor();  // constant, and slow to read on machines with many cores
   return folder + "/" RINGREDUCE_VERSION "/" + as_file_name(kind + " " + cores + " cores") + ".tuning";
 }
 
@@ -77,7 +77,7 @@ std::shared_ptr<const Tuned> tuned_rows() {
   if (wanted == "off" || path.empty()) return nullptr;
   std::ifstream file(path);
   if (!file && wanted.empty()) return nullptr;
-  if (!file) throw InvalidArgument("RINGREDUCE_TUNING: " + path + " cannot be read");
+  if (!file) throw InvalidArgument("RINGREDUCE_TUNING: cannot read " + path);
   auto tuned = std::make_shared<Tuned>();
   std::string all;
   int number = 0;

@@ -1,4 +1,4 @@
-// What `ringreduce tune` has measured on this machine: rows that come before the shipped ones.
+// The measurements of `ringreduce tune` on this machine: rows that come before the shipped ones.
 #pragma once
 
 #include <cstdint>
@@ -16,16 +16,16 @@ struct Tuned {
     TuningRow row;
   };
   std::vector<Row> rows;
-  std::uint64_t digest = 0;  // of the file: ranks use their tables only if all have the same
-  std::string note;          // for the reason of a choice that none of these rows has made
+  std::uint64_t digest = 0;  // of the file: ranks use their tables only if all digests are equal
+  std::string note;          // appended to the reason of a choice that none of these rows made
   std::string file;
 };
 
-// Where this machine's rows are kept, in the user's cache: by version, kind of processor and number of cores.
-// Empty where there is no place.
+// The path of this machine's rows, in the user's cache, by version, kind of processor and number of cores.
+// Empty if there is no cache folder.
 std::string tuning_file();
-// The rows of RINGREDUCE_TUNING, a file or "off", or else of tuning_file(); null where there are none. Throws
-// InvalidArgument with the line that is wrong.
+// The rows of the file that RINGREDUCE_TUNING names, or of tuning_file(). Null if there are none or the
+// variable is "off". Throws InvalidArgument with the wrong line.
 std::shared_ptr<const Tuned> tuned_rows();
 
 }  // namespace ringreduce

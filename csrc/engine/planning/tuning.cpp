@@ -16,7 +16,7 @@ bool fits(const TuningRow& row, const Situation& s) {
          (row.oversubscribed < 0 || (row.oversubscribed != 0) == s.oversubscribed) && s.pace >= row.from_pace;
 }
 
-// So that what is under way in all lanes keeps the wire busy while a message travels; more than this
+// Lengthens slices so that those in flight keep the wire busy while a message travels. More than this
 // overflows queues on the way.
 std::size_t stretched(const TuningRow& row, double pace) {
   const std::size_t most = std::max(1 * MiB / static_cast<std::size_t>(row.lanes), row.slice_bytes);
@@ -35,13 +35,13 @@ std::string reason_for(const TuningRow& row, const Situation& s, bool tuned) {
   if (row.max_world < any_world) reason += " on up to " + std::to_string(row.max_world) + " ranks";
   if (row.oversubscribed > 0) reason += ", more ranks than cores";
   if (row.oversubscribed == 0) reason += ", a core for each rank";
-  if (s.reproducible && reduces(s.collective)) reason += ", of those that keep rank order";
-  if (s.coded && reduces(s.collective)) reason += ", of those that round once on each side";
-  if (s.pace > 1) reason += "; taken for that size because of the links' latency";
+  if (s.reproducible && reduces(s.collective)) reason += ", among those that keep rank order";
+  if (s.coded && reduces(s.collective)) reason += ", among those that round once on each side";
+  if (s.pace > 1) reason += "; chosen for that size because of the links' latency";
   return reason;
 }
 
-// Nothing where the row does not fit.
+// Empty if the row does not fit.
 Choice chosen_by(const TuningRow& row, const Situation& s, bool tuned) {
   if (!fits(row, s)) return {};
   const Entry* entry = find_algorithm(s.collective, row.algorithm);
@@ -72,7 +72,7 @@ Choice choose(const Situation& s, const Tuned* tuned) {
       return choice;
     }
   }
-  return {};  // cannot be: every collective has a row that fits everything (tested)
+  return {};  // unreachable: every collective has a row that fits everything (tested)
 }
 
 }  // namespace ringreduce

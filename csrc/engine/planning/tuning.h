@@ -14,35 +14,35 @@ namespace ringreduce {
 
 inline constexpr int any_world = 1 << 30;
 
-// One measured choice. The first row that fits is taken; the last row of every collective fits everything,
-// and names what keeps rank order.
+// One measured choice. The first row that fits is taken. The last row of every collective fits everything,
+// and names an algorithm that keeps rank order.
 struct TuningRow {
   Collective collective;
   int max_world;          // fits worlds up to this one
-  int oversubscribed;     // 1: only where ranks outnumber cores, 0: only where they do not, -1: either
+  int oversubscribed;     // 1: only if ranks outnumber cores, 0: only if they do not, -1: either
   std::size_t max_bytes;  // fits buffers up to this size
   std::string_view algorithm;
   std::size_t slice_bytes;  // bytes of one round's messages in one slice
   int lanes;                // slices in flight
-  double from_pace = 1;     // fits only where links are at least so far
+  double from_pace = 1;     // fits only from this pace on
 };
 
-// What runs a schedule, as the tables know it.
+// The kinds of engines and transports that have tables of their own.
 enum class Tuning : std::uint8_t { memory, network, hosts_of_several, mpi, kernels };
-// Of a transport, by its name. Throws Error where there is none for it.
+// The kind of a transport, by name. Throws Error if there is none for it.
 Tuning tuning_of(std::string_view transport);
 
-// What a choice depends on.
+// The properties of a call that a choice depends on.
 struct Situation {
   Collective collective;
   int world = 1;
   bool oversubscribed = false;
   Tuning tuning = Tuning::memory;
   std::size_t bytes = 0;  // of the whole buffer: of all chunks together
-  // Of both: rows whose reduction does not combine all values at once, in rank order, are passed over.
+  // Both skip rows whose reduction does not combine all values at once, in rank order.
   bool reproducible = false;
   bool coded = false;  // messages are encoded, and each further combination would round once more
-  double pace = 1;     // see pace(): buffers are taken for so many times smaller, slices are so much longer
+  double pace = 1;     // see pace(): buffers count as so many times smaller, slices are so much longer
 };
 
 // "16 KiB".
@@ -57,10 +57,10 @@ struct Choice {
   std::string reason;
 };
 
-// In the order in which they are looked through.
+// In the order in which they are searched.
 using TuningTables = std::array<std::span<const TuningRow>, 3>;
 TuningTables tuning_tables(Tuning tuning);
-// `tuned`: rows that are looked through before those; may be null.
+// `tuned`: rows that are searched before the tables; may be null.
 Choice choose(const Situation& situation, const Tuned* tuned = nullptr);
 
 }  // namespace ringreduce

@@ -1,5 +1,5 @@
-// The measured tables behind algorithm="auto": in shared memory, over a network, and what is different where
-// that is slow to answer, over MPI, for hosts of several ranks, which have both, and by kernels of GPUs.
+// The measured tables behind algorithm="auto": in shared memory, over a network, and the differences for far
+// links, for MPI, for hosts with several ranks, which use both, and for GPU kernels.
 #include "engine/planning/tuning.h"
 #include "transport/interface/errors.h"
 
@@ -10,7 +10,7 @@ constexpr std::size_t KiB = 1024, MiB = 1024 * KiB, all = ~std::size_t{0};
 constexpr double far = 8;  // a round trip of 2 ms at 1 Gbit/s
 using C = Collective;
 
-// Measured, as `ringreduce tune` does it.
+// Measured by `ringreduce tune`.
 constexpr TuningRow in_memory[] = {
     {C::all_reduce, 2, 0, 32 * KiB, "one_shot", 64 * KiB, 1},
     {C::all_reduce, 2, 0, all, "two_shot", 256 * KiB, 2},
@@ -37,12 +37,12 @@ constexpr TuningRow in_memory[] = {
     {C::all_gather, 8, 1, all, "direct", 512 * KiB, 1},
 };
 
-// The same, not measured.
+// The same collectives, not measured.
 constexpr TuningRow in_any_memory[] = {
     {C::all_gather, any_world, 1, all, "direct", 512 * KiB, 1},
     {C::all_reduce, 8, -1, 16 * KiB, "one_shot", 64 * KiB, 1},
     {C::all_reduce, any_world, -1, 16 * KiB, "recursive_doubling", 64 * KiB, 1},
-    // Where rank order must be kept: one_shot beats two_shot up to here with 12 and 16 ranks on two cores.
+    // If rank order must be kept: one_shot beats two_shot up to here with 12 and 16 ranks on two cores.
     {C::all_reduce, any_world, -1, 16 * KiB, "one_shot", 64 * KiB, 1},
     {C::all_reduce, any_world, -1, all, "two_shot", 256 * KiB, 2},
     {C::reduce_scatter, any_world, -1, all, "direct", 256 * KiB, 2},
@@ -55,8 +55,8 @@ constexpr TuningRow in_any_memory[] = {
     {C::barrier, any_world, -1, all, "dissemination", 64 * KiB, 1},
 };
 
-// Where links are far, messages cost next to nothing, and rounds nearly all: one, as long as all that it
-// sends takes less time than another round would.
+// On far links messages cost next to nothing and rounds nearly everything. One round is best as long as
+// sending all its bytes takes less time than another round would.
 constexpr TuningRow over_far_links[] = {
     {C::all_reduce, 2, -1, 256 * KiB, "one_shot", 64 * KiB, 4, far},
     {C::all_reduce, 4, -1, 8 * KiB, "one_shot", 64 * KiB, 1, far},
@@ -65,8 +65,8 @@ constexpr TuningRow over_far_links[] = {
     {C::all_reduce, 16, -1, 64 * KiB, "two_shot", 64 * KiB, 4, far},
 };
 
-// Few rounds while what a message takes to travel is more than what it takes to pass, few bytes from then on.
-// A slice's messages are long enough to keep the wire busy while the next slices wait for theirs.
+// Few rounds while a message takes longer to travel than to pass, few bytes from then on. The messages of a
+// slice are long enough to keep the wire busy while the next slices wait for theirs.
 constexpr TuningRow over_network[] = {
     {C::all_reduce, 2, -1, 256 * KiB, "one_shot", 64 * KiB, 4},
     {C::all_reduce, 2, -1, all, "two_shot", 256 * KiB, 4},
@@ -91,7 +91,7 @@ constexpr TuningRow over_network[] = {
     {C::barrier, any_world, -1, all, "dissemination", 64 * KiB, 1},
 };
 
-// What is different for hosts of several ranks.
+// Differences for hosts with several ranks.
 constexpr TuningRow across_hosts[] = {
     {C::all_reduce, any_world, -1, 4 * KiB, "recursive_doubling", 64 * KiB, 1},
     {C::all_reduce, any_world, -1, 256 * KiB, "two_level", 256 * KiB, 2},
@@ -99,8 +99,8 @@ constexpr TuningRow across_hosts[] = {
     {C::all_reduce, any_world, -1, all, "two_shot", 512 * KiB, 4},
 };
 
-// What is different where MPI carries messages: where half as much is still sent at once, and all is not, two
-// rounds cost less than one; and it cuts long messages itself.
+// Differences where MPI carries messages. At sizes of which MPI still sends half at once, but not all, two
+// rounds cost less than one. MPI cuts long messages itself.
 constexpr TuningRow over_mpi[] = {
     {C::all_reduce, 2, -1, 2 * KiB, "one_shot", 64 * KiB, 1},
     {C::all_reduce, 2, -1, 4 * KiB, "two_shot", 64 * KiB, 1},
@@ -111,8 +111,8 @@ constexpr TuningRow over_mpi[] = {
     {C::all_reduce, any_world, -1, all, "ring", 1 * MiB, 2},
 };
 
-// What is different for kernels, not measured on a card: each rank reaches all others' memory at once, but
-// what one of them has for all, or gets from all, passes its own links as often.
+// Differences for kernels, not measured on a card. Each rank reaches all others' memory at once, but data
+// that one rank has for all, or gets from all, crosses its own links as often.
 constexpr TuningRow in_kernels[] = {
     {C::broadcast, any_world, -1, 256 * KiB, "direct", 64 * KiB, 1},
     {C::broadcast, any_world, -1, all, "chain", 64 * KiB, 1},
@@ -127,7 +127,7 @@ Tuning tuning_of(std::string_view transport) {
   if (transport == "tcp") return Tuning::network;
   if (transport == "mpi") return Tuning::mpi;
   if (transport.find('+') != std::string_view::npos) return Tuning::hosts_of_several;
-  throw Error("nothing is tuned for transport '" + std::string(transport) + "'");
+  throw Error("there are no tuning tables for transport '" + std::string(transport) + "'");
 }
 
 TuningTables tuning_tables(Tuning tuning) {

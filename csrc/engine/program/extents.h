@@ -6,7 +6,7 @@
 
 namespace ringreduce {
 
-// Elements of each chunk and where they begin in the user's buffer; for collectives with uneven counts.
+// The elements of each chunk and where they begin in the user's buffer, for collectives with uneven counts.
 struct Extents {
   std::vector<std::size_t> offset;
   std::vector<std::size_t> count;

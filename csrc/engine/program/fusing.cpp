@@ -27,7 +27,7 @@ bool touches(const Program& program, const Step& step, const Span& span) {
          (step.is_local() && overlaps(parts[step.from_begin]));
 }
 
-// Whether anything but the send at `send` reads these chunks after the step at `after`.
+// Whether a step after the one at `after`, other than the send at `send`, reads these chunks.
 bool read_again(const Program& program, int after, int send, const Span& span) {
   for (int i = after + 1; i < static_cast<int>(program.steps.size()); ++i) {
     const Step& step = program.steps[i];

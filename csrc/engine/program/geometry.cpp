@@ -30,13 +30,13 @@ Geometry make_geometry(const Program& program, std::size_t element, std::size_t 
   const std::size_t line_sent =
       wire == Encoding::none ? line_bytes : round_up(encoded_bytes(wire, line), line_bytes);
   const std::size_t sent = std::max(program.heaviest_round, 1);
-  // Half of the capacity, so that a round fits behind what is left of the one before, wherever the ring
-  // wraps; less what rounding each chunk up to a line may add.
+  // Half of the capacity, so that a round fits behind the remains of the one before, wherever the ring wraps;
+  // less what rounding each chunk up to a line may add.
   const std::size_t room = capacity / 2 / sent / line_sent;
   if (wire != Encoding::none && room == 0) {
     throw InvalidArgument(
-        std::string("wire '") + name_of(wire) + "' takes algorithms in which a rank sends " +
-        std::to_string(capacity / 2 / line_sent) + " blocks at once at most, not " + std::to_string(sent));
+        std::string("wire '") + name_of(wire) + "' takes only algorithms in which a rank sends at most " +
+        std::to_string(capacity / 2 / line_sent) + " blocks at once, not " + std::to_string(sent));
   }
   const std::size_t limit = std::max(std::min(target / sent / (line * element), room), std::size_t{1}) * line;
   if (g.whole) {

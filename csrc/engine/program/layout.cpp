@@ -3,7 +3,7 @@
 namespace ringreduce {
 namespace {
 
-// Local steps read the part at from_begin instead of their own.
+// Local steps read the part at from_begin instead.
 const Part& source_part(const Program& program, const Step& step, int part) {
   return program.parts[step.is_local() ? step.from_begin + (part - step.parts_begin) : part];
 }
@@ -37,7 +37,7 @@ void Layout::resolve(const Program& program, const Geometry& g, std::size_t slic
     action.skip = action.bytes == 0 && slice > 0;
     actions_.push_back(action);
   }
-  // Only now do the moves stay where they are.
+  // From here on the moves stay in place.
   const Move* next = moves_.data();
   for (Action& action : actions_) {
     action.moves = next;

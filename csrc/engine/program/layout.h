@@ -1,4 +1,4 @@
-// The steps of a program with every address and length worked out for one slice: what the executor walks.
+// The steps of a program with every address and length computed for one slice. The executor walks them.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@
 
 namespace ringreduce {
 
-// One run of elements of a message, and where this rank keeps them: byte offsets into the memories named.
+// One run of elements of a message, and where this rank keeps it, as byte offsets into the named memories.
 struct Move {
   std::size_t source = 0, target = 0;
   std::size_t count = 0;  // elements
   std::size_t bytes = 0;
   Memory from = Memory::input, to = Memory::output;
   bool last = false, keep = true, quantize = false;  // as in Part
-  // Of a local combination: what `source` is combined into, if that is not the target itself.
+  // Of a local combination: what `source` is combined with, if not the target itself.
   std::size_t own = 0;
   Memory own_in = Memory::input;
 };
@@ -28,10 +28,10 @@ struct Action {
   const Move* moves_end = nullptr;
   const int* peers = nullptr;
   int peer_count = 0;
-  int remote = 0;         // combine of two: which of the two sources is the peer's
-  bool simple = false;    // one run, and two sources if it combines: the short way serves
-  bool skip = false;      // an uneven chunk has ended before this slice: there is no message
-  std::size_t bytes = 0;  // of the message, as it is sent
+  int remote = 0;         // combine with two sources: the index of the peer's
+  bool simple = false;    // one run, and two sources if it combines: takes the short path
+  bool skip = false;      // an uneven chunk ended before this slice, so there is no message
+  std::size_t bytes = 0;  // of the message as sent
 
   std::span<const Move> runs() const { return {moves, moves_end}; }
   std::span<const int> receivers() const { return {peers, static_cast<std::size_t>(peer_count)}; }
@@ -39,7 +39,7 @@ struct Action {
 
 class Layout {
  public:
-  // Works out slice `slice`; the program must stay where it is. Reuses memory.
+  // Computes slice `slice`; the program must stay in place. Reuses memory.
   void resolve(const Program& program, const Geometry& geometry, std::size_t slice);
   const std::vector<Action>& actions() const { return actions_; }
 

@@ -16,7 +16,7 @@ bool contains(const std::vector<Span>& spans, int chunk) {
                      [&](const Span& s) { return chunk >= s.first && chunk < s.first + s.count; });
 }
 
-// One chunk more: of the run before, if it may be and the same is true of both.
+// Adds one chunk: to the last run if allowed and if both are alike.
 void append_or_join(std::vector<Part>& parts, const Part& one, bool may_join) {
   Part* const before = may_join ? &parts.back() : nullptr;
   if (before && before->source == one.source && before->target == one.target && before->last == one.last &&
@@ -56,7 +56,7 @@ class Lowering {
     for (const Send& send : round.sends) add_send(round, send);
     if (quantizing_) quantize_sources(round);
     const std::vector<State> before = state_;
-    // Locals read what is there when the round begins, so they come before what arrives.
+    // Locals read the values from before the round, so they precede arrivals.
     for (const Local& local : round.locals) add_local(local, before);
     std::vector<bool> done(round.recvs.size());
     for (std::size_t i = 0; i < round.recvs.size(); ++i) {
@@ -65,13 +65,13 @@ class Lowering {
     ++round_;
   }
 
-  // Splits spans into runs of chunks of which the same is true.
+  // Splits spans into runs of chunks that are alike.
   template <typename Describe>
   void add_parts(Step& step, const std::vector<Span>& spans, Describe describe) {
     step.parts_begin = static_cast<int>(program_.parts.size());
     for (const Span& span : spans) {
       for (int c = span.first; c < span.first + span.count; ++c) {
-        // Scratch begins again at the length of the first chunk.
+        // Scratch begins again with the length of the first chunk.
         const bool goes_on =
             c < program_.schedule.chunks || (c - program_.schedule.chunks) % program_.schedule.chunks;
         append_or_join(program_.parts, describe(c), goes_on && c > span.first);
@@ -95,7 +95,7 @@ class Lowering {
     return step;
   }
 
-  // Where a chunk is, and belongs.
+  // Where a chunk is now, and where its next value goes.
   Part part_in(const std::vector<State>& states, int chunk) const {
     return {{chunk, 1}, states[chunk] == State::input ? Memory::input : home_[chunk], home_[chunk]};
   }
@@ -137,7 +137,8 @@ class Lowering {
     }
   }
 
-  // All reducing receives of the same chunks become one combination, in rank order, own value in its place.
+  // All reducing receives of the same chunks become one combination, in rank order, with this rank's value in
+  // its place.
   void add_recv(const Round& round, std::size_t first, std::vector<bool>& done,
                 const std::vector<State>& before) {
     const Recv& recv = round.recvs[first];
@@ -162,7 +163,7 @@ class Lowering {
   }
 
   void add_local(const Local& local, const std::vector<State>& before) {
-    // Chunk by chunk, so that the two lists of parts run in step.
+    // Chunk by chunk, to keep the two lists of parts in step.
     for (int i = 0; i < local.to.count; ++i) {
       const int to = local.to.first + i, from = local.from.first + i;
       Step step = copying(local.reduce ? Step::Kind::local_combine : Step::Kind::local, part_in(before, from),
@@ -173,7 +174,7 @@ class Lowering {
     }
   }
 
-  // Chunks of the result that nobody wrote are still in the input.
+  // Chunks of the result that no step wrote are still in the input.
   void copy_untouched() {
     const Schedule& s = program_.schedule;
     for (int c = 0; c < s.chunks; ++c) {
@@ -186,9 +187,9 @@ class Lowering {
     }
   }
 
-  // A write must wait for the readers of what it overwrites: of sends in earlier rounds, never of this one
-  // (those are lent to no reader, at most to a wire), so waiting for them is what a rendezvous send would do,
-  // and as free of deadlock.
+  // A write must wait for the readers of what it overwrites. These are readers of sends in earlier rounds,
+  // never of this one (those are lent to no reader, at most to a wire). Waiting for them is what a rendezvous
+  // send would do, and as free of deadlock.
   void wrote(Step& step, const Span& span) {
     if (step.fence_end == step.fence_begin) step.fence_begin = static_cast<int>(program_.fences.size());
     each_chunk(span, [&](int c) {
@@ -208,8 +209,8 @@ class Lowering {
     program_.steps.back().round = round_;
   }
 
-  // The result is complete where a rank's last write to a chunk of its result is a combination; elsewhere the
-  // complete value comes from another rank. (The checker refuses all-reduces for which this does not hold.)
+  // The result is complete if the rank's last write to a chunk of it is a combination; otherwise the complete
+  // value comes from another rank. (The checker refuses all-reduces for which this does not hold.)
   void mark_last() {
     std::vector<int> last(state_.size(), -1);
     for (int i = 0; i < static_cast<int>(program_.steps.size()); ++i) {
@@ -219,7 +220,7 @@ class Lowering {
         each_chunk(program_.parts[p].chunks, [&](int c) { last[c] = i; });
       }
     }
-    std::vector<Part> parts;  // rebuilt, because a part may have to be split
+    std::vector<Part> parts;  // rebuilt, because a part may need to be split
     for (int i = 0; i < static_cast<int>(program_.steps.size()); ++i) {
       Step& step = program_.steps[i];
       const int begin = static_cast<int>(parts.size());
@@ -242,7 +243,7 @@ class Lowering {
     program_.parts = std::move(parts);
   }
 
-  // Whether the combination at `index` leaves in this chunk what is sent.
+  // Whether what the combination at `index` leaves in this chunk is sent.
   bool quantizes(int index, int chunk) const {
     const std::vector<Step>& steps = program_.steps;
     if (!quantizing_ || !quantizing_->combined_in(steps[index].round, chunk)) return false;
@@ -260,7 +261,7 @@ class Lowering {
   const Quantizing* const quantizing_;  // null: messages are not encoded
   std::vector<State> state_;
   std::vector<Memory> home_;
-  std::vector<std::vector<int>> lent_;  // by chunk: lendable sends since its last write
+  std::vector<std::vector<int>> lent_;  // by chunk: lendable sends since the last write
   int round_ = 0;
 };
 

@@ -23,7 +23,8 @@ Quantizing::Quantizing(const Schedule& schedule, const PassedOn* passed_on)
   look_back(schedule);
 }
 
-// From the last round to the first: a chunk is needed before what reads it, and not before what replaces it.
+// From the last round to the first: a chunk is needed before a step that reads it, and not before one that
+// replaces it.
 void Quantizing::look_back(const Schedule& schedule) {
   std::vector<bool> needed(schedule.chunks + schedule.scratch, false);
   for (int chunk = 0; chunk < schedule.chunks; ++chunk) needed[chunk] = holds_result(schedule, chunk);

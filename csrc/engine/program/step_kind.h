@@ -1,4 +1,4 @@
-// What a step of a program does. Also for device code, which reads no other part of a program.
+// The kinds of a program's steps. Also for device code, which reads no other part of a program.
 #pragma once
 
 #include <cstdint>

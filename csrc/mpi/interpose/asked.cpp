@@ -5,18 +5,18 @@
 namespace ringreduce::mpi {
 namespace {
 
-// A datatype of the program's own may hold addresses, with MPI_BOTTOM for the buffer.
+// A program's own datatype may contain addresses, with MPI_BOTTOM as the buffer.
 bool is_memory(const void* buffer, const Shape& shape) {
   return buffer != MPI_IN_PLACE && (buffer != nullptr || !shape.plain);
 }
 
-// Calls with extents are planned anew each time, which takes longer than short ones do.
+// Calls with extents are planned anew each time, which takes longer than short calls do.
 bool too_short(const Counts& counts, int size, MPI_Count bytes) {
   constexpr MPI_Count shortest_uneven = 16 << 10;
   return bytes < shortest_uneven && mode() != Mode::all && !counts.equal(size);
 }
 
-// Of blocks of these many elements: where they go, or one behind the other.
+// Blocks of these many elements: at the offsets, or one after the other.
 Extents extents_of(const Counts& counts, const Offsets* offsets, MPI_Count unit, int size) {
   Extents extents;
   std::size_t end = 0;
@@ -57,7 +57,7 @@ MPI_Count Counts::sum(int size) const {
 
 namespace {
 
-// Of the elements of all ranks' blocks together.
+// For the elements of all ranks' blocks together.
 MPI_Count weigh_reduction(Collective collective, MPI_Count elements, MPI_Datatype type, MPI_Op op,
                           Call& call) {
   const Kind* kind = predefined(type);
@@ -97,8 +97,8 @@ void ReduceScatter::fill(const Seat& seat, ServedCall& served) const {
   served.call.input = send == MPI_IN_PLACE ? receive : send;
   served.call.output = receive;
   if (send == MPI_IN_PLACE) {
-    // The input of all ranks lies where the result goes, which is not where the engine would have it: its own
-    // block is somewhere in the middle. So the result makes a detour.
+    // All ranks' input lies in the result's memory, but the engine expects this rank's result elsewhere: its
+    // own block is in the middle. The result therefore goes through another buffer.
     std::byte* room = served.room(static_cast<std::size_t>(own) * size_of(served.call.dtype));
     served.call.output = room;
     served.land(room, receive, own, type);
@@ -130,20 +130,20 @@ void* element(void* memory, MPI_Count number, const Shape& shape) {
                                  static_cast<std::uintptr_t>(number * shape.extent));
 }
 
-// These elements as they travel: where they are, or packed.
+// The elements as bytes: in place, or packed.
 const void* bytes_of(const void* from, MPI_Count count, MPI_Datatype type, ServedCall& served) {
   const Shape shape = shape_of(type);
   return shape.plain || count * shape.size == 0 ? from : served.packed(from, count, type);
 }
 
-// Whether what a rank sends is as long as its block, so far as that can be seen here.
+// Whether a rank sends as much as its block holds, as far as this rank can tell.
 bool sends_block(const Allgather& asked, MPI_Count block) {
   if (asked.send == MPI_IN_PLACE) return true;
   const Shape shape = shape_of(asked.send_type);
   return in_bytes(asked.send_count, shape) == block && (block == 0 || is_memory(asked.send, shape));
 }
 
-// Whether the blocks lie in memory as the engine has them: equal ones without gaps, others in order.
+// Whether the blocks lie in memory as the engine expects: equal ones without gaps, others in order.
 bool in_order(const Allgather& asked, int size, bool equal) {
   if (!asked.offsets) return true;
   MPI_Count end = 0;
@@ -156,7 +156,7 @@ bool in_order(const Allgather& asked, int size, bool equal) {
   return true;
 }
 
-// What was gathered goes to its place, block by block.
+// Copies gathered blocks to their places.
 void land_blocks(const Allgather& asked, const std::byte* from, int size, const Shape& shape,
                  ServedCall& served) {
   for (int rank = 0; rank < size; ++rank) {

@@ -1,11 +1,11 @@
-// What a program asks for: one struct for functions that have the same arguments. Each says how many bytes
-// the call moves in all, if it is one for us, and turns itself into a call of ours.
+// A program's call: one struct for functions that have the same arguments. Each reports how many bytes the
+// call moves in total, if it can be served, and turns itself into an engine call.
 //
-// weigh() looks only at what MPI obliges all ranks to pass alike. MPI_Allreduce and its kin take the same
-// datatype, op and count on every rank. MPI_Bcast and MPI_Allgather do not: one rank may pass ten integers
-// where another passes one element of a datatype of its own that has ten of them. What must be equal is the
-// bytes, so only these count; whoever has a datatype of its own packs and unpacks here. Wrong arguments go
-// to the library, which knows what to say.
+// weigh() uses only what MPI requires to be the same on all ranks. MPI_Allreduce and similar functions take
+// the same datatype, op and count on every rank. MPI_Bcast and MPI_Allgather do not: one rank may pass ten
+// integers, and another one element of its own datatype of ten integers. The bytes must be equal, so only
+// these count, and a rank with its own datatype packs and unpacks here. Wrong arguments go to the library,
+// which reports the error.
 #pragma once
 
 #include <mpi.h>
@@ -18,10 +18,10 @@
 namespace ringreduce::mpi {
 
 inline constexpr MPI_Count not_ours = -1;
-// Calls that move more are handed on, so that what is packed can be counted in an int.
+// Calls that move more are handed on, so that packed bytes can be counted in an int.
 inline constexpr MPI_Count most_moved = MPI_Count{1} << 30;
 
-// Something of each rank's in an array, as either form of a function takes it.
+// A number per rank in an array, in either form of a function.
 template <typename Large>
 class OfRanks {
  public:
@@ -36,16 +36,17 @@ class OfRanks {
 };
 using Offsets = OfRanks<MPI_Aint>;
 
-// How many elements the blocks of all ranks have.
+// The number of elements in each rank's block.
 class Counts {
  public:
   Counts(MPI_Count of_each) : of_each_(of_each) {}
   template <typename Count>
   Counts(const Count* of_ranks) : of_ranks_(of_ranks) {}
   MPI_Count operator[](int rank) const { return of_ranks_ ? of_ranks_[rank] : of_each_; }
-  // Whether all ranks have the same. Then a call without extents does, whose plan the engine keeps.
+  // Whether all ranks have the same number. A call without extents then suffices, whose plan the engine
+  // keeps.
   bool equal(int size) const;
-  // Of all blocks together; below zero if one of them is, or if there is no array where there should be one.
+  // Over all blocks; negative if one of them is, or if a required array is missing.
   MPI_Count sum(int size) const;
 
  private:
@@ -81,7 +82,7 @@ struct Allgather {
   void* receive;
   Counts counts;
   MPI_Datatype type;
-  std::optional<Offsets> offsets = std::nullopt;  // none: one block behind the other, all of one length
+  std::optional<Offsets> offsets = std::nullopt;  // none: one block after the other, all of one length
   MPI_Count weigh(const Seat& seat, Call& call) const;
   void fill(const Seat& seat, ServedCall& served) const;
   MPI_Count begin_of(int rank) const { return offsets ? (*offsets)[rank] : rank * counts[0]; }

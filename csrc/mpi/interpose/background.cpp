@@ -49,7 +49,7 @@ void run_in_background(Seat& seat, std::unique_ptr<ServedCall> served, MPI_Reque
   int* const code = made.release();
   seat.began_in_background();
   try {
-    // Once the request is complete the program may free it, and the communicator.
+    // Once the request is complete, the program may free it and the communicator.
     seat.group().submit(std::move(served), [&seat, code, ends = *request](const auto& problem, int) {
       if (problem) *code = code_of(seat, problem);
       seat.ended_in_background();

@@ -1,5 +1,5 @@
-// Nonblocking calls: the group's progress thread runs them, and ends MPI's generalized request. That thread
-// calls MPI, so all of this is only for processes in which any thread may.
+// Nonblocking calls: the group's progress thread runs them, and completes MPI's generalized request. That
+// thread calls MPI, so this needs processes in which any thread may.
 #pragma once
 
 #include <mpi.h>
@@ -11,13 +11,13 @@
 
 namespace ringreduce::mpi {
 
-// Throws what the group throws, and then there is no request.
+// Throws what the group throws, and then makes no request.
 void run_in_background(Seat& seat, std::unique_ptr<ServedCall> served, MPI_Request* request);
 
 // A request whose status is a collective's, and that ends with `code`, which it deletes; null: with success.
-// Returns what MPI returns.
+// Returns MPI's result.
 int start_request(int* code, MPI_Request* request);
-// Completes and frees one that nobody waits for.
+// Completes and frees a request that no thread waits for.
 void drop_request(MPI_Request* request);
 
 }  // namespace ringreduce::mpi

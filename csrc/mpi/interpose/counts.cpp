@@ -31,7 +31,7 @@ struct Tallies {
   std::map<std::string_view, Tally> by_function;
 };
 
-// Never destroyed: other libraries may still call MPI when the process ends.
+// Never destroyed, because other libraries may still call MPI when the process ends.
 Tallies& tallies() {
   static Tallies& all = *new Tallies;
   return all;
@@ -54,7 +54,7 @@ void report_counts(int rank) {
     text += "ringreduce: rank " + std::to_string(rank) + ": " + std::string(function) + ": " +
             std::to_string(tally.served) + " served, " + std::to_string(tally.handed_on) + " handed on\n";
   }
-  std::fputs(text.c_str(), stderr);  // in one go: other ranks write too
+  std::fputs(text.c_str(), stderr);  // in one piece, because other ranks write too
 }
 
 }  // namespace ringreduce::mpi

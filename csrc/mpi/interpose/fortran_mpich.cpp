@@ -1,5 +1,5 @@
-// What the module mpi_f08 of MPICH, and of those that descend from it, calls past the functions of C. All
-// else of their Fortran bindings calls these.
+// The functions that the module mpi_f08 of MPICH, and of its descendants, calls instead of those of C. The
+// rest of their Fortran bindings calls the C functions.
 #include <mpi.h>
 
 namespace {

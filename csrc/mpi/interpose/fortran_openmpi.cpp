@@ -1,10 +1,10 @@
-// The functions as Fortran programs call them, where Open MPI is the library: its Fortran bindings call PMPI_
-// functions, past those that C programs call. (MPICH's call the latter, so that they need nothing of their
-// own.) Each of them turns handles and special addresses into those of C, and goes on as if called from C.
+// The functions as Fortran programs call them under Open MPI, whose Fortran bindings call PMPI_ functions and
+// bypass those of C. (MPICH's call the C functions, and need nothing here.) Each converts handles and special
+// addresses to those of C, and continues as if called from C.
 #include "mpi/interpose/taken_over.h"
 
-// Fortran knows these constants as variables at special places; absent where the library has no Fortran. The
-// names without an underscore are those of mpi_f08.
+// In Fortran these constants are variables at special addresses; they are absent if the library has no
+// Fortran. The names without an underscore belong to mpi_f08.
 extern "C" {
 [[gnu::weak]] extern MPI_Fint mpi_fortran_in_place_, mpi_fortran_in_place;
 [[gnu::weak]] extern MPI_Fint mpi_fortran_bottom_, mpi_fortran_bottom;
@@ -19,8 +19,8 @@ bool is_one_of(const void* address, const Places*... places) {
   return address != nullptr && ((address == places) || ...);
 }
 
-// Fortran passes the addresses of all things, and each of these is one, which calling conventions pass like a
-// plain pointer.
+// Fortran passes everything by address. Each of these is one, which calling conventions pass like a plain
+// pointer.
 struct Memory {
   operator void*() const {
     if (is_one_of(address, &mpi_fortran_in_place_, &mpi_fortran_in_place)) return MPI_IN_PLACE;
@@ -54,11 +54,11 @@ struct PassedInFortran {
 
 }  // namespace
 
-// MPI's name in C, after "MPI_", and in Fortran.
+// MPI's name in C, after "MPI_", and its name in Fortran.
 #define RINGREDUCE_FORTRAN_BLOCKING(Name, name) Name, name
 #define RINGREDUCE_FORTRAN_NONBLOCKING(Name, name) I##name, i##name
 
-// Each has a second name, by which the module mpi_f08 calls it.
+// Each has a second name, which the module mpi_f08 uses.
 #define RINGREDUCE_FOR_FORTRAN(...) RINGREDUCE_FOR_FORTRAN_OF(__VA_ARGS__)
 #define RINGREDUCE_FOR_FORTRAN_OF(Name, name, function, Asked, parameters, arguments, ...) \
   extern "C" [[gnu::visibility("default")]] void mpi_##name##_(                            \

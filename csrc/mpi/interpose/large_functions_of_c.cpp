@@ -1,4 +1,4 @@
-// The functions with large counts, which came with MPI 4.
+// The functions with large counts, introduced by MPI 4.
 #include "mpi/interpose/taken_over.h"
 
 RINGREDUCE_FUNCTIONS(RINGREDUCE_TAKE_OVER, RINGREDUCE_LARGE, PassedInLargeC)

@@ -6,7 +6,7 @@
 namespace ringreduce::mpi {
 namespace {
 
-constexpr int given_up = -1;  // in place of the size of a blob
+constexpr int given_up = -1;  // instead of the size of a blob
 
 void check(int code) {
   if (code != MPI_SUCCESS) throw NoMeeting();

@@ -1,4 +1,4 @@
-// How the ranks of a communicator meet, by means of MPI. All of it is called by all ranks of it.
+// How the ranks of a communicator meet, through MPI. All ranks of it call each function.
 #pragma once
 
 #include <mpi.h>
@@ -7,7 +7,7 @@
 
 namespace ringreduce::mpi {
 
-// No rank goes on: a rank has given up, or an MPI call has failed, which the communicator's error handler
+// No rank continues: a rank has given up, or an MPI call has failed, which the communicator's error handler
 // knows.
 class NoMeeting : public std::exception {};
 
@@ -15,9 +15,9 @@ class CommMeeting : public Meeting {
  public:
   CommMeeting(MPI_Comm comm, int size) : comm_(comm), size_(size) {}
   std::vector<Blob> exchange(const Blob& blob) override;
-  // Whether this holds for every rank.
+  // Whether this is true on every rank.
   bool all(bool holds);
-  // Takes part in the exchange that the others come to next, wherever they are, and ends it for all of them.
+  // Takes part in the others' next exchange, and ends the meeting for all of them.
   [[noreturn]] void give_up();
 
  private:
@@ -27,8 +27,8 @@ class CommMeeting : public Meeting {
   const int size_;
 };
 
-// The ranks in MPI_COMM_WORLD; MPI_UNDEFINED for those of another job, which MPI_Comm_spawn and the like have
-// made. This asks nobody.
+// The ranks in MPI_COMM_WORLD; MPI_UNDEFINED for those of another job, made by MPI_Comm_spawn and the like.
+// Needs no communication.
 std::vector<int> world_ranks(MPI_Comm comm, int size);
 
 }  // namespace ringreduce::mpi

@@ -6,13 +6,13 @@ namespace {
 constexpr std::size_t KiB = 1024, MiB = 1024 * KiB, no_end = std::size_t{1} << 62;
 constexpr Library library = Library::RINGREDUCE_MPI_LIBRARY;
 
-// Sizes from powers of two to below others (0: from the first byte, and where there is none).
+// Sizes from one power of two to below another (0: from the first byte, or no upper limit).
 struct Sizes {
   std::size_t from, to;
 };
 constexpr Sizes all{0, no_end}, none{0, 0}, large{64 * KiB, no_end};
 
-// Sizes that are served, where each rank has a core and where there are more ranks than cores.
+// The sizes that are served, if each rank has a core, and if there are more ranks than cores.
 struct Row {
   Library library;
   Function function;
@@ -22,7 +22,7 @@ struct Row {
 using F = Function;
 using L = Library;
 constexpr Row table[] = {
-    // measured by bench/interposer.py on 2 ranks, and taken for more ranks, too, and on 4 ranks on two cores
+    // measured by bench/interposer.py on 2 ranks, also used for more ranks; and on 4 ranks on two cores
     {L::openmpi, F::allreduce, all, all},
     {L::openmpi, F::reduce, {512, no_end}, {256, no_end}},
     {L::openmpi, F::reduce_scatter, all, all},
@@ -40,13 +40,13 @@ constexpr Row table[] = {
     {L::mpich, F::bcast, {0, 4 * KiB}, all},
     {L::mpich, F::bcast, {512 * KiB, no_end}, all},
     {L::mpich, F::barrier, all, all},
-    // not measured: what is far ahead with both
+    // not measured: sizes at which both libraries are far behind
     {L::other, F::allreduce, large, large},
     {L::other, F::reduce_scatter, large, large},
     {L::other, F::reduce_scatter_block, large, large},
 };
 
-// From the number of bits of `from` on, up to that of the last size below `to`.
+// A bit for each number of bits, from that of `from` to that of the last size below `to`.
 std::uint64_t mask(const Sizes& sizes) {
   const std::uint64_t up_to = (std::uint64_t{1} << std::bit_width(sizes.to)) - 1;
   const std::uint64_t below = (std::uint64_t{1} << std::bit_width(sizes.from)) - 1;

@@ -1,4 +1,4 @@
-// When to serve a call: where it was measured to be no slower than the library's own.
+// Decides when to serve a call: if it was measured to be no slower than the library's own.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 
 namespace ringreduce::mpi {
 
-// The functions of MPI that are taken over, each in all its forms: MPI_Bcast, MPI_Ibcast, MPI_Bcast_c ...
+// The MPI functions that are taken over, each in all its forms: MPI_Bcast, MPI_Ibcast, MPI_Bcast_c ...
 enum class Function : std::uint8_t {
   allreduce,
   reduce,
@@ -21,20 +21,20 @@ enum class Function : std::uint8_t {
 };
 inline constexpr int function_count = 8;
 
-// Whose library this is built for; RINGREDUCE_MPI_LIBRARY names one.
+// The library that this is built for; RINGREDUCE_MPI_LIBRARY names one.
 enum class Library : std::uint8_t { openmpi, mpich, other };
 
 class Policy {
  public:
   Policy() = default;
-  // `crowded`: more ranks than cores. `everything`: whatever was measured.
+  // `crowded`: more ranks than cores. `everything`: regardless of measurements.
   Policy(bool crowded, bool everything);
   void serve_no_background() { sizes_[true].fill(0); }
 
   bool serves_some(Function function, bool in_background) const {
     return sizes_[in_background][static_cast<int>(function)] != 0;
   }
-  // `bytes` in all: of the whole buffer, of all blocks together.
+  // `bytes` in total: of the whole buffer, or of all blocks together.
   bool serves(Function function, bool in_background, std::size_t bytes) const {
     return (sizes_[in_background][static_cast<int>(function)] >> std::bit_width(bytes) & 1) != 0;
   }

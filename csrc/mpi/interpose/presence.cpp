@@ -16,7 +16,7 @@
 namespace ringreduce::mpi {
 namespace {
 
-int shown = -1;  // the socket that has this rank's name
+int shown = -1;  // the socket with this rank's name
 bool is_own = false;
 
 std::string variable(const char* name) {
@@ -24,7 +24,7 @@ std::string variable(const char* name) {
   return set ? std::string(set) + "/" : "/";
 }
 
-// Hydra and Slurm name no job to its ranks, but a socket by which they reach the process that has started
+// Hydra and Slurm do not tell ranks the job's name, but they give them a socket to the process that started
 // them.
 pid_t starter() {
   ucred creator{};
@@ -34,8 +34,8 @@ pid_t starter() {
   return creator.pid;
 }
 
-// Equal on the ranks of a job that are on one host, and different from other jobs', but for worlds that MPICH
-// has spawned in one job.
+// Equal on the ranks of a job on one host, and different from other jobs, except for worlds that MPICH has
+// spawned in one job.
 const std::string& job() {
   static const std::string named =
       variable("PMIX_NAMESPACE") + variable("PMI_PORT") + variable("PMI_SPAWNED") + variable("SLURM_JOB_ID") +
@@ -43,7 +43,7 @@ const std::string& job() {
   return named;
 }
 
-// A datagram socket's name in the abstract namespace, for which there is no file.
+// The name of a datagram socket in the abstract namespace, which has no file.
 struct Name {
   explicit Name(int world_rank) {
     const std::size_t hash = std::hash<std::string>()(job());
@@ -71,7 +71,7 @@ bool has_own_name() {
   return is_own;
 }
 
-// A socket that is there but connected to another one than ours may not be connected to.
+// A socket that exists but is connected to another one cannot be connected to.
 bool shows_presence(int world_rank) {
   const Name name(world_rank);
   return ::connect(shown, name.at(), name.length) == 0 || errno == EPERM;

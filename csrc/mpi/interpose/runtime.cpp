@@ -15,7 +15,7 @@ namespace {
 enum class Phase : std::uint8_t { before, running, over };
 
 struct Runtime {
-  std::mutex mutex;  // guards what follows, but for the atomics
+  std::mutex mutex;  // guards what follows, except the atomics
   std::atomic<Phase> phase{Phase::before};
   std::atomic<unsigned long> gone{1};
   int keyval = MPI_KEYVAL_INVALID;
@@ -23,13 +23,13 @@ struct Runtime {
   bool threads = false;
   int world_rank = 0;
   std::vector<Seat*> seats;
-  std::vector<Seat*> retired;  // of communicators that are gone, with calls under way
+  std::vector<Seat*> retired;  // of communicators that are gone, with calls still running
 
   std::mutex progress_mutex;
-  MPI_Request never = MPI_REQUEST_NULL;  // a request that is not over before the end
+  MPI_Request never = MPI_REQUEST_NULL;  // a request that completes only at the end
 };
 
-// Never destroyed: other libraries may still call MPI when the process ends.
+// Never destroyed, because other libraries may still call MPI when the process ends.
 Runtime& runtime() {
   static Runtime& one = *new Runtime;
   return one;
@@ -40,7 +40,7 @@ void remove_seat(Seat* seat) {
   delete seat;
 }
 
-// The communicator is being freed, perhaps with nonblocking calls under way, for which it must not wait.
+// The communicator is being freed, perhaps with nonblocking calls running, and must not wait for them.
 int seat_is_gone(MPI_Comm, int, void* value, void*) {
   Runtime& all = runtime();
   auto* seat = static_cast<Seat*>(value);
@@ -65,13 +65,13 @@ void stop_driving_progress(Runtime& all) {
   if (all.never != MPI_REQUEST_NULL) drop_request(&all.never);
 }
 
-// MPI_Finalize deletes the attributes of MPI_COMM_SELF before anything else, while all of MPI still works.
+// MPI_Finalize deletes the attributes of MPI_COMM_SELF first, while all of MPI still works.
 int mpi_ends(MPI_Comm, int, void*, void*) {
   Runtime& all = runtime();
   std::lock_guard lock(all.mutex);
   all.phase = Phase::over;
   all.gone.fetch_add(1);
-  for (Seat* seat : all.seats) seat->close();  // those of communicators that live on
+  for (Seat* seat : all.seats) seat->close();  // those of communicators that still exist
   for (Seat* seat : all.retired) remove_seat(seat);
   all.retired.clear();
   stop_driving_progress(all);
@@ -79,7 +79,7 @@ int mpi_ends(MPI_Comm, int, void*, void*) {
   return MPI_SUCCESS;
 }
 
-// Only in a process that has called MPI_Init: others have no MPI_COMM_SELF.
+// Only in a process that has called MPI_Init, because others have no MPI_COMM_SELF.
 void begin(Runtime& all) {
   std::lock_guard lock(all.mutex);
   int initialized = 0, finalized = 0, level = MPI_THREAD_SINGLE;
@@ -97,13 +97,14 @@ void begin(Runtime& all) {
   all.phase = Phase::running;
 }
 
-// Whether calls may be served: MPI is up, and we are not switched off. The first time it also sets us up.
+// Whether calls may be served: MPI runs, and the interposer is not switched off. The first call also
+// initialises it.
 bool running(Runtime& all) {
   if (all.phase == Phase::before) begin(all);
   return all.phase == Phase::running && mode() != Mode::off;
 }
 
-// Makes it if there is none.
+// Creates it if there is none.
 Seat* attached_seat(Runtime& all, MPI_Comm comm) {
   Seat* seat = nullptr;
   int found = 0;
@@ -121,14 +122,14 @@ Seat* attached_seat(Runtime& all, MPI_Comm comm) {
 
 }  // namespace
 
-// The last communicator of a thread is mostly the next one's, too.
+// A thread usually uses the same communicator again.
 Seat* seat_of(MPI_Comm comm) {
   struct Memo {
     MPI_Comm comm{};
-    unsigned long gone = 0;  // what it remembers holds while no seat has gone since
+    unsigned long gone = 0;  // a thread's memo is valid while no seat has gone since
     Seat* seat = nullptr;
   };
-  // Loaded with the program, so that its place is known.
+  // Loaded with the program, so that its address is known.
   [[gnu::tls_model("initial-exec")]] thread_local Memo memo;
   Runtime& all = runtime();
   const unsigned long gone = all.gone.load(std::memory_order_acquire);
@@ -142,8 +143,8 @@ bool threads_allowed() {
   return runtime().threads;
 }
 
-// To test a request that is not over makes both Open MPI and MPICH look after all that they have under way.
-// Where another thread is at it, that is enough.
+// Testing an incomplete request makes both Open MPI and MPICH move all their operations on. If another thread
+// is doing so, that is enough.
 void drive_progress() {
   Runtime& all = runtime();
   std::unique_lock lock(all.progress_mutex, std::try_to_lock);

@@ -11,30 +11,30 @@
 namespace ringreduce::mpi {
 namespace {
 
-// To make a group takes about a millisecond and some memory, which a communicator must be worth: programs
-// make communicators for a single call, too. A call counts for one, and for one more for so many bytes.
+// Making a group takes about a millisecond and some memory, which must be worth it: programs also make
+// communicators for a single call. A call counts one, and one more for every so many bytes.
 constexpr std::size_t enough_credit = 32;
 constexpr std::size_t bytes_per_credit = 64 << 10;
 
-// Groups hold memory and open files: a process has no more of them at a time.
+// Groups hold memory and open files, so a process has a limited number at a time.
 constexpr int most_groups = 32;
 std::atomic<int> groups{0};
 
-// Whether there are more ranks than cores is found out only when they meet.
+// Before the ranks meet, they do not know whether there are more ranks than cores.
 bool may_serve(Function function, std::size_t bytes) {
   const bool everything = mode() == Mode::all;
   return Policy(false, everything).serves(function, false, bytes) ||
          Policy(true, everything).serves(function, false, bytes);
 }
 
-// Whether a rank returns only after all have come to the call, whatever their blocks are.
+// Whether a rank returns only after all have entered the call, whatever their blocks.
 bool waits_for_all(Function function) {
   using enum Function;
   return function == allreduce || function == reduce_scatter_block || function == allgather ||
          function == barrier;
 }
 
-// Once: what ails a process ails all its groups. What ails another rank, that rank says itself.
+// Reports a problem once per process, as all its groups share it. Other ranks report their own problems.
 void say_why(const std::exception& error, int rank) {
   static std::atomic<bool> said{false};
   if (const auto* trouble = dynamic_cast<const Trouble*>(&error)) {
@@ -48,7 +48,7 @@ void say_why(const std::exception& error, int rank) {
 
 }  // namespace
 
-// Nothing here waits for other ranks.
+// Does not wait for other ranks.
 Seat::Seat(MPI_Comm comm) : comm_(comm) {
   int between_groups = 0;
   PMPI_Comm_test_inter(comm, &between_groups);
@@ -63,7 +63,7 @@ Decision Seat::earn(Function function, std::size_t bytes) {
   return enough && waits_for_all(function) ? Decision::hand_on_and_meet : Decision::hand_on;
 }
 
-// Whoever has not shown itself is on another host, or has us not loaded, or has been told otherwise.
+// A rank that has not shown itself is on another host, has not loaded this library, or has it switched off.
 bool Seat::all_present() const {
   const std::vector<int> ranks = world_ranks(comm_, size_);
   if (std::ranges::find(ranks, MPI_UNDEFINED) != ranks.end()) return false;
@@ -71,16 +71,15 @@ bool Seat::all_present() const {
   if (absent == ranks.end()) return true;
   if (ranks[rank_] == *std::ranges::find_if(ranks, shows_presence) && on_one_host()) {
     std::fprintf(stderr,
-                 "ringreduce: rank %d of MPI_COMM_WORLD has no libringreduce_mpi.so loaded, or another "
-                 "RINGREDUCE_MPI set, than rank %d: collectives are left to MPI\n",
+                 "ringreduce: rank %d of MPI_COMM_WORLD has not loaded libringreduce_mpi.so, or has another "
+                 "value of RINGREDUCE_MPI than rank %d: collectives are left to MPI\n",
                  *absent, ranks[rank_]);
   }
   return false;
 }
 
-// Called by all ranks that have us loaded, after the same call. All of them come to the same end: what
-// befalls one of them, it tells the others in the exchange that they come to next, of which those at the end
-// of join() are the last.
+// Called by all ranks that have loaded this library, after the same call. All reach the same result: a rank
+// that fails tells the others in the next exchange, at the latest in those at the end of join().
 void Seat::meet() {
   state_ = State::refused;
   CommMeeting meeting(comm_, size_);
@@ -100,7 +99,7 @@ void Seat::meet() {
   }
 }
 
-// A rank may be as late as it likes: MPI knows no timeouts.
+// A rank may be arbitrarily late, because MPI has no timeouts.
 void Seat::join(CommMeeting& meeting) {
   Group::Settings with;
   with.timeout = Group::Duration::max();
@@ -115,7 +114,7 @@ void Seat::join(CommMeeting& meeting) {
 }
 
 int Seat::code_for(const std::exception& problem) {
-  if (code_ != MPI_SUCCESS) return code_;  // a group that has failed fails for ever, and codes are few
+  if (code_ != MPI_SUCCESS) return code_;  // a failed group stays failed, and error codes are few
   if (PMPI_Add_error_code(MPI_ERR_OTHER, &code_) != MPI_SUCCESS) return MPI_ERR_OTHER;
   char text[MPI_MAX_ERROR_STRING];
   std::snprintf(text, sizeof text, "ringreduce: %s", problem.what());
@@ -123,7 +122,8 @@ int Seat::code_for(const std::exception& problem) {
   return code_;
 }
 
-// What is not the group's own failure has befallen this rank alone: the others must not wait for it.
+// A problem that is not the group's own failure concerns this rank alone, and the others must not wait for
+// it.
 int Seat::fail(const std::exception& problem) {
   const auto* trouble = dynamic_cast<const Trouble*>(&problem);
   if (!trouble || trouble->outcome == Outcome::other) group_->leave();

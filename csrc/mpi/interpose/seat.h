@@ -1,14 +1,13 @@
-// What we know of a communicator: nothing at first, then a group of our own beside it, or that it is not for
-// us. It hangs on the communicator as an attribute, which MPI_Comm_dup does not copy and MPI_Comm_free takes
-// along.
+// The interposer's data about a communicator: nothing at first, then a group beside it, or that it cannot be
+// served. It is an attribute of the communicator, which MPI_Comm_dup does not copy and MPI_Comm_free deletes.
 //
-// Whatever decides between serving a call and handing it on must be the same on all ranks, or they would wait
-// for each other in different places. So it may depend on: what MPI obliges all ranks to pass alike (the
-// function, the op, the root, the bytes that a call moves in all), what they agreed on when the group was
-// made, and the calls before, which come in the same order on all ranks.
+// The choice between serving a call and handing it on must be the same on all ranks, or they would wait for
+// each other in different places. It may depend only on what MPI requires to be the same on all ranks (the
+// function, the op, the root, the total bytes of a call), what they agreed on when the group was made, and
+// the earlier calls, which come in the same order on all ranks.
 //
-// The group is made after a call of the library's own from which no rank returns before all have come to it:
-// by then every rank that has us loaded has shown so, and who has not is known to all others.
+// The group is made after a call of the library that no rank leaves before all have entered it. By then every
+// rank that has loaded the interposer has shown so, and all others know which have not.
 #pragma once
 
 #include <mpi.h>
@@ -33,33 +32,33 @@ class Seat {
   int size() const { return size_; }
   MPI_Comm comm() const { return comm_; }
 
-  // Whether calls of a function may be ours, or count for what makes the group. Nonblocking ones do not: they
-  // must not wait for others.
+  // Whether calls of a function may be served, or count towards making the group. Nonblocking ones do not
+  // count: they must not wait for others.
   bool may_take(Function function, bool in_background) const {
     if (state_ == State::connected) return policy_.serves_some(function, in_background);
     return state_ == State::unknown && !in_background;
   }
-  // What becomes of one that moves so many bytes in all; the same on all ranks.
+  // Decides on a call that moves this many bytes in total; the same on all ranks.
   Decision decide(Function function, bool in_background, std::size_t bytes) {
     if (state_ != State::connected) return earn(function, bytes);
     return policy_.serves(function, in_background, bytes) ? Decision::serve : Decision::hand_on;
   }
-  // Makes the group, or finds that there can be none.
+  // Makes the group, or finds that it cannot be made.
   void meet();
 
   Group& group() { return *group_; }
 
-  // Calls the communicator's error handler, and returns what the call shall return.
+  // Calls the communicator's error handler, and returns the call's result.
   int fail(const std::exception& problem);
-  // The error code under which MPI_Error_string knows what went wrong.
+  // The error code for which MPI_Error_string returns this problem.
   int code_for(const std::exception& problem);
 
-  // Nonblocking calls that are not over: whether there are any, and one more or less.
+  // Running nonblocking calls: whether there are any, and one more or fewer.
   bool busy() const { return in_background_calls_ > 0; }
   void began_in_background() { ++in_background_calls_; }
   void ended_in_background() { --in_background_calls_; }
 
-  // Leaves the group once all its calls are over. Everything is handed on from then on.
+  // Leaves the group after its last call. Everything is handed on from then on.
   void close();
 
  private:

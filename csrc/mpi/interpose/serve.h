@@ -8,7 +8,7 @@
 
 namespace ringreduce::mpi {
 
-// What is handed on shall lose little time here.
+// A call that is handed on must lose little time here.
 template <typename Asked>
 Decision decide(Seat* seat, Function function, bool in_background, const Asked& asked, Call& call) {
   if (!seat || !seat->may_take(function, in_background)) return Decision::hand_on;
@@ -17,8 +17,8 @@ Decision decide(Seat* seat, Function function, bool in_background, const Asked& 
   return seat->decide(function, in_background, static_cast<std::size_t>(bytes));
 }
 
-// Returns what the program's call returns. `name` is the function's in full; `request` is where a nonblocking
-// call wants its request, and absent of a blocking one.
+// Returns the result of the program's call. `name` is the function's full name; `request` receives a
+// nonblocking call's request, and is absent for a blocking one.
 template <typename Asked, typename HandOn, typename... Request>
 int serve(Function function, const char* name, MPI_Comm comm, const Asked& asked, HandOn hand_on,
           Request*... request) {

@@ -9,14 +9,14 @@
 namespace ringreduce::mpi {
 namespace {
 
-// What fits into an int, of elements and of bytes. An element is no longer: see most_moved in asked.h.
+// The most elements and bytes that fit into an int. An element is no longer: see most_moved in asked.h.
 constexpr MPI_Count most_counted = INT_MAX;
 
 void require(bool good) {
-  if (!good) throw std::runtime_error("MPI cannot pack or unpack this datatype");
+  if (!good) throw std::runtime_error("MPI failed to pack or unpack this datatype");
 }
 
-// Calls work(place in memory, place among the packed bytes, elements) for parts that MPI can count.
+// Calls work(address in memory, address in the packed bytes, elements) for parts that MPI can count.
 template <typename Work>
 void in_parts(void* memory, MPI_Count count, MPI_Datatype type, Work work) {
   const Shape shape = shape_of(type);
@@ -41,7 +41,7 @@ std::byte* ServedCall::room(std::size_t bytes) {
   return rooms_.emplace_back(new std::byte[bytes]).get();
 }
 
-// All ranks of a communicator of ours share a host, where MPI packs without a header and without converting.
+// All ranks of a served communicator share a host, where MPI packs without a header and without conversion.
 const std::byte* ServedCall::packed(const void* from, MPI_Count count, MPI_Datatype type) {
   std::byte* to = room(static_cast<std::size_t>(count * shape_of(type).size));
   in_parts(const_cast<void*>(from), count, type, [&](void* memory, std::size_t at, int elements, int size) {

@@ -1,4 +1,4 @@
-// A call of MPI's as the engine runs it: one call of ours, and what has to be put in its place afterwards.
+// An MPI call as the engine runs it: one engine call, and the copies to make afterwards.
 #pragma once
 
 #include <mpi.h>
@@ -19,13 +19,13 @@ class ServedCall : public Steps {
   ServedCall& operator=(const ServedCall&) = delete;
 
   Call call;
-  Extents extents;  // where the call has some
+  Extents extents;  // if the call has any
 
-  // Elements of any datatype as the bytes that they have in a message.
+  // Elements of any datatype, as the bytes of a message.
   const std::byte* packed(const void* from, MPI_Count count, MPI_Datatype type);
-  // Memory of the job's own.
+  // Memory that belongs to the call.
   std::byte* room(std::size_t bytes);
-  // When the call is complete, these elements go from a message to where the program wants them.
+  // When the call is complete, copies these elements from a message to the program's memory.
   void land(const std::byte* from, void* to, MPI_Count count, MPI_Datatype type) {
     landings_.push_back({from, to, count, type});
   }
@@ -33,7 +33,7 @@ class ServedCall : public Steps {
     for (const Landing& landing : landings_) put(landing);
   }
 
-  // For a call that outlives the program's: its datatypes may be freed before it is over.
+  // For a call that outlives the program's, whose datatypes may be freed before it has finished.
   void keep_types();
 
   bool next(Call& call) override;

@@ -1,12 +1,12 @@
-// What the environment says.
+// Settings from the environment.
 #pragma once
 
 #include <cstdint>
 
 namespace ringreduce::mpi {
 
-// RINGREDUCE_MPI: hand everything on ("off"), serve what was measured as faster ("auto", the default), or all
-// that can be served ("all").
+// RINGREDUCE_MPI: hand on everything ("off"), serve what was measured to be no slower ("auto", the default),
+// or all calls that can be served ("all").
 enum class Mode : std::uint8_t { off, measured, all };
 Mode mode();
 

@@ -1,5 +1,5 @@
-// The functions that are taken over, once for all of their forms. A form says what is made of each function,
-// how its name is spelled, what it is passed, and whether it ends with a request:
+// The functions that are taken over, listed once for all of their forms. A form defines what is made of each
+// function, how its name is spelt, what it is passed, and whether it ends with a request:
 //
 //   RINGREDUCE_FUNCTIONS(RINGREDUCE_TAKE_OVER, RINGREDUCE_NONBLOCKING, PassedInC, request)
 #pragma once
@@ -29,7 +29,7 @@ struct PassedInLargeC : PassedInC {
 #define RINGREDUCE_TEXT(name) RINGREDUCE_TEXT_OF(name)
 #define RINGREDUCE_TEXT_OF(name) #name
 
-// MPI's name, after "MPI_", of a function that it calls Bcast, and that is called bcast in other names.
+// MPI's name, after "MPI_", of a function (Bcast), and its lower-case form (bcast) for other names.
 #define RINGREDUCE_BLOCKING(Name, name) Name
 #define RINGREDUCE_LARGE(Name, name) Name##_c
 #define RINGREDUCE_NONBLOCKING(Name, name) I##name

@@ -16,12 +16,12 @@ Shape measured(MPI_Datatype type) {
   return shape;
 }
 
-// Found by their handles, on the way of every call.
+// Looked up by handle in every call.
 class Kinds {
  public:
   Kinds() {
     using enum NumberKind;
-    // MPI has no reductions of MPI_CHAR; the libraries have, as of signed bytes.
+    // MPI defines no reductions of MPI_CHAR, but the libraries reduce it as signed bytes.
     add(signed_integer, {MPI_CHAR, MPI_SIGNED_CHAR, MPI_SHORT, MPI_INT, MPI_LONG, MPI_LONG_LONG, MPI_INT8_T,
                          MPI_INT16_T, MPI_INT32_T, MPI_INT64_T, MPI_AINT, MPI_OFFSET, MPI_COUNT, MPI_INTEGER,
                          MPI_INTEGER1, MPI_INTEGER2, MPI_INTEGER4, MPI_INTEGER8});
@@ -42,7 +42,7 @@ class Kinds {
   }
 
  private:
-  // Handles that a library lacks are MPI_DATATYPE_NULL.
+  // A library sets handles that it lacks to MPI_DATATYPE_NULL.
   void add(std::optional<NumberKind> number, std::initializer_list<MPI_Datatype> handles) {
     for (MPI_Datatype handle : handles) {
       if (handle == MPI_DATATYPE_NULL || find(handle)) continue;
@@ -53,7 +53,7 @@ class Kinds {
       place(handle) = kind;
     }
   }
-  // Where it is, or would be.
+  // Its slot, used or free.
   Kind& place(MPI_Datatype handle) {
     const std::size_t hash = std::hash<MPI_Datatype>()(handle) * 0x9e3779b97f4a7c15ull;
     for (std::size_t at = hash >> 56;; ++at) {

@@ -1,5 +1,6 @@
-// Whether the program's MPI is the one that we were built for. Handles of another would end it somewhere in
-// the middle, without a word; and what has our functions already cannot do without them.
+// Checks that the program's MPI is the one that this library was built for. Handles of another one would end
+// the program somewhere in the middle, without a message; and a program that has our functions already cannot
+// do without them.
 #include <dlfcn.h>
 #include <mpi.h>
 
@@ -17,7 +18,7 @@ const char* file_of(const void* address) {
 }
 
 // The program's libraries are searched first, then ours; those of the same name are loaded once. Programs
-// that load their MPI later are not seen here, nor are those that have none: a shell, mpirun.
+// that load their MPI later are not noticed here, nor are those without MPI: a shell, mpirun.
 [[gnu::constructor]] void require_own_library() {
   void* const self =
       dlopen(file_of(reinterpret_cast<const void*>(&require_own_library)), RTLD_LAZY | RTLD_NOLOAD);
@@ -30,8 +31,8 @@ const char* file_of(const void* address) {
   if (own == used || !own_file || !used_file) return;
   std::fprintf(
       stderr,
-      "ringreduce: this libringreduce_mpi.so is built for the MPI in %s, but the program has the one in %s: "
-      "load what `ringreduce mpi-preload --mpicc` prints for its mpicc\n",
+      "ringreduce: this libringreduce_mpi.so is built for the MPI in %s, but the program uses the one in %s: "
+      "load the library that `ringreduce mpi-preload --mpicc` prints for the program's mpicc\n",
       own_file, used_file);
   std::_Exit(EXIT_FAILURE);
 }

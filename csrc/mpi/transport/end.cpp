@@ -1,5 +1,4 @@
-// How MpiTransport lets go: of a peer that cannot be reached, of the caller's memory when a call has failed,
-// and of MPI.
+// How MpiTransport releases an unreachable peer, the caller's memory after a failed call, and MPI.
 #include <sched.h>
 
 #include <algorithm>
@@ -20,10 +19,10 @@ constexpr milliseconds to_cancel{1000}, to_hand_over{100};
 void MpiTransport::unreachable(int peer, int code) {
   lost_some_ = true;
   end_without_others();
-  words_.lost(peer, "cannot be reached any more (" + error_text(code) + ")");
+  words_.lost(peer, "can no longer be reached (" + error_text(code) + ")");
 }
 
-// Whom the hellos' receive fails for it does not say: it is another request that will.
+// It does not say for which peer the hellos' receive fails; another request will.
 void MpiTransport::failed(std::size_t index, int code) {
   const Purpose purpose = purposes_[index];
   if (purpose.kind == Purpose::Kind::hello) {
@@ -44,7 +43,7 @@ void MpiTransport::failed(std::size_t index, int code) {
 
 // --- the caller's memory ---------------------------------------------------------------------------------
 
-// What MPI has begun to receive it ends first, and that is for the sender to see to.
+// MPI must finish what it has begun to receive, which depends on the sender.
 MpiTransport::Cancelled MpiTransport::cancel(MPI_Request& request, Clock::time_point deadline) {
   MPI_Status status;
   int done = 0, cancelled = 0;
@@ -68,7 +67,7 @@ MpiTransport::Cancelled MpiTransport::cancel(MPI_Request& request, Clock::time_p
 
 void MpiTransport::withdraw() {
   if (over() || closed_) return;
-  // Who is told of a death has to let MPI end without the dead, like those who found out.
+  // A rank that is told of a death must let MPI end without the dead rank, like those that noticed it.
   const std::optional<Failure> failure = fate().failure();
   if (failure && failure->culprit >= 0) look_after(failure->culprit);
   if (!may_call()) return;
@@ -82,7 +81,7 @@ void MpiTransport::withdraw() {
   hand_over(Clock::now() + to_hand_over);
 }
 
-// Nobody may call MPI for this rank later, so all ranks are told now.
+// No thread will call MPI for this rank later, so all ranks are told now.
 void MpiTransport::answer_latecomers() {
   if (over() || closed_ || !may_call()) return;
   const Turn turn(in_turn_);
@@ -91,8 +90,8 @@ void MpiTransport::answer_latecomers() {
   }
 }
 
-// What MPI has begun to send it reads from the caller's memory until the peer has it, and no library gives
-// that up. Who lives takes all off the wire, and soon; what goes to the dead stays where it is.
+// MPI reads what it has begun to send from the caller's memory until the peer has it, and no library can stop
+// that. Living peers take everything off the wire soon; memory that goes to the dead stays in use.
 void MpiTransport::hand_over(Clock::time_point deadline) {
   for (bool waits = true; waits && Clock::now() < deadline;) {
     waits = false;
@@ -117,12 +116,12 @@ void MpiTransport::hand_over(Clock::time_point deadline) {
   }
 }
 
-// All that comes from this peer, because what is received anew is matched last.
+// Cancels everything from this peer, because later receives are matched last.
 void MpiTransport::divert(int peer, Clock::time_point deadline) {
   std::vector<std::size_t> again;
   for (std::size_t i = 0; i < purposes_.size(); ++i) {
     if (purposes_[i].kind != Purpose::Kind::bulk || purposes_[i].peer != peer) continue;
-    if (requests_[i] == MPI_REQUEST_NULL) continue;  // it has come, and is about to be noticed
+    if (requests_[i] == MPI_REQUEST_NULL) continue;  // it has arrived, and is about to be noticed
     switch (cancel(requests_[i], deadline)) {
       case Cancelled::yes:
         again.push_back(i);
@@ -148,8 +147,7 @@ void MpiTransport::divert(int peer, Clock::time_point deadline) {
 
 // --- the end ---------------------------------------------------------------------------------------------
 
-// A message that nobody takes off would stay in MPI for ever: so ranks that close wait a little for each
-// other.
+// An unreceived message would stay in MPI forever, so ranks that close wait a little for each other.
 void MpiTransport::see_off(Lock& lock) {
   constexpr milliseconds to_hear{50};
   const auto start = Clock::now();
@@ -165,7 +163,7 @@ void MpiTransport::see_off(Lock& lock) {
   if (lost_some_ || sending() || !all_have_closed()) home_->keep();
 }
 
-// Whatever MPI does not let go of in time keeps its memory.
+// Memory that MPI does not release in time is kept.
 void MpiTransport::let_go() {
   const auto deadline = Clock::now() + to_cancel;
   for (std::size_t i = 0; i < purposes_.size(); ++i) {

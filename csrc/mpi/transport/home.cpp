@@ -27,7 +27,7 @@ int keyval_of_homes() {
   return keyval;
 }
 
-// MPI's collectives know no deadline, and their nonblocking forms do not need one.
+// MPI's collectives have no deadline, but waiting for their nonblocking forms can have one.
 template <typename Begin>
 bool ends_in_time(Clock::time_point deadline, const char* name, Begin begin) {
   MPI_Request request = MPI_REQUEST_NULL;
@@ -79,7 +79,7 @@ Home::Home(MPI_Comm comm, int rank, int size, Clock::duration timeout)
   int* highest = nullptr;
   int found = 0;
   MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &highest, &found);
-  const int tags = found ? *highest : 32767;  // which all libraries have
+  const int tags = found ? *highest : 32767;  // which every library has
   numbers_ = tags / tags_each / size;
 }
 
@@ -92,7 +92,7 @@ Home::~Home() {
 int Home::new_number() {
   const std::lock_guard lock(mutex_);
   if (next_ == numbers_) {
-    throw Error("this MPI has tags for " + std::to_string(numbers_) + " communicators per rank, and no more");
+    throw Error("this MPI has tags for only " + std::to_string(numbers_) + " communicators per rank");
   }
   return rank * numbers_ + next_++;
 }
@@ -148,7 +148,7 @@ std::shared_ptr<MpiJob> join(const void* communicator, const std::string& librar
   const std::string version = library_version();
   if (!library.empty() && library.substr(0, version.size()) != version.substr(0, library.size())) {
     throw InvalidArgument("store is a communicator of another MPI library (" + first_line(library) +
-                          ") than the mpicc on the PATH belongs to (" + first_line(version) + ")");
+                          ") than that of the mpicc on the PATH (" + first_line(version) + ")");
   }
   start();
   if (!may_call()) throw InvalidArgument("MPI may only be called from the thread that initialised it");
@@ -159,7 +159,7 @@ std::shared_ptr<MpiJob> join(const void* communicator, const std::string& librar
 }  // namespace
 }  // namespace ringreduce::mpi
 
-// What the engine calls: the only name that this library has for others.
+// The only symbol that this library exports, for the engine.
 extern "C" {
 __attribute__((visibility("default"))) extern ringreduce::JoinMpi* const ringreduce_join_mpi;
 ringreduce::JoinMpi* const ringreduce_join_mpi = ringreduce::mpi::join;

@@ -1,6 +1,6 @@
-// A duplicate of a communicator of the user's, in which all of ours between its ranks live: their messages
-// are told apart by tags, so that any number of them costs MPI one communicator, and none is made when ranks
-// split or some have died. It is kept for the next time, and freed with the user's.
+// A duplicate of a user's communicator, in which all our communicators between its ranks live. Tags tell
+// their messages apart, so any number of them costs MPI one communicator, and none is made when ranks split
+// or some have died. It is kept for the next time, and freed with the user's.
 #pragma once
 
 #include <mpi.h>
@@ -15,8 +15,8 @@ namespace ringreduce::mpi {
 // The tags of one transport.
 struct Tags {
   int hello = 0;   // says that frames will follow
-  int frames = 0;  // whole ones, or the headers of what follows
-  int bulk = 0;    // the bytes of large frames
+  int frames = 0;  // whole frames, or the headers of large ones
+  int bulk = 0;    // the data of large frames
 };
 
 class Home : public MpiJob {
@@ -29,12 +29,12 @@ class Home : public MpiJob {
   std::vector<std::string> exchange(const std::string& blob) override;
   std::unique_ptr<RemoteTransport> connect(int rank, int world, const Exchange& exchange) override;
 
-  // A number that no other transport of these ranks has, as the one that leads the new group gives it. Throws
-  // Error when there are none left: they are not used again, because what was sent last under one may still
-  // be on its way.
+  // A number that no other transport of these ranks has, from the rank that leads the new group. Throws Error
+  // when there are none left. Numbers are not reused, because the last messages under one may still be on
+  // their way.
   int new_number();
   Tags tags_of(int number) const;
-  // Something may still be on its way: the communicator's identity must not be used again.
+  // Messages may still be on their way, so the communicator's identity must not be reused.
   void keep() { kept_ = true; }
 
  private:

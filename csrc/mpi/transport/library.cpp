@@ -16,18 +16,18 @@ struct State {
   std::set<Transport*> users;
   BriefLock turn;
   int level = MPI_THREAD_SINGLE;
-  pid_t process = 0;  // that has joined
+  pid_t process = 0;  // that joined
   std::atomic<bool> over{false};
   std::atomic<bool> deserted{false};
 };
 
-// Never destroyed: threads may still be waiting when the process ends.
+// Never destroyed, because threads may still be waiting when the process ends.
 State& state() {
   static State& one = *new State;
   return one;
 }
 
-// MPI_Finalize deletes the attributes of MPI_COMM_SELF before anything else, while all of MPI still works.
+// MPI_Finalize deletes the attributes of MPI_COMM_SELF first, while all of MPI still works.
 int mpi_ends(MPI_Comm, int, void*, void*) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
@@ -36,7 +36,7 @@ int mpi_ends(MPI_Comm, int, void*, void*) {
   return MPI_SUCCESS;
 }
 
-// In a forked child MPI is the parent's. With a dead rank MPI_Finalize would wait for ever.
+// In a forked child, MPI belongs to the parent. With a dead rank, MPI_Finalize would wait forever.
 void finish() {
   State& s = state();
   int finalized = 0;
@@ -60,7 +60,7 @@ void start() {
   State& s = state();
   int initialized = 0, finalized = 0;
   MPI_Finalized(&finalized);
-  if (finalized) throw Error("MPI has been finalised: nothing can be sent through it any more");
+  if (finalized) throw Error("MPI has been finalised: it can no longer send anything");
   MPI_Initialized(&initialized);
   if (!initialized) {
     if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &s.level) != MPI_SUCCESS) {
@@ -105,13 +105,12 @@ bool may_call() {
 
 void refuse() {
   const char* level = state().level == MPI_THREAD_SINGLE ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED";
-  throw InvalidArgument(
-      std::string("MPI was initialised with ") + level +
-      ": the mpi transport needs MPI_THREAD_SERIALIZED for asynchronous calls, and for calls "
-      "from other threads than the one that initialised it");
+  throw InvalidArgument(std::string("MPI was initialised with ") + level +
+                        ": the mpi transport needs MPI_THREAD_SERIALIZED for asynchronous calls, and for "
+                        "calls from threads other than the one that initialised it");
 }
 
-// Open MPI's launcher hands its settings over so; the other libraries do not, or tell nobody.
+// Open MPI's launcher passes its settings in the environment; other libraries do not.
 bool gives_core_away() {
   static const bool does = [] {
     const char* set = std::getenv("OMPI_MCA_mpi_yield_when_idle");

@@ -1,4 +1,4 @@
-// The MPI library of this process: who starts and who ends it, and from which threads it may be called.
+// The MPI library of this process: who initialises and ends it, and which threads may call it.
 #pragma once
 
 #include <mpi.h>
@@ -10,33 +10,33 @@
 
 namespace ringreduce::mpi {
 
-// Starts MPI if nobody has. Whoever starts it ends it: at the end of the process, if that was us. Throws
-// Error where it is over already.
+// Initialises MPI if needed. If this library initialised it, it also finalises it, at the end of the process.
+// Throws Error if MPI has already been finalised.
 void start();
-// Whether MPI has ended, so that nothing of it may be called.
+// Whether MPI has ended, so that it must not be called.
 bool over();
-// Lets MPI end without a word to the others, who may be dead.
+// Lets MPI end without the others, which may be dead.
 void end_without_others();
 
-// A transport that is to be closed before MPI ends.
+// Registers a transport that must be closed before MPI ends.
 void enter(Transport* user);
 void leave(Transport* user);
 
-// Whether this thread may call MPI at all, and whether all may.
+// Whether this thread may call MPI, and whether all threads may.
 bool may_call();
 bool any_thread_may_call();
-// Throws InvalidArgument: it may not.
+// Throws InvalidArgument, because this thread may not.
 [[noreturn]] void refuse();
 
-// Whether MPI itself gives the core away whenever it has nothing to do: then nobody else should, too.
+// Whether MPI itself yields the core when it has nothing to do. The transport must then not yield too.
 bool gives_core_away();
 
-// Holds the right to call MPI. Where it can be called by one thread at a time only, that is a lock of the
-// whole process; it does not keep the program's own calls away.
+// Holds the right to call MPI. If only one thread at a time may call it, this is a lock of the whole process,
+// which does not keep the program's own calls away.
 class Turn {
  public:
   Turn() : Turn(taken_here_) {}
-  // `held` says whether its owner has the right already, for which it needs a lock of its own.
+  // `held`: whether its owner already has the right; guarded by the owner's own lock.
   explicit Turn(bool& held);
   ~Turn();
   Turn(const Turn&) = delete;
@@ -44,7 +44,7 @@ class Turn {
 
  private:
   bool taken_here_ = false;
-  bool* const held_;  // null: nothing to give back
+  bool* const held_;  // null: nothing to release
 };
 
 std::string error_text(int code);

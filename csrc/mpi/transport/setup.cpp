@@ -16,7 +16,7 @@ constexpr std::size_t longest_problem = 300;
 
 }  // namespace
 
-// As /proc has it, in the system's ticks; 0 for a process that is not there, or has ended.
+// As in /proc, in the system's ticks; 0 for a process that does not exist or has ended.
 std::uint64_t MpiTransport::start_of(int process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/stat");
   std::string text;
@@ -44,7 +44,7 @@ MpiTransport::Member MpiTransport::own_member(Home& home) {
   return member;
 }
 
-// A failure of one rank must fail all: hence the second exchange.
+// A failure of one rank must fail all, so there is a second exchange.
 std::unique_ptr<RemoteTransport> MpiTransport::create(std::shared_ptr<Home> home, int rank, int world,
                                                       const Exchange& exchange) {
   Member own = own_member(*home);
@@ -93,7 +93,8 @@ bool MpiTransport::distant() const {
 
 // --- dead ranks ------------------------------------------------------------------------------------------
 
-// MPI itself may never tell: mostly its launcher ends all. Of a host's own processes the system knows.
+// MPI itself may never report it, because its launcher usually ends everything. For processes of this host,
+// the system knows.
 void MpiTransport::look_after(int peer) {
   const Member& own = members_[rank];
   const Member& theirs = members_[peer];
@@ -107,8 +108,8 @@ void MpiTransport::look_after(int peer) {
 
 // --- threads ---------------------------------------------------------------------------------------------
 
-// Mostly any may call MPI, else the one that has started it: asynchronous calls are then refused before they
-// begin.
+// Usually any thread may call MPI, otherwise only the one that initialised it. Asynchronous calls are then
+// refused before they begin.
 void MpiTransport::check() {
   RemoteTransport::check();
   if (!may_call()) refuse();

@@ -1,10 +1,11 @@
-// Between the ranks of an MPI job: its messages carry our frames, point to point only. A small frame is one
-// message, with its header at the end, so that the bytes lie where MPI likes them; of a large one the header
-// goes first, and the bytes from where they are straight to where they are wanted.
+// The transport between the ranks of an MPI job: MPI's messages carry our frames, point to point only. A
+// small frame is one message, with its header at the end, which gives its bytes the alignment that MPI
+// prefers. For a large one the header goes first, and the bytes then go directly from their source to their
+// destination.
 //
-// There is one receive open for each peer that has something to say, and a hello tells of one that will: so
-// what a look costs grows with the peers that are used, and none of these receives is from any source, which
-// some libraries pay for in each of their devices.
+// There is one open receive for each peer that has something to say, and a hello announces one that will. The
+// cost of a look therefore grows with the peers in use, and none of these receives is from any source, which
+// costs some libraries a look at each of their devices.
 #pragma once
 
 #include <mpi.h>
@@ -22,7 +23,7 @@ namespace ringreduce::mpi {
 
 class MpiTransport : public RemoteTransport {
  public:
-  // Collective over the ranks that `exchange` connects, all of which are of `home`.
+  // Collective over the ranks that `exchange` connects, all of `home`.
   static std::unique_ptr<RemoteTransport> create(std::shared_ptr<Home> home, int rank, int world,
                                                  const Exchange& exchange);
   ~MpiTransport() override;
@@ -46,27 +47,27 @@ class MpiTransport : public RemoteTransport {
   void answer_latecomers() override;
 
  private:
-  // What a rank tells of itself.
+  // A rank's report about itself.
   struct Member {
     HostIdentity host;
     Cores cores;
-    std::uint64_t processes = 0;  // the namespace that its process id belongs to
-    std::uint64_t started = 0;    // tells it from a later process of the same id
+    std::uint64_t processes = 0;  // the namespace of its process id
+    std::uint64_t started = 0;    // distinguishes it from a later process with the same id
     std::int32_t process = 0;
     std::int32_t place = 0;    // its rank in the home
-    std::int32_t number = -1;  // of the new group, if it leads that
+    std::int32_t number = -1;  // of the new group, if it leads it
   };
-  // What a request is for.
+  // The purpose of a request.
   struct Purpose {
     enum class Kind : std::uint8_t { hello, frame, bulk, sent };
     Kind kind{};
     int peer = -1;
-    Buffer* buffer = nullptr;  // that a frame comes to, or goes from if that is not the frame's own
+    Buffer* buffer = nullptr;  // that receives a frame, or that one is sent from if it is not the frame's own
     Outgoing frame{};          // of what is sent
-    FrameHeader header{};      // of what comes in bulk
+    FrameHeader header{};      // of bulk data being received
     Landing landing{};
-    bool ends_frame = false;  // with this the whole frame is on the wire
-    bool idle = false;        // a frame has come, and the next is not listened for yet
+    bool ends_frame = false;  // after this the whole frame is on the wire
+    bool idle = false;        // a frame has arrived, and no receive for the next one is open yet
   };
 
   MpiTransport(std::shared_ptr<Home> home, int rank, int world, std::vector<Member> members, bool crowded);
@@ -109,15 +110,15 @@ class MpiTransport : public RemoteTransport {
   const std::vector<Member> members_;
   const Tags tags_;
   std::vector<int> peers_by_place_;  // or -1
-  std::vector<char> open_;           // whether frames have gone or come
-  // What MPI is doing for us: a request, and at the same index what it is for. The first is for hellos.
+  std::vector<char> open_;           // whether frames have been exchanged
+  // MPI's running operations for us: requests, and at the same index their purposes. The first is for hellos.
   std::vector<MPI_Request> requests_;
   std::vector<Purpose> purposes_;
   std::vector<int> done_;
   std::vector<MPI_Status> statuses_;
   bool some_finished_ = false, some_idle_ = false;
   unsigned looks_ = 0;
-  bool in_turn_ = false;  // see Turn; with the lock held
+  bool in_turn_ = false;  // see Turn; under the lock
   std::atomic<bool> interrupted_{false};
   bool closed_ = false, lost_some_ = false;
 };

@@ -13,14 +13,14 @@ namespace {
 using std::chrono::microseconds;
 
 constexpr std::size_t header_bytes = sizeof(FrameHeader);
-constexpr std::size_t slot_bytes = 16 << 10;  // of the longest frame that is one message
-constexpr std::size_t copied = 512;  // bytes of a frame that is rather copied than kept where it came
+constexpr std::size_t slot_bytes = 16 << 10;  // of the longest frame that is sent as one message
+constexpr std::size_t copied = 512;  // bytes of a frame up to which it is copied instead of kept in place
 constexpr unsigned looks_per_hello = 16;
 constexpr microseconds shortest_nap{50}, longest_nap{1000};
 
 }  // namespace
 
-// --- what is under way -----------------------------------------------------------------------------------
+// --- running operations ----------------------------------------------------------------------------------
 
 void MpiTransport::add(MPI_Request request, const Purpose& purpose) {
   requests_.push_back(request);
@@ -40,7 +40,7 @@ void MpiTransport::receive(std::size_t index, std::byte* at, std::size_t bytes, 
   if (code != MPI_SUCCESS) failed(index, code);
 }
 
-// The next frame of a peer, in the buffer of the last where that is still ours.
+// Opens a receive for a peer's next frame, in the last one's buffer if that is still ours.
 void MpiTransport::listen(std::size_t index) {
   Purpose& purpose = purposes_[index];
   purpose.idle = false;
@@ -48,7 +48,7 @@ void MpiTransport::listen(std::size_t index) {
   receive(index, purpose.buffer->data, slot_bytes, tags_.frames);
 }
 
-// Not as soon as a frame has come, but when there is time: somebody waits for what it brought.
+// Not as soon as a frame has arrived, but when there is time, because a thread waits for its contents.
 void MpiTransport::listen_again() {
   some_idle_ = false;
   for (std::size_t i = 0; i < purposes_.size(); ++i) {
@@ -97,7 +97,7 @@ bool MpiTransport::sending() const {
 
 void MpiTransport::dispatch(int peer) {
   if (words_.has_left(peer) || closed_) return frames_.discard(peer);
-  if (!may_call()) return;  // it goes when the thread that may is here
+  if (!may_call()) return;  // sent when a thread that may comes
   const Turn turn(in_turn_);
   if (!open_[peer]) open(peer, true);
   for (Outgoing frame; frames_.outbox.take(peer, frame);) send(peer, frame);
@@ -112,7 +112,7 @@ void MpiTransport::send(int peer, const Outgoing& frame) {
   purpose.ends_frame = whole;
   std::byte* at = nullptr;
   if (whole && frame.buffer && frame.buffer->users == 1 && bytes + header_bytes <= frame.buffer->room) {
-    at = frame.buffer->data;  // nobody else reads on behind the bytes
+    at = frame.buffer->data;  // no other user reads what follows the bytes
   } else {
     purpose.buffer = pool_.take(header_bytes + (whole ? bytes : 0));
     at = purpose.buffer->data;
@@ -126,7 +126,7 @@ void MpiTransport::send(int peer, const Outgoing& frame) {
   send_bytes(frame.data, bytes, tags_.bulk, purpose);
 }
 
-// Most small messages are gone at once.
+// Most small messages are sent at once.
 void MpiTransport::send_bytes(const void* data, std::size_t bytes, int tag, const Purpose& purpose) {
   MPI_Request request = MPI_REQUEST_NULL;
   int done = 0;
@@ -146,7 +146,8 @@ void MpiTransport::sent(const Purpose& purpose) {
 
 // --- receiving -------------------------------------------------------------------------------------------
 
-// In our turn. One request is asked about faster than several, and alone it is while a pair of ranks talks.
+// In our turn. Testing one request is faster than several, and there is only one while a pair of ranks
+// communicates.
 bool MpiTransport::look() {
   if (some_idle_) listen_again();
   int count = 0, code = MPI_SUCCESS;
@@ -177,7 +178,7 @@ void MpiTransport::finish(std::size_t index, const MPI_Status& status, int code)
   if (kind == Purpose::Kind::frame) {
     int bytes = 0;
     MPI_Get_count(&status, MPI_BYTE, &bytes);
-    // What it brings may begin other things, and with them move the jobs in memory.
+    // Its contents may start other operations, which move the requests in memory.
     Buffer* left =
         frame_came(purposes_[index].peer, purposes_[index].buffer, static_cast<std::size_t>(bytes));
     purposes_[index].buffer = left;
@@ -194,14 +195,14 @@ void MpiTransport::finish(std::size_t index, const MPI_Status& status, int code)
   kind == Purpose::Kind::bulk ? frames_.landed(purpose.peer, purpose.header, purpose.landing) : sent(purpose);
 }
 
-// Gives the buffer back, or null where it is somebody else's now.
+// Returns the buffer, or null if it has another owner now.
 Buffer* MpiTransport::frame_came(int peer, Buffer* buffer, std::size_t bytes) {
   try {
     FrameHeader header;
     if (bytes < header_bytes) throw Error("a message without a header");
     const std::size_t before = bytes - header_bytes;
     std::memcpy(&header, buffer->data + before, header_bytes);
-    if (before != header.bytes && before != 0) throw Error("a frame of another length than it says");
+    if (before != header.bytes && before != 0) throw Error("a frame whose length differs from its header");
     const Landing landing = frames_.land(peer, header);
     if (before == header.bytes) return whole_frame_came(peer, header, landing, buffer);
     Purpose purpose{Purpose::Kind::bulk};
@@ -211,7 +212,7 @@ Buffer* MpiTransport::frame_came(int peer, Buffer* buffer, std::size_t bytes) {
     add(MPI_REQUEST_NULL, purpose);
     receive_bulk(requests_.size() - 1);
   } catch (const Error& error) {
-    words_.lost(peer, "has sent what no rank sends: " + std::string(error.what()));
+    words_.lost(peer, "sent something that no rank sends: " + std::string(error.what()));
   }
   return buffer;
 }
@@ -234,7 +235,7 @@ void MpiTransport::receive_bulk(std::size_t index) {
 
 // --- waiting ---------------------------------------------------------------------------------------------
 
-// Where every rank has a core, looking again is the fastest that one can do.
+// If every rank has a core, looking again is fastest.
 bool MpiTransport::look_a_while() {
   constexpr int looks = 8;
   const Turn turn(in_turn_);
@@ -244,10 +245,10 @@ bool MpiTransport::look_a_while() {
   return false;
 }
 
-// MPI has no wait that ends at a deadline: whoever waits looks again and again, and sleeps in between once it
-// has waited long.
+// MPI has no wait with a deadline. A waiting thread looks again and again, and sleeps in between once it has
+// waited long.
 bool MpiTransport::progress(Lock& lock, Clock::duration limit) {
-  if (over()) throw Error("MPI has been finalised: nothing can be sent through it any more");
+  if (over()) throw Error("MPI has been finalised: it can no longer send anything");
   const bool can_look = !closed_ && may_call();
   if (can_look && look_a_while()) return true;
   if (limit <= Clock::duration::zero()) return false;

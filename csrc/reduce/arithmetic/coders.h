@@ -1,4 +1,4 @@
-// Wire formats, lane by lane. A coder has a scale for each block of values, or, without a header, none.
+// Wire formats, lane by lane. A coder has a scale for each block of values, or no header and no scale.
 #pragma once
 
 #include <bit>
@@ -11,23 +11,23 @@ namespace ringreduce::RINGREDUCE_ISA {
 inline constexpr std::uint32_t magnitude_bits = 0x7fffffffu;
 inline constexpr std::uint32_t infinity_bits = 0x7f800000u;
 
-// A code is round(x / scale) + 128, so that 0 is left for NaN.
+// A code is round(x / scale) + 128, which reserves 0 for NaN.
 struct ScaledInt8 {
   using Element = std::uint8_t;
   static constexpr int header = sizeof(float);         // the block's scale
   static constexpr std::uint32_t least = 0x00800000u;  // 2^-126
-  // 127 times that is still finite.
+  // The largest value whose product with 127 is finite.
   static constexpr std::uint32_t most = std::bit_cast<std::uint32_t>(0x1.fffffep127f / 127) & ~0xffu;
 
-  // largest / 127, rounded to 16 bits, so that its products with codes are exact. That is near enough for the
-  // largest of the block to become 127, by which the decoded block finds the same scale.
+  // largest / 127, rounded to 16 bits, so that its products with codes are exact. This is precise enough for
+  // the block's largest value to become 127, so the decoded block has the same scale.
   RINGREDUCE_INLINE static float scale_for(std::uint32_t largest) {
     const std::uint32_t wanted = (bits_as<std::uint32_t>(bits_as<float>(largest) / 127) + 0x80u) & ~0xffu;
     return bits_as<float>(wanted < least ? least : wanted > most ? most : wanted);
   }
 
-  // Adding the float32 whose last bit is 1 rounds, and leaves the code in the lowest bits. Those of NaN are
-  // not the same on every processor: a GPU computes one with all bits set. `careful`: not all are finite.
+  // Adding the float32 whose last bit is 1 rounds, and leaves the code in the lowest bits. The bits of NaN
+  // differ between processors: a GPU computes one with all bits set. `careful`: not all are finite.
   template <bool careful, class V>
   RINGREDUCE_INLINE static Like<Element, V> encode(V value, float inverse) {
     using Bits = Like<std::uint32_t, V>;
@@ -46,8 +46,8 @@ struct ScaledInt8 {
   }
 };
 
-// A code is x / scale as a float of 8 bits. The scale of a decoded block can be a smaller one, by which its
-// values are as exact.
+// A code is x / scale as a float of 8 bits. The scale of a decoded block can be smaller, and represents its
+// values just as exactly.
 struct ScaledFloat8 {
   using Element = std::uint8_t;
   static constexpr int header = sizeof(float);
@@ -57,7 +57,7 @@ struct ScaledFloat8 {
   RINGREDUCE_INLINE static float scale_for(std::uint32_t largest) {
     const int beyond_448 = (largest & 0x7fffffu) > 0x600000u;  // 448 = 1.75 * 2^8
     const int exponent = static_cast<int>(largest >> 23) - 8 + beyond_448;
-    // Spelt so that compilers branch, which a processor foresees: a minimum would hold up the first code.
+    // Written so that compilers branch, which a processor predicts: a minimum would delay the first code.
     return bits_as<float>(static_cast<std::uint32_t>(exponent < least  ? least
                                                      : exponent > most ? most
                                                                        : exponent)

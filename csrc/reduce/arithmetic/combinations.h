@@ -1,15 +1,15 @@
-// Which format and operator stand for a dtype and an op.
+// The format and operator for a dtype and an op.
 #pragma once
 
-#include "average.h"  // of what the build file compiles for
+#include "average.h"  // for the target that the build file compiles for
 #include "reduce/arithmetic/formats.h"
 #include "reduce/arithmetic/operators.h"
 #include "reduce/dtype.h"
 
 namespace ringreduce::RINGREDUCE_ISA {
 
-// is_often: compiled for the numbers of sources that most schedules have. elements: of the format, in one of
-// the dtype.
+// is_often: compiled separately for the numbers of sources in most schedules. elements: of the format, in one
+// of the dtype.
 template <class F, class O, bool often = false, int elements = 1>
 struct Combination {
   using Format = F;
@@ -39,7 +39,7 @@ constexpr void visit_float(Op op, Visit visit) {
   }
 }
 
-// Unsigned arithmetic wraps and has the same bits as signed; only order and division see the sign.
+// Unsigned arithmetic wraps and has the same bits as signed. Only order and division depend on the sign.
 RINGREDUCE_ANYWHERE
 template <class T, class Visit>
 constexpr void visit_integer(Op op, Visit visit) {
@@ -100,7 +100,7 @@ constexpr void visit_ops(Op op, Visit visit) {
   }
 }
 
-// Calls visit(Combination{}) for the one, if there is one, and the dtype is among those that are compiled.
+// Calls visit(Combination{}), if there is one and the dtype is compiled.
 RINGREDUCE_ANYWHERE
 template <bool (*is_compiled)(DType), class Visit>
 constexpr void visit_combination(DType dtype, Op op, Visit visit) {
@@ -112,7 +112,7 @@ constexpr void visit_combination(DType dtype, Op op, Visit visit) {
 #undef RINGREDUCE_VISIT
 }
 
-// Whether there is a combination for all that has a meaning.
+// Whether every supported pair has a combination.
 template <bool (*is_compiled)(DType)>
 constexpr bool is_complete() {
   for (int i = 0; i < dtype_count * op_count; ++i) {

@@ -1,7 +1,7 @@
-// How each element type is held while it is combined: the lanes it is decoded to and encoded from.
+// How each element type is held while it is combined: the lanes that it is decoded to and encoded from.
 #pragma once
 
-#include "half.h"  // of what the build file compiles for
+#include "half.h"  // for the target that the build file compiles for
 #include "reduce/arithmetic/floats.h"
 
 namespace ringreduce::RINGREDUCE_ISA {
@@ -45,13 +45,13 @@ struct Pair {
   T real, imag;
 };
 
-// By the schoolbook formula, as NumPy does it. Its bits do not depend on the order of the two operands.
+// By the schoolbook formula, like NumPy. Its bits do not depend on the order of the two operands.
 template <class T>
 RINGREDUCE_INLINE Pair<T> operator*(Pair<T> a, Pair<T> b) {
   return {a.real * b.real - a.imag * b.imag, a.real * b.imag + a.imag * b.real};
 }
 
-// For products alone: for all else that complex numbers have, they are twice as many floats.
+// For products only: in all other operations, complex numbers are twice as many floats.
 template <class T>
 struct Complex : Integer<Pair<T>> {
   RINGREDUCE_INLINE static Pair<T> encode(Pair<T> value) {

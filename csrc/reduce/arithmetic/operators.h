@@ -1,13 +1,13 @@
 // The operators, on lanes: before(x) on each operand, apply(a, b) to join two, after(x) on the result.
 #pragma once
 
-#include "lanes.h"  // of what the build file compiles for
+#include "lanes.h"  // for the target that the build file compiles for
 #include "reduce/dtype.h"
 
 namespace ringreduce::RINGREDUCE_ISA {
 
 struct Operator {
-  RINGREDUCE_INLINE explicit Operator(const Scale&) {}  // which most ignore
+  RINGREDUCE_INLINE explicit Operator(const Scale&) {}  // ignored by most
   RINGREDUCE_INLINE auto before(auto x) const { return x; }
   RINGREDUCE_INLINE auto after(auto x) const { return x; }
 };
@@ -26,7 +26,7 @@ struct Product : Operator {
   RINGREDUCE_INLINE V apply(V a, V b) const {
     return a * b;
   }
-  // Would be computed as int, whose overflow is undefined.
+  // C++ would compute it as int, whose overflow is undefined.
   RINGREDUCE_INLINE std::uint16_t apply(std::uint16_t a, std::uint16_t b) const {
     return static_cast<std::uint16_t>(std::uint32_t{a} * b);
   }
@@ -72,9 +72,9 @@ struct Xor : Operator {
   }
 };
 
-// A comparison is false for NaN and for zeros of either sign, so that picking either way round returns one
-// operand and the other. The OR of both is then NaN if one of them is, and -0 if one of them is; in all
-// other cases both ways pick the same. The order of the operands never shows.
+// A comparison is false for NaN and for zeros of either sign, so picking in both directions returns one
+// operand and the other. Their OR is NaN if one of them is, and -0 if one of them is. In all other cases both
+// directions pick the same operand. The result never depends on the order of the operands.
 struct FloatMin : Operator {
   using Operator::Operator;
   template <class V>
@@ -83,7 +83,7 @@ struct FloatMin : Operator {
   }
 };
 
-// max(a, b) = -min(-a, -b), which keeps the above for NaN and makes +0 the larger zero.
+// max(a, b) = -min(-a, -b), which keeps these properties for NaN and makes +0 the larger zero.
 struct FloatMax : FloatMin {
   using FloatMin::FloatMin;
   RINGREDUCE_INLINE auto before(auto x) const { return -x; }

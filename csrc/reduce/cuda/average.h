@@ -5,8 +5,8 @@
 
 namespace ringreduce::device {
 
-// Sums as unsigned, which may wrap, and divides as T. A quotient is that of the magnitudes: division of 32
-// bits is the cheapest there is, and the divisor may be beyond what T holds.
+// Sums as unsigned, which may wrap, and divides as T. A quotient is computed from magnitudes: 32-bit division
+// is the cheapest, and the divisor may exceed T.
 template <class T>
 struct IntegerAverage : Sum {
   using Magnitude = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;

@@ -1,7 +1,7 @@
-// A group of warps combines spans of which some are encoded: each source is decoded where it is, all are
-// joined in float32, and the result is encoded, decoded again or stored as it is. Warp w of W takes every
-// W-th block of a wire format; its lanes agree on the block's scale. A warp reads a block of all sources
-// before it writes any of it, so a destination may be a source, of the same form.
+// A group of warps combines spans of which some are encoded. Each source is decoded in place, all are joined
+// in float32, and the result is encoded, decoded again or stored directly. Warp w of W takes every W-th block
+// of a wire format; its lanes agree on the block's scale. A warp reads a block of all sources before it
+// writes any of it, so a destination may be a source of the same form.
 #pragma once
 
 #include "reduce/arithmetic/coders.h"
@@ -11,7 +11,7 @@
 
 namespace ringreduce::device {
 
-// An operator on float32 that is known when it runs: what is joined here waits for memory, not for a branch.
+// An operator on float32 that is chosen at run time: this code waits for memory, not for a branch.
 struct FloatOperator {
   Op op;
   float factor;
@@ -47,11 +47,11 @@ struct CodedCombiner {
   static constexpr int quads = 2;  // of a lane: encoded_block is 2 * 4 * warp_lanes
   static constexpr int each = 4 * quads;
   static constexpr int apart = 4 * warp_lanes;  // elements between a lane's quads
-  static constexpr int group = 4;               // sources that are read before the first is used
+  static constexpr int group = 4;               // sources that are read before the first one is used
   static constexpr std::size_t coded_bytes = Coder::header + encoded_block * sizeof(Code);
   static_assert(encoded_block == each * warp_lanes);
 
-  // What a lane has read of a source: codes or plain elements.
+  // A lane's elements of a source: codes or plain elements.
   struct Raw {
     std::uint32_t words[quads][4];
     float scale;
@@ -66,7 +66,7 @@ struct CodedCombiner {
   RINGREDUCE_DEVICE explicit CodedCombiner(const CodedSpans& given)
       : coded(given), op(given.op, given.spans.scale) {}
 
-  // How many of a lane's quad's elements there are; may be below 0 or beyond 4.
+  // How many elements of a lane's quad exist; may be below 0 or above 4.
   RINGREDUCE_DEVICE int present(std::size_t block, int lane, int quad) const {
     const std::size_t begin = block * encoded_block, left = coded.spans.count - begin;
     return static_cast<int>(left < encoded_block ? left : encoded_block) - (quad * apart + lane * 4);
@@ -112,7 +112,7 @@ struct CodedCombiner {
     }
   }
 
-  // A lane's values of all sources, joined. Beyond the end they are 0 or NaN, which change no scale.
+  // A lane's values of all sources, joined. Beyond the end they are 0 or NaN, which do not change a scale.
   RINGREDUCE_DEVICE Values joined(std::size_t block, int lane) const {
     Values values = {};
     RINGREDUCE_NO_UNROLL
@@ -139,7 +139,7 @@ struct CodedCombiner {
     return values;
   }
 
-  // The largest magnitude of what is finite, as bits, which order magnitudes as their values do.
+  // The largest finite magnitude, as bits, which order magnitudes like their values.
   RINGREDUCE_DEVICE static std::uint32_t largest_of(const Values& values) {
     std::uint32_t largest = 0;
     RINGREDUCE_UNROLL
@@ -165,7 +165,7 @@ struct CodedCombiner {
     }
   }
 
-  // Leaves in `values` what decoding gives, if plain destinations are to get that.
+  // Leaves in `values` the decoded result, if plain destinations must get it.
   RINGREDUCE_DEVICE void write_encoded(Values& values, float scale, std::size_t block, int lane) const {
     const float inverse = 1 / scale;
     RINGREDUCE_UNROLL

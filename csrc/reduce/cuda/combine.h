@@ -1,7 +1,7 @@
-// A group of threads combines spans: the loop that every operator runs in. Thread t of T takes every T-th
-// pack of 16 bytes, where the spans are aligned alike; single elements before the first pack, after the last,
-// and elsewhere. A thread reads what it takes from all sources before it writes any of it, so a destination
-// may be a source.
+// A group of threads combines spans: the loop of every operator. Thread t of T takes every T-th pack of 16
+// bytes if the spans are aligned alike, and single elements before the first pack, after the last, and
+// otherwise. A thread reads its part of all sources before it writes any of it, so a destination may be a
+// source.
 #pragma once
 
 #include "reduce/cuda/packs.h"
@@ -9,15 +9,15 @@
 
 namespace ringreduce::device {
 
-// `sources` is their number where it is known when compiled, otherwise 0: then they are read a few at a time.
+// `sources` is their number if it is known at compile time, otherwise 0: then they are read a few at a time.
 template <class Format, class Op, int sources>
 struct Combiner {
   using Element = typename Format::Element;
   using Lane = typename Format::Lane;
   static constexpr int group = sources > 0 ? sources : 4;
-  // Packs that a thread takes at once. All their loads are under way before the first is used: about 128
-  // bytes a thread keep the memory of the fastest cards busy. Lanes that are much wider than elements would
-  // take too many registers; what is only copied stays in its words.
+  // The packs that a thread takes at once. All their loads are issued before the first is used: about 128
+  // bytes per thread keep the memory of the fastest cards busy. Lanes that are much wider than elements would
+  // take too many registers; data that is only copied stays in its words.
   static constexpr int wanted = 8 / group;
   static constexpr int fitting = 2 * sizeof(Element);
   static constexpr int unroll = wanted < fitting || group == 1 ? wanted : fitting;
@@ -29,8 +29,8 @@ struct Combiner {
 
   RINGREDUCE_DEVICE int source_count() const { return sources > 0 ? sources : spans.source_count; }
 
-  // Combines `packs` packs, the first at byte `offset`, `stride` bytes from each to the next. Unless `all`
-  // are there: those before byte `end`.
+  // Combines `packs` packs, the first at byte `offset`, `stride` bytes apart. Unless `all` exist: those
+  // before byte `end`.
   template <class Pack, int packs, bool all>
   RINGREDUCE_DEVICE void block(std::size_t offset, std::size_t stride, std::size_t end) const {
     const auto is_there = [&](int p) { return all || offset + p * stride < end; };
@@ -80,8 +80,8 @@ struct Combiner {
     for (int i = 0; i < Pack::count; ++i) result.set(i, Format::encode(op.after(value[i])));
   }
 
-  // `count` packs, the first at byte `begin`. The last ones come together, too: one by one, a thread would
-  // wait for each.
+  // `count` packs, the first at byte `begin`. The last ones also run together, because one by one, a thread
+  // would wait for each.
   template <class Pack, int packs>
   RINGREDUCE_DEVICE void rows(std::size_t begin, std::size_t count, std::size_t thread,
                               std::size_t threads) const {

@@ -1,4 +1,4 @@
-# libringreduce_cuda.so: all that needs CUDA, beside libringreduce.so, which loads it at run time where there is a GPU.
+# libringreduce_cuda.so: everything that needs CUDA. libringreduce.so loads it at run time if there is a GPU.
 # RINGREDUCE_CUDA is AUTO (built beside the Python extension, if an nvcc is found), ON or OFF. CMAKE_CUDA_COMPILER, or
 # CUDACXX in the environment, names another nvcc.
 
@@ -7,7 +7,7 @@ set(RINGREDUCE_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "GPUs to build for, o
 
 set(ringreduce_oldest_nvcc 12.3)
 
-# Sets `problem` to why there is none that can be used, or to nothing.
+# Finds nvcc. Sets `problem` to the reason if there is no usable one, or to nothing.
 function(ringreduce_find_nvcc)
   if(NOT CMAKE_CUDA_COMPILER AND DEFINED ENV{CUDACXX})
     set(CMAKE_CUDA_COMPILER $ENV{CUDACXX})
@@ -29,7 +29,7 @@ function(ringreduce_find_nvcc)
   endif()
 endfunction()
 
-# Machine code for those that nvcc knows, and PTX of the newest for GPUs to come.
+# Machine code for the GPUs that nvcc knows, and PTX of the newest for later GPUs.
 function(ringreduce_choose_architectures)
   execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known)
   foreach(architecture ${RINGREDUCE_CUDA_ARCHITECTURES})
@@ -61,7 +61,7 @@ set(CMAKE_CUDA_EXTENSIONS OFF)
 enable_language(CUDA)
 message(STATUS "With CUDA ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
 
-# It stands alone.
+# It does not link the other libraries.
 file(GLOB cuda_sources CONFIGURE_DEPENDS csrc/reduce/cuda/*.cpp csrc/reduce/cuda/*.cu
   csrc/transport/device/cuda/*.cpp csrc/engine/gpu/kernels/cuda/*.cpp csrc/engine/gpu/kernels/cuda/*.cu)
 add_library(ringreduce_cuda SHARED ${cuda_sources})
@@ -73,7 +73,7 @@ target_compile_options(ringreduce_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror>
   $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false --expt-relaxed-constexpr -Xfatbin=-compress-all -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
 set_target_properties(ringreduce_cuda PROPERTIES
-  CUDA_RUNTIME_LIBRARY Static  # so that it can be loaded where there is no driver
+  CUDA_RUNTIME_LIBRARY Static  # loads even if there is no driver
   CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
 target_link_libraries(ringreduce_cuda PRIVATE Threads::Threads)
 target_link_options(ringreduce_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)

@@ -13,7 +13,7 @@ using namespace ringreduce::device;  // NOLINT(google-build-using-namespace)
 
 namespace {
 
-// Beyond this threads loop: a few waves, so that no multiprocessor is left idle at the end for long.
+// Beyond this number threads loop: a few waves, so that no multiprocessor is idle for long at the end.
 constexpr std::size_t blocks_per_multiprocessor = 32;
 
 template <class Enum>
@@ -31,7 +31,7 @@ Op op_of(int number) {
 }
 
 struct Launch {
-  std::string what;  // in words, for failures
+  std::string what;  // in words, for errors
   void* stream;
   int blocks;
 };
@@ -46,7 +46,7 @@ unsigned blocks_for(std::size_t bytes, const Kernel& kernel, const Launch& launc
   return static_cast<unsigned>(std::min(needed, multiprocessors * blocks_per_multiprocessor));
 }
 
-// `parameter` is the kernel's; `spans` are part of it.
+// `parameter` is the kernel's; `spans` is part of it.
 template <class Parameter>
 void start(const Kernel& kernel, std::size_t bytes, Parameter parameter, const Spans& spans, Launch launch) {
   if (bytes == 0) return;
@@ -59,7 +59,7 @@ void start(const Kernel& kernel, std::size_t bytes, Parameter parameter, const S
   check(cudaLaunchKernel(kernel.function, grid, dim3(block_threads), parameters, 0, stream), launch.what);
 }
 
-// Asking for attributes loads a kernel.
+// Querying attributes loads a kernel.
 void load(const Kernel& kernel) {
   cudaFuncAttributes attributes;
   check(cudaFuncGetAttributes(&attributes, kernel.function), "loading kernels");
@@ -69,7 +69,7 @@ Kernel combining(DType dtype, Op op, int sources) {
   return in_family(dtype, [&](auto family) { return combining_kernel<family>(dtype, op, sources); });
 }
 
-// Some numbers of sources have a kernel of their own where a combination is frequent.
+// Frequent combinations have their own kernels for some numbers of sources.
 void load_combining(DType dtype, Op op) {
   const Kernel any = combining(dtype, op, 1);
   load(any);

@@ -1,4 +1,4 @@
-// What CUDA says, as exceptions.
+// CUDA's errors as exceptions.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,8 +8,8 @@
 
 namespace ringreduce::device {
 
-// Throws std::runtime_error, in which `what` was being done. Where the context survives, CUDA forgets the
-// error: the caller's next check of its own launches does not find ours.
+// Throws std::runtime_error, in which `what` names the operation. If the context survives, CUDA forgets the
+// error, so the caller's next check of its own launches does not find ours.
 inline void check(cudaError_t result, const std::string& what) {
   if (result == cudaSuccess) return;
   static_cast<void>(cudaGetLastError());

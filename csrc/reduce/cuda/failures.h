@@ -1,4 +1,4 @@
-// Exceptions end where C begins.
+// Ends exceptions where C begins.
 #pragma once
 
 #include <exception>
@@ -6,7 +6,7 @@
 
 namespace ringreduce::device {
 
-// Calls function(); returns null, or what it has thrown.
+// Calls function(); returns null, or the text of its exception.
 template <class Function>
 const char* failure_of(Function function) noexcept {
   static thread_local std::string failure;

@@ -1,4 +1,4 @@
-// What is compiled for each family of dtypes, for numbers of sources, and for wire formats.
+// The combinations that are compiled for each family of dtypes, for numbers of sources, and for wire formats.
 #pragma once
 
 #include "reduce/arithmetic/coders.h"
@@ -16,7 +16,7 @@ constexpr bool is_in(DType dtype) {
 static_assert(is_complete<is_in<Family::wide_float>>() && is_complete<is_in<Family::small_float>>() &&
               is_complete<is_in<Family::wide_integer>>() && is_complete<is_in<Family::small_integer>>());
 
-// Calls visit(std::integral_constant of the number), or of 0 where the combination is not compiled for it.
+// Calls visit(std::integral_constant of the number), or of 0 if the combination is not compiled for it.
 template <class Combination, class Visit>
 void visit_sources(int sources, Visit visit) {
   if constexpr (Combination::is_often) {
@@ -27,7 +27,7 @@ void visit_sources(int sources, Visit visit) {
   visit(std::integral_constant<int, 0>());
 }
 
-// Calls visit(coder, format of what is not encoded): float32, and in formats of a byte a value the 16-bit
+// Calls visit(coder, format of plain spans): float32, and for formats of one byte per value the 16-bit
 // floats.
 template <class Visit>
 void visit_codings(Encoding wire, DType plain, Visit visit) {

@@ -1,4 +1,4 @@
-// The kernels that a call on a stream launches: thin, over the functions that groups of threads run.
+// The kernels that a call launches on a stream: thin wrappers of the functions that groups of threads run.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,12 @@ namespace ringreduce::device {
 inline constexpr int block_threads = 256;
 
 struct Kernel {
-  const void* function = nullptr;    // null: there is none for these arguments
-  int elements_per_value = 1;        // what it counts
-  std::size_t bytes_per_thread = 0;  // of a span, that a thread has in hand at once
+  const void* function = nullptr;    // null: none for these arguments
+  int elements_per_value = 1;        // of the spans' count
+  std::size_t bytes_per_thread = 0;  // of a span, that a thread handles at once
 };
 
-// Dtypes that are compiled together, apart from others: they take a while.
+// Dtypes that are compiled together, separately from others, because they take long.
 enum class Family : std::uint8_t { wide_float, small_float, wide_integer, small_integer };
 
 constexpr Family family_of(DType dtype) {
@@ -40,12 +40,12 @@ auto in_family(DType dtype, Visit visit) {
   }
 }
 
-// `sources` is their number. Takes a `Spans` by value.
+// `sources` is their number. The kernel takes a `Spans` by value.
 template <Family family>
 Kernel combining_kernel(DType dtype, Op op, int sources);
 // Moves bytes.
 Kernel copy_kernel();
-// Takes a `CodedSpans` by value.
+// The kernel takes a `CodedSpans` by value.
 Kernel coded_kernel(Encoding wire, DType plain);
 
 }  // namespace ringreduce::device

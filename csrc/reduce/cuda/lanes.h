@@ -1,9 +1,9 @@
-// Single values, where a CPU has vectors of them.
+// Single values, where the CPU uses vectors.
 #pragma once
 
 #include <type_traits>
 
-#include "device.h"  // of nvcc or emulated, which the build file chooses
+#include "device.h"  // nvcc's or the emulated one, as the build file chooses
 
 #define RINGREDUCE_INLINE RINGREDUCE_DEVICE
 

@@ -9,7 +9,7 @@ namespace ringreduce::device {
 
 inline constexpr int pack_bytes = sizeof(Words);
 
-// Stays in words until an element is used: apart, small elements would take a register each.
+// Stays in words until an element is used, because separate small elements would take a register each.
 template <class Element>
 struct Packed {
   static constexpr int count = pack_bytes / sizeof(Element);
@@ -26,7 +26,7 @@ struct Packed {
     }
   }
 
-  // Each element once.
+  // Call once for each element.
   RINGREDUCE_DEVICE void set(int i, Element value) {
     if constexpr (in_word > 1) {
       const std::uint32_t bits = static_cast<std::make_unsigned_t<Element>>(value);
@@ -62,14 +62,14 @@ RINGREDUCE_DEVICE void store_anywhere(char* to, T value) {
   }
 }
 
-// Four neighbouring elements, a lane's share of what a warp reads or writes at once: the first of a pack.
+// Four neighbouring elements, a lane's share of what a warp reads or writes at once, the first of a pack.
 template <class Element>
 struct Quad : Packed<Element> {
   using Whole = std::conditional_t<sizeof(Element) == 1, std::uint32_t,
                                    std::conditional_t<sizeof(Element) == 2, std::uint64_t, Words>>;
   using Packed<Element>::words, Packed<Element>::get, Packed<Element>::set;
 
-  // The first `count` of them; zeros for the others.
+  // The first `count` of them, and zeros for the others.
   RINGREDUCE_DEVICE void load(const char* from, int count) {
     if (count >= 4 && is_aligned<Whole>(from)) {
       const Whole whole = load_aligned<Whole>(from);

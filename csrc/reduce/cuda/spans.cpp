@@ -8,8 +8,8 @@ namespace {
 
 void check_number(int number, const char* what) {
   if (number >= 1 && number <= most_spans) return;
-  throw std::invalid_argument(std::to_string(number) + " " + what + ", where 1 to " +
-                              std::to_string(most_spans) + " can be");
+  throw std::invalid_argument(std::to_string(number) + " " + what + ", but there must be 1 to " +
+                              std::to_string(most_spans));
 }
 
 }  // namespace
@@ -29,11 +29,11 @@ Spans make_spans(void* const* destinations, int destination_count, const void* c
 }
 
 void refuse(DType dtype, Op op) {
-  throw std::invalid_argument(std::string(name_of(op)) + " has no meaning for " + name_of(dtype));
+  throw std::invalid_argument(std::string(name_of(op)) + " is not defined for dtype " + name_of(dtype));
 }
 
 void refuse(Encoding wire, DType plain, Op op) {
-  throw std::invalid_argument(std::string(name_of(wire)) + " does not carry " + name_of(op) + " of " +
+  throw std::invalid_argument(std::string(name_of(wire)) + " does not support " + name_of(op) + " of " +
                               name_of(plain));
 }
 

@@ -1,4 +1,4 @@
-// What a group of threads combines: addresses and counts, small enough to be a kernel's parameter.
+// The operands of a group of threads: addresses and counts, small enough for a kernel's parameter.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace ringreduce::device {
 
-inline constexpr int most_spans = 16;  // sources, and destinations
+inline constexpr int most_spans = 16;  // of sources, and of destinations
 
 struct Spans {
   char* destinations[most_spans];
@@ -20,20 +20,20 @@ struct Spans {
   Scale scale;
 };
 
-// Spans of which some are encoded in one wire format, the others plain.
+// Spans of which some are encoded in one wire format, and the others plain.
 struct CodedSpans {
   Spans spans;
-  Op op;                               // on float32
-  std::uint32_t encoded_sources;       // a bit for each
-  std::uint32_t encoded_destinations;  // a bit for each
-  bool quantize;                       // plain destinations get what encoding and decoding leaves
+  Op op;                               // in float32
+  std::uint32_t encoded_sources;       // a bit for each source
+  std::uint32_t encoded_destinations;  // a bit for each destination
+  bool quantize;                       // plain destinations get the values after encoding and decoding
 };
 
-// Throw std::invalid_argument unless there are 1 to most_spans of both.
+// Throw std::invalid_argument unless there are 1 to most_spans of each.
 Spans make_spans(void* const* destinations, int destination_count, const void* const* sources,
                  int source_count, std::size_t count, double factor);
 
-// Throw std::invalid_argument: there is no such combination.
+// Throw std::invalid_argument, because there is no such combination.
 [[noreturn]] void refuse(DType dtype, Op op);
 [[noreturn]] void refuse(Encoding wire, DType plain, Op op);
 

@@ -8,7 +8,7 @@ namespace ringreduce::RINGREDUCE_ISA {
 // Sums as unsigned, which may wrap, and divides as T.
 template <class T>
 struct IntegerAverage : Sum {
-  // Up to 32 bits a float64 quotient, cut, is exact, and unlike integer division there is a vector one.
+  // Up to 32 bits, a truncated float64 quotient is exact, and unlike integer division it is vectorised.
   using Divisor = std::conditional_t<(sizeof(T) <= 4), double, T>;
   Divisor divisor;
 

@@ -1,4 +1,4 @@
-// Encoding and decoding of wire formats, a block at a time.
+// Encodes and decodes wire formats, a block at a time.
 #pragma once
 
 #include "reduce/arithmetic/coders.h"
@@ -24,8 +24,8 @@ RINGREDUCE_INLINE std::int32_t largest_lane(V value) {
   }
 }
 
-// The largest magnitude in a block, as bits, which order magnitudes as their values do; with `careful`, of
-// its finite values.
+// The largest magnitude in a block, as bits, which order magnitudes like their values; with `careful`, of its
+// finite values.
 template <bool careful>
 RINGREDUCE_INLINE std::int32_t largest_in(const char* from) {
   constexpr int rows = 4;
@@ -42,7 +42,7 @@ RINGREDUCE_INLINE std::int32_t largest_in(const char* from) {
   return largest_lane(largest[0]);
 }
 
-// A block is its header and then a code for each value.
+// A block is its header, followed by a code for each value.
 template <class Coder>
 struct Block {
   using Element = typename Coder::Element;
@@ -80,7 +80,7 @@ struct Block {
   }
 };
 
-// The last block is filled up with zeros, which change no scale.
+// The last block is padded with zeros, which do not change a scale.
 template <class Coder>
 void encode_blocks(void* to, const float* from, std::size_t count) {
   using Whole = Block<Coder>;

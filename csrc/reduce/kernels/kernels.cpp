@@ -1,5 +1,5 @@
-// The table of one instruction set. Compiled several times: the build file names the instruction set, the
-// size of its registers, and the folder of conversions of its family.
+// The table of one instruction set. Compiled several times: the build file sets the instruction set, the size
+// of its registers, and the folder of its family's conversions.
 #include "reduce/arithmetic/combinations.h"
 #include "reduce/instruction_sets.h"
 #include "reduce/kernels/blocks.h"

@@ -1,5 +1,5 @@
-// The one loop that every operator runs in: whole blocks of vectors, then single vectors, then ever smaller
-// ones. A block is read from all sources before any of it is written, so a destination may be a source.
+// The one loop for every operator: whole blocks of vectors, then single vectors, then ever smaller ones. A
+// block is read from all sources before any of it is written, so a destination may be a source.
 #pragma once
 
 #include "reduce/kernels/vector.h"
@@ -7,7 +7,7 @@
 
 namespace ringreduce::RINGREDUCE_ISA {
 
-// A number of spans known when compiled keeps their addresses in registers.
+// A number of spans known at compile time keeps their addresses in registers.
 template <int D, int S>
 struct FixedSpans {
   static constexpr int destination_count = D;
@@ -39,13 +39,13 @@ struct Loop {
   using Lane = typename Format::Lane;
   static constexpr int lanes = vector_bytes / sizeof(Lane);
   static constexpr int unroll = 4;
-  static constexpr std::size_t step = lanes * sizeof(Element);  // how far a full vector gets
+  static constexpr std::size_t step = lanes * sizeof(Element);  // bytes per full vector
   static constexpr std::size_t worth_aligning = 2048 / sizeof(Element);
 
   const Spans spans;
   const Op op;
 
-  // Combines `vectors` * `count` elements from the element `at` on, in vectors of N lanes with `count` in
+  // Combines `vectors` * `count` elements, starting at element `at`, in vectors of N lanes with `count` in
   // use.
   template <int N, int vectors, int count = N>
   RINGREDUCE_INLINE void block(std::size_t at) const {
@@ -70,7 +70,7 @@ struct Loop {
     return op.before(Format::decode(load<Element, N, count>(from)));
   }
 
-  // The last elements, less than twice `width`: `width` of them if there are as many, then half as many, ...
+  // The last elements, fewer than twice `width`: `width` of them if there are as many, then half as many, ...
   template <int width>
   RINGREDUCE_INLINE void rest(std::size_t at, std::size_t count) const {
     constexpr int smallest = 16 / sizeof(Lane);
@@ -81,7 +81,7 @@ struct Loop {
     if constexpr (width > 1) rest<width / 2>(at, count);
   }
 
-  // How many elements to take first so that stores then stay inside cache lines; 0 if no number does.
+  // How many elements to take first so that later stores stay inside cache lines; 0 if no number works.
   RINGREDUCE_INLINE std::size_t misalignment() const {
     const std::size_t bytes = -reinterpret_cast<std::uintptr_t>(spans.destination(0)) % step;
     return bytes % sizeof(Element) == 0 ? bytes / sizeof(Element) : 0;
@@ -99,7 +99,7 @@ struct Loop {
   }
 };
 
-// Its own function, so that a short span does not pay for registers that another shape needs.
+// A function of its own, so that a short span does not pay for registers that another shape needs.
 template <class Format, class Op, class Spans>
 [[gnu::noinline]] void loop(void* const* destinations, int destination_count, const void* const* sources,
                             int source_count, std::size_t count, double scale) {
@@ -107,7 +107,7 @@ template <class Format, class Op, class Spans>
       count);
 }
 
-// Shapes that most schedules are made of are compiled for themselves: by as much as a third faster in cache.
+// The most frequent shapes are compiled separately, which makes them up to a third faster in cache.
 // `elements`: of the format, in each of the `count`.
 template <class Format, class Op, int elements>
 void combine_often(void* const* destinations, int destination_count, const void* const* sources,
@@ -123,7 +123,7 @@ void combine_often(void* const* destinations, int destination_count, const void*
   return chosen(destinations, destination_count, sources, source_count, elements * count, scale);
 }
 
-// Of formats that are no vector's lanes.
+// For formats that are not a vector's lanes.
 template <class Format, class Op>
 void combine_singly(void* const* destinations, int destination_count, const void* const* sources,
                     int source_count, std::size_t count, double scale) {

@@ -1,7 +1,7 @@
 // Vectors of any power-of-two number of lanes, in the compiler's own vector types: one source for every
-// instruction set. Everything under kernels/ and arithmetic/ is compiled once per instruction set, so it is
-// in a namespace of that name and calls no function template of the standard library: a shared symbol
-// compiled for a newer machine could replace the one that an older machine runs.
+// instruction set. Everything under kernels/ and arithmetic/ is compiled once per instruction set. It is
+// therefore in a namespace of that name, and calls no function template of the standard library: a shared
+// symbol compiled for a newer machine could replace the one that an older machine runs.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ using Vec = typename VecOf<T, N>::type;
 // The size of a register.
 constexpr int vector_bytes = RINGREDUCE_VECTOR_BYTES;
 
-// Whether a product with subnormal numbers takes no longer than others.
+// Whether products with subnormal numbers are as fast as others.
 constexpr bool subnormals_are_cheap = false;
 
 template <class To, class From>
@@ -31,7 +31,7 @@ RINGREDUCE_INLINE To bits_as(From from) {
   return __builtin_bit_cast(To, from);
 }
 
-// What follows also takes a single value for V, as a vector's lane.
+// The following functions also take a single value for V, as a vector's lane.
 template <class V>
 constexpr auto lane_of(V value) {
   if constexpr (std::is_arithmetic_v<V>) {
@@ -57,8 +57,8 @@ using UnsignedOf =
 template <class V>
 using BitsOf = Like<UnsignedOf<sizeof(LaneOf<V>)>, V>;
 
-// The first `count` of N lanes. A part is moved as one integer into a register, the rest of which is zero:
-// left to itself, the compiler keeps vectors of a few bytes in memory.
+// The first `count` of N lanes. Part of a vector is moved as one integer into a register whose rest is zero,
+// because compilers would otherwise keep vectors of a few bytes in memory.
 template <class T, int N, int count>
 RINGREDUCE_INLINE Vec<T, N> load(const void* from) {
   if constexpr (count == N) {

@@ -22,7 +22,8 @@
 namespace ringreduce {
 namespace {
 
-// One of preferences, two of the transport inside hosts, one of what came of it, two of the one across.
+// One for preferences, two for the transport inside hosts, one for its outcome, two for the one between
+// hosts.
 constexpr int exchanges = 6;
 
 struct Preference {
@@ -49,10 +50,10 @@ std::string chosen(const std::string& wanted, bool has_job) {
     throw InvalidArgument(what + " must be auto, shm, tcp, shm+tcp, mpi or shm+mpi, not '" + name + "'");
   }
   if (has_job || !needs_job(name)) return name;
-  throw InvalidArgument(what + " " + name + " is for communicators that ringreduce.init() makes");
+  throw InvalidArgument(what + " " + name + " is only for communicators that ringreduce.init() creates");
 }
 
-// Processes of one machine for which it differs, such as those of two containers, cannot open each other's
+// Processes of one machine with different rooms, such as those of two containers, cannot open each other's
 // memory.
 std::string room() {
   std::string text = std::to_string(geteuid());
@@ -62,7 +63,7 @@ std::string room() {
   return text;
 }
 
-// Ranks for which it differs do not try to share memory. Whether the others can is for them to find out.
+// Ranks with different keys do not try to share memory. Ranks with equal keys find out whether they can.
 std::uint64_t host_key() {
   const std::string label = environment("RINGREDUCE_HOST");
   const Digest digest = sha256(label + std::to_string(this_host().machine) + room());
@@ -71,7 +72,7 @@ std::uint64_t host_key() {
   return key;
 }
 
-// That all want the same transport, and which ranks may share a host.
+// Checks that all ranks ask for the same transport, and learns which may share a host.
 std::vector<Preference> exchange_preferences(int rank, int world, const Exchange& exchange,
                                              const std::string& wanted, std::uint64_t word) {
   Preference own{host_key(), word, {}};
@@ -90,8 +91,8 @@ std::vector<Preference> exchange_preferences(int rank, int world, const Exchange
   return all;
 }
 
-// What connects this rank to those that share its host, if there are any and they can share memory: then all
-// of them have it, otherwise none. Two exchanges.
+// Connects this rank to the ranks that share its host, if there are any and they can share memory. Either all
+// of them get the transport, or none. Two exchanges.
 std::unique_ptr<ShmTransport> connect_inside(int rank, const std::vector<int>& members,
                                              const Exchange& exchange, bool must) {
   const Exchange among_members = [&](const std::string& blob) {
@@ -113,7 +114,7 @@ std::unique_ptr<ShmTransport> connect_inside(int rank, const std::vector<int>& m
     throw;
   } catch (const Error&) {
     if (must) throw;
-    return nullptr;  // of one machine, but apart: containers, or processes of several users
+    return nullptr;  // on one machine, but separate: containers, or processes of several users
   }
 }
 
@@ -124,7 +125,7 @@ std::unique_ptr<RemoteTransport> connect_across(int rank, int world, const Excha
   return TcpTransport::create(rank, world, exchange, encrypt);
 }
 
-// `keys`: equal where ranks may share memory.
+// `keys`: equal for ranks that may share memory.
 std::unique_ptr<Transport> connected(int rank, int world, const Exchange& exchange, const std::string& name,
                                      const std::vector<std::uint64_t>& keys,
                                      const std::shared_ptr<MpiJob>& mpi, std::optional<bool> encrypt) {
@@ -150,11 +151,11 @@ std::unique_ptr<Transport> connected(int rank, int world, const Exchange& exchan
   }
   auto across = connect_across(rank, world, exchange, needs_job(name) ? mpi.get() : nullptr, encrypt);
   if (!std::count(shares.begin(), shares.end(), "1")) return across;
-  // What was told is handed down by whoever asks for it.
+  // The caller of among() passes on what the ranks told each other.
   const auto connect_again = [name, mpi, encrypt](int new_rank, int new_world, const Exchange& new_exchange) {
     return connect_transport(new_rank, new_world, new_exchange, name, mpi, encrypt);
   };
-  // A rank that is alone on its host has a host of its own all the same.
+  // A rank that is alone on its host still has a transport inside it.
   const Exchange alone = [](const std::string& blob) { return std::vector<std::string>{blob}; };
   if (!inside) inside = ShmTransport::create(0, 1, alone, {rank});
   return std::make_unique<HybridTransport>(std::move(inside), std::move(across), std::move(hosts),
@@ -169,7 +170,7 @@ std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange
   log::follow_environment();
   const std::string name = chosen(wanted, mpi != nullptr);
   if (needs_job(name) && TcpTransport::encrypts(encrypt)) {
-    throw InvalidArgument("transport " + name + " cannot encrypt: its bytes go through MPI");
+    throw InvalidArgument("transport " + name + " cannot encrypt its messages, because they go through MPI");
   }
   Told told;
   std::vector<std::uint64_t> keys;
@@ -184,13 +185,13 @@ std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange
   return transport;
 }
 
-// It stays loaded: MPI calls back into it when it ends.
+// The library stays loaded, because MPI calls back into it when it ends.
 std::shared_ptr<MpiJob> join_mpi(const std::string& plugin, const void* communicator,
                                  const std::string& library, Clock::duration timeout) {
   void* loaded = dlopen(plugin.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (!loaded) throw Error("the mpi transport cannot be loaded: " + std::string(dlerror()));
+  if (!loaded) throw Error("cannot load the mpi transport: " + std::string(dlerror()));
   void* found = dlsym(loaded, "ringreduce_join_mpi");
-  if (!found) throw Error("the mpi transport cannot be loaded: " + std::string(dlerror()));
+  if (!found) throw Error("cannot load the mpi transport: " + std::string(dlerror()));
   return (*reinterpret_cast<JoinMpi**>(found))(communicator, library, timeout);
 }
 

@@ -1,4 +1,4 @@
-// Which transport serves a group of ranks.
+// Chooses the transport of a group of ranks.
 #pragma once
 
 #include <memory>
@@ -10,12 +10,12 @@
 
 namespace ringreduce {
 
-// "shm"; "tcp"; "mpi"; "shm+tcp" and "shm+mpi", which are shared memory between those ranks that can share
-// it, and the other between the rest, so that the transport is one of the two alone where all ranks can, or
-// none; or "auto", which is shm+tcp. Those with mpi need a job of MPI's, of which all ranks are. Empty: what
-// RINGREDUCE_TRANSPORT says, or else auto. Collective over the ranks that `exchange` connects. `encrypt`:
-// what goes over sockets, by TLS; not given: as RINGREDUCE_TLS says. `word`: see Told. Throws InvalidArgument
-// if there is no such transport, or if ranks want different ones; Error where it cannot connect them.
+// `wanted` is "shm", "tcp", "mpi", "shm+tcp", "shm+mpi" or "auto", which is shm+tcp. "shm+tcp" and "shm+mpi"
+// use shared memory between ranks that can share it, and the other transport between the rest; if all ranks
+// can, or none, the result is one of the two alone. Those with mpi need an MPI job that contains all ranks.
+// Empty: RINGREDUCE_TRANSPORT, or else auto. Collective over the ranks that `exchange` connects. `encrypt`:
+// whether sockets use TLS; if not given, RINGREDUCE_TLS decides. `word`: see Told. Throws InvalidArgument if
+// there is no such transport or ranks want different ones, and Error if it cannot connect them.
 std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange& exchange,
                                              const std::string& wanted = "",
                                              const std::shared_ptr<MpiJob>& mpi = nullptr,

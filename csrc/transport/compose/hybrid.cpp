@@ -8,10 +8,9 @@
 namespace ringreduce {
 namespace {
 
-// Nobody rings who uses the other transport. So much longer than a brief wait that long ones are slept
-// through.
+// Ranks that use the other transport do not ring. Just longer than a brief wait, so that long waits sleep.
 constexpr std::chrono::microseconds longest_sleep = brief_wait + std::chrono::microseconds(250);
-constexpr std::uint32_t pump_every = 32;  // looks at this host's ranks
+constexpr std::uint32_t pump_every = 32;  // also looks at this host's ranks
 
 }  // namespace
 
@@ -90,7 +89,7 @@ bool HybridTransport::reachable_by(Peers peers) const {
   return std::none_of(peers.begin(), peers.end(), [&](int peer) { return is_inside(peer); });
 }
 
-// To both, or to neither: room in the one must be there before the other takes it.
+// Sends to both parts or to neither: the one must have space before the other takes the message.
 bool HybridTransport::lend(int lane, Peers peers, const std::byte* data, std::size_t bytes,
                            std::uint64_t contract, std::byte* grant) {
   const Split& to = split(lane, peers);
@@ -101,7 +100,7 @@ bool HybridTransport::lend(int lane, Peers peers, const std::byte* data, std::si
   return across_->lend(lane, to.across, data, bytes, contract, nullptr);
 }
 
-// Whoever waits for a rank of this host still sees to the network now and then.
+// A rank that waits for one of this host still serves the network now and then.
 bool HybridTransport::pause(Backoff& backoff, int waiting_for) {
   backoff.longest_sleep = std::min<Clock::duration>(backoff.longest_sleep, longest_sleep);
   if (waiting_for < 0 || !is_inside(waiting_for)) {

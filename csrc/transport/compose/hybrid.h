@@ -1,5 +1,6 @@
-// Between the ranks of several hosts: shared memory for those of this host, another transport (tcp or mpi)
-// for the rest. Each message takes the one that its peer needs; what concerns all ranks goes both ways.
+// The transport between the ranks of several hosts: shared memory for those of this host, and another
+// transport (tcp or mpi) for the rest. Each message takes the one that its peer needs; what concerns all
+// ranks takes both.
 #pragma once
 
 #include <memory>
@@ -12,9 +13,9 @@ namespace ringreduce {
 
 class HybridTransport : public Transport {
  public:
-  // `inside` connects the ranks of this host, in their order; `across` all ranks. `hosts` says for every rank
-  // which host it is on, by any number. `connect` makes a transport for some of the ranks, as among() is to,
-  // and exchanges so many times.
+  // `inside` connects the ranks of this host, in their order; `across` all ranks. `hosts` numbers the host of
+  // every rank. `connect` makes a transport for some of the ranks, as among() must, and makes `exchanges`
+  // exchanges.
   using Connect = std::function<std::unique_ptr<Transport>(int rank, int world, const Exchange& exchange)>;
   HybridTransport(std::unique_ptr<MappedTransport> inside, std::unique_ptr<RemoteTransport> across,
                   std::vector<int> hosts, Connect connect, int exchanges);
@@ -100,7 +101,7 @@ class HybridTransport : public Transport {
   }
 
  private:
-  // Of a message's peers, those on this host by their places there, and the others.
+  // A message's peers: those on this host, by their places there, and the others.
   struct Split {
     std::vector<int> inside, across;
   };
@@ -112,14 +113,15 @@ class HybridTransport : public Transport {
   const std::unique_ptr<MappedTransport> inside_;
   const std::unique_ptr<RemoteTransport> across_;
   const std::vector<int> hosts_;
-  std::vector<int> places_;  // by rank: what the transport that leads there calls it
+  std::vector<int> places_;  // by rank: its name in the transport that leads to it
   std::vector<int> here_;    // the ranks of this host, by place
   const Connect connect_;
   const int exchanges_;
   const std::string name_;
-  // The same on all ranks, who cut messages by it: that of the host with the most ranks, and the least room.
+  // The same on all ranks, which cut messages by it: that of the host with the most ranks, which has the
+  // least space.
   std::size_t capacity_;
-  Split splits_[lanes];  // of the message at hand; a lane is used by one thread at a time
+  Split splits_[lanes];  // for the current message; one thread at a time uses a lane
   std::byte* reserved_across_[lanes] = {};
 };
 

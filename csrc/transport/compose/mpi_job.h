@@ -1,5 +1,5 @@
-// The MPI library as the engine sees it, which is compiled without one: a shared library that is built for
-// the MPI that is there (csrc/mpi/transport) brings this.
+// The MPI library as the engine sees it. The engine is compiled without MPI; a shared library that is built
+// for the installed MPI (csrc/mpi/transport) implements this.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace ringreduce {
 
-// Ranks that MPI has brought together: those of one of its communicators.
+// The ranks of an MPI communicator.
 class MpiJob : public std::enable_shared_from_this<MpiJob> {
  public:
   MpiJob(int rank, int size) : rank(rank), size(size) {}
@@ -21,20 +21,20 @@ class MpiJob : public std::enable_shared_from_this<MpiJob> {
   const int rank;
   const int size;
 
-  // By means of MPI, so that nothing else is needed for them to meet. Throws Failure when the time is up.
+  // Exchanges through MPI, so the ranks need nothing else to meet. Throws Failure after the timeout.
   virtual std::vector<std::string> exchange(const std::string& blob) = 0;
-  // A transport between ranks that `exchange` connects, all of this job. Exchanges twice.
+  // A transport between ranks of this job that `exchange` connects. Exchanges twice.
   virtual std::unique_ptr<RemoteTransport> connect(int rank, int world, const Exchange& exchange) = 0;
 };
 
-// Collective over the communicator's ranks; starts MPI where nobody has. `plugin` is the shared library's
-// path, `communicator` an MPI_Comm's address (null: all ranks of the job), `library` what
-// MPI_Get_library_version says where that comes from, or "". Throws InvalidArgument where they do not fit
-// together, Failure when the time is up.
+// Collective over the communicator's ranks; initialises MPI if needed. `plugin` is the shared library's path,
+// `communicator` the address of an MPI_Comm (null: all ranks of the job), `library` the result of
+// MPI_Get_library_version in the communicator's library, or "". Throws InvalidArgument if they do not match,
+// Failure after the timeout.
 std::shared_ptr<MpiJob> join_mpi(const std::string& plugin, const void* communicator,
                                  const std::string& library, Clock::duration timeout);
 
-// What the shared library has, under the name "ringreduce_join_mpi".
+// The shared library exports it as "ringreduce_join_mpi".
 using JoinMpi = std::shared_ptr<MpiJob>(const void* communicator, const std::string& library,
                                         Clock::duration timeout);
 

@@ -30,22 +30,22 @@ void CudaLibrary::check(const char* failure) {
 void* CudaLibrary::symbol(const char* name) const {
   const std::string whole = std::string("ringreduce_cuda_") + name;
   void* found = dlsym(library_, whole.c_str());
-  if (!found) throw Error(std::string(file_name) + " has no " + whole + ": it is of another version");
+  if (!found) throw Error(std::string(file_name) + " has no " + whole + ": it belongs to another version");
   return found;
 }
 
-// It stays loaded: kernels, and memory that peers have mapped, may outlive whoever asked for it.
+// The library stays loaded: kernels, and memory that peers have mapped, may outlive its users.
 CudaLibrary::CudaLibrary() {
   const std::string path = path_of_library();
   library_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-  if (!library_) throw Error("the part for GPUs cannot be loaded: " + std::string(dlerror()));
+  if (!library_) throw Error("cannot load the GPU library: " + std::string(dlerror()));
 #define RINGREDUCE_FIND(name) find(name, #name);
   RINGREDUCE_DEVICE_FUNCTIONS(RINGREDUCE_FIND)
 #undef RINGREDUCE_FIND
 }
 
 const CudaLibrary& CudaLibrary::get() {
-  static const CudaLibrary library;  // tried again where it has failed
+  static const CudaLibrary library;  // tried again after a failure
   return library;
 }
 
@@ -63,7 +63,7 @@ void DestroyedOnDevice::operator()(void* handle) const {
   try {
     const OnDevice there(CudaLibrary::get(), device);
     destroy(handle);
-  } catch (const Error&) {  // of a GPU that has failed nothing is left
+  } catch (const Error&) {  // a GPU that has failed has released everything
   }
 }
 

@@ -1,4 +1,4 @@
-// libringreduce_cuda.so, loaded at run time: so one build serves machines with and without GPUs.
+// libringreduce_cuda.so, loaded at run time, so that one build serves machines with and without GPUs.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace ringreduce {
 
-// What the engine calls of it, but for kernels.
+// The functions that the engine calls, except kernels.
 #define RINGREDUCE_DEVICE_FUNCTIONS(X) \
   X(count_devices)                     \
   X(current_device)                    \
@@ -43,22 +43,22 @@ namespace ringreduce {
 
 class CudaLibrary {
  public:
-  // Loads it once for the process: RINGREDUCE_CUDA_LIBRARY, or else the file beside this library. Throws
-  // Error, which says why there is none, or why no GPU can be used.
+  // Loads the library once per process: RINGREDUCE_CUDA_LIBRARY, or the file beside this library. Throws
+  // Error with the reason if there is no library, or no usable GPU.
   static const CudaLibrary& get();
 
-  // As in transport/device/cuda/entry_points.h. What they return goes to check().
+  // As in transport/device/cuda/entry_points.h. Pass what they return to check().
 #define RINGREDUCE_MEMBER(name) decltype(&ringreduce_cuda_##name) name;
   RINGREDUCE_DEVICE_FUNCTIONS(RINGREDUCE_MEMBER)
 #undef RINGREDUCE_MEMBER
 
-  // Another entry point, `ringreduce_cuda_` and its name. Throws Error where the library has none.
+  // Another entry point, `ringreduce_cuda_` and its name. Throws Error if the library has none.
   template <class Function>
   void find(Function& function, const char* name) const {
     function = reinterpret_cast<Function>(symbol(name));
   }
 
-  // Throws Error with what an entry point has said, if anything.
+  // Throws Error with the failure that an entry point reports, if any.
   static void check(const char* failure);
 
  private:
@@ -68,12 +68,13 @@ class CudaLibrary {
   void* library_ = nullptr;
 };
 
-// The calling thread's current device is this one for a while. CUDA gives whoever has none the first GPU, and
-// makes a context there; so every call that is not of the current device's lies within one of these.
+// Makes a device the calling thread's current one for a while. CUDA gives a thread without a device the first
+// GPU, and makes a context there. Every call that does not concern the current device therefore lies within
+// one of these.
 //
-// Captures of streams do not mind what the thread allocates, queries or waits for meanwhile. CUDA refuses it
-// otherwise, and spoils the captures: this thread's own and, unless they are thread-local, those of all
-// others.
+// Captures of streams are not disturbed by what the thread allocates, queries or waits for meanwhile.
+// Otherwise CUDA would refuse it and spoil the captures: this thread's own and, unless they are thread-local,
+// those of all others.
 class OnDevice {
  public:
   OnDevice(const CudaLibrary& cuda, int device);

@@ -7,9 +7,9 @@ namespace ringreduce {
 namespace {
 
 constexpr std::size_t unit = std::size_t{64} << 10;
-constexpr std::size_t line = 256;  // at multiples of which parts of a slab begin
+constexpr std::size_t line = 256;  // parts of a slab begin at multiples of this
 
-// Given back by those who are gone, by device and size.
+// Memory that former users gave back, by device and size.
 std::mutex spare_mutex;
 std::multimap<std::pair<int, std::size_t>, char*> spare;
 
@@ -47,7 +47,7 @@ DeviceMemory::~DeviceMemory() {
 DeviceSlab::DeviceSlab(const CudaLibrary& cuda, int device, std::size_t bytes)
     : memory_(cuda, device, bytes) {}
 
-// The first gap that is wide enough.
+// Takes the first gap that is wide enough.
 char* DeviceSlab::take(std::size_t bytes) {
   bytes = (bytes + line - 1) / line * line;
   std::size_t begin = 0;

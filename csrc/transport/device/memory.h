@@ -1,6 +1,6 @@
-// Device memory. The system waits for all that runs on a device before it gives memory back, and may do so
-// before it hands any out: where a kernel waits for one that this very thread is to launch, for ever. So
-// memory is taken when ranks meet, and kept by the process for whoever comes next.
+// Device memory. Before CUDA frees memory, and sometimes before it allocates any, it waits for all work on
+// the device. If a kernel there waits for one that this thread is about to launch, that takes forever. Memory
+// is therefore allocated when ranks meet, and the process keeps it for later users.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@ namespace ringreduce {
 
 class DeviceMemory {
  public:
-  // Of the device, or `on_host` of the host, where kernels of the current device and of others reach it at
-  // the same address. It may hold anything.
+  // On the device, or, with `on_host`, on the host, where kernels of all devices reach it at the same
+  // address. The contents are arbitrary.
   static constexpr int on_host = -1;
   DeviceMemory(const CudaLibrary& cuda, int device, std::size_t bytes);
   ~DeviceMemory();
@@ -31,19 +31,19 @@ class DeviceMemory {
   char* at_ = nullptr;
 };
 
-// Parts of one memory.
+// Hands out parts of one memory.
 class DeviceSlab {
  public:
   DeviceSlab(const CudaLibrary& cuda, int device, std::size_t bytes);
   char* at() const { return memory_.at(); }
   std::size_t bytes() const { return memory_.bytes(); }
-  // Null: there is no room.
+  // Null if there is no space.
   char* take(std::size_t bytes);
   void give_back(char* part);
 
  private:
   DeviceMemory memory_;
-  std::map<std::size_t, std::size_t> taken_;  // from where to where
+  std::map<std::size_t, std::size_t> taken_;  // from begin to end
 };
 
 }  // namespace ringreduce

@@ -1,4 +1,4 @@
-// What environment variables say; ringreduce/environment.py lists all of them.
+// Reads environment variables; ringreduce/environment.py lists all of them.
 #pragma once
 
 #include <initializer_list>
@@ -7,7 +7,7 @@
 
 namespace ringreduce {
 
-// Empty where it is not set.
+// Empty if it is not set.
 std::string environment(const char* name);
 // One of these values, or empty. Throws InvalidArgument for any other.
 std::string environment(const char* name, std::initializer_list<std::string_view> values);

@@ -1,4 +1,4 @@
-// What all ranks of a group tell each other, or do, or none.
+// Exchanges among the ranks of a group, and steps that either all of them take or none.
 #pragma once
 
 #include <algorithm>
@@ -11,19 +11,19 @@
 
 namespace ringreduce {
 
-// Plain data as it lies in memory.
+// Plain data as bytes.
 template <typename T>
 std::string bytes_of(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-// Plain data of every rank's, by rank. check(rank, value) may throw what is wrong with one, even where it has
-// not the length that it should; for that alone it throws Error.
+// Every rank's plain data, by rank. check(rank, value) may throw for a wrong value, even if its length is
+// wrong; if it does not, a wrong length throws Error.
 template <typename T, typename Check>
 std::vector<T> exchange_values(const Exchange& exchange, int world, const T& own, Check check) {
   const auto blobs = exchange(bytes_of(own));
   if (static_cast<int>(blobs.size()) != world) {
-    throw Error("the bootstrap exchange returned a wrong number of blobs");
+    throw Error("the bootstrap exchange returned the wrong number of blobs");
   }
   std::vector<T> all(blobs.size());
   for (int rank = 0; rank < world; ++rank) {
@@ -38,8 +38,8 @@ std::vector<T> exchange_values(const Exchange& exchange, int world, const T& own
   return exchange_values(exchange, world, own, [](int, const T&) {});
 }
 
-// What does not need the other ranks, and may fail: all get everybody's blob, or all throw Error with what
-// the first of them has met with. It exchanges once.
+// Runs a step that needs no other rank and may fail. Either all ranks get everyone's blob, or all throw Error
+// with the problem of the first rank that failed. It exchanges once.
 inline std::vector<std::string> exchange_or_fail(const Exchange& exchange,
                                                  const std::function<std::string()>& blob) {
   std::string own, failure;

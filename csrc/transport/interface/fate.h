@@ -1,5 +1,5 @@
-// How a group stands on one of its ranks: open, failed with its cause, or closed. The one answer to "is it
-// over?" that every wait of the rank consults, in whatever thread.
+// The state of a group on one of its ranks: open, failed with its cause, or closed. Every wait of the rank,
+// in any thread, consults it.
 #pragma once
 
 #include <atomic>
@@ -15,13 +15,13 @@ class Fate {
   bool is_open() const { return state() == State::open; }
   bool has_failed() const { return state() == State::failed; }
   bool is_closed() const { return state() == State::closed; }
-  // Throws Closed, or the Failure that the group ended with.
+  // Throws Closed, or the group's Failure.
   void check() const {
     if (!is_open()) [[unlikely]]
       raise();
   }
 
-  // The first failure stays; returns the one that stands.
+  // Only the first failure counts; returns it.
   Failure fail(const Failure& failure) {
     const std::lock_guard lock(mutex_);
     if (!failure_) failure_ = failure;
@@ -29,7 +29,7 @@ class Fate {
     state_.compare_exchange_strong(open, State::failed, std::memory_order_acq_rel);
     return *failure_;
   }
-  // False if it was closed before. What is known of a failure stays known.
+  // False if it was closed before. A known failure stays known.
   bool close() { return state_.exchange(State::closed, std::memory_order_acq_rel) != State::closed; }
   std::optional<Failure> failure() const {
     const std::lock_guard lock(mutex_);

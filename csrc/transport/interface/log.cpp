@@ -10,7 +10,7 @@
 namespace ringreduce::log {
 namespace {
 
-constexpr std::size_t longest_record = 4000;  // a pipe takes so much in one piece
+constexpr std::size_t longest_record = 4000;  // a pipe takes this many bytes in one piece
 constexpr int no_pipe = -1;
 constexpr const char* names[] = {"debug", "info", "warning"};
 
@@ -28,7 +28,7 @@ bool says(Level level) {
   return level >= least.load(std::memory_order_relaxed);
 }
 
-// Whoever does not read in time misses something: nobody waits for him.
+// A slow reader misses lines, because no thread waits for it.
 void say(Level level, const std::string& who, const std::string& text) {
   if (!says(level)) return;
   const int pipe = pipe_of_records;

@@ -1,5 +1,5 @@
-// What the library says of itself while it runs, for whoever wants to know: RINGREDUCE_LOG, or Python's
-// logging (ringreduce/log.py). Nothing is said on the way of a small message.
+// The library's log, for RINGREDUCE_LOG or Python's logging (ringreduce/log.py). The path of small messages
+// writes no lines.
 #pragma once
 
 #include <optional>
@@ -9,17 +9,18 @@ namespace ringreduce::log {
 
 enum class Level : int { debug = 10, info = 20, warning = 30 };  // the numbers of Python's logging
 
-// Whether anybody wants lines of this level. One load.
+// Whether lines of this level are wanted. One load.
 bool says(Level level);
-// "ringreduce[rank 3] info: text", in one piece. Waits for no other thread, and may be called anywhere.
+// Writes "ringreduce[rank 3] info: text", in one piece. Waits for no other thread, and may be called
+// anywhere.
 void say(Level level, const std::string& who, const std::string& text);
 
-// The level of RINGREDUCE_LOG; none where it is not set. Throws InvalidArgument for what is no level.
+// The level of RINGREDUCE_LOG, or nullopt if it is not set. Throws InvalidArgument for an unknown level.
 std::optional<Level> by_environment();
-// If it is set, lines go to stderr from that level on.
+// If it is set, sends lines of that level and above to stderr.
 void follow_environment();
-// From a level on, lines go to stderr, or, as records that end with a zero byte ("20rank 3\ntext"), to a
-// pipe.
+// Sends lines of a level and above to stderr, or to a pipe, as records that end with a zero byte ("20rank 3
+// text").
 void send_to_stderr(Level from);
 void send_to_pipe(Level from, int descriptor);
 

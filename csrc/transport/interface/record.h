@@ -1,4 +1,4 @@
-// One line of the record of recent collectives: what a rank called. Plain data that peers may read in shared
+// One entry of the record of recent collectives: what a rank called. Plain data that peers may read in shared
 // memory while it is being written.
 #pragma once
 

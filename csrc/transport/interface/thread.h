@@ -1,4 +1,4 @@
-// Threads of the library's own.
+// The library's own threads.
 #pragma once
 
 #include <csignal>
@@ -21,7 +21,7 @@ std::thread thread_without_signals(Run run) {
     ~Blocked() { pthread_sigmask(SIG_SETMASK, &before, nullptr); }
     sigset_t before;
   };
-  const Blocked blocked;  // a thread begins with the signals of the one that starts it
+  const Blocked blocked;  // a thread inherits the signal mask of the one that starts it
   return std::thread(std::move(run));
 }
 

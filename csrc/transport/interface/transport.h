@@ -1,8 +1,9 @@
 // Moves bytes to a peer, or lets the peer read them. No algorithm lives here: a transport knows messages,
-// lanes and peers, nothing of schedules, chunks or reductions.
+// lanes and peers, but no schedules, chunks or reductions.
 //
-// A *lane* is an independent stream of messages to and from every peer, in order per peer. Nothing blocks:
-// what cannot be done now says so, and the caller comes back after pause(), the only place where time passes.
+// A *lane* is an independent stream of messages to and from every peer, in order per peer. Nothing blocks: a
+// function that cannot do its work now says so, and the caller tries again after pause(), the only place
+// where time passes.
 #pragma once
 
 #include <atomic>
@@ -25,19 +26,20 @@ namespace ringreduce {
 using Clock = std::chrono::steady_clock;
 using Peers = std::span<const int>;
 
-// Collects one blob from every rank of a group, in rank order, on every rank. Bootstrap is this one idea.
+// Collects one blob from every rank of a group, in rank order, on every rank. Bootstrap consists of this
+// alone.
 using Exchange = std::function<std::vector<std::string>(const std::string&)>;
 
-// What arrived from a peer. Readable until release().
+// A message that arrived from a peer. Readable until release().
 struct Message {
   const std::byte* data = nullptr;
   std::size_t bytes = 0;
-  std::uint64_t contract = 0;  // what the sender believes this collective to be
-  bool delivered = false;      // the sender has written the bytes where we granted, and data is null
-  std::byte* grant = nullptr;  // the sender lets us write its next value of the same chunks here, or null
+  std::uint64_t contract = 0;  // what the sender takes this collective to be
+  bool delivered = false;      // the sender has written the bytes where we granted it; data is null
+  std::byte* grant = nullptr;  // where the sender lets us write its next value of the same chunks, or null
 };
 
-// How long one wait has lasted: spinning first, then giving the core away, then sleeping.
+// The progress of one wait: spinning first, then yielding the core, then sleeping.
 struct Backoff {
   Backoff() = default;
   explicit Backoff(Clock::duration longest_sleep) : longest_sleep(longest_sleep) {}
@@ -45,7 +47,7 @@ struct Backoff {
   Backoff& operator=(const Backoff&) = delete;
   ~Backoff() { reset(); }
 
-  // Something moved: the next wait begins at the beginning.
+  // Something moved: the next wait starts over.
   void reset() {
     if (rounds == 0) return;
     if (sleepers) sleepers->fetch_sub(1, std::memory_order_relaxed);
@@ -55,8 +57,9 @@ struct Backoff {
     since = Clock::time_point();
   }
 
-  // A peer that is waited for has closed. That fails the wait the second time: it may have sent before, and a
-  // last look at its messages comes between the two. `name` and `own_name` are what the two ranks are called.
+  // A peer that is waited for has closed. The wait fails the second time, because the peer may have sent
+  // before it closed, and the wait looks at its messages once more in between. `name` and `own_name` are the
+  // names of the two ranks.
   void found_closed(int peer, int name, int own_name) {
     if (closed_peer == peer) {
       const std::string who = "rank " + std::to_string(name);
@@ -70,16 +73,16 @@ struct Backoff {
   std::uint32_t rounds = 0;
   std::uint32_t yields = 0;
   std::uint32_t armed = 0;                         // the doorbell's value before the last look
-  std::atomic<std::uint32_t>* sleepers = nullptr;  // the count that asks peers to ring, while we are in it
+  std::atomic<std::uint32_t>* sleepers = nullptr;  // the count that asks peers to ring, while we are counted
   int closed_peer = -1;                            // see found_closed()
   Clock::time_point since;
   Clock::time_point checked;
-  Clock::duration longest_sleep = std::chrono::milliseconds(20);  // until the caller gets to look again
+  Clock::duration longest_sleep = std::chrono::milliseconds(20);  // until the caller looks again
 };
 
-// What ranks told each other when they met, by rank; empty where all are on one host, or in one process.
+// The ranks' reports to each other when they met, by rank; empty if all are on one host, or in one process.
 struct Told {
-  std::vector<int> machine;         // a number for each host
+  std::vector<int> machine;         // the number of each rank's host
   std::vector<std::uint64_t> word;  // what their engines must agree on
 
   Told among(const std::vector<int>& members) const {
@@ -104,127 +107,127 @@ class Transport {
   Told told;
 
   static constexpr int collective_lanes = 4;
-  // Messages between two ranks: one lane for those that wait until they are asked for, and one for the bodies
-  // of large messages, which are always read on, so that nothing can get stuck behind the former.
+  // Messages between two ranks use one lane for messages that wait until they are asked for, and one for the
+  // bodies of large messages. The latter are always read, so nothing can get stuck behind the former.
   static constexpr int point_to_point_lane = collective_lanes;
   static constexpr int body_lane = point_to_point_lane + 1;
   static constexpr int lanes = body_lane + 1;
 
   virtual const char* name() const = 0;
-  // How other hosts reach this rank, in words; empty where no network comes in.
+  // How other hosts reach this rank, in words; empty if it has no network connections.
   virtual std::string way() const { return ""; }
-  // Which ranks share a host, by any number for each: for algorithms of two levels. Empty: all do, or none.
+  // The number of each rank's host, for algorithms of two levels. Empty: all ranks share a host, or none do.
   virtual std::vector<int> hosts() const { return {}; }
-  // Whether some ranks are on other hosts, so that it is worth while to measure the way to them.
+  // Whether some ranks are on other hosts, so that measuring the links to them pays off.
   virtual bool distant() const { return false; }
-  // Whether there are more ranks than cores; all ranks say the same.
+  // Whether there are more ranks than cores; the same on all ranks.
   virtual bool oversubscribed() const = 0;
-  // The bytes of staged messages that one lane of the collectives can hold; a round's messages must fit. The
-  // lane of point-to-point messages holds a quarter of that, the one of their bodies three.
+  // The bytes of staged messages that one lane of the collectives holds; a round's messages must fit. The
+  // lane of point-to-point messages holds a quarter of this, and the lane of their bodies three quarters.
   virtual std::size_t capacity() const = 0;
-  // Bytes of memory this rank holds for the group.
+  // Bytes of memory that this rank holds for the group.
   virtual std::size_t footprint() const = 0;
 
-  // Sending by copy, in one go, for small messages: false if there is no room now.
+  // Sends a small message by copy, in one step: false if there is no space now.
   virtual bool send(int lane, Peers peers, const void* data, std::size_t bytes, std::uint64_t contract) = 0;
-  // Sending by copy, in two steps: room for one message to all of `peers`, or null if there is none now; fill
-  // it, then post.
+  // Sends by copy, in two steps: reserve() returns space for one message to all of `peers`, or null if there
+  // is none now; fill it, then post.
   virtual std::byte* reserve(int lane, Peers peers, std::size_t bytes) = 0;
   virtual void post(int lane, Peers peers, const std::byte* reserved, std::size_t bytes,
                     std::uint64_t contract) = 0;
 
-  // Which peer it is that leaves no room for a message to `peers`: one of them, or one that has yet to read
-  // something older. Without peers: which one the lane is not flushed() for, or -1.
+  // The peer that leaves no space for a message to `peers`: one of them, or one that has yet to read
+  // something older. Without peers: the one that the lane is not flushed() for, or -1.
   virtual int in_the_way(int lane, Peers peers) = 0;
 
-  // Sending by reference, where the peers can reach this memory: they read it in place, and it must not
-  // change until consumed(). `data` is null where the bytes have already been written where the peers
-  // granted. `grant`, if not null, is where a peer may write its next value of the same chunks.
+  // Sends by reference, if the peers can reach this memory: they read it in place, and it must not change
+  // until consumed(). `data` is null if the bytes have already been written where the peers granted it.
+  // `grant`, if not null, is where a peer may write its next value of the same chunks.
   virtual bool reachable(const void* data, std::size_t bytes) = 0;
-  // Whether any memory can be lent to these peers: it is sent from where it is.
+  // Whether any memory can be lent to these peers and is sent in place.
   virtual bool reachable_by(Peers) const { return false; }
   virtual bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract,
                     std::byte* grant) = 0;
 
-  // Whether everything that was sent by copy on a lane is out of this rank's hands, so that it may go and
-  // compute. Only where queues(), which costs less to ask.
+  // Whether everything sent by copy on a lane has left this rank, so that it may compute. Only useful if
+  // queues(), which is cheaper to ask.
   bool queues() const { return queues_; }
   virtual bool flushed(int) { return true; }
 
-  // The number of messages sent to a peer so far, and whether the peer is done with the first `sent` of them.
+  // The number of messages sent to a peer so far, and whether the peer has finished with the first `sent` of
+  // them.
   virtual std::uint32_t sent(int lane, int peer) const = 0;
   virtual bool consumed(int lane, int peer, std::uint32_t sent) = 0;
 
-  // The oldest message from a peer, if there is one; the same until release().
+  // The oldest message from a peer, if any; the same one until release().
   virtual bool poll(int lane, int peer, Message& message) = 0;
   virtual void release(int lane, int peer) = 0;
-  // Lets the next message from a peer, if it is of this length and contract, come straight to where it is
-  // wanted: it is then `delivered`. Until it has come, or the transport is aborted, that memory is written
-  // to. For transports that queue.
+  // Lets the next message from a peer, if it has this length and contract, arrive directly in its place: it
+  // is then `delivered`. The memory may be written until the message has come, or the transport is aborted.
+  // For transports that queue.
   virtual void place(int, int, std::byte*, std::size_t, std::uint64_t) {}
 
-  // Says whether large messages travel on a lane now: only then is it worth finding out how far the peers
-  // are.
+  // Says whether large messages use a lane now. Only then is it worth measuring how far the peers are.
   virtual void sense(int, bool) {}
-  // Whether peers read what this core wrote last faster from memory than from this core's cache, so that
-  // large messages are better written past it.
+  // Whether peers read this core's latest writes faster from memory than from its cache, so that large
+  // messages should be written past the cache.
   virtual bool far() const { return false; }
 
-  // Whether a peer seems to share this rank's core, so that it moves only when this rank gives the core away.
+  // Whether a peer seems to share this rank's core, so that it runs only when this rank gives the core away.
   virtual bool shares_core(int) const { return false; }
 
-  // Lets time pass because nothing could be done; `waiting_for` is the peer that holds us up. True when the
-  // wait has become so long that the caller should look at its own deadline. Throws Failure when a peer is
-  // dead or has closed although it is waited for, what check() does, and Disagreement when a peer called
-  // something else.
+  // Lets time pass when nothing can be done; `waiting_for` is the peer that holds us up. Returns true when
+  // the wait is so long that the caller should check its own deadline. Throws Failure if a peer is dead, or
+  // has closed although it is waited for, whatever check() throws, and Disagreement if a peer made another
+  // call.
   virtual bool pause(Backoff& backoff, int waiting_for) = 0;
-  // Ends the sleeps of this rank's other threads in pause(): one of them may have got what it waits for.
+  // Ends the sleeps of this rank's other threads in pause(), because one of them may have got what it waits
+  // for.
   virtual void wake() = 0;
-  // Whether a peer has said that it sends nothing more; what it had sent before can still be read.
+  // Whether a peer has said that it sends nothing more; earlier messages can still be read.
   virtual bool closed(int peer) const = 0;
 
-  // How the group stands.
+  // The state of the group.
   Fate& fate() { return *fate_; }
   const Fate& fate() const { return *fate_; }
-  // Throws if the group is over, also if a peer has ended it: two loads, for the beginning of every call.
+  // Throws if the group is over, even if a peer has ended it. Two loads, for the beginning of every call.
   virtual void check() { fate_->check(); }
-  // Throws InvalidArgument where no other thread than this one could go on with what is begun here.
+  // Throws InvalidArgument if no thread but this one could continue what begins here.
   virtual void check_background() {}
-  // Makes every rank's waits, this one's too, end with this failure, or with one that came before. (Of a
-  // group that is closed here, the other ranks are told.)
+  // Ends every rank's waits, including this rank's, with this failure or an earlier one. (If the group is
+  // closed here, the other ranks are told.)
   virtual void abort(const Failure& failure) = 0;
 
-  // What every rank called lately, this one's written here; for error messages.
+  // What every rank called lately, for error messages; this rank's calls are written here.
   virtual void record(const Record& record) = 0;
   virtual std::vector<Record> records(int of_rank) = 0;
-  // Whom a rank has lately waited for, or -1 where it waits for nobody in particular; nothing where it does
-  // not wait: it computes, or is stopped, or has not come yet.
+  // The rank that a rank has lately waited for, or -1 if none in particular; nullopt if it does not wait: it
+  // computes, is stopped, or has not come yet.
   virtual std::optional<int> waits_for(int of_rank, Clock::duration lately) const = 0;
 
-  // For the agreement on survivors: what this rank has to say, shown to all others, and what one of them (or
-  // this one) showed last; empty where it has shown nothing yet. A board is shown whole: whoever reads it
-  // sees it as it was at one moment.
+  // For the agreement on survivors: shows this rank's board to all others, and returns what a rank showed
+  // last; empty if it has shown nothing yet. A reader sees a whole board, as it was at one moment.
   virtual void show(const Board& board) = 0;
   virtual Board board(int of_rank) = 0;
   // Whether a peer can say nothing more: it is dead, or has closed.
   virtual bool is_gone(int peer) = 0;
-  // How long after that a last word of the peer's may still be on its way.
+  // How long after that the peer's last word may still be on its way.
   virtual Clock::duration last_words_take() const { return {}; }
-  // Lets a little time pass, in which boards may change, above all that of `waiting_for`.
+  // Lets a little time pass, in which boards may change, especially that of `waiting_for`.
   virtual void await_boards(int waiting_for) = 0;
 
   // A new transport of the same kind among some of the ranks, all of which call this with the same members.
-  // It exchanges exactly exchanges() times, whoever the members are.
+  // It exchanges exactly exchanges() times, for any members.
   virtual std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) = 0;
   virtual int exchanges() const { return 2; }
 
   // Tells peers that this rank sends nothing more.
   virtual void close() = 0;
-  // Forgets the group without a word to the peers: for the child of a fork.
+  // Forgets the group without telling the peers: for the child of a fork.
   virtual void disown() { disowned_ = true; }
 
  protected:
-  // One fate for the parts of a transport that is made of several.
+  // Gives the parts of a composed transport one fate.
   void share_fate(Transport& part) { part.fate_ = fate_; }
   bool disowned_ = false;
 

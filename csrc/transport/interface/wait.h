@@ -1,4 +1,4 @@
-// How a thread lets time pass, and the cores that ranks have for it.
+// How a thread lets time pass, and which cores the ranks have.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace ringreduce {
 
-// A wait that is to be no longer may be spun through.
+// A wait of at most this length may spin.
 constexpr std::chrono::milliseconds brief_wait{1};
 
 // A hint to the core that this is a spinning loop.
@@ -22,23 +22,23 @@ inline void relax() {
 #endif
 }
 
-// Sleeps until `word` is woken or no longer holds `expected`, or the time is up.
+// Sleeps until `word` is woken, no longer holds `expected`, or the timeout passes.
 void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::chrono::microseconds limit);
 void futex_wake(std::atomic<std::uint32_t>& word);
 
-// The cores that a process may run on, as plain data that ranks can tell each other.
+// The cores that a process may run on, as plain data that ranks can exchange.
 struct Cores {
   static constexpr int words = 16;
   std::uint64_t allowed[words] = {};  // a bit per core
-  int quota = 0;                      // of a container, in cores; 0: none
+  int quota = 0;                      // the container's limit in cores; 0: none
   int count() const;
-  // Those of two processes together: launchers often bind each rank to a core of its own.
+  // Joins those of two processes: launchers often bind each rank to a core of its own.
   void add(const Cores& other);
 };
 Cores usable_cores();
 
-// Whether ranks have to share cores, wherever they are. Of what they tell each other, `host.machine` and
-// `cores`: ranks of one machine share its cores, whichever of its networks they are in.
+// Whether any ranks share cores. Uses `host.machine` and `cores` of what they tell each other: ranks of one
+// machine share its cores, whichever of its networks they are in.
 template <typename Ranks>
 bool some_host_is_crowded(const Ranks& all) {
   std::map<std::uint64_t, std::pair<int, Cores>> hosts;

@@ -1,12 +1,12 @@
-// How messages lie in memory that sender and receiver share: one segment per rank, written by its owner (but
-// for the abort word and the doorbell), read by all. Every atomic is lock-free and address-free, so the
-// layout serves threads and processes alike.
+// How messages lie in memory that sender and receiver share: one segment per rank, written by its owner
+// (except for the abort word and the doorbell) and read by all. Every atomic is lock-free and address-free,
+// so the layout serves threads and processes alike.
 //
 //   Header | slots[world][lanes][depth] | acks[world] | arena[lanes][capacity of the lane]
 //
-// A message from a to b on a lane is one 64-byte slot in a's segment: up to 40 bytes travel inside it, in the
-// one cache line that carries the flag; more lie in a's arena (once, for all readers) or wherever a lent
-// buffer is. b's acknowledgement is a counter in b's segment, read by a only when a runs out of room.
+// A message from a to b on a lane is one 64-byte slot in a's segment. Up to 40 bytes travel inside it, in the
+// cache line that carries the flag. Longer messages lie in a's arena (once, for all readers) or in a lent
+// buffer. b's acknowledgement is a counter in b's segment, which a reads only when it runs out of space.
 #pragma once
 
 #include <algorithm>
@@ -25,15 +25,15 @@ inline constexpr std::size_t line = 64;
 inline constexpr std::uint32_t channel_depth = 16;
 inline constexpr std::size_t inline_bytes = 40;
 inline constexpr int record_depth = 16;
-inline constexpr int most_surviving = 1024;  // ranks that an agreement on survivors can be about
+inline constexpr int most_surviving = 1024;  // the most ranks that an agreement on survivors supports
 
-// One rank's, as mapped here.
+// One rank's segment, as mapped here.
 using Segment = std::shared_ptr<std::byte>;
 
 struct Location {  // memory of a rank that its peers can reach
   std::uint64_t offset = 0;
-  std::int32_t fd = 0;      // of the array that it lies in, where ranks are processes
-  std::uint32_t array = 0;  // tells those apart that have had the same descriptor
+  std::int32_t fd = 0;      // of its array, if ranks are processes
+  std::uint32_t array = 0;  // distinguishes arrays that have had the same descriptor
 };
 
 enum class SlotKind : std::uint8_t { inlined, staged, lent, lent_with_grant, delivered };
@@ -54,18 +54,18 @@ struct alignas(line) Slot {
 static_assert(sizeof(Slot) == line);
 
 struct alignas(line) Acks {
-  std::atomic<std::uint32_t> consumed[Transport::lanes];  // messages of one peer that the owner is done with
+  std::atomic<std::uint32_t> consumed[Transport::lanes];  // messages of one peer that the owner has read
 };
 
 struct alignas(line) Doorbell {
   std::atomic<std::uint32_t> rung;
   std::atomic<std::uint32_t> sleepers;
-  std::atomic<std::int32_t> core;         // that the owner ran on when it last waited
-  std::atomic<std::int32_t> waiting_for;  // a rank, or -1; and when the owner last said so
+  std::atomic<std::int32_t> core;         // where the owner ran when it last waited
+  std::atomic<std::int32_t> waiting_for;  // a rank, or -1; and when the owner last set it
   std::atomic<Clock::time_point> said;
 };
 
-// A rank's Board, packed: a sequence lock (odd while being written, 0 before the first time) and its words.
+// A rank's Board, packed: a sequence lock (odd while it is written, 0 before the first time) and its words.
 struct alignas(line) SharedBoard {
   static constexpr std::size_t most_words = (16 + most_surviving / 8 + longest_blob) / 8;
   std::atomic<std::uint32_t> version;
@@ -76,17 +76,17 @@ struct alignas(line) SharedBoard {
 struct alignas(line) Header {
   std::uint64_t nonce;  // proves that the right memory was opened
   alignas(line) Doorbell doorbell;
-  alignas(line) std::atomic<std::uint64_t> aborted;  // cause, culprit, reporter; written by whoever finds out
+  alignas(line) std::atomic<std::uint64_t> aborted;  // cause, culprit, reporter; any rank may write it
   alignas(line) std::atomic<std::uint32_t> closed;
   alignas(line) std::atomic<std::uint32_t> record_next;
   Record records[record_depth];
-  std::atomic<std::uint64_t> histories[record_depth];  // of the records; what peers compare while they wait
+  std::atomic<std::uint64_t> histories[record_depth];  // of the records; waiting peers compare them
   char reason[2048];                                   // why the owner aborted the others
   SharedBoard board;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-// Where things are in the segment of any rank of a group.
+// Where the parts of any rank's segment are.
 struct SegmentLayout {
   SegmentLayout(int world, std::size_t capacity)
       : world(world),
@@ -103,8 +103,8 @@ struct SegmentLayout {
     return reinterpret_cast<Slot*>(base + slots) + (peer * Transport::lanes + lane) * channel_depth;
   }
   Acks& acks_of(std::byte* base, int peer) const { return reinterpret_cast<Acks*>(base + acks)[peer]; }
-  // The lanes of point-to-point messages share what one lane of the collectives has. Most of it is for
-  // bodies: in a small ring every line is still in the reader's cache when it is written anew, which costs a
+  // The lanes of point-to-point messages share the space of one lane of the collectives. Most of it is for
+  // bodies: in a small ring every line is still in the reader's cache when it is rewritten, which costs a
   // third.
   std::size_t capacity_of(int lane) const {
     if (lane == Transport::point_to_point_lane) return capacity / 4;

@@ -10,7 +10,7 @@
 namespace ringreduce {
 namespace {
 
-// Anonymous pages: zeroed, and taken from the system only when touched.
+// Anonymous pages: zeroed, and allocated only when touched.
 Segment make_segment(int world) {
   const std::size_t bytes = SegmentLayout(world, MappedTransport::capacity_for(world)).bytes;
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -30,7 +30,8 @@ std::vector<std::unique_ptr<Transport>> LocalTransport::group(int world) {
   return transports;
 }
 
-// Each rank offers the address of its own handle; the second exchange keeps every handle alive until copied.
+// Each rank offers the address of its own handle. The second exchange keeps every handle alive until it is
+// copied.
 std::unique_ptr<Transport> LocalTransport::among(int rank, int world, const Exchange& exchange) {
   const Segment own = make_segment(world);
   std::vector<Segment> segments;

@@ -1,5 +1,5 @@
-// Between threads of one process: the same channels as shared memory, in ordinary memory, with every buffer
-// of the process within reach of every rank.
+// The transport between threads of one process: the same channels as in shared memory, in ordinary memory,
+// with every buffer of the process in reach of every rank.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@ namespace ringreduce {
 
 class LocalTransport : public MappedTransport {
  public:
-  // The transports of a new group of `world` ranks, by rank; each is then used by one thread at a time.
+  // The transports of a new group of `world` ranks, by rank. Each is used by one thread at a time.
   static std::vector<std::unique_ptr<Transport>> group(int world);
 
   const char* name() const override { return "local"; }

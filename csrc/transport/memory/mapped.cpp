@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t short_payload = 4 << 10, arena_part = 16 << 10;
 
-// At most inline_bytes, by two overlapping moves instead of a call.
+// Copies at most inline_bytes, with two overlapping moves instead of a call.
 inline void copy_small(std::byte* to, const std::byte* from, std::size_t bytes) {
   const auto ends = [&](auto width) {
     constexpr std::size_t n = decltype(width)::value;
@@ -59,7 +59,7 @@ MappedTransport::MappedTransport(int rank, int world, std::vector<Segment> segme
   }
 }
 
-// At most 32 MiB for a group of eight ranks, all lanes of all ranks together.
+// At most 32 MiB for a group of eight ranks, over all lanes of all ranks.
 std::size_t MappedTransport::capacity_for(int world) {
   if (world <= 4) return std::size_t{1} << 20;
   if (world <= 8) return std::size_t{3} << 18;
@@ -76,7 +76,7 @@ bool MappedTransport::has_slots(int lane, Peers peers) {
   return std::all_of(peers.begin(), peers.end(), [&](int peer) { return has_slot(out(lane, peer)); });
 }
 
-// The start of the oldest payload that some peer may still read, or the arena's head if there is none.
+// The start of the oldest payload that a peer may still read, or the arena's head if there is none.
 std::uint64_t MappedTransport::oldest_payload(int lane) {
   std::uint64_t oldest = arenas_[lane].head;
   for (int peer = 0; peer < world; ++peer) {
@@ -93,7 +93,7 @@ std::uint64_t MappedTransport::oldest_payload(int lane) {
   return oldest;
 }
 
-// The peer that has yet to read a lane's payload; -1: there is none.
+// The peer that has yet to read a lane's payload, or -1.
 int MappedTransport::reader_of(int lane, std::uint64_t payload) const {
   for (int peer = 0; peer < world; ++peer) {
     const Out& o = out(lane, peer);
@@ -120,14 +120,14 @@ std::byte* MappedTransport::reserve(int lane, Peers peers, std::size_t bytes) {
   std::uint64_t start = arena.head;
   const std::size_t room = arena.capacity - start % arena.capacity;
   if (need > room) start += room;  // a payload does not wrap
-  // Short payloads stay at the front, in memory that is in cache and was touched before, if nobody reads any
-  // more when they leave a part of the arena. Long ones are faster where no peer has read lately.
+  // Short payloads stay at the front, in memory that is in cache, if all have been read when they leave a
+  // part of the arena. Long ones are faster where no peer has read lately.
   const bool leaves =
       need <= short_payload && (start + need - 1) / arena_part != (arena.head - 1) / arena_part;
   if (leaves || start + need - arena.tail > arena.capacity) {
     arena.tail = oldest_payload(lane);
     if (arena.tail == arena.head) {
-      // Nobody reads any more: begin again at the front, whatever the last position was.
+      // Everything has been read: begin again at the front, whatever the last position was.
       start = SegmentLayout::align(arena.head, arena.capacity);
       arena.tail = start;
     }
@@ -240,8 +240,8 @@ void MappedTransport::release(int lane, int peer) {
   ring(peer);
 }
 
-// A waker looks at `sleepers` without a fence after its store: if the store is still on its way while the
-// sleeper looks for the last time, the wake-up is missed, and the sleep's short limit makes good for it. A
+// The waker looks at `sleepers` without a fence after its store. If the store is still on its way when the
+// sleeper looks for the last time, the wake-up is missed, and the sleep's short limit makes up for it. A
 // fence would cost every message what almost none needs.
 void MappedTransport::ring(int peer) {
   Doorbell& bell = header(peer).doorbell;

@@ -1,6 +1,6 @@
-// The transport between ranks that can read each other's memory: everything but how a segment is obtained,
-// how a lent buffer is named to a peer, and how one learns that a peer is dead. LocalTransport (threads of
-// one process) and ShmTransport (processes of one host) add those.
+// The transport between ranks that can read each other's memory. Subclasses add how to obtain a segment, how
+// to name a lent buffer to a peer, and how to learn that a peer is dead: LocalTransport (threads of one
+// process) and ShmTransport (processes of one host).
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@ namespace ringreduce {
 
 class MappedTransport : public Transport {
  public:
-  // `segments` by rank, this rank's own included; `cores` is how many cores the ranks share; `names` is what
-  // the ranks are called in what goes wrong, where these are some of the ranks of a larger group.
+  // `segments`: by rank, including this rank's own; `cores`: the number of cores that the ranks share;
+  // `names`: the ranks' names in errors, if they belong to a larger group.
   MappedTransport(int rank, int world, std::vector<Segment> segments, int cores, std::vector<int> names = {});
 
   static std::size_t capacity_for(int world);
@@ -53,7 +53,7 @@ class MappedTransport : public Transport {
   void record(const Record& record) override;
   std::vector<Record> records(int of_rank) override;
 
-  // By the names of ranks: this rank may wait for one that is not of this group.
+  // `name`: as in errors. This rank may wait for one outside this group.
   void say_whom_we_wait_for(int name, Clock::time_point now);
   std::optional<int> waits_for(int of_rank, Clock::duration lately) const override;
 
@@ -86,14 +86,14 @@ class MappedTransport : public Transport {
     std::atomic<std::uint32_t>* acknowledge = nullptr;
     std::byte* arena = nullptr;
     std::uint32_t received = 0;
-    bool missed = false;  // the last look found nothing
+    bool missed = false;  // the last look found no message
   };
-  // A lane's ring of staged payloads: positions only grow, the place is position % capacity.
+  // A lane's ring of staged payloads. Positions only grow; the place is position % capacity.
   struct Arena {
     std::byte* base = nullptr;
     std::size_t capacity = 0;
     std::uint64_t head = 0;
-    std::uint64_t tail = 0;  // everything before it has been consumed
+    std::uint64_t tail = 0;  // all before it has been consumed
     alignas(line) std::byte small[line];
   };
 
@@ -126,9 +126,9 @@ class MappedTransport : public Transport {
   std::vector<In> ins_;
   std::vector<Arena> arenas_;
   std::uint32_t spins_;  // before the first yield; none where ranks outnumber cores
-  // What the threads of this rank learn while they wait, for all of them.
+  // Observations of this rank's threads while they wait, shared by all of them.
   std::atomic<std::int32_t> core_{0};
-  std::atomic<bool> crowded_{false};  // others want the cores, up to some time of Clock
+  std::atomic<bool> crowded_{false};  // others want the cores, until a time of Clock
   std::atomic<Clock::time_point> crowded_until_{};
   std::atomic<Clock::duration> crowded_span_{};
   std::atomic<int> absences_{0};

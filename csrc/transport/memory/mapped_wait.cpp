@@ -1,4 +1,4 @@
-// The waiting and failing of MappedTransport: when to spin, yield and sleep, who is alive, who aborted.
+// How MappedTransport waits and fails: when to spin, yield and sleep, who is alive, who aborted.
 #include <sched.h>
 
 #include <algorithm>
@@ -18,16 +18,16 @@ using std::chrono::milliseconds;
 constexpr std::uint32_t busy_polls = 64;  // polls before the first pause instruction
 constexpr std::uint32_t look_every = 64;  // pauses or yields between two looks at the clock
 constexpr std::uint32_t spins_between_yields = 64;
-constexpr std::uint32_t few_spins = 256;  // where others want the core
-constexpr milliseconds sleep_after{1};    // yielding goes over into sleeping
-constexpr milliseconds long_absence{1};   // of a thread that has yielded
-constexpr int absence = 64;               // how many short yields make up for a long one
-constexpr int explained_absence = 16;     // where it may have been a peer that computes
+constexpr std::uint32_t few_spins = 256;  // if others want the core
+constexpr milliseconds sleep_after{1};    // then yielding turns into sleeping
+constexpr milliseconds long_absence{1};   // for a thread that has yielded
+constexpr int absence = 64;               // the number of short yields that make up for a long one
+constexpr int explained_absence = 16;     // if a peer that computes may have caused it
 constexpr int many_absences = 4 * absence, most_absences = 8 * absence;
 constexpr milliseconds crowded_for{25}, crowded_at_most{200};
 constexpr milliseconds check_peers_every{10};
 
-// What two readings of the clock take, in ns.
+// The time of two readings of the clock, in ns.
 double clock_cost() {
   static const double cost = [] {
     double least = 1e9;
@@ -49,10 +49,10 @@ std::uint64_t pack(const Failure& failure, int reporter) {
 
 }  // namespace
 
-// Cores that share a cache pass a line on in some 30 ns; those of different chiplets or sockets take 150, and
-// a core that must fetch every line of a large message from there is slower than from memory. Which of the
-// two it is can change while a program runs (a hypervisor moves its cores), so it is measured on the way: the
-// time to read the flag of a message that was not there a moment ago, which the peer has thus just written.
+// Cores that share a cache pass a line on in some 30 ns. Cores of different chiplets or sockets take 150 ns,
+// and fetching every line of a large message from there is slower than from memory. Which case applies can
+// change while a program runs (a hypervisor moves its cores), so it is measured in passing: the time to read
+// the flag of a message that was not there a moment ago, and that the peer has therefore just written.
 bool MappedTransport::sense_arrival(In& i, const Slot& slot, int peer) {
   const auto before = Clock::now();
   const bool arrived = slot.sequence.load(std::memory_order_acquire) == i.received + 1;
@@ -72,11 +72,12 @@ bool MappedTransport::far() const {
   });
 }
 
-// Somebody else's thread, or this rank's own that computes meanwhile, may want our core. Who yields to it
-// stays away for a whole slice of the scheduler, several milliseconds, whereas a thread that sleeps is put
-// before it when it is woken. So once a yield has taken long we sleep at once, and try again now and then.
-// Ranks that share a core must be yielded to, which is quicker, and may take as long while they compute:
-// there it takes several long yields, with few short ones between them.
+// Another program's thread, or a thread of this rank that computes, may want our core. A thread that yields
+// to it stays away for a whole slice of the scheduler, several milliseconds, whereas a sleeping thread is
+// preferred when it is woken. Once a yield has taken long, the thread therefore sleeps at once, and tries
+// yielding again now and then. Ranks that share a core must yield to each other, which is quicker, but may
+// also take long while one computes. In that case it takes several long yields, with few short ones between
+// them.
 bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
   const std::uint32_t round = backoff.rounds++;
   const bool crowded = crowded_.load(std::memory_order_relaxed);
@@ -89,7 +90,7 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
   if (backoff.sleepers) {
     sleep(backoff);
   } else if (!crowded) {
-    // A peer on another core is running, or about to: to give our core away meanwhile takes longer than it.
+    // A peer on another core is running, or about to. Giving our core away would take longer than the peer.
     if (waiting_for >= 0 && (round + 1) % spins_between_yields != 0 && !shares_core(waiting_for)) {
       relax();
       return false;
@@ -109,7 +110,7 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
     crowded_.store(false, std::memory_order_relaxed);
   }
   if (!backoff.sleepers && (crowded || now - backoff.since >= sleep_after)) {
-    // Peers ring from now on; the caller looks once more before the first sleep.
+    // Peers ring from now on. The caller looks once more before the first sleep.
     Doorbell& bell = header(rank).doorbell;
     backoff.sleepers = &bell.sleepers;
     bell.sleepers.fetch_add(1);
@@ -118,7 +119,7 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
   return true;
 }
 
-// Whether some rank has not begun yet what this one is in.
+// Whether some rank has not begun this rank's current call.
 bool MappedTransport::a_peer_is_late() const {
   const std::uint32_t mine = header(rank).record_next.load(std::memory_order_relaxed);
   for (int peer = 0; peer < world; ++peer) {
@@ -145,7 +146,7 @@ void MappedTransport::give_way() {
   header(rank).doorbell.core.store(core, std::memory_order_relaxed);
 }
 
-// For longer each time that it is found again soon.
+// Longer each time that crowding returns soon.
 void MappedTransport::crowded(Clock::time_point now) {
   const auto last = crowded_span_.load(std::memory_order_relaxed);
   const bool soon = now - crowded_until_.load(std::memory_order_relaxed) < last;
@@ -163,8 +164,8 @@ void MappedTransport::sleep(Backoff& backoff) {
   backoff.armed = bell.rung.load(std::memory_order_acquire);
 }
 
-// A peer that is dead without having closed can never finish what it began; one that closed has sent all that
-// it ever will, which fails only a wait for it.
+// A peer that died without closing can never finish what it began. One that closed has sent everything, so
+// only a wait for it fails.
 void MappedTransport::check_peers(Backoff& backoff, int waiting_for) {
   for (int peer = 0; peer < world; ++peer) {
     if (peer == rank || alive(peer) || closed(peer)) continue;
@@ -176,8 +177,9 @@ void MappedTransport::check_peers(Backoff& backoff, int waiting_for) {
   }
 }
 
-// Ranks that called different things may all wait, or send without ever receiving, so that no wrong message
-// meets a reader. Hence whoever waits long compares the last call that both it and a peer have begun.
+// Ranks that made different calls may all wait, or send without ever receiving, so that no reader meets a
+// wrong message. A rank that waits for long therefore compares the last call that both it and a peer have
+// begun.
 void MappedTransport::check_agreement() {
   const Header& own = header(rank);
   const std::uint32_t mine = own.record_next.load(std::memory_order_acquire);
@@ -190,7 +192,7 @@ void MappedTransport::check_agreement() {
     const std::uint64_t here = own.histories[place].load(std::memory_order_relaxed);
     const std::uint64_t there = other.histories[place].load(std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_acquire);
-    // Either may have been overwritten by a later call meanwhile.
+    // A later call may have overwritten either meanwhile.
     const std::uint32_t latest = std::max(own.record_next.load(std::memory_order_relaxed),
                                           other.record_next.load(std::memory_order_relaxed));
     if (here != there && latest - common < record_depth - 1) throw Disagreement{name_of(peer)};
@@ -204,7 +206,7 @@ void MappedTransport::check() {
   fate().check();
 }
 
-// Words of a peer's are believed no more than they must be.
+// A peer's words are trusted no more than necessary.
 void MappedTransport::hear_abort(std::uint64_t word) {
   if (fate().failure()) return;
   const auto culprit = static_cast<int>(word >> 24 & 0xffffff) - 1;
@@ -214,7 +216,7 @@ void MappedTransport::hear_abort(std::uint64_t word) {
                       std::string(theirs.reason, strnlen(theirs.reason, sizeof theirs.reason))));
 }
 
-// The first to report wins, rank by rank; whoever reads an abort word finds the reason with its reporter.
+// The first to report wins, rank by rank. A rank that reads an abort word finds the reason at its reporter.
 void MappedTransport::abort(const Failure& found) {
   const Failure failure = fate().fail(found);
   Header& own = header(rank);
@@ -234,7 +236,7 @@ void MappedTransport::abort(const Failure& found) {
 
 void MappedTransport::show(const Board& board) {
   if (world > most_surviving) {
-    throw InvalidArgument("shrink() serves at most " + std::to_string(most_surviving) + " ranks");
+    throw InvalidArgument("shrink() supports at most " + std::to_string(most_surviving) + " ranks");
   }
   const std::string text = packed(board);
   SharedBoard& own = header(rank).board;
@@ -250,7 +252,7 @@ void MappedTransport::show(const Board& board) {
   own.version.store(version + 2, std::memory_order_release);
 }
 
-// Of a rank that died while it wrote, nothing.
+// Empty if the rank died while it wrote.
 Board MappedTransport::board(int of_rank) {
   const SharedBoard& theirs = header(of_rank).board;
   std::string text;
@@ -277,7 +279,7 @@ void MappedTransport::await_boards(int waiting_for) {
   std::this_thread::sleep_for(microseconds(200));
 }
 
-// --- whom this rank waits for ------------------------------------------------------------------------------
+// --- the rank waited for -----------------------------------------------------------------------------------
 
 void MappedTransport::say_whom_we_wait_for(int name, Clock::time_point now) {
   Doorbell& own = header(rank).doorbell;

@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int trips = 100;  // in one run: an interruption spoils one run only
+constexpr int trips = 100;  // in one run, so that an interruption spoils one run only
 constexpr int runs = 401;
 constexpr auto limit = std::chrono::milliseconds(15);
 
@@ -27,8 +27,8 @@ struct Flags {
   alignas(128) std::atomic<bool> over{false};
 };
 
-// Two cores that threads of this process can be bound to. Launchers bind a rank to a single core; a thread
-// may still use the others of its container.
+// Two cores that threads of this process can be bound to. Launchers bind a rank to a single core, but a
+// thread may still use the others of its container.
 std::vector<int> two_cores() {
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return {};
@@ -51,7 +51,7 @@ bool pin(int core) {
   return sched_setaffinity(0, sizeof one, &one) == 0;
 }
 
-// False when the other thread is over. Yields at last, because the core may be somebody else's too.
+// False if the other thread has ended. Yields eventually, because others may want the core too.
 bool await(const std::atomic<int>& flag, int value, const Flags& flags) {
   for (int spins = 0; flag.load(std::memory_order_acquire) != value; ++spins) {
     if (flags.over.load(std::memory_order_relaxed)) return false;
@@ -97,7 +97,7 @@ std::optional<double> probe_from_here() {
 }  // namespace
 
 std::optional<double> probe_exchange() {
-  // A thread of its own, because binding the caller's would outlast the probe.
+  // A thread of its own, because binding the caller's thread would outlast the probe.
   std::optional<double> result;
   std::thread([&] { result = probe_from_here(); }).join();
   return result;

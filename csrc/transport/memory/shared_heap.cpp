@@ -30,11 +30,11 @@ std::shared_ptr<SharedMemory> SharedMemory::make(std::size_t bytes) {
   auto memory = std::make_shared<SharedMemory>();
   memory->bytes = SegmentLayout::align(bytes, 4096);
   rlimit limit{};
-  // More than the limit is not only refused: it is a signal that ends the process.
+  // Exceeding the limit raises a signal that ends the process.
   getrlimit(RLIMIT_FSIZE, &limit);
   if (memory->bytes > limit.rlim_cur) {
     throw NoSharedMemory(
-        bytes, "files may have " + std::to_string(limit.rlim_cur) + " bytes (RLIMIT_FSIZE, ulimit -f)");
+        bytes, "files are limited to " + std::to_string(limit.rlim_cur) + " bytes (RLIMIT_FSIZE, ulimit -f)");
   }
   memory->fd = Descriptor(memfd_create("ringreduce", MFD_CLOEXEC));
   const int fd = memory->fd.get();
@@ -42,7 +42,7 @@ std::shared_ptr<SharedMemory> SharedMemory::make(std::size_t bytes) {
   if (!refused && (fd < 0 || ftruncate(fd, static_cast<off_t>(memory->bytes)) != 0)) {
     throw NoSharedMemory(bytes, std::strerror(errno));
   }
-  fchmod(fd, 0600);  // whoever else could come by a path to it, it is this user's only
+  fchmod(fd, 0600);  // only this user may open it, even with a path to it
   memory->map(fd);
   return memory;
 }
@@ -57,13 +57,13 @@ std::shared_ptr<SharedMemory> SharedMemory::open(pid_t pid, int fd, std::size_t 
                 "): " + std::strerror(errno));
   }
   memory->bytes = static_cast<std::size_t>(status.st_size);
-  if (memory->bytes < least) throw Error(path + " is not the memory that was announced");
+  if (memory->bytes < least) throw Error(path + " is not the announced memory");
   memory->map(file.get());
   return memory;
 }
 
-// Large memory lies on a boundary of huge pages in every process: otherwise the system, even where it has
-// given huge pages, maps them as small ones, and every 4 KiB costs a walk through the page table.
+// Large memory lies on a boundary of huge pages in every process. Otherwise the system maps even huge pages
+// as small ones, and every 4 KiB costs a walk through the page table.
 void SharedMemory::map(int file) {
   const bool huge = bytes >= huge_page;
   void* where = nullptr;
@@ -83,15 +83,15 @@ void SharedMemory::map(int file) {
   where = mmap(where, bytes, PROT_READ | PROT_WRITE, flags, file, 0);
   if (where == MAP_FAILED) throw std::bad_alloc();
   base = static_cast<std::byte*>(where);
-  if (huge) madvise(base, bytes, MADV_HUGEPAGE);  // a wish: its refusal costs only speed
+  if (huge) madvise(base, bytes, MADV_HUGEPAGE);  // optional: without it, it is only slower
 }
 
 SharedMemory::~SharedMemory() {
   if (base) munmap(base, bytes);
 }
 
-// Most systems give shared memory huge pages only where a process asks for them page by page: a page must be
-// there to be collapsed, so each gets its first byte. Refusal costs only speed.
+// Most systems give shared memory huge pages only if a process asks for them page by page. A page must exist
+// to be collapsed, so each gets its first byte. Refusal costs only speed.
 void SharedMemory::collapse() {
   for (std::size_t at = 0; at + huge_page <= bytes; at += huge_page) {
     reinterpret_cast<volatile std::byte*>(base)[at] = std::byte{0};
@@ -115,8 +115,8 @@ struct Heap {
 
 Heap* heap = nullptr;
 
-// A forked child shares its parent's arrays but must not answer for them: it begins with an empty heap, and
-// what it inherited stays mapped as ordinary memory.
+// A forked child shares its parent's arrays but must not answer for them. It begins with an empty heap, and
+// inherited arrays stay mapped as ordinary memory.
 Heap& the_heap() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -143,9 +143,9 @@ void free(void* memory) {
   Heap& h = the_heap();
   std::unique_lock lock(h.mutex);
   const auto found = h.arrays.find(reinterpret_cast<std::uintptr_t>(memory));
-  if (found == h.arrays.end()) return;  // allocated before a fork: it is the parent's
+  if (found == h.arrays.end()) return;  // allocated before a fork: it belongs to the parent
   const SharedMemory& array = *found->second.memory;
-  // Peers may keep their mapping for long; the pages must not stay with it.
+  // Peers may keep their mapping for long, but the pages must be freed now.
   fallocate(array.fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(array.bytes));
   h.arrays.erase(found);
   h.live.store(h.arrays.size(), std::memory_order_release);

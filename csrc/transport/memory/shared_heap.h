@@ -1,5 +1,5 @@
 // Arrays in shared memory: memory of this process that its peers on the same host may map, so that a
-// collective needs no staging copy. Nothing has a name in any file system, so nothing can be left behind.
+// collective needs no staging copy. Nothing has a name in a file system, so nothing can be left behind.
 #pragma once
 
 #include <sys/types.h>
@@ -22,31 +22,31 @@ namespace ringreduce {
 class NoSharedMemory : public std::bad_alloc {
  public:
   NoSharedMemory(std::size_t bytes, const std::string& why)
-      : text_("there are no " + std::to_string(bytes) + " bytes of shared memory: " + why) {}
+      : text_("cannot allocate " + std::to_string(bytes) + " bytes of shared memory: " + why) {}
   const char* what() const noexcept override { return text_.what(); }
 
  private:
-  std::runtime_error text_;  // whose copies cannot fail
+  std::runtime_error text_;  // copying it cannot fail
 };
 
 // Anonymous shared memory: a memfd and its mapping. Other processes of the same user reach it through
 // /proc/<pid>/fd/<fd> while both live.
 class SharedMemory {
  public:
-  // Makes new zeroed memory, of huge pages where it is large enough and the system grants them. Throws
-  // NoSharedMemory. Where the system refuses memfd_create, as some sandboxes do, nobody else can open it: it
-  // has no fd.
+  // Makes new zeroed memory, with huge pages if it is large and the system grants them. Throws
+  // NoSharedMemory. If the system refuses memfd_create, as some sandboxes do, other processes cannot open the
+  // memory, and it has no fd.
   static std::shared_ptr<SharedMemory> make(std::size_t bytes);
-  // Maps a peer's. Throws Error if it cannot be opened or has less than so many bytes.
+  // Maps a peer's memory. Throws Error if it cannot be opened or is smaller than `least` bytes.
   static std::shared_ptr<SharedMemory> open(pid_t pid, int fd, std::size_t least);
   SharedMemory() = default;
   SharedMemory(const SharedMemory&) = delete;
   ~SharedMemory();
 
-  // Fills it with huge pages now, as far as the system lets it.
+  // Fills it with huge pages now, as far as the system permits.
   void collapse();
 
-  Descriptor fd;  // not of a peer's
+  Descriptor fd;  // none for a peer's memory
   std::byte* base = nullptr;
   std::size_t bytes = 0;
 
@@ -54,14 +54,14 @@ class SharedMemory {
   void map(int file);
 };
 
-// The process's arrays. Safe to use from several threads.
+// The process's arrays. Thread-safe.
 namespace shared_heap {
 
-// 64-byte aligned zeroed memory in shared memory. Throws std::bad_alloc.
+// Zeroed, 64-byte aligned shared memory. Throws std::bad_alloc.
 void* allocate(std::size_t bytes);
-// Gives it back to the system at once, peers' mappings notwithstanding.
+// Returns it to the system at once, despite peers' mappings.
 void free(void* memory);
-// Where peers find [data, data + bytes), if it lies in one of the arrays.
+// Where peers find [data, data + bytes), if it lies in an array.
 std::optional<Location> locate(const void* data, std::size_t bytes);
 
 }  // namespace shared_heap
@@ -69,7 +69,7 @@ std::optional<Location> locate(const void* data, std::size_t bytes);
 // A peer process's arrays, mapped when first needed.
 class PeerHeap {
  public:
-  // Throws Error where it cannot be opened.
+  // Throws Error if it cannot be opened.
   std::byte* resolve(pid_t pid, Location place);
 
  private:
@@ -78,7 +78,7 @@ class PeerHeap {
     std::uint32_t array = 0;
   };
   std::unordered_map<int, Mapping> mapped_;  // by descriptor
-  std::mutex mutex_;  // collectives and point-to-point messages resolve at the same time
+  std::mutex mutex_;  // collectives and point-to-point messages use it at the same time
 };
 
 }  // namespace ringreduce

@@ -16,9 +16,9 @@
 namespace ringreduce {
 namespace {
 
-constexpr int death_takes = 500;  // milliseconds at most, from giving up memory to being known as ended
+constexpr int death_takes = 500;  // milliseconds at most, from releasing memory to counting as ended
 
-// What a rank tells the others at set-up: how to open its memory, and how to know that it is the right one.
+// A rank's report to the others at set-up: how to open its memory, and how to recognise it.
 struct SegmentAddress {
   std::int32_t pid;
   std::int32_t fd;
@@ -34,21 +34,22 @@ Segment open_segment(int peer, const SegmentAddress& address, const SegmentLayou
   return {memory, memory->base};
 }
 
-// What one rank tells the others of its attempt to open their memory: "", or "<rank that died or -1> <text>".
+// A rank's report on opening the others' memory: "", or "<rank that died or -1> <text>".
 constexpr std::size_t longest_problem = 400;
-constexpr auto who_can = ". Ranks that share memory must be of one user, on one host and in one container";
+constexpr auto who_can = ". Ranks that share memory must run as one user, on one host and in one container";
 
 [[noreturn]] void raise(const std::string& problem, int teller) {
   const int dead = std::atoi(problem.c_str());
   const std::string text = problem.substr(problem.find(' ') + 1);
   if (dead >= 0) throw Failure(Cause::peer_lost, dead, text);
-  throw Error("shared memory cannot connect the ranks: rank " + std::to_string(teller) + ": " + text, teller);
+  throw Error("cannot connect the ranks through shared memory: rank " + std::to_string(teller) + ": " + text,
+              teller);
 }
 
 }  // namespace
 
-// A failure of one rank to open another's memory must fail all of them: hence the second exchange, which also
-// keeps everybody's file descriptors open until all have used them.
+// If one rank cannot open another's memory, all must fail. The second exchange tells them, and also
+// keeps all file descriptors open until every rank has used them.
 std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Exchange& exchange,
                                                    const std::vector<int>& names) {
   const auto name = [&](int peer) { return names.empty() ? peer : names[peer]; };
@@ -59,12 +60,12 @@ std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Ex
   try {
     own = SharedMemory::make(layout.bytes);
     address.fd = own->fd.get();
-    if (address.fd < 0 && world > 1) problem = "-1 the system refuses it memory to share (memfd_create)";
+    if (address.fd < 0 && world > 1) problem = "-1 the system does not let it share memory (memfd_create)";
   } catch (const std::bad_alloc& error) {
-    problem = std::string("-1 ") + error.what();  // the others must learn of it in their turn
+    problem = std::string("-1 ") + error.what();  // reported to the others below
   }
   if (getrandom(&address.nonce, sizeof address.nonce, 0) != sizeof address.nonce)
-    throw Error("no random numbers");
+    throw Error("the system returned no random numbers");
   if (own) layout.header(own->base).nonce = address.nonce;
 
   const auto addresses = exchange_values(exchange, world, address);
@@ -75,7 +76,7 @@ std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Ex
   for (int peer = 0; peer < world && problem.empty(); ++peer) {
     const SegmentAddress& theirs = addresses[peer];
     if (peer == rank) segments[peer] = {own, own->base};
-    if (peer == rank || theirs.fd < 0) continue;  // who has no memory says itself what is wrong
+    if (peer == rank || theirs.fd < 0) continue;  // a rank without memory reports the problem itself
     try {
       peers[peer].process = {theirs.pid,
                              Descriptor(static_cast<int>(syscall(SYS_pidfd_open, theirs.pid, 0)))};
@@ -100,7 +101,7 @@ std::optional<Location> ShmTransport::locate(const void* data, std::size_t bytes
   return shared_heap::locate(data, bytes);
 }
 
-// A process that is dying gives up its memory some time before it counts as ended.
+// A dying process releases its memory some time before it counts as ended.
 std::byte* ShmTransport::resolve(int peer, Location place) {
   try {
     return peers_[peer].heap.resolve(peers_[peer].process.pid, place);

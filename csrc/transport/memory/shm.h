@@ -1,5 +1,5 @@
-// Between processes of one host and one user: channels and arrays in anonymous shared memory (memfd), opened
-// by peers through /proc, so neither the size of /dev/shm nor a crash matters.
+// The transport between processes of one host and one user: channels and arrays in anonymous shared memory
+// (memfd), which peers open through /proc. Neither the size of /dev/shm nor a crash matters.
 #pragma once
 
 #include <sys/types.h>
@@ -14,9 +14,9 @@ namespace ringreduce {
 
 class ShmTransport : public MappedTransport {
  public:
-  // Collective over the ranks that `exchange` connects, twice. Throws Error where memory cannot be shared
-  // with a peer (another host, another user, a container of its own). `names`: what the ranks are called in
-  // what goes wrong, if not by their numbers.
+  // Collective over the ranks that `exchange` connects; exchanges twice. Throws Error if memory cannot be
+  // shared with a peer (on another host, of another user, in a container of its own). `names`: the ranks'
+  // names in errors, if not their numbers.
   static std::unique_ptr<ShmTransport> create(int rank, int world, const Exchange& exchange,
                                               const std::vector<int>& names = {});
 
@@ -31,9 +31,9 @@ class ShmTransport : public MappedTransport {
   bool alive(int peer) override;
 
  private:
-  // The process of a peer. Without pidfds (old kernels, strict containers) /proc says whether it lives.
+  // A peer's process. Without pidfds (old kernels, strict containers), /proc shows whether it lives.
   struct Process {
-    // Whether it has ended within this time.
+    // Whether it ends within this time.
     bool ended(int milliseconds) const;
 
     pid_t pid = 0;

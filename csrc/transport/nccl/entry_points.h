@@ -1,6 +1,6 @@
-// What is used of libnccl, in types of our own: this library is built where NCCL's header is not. Sizes,
-// numbers and signatures are those of NCCL 2.18 and of all later 2.x; `make nccl-header` compares them with a
-// real nccl.h. A stream is a cudaStream_t.
+// The parts of libnccl that are used, in types of our own, because this library is built without NCCL's
+// header. Sizes, numbers and signatures are those of NCCL 2.18 and all later 2.x; `make nccl-header` compares
+// them with a real nccl.h. A stream is a cudaStream_t.
 #pragma once
 
 #include <climits>
@@ -46,8 +46,8 @@ inline constexpr int unset = INT_MIN;
 inline constexpr int oldest_version = 21800;
 inline constexpr int float8_since = 22400;
 
-// As of the oldest version, which later ones take: `size` and `version` say so. What follows there was
-// padding, which later ones read as traffic_class.
+// The oldest version's, which later ones accept, as `size` and `version` name it. The rest was padding there,
+// which later versions read as traffic_class.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned magic = 0xcafebeef;
@@ -93,7 +93,7 @@ using RedOpCreatePreMulSum = Result(ReduceOp* op, void* scalar, DataType type, R
                                     Comm comm);
 using RedOpDestroy = Result(ReduceOp op, Comm comm);
 
-// What only csrc/nccl has, which stands for NCCL's library.
+// Used by csrc/nccl only, which stands in for NCCL's library.
 using CommInitRank = Result(Comm* comm, int ranks, UniqueId id, int rank);
 using CommInitRankScalable = Result(Comm* comm, int ranks, int rank, int ids, UniqueId* id, Config* config);
 using CommInitAll = Result(Comm* comms, int devices, const int* device);

@@ -10,13 +10,13 @@
 namespace ringreduce {
 namespace {
 
-// A sleep takes longer than most operations do.
+// A sleep takes longer than most operations.
 constexpr int looks_without_sleep = 500;
 constexpr std::chrono::microseconds look_at_first_every{20}, look_every{1000};
 constexpr int first_looks = 50;
 constexpr std::chrono::seconds patience_with_threads{1};
 
-// Until it says true, or the time is up.
+// Returns when `over` is true, or the time is up.
 template <class Over>
 bool wait_until(Clock::time_point deadline, const NcclGroup::Tick& tick, Over over) {
   for (int looks = 0; !over(); ++looks) {
@@ -58,7 +58,7 @@ NcclGroup::NcclGroup(int rank, int world, Clock::duration timeout, const Exchang
   }
 }
 
-// First what fails at once is told, and then who has met whom.
+// The first exchange reports what fails at once, the second one who has met whom.
 void NcclGroup::join(int rank, int world, const nccl::UniqueId& id, const Exchange& exchange,
                      const Tick& tick) {
   constexpr const char* what = "joining the ranks";
@@ -68,12 +68,12 @@ void NcclGroup::join(int rank, int world, const nccl::UniqueId& id, const Exchan
     check(nccl_.init(&comm_, world, id, rank, &config), what);
     return std::string();
   });
-  // Who is interrupted still tells the others.
+  // A rank that is interrupted still tells the others.
   std::exception_ptr broken_off;
   const auto wait = [&] {
     try {
       const auto lock = occupy();
-      // The other half of the time is for telling.
+      // The other half of the time is for telling the others.
       complete(nccl::in_progress, what, tick, timeout_ / 2);
     } catch (const Interrupted&) {
       broken_off = std::current_exception();
@@ -130,12 +130,12 @@ void NcclGroup::complete(nccl::Result result, const char* what, const Tick& tick
   });
   if (!in_time) {
     throw Failure(Cause::timeout, -1,
-                  std::string("NCCL, ") + what + ": other ranks did not come within " + seconds(timeout));
+                  std::string("NCCL, ") + what + ": other ranks did not arrive within " + seconds(timeout));
   }
   check(result, what);
 }
 
-// Who is about to put something on a stream looks at it anyway.
+// Does not wait for the lock: a thread that is about to use the group looks for failures anyway.
 std::string NcclGroup::failure() {
   const std::unique_lock lock(busy_, std::try_to_lock);
   if (!lock.owns_lock() || aborted_ || !comm_) return "";
@@ -147,11 +147,11 @@ std::string NcclGroup::failure() {
 
 void NcclGroup::enroll(void* memory, std::size_t bytes, const Tick& tick) {
   if (!nccl_.enroll) {
-    throw InvalidArgument("memory is registered with NCCL 2.19 or newer, and this one is " +
+    throw InvalidArgument("registering memory needs NCCL 2.19 or later; this is NCCL " +
                           nccl_.version_in_words());
   }
   const auto lock = occupy();
-  if (enrolled_.count(memory) != 0) throw InvalidArgument("x is registered already");
+  if (enrolled_.count(memory) != 0) throw InvalidArgument("x is already registered");
   void* handle = nullptr;
   complete(nccl_.enroll(comm_, memory, bytes, &handle), "registering memory", tick);
   enrolled_[memory] = handle;
@@ -182,7 +182,7 @@ void NcclGroup::finish(Clock::duration patience, const Tick& tick) {
   if (in_time) nccl_.destroy(comm_);
 }
 
-// A thread that does not give way sits in NCCL, which another one's abort ends.
+// A thread that does not give way is inside NCCL, and another thread's abort ends its call.
 void NcclGroup::abort() {
   if (aborted_.exchange(true)) return;
   const std::unique_lock lock(busy_, patience_with_threads);

@@ -1,5 +1,5 @@
-// A group's communicator of NCCL's, of which this rank has one end. It does not block: what takes time,
-// because of other ranks, is looked at now and then, so that it can be broken off.
+// A group's NCCL communicator, of which this rank has one end. It does not block: operations that take long
+// because of other ranks are polled, so that they can be interrupted.
 #pragma once
 
 #include <atomic>
@@ -15,39 +15,39 @@ namespace ringreduce {
 
 class NcclGroup {
  public:
-  // Called now and then where something takes long, in the thread that waits; may throw.
+  // Called now and then during long operations, in the waiting thread; may throw.
   using Tick = std::function<void()>;
 
-  // A collective, on the calling thread's current device. All ranks fail with Error, or none; it takes
-  // `timeout` at most. Longer than that no other rank is waited for later, either.
+  // A collective, on the calling thread's current device. Either all ranks fail with Error, or none; it takes
+  // at most `timeout`. Later waits for other ranks have the same limit.
   NcclGroup(int rank, int world, Clock::duration timeout, const Exchange& exchange, const Tick& tick);
-  // Aborted, unless it is finished.
+  // Aborts it, unless it is finished.
   ~NcclGroup();
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
 
-  // NCCL's functions are called, and their results looked at, under this lock: by one thread at a time.
-  // Throws Error where the group is aborted.
+  // NCCL's functions are called, and their results read, under this lock, by one thread at a time. Throws
+  // Error if the group was aborted.
   std::unique_lock<std::timed_mutex> occupy();
   const NcclLibrary& library() const { return nccl_; }
   nccl::Comm comm() const { return comm_; }
 
-  // What a function has returned, `what` in words. Throws Error.
+  // Checks what a function returned; `what` names it. Throws Error.
   void check(nccl::Result result, const char* what) const;
-  // The same, of the last of a group: returns when all of it is on its stream.
+  // The same for the last call of a group: returns when all of it is on its stream.
   void complete(nccl::Result result, const char* what, const Tick& tick);
 
-  // What has gone wrong since, in words, or nothing. From any thread.
+  // What has failed since, in words; empty if nothing. From any thread.
   std::string failure();
 
-  // Memory that NCCL may use in place, until it is withdrawn or the group ends.
+  // Registers memory that NCCL may use in place, until it is withdrawn or the group ends.
   void enroll(void* memory, std::size_t bytes, const Tick& tick);
   void withdraw(void* memory, const Tick& tick);
 
-  // Ends it as it should: everything put on streams is over. Where this takes longer than `patience`, it is
-  // left to NCCL.
+  // Ends it properly: all work on streams is finished. If this takes longer than `patience`, NCCL does the
+  // rest.
   void finish(Clock::duration patience, const Tick& tick);
-  // Ends what waits for other ranks on streams, and the group. From any thread.
+  // Ends work on streams that waits for other ranks, and the group. From any thread.
   void abort();
 
  private:
@@ -64,7 +64,7 @@ class NcclGroup {
   std::map<void*, void*> enrolled_;  // handles, by address
 };
 
-// Calls between its beginning and its end go on the stream as one operation.
+// Calls between its construction and its end go on the stream as one operation.
 class NcclTogether {
  public:
   explicit NcclTogether(NcclGroup& group);

@@ -15,17 +15,17 @@ constexpr const char* variable = "RINGREDUCE_NCCL_LIBRARY";
 
 std::atomic<NcclLibrary::Finder> elsewhere{nullptr};
 
-// What csrc/nccl exports, which programs load in place of libnccl.
+// Exported by csrc/nccl, which programs load in place of libnccl.
 constexpr const char* mark_of_stand_in = "ringreduce_nccl";
 
-// Null: `problem` says why. Beside the stand-in, NCCL must find its own functions before those.
+// Null: `problem` has the reason. Beside the stand-in, NCCL must find its own functions first.
 void* load(const std::string& path, std::string& problem) {
   const int its_own_first = dlsym(RTLD_DEFAULT, mark_of_stand_in) ? RTLD_DEEPBIND : 0;
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE | its_own_first);
   if (!library) {
     problem = dlerror();
   } else if (dlsym(library, mark_of_stand_in)) {
-    problem = path + " is ringreduce's, which stands for NCCL's";
+    problem = path + " is ringreduce's library, which stands in for NCCL";
     return nullptr;
   }
   return library;
@@ -53,11 +53,11 @@ void* NcclLibrary::find_function(const char* name) const {
 template <class Function>
 void NcclLibrary::find_function(Function& function, const char* name) {
   void* const found = find_function(name);
-  if (!found) throw Error("NCCL's " + path_ + " has no nccl" + name);
+  if (!found) throw Error("NCCL's library " + path_ + " has no nccl" + name);
   function = reinterpret_cast<Function>(found);
 }
 
-// It stays loaded: its threads and kernels may outlive whoever asked for it.
+// The library stays loaded, because its threads and kernels may outlive its users.
 NcclLibrary::NcclLibrary() {
   const std::string chosen = environment(variable);
   path_ = chosen.empty() ? file_name : chosen;
@@ -67,14 +67,14 @@ NcclLibrary::NcclLibrary() {
     const Finder finder = elsewhere;
     const std::string found = finder ? finder() : "";
     if (!found.empty()) library_ = load(path_ = found, problem);
-    problem += std::string("; ") + variable + " can name its file";
+    problem += std::string("; ") + variable + " can name NCCL's library";
   }
   if (!library_) throw Error("NCCL cannot be loaded: " + problem);
   find_function(get_version, "GetVersion");
   get_version(&version_);
   if (version_ < nccl::oldest_version) {
-    throw Error("NCCL's " + path_ + " is of version " + in_words(version_) + ", and " +
-                in_words(nccl::oldest_version) + " is the oldest that serves");
+    throw Error("NCCL's library " + path_ + " has version " + in_words(version_) + ", but " +
+                in_words(nccl::oldest_version) + " is the oldest supported");
   }
 #define RINGREDUCE_FIND(name, function) find_function(name, #function);
   RINGREDUCE_NCCL_FUNCTIONS(RINGREDUCE_FIND)
@@ -84,7 +84,7 @@ NcclLibrary::NcclLibrary() {
 }
 
 const NcclLibrary& NcclLibrary::get() {
-  static const NcclLibrary library;  // tried again where it has failed
+  static const NcclLibrary library;  // tried again after a failure
   return library;
 }
 

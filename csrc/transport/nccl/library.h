@@ -1,4 +1,4 @@
-// libnccl, loaded at run time: so one build serves machines with and without it.
+// libnccl, loaded at run time, so that one build serves machines with and without it.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace ringreduce {
 
-// What every version that serves has besides GetVersion: X(name here, name there without nccl)
+// What every supported version has besides GetVersion: X(name here, name there without nccl)
 #define RINGREDUCE_NCCL_FUNCTIONS(X)         \
   X(get_error_string, GetErrorString)        \
   X(get_last_error, GetLastError)            \
@@ -31,11 +31,11 @@ namespace ringreduce {
 
 class NcclLibrary {
  public:
-  // Loads it once for the process: RINGREDUCE_NCCL_LIBRARY, or else libnccl.so.2, or else what the finder
-  // finds. Throws Error, which says why there is none, or that it is too old.
+  // Loads the library once per process: RINGREDUCE_NCCL_LIBRARY, or libnccl.so.2, or the finder's result.
+  // Throws Error with the reason if there is none, or it is too old.
   static const NcclLibrary& get();
 
-  // Who knows where NCCL may be installed besides: returns a path, or nothing. Called once, if at all.
+  // Finds other places where NCCL may be installed: returns a path, or nothing. Called at most once.
   using Finder = std::string (*)();
   static void set_finder(Finder finder);
 

@@ -1,5 +1,5 @@
-// A lock for what is held briefly and almost never by two threads at once: one atomic operation to take it,
-// none to give it back. Whoever does not get it gives the core away until it does.
+// A lock that is held briefly and almost never wanted by two threads at once: one atomic operation to take
+// it, none to release it. A thread that does not get it yields until it does.
 #pragma once
 
 #include <sched.h>
@@ -23,7 +23,8 @@ class BriefLock {
     waiting_.fetch_sub(1, std::memory_order_relaxed);
   }
   void unlock() { taken_.store(false, std::memory_order_release); }
-  // Whether somebody waits for it: whoever takes it again and again is then to let that one in between.
+  // Whether another thread waits for it. A thread that takes it again and again must then let the other one
+  // in.
   bool wanted() const { return waiting_.load(std::memory_order_relaxed) > 0; }
 
  private:

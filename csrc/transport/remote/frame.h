@@ -1,4 +1,4 @@
-// What travels between ranks that share no memory: a header, and the bytes that it announces.
+// Frames between ranks that share no memory: a header, and the bytes that it announces.
 #pragma once
 
 #include <cstddef>
@@ -9,24 +9,24 @@
 
 namespace ringreduce {
 
-// Raise it with any change of what ranks tell each other: hellos, frames, records.
+// Increase it with every change of what ranks tell each other: hellos, frames, records.
 constexpr int protocol = 2;
 
 enum class FrameKind : std::uint8_t {
-  message,  // of a lane: its number is `number`, from 1
-  credit,   // the sender is done with the first `number` messages of the lane
-  query,    // the sender wants a status
+  message,  // on a lane; its number is `number`, from 1
+  credit,   // the sender has finished with the first `number` messages of the lane
+  query,    // the sender asks for a status
   status,   // the sender's recent calls
-  abort,    // what ends every rank's waits
+  abort,    // ends every rank's waits
   board,    // the sender's part of an agreement on survivors
   bye,  // the sender sends nothing more; the numbers of messages it has sent, by lane, and its abort, if any
 };
 
 struct FrameHeader {
-  std::uint32_t bytes = 0;  // that follow
+  std::uint32_t bytes = 0;  // that follow the header
   FrameKind kind{};
   std::uint8_t lane = 0;
-  std::uint16_t header_check = 0;  // of the rest of the header, where the transport checks what comes
+  std::uint16_t header_check = 0;  // of the rest of the header, if the transport checks frames
   std::uint32_t number = 0;
   std::uint32_t check = 0;  // of the header without these two, and of the bytes that follow
   std::uint64_t contract = 0;
@@ -37,7 +37,7 @@ static_assert(std::is_trivially_copyable_v<FrameHeader> && sizeof(FrameHeader) =
 struct Outgoing {
   FrameHeader header;
   const std::byte* data = nullptr;  // header.bytes of them
-  Buffer* buffer = nullptr;         // that they lie in, if it is ours
+  Buffer* buffer = nullptr;         // the buffer that contains them, if it is ours
   bool is_lent() const { return header.bytes > 0 && !buffer; }
 };
 

@@ -1,32 +1,32 @@
-// All frames between this rank and its peers, as a wire carries them: messages and words.
+// All frames between this rank and its peers: messages and words.
 #pragma once
 
 #include "transport/remote/words.h"
 
 namespace ringreduce {
 
-// Not for several threads at once.
+// Not thread-safe.
 class Frames {
  public:
   Frames(Transport& group, Wire& wire)
       : outbox(group.world, wire), messages(group.world, outbox), words(group, wire, outbox, messages) {}
 
-  // Each that was taken from the outbox has been written at last, or nobody is there to read it.
+  // Called once for each frame taken from the outbox, when it has been written or has no reader any more.
   void written(int peer, const Outgoing& frame) {
     if (frame.buffer) outbox.pool.release(frame.buffer);
     if (frame.header.kind == FrameKind::message) messages.written(peer, frame.header);
   }
-  // For a peer that has left: what is to go there counts as written.
+  // For a peer that has left: counts frames to it as written.
   void discard(int peer) {
     for (Outgoing frame; outbox.take(peer, frame);) written(peer, frame);
   }
   // Whether a frame that has not begun must not be sent any more, because it lies in the caller's memory; it
-  // is forgotten then.
+  // is then forgotten.
   bool drop(int peer, const Outgoing& frame) {
     if (frame.is_lent()) messages.drop(peer, frame.header);
     return frame.is_lent();
   }
-  // Where one that comes belongs. Throws Error where no rank sends such a frame.
+  // Where an incoming frame belongs. Throws Error if no rank sends such a frame.
   Landing land(int peer, const FrameHeader& header) {
     if (header.kind == FrameKind::message) return messages.land(peer, header);
     if (header.bytes > longest_word) throw Error("a frame of " + std::to_string(header.bytes) + " bytes");
@@ -46,7 +46,7 @@ class Frames {
   Words words;
 
  private:
-  static constexpr std::size_t longest_word = std::size_t{1} << 20;  // bytes of a frame that is no message
+  static constexpr std::size_t longest_word = std::size_t{1} << 20;  // bytes of a frame that is not a message
 };
 
 }  // namespace ringreduce

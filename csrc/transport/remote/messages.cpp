@@ -11,7 +11,7 @@ namespace ringreduce {
 bool Messages::has_room(int lane, Peers peers, std::size_t bytes) {
   return std::all_of(peers.begin(), peers.end(), [&](int peer) {
     const Out& o = out(lane, peer);
-    // A peer may be done with a message before the wire says here that it has been sent.
+    // A peer may have finished with a message before the wire reports here that it was sent.
     return o.sent - o.released < window && o.sent - o.written < window &&
            (o.under_way == 0 || o.under_way + bytes <= window_bytes);
   });
@@ -53,9 +53,9 @@ bool Messages::send(int lane, Peers peers, const void* data, std::size_t bytes, 
 
 std::byte* Messages::reserve(int lane, Peers peers, std::size_t bytes) {
   if (!has_room(lane, peers, bytes)) return nullptr;
-  // With room for its header, so that both can go in one piece.
+  // With space for its header, so that both can go in one piece.
   bytes += sizeof(FrameHeader);
-  // What was reserved before and not posted is not wanted any more.
+  // A reservation that was not posted is dropped.
   if (reserved_[lane] && reserved_[lane]->room < bytes) {
     outbox_.pool.release(reserved_[lane]);
     reserved_[lane] = nullptr;
@@ -102,7 +102,7 @@ void Messages::hear_credit(int peer, const FrameHeader& header) {
   if (header.lane >= Transport::lanes) throw Error("credit for lane " + std::to_string(header.lane));
   Out& o = out(header.lane, peer);
   const auto news = static_cast<std::int32_t>(header.number - o.released);
-  if (news > static_cast<std::int32_t>(o.sent - o.released)) throw Error("credit for what was not sent");
+  if (news > static_cast<std::int32_t>(o.sent - o.released)) throw Error("credit for more than was sent");
   for (; news > 0 && o.released != header.number; ++o.released) o.under_way -= o.bytes[o.released % window];
 }
 
@@ -167,8 +167,8 @@ void Messages::discard(Arrival& arrival) {
   arrival = {};
 }
 
-// Credit is given in quarters of a window: the sender then always has room for the longest message, which is
-// half of one.
+// Credit is given in quarters of a window, so the sender always has room for the longest message, which is
+// half a window.
 void Messages::release(int lane, int peer) {
   In& i = in(lane, peer);
   Arrival& arrival = i.arrivals[i.received++ % window];

@@ -1,8 +1,8 @@
 // The flow of messages between ranks that share no memory.
 //
-// Each lane to each peer has a window: so many messages, and bytes, may be on their way that the peer has not
-// released yet. It takes everything off the wire as it comes, so what one lane has no reader for does not
-// stand in another's way, and what that needs in memory is bounded.
+// Each lane to each peer has a window, which limits the messages and bytes on their way that the peer has not
+// released yet. The receiver takes everything off the wire as it comes, so a lane without a reader does not
+// block another one, and the memory that this needs is bounded.
 #pragma once
 
 #include <array>
@@ -13,8 +13,7 @@
 
 namespace ringreduce {
 
-// Not for several threads at once, but for flushed(). What Transport has under the same name is as it says
-// there.
+// Not thread-safe, except flushed(). Functions named as in Transport do what it says there.
 class Messages {
  public:
   static constexpr std::size_t window_bytes = std::size_t{4} << 20;
@@ -28,7 +27,7 @@ class Messages {
   std::byte* reserve(int lane, Peers peers, std::size_t bytes);
   void post(int lane, Peers peers, std::size_t bytes, std::uint64_t contract);
   bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract);
-  // Whether so many bytes more may be on their way to these peers.
+  // Whether this many more bytes may be on their way to these peers.
   bool has_room(int lane, Peers peers, std::size_t bytes);
   int in_the_way(int lane, Peers peers);
   std::uint32_t sent(int lane, int peer) const;
@@ -38,23 +37,23 @@ class Messages {
   void place(int lane, int peer, std::byte* where, std::size_t bytes, std::uint64_t contract);
   void release(int lane, int peer);
 
-  // Where one that comes belongs. Throws Error where no rank sends such a message.
+  // Where an incoming message belongs. Throws Error if no rank sends such a message.
   Landing land(int peer, const FrameHeader& header);
   void landed(int peer, const FrameHeader& header, const Landing& landing);
   void written(int peer, const FrameHeader& header);
-  // One that has not begun will not be sent.
+  // A message that has not begun will not be sent.
   void drop(int peer, const FrameHeader& header);
   void hear_credit(int peer, const FrameHeader& header);
 
-  // The callers take their memory away: nothing more is received there, and what lies there is not sent.
+  // The callers take their memory back: nothing more is received into it or sent from it.
   void let_go_of_callers();
-  // Gives all memory back, for the end.
+  // Releases all memory, at the end.
   void forget();
 
-  // All that a peer has been sent, or will be.
+  // All messages that a peer has been or will be sent.
   Counts sent_to(int peer) const;
   bool have_come(int peer, const Counts& sent) const;
-  // Of the latest message of a collective that has come from a peer.
+  // The contract of the latest message of a collective from a peer.
   std::uint64_t contract(int peer) const { return peers_[peer].contract; }
 
  private:
@@ -63,10 +62,10 @@ class Messages {
   // The sending end towards one peer on one lane.
   struct Out {
     std::uint32_t sent = 0;      // messages
-    std::uint32_t written = 0;   // all of the first so many are on the wire
+    std::uint32_t written = 0;   // the first so many are all on the wire
     std::uint32_t released = 0;  // by the peer
     std::uint32_t dropped = 0;   // and will not be sent
-    std::size_t under_way = 0;   // bytes not released
+    std::size_t under_way = 0;   // bytes that were not released
     std::uint64_t done = 0;      // a bit for each message behind `written` that is on the wire
     std::array<std::uint32_t, window> bytes{};
   };
@@ -83,7 +82,7 @@ class Messages {
     std::uint64_t contract = 0;
   };
   struct In {
-    std::uint32_t arrived = 0;  // messages, in whatever order
+    std::uint32_t arrived = 0;  // messages, in any order
     std::uint32_t received = 0;
     std::uint32_t credited = 0;
     std::size_t uncredited_bytes = 0;
@@ -96,7 +95,7 @@ class Messages {
     std::uint64_t contract = 0;
   };
 
-  // Made when first used.
+  // Created on first use.
   template <typename End>
   static End& made(std::unique_ptr<End>& end) {
     if (!end) [[unlikely]]
@@ -111,7 +110,7 @@ class Messages {
 
   Outbox& outbox_;
   std::vector<Peer> peers_;
-  std::array<std::atomic<std::uint32_t>, Transport::lanes> unwritten_{};  // changed with the lock held
+  std::array<std::atomic<std::uint32_t>, Transport::lanes> unwritten_{};  // changed under the lock
   std::array<Buffer*, Transport::lanes> reserved_{};
   bool let_go_ = false;  // of the callers' memory
 };

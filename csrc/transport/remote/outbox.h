@@ -1,4 +1,4 @@
-// Frames that are to go to the peers, and the memory that frames lie in.
+// Frames for the peers, and the memory that frames lie in.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ class Outbox {
     peers_[peer].messages.push_back(message);
     wire_.dispatch(peer);
   }
-  // What is no message.
+  // Sends a frame that is not a message.
   void tell(int peer, FrameKind kind, std::string_view text = {}, FrameHeader header = {}) {
     header.kind = kind;
     header.bytes = static_cast<std::uint32_t>(text.size());
@@ -32,7 +32,7 @@ class Outbox {
     peers_[peer].words.push_back(frame);
     wire_.dispatch(peer);
   }
-  // The next frame for a peer, if there is one: words overtake messages, which may wait for readers.
+  // The next frame for a peer, if any. Words overtake messages, which may wait for readers.
   bool take(int peer, Outgoing& frame) {
     auto& [words, messages] = peers_[peer];
     std::deque<Outgoing>& frames = words.empty() ? messages : words;
@@ -43,7 +43,7 @@ class Outbox {
   }
   bool has_frames(int peer) const { return !peers_[peer].words.empty() || !peers_[peer].messages.empty(); }
   std::deque<Outgoing>& messages(int peer) { return peers_[peer].messages; }
-  // Forgets all, for the end.
+  // Forgets everything, at the end.
   void clear() {
     for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
       for (Outgoing frame; take(static_cast<int>(peer), frame);) {

@@ -23,7 +23,7 @@ Pool::~Pool() {
   }
 }
 
-// A power of two, and a line more: messages of such lengths come with a header.
+// A power of two plus a line, because messages of such lengths come with a header.
 Buffer* Pool::take(std::size_t bytes) {
   const std::size_t body = std::bit_ceil(std::max(bytes, smallest + extra) - extra);
   const std::size_t room = body + extra;

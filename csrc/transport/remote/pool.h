@@ -1,4 +1,4 @@
-// Memory for messages on their way, used again.
+// Memory for messages on their way, which is reused.
 #pragma once
 
 #include <cstddef>
@@ -6,20 +6,20 @@
 
 namespace ringreduce {
 
-// Begins with its bytes, on a cache line of their own.
+// Its bytes begin on a cache line of their own.
 struct Buffer {
   std::byte* data = nullptr;
   std::size_t room = 0;
   int users = 0;
 };
 
-// Where bytes go as they come: into a buffer of ours, or memory of the caller's.
+// Where incoming bytes go: into a buffer of ours, or the caller's memory.
 struct Landing {
   std::byte* at = nullptr;
   Buffer* buffer = nullptr;
 };
 
-// Not for several threads at once.
+// Not thread-safe.
 class Pool {
  public:
   Pool() = default;
@@ -27,7 +27,7 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // For one user. Throws std::bad_alloc.
+  // Returns a buffer for one user. Throws std::bad_alloc.
   Buffer* take(std::size_t bytes);
   void release(Buffer* buffer);
   Landing room(std::size_t bytes) {
@@ -35,14 +35,14 @@ class Pool {
     Buffer* buffer = take(bytes);
     return {buffer->data, buffer};
   }
-  // Bytes held, in use or not.
+  // Bytes held, whether in use or not.
   std::size_t bytes() const { return held_; }
 
  private:
   static constexpr std::size_t smallest = 4096;
-  static constexpr std::size_t most_spare = std::size_t{16} << 20;  // bytes kept for later
+  static constexpr std::size_t most_spare = std::size_t{16} << 20;  // bytes kept for reuse
 
-  std::vector<std::vector<Buffer*>> spare_;  // by the power of two of their room
+  std::vector<std::vector<Buffer*>> spare_;  // by the power of two of their capacity
   std::size_t held_ = 0, spare_bytes_ = 0;
 };
 

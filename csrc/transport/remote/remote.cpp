@@ -1,4 +1,5 @@
-// How RemoteTransport lets time pass: when to look at the wire at once, when to sleep on it, for whom.
+// How RemoteTransport lets time pass: when to look at the wire at once, when to sleep on it, and for how
+// long.
 #include "transport/remote/remote.h"
 
 #include <algorithm>
@@ -11,7 +12,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr microseconds spin_for{50};  // where every rank has a core
+constexpr microseconds spin_for{50};  // if every rank has a core
 constexpr milliseconds longest_sleep{20};
 constexpr milliseconds follower_sleep{2};
 constexpr milliseconds check_peers_every{50};
@@ -54,7 +55,7 @@ bool RemoteTransport::pause(Backoff& backoff, int waiting_for) {
   return true;
 }
 
-// One thread waits for the wire, the others for that one.
+// One thread waits for the wire, the others for that thread.
 void RemoteTransport::sleep(Lock& lock, Clock::duration limit) {
   if (driving_) {
     const std::uint32_t before = moved_.load();
@@ -107,7 +108,7 @@ std::vector<Record> RemoteTransport::records(int of_rank) {
   return words_.records(of_rank);
 }
 
-// Whoever waits for this rank is connected to it, and is told; it tells those who wait for it.
+// Every rank that waits for this one is connected to it, and is told. It tells those that wait for it.
 void RemoteTransport::abort(const Failure& found) {
   {
     Lock lock(mutex_);
@@ -118,7 +119,7 @@ void RemoteTransport::abort(const Failure& found) {
   wake();
 }
 
-// Others may be about to find out the same, and ask this rank what it called: it is not there to answer
+// Others may be about to notice the same, and to ask this rank what it called. It will not be there to answer
 // later.
 void RemoteTransport::answer_questions(Lock& lock) {
   constexpr milliseconds at_most{300}, quiet{60};

@@ -1,5 +1,5 @@
-// The transport between ranks that share no memory: everything but the wire. TcpTransport (sockets) and
-// MpiTransport (a user's MPI) add that.
+// The transport between ranks that share no memory: everything but the wire, which TcpTransport (sockets) and
+// MpiTransport (a user's MPI) add.
 #pragma once
 
 #include "transport/remote/frames.h"
@@ -31,8 +31,8 @@ class RemoteTransport : public Transport, protected Wire {
   bool has_room(int lane, Peers peers, std::size_t bytes) {
     return locked(frames_.messages)->has_room(lane, peers, bytes);
   }
-  // All memory can be sent from as it is: lent bytes are read until consumed(), which here means that they
-  // are on the wire. Nothing is granted.
+  // All memory can be sent in place. Lent bytes are read until consumed(), which here means that they are on
+  // the wire. Nothing is granted.
   bool reachable(const void*, std::size_t) override { return true; }
   bool reachable_by(Peers) const override { return true; }
   bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract,
@@ -53,7 +53,7 @@ class RemoteTransport : public Transport, protected Wire {
   void release(int lane, int peer) override { locked(frames_.messages)->release(lane, peer); }
 
   bool pause(Backoff& backoff, int waiting_for) override;
-  // Moves what can move at once, without waiting: for those who wait for something else.
+  // Moves what can move without waiting, for callers that wait for something else.
   bool pump();
   void wake() override;
   void say_whom_we_wait_for(int peer) { words_.say_whom_we_wait_for(peer); }
@@ -68,22 +68,22 @@ class RemoteTransport : public Transport, protected Wire {
   void show(const Board& board) override { locked(words_)->show(board); }
   Board board(int of_rank) override { return locked(words_)->board(of_rank); }
   bool is_gone(int peer) override { return locked(words_)->is_gone(peer); }
-  // Of a dead rank's words, from one who has heard them.
+  // For a dead rank's words, passed on by a rank that has heard them.
   Clock::duration last_words_take() const override { return std::chrono::milliseconds(300); }
   void await_boards(int waiting_for) override;
 
  protected:
-  // Lets this thread, or another one for all that wait, see to the wire.
+  // Lets this thread, or another one on behalf of all, serve the wire.
   void sleep(Lock& lock, Clock::duration limit);
 
   mutable BriefLock mutex_;
-  // With the lock held.
+  // Under the lock.
   Frames frames_;
   Words& words_ = frames_.words;
   Pool& pool_ = frames_.outbox.pool;
 
  private:
-  // A part, with the lock held until the expression ends.
+  // A part, locked until the expression ends.
   template <typename Part>
   struct Locked {
     const Lock lock;
@@ -99,7 +99,7 @@ class RemoteTransport : public Transport, protected Wire {
 
   const bool oversubscribed_;
   bool driving_ = false;  // a thread is in progress() without the lock
-  int followers_ = 0;     // threads that wait for it
+  int followers_ = 0;     // threads that wait for that one
   std::atomic<std::uint32_t> moved_{0};
 };
 

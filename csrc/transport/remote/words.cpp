@@ -11,20 +11,20 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::size_t recent = 16;            // calls of which peers are told
+constexpr std::size_t recent = 16;            // calls that peers are told of
 constexpr std::size_t longest_reason = 4096;  // bytes of a failure's text
 constexpr milliseconds silence{150};          // after which a peer must show that it lives
-constexpr milliseconds loss_is_final{20};     // what a dead peer had sent may still complete a wait
+constexpr milliseconds loss_is_final{20};     // messages that a dead peer had sent may still complete a wait
 
 struct AbortNotice {
   std::int32_t culprit, cause;
 };
 
-// What a text begins with; the rest stays.
+// Takes a value from the beginning of a text; the rest stays.
 template <typename T>
 T taken(std::string_view& text, const char* of_what) {
   T value{};
-  if (text.size() < sizeof value) throw Error(std::string("a broken ") + of_what);
+  if (text.size() < sizeof value) throw Error(std::string("a malformed ") + of_what);
   std::memcpy(&value, text.data(), sizeof value);
   text.remove_prefix(sizeof value);
   return value;
@@ -74,7 +74,7 @@ void Words::hear_status(int from, std::string_view text) {
   peer.answered = Clock::now();
 }
 
-// Who does not wait answers no questions: neither the last that all were asked nor one of its own.
+// A rank that does not wait answers no questions: neither the last one that went to all nor one of its own.
 std::optional<int> Words::waits_for(int of_rank, Clock::duration lately) const {
   const Peer& peer = peers_[of_rank];
   const bool is_fresh = peer.answered >= asked_ || Clock::now() - peer.answered <= lately;
@@ -82,7 +82,7 @@ std::optional<int> Words::waits_for(int of_rank, Clock::duration lately) const {
   return peer.waits_for;
 }
 
-// Once, until the answer comes: who computes reads nothing.
+// Asks once, until the answer comes: a rank that computes reads nothing.
 void Words::ask(int peer) {
   if (peers_[peer].asked || is_lost(peer)) return;
   peers_[peer].asked = true;
@@ -112,8 +112,8 @@ bool Words::answers_are_due() const {
   return false;
 }
 
-// What a rank has told, and what its messages show: they carry what stands for a call and all before it, so
-// if that is this rank's own, it has made the same calls.
+// What a rank has told, and what its messages show. They carry a word for a call and all before it; if it
+// equals this rank's, that rank has made the same calls.
 std::vector<Record> Words::records(int of_rank) const {
   if (of_rank == rank_) return own_records_;
   std::vector<Record> known = peers_[of_rank].records;
@@ -127,8 +127,8 @@ std::vector<Record> Words::records(int of_rank) const {
   return known;
 }
 
-// Ranks that called different things may all wait. Hence whoever waits long compares the last call that both
-// it and a peer have begun.
+// Ranks that made different calls may all wait. A rank that waits for long therefore compares the last call
+// that both it and a peer have begun.
 void Words::check_agreement() const {
   for (int peer = 0; peer < world_; ++peer) {
     const std::vector<Record>& theirs = peers_[peer].records;
@@ -149,7 +149,7 @@ void Words::let_go_of_callers() {
   wire_.withdraw();
 }
 
-// What is told is kept for the bye, too, which may get there first where a pair of ranks has several streams.
+// The text is kept for the bye as well, which may arrive first if a pair of ranks has several streams.
 bool Words::end_all(const Failure& found, bool first_hand) {
   const Failure failure = group_.fate().fail(found);
   if (have_ended()) return false;
@@ -159,7 +159,7 @@ bool Words::end_all(const Failure& found, bool first_hand) {
   wire_.answer_latecomers();
   for (int peer = 0; peer < world_; ++peer) {
     if (peer == rank_ || !wire_.connected(peer)) continue;
-    // It may want to say who called what, too, and nobody here will answer it any more.
+    // The peer may also want to report who called what, and this rank will not answer any more.
     if (first_hand) tell_status(peer);
     connected_to(peer);
   }
@@ -167,7 +167,7 @@ bool Words::end_all(const Failure& found, bool first_hand) {
   return true;
 }
 
-// Who comes late is told then.
+// Ranks that connect late are told then.
 void Words::connected_to(int peer) {
   if (have_ended() && !is_lost(peer)) outbox_.tell(peer, FrameKind::abort, told_);
 }
@@ -181,7 +181,7 @@ void Words::hear_abort(std::string_view text) {
 void Words::lost(int peer, const std::string& how) {
   if (is_lost(peer)) return;
   peers_[peer].lost = how;
-  wire_.dispatch(peer);  // what was still to go there is gone, and nobody waits for it to be written
+  wire_.dispatch(peer);  // pending frames to it are gone, and nothing waits for them
   if (!closed(peer) && !lost_since_) lost_since_ = Clock::now();
 }
 
@@ -204,7 +204,7 @@ void Words::hear_bye(int peer, std::string_view text) {
 
 // --- losses and silence ----------------------------------------------------------------------------------
 
-// A peer that is lost without having closed can never finish what it began.
+// A peer that was lost without having closed can never finish what it began.
 void Words::check_losses() const {
   if (!lost_since_ || Clock::now() - *lost_since_ < loss_is_final) return;
   for (int peer = 0; peer < world_; ++peer) {
@@ -244,10 +244,10 @@ void Words::show(const Board& board) {
   }
 }
 
-// Frames of one peer may overtake each other; boards only grow.
+// A peer's frames may overtake each other, but boards only grow.
 void Words::hear_board(int peer, std::string_view text) {
   std::optional<Board> news = unpacked(text, world_);
-  if (!news) throw Error("a broken board");
+  if (!news) throw Error("a malformed board");
   Board& known = peers_[peer].board;
   for (std::size_t i = 0; i < known.alive.size(); ++i) news->alive[i] &= known.alive[i];
   news->finished = std::max(news->finished, known.finished);

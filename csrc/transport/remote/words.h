@@ -1,5 +1,5 @@
-// What ranks that share no memory tell each other beside messages: who called what, whom they wait for, how
-// it ended, who survives. And what it means where a peer says nothing.
+// The words that ranks without shared memory exchange beside messages: who called what, whom they wait for,
+// how it ended, who survives. Also decides what a peer's silence means.
 #pragma once
 
 #include <optional>
@@ -11,11 +11,10 @@
 
 namespace ringreduce {
 
-// Not for several threads at once, but for say_whom_we_wait_for(). What Transport has under the same name is
-// as it says there.
+// Not thread-safe, except say_whom_we_wait_for(). Functions named as in Transport do what it says there.
 class Words {
  public:
-  // `group` is the transport that all of it is about: its ranks, and its fate.
+  // `group` is the transport that this belongs to: its ranks, and its fate.
   Words(Transport& group, Wire& wire, Outbox& outbox, Messages& messages)
       : group_(group),
         rank_(group.rank),
@@ -25,41 +24,41 @@ class Words {
         messages_(messages),
         peers_(static_cast<std::size_t>(world_)) {}
 
-  // Throws Error where no rank says such a thing.
+  // Throws Error if no rank says such a thing.
   void hear(int peer, FrameKind kind, std::string_view text);
-  // Something has come from a peer.
+  // Something arrived from a peer.
   void heard_from(int peer) { peers_[peer].spoken = true; }
-  // There is a connection to a peer that was not there before.
+  // There is a new connection to a peer.
   void connected_to(int peer);
 
   void record(const Record& record);
   std::vector<Record> records(int of_rank) const;
-  // Asks what they called all who can be reached; false where they were asked a moment ago.
+  // Asks all reachable ranks what they called; false if they were asked a moment ago.
   bool ask_all();
-  // Whether somebody who was asked may still answer: who computes does not.
+  // Whether a rank that was asked may still answer; one that computes does not.
   bool answers_are_due() const;
   // For peers that ask.
   void say_whom_we_wait_for(int peer) { waiting_for_.store(peer, std::memory_order_relaxed); }
   std::optional<int> waits_for(int of_rank, Clock::duration lately) const;
 
-  // Ends all, here and, as far as they are connected, on the other ranks; false if that has happened before.
-  // `first_hand`: it was found here, so that the others are told what this rank called, too.
+  // Ends all calls here and on the connected ranks; false if that has happened before. `first_hand`: this
+  // rank noticed the failure, so the others are also told what it called.
   bool end_all(const Failure& found, bool first_hand = true);
-  // Whether the calls have ended by a failure, and let go of the callers' memory.
+  // Whether a failure has ended the calls, which no longer use the callers' memory.
   bool have_ended() const { return !told_.empty(); }
-  // For all that this transport has to do with the callers' memory: they may free it now.
+  // Drops all uses of the callers' memory, which they may free now.
   void let_go_of_callers();
   void say_bye();
 
   void lost(int peer, const std::string& how);
   bool is_lost(int peer) const { return peers_[peer].lost.has_value(); }
   bool has_said_bye(int peer) const { return peers_[peer].bye.has_value(); }
-  // Nobody there reads what would be sent.
+  // Whether the peer no longer reads what is sent to it.
   bool has_left(int peer) const { return is_lost(peer) || has_said_bye(peer); }
-  // And all that it had sent has come.
+  // And everything that it had sent has arrived.
   bool closed(int peer) const;
 
-  // For a wait that has become long. Throws what Transport::pause() does.
+  // For long waits. Throws what Transport::pause() throws.
   void check_losses() const;
   void check_peers(Backoff& backoff, int waiting_for);
 
@@ -71,13 +70,13 @@ class Words {
  private:
   struct Peer {
     std::optional<Messages::Counts> bye;
-    std::optional<std::string> lost;  // how it was
-    bool spoken = false;  // since check_silence() last looked: nobody reads a clock for each frame
+    std::optional<std::string> lost;  // how
+    bool spoken = false;  // since check_silence() last looked, because reading a clock per frame is too slow
     Clock::time_point heard;
     std::vector<Record> records;
-    bool asked = false;          // for a status that has not come yet
-    int waits_for = -1;          // as its last status said
-    Clock::time_point answered;  // when that came
+    bool asked = false;          // for a status that has not arrived yet
+    int waits_for = -1;          // according to its last status
+    Clock::time_point answered;  // when it arrived
     Board board;
   };
 
@@ -100,8 +99,8 @@ class Words {
   std::vector<Record> own_records_;
   Clock::time_point asked_;  // all of them
   std::atomic<int> waiting_for_{-1};
-  std::string told_;                             // to peers, of the failure that has ended all
-  std::optional<Clock::time_point> lost_since_;  // the first who had not closed
+  std::string told_;                             // to peers, about the failure that ended all calls
+  std::optional<Clock::time_point> lost_since_;  // the first peer that had not closed
   Board own_board_;
   bool boards_are_late_ = false;
 };

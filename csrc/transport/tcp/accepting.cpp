@@ -1,4 +1,4 @@
-// Who comes to a rank's door: its peers, and strangers, who must cost next to nothing.
+// How a rank accepts connections: from its peers, and from strangers, which must cost next to nothing.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -15,7 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int accept_at_once = 4;
-constexpr int share_of_ranks = 7;  // of the time, where strangers have one
+constexpr int share_of_ranks = 7;  // of the time, while strangers get one
 constexpr milliseconds look_for_room_every{100};
 constexpr int most_strangers = 128;
 constexpr int most_complaints = 10;
@@ -29,8 +29,8 @@ std::string other_end(int fd) {
 
 }  // namespace
 
-// Strangers may come faster than they can be served. After each few the door is shut for several times as
-// long as they took, which leaves the ranks the most of the time.
+// Strangers may come faster than they can be served. After every few of them, the rank accepts no more for
+// several times as long as they took, which leaves most of the time to ranks.
 void TcpTransport::accept_some() {
   const auto start = Clock::now();
   int came = 0, error = 0;
@@ -44,9 +44,9 @@ void TcpTransport::accept_some() {
     error = 0;
   }
   if (error != 0 && !table_full_) {
-    log::say(
-        log::Level::warning, "rank " + std::to_string(rank),
-        std::string("cannot accept connections: ") + std::strerror(error) + " (raise its limit, ulimit -n)");
+    log::say(log::Level::warning, "rank " + std::to_string(rank),
+             std::string("cannot accept connections: ") + std::strerror(error) +
+                 " (raise the limit of open files, ulimit -n)");
   }
   table_full_ = error != 0;
   const auto now = Clock::now();
@@ -73,13 +73,13 @@ void TcpTransport::admit(Descriptor socket) {
   if (room) {
     serve(stream);
   } else {
-    stream.give_up("came when too many others were at the door");
+    stream.give_up("came while too many other connections were waiting");
     bury(stream);
   }
 }
 
-// The oldest of those that have said nothing goes: ids only grow. One that was answered may be a rank that
-// takes itself to be connected, and would take this one for dead; who is sent away before that comes again.
+// Drops the oldest stranger that has said nothing; ids only grow. One that was answered may be a rank that
+// believes itself connected, and would take this rank for dead. A rank that is dropped earlier tries again.
 void TcpTransport::make_room_for_strangers() {
   if (strangers_ < most_strangers) return;
   for (const auto& [id, stream] : streams_) {
@@ -93,8 +93,8 @@ void TcpTransport::complain(const Stream& stream) {
   if (++complaints_ > most_complaints) return;
   log::say(log::Level::warning, "rank " + std::to_string(rank),
            "dropped a connection from " + other_end(stream.fd()) + ": it " +
-               (stream.broken().empty() ? "said nothing for too long" : stream.broken()) +
-               (complaints_ == most_complaints ? " (the last of these that is shown)" : ""));
+               (stream.broken().empty() ? "was silent for too long" : stream.broken()) +
+               (complaints_ == most_complaints ? " (further warnings of this kind are not shown)" : ""));
 }
 
 }  // namespace ringreduce

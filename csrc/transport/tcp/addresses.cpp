@@ -54,7 +54,7 @@ bool is_for_guests(std::string_view name) {
          name.starts_with("cni") || name.starts_with("lxc");
 }
 
-// Less is likelier.
+// Smaller is likelier.
 constexpr int loopback = 8, guests = 4;
 int doubt(const ifaddrs& entry, const Address& address) {
   return (is_loopback(address) ? loopback : 0) + (is_for_guests(entry.ifa_name) ? guests : 0) +
@@ -125,11 +125,11 @@ using InterfaceList = std::unique_ptr<ifaddrs, decltype(&freeifaddrs)>;
 
 InterfaceList interfaces() {
   ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) throw Error("the addresses of this host cannot be read");
+  if (getifaddrs(&list) != 0) throw Error("cannot read the addresses of this host");
   return {list, freeifaddrs};
 }
 
-// Nothing where the interface is down, or speaks something else than IP.
+// nullopt if the interface is down, or does not use IP.
 std::optional<Address> address_of(const ifaddrs& entry) {
   if (!entry.ifa_addr || !(entry.ifa_flags & IFF_UP)) return std::nullopt;
   const int family = entry.ifa_addr->sa_family;
@@ -157,7 +157,7 @@ std::vector<Address> own_addresses(const std::string& interface) {
   if (!interface.empty() && found.empty()) {
     throw InvalidArgument(
         std::string("RINGREDUCE_IFACE must name an interface that is up and has an address: ") +
-        listed(names) + "; not '" + interface + "'");
+        listed(names) + ", not '" + interface + "'");
   }
   std::stable_sort(found.begin(), found.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -195,7 +195,7 @@ std::vector<Address> order_to_try(const std::vector<Address>& theirs, const std:
     for (const Address& mine : own) {
       if (is_loopback(mine) || !same_network(address, mine)) continue;
       is_near = true;
-      // The number of an interface is this host's own.
+      // Interface numbers are local to each host.
       if (address.interface) address.interface = mine.interface;
     }
     (is_near ? near : others).push_back(address);

@@ -1,4 +1,4 @@
-// How the bytes of a connection go to and from its socket, which does not block.
+// How the bytes of a connection go to and from its non-blocking socket.
 #pragma once
 
 #include <sys/socket.h>
@@ -12,22 +12,22 @@ namespace ringreduce {
 
 class Channel {
  public:
-  // What errno says beside what the system means by it.
-  static constexpr int damaged_here = EBADMSG;  // what has come is not what was sent
-  static constexpr int damaged_there = EBADE;   // the other end says so of what it got
-  static constexpr int unusable = EPROTO;       // after such a failure, or because of another one
+  // Values of errno beyond the system's own.
+  static constexpr int damaged_here = EBADMSG;  // what arrived is not what was sent
+  static constexpr int damaged_there = EBADE;   // the other end says so about what it got
+  static constexpr int unusable = EPROTO;       // after such a failure, or for another reason
 
   virtual ~Channel() = default;
-  // Moves on whatever must come before anything else: 1 when that is done, otherwise -1 and errno.
+  // Moves on what must come before anything else: 1 when done, otherwise -1 and errno.
   virtual int open() { return 1; }
-  // As sendmsg() and readv() do it: bytes, or -1 and errno.
+  // Like sendmsg() and readv(): bytes, or -1 and errno.
   virtual ssize_t write(const iovec* pieces, std::size_t count) = 0;
   virtual ssize_t read(const iovec* pieces, std::size_t count) = 0;
-  // Bytes that were written and are still to go to the system, by another write().
+  // Bytes that were written and that another write() must still pass to the system.
   virtual std::size_t holds() const { return 0; }
-  // Bytes that have left the system, so that it does not tell of them any more, and can be read.
+  // Bytes that were taken from the system, which reports them no more, and can be read.
   virtual std::size_t unread() const { return 0; }
-  // More of what is wrong than errno says.
+  // A more precise reason than errno.
   virtual std::string why() const { return {}; }
 };
 

@@ -18,7 +18,7 @@ namespace {
 constexpr std::uint32_t polynomial = 0x82f63b78;  // its bits reversed
 using Tables = std::array<std::array<std::uint32_t, 256>, 8>;
 
-// [k][b]: what byte b becomes with k bytes of zeros behind it.
+// [k][b]: what byte b becomes when k bytes of zeros follow it.
 constexpr Tables make_tables() {
   Tables tables{};
   for (std::uint32_t b = 0; b < 256; ++b) {
@@ -54,8 +54,8 @@ std::uint32_t by_table(std::uint32_t crc, const std::uint8_t* at, std::size_t by
 
 #ifdef RINGREDUCE_HAS_CRC32C
 
-// The instruction takes three cycles, and a new one can begin in each: so three parts are summed at once. The
-// sums are joined by moving the first over as many bytes of zeros as the others have, which is linear.
+// The instruction takes three cycles, and a new one can start in each, so three parts are summed at once. To
+// join the sums, the first is moved over as many zero bytes as the others have, which is linear.
 using Shift = std::array<std::array<std::uint32_t, 256>, 4>;
 
 constexpr std::uint32_t applied(const std::array<std::uint32_t, 32>& images, std::uint32_t crc) {

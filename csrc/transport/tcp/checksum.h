@@ -6,10 +6,10 @@
 
 namespace ringreduce {
 
-// Of `bytes` that follow those whose checksum is `before`; 0 where none do. By the processor's instruction
-// where it has one.
+// Of `bytes` that follow those with the checksum `before`; 0 for none. Uses the processor's instruction if it
+// has one.
 std::uint32_t crc32c(std::uint32_t before, const void* data, std::size_t bytes);
-// The same by tables alone, as for other processors.
+// The same with tables only, as on other processors.
 std::uint32_t crc32c_by_table(std::uint32_t before, const void* data, std::size_t bytes);
 
 }  // namespace ringreduce

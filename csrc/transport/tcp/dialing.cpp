@@ -1,14 +1,14 @@
-// How a rank gets through to a peer: which of its addresses answers, and when it is taken to be gone.
+// How a rank reaches a peer: which of its addresses answers, and when the peer counts as gone.
 //
-// A host that is gone answers nothing, and one packet that is lost must not look like that. The system sends
-// the first packet of a connection again only after a second, and once more after three: a dial has time for
-// both. But a peer that is waited for is looked after by a pulse, which must know within a second, so it
-// begins anew several times meanwhile: only a host that answers none of them is gone.
+// A host that is gone answers nothing, and one lost packet must not look like that. The system resends the
+// first packet of a connection only after a second, and once more after three: a dial has time for both. But
+// a pulse looks after a peer that is waited for, and must decide within a second. It therefore makes several
+// attempts: only a host that answers none of them is gone.
 //
-// Whether whoever is connected is the peer shows the answer to a hello, and a rank that computes gives none.
-// So an unanswered connection proves nothing: another program may listen where a rank was before it died.
-// Hence every rank is connected with its neighbours from the beginning, when all of them answer. A
-// neighbour's death ends the connection, and who sees that tells those that it is connected with.
+// Only the answer to a hello shows that the other end is the peer, and a rank that computes gives none. An
+// unanswered connection therefore proves nothing: another program may listen where a rank was before it died.
+// For this reason every rank is connected with its neighbours from the beginning, when all of them answer. A
+// neighbour's death ends the connection, and a rank that notices tells those that it is connected with.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
@@ -24,13 +24,13 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Together with the silence after which a peer is looked after, below a second.
+// Together with the silence before a pulse begins, less than a second.
 constexpr milliseconds unreachable_after{600};
 constexpr milliseconds two_retransmissions{3500};
 constexpr milliseconds next_address_after{50};
 constexpr milliseconds same_address_after{150};
 constexpr milliseconds refusal_is_final{250};  // another address may be the right one
-constexpr milliseconds neighbours_have{200};   // to answer, when the ranks meet
+constexpr milliseconds neighbours_have{200};   // to answer when the ranks meet
 constexpr milliseconds dial_again_after{50}, widen_again_after{1000};
 constexpr int most_hang_ups = 20;
 
@@ -38,8 +38,8 @@ void set(int fd, int level, int option, int value) {
   setsockopt(fd, level, option, &value, sizeof value);
 }
 
-// So that the system itself finds out when the peer's does not answer any more. Only where next to nothing is
-// sent: a peer that reads nothing for a while would be taken for a dead one.
+// Makes the system find out when the peer's system stops answering. Only for connections that carry next to
+// nothing: otherwise a peer that reads nothing for a while would count as dead.
 void set_pulse(int fd) {
   set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
@@ -87,8 +87,8 @@ void TcpTransport::attempt(int peer, Purpose purpose) {
       links_[peer].retry = Clock::now() + dial_again_after;
       return;
     }
-    return words_.lost(rank, "can open no connection to rank " + std::to_string(peer) + " (" +
-                                 std::strerror(errno) + "): raise its limit, ulimit -n");
+    return words_.lost(rank, "cannot open a connection to rank " + std::to_string(peer) + " (" +
+                                 std::strerror(errno) + "): raise the limit of open files, ulimit -n");
   }
   set(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
   if (purpose == Purpose::pulse) set_pulse(socket.get());
@@ -101,7 +101,7 @@ void TcpTransport::attempt(int peer, Purpose purpose) {
   dial.attempts.push_back(&stream);
 }
 
-// `met`: not the system has found it out, but who answered there.
+// `met`: the problem comes from the other end, not from the system.
 void TcpTransport::attempt_failed(int peer, Purpose purpose, const std::string& problem, bool met) {
   Dial& dial = dial_of(peer, purpose);
   const bool refused = problem == std::strerror(ECONNREFUSED);
@@ -117,7 +117,7 @@ void TcpTransport::attempt_failed(int peer, Purpose purpose, const std::string& 
   if (dial.attempts.empty()) give_up(peer, purpose);
 }
 
-// The first that is connected is kept. Others may have got so far, too, and leave like ranks.
+// Keeps the first connection. Others that have come as far leave like ranks.
 void TcpTransport::connected(Stream& stream) {
   const int peer = stream.peer();
   Dial& dial = dial_of(peer, stream.purpose());
@@ -127,7 +127,7 @@ void TcpTransport::connected(Stream& stream) {
     other->shake_hands();
     streams_.erase(other->id);
   }
-  // What has not come through meanwhile was lost on the way.
+  // What has not arrived by now was lost on the way.
   const auto& frames = dial_of(peer, Purpose::frames).attempts;
   const bool late = !frames.empty() && frames[0]->state() == Stream::State::connecting;
   if (stream.purpose() == Purpose::pulse && late) attempt(peer, Purpose::frames);
@@ -142,13 +142,13 @@ void TcpTransport::dial_failed(Stream& stream) {
   if (words_.has_left(peer)) return;
   if (!stream.ended()) return attempt_failed(peer, stream.purpose(), stream.broken(), met);
   if (!dial.attempts.empty()) return;
-  // It may have had too many strangers at the door.
+  // It may have had too many strangers.
   if (++link.hang_ups > most_hang_ups) return words_.lost(peer, stream.broken());
   if (stream.purpose() == Purpose::frames) link.retry = Clock::now() + dial_again_after;
 }
 
-// A dial that nobody needs may fail: the peer may have closed by then. What is connected already shows better
-// than another connection whether the peer is there.
+// A dial that nothing needs may fail, because the peer may have closed by then. Existing connections show
+// better than another one whether the peer lives.
 void TcpTransport::give_up(int peer, Purpose purpose) {
   Link& link = links_[peer];
   const Dial dial = std::exchange(dial_of(peer, purpose), {});

@@ -15,14 +15,14 @@ namespace ringreduce {
 namespace {
 
 constexpr char magic[8] = {'r', 'i', 'n', 'g', 'r', 'd', 'c', '0' + protocol};
-constexpr std::size_t most_beats = 1 << 20;  // before a proof: a day's
+constexpr std::size_t most_beats = 1 << 20;  // before a proof: a day's beats
 
 constexpr char wrong_secret[] =
     "does not know this job's secret: RINGREDUCE_SECRET must be the same on all ranks";
 
 constexpr char mark = 1;
 struct Proof {
-  char begins;  // with `mark`, which no beat is
+  char begins;  // with `mark`, which differs from a beat
   Digest digest;
 };
 
@@ -32,7 +32,7 @@ void copy_to(char (&to)[16], const std::string& from) {
 
 }  // namespace
 
-// The layout of records is what changes without being thought of as a change of the protocol.
+// The layout of records is easily changed without a thought of the protocol.
 Build this_build() {
   Build build{};
   std::snprintf(build.name, sizeof build.name, "%s, protocol %d.%zu", RINGREDUCE_VERSION, protocol,
@@ -75,17 +75,17 @@ Digest Stream::proof_of(const char* side) const {
   return hmac_sha256(membership_.secret, side + bytes_of(hello_) + bytes_of(answer_.nonce));
 }
 
-// Short enough to go at once into an empty connection.
+// Short enough to fit at once into an empty connection.
 bool Stream::say(const void* bytes, std::size_t count) {
   return ::send(fd(), bytes, count, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(count) || hang_up();
 }
 
 bool Stream::hang_up() {
   ended_ = true;
-  return fail("has hung up before it proved to be a rank of this job");
+  return fail("hung up before it proved to be a rank of this job");
 }
 
-// Never more than what is to come next: what follows are frames. `otherwise` is what is wrong where it does
+// Never reads more than `count` bytes, because frames follow. `otherwise` describes the problem if it does
 // not begin as all ranks do.
 bool Stream::hear(void* value, std::size_t count, const char* otherwise) {
   char bytes[sizeof(Hello)];
@@ -116,7 +116,7 @@ bool Stream::connect_further() {
   return true;
 }
 
-// As far as it has come. The last letter is the protocol's number.
+// Checks what has arrived so far. The last letter is the protocol's number.
 bool Stream::begins_well(const char* otherwise) {
   constexpr std::size_t letters = sizeof magic - 1;
   if (std::memcmp(heard_.data(), magic, std::min(heard_.size(), letters)) != 0) return fail(otherwise);
@@ -125,21 +125,21 @@ bool Stream::begins_well(const char* otherwise) {
 }
 
 bool Stream::read_hello() {
-  if (!hear(&hello_, sizeof hello_, "did not begin as a rank does")) return false;
+  if (!hear(&hello_, sizeof hello_, "did not greet as a rank does")) return false;
   const auto number = [](std::int64_t n) { return std::to_string(n); };
   if (hello_.build != this_build()) return fail(mismatch(hello_.build));
   if (std::memcmp(hello_.group, membership_.group.data(), sizeof hello_.group) != 0) {
     return fail("belongs to another job, or another communicator");
   }
   if (hello_.world != membership_.world || hello_.to != membership_.rank) {
-    return fail("wanted rank " + number(hello_.to) + " of " + number(hello_.world) + ", but this is rank " +
-                number(membership_.rank) + " of " + number(membership_.world));
+    return fail("asked for rank " + number(hello_.to) + " of " + number(hello_.world) +
+                ", but this is rank " + number(membership_.rank) + " of " + number(membership_.world));
   }
   if (hello_.from < 0 || hello_.from >= membership_.world || hello_.from == membership_.rank) {
-    return fail("calls itself rank " + number(hello_.from));
+    return fail("claims to be rank " + number(hello_.from));
   }
   if (hello_.purpose > static_cast<std::uint32_t>(Purpose::pulse)) {
-    return fail("has a purpose that no rank has: " + number(hello_.purpose));
+    return fail("has an unknown purpose: " + number(hello_.purpose));
   }
   std::memcpy(answer_.magic, magic, sizeof magic);
   copy_to(answer_.nonce, random_bytes(sizeof answer_.nonce));
@@ -149,16 +149,17 @@ bool Stream::read_hello() {
 }
 
 bool Stream::read_answer() {
-  if (!hear(&answer_, sizeof answer_, "is not who listens there: the answer is not a rank's")) return false;
+  if (!hear(&answer_, sizeof answer_, "does not listen there: the answer does not come from a rank"))
+    return false;
   if (!equal(answer_.proof, proof_of("accept"))) return fail(wrong_secret);
   const Proof proof{mark, proof_of("dial")};
   state_ = State::securing;
   return say(&proof, sizeof proof);
 }
 
-// Of a pulse, whose other end may have had to wait long for an answer. A piece at a time: there are others to
-// be served, and the stranger's time to be looked at. True once what comes next is not a beat: while nothing is
-// there, it may be one.
+// Skips the beats of a pulse whose other end may have waited long for an answer. One piece at a time, because
+// others must be served and the stranger's time is limited. True once the next byte is not a beat; while
+// there is none, it may still be one.
 bool Stream::skip_beats() {
   char beats[4096];
   const ssize_t here = ::recv(fd(), beats, sizeof beats, MSG_DONTWAIT | MSG_PEEK);
@@ -167,7 +168,7 @@ bool Stream::skip_beats() {
   const std::size_t before = end ? end - beats : std::max<ssize_t>(here, 0);
   if (before > 0) ::recv(fd(), beats, before, MSG_DONTWAIT);
   skipped_ += before;
-  if (skipped_ > most_beats) fail("has said too much before it proved to be a rank of this job");
+  if (skipped_ > most_beats) fail("sent too much before it proved to be a rank of this job");
   return end || (here <= 0 && !later);
 }
 
@@ -181,7 +182,7 @@ bool Stream::read_proof() {
   return true;
 }
 
-// A pulse says nothing that could be read or changed, and must beat while the peer does not answer.
+// A pulse carries nothing worth reading or changing, and must beat while the peer does not answer.
 bool Stream::secure() {
   if (membership_.guard == Guard::tls && purpose() == Purpose::frames && !secured_) {
     channel_ = std::make_unique<TlsChannel>(fd(), dialed_, tls_key(membership_.secret, "frames"));
@@ -194,7 +195,7 @@ bool Stream::secure() {
   if (errno == ECONNRESET || errno == EPIPE) {
     hang_up();
   } else if (errno != EAGAIN) {
-    fail("does not agree on TLS (" + channel_->why() + ")");
+    fail("failed the TLS handshake (" + channel_->why() + ")");
   }
   return false;
 }

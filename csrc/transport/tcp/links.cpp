@@ -1,4 +1,4 @@
-// How the streams of TcpTransport begin and end, and what time does to them.
+// How the streams of TcpTransport begin, end and time out.
 #include <algorithm>
 
 #include "transport/tcp/tcp.h"
@@ -42,7 +42,7 @@ void TcpTransport::bury(Stream& buried) {
   if (!stream->proved()) {
     if (stream->dialed()) return dial_failed(*stream);
     --strangers_;
-    // A rank may close while it still dials.
+    // A rank may close while it dials.
     const bool knew_the_job = stream->state() >= Stream::State::proving;
     if (!(knew_the_job && stream->ended())) complain(*stream);
     return;
@@ -59,7 +59,7 @@ void TcpTransport::bury(Stream& buried) {
   std::erase(link.ready, stream.get());
   stream->forget();
   if (stream->retired()) return;
-  // What it said last may come over another stream.
+  // Its last words may come over another stream.
   if (!words_.has_said_bye(peer)) words_.lost(peer, stream->broken());
   dispatch(peer);
 }
@@ -74,7 +74,7 @@ void TcpTransport::look_at_clock(Clock::time_point now) {
       late.push_back(stream.get());
   }
   for (Stream* stream : late) {
-    serve(*stream);  // what it has to say may have waited for us
+    serve(*stream);  // its words may have waited for us
     if (stream->proved() && stream->broken().empty()) continue;
     bury(*stream);
   }

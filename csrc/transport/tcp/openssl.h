@@ -1,4 +1,4 @@
-// OpenSSL, as far as it is needed.
+// The parts of OpenSSL that are used.
 #pragma once
 
 #include <cstddef>
@@ -10,14 +10,14 @@ struct bio_st;
 
 namespace ringreduce {
 
-// From its headers, which need not be there: these have been the same since 1.1.1.
+// From its headers, which need not be installed; unchanged since 1.1.1.
 constexpr int version_1_3 = 0x0304;
 constexpr int ctrl_set_min_version = 123, ctrl_mode = 33, ctrl_ktls_send = 73;
 constexpr long mode_moving_buffer = 2;
 constexpr std::uint64_t enable_ktls = 1 << 3, ignore_unexpected_eof = 1 << 7, no_renegotiation = 1 << 30;
 constexpr int verify_peer = 1;
 constexpr int want_read = 2, want_write = 3, by_the_system = 5, closed = 6;
-constexpr int first_alert = 1000, last_alert = 1255;  // reasons that are alerts of the other end
+constexpr int first_alert = 1000, last_alert = 1255;  // reasons that are alerts from the other end
 constexpr int not_requested = 0;
 
 using ClientKey = unsigned (*)(ssl_st*, const char* hint, char* identity, unsigned most_identity,
@@ -63,7 +63,7 @@ struct OpenSsl {
 #undef RINGREDUCE_DECLARE
   ssl_ctx_st* context = nullptr;
 
-  // Loads it; throws Error where it cannot serve.
+  // Loads it; throws Error if it is missing or unusable.
   OpenSsl();
 };
 

@@ -1,4 +1,4 @@
-// What lets ranks of one job recognise each other: a secret that all of them have, and proofs of having it.
+// How ranks of one job recognise each other: a secret that all of them have, and proofs of knowing it.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ Digest hmac_sha256(std::string_view key, std::string_view message);
 // In a time that does not depend on where they differ.
 bool equal(const Digest& a, const Digest& b);
 
-// From the system; throws Error where it has none.
+// From the system; throws Error if it returns none.
 std::string random_bytes(std::size_t count);
 
 }  // namespace ringreduce

@@ -1,4 +1,4 @@
-// How a group of ranks learns where each of them listens, and what a fork leaves of it.
+// How a group of ranks learns where each of them listens, and what a forked child does with the sockets.
 #include <netinet/in.h>
 #include <pthread.h>
 #include <sys/epoll.h>
@@ -34,7 +34,7 @@ struct Endpoint {
 };
 static_assert(sizeof(Endpoint) <= 512);
 
-// Also to an address that the system is not yet sure to have.
+// Works even if the system does not yet own the address for certain.
 Descriptor listen_at(const Address& address) {
   sockaddr_storage storage;
   const socklen_t length = to_socket(address, storage);
@@ -57,11 +57,11 @@ Guard chosen_guard(std::optional<bool> encrypt) {
   if (!TcpTransport::encrypts(encrypt)) {
     return switched_on("RINGREDUCE_TCP_CHECK") ? Guard::checksums : Guard::nothing;
   }
-  // Of what they tell each other to meet the key cannot be made: others may have read that.
+  // The key cannot be derived from what the ranks tell each other to meet: others may have read that.
   if (environment("RINGREDUCE_SECRET").empty()) {
     throw InvalidArgument(
-        "encryption needs a secret: set RINGREDUCE_SECRET to the same text, which nobody else knows, for all "
-        "ranks");
+        "encryption needs a secret: set RINGREDUCE_SECRET to the same text on all ranks, and keep it "
+        "private");
   }
   TlsChannel::load();
   return Guard::tls;
@@ -73,9 +73,9 @@ void check_guards(const std::vector<Endpoint>& endpoints) {
   for (std::size_t r = 1; r < endpoints.size(); ++r) {
     if (endpoints[r].guard == endpoints[0].guard) continue;
     throw InvalidArgument(
-        std::string("all ranks must guard what they send by the same: it is ") + name(endpoints[0]) +
+        std::string("all ranks must protect their messages in the same way: it is ") + name(endpoints[0]) +
         " on rank 0, " + name(endpoints[r]) + " on rank " + std::to_string(r) +
-        " (RINGREDUCE_TLS and init(encrypt=...) choose TLS, RINGREDUCE_TCP_CHECK=1 checksums)");
+        " (RINGREDUCE_TLS=1 and init(encrypt=True) choose TLS, RINGREDUCE_TCP_CHECK=1 chooses checksums)");
   }
 }
 
@@ -123,7 +123,7 @@ void TcpTransport::close_in_child() {
   settings_.event.reset();
   settings_.listeners.clear();
   for (const auto& [id, stream] : streams_) stream->close_descriptor();
-  if (latecomers_.joinable()) latecomers_.detach();  // it is the parent's
+  if (latecomers_.joinable()) latecomers_.detach();  // it belongs to the parent
 }
 
 TcpTransport::~TcpTransport() {
@@ -164,8 +164,8 @@ std::vector<TcpTransport::Listener> TcpTransport::listen() {
     listeners.push_back({std::move(socket), address});
   }
   if (listeners.empty()) {
-    throw Error(std::string("no socket can be opened to listen on: ") +
-                (error ? std::strerror(error) : "this host has no interface that is up"));
+    throw Error(std::string("cannot open a socket to listen on: ") +
+                (error ? std::strerror(error) : "no network interface of this host is up"));
   }
   return listeners;
 }
@@ -180,7 +180,7 @@ std::string TcpTransport::way() const {
   return text + "; messages " + messages[static_cast<int>(settings_.membership.guard)];
 }
 
-// A failure of one rank must fail all: hence the second exchange.
+// A failure of one rank must fail all, so there is a second exchange.
 std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Exchange& exchange,
                                                    std::optional<bool> encrypt) {
   Settings settings;
@@ -215,7 +215,7 @@ std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Ex
   }
   check_guards(endpoints);
 
-  // Of rank 0; who has RINGREDUCE_SECRET set needs no trust in the way by which the ranks found each other.
+  // Rank 0's. With RINGREDUCE_SECRET, the way in which the ranks found each other need not be trusted.
   const Digest secret = hmac_sha256(environment("RINGREDUCE_SECRET"),
                                     std::string_view(endpoints[0].secret, sizeof endpoints[0].secret));
   settings.membership = {rank, world, std::string(endpoints[0].group, sizeof endpoints[0].group),
@@ -231,7 +231,7 @@ std::unique_ptr<TcpTransport> TcpTransport::create(int rank, int world, const Ex
         theirs.addresses, theirs.addresses + std::min<std::size_t>(theirs.count, most_addresses));
     settings.addresses.push_back(order_to_try(addresses, here, here_too(theirs)));
   }
-  // Those of this host take the loopback interface, and nobody else can.
+  // If all ranks are on this host, they use the loopback interface, and nothing else can connect.
   const bool loops = has_loopback(settings.addresses[rank]);
   std::erase_if(settings.listeners, [&](const Listener& listener) {
     return is_loopback(listener.address) ? together == 1 : together == world && loops;

@@ -13,10 +13,10 @@ namespace ringreduce {
 namespace {
 
 constexpr std::size_t inbox_bytes = 32 << 10;
-constexpr std::size_t write_ahead = 256 << 10;  // bytes handed to the system at once
+constexpr std::size_t write_ahead = 256 << 10;  // bytes passed to the system at once
 constexpr std::size_t most_frames = 32;         // and frames
 
-// A frame that is not as it was sent.
+// A frame that differs from what was sent.
 struct Damaged {};
 
 std::uint32_t checksum_of(FrameHeader header) {
@@ -25,7 +25,7 @@ std::uint32_t checksum_of(FrameHeader header) {
   return crc32c(0, &header, sizeof header);
 }
 
-// Nothing of a header may be believed before it is known to be whole, its length least of all.
+// No field of a header can be trusted before the header has been checked, least of all its length.
 std::uint16_t header_check_of(std::uint32_t checksum, std::uint32_t check) {
   const std::uint32_t of_both = crc32c(checksum, &check, sizeof check);
   return static_cast<std::uint16_t>(of_both ^ of_both >> 16);
@@ -76,7 +76,7 @@ bool Stream::write() {
     const ssize_t sent = channel_->write(pieces.data(), count);
     if (sent < 0) {
       if (errno == EINTR) continue;
-      // Whatever else it is, reading will tell: after what the peer had said before.
+      // Reading will report any other problem, after what the peer said before it.
       blocked_ = true;
       mute_ = errno == Channel::unusable;
       return moved;
@@ -113,10 +113,10 @@ void Stream::beat() {
 
 // --- reading ---------------------------------------------------------------------------------------------
 
-// The rest of a large frame goes straight to its place, and what is behind it to the inbox, in one call.
+// Reads the rest of a large frame into its place and what follows into the inbox, in one call.
 bool Stream::receive(std::size_t most, std::size_t& received, bool& more) {
   if (inbox_.empty()) inbox_.resize(inbox_bytes);
-  // A part of a header may be left.
+  // Part of a header may remain.
   const bool deaf = damage_ != Damage::none;
   const std::size_t left = deaf ? 0 : inbox_end_ - inbox_begin_;
   if (left > 0) std::memmove(inbox_.data(), inbox_.data() + inbox_begin_, left);
@@ -149,7 +149,7 @@ void Stream::receive_nothing(ssize_t got) {
   } else if (!is_for_later(errno)) {
     fail(errno == ECONNRESET || errno == EPIPE
              ? "died"
-             : "cannot be reached any more (" + std::string(std::strerror(errno)) + ")");
+             : "can no longer be reached (" + std::string(std::strerror(errno)) + ")");
   }
 }
 
@@ -161,7 +161,7 @@ bool Stream::read(std::size_t most) {
   for (std::size_t total = 0, wanted = all; more && wanted > 0 && broken_.empty();) {
     if (!receive(wanted, received, more)) return moved;
     total += received;
-    // Of what the channel holds the system does not tell again.
+    // The system does not report again what the channel already holds.
     wanted = total < most ? all : channel_->unread();
     moved = true;
     try {
@@ -169,7 +169,7 @@ bool Stream::read(std::size_t most) {
     } catch (const Damaged&) {
       damage_ = Damage::here;
     } catch (const Error& error) {
-      fail("has sent what no rank sends: " + std::string(error.what()));
+      fail("sent something that no rank sends: " + std::string(error.what()));
     }
   }
   return moved;
@@ -208,7 +208,7 @@ void Stream::begin_frame() {
   landed_ = 0;
 }
 
-// Bytes have come to where they belong, and are still in a cache.
+// Bytes are in their place, and still in a cache.
 void Stream::land(std::size_t bytes) {
   if (membership_.guard == Guard::checksums) check_ = crc32c(check_, landing_.at + landed_, bytes);
   landed_ += bytes;
@@ -228,7 +228,7 @@ void Stream::withdraw() {
     landing_ = frames_.outbox.pool.room(header_.bytes);
   }
   if (writing_.empty()) return;
-  // The peer has had the beginning of the first frame, and must have the rest.
+  // The peer has received the beginning of the first frame, and must get the rest.
   const auto others = writing_.begin() + (gone_ > 0 ? 1 : 0);
   Outgoing& first = writing_.front();
   if (gone_ > 0 && first.is_lent()) {

@@ -1,11 +1,11 @@
-// One connection to a peer: how both ends prove that they belong to the job, then frames in both directions.
-// Knows nothing of lanes.
+// One connection to a peer: both ends prove that they belong to the job, then exchange frames in both
+// directions. Knows nothing of lanes.
 //
 // Dialer                                        Acceptor
 //   hello (build, who, to whom, a random number)   ->
 //                                                  <-   another random number, HMAC(secret, "accept" + both)
 //   HMAC(secret, "dial" + both)                    ->
-// Neither believes a byte of the other before it has seen the other's proof.
+// Neither trusts a byte of the other before it has seen the other's proof.
 #pragma once
 
 #include <cstdint>
@@ -22,42 +22,43 @@
 
 namespace ringreduce {
 
-// What tells builds apart that cannot read each other's messages: the library's version, and the protocol's.
+// Distinguishes builds that cannot read each other's messages: the library's version, and the protocol's.
 struct Build {
   char name[32];
   friend bool operator==(const Build&, const Build&) = default;
 };
 Build this_build();
-// What is wrong with another; its name may be anything.
+// Describes the mismatch with another build, whose name may be arbitrary bytes.
 std::string mismatch(const Build& theirs);
 
-// Against what frames are guarded on their way.
+// How frames are protected on the way.
 enum class Guard : std::uint32_t {
   nothing,
-  checksums,  // bytes that change by chance
-  tls,        // who reads or changes them, too
+  checksums,  // detect bytes that change by chance
+  tls,        // also stops attackers from reading or changing them
 };
 
-// What the ranks of one group share.
+// The data that the ranks of one group share.
 struct Membership {
   int rank = 0, world = 1;
   std::string group;   // 16 bytes that name it
-  std::string secret;  // that proves that one belongs to it
+  std::string secret;  // that proves membership
   Guard guard = Guard::nothing;
 };
 
 enum class Purpose : std::uint32_t {
   frames,
-  pulse,  // says nothing: the system's own answers show that the peer lives
+  pulse,  // carries nothing: the system's own answers show that the peer lives
 };
 
 class Stream {
  public:
   enum class State : std::uint8_t { connecting, greeting, answering, proving, securing, ready };
-  // What has come is not what was sent: here, or to the peer, which has said so. Nothing more is believed.
+  // Bytes arrived that are not what was sent, here or at the peer, which has said so. Nothing more is
+  // trusted.
   enum class Damage : std::uint8_t { none, here, there };
 
-  // Accepts, or dials the rank that is believed to be there: the socket is connecting then.
+  // Accepts, or dials the rank that should be there; the socket is connecting then.
   Stream(std::uint64_t id, Descriptor socket, const Membership& membership, Frames& frames);
   Stream(std::uint64_t id, Descriptor socket, const Membership& membership, Frames& frames, int to,
          Purpose purpose);
@@ -68,35 +69,35 @@ class Stream {
   int fd() const { return socket_.get(); }
   void close_descriptor() { socket_.reset(); }
   void give_up(const std::string& why) { fail(why); }
-  bool hang_up();  // as if the other end had
+  bool hang_up();  // as if the other end had hung up
   bool dialed() const { return dialed_; }
   Purpose purpose() const { return static_cast<Purpose>(hello_.purpose); }
   int peer() const { return peer_; }  // -1 until it is known
   State state() const { return state_; }
   bool proved() const { return state_ == State::ready; }
-  // Why nothing can be done with it any more; empty: it is well.
+  // Why it is unusable; empty if it works.
   const std::string& broken() const { return broken_; }
-  bool ended() const { return ended_; }      // by the other end, as it should be
-  bool blocked() const { return blocked_; }  // the system takes no more to be sent now
+  bool ended() const { return ended_; }      // properly, by the other end
+  bool blocked() const { return blocked_; }  // the system accepts no more bytes now
   void unblock() { blocked_ = false; }
-  // Bytes that the system has not taken yet, and will.
+  // Bytes that the system has not accepted yet, but will.
   std::size_t queued() const { return mute_ ? 0 : queued_ + channel_->holds(); }
-  // Nothing can be sent any more, while something may still come.
+  // Nothing can be sent any more, but bytes may still arrive.
   bool mute() const { return mute_; }
   Damage damage() const { return damage_; }
-  // Is not written to any more, beside what it has taken, and its end means nothing.
+  // Stops writing, except for what it has taken; its end then means nothing.
   void retire() { retired_ = true; }
   bool retired() const { return retired_; }
 
-  // Moves the proofs on as far as that goes; false if nothing moved.
+  // Moves the proofs on as far as possible; false if nothing moved.
   bool shake_hands();
-  // Reads about so many bytes at most. True if anything came.
+  // Reads at most about this many bytes. True if anything arrived.
   bool read(std::size_t most);
-  // True if anything went.
+  // True if anything was sent.
   bool write();
-  // One byte that means nothing; from the hello on.
+  // Sends one meaningless byte; allowed after the hello.
   void beat();
-  // Has nothing to do with memory of the caller's any more, neither reading nor writing.
+  // Stops using the caller's memory, for reading and writing.
   void withdraw();
   void forget();
 
@@ -168,7 +169,7 @@ class Stream {
   FrameHeader header_;  // of the frame being read
   Landing landing_;
   std::size_t landed_ = 0;   // bytes of it
-  std::uint32_t check_ = 0;  // of the header and those
+  std::uint32_t check_ = 0;  // of the header and those bytes
 };
 
 }  // namespace ringreduce

@@ -1,4 +1,4 @@
-// The streams of TcpTransport at work.
+// How the streams of TcpTransport work.
 #include "transport/tcp/tcp.h"
 
 #include <linux/sockios.h>
@@ -20,15 +20,15 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::size_t read_at_once = std::size_t{1}
-                                     << 20;  // bytes, before others and the reader have their turn
+                                     << 20;  // bytes, before it is others' and the reader's turn
 constexpr milliseconds look_at_clock_every{20};
 constexpr milliseconds measure_every{100};
-constexpr double bytes_per_stream = 384 << 10;  // of what is on its way at any moment
+constexpr double bytes_per_stream = 384 << 10;  // of what is on the way at any moment
 constexpr int most_streams = 8;
-// Whoever answered a rank that was away for longer than this may not wait for its proof any more.
+// A peer that was answered after a longer absence of the rank may no longer wait for its proof.
 constexpr milliseconds believed_for{2500};
 
-// Bytes that are on their way at any moment: bandwidth times delay.
+// Bytes that are on the way at any moment: bandwidth times delay.
 double under_way(int fd) {
   tcp_info info{};
   socklen_t length = sizeof info;
@@ -60,7 +60,7 @@ Stream& TcpTransport::add(std::unique_ptr<Stream> stream, bool connecting) {
   return added;
 }
 
-// For being writable only while it must be waited for.
+// Watches for becoming writable only while that must be awaited.
 void TcpTransport::watch(Stream& stream) {
   const bool wanted = (stream.blocked() && !stream.mute()) || stream.state() == Stream::State::connecting;
   if (wanted == stream.watched) return;
@@ -86,8 +86,8 @@ void TcpTransport::dispatch(int peer) {
   if (static_cast<int>(link.ready.size()) < streams_wanted(link)) dial(peer, Purpose::frames);
 }
 
-// As many as it takes for what is on its way at any moment: after a pause, or a loss, each stream begins with
-// little and gets its share back sooner than one would get the whole.
+// As many as the bytes on the way at any moment need. After a pause, or a loss, each stream starts slowly,
+// but regains its share sooner than one stream would regain the whole.
 int TcpTransport::streams_wanted(Link& link) {
   if (link.ready.empty()) return 1;
   if (settings_.streams > 0) return settings_.streams;
@@ -168,15 +168,15 @@ void TcpTransport::report_damage(const Stream& stream) {
   if (words_.have_ended()) return;
   const bool here = stream.damage() == Stream::Damage::here;
   const int receiver = here ? rank : stream.peer(), sender = here ? stream.peer() : rank;
-  words_.end_all(Failure(
-      Cause::damaged, -1,
-      "rank " + std::to_string(receiver) + " received a damaged frame from rank " + std::to_string(sender) +
-          ": bytes changed on the way, so the call was ended on all ranks. Look for a faulty "
-          "link between their hosts, or for somebody who changes what passes"));
+  words_.end_all(Failure(Cause::damaged, -1,
+                         "rank " + std::to_string(receiver) + " received a damaged frame from rank " +
+                             std::to_string(sender) +
+                             ": bytes changed on the way, so the call ended on all ranks. Look for a faulty "
+                             "link between their hosts, or for someone who tampers with the traffic"));
 }
 
-// What survivors still have to say goes over new connections: of one that has damaged something the other end
-// believes nothing any more, and does not say which that is.
+// Survivors talk over new connections: the other end trusts nothing more from a damaged one, and does not say
+// which that is.
 void TcpTransport::begin_anew() {
   began_anew_ = true;
   if (fate().failure()->cause != Cause::damaged) return;
@@ -195,7 +195,7 @@ void TcpTransport::withdraw() {
   for (const auto& [id, stream] : streams_) stream->withdraw();
 }
 
-// A thread of its own, because who has failed may not come back for long.
+// Runs in a thread of its own, because a rank that has failed may not return for long.
 void TcpTransport::answer_latecomers() {
   if (closed_ || latecomers_.joinable()) return;
   latecomers_ = thread_without_signals([this] {
@@ -205,14 +205,14 @@ void TcpTransport::answer_latecomers() {
         lock.unlock();
         lock.lock();
       }
-    } catch (const Error&) {  // nothing can be done any more
+    } catch (const Error&) {  // nothing more can be done
     }
   });
 }
 
 // --- the end ---------------------------------------------------------------------------------------------
 
-// Bytes that are here still, or on their way: of those who can be reached.
+// Bytes that are still here or on the way, to peers that can be reached.
 std::size_t TcpTransport::not_there_yet() const {
   std::size_t bytes = 0;
   for (const auto& [id, stream] : streams_) {
@@ -224,9 +224,9 @@ std::size_t TcpTransport::not_there_yet() const {
   return bytes;
 }
 
-// A socket that is closed while something unread has come is reset, and what we sent last may then be lost.
-// So first all of it must have arrived there, however slow the way is, as long as it moves. What is still
-// here is of no use by now: a call that ends well leaves nothing behind.
+// Closing a socket that holds unread bytes resets it, which may lose what we sent last. All bytes must
+// therefore arrive first, however slow the way is, as long as they move. What is unread here has no use by
+// now: a successful call leaves nothing behind.
 void TcpTransport::see_off(Lock& lock) {
   constexpr milliseconds at_rest{1500};
   words_.say_bye();

@@ -1,9 +1,9 @@
-// Between processes that a network connects: sockets without blocking, made when a pair of ranks needs them,
-// one epoll for all of them inside the waiting of whoever waits.
+// The transport between processes that a network connects. It uses non-blocking sockets, which are opened
+// when a pair of ranks needs them, and one epoll for all of them inside the waits of any thread.
 //
-// A pair of ranks has as many streams as it needs to fill the wire: either end dials when it has something to
-// say and there is none, and both use all of them, in both directions. Frames carry numbers, so it does not
-// matter which stream one takes.
+// A pair of ranks has as many streams as it needs to fill the wire. Either end dials if it has something to
+// send and there is no stream, and both use all streams in both directions. Frames are numbered, so any
+// stream can carry them.
 #pragma once
 
 #include <array>
@@ -20,9 +20,9 @@ namespace ringreduce {
 
 class TcpTransport : public RemoteTransport {
  public:
-  // Collective over the ranks that `exchange` connects, twice. Throws InvalidArgument where RINGREDUCE_IFACE
-  // or RINGREDUCE_TCP_STREAMS says what cannot be, Error where this host has no network at all.
-  // `encrypt` as init() has it: by TLS, or as RINGREDUCE_TLS says.
+  // Collective over the ranks that `exchange` connects; exchanges twice. Throws InvalidArgument if
+  // RINGREDUCE_IFACE or RINGREDUCE_TCP_STREAMS is invalid, and Error if this host has no network. `encrypt`:
+  // whether to use TLS, as in init(); if not given, RINGREDUCE_TLS decides.
   static std::unique_ptr<TcpTransport> create(int rank, int world, const Exchange& exchange,
                                               std::optional<bool> encrypt = {});
   static bool encrypts(std::optional<bool> encrypt);
@@ -46,7 +46,7 @@ class TcpTransport : public RemoteTransport {
   void answer_latecomers() override;
 
  private:
-  // Of one address that the peers are told: elsewhere nobody gets to hear that there is a rank.
+  // One address that the peers are told. At others, nothing shows that there is a rank.
   struct Listener {
     Descriptor socket;
     Address address;
@@ -59,19 +59,19 @@ class TcpTransport : public RemoteTransport {
     std::optional<bool> encrypt;
     bool oversubscribed = false;
     bool distant = false;
-    int streams = 0;  // per pair; 0: as many as it takes
+    int streams = 0;  // per pair; 0: as many as needed
   };
-  // How one connection is made: attempts at the peer's addresses, side by side, since a silent one must not
-  // hold up the others.
+  // One connection in the making: attempts at the peer's addresses, side by side, because a silent one must
+  // not hold up the others.
   struct Dial {
-    std::vector<Stream*> attempts;  // one once it is connected, none without a dial
+    std::vector<Stream*> attempts;  // one once connected, none without a dial
     std::size_t begun = 0, route = 0;
     Clock::time_point latest, until;
     std::string problem;
   };
   struct Link {
     std::vector<Stream*> ready;
-    std::array<Dial, 2> dials;  // by purpose; that of the pulse keeps it
+    std::array<Dial, 2> dials;  // by purpose; the pulse's stays connected
     Clock::time_point beat;
     std::size_t route = 0;  // the address that answered last
     int hang_ups = 0;
@@ -121,11 +121,11 @@ class TcpTransport : public RemoteTransport {
   bool looked_for_broken_ = false;
   bool began_anew_ = false;
   int strangers_ = 0, complaints_ = 0;
-  std::optional<Clock::time_point> shut_until_;  // for strangers
-  bool table_full_ = false;                      // of file descriptors
+  std::optional<Clock::time_point> shut_until_;  // to strangers
+  bool table_full_ = false;                      // the table of file descriptors is full
   Clock::time_point clock_looked_;
   bool closed_ = false;
-  std::thread latecomers_;  // are answered by it, once the calls have ended by a failure
+  std::thread latecomers_;  // the thread that answers them, after a failure has ended the calls
 };
 
 }  // namespace ringreduce

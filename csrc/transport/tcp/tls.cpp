@@ -17,7 +17,7 @@ const OpenSsl& openssl() {
   return loaded;
 }
 
-// Of a connection: its key.
+// The key of a connection.
 unsigned key_of_server(ssl_st* ssl, const char*, unsigned char* key, unsigned most) {
   const auto& known = *static_cast<const Digest*>(openssl().SSL_get_ex_data(ssl, 0));
   if (most < known.size()) return 0;
@@ -35,29 +35,29 @@ unsigned key_of_client(ssl_st* ssl, const char*, char* identity, unsigned most_i
 
 }  // namespace
 
-// It stays loaded.
+// The library stays loaded.
 OpenSsl::OpenSsl() {
   void* library = nullptr;
   for (const char* name : {"libssl.so.3", "libssl.so.1.1"}) {
     if (!library) library = dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   }
   if (!library) {
-    throw Error(std::string("TLS is wanted, and OpenSSL, which has it, cannot be loaded (") + dlerror() +
+    throw Error(std::string("TLS is enabled, but OpenSSL cannot be loaded (") + dlerror() +
                 "): install libssl 3 or 1.1.1");
   }
   const auto find = [&](auto& function, const char* name) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-    if (!function) throw Error(std::string("TLS is wanted, but the OpenSSL here has no ") + name);
+    if (!function) throw Error(std::string("TLS is enabled, but this OpenSSL has no ") + name);
   };
 #define RINGREDUCE_FIND(result, name, arguments) find(name, #name);
   RINGREDUCE_OPENSSL(RINGREDUCE_FIND)
 #undef RINGREDUCE_FIND
   context = SSL_CTX_new(TLS_method());
-  // No ticket, which would stay unread where only one end sends.
+  // No ticket, which would stay unread on a connection that sends one way only.
   const bool set = context && SSL_CTX_ctrl(context, ctrl_set_min_version, version_1_3, nullptr) == 1 &&
                    SSL_CTX_set_ciphersuites(context, "TLS_AES_128_GCM_SHA256") == 1 &&
                    SSL_CTX_set_num_tickets(context, 0) == 1;
-  if (!set) throw Error("TLS is wanted, but the OpenSSL here refuses TLS 1.3");
+  if (!set) throw Error("TLS is enabled, but this OpenSSL does not support TLS 1.3");
   SSL_CTX_set_options(context, enable_ktls | ignore_unexpected_eof | no_renegotiation);
   SSL_CTX_ctrl(context, ctrl_mode, mode_moving_buffer, nullptr);
   SSL_CTX_set_psk_client_callback(context, key_of_client);
@@ -66,8 +66,7 @@ OpenSsl::OpenSsl() {
 
 namespace {
 
-// OpenSSL writes to sockets in a way that raises SIGPIPE where the other end is gone. Python ignores it
-// anyway.
+// OpenSSL's writes to sockets raise SIGPIPE if the other end is gone. Python ignores that signal anyway.
 class WithoutSigpipe {
  public:
   WithoutSigpipe() {
@@ -108,7 +107,8 @@ TlsChannel::TlsChannel(int fd, bool begins, const Digest& key) : key_(key), begi
     o.SSL_free(ssl_);
     throw Error("OpenSSL has no memory left");
   }
-  // Who has not the key could only show a certificate, and none is good. The other end has none to show.
+  // An end without the key could only show a certificate, and none is accepted. The other end has none to
+  // show.
   if (begins) o.SSL_set_verify(ssl_, verify_peer, nullptr);
   (begins ? o.SSL_set_connect_state : o.SSL_set_accept_state)(ssl_);
 }
@@ -117,7 +117,7 @@ TlsChannel::~TlsChannel() {
   openssl().SSL_free(ssl_);
 }
 
-// Returns -1 and sets errno, or 0 where the other end has hung up.
+// Returns -1 and sets errno, or 0 if the other end has hung up.
 int TlsChannel::fail(int result) {
   const OpenSsl& o = openssl();
   const int system = errno;
@@ -134,12 +134,12 @@ int TlsChannel::fail(int result) {
   const int reason = error & 0xfff;
   const bool told = reason >= first_alert && reason <= last_alert;
   const char* text = o.ERR_reason_error_string(error);
-  why_ = text ? text : "for an unknown reason";
+  why_ = text ? text : "unknown reason";
   errno = failed_ = !open_ ? unusable : told ? damaged_there : damaged_here;
   return -1;
 }
 
-// All may have gone well without the key.
+// A handshake can succeed without the key.
 int TlsChannel::open() {
   if (open_) return 1;
   const OpenSsl& o = openssl();
@@ -181,8 +181,8 @@ bool TlsChannel::flush() {
   return true;
 }
 
-// AES-GCM is good for some 2^24 records with one key (RFC 8446, 5.5). Of keys that are in the kernel OpenSSL
-// cannot tell it a new one.
+// AES-GCM is safe for some 2^24 records with one key (RFC 8446, 5.5). OpenSSL cannot renew a key that is in
+// the kernel.
 void TlsChannel::renew_key() {
   constexpr std::uint64_t records_per_key = 1 << 22;
   if (++records_ % records_per_key != 0) return;

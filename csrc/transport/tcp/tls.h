@@ -1,4 +1,4 @@
-// TLS 1.3 between two ends that have the same key, by the OpenSSL that is there when it is wanted.
+// TLS 1.3 between two ends that share a key, with the installed OpenSSL, loaded when needed.
 #pragma once
 
 #include <array>
@@ -15,16 +15,16 @@ namespace ringreduce {
 
 class TlsChannel : public Channel {
  public:
-  // Throws Error where there is no OpenSSL that serves.
+  // Throws Error if there is no usable OpenSSL.
   static void load();
 
-  // One end begins, the other answers; the socket stays the caller's.
+  // One end begins, the other answers. The caller keeps the socket.
   TlsChannel(int fd, bool begins, const Digest& key);
   ~TlsChannel() override;
   TlsChannel(const TlsChannel&) = delete;
   TlsChannel& operator=(const TlsChannel&) = delete;
 
-  // Others move it on, too, where it has not come to its end.
+  // Other calls also move it on if it has not finished.
   int open() override;
   ssize_t write(const iovec* pieces, std::size_t count) override;
   ssize_t read(const iovec* pieces, std::size_t count) override;
@@ -33,7 +33,7 @@ class TlsChannel : public Channel {
   std::string why() const override { return why_; }
 
  private:
-  static constexpr std::size_t record_bytes = 16 << 10;  // the most that TLS has
+  static constexpr std::size_t record_bytes = 16 << 10;  // the maximum in TLS
 
   int fail(int result);
   bool flush();
@@ -43,15 +43,15 @@ class TlsChannel : public Channel {
   Digest key_;
   const bool begins_;
   bool open_ = false;
-  int failed_ = 0;  // errno, of what TLS itself does not go on after
+  int failed_ = 0;  // errno after which TLS cannot continue
   std::string why_;
   std::size_t held_ = 0;  // bytes of the record
   std::uint64_t records_ = 0;
-  // OpenSSL wants a record that it could not send yet to be given again as it was, and frames may change.
+  // OpenSSL wants a record that it could not send to be passed again unchanged, but frames may change.
   std::array<std::byte, record_bytes> record_;
 };
 
-// Of the proofs' secret, for one use.
+// Derived from the proofs' secret, for one use.
 Digest tls_key(std::string_view secret, std::string_view use);
 
 }  // namespace ringreduce

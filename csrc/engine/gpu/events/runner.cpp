@@ -12,7 +12,7 @@
 namespace ringreduce {
 namespace {
 
-// Where the blocks of an array begin, in bytes, and how long they are.
+// Where the blocks of an array begin, and their lengths, in bytes.
 struct Blocks {
   std::size_t element, count;
   const Extents* extents;
@@ -23,7 +23,7 @@ struct Blocks {
   std::size_t bytes(int rank) const { return element * (extents ? extents->count[rank] : count); }
 };
 
-// What other ranks of this process may ask for: events, by number.
+// Events that other ranks of this process may ask for, by number.
 std::mutex known_mutex;
 auto& known = *new std::unordered_map<std::uint64_t, std::weak_ptr<const void>>;  // never destroyed
 
@@ -68,14 +68,14 @@ EventRunner::~EventRunner() {
 const Plan& EventRunner::plan(Planner& planner, const Call& call, const Launch& launch) {
   if (call.algorithm != automatic) {
     throw InvalidArgument(
-        "algorithm must be 'auto' here: no kernel can wait for another one, because the thread blocks of all "
+        "algorithm must be 'auto' here: kernels cannot wait for each other, because the thread blocks of all "
         "ranks do not fit on their GPU at the same time, or because their streams share its queues "
         "(CUDA_DEVICE_MAX_CONNECTIONS)");
   }
   if (launch.captured) {
     throw InvalidArgument(
-        "stream is captured, and this group's kernels do not fit on its GPU at the same time: its ranks meet "
-        "on the host in every call, which no graph can repeat");
+        "stream is being captured, but this group's kernels do not fit on its GPU at the same time: its "
+        "ranks meet on the host in every call, which a graph cannot repeat");
   }
   return planner.plan(call, target);
 }
@@ -99,7 +99,7 @@ bool EventRunner::meets(const Call& call, const Launch& launch, Call& meeting) {
     const auto gone = std::find(all_events_.begin(), all_events_.end(), nullptr) - all_events_.begin();
     if (gone < world_) {
       throw Failure(Cause::peer_lost, static_cast<int>(gone),
-                    "rank " + std::to_string(gone) + " left while a collective was under way on its GPU");
+                    "rank " + std::to_string(gone) + " left while a collective was running on its GPU");
     }
     for (const auto& one : all_events_) CudaLibrary::check(cuda_.wait(one->ready.get(), launch.stream));
     combine_and_copy(call, launch.stream);
@@ -119,8 +119,8 @@ bool EventRunner::meets(const Call& call, const Launch& launch, Call& meeting) {
   return true;
 }
 
-// A copy of it, where this rank's kernel writes to it before the others have read it, or where they are to
-// read something else.
+// A copy, if this rank's kernel writes to the input before the others have read it, or if they must read
+// scaled values.
 const void* EventRunner::input_for_peers(const Call& call, void* stream) {
   const bool scales = reduces(call.collective) && call.op == Op::premul_sum;
   const bool overwritten = call.collective == Collective::all_to_all && call.input == call.output;
@@ -136,7 +136,7 @@ const void* EventRunner::input_for_peers(const Call& call, void* stream) {
   return kept_->at();
 }
 
-// This rank's share of an all-reduce, or its block; a reduction's root has all of it.
+// This rank's share of an all-reduce, or its block; all of it on a reduction's root.
 void EventRunner::combine(const Call& call, void* stream) const {
   const std::size_t element = size_of(call.dtype);
   const Blocks blocks = {element, call.count, call.input_extents};
@@ -158,7 +158,7 @@ void EventRunner::combine(const Call& call, void* stream) const {
     if (to_all || rank == rank_) targets.push_back(arrays_[rank].output + target);
   }
   if (count == 0) return;
-  // Values are scaled by now.
+  // Values have been scaled by now.
   const Op op = call.op == Op::premul_sum ? Op::sum : call.op;
   CudaLibrary::check(KernelLibrary::get().combine(
       static_cast<int>(call.dtype), static_cast<int>(op), targets.data(), static_cast<int>(targets.size()),

@@ -1,7 +1,7 @@
-// Runs collectives where kernels must not wait for each other, because not all of them would run at the same
-// time: of threads of one process, whose streams wait for each other's events. An event can be waited for
-// only when it was recorded, so the ranks meet on the host, twice in each call. Every rank reads what it
-// needs of the others' arrays, and writes all that is to have its share.
+// Runs collectives if kernels must not wait for each other because not all of them would run at the same
+// time. The ranks are threads of one process, whose streams wait for each other's events. An event can be
+// waited for only after it was recorded, so the ranks meet on the host twice in each call. Every rank reads
+// what it needs of the others' arrays, and writes to all outputs that need its share.
 #pragma once
 
 #include <array>
@@ -26,35 +26,36 @@ class EventRunner : public Runner {
   bool meets(const Call& call, const Launch& launch, Call& meeting) override;
 
  private:
-  // Of one rank: that its arrays are as they were given, and that it is done with all of them.
+  // One rank's events: its arrays are ready, and it has finished with all arrays.
   struct Events {
     CudaHandle ready, done;
   };
-  // What the others must know of a rank's arrays.
+  // A rank's arrays, as the others must know them.
   struct Arrays {
     const char* input;
     char* output;
-    std::uint64_t events;  // the number of its events, to be shared between the two meetings
-    std::array<std::uint64_t, device::most_ranks> blocks;  // of the input, for each rank: where they begin
+    std::uint64_t events;  // the number of its events, shared between the two meetings
+    std::array<std::uint64_t, device::most_ranks> blocks;  // of the input: where each rank's block begins
   };
 
   const void* input_for_peers(const Call& call, void* stream);
   void combine_and_copy(const Call& call, void* stream) const;
   void combine(const Call& call, void* stream) const;
 
-  // Of any rank of this process; null if it is gone: ranks may close between the meetings and after them.
+  // Of any rank of this process; null if it is gone, because ranks may close between the meetings and after
+  // them.
   static std::shared_ptr<const Events> events_of(std::uint64_t number);
 
   const std::shared_ptr<const Events> events_;
   const std::uint64_t number_;
-  const CudaHandle event_;  // that all are done
+  const CudaHandle event_;  // all have finished
   const std::vector<int> devices_of_peers_;
-  // Of the call that goes on.
+  // Of the current call.
   int meetings_ = 0;
   Arrays own_{};
   std::vector<Arrays> arrays_;
   std::vector<std::shared_ptr<const Events>> all_events_;
-  std::unique_ptr<DeviceMemory> kept_;  // an input that peers read while this rank writes there
+  std::unique_ptr<DeviceMemory> kept_;  // a copy of an input that peers read while this rank overwrites it
 };
 
 }  // namespace ringreduce

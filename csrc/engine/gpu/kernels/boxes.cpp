@@ -17,7 +17,7 @@ namespace ringreduce {
 
 namespace {
 
-// By address, so that ranks of one process find each other's.
+// By address, so that ranks of one process can find each other's.
 std::mutex known_mutex;
 std::map<const void*, std::weak_ptr<DeviceMemory>> known;
 
@@ -43,23 +43,23 @@ struct Claim {
 std::mutex claims_mutex;
 std::vector<Claim> claims;
 
-// Other than a process id, no two processes have it, whatever namespaces they are in.
+// Unlike a process id, unique to a process in all namespaces.
 std::array<char, 16> this_process() {
   static const std::string bytes = random_bytes(16);
   static const pid_t pid = getpid();
   std::array<char, 16> id{};
   std::memcpy(id.data(), bytes.data(), id.size());
-  // A fork's child is another one.
+  // A fork's child differs.
   const std::int32_t difference = getpid() - pid;
   for (std::size_t i = 0; i < sizeof difference; ++i) id[i] ^= static_cast<char>(difference >> (8 * i));
   return id;
 }
 
-// Between the GPU and a process there are so many queues; streams share them where there are more of those.
-// Then a kernel may be behind one of another stream that waits for it.
+// There are this many queues between the GPU and a process. If there are more streams, they share queues, and
+// a kernel may be behind one on another stream that waits for it.
 constexpr const char* queues_variable = "CUDA_DEVICE_MAX_CONNECTIONS";
 constexpr int queues_by_default = 8;
-// That work at the same time: the one that calls are on, one for asynchronous calls, one for uploads.
+// Streams that work at the same time: one for calls, one for asynchronous calls, one for uploads.
 constexpr int streams_of_a_rank = 3;
 
 int queues() {
@@ -70,11 +70,11 @@ int queues() {
 
 constexpr std::size_t arena_bytes = std::size_t{256} << 10;
 
-// Behind a rank's boxes: of each rank, not 0 when it has left.
+// Behind a rank's boxes, one for each rank: not 0 once it has left.
 using Word = std::uint64_t;
 constexpr Word has_left = 1;
 
-// Boxes that their own process has done with, and the ranks of others may not have.
+// Boxes that their own process no longer uses, but other ranks may.
 struct Waiting {
   std::unique_ptr<DeviceMemory> memory;
   int device;
@@ -89,7 +89,7 @@ struct Waiting {
   }
 };
 std::mutex waiting_mutex;
-auto& waiting = *new std::vector<Waiting>;  // never destroyed: what is left goes with the process
+auto& waiting = *new std::vector<Waiting>;  // never destroyed: the rest goes with the process
 
 void give_back_what_nobody_writes_to(const CudaLibrary& cuda, int device, void* stream) {
   const std::lock_guard lock(waiting_mutex);
@@ -106,7 +106,7 @@ struct DeviceBoxes::Gpu {
   std::int32_t device, fit, claimed, queues;
 };
 
-// Claims a quarter of the thread blocks that no group has, so that later groups find some.
+// Claims a quarter of the thread blocks that no group has, which leaves some for later groups.
 DeviceBoxes::Gpu DeviceBoxes::introduce() {
   Gpu gpu{};
   gpu.process = this_process();
@@ -127,7 +127,8 @@ DeviceBoxes::Gpu DeviceBoxes::introduce() {
   return gpu;
 }
 
-// So many for each rank that those of all ranks on one device run at the same time; 0: not one each.
+// The number of blocks for each rank with which those of all ranks on a device run at the same time; 0: not
+// even one each.
 int DeviceBoxes::blocks_for_all(const std::vector<Gpu>& gpus) {
   int blocks = device::most_blocks, processes = 1;
   for (const Gpu& gpu : gpus) {
@@ -145,12 +146,12 @@ int DeviceBoxes::blocks_for_all(const std::vector<Gpu>& gpus) {
     if (in_process > 1 && streams_of_a_rank * in_process > gpu.queues) blocks = 0;
     if (blocks > 0 || one_process()) continue;
     if (in_process > 1) {
-      throw Error(std::to_string(in_process) + " ranks of one process among several share a GPU, whose " +
-                  std::to_string(gpu.queues) + " queues are too few for their streams: set " +
-                  queues_variable);
+      throw Error(
+          std::to_string(in_process) + " ranks of one process share a GPU with other processes, and its " +
+          std::to_string(gpu.queues) + " queues are too few for their streams: raise " + queues_variable);
     }
-    throw Error(std::to_string(here) + " ranks of several processes share a GPU that runs " +
-                std::to_string(fit) + " more thread blocks at the same time: not one of each rank");
+    throw Error(std::to_string(here) + " ranks of several processes share a GPU that can run only " +
+                std::to_string(fit) + " more thread blocks at the same time, less than one for each rank");
   }
   // Each process counts the blocks of all.
   const std::lock_guard lock(claims_mutex);
@@ -174,7 +175,7 @@ void DeviceBoxes::reach(int peer, const Gpu& gpu, const std::string& handle) {
   }
   void* at = nullptr;
   const char* failure = cuda_.map(&at, handle.data() + sizeof at, 1);
-  if (failure) throw Error("the memory of rank " + std::to_string(peer) + " is out of its reach: " + failure);
+  if (failure) throw Error("cannot map the memory of rank " + std::to_string(peer) + ": " + failure);
   memories_[peer] = static_cast<char*>(at);
 }
 
@@ -211,7 +212,7 @@ std::shared_ptr<DeviceMemory> DeviceBoxes::take(void* stream) const {
   return {memory.release(), wait};
 }
 
-// Makes this rank's boxes: their address, for ranks of this process, and for others a handle.
+// Makes this rank's boxes. Returns their address, for ranks of this process, and a handle for others.
 std::string DeviceBoxes::offer(void* stream) {
   if (!have_room()) return "";
   const auto memory = take(stream);
@@ -256,7 +257,7 @@ DeviceBoxes::~DeviceBoxes() {
     for (const int peer : others_) {
       if (memories_[peer]) cuda_.unmap(memories_[peer]);
     }
-  } catch (const Error&) {  // of a GPU that has failed nothing is left
+  } catch (const Error&) {  // a GPU that has failed has released everything
   }
 }
 

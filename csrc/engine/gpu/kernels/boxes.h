@@ -1,6 +1,6 @@
-// What the GPUs of a group's ranks share: for each rank memory that all of them reach, through which their
-// kernels meet (engine/gpu/kernels/cuda/mailboxes.h). Between processes of one host it is shared by CUDA's
-// IPC handles, between threads of one process as it is, between GPUs by peer access.
+// Memory that the GPUs of a group's ranks share: for each rank a part that all of them reach, through which
+// their kernels meet (engine/gpu/kernels/cuda/mailboxes.h). Processes of one host share it through CUDA's IPC
+// handles, threads of one process directly, and GPUs through peer access.
 #pragma once
 
 #include <memory>
@@ -16,15 +16,15 @@ namespace ringreduce {
 
 class DeviceBoxes {
  public:
-  // A collective: every rank of at most device::most_ranks calls it, with a device of its own or one that it
-  // shares. Throws Error, on all ranks, where a rank has no GPU or its GPU cannot reach another's, and where
-  // ranks of several processes share a GPU on which their thread blocks do not run at the same time.
+  // A collective of at most device::most_ranks ranks, each with a device of its own or a shared one. Throws
+  // Error, on all ranks, if a rank has no GPU or its GPU cannot reach another's, or if ranks of several
+  // processes share a GPU on which their thread blocks do not run at the same time.
   DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int world, const Exchange& exchange,
               void* stream);
   ~DeviceBoxes();
-  // Tells the ranks of other processes that no kernel of this rank writes to their boxes any more. Before all
-  // of those have left, however the group has ended, nobody else gets this rank's: theirs may be slow. They
-  // are never given back where one leaves without a word, because its process died or its GPU failed.
+  // Tells the ranks of other processes that this rank's kernels no longer write to their boxes. This rank's
+  // boxes are not reused before all of those have left, however the group has ended, because their kernels
+  // may be slow. If one leaves silently, because its process died or its GPU failed, they are never released.
   void leave(void* stream) const;
   DeviceBoxes(const DeviceBoxes&) = delete;
   DeviceBoxes& operator=(const DeviceBoxes&) = delete;
@@ -34,20 +34,19 @@ class DeviceBoxes {
   bool one_process() const { return others_.empty(); }
   // Whether each is a process of its own.
   bool own_processes() const { return static_cast<int>(others_.size()) == world_ - 1; }
-  // What other devices ranks of this process are on.
+  // The other devices of ranks in this process.
   const std::vector<int>& devices_of_peers() const { return devices_of_peers_; }
-  // Whether kernels may wait for each other: a thread block at least of each rank runs on its GPU while those
-  // of all others do. Otherwise there are no boxes.
+  // Whether kernels may wait for each other: at least one thread block of each rank runs while those of all
+  // others do. Otherwise there are no boxes.
   bool have_room() const { return layout_.blocks > 0; }
   std::size_t bytes() const { return layout_.bytes(); }
   char* memory(int rank) const { return memories_[rank]; }
-  // Which rank of this group has a stream of this process's to itself: the first to claim it, until it
-  // closes.
+  // The rank of this group that owns a stream of this process: the first to claim it, until it closes.
   int claim(void* stream) const;
 
  private:
   struct Gpu;
-  using Claimed = std::pair<int, int>;  // a device, and how many thread blocks may run there
+  using Claimed = std::pair<int, int>;  // a device, and the thread blocks that may run there
   Gpu introduce();
   int blocks_for_all(const std::vector<Gpu>& gpus);
   std::shared_ptr<DeviceMemory> take(void* stream) const;

@@ -16,7 +16,7 @@ namespace {
 
 using device::Allocation;
 
-// Of one offer: what an allocator has mapped piece by piece.
+// Per offer: an allocator may have mapped the array piece by piece.
 constexpr int most_allocations = 64;
 constexpr std::chrono::milliseconds every{20};
 // How long a capture waits for peers to map its arrays.
@@ -29,15 +29,15 @@ struct Address {
 
 }  // namespace
 
-// Zeros at first.
+// Initially zero.
 struct Buffers::Book {
   struct Offered {
-    std::atomic<std::uint64_t> number;  // 0: nothing. Written last
+    std::atomic<std::uint64_t> number;  // 0: empty. Written last
     std::int32_t count;
     char handles[most_allocations][device::handle_bytes];
   };
   struct Answer {
-    std::atomic<std::uint64_t> place;  // 0: it cannot be mapped
+    std::atomic<std::uint64_t> place;  // 0: cannot be mapped
     std::atomic<std::uint64_t> number;
   };
   std::array<char, 16> proof;
@@ -58,7 +58,7 @@ Buffers::Buffers(const CudaLibrary& cuda, int device, int rank, int world)
   std::memcpy(book(rank_).proof.data(), proof.data(), proof.size());
 }
 
-// Offers stand: kernels of peers that have not heard of the end may still use them.
+// Offers remain: kernels of peers that have not heard of the end may still use them.
 Buffers::~Buffers() {
   try {
     const OnDevice there(cuda_, device_);
@@ -68,7 +68,7 @@ Buffers::~Buffers() {
     for (int peer = 0; peer < world_; ++peer) {
       for (int i = 0; i < most_offers; ++i) unmap(peer, i);
     }
-  } catch (const Error&) {  // of a GPU that has failed nothing is left
+  } catch (const Error&) {  // a GPU that has failed has released everything
   }
 }
 
@@ -184,7 +184,7 @@ bool Buffers::is_gone(const Offer& offer) const {
                      offer.allocations.end());
 }
 
-// The offer whose last use is longest ago goes.
+// Withdraws the offer that was not used for longest.
 void Buffers::make_room() {
   Offer* oldest = nullptr;
   for (Offer& offer : offers_) {
@@ -196,7 +196,7 @@ void Buffers::make_room() {
 
 // --- what others offer -------------------------------------------------------------------------------------
 
-// An offer that changes meanwhile is looked at once more.
+// An offer that changes meanwhile is read again.
 void Buffers::map_offers(int peer) {
   const std::uint64_t changes = book(peer).changes.load(std::memory_order_acquire);
   if (changes == changes_seen_[peer]) return;
@@ -235,11 +235,11 @@ void Buffers::look() try {
   for (int peer = 0; peer < world_; ++peer) {
     if (peer != rank_) map_offers(peer);
   }
-  // Who holds it may wait for peers that do this.
+  // The holder may wait for peers that do this.
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock) return;
   Offer& one = offers_[looks_++ % most_offers];
-  // In this order: what is freed after the group is over stays.
+  // In this order: memory that is freed after the group is over stays mapped.
   if (one.state != Offer::none && is_gone(one) && !is_frozen_) withdraw(one);
   if (lacks_room_ && is_idle_()) make_room();
 } catch (const Error&) {  // the GPU has failed, or is gone at the process's end

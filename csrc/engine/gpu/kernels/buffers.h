@@ -1,16 +1,16 @@
-// How kernels of ranks that are processes of their own reach each other's arrays, wherever these lie: CUDA's
-// allocations are mapped whole, once each, while calls go on through the arenas.
+// How kernels of ranks that are separate processes reach each other's arrays, wherever these lie: CUDA's
+// allocations are mapped whole, once each, while calls continue through the arenas.
 //
-// Each rank has a book in the host's memory, which it writes and all ranks read.
-// 1. A call offers the allocations that its array lies in, under a number, unless they are known. CUDA's own
-//    number of an allocation tells it from one that had the address before.
-// 2. Each other rank's thread that looks after this maps what is offered, and writes down where, or that it
-//    cannot. CUDA may let it wait for all that the GPU runs; nobody waits for this thread, but captures.
-// 3. When all have, the offering rank's calls say to each peer, in its mailbox on the GPU, where the peer
-//    reaches the arrays; before, they say 0. All ranks read what all others say. So all combine directly, or
-//    all take the arenas: no rank decides by what others may not know.
-// 4. An offer is withdrawn when the memory was freed; or to make room, when no call of this rank is under way
-//    (its kernels end when peers have done with its arrays) and no graph has it. Then peers unmap it.
+// Each rank has a book in host memory, which it writes and all ranks read.
+// 1. A call offers the allocations that contain its array, under a number, unless they are known. CUDA's own
+// number of an allocation distinguishes it from an earlier one at the same address.
+// 2. On each other rank, a thread maps what is offered, and writes down where, or that it cannot. CUDA may
+// make it wait for everything that runs on the GPU. Only captures wait for this thread.
+// 3. Once all have mapped it, the offering rank's calls tell each peer, in its mailbox on the GPU, where the
+// peer reaches the arrays; before that, they say 0. All ranks read what all others say. So either all combine
+// directly, or all use the arenas: no rank decides on what others may not know.
+// 4. An offer is withdrawn when the memory was freed; or to make room, when no call of this rank is running
+// (its kernels end when peers have finished with its arrays) and no graph has it. Peers then unmap it.
 #pragma once
 
 #include <array>
@@ -32,32 +32,32 @@ namespace ringreduce {
 
 class Buffers {
  public:
-  // Where each rank reaches something.
+  // The address at which each rank reaches something.
   using Places = std::uint64_t[device::most_ranks];
 
-  // Throws std::bad_alloc where there is no shared memory.
+  // Throws std::bad_alloc if there is no shared memory.
   Buffers(const CudaLibrary& cuda, int device, int rank, int world);
-  // No call is under way, and it has stopped.
+  // No call is running, and it has been stopped.
   ~Buffers();
   Buffers(const Buffers&) = delete;
   Buffers& operator=(const Buffers&) = delete;
 
-  // What the other ranks need for open(), by which they reach this one's book. False: they cannot.
+  // What the other ranks pass to open(), which reaches this rank's book. It returns false if it cannot.
   std::string address() const;
   bool open(const std::vector<std::string>& addresses);
 
-  // As long as this is held nothing is withdrawn.
+  // While this is held, nothing is withdrawn.
   std::unique_lock<std::mutex> hold() { return std::unique_lock(mutex_); }
-  // Where each rank reaches an array of this one's. False: not all do, yet. What is `captured` is waited for,
-  // because it stays so. On the current device, held.
+  // Where each rank reaches an array of this rank. False: some do not, yet. For a captured call it waits,
+  // because the result stays in the graph. On the current device, with the lock held.
   bool find(const void* memory, std::size_t bytes, bool captured, Places& places);
 
-  // From now on what others offer is mapped, and room made. `is_idle`: whether no call is under way.
+  // Starts mapping what others offer, and making room. `is_idle`: whether no call is running.
   void start(std::function<bool()> is_idle);
   // The group is over. From now on nothing is unmapped or withdrawn: this rank's memory may be freed before
-  // peers hear of it, and kernels of theirs are yet to end.
+  // peers hear of it, and their kernels have yet to end.
   void freeze() { is_frozen_ = true; }
-  // Returns when the last look is over.
+  // Returns after the last look.
   void stop() { thread_.reset(); }
 
  private:
@@ -88,12 +88,12 @@ class Buffers {
   const CudaLibrary& cuda_;
   const int device_, rank_, world_;
   std::vector<std::shared_ptr<SharedMemory>> books_;  // by rank
-  std::mutex mutex_;                                  // of what follows
+  std::mutex mutex_;                                  // for what follows
   std::array<Offer, most_offers> offers_;
   std::uint64_t last_number_ = 0, last_use_ = 0;
   bool lacks_room_ = false;
   std::atomic<bool> is_frozen_{false};
-  // Of the thread that looks, which also writes down what is mapped.
+  // Used by the thread, which also writes down what is mapped.
   std::function<bool()> is_idle_;
   std::vector<std::uint64_t> changes_seen_;  // by rank
   int looks_ = 0;

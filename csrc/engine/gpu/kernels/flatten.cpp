@@ -85,7 +85,7 @@ class Flattening {
     steps_.push_back(step);
   }
 
-  // Where they begin, behind what takes so many bytes already.
+  // Appends them after the bytes used so far, and returns where they begin.
   template <class T>
   static std::size_t room_for(const std::vector<T>& items, std::size_t& size) {
     const std::size_t begin = (size + 15) / 16 * 16;
@@ -101,14 +101,14 @@ class Flattening {
   const Program& program_;
   const Geometry& geometry_;
   Layout layout_;
-  std::vector<char> sent_already_;  // by step: an earlier one carries it
+  std::vector<char> sent_already_;  // by step: an earlier one sends it
   std::vector<FlatLayout> layouts_;
   std::vector<FlatStep> steps_;
   std::vector<FlatMove> moves_;
 };
 
-// Those that are not alike the one before, a slice's bytes further on: the first, the last, and where an
-// uneven block ends, and what comes then. A block that is empty has a message in the first slice only.
+// The slices that are not a copy of the one before, shifted by a slice's bytes: the first, the last, the one
+// in which an uneven block ends, and the one after it. An empty block has a message in the first slice only.
 std::set<std::size_t> slices_that_differ(const Geometry& geometry) {
   std::set<std::size_t> found = {0, geometry.slices - 1};
   for (const Extents* extents : {geometry.input, geometry.output}) {
@@ -122,7 +122,7 @@ std::set<std::size_t> slices_that_differ(const Geometry& geometry) {
   return found;
 }
 
-// The messages of two rounds, which are sent on as they are made, fit into a block's arena.
+// The messages of two rounds, which are sent on as they are made, must fit into a block's arena.
 void check_arena(const Program& program, const Geometry& geometry, std::size_t arena_bytes) {
   std::size_t sends = 0;
   for (const Round& round : program.schedule.rounds) sends = std::max(sends, round.sends.size());
@@ -130,13 +130,14 @@ void check_arena(const Program& program, const Geometry& geometry, std::size_t a
   const std::size_t round_bytes = chunks * geometry.stride() * geometry.element + sends * line;
   if (2 * round_bytes <= arena_bytes && 2 * sends <= most_slots) return;
   throw InvalidArgument("blocks have " + std::to_string(arena_bytes) + " bytes and " +
-                        std::to_string(most_slots) + " places for messages, and a round's " +
-                        std::to_string(sends) + " take up to " + std::to_string(round_bytes) + " bytes");
+                        std::to_string(most_slots) + " places for messages, but the " +
+                        std::to_string(sends) + " messages of a round take up to " +
+                        std::to_string(round_bytes) + " bytes");
 }
 
 }  // namespace
 
-// Messages begin in lines.
+// Messages begin at lines.
 std::size_t arena_capacity(std::size_t arena_bytes) {
   const std::size_t lines = std::size_t{most_slots} * line;
   return arena_bytes > 2 * lines ? arena_bytes - lines : arena_bytes / 2;
@@ -144,7 +145,7 @@ std::size_t arena_capacity(std::size_t arena_bytes) {
 
 std::vector<std::byte> flatten(const Program& program, const Geometry& geometry, std::size_t arena_bytes) {
   if (program.schedule.world > most_ranks) {
-    throw InvalidArgument("a kernel takes up to " + std::to_string(most_ranks) + " ranks, not " +
+    throw InvalidArgument("a kernel serves at most " + std::to_string(most_ranks) + " ranks, not " +
                           std::to_string(program.schedule.world));
   }
   check_arena(program, geometry, arena_bytes);

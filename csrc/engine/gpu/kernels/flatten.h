@@ -10,9 +10,8 @@
 
 namespace ringreduce {
 
-// `arena_bytes` is what a block has for its messages: geometry made with arena_capacity() of it fits. Throws
-// InvalidArgument where there are more ranks than a kernel takes, or where the messages of two rounds do not
-// fit.
+// `arena_bytes` is a block's space for messages; geometry made with its arena_capacity() fits. Throws
+// InvalidArgument if there are more ranks than a kernel serves, or if the messages of two rounds do not fit.
 std::size_t arena_capacity(std::size_t arena_bytes);
 std::vector<std::byte> flatten(const Program& program, const Geometry& geometry, std::size_t arena_bytes);
 

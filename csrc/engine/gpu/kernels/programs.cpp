@@ -9,12 +9,12 @@
 namespace ringreduce {
 namespace {
 
-// Taken while ranks meet, so that nothing need be taken later as a rule.
+// Allocated while ranks meet, so that later calls usually need no allocation.
 constexpr std::size_t slab_bytes = std::size_t{2} << 20, first_temp_bytes = std::size_t{2} << 20;
-// There are two generations at a time, what they have used again, and gaps.
+// There are two generations at a time, their reused programs, and gaps.
 constexpr std::size_t generation_bytes = slab_bytes / 4;
 
-// A graph's copy is its own: it stays.
+// A graph has its own copy, which stays.
 std::string key_of(const Call& call, const Plan& plan, bool captured) {
   std::string key(1, captured ? 'c' : ' ');
   key.append(reinterpret_cast<const char*>(&plan.contract), sizeof plan.contract);
@@ -63,7 +63,7 @@ DevicePrograms::Stored DevicePrograms::upload(const Plan& plan, const device::Bo
   char* const copied = stored.slab->copied_from(program);
   std::memcpy(copied, flat.data(), flat.size());
   try {
-    // No part of the graph.
+    // Not part of the graph.
     void* const stream = launch.captured ? stream_ : launch.stream;
     CudaLibrary::check(cuda_.move(program, copied, flat.size(), stream));
     if (launch.captured) CudaLibrary::check(cuda_.synchronize(stream));
@@ -83,7 +83,7 @@ DevicePrograms::Slab* DevicePrograms::take_from_slabs(std::size_t bytes, char*& 
 }
 
 DevicePrograms::Slab& DevicePrograms::take(std::size_t bytes, bool captured, char*& part) {
-  // Of a stream that is captured nothing can be waited for.
+  // A captured stream cannot be waited for.
   if (!captured && taken_ + bytes > generation_bytes) begin_generation();
   taken_ += bytes;
   Slab* slab = take_from_slabs(bytes, part);
@@ -95,7 +95,7 @@ DevicePrograms::Slab& DevicePrograms::take(std::size_t bytes, bool captured, cha
   return *slab;
 }
 
-// Those that were taken before are named by programs.
+// Programs refer to earlier ones.
 char* DevicePrograms::temp_for(std::size_t bytes) {
   if (temps_.empty() || temps_.back()->bytes() < bytes) {
     temps_.push_back(std::make_unique<DeviceMemory>(cuda_, device_, bytes));
@@ -103,8 +103,8 @@ char* DevicePrograms::temp_for(std::size_t bytes) {
   return temps_.back()->at();
 }
 
-// What this generation has not used goes: all calls with it were launched before the mark, long ago as a
-// rule.
+// Frees what this generation has not used: all calls that used it were launched before the mark, usually long
+// ago.
 void DevicePrograms::begin_generation() {
   if (mark_) {
     CudaLibrary::check(cuda_.wait(mark_, stream_));

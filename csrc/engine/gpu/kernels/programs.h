@@ -1,6 +1,6 @@
-// Programs in a GPU's memory, for kernels that walk them, and the temporary memory that they need. Calls
-// whose blocks are uneven may have a new one each time: it goes ahead of its call, on the same stream, and
-// the host waits for nothing. Those that were not used for a while make room for new ones.
+// Programs in GPU memory, for kernels that walk them, and their temporary memory. Calls with uneven blocks
+// may each have a new program. It is copied before its call, on the same stream, and the host does not wait.
+// Programs that were not used for a while make room for new ones.
 #pragma once
 
 #include <functional>
@@ -18,22 +18,21 @@ namespace ringreduce {
 
 class DevicePrograms {
  public:
-  // `mark` returns an event behind all that was launched so far, which is not recorded again before the next
-  // mark. Where the host does have to wait, it does so on `stream`.
+  // `mark` returns an event after everything launched so far, which is not recorded again before the next
+  // mark. If the host must wait, it waits on `stream`.
   DevicePrograms(const CudaLibrary& cuda, int device, void* stream, std::function<void*()> mark);
 
   struct Place {
     char* program = nullptr;
     char* temp = nullptr;  // for one call at a time
   };
-  // The call's, flat; made the first time. Where it is captured, a graph may launch it at any time from now
-  // on. The plan's contract and algorithm stand for all that it is made of but uneven blocks, which are the
-  // call's.
+  // The call's flat program; made the first time. If it is captured, a graph may launch it at any time from
+  // now on. The plan's contract and algorithm identify it, together with the call's uneven blocks.
   Place find(const Call& call, const Plan& plan, const device::Boxes& boxes, const Launch& launch);
   std::size_t footprint() const;  // bytes
 
  private:
-  // What is copied to the device lies at the same place of the host's.
+  // Its memory on the host has the same layout as that on the device.
   struct Slab {
     Slab(const CudaLibrary& cuda, int device, std::size_t bytes)
         : there(cuda, device, bytes), here(cuda, DeviceMemory::on_host, there.bytes()) {}
@@ -44,7 +43,7 @@ class DevicePrograms {
   struct Stored {
     Slab* slab = nullptr;
     Place place;
-    std::uint64_t generation = 0;  // in which it was used last
+    std::uint64_t generation = 0;  // of its last use
   };
 
   Stored upload(const Plan& plan, const device::Boxes& boxes, const Launch& launch);
@@ -62,7 +61,7 @@ class DevicePrograms {
   std::map<std::string, Stored> stored_;
   std::uint64_t generation_ = 1;
   std::size_t taken_ = 0;  // bytes, in this generation
-  void* mark_ = nullptr;   // behind what was launched before it
+  void* mark_ = nullptr;   // after everything launched before it
 };
 
 }  // namespace ringreduce

@@ -14,10 +14,12 @@ using device::Duty;
 namespace {
 
 constexpr std::size_t KiB = 1024;
-// Up to here everybody sends everything to everybody: few bytes, and one hop. Not measured on a card yet.
+// Up to this size every rank sends everything to every other: few bytes, and one hop. Not measured on a card
+// yet.
 constexpr std::size_t one_shot_up_to = 64 * KiB;
 constexpr std::size_t shortest_slice = 4 * KiB;
-// Of collectives in which a rank keeps what it was sent until it can go on: from each rank, in each block.
+// For collectives in which a rank keeps what it receives until it can continue: from each rank, in each
+// block.
 constexpr std::size_t longest_slice_kept = 16 * KiB;
 
 bool keeps_chunks(Collective collective) {
@@ -73,47 +75,47 @@ std::uint64_t KernelRunner::ended() {
   return least;
 }
 
-// A peer, plus 1, has made another call.
+// A peer, plus 1, that has made another call.
 void KernelRunner::check() {
   if (const auto peer = static_cast<int>(heard(report_->differs)) - 1; peer >= 0) throw Disagreement{peer};
   if (heard(report_->overlaps) == 0) return;
   throw Failure(Cause::mismatch, rank_,
                 "rank " + std::to_string(rank_) +
-                    " ran two collectives on its GPU at the same time, such as a graph's replay beside "
-                    "another call: put both on one stream, or let one stream wait for the other's event");
+                    " ran two collectives on its GPU at the same time, such as a graph's replay and another "
+                    "call: put both on one stream, or make one stream wait for an event of the other");
 }
 
-// Where another rank of this process launches on the same stream, one kernel would wait for another behind
+// If another rank of this process launches on the same stream, one kernel would wait for another one behind
 // it.
 void KernelRunner::check_stream(void* stream) {
   if (std::find(checked_streams_.begin(), checked_streams_.end(), stream) != checked_streams_.end()) return;
   const int other = boxes_->claim(stream);
   if (other != rank_) {
-    throw InvalidArgument("rank " + std::to_string(other) +
-                          " of this group launches on the same stream as rank " + std::to_string(rank_) +
-                          ", where one kernel would wait for the other behind it: give each a stream of its "
-                          "own");
+    throw InvalidArgument(
+        "rank " + std::to_string(other) + " of this group launches on the same stream as rank " +
+        std::to_string(rank_) +
+        ", so one kernel would wait for the other behind it: give each rank its own stream");
   }
   checked_streams_.push_back(stream);
 }
 
 // --- planning --------------------------------------------------------------------------------------------
 
-// Hand-tuned kernels serve what ranks choose for themselves, and agree on without a word: where all of them
-// are, and what is called.
+// Hand-tuned kernels run only if the ranks choose them by themselves and agree without communicating, from
+// where all of them are and what is called.
 Duty KernelRunner::duty_for(const Call& call, bool is_forced) const {
   const bool chosen = call.algorithm == automatic && !is_forced;
   if (!chosen || call.input_extents || call.op == Op::premul_sum) return Duty::interpret;
   if (call.collective == Collective::all_reduce && call.count * size_of(call.dtype) <= one_shot_up_to) {
     return Duty::one_shot;
   }
-  // Between processes where it is worth while, and then perhaps: the kernel also takes the program.
+  // Between processes only if it is worth it, and with the program as a fallback in the kernel.
   const bool reaches =
       boxes_->one_process() || (buffers_ && call.count * size_of(call.dtype) > one_shot_up_to);
   return is_direct(call.collective) && reaches ? Duty::direct : Duty::interpret;
 }
 
-// Enough slices for all blocks, if that does not make them too short. The same on all ranks.
+// Enough slices for all blocks, unless that makes them too short. The same on all ranks.
 std::size_t KernelRunner::slice_bytes(const Call& call) const {
   const std::size_t longest =
       keeps_chunks(call.collective) ? longest_slice_kept : boxes_->layout().arena_bytes / 2;
@@ -124,7 +126,7 @@ std::size_t KernelRunner::slice_bytes(const Call& call) const {
   return std::clamp(each / chunks, shortest_slice, longest);
 }
 
-// By the name of the algorithm that a hand-tuned kernel has, too.
+// A hand-tuned kernel has an algorithm's name, too.
 const Plan& KernelRunner::plan(Planner& planner, const Call& call, const Launch& launch) {
   check_stream(launch.stream);
   Call here = call;
@@ -145,7 +147,7 @@ const Plan& KernelRunner::plan(Planner& planner, const Call& call, const Launch&
 
 // --- launching -------------------------------------------------------------------------------------------
 
-// In packs, so that shares begin where accesses of 16 bytes can.
+// In packs, so that shares begin at accesses of 16 bytes.
 device::Share KernelRunner::share_of(const Call& call) const {
   const std::uint64_t bytes = call.count * size_of(call.dtype);
   const auto rank = static_cast<std::uint64_t>(rank_), world = static_cast<std::uint64_t>(world_);
@@ -180,7 +182,7 @@ device::Errand KernelRunner::errand_for(const Call& call, const Plan& plan, std:
   return errand;
 }
 
-// Where all ranks reach them, as far as others read or write there; 0 where one does not.
+// Where all ranks reach the arrays, as far as others read or write them; 0 if some rank does not.
 void KernelRunner::place_arrays(const Call& call, bool captured, device::Errand& errand) const {
   const auto place = [&](const void* memory, const void* base, std::size_t bytes, bool for_all,
                          Buffers::Places& places) {

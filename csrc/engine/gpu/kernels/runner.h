@@ -1,5 +1,5 @@
-// Runs collectives by kernels that reach their peers' memory, and wait for each other there: one for each
-// call and rank.
+// Runs collectives with kernels that access their peers' memory and wait for each other there: one per call
+// and rank.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace ringreduce {
 
 class KernelRunner : public Runner {
  public:
-  // `boxes` that have room. `buffers`, where ranks are processes that may reach each other's arrays.
+  // `boxes` must have room. `buffers`: for ranks that are processes and may reach each other's arrays.
   KernelRunner(int rank, int world, int device, std::unique_ptr<DeviceBoxes> boxes,
                std::unique_ptr<Buffers> buffers);
   ~KernelRunner() override;
@@ -38,7 +38,7 @@ class KernelRunner : public Runner {
   void wait_until_idle();
 
   const CudaHandle uploads_;
-  CudaHandle event_, mark_;  // of the last call; and of an earlier one
+  CudaHandle event_, mark_;  // after the last call; and after an earlier one
   const std::unique_ptr<DeviceBoxes> boxes_;
   const std::unique_ptr<Buffers> buffers_;
   DevicePrograms programs_;
@@ -46,7 +46,7 @@ class KernelRunner : public Runner {
   DeviceMemory report_memory_;
   device::Report* const report_;
   std::vector<void*> checked_streams_;
-  // Of what was planned just now.
+  // Of the last plan.
   device::Duty duty_ = device::Duty::interpret;
   DevicePrograms::Place place_;
 };

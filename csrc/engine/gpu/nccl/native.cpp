@@ -21,7 +21,7 @@ std::optional<nccl::DataType> type_of(DType dtype) {
   return types[static_cast<int>(dtype)];
 }
 
-// In the order of Op. That of premul_sum is made for the call.
+// In the order of Op. The operator for premul_sum is made for the call.
 constexpr std::optional<nccl::ReduceOp> ops[] = {nccl::sum,    nccl::prod,   nccl::min,
                                                  nccl::max,    std::nullopt, std::nullopt,
                                                  std::nullopt, nccl::avg,    nccl::sum};
@@ -39,11 +39,11 @@ bool is_float8(DType dtype) {
   return dtype == DType::float8_e4m3 || dtype == DType::float8_e5m2;
 }
 
-// The number 1, whose bits are in the first bytes, in the order of DType: floats come first there.
+// The number 1, in the first bytes, in the order of DType, which begins with floats.
 constexpr std::uint64_t ones[] = {0x3ff0000000000000, 0x3f800000, 0x3c00, 0x3f80, 0x38, 0x3c};
 static_assert(static_cast<int>(DType::float8_e5m2) == 5);
 
-// An operator that multiplies by this rank's factor first, as long as it is needed.
+// An operator that multiplies by this rank's factor first; destroyed with this object.
 class Scaling {
  public:
   Scaling(const Call& call, NcclGroup& group) : group_(group) {
@@ -69,7 +69,7 @@ class OwnCall {
  public:
   OwnCall(const Call& call, NcclGroup& group, int rank, void* stream)
       : call_(call), group_(group), nccl_(group.library()), rank_(rank), stream_(stream) {
-    // What is only moved may be of any type.
+    // Data that is only moved may have any type.
     if (!reduces(call.collective)) {
       bytes_ = size_of(call.dtype);
       return;
@@ -96,7 +96,7 @@ class OwnCall {
     }
   }
 
-  // Blocks of different lengths: one after the other, each as if its rank were the root.
+  // Blocks of different lengths, one after the other, each as if its rank were the root.
   void run_uneven() {
     const Extents& blocks = *call_.input_extents;
     const std::size_t element = size_of(call_.dtype);
@@ -152,7 +152,7 @@ void check_that_nccl_has(const Call& call, const NcclLibrary& nccl) {
   }
   if (is_float8(call.dtype) && nccl.version() < nccl::float8_since) {
     throw InvalidArgument("algorithm 'nccl' has no reductions of dtype " + std::string(name_of(call.dtype)) +
-                          " before NCCL 2.24, and this one is " + nccl.version_in_words());
+                          " before NCCL 2.24; this is NCCL " + nccl.version_in_words());
   }
 }
 

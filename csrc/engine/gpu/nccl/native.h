@@ -1,4 +1,4 @@
-// NCCL's own collectives, by the algorithm named "nccl".
+// NCCL's own collectives: the algorithm "nccl".
 #pragma once
 
 #include "engine/planning/call.h"
@@ -6,9 +6,9 @@
 
 namespace ringreduce {
 
-// Throws InvalidArgument for what NCCL has not.
+// Throws InvalidArgument if NCCL lacks it.
 void check_that_nccl_has(const Call& call, const NcclLibrary& nccl);
-// Puts it on the current device's stream.
+// Launches it on the current device's stream.
 void run_by_nccl(const Call& call, NcclGroup& group, int rank, void* stream, const NcclGroup::Tick& tick);
 
 }  // namespace ringreduce

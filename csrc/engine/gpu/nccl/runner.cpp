@@ -16,10 +16,10 @@ namespace ringreduce {
 namespace {
 
 constexpr std::size_t MiB = std::size_t{1} << 20;
-// A round's messages of one slice: NCCL keeps the wire busy within a message, and more slices only take more
-// launches, but for chains, where they are passed on. Not measured on a card yet.
+// For a round's messages of one slice. NCCL keeps the wire busy within a message, so more slices only take
+// more launches, except in chains, which pass them on. Not measured on a card yet.
 constexpr std::size_t longest_slice = 16 * MiB;
-constexpr std::size_t capacity = std::size_t{1} << 40;  // there is no arena that messages must fit into
+constexpr std::size_t capacity = std::size_t{1} << 40;  // messages need not fit into an arena
 constexpr std::size_t least_room = MiB;
 constexpr std::size_t most_events = 64;
 constexpr Target own_way{.own_way = "nccl"};
@@ -46,7 +46,7 @@ NcclRunner::NcclRunner(int rank, int world, int device, bool reproducible, const
   group_ = std::make_unique<NcclGroup>(rank, world, timeout, exchange, tick_);
 }
 
-// What streams may still write to is nobody else's.
+// Memory that streams may still write to is not reused.
 NcclRunner::~NcclRunner() {
   give_up();
   if (comes_to_rest()) return;
@@ -54,7 +54,7 @@ NcclRunner::~NcclRunner() {
   for (auto& room : rooms_) room.release();  // NOLINT(bugprone-unused-return-value)
 }
 
-// What follows an operation that was aborted goes on, and is soon over.
+// What follows an aborted operation continues, and soon ends.
 bool NcclRunner::comes_to_rest() const {
   try {
     const OnDevice there(cuda_, device_);
@@ -88,14 +88,15 @@ const Plan& NcclRunner::plan(Planner& planner, const Call& call, const Launch&) 
   return planner.plan(here, target_);
 }
 
-// A kernel rounds once for all of its sources; of more than it takes, partial sums are rounded, too.
+// A kernel rounds once for all of its sources. With more sources than it takes, partial sums are rounded,
+// too.
 void NcclRunner::check_sources(const Call& call) const {
   const bool rounds = size_of(call.dtype) <= 2 && supports(call.dtype, Op::premul_sum);
   if (!reproducible_ || !rounds || !reduces(call.collective) || world_ <= device::most_spans) return;
   throw InvalidArgument(std::string("dtype ") + name_of(call.dtype) + " of more than " +
                         std::to_string(device::most_spans) +
-                        " ranks' arrays in GPU memory is not rounded once, and this communicator is "
-                        "reproducible");
+                        " ranks' arrays in GPU memory is rounded more than once, so it cannot be used on a "
+                        "reproducible communicator");
 }
 
 // --- launching ---------------------------------------------------------------------------------------------
@@ -117,7 +118,7 @@ void NcclRunner::launch(const Call& call, const Plan& plan, const Launch& launch
   }
 }
 
-// What was used before stays: a graph may use it, and giving it back would wait for the GPU.
+// Earlier memory stays: a graph may use it, and freeing it would wait for the GPU.
 char* NcclRunner::make_room(std::size_t bytes) {
   if (bytes == 0) return nullptr;
   if (rooms_.empty() || rooms_.back()->bytes() < bytes) {
@@ -127,9 +128,9 @@ char* NcclRunner::make_room(std::size_t bytes) {
   return rooms_.back()->at();
 }
 
-// --- what is under way -------------------------------------------------------------------------------------
+// --- running operations ------------------------------------------------------------------------------------
 
-// The host does not see when a graph is launched: the GPU counts.
+// The host does not see when a graph is launched, so the GPU counts.
 void NcclRunner::count_in_graph(std::uint64_t* counter, void* stream) {
   void* const to = counter;
   const void* const both[] = {counter, one_};
@@ -137,7 +138,7 @@ void NcclRunner::count_in_graph(std::uint64_t* counter, void* stream) {
                                                   &to, 1, both, 2, 1, 1, stream, 1));
 }
 
-// Where very many calls are under way, the last event moves on with each.
+// If very many calls are running, the last event moves on with each.
 void NcclRunner::note_launched(void* stream) {
   const std::lock_guard lock(events_mutex_);
   ++launched_;
@@ -156,14 +157,14 @@ std::uint64_t NcclRunner::begun() {
 }
 
 std::uint64_t NcclRunner::ended() {
-  const OnDevice there(cuda_, device_);  // captures do not mind that a watch looks at events
+  const OnDevice there(cuda_, device_);  // captures are not disturbed when a watch looks at events
   const std::lock_guard lock(events_mutex_);
   while (!under_way_.empty()) {
     int over = 0;
     CudaLibrary::check(cuda_.is_over(&over, under_way_.front().event.get()));
     if (!over) break;
     over_ = under_way_.front().number;
-    // The last one may yet be waited for.
+    // The last one may still be waited for.
     if (under_way_.size() == 1) break;
     free_events_.push_back(std::move(under_way_.front().event));
     under_way_.pop_front();
@@ -177,7 +178,7 @@ void NcclRunner::check() {
   if (const std::string failure = group_->failure(); !failure.empty()) throw Error(failure);
 }
 
-// NCCL goes to its GPU and back.
+// NCCL switches to its GPU and back.
 void NcclRunner::give_up() {
   std::optional<OnDevice> there;
   try {
@@ -195,7 +196,7 @@ void NcclRunner::deregister_memory(void* memory) {
   group_->withdraw(memory, tick_);
 }
 
-// NCCL waits until graphs that use it are gone, which may be never.
+// NCCL waits until all graphs that use it are gone, perhaps forever.
 void NcclRunner::finish(Clock::duration patience, const Tick& tick) {
   const OnDevice there(cuda_, device_);
   group_->finish(captured_ ? std::min<Clock::duration>(patience, patience_with_graphs) : patience, tick);

@@ -1,4 +1,4 @@
-// Runs collectives over NCCL: NCCL's own, or schedules of ours whose messages it carries.
+// Runs collectives over NCCL: NCCL's own, or our schedules with NCCL's messages.
 #pragma once
 
 #include <deque>
@@ -15,7 +15,8 @@ namespace ringreduce {
 
 class NcclRunner : public Runner {
  public:
-  // A collective, as NcclGroup is. `tick` is called while it waits for other ranks, now and later.
+  // A collective, like NcclGroup's constructor. `tick` is called while it waits for other ranks, now and
+  // later.
   NcclRunner(int rank, int world, int device, bool reproducible, const std::vector<int>& hosts,
              Clock::duration timeout, const Exchange& exchange, Tick tick);
   ~NcclRunner() override;
@@ -23,10 +24,10 @@ class NcclRunner : public Runner {
   const char* what() const override { return "a collective over NCCL"; }
   std::size_t footprint() const override;  // without NCCL's
   const Plan& plan(Planner& planner, const Call& call, const Launch& launch) override;
-  // Waits for other ranks only where NCCL connects them first.
+  // Waits for other ranks only if NCCL must connect them first.
   void launch(const Call& call, const Plan& plan, const Launch& launch) override;
 
-  // Of those in graphs; others have begun when they were launched.
+  // Those in graphs; others begin when they are launched.
   std::uint64_t begun() override;
   std::uint64_t ended() override;
   void check() override;
@@ -39,7 +40,7 @@ class NcclRunner : public Runner {
  private:
   struct Launched {
     CudaHandle event;
-    std::uint64_t number = 0;  // of the last call that it stands for
+    std::uint64_t number = 0;  // of the last call that it covers
   };
 
   bool comes_to_rest() const;
@@ -55,7 +56,7 @@ class NcclRunner : public Runner {
   std::unique_ptr<DeviceMemory> report_memory_;
   device::Report* report_ = nullptr;  // of calls in graphs; written on streams
   std::uint64_t* one_ = nullptr;
-  // Temporary memory of calls, which come one after the other: the last one serves, graphs may use any.
+  // Temporary memory of calls, which run one after the other. The last one is current, graphs may use any.
   std::vector<std::unique_ptr<DeviceMemory>> rooms_;
   bool captured_ = false;
 

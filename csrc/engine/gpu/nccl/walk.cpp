@@ -56,7 +56,7 @@ void NcclWalk::find_staged() {
   }
 }
 
-// The memory in which each chunk is read by what must see it as it was when the round began.
+// For each chunk, the memory in which a step reads its value from before the round.
 void NcclWalk::add_reads(const Step& step, std::vector<std::uint8_t>& read) const {
   if (step.kind != Step::Kind::send && !is_local(step)) return;
   const int begin = is_local(step) ? step.from_begin : step.parts_begin;
@@ -111,7 +111,7 @@ void NcclWalk::run_slice(std::size_t slice) {
   const bool is_last = slice + 1 == geometry_.slices;
   if (plan_.uneven) layout_.resolve(program_, geometry_, slice);
   const Layout& layout = plan_.uneven ? layout_ : is_last ? plan_.last_slice : plan_.full;
-  // Worked out for slice 0, the layout of a full slice serves all of them.
+  // The layout of a full slice, computed for slice 0, serves all of them.
   const std::size_t shift = is_last || plan_.uneven ? 0 : slice * geometry_.slice * geometry_.element;
   bases_[0] = reinterpret_cast<char*>(const_cast<std::byte*>(input_of_all(call_, rank_))) + shift;
   bases_[1] = reinterpret_cast<char*>(output_of_all(call_, rank_)) + shift;
@@ -126,7 +126,7 @@ void NcclWalk::run_slice(std::size_t slice) {
   }
 }
 
-// What this rank changes itself it changes after the messages, which have the values of before.
+// This rank's own changes come after the messages, which carry the old values.
 void NcclWalk::run_round(const Action* first, const Action* last) {
   free_ = room_ + temp_bytes_;
   scale_sends(first, last);
@@ -209,7 +209,7 @@ void NcclWalk::send(const Action& action, const char* staged) {
   }
 }
 
-// To where they land, one behind the other, or to their places.
+// Receives into the landing memory, one message after the other, or in place.
 void NcclWalk::receive(const Action& action, char* landing) {
   const NcclLibrary& nccl = group_.library();
   for (int p = 0; p < action.peer_count; ++p) {
@@ -235,7 +235,8 @@ void NcclWalk::combine_some(Op op, void* to, const void* const* sources, std::si
                                       static_cast<int>(number), count, plan_.divide, stream_, 0));
 }
 
-// A kernel takes so many sources; of more, one of the messages gets what the first of them come to.
+// A kernel takes a limited number of sources. If there are more, one of the messages receives the result of
+// the first.
 void NcclWalk::combine_into(char* to, std::vector<const void*>& sources, const Move& move, const void* own) {
   constexpr std::size_t most = device::most_spans;
   while (sources.size() > most) {

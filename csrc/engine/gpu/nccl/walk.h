@@ -1,7 +1,7 @@
-// Runs a program over NCCL: round by round, all messages of a round as one grouped operation, then what is
-// combined and copied, by kernels of ours. All of it is put on a stream and nothing waits for it.
+// Runs a program over NCCL, round by round: all messages of a round as one grouped operation, then
+// combinations and copies, by our kernels. Everything goes on a stream, and nothing waits for it.
 //
-// A message is sent chunk by chunk: its two ends agree on these, but not on where chunks lie side by side.
+// A message is sent chunk by chunk, because its two ends agree on chunks, but not on which lie side by side.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +41,7 @@ class NcclWalk {
   void put_in_place(const Action& action, const char* landing);
   void local(const Action& action);
 
-  // Calls visit(where, bytes) for every chunk of a run.
+  // Calls visit(address, bytes) for every chunk of a run.
   template <class Visit>
   void each_chunk(char* run, std::size_t bytes, Visit visit) const;
   char* at(Memory memory, std::size_t offset) const { return bases_[static_cast<int>(memory)] + offset; }
@@ -65,11 +65,11 @@ class NcclWalk {
   const bool scales_;
   const Op between_;             // ranks
   std::size_t temp_bytes_ = 0;   // of the program's own
-  std::size_t round_bytes_ = 0;  // behind them, of what a round needs besides
-  std::vector<char> staged_;     // by step: what it receives cannot come to its place at once
-  std::vector<char*> kept_;      // by step, in this round: a message, in the room
+  std::size_t round_bytes_ = 0;  // after them, what a round needs in addition
+  std::vector<char> staged_;     // by step: what it receives cannot arrive in place
+  std::vector<char*> kept_;      // by step, in this round: a message in temporary memory
   std::vector<const void*> sources_;
-  Layout layout_;        // where no two slices are alike
+  Layout layout_;        // if no two slices are alike
   char* bases_[3] = {};  // of this slice, by memory
   char *room_ = nullptr, *free_ = nullptr;
   void* stream_ = nullptr;

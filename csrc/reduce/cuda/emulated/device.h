@@ -1,5 +1,5 @@
-// What device code is written with, where a C++ compiler compiles it for a test: threads run one after
-// another, and an access that a GPU would refuse as misaligned throws.
+// The primitives of device code, for tests compiled by a C++ compiler: threads run one after another, and an
+// access that a GPU would refuse as misaligned throws.
 #pragma once
 
 #include <chrono>
@@ -61,7 +61,7 @@ inline std::uint32_t largest_of_lanes(const PerLane<std::uint32_t>& number) {
   return largest;
 }
 
-// The exchange is for the thread sanitizer, which does not see fences: those that are missing it reports.
+// The exchange is for the thread sanitizer, which does not see fences and so reports missing ones.
 inline void fence() {
   static std::uint64_t all_threads = 0;
   __atomic_thread_fence(__ATOMIC_ACQ_REL);
@@ -97,7 +97,7 @@ inline void wait_long() {
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
 }
 
-// A thread block, whose threads are one of the CPU's.
+// A thread block, whose threads run as one thread of the CPU.
 class Block {
  public:
   Block(int index, int count, std::size_t threads) : index_(index), count_(count), threads_(threads) {}

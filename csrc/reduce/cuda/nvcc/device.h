@@ -1,12 +1,12 @@
-// What device code is written with, where nvcc compiles it. ../emulated/device.h has the same for a C++
-// compiler; the build file chooses between them by the folder that it names.
+// The primitives of device code, for nvcc. ../emulated/device.h has the same for a C++ compiler; the build
+// file chooses between them by folder.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #define RINGREDUCE_DEVICE __device__ __forceinline__
-// Before a template that calls what it is given, for the host or the device, wherever it is called itself.
+// Precedes a template that calls its argument, for the host or the device, wherever it is called itself.
 #define RINGREDUCE_ANYWHERE _Pragma("nv_exec_check_disable")
 #define RINGREDUCE_APART __device__ __noinline__
 #define RINGREDUCE_UNROLL _Pragma("unroll")
@@ -14,12 +14,12 @@
 
 namespace ringreduce::device {
 
-// A whole register's worth of the memory system: 16 bytes, moved by one instruction.
+// The memory system's widest register: 16 bytes, moved by one instruction.
 struct alignas(16) Words {
   std::uint32_t at[4];
 };
 
-// `from` is aligned as T is.
+// `from` has T's alignment.
 template <class T>
 RINGREDUCE_DEVICE T load_aligned(const char* from) {
   return *reinterpret_cast<const T*>(from);
@@ -38,7 +38,7 @@ RINGREDUCE_DEVICE void store_aligned<Words>(char* to, const Words& words) {
   *reinterpret_cast<uint4*>(to) = make_uint4(words.at[0], words.at[1], words.at[2], words.at[3]);
 }
 
-// A warp: its lanes do `on_lanes` side by side, each with a T of its own, and agree on the largest.
+// A warp: its lanes run `on_lanes` side by side, each with its own T, and agree on the largest.
 inline constexpr int warp_lanes = 32;
 
 template <class T>
@@ -62,13 +62,13 @@ RINGREDUCE_DEVICE std::uint32_t largest_of_lanes(PerLane<std::uint32_t> number) 
   return largest;
 }
 
-// Between what other blocks and other GPUs are to see and the words that tell them of it, and between words
-// of theirs and what those tell of. Whoever loads a word that this thread stores later, and has a fence then,
-// sees all that this thread, and who has met it before, has written before. One fence serves many words.
+// Orders data for other blocks and GPUs before the words that announce it, and their words before the data
+// that these announce. A thread that loads a word which this thread stores later, and then has a fence, sees
+// everything that this thread, and those it has met before, wrote earlier. One fence serves many words.
 RINGREDUCE_DEVICE void fence() {
   asm volatile("fence.acq_rel.sys;" ::: "memory");
 }
-// Of a single word, whole.
+// A single word, whole.
 RINGREDUCE_DEVICE std::uint64_t load_relaxed(const std::uint64_t* from) {
   std::uint64_t value;
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
@@ -81,13 +81,13 @@ RINGREDUCE_DEVICE void store_relaxed(std::uint64_t* to, std::uint64_t value) {
 RINGREDUCE_DEVICE std::uint64_t exchange(std::uint64_t* at, std::uint64_t value) {
   return atomicExch(reinterpret_cast<unsigned long long*>(at), value);
 }
-// Eight bytes and a flag, in 16 bytes that are aligned: each half of them has the flag, and is whole.
+// Eight bytes and a flag, in 16 aligned bytes: each half contains the flag, and is written whole.
 RINGREDUCE_DEVICE void store_flagged(char* to, std::uint64_t data, std::uint32_t flag) {
   asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(to),
                "r"(static_cast<std::uint32_t>(data)), "r"(flag), "r"(static_cast<std::uint32_t>(data >> 32))
                : "memory");
 }
-// Whether they are there.
+// Whether they have arrived.
 RINGREDUCE_DEVICE bool load_flagged(const char* from, std::uint32_t flag, std::uint64_t& data) {
   std::uint32_t low, low_flag, high, high_flag;
   asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -110,23 +110,23 @@ class Block {
  public:
   RINGREDUCE_DEVICE int index() const { return static_cast<int>(blockIdx.x); }
   RINGREDUCE_DEVICE int count() const { return static_cast<int>(gridDim.x); }
-  // One thread does this, and nobody waits for it.
+  // One thread runs this, and no thread waits for it.
   template <class Body>
   RINGREDUCE_DEVICE void alone(Body body) {
     if (threadIdx.x == 0) body();
   }
-  // One thread does this; all are told what it returns, and have met before and after.
+  // One thread runs this. All get its result, and meet before and after.
   template <class Body>
   RINGREDUCE_DEVICE bool leader(Body body) {
     return __syncthreads_and(threadIdx.x != 0 || body()) != 0;
   }
-  // All threads do this, and meet then.
+  // All threads run this, and then meet.
   template <class Body>
   RINGREDUCE_DEVICE void all(Body body) {
     body(threadIdx.x, blockDim.x);
     __syncthreads();
   }
-  // The same; whether all of them return true.
+  // The same; returns whether all of them return true.
   template <class Body>
   RINGREDUCE_DEVICE bool every(Body body) {
     return __syncthreads_and(body(threadIdx.x, blockDim.x)) != 0;

@@ -13,7 +13,7 @@ struct Float16 {
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
     return value;
   }
-  // To nearest even. The conversion makes of any NaN some NaN.
+  // To nearest even. The conversion turns any NaN into some NaN.
   RINGREDUCE_DEVICE static std::uint16_t encode(float value) {
     std::uint16_t half;
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(half) : "f"(value));

@@ -1,4 +1,4 @@
-// float16 <-> float32 in integer arithmetic, where the instruction set has no conversion of its own.
+// float16 <-> float32 in integer arithmetic, for instruction sets without a conversion.
 #pragma once
 
 #include "reduce/arithmetic/floats.h"

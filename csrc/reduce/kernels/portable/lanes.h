@@ -1,5 +1,5 @@
-// 8- and 16-bit integers <-> 32-bit ones by shuffling whole registers of 16 bytes: compilers make many more
-// instructions of __builtin_convertvector. Written for little-endian machines.
+// 8- and 16-bit integers <-> 32-bit ones by shuffling whole registers of 16 bytes, because compilers generate
+// many more instructions for __builtin_convertvector. For little-endian machines.
 #pragma once
 
 #include "reduce/kernels/vector.h"
@@ -33,7 +33,7 @@ RINGREDUCE_INLINE Vec<T, 4> narrow(Words4 value) {
   if constexpr (sizeof(T) == 2) {
     return bits_as<Vec<T, 4>>(Vec<std::uint64_t, 1>{spread[0]});
   } else {
-    // Values below 256 lie in the even bytes: the next one moves down beside each.
+    // Values below 256 lie in the even bytes; each next one moves down beside its neighbour.
     const std::uint64_t pairs = (spread[0] | spread[0] >> 8) & 0x0000ffff0000ffffu;
     return bits_as<Vec<T, 4>>(Vec<std::uint32_t, 1>{static_cast<std::uint32_t>(pairs | pairs >> 16)});
   }

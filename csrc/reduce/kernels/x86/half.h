@@ -14,7 +14,7 @@ struct Float16 {
   RINGREDUCE_INLINE static Like<float, V> decode(V half) {
     using Floats = Like<float, V>;
     if constexpr (lanes_of<V> == 16) {
-      // The form with a mask of all lanes, as the one without draws a false warning from GCC 12.
+      // The form with a mask of all lanes: the one without gets a false warning from GCC 12.
       return bits_as<Floats>(_mm512_maskz_cvtph_ps(0xffff, bits_as<Long4>(half)));
     } else if constexpr (lanes_of<V> == 8) {
       return bits_as<Floats>(_mm256_cvtph_ps(bits_as<Long2>(half)));

@@ -1,5 +1,5 @@
-// 8- and 16-bit integers <-> 32-bit ones, with x86-64's instructions for it (AVX2, AVX-512): GCC 12 makes
-// many more of __builtin_convertvector.
+// 8- and 16-bit integers <-> 32-bit ones, with x86-64's instructions (AVX2, AVX-512): GCC 12 generates many
+// more for __builtin_convertvector.
 #pragma once
 
 #include <immintrin.h>

@@ -1,4 +1,4 @@
-// torch 2.15 and later: hooks that the flight recorder listens to, and groups whose ranks change.
+// torch 2.15 and later: hooks for the flight recorder, and groups whose ranks change.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 
 namespace ringreduce::torch_backend {
 
-// Functions to be told of something, each by a number under which it is removed again.
+// Functions to call on an event, each with a number by which it can be removed.
 template <typename Hook>
 class Hooks {
  public:
@@ -42,7 +42,7 @@ class Hooks {
   std::atomic<bool> any_{false};
 };
 
-// What a rank is called by those that make up a group of it; no two backends anywhere are called the same.
+// The name of a rank for those who form a group with it; unique among all backends.
 inline std::string new_handle() {
   std::random_device random;
   char text[48];
@@ -71,7 +71,7 @@ class Versioned : public Base {
   bool supportsReconfigure() const override { return true; }
   c10d::ReconfigureHandle get_reconfigure_handle() const override { return handle_; }
 
-  // The members meet in the store that they were all given, under a prefix that they alone know.
+  // The members meet in the store that all of them were given, under a prefix that only they know.
   c10::intrusive_ptr<c10d::Work> reconfigure(const c10d::ReconfigureOptions& options) override {
     const auto* ordered = std::get_if<std::vector<c10d::ReconfigureHandle>>(&options.handles);
     std::vector<std::string> members;
@@ -83,12 +83,12 @@ class Versioned : public Base {
       std::sort(members.begin(), members.end());
     }
     TORCH_CHECK(std::set<std::string>(members.begin(), members.end()).size() == members.size(),
-                "ringreduce: reconfigure() was given a handle twice");
+                "ringreduce: reconfigure() received a handle twice");
     const auto me = std::find(members.begin(), members.end(), handle_);
-    TORCH_CHECK(me != members.end(), "ringreduce: reconfigure() was not given this rank's own handle, ",
+    TORCH_CHECK(me != members.end(), "ringreduce: reconfigure() did not receive this rank's own handle, ",
                 handle_);
-    TORCH_CHECK(used_.insert(options.uuid).second, "ringreduce: reconfigure() was given the uuid ",
-                options.uuid, " before; each call needs one of its own");
+    TORCH_CHECK(used_.insert(options.uuid).second, "ringreduce: reconfigure() received the uuid ",
+                options.uuid, " before; each call needs a new one");
     const int rank = static_cast<int>(me - members.begin());
     const int size = static_cast<int>(members.size());
     regroup("ringreduce/reconfigure/" + std::to_string(options.uuid), rank, size, options.timeout);
@@ -105,8 +105,8 @@ class Versioned : public Base {
     if (!completion_hooks_.any()) return;
     for (const auto& [id, hook] : completion_hooks_.all()) hook({work.getCompletionKey(), std::nullopt});
   }
-  // A hook may take its time (the flight recorder's takes seconds to name the functions in its stack traces),
-  // take the GIL or remove itself. Who waits for the operation is told at once.
+  // A hook may take long (the flight recorder's takes seconds to name the functions in its stack traces),
+  // take the GIL or remove itself. Waiters for the operation are told at once.
   void failed(bool timed_out) {
     error_ = timed_out ? c10d::ErrorType::TIMEOUT : c10d::ErrorType::COMM_ERROR;
     if (!abort_hooks_.any()) return;
@@ -115,7 +115,7 @@ class Versioned : public Base {
         try {
           hook();
         } catch (const std::exception& error) {
-          TORCH_WARN("ringreduce: an abort hook has failed: ", error.what());
+          TORCH_WARN("ringreduce: an abort hook failed: ", error.what());
         }
       }
     };
@@ -123,7 +123,7 @@ class Versioned : public Base {
   }
 
  private:
-  // A work that is over.
+  // A completed work.
   class Regrouped : public c10d::Work {
    public:
     explicit Regrouped(int rank) : Work(rank) { this->finish(); }

@@ -1,4 +1,4 @@
-// torch 2.6: nothing beyond the common part.
+// torch 2.6: no additions.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>

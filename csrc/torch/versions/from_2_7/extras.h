@@ -1,4 +1,4 @@
-// torch 2.7 to 2.14: a backend can be asked how it is.
+// torch 2.7 to 2.14: a backend reports its status.
 #pragma once
 
 #include <atomic>

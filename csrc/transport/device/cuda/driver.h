@@ -1,5 +1,5 @@
-// What only CUDA's driver has: functions of libcuda.so.1, found at run time, so that this library can be
-// loaded where there is no driver.
+// The parts of CUDA's driver that the runtime lacks: functions of libcuda.so.1, found at run time, so that
+// this library loads even if there is no driver.
 #pragma once
 
 #include <cuda.h>
@@ -34,14 +34,14 @@ namespace ringreduce::device {
   X(import_handle, cuMemImportFromShareableHandle)
 
 struct Driver {
-  // Throws std::runtime_error where there is no driver, or one that lacks them.
+  // Throws std::runtime_error if there is no driver, or it lacks them.
   static const Driver& get();
 
 #define RINGREDUCE_MEMBER(name, function) decltype(&function) name;
   RINGREDUCE_DRIVER_FUNCTIONS(RINGREDUCE_MEMBER)
 #undef RINGREDUCE_MEMBER
 
-  // Throws std::runtime_error, in which `what` was being done.
+  // Throws std::runtime_error, in which `what` names the operation.
   void check(CUresult result, const std::string& what) const;
 
  private:

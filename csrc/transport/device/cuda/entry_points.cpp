@@ -28,7 +28,7 @@ cudaEvent_t event_at(void* event) {
 }  // namespace
 
 const char* ringreduce_cuda_count_devices(int* count) {
-  return failure_of([&] { check(cudaGetDeviceCount(count), "count of devices"); });
+  return failure_of([&] { check(cudaGetDeviceCount(count), "counting devices"); });
 }
 
 const char* ringreduce_cuda_name_device(char* name, std::size_t room) {
@@ -64,7 +64,7 @@ const char* ringreduce_cuda_destroy_stream(void* stream) {
 }
 
 const char* ringreduce_cuda_synchronize(void* stream) {
-  return failure_of([&] { check(cudaStreamSynchronize(stream_at(stream)), "what the stream has done"); });
+  return failure_of([&] { check(cudaStreamSynchronize(stream_at(stream)), "waiting for the stream"); });
 }
 
 const char* ringreduce_cuda_create_event(void** event, int timed) {
@@ -124,7 +124,7 @@ const char* ringreduce_cuda_choose_device(int device) {
   return failure_of([&] { check(cudaSetDevice(device), "device " + std::to_string(device)); });
 }
 
-// CUDA's runtime, asked for the current device, cannot say that there is none.
+// CUDA's runtime reports a current device even if the thread has none.
 const char* ringreduce_cuda_enter_device(void** before, int device) {
   return failure_of([&] {
     const Driver& driver = Driver::get();
@@ -155,12 +155,12 @@ const char* ringreduce_cuda_identify_device(char* identity, int device) {
 const char* ringreduce_cuda_device_of(int* device, const void* memory) {
   return failure_of([&] {
     const Driver& driver = Driver::get();
-    unsigned type = 0;  // stays 0 of what CUDA has never heard of, which is the host's
+    unsigned type = 0;  // stays 0 for memory that CUDA does not know, which is the host's
     int ordinal = 0;
     CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
     void* answers[] = {&type, &ordinal};
     driver.check(driver.attributes_of(2, asked, answers, reinterpret_cast<CUdeviceptr>(memory)),
-                 "where memory is");
+                 "looking up memory");
     *device = type == CU_MEMORYTYPE_DEVICE || type == CU_MEMORYTYPE_UNIFIED ? ordinal : -1;
   });
 }
@@ -171,7 +171,7 @@ const char* ringreduce_cuda_reach(int other) {
     if (result == cudaErrorPeerAccessAlreadyEnabled) {
       static_cast<void>(cudaGetLastError());
     } else {
-      check(result, "reaching the memory of device " + std::to_string(other));
+      check(result, "accessing the memory of device " + std::to_string(other));
     }
   });
 }
@@ -184,13 +184,13 @@ const char* ringreduce_cuda_admit(const int* devices, int count, const void* mem
 
 const char* ringreduce_cuda_allocate_on_host(void** memory, std::size_t bytes) {
   return failure_of([&] {
-    check(cudaHostAlloc(memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "memory of the host");
+    check(cudaHostAlloc(memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped), "host memory");
     std::memset(*memory, 0, bytes);
   });
 }
 
 const char* ringreduce_cuda_free_on_host(void* memory) {
-  return failure_of([&] { check(cudaFreeHost(memory), "memory of the host"); });
+  return failure_of([&] { check(cudaFreeHost(memory), "host memory"); });
 }
 
 const char* ringreduce_cuda_is_captured(int* captured, void* stream) {

@@ -1,6 +1,6 @@
-// What libringreduce_cuda.so exports of devices, memory and streams. Each function returns null, or what went
-// wrong: text that lasts until the calling thread's next call. Results are written to the first argument. The
-// current device is the calling thread's.
+// The functions of libringreduce_cuda.so for devices, memory and streams. Each returns null, or an error text
+// that is valid until the calling thread's next call. Results are written to the first argument. The current
+// device is the calling thread's.
 #pragma once
 
 #include <cstddef>
@@ -10,10 +10,10 @@
 
 namespace ringreduce::device {
 
-inline constexpr std::size_t handle_bytes = 88;  // of memory that other processes are to reach
+inline constexpr std::size_t handle_bytes = 88;  // of memory that other processes can reach
 inline constexpr std::size_t identity_bytes = 16;
 
-// Device memory that was allocated as one. No other of this process ever has the same number.
+// Device memory that was allocated as one. Its number is unique in this process.
 struct Allocation {
   std::uint64_t at, bytes, number;
   bool operator==(const Allocation&) const = default;
@@ -27,18 +27,18 @@ RINGREDUCE_EXPORT const char* ringreduce_cuda_count_devices(int* count);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_name_device(char* name, std::size_t room);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_current_device(int* device);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_choose_device(int device);
-// The same for a while. `before` becomes the context that the calling thread had, or null, for leave_device,
-// which gives none to any other device: a context takes hundreds of MB there.
+// The same for a while. `before` becomes the thread's previous context, or null, for leave_device. Other
+// devices get no context, which would take hundreds of MB there.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_enter_device(void** before, int device);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_leave_device(void* before);
-// The same for two numbers, of whatever processes, if they are the same device.
+// Equal for two numbers, in any processes, if they are the same device.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_identify_device(char* identity, int device);
-// -1: the memory is no device's. Needs no current device.
+// -1: the memory is not a device's. Needs no current device.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_device_of(int* device, const void* memory);
-// The current device's kernels may read and write the other's memory from now on: what cudaMalloc gives.
+// Lets the current device's kernels read and write the other's memory from cudaMalloc.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_reach(int other);
-// These devices' kernels may read and write the memory, whatever it was made by: mapped by the driver, as
-// expandable segments are, or of a stream-ordered pool. Theirs must be able to reach its device.
+// Lets these devices' kernels read and write the memory, however it was made: mapped by the driver, like
+// expandable segments, or from a stream-ordered pool. They must be able to reach its device.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_admit(const int* devices, int count, const void* memory,
                                                     std::size_t bytes);
 
@@ -46,18 +46,18 @@ RINGREDUCE_EXPORT const char* ringreduce_cuda_admit(const int* devices, int coun
 
 RINGREDUCE_EXPORT const char* ringreduce_cuda_allocate(void** memory, std::size_t bytes);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_free(void* memory);
-// Of the host, at the same address for kernels; zeros.
+// On the host, at the same address for kernels; zeroed.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_allocate_on_host(void** memory, std::size_t bytes);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_free_on_host(void* memory);
-// The allocations that device memory lies in, one behind the other where they are mapped so. `count`: for how
-// many there is room, and then how many they are.
+// The allocations that device memory lies in, one after the other as they are mapped. `count`: in, the
+// capacity; out, the number found.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_allocations(ringreduce::device::Allocation* found, int* count,
                                                           const void* memory, std::size_t bytes);
-// An allocation, whoever has made it, for other processes of this host: as handle_bytes that say where it is,
-// until unshare() at most.
+// Makes an allocation, whoever made it, available to other processes of this host: handle_bytes that identify
+// it, valid until unshare() at most.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_share(char* handle, void* memory);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_unshare(const char* handle);
-// So many of them, one behind the other.
+// `count` of them, one after the other.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_map(void** memory, const char* handles, int count);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_unmap(void* memory);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_move(void* to, const void* from, std::size_t bytes,
@@ -69,25 +69,24 @@ RINGREDUCE_EXPORT const char* ringreduce_cuda_fill(void* memory, int byte, std::
 RINGREDUCE_EXPORT const char* ringreduce_cuda_create_stream(void** stream);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_destroy_stream(void* stream);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_synchronize(void* stream);
-// Whether what is launched on it goes into a graph.
+// Whether launches on it go into a graph.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_is_captured(int* is_captured, void* stream);
-// What it goes into holds the object: when neither that graph nor one made of it is there or runs any more,
-// drop(object) comes, in any thread, and makes no calls of CUDA.
+// Ties the object to the graph that is being captured. When neither the graph nor one made from it exists or
+// runs any more, drop(object) is called, in any thread, and must make no CUDA calls.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_hold_in_graph(void* stream, void* object, void (*drop)(void*));
-// How strict captures are with this thread, as cudaStreamCaptureMode has it; 2 allows what they otherwise
-// forbid, allocating above all. `mode` becomes what it was.
+// How strict captures are with this thread, as in cudaStreamCaptureMode; 2 allows what they otherwise forbid,
+// especially allocating. `mode` becomes the previous one.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_exchange_capture_mode(int* mode);
-// `timed`: elapsed() takes it; recording one that is not costs less.
+// `timed`: elapsed() accepts it; recording an untimed event costs less.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_create_event(void** event, int timed);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_destroy_event(void* event);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_record(void* event, void* stream);
-// What is launched on the stream later waits for what was recorded.
+// Later launches on the stream wait for the recorded work.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_wait(void* event, void* stream);
-// Whether what was recorded is over.
+// Whether the recorded work has finished.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_is_over(int* over, void* event);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_elapsed(float* milliseconds, void* begin, void* end);
-// As cudaStreamCaptureMode has it: what else is forbidden meanwhile, 0 to all threads, 1 to this one, 2 to
-// none.
+// As in cudaStreamCaptureMode: what is forbidden meanwhile, 0 to all threads, 1 to this one, 2 to none.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_begin_capture(void* stream, int mode);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_end_capture(void** graph, void* stream);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_launch_graph(void* graph, void* stream);

@@ -11,8 +11,9 @@ namespace ringreduce::device {
 namespace {
 
 [[noreturn]] void fail(int error, const PassedFile& passed) {
-  std::string what = "taking over a file of process " + std::to_string(passed.process);
-  if (error == EPERM) what += " (this process may not look into it: see ptrace(2), /proc/sys/kernel/yama)";
+  std::string what = "taking a file from process " + std::to_string(passed.process);
+  if (error == EPERM)
+    what += " (this process is not permitted to access it: see ptrace(2), /proc/sys/kernel/yama)";
   throw std::system_error(error, std::generic_category(), what);
 }
 
@@ -22,7 +23,7 @@ PassedFile passed(int file) {
   return {getpid(), file};
 }
 
-// Files like those of GPU memory have no name by which they could be opened once more.
+// Files like those of GPU memory have no name by which they could be opened again.
 int take(const PassedFile& passed) {
   const auto process = static_cast<int>(syscall(SYS_pidfd_open, passed.process, 0));
   if (process < 0) fail(errno, passed);

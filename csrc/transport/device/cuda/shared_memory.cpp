@@ -1,5 +1,6 @@
-// Device memory that other processes of the host are to reach: by CUDA's IPC handles where the device has
-// them, else by a fabric's handles, else by files. The latter two are of the driver's virtual memory.
+// Device memory that other processes of the host can reach: through CUDA's IPC handles if the device has
+// them, otherwise through fabric handles, otherwise through files. The latter two use the driver's virtual
+// memory.
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 
@@ -25,7 +26,7 @@ namespace {
 
 enum class Kind : std::int32_t { ipc, fabric, file };
 
-// Plain bytes, and no gaps.
+// Plain bytes without gaps.
 struct Handle {
   std::uint64_t bytes;
   Kind kind;
@@ -36,7 +37,7 @@ struct Handle {
 static_assert(sizeof(Handle) == handle_bytes);
 static_assert(sizeof(cudaIpcMemHandle_t) == 64 && sizeof(CUmemFabricHandle) == 64);
 
-// What was made or mapped here, by address; all else is CUDA's runtime's.
+// What was made or mapped here, by address; everything else belongs to CUDA's runtime.
 std::mutex mutex;
 std::map<const void*, VirtualMemory> kept;
 
@@ -47,7 +48,7 @@ void* keep(VirtualMemory memory) {
   return at;
 }
 
-// False: it is not of this kind.
+// False if it is not of this kind.
 bool give_back_kept(const void* memory) {
   std::unique_lock lock(mutex);
   const auto entry = kept.extract(memory);
@@ -78,8 +79,8 @@ HandleType type_of(Kind kind) {
   return kind == Kind::fabric ? CU_MEM_HANDLE_TYPE_FABRIC : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 }
 
-// Of what the device has, the first that memory can be made with: a fabric's handles also need leave of its
-// manager.
+// The first kind of the device that memory can be made with: fabric handles also need a permission from the
+// fabric's manager.
 std::optional<VirtualMemory> made_for_others(std::size_t bytes) {
   for (const Kind kind : {Kind::fabric, Kind::file}) {
     try {
@@ -91,12 +92,12 @@ std::optional<VirtualMemory> made_for_others(std::size_t bytes) {
   return std::nullopt;
 }
 
-// 0 where memory has none.
+// 0 if the memory has none.
 std::uint64_t attribute_of(CUdeviceptr memory, CUpointer_attribute asked) {
   const Driver& driver = Driver::get();
-  std::uint64_t value = 0;  // wide enough for whatever a driver takes a boolean for
+  std::uint64_t value = 0;  // wide enough for a boolean of any driver
   void* const answer = &value;
-  driver.check(driver.attributes_of(1, &asked, const_cast<void**>(&answer), memory), "what memory is");
+  driver.check(driver.attributes_of(1, &asked, const_cast<void**>(&answer), memory), "looking up memory");
   return value;
 }
 
@@ -104,11 +105,11 @@ Allocation range_around(CUdeviceptr memory) {
   const Driver& driver = Driver::get();
   CUdeviceptr at = 0;
   std::size_t bytes = 0;
-  driver.check(driver.address_range(&at, &bytes, memory), "where memory is");
+  driver.check(driver.address_range(&at, &bytes, memory), "looking up memory");
   return {at, bytes, 0};
 }
 
-// Throws where it was not made for it.
+// Throws if the memory was not made for sharing.
 void share_virtual_memory(Handle& handle, void* memory) {
   const Driver& driver = Driver::get();
   CUmemGenericAllocationHandle allocation = 0;
@@ -151,13 +152,12 @@ CUmemGenericAllocationHandle import(Handle handle) {
   return allocation;
 }
 
-// Of the current device. RINGREDUCE_CUDA_HANDLES (ipc, fabric, file) chooses another kind than the first that
-// the device has.
+// On the current device. RINGREDUCE_CUDA_HANDLES (ipc, fabric, file) overrides the device's first kind.
 void* allocate(std::size_t bytes) {
   const auto kind = wanted();
   if (kind && *kind != Kind::ipc) {
     if (!has_handles(type_of(*kind)))
-      throw std::runtime_error("RINGREDUCE_CUDA_HANDLES: this GPU has none of that kind");
+      throw std::runtime_error("RINGREDUCE_CUDA_HANDLES: this GPU does not support this kind");
     return keep(make(bytes, type_of(*kind)));
   }
   if (!kind && !has_ipc()) {
@@ -206,10 +206,10 @@ const char* ringreduce_cuda_allocations(Allocation* found, int* count, const voi
     const int room = *count;
     *count = 0;
     for (std::uint64_t at = begin; at < begin + bytes; at = found[*count - 1].at + found[*count - 1].bytes) {
-      if (*count == room) throw std::runtime_error("the memory lies in too many allocations");
+      if (*count == room) throw std::runtime_error("the memory spans too many allocations");
       Allocation& one = found[(*count)++] = range_around(at);
       one.number = attribute_of(at, CU_POINTER_ATTRIBUTE_BUFFER_ID);
-      if (one.number == 0) throw std::runtime_error("what memory is: CUDA has no number of it");
+      if (one.number == 0) throw std::runtime_error("looking up memory: CUDA has no number for it");
     }
   });
 }

@@ -25,7 +25,7 @@ CUmemAccessDesc access_by(int device) {
   return access;
 }
 
-// This device, and all that can reach its memory.
+// This device, and all devices that can reach its memory.
 std::vector<CUmemAccessDesc> all_that_reach(int device) {
   int count = 0;
   check(cudaGetDeviceCount(&count), "count of devices");
@@ -40,7 +40,7 @@ std::vector<CUmemAccessDesc> all_that_reach(int device) {
 
 using Parts = std::function<CUmemGenericAllocationHandle(std::size_t)>;
 
-// An allocation lasts as long as some mapping of it.
+// An allocation lives as long as any mapping of it.
 VirtualMemory mapped(const std::vector<std::size_t>& parts, const Parts& allocation,
                      const std::vector<CUmemAccessDesc>& access) {
   const Driver& driver = Driver::get();
@@ -83,7 +83,8 @@ void admit_to_piece(const std::vector<int>& devices, CUdeviceptr piece, std::siz
   for (const int device : devices) {
     const CUmemAccessDesc access = access_by(device);
     unsigned long long has = 0;
-    // Not mapped by the driver: CUDA's own, on a system that has no IPC, or managed. Peer access is enough.
+    // Not mapped by the driver: made by CUDA itself on a system without IPC, or managed. Peer access is
+    // enough.
     if (driver.access(&has, &access.location, piece) != CUDA_SUCCESS) return;
     if (has != access.flags) driver.check(driver.set_access(piece, bytes, &access, 1), "access to memory");
   }
@@ -94,18 +95,18 @@ void admit_to_piece(const std::vector<int>& devices, CUdeviceptr piece, std::siz
 void admit(const std::vector<int>& devices, const void* memory, std::size_t bytes) {
   const Driver& driver = Driver::get();
   const auto begin = reinterpret_cast<CUdeviceptr>(memory);
-  std::uint64_t is_plain = 0;  // wide enough for whatever a driver takes a boolean for
+  std::uint64_t is_plain = 0;  // wide enough for a boolean of any driver
   CUmemoryPool pool = nullptr;
   CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE,
                                  CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE};
   void* answers[] = {&is_plain, &pool};
-  driver.check(driver.attributes_of(2, asked, answers, begin), "what memory is");
-  if (is_plain) return;  // peer access covers what cudaMalloc gives, and nothing else
+  driver.check(driver.attributes_of(2, asked, answers, begin), "looking up memory");
+  if (is_plain) return;  // peer access covers memory from cudaMalloc, and nothing else
   if (pool) return admit_to_pool(devices, pool);
   for (CUdeviceptr at = begin; at < begin + bytes;) {
     CUdeviceptr piece = 0;
     std::size_t length = 0;
-    driver.check(driver.address_range(&piece, &length, at), "where memory is");
+    driver.check(driver.address_range(&piece, &length, at), "looking up memory");
     admit_to_piece(devices, piece, length);
     at = piece + length;
   }
@@ -119,7 +120,7 @@ bool has_handles(HandleType type) {
                              ? CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED
                              : CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
   int has = 0;
-  // A driver that is older than the attribute does not have what it tells of.
+  // A driver that does not know the attribute does not have the feature.
   return driver.attribute(&has, attribute, device) == CUDA_SUCCESS && has != 0;
 }
 

@@ -102,7 +102,7 @@ void join_capture(const std::shared_ptr<Stream>& stream, const std::shared_ptr<C
   const std::lock_guard lock(captures().mutex);
   const auto has = find(*stream);
   if (has == capture) return;
-  if (has) throw std::runtime_error("event: it is of another capture than the stream");
+  if (has) throw std::runtime_error("event: it belongs to another capture than the stream");
   const auto& under_way = captures().under_way;
   if (std::find(under_way.begin(), under_way.end(), capture) == under_way.end()) {
     throw std::runtime_error("event: it was recorded in a capture, which has ended");

@@ -116,11 +116,11 @@ void slow_down() {
   if (std::getenv("RINGREDUCE_EMULATED_SLOW_MEMORY") == nullptr) return;
   std::this_thread::sleep_for(
       std::chrono::milliseconds(++taken * setting("RINGREDUCE_EMULATED_SLOW_MEMORY", 1)));
-  for (int device = 0; device < device_count(); ++device) refuse_beside_kernels(device, "memory of the host");
+  for (int device = 0; device < device_count(); ++device) refuse_beside_kernels(device, "host memory");
 }
 
 void* allocate_on_host(std::size_t bytes) {
-  refuse_during_capture("memory of the host");
+  refuse_during_capture("host memory");
   if (bytes == 0) return nullptr;
   slow_down();
   void* const memory = ::operator new(bytes, alignment);
@@ -130,7 +130,7 @@ void* allocate_on_host(std::size_t bytes) {
 }
 
 void free_on_host(void* memory) {
-  refuse_during_capture("memory of the host");
+  refuse_during_capture("host memory");
   if (memory == nullptr) return;
   range_at(memory, Range::Kind::host);
   for (int device = 0; device < device_count(); ++device) finish_device(device);
@@ -311,7 +311,7 @@ const char* ringreduce_cuda_allocations(ringreduce::device::Allocation* found, i
     const auto* const end = static_cast<const char*>(memory) + bytes;
     *count = 0;
     for (const auto* at = static_cast<const char*>(memory); at < end;) {
-      if (*count == room) throw std::invalid_argument("memory: it lies in too many allocations");
+      if (*count == room) throw std::invalid_argument("the memory spans too many allocations");
       const auto& one = found[(*count)++] = allocation_around(at);
       at = reinterpret_cast<const char*>(one.at + one.bytes);
     }

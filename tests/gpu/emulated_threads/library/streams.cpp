@@ -118,7 +118,7 @@ void Stream::synchronize() {
   finish();
   const std::lock_guard lock(mutex_);
   if (failure_.empty()) return;
-  throw std::runtime_error("what the stream has done: " + std::exchange(failure_, {}));
+  throw std::runtime_error("waiting for the stream: " + std::exchange(failure_, {}));
 }
 
 void Stream::close() {

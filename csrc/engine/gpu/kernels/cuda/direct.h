@@ -1,14 +1,14 @@
-// Ranks that can read and write each other's memory: each combines its share of all inputs and writes it to
-// all outputs. An all-reduce moves 2 N S bytes in all, the least there is. One block of each rank works
-// together with those of the same number: they meet before, when the inputs are ready, and after, when nobody
-// reads or writes their memory any more.
+// For ranks that can access each other's memory: each combines its share of all inputs and writes it to all
+// outputs. An all-reduce moves 2 N S bytes in all, the minimum. Blocks with the same number on different
+// ranks work together. They meet before, when the inputs are ready, and after, when no rank reads or writes
+// their memory any more.
 #pragma once
 
 #include "engine/gpu/kernels/cuda/rank_block.h"
 
 namespace ringreduce::device {
 
-// What the threads of a block share.
+// Data that the threads of a block share.
 struct DirectShared {
   Spans spans;
   bool reaches_all;
@@ -19,7 +19,8 @@ class Direct : RankBlock {
   RINGREDUCE_DEVICE Direct(Block& block, DirectShared& shared, const Errand& errand, const Pass& pass)
       : RankBlock(block, errand, pass), shared_(shared) {}
 
-  // False, on all ranks: one does not reach all arrays. The call has begun, and the interpreter goes on.
+  // False, on all ranks: some rank does not reach all arrays. The call has begun, and the interpreter
+  // continues it.
   RINGREDUCE_DEVICE bool run() {
     if (!block_.leader([&] { return begin(); })) return true;
     const bool reaches_all = shared_.reaches_all;
@@ -42,15 +43,15 @@ class Direct : RankBlock {
     return true;
   }
 
-  // A peer may be at the next meeting already: of the same call, where calls are compared.
+  // A peer may already be at the next meeting: of the same call, if calls are compared.
   RINGREDUCE_DEVICE bool meet(bool compares) {
     const std::uint64_t number = ++*box_.meetings();
     const std::uint64_t word = number << contract_bits | short_contract(errand_.contract);
     fence();
     for (int peer = 0; peer < errand_.boxes.world; ++peer)
       store_relaxed(box_of(peer).come(errand_.rank), word);
-    // A call that was given up before all have come touches nobody's memory: peers may be gone by then.
-    // Loaded while words are under way, because the host's memory is far.
+    // A call that was given up before all ranks came touches no other rank's memory, because peers may be
+    // gone by then. The flag is loaded early, because host memory is far.
     const std::uint64_t given_up = compares ? load_relaxed(&errand_.report->abort) : 0;
     for (int peer = 0; peer < errand_.boxes.world; ++peer) {
       std::uint64_t theirs = 0;
@@ -65,8 +66,8 @@ class Direct : RankBlock {
     return given_up == 0 || leave(compares);
   }
 
-  // Gives up. Peers that have not seen this rank come leave its memory alone, and those that have get time to
-  // end what they do there.
+  // Gives up. Peers that have not seen this rank come leave its memory alone. Those that have get time to
+  // finish there.
   RINGREDUCE_DEVICE bool leave(bool has_just_come) {
     for (int peer = 0; has_just_come && peer < errand_.boxes.world; ++peer)
       store_relaxed(box_of(peer).come(errand_.rank), 0);
@@ -74,10 +75,10 @@ class Direct : RankBlock {
     return false;
   }
 
-  // This block's.
+  // For this block.
   RINGREDUCE_DEVICE void find_spans() {
     const Share& share = errand_.share;
-    // In packs, so that a block's part is aligned as the share is.
+    // In packs, so that a block's part is aligned like the share.
     const std::uint64_t packs = (share.bytes + pack_bytes - 1) / pack_bytes;
     const auto cut = [&](int block) {
       const std::uint64_t at = packs * block / block_.count() * pack_bytes;

@@ -18,7 +18,8 @@ int blocks_that_fit(const void* kernel) {
   return blocks;
 }
 
-// A kernel whose threads need more than all before makes CUDA wait for what the device runs.
+// A kernel whose threads need more stack than all before makes CUDA wait for everything that runs on the
+// device.
 void let_stacks_have(std::size_t bytes) {
   std::size_t now = 0;
   check(cudaDeviceGetLimit(&now, cudaLimitStackSize), "stacks");
@@ -37,7 +38,7 @@ const char* ringreduce_cuda_fit(int* blocks) {
     for (const void* kernel :
          {rank_kernel_of<Family::wide_float>(), rank_kernel_of<Family::small_float>(),
           rank_kernel_of<Family::wide_integer>(), rank_kernel_of<Family::small_integer>()}) {
-      cudaFuncAttributes attributes;  // asking for them loads the kernel
+      cudaFuncAttributes attributes;  // querying them loads the kernel
       check(cudaFuncGetAttributes(&attributes, kernel), "loading kernels");
       stack = std::max(stack, attributes.localSizeBytes);
       fit = std::min(fit, blocks_that_fit(kernel));

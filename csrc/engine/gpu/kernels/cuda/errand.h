@@ -1,4 +1,4 @@
-// What the ranks' kernels share with the host that launches them.
+// Structures that the ranks' kernels share with the host that launches them.
 #pragma once
 
 #include <cstddef>
@@ -9,16 +9,16 @@
 
 namespace ringreduce::device {
 
-// A block of the one-shot kernel sends so many bytes at a time, as words of half data, half flag.
+// A block of the one-shot kernel sends this many bytes at a time, as words of half data, half flag.
 inline constexpr std::uint64_t tile_bytes = 2048;
 inline constexpr std::uint64_t flagged_tile_bytes = 2 * tile_bytes;
 
 inline constexpr int most_blocks = 64;  // of a rank
 inline constexpr int most_arenas = 32;
 
-// How a rank's boxes are laid out, which is the same for all ranks: for each block words, which peers write
-// or which it keeps from call to call; then, for the first blocks, postings, tiles and an arena for messages.
-// Direct kernels, which need words only, take more blocks than others.
+// The layout of a rank's boxes, the same for all ranks. Each block has words, which peers write or which it
+// keeps between calls. The first blocks also have postings, tiles and an arena for messages. Direct kernels
+// need words only, and use more blocks than others.
 struct Boxes {
   std::int32_t blocks;
   std::int32_t world;
@@ -30,11 +30,11 @@ struct Boxes {
 
   // Where messages are, by sender and number.
   constexpr std::uint64_t posted_bytes() const { return in_lines(8ull * world * most_slots); }
-  // Six words for each peer, and four of the block's own.
+  // Six words for each peer, and four for the block itself.
   constexpr std::uint64_t words_bytes() const { return in_lines(8ull * (6 * world + 4)); }
   // Two tiles from each peer.
   constexpr std::uint64_t tiles_bytes() const { return 2 * flagged_tile_bytes * world; }
-  // Of a block that has an arena, but for its words.
+  // For a block with an arena, without its words.
   constexpr std::uint64_t block_bytes() const { return posted_bytes() + tiles_bytes() + arena_bytes; }
   constexpr std::uint64_t all_words_bytes() const {
     return words_bytes() * static_cast<std::uint64_t>(blocks);
@@ -44,23 +44,23 @@ struct Boxes {
   }
 };
 
-// What a rank's kernels and its host tell each other, in the host's memory. Zeros at first.
+// Reports between a rank's kernels and its host, in host memory. Initially zero.
 struct Report {
   std::uint64_t abort;     // by the host: not 0: give up
   std::uint64_t differs;   // by the kernel: a peer, plus 1, that made another call
-  std::uint64_t overlaps;  // by the kernel: not 0: another of this rank's calls was running beside it
+  std::uint64_t overlaps;  // by the kernel: not 0: another call of this rank was running at the same time
   std::uint64_t begun;     // by any block: calls
   std::uint64_t done[most_blocks];  // by each block
 };
 
-// What a rank combines of the inputs: bytes from `source` of the ranks' inputs, to `target` of the outputs. A
-// one-shot combines all, and looks at their number only.
+// The part that a rank combines: bytes from `source` of the ranks' inputs, to `target` of the outputs. A
+// one-shot call combines everything, and uses only the number of bytes.
 struct Share {
   std::uint64_t source, target, bytes;
-  bool from_all, to_all;  // ranks; otherwise its own
+  bool from_all, to_all;  // all ranks; otherwise its own only
 };
 
-// What a kernel does: see interpreter.h, one_shot.h, direct.h.
+// The kernel's algorithm: see interpreter.h, one_shot.h, direct.h.
 enum class Duty : std::int32_t { interpret, one_shot, direct };
 
 // One rank's part of one call: a kernel's parameter.
@@ -68,19 +68,20 @@ struct Errand {
   std::int32_t rank;
   std::int32_t dtype, op;  // numbers of dtype.h
   Duty duty;
-  std::uint64_t contract;  // what all ranks' calls must have in common
-  const char* input;       // of one's own block, as if those of all ranks lay around it
+  std::uint64_t contract;  // what all ranks' calls must share
+  const char* input;       // of this rank's block, as if all ranks' blocks lay around it
   char* output;
-  // Where each rank reaches them, direct: 0 on some rank: not all do, and the interpreter takes the call.
+  // Where each rank reaches the arrays, for direct calls. 0 on some rank: not all do, and the interpreter
+  // takes the call.
   std::uint64_t inputs[most_ranks], outputs[most_ranks];
   Share share;                 // direct and one-shot
-  const FlatProgram* program;  // the interpreter's; of a direct one, null where all ranks reach all arrays
-  char* temp;                  // the interpreter's, of all blocks
-  Scale last;                  // what completes a result: an average divides
-  Scale own;                   // what this rank's values are multiplied by when they are first read
-  bool scales;                 // so they are: the interpreter does
+  const FlatProgram* program;  // the interpreter's; null for a direct call if all ranks reach all arrays
+  char* temp;                  // the interpreter's, for all blocks
+  Scale last;                  // completes a result: an average divides
+  Scale own;                   // the factor of this rank's values when they are first read
+  bool scales;                 // whether the interpreter must apply it
   Boxes boxes;
-  char* memories[most_ranks];  // of each rank's boxes, where this rank reaches them
+  char* memories[most_ranks];  // each rank's boxes, where this rank reaches them
   Report* report;              // this rank's
 };
 

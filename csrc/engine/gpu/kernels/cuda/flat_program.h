@@ -1,5 +1,5 @@
-// A program with every address and length worked out, laid out flat: what a kernel walks. One piece of memory
-// without pointers, so that it can be copied to a device as it is.
+// A program with every address and length computed, in flat form, for a kernel to walk. One piece of memory
+// without pointers, which can be copied to a device as it is.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@
 
 namespace ringreduce::device {
 
-inline constexpr int most_ranks = 16;  // as many as a pass can have sources
-inline constexpr int most_slots = 64;  // messages that a block may have under way
+inline constexpr int most_ranks = 16;  // the most sources of a pass
+inline constexpr int most_slots = 64;  // messages that a block may have in flight
 
-// Messages, and what blocks have of temporary memory, begin at multiples of so many bytes.
+// Messages, and blocks' parts of temporary memory, begin at multiples of this many bytes.
 inline constexpr std::uint64_t line = 256;
 
-// As Move in engine/program/layout.h; memories are 0 (input), 1 (output) and 2 (temporary).
+// Like Move in engine/program/layout.h; memories are 0 (input), 1 (output) and 2 (temporary).
 struct FlatMove {
   std::uint64_t source, target, own;  // bytes
   std::uint64_t bytes;
@@ -26,20 +26,20 @@ struct FlatMove {
 struct FlatStep {
   using Kind = StepKind;
   Kind kind;
-  bool nothing;          // no message in this slice, or one that an earlier step has sent
-  std::int32_t carried;  // combine, receive: the send, by its place in the layout, of the result; or -1
+  bool nothing;          // no message in this slice, or one that an earlier step sends
+  std::int32_t carried;  // combine, receive: the step in the layout that sends the result; or -1
   std::int32_t moves_begin, moves_end;
   std::int32_t peers_begin, peers_end;  // this rank's own value as -1
   std::uint64_t bytes;                  // send: of the message
 };
 
-// Of the slices from this one to the next layout's first: each lies a slice's bytes behind the one before.
+// Valid for the slices from this one to the next layout's first, each shifted by a slice's bytes.
 struct FlatLayout {
   std::uint64_t first;
   std::int32_t steps_begin, steps_end;
 };
 
-// Followed by what its offsets, in bytes from its own beginning, point to.
+// Followed by the data that its offsets refer to, in bytes from its beginning.
 struct FlatProgram {
   std::int32_t rank, world;
   std::uint64_t slices;

@@ -1,30 +1,30 @@
-// Walks a program: what one block of one rank's kernel does. Each slice belongs to a block, the same on all
-// ranks, and blocks of different ranks that have the same number talk to each other; so slices are in flight
-// as long as there are several blocks, and a block does one step after the other.
+// Walks a program, in one block of one rank's kernel. Each slice belongs to a block, the same on all ranks,
+// and blocks with the same number on different ranks exchange messages. Several blocks keep several slices in
+// flight; a block runs one step after the other.
 //
-// All ranks' blocks must run at the same time, because they wait for each other; a schedule that is free of
-// deadlock with unbuffered sends then is so here, because the sends of a round do not wait for each other's
-// slots. No wait is for ever: one that sees the abort flag ends, and with it the block. The memory that
-// messages went through is of no use after that.
+// All ranks' blocks must run at the same time, because they wait for each other. A schedule that is free of
+// deadlock with unbuffered sends is then free of it here, because the sends of a round do not wait for each
+// other's slots. No wait lasts forever: one that sees the abort flag ends, and its block with it. The memory
+// of the messages is unusable after that.
 #pragma once
 
 #include "engine/gpu/kernels/cuda/rank_block.h"
 
 namespace ringreduce::device {
 
-// What the threads of a block share.
+// Data that the threads of a block share.
 struct InterpreterShared {
   std::uint64_t sent[most_ranks], received[most_ranks];  // messages, by peer
-  // The arena is a ring: messages of this call lie in it one behind the other, the oldest that may still be
-  // read first. By their number, modulo most_slots.
+  // The arena is a ring. Messages of this call lie in it one after the other, starting with the oldest that
+  // may still be read. Indexed by number modulo most_slots.
   std::uint64_t begins[most_slots];
   std::uint64_t holds[most_slots][most_ranks];  // by peer: the number of the message to it, or 0
   std::int32_t oldest, posted;
-  std::uint64_t head;               // where the arena is free, if the oldest are read
+  std::uint64_t head;               // where the arena is free once the oldest are read
   char* staged;                     // where a message is being written
   const char* arrived[most_ranks];  // by source: where it is read
   Spans spans;                      // of one move
-  bool combines;                    // them; otherwise they are bytes
+  bool combines;                    // the spans; otherwise they are bytes
   FlatLayout layout;                // of this slice
   std::int32_t layout_number;
   std::uint64_t shift;  // bytes
@@ -62,7 +62,7 @@ class Interpreter : RankBlock {
     return true;
   }
 
-  // Nobody reads in this rank's boxes, or writes there, when its kernel is over.
+  // After its kernel has ended, no rank reads or writes this rank's boxes.
   RINGREDUCE_DEVICE bool end() {
     for (int peer = 0; peer < program_.world; ++peer) {
       if (!wait_for_readers(peer, shared_.sent[peer])) return false;
@@ -88,8 +88,8 @@ class Interpreter : RankBlock {
     return true;
   }
 
-  // Finds room that nobody reads any more. Who waits here waits for messages of rounds before the last one:
-  // the arena takes those of two rounds, wherever it begins (engine/gpu/kernels/flatten.cpp).
+  // Finds space that no rank reads any more. It can only wait for messages of rounds before the last one: the
+  // arena holds those of two rounds, wherever it begins (engine/gpu/kernels/flatten.cpp).
   RINGREDUCE_DEVICE bool take_room(const FlatStep& send) {
     const std::uint64_t bytes = Boxes::in_lines(send.bytes);
     const auto begin_of_oldest = [&] { return shared_.begins[shared_.oldest % most_slots]; };
@@ -108,7 +108,7 @@ class Interpreter : RankBlock {
     return true;
   }
 
-  // What was written there is a message to the peers of a send: behind a fence.
+  // Posts the staged message to the peers of a send, after a fence.
   RINGREDUCE_DEVICE bool post(const FlatStep& send) {
     const int slot = shared_.posted++ % most_slots;
     shared_.begins[slot] = shared_.head;
@@ -141,7 +141,7 @@ class Interpreter : RankBlock {
     return true;
   }
 
-  // Behind a fence, so that what is read is not what peers then write there.
+  // After a fence, so that peers do not overwrite what is still being read.
   RINGREDUCE_DEVICE bool release(const FlatStep& step) {
     for (int p = step.peers_begin; p < step.peers_end; ++p) {
       const int peer = peers()[p];
@@ -174,7 +174,7 @@ class Interpreter : RankBlock {
 
   RINGREDUCE_DEVICE void send(const FlatStep& step) {
     going_on_ = block_.leader([&] {
-      const std::int32_t oldest = shared_.oldest;  // another one then: it has waited
+      const std::int32_t oldest = shared_.oldest;  // a different one after the wait
       return take_room(step) && (shared_.oldest == oldest || fenced());
     });
     if (!going_on_) return;
@@ -184,7 +184,7 @@ class Interpreter : RankBlock {
     block_.leader([&] { return fenced() && post(step); });
   }
 
-  // `carried`: the send of what comes out, or null.
+  // `carried`: the send of the result, or null.
   RINGREDUCE_DEVICE void receive(const FlatStep& step, const FlatStep* carried) {
     going_on_ = block_.leader(
         [&] { return wait_for_messages(step) && (!carried || take_room(*carried)) && fenced(); });
@@ -204,7 +204,7 @@ class Interpreter : RankBlock {
     block_.leader([&] { return fenced() && release(step) && (!carried || post(*carried)); });
   }
 
-  // In the way to its place, where what comes is then combined with it.
+  // On the way to its place, where it is then combined with what arrives.
   RINGREDUCE_DEVICE void scale_own(const FlatStep& step) {
     each_move(step, [&](const FlatMove& move, std::uint64_t) {
       if (move.from == 0) copies(place(move.to, move.target), place(0, move.source), move, true);
@@ -226,8 +226,8 @@ class Interpreter : RankBlock {
     });
   }
 
-  // The leader calls describe(move, bytes of the moves before it), and all threads run what that describes:
-  // spans are in the memory that they share, because each thread's own would be in the GPU's.
+  // The leader calls describe(move, bytes of the moves before it), and all threads run the result. Spans are
+  // in shared memory, because threads would keep their own copies in GPU memory.
   template <class Describe>
   RINGREDUCE_DEVICE void each_move(const FlatStep& step, Describe describe) {
     std::uint64_t done = 0;
@@ -261,14 +261,14 @@ class Interpreter : RankBlock {
   RINGREDUCE_DEVICE void combines(const FlatMove& move) {
     counts(move.bytes, true, move.last ? errand_.last : Scale{1, 1});
   }
-  // Of the input: each value times a factor, where the call has one.
+  // Copies the input, each value times a factor if the call has one.
   RINGREDUCE_DEVICE void copies(char* to, const char* from, const FlatMove& move, bool of_input) {
     add_source(from);
     add_destination(to);
     counts(move.bytes, of_input && errand_.scales, errand_.own);
   }
 
-  // Of this slice.
+  // An address in this slice.
   RINGREDUCE_DEVICE char* place(std::uint8_t memory, std::uint64_t offset) const {
     if (memory > 1)
       return errand_.temp + program_.temp_bytes * static_cast<std::uint64_t>(block_.index()) + offset;

@@ -1,9 +1,9 @@
-// How blocks of one rank meet the same blocks of others, in boxes that all of them can reach: zeros at first.
+// How blocks of one rank meet the same blocks of others, in boxes that all of them can reach, initially zero.
 //
-// The interpreter's messages: a sender leaves one in its own arena, and tells each receiver where; a receiver
-// reads it there, and says when it is done. A call begins with an empty arena: whoever has messages of an
-// earlier call there waits until they have been read. Messages are numbered from 1, and numbers go on from
-// call to call.
+// The interpreter's messages: a sender leaves one in its own arena, and tells each receiver where. A receiver
+// reads it there, and reports that it has. A call begins with an empty arena: a rank that still has messages
+// of an earlier call there waits until they have been read. Messages are numbered from 1, and numbers
+// continue from call to call.
 #pragma once
 
 #include "device.h"  // of nvcc or emulated
@@ -11,9 +11,9 @@
 
 namespace ringreduce::device {
 
-// Where a message is, as it is posted: its number, what its call has in common with the receiver's, and its
-// offset in the sender's arena. Numbers come again after sixteen million messages; a word is written anew
-// after most_slots.
+// A posting says where a message is: its number, the part of its call that must equal the receiver's, and its
+// offset in the sender's arena. Numbers repeat after sixteen million messages; a word is overwritten after
+// most_slots.
 inline constexpr int place_bits = 24, contract_bits = 16;
 
 RINGREDUCE_DEVICE std::uint64_t short_contract(std::uint64_t contract) {
@@ -51,8 +51,8 @@ class Box {
   // This rank's own counts of messages.
   RINGREDUCE_DEVICE std::uint64_t* sent_to(int peer) const { return word(1, peer); }
   RINGREDUCE_DEVICE std::uint64_t* received_from(int peer) const { return word(2, peer); }
-  // Written by `peer` where ranks read and write each other's memory: its input and output; which meeting it
-  // has come to, and what its call is to have in common with this rank's.
+  // Written by `peer` if ranks access each other's memory: its input and output, the meeting that it has
+  // reached, and the part of its call that must equal this rank's.
   RINGREDUCE_DEVICE std::uint64_t* input_of(int peer) const { return word(3, peer); }
   RINGREDUCE_DEVICE std::uint64_t* output_of(int peer) const { return word(4, peer); }
   RINGREDUCE_DEVICE std::uint64_t* come(int peer) const { return word(5, peer); }
@@ -60,7 +60,7 @@ class Box {
   RINGREDUCE_DEVICE std::uint64_t* meetings() const { return word(6, 0); }
   RINGREDUCE_DEVICE std::uint64_t* tiles() const { return word(6, 0) + 1; }
   RINGREDUCE_DEVICE std::uint64_t* calls() const { return word(6, 0) + 2; }
-  // Not 0 in a call, and for ever after one that was given up.
+  // Not 0 during a call, and forever after one that was given up.
   RINGREDUCE_DEVICE std::uint64_t* is_in_call() const { return word(6, 0) + 3; }
   // Written by `peer`: a tile with flags, of even and of odd number.
   RINGREDUCE_DEVICE char* tile_from(int peer, std::uint64_t number) const {

@@ -1,18 +1,18 @@
-// The all-reduce of small messages: everybody sends all it has to everybody, and combines what comes in rank
-// order. A word that travels is half data, half flag (as NCCL's LL protocol has it), so that who sees the
-// flag has the data, and nothing is waited for twice.
+// The all-reduce of small messages: every rank sends everything to every other, and combines what arrives in
+// rank order. A word is half data, half flag (as in NCCL's LL protocol), so a reader that sees the flag has
+// the data, and waits once.
 //
-// A block sends and combines its part a tile at a time. There are two places for tiles from each peer: who
-// has got tile k + 1 of a peer knows that this peer has done with tile k of all.
+// A block sends and combines its part one tile at a time. There are two places for tiles from each peer: a
+// rank that has received tile k + 1 of a peer knows that this peer has finished with tile k of all.
 #pragma once
 
 #include "engine/gpu/kernels/cuda/rank_block.h"
 
 namespace ringreduce::device {
 
-inline constexpr std::uint64_t word_bytes = 8;  // of data: sixteen travel
+inline constexpr std::uint64_t word_bytes = 8;  // of data; sixteen travel
 
-// What the threads of a block share: a tile of each rank.
+// Data that the threads of a block share: a tile of each rank.
 struct alignas(16) OneShotShared {
   char tiles[most_ranks][tile_bytes];
   Spans spans;
@@ -64,7 +64,7 @@ class OneShot : RankBlock {
     return true;
   }
 
-  // Never 0. Ranks that make different calls mostly wait for each other in vain, and do not mix them up.
+  // Never 0. Ranks that make different calls usually wait for each other in vain, and do not mix them up.
   RINGREDUCE_DEVICE std::uint32_t flag_of(std::uint64_t number) const {
     constexpr int number_bits = 24;
     return static_cast<std::uint32_t>(short_contract(errand_.contract) << number_bits) |
@@ -77,7 +77,7 @@ class OneShot : RankBlock {
       const std::uint64_t data = load_word(errand_.input + begin + at, bytes - at);
       store_aligned(shared_.tiles[errand_.rank] + at, data);
       for (int i = 1; i < errand_.boxes.world; ++i) {
-        // Not all to the same one first.
+        // Spreads the ranks over different first peers.
         const int peer = (errand_.rank + i) % errand_.boxes.world;
         store_flagged(box_of(peer).tile_from(errand_.rank, number) + 2 * at, data, flag);
       }
@@ -98,7 +98,7 @@ class OneShot : RankBlock {
     return true;
   }
 
-  // Of the last word only so much is there.
+  // The last word is only partly present.
   RINGREDUCE_DEVICE static std::uint64_t load_word(const char* from, std::uint64_t left) {
     if (left >= word_bytes && reinterpret_cast<std::uintptr_t>(from) % word_bytes == 0) {
       return load_aligned<std::uint64_t>(from);

@@ -1,14 +1,14 @@
-// What a rank's kernel combines with: a function over spans for each dtype and op. A kernel calls it by its
-// address, so that it is not compiled anew for each.
+// The functions that a rank's kernel combines with: one over spans for each dtype and op. A kernel calls it
+// through its address, so that it is not compiled anew for each kernel.
 #pragma once
 
 #include "reduce/cuda/families.h"
 
 namespace ringreduce::device {
 
-// Without initializers, which variables in shared memory cannot have.
+// Without initialisers, which variables in shared memory cannot have.
 struct Pass {
-  void (*run)(const Spans& spans, std::size_t thread, std::size_t threads);  // null: there is none
+  void (*run)(const Spans& spans, std::size_t thread, std::size_t threads);  // null: none
   std::uint32_t element_bytes;                                               // of what spans count
 };
 

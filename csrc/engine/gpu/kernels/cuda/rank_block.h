@@ -1,4 +1,4 @@
-// One block of a rank's kernel: what all kernels have in common.
+// One block of a rank's kernel: the common part of all kernels.
 #pragma once
 
 #include "engine/gpu/kernels/cuda/mailboxes.h"
@@ -15,11 +15,12 @@ class RankBlock {
     return Box(errand_.boxes, errand_.memories[peer], block_.index());
   }
 
-  // Whether this block has messages and tiles. Others begin and end all calls, so that counts of calls agree.
+  // Whether this block has messages and tiles. Others also begin and end all calls, so that counts of calls
+  // agree.
   RINGREDUCE_DEVICE bool has_arena() const { return block_.index() < errand_.boxes.arenas(); }
 
-  // How one thread waits for other ranks: never for ever. False: given up. A fence is due after the last
-  // wait, before anything that the words tell of is touched.
+  // How one thread waits for other ranks, but never forever. False: given up. A fence must follow the last
+  // wait, before the memory that the words describe is touched.
   template <class Condition>
   RINGREDUCE_DEVICE bool wait_until(Condition holds) const {
     constexpr unsigned looks = 64;
@@ -36,14 +37,14 @@ class RankBlock {
     return true;
   }
 
-  // Says that a peer has made another call. The host gives up for all ranks.
+  // Reports that a peer has made another call. The host gives up for all ranks.
   RINGREDUCE_DEVICE bool differs(int peer) const {
     store_relaxed(&errand_.report->differs, static_cast<std::uint64_t>(peer) + 1);
     return false;
   }
 
-  // False: an earlier call was given up, so that counts are not what peers expect, and the block makes no
-  // further call; or another one uses the box now, as a graph's replay does on another stream.
+  // False: an earlier call was given up, so counts differ from what peers expect, and the block makes no
+  // further call; or another call uses the box now, such as a graph's replay on another stream.
   RINGREDUCE_DEVICE bool begin_call() const {
     store_relaxed(&errand_.report->begun, ++*box_.calls());
     if (exchange(box_.is_in_call(), 1) == 0) return true;

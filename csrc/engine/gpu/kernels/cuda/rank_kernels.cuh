@@ -16,7 +16,7 @@ union RankShared {
 template <Family family>
 __global__ void __launch_bounds__(rank_threads, 2) rank_kernel(const __grid_constant__ Errand errand) {
   __shared__ RankShared shared;
-  __shared__ Pass pass;  // known to all when they have met, as kernels do first
+  __shared__ Pass pass;  // known to all threads once they have met, as kernels do first
   Block block;
   block.alone(
       [&] { pass = Passes<family>::pass(static_cast<DType>(errand.dtype), static_cast<Op>(errand.op)); });

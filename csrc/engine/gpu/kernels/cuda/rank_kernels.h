@@ -1,5 +1,5 @@
-// The kernel that is one rank's part of a collective. It takes an `Errand` by value. There is one for each
-// family of dtypes, not for each duty: every kernel that calls a pass has the code of all passes.
+// The kernel for one rank's part of a collective. It takes an `Errand` by value. There is one for each family
+// of dtypes, and not for each duty, because every kernel that calls a pass contains the code of all passes.
 #pragma once
 
 #include "reduce/cuda/kernels.h"
