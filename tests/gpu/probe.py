@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ASK = "from ringreduce import cuda_library; print(cuda_library.why_not())"
+ASK = "from ringreduce.cuda import cuda_library; print(cuda_library.why_not())"
 
 
 def _ask() -> str:
