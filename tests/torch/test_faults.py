@@ -138,6 +138,7 @@ def _elastic(tmp_path, *more):
     return json.loads(line)["losses"], run.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)  # six starts of processes that import torch
 def test_torchrun_restarts_from_the_last_checkpoint(tmp_path):
     undisturbed, _ = _elastic(tmp_path / "undisturbed")
@@ -319,6 +320,7 @@ def left(tmp_path_factory):
     return json.loads(run.stdout), said, set(os.listdir("/dev/shm")) - before
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # of all scenarios, by the first one
 @pytest.mark.parametrize("how", LEAVING)
 def test_leaving(how, left):
