@@ -21,7 +21,8 @@ if importlib.util.find_spec("torch") is None:
 import torch
 import torch.distributed as dist
 
-from tests.torch.fault_ranks import BACKEND, Ranks, within
+from tests.processes import within
+from tests.torch.fault_ranks import BACKEND, Ranks
 
 pytestmark = pytest.mark.timeout(110)
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -202,7 +203,7 @@ def test_timeout_names_the_rank_that_stays_away(how, tmp_path):
         took, text = found[rank].value
         assert "imed out" in text, text
         assert "waiting for rank 1" in text, text
-        assert 0.7 < took < 0.8 + within(), took
+        assert 0.7 < took < within(0.8 + 1), took
 
 
 def _stay_away_from_default_group(note):
@@ -217,7 +218,7 @@ def test_timeout_of_init_process_group(tmp_path):
     ranks = Ranks(tmp_path, _stay_away_from_default_group, 2, timeout=0.7)
     waiting, _ = ranks.outcomes()
     assert waiting is not None and "waiting for rank 1" in waiting.text, waiting
-    assert 0.6 < waiting.at - ranks.notes[0] < 0.7 + within()
+    assert 0.6 < waiting.at - ranks.notes[0] < within(0.7 + 1)
 
 
 # --- a rank leaves ---------------------------------------------------------------------------------------------
