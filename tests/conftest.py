@@ -18,6 +18,12 @@ LONGEST_FILES = ["torch/test_torch_suite.py", "mpi/test_transport.py", "torch/te
 
 os.environ["RINGREDUCE_TUNING"] = "off"  # what is measured where tests run must not change what they find
 
+
+def slowly(*values: Any) -> list[Any]:
+    """Parameters of a test that `make test` leaves out."""
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
 PATIENCE = 60.0  # seconds; a hang must fail the test long before pytest's own limit
 
 

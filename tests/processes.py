@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
@@ -13,6 +14,48 @@ from typing import Any
 from ringreduce.start.orphans import end_with_parent
 
 LIMIT = 30.0  # for all ranks of a test to end
+
+
+class Metronome:
+    """Measures how late a sleeping thread wakes up. Other programs that keep the cores busy delay every rank alike."""
+
+    BEAT = 0.005
+
+    def __init__(self) -> None:
+        self.latest = 0.0
+        self._over = threading.Event()
+
+    def start(self) -> None:
+        self.stop()
+        self.latest, self._over = 0.0, threading.Event()
+        threading.Thread(target=self._measure, args=(self._over,), daemon=True).start()
+
+    def stop(self) -> None:
+        self._over.set()
+
+    def _measure(self, over: threading.Event) -> None:
+        while not over.is_set():
+            began = time.monotonic()
+            time.sleep(self.BEAT)
+            self.latest = max(self.latest, time.monotonic() - began - self.BEAT)
+
+    def __enter__(self) -> None:
+        self.start()
+
+    def __exit__(self, *problem: Any) -> None:
+        self.stop()
+
+
+metronome = Metronome()
+
+
+def within(seconds: float = 1.0) -> float:
+    """The time from a death to the last survivor's exception. The design promises one second.
+
+    It is longer by ten times what a sleeping thread was late while the ranks ran, because a message of a death makes
+    several processes wake up in turn.
+    """
+    return seconds + 10 * metronome.latest
 
 
 def _end_with_the_test(main: Callable[..., Any], *arguments: Any) -> None:
@@ -40,6 +83,7 @@ class Processes:
             sending.close()
             self.pipes.append(receiving)
             self.processes.append(process)
+        metronome.start()
 
     def wait_until_all(self, came: Callable[[int], bool]) -> None:
         """Waits until it holds for every rank."""
@@ -69,6 +113,7 @@ class Processes:
                 process.join(max(until - time.monotonic(), 0))
                 assert process.exitcode is not None, f"rank {rank} hangs at its end"
         finally:
+            metronome.stop()
             for process in self.processes:
                 process.kill()
                 process.join()

@@ -4,23 +4,28 @@
 #include <pybind11/pybind11.h>
 #include <unistd.h>
 
-#include <regex>
+#include <cctype>
+#include <charconv>
+#include <string_view>
 
 namespace ringreduce::torch_backend {
 namespace {
 
 // The engine numbers ranks within the group; users know them by their global numbers.
 std::string renumbered(const std::string& text, const GlobalRanks& ranks) {
-  static const std::regex mention("\\brank ([0-9]+)");
+  constexpr std::string_view word = "rank ";
   std::string result;
-  auto from = text.begin();
-  for (std::sregex_iterator at(text.begin(), text.end(), mention), end; at != end; ++at) {
-    const std::size_t rank = std::stoul((*at)[1]);
-    if (rank >= ranks.size()) continue;
-    result.append(from, (*at)[1].first).append(std::to_string(ranks[rank]));
-    from = (*at)[1].second;
+  std::size_t copied = 0;
+  for (auto at = text.find(word); at != text.npos; at = text.find(word, at + 1)) {
+    const std::size_t number = at + word.size();
+    std::size_t rank = 0;
+    const auto [end, error] = std::from_chars(text.data() + number, text.data() + text.size(), rank);
+    const bool in_a_word = at > 0 && std::isalnum(static_cast<unsigned char>(text[at - 1]));
+    if (in_a_word || error != std::errc() || rank >= ranks.size()) continue;
+    result.append(text, copied, number - copied).append(std::to_string(ranks[rank]));
+    copied = end - text.data();
   }
-  result.append(from, text.end());
+  result.append(text, copied);
   std::string members;
   for (const std::uint64_t rank : ranks) members += (members.empty() ? "" : ", ") + std::to_string(rank);
   return result + " (global ranks; those of this group are " + members + ")";

@@ -30,5 +30,5 @@ install(CODE [==[
   if(others)
     file(REMOVE ${others})
   endif()
-]==])
-install(TARGETS torch_backend LIBRARY DESTINATION ringreduce)
+]==] COMPONENT fronts)
+install(TARGETS torch_backend LIBRARY DESTINATION ringreduce COMPONENT fronts)

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import ringreduce
 from ringreduce._engine import make_links
 from tests.conftest import on_threads
 
@@ -115,7 +114,3 @@ def test_measuring(world):
     tables = on_threads(world, rank_main)
     for table in tables[1:]:
         np.testing.assert_array_equal(table, tables[0])
-
-
-def test_links_is_public():
-    assert ringreduce.Links.__name__ == "Links"

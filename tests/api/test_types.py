@@ -64,7 +64,9 @@ def test_annotations_can_be_read_while_a_program_runs():
     assert hints["x"] == Array and hints["op"] == Op and hints["algorithm"] == Algorithm
 
 
-OF_THE_MODULE = [name for name in ringreduce._HOMES["communicator.on_world"].split() if hasattr(Communicator, name)]
+OF_THE_MODULE = [
+    name for name in ringreduce._HOMES["communicator.on_world"].split() if hasattr(Communicator, name)
+]
 
 
 @pytest.mark.parametrize("name", OF_THE_MODULE)

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import slowly
+
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = "kill,stop,exit,raise,close,two,never,late,too late,mismatch"  # all that need no privileges
 pytestmark = pytest.mark.timeout(180)
 
 
-def test_half_of_all_combinations():
+@pytest.mark.parametrize("trials", ["8", *slowly("65")])
+def test_a_campaign(trials):
+    """65 trials are half of all combinations."""
     command = [
         sys.executable,
         "-m",
@@ -28,7 +32,7 @@ def test_half_of_all_combinations():
         KINDS,
     ]
     ended = subprocess.run(
-        [*command, "--trials", "65", "--seconds", "100"],
+        [*command, "--trials", trials, "--seconds", "100"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -16,9 +16,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import ringreduce
-from tests.processes import LIMIT, Processes
+from tests.processes import LIMIT, Processes, within
 
-WITHIN = 1.0  # seconds from a death to the last survivor's exception: the design's promise
 _context = multiprocessing.get_context("fork")
 
 
@@ -116,7 +115,7 @@ def assert_lost(found: list[Outcome | None], dead: dict[int, float]) -> None:
         error, at = outcome.value[:2]
         assert isinstance(error, ringreduce.PeerLost), repr(error)
         assert error.rank in dead, f"rank {rank} blames {error.rank}: {error}"
-        assert at - dead[error.rank] < WITHIN, f"rank {rank} needed {at - dead[error.rank]:.2f} s"
+        assert at - dead[error.rank] < within(), f"rank {rank} needed {at - dead[error.rank]:.2f} s"
 
 
 @contextlib.contextmanager

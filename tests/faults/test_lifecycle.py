@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ranks import WITHIN, Boom, Ranks, failure_of, run
+from ranks import Boom, Ranks, failure_of, run
 
 import ringreduce
+from tests.processes import within
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -190,7 +191,7 @@ def test_exception_while_work_is_pending():
     assert isinstance(thrower.error, Boom)
     error, at = survivor.value
     assert isinstance(error, ringreduce.PeerLost) and error.rank == 1
-    assert at - ranks.board.read(1, 3) < WITHIN
+    assert at - ranks.board.read(1, 3) < within()
 
 
 def _drop(comm, board):
@@ -213,7 +214,7 @@ def test_garbage_collected_without_close():
     assert dropper.error is None
     error, at = survivor.value
     assert isinstance(error, ringreduce.PeerLost) and error.rank == 1
-    assert at - ranks.board.read(1, 3) < WITHIN
+    assert at - ranks.board.read(1, 3) < within()
 
 
 def _close_at_once(comm, board, rounds):

@@ -6,9 +6,10 @@ import time
 
 import numpy as np
 import pytest
-from ranks import WITHIN, Ranks, failure_of
+from ranks import Ranks, failure_of
 
 import ringreduce
+from tests.processes import within
 
 pytestmark = pytest.mark.timeout(40)
 
@@ -121,7 +122,7 @@ def _check(ranks, case):
             raise outcome.error
         error, at = outcome.value
         assert isinstance(error, ringreduce.MismatchError), (rank, repr(error))
-        assert at - began < WITHIN, f"rank {rank} needed {at - began:.2f} s"
+        assert at - began < within(), f"rank {rank} needed {at - began:.2f} s"
         lines = str(error).split(";")
         # A rank that is slow to come to its call is not waited for: then another one's is shown beside the odd one.
         others = [line for line in lines if any(f"rank {other}: " in line for other in range(count - 1))]

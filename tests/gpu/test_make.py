@@ -23,6 +23,7 @@ def test(n):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_tests_that_hang_do_not_end_the_run(tmp_path):
     files = [tmp_path / f"test_{name}.py" for name in ("one", "two")]

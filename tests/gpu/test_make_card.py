@@ -12,7 +12,7 @@ import pytest
 from .probe import ROOT
 from .ranks import EMULATED_LIBRARY
 
-pytestmark = pytest.mark.timeout(110)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(110)]
 
 # A table of parts in place of card_parts.py's: names, what Python they run, and limits.
 RUNNER = """

@@ -371,7 +371,15 @@ def test_strangers_do_not_keep_ranks_from_meeting():
     strangers = [socket.create_connection((address, port)) for _ in range(100)]
     for index, stranger in enumerate(strangers):
         stranger.sendall(bytes([index]) * index)
-    for rank in in_threads(lambda: Rank(2, 0, id), lambda: Rank(2, 1, id)):
+    met = in_threads(lambda: Rank(2, 0, id), lambda: Rank(2, 1, id))
+
+    def summed(rank):
+        x = rank.array()
+        rank.all_reduce(x)
+        return rank.values(x)
+
+    assert in_threads(*(lambda rank=rank: on(rank, summed) for rank in met)) == [[2, 4, 6]] * 2
+    for rank in met:
         rank.abort()
     for stranger in strangers:
         stranger.close()

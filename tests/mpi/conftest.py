@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ringreduce.bench.mpi import environment, launcher
+from tests.conftest import slowly
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -85,7 +86,7 @@ def installed(vendor: str, tmp_path_factory) -> Mpi:
     return found
 
 
-@pytest.fixture(scope="session", params=VENDORS)
+@pytest.fixture(scope="session", params=[*slowly("openmpi"), "mpich"])
 def mpi(request, tmp_path_factory) -> Mpi:
     return installed(request.param, tmp_path_factory)
 

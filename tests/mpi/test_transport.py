@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import slowly
 from tests.mpi.conftest import PROGRAMS, ROOT, STAY
 
 pytestmark = pytest.mark.timeout(300)
@@ -54,12 +55,12 @@ def good(ended, *parts):
     assert [line.split()[0] for line in ended.said.splitlines()] == list(parts)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 5])
+@pytest.mark.parametrize("ranks", [2, *slowly(3, 4, 5)])
 def test_all_that_a_communicator_does(launch, ranks):
     good(launch(ranks, *EVERYTHING), *EVERYTHING)
 
 
-@pytest.mark.parametrize("hosts", ["001", "0101", "00112"])
+@pytest.mark.parametrize("hosts", ["001", *slowly("0101", "00112")])
 def test_all_that_it_does_with_shared_memory_inside_hosts(launch, hosts):
     good(launch(hosts, *EVERYTHING, becomes="shm+mpi"), *EVERYTHING)
 
@@ -81,11 +82,13 @@ def test_with_one_thread(launch, ranks, becomes):
     good(launch(ranks, "one_thread", becomes=becomes), "one_thread")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "becomes"), [(3, "mpi"), ("001", "shm+mpi")])
 def test_a_long_wait_sleeps(launch, ranks, becomes):
     good(launch(ranks, "idle", becomes=becomes), "idle")
 
 
+@pytest.mark.slow
 def test_a_gigabyte(launch):
     if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < GIANT:
         pytest.skip("there is too little memory")

@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from hosts import Hosts
 
+from tests.processes import metronome, within
+
 PORT = 23456
 ROOT = Path(__file__).resolve().parents[2]
 RANK = Path(__file__).with_name("rank.py")
-WITHIN = 1.0  # seconds from a death to the last survivor's exception: the design's promise
 why_not = Hosts.permitted()
 pytestmark = [pytest.mark.skipif(why_not is not None, reason=str(why_not)), pytest.mark.timeout(90)]
 
@@ -49,6 +50,7 @@ class Ranks:
                     stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                 )
             )  # fmt: skip
+        metronome.start()
 
     def wait_for(self, word: str) -> None:
         for process in self.processes:
@@ -64,6 +66,7 @@ class Ranks:
             out, err = process.communicate(timeout=60)
             assert rank in dead or process.returncode == 0, f"rank {rank}: {err}"
             found.append(None if rank in dead else json.loads(out.splitlines()[-1]))
+        metronome.stop()
         return found
 
 
@@ -185,7 +188,7 @@ def test_a_host_is_cut_off(scenario):
         answers = ranks.answers(0)
     for answer in answers[1:]:
         assert answer[:2] == ["PeerLost", 0], answers
-        assert answer[2] - at < WITHIN, answers
+        assert answer[2] - at < within(), answers
 
 
 def test_a_rank_is_killed():
@@ -198,7 +201,7 @@ def test_a_rank_is_killed():
         answers = ranks.answers(1)
     for answer in answers[:1] + answers[2:]:
         assert answer[:2] == ["PeerLost", 1], answers
-        assert answer[2] - at < WITHIN, answers
+        assert answer[2] - at < within(), answers
 
 
 @pytest.mark.parametrize("victim", [1, 2])
@@ -212,7 +215,7 @@ def test_a_rank_among_others_of_its_host_is_killed(victim):
         answers = ranks.answers(victim)
     for rank in {0, 1, 2, 3} - {victim}:
         assert answers[rank][:2] == ["PeerLost", victim], answers
-        assert answers[rank][2] - at < WITHIN, answers
+        assert answers[rank][2] - at < within(), answers
 
 
 @pytest.mark.parametrize("per_host", [1, 2])

@@ -144,6 +144,7 @@ def rates(comm, seconds, turns, go):
     return found
 
 
+@pytest.mark.slow
 def test_a_flood_leaves_the_ranks_their_time():
     context = multiprocessing.get_context("fork")
     go, results = context.Barrier(3), context.Queue()

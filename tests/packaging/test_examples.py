@@ -17,7 +17,8 @@ FENCED = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 def examples():
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
         for number, match in enumerate(FENCED.finditer(page.read_text())):
-            yield pytest.param(match[1], id=f"{page.name}-{number}")
+            marks = [] if page.name == "README.md" else [pytest.mark.slow]
+            yield pytest.param(match[1], id=f"{page.name}-{number}", marks=marks)
 
 
 @pytest.mark.parametrize("code", list(examples()))

@@ -100,6 +100,7 @@ print(x.tolist(), __import__("ringreduce").__file__)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @by_make
 @pytest.mark.skipif(shutil.which("c++") is None, reason="there is no compiler")

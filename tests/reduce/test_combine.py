@@ -103,9 +103,11 @@ def test_average_of_integers_cuts(dtype, ranks, isa):
 
 @every_isa
 @pytest.mark.parametrize("scale", [0.0, -1.0, 5.0, np.inf, np.nan, 1e-300])
-def test_average_of_integers_survives_any_scale(scale, isa):
+def test_average_of_integers_is_the_sum_where_the_scale_is_no_fraction(scale, isa):
     for dtype in INTEGERS:
-        combine(dtype, "avg", [np.arange(100).astype(NUMPY[dtype])] * 2, 1, scale, isa)
+        spans = [np.arange(100).astype(NUMPY[dtype])] * 2
+        wanted = expected(dtype, "sum", spans)
+        assert_same_bits(combine(dtype, "avg", spans, 1, scale, isa)[0], wanted, dtype)
 
 
 @every_isa

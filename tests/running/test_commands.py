@@ -12,6 +12,7 @@ from hosts import Hosts
 from worlds import OWN, ROOT, environment, on_one_host, two_hosts
 
 from ringreduce.bench.mpi import environment as of_mpi
+from tests.conftest import slowly
 
 why_not = Hosts.permitted()
 namespaces = pytest.mark.skipif(why_not is not None, reason=str(why_not))
@@ -96,12 +97,13 @@ def mpi(vendor):
     return environment(home / "bin", **of_mpi(vendor, home, 4))
 
 
-@pytest.mark.parametrize("vendor", ["openmpi", "mpich"])
+@pytest.mark.parametrize("vendor", [*slowly("openmpi"), "mpich"])
 @in_world("under openmpi, mpich")
 def test_under_mpi(block, vendor, folder):
     block.check(on_one_host(block.text, folder, mpi(vendor)))
 
 
+@pytest.mark.slow
 @namespaces
 @in_world("under openmpi on two hosts")
 def test_under_open_mpi_on_two_hosts(block, folder, hosts):

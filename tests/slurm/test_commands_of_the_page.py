@@ -11,7 +11,11 @@ from cluster import Cluster, missing
 from tests.running import page
 
 why_not = missing()
-pytestmark = [pytest.mark.skipif(why_not is not None, reason=str(why_not)), pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(why_not is not None, reason=str(why_not)),
+    pytest.mark.timeout(180),
+]
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,11 @@ from cluster import Cluster, missing
 from ringreduce.start import munge
 
 why_not = missing()
-pytestmark = [pytest.mark.skipif(why_not is not None, reason=str(why_not)), pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(why_not is not None, reason=str(why_not)),
+    pytest.mark.timeout(180),
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 # All nodes are on one machine, and could share memory after all.

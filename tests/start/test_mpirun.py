@@ -10,6 +10,8 @@ import pytest
 from clusters import Mpirun
 from hosts import Hosts
 
+from tests.conftest import slowly
+
 why_not = Hosts.permitted()
 pytestmark = [pytest.mark.skipif(why_not is not None, reason=str(why_not)), pytest.mark.timeout(120)]
 
@@ -67,7 +69,7 @@ def hosts():
         yield made
 
 
-@pytest.fixture(params=["openmpi", "mpich", "impi"])
+@pytest.fixture(params=[*slowly("openmpi"), "mpich", *slowly("impi")])
 def mpirun(request, hosts, tmp_path):
     return Program(request.param, hosts, tmp_path)
 

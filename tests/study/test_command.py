@@ -130,6 +130,7 @@ def test_nothing_measured_is_no_success(folder, capsys):
     assert "Not measured: two_level (2 cells, first 8 B on 2 ranks): " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_ranks_of_a_launcher_add_a_launch_each_time(folder):
     (folder / "plan.toml").write_text(PLAN.replace("[2, 3]", "[2]"))
 

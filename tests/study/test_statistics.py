@@ -42,6 +42,7 @@ def measured(random, names, launches, factor=None, sizes=SIZES, worlds=WORLDS):
     return as_rows(rows)
 
 
+@pytest.mark.slow
 def test_the_same_algorithm_under_two_names_seldom_wins():
     random = np.random.default_rng(1)
     names = ("ring", "ring again")

@@ -13,20 +13,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.processes import Processes
+from tests.processes import Processes, within
 
 BACKEND = os.environ.get("RINGREDUCE_TEST_BACKEND", "ringreduce")  # another one: to see what it does instead
 
 # Ranks are forked from a process that has imported torch and started no thread.
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo"])
-
-
-def within() -> float:
-    """Seconds from a death to the last survivor's exception; more while others keep the cores busy, too."""
-    ours = 2.0  # processes for each core
-    load = os.getloadavg()[0] / len(os.sched_getaffinity(0))
-    return 1.0 * max(1.0, load / ours)
 
 
 class Outcome(NamedTuple):

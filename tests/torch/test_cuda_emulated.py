@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MODULE = ROOT / "build" / "tests" / "emulated_cuda.so"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(110)
 @pytest.mark.skipif(not MODULE.exists(), reason="not built: make emulated")
 def test_suite():

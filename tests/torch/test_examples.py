@@ -94,6 +94,7 @@ def alone() -> dict[str, list[float]]:
     return {name: one["losses"] for name, one in zip(names, found, strict=True)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_losses_are_those_of_one_process(name, alone):
     if not there(name):
@@ -105,6 +106,7 @@ def test_losses_are_those_of_one_process(name, alone):
     assert losses == pytest.approx(alone[like], rel=tolerance)
 
 
+@pytest.mark.slow
 def test_checkpoint_goes_on_with_another_number_of_ranks(alone, tmp_path):
     half = str(int(STEPS) // 2)
     before = on_ranks(3, ["checkpoint.py"], "--steps", half, "--save", str(tmp_path))

@@ -68,6 +68,7 @@ assert "RINGREDUCE" in torch.distributed.Backend._plugins
 """
 
 
+@pytest.mark.slow
 def test_torch_is_imported_no_later_for_it():
     """Less than 5 ms of the processor's time, of which other processes take nothing but the caches."""
     runs = [python(TIMED, TORCH_DEVICE_BACKEND_AUTOLOAD="0") for _ in range(5)]
@@ -281,6 +282,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 def test_a_group_says_whom_it_waits_for_and_what_was_chosen(script):
     script.write_text(WAITS)
     first, second = [

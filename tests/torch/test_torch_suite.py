@@ -75,7 +75,11 @@ WITH_4_RANKS = [
     "test_new_subgroups_with_group_param",
     "ddp_under_rpc.test_backward_ddp_inside",
 ]
-ITEMS = [(world, test) for world in (2, 3, 4) for test in [*CHOSEN, *(WITH_4_RANKS if world == 4 else [])]]
+ITEMS = [
+    pytest.param(world, test, id=f"{world}-{test}", marks=[pytest.mark.slow] if world > 2 else [])
+    for world in (2, 3, 4)
+    for test in [*CHOSEN, *(WITH_4_RANKS if world == 4 else [])]
+]
 
 
 class Results:
@@ -115,7 +119,7 @@ def results(request: pytest.FixtureRequest):
     found.close()
 
 
-@pytest.mark.parametrize(("world", "test"), ITEMS, ids=[f"{world}-{test}" for world, test in ITEMS])
+@pytest.mark.parametrize(("world", "test"), ITEMS)
 def test_of_torch(world: int, test: str, results: Results):
     skip = expected.find(expected.load(), test, world)
     if skip:

@@ -161,6 +161,7 @@ def test_frozen_parameters_are_left_alone():
         assert same(found, expected)
 
 
+@pytest.mark.slow
 def test_the_program_runs_as_the_documentation_says():
     """And its losses are those of one process, but for the order in which samples are added up."""
     (command,) = re.findall(rf"^ +(torchrun .*{PROGRAM})$", (ROOT / "docs/training.md").read_text(), re.M)

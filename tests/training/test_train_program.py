@@ -107,6 +107,7 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 MPIEXEC = (str(Path(sys.executable).with_name("mpiexec")), "-n", "2", sys.executable)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", [TORCHRUN, MPIEXEC], ids=["torchrun", "mpiexec"])
 def test_launchers(launcher, tmp_path):
     if not Path(launcher[0]).exists():
@@ -211,6 +212,7 @@ def test_logical_shards_fix_the_bits_with_the_default_threads(tmp_path):
     assert same_weights(tmp_path / "1", tmp_path / "2")
 
 
+@pytest.mark.slow
 @two_cores
 def test_going_on_with_fewer_cores_gives_the_same_bits(tmp_path):
     cores = sorted(os.sched_getaffinity(0))

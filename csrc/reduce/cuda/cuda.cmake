@@ -77,4 +77,4 @@ set_target_properties(ringreduce_cuda PROPERTIES
   CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
 target_link_libraries(ringreduce_cuda PRIVATE Threads::Threads)
 target_link_options(ringreduce_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)
-install(TARGETS ringreduce_cuda LIBRARY DESTINATION ringreduce)
+install(TARGETS ringreduce_cuda LIBRARY DESTINATION ringreduce COMPONENT cuda)
