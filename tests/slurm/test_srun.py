@@ -120,7 +120,9 @@ def test_other_users_cannot_read_a_credential(cluster):
             capture_output=True, text=True, cwd=ROOT,
         )  # fmt: skip
         assert "MungeError: Unauthorized credential" in done.stderr
-    theirs = "import os; os.setuid(65534); from ringreduce.start import munge; print(munge.encode(b'x').decode())"
+    theirs = (
+        "import os; os.setuid(65534); from ringreduce.start import munge; print(munge.encode(b'x').decode())"
+    )
     done = subprocess.run([sys.executable, "-c", theirs], capture_output=True, text=True, cwd=ROOT)
     if done.returncode == 0:
         with pytest.raises(munge.MungeError, match="Unauthorized credential"):
