@@ -31,7 +31,7 @@ JOBS ?= $(shell nproc)
 TEST_MPIS := openmpi mpich
 
 # As in pyproject.toml's build-system.requires, which a build without isolation does not install by itself.
-BUILD_REQUIRES := 'setuptools>=77' 'scikit-build-core>=1.0' 'nanobind>=2.4' 'numpy>=2.0' 'cmake>=3.22' ninja
+BUILD_REQUIRES := 'setuptools>=77' 'scikit-build-core>=1.0' 'nanobind>=2.4' 'numpy>=2.0' 'cmake>=3.28' ninja
 TORCH := torch==2.13.0
 
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
