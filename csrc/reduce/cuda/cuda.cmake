@@ -89,6 +89,6 @@ target_compile_options(ringreduce_cuda PRIVATE
 set_target_properties(ringreduce_cuda PROPERTIES
   CUDA_RUNTIME_LIBRARY Static  # so that it can be loaded where there is no driver
   CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
-target_link_libraries(ringreduce_cuda PRIVATE Threads::Threads)
+target_link_libraries(ringreduce_cuda PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
 target_link_options(ringreduce_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)
 install(TARGETS ringreduce_cuda LIBRARY DESTINATION ringreduce)
