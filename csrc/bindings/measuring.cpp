@@ -10,6 +10,7 @@
 #include "transport/interface/wait.h"
 #include "transport/memory/probe.h"
 #include "transport/tcp/checksum.h"
+#include "transport/tcp/stream.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -46,6 +47,9 @@ void bind_measuring(nb::module_& m) {
         "outnumber cores, None: as on this host; latency, bandwidth: of links between hosts, in seconds and "
         "bytes a second.");
   m.def("tuning_file", tuning_file, "Where the rows that were measured on this machine are kept.");
+  m.def(
+      "build_name", [] { return std::string(this_build().name); },
+      "The version and the protocol, which ranks compare when they meet.");
   m.def("usable_cores", [] { return usable_cores().count(); }, "The cores that this process may use.");
   m.def("crc32c", checksum, "data"_a, "before"_a = 0, "by_table"_a = false,
         "The checksum of frames, of bytes behind those whose checksum is `before`.");
