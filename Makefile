@@ -10,6 +10,7 @@
 #   make docs      the documentation as a site, with the reference of the Python API, in build/docs
 #   make chaos     injects faults for ten minutes, and prints a table of what came of them
 #   make mpi-suites OSU=FOLDER IMB=FOLDER  OSU's and Intel's collective benchmarks, with the interposer and without
+#   make wheel     the source distribution and manylinux wheels, in dist (make sdist: the former alone)
 #   make lint      all checks, clang-tidy too (minutes)
 # Needs git, python3 (>= 3.10) with venv, make and g++; all else comes from the package index.
 
@@ -43,10 +44,10 @@ QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 
 .PHONY: help bench train docs test test-torch chaos check lint format engine emulated gpu test-gpu test-gpu-memory card cuda cuda-12 cuda-13 machine-code nccl-header \
-  asan tsan fuzz fuzz-short clean
+  asan tsan fuzz fuzz-short clean sdist wheel
 .DEFAULT_GOAL := help
 help:
-	@sed -n '2,13s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+	@sed -n '2,14s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 bench: export RINGREDUCE_BENCH_MPI ?= $(subst $() ,:,$(patsubst %/.ready,%,$(wildcard $(PEER_MPIS:%=.venv-%/.ready))))
 bench: engine $(VENV)/.plot
@@ -163,6 +164,16 @@ engine: build/dev/build.ninja $(VENV)/.installed
 emulated: engine
 	@$(CMAKE) --build build/dev -j $(JOBS) --target reduce_emulated interpreter_emulated cuda_emulated \
 	  nccl_emulated driver_emulated torch_emulated_cuda
+
+# --- what is published ----------------------------------------------------------------------------------------
+
+# Wheels for those Pythons of the list that are there, with the torch backend for those versions of torch.
+WHEEL_PYTHONS ?= python3.10 python3.11 python3.12 python3.13 python3.14
+WHEEL_TORCH ?= 2.13.0 2.14.1 2.15.0
+sdist: $(VENV)/.build
+	@$(BIN)/python packaging/wheels.py sdist
+wheel: $(VENV)/.build
+	@$(BIN)/python packaging/wheels.py wheel -j $(JOBS) --python $(WHEEL_PYTHONS) --torch $(WHEEL_TORCH)
 
 # --- checks --------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ asks it when the backend is built on first use. A script imports nothing of its 
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 import sysconfig
@@ -43,8 +44,14 @@ def check() -> None:
 
 
 def name() -> str:
-    """The module's file is named for the torch and the Python that it is compiled for, and loads in no other."""
-    return f"_torch-{torch.__version__}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    """The module's file is named for the torch and the Python that it is compiled for, and loads in no other.
+
+    What a torch was built with (CUDA, ROCm or neither) makes no difference; the commit that it was built from does.
+    """
+    release = torch.__version__.partition("+")[0]
+    built_from = f"{torch.version.git_version} {definitions()}"
+    digest = hashlib.sha256(built_from.encode()).hexdigest()[:8]
+    return f"_torch-{release}-{digest}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
 def csrc() -> Path:
