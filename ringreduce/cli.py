@@ -6,13 +6,13 @@ import importlib
 import os
 import signal
 import sys
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import ringreduce
-from ringreduce import _engine, environment
+from ringreduce import _engine, built, environment
 from ringreduce.bench import command as bench
 from ringreduce.bench import options as bench_options
 from ringreduce.cuda import nccl_library
@@ -209,11 +209,21 @@ def add_simulate_options(parser: ArgumentParser) -> None:
     parser.set_defaults(run=simulate)
 
 
+class Version(Action):
+    """argparse's own "version" would join the lines."""
+
+    def __call__(
+        self, parser: ArgumentParser, namespace: Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        print(built.text())
+        parser.exit()
+
+
 def parser() -> ArgumentParser:
     top = ArgumentParser(
         prog="ringreduce", description="Collective communication you can read, measure and drop in."
     )
-    top.add_argument("--version", action="version", version=f"ringreduce {ringreduce.__version__}")
+    top.add_argument("--version", action=Version, nargs=0, help="show the version and how it was built")
     commands = top.add_subparsers(required=True, metavar="command")
     one = commands.add_parser(
         "bench",

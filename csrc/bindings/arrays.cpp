@@ -68,9 +68,13 @@ std::optional<DType> dtype_of(PyArray_Descr* descr) {
   if (kind && !PyTypeNum_ISUSERDEF(descr->type_num)) {
     return common_dtype(*kind, static_cast<std::size_t>(PyDataType_ELSIZE(descr)));
   }
-  std::string_view name = descr->typeobj->tp_name;  // as ml_dtypes names it
-  name.remove_prefix(name.rfind('.') == std::string_view::npos ? 0 : name.rfind('.') + 1);
-  return find_named<DType>(name, dtype_count);
+  static std::pair<PyTypeObject*, std::optional<DType>> last;  // of ml_dtypes, whose types stay
+  if (last.first != descr->typeobj) {
+    const nb::handle type(reinterpret_cast<PyObject*>(descr->typeobj));
+    const auto name = nb::cast<std::string>(type.attr("__name__"));
+    last = {descr->typeobj, find_named<DType>(name, dtype_count)};
+  }
+  return last.second;
 }
 
 ArrayView view_numpy(PyArrayObject* array, const char* argument, bool writable) {

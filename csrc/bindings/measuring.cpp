@@ -10,6 +10,7 @@
 #include "transport/interface/wait.h"
 #include "transport/memory/probe.h"
 #include "transport/tcp/checksum.h"
+#include "transport/tcp/stream.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -46,6 +47,9 @@ void bind_measuring(nb::module_& m) {
         "links between hosts, in seconds and bytes per second; 0: unknown.");
   m.def("tuning_file", tuning_file,
         "Returns the path of the tuning table of this machine; empty if there is no cache folder.");
+  m.def(
+      "build_name", [] { return std::string(this_build().name); },
+      "Returns the version and the protocol, which ranks compare when they meet.");
   m.def(
       "usable_cores", [] { return usable_cores().count(); },
       "Returns the number of cores that this process may use.");

@@ -24,15 +24,19 @@ constexpr std::int64_t most_elements = std::int64_t{1} << 47;  // in an array
   throw nb::python_error();
 }
 
+std::string type_of(nb::handle value) {
+  return nb::cast<std::string>(value.type().attr("__name__"));
+}
+
 [[noreturn]] void refuse_type(nb::handle value, const char* argument, const std::string& must_be) {
-  refuse(PyExc_TypeError, argument, must_be, value.is_none() ? "None" : Py_TYPE(value.ptr())->tp_name);
+  refuse(PyExc_TypeError, argument, must_be, value.is_none() ? "None" : type_of(value));
 }
 
 [[noreturn]] void refuse_value(nb::handle value, const char* argument, const std::string& must_be) {
   const nb::object shown = nb::steal(PyObject_ASCII(value.ptr()));
-  const char* is = shown.is_valid() ? PyUnicode_AsUTF8(shown.ptr()) : nullptr;
+  const char* is = shown.is_valid() ? PyUnicode_AsUTF8AndSize(shown.ptr(), nullptr) : nullptr;
   PyErr_Clear();
-  refuse(PyExc_ValueError, argument, must_be, is ? is : Py_TYPE(value.ptr())->tp_name);
+  refuse(PyExc_ValueError, argument, must_be, is ? is : type_of(value));
 }
 
 std::string within(const char* what, std::int64_t least, std::int64_t most) {
@@ -72,7 +76,7 @@ std::int64_t whole(nb::handle value, const char* argument, std::int64_t least, s
 }
 
 double real(nb::handle value, const char* argument) {
-  if (PyFloat_CheckExact(value.ptr())) return PyFloat_AS_DOUBLE(value.ptr());
+  if (PyFloat_CheckExact(value.ptr())) return PyFloat_AsDouble(value.ptr());
   if (PyBool_Check(value.ptr())) refuse_type(value, argument, "a number");
   const double found = PyFloat_AsDouble(value.ptr());
   if (found == -1 && PyErr_Occurred()) {

@@ -6,6 +6,7 @@ use. It imports nothing from the package, because a script cannot.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sys
 import sysconfig
@@ -43,8 +44,14 @@ def check() -> None:
 
 
 def name() -> str:
-    """Returns the name of the module's file, which has the versions of torch and Python that it is compiled for."""
-    return f"_torch-{torch.__version__}{sysconfig.get_config_var('EXT_SUFFIX')}"
+    """Returns the name of the module's file, which identifies the torch and the Python that it is compiled for.
+
+    The commit that torch was built from matters. Whether it has CUDA or ROCm does not.
+    """
+    release = torch.__version__.partition("+")[0]
+    built_from = f"{torch.version.git_version} {definitions()}"
+    digest = hashlib.sha256(built_from.encode()).hexdigest()[:8]
+    return f"_torch-{release}-{digest}{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 
 def csrc() -> Path:

@@ -137,7 +137,7 @@ void PointToPoint::send_to_self(const Transfer& t) {
     if (receive->problem) std::rethrow_exception(receive->problem);
     return;
   }
-  message.data = std::make_unique_for_overwrite<std::byte[]>(t.bytes());
+  message.data = std::unique_ptr<std::byte[]>(new std::byte[t.bytes()]);
   write(message.data.get(), data, t.bytes());
   matching_.put_aside(std::move(message));
 }
@@ -231,7 +231,7 @@ bool PointToPoint::read_message(int p) {
     if (aside.envelope.has_body) {
       aside.since = Clock::now();
     } else {
-      aside.data = std::make_unique_for_overwrite<std::byte[]>(message.bytes);
+      aside.data = std::unique_ptr<std::byte[]>(new std::byte[message.bytes]);
       write(aside.data.get(), message.data, message.bytes);
     }
     matching_.put_aside(std::move(aside));

@@ -17,7 +17,7 @@ struct ScaledInt8 {
   static constexpr int header = sizeof(float);         // the block's scale
   static constexpr std::uint32_t least = 0x00800000u;  // 2^-126
   // The largest value whose product with 127 is finite.
-  static constexpr std::uint32_t most = std::bit_cast<std::uint32_t>(0x1.fffffep127f / 127) & ~0xffu;
+  static constexpr std::uint32_t most = __builtin_bit_cast(std::uint32_t, 0x1.fffffep127f / 127) & ~0xffu;
 
   // largest / 127, rounded to 16 bits, so that its products with codes are exact. This is precise enough for
   // the block's largest value to become 127, so the decoded block has the same scale.

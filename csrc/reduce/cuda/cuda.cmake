@@ -3,36 +3,35 @@
 # CUDACXX in the environment, names another nvcc.
 
 set(RINGREDUCE_CUDA AUTO CACHE STRING "Build the CUDA part: AUTO, ON or OFF")
-set(RINGREDUCE_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "GPUs to build for, of those that nvcc knows")
+set(RINGREDUCE_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "GPUs to build for, with semicolons or commas, of those that nvcc knows")
 
 set(ringreduce_oldest_nvcc 12.3)
 
-# Finds nvcc. Sets `problem` to the reason if there is no usable one, or to nothing.
+# Finds nvcc. Sets `nvcc`, and `problem` to the reason if there is no usable one, or to nothing.
 function(ringreduce_find_nvcc)
-  if(NOT CMAKE_CUDA_COMPILER AND DEFINED ENV{CUDACXX})
-    set(CMAKE_CUDA_COMPILER $ENV{CUDACXX})
+  set(nvcc ${CMAKE_CUDA_COMPILER})
+  if(NOT nvcc)
+    set(nvcc $ENV{CUDACXX})
   endif()
-  if(CMAKE_CUDA_COMPILER)
-    set(ringreduce_nvcc ${CMAKE_CUDA_COMPILER})
-  else()
-    find_program(ringreduce_nvcc nvcc PATHS ENV CUDA_PATH PATH_SUFFIXES bin NO_CACHE)
-    find_program(ringreduce_nvcc nvcc PATHS /usr/local/cuda/bin NO_CACHE)
+  if(NOT nvcc)
+    find_program(nvcc nvcc PATHS ENV CUDA_PATH PATH_SUFFIXES bin NO_CACHE)
+    find_program(nvcc nvcc PATHS /usr/local/cuda/bin NO_CACHE)
   endif()
-  set(CMAKE_CUDA_COMPILER ${ringreduce_nvcc} PARENT_SCOPE)
+  set(nvcc ${nvcc} PARENT_SCOPE)
   set(problem "" PARENT_SCOPE)
-  execute_process(COMMAND ${ringreduce_nvcc} --version
-    RESULT_VARIABLE failed OUTPUT_VARIABLE version ERROR_QUIET)
+  execute_process(COMMAND ${nvcc} --version RESULT_VARIABLE failed OUTPUT_VARIABLE version ERROR_QUIET)
   if(failed)
     set(problem "there is no nvcc" PARENT_SCOPE)
   elseif(NOT version MATCHES "release ([0-9.]+)" OR CMAKE_MATCH_1 VERSION_LESS ${ringreduce_oldest_nvcc})
-    set(problem "${ringreduce_nvcc} is older than ${ringreduce_oldest_nvcc}" PARENT_SCOPE)
+    set(problem "${nvcc} is older than ${ringreduce_oldest_nvcc}" PARENT_SCOPE)
   endif()
 endfunction()
 
 # Machine code for the GPUs that nvcc knows, and PTX of the newest for later GPUs.
 function(ringreduce_choose_architectures)
   execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known)
-  foreach(architecture ${RINGREDUCE_CUDA_ARCHITECTURES})
+  string(REPLACE "," ";" asked "${RINGREDUCE_CUDA_ARCHITECTURES}")
+  foreach(architecture ${asked})
     if(known MATCHES "compute_${architecture}\n")
       list(APPEND chosen ${architecture}-real)
       set(newest ${architecture})
@@ -48,17 +47,32 @@ if(NOT RINGREDUCE_CUDA OR (RINGREDUCE_CUDA STREQUAL "AUTO" AND NOT RINGREDUCE_PY
   return()
 endif()
 ringreduce_find_nvcc()
+if(NOT problem AND RINGREDUCE_CUDA STREQUAL "AUTO")
+  # Does nothing if CMAKE_CUDA_COMPILER is given, or known from before.
+  set(ENV{CUDACXX} ${nvcc})
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(NOT CMAKE_CUDA_COMPILER)
+    set(problem "CMake ${CMAKE_VERSION} cannot compile with ${nvcc}; -DRINGREDUCE_CUDA=ON shows why")
+  endif()
+endif()
+if(NOT problem)
+  set(CMAKE_CUDA_COMPILER ${nvcc})
+  ringreduce_choose_architectures()
+  enable_language(CUDA)  # before the standard is chosen: a CMake that does not know it would end the build
+  if(NOT "cuda_std_20" IN_LIST CMAKE_CUDA_COMPILE_FEATURES)
+    set(problem "CMake ${CMAKE_VERSION} is too old to compile C++20 with ${nvcc}; 3.28 and later can")
+  endif()
+endif()
 if(problem AND RINGREDUCE_CUDA STREQUAL "AUTO")
   message(STATUS "Without CUDA: ${problem}")
   return()
 elseif(problem)
   message(FATAL_ERROR "RINGREDUCE_CUDA is ${RINGREDUCE_CUDA}, but ${problem}")
 endif()
-ringreduce_choose_architectures()
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 set(CMAKE_CUDA_EXTENSIONS OFF)
-enable_language(CUDA)
 message(STATUS "With CUDA ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
 
 # It does not link the other libraries.
@@ -75,6 +89,6 @@ target_compile_options(ringreduce_cuda PRIVATE
 set_target_properties(ringreduce_cuda PROPERTIES
   CUDA_RUNTIME_LIBRARY Static  # loads even if there is no driver
   CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
-target_link_libraries(ringreduce_cuda PRIVATE Threads::Threads)
+target_link_libraries(ringreduce_cuda PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
 target_link_options(ringreduce_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)
 install(TARGETS ringreduce_cuda LIBRARY DESTINATION ringreduce COMPONENT cuda)

@@ -1,0 +1,56 @@
+"""Builds the torch backend's module for a torch that is unpacked, not installed: torch_module.py TORCH LIBRARY FOLDER.
+
+Such a torch cannot be imported without all that it needs, among it gigabytes of CUDA. The module is for the Python that
+runs this, and is built as on first use (ringreduce/backend/build.py), but finds libringreduce.so beside itself.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+
+def stand_in(folder: Path) -> ModuleType:
+    """torch, as far as ringreduce/backend/target.py asks."""
+    if b"_PYBIND11_BUILD_ABI" in (folder / "lib" / "libtorch_python.so").read_bytes():
+        raise RuntimeError(f"{folder} says how pybind11 was built only when it is imported")
+    version = ModuleType("torch.version")
+    exec((folder / "version.py").read_text(), vars(version))
+    torch = ModuleType("torch")
+    vars(torch).update(
+        __file__=str(folder / "__init__.py"),
+        __version__=version.__version__,
+        _C=SimpleNamespace(),
+        compiled_with_cxx11_abi=lambda: True,  # all wheels since 2.7
+        distributed=SimpleNamespace(is_available=lambda: True),
+        version=version,
+    )
+    return torch
+
+
+def main(folder: Path, library: Path, into: Path) -> None:
+    sys.modules["torch"] = stand_in(folder / "torch")
+    from packaging.specifiers import SpecifierSet
+
+    from ringreduce import building
+    from ringreduce.backend import build
+
+    (metadata,) = folder.glob("*.dist-info/METADATA")
+    (needed,) = re.findall(r"^Requires-Python: *(.+)$", metadata.read_text(), re.MULTILINE)
+    here = ".".join(map(str, sys.version_info[:3]))
+    if here not in SpecifierSet(needed):
+        print(f"{folder.name} does not run with Python {here}")
+        return
+    building.LIBRARY = library
+    built = building.built(build.recipe())
+    module = shutil.copy(built, into)
+    subprocess.run(["patchelf", "--set-rpath", "$ORIGIN", module], check=True)
+    print(f"{Path(module).stat().st_size / 1e6:.2f} MB  {Path(module).name}")
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
