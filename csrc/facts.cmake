@@ -12,8 +12,8 @@ if(TARGET ringreduce_cuda)
 endif()
 set(RINGREDUCE_COMMIT "" CACHE STRING "The commit that is built, where the sources are not in a repository")
 
-install(COMPONENT engine CODE "set(source \"${CMAKE_SOURCE_DIR}\")\nset(commit \"${RINGREDUCE_COMMIT}\")\nset(facts \"${facts}\")")
-install(COMPONENT engine CODE [==[
+install(CODE "set(source \"${CMAKE_SOURCE_DIR}\")\nset(commit \"${RINGREDUCE_COMMIT}\")\nset(facts \"${facts}\")" COMPONENT engine)
+install(CODE [==[
   if(NOT commit AND EXISTS "${source}/.git")
     execute_process(COMMAND git describe --always --dirty --exclude * WORKING_DIRECTORY "${source}"
       OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
@@ -24,4 +24,4 @@ install(COMPONENT engine CODE [==[
   set(file "$ENV{DESTDIR}${CMAKE_INSTALL_PREFIX}/ringreduce/_built.txt")
   file(WRITE "${file}" "${facts}")
   list(APPEND CMAKE_INSTALL_MANIFEST_FILES "${CMAKE_INSTALL_PREFIX}/ringreduce/_built.txt")
-]==])
+]==] COMPONENT engine)
