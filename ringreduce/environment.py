@@ -85,7 +85,7 @@ VARIABLES: dict[str, list[Variable]] = {
     ],
     "torch": [
         Variable(
-            "RINGREDUCE_TORCH_MEMORY", "`shared`, `private`", "`shared`",
+            "RINGREDUCE_TORCH_MEMORY", "`shared`, `private`", "`private`",
             "where CPU tensors of at least 256 KiB lie that are made after `init_process_group`: in memory that the "
             "other ranks of the host read in place, or in ordinary memory", "torch.md#memory-of-tensors",
         ),
@@ -154,7 +154,7 @@ LOG = """\
     ringreduce[rank 2] info: listens on 10.0.0.2:55169 (eth0), 127.0.0.1:49327 (lo); messages are plain
     ringreduce[rank 0] info: a group of 4 ranks over shm+tcp on 2 hosts (ranks 0-1; 2-3)
     ringreduce[rank 0] info: links between hosts: up to 27.6 us, 120 to 121 MB/s
-    ringreduce[rank 0] info: reductions use avx512; algorithms are chosen by the shipped tables
+    ringreduce[rank 0] info: reductions use avx512; algorithms are chosen from the shipped tables
     ringreduce[rank 0] info: all_reduce: recursive_doubling up to 4 KiB, two_level above
     ringreduce[rank 0] info: reduce_scatter, all_gather: direct up to 256 KiB, ring above
     ...

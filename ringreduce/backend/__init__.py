@@ -86,7 +86,7 @@ class Options:
 
 
 def _shares_tensors() -> bool:
-    said = os.environ.get("RINGREDUCE_TORCH_MEMORY", "shared")
+    said = os.environ.get("RINGREDUCE_TORCH_MEMORY", "private")
     if said not in ("shared", "private"):
         raise ValueError(f"RINGREDUCE_TORCH_MEMORY must be 'shared' or 'private', not {said!r}")
     return said == "shared"

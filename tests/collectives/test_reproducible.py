@@ -278,7 +278,7 @@ def test_other_algorithms_are_refused():
 
 def test_an_environment_that_names_another_algorithm_is_refused(monkeypatch):
     monkeypatch.setenv("RINGREDUCE_ALGORITHM", "all_reduce=ring")
-    with pytest.raises(ValueError, match=r"'ring' does not combine.*in rank order.*one_shot, two_shot"):
+    with pytest.raises(ValueError, match=r"'ring' .*does not combine.*in rank order.*one_shot, two_shot"):
         ringreduce.local_group(2, reproducible=True)
     monkeypatch.setenv("RINGREDUCE_ALGORITHM", "all_reduce=one_shot,all_gather=ring")
     group = ringreduce.local_group(2, reproducible=True)
@@ -310,7 +310,7 @@ def test_algorithms_of_the_users_own():
         if comm.size == 2:
             assert_same_bits(comm.all_reduce(x.copy(), algorithm=passing_on), chain(parts))
         else:
-            with pytest.raises(ValueError, match=r"'passing_on' does not combine.*in rank order"):
+            with pytest.raises(ValueError, match=r"'passing_on' .*does not combine.*in rank order"):
                 comm.all_reduce(x.copy(), algorithm=passing_on)
         assert_same_bits(comm.all_reduce(x, algorithm=everybody), chain(parts))
 

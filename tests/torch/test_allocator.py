@@ -17,6 +17,11 @@ from .groups import on_process_group  # noqa: E402
 K, M = 1 << 10, 1 << 20
 
 
+@pytest.fixture(autouse=True)
+def shared(monkeypatch):
+    monkeypatch.setenv("RINGREDUCE_TORCH_MEMORY", "shared")
+
+
 def is_shared(tensor):
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -63,7 +68,7 @@ def test_large_tensors_are_shared_from_the_beginning_of_a_group_on(monkeypatch):
     assert not is_shared(before)
     assert alone(made) == [False, *[True] * 5, False, True, True]
     assert not is_shared(torch.ones(64 * K))  # here nobody has made a group
-    monkeypatch.setenv("RINGREDUCE_TORCH_MEMORY", "private")
+    monkeypatch.delenv("RINGREDUCE_TORCH_MEMORY")
     assert alone(made) == [False] * 9
 
 
