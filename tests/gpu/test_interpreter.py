@@ -209,5 +209,6 @@ def test_what_does_not_fit_is_said(interpreter):
     x = [np.zeros(100, "float32")] * 17
     with pytest.raises(RuntimeError, match="at most 16 ranks, not 17"):
         interpreter("all_reduce", "ring", x, x, 100)
-    with pytest.raises(RuntimeError, match=r"512 bytes and 64 places .* the 1 messages of a round take up to 1280 bytes"):
+    too_small = r"512 bytes and 64 places .* the 1 messages of a round take up to 1280 bytes"
+    with pytest.raises(RuntimeError, match=too_small):
         interpreter("all_reduce", "ring", x[:2], x[:2], 100_000, slice_bytes=1024, arena_bytes=512)
