@@ -55,8 +55,6 @@ def run(options: Namespace) -> int:
         ValueError: An option is invalid.
     """
     known = launched(os.environ) if under_launcher() else None
-    if options.plot:
-        pyplot()  # fails before minutes are spent on measurements that cannot be plotted
     peers = () if "none" in options.peers else tuple(options.peers)
     if options.compare or options.reproducible:
         if known is not None:
@@ -74,6 +72,8 @@ def run(options: Namespace) -> int:
         raise ValueError(f"--ranks: {known.launcher} has started {known.size} ranks, not {options.ranks}")
     ranks = known.size if known else 2 if options.ranks is None else options.ranks
     asked = plan(options, ranks)
+    if options.plot:
+        pyplot()  # fails before minutes are spent on measurements that cannot be plotted
     results = run_on_launched_ranks(asked) if known else run_on_own_ranks(asked)
     if known is None or known.rank == 0:
         print(FORMATS[options.format](results), flush=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
-from ringreduce.annotations import Transport
-from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
+from ringreduce.communicator import Communicator
 from ringreduce.errors import Error
 from ringreduce.start import bootstrap
 
@@ -18,26 +17,21 @@ R = TypeVar("R")
 _world: Communicator | None = None
 
 
-def init(
-    rank: int | None = None,
-    size: int | None = None,
-    store: Any = None,
-    *,
-    timeout: float = DEFAULT_TIMEOUT,
-    reproducible: bool | None = None,
-    transport: Transport | None = None,
-    encrypt: bool | None = None,
-) -> Communicator:
-    global _world
-    comm = bootstrap.init(
-        rank, size, store, timeout=timeout, reproducible=reproducible, transport=transport, encrypt=encrypt
-    )
-    if _world is None or _world._c.closed:
-        _world = comm
-    return comm
+def _remembered(start: Callable[P, Communicator]) -> Callable[P, Communicator]:
+    """Makes the first communicator that the function returns, or the first one after that is closed, the world."""
+
+    @functools.wraps(start)
+    def function(*args: P.args, **kwargs: P.kwargs) -> Communicator:
+        global _world
+        comm = start(*args, **kwargs)
+        if not is_initialized():
+            _world = comm
+        return comm
+
+    return function
 
 
-init.__doc__ = bootstrap.init.__doc__
+init = _remembered(bootstrap.init)
 
 
 def world() -> Communicator:

@@ -48,7 +48,8 @@ def init(
     - or at a port of rank 0's host that ``RINGREDUCE_RENDEZVOUS=host:port`` names, with a secret in RINGREDUCE_SECRET.
 
     Args:
-        rank, size: this process's rank and the number of ranks. None takes them from the launcher.
+        rank: this process's rank. None takes it from the launcher.
+        size: the number of ranks. None takes it from the launcher.
         store: how ranks find each other. A function ``exchange(bytes) -> list[bytes]``; an mpi4py communicator,
             which then also gives rank and size; an object with ``set`` and a ``get`` that blocks until the key exists,
             such as torch's TCPStore; the address "tcp://host:port" of a port on rank 0's host, with a secret in

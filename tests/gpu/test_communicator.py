@@ -622,7 +622,7 @@ def test_each_thread_has_a_default_stream_of_its_own():
 
 def test_devices_that_are_not_there_are_refused():
     library()
-    with pytest.raises(ringreduce.Error, match="rank 1 cannot use its GPU"):
+    with pytest.raises(ringreduce.Error, match=r"rank 1: .*device"):
         ringreduce.local_group(2, device=[0, 99])
     with pytest.raises(ValueError, match="device must have one number for each of the 2 ranks, not 1"):
         ringreduce.local_group(2, device=[0])

@@ -54,7 +54,7 @@ inline std::vector<std::string> exchange_or_fail(const Exchange& exchange,
     if (all[rank].starts_with('w')) {
       all[rank].erase(0, 1);
     } else {
-      throw Error("rank " + std::to_string(rank) + " cannot use its GPU: " + all[rank].substr(1));
+      throw Error("rank " + std::to_string(rank) + ": " + all[rank].substr(1));
     }
   }
   return all;
