@@ -2,14 +2,12 @@
 #include "engine/communicator.h"
 
 #include <nanobind/stl/function.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
-#include <unistd.h>
 
 #include "bindings/arguments.h"
 #include "bindings/arrays.h"
@@ -18,11 +16,8 @@
 #include "bindings/schedule_caster.h"
 #include "bindings/values.h"
 #include "engine/gpu/work.h"
-#include "engine/waiting.h"
 #include "schedule/check.h"
-#include "transport/compose/choose.h"
 #include "transport/device/library.h"
-#include "transport/memory/local.h"
 #include "transport/nccl/library.h"
 
 namespace nb = nanobind;
@@ -30,18 +25,6 @@ using namespace nb::literals;
 
 namespace ringreduce {
 namespace {
-
-// An exception raised by a signal handler stays in the thread's state: see raise_in_python(). Python runs
-// handlers in its main thread only. Other threads must not take the GIL, which is gone when Python ends.
-bool check_signals() {
-  if (gettid() != getpid()) return false;
-  nb::gil_scoped_acquire locked;
-  return PyErr_CheckSignals() != 0;
-}
-
-void break_off_on_signals() {
-  if (check_signals()) throw Interrupted("interrupted");
-}
 
 // The stream that the caller names, or the current one of the array's library. Python finds both.
 std::optional<void*> chosen_stream(nb::handle array, int device, nb::handle stream) {
@@ -63,10 +46,6 @@ std::shared_ptr<GpuWork> enqueue_beside(Communicator& comm, const Call& call, nb
   const std::optional<void*> chosen = chosen_stream(array, call.device, stream);
   const nb::gil_scoped_release unlocked;
   return comm.enqueue_beside(call, chosen);
-}
-
-void let_wait(const GpuWork& work, std::uintptr_t stream) {
-  work.let_wait(reinterpret_cast<void*>(stream));
 }
 
 ArrayView view_on_gpu(nb::handle x) {
@@ -214,40 +193,6 @@ nb::object transfer(Communicator& comm, bool sends, nb::handle x, nb::handle pee
   return background ? nb::cast(work) : nb::cast(other);
 }
 
-using PythonExchange = nb::callable;
-
-// If `reproducible` is None, the environment decides.
-Options options_of(nb::handle timeout, nb::handle reproducible) {
-  Options options;
-  options.timeout = seconds(timeout, "timeout");
-  if (!reproducible.is_none()) options.reproducible = flag(reproducible, "reproducible");
-  return options;
-}
-
-std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange& exchange, nb::handle timeout,
-                                      nb::handle reproducible, const std::string& transport,
-                                      const std::shared_ptr<MpiJob>& mpi, nb::handle encrypt) {
-  const Options options = options_of(timeout, reproducible);
-  std::optional<bool> encrypts;
-  if (!encrypt.is_none()) encrypts = flag(encrypt, "encrypt");
-  const Exchange call = [&](const std::string& blob) {
-    std::vector<std::string> blobs;
-    const nb::object answer = exchange(nb::bytes(blob.data(), blob.size()));
-    for (nb::handle one : answer) {
-      const auto bytes = nb::cast<nb::bytes>(one);
-      blobs.emplace_back(bytes.c_str(), bytes.size());
-    }
-    return blobs;
-  };
-  auto communicator =
-      std::make_unique<Communicator>(connect_transport(rank, world, call, transport, mpi, encrypts,
-                                                       options.tuned ? options.tuned->digest : 0),
-                                     options);
-  const nb::gil_scoped_release unlocked;
-  communicator->settle();
-  return communicator;
-}
-
 // Copies between CPU and GPU memory, and waits for the stream.
 void copy_between(Communicator& comm, nb::handle to, nb::handle source, nb::handle stream) {
   const ArrayView target = view(to, "x", true), from = view(source, "x", false);
@@ -262,17 +207,6 @@ void copy_between(Communicator& comm, nb::handle to, nb::handle source, nb::hand
   CudaLibrary::check(cuda.synchronize(chosen));
 }
 
-std::vector<std::unique_ptr<Communicator>> local_group(int world, nb::handle timeout,
-                                                       nb::handle reproducible) {
-  const Options options = options_of(timeout, reproducible);
-  std::vector<std::unique_ptr<Communicator>> group;
-  for (auto& transport : LocalTransport::group(world)) {
-    group.push_back(std::make_unique<Communicator>(std::move(transport), options));
-    group.back()->settle();
-  }
-  return group;
-}
-
 std::unique_ptr<Communicator> split(Communicator& comm, nb::handle color, nb::handle key) {
   const auto number = [](nb::handle value, const char* argument, int least) {
     return static_cast<int>(whole(value, argument, least, INT32_MAX, "None or an integer"));
@@ -281,31 +215,6 @@ std::unique_ptr<Communicator> split(Communicator& comm, nb::handle color, nb::ha
   const int own_key = key.is_none() ? comm.rank() : number(key, "key", INT32_MIN);
   const nb::gil_scoped_release unlocked;
   return comm.split(own_color, own_key);
-}
-
-// True once the work has finished, false if the timeout passes first.
-bool wait(Work& work, nb::handle timeout) {
-  std::optional<std::chrono::nanoseconds> limit;
-  if (!timeout.is_none()) limit = seconds(timeout, "timeout", true);
-  const nb::gil_scoped_release unlocked;
-  return work.wait(limit, break_off_on_signals);
-}
-
-nb::object exception_of(const Work& work) {
-  const auto problem = work.exception();
-  if (!problem) return nb::none();
-  raise_in_python(problem);
-  PyObject *type, *value, *trace;
-  PyErr_Fetch(&type, &value, &trace);
-  PyErr_NormalizeException(&type, &value, &trace);
-  Py_XDECREF(type);
-  Py_XDECREF(trace);
-  return nb::steal(value);
-}
-
-// Seconds on the clock of time.monotonic(), which is the steady clock.
-double seconds_at(Work::Time time) {
-  return std::chrono::duration<double>(time.time_since_epoch()).count();
 }
 
 std::tuple<std::string, std::size_t, std::string> explain(const Communicator& comm, nb::handle collective,
@@ -326,21 +235,7 @@ std::tuple<std::string_view, std::size_t, int, int, double> synthesised(Communic
 void bind_communicator(nb::module_& m) {
   import_numpy();
   bind_errors();
-  set_interrupt_check(check_signals);
   const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
-
-  nb::class_<Work>(m, "Work", "A call that runs in the progress thread.")
-      .def("wait", wait, "timeout"_a = nb::none())
-      .def("done", &Work::done)
-      .def("exception", exception_of)
-      .def("source", &Work::source)
-      .def("began", [](const Work& work) { return seconds_at(work.began()); })
-      .def("ended", [](const Work& work) { return seconds_at(work.ended()); });
-
-  nb::class_<GpuWork>(m, "GpuWork", "A call on the communicator's own GPU stream.")
-      .def_prop_ro("device", &GpuWork::device)
-      .def("let_wait", let_wait, "stream"_a, unlocked)
-      .def("done", &GpuWork::done, unlocked);
 
   nb::class_<Communicator>(m, "Communicator", "One rank's end of a group; see ringreduce.Communicator.")
       .def_prop_ro("rank", &Communicator::rank)
@@ -388,11 +283,6 @@ void bind_communicator(nb::module_& m) {
       .def("close", &Communicator::close, unlocked)
       .def("leave", &Communicator::leave, unlocked);
 
-  m.def("connect", connect, "rank"_a, "world"_a, "exchange"_a, "timeout"_a.none(), "reproducible"_a.none(),
-        "transport"_a = "", "mpi"_a.none() = nb::none(), "encrypt"_a.none() = nb::none(),
-        "Connects this rank to the others, which it reaches through the exchange.");
-  m.def("local_group", local_group, "world"_a, "timeout"_a.none(), "reproducible"_a.none(),
-        "Returns the communicators of a group of ranks within this process.");
   NcclLibrary::set_finder(find_nccl);
   m.def("algorithm_handle", [](const std::string& collective, nb::handle algorithm) {
     const std::string name(text(algorithm, "algorithm"));
