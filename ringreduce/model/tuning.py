@@ -61,7 +61,8 @@ def tune(
 
     Algorithms that the model predicts to be slower by more than its own errors are left out. The others are measured
     in turn, in several passes. The fastest median replaces the usual choice if that algorithm was faster in every pass
-    and by more than 5 %. If only the usual choice is left, nothing is measured. Every rank must call it.
+    and by more than 5 %, and if it is so again when the two alone are measured at the end. If only the usual choice is
+    left, nothing is measured. Every rank must call it.
 
     Args:
         comm: Ranks as programs will use them. The table is for their transport.
@@ -77,14 +78,16 @@ def tune(
     model = model or fit(comm)
     choices: Choices = {}
     worlds = [w for w in (2, 4, 8, 16, 32, 64) if w < comm.size] + [comm.size]
-    for world in worlds if comm.size > 1 else []:
-        group = comm.split(0 if comm.rank < world else None)
-        if group is not None:
-            with group, on_cores_of_their_own(group):
-                tuner = _Tuner(group, model, budget, tell if comm.rank == 0 else lambda line: None)
-                for collective in collectives:
-                    choices[collective, world] = tuner.by_size(collective, sizes)
-        comm.barrier()
+    for confirms in (False, True):
+        for world in worlds if comm.size > 1 else []:
+            group = comm.split(0 if comm.rank < world else None)
+            if group is not None:
+                with group, on_cores_of_their_own(group):
+                    tuner = _Tuner(group, model, budget, tell if comm.rank == 0 else lambda line: None)
+                    for collective in collectives:
+                        found = choices[collective, world] if confirms else tuner.by_size(collective, sizes)
+                        choices[collective, world] = tuner.confirmed(collective, found) if confirms else found
+            comm.barrier()
     return choices
 
 
@@ -101,6 +104,25 @@ class _Tuner:
             if size % (4 * self._comm.size) == 0 or collective == "all_reduce":
                 found[size] = self._choice(collective, size, next(reversed(found.values()), None))
         return found
+
+    def confirmed(self, collective: str, found: dict[int, Candidate]) -> dict[int, Candidate]:
+        """Measures the choices again, and returns to the usual ones where they do not win a second time.
+
+        The fastest of many is often only the luckiest. Minutes have passed, so the machine may have changed its mode.
+        """
+        return {size: self._confirmed(collective, size, one) for size, one in found.items()}
+
+    def _confirmed(self, collective: str, size: int, choice: Candidate) -> Candidate:
+        usual = self._usual(collective, size)
+        if choice == usual:
+            return usual
+        times = self._times(collective, size, [], [usual, choice])
+        if _is_worth_it(times[choice], times[usual]):
+            return choice
+        self._tell(
+            f"{collective}, {self._comm.size} ranks, {size} B: back to {_text(usual)}; {_text(choice)} did not win again"
+        )
+        return usual
 
     def _choice(self, collective: str, size: int, previous: Candidate | None) -> Candidate:
         usual = self._usual(collective, size)

@@ -150,6 +150,7 @@ def test_only_what_the_model_is_unsure_of_is_measured(monkeypatch):
         return times(tuner, collective, size, candidates, kept)
 
     monkeypatch.setattr(tuning._Tuner, "_times", noted)
+    monkeypatch.setattr(tuning._Tuner, "confirmed", lambda tuner, collective, found: found)
     known = ringreduce.run(fit, 2, 0.001, SMALL)[0]
     for errors, several in (((0.0, 0.0), False), ((1e9, 1e9), True)):
         measured.clear()
@@ -175,6 +176,23 @@ def test_a_usual_choice_is_replaced_by_a_faster_one_only():
         ([1.0, 1.0, 1.2], [1.5, 1.5, 1.1], False),  # not in every pass
     ):
         assert tuning._is_worth_it(new, old) == worth
+
+
+def test_a_choice_that_does_not_win_again_is_dropped(monkeypatch):
+    usual, lucky = _engine.choose("all_reduce", 64, 2)[0], "ring"
+
+    def times(tuner, collective, size, candidates, kept):
+        wins = bool(candidates) or size == 512  # the second time, nothing but `kept` is measured
+        seconds = {usual: 2.0, lucky: 1.0 if wins else 2.0}
+        return {one: [seconds.get(one.algorithm, 3.0)] * 5 for one in (*kept, *candidates)}
+
+    monkeypatch.setattr(tuning._Tuner, "_times", times)
+    known = ringreduce.run(fit, 2, 0.001, SMALL)[0]
+    unsure = known.model_copy(update={"inside": known.inside.model_copy(update={"errors": (1e9, 1e9)})})
+    said: list[str] = []
+    choices = on_threads(2, tuning.tune, unsure, ["all_reduce"], [64, 512], 0.001, said.append)[0]
+    assert {size: one.algorithm for size, one in choices["all_reduce", 2].items()} == {64: usual, 512: lucky}
+    assert [line for line in said if "did not win again" in line] == [said[2]]
 
 
 def test_the_command_line_fits_explains_and_tunes(tmp_path, capsys, monkeypatch):
