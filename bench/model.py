@@ -45,7 +45,7 @@ Measured = dict[str, list[Point]]
 
 
 def in_shared_memory(launches: int) -> tuple[str, list[Measured]]:
-    """Returns the mode, and the measurements in it."""
+    """Returns the mode, and the measurements in it: fewer launches than asked for if the mode changes too often."""
     turns = [("fitted", 2), ("compared", 2), ("fitted", 3), ("compared", 4), ("fitted", 6), ("compared", 8)]
     found = defaultdict[Any, list[list[Point]]](list)
     for _ in range(4 * launches):
@@ -54,10 +54,14 @@ def in_shared_memory(launches: int) -> tuple[str, list[Measured]]:
             before = _engine.probe_exchange()
             points = ringreduce.run(_on_cores, world, sizes)[0]
             found[mode_of(before, _engine.probe_exchange()), what, world].append(points)
-        for mode in ("near", "far", "unknown"):
-            if min(len(found[(mode, *turn)]) for turn in turns) >= launches:
-                return mode, [{what: points} for what, world in turns for points in found[mode, what, world]]
-    raise SystemExit("the machine changes its mode too often; try again later")
+        whole = {mode: min(len(found[(mode, *turn)]) for turn in turns) for mode in ("near", "far", "unknown")}
+        mode = max(whole, key=whole.__getitem__)
+        print(", ".join(f"{name}: {count} launches" for name, count in whole.items()), file=sys.stderr)
+        if whole[mode] >= launches:
+            break
+    if not whole[mode]:
+        raise SystemExit("the machine changes its mode too often; try again later")
+    return mode, [{what: points} for what, world in turns for points in found[mode, what, world]]
 
 
 def _on_cores(comm: Communicator, sizes: Sequence[int]) -> list[Point]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import secrets
 import shlex
 import subprocess
 import sys
@@ -146,9 +147,11 @@ def ringreduce_run(start: Start) -> list[str]:
 
 
 def by_hand(start: Start) -> list[str]:
-    """Sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as in torch's documentation."""
+    """Sets what docs/running.md names, and MASTER_ADDR and MASTER_PORT for torch."""
     address = "localhost" if len(start.used) == 1 else start.used[0].name
     shared = {"WORLD_SIZE": str(start.ranks), "MASTER_ADDR": address, "MASTER_PORT": str(PORT)}
+    if len(start.used) > 1:
+        shared |= {"RINGREDUCE_RENDEZVOUS": f"{address}:{PORT + 1}", "RINGREDUCE_SECRET": secrets.token_hex(16)}
     ranks = "for r in $(seq $0 $1); do RANK=$r $2 $3 & done; wait"
     first = [(host.index, number * start.each) for number, host in enumerate(start.used)]
     commands = [
