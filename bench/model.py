@@ -54,7 +54,9 @@ def in_shared_memory(launches: int) -> tuple[str, list[Measured]]:
             before = _engine.probe_exchange()
             points = ringreduce.run(_on_cores, world, sizes)[0]
             found[mode_of(before, _engine.probe_exchange()), what, world].append(points)
-        whole = {mode: min(len(found[(mode, *turn)]) for turn in turns) for mode in ("near", "far", "unknown")}
+        whole = {
+            mode: min(len(found[(mode, *turn)]) for turn in turns) for mode in ("near", "far", "unknown")
+        }
         mode = max(whole, key=whole.__getitem__)
         print(", ".join(f"{name}: {count} launches" for name, count in whole.items()), file=sys.stderr)
         if whole[mode] >= launches:

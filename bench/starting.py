@@ -151,7 +151,10 @@ def by_hand(start: Start) -> list[str]:
     address = "localhost" if len(start.used) == 1 else start.used[0].name
     shared = {"WORLD_SIZE": str(start.ranks), "MASTER_ADDR": address, "MASTER_PORT": str(PORT)}
     if len(start.used) > 1:
-        shared |= {"RINGREDUCE_RENDEZVOUS": f"{address}:{PORT + 1}", "RINGREDUCE_SECRET": secrets.token_hex(16)}
+        shared |= {
+            "RINGREDUCE_RENDEZVOUS": f"{address}:{PORT + 1}",
+            "RINGREDUCE_SECRET": secrets.token_hex(16),
+        }
     ranks = "for r in $(seq $0 $1); do RANK=$r $2 $3 & done; wait"
     first = [(host.index, number * start.each) for number, host in enumerate(start.used)]
     commands = [

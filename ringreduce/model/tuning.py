@@ -119,9 +119,8 @@ class _Tuner:
         times = self._times(collective, size, [], [usual, choice])
         if _is_worth_it(times[choice], times[usual]):
             return choice
-        self._tell(
-            f"{collective}, {self._comm.size} ranks, {size} B: back to {_text(usual)}; {_text(choice)} did not win again"
-        )
+        said = f"back to {_text(usual)}; {_text(choice)} did not win again"
+        self._tell(f"{collective}, {self._comm.size} ranks, {size} B: {said}")
         return usual
 
     def _choice(self, collective: str, size: int, previous: Candidate | None) -> Candidate:
