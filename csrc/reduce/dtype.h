@@ -87,7 +87,8 @@ constexpr bool supports(NumberKind kind, Op op) {
 #define RINGREDUCE_CASE(op, condition) \
   case Op::op:                         \
     return condition;
-  switch (op) { RINGREDUCE_OPS(RINGREDUCE_CASE) }
+  // Several operators have the same condition.
+  switch (op) { RINGREDUCE_OPS(RINGREDUCE_CASE) }  // NOLINT(bugprone-branch-clone)
 #undef RINGREDUCE_CASE
   return false;
 }
