@@ -5,7 +5,8 @@ Usage: python3 bench/model.py [--launches 3]            shared memory: fitted to
 
 The points to fit and the points to compare are measured in turn, until there are enough launches of each in one mode of
 the machine (near or far). Launches in which the mode changes are left out. A figure is the median over launches. The
-hosts are network namespaces of this machine (see hosts.py).
+last table shows how well one half of the launches predicts the other: no model can do better. The hosts are network
+namespaces of this machine (see hosts.py).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import platform
 import secrets
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -111,6 +112,18 @@ def medians(launches: Iterable[Measured], what: str) -> list[Point]:
     return [Point(*key, float(np.median(each))) for key, each in times.items()]
 
 
+def halves(launches: Iterable[Measured]) -> tuple[list[Measured], list[Measured]]:
+    """Splits the launches of each world into the odd ones and the even ones."""
+    found: tuple[list[Measured], list[Measured]] = [], []
+    seen = Counter[tuple[str, frozenset[int]]]()
+    for launch in launches:
+        for what, points in launch.items():
+            key = what, frozenset(point.world for point in points)
+            found[seen[key] % 2].append({what: points})
+            seen[key] += 1
+    return found
+
+
 def report(points: Sequence[Point], predicted: Callable[[Point], float]) -> str:
     """Returns a table of the errors by size and world, and how much slower the predicted winner is than the best."""
     errors, cells = defaultdict[Any, list[float]](list), defaultdict[Any, list[tuple[float, float]]](list)
@@ -158,6 +171,11 @@ def main() -> None:
     print(f"Mode: {mode}")
     for title, one in (("With corrections", model), ("Costs alone", plain)):
         print(f"\n{title}\n" + report(compared, lambda p, one=one: one.predict(*_key(p)).seconds))  # type: ignore[misc]
+    one_half, other = (medians(half, "compared") for half in halves(launches))
+    if other:
+        known = {_key(point): point.seconds for point in other}
+        pairs = [point for point in one_half if _key(point) in known]
+        print("\nOne half of the launches from the other\n" + report(pairs, lambda p: known[_key(p)]))
 
 
 def _key(point: Point) -> tuple[str, int, int]:
