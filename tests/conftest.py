@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,9 @@ from ringreduce.schedules import registry
 LONGEST_FILES = ["torch/test_torch_suite.py", "mpi/test_transport.py", "torch/test_examples.py"]
 
 os.environ["RINGREDUCE_TUNING"] = "off"  # what is measured where tests run must not change what they find
+
+# A shell's background jobs ignore it, and so would the programs that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def slowly(*values: Any) -> list[Any]:
