@@ -16,6 +16,7 @@ import pytest
 import ringreduce
 from ringreduce import environment, log
 from ringreduce.start import meeting
+from tests.conftest import slowly
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -150,7 +151,7 @@ x = comm.all_reduce(numpy.ones(4, "float32"), async_op=%s)
 """
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", ["shm", *slowly("tcp")])
 @pytest.mark.parametrize("ending", ["False", "True).wait("])
 def test_a_long_wait_names_whom_it_is_for(transport, ending):
     first, second = said(LATE % ending, RINGREDUCE_LOG="debug", RINGREDUCE_TRANSPORT=transport)

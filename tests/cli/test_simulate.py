@@ -1,12 +1,17 @@
-"""``ringreduce simulate``, as a program."""
+"""``ringreduce simulate``."""
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from subprocess import CompletedProcess
 
 import pytest
+
+from ringreduce.cli import main
 
 pytest.importorskip("pydantic")
 
@@ -31,15 +36,22 @@ rate = 1e9
 """
 
 
-def simulate(tmp_path, *options, text=FILE):
+def words(tmp_path, text, *options):
     file = tmp_path / "network.toml"
     file.write_text(text)
-    command = [sys.executable, "-m", "ringreduce", "simulate", "--network", str(file), *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return ["simulate", "--network", str(file), *options]
 
 
-def test_all_algorithms_are_compared(tmp_path):
-    done = simulate(tmp_path, "-b", "64K,16M")
+def simulate(tmp_path, *options, text=FILE):
+    out, errors = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(errors):
+        status = main(words(tmp_path, text, *options))
+    return CompletedProcess([], status, out.getvalue(), errors.getvalue())
+
+
+def test_all_algorithms_are_compared_by_the_program(tmp_path):
+    command = [sys.executable, "-m", "ringreduce", *words(tmp_path, FILE, "-b", "64K,16M")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     title, _, *rows = done.stdout.splitlines()
     assert title == "all_reduce, 8 ranks, simulated"

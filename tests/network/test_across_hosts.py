@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hosts import Hosts
 
+from tests.conftest import slowly
 from tests.processes import metronome, within
 
 PORT = 23456
@@ -70,7 +71,7 @@ class Ranks:
         return found
 
 
-@pytest.mark.parametrize("number", [2, 3, 4, 5])
+@pytest.mark.parametrize("number", [2, *slowly(3, 4), 5])
 def test_collectives(number):
     with Hosts(number) as hosts:
         assert Ranks(hosts, "collectives").answers() == ["tcp"] * number
@@ -86,7 +87,7 @@ def test_the_log_names_interfaces_and_links():
     assert "links between hosts: up to " in said[0]
 
 
-@pytest.mark.parametrize(("number", "per_host"), [(2, 2), (3, 2), (2, 3)])
+@pytest.mark.parametrize(("number", "per_host"), [(2, 2), pytest.param(3, 2, marks=pytest.mark.slow), (2, 3)])
 def test_several_ranks_on_each_host(number, per_host):
     with Hosts(number) as hosts:
         ranks = Ranks(hosts, "collectives", per_host=per_host)
@@ -150,7 +151,7 @@ def test_an_interface_is_chosen():
             assert "RINGREDUCE_IFACE must name an interface" in err and "eth0, lo, not 'eth7'" in err
 
 
-@pytest.mark.parametrize("per_host", [1, 2])
+@pytest.mark.parametrize("per_host", [1, *slowly(2)])
 def test_a_ring_goes_through_one_site_after_the_other(per_host):
     with Hosts(4, sites=[0, 1, 0, 1], trunk="200mbit") as hosts:
         answers = Ranks(hosts, "links", per_host=per_host).answers()
@@ -218,7 +219,7 @@ def test_a_rank_among_others_of_its_host_is_killed(victim):
         assert answers[rank][2] - at < within(), answers
 
 
-@pytest.mark.parametrize("per_host", [1, 2])
+@pytest.mark.parametrize("per_host", [*slowly(1), 2])
 def test_survivors_go_on(per_host):
     with Hosts(4 // per_host) as hosts:
         ranks = Ranks(hosts, "go_on", per_host=per_host)

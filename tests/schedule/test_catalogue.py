@@ -125,6 +125,7 @@ def test_is_right_for_worlds_1_to_64(collective, name):
         assert engine.check_algorithm(collective, name, world) == "", f"world {world}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("collective", "name"), CATALOGUE)
 def test_is_right_for_large_worlds(collective, name):
     for world in (127, 128, 257) if name in QUADRATIC else (127, 128, 257, 1000):

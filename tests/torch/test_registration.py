@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from ringreduce.backend import rendezvous
+from tests.conftest import slowly
 
 pytestmark = pytest.mark.timeout(400)
 PATIENCE = 180.0  # seconds; several interpreters that import torch take long on a machine that is busy
@@ -142,7 +143,7 @@ def as_launched(launcher: str, rank: int, job: str) -> dict[str, str]:
     }[launcher]
 
 
-@pytest.mark.parametrize("launcher", ["plain", "openmpi", "hydra", "slurm"])
+@pytest.mark.parametrize("launcher", ["plain", "openmpi", *slowly("hydra", "slurm")])
 def test_ranks_meet_by_the_variables_of(launcher, script):
     printed = launch(script, [as_launched(launcher, rank, f"job-{os.getpid()}") for rank in range(2)])
     assert printed == [ANSWER, ANSWER]

@@ -53,6 +53,7 @@ def test_skips_are_known_without_a_group(gloo):
     assert (found.outcome, found.reason) == (SKIPPED, "CUDA is not available.")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)  # every rank imports torch
 def test_a_rank_may_be_an_interpreter_of_its_own():
     with Suite("gloo", 2, start="spawn") as suite:

@@ -204,6 +204,7 @@ two_cores = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @two_cores
 def test_logical_shards_fix_the_bits_with_the_default_threads(tmp_path):
     for ranks in (1, 2):
