@@ -1,5 +1,6 @@
 # Sets up .venv and the extension as far as they are missing or old, then does what is asked.
 #   make bench     the comparison of all algorithms, beside the peers that are installed
+#   make bench-tables  measures README's tables beside the peers, which it installs, and writes them there
 #   make train     trains a small GPT on two ranks, in under two minutes, and plots loss and time
 #   make test      quick checks of the source, then the tests that are quick; continuous integration runs it
 #   make test-all  all tests (an hour); tests/README.md says which are where
@@ -19,6 +20,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 BENCH_FLAGS ?= --compare
+TABLES_FLAGS ?=
 TRAIN_FLAGS ?= --ranks 2 --plot build/train/plot.png --json-log build/train/log.jsonl
 # Tests of one file stay together, because many measure how long something takes. Three workers keep two cores busy:
 # much of a test is waiting.
@@ -45,16 +47,24 @@ QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 
-.PHONY: help bench train docs test test-all built-for-test test-torch test-slurm chaos check lint format engine fronts \
+.PHONY: help bench bench-tables train docs test test-all built-for-test test-torch test-slurm chaos check lint format engine fronts \
   emulated-gpu emulated gpu test-gpu test-gpu-memory card cuda cuda-12 cuda-13 machine-code nccl-header asan tsan fuzz fuzz-short clean \
   sdist wheel
 .DEFAULT_GOAL := help
 help:
-	@sed -n '2,15s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+	@sed -n '2,18s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 bench: export RINGREDUCE_BENCH_MPI ?= $(subst $() ,:,$(patsubst %/.ready,%,$(wildcard $(PEER_MPIS:%=.venv-%/.ready))))
 bench: engine $(VENV)/.plot
 	$(BIN)/python -m ringreduce bench $(BENCH_FLAGS)
+
+bench-tables: bench-peers build/dev/.bench
+	@$(CMAKE) --build build/dev -j $(JOBS) --target bench_collectives
+	@$(BIN)/python bench/readme_tables.py $(TABLES_FLAGS)
+
+build/dev/.bench: build/dev/.torch
+	$(DEV) -DRINGREDUCE_BENCH=ON $(QUIETLY)
+	@touch $@
 
 train: engine $(VENV)/.train
 	$(BIN)/python -m ringreduce.train $(TRAIN_FLAGS)
