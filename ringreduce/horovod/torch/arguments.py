@@ -44,7 +44,7 @@ def chosen_op(op: Any, average: bool | None, process_set: ProcessSet) -> Op:
         return Op.Average if average else Op.Sum
     if op is None:
         return Op.Average
-    chosen: Op = Op(op)
+    chosen: Op = op if type(op) is Op else Op(op)
     if chosen is Op.Adasum:
         if process_set is not EVERYONE:
             raise ValueError("op=Adasum needs the global process set")

@@ -137,7 +137,7 @@ class Fusion:
     Packing pays for small tensors only: a call costs microseconds, and so does a copy of some ten KiB, in and out.
     """
 
-    ALONE = 32 << 10  # bytes from which a tensor travels alone, inside a host
+    ALONE = 64 << 10  # bytes from which a tensor travels alone, inside a host
     ALONE_FAR = 1 << 20  # the same between hosts, where a call costs more
     KEPT = 32  # layouts
 
