@@ -25,7 +25,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package that is built in this checkout
 
-from data_parallel import KEEP_FREED_MEMORY, WORKLOADS, _model
+from data_parallel import KEEP_FREED_MEMORY, WORKLOADS, make_model
 
 import ringreduce
 from ringreduce import _engine
@@ -131,16 +131,14 @@ def _contestants(comm: Any) -> dict[str, Callable[[], None]]:
 
     samples, width = WORKLOAD.samples, WORKLOAD.width
     groups = {GLOO: dist.group.WORLD, DDP_OURS: dist.new_group(backend="ringreduce")}
-    steps = {
-        name: step_of(
-            DistributedDataParallel(_model(WORKLOAD), process_group=group, gradient_as_bucket_view=True), samples, width
-        )
-        for name, group in groups.items()
-    }  # fmt: skip
-    steps[OURS] = step_of(ringreduce.DataParallel(_model(WORKLOAD), comm.split(0)), samples, width)
-    steps[ALONE] = step_of(_model(WORKLOAD), samples, width)
+    steps: dict[str, Callable[[], None]] = {}
+    for name, group in groups.items():
+        ddp = DistributedDataParallel(make_model(WORKLOAD), process_group=group, gradient_as_bucket_view=True)
+        steps[name] = step_of(ddp, samples, width)
+    steps[OURS] = step_of(ringreduce.DataParallel(make_model(WORKLOAD), comm.split(0)), samples, width)
+    steps[ALONE] = step_of(make_model(WORKLOAD), samples, width)
 
-    model, x = _model(WORKLOAD), torch.randn(samples, width)
+    model, x = make_model(WORKLOAD), torch.randn(samples, width)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, foreach=True)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 

@@ -111,8 +111,8 @@ def init(comm: Any = None, process_sets: Sequence[ProcessSet] | str | None = Non
 
     Args:
         comm: None for all ranks that the launcher (``ringreduce run``, torchrun, mpirun or srun) has started; a list of
-            some of their ranks; an mpi4py communicator; or a :class:`ringreduce.Communicator`, which is not used
-            further.
+            some of their ranks, in their new order; an mpi4py communicator; or a :class:`ringreduce.Communicator`,
+            which is not used further.
         process_sets: sets to register, the same on all ranks; or "dynamic", which allows ``hvd.add_process_set``, as
             HOROVOD_DYNAMIC_PROCESS_SETS=1 does.
 
@@ -147,9 +147,11 @@ def _group(comm: Any) -> Communicator:
         own = comm.split(0)
     elif isinstance(comm, Sequence):
         everybody = bootstrap.init()
-        own = everybody.split(0 if everybody.rank in comm else None)
+        ranks = list(comm)
+        here = everybody.rank in ranks
+        own = everybody.split(0, ranks.index(everybody.rank)) if here else everybody.split(None)
         if own is None:
-            raise ValueError(f"rank {everybody.rank} is not in the list of ranks {list(comm)}")
+            raise ValueError(f"rank {everybody.rank} is not in the list of ranks {ranks}")
     else:
         own = bootstrap.init(store=comm)
     assert own is not None

@@ -30,6 +30,14 @@ hvd.init()
 import sys
 sys.stdout.write(f"{hvd.size()} {hvd.rank()}\\n")
 """
+SOME = """
+import horovod.torch as hvd, os, sys
+try:
+    hvd.init([2, 0])
+    sys.stdout.write(f"{os.environ['RANK']}: {hvd.rank()} of {hvd.size()}\\n")
+except ValueError as error:
+    sys.stdout.write(f"{error}\\n")
+"""
 MISSING = """
 import importlib
 for name in ("horovod.torch.elastic", "horovod.tensorflow", "horovod.spark.torch", "horovod.torch.nothing"):
@@ -80,6 +88,14 @@ def test_names_lead_to_the_same_modules(tmp_path):
     done = ran("-n", 2, tmp_path / "elsewhere/program.py", PYTHONPATH=str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["2 0", "2 1"]
+
+
+def test_init_with_some_of_the_ranks():
+    done = ran("-n", 3, sys.executable, "-c", SOME)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        "0: 1 of 2", "2: 0 of 2", "rank 1 is not in the list of ranks [2, 0]",
+    ]  # fmt: skip
 
 
 def test_what_is_missing_is_named():

@@ -127,6 +127,28 @@ def test_process_sets_at_init():
     }  # fmt: skip
 
 
+class Split:
+    """Stands for mpi4py's communicator of some ranks."""
+
+    def __init__(self, ranks):
+        self._ranks = ranks
+
+    def allgather(self, rank):
+        assert rank in self._ranks
+        return self._ranks
+
+
+def from_a_communicator():
+    """The set differs by rank, as after a split."""
+    own = hvd.add_process_set(hvd.ProcessSet(Split([1] if hvd.rank() == 1 else [0, 2])))
+    return own.ranks, hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=own).item()
+
+
+def test_a_process_set_from_an_mpi_communicator():
+    found = on_ranks(3, from_a_communicator, sets="dynamic")
+    assert found == [([0, 2], 2.0), ([1], 1.0), ([0, 2], 2.0)]
+
+
 def at_run_time():
     found = []
     # Something is under way meanwhile, in another order on each rank.

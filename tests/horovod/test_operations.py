@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import ringreduce.horovod.torch as hvd  # noqa: E402
+from tests.conftest import slowly  # noqa: E402
 from tests.horovod.ranks import on_ranks, values  # noqa: E402
 
 COMBINE = {
@@ -55,7 +56,7 @@ def reductions(op, dtype):
 
 @pytest.mark.parametrize("op", [hvd.Average, *COMBINE], ids=lambda op: op.name)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int64], ids=str)
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [2, *slowly(1)])
 def test_all_reduce(op, dtype, ranks):
     for found in on_ranks(ranks, reductions, op, dtype):
         for one in found:
