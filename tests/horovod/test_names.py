@@ -182,7 +182,7 @@ def fused():
 
 
 @pytest.mark.parametrize(
-    ("threshold", "calls"), [("100000", [8000]), ("1000", [1200] * 7), ("0", [400] * 20)]
+    ("threshold", "calls"), [("100000", [8000]), ("1000", [800] * 10), ("0", [400] * 20)]
 )
 def test_small_tensors_travel_together(threshold, calls):
     long = {"HOROVOD_FUSION_THRESHOLD": threshold, "HOROVOD_CYCLE_TIME": "200"}

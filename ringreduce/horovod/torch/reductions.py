@@ -10,8 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 
 from ringreduce.communicator import Communicator
-from ringreduce.data_parallel.assignment import make_buckets
-from ringreduce.data_parallel.bucket import Bucket, Slot, allocate
+from ringreduce.data_parallel.bucket import allocate
 from ringreduce.horovod.job import job
 from ringreduce.horovod.request import Operation, Signature, stand_ins
 from ringreduce.horovod.torch.adasum import adasum
@@ -102,12 +101,11 @@ class AllReduce(Operation):
         everything = [self, *others]
         inputs = [tensor for one in everything for tensor in one.inputs]
         outputs = [tensor for one in everything for tensor in one.outputs]
-        packed, alone = fusion(comm).divide(inputs)
-        for bucket in packed:
-            places = [slot.number for slot in bucket.slots]
-            views = [slot.view for slot in bucket.slots]
-            torch._foreach_copy_(views, [inputs[place] for place in places])
-            self._reduce(comm, bucket.buffer, bucket.buffer, [view.numel() for view in views])
+        own = fusion(comm)
+        packed, alone = own.divide(inputs)
+        for places in packed:
+            flat, views = own.packed([inputs[place] for place in places])
+            self._reduce(comm, flat, flat, [view.numel() for view in views])
             torch._foreach_copy_([outputs[place] for place in places], views)
         for place in alone:
             self._reduce(comm, inputs[place], outputs[place])
@@ -139,35 +137,42 @@ class Fusion:
 
     ALONE = 64 << 10  # bytes from which a tensor travels alone, inside a host
     ALONE_FAR = 1 << 20  # the same between hosts, where a call costs more
-    KEPT = 32  # layouts
 
     def __init__(self, transport: str) -> None:
         self._limit = job().settings.fusion_bytes
         self._most = min(self._limit, self.ALONE if transport in ("shm", "local") else self.ALONE_FAR)
-        self._layouts: dict[Any, tuple[list[Bucket], list[int]]] = {}  # the one used longest ago comes first
+        self._memory: dict[Any, Any] = {}  # by dtype
 
-    def divide(self, tensors: Sequence[Any]) -> tuple[list[Bucket], list[int]]:
-        """Returns buckets, whose slots have the numbers of tensors, and the numbers of the other tensors."""
-        key = tuple([(tensor.dtype, tensor.shape) for tensor in tensors])
-        found = self._layouts.pop(key, None) or self._divided(tensors)
-        self._layouts[key] = found
-        if len(self._layouts) > self.KEPT:
-            del self._layouts[next(iter(self._layouts))]
-        return found
+    def divide(self, tensors: Sequence[Any]) -> tuple[list[list[int]], list[int]]:
+        """Returns the numbers of the tensors of each packed message, and those of the other tensors."""
+        packed: list[list[int]] = []
+        last: dict[Any, tuple[list[int], int]] = {}  # the message that is not full, and its bytes, by dtype
+        alone = []
+        for number, tensor in enumerate(tensors):
+            nbytes = tensor.nbytes
+            if not 0 < nbytes < self._most:
+                alone.append(number)
+                continue
+            places, used = last.get(tensor.dtype, ([], self._limit))
+            if used + nbytes > self._limit:
+                places, used = [], 0
+                packed.append(places)
+            places.append(number)
+            last[tensor.dtype] = places, used + nbytes
+        alone += [places[0] for places in packed if len(places) == 1]
+        return [places for places in packed if len(places) > 1], alone
 
-    def _divided(self, tensors: Sequence[Any]) -> tuple[list[Bucket], list[int]]:
-        # The places of a bucket depend on dtypes and shapes alone. On the meta device they keep no tensor alive.
-        slots = [
-            Slot(number, "", torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"))
-            for number, tensor in enumerate(tensors)
-            if 0 < tensor.nbytes < self._most
-        ]
-        buckets = make_buckets(slots, self._limit, self._limit) if slots else []
-        buckets = [bucket for bucket in buckets if len(bucket.slots) > 1]
-        for bucket in buckets:
-            bucket.use(allocate(bucket.length, bucket.like.dtype, torch.device("cpu")))
-        packed = {slot.number for bucket in buckets for slot in bucket.slots}
-        return buckets, [number for number in range(len(tensors)) if number not in packed]
+    def packed(self, tensors: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """Copies tensors of one dtype to flat memory. Returns this, and each tensor's place in it."""
+        dtype, counts = tensors[0].dtype, [tensor.numel() for tensor in tensors]
+        total = sum(counts)
+        memory = self._memory.get(dtype)
+        if memory is None or len(memory) < total:
+            memory = self._memory[dtype] = allocate(2 * total, dtype, torch.device("cpu"))
+        flat = memory[:total]
+        views = [part.view(tensor.shape) for part, tensor in zip(flat.split(counts), tensors, strict=True)]
+        torch._foreach_copy_(views, list(tensors))
+        return flat, views
 
 
 _fusions: WeakKeyDictionary[Communicator, Fusion] = WeakKeyDictionary()
