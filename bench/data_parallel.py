@@ -119,14 +119,14 @@ def _contestants(comm: Any, groups: dict[str, Any], workload: Workload, bucket_m
     from torch_ranks import step_of
 
     steps: dict[str, Callable[[], None]] = {}
-    ours = ringreduce.DataParallel(_model(workload), comm, bucket_mb=bucket_mb)
+    ours = ringreduce.DataParallel(make_model(workload), comm, bucket_mb=bucket_mb)
     steps[OURS] = step_of(ours, workload.samples, workload.width)
     for name, group in groups.items():
         ddp = DistributedDataParallel(
-            _model(workload), process_group=group, gradient_as_bucket_view=True, bucket_cap_mb=bucket_mb
+            make_model(workload), process_group=group, gradient_as_bucket_view=True, bucket_cap_mb=bucket_mb
         )
         steps[name] = step_of(ddp, workload.samples, workload.width)
-    unsynced = ringreduce.DataParallel(_model(workload), comm, bucket_mb=bucket_mb)
+    unsynced = ringreduce.DataParallel(make_model(workload), comm, bucket_mb=bucket_mb)
     step = step_of(unsynced, workload.samples, workload.width)
 
     def without_exchange() -> None:
@@ -134,11 +134,11 @@ def _contestants(comm: Any, groups: dict[str, Any], workload: Workload, bucket_m
             step()
 
     steps[UNSYNCED] = without_exchange
-    steps[ALONE] = step_of(_model(workload), workload.samples, workload.width)
+    steps[ALONE] = step_of(make_model(workload), workload.samples, workload.width)
     return steps, ours
 
 
-def _model(workload: Workload) -> Any:
+def make_model(workload: Workload) -> Any:
     import torch
     from torch import nn
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import REMAINDER, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from pathlib import Path
 
 from ringreduce.start.programs import Place, hosts_named, start
 
@@ -18,6 +20,7 @@ Starts a program as the ranks of a job, and ends all ranks when one fails.
   ringreduce run -n 4 train.py --steps 100          four ranks on this host
   ringreduce run -n 2 --hosts node0,node1 train.py  two ranks on each of two hosts, by ssh
   ringreduce run -n 2 -- ./program                  any program
+  ringreduce run -n 4 --as-horovod python train.py  a program that imports horovod.torch
 
 The program calls ringreduce.init() or torch.distributed.init_process_group("ringreduce"), and needs no other setup.
 Its environment has the variables that torchrun sets, such as RANK. All hosts must have the same folders. If a host has
@@ -34,6 +37,11 @@ def add_options(one: ArgumentParser) -> None:
         "--prefix", action="store_true", help="begin each line that a rank prints with the rank's number"
     )
     one.add_argument("--no-bind", dest="bind", action="store_false", help="let ranks run on all cores")
+    one.add_argument(
+        "--as-horovod",
+        action="store_true",
+        help="let `import horovod` find ringreduce.horovod, so that programs for Horovod run unchanged",
+    )
     one.add_argument(
         "--ssh", default="ssh", metavar="COMMAND", help="the ssh command, with its options (ssh)"
     )
@@ -56,7 +64,16 @@ def run(options: Namespace) -> int:
         raise ValueError("name a program, as in: ringreduce run -n 2 train.py")
     python = program[0] == "-m" or program[0].endswith(".py")
     command = [sys.executable, *program] if python else program
-    return start(command, places, prefix=options.prefix, bind=options.bind, ssh=options.ssh)
+    variables = _as_horovod() if options.as_horovod else {}
+    return start(
+        command, places, prefix=options.prefix, bind=options.bind, ssh=options.ssh, variables=variables
+    )
+
+
+def _as_horovod() -> dict[str, str]:
+    """Returns the path on which ranks find a module called horovod before an installed one."""
+    folder = Path(__file__).resolve().parents[1] / "horovod" / "as_horovod"
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))}
 
 
 def _cores() -> int:

@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
@@ -30,6 +30,7 @@ __all__ = ["Job", "Place", "agent", "hosts_named", "start"]
 PORTS = range(20_000, 32_000)  # below the ports that systems use for outgoing connections
 PASSED_ON = (
     "RINGREDUCE_",
+    "HOROVOD_",
     "NCCL_",
     "TORCH_",
     "OMP_",
@@ -91,6 +92,7 @@ def start(
     prefix: bool = False,
     bind: bool = True,
     ssh: str = "ssh",
+    variables: Mapping[str, str] | None = None,
 ) -> int:
     """Starts ranks, in the order of the places, and waits for them.
 
@@ -99,6 +101,7 @@ def start(
         bind: whether each rank gets its own share of the cores, if the host has a core for each.
         ssh: the command, with its options, that runs a shell command on another host. Environment variables with a
             prefix in PASSED_ON are passed to the host.
+        variables: further environment variables of the ranks.
 
     Returns:
         The exit status of the first rank that failed, or 0. It is 128 plus the signal if a signal killed the rank.
@@ -111,7 +114,8 @@ def start(
     if not shutil.which(needed):
         raise ValueError(f"{needed}: no such program")
     world = sum(place.ranks for place in places)
-    shared = {key: value for key, value in os.environ.items() if key.startswith(PASSED_ON)} | _meeting(places)
+    shared = {key: value for key, value in os.environ.items() if key.startswith(PASSED_ON)}
+    shared |= _meeting(places) | dict(variables or {})
     jobs, first = [], 0
     for place in places:
         jobs.append(Job(list(command), world, first, place.ranks, prefix, bind, shared))
