@@ -12,6 +12,15 @@
 
 namespace ffi = xla::ffi;
 
+// Of Python's stable ABI. They are found in the process, so the library needs no headers of Python.
+extern "C" {
+int PyGILState_Ensure();
+void PyGILState_Release(int);
+void PyErr_Fetch(void** type, void** value, void** trace);
+void PyErr_Restore(void* type, void* value, void* trace);
+int Py_AddPendingCall(int (*function)(void*), void* argument);
+}
+
 namespace ringreduce {
 namespace {
 
@@ -86,6 +95,24 @@ ffi::ErrorCode code_of(Outcome outcome) {
   }
 }
 
+// An exception that a signal's handler has raised. Only the main thread runs handlers.
+struct {
+  void *type, *value, *trace;
+} raised;
+
+int raise_again(void*) {
+  PyErr_Restore(raised.type, raised.value, raised.trace);
+  return -1;
+}
+
+// Has Python raise the exception when XLA has returned: XLA neither expects nor keeps it.
+void postpone_exception() {
+  const int locked = PyGILState_Ensure();
+  PyErr_Fetch(&raised.type, &raised.value, &raised.trace);
+  if (Py_AddPendingCall(raise_again, nullptr) != 0) raise_again(nullptr);
+  PyGILState_Release(locked);
+}
+
 // Calls the function with the communicator of that number. XLA is built without exceptions.
 template <typename Function>
 ffi::Error with_communicator(std::int64_t number, Function function) {
@@ -93,6 +120,7 @@ ffi::Error with_communicator(std::int64_t number, Function function) {
     function(communicator_of(number));
     return ffi::Error::Success();
   } catch (const Trouble& trouble) {
+    if (trouble.outcome == Outcome::interrupted) postpone_exception();
     return {code_of(trouble.outcome), std::string("ringreduce: ") + trouble.what()};
   } catch (const std::exception& error) {
     return ffi::Error::Internal(std::string("ringreduce: ") + error.what());

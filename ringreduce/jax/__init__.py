@@ -9,8 +9,8 @@ it is part of the compiled program. Calls run in the order in which the program 
 on each other, so all ranks run them in the same order if they run the same program.
 
 - Arrays are on the CPU. Their dtype is one that :class:`ringreduce.Communicator` lists, and JAX has.
-- ``jit``, ``scan``, ``fori_loop``, the body of ``while_loop``, ``cond``, ``checkpoint`` and ``vmap`` work. ``vmap``
-  makes one call with all of the batch; all ranks must batch alike, and :func:`send` and :func:`recv` cannot be batched.
+- ``jit``, ``scan``, ``fori_loop``, ``while_loop``, ``cond``, ``checkpoint`` and ``vmap`` work. ``vmap`` makes one call
+  with all of the batch; all ranks must batch alike. :func:`send` cannot be batched, and :func:`recv` is called once.
 - Derivatives are those of the sum of all ranks' results: the transpose of an all_gather is a reduce_scatter, that of a
   sum is a sum. "min", "max", "prod" and the bitwise ops have none, nor do :func:`send` and :func:`recv`.
 

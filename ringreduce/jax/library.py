@@ -5,11 +5,9 @@ See ringreduce/building.py. It needs a C++ compiler; jaxlib brings its header. I
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import functools
 import re
-import sys
 from importlib import import_module
 from pathlib import Path
 
@@ -86,9 +84,9 @@ def loaded() -> ctypes.CDLL:
 _numbers: dict[Communicator, int] = {}
 
 
-def knows(comm: Communicator) -> bool:
-    """Returns whether the communicator has a number."""
-    return comm in _numbers
+def known() -> list[Communicator]:
+    """Returns the communicators that have a number."""
+    return list(_numbers)
 
 
 def number_of(comm: Communicator) -> int:
@@ -96,13 +94,3 @@ def number_of(comm: Communicator) -> int:
     if comm not in _numbers:
         _numbers[comm] = loaded().ringreduce_jax_number(comm._c.address)
     return _numbers[comm]
-
-
-@atexit.register
-def _end() -> None:
-    """Ends before JAX does, which waits for programs that run: after an exception, their calls may never end."""
-    if getattr(sys, "last_value", None) is not None:
-        from ringreduce.communicator.communicator import _live
-
-        for comm in list(_live):
-            comm._c.leave()

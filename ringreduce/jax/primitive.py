@@ -9,6 +9,8 @@ other. JAX offers effects to packages only in jax._src.
 
 from __future__ import annotations
 
+import atexit
+import sys
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -50,7 +52,7 @@ class Call:
 
 
 class _Order(effects.Effect):  # type: ignore[misc]  # mypy does not follow jax's types
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return "ringreduce"
 
 
@@ -70,20 +72,32 @@ call_p.multiple_results = True
 
 def bind(x: Any, call: Call) -> Any:
     """Makes the call. Returns its result, or None if it has none."""
-    if not library.knows(call.comm):
+    if call.comm not in library.known():
         _forget_failure()
     results = call_p.bind(*(() if x is None else (x,)), call=call)
     return results[0] if results else None
 
 
 def _forget_failure() -> None:
-    # A call that failed leaves a token on which every later call would fail, also of another communicator.
+    """Waits for all programs so far. One that failed leaves a token that would fail every later one."""
     token = dispatch.runtime_tokens.current_tokens.get(ORDER)
     try:
         if token is not None:
             token.block_until_ready()
     except jax.errors.JaxRuntimeError:
-        del dispatch.runtime_tokens.current_tokens[ORDER]
+        dispatch.runtime_tokens.clear()
+
+
+@atexit.register
+def _end() -> None:
+    """Runs before communicators are closed, so that programs in the background can end.
+
+    After an exception their calls may never end, because peers may never make theirs: then they are given up.
+    """
+    if getattr(sys, "last_value", None) is not None:
+        for comm in library.known():
+            comm._c.leave()
+    _forget_failure()
 
 
 # --- shapes ---------------------------------------------------------------------------------------------------
