@@ -33,6 +33,17 @@ $(PEER_MPIS:%=.venv-%/.ready): .venv-%/.ready: bench/peers.mk
 	$(@D)/bin/python -m pip install --quiet $(foreach p,$(PEER_PACKAGES_$*),'$p') 'mpi4py>=4' numpy
 	touch $@
 
+# For bench/jax_calls.py: mpi4jax, which is compiled for one MPI.
+.PHONY: jax-peers
+jax-peers: .venv-jax-openmpi/.ready .venv-jax-mpich/.ready
+.venv-jax-openmpi/.ready .venv-jax-mpich/.ready: .venv-jax-%/.ready: bench/peers.mk
+	$(PEER_PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet $(foreach p,$(PEER_PACKAGES_$*),'$p') 'mpi4py>=4' jax nanobind setuptools wheel
+	@# An nvcc on the PATH would make it build for GPUs. The cache may have a build for the other MPI.
+	PATH=$(CURDIR)/$(@D)/bin:/usr/bin:/bin MPI4JAX_BUILD_MPICC=$(CURDIR)/$(@D)/bin/mpicc \
+	  $(@D)/bin/python -m pip install --quiet --no-build-isolation --no-cache-dir mpi4jax
+	touch $@
+
 .venv-gloo/.ready: bench/peers.mk
 	.venv/bin/python -c 'import torch' 2>/dev/null && mkdir -p $(@D) || \
 	  { $(PEER_PYTHON) -m venv $(@D) && $(@D)/bin/python -m pip install --quiet torch==2.13.0 numpy; }

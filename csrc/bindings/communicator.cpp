@@ -242,6 +242,9 @@ void bind_communicator(nb::module_& m) {
       .def_prop_ro("size", &Communicator::size)
       .def_prop_ro("transport", &Communicator::transport_name)
       .def_prop_ro("closed", &Communicator::closed)
+      .def_prop_ro(
+          "address", [](Communicator& comm) { return reinterpret_cast<std::uintptr_t>(&comm); },
+          "Where fronts that are compiled separately find the communicator.")
       .def("check", &Communicator::usable, "Raises the group's failure, or ClosedError if it was closed.")
       .def_prop_ro("reproducible", [](const Communicator& comm) { return comm.options().reproducible; })
       .def_prop_ro("footprint", &Communicator::footprint, "Bytes of memory that the communicator holds.")

@@ -129,6 +129,18 @@ void Group::leave() {
   translated([&] { communicator_->leave(); });
 }
 
+void run(Communicator& communicator, const Call& call) {
+  translated([&] { communicator.run(call); });
+}
+
+void run(Communicator& communicator, const Transfer& transfer) {
+  translated([&] { communicator.transfer(transfer); });
+}
+
+void swap(Communicator& communicator, const Transfer& send, const Transfer& receive) {
+  translated([&] { communicator.swap(send, receive); });
+}
+
 bool says() {
   return log::says(log::Level::info);
 }

@@ -41,6 +41,7 @@ ROOMS = {
     "bindings": ["front", *ENGINE],
     "nccl": ENGINE,
     "torch": ["front", "engine/planning"],
+    "jax": ["front"],
     "mpi": ["front", "engine/planning", "transport", "reduce"],
 }
 

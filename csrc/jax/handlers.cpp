@@ -1,0 +1,231 @@
+// XLA's custom calls. Each makes one call of a communicator, in the thread in which XLA executes it.
+#include <xla/ffi/api/ffi.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "front/group.h"
+
+namespace ffi = xla::ffi;
+
+// Of Python's stable ABI. They are found in the process, so the library needs no headers of Python.
+extern "C" {
+int PyGILState_Ensure();
+void PyGILState_Release(int);
+void PyErr_Fetch(void** type, void** value, void** trace);
+void PyErr_Restore(void* type, void* value, void* trace);
+int Py_AddPendingCall(int (*function)(void*), void* argument);
+}
+
+namespace ringreduce {
+namespace {
+
+// Programs know a communicator by its number: XLA may keep them on disk, where an address means nothing.
+std::mutex numbering;
+std::vector<Communicator*> numbered;
+
+Communicator& communicator_of(std::int64_t number) {
+  const std::lock_guard lock(numbering);
+  if (number < 0 || static_cast<std::size_t>(number) >= numbered.size()) {
+    throw std::runtime_error("this process has no communicator number " + std::to_string(number) +
+                             ": the program was compiled in another one");
+  }
+  return *numbered[static_cast<std::size_t>(number)];
+}
+
+DType dtype_of(ffi::DataType type) {
+  switch (type) {
+    case ffi::DataType::F64:
+      return DType::float64;
+    case ffi::DataType::F32:
+      return DType::float32;
+    case ffi::DataType::F16:
+      return DType::float16;
+    case ffi::DataType::BF16:
+      return DType::bfloat16;
+    case ffi::DataType::F8E4M3FN:
+      return DType::float8_e4m3;
+    case ffi::DataType::F8E5M2:
+      return DType::float8_e5m2;
+    case ffi::DataType::S64:
+      return DType::int64;
+    case ffi::DataType::S32:
+      return DType::int32;
+    case ffi::DataType::S16:
+      return DType::int16;
+    case ffi::DataType::S8:
+      return DType::int8;
+    case ffi::DataType::U64:
+      return DType::uint64;
+    case ffi::DataType::U32:
+      return DType::uint32;
+    case ffi::DataType::U16:
+      return DType::uint16;
+    case ffi::DataType::U8:
+      return DType::uint8;
+    case ffi::DataType::PRED:
+      return DType::boolean;
+    case ffi::DataType::C64:
+      return DType::complex64;
+    case ffi::DataType::C128:
+      return DType::complex128;
+    default:
+      throw std::runtime_error("unsupported dtype");  // Python has checked it
+  }
+}
+
+ffi::ErrorCode code_of(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::refused:
+      return ffi::ErrorCode::kInvalidArgument;
+    case Outcome::failed:
+      return ffi::ErrorCode::kAborted;
+    case Outcome::timeout:
+      return ffi::ErrorCode::kDeadlineExceeded;
+    case Outcome::closed:
+      return ffi::ErrorCode::kFailedPrecondition;
+    case Outcome::interrupted:
+      return ffi::ErrorCode::kCancelled;
+    default:
+      return ffi::ErrorCode::kInternal;
+  }
+}
+
+// An exception that a signal's handler has raised. Only the main thread runs handlers.
+struct {
+  void *type, *value, *trace;
+} raised;
+
+int raise_again(void*) {
+  PyErr_Restore(raised.type, raised.value, raised.trace);
+  return -1;
+}
+
+// Has Python raise the exception when XLA has returned: XLA neither expects nor keeps it.
+void postpone_exception() {
+  const int locked = PyGILState_Ensure();
+  PyErr_Fetch(&raised.type, &raised.value, &raised.trace);
+  if (Py_AddPendingCall(raise_again, nullptr) != 0) raise_again(nullptr);
+  PyGILState_Release(locked);
+}
+
+// Calls the function with the communicator of that number. XLA is built without exceptions.
+template <typename Function>
+ffi::Error with_communicator(std::int64_t number, Function function) {
+  try {
+    function(communicator_of(number));
+    return ffi::Error::Success();
+  } catch (const Trouble& trouble) {
+    if (trouble.outcome == Outcome::interrupted) postpone_exception();
+    return {code_of(trouble.outcome), std::string("ringreduce: ") + trouble.what()};
+  } catch (const std::exception& error) {
+    return ffi::Error::Internal(std::string("ringreduce: ") + error.what());
+  }
+}
+
+template <Collective collective>
+ffi::Error run_collective(ffi::Token, ffi::AnyBuffer x, ffi::Result<ffi::Token>,
+                          ffi::Result<ffi::AnyBuffer> out, std::int64_t comm, std::int64_t count,
+                          std::int64_t op, std::int64_t root) {
+  return with_communicator(comm, [&](Communicator& communicator) {
+    run(communicator, Call{.collective = collective,
+                           .input = x.untyped_data(),
+                           .output = out->untyped_data(),
+                           .count = static_cast<std::size_t>(count),
+                           .dtype = dtype_of(x.element_type()),
+                           .op = static_cast<Op>(op),
+                           .root = static_cast<int>(root)});
+  });
+}
+
+Transfer transfer_of(bool sends, const ffi::AnyBuffer& array, std::int64_t peer, std::int64_t tag) {
+  return {.sends = sends,
+          .peer = static_cast<int>(peer),
+          .data = array.untyped_data(),
+          .count = array.element_count(),
+          .dtype = dtype_of(array.element_type()),
+          .tag = static_cast<int>(tag)};
+}
+
+ffi::Error send(ffi::Token, ffi::AnyBuffer x, ffi::Result<ffi::Token>, std::int64_t comm, std::int64_t dest,
+                std::int64_t tag) {
+  return with_communicator(
+      comm, [&](Communicator& communicator) { run(communicator, transfer_of(true, x, dest, tag)); });
+}
+
+ffi::Error recv(ffi::Token, ffi::Result<ffi::Token>, ffi::Result<ffi::AnyBuffer> out, std::int64_t comm,
+                std::int64_t source, std::int64_t tag) {
+  return with_communicator(
+      comm, [&](Communicator& communicator) { run(communicator, transfer_of(false, *out, source, tag)); });
+}
+
+ffi::Error sendrecv(ffi::Token, ffi::AnyBuffer x, ffi::Result<ffi::Token>, ffi::Result<ffi::AnyBuffer> out,
+                    std::int64_t comm, std::int64_t dest, std::int64_t source, std::int64_t tag) {
+  return with_communicator(comm, [&](Communicator& communicator) {
+    swap(communicator, transfer_of(true, x, dest, tag), transfer_of(false, *out, source, tag));
+  });
+}
+
+auto collective_call() {
+  return ffi::Ffi::Bind()
+      .Arg<ffi::Token>()
+      .Arg<ffi::AnyBuffer>()
+      .Ret<ffi::Token>()
+      .Ret<ffi::AnyBuffer>()
+      .Attr<std::int64_t>("comm")
+      .Attr<std::int64_t>("count")
+      .Attr<std::int64_t>("op")
+      .Attr<std::int64_t>("root");
+}
+
+}  // namespace
+
+// Gives a communicator the next number. It must exist as long as the process.
+extern "C" std::int64_t ringreduce_jax_number(Communicator* communicator) {
+  const std::lock_guard lock(numbering);
+  numbered.push_back(communicator);
+  return static_cast<std::int64_t>(numbered.size()) - 1;
+}
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ringreduce_jax_all_reduce, run_collective<Collective::all_reduce>,
+                              collective_call());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ringreduce_jax_all_gather, run_collective<Collective::all_gather>,
+                              collective_call());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ringreduce_jax_reduce_scatter, run_collective<Collective::reduce_scatter>,
+                              collective_call());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ringreduce_jax_all_to_all, run_collective<Collective::all_to_all>,
+                              collective_call());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ringreduce_jax_broadcast, run_collective<Collective::broadcast>,
+                              collective_call());
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ringreduce_jax_send, send,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Token>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::Token>()
+                                  .Attr<std::int64_t>("comm")
+                                  .Attr<std::int64_t>("dest")
+                                  .Attr<std::int64_t>("tag"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ringreduce_jax_recv, recv,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Token>()
+                                  .Ret<ffi::Token>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<std::int64_t>("comm")
+                                  .Attr<std::int64_t>("source")
+                                  .Attr<std::int64_t>("tag"));
+XLA_FFI_DEFINE_HANDLER_SYMBOL(ringreduce_jax_sendrecv, sendrecv,
+                              ffi::Ffi::Bind()
+                                  .Arg<ffi::Token>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Ret<ffi::Token>()
+                                  .Ret<ffi::AnyBuffer>()
+                                  .Attr<std::int64_t>("comm")
+                                  .Attr<std::int64_t>("dest")
+                                  .Attr<std::int64_t>("source")
+                                  .Attr<std::int64_t>("tag"));
+
+}  // namespace ringreduce

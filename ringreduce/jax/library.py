@@ -1,0 +1,96 @@
+"""The compiled part: XLA's custom calls, built on first use for the installed jaxlib.
+
+See ringreduce/building.py. It needs a C++ compiler; jaxlib brings its header. It does not depend on Python's version.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+from importlib import import_module
+from pathlib import Path
+
+import jax
+import jaxlib
+
+from ringreduce import building
+from ringreduce.building import Recipe
+from ringreduce.communicator import Communicator
+
+OLDEST = (0, 6)  # the first in which XLA passes tokens to custom calls on the CPU, and jax.ffi is public
+OPTIONS = ("-std=c++20", "-O3", "-DNDEBUG", "-fPIC")
+TARGETS = (
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send", "recv", "sendrecv",
+)  # fmt: skip
+
+
+def check() -> None:
+    """Raises RuntimeError if this jax is too old."""
+    found = re.match(r"(\d+)\.(\d+)", jax.__version__)
+    if found is None or (int(found[1]), int(found[2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise RuntimeError(
+            f"ringreduce.jax needs jax {oldest} or later; this is jax {jax.__version__}: pip install -U jax"
+        )
+
+
+def recipe() -> Recipe:
+    """Returns how to build the library."""
+    version = f"jaxlib {jaxlib.__version__}"
+    return Recipe(
+        thing="its part for JAX",
+        target=version,
+        folder=f"jax-{jaxlib.__version__}",
+        name="libringreduce_jax.so",
+        units=sorted((building.csrc() / "jax").glob("*.cpp")),
+        includes=(building.csrc(),),
+        ingredients=(version, *OPTIONS, *building.extra_options(), str(building.LIBRARY)),
+        command=_command,
+        takes="10 seconds",
+    )
+
+
+def _command(unit: Path, made: Path) -> list[str]:
+    return [
+        *building.compiler(f"its part for JAX must be built once for jaxlib {jaxlib.__version__}", ""),
+        *OPTIONS,
+        f"-I{building.csrc()}",
+        *("-isystem", jax.ffi.include_dir()),
+        *building.extra_options(),
+        *(str(unit), "-shared", "-o", str(made)),
+        *(str(building.LIBRARY), f"-Wl,-rpath,{building.LIBRARY.parent}"),
+    ]
+
+
+@functools.cache
+def loaded() -> ctypes.CDLL:
+    """Loads the library, and registers its calls with XLA.
+
+    Raises:
+        RuntimeError: jax is too old; there is no compiler, or it failed.
+    """
+    check()
+    import_module("ringreduce._engine")  # this loads the engine
+    library = ctypes.CDLL(str(building.built(recipe())))
+    for name in TARGETS:
+        handler = jax.ffi.pycapsule(getattr(library, f"ringreduce_jax_{name}"))
+        jax.ffi.register_ffi_target(f"ringreduce_{name}", handler, platform="cpu")
+    library.ringreduce_jax_number.argtypes = [ctypes.c_void_p]
+    library.ringreduce_jax_number.restype = ctypes.c_int64
+    return library
+
+
+_numbers: dict[Communicator, int] = {}
+
+
+def known() -> list[Communicator]:
+    """Returns the communicators that have a number."""
+    return list(_numbers)
+
+
+def number_of(comm: Communicator) -> int:
+    """Returns the number by which compiled programs know a communicator, which then lives as long as the process."""
+    if comm not in _numbers:
+        _numbers[comm] = loaded().ringreduce_jax_number(comm._c.address)
+    return _numbers[comm]
