@@ -116,5 +116,7 @@ def test_checkpoint_goes_on_with_another_number_of_ranks(alone, tmp_path):
 
 def test_every_example_is_run():
     run = {arguments[0] for arguments, _, _ in RUNS.values()}
-    elsewhere = {"checkpoint.py", "elastic.py", "data_parallel_from_scratch.py"}  # above, and in other files
+    # Above, and in other files.
+    elsewhere = {"checkpoint.py", "elastic.py", "data_parallel_from_scratch.py"}
+    elsewhere |= {"horovod_torch.py", "jax_data_parallel.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == run | elsewhere | {"common.py"}
