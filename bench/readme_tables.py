@@ -36,7 +36,8 @@ SECONDS = 0.5  # for one size, contestant and launch
 
 def table(results: Results, ranks: int, launches: int) -> str:
     """Returns a row for each size, and how they were measured."""
-    names = [name for name in COLUMNS if results.names(collective="all_reduce").count(name)]
+    measured = results.names(collective="all_reduce")
+    names = [name for name in COLUMNS if name in measured]
     rows = [[f"{ranks} ranks, microseconds", *(COLUMNS[name] for name in names)]]
     for nbytes in SIZES:
         times = (results.us("all_reduce", nbytes, name) for name in names)

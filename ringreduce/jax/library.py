@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
+from collections.abc import KeysView
 from importlib import import_module
 from pathlib import Path
 
@@ -84,9 +85,9 @@ def loaded() -> ctypes.CDLL:
 _numbers: dict[Communicator, int] = {}
 
 
-def known() -> list[Communicator]:
+def known() -> KeysView[Communicator]:
     """Returns the communicators that have a number."""
-    return list(_numbers)
+    return _numbers.keys()
 
 
 def number_of(comm: Communicator) -> int:

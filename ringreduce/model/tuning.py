@@ -85,8 +85,12 @@ def tune(
                 with group, on_cores_of_their_own(group):
                     tuner = _Tuner(group, model, budget, tell if comm.rank == 0 else lambda line: None)
                     for collective in collectives:
-                        found = choices[collective, world] if confirms else tuner.by_size(collective, sizes)
-                        choices[collective, world] = tuner.confirmed(collective, found) if confirms else found
+                        key = collective, world
+                        choices[key] = (
+                            tuner.confirmed(collective, choices[key])
+                            if confirms
+                            else tuner.by_size(collective, sizes)
+                        )
             comm.barrier()
     return choices
 

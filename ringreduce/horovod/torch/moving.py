@@ -14,6 +14,11 @@ from ringreduce.horovod.torch.arguments import EVERYONE, Tensors, plain, plain_l
 from ringreduce.horovod.torch.exchanges import AllGather, AllToAll, Broadcast
 from ringreduce.horovod.torch.reductions import AllReduce, Op
 
+__all__ = [
+    "allgather", "allgather_async", "alltoall", "alltoall_async", "broadcast", "broadcast_", "broadcast_async",
+    "broadcast_async_", "grouped_allgather", "grouped_allgather_async",
+]  # fmt: skip
+
 
 def averaged(tensors: Tensors, process_set: ProcessSet) -> list[Any]:
     """Returns the averages of the ranks' gradients."""

@@ -22,41 +22,13 @@ from __future__ import annotations
 from typing import Any
 
 from ringreduce.horovod.request import Request
-from ringreduce.horovod.torch.moving import (
-    allgather,
-    allgather_async,
-    alltoall,
-    alltoall_async,
-    broadcast,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather,
-    grouped_allgather_async,
-)  # fmt: skip
-from ringreduce.horovod.torch.reducing import (
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    grouped_allreduce,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    grouped_reducescatter,
-    grouped_reducescatter_async,
-    reducescatter,
-    reducescatter_async,
-    sparse_allreduce_async,
-)  # fmt: skip
+from ringreduce.horovod.torch import moving, reducing
+from ringreduce.horovod.torch.moving import *  # noqa: F403
+from ringreduce.horovod.torch.reducing import *  # noqa: F403
 
-__all__ = [
-    "allgather", "allgather_async", "allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "alltoall",
-    "alltoall_async", "broadcast", "broadcast_", "broadcast_async", "broadcast_async_", "grouped_allgather",
-    "grouped_allgather_async", "grouped_allreduce", "grouped_allreduce_", "grouped_allreduce_async",
-    "grouped_allreduce_async_", "grouped_reducescatter", "grouped_reducescatter_async", "poll", "reducescatter",
-    "reducescatter_async", "sparse_allreduce_async", "synchronize",
-]  # fmt: skip
+__all__ = ["poll", "synchronize"]
+__all__ += moving.__all__
+__all__ += reducing.__all__
 
 
 def poll(handle: Request) -> bool:

@@ -16,6 +16,12 @@ from ringreduce.horovod.torch.exchanges import SparseAllReduce
 from ringreduce.horovod.torch.moving import grouped_allgather
 from ringreduce.horovod.torch.reductions import AllReduce, Op, ReduceScatter
 
+__all__ = [
+    "allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "grouped_allreduce", "grouped_allreduce_",
+    "grouped_allreduce_async", "grouped_allreduce_async_", "grouped_reducescatter", "grouped_reducescatter_async",
+    "reducescatter", "reducescatter_async", "sparse_allreduce_async",
+]  # fmt: skip
+
 COPIED = 4 << 10  # bytes up to which a copy is cheaper than a second tensor for the engine
 
 

@@ -23,16 +23,6 @@ class SyncBatchNorm(OurSyncBatchNorm):
     communicator of their own, which the first batch makes.
     """
 
-    def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-    ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats)
-
     def forward(self, x: Any) -> Any:
         """Normalises x [batch, features, ...]. The result has the shape and dtype of x."""
         if self.training:
