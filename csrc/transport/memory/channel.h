@@ -61,6 +61,7 @@ struct alignas(line) Doorbell {
   std::atomic<std::uint32_t> rung;
   std::atomic<std::uint32_t> sleepers;
   std::atomic<std::int32_t> core;         // where the owner ran when it last waited
+  std::atomic<bool> away;                 // the owner has yielded its core and not returned
   std::atomic<std::int32_t> waiting_for;  // a rank, or -1; and when the owner last set it
   std::atomic<Clock::time_point> said;
 };

@@ -111,6 +111,7 @@ class MappedTransport : public Transport {
                std::uint64_t arena_start, Fill fill);
   void ring(int peer);
   bool a_peer_is_late() const;
+  bool runs_elsewhere(int peer) const;
   void give_way();
   void crowded(Clock::time_point now);
   void sleep(Backoff& backoff);

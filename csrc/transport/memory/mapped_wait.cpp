@@ -90,8 +90,8 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
   if (backoff.sleepers) {
     sleep(backoff);
   } else if (!crowded) {
-    // A peer on another core is running, or about to. Giving our core away would take longer than the peer.
-    if (waiting_for >= 0 && (round + 1) % spins_between_yields != 0 && !shares_core(waiting_for)) {
+    // Giving our core away would take longer than a peer that is running on another core.
+    if (waiting_for >= 0 && (round + 1) % spins_between_yields != 0 && runs_elsewhere(waiting_for)) {
       relax();
       return false;
     }
@@ -128,9 +128,16 @@ bool MappedTransport::a_peer_is_late() const {
   return false;
 }
 
+bool MappedTransport::runs_elsewhere(int peer) const {
+  return !shares_core(peer) && !(oversubscribed() && header(peer).doorbell.away.load(std::memory_order_relaxed));
+}
+
 void MappedTransport::give_way() {
+  std::atomic<bool>& away = header(rank).doorbell.away;
   const auto before = Clock::now();
+  away.store(true, std::memory_order_relaxed);
   sched_yield();
+  away.store(false, std::memory_order_relaxed);
   const auto after = Clock::now();
   const int known = absences_.load(std::memory_order_relaxed);
   if (after - before >= long_absence) [[unlikely]] {
