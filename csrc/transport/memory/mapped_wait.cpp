@@ -129,7 +129,8 @@ bool MappedTransport::a_peer_is_late() const {
 }
 
 bool MappedTransport::runs_elsewhere(int peer) const {
-  return !shares_core(peer) && !(oversubscribed() && header(peer).doorbell.away.load(std::memory_order_relaxed));
+  return !shares_core(peer) &&
+         !(oversubscribed() && header(peer).doorbell.away.load(std::memory_order_relaxed));
 }
 
 void MappedTransport::give_way() {
