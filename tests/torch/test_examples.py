@@ -33,12 +33,13 @@ RUNS = {
     "fsdp2 bfloat16": (["fsdp2.py", "--bfloat16"], 2, 1e-2),
     "tensor parallel": (["tensor_parallel.py"], 2, FLOAT32),
     "tensor and data parallel": (["tensor_parallel.py", "--data-parallel", "2"], 4, FLOAT32),
+    "three dimensions": (["three_dimensions.py"], 8, FLOAT32),
     "zero": (["zero.py"], 2, FLOAT32),
     "accelerate": (["accelerate_ddp.py"], 2, FLOAT32),
     "lightning": (["lightning_ddp.py"], 2, FLOAT32),
 }
 NEEDS = {"accelerate": "accelerate", "lightning": "lightning"}
-ALONE = ("ddp", "fsdp2", "fsdp2 bfloat16", "tensor parallel", "zero", "accelerate", "lightning", "checkpoint")
+ALONE = (*(name for name in RUNS if name not in ("ddp float16 hook", "tensor and data parallel")), "checkpoint")
 
 # Runs each command line of sys.argv[1] in a process of its own, without importing torch anew for each.
 FORK_EACH = """
