@@ -39,7 +39,10 @@ RUNS = {
     "lightning": (["lightning_ddp.py"], 2, FLOAT32),
 }
 NEEDS = {"accelerate": "accelerate", "lightning": "lightning"}
-ALONE = (*(name for name in RUNS if name not in ("ddp float16 hook", "tensor and data parallel")), "checkpoint")
+ALONE = (
+    *(name for name in RUNS if name not in ("ddp float16 hook", "tensor and data parallel")),
+    "checkpoint",
+)
 
 # Runs each command line of sys.argv[1] in a process of its own, without importing torch anew for each.
 FORK_EACH = """
