@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +22,10 @@ os.environ["RINGREDUCE_TUNING"] = "off"  # what is measured where tests run must
 
 # A shell's background jobs ignore it, and so would the programs that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Each array of the emulated GPU is a file, and eight ranks are threads of one process. Shells begin with 1,024.
+_, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(most_files, 20_000), most_files))
 
 
 def slowly(*values: Any) -> list[Any]:

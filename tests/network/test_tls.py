@@ -229,11 +229,11 @@ def test_a_switch_that_is_neither_on_nor_off():
 
 
 def test_without_openssl(tmp_path):
+    if os.getuid() != 0 or not shutil.which("unshare"):
+        pytest.skip("only root can hide a library")
     where = subprocess.run(["ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
     paths = [line.split()[-1] for line in where.splitlines() if "libssl.so" in line]
     hide = "".join(f"mount --bind /dev/null {path} && " for path in paths)
-    if os.getuid() != 0 or not shutil.which("unshare"):
-        pytest.skip("only root can hide a library")
     code = "from ringreduce import _engine; _engine.tls_over(0, True, b'')"
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", f'{hide} exec "$0" -c "{code}"', sys.executable],

@@ -77,7 +77,8 @@ def test_loss_curve_is_that_of_one_rank(ranks, more, alone):
     assert same_bits(found[0], found[-1])
     for name in ("loss", "gradient_norm", "validation_loss"):
         assert found[0][name] == pytest.approx(alone[name], rel=1e-4), name
-    assert alone["loss"][-1] < alone["loss"][0] - 1
+    # How far it falls depends on the sources of Python, which it reads.
+    assert alone["loss"][-1] < 0.9 * alone["loss"][0]
 
 
 def test_digits_with_batch_norm_over_all_ranks_are_those_of_one_rank():

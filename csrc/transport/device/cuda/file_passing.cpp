@@ -7,6 +7,10 @@
 #include <string>
 #include <system_error>
 
+#ifndef SYS_pidfd_getfd
+#define SYS_pidfd_getfd 438  // Linux 5.6, on every architecture; Debian 11's headers lack it
+#endif
+
 namespace ringreduce::device {
 namespace {
 
