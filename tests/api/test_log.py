@@ -152,7 +152,7 @@ x = comm.all_reduce(numpy.ones(4, "float32"), async_op=%s)
 
 
 @pytest.mark.parametrize("transport", ["shm", *slowly("tcp")])
-@pytest.mark.parametrize("ending", ["False", "True).wait("])
+@pytest.mark.parametrize("ending", ["False", *slowly("True).wait(")])
 def test_a_long_wait_names_whom_it_is_for(transport, ending):
     first, second = said(LATE % ending, RINGREDUCE_LOG="debug", RINGREDUCE_TRANSPORT=transport)
     waits = re.findall(r"debug: has waited \d s for rank 1 in (.*); rank 1 has not started it", first)

@@ -26,6 +26,7 @@ def test_errors_are_relative_to_the_magnitudes_that_were_added():
     assert accuracy.error(np.array([2.0, 3.0, 0.0]), parts) == "2.5e-01, 1.4e-01"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # four imports of torch on a busy machine
 def test_table():
     command = [sys.executable, str(BENCH / "accuracy.py"), "--ranks", "3", "--count", "3000"]

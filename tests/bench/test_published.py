@@ -37,6 +37,7 @@ def test_the_algorithms_for_a_torus_are_right(algorithm, dims):
     schedules.check(algorithm(dims), dims[0] * dims[1])
 
 
+@pytest.mark.slow
 def test_swing_and_others_on_a_torus_of_64_nodes():
     """Figure 11a of De Sensi et al., NSDI 2024; the run times of the smallest and goodputs of the largest vectors.
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.collectives.calls import Call, algorithms, check, variants
-from tests.conftest import on_processes, on_threads
+from tests.conftest import on_processes, on_threads, slowly
 
 
 def patterns(world):
@@ -42,14 +42,14 @@ def check_exchange(comm, shared):
             check(comm, variant)
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("world", [1, 2, 3, *slowly(5, 8)])
 def test_threads(world):
     on_threads(world, check_blocks, False)
     on_threads(world, check_exchange, False)
 
 
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [2, *slowly(4)])
 def test_processes(world, shared):
     on_processes(world, check_blocks, shared)
     on_processes(world, check_exchange, shared)

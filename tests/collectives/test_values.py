@@ -7,7 +7,7 @@ import pytest
 
 import ringreduce
 from tests.collectives.calls import COLLECTIVES, ROOTED, WHOLE, Call, algorithms, check, variants
-from tests.conftest import on_processes, on_threads
+from tests.conftest import on_processes, on_threads, slowly
 
 SMALL = [0, 1, 2, 17, 1000, 10_007]
 SEVERAL_SLICES = 270_007  # of 4 bytes: more than 1 MiB
@@ -34,7 +34,7 @@ def test_every_algorithm(collective, world):
     on_threads(world, check_all, [collective], SMALL)
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 5])
+@pytest.mark.parametrize("world", [1, 2, 3, *slowly(5)])
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_several_slices(collective, world):
     on_threads(

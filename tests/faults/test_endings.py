@@ -12,6 +12,7 @@ import pytest
 from ranks import Ranks, failure_of, run
 
 import ringreduce
+from tests.conftest import slowly
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -75,7 +76,7 @@ def _leave_in_the_middle(comm, board, algorithm):
     return board.read(1)
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "one_shot", "tree"])
+@pytest.mark.parametrize("algorithm", ["ring", *slowly("one_shot", "tree")])
 def test_leaving_ends_a_collective_of_another_thread(algorithm):
     # The other rank has not come by then.
     assert run(_leave_in_the_middle, 2, algorithm) == [0, ("PeerLost", 0)]

@@ -18,6 +18,7 @@ def on_tcp(function, ranks, **options):
     return ringreduce.run(function, ranks, transport="tcp", timeout=60, **options)
 
 
+@pytest.mark.slow
 def test_a_message_of_a_gibibyte():
     def rank_main(comm):
         x = np.zeros(1 << 30, "uint8")

@@ -153,8 +153,10 @@ def test_ranks_meet_by_the_variables_of(launcher, script):
     ("launcher", "more"),
     [
         ("openmpi", {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}),
-        ("hydra", {"MPI_LOCALNRANKS": "1"}),
-        ("slurm", {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "localhost"}),
+        pytest.param("hydra", {"MPI_LOCALNRANKS": "1"}, marks=pytest.mark.slow),
+        pytest.param(
+            "slurm", {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "localhost"}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_ranks_of_several_hosts_meet_where_init_would(launcher, more, script):

@@ -20,55 +20,57 @@ from .suite.outcome import PASSED, Outcome
 
 LIMIT = 60.0  # seconds of one test, in which a hang must be told before pytest gives up
 DOCS = Path(__file__).parents[2] / "docs" / "torch.md"
-CHOSEN = [
+QUICK = [
     "test_all_reduce_sum",
     "test_all_reduce_sum_async",
-    "test_all_reduce_product",
-    "test_all_reduce_sum_complex",
-    "test_all_reduce_complex_unsupported_ops",
     "test_all_reduce_coalesced_sum",
-    "test_all_reduce_coalesced_full_group_max",
     "test_sparse_all_reduce_sum",
     "test_broadcast",
-    "test_broadcast_full_group",
     "test_reduce_min",
-    "test_reduce_sum_twice",
     "test_scatter",
-    "test_scatter_checks",
-    "test_scatter_complex",
     "test_scatter_object_list",
     "test_gather",
-    "test_gather_checks",
     "test_all_gather",
-    "test_all_gather_complex",
     "test_all_gather_coalesced_simple",
-    "test_all_gather_coalesced_with_empty",
     "test_all_gather_object_default_pg",
-    "test_all_gather_object_subgroup",
     "test_all_to_all",
-    "test_all_to_all_complex",
     "test_all_to_all_single_unequal_split",
-    "test_all_to_all_single_equal_split_complex",
     "test_barrier",
     "test_barrier_timeout_global",
-    "test_barrier_timeout_full_group",
     "test_monitored_barrier_gloo",
-    "test_monitored_barrier_gloo_subgroup",
-    "test_monitored_barrier_gloo_rank_0_timeout",
     "test_send_recv_torch_profiler",
-    "test_send_recv_any_source_autograd_profiler",
     "test_send_recv_with_tag",
-    "test_isend_torch_profiler",
     "test_irecv",
     "test_batch_isend_irecv_gloo_tags",
     "test_get_backend",
     "test_destroy_group",
     "test_get_future",
     "test_DistributedDataParallel_requires_grad",
-    "test_accumulate_gradients_no_sync_allreduce_with_then_hook",
     "test_ddp_logging_data_cpu",
     "test_grads_same_across_ranks_with_no_sync",
     "ddp.test_ddp_comparison_uneven_inputs",
+]
+VARIANTS = [
+    "test_all_reduce_product",
+    "test_all_reduce_sum_complex",
+    "test_all_reduce_complex_unsupported_ops",
+    "test_all_reduce_coalesced_full_group_max",
+    "test_broadcast_full_group",
+    "test_reduce_sum_twice",
+    "test_scatter_checks",
+    "test_scatter_complex",
+    "test_gather_checks",
+    "test_all_gather_complex",
+    "test_all_gather_coalesced_with_empty",
+    "test_all_gather_object_subgroup",
+    "test_all_to_all_complex",
+    "test_all_to_all_single_equal_split_complex",
+    "test_barrier_timeout_full_group",
+    "test_monitored_barrier_gloo_subgroup",
+    "test_monitored_barrier_gloo_rank_0_timeout",
+    "test_send_recv_any_source_autograd_profiler",
+    "test_isend_torch_profiler",
+    "test_accumulate_gradients_no_sync_allreduce_with_then_hook",
 ]
 WITH_4_RANKS = [
     "test_gather_object",
@@ -76,9 +78,11 @@ WITH_4_RANKS = [
     "ddp_under_rpc.test_backward_ddp_inside",
 ]
 ITEMS = [
-    pytest.param(world, test, id=f"{world}-{test}", marks=[pytest.mark.slow] if world > 2 else [])
+    pytest.param(
+        world, test, id=f"{world}-{test}", marks=[] if world == 2 and test in QUICK else [pytest.mark.slow]
+    )
     for world in (2, 3, 4)
-    for test in [*CHOSEN, *(WITH_4_RANKS if world == 4 else [])]
+    for test in [*QUICK, *VARIANTS, *(WITH_4_RANKS if world == 4 else [])]
 ]
 
 
