@@ -5,6 +5,7 @@
 #   make test      quick checks of the source, then the tests that are quick; continuous integration runs it
 #   make test-all  all tests (an hour); tests/README.md says which are where
 #   make test-torch  torch's own tests of a torch.distributed backend, beside Gloo's results
+#   make test-frameworks  tests with transformers, Lightning, Accelerate and JAX from PyPI, in an environment of their own
 #   make test-gpu  the tests that need a GPU, with the Python, nvcc and cmake that are there
 #   make test-gpu-memory  the smaller ones under CUDA's memcheck and racecheck
 #   make card      all that a GPU can show in 25 minutes (MINUTES=8: in 8), the most valuable first; resumes
@@ -52,7 +53,7 @@ CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '
   sdist wheel
 .DEFAULT_GOAL := help
 help:
-	@sed -n '2,18s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+	@sed -n '2,19s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 bench: export RINGREDUCE_BENCH_MPI ?= $(subst $() ,:,$(patsubst %/.ready,%,$(wildcard $(PEER_MPIS:%=.venv-%/.ready))))
 bench: engine $(VENV)/.plot
@@ -332,3 +333,4 @@ clean:
 	rm -rf build ringreduce/_engine*.so ringreduce/_engine*.pyi *.egg-info .pytest_cache .mypy_cache .ruff_cache
 
 include bench/peers.mk
+include tests/frameworks/frameworks.mk
