@@ -5,25 +5,24 @@
 The model has random weights and is made here.
 """
 
-import argparse
 import json
-import os
 import tempfile
+from time import perf_counter
 
 import torch
 import torch.distributed as dist
+from common import options
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 # About 100 M parameters, and a small one.
 LARGE = dict(hidden_size=768, intermediate_size=2048, num_hidden_layers=12, vocab_size=16000)
-SMALL = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, vocab_size=128)
+SMALL = dict(hidden_size=256, intermediate_size=128, num_hidden_layers=2, vocab_size=128)
 
 
-def load(size: dict, heads: int, folder: str) -> torch.nn.Module:
+def load(size: dict, folder: str) -> torch.nn.Module:
     """Returns the model; if there are several ranks, each has its part of every layer."""
-    torch.manual_seed(0)
-    config = LlamaConfig(**size, num_attention_heads=heads, num_key_value_heads=heads, pad_token_id=0)
-    config.bos_token_id = config.eos_token_id = None
+    heads = size["hidden_size"] // 64
+    config = LlamaConfig(**size, num_attention_heads=heads, pad_token_id=0, eos_token_id=None)
     LlamaForCausalLM(config).save_pretrained(folder)  # from_pretrained divides layers; from_config does not
     dist.barrier()  # save_pretrained writes on rank 0 only
     plan = {"tp_plan": "auto"} if dist.get_world_size() > 1 else {}
@@ -31,26 +30,24 @@ def load(size: dict, heads: int, folder: str) -> torch.nn.Module:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--backend", default="ringreduce", help="the backend for init_process_group")
-    parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--small", action="store_true", help="a model of 0.1 M parameters instead of 109 M")
-    args = parser.parse_args()
-    if "RANK" not in os.environ:
-        os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    small = dict(action="store_true", help="a model of 0.8 M parameters instead of 109 M")
+    args = options(__doc__, tokens=dict(type=int, default=32), small=small)
     dist.init_process_group(args.backend)
     with tempfile.TemporaryDirectory() as own:
         folder = [own]
         dist.broadcast_object_list(folder)
-        model = load(SMALL if args.small else LARGE, 4 if args.small else 12, folder[0])
+        model = load(SMALL if args.small else LARGE, folder[0])
         dist.barrier()  # rank 0's folder stays until all have read it
     prompt = torch.arange(1, 9)[None]
     with torch.inference_mode():
+        model.generate(prompt, max_new_tokens=4)  # the first take longer
+        start = perf_counter()
         found = model.generate(prompt, max_new_tokens=args.tokens, do_sample=False)[0, 8:].tolist()
+    seconds = (perf_counter() - start) / args.tokens
     held = sum(getattr(x, "to_local", lambda x=x: x)().numel() for x in model.parameters())
     if dist.get_rank() == 0:
         job = {"backend": dist.get_backend(), "world": dist.get_world_size(), "parameters": held}
-        print(json.dumps({**job, "tokens": found}))
+        print(json.dumps({**job, "seconds": round(seconds, 5), "tokens": found}))
     dist.destroy_process_group()
 
 

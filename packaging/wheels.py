@@ -208,7 +208,8 @@ def wheel(python: Python, along: Path, into: Path) -> None:
         excluded = [word for name in OF_TORCH for word in ("--exclude", name)]
         python.run("-m", "auditwheel", "repair", *excluded, "--wheel-dir", into, made)
     if python.abi3:
-        python.run("-m", "abi3audit", "--strict", ENGINE / "_engine.abi3.so")
+        first = ".".join(map(str, FIRST_OF_ABI3))
+        python.run("-m", "abi3audit", "--strict", "--assume-minimum-abi3", first, ENGINE / "_engine.abi3.so")
 
 
 def wheels(names: Sequence[str], torches: Sequence[str], jobs: int, into: Path) -> None:
