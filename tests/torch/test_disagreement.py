@@ -122,7 +122,10 @@ def _assert_mismatch(ranks: Ranks, usual: str, odd: str) -> None:
         assert outcome.kind, f"rank {rank} raised nothing"
         assert outcome.at - began < within(), f"rank {rank} needed {outcome.at - began:.2f} s"
         calls = _calls_named(outcome)
-        assert usual in calls[0], outcome.text
+        others = [calls[other] for other in range(len(found) - 1) if other in calls]
+        assert any(usual in call for call in others), outcome.text
+        # A third rank may still fill its tensors when two have noticed.
+        assert all(usual in call or call == "has not made this call" for call in others), outcome.text
         assert odd in calls[len(found) - 1], outcome.text
 
 
