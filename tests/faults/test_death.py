@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import time
 
 import numpy as np
@@ -87,6 +89,25 @@ def test_killed_amid_calls(kind, algorithm, count, victim):
     time.sleep(0.013 * (victim + 1))
     ranks.kill(victim)
     assert_lost(ranks.outcomes(), ranks.dead)
+
+
+def _loop_at_unequal_priority(comm, board, kind):
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    if comm.rank % 2 == 0:
+        os.nice(19)
+    return _loop_until_failure(comm, board, kind)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_dead_rank_is_named_if_a_rank_is_preempted_while_it_tells():
+    """The ranks that it woke take its core, fail and close before it has told the others."""
+    for n in range(40):
+        ranks = Ranks(_loop_at_unequal_priority, 8, "large exchange")
+        ranks.wait_for()
+        time.sleep(0.05 * random.Random(n).random())
+        ranks.kill(1)
+        assert_lost(ranks.outcomes(), ranks.dead)
 
 
 def _die_between(comm, board, how, victim):

@@ -225,16 +225,21 @@ void MappedTransport::hear_abort(std::uint64_t word) {
 }
 
 // The first to report wins, rank by rank. A rank that reads an abort word finds the reason at its reporter.
+// A rank that was told passes the word on: the reporter may have lost its core before it told everyone, and
+// a rank that sees this one close must know why.
 void MappedTransport::abort(const Failure& found) {
   const Failure failure = fate().fail(found);
   Header& own = header(rank);
-  if (own.aborted.load() != 0) return;
-  std::string reason = failure.what();
-  reason.resize(std::min(reason.size(), sizeof own.reason - 1));
-  std::memcpy(own.reason, reason.c_str(), reason.size() + 1);
+  std::uint64_t word = own.aborted.load();
+  if (word == 0) {
+    std::string reason = failure.what();
+    reason.resize(std::min(reason.size(), sizeof own.reason - 1));
+    std::memcpy(own.reason, reason.c_str(), reason.size() + 1);
+    word = pack(failure, rank);
+  }
   for (int peer = 0; peer < world; ++peer) {
     std::uint64_t none = 0;
-    header(peer).aborted.compare_exchange_strong(none, pack(failure, rank));
+    header(peer).aborted.compare_exchange_strong(none, word);
     header(peer).doorbell.rung.fetch_add(1);
     futex_wake(header(peer).doorbell.rung);
   }
