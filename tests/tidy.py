@@ -1,6 +1,6 @@
-"""Runs clang-tidy over C++ sources: those named, or all that the build folder has commands for, once each.
+"""Runs clang-tidy over C++ sources: those named, or all that are compiled, once each.
 
-    python tests/tidy.py [-p build/dev] [-j 2] [--budget SECONDS] [FILE ...]
+    python tests/tidy.py [-j 2] [--budget SECONDS] [FILE ...]
 
 With a budget no further file is begun when the time is up; files that differ from the main branch come first.
 """
@@ -18,14 +18,27 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 TIDY = Path(sys.executable).parent / "clang-tidy"
+BUILD = ROOT / "build/lint"  # nothing is built there
 
 
-def sources(build: Path) -> list[str]:
+def configure() -> None:
+    """Writes a compilation database that names each file by itself."""
+    settings = {"CMAKE_UNITY_BUILD": "OFF", "RINGREDUCE_CUDA": "OFF", "Python_EXECUTABLE": sys.executable}
+    subprocess.run(
+        [TIDY.with_name("cmake"), "-G", "Ninja", "-S", ROOT, "-B", BUILD]
+        + [f"-D{name}={value}" for name, value in settings.items()],
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "PATH": f"{TIDY.parent}:{os.environ['PATH']}"},
+        check=True,
+    )
+
+
+def sources() -> list[str]:
     """Ours, of those in the compilation database: a kernel is in it several times, generated files are not ours.
 
     nvcc's flags are not clang's; what is in .cu files is in headers that other files include, too.
     """
-    commands = json.loads((build / "compile_commands.json").read_text())
+    commands = json.loads((BUILD / "compile_commands.json").read_text())
     files = {Path(command["directory"], command["file"]).resolve() for command in commands}
     return sorted(
         str(file.relative_to(ROOT))
@@ -34,10 +47,10 @@ def sources(build: Path) -> list[str]:
     )
 
 
-def for_clang(build: Path) -> Path:
+def for_clang() -> Path:
     """A compilation database without the flags that only GCC has."""
-    commands = (build / "compile_commands.json").read_text()
-    folder = build / "tidy"
+    commands = (BUILD / "compile_commands.json").read_text()
+    folder = BUILD / "tidy"
     folder.mkdir(exist_ok=True)
     (folder / "compile_commands.json").write_text(commands.replace(" -fno-tree-loop-distribute-patterns", ""))
     return folder
@@ -51,12 +64,11 @@ def changed() -> set[str]:
 def tidy(build: Path, file: str, deadline: float) -> tuple[str, int | None, str]:
     if time.monotonic() > deadline:
         return file, None, ""
-    # GCC's warnings, precompiled headers and flags that clang lacks are GCC's business.
+    # GCC's warnings and flags that clang lacks are GCC's business.
     quiet = [
         "--quiet",
         "--extra-arg=-Wno-unknown-warning-option",
         "--extra-arg=-Wno-ignored-optimization-argument",
-        "--extra-arg=-Wno-ignored-gch",
         # Said again by modernize-use-override, which can be told where it is meant.
         "--extra-arg=-Wno-inconsistent-missing-override",
     ]
@@ -66,14 +78,14 @@ def tidy(build: Path, file: str, deadline: float) -> tuple[str, int | None, str]
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("-p", dest="build", type=Path, default=ROOT / "build/dev")
     parser.add_argument("-j", dest="jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--budget", type=float, default=float("inf"))
     parser.add_argument("files", nargs="*")
     options = parser.parse_args()
-    build = for_clang(options.build.resolve())
+    configure()
+    build = for_clang()
     first = changed()
-    files = options.files or sorted(sources(build), key=lambda file: file not in first)
+    files = options.files or sorted(sources(), key=lambda file: file not in first)
     deadline = time.monotonic() + options.budget
     with ThreadPoolExecutor(options.jobs) as pool:
         results = list(pool.map(lambda file: tidy(build, file, deadline), files))

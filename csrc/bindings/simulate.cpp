@@ -33,8 +33,8 @@ nb::dict to_python(const Answer& answer) {
     intervals.emplace_back(activity_names[static_cast<std::size_t>(each.activity)], each.where, each.peer,
                            each.round, each.slice, each.begin, each.end);
   nb::dict made_of;
-  for (std::size_t cause = 0; cause < cause_count; ++cause)
-    made_of[nb::cast(cause_names[cause])] = answer.end.made_of[cause];
+  for (std::size_t component = 0; component < component_count; ++component)
+    made_of[nb::cast(component_names[component])] = answer.end.made_of[component];
   nb::dict found;
   found["seconds"] = answer.end.at;
   found["made_of"] = made_of;

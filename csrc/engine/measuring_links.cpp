@@ -16,7 +16,7 @@ constexpr int pings = 5;
 constexpr std::size_t first_bytes = std::size_t{64} << 10, most_bytes = std::size_t{4} << 20;
 constexpr double long_enough = 8e-3;  // seconds that a transfer must take to be trusted
 constexpr double still_grows = 1.25;
-constexpr double patience = 0.3;        // seconds per pair
+constexpr double seconds_per_pair = 0.3;
 constexpr int most_rounds = 15;         // unless asked: all pairs of 16 hosts, some pairs of more
 constexpr double together_for = 50e-3;  // seconds per round of all pairs
 constexpr int tag = std::numeric_limits<int>::max();
@@ -74,7 +74,7 @@ double bandwidth_to(Communicator& group, int peer, double latency) {
     if (counts) best = std::max(best, reached);
     if (counts && reached < still_grows * before) ++counted;
     before = reached;
-    if (so_far > patience) return std::max(best, reached);
+    if (so_far > seconds_per_pair) return std::max(best, reached);
   }
   return best;
 }

@@ -24,7 +24,7 @@ Moment& Cores::take(int rank, const Moment& ready) {
   Core& core = cores_[core_of_[rank]];
   core.free = later(ready, core.free);
   const int before = std::exchange(core.rank, rank);
-  if (before >= 0 && before != rank) core.free.spend(switching_, Cause::change);
+  if (before >= 0 && before != rank) core.free.spend(switching_, Component::change);
   return core.free;
 }
 

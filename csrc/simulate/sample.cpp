@@ -99,8 +99,9 @@ void Sample::complete(Answer& answer) const {
               first = end - std::max((end + 1 - lanes) / lanes, 1) * lanes;
     const double more = static_cast<double>(slices_ - simulated) / (end - first);
     const Moment &last = slice_ended_[end], &before = slice_ended_[first];
-    for (std::size_t cause = 0; cause < cause_count; ++cause)
-      answer.end.made_of[cause] += static_cast<float>(more * (last.made_of[cause] - before.made_of[cause]));
+    for (std::size_t component = 0; component < component_count; ++component)
+      answer.end.made_of[component] +=
+          static_cast<float>(more * (last.made_of[component] - before.made_of[component]));
     const double added = more * (last.at - before.at);
     answer.end.at += added;
     for (double& ended : answer.ended) ended += added;

@@ -138,7 +138,7 @@ Answer Simulation::run() {
   for (int rank = 0; rank < ranks_; ++rank) {
     for (int slice = 0; slice < slices_; ++slice) {
       Moment& begin = progress(rank, slice).ready;
-      if (!question_.late.empty()) begin.spend(question_.late[rank], Cause::delay);
+      if (!question_.late.empty()) begin.spend(question_.late[rank], Component::delay);
       if (slice < question_.lanes) push(begin.at, rank, slice);
     }
   }
@@ -200,12 +200,12 @@ void Simulation::enter_round(int rank, int slice) {
   }
   Moment& core = cores_.take(rank, there.ready);
   const double began = core.at;
-  core.spend(question_.round * slowness(rank), Cause::round);
+  core.spend(question_.round * slowness(rank), Component::round);
   const Way* way = ways_[rank].data() + script.first_send(there.round);
   for (const Post& each : script.sends(there.round)) {
     const MessageCost& cost = cost_of(rank, each);
-    core.spend(cost.send * slowness(rank), Cause::send);
-    core.spend(each.chunks * chunk_bytes_ * cost.send_byte * slowness(rank), Cause::copy_out);
+    core.spend(cost.send * slowness(rank), Component::send);
+    core.spend(each.chunks * chunk_bytes_ * cost.send_byte * slowness(rank), Component::copy_out);
     post(rank, slice, each, *way++, cost, core);
   }
   answer_.busy_ranks[rank] += core.at - began;
@@ -232,9 +232,9 @@ void Simulation::enter_round(int rank, int slice) {
 void Simulation::post(int rank, int slice, const Post& post, const Way& way, const MessageCost& cost,
                       const Moment& sent) {
   Moment leaves = sent;
-  leaves.spend(cost.latency, Cause::latency);
+  leaves.spend(cost.latency, Component::latency);
   if (question_.jitter > 0)
-    leaves.spend(std::exponential_distribution<double>(1 / question_.jitter)(random_), Cause::delay);
+    leaves.spend(std::exponential_distribution<double>(1 / question_.jitter)(random_), Component::delay);
   ++answer_.messages;
   push_message(traffic_.post({.from = rank,
                               .ahead = post.ahead,
@@ -297,9 +297,9 @@ void Simulation::work(int rank, int slice, std::size_t place, const Moment& from
   const MessageCost& cost = cost_of(rank, each);
   Moment& core = cores_.take(rank, from);
   const double began = core.at, bytes = each.chunks * chunk_bytes_;
-  if (!is_local) core.spend(cost.receive * slowness(rank), Cause::receive);
+  if (!is_local) core.spend(cost.receive * slowness(rank), Component::receive);
   core.spend(bytes * (each.reduce ? cost.combine_byte : cost.receive_byte) * slowness(rank),
-             each.reduce ? Cause::combine : Cause::copy_in);
+             each.reduce ? Component::combine : Component::copy_in);
   answer_.busy_ranks[rank] += core.at - began;
   note({is_local ? Activity::local : Activity::receive, rank, (rank + each.ahead) % world_,
         script_of(rank).number(there.round), slice},

@@ -49,16 +49,16 @@ Traffic::Busy Traffic::cross(int number) {
   Moment& free = free_[same];
   if (!(message.first.at < free.at)) free = message.first;
   const double began = free.at;
-  free.spend(seconds, Cause::transfer);
+  free.spend(seconds, Component::transfer);
   busy[same] += seconds;
   if (message.last.at < free.at) message.last = free;
   message.pace = std::max(message.pace, seconds);
   if (message.last.at - message.pace > message.first.at) {
     message.first = message.last;
-    message.first.spend(-message.pace, Cause::transfer);
+    message.first.spend(-message.pace, Component::transfer);
   }
-  message.last.spend(link.latency, Cause::latency);
-  message.first.spend(link.latency, Cause::latency);
+  message.last.spend(link.latency, Component::latency);
+  message.first.spend(link.latency, Component::latency);
   return {place, began, free.at};
 }
 

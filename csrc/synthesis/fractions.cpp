@@ -8,7 +8,6 @@
 namespace ringreduce {
 namespace {
 
-constexpr double near_enough = 1e-4;  // to the bound
 constexpr double tiny = 1e-9;
 constexpr double smoothing = 0.8;
 

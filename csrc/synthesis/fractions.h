@@ -11,6 +11,8 @@ namespace ringreduce {
 
 using Tree = std::vector<int>;  // parents; -1 for the root
 
+inline constexpr double near_enough = 1e-4;  // to the bound: where the search for trees ends
+
 struct Fractional {
   std::vector<Tree> trees;
   std::vector<double> parts;  // of each tree

@@ -8,7 +8,6 @@
 namespace ringreduce {
 namespace {
 
-constexpr double near_enough = 1e-4;  // to the bound
 constexpr int most_trees = 32;
 constexpr int passes = 8;
 constexpr double of_others = 0.02;   // the weight of the other links beside the busiest

@@ -7,12 +7,12 @@
 namespace ringreduce {
 namespace {
 
-constexpr std::chrono::milliseconds patience{5};  // until offers that nobody asks for are fetched
+constexpr std::chrono::milliseconds fetched_after{5};  // until offers that nobody asks for are fetched
 
 }  // namespace
 
 void PointToPoint::fetch_bodies() {
-  const auto before = Clock::now() - patience;
+  const auto before = Clock::now() - fetched_after;
   for (Aside& aside : matching_.asides()) {
     if (aside.since > before) continue;
     if (!aside.envelope.has_body || aside.body || !matching_.awaits(aside.source)) continue;

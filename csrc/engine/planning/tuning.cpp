@@ -8,8 +8,6 @@
 namespace ringreduce {
 namespace {
 
-constexpr std::size_t KiB = 1024, MiB = 1024 * KiB;
-
 bool fits(const TuningRow& row, const Situation& s) {
   return row.collective == s.collective && s.world <= row.max_world &&
          static_cast<double>(s.bytes) <= s.pace * static_cast<double>(row.max_bytes) &&

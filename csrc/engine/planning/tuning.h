@@ -12,6 +12,7 @@
 
 namespace ringreduce {
 
+inline constexpr std::size_t KiB = 1024, MiB = 1024 * KiB;
 inline constexpr int any_world = 1 << 30;
 
 // One measured choice. The first row that fits is taken. The last row of every collective fits everything,

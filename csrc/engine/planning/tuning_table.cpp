@@ -6,7 +6,7 @@
 namespace ringreduce {
 namespace {
 
-constexpr std::size_t KiB = 1024, MiB = 1024 * KiB, all = ~std::size_t{0};
+constexpr std::size_t all = ~std::size_t{0};
 constexpr double far = 8;  // a round trip of 2 ms at 1 Gbit/s
 using C = Collective;
 

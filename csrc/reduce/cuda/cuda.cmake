@@ -87,6 +87,7 @@ target_compile_options(ringreduce_cuda PRIVATE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror>
   $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false --expt-relaxed-constexpr -Xfatbin=-compress-all -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
 set_target_properties(ringreduce_cuda PROPERTIES
+  UNITY_BUILD OFF  # its files take long each, and compile side by side
   CUDA_RUNTIME_LIBRARY Static  # loads even if there is no driver
   CXX_VISIBILITY_PRESET hidden CUDA_VISIBILITY_PRESET hidden)
 target_link_libraries(ringreduce_cuda PRIVATE Threads::Threads ${CMAKE_DL_LIBS})

@@ -7,7 +7,7 @@ namespace ringreduce {
 namespace {
 
 constexpr std::size_t unit = std::size_t{64} << 10;
-constexpr std::size_t line = 256;  // parts of a slab begin at multiples of this
+constexpr std::size_t slab_unit = 256;  // parts of a slab begin at multiples of this
 
 // Memory that former users gave back, by device and size.
 std::mutex spare_mutex;
@@ -49,7 +49,7 @@ DeviceSlab::DeviceSlab(const CudaLibrary& cuda, int device, std::size_t bytes)
 
 // Takes the first gap that is wide enough.
 char* DeviceSlab::take(std::size_t bytes) {
-  bytes = (bytes + line - 1) / line * line;
+  bytes = (bytes + slab_unit - 1) / slab_unit * slab_unit;
   std::size_t begin = 0;
   for (const auto& [from, to] : taken_) {
     if (from - begin >= bytes) break;

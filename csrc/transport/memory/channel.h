@@ -21,7 +21,7 @@
 
 namespace ringreduce {
 
-inline constexpr std::size_t line = 64;
+inline constexpr std::size_t cache_line = 64;
 inline constexpr std::uint32_t channel_depth = 16;
 inline constexpr std::size_t inline_bytes = 40;
 inline constexpr int record_depth = 16;
@@ -38,7 +38,7 @@ struct Location {  // memory of a rank that its peers can reach
 
 enum class SlotKind : std::uint8_t { inlined, staged, lent, lent_with_grant, delivered };
 
-struct alignas(line) Slot {
+struct alignas(cache_line) Slot {
   std::atomic<std::uint32_t> sequence;  // the message's number, from 1: the flag, written last
   std::uint32_t bytes;
   std::uint64_t contract;
@@ -51,13 +51,13 @@ struct alignas(line) Slot {
     } lent;
   };
 };
-static_assert(sizeof(Slot) == line);
+static_assert(sizeof(Slot) == cache_line);
 
-struct alignas(line) Acks {
+struct alignas(cache_line) Acks {
   std::atomic<std::uint32_t> consumed[Transport::lanes];  // messages of one peer that the owner has read
 };
 
-struct alignas(line) Doorbell {
+struct alignas(cache_line) Doorbell {
   std::atomic<std::uint32_t> rung;
   std::atomic<std::uint32_t> sleepers;
   std::atomic<std::int32_t> core;         // where the owner ran when it last waited
@@ -67,19 +67,19 @@ struct alignas(line) Doorbell {
 };
 
 // A rank's Board, packed: a sequence lock (odd while it is written, 0 before the first time) and its words.
-struct alignas(line) SharedBoard {
+struct alignas(cache_line) SharedBoard {
   static constexpr std::size_t most_words = (16 + most_surviving / 8 + longest_blob) / 8;
   std::atomic<std::uint32_t> version;
   std::atomic<std::uint32_t> bytes;
   std::atomic<std::uint64_t> words[most_words];
 };
 
-struct alignas(line) Header {
+struct alignas(cache_line) Header {
   std::uint64_t nonce;  // proves that the right memory was opened
-  alignas(line) Doorbell doorbell;
-  alignas(line) std::atomic<std::uint64_t> aborted;  // cause, culprit, reporter; any rank may write it
-  alignas(line) std::atomic<std::uint32_t> closed;
-  alignas(line) std::atomic<std::uint32_t> record_next;
+  alignas(cache_line) Doorbell doorbell;
+  alignas(cache_line) std::atomic<std::uint64_t> aborted;  // cause, culprit, reporter; any rank may write it
+  alignas(cache_line) std::atomic<std::uint32_t> closed;
+  alignas(cache_line) std::atomic<std::uint32_t> record_next;
   Record records[record_depth];
   std::atomic<std::uint64_t> histories[record_depth];  // of the records; waiting peers compare them
   char reason[2048];                                   // why the owner aborted the others
@@ -97,7 +97,7 @@ struct SegmentLayout {
         arena(align(acks + sizeof(Acks) * world, 4096)),
         bytes(arena + capacity * (Transport::collective_lanes + 1)) {}
 
-  static std::size_t align(std::size_t n, std::size_t to = line) { return (n + to - 1) / to * to; }
+  static std::size_t align(std::size_t n, std::size_t to = cache_line) { return (n + to - 1) / to * to; }
 
   Header& header(std::byte* base) const { return *reinterpret_cast<Header*>(base); }
   Slot* slots_to(std::byte* base, int peer, int lane) const {

@@ -94,7 +94,7 @@ class MappedTransport : public Transport {
     std::size_t capacity = 0;
     std::uint64_t head = 0;
     std::uint64_t tail = 0;  // all before it has been consumed
-    alignas(line) std::byte small[line];
+    alignas(cache_line) std::byte small[cache_line];
   };
 
   Out& out(int lane, int peer) { return outs_[lane * world + peer]; }

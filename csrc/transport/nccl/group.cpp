@@ -12,7 +12,7 @@ namespace {
 
 // A sleep takes longer than most operations.
 constexpr int looks_without_sleep = 500;
-constexpr std::chrono::microseconds look_at_first_every{20}, look_every{1000};
+constexpr std::chrono::microseconds look_at_first_every{20}, look_later_every{1000};
 constexpr int first_looks = 50;
 constexpr std::chrono::seconds patience_with_threads{1};
 
@@ -26,7 +26,7 @@ bool wait_until(Clock::time_point deadline, const NcclGroup::Tick& tick, Over ov
     if (sleeps < 0) {
       std::this_thread::yield();  // other ranks may need this core
     } else {
-      std::this_thread::sleep_for(sleeps < first_looks ? look_at_first_every : look_every);
+      std::this_thread::sleep_for(sleeps < first_looks ? look_at_first_every : look_later_every);
     }
   }
   return true;

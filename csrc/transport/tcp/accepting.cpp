@@ -1,6 +1,6 @@
 // How a rank accepts connections: from its peers, and from strangers, which must cost next to nothing.
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 
 #include <cerrno>

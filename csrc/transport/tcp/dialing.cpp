@@ -9,8 +9,8 @@
 // unanswered connection therefore proves nothing: another program may listen where a rank was before it died.
 // For this reason every rank is connected with its neighbours from the beginning, when all of them answer. A
 // neighbour's death ends the connection, and a rank that notices tells those that it is connected with.
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 
 #include <algorithm>
 #include <cerrno>

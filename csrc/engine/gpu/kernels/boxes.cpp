@@ -18,19 +18,19 @@ namespace ringreduce {
 namespace {
 
 // By address, so that ranks of one process can find each other's.
-std::mutex known_mutex;
-std::map<const void*, std::weak_ptr<DeviceMemory>> known;
+std::mutex memory_mutex;
+std::map<const void*, std::weak_ptr<DeviceMemory>> known_memory;
 
 void know(const std::shared_ptr<DeviceMemory>& memory) {
-  const std::lock_guard lock(known_mutex);
-  std::erase_if(known, [](const auto& entry) { return entry.second.expired(); });
-  known[memory->at()] = memory;
+  const std::lock_guard lock(memory_mutex);
+  std::erase_if(known_memory, [](const auto& entry) { return entry.second.expired(); });
+  known_memory[memory->at()] = memory;
 }
 
 std::shared_ptr<DeviceMemory> find_known(const void* at) {
-  const std::lock_guard lock(known_mutex);
-  const auto found = known.find(at);
-  return found == known.end() ? nullptr : found->second.lock();
+  const std::lock_guard lock(memory_mutex);
+  const auto found = known_memory.find(at);
+  return found == known_memory.end() ? nullptr : found->second.lock();
 }
 
 // By group (the address of its first rank's boxes in this process) and device.
