@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -43,6 +44,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next(found, len(LONGEST_FILES))
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    # What has been imported stays. A collection, in each process that a test forks as well, need not look at it.
+    gc.collect()
+    gc.freeze()
 
 
 def on_group(

@@ -42,12 +42,12 @@ def test_several_slices(collective, world):
     )
 
 
-@pytest.mark.parametrize("world", [13, 16])
+@pytest.mark.parametrize("world", [13, *slowly(16)])
 def test_larger_worlds(world):
     on_threads(world, check_all, COLLECTIVES, [1, 50])
 
 
-@pytest.mark.parametrize("world", [2, 3, 5, 8])
+@pytest.mark.parametrize("world", [2, 5, *slowly(3, 8)])
 def test_processes_with_ordinary_arrays(world):
     on_processes(world, check_all, COLLECTIVES, [0, 3, 10_007, *([SEVERAL_SLICES] if world < 3 else [])])
 
@@ -62,7 +62,7 @@ def check_shared(comm, counts):
                 )
 
 
-@pytest.mark.parametrize("world", [2, 3, 4, 6])
+@pytest.mark.parametrize("world", [3, *slowly(2, 4, 6)])
 def test_processes_with_shared_arrays(world):
     on_processes(world, check_shared, [10_007, *([SEVERAL_SLICES] if world == 2 else [])])
 
@@ -76,7 +76,7 @@ def check_mixed(comm, counts):
                 check(comm, Call(**{**vars(call), "shared_in": shared, "shared_out": shared}))
 
 
-@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("world", [2, 3, *slowly(4)])
 def test_processes_with_mixed_arrays(world):
     on_processes(world, check_mixed, [20_011])
 

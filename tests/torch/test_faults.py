@@ -334,5 +334,7 @@ def test_leaving(how, left):
         assert len(re.findall("Error: .*rank 1 ", said)) == 3, said  # its own, and what the two others say
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_nothing_is_left_in_shared_memory(left):
     assert not left[2]

@@ -143,7 +143,7 @@ def as_launched(launcher: str, rank: int, job: str) -> dict[str, str]:
     }[launcher]
 
 
-@pytest.mark.parametrize("launcher", ["plain", "openmpi", *slowly("hydra", "slurm")])
+@pytest.mark.parametrize("launcher", ["plain", *slowly("openmpi", "hydra", "slurm")])
 def test_ranks_meet_by_the_variables_of(launcher, script):
     printed = launch(script, [as_launched(launcher, rank, f"job-{os.getpid()}") for rank in range(2)])
     assert printed == [ANSWER, ANSWER]

@@ -23,6 +23,7 @@ from ringreduce.train.__main__ import main
 from ringreduce.train.config import Config
 from ringreduce.train.efficiency import TOGETHER, Efficiency, measure, table
 from ringreduce.train.run import on_ranks
+from tests.conftest import slowly
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
 GPT = (
@@ -316,7 +317,7 @@ exit $status
 """
 
 
-@pytest.mark.parametrize("setting", ["checkpoints", "json-log", "trace", "plot"])
+@pytest.mark.parametrize("setting", ["checkpoints", "plot", *slowly("json-log", "trace")])
 def test_a_full_disk_is_told_in_one_line(tmp_path, setting):
     mounted = tmp_path / "disk"
     unshare = ["unshare", "--user", "--map-root-user", "--mount"]
