@@ -159,18 +159,20 @@ def _meeting(places: Sequence[Place]) -> dict[str, str]:
 def _over(ssh: str, places: Sequence[Place], jobs: Sequence[Job]) -> int:
     """Runs agents on other hosts. Sends them the job on standard input, because everyone can see a command line."""
     here = os.getcwd()
-    agents = []
-    for place, job in zip(places, jobs, strict=True):
-        words = f"cd {shlex.quote(here)} && exec {shlex.quote(sys.executable)} -m ringreduce.start.programs"
-        one = subprocess.Popen(
-            [*shlex.split(ssh), place.host, words], stdin=subprocess.PIPE, start_new_session=True
-        )
-        assert one.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # its exit status says why
-            one.stdin.write(json.dumps(asdict(job)).encode() + b"\n")
-            one.stdin.flush()
-        agents.append(one)
+    agents: list[subprocess.Popen[bytes]] = []
     try:
+        for place, job in zip(places, jobs, strict=True):
+            words = (
+                f"cd {shlex.quote(here)} && exec {shlex.quote(sys.executable)} -m ringreduce.start.programs"
+            )
+            one = subprocess.Popen(
+                [*shlex.split(ssh), place.host, words], stdin=subprocess.PIPE, start_new_session=True
+            )
+            agents.append(one)
+            assert one.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # its exit status says why
+                one.stdin.write(json.dumps(asdict(job)).encode() + b"\n")
+                one.stdin.flush()
         while (statuses := [one.poll() for one in agents]).count(None):
             if failed := [status for status in statuses if status]:
                 break
@@ -184,7 +186,7 @@ def _over(ssh: str, places: Sequence[Place], jobs: Sequence[Job]) -> int:
                 one.stdin.write(b"" if failed == [INTERRUPTED] else b"\n")
                 one.stdin.close()
     late = time.monotonic() + 2 * GRACE
-    for place, one in zip(places, agents, strict=True):
+    for place, one in zip(places, agents, strict=False):  # an interrupt may have come before the last
         try:
             status = one.wait(max(late - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:
@@ -212,6 +214,7 @@ def agent(job: Job, until: IO[bytes] | None) -> int:
     """Starts a host's ranks and waits for them. Ends them if a byte, or the end of file, is read from `until`."""
     ranks = _Ranks(job)
     try:
+        ranks.start()
         with selectors.DefaultSelector() as selector:
             if until is not None:
                 selector.register(until, selectors.EVENT_READ)
@@ -229,31 +232,40 @@ class _Ranks:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._parts: dict[int, bytes] = {}  # incomplete lines
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        """Starts them all. An interrupt waits until the last is known, so that `end` misses none."""
+        job = self._job
         cores = sorted(os.sched_getaffinity(0))
         share = len(cores) // job.ranks if job.bind else 0
-        self.processes: list[subprocess.Popen[bytes]] = []
         pipe = subprocess.PIPE if job.prefix else None
         parent = os.getpid()
-        for local in range(job.ranks):
-            own = cores[local * share : (local + 1) * share]
-            environment = {
-                **os.environ, **job.environment,
-                "RANK": str(job.first_rank + local), "WORLD_SIZE": str(job.world),
-                "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(job.ranks),
-            }  # fmt: skip
-            environment.setdefault("OMP_NUM_THREADS", str(max(share, 1)))
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        try:
+            for local in range(job.ranks):
+                own = cores[local * share : (local + 1) * share]
+                environment = {
+                    **os.environ, **job.environment,
+                    "RANK": str(job.first_rank + local), "WORLD_SIZE": str(job.world),
+                    "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(job.ranks),
+                }  # fmt: skip
+                environment.setdefault("OMP_NUM_THREADS", str(max(share, 1)))
 
-            def prepare(own: list[int] = own) -> None:
-                end_with_parent(parent)
-                if own:
-                    os.sched_setaffinity(0, own)
+                def prepare(own: list[int] = own) -> None:
+                    end_with_parent(parent)
+                    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                    if own:
+                        os.sched_setaffinity(0, own)
 
-            self.processes.append(
-                subprocess.Popen(
-                    job.command, env=environment, stdin=subprocess.DEVNULL, stdout=pipe,
-                    stderr=subprocess.STDOUT if pipe else None, start_new_session=True, preexec_fn=prepare,
-                )
-            )  # fmt: skip
+                self.processes.append(
+                    subprocess.Popen(
+                        job.command, env=environment, stdin=subprocess.DEVNULL, stdout=pipe,
+                        stderr=subprocess.STDOUT if pipe else None, start_new_session=True, preexec_fn=prepare,
+                    )
+                )  # fmt: skip
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def outputs(self) -> list[tuple[int, IO[bytes]]]:
         return [(rank, process.stdout) for rank, process in enumerate(self.processes) if process.stdout]

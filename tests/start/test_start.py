@@ -127,6 +127,16 @@ def test_nothing_is_left_behind(where, how, ssh, tmp_path):
         time.sleep(0.02)
 
 
+def test_nothing_is_left_of_a_start_that_is_interrupted(tmp_path):
+    """By the first rank, long before the last has been started."""
+    script = f"sleep 100 & echo $! > {tmp_path}/$RANK; [ $RANK = 0 ] && kill -INT $PPID; wait"
+    assert ran("-n", 16, "sh", "-c", script).returncode == 130
+    end = time.monotonic() + 30
+    while not all(gone(int(path.read_text() or 0)) for path in tmp_path.iterdir()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def test_a_rank_that_is_killed():
     done = ran("-n", 1, "sh", "-c", "kill -9 $$")
     assert done.returncode == 137 and done.stderr == "ringreduce: rank 0 was killed by SIGKILL\n"
