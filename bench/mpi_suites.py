@@ -16,7 +16,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import tarfile
 import tempfile
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
@@ -79,8 +78,7 @@ def sources(given: str | None, what: str, variable: str, inside: str) -> Path | 
     if path.is_file():
         folder = MADE / path.name.split(".tar")[0]
         if not folder.exists():
-            with tarfile.open(path) as archive:
-                archive.extractall(folder, filter="data")
+            shutil.unpack_archive(path, folder)
         path = folder
     for found in (path, *sorted(path.glob("*"))):
         if (found / inside).is_dir():

@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 import zipfile
 from collections.abc import Sequence
@@ -58,8 +57,7 @@ def sdist(into: Path) -> Path:
 def unpack(archive: Path) -> Path:
     """The sources' folder, always the same one, so that only what has changed is compiled again."""
     shutil.rmtree(SOURCES, ignore_errors=True)
-    with tarfile.open(archive) as opened:
-        opened.extractall(SOURCES.parent, filter="data")
+    shutil.unpack_archive(archive, SOURCES.parent)
     return (SOURCES.parent / archive.name.removesuffix(".tar.gz")).rename(SOURCES)
 
 
