@@ -1,6 +1,6 @@
 // How messages lie in memory that sender and receiver share: one segment per rank, written by its owner
-// (except for the abort word and the doorbell) and read by all. Every atomic is lock-free and address-free,
-// so the layout serves threads and processes alike.
+// (except for the abort word, the doorbell and Busy) and read by all. Every atomic is lock-free and
+// address-free, so the layout serves threads and processes alike.
 //
 //   Header | slots[world][lanes][depth] | acks[world] | arena[lanes][capacity of the lane]
 //
@@ -25,6 +25,7 @@ inline constexpr std::size_t cache_line = 64;
 inline constexpr std::uint32_t channel_depth = 16;
 inline constexpr std::size_t inline_bytes = 40;
 inline constexpr int record_depth = 16;
+inline constexpr int cores_told = 64;        // cores whose numbers are equal modulo this share a Busy
 inline constexpr int most_surviving = 1024;  // the most ranks that an agreement on survivors supports
 
 // One rank's segment, as mapped here.
@@ -57,13 +58,20 @@ struct alignas(cache_line) Acks {
   std::atomic<std::uint32_t> consumed[Transport::lanes];  // messages of one peer that the owner has read
 };
 
+// Every message looks at the receiver's, so its first line is written only where ranks sleep.
 struct alignas(cache_line) Doorbell {
   std::atomic<std::uint32_t> rung;
   std::atomic<std::uint32_t> sleepers;
-  std::atomic<std::int32_t> core;         // where the owner ran when it last waited
-  std::atomic<bool> away;                 // the owner has yielded its core and not returned
   std::atomic<std::int32_t> waiting_for;  // a rank, or -1; and when the owner last set it
   std::atomic<Clock::time_point> said;
+  alignas(cache_line) std::atomic<std::int32_t> core;  // where the owner ran when it last waited
+  std::atomic<bool> away;                              // the owner has yielded its core and not returned
+};
+
+// The time for which ranks of the group have run on a core, as far as they have said so, in ns. The first
+// rank's segment has those of all cores.
+struct alignas(cache_line) Busy {
+  std::atomic<std::int64_t> ran;
 };
 
 // A rank's Board, packed: a sequence lock (odd while it is written, 0 before the first time) and its words.
@@ -84,6 +92,7 @@ struct alignas(cache_line) Header {
   std::atomic<std::uint64_t> histories[record_depth];  // of the records; waiting peers compare them
   char reason[2048];                                   // why the owner aborted the others
   SharedBoard board;
+  Busy busy[cores_told];
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 

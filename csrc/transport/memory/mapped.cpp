@@ -10,6 +10,8 @@ namespace ringreduce {
 namespace {
 
 constexpr std::size_t short_payload = 4 << 10, arena_part = 16 << 10;
+constexpr int usual_share =
+    2;  // ranks of a core that take their turns in the time before a waiting one sleeps
 
 // Copies at most inline_bytes, with two overlapping moves instead of a call.
 inline void copy_small(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -41,6 +43,7 @@ MappedTransport::MappedTransport(int rank, int world, std::vector<Segment> segme
       ins_(static_cast<std::size_t>(world) * lanes),
       arenas_(lanes),
       spins_(world > cores ? 0 : 4000),
+      patience_(std::max(1, world / std::max(cores, 1) / usual_share)),
       distance_(world),
       names_(std::move(names)) {
   for (int lane = 0; lane < lanes; ++lane) {

@@ -127,9 +127,11 @@ class MappedTransport : public Transport {
   std::vector<In> ins_;
   std::vector<Arena> arenas_;
   std::uint32_t spins_;  // before the first yield; none where ranks outnumber cores
+  int patience_;         // before a yielding thread sleeps: how many of a core's ranks take turns, about
   // Observations of this rank's threads while they wait, shared by all of them.
   std::atomic<std::int32_t> core_{0};
-  std::atomic<bool> crowded_{false};  // others want the cores, until a time of Clock
+  std::atomic<Clock::time_point> resumed_{};  // the end of the last yield
+  std::atomic<bool> crowded_{false};          // others want the cores, until a time of Clock
   std::atomic<Clock::time_point> crowded_until_{};
   std::atomic<Clock::duration> crowded_span_{};
   std::atomic<int> absences_{0};

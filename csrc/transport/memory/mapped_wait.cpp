@@ -14,6 +14,7 @@ namespace {
 
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
 
 constexpr std::uint32_t busy_polls = 64;  // polls before the first pause instruction
 constexpr std::uint32_t look_every = 64;  // pauses or yields between two looks at the clock
@@ -109,7 +110,7 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
   if (crowded && now > crowded_until_.load(std::memory_order_relaxed)) {
     crowded_.store(false, std::memory_order_relaxed);
   }
-  if (!backoff.sleepers && (crowded || now - backoff.since >= sleep_after)) {
+  if (!backoff.sleepers && (crowded || now - backoff.since >= patience_ * sleep_after)) {
     // Peers ring from now on. The caller looks once more before the first sleep.
     Doorbell& bell = header(rank).doorbell;
     backoff.sleepers = &bell.sleepers;
@@ -133,15 +134,23 @@ bool MappedTransport::runs_elsewhere(int peer) const {
          !(oversubscribed() && header(peer).doorbell.away.load(std::memory_order_relaxed));
 }
 
+// Time in which other ranks of the group have run is no sign that somebody else wants the core.
 void MappedTransport::give_way() {
-  std::atomic<bool>& away = header(rank).doorbell.away;
+  Doorbell& own = header(rank).doorbell;
+  std::atomic<std::int64_t>& ran = header(0).busy[core_.load(std::memory_order_relaxed) % cores_told].ran;
   const auto before = Clock::now();
-  away.store(true, std::memory_order_relaxed);
+  const auto running = before - resumed_.load(std::memory_order_relaxed);
+  const std::int64_t told =
+      ran.load(std::memory_order_relaxed) + std::min<Clock::duration>(running, long_absence) / nanoseconds(1);
+  ran.store(told, std::memory_order_relaxed);
+  own.away.store(true, std::memory_order_relaxed);
   sched_yield();
-  away.store(false, std::memory_order_relaxed);
+  own.away.store(false, std::memory_order_relaxed);
   const auto after = Clock::now();
+  resumed_.store(after, std::memory_order_relaxed);
   const int known = absences_.load(std::memory_order_relaxed);
-  if (after - before >= long_absence) [[unlikely]] {
+  if (after - before >= long_absence &&
+      after - before - nanoseconds(ran.load(std::memory_order_relaxed) - told) >= long_absence) [[unlikely]] {
     const int found = known + (oversubscribed() && a_peer_is_late() ? explained_absence : absence);
     absences_.store(std::min(found, most_absences), std::memory_order_relaxed);
     if (found >= (oversubscribed() ? many_absences : absence)) crowded(after);
@@ -151,7 +160,7 @@ void MappedTransport::give_way() {
   const int core = sched_getcpu();
   if (core == core_.load(std::memory_order_relaxed)) return;
   core_.store(core, std::memory_order_relaxed);
-  header(rank).doorbell.core.store(core, std::memory_order_relaxed);
+  own.core.store(core, std::memory_order_relaxed);
 }
 
 // Longer each time that crowding returns soon.
