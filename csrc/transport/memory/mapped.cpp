@@ -1,5 +1,7 @@
 #include "transport/memory/mapped.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
@@ -30,6 +32,12 @@ inline void copy_small(std::byte* to, const std::byte* from, std::size_t bytes) 
   } else {
     for (std::size_t i = 0; i < bytes; ++i) to[i] = from[i];
   }
+}
+
+// Obtains and maps the pages of an arena at once, before the first message of some length. Faults in the
+// first lap would take longer, and each call would have some. Kernels before 5.14 cannot.
+void populate(std::byte* arena, std::size_t bytes, bool writable) {
+  madvise(arena, bytes, writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
 }
 
 }  // namespace
@@ -120,6 +128,10 @@ std::byte* MappedTransport::reserve(int lane, Peers peers, std::size_t bytes) {
   Arena& arena = arenas_[lane];
   if (bytes <= inline_bytes) return arena.small;
   const std::size_t need = SegmentLayout::align(bytes);
+  if (need > short_payload && !arena.populated && !oversubscribed()) [[unlikely]] {
+    arena.populated = true;
+    populate(arena.base, arena.capacity, true);
+  }
   std::uint64_t start = arena.head;
   const std::size_t room = arena.capacity - start % arena.capacity;
   if (need > room) start += room;  // a payload does not wrap
@@ -223,6 +235,10 @@ bool MappedTransport::poll(int lane, int peer, Message& message) {
       break;
     case SlotKind::staged:
       message.data = i.arena + slot.arena;
+      if (slot.bytes > short_payload && !i.populated && !oversubscribed()) [[unlikely]] {
+        i.populated = true;
+        populate(i.arena, layout_.capacity_of(lane), false);
+      }
       break;
     case SlotKind::lent_with_grant:
       message.grant = resolve(peer, slot.lent.grant);

@@ -86,7 +86,8 @@ class MappedTransport : public Transport {
     std::atomic<std::uint32_t>* acknowledge = nullptr;
     std::byte* arena = nullptr;
     std::uint32_t received = 0;
-    bool missed = false;  // the last look found no message
+    bool missed = false;     // the last look found no message
+    bool populated = false;  // the arena is mapped
   };
   // A lane's ring of staged payloads. Positions only grow; the place is position % capacity.
   struct Arena {
@@ -94,6 +95,7 @@ class MappedTransport : public Transport {
     std::size_t capacity = 0;
     std::uint64_t head = 0;
     std::uint64_t tail = 0;  // all before it has been consumed
+    bool populated = false;
     alignas(cache_line) std::byte small[cache_line];
   };
 
