@@ -121,7 +121,8 @@ class MappedTransport : public Transport {
   void check_agreement();
   void hear_abort(std::uint64_t word);
 
-  static constexpr double far_from = 80;  // ns; cores with a common cache take 20 to 40, others more than 120
+  // ns; hardware threads of one core take 20 to 40, cores of one chip up to 100, others more than 140
+  static constexpr double far_from = 120;
 
   SegmentLayout layout_;
   std::vector<Segment> segments_;
@@ -138,7 +139,8 @@ class MappedTransport : public Transport {
   std::atomic<Clock::duration> crowded_span_{};
   std::atomic<int> absences_{0};
   bool sensing_[lanes] = {};
-  std::vector<std::atomic<double>> distance_;  // ns to read a line that the peer has just written, averaged
+  std::vector<std::atomic<double>>
+      distance_;  // ns to read a line that the peer has just written: about the median
   const std::vector<int> names_;
 };
 

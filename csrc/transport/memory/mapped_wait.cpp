@@ -17,6 +17,7 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr std::uint32_t busy_polls = 64;  // polls before the first pause instruction
+constexpr double distance_step = 4;       // ns, from one time of an arrival to the next
 constexpr std::uint32_t look_every = 64;  // pauses or yields between two looks at the clock
 constexpr std::uint32_t spins_between_yields = 64;
 constexpr std::uint32_t few_spins = 256;  // if others want the core
@@ -61,7 +62,8 @@ bool MappedTransport::sense_arrival(In& i, const Slot& slot, int peer) {
   if (arrived && i.missed) {
     const double read = std::chrono::duration<double, std::nano>(after - before).count() - clock_cost();
     const double known = distance_[peer].load(std::memory_order_relaxed);
-    distance_[peer].store(known + (std::min(read, 1000.0) - known) / 8, std::memory_order_relaxed);
+    distance_[peer].store(read > known ? known + distance_step : known - distance_step,
+                          std::memory_order_relaxed);
   }
   i.missed = !arrived;
   return arrived;
