@@ -31,7 +31,12 @@ COLUMNS = {
     "floor": "floor",
 }
 SIZES = (4, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20)
+FEWER = (4, 8 << 10, 512 << 10, 4 << 20, 32 << 20)  # of more than two ranks
 SECONDS = 0.5  # for one size, contestant and launch
+
+
+def sizes_for(ranks: int) -> tuple[int, ...]:
+    return SIZES if ranks == 2 else FEWER
 
 
 def table(results: Results, ranks: int, launches: int) -> str:
@@ -39,7 +44,7 @@ def table(results: Results, ranks: int, launches: int) -> str:
     measured = results.names(collective="all_reduce")
     names = [name for name in COLUMNS if name in measured]
     rows = [[f"{ranks} ranks, microseconds", *(COLUMNS[name] for name in names)]]
-    for nbytes in SIZES:
+    for nbytes in sizes_for(ranks):
         times = (results.us("all_reduce", nbytes, name) for name in names)
         rows.append([human_bytes(nbytes), *map(human_us, times)])
     facts = results.facts
@@ -69,7 +74,9 @@ def main() -> None:
     everybody = all_contestants()
     contestants = [everybody[name] for name in COLUMNS]
     for ranks in options.ranks:
-        results = compare(contestants, Question("all_reduce", ranks, SIZES, SECONDS), options.launches)
+        results = compare(
+            contestants, Question("all_reduce", ranks, sizes_for(ranks), SECONDS), options.launches
+        )
         text = table(results, ranks, options.launches)
         print("\n".join([text, *results.notes]), flush=True)
         write(ROOT / "README.md", ranks, text)

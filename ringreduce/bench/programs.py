@@ -100,7 +100,13 @@ class Contestant:
         found = {line["bytes"]: line for line in lines if "median_us" in line}
         nothing = {"problem": problem or "no figure", "detail": last}
         return [
-            {**question.row(self.name, nbytes), "kind": self.kind, **found.get(nbytes, nothing)}
+            # The floor's program gives its own name for what it does.
+            {
+                **question.row(self.name, nbytes),
+                **found.get(nbytes, nothing),
+                "kind": self.kind,
+                "collective": question.collective,
+            }
             for nbytes in question.sizes
         ]
 

@@ -39,6 +39,7 @@ def test_bad_contestants_spoil_only_their_own_rows() -> None:
         contestant("partial", "print(json.dumps({**figure, 'bytes': 4}), flush=True); sys.exit('gave up')"),
         contestant("absent", "", needs=(Path("/nonexistent"),)),
         contestant("chatty", "print('{not json}'); print('hello')\n" + BOTH),
+        contestant("floor", "figure['collective'] = 'scale'\n" + BOTH, kind="floor"),
     ]
     results = compare(contestants, QUESTION, 1)
 
@@ -52,7 +53,7 @@ def test_bad_contestants_spoil_only_their_own_rows() -> None:
     assert results.us("all_reduce", 4, "wrong") is None
     assert results.us("all_reduce", 4, "partial") == 2.0 and problem_of("partial", 1024) == "exit 1"
     assert problem_of("absent", 4) == "not installed"
-    assert results.us("all_reduce", 1024, "chatty") == 2.0
+    assert results.us("all_reduce", 1024, "chatty") == results.us("all_reduce", 1024, "floor") == 2.0
     text = report(results, "all_reduce", {"good": ["good"]})
     assert "5 wrong" in text and "Not installed or not built: absent." in text
 
