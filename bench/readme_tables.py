@@ -31,12 +31,12 @@ COLUMNS = {
     "floor": "floor",
 }
 SIZES = (4, 1 << 10, 8 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20)
-FEWER = (4, 8 << 10, 512 << 10, 4 << 20, 32 << 20)  # of more than two ranks
+FEWER_SIZES = (4, 8 << 10, 512 << 10, 4 << 20, 32 << 20)  # for more than two ranks
 SECONDS = 0.5  # for one size, contestant and launch
 
 
 def sizes_for(ranks: int) -> tuple[int, ...]:
-    return SIZES if ranks == 2 else FEWER
+    return SIZES if ranks == 2 else FEWER_SIZES
 
 
 def table(results: Results, ranks: int, launches: int) -> str:

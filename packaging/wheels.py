@@ -79,7 +79,7 @@ def compiler() -> Path:
             sys.exit("make wheel needs Debian 11's libraries: apt-get install mmdebstrap")
         unpacking = SYSTEM.with_suffix(".part")
         shutil.rmtree(unpacking, ignore_errors=True)
-        # Nothing is run of what is unpacked, so that no rights are needed.
+        # No program of the unpacked system runs, so this needs no privileges.
         how = ["--mode=chrootless", "--variant=extract"]
         run("mmdebstrap", *how, f"--include={OF_DEBIAN_11}", "bullseye", unpacking)
         for link in unpacking.rglob("*"):  # absolute ones lead out of it

@@ -100,7 +100,7 @@ class Contestant:
         found = {line["bytes"]: line for line in lines if "median_us" in line}
         nothing = {"problem": problem or "no figure", "detail": last}
         return [
-            # The floor's program gives its own name for what it does.
+            # The floor's program reports a collective of its own, "scale".
             {
                 **question.row(self.name, nbytes),
                 **found.get(nbytes, nothing),

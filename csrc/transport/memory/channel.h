@@ -58,7 +58,7 @@ struct alignas(cache_line) Acks {
   std::atomic<std::uint32_t> consumed[Transport::lanes];  // messages of one peer that the owner has read
 };
 
-// Every message looks at the receiver's, so its first line is written only where ranks sleep.
+// Senders read the first line with every message, so ranks that do not sleep hardly write it.
 struct alignas(cache_line) Doorbell {
   std::atomic<std::uint32_t> rung;
   std::atomic<std::uint32_t> sleepers;
@@ -68,8 +68,8 @@ struct alignas(cache_line) Doorbell {
   std::atomic<bool> away;                              // the owner has yielded its core and not returned
 };
 
-// The time for which ranks of the group have run on a core, as far as they have said so, in ns. The first
-// rank's segment has those of all cores.
+// The time in ns that the group's ranks ran on a core before they yielded it. The first rank's segment holds
+// the counts of all cores.
 struct alignas(cache_line) Busy {
   std::atomic<std::int64_t> ran;
 };

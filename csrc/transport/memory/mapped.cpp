@@ -12,8 +12,7 @@ namespace ringreduce {
 namespace {
 
 constexpr std::size_t short_payload = 4 << 10, arena_part = 16 << 10;
-constexpr int usual_share =
-    2;  // ranks of a core that take their turns in the time before a waiting one sleeps
+constexpr int turns_before_sleep = 2;  // ranks of a core that take their turns before a waiting one sleeps
 
 // Copies at most inline_bytes, with two overlapping moves instead of a call.
 inline void copy_small(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -34,8 +33,13 @@ inline void copy_small(std::byte* to, const std::byte* from, std::size_t bytes) 
   }
 }
 
-// Obtains and maps the pages of an arena at once, before the first message of some length. Faults in the
-// first lap would take longer, and each call would have some. Kernels before 5.14 cannot.
+#ifndef MADV_POPULATE_READ  // Linux 5.14; glibc 2.35
+#define MADV_POPULATE_READ 22
+#define MADV_POPULATE_WRITE 23
+#endif
+
+// Maps the pages of an arena at once. Otherwise every call of the first lap takes page faults. Fails on older
+// kernels, which does no harm.
 void populate(std::byte* arena, std::size_t bytes, bool writable) {
   madvise(arena, bytes, writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
 }
@@ -51,7 +55,7 @@ MappedTransport::MappedTransport(int rank, int world, std::vector<Segment> segme
       ins_(static_cast<std::size_t>(world) * lanes),
       arenas_(lanes),
       spins_(world > cores ? 0 : 4000),
-      patience_(std::max(1, world / std::max(cores, 1) / usual_share)),
+      patience_(std::max(1, world / std::max(cores, 1) / turns_before_sleep)),
       distance_(world),
       names_(std::move(names)) {
   for (int lane = 0; lane < lanes; ++lane) {

@@ -17,7 +17,7 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr std::uint32_t busy_polls = 64;  // polls before the first pause instruction
-constexpr double distance_step = 4;       // ns, from one time of an arrival to the next
+constexpr double distance_step = 4;       // ns by which one arrival changes a distance
 constexpr std::uint32_t look_every = 64;  // pauses or yields between two looks at the clock
 constexpr std::uint32_t spins_between_yields = 64;
 constexpr std::uint32_t few_spins = 256;  // if others want the core
@@ -136,10 +136,11 @@ bool MappedTransport::runs_elsewhere(int peer) const {
          !(oversubscribed() && header(peer).doorbell.away.load(std::memory_order_relaxed));
 }
 
-// Time in which other ranks of the group have run is no sign that somebody else wants the core.
+// The time that other ranks of the group ran does not show that another program wants the core.
 void MappedTransport::give_way() {
   Doorbell& own = header(rank).doorbell;
-  std::atomic<std::int64_t>& ran = header(0).busy[core_.load(std::memory_order_relaxed) % cores_told].ran;
+  std::atomic<std::int64_t>& ran =
+      header(0).busy[static_cast<unsigned>(core_.load(std::memory_order_relaxed)) % cores_told].ran;
   const auto before = Clock::now();
   const auto running = before - resumed_.load(std::memory_order_relaxed);
   const std::int64_t told =

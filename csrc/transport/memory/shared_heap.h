@@ -10,7 +10,6 @@
 #include <mutex>
 #include <new>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <unordered_map>
 
@@ -22,11 +21,12 @@ namespace ringreduce {
 class NoSharedMemory : public std::bad_alloc {
  public:
   NoSharedMemory(std::size_t bytes, const std::string& why)
-      : text_("cannot allocate " + std::to_string(bytes) + " bytes of shared memory: " + why) {}
-  const char* what() const noexcept override { return text_.what(); }
+      : text_(std::make_shared<std::string>("cannot allocate " + std::to_string(bytes) +
+                                            " bytes of shared memory: " + why)) {}
+  const char* what() const noexcept override { return text_->c_str(); }
 
  private:
-  std::runtime_error text_;  // copying it cannot fail
+  std::shared_ptr<const std::string> text_;  // copying it cannot fail
 };
 
 // Anonymous shared memory: a memfd and its mapping. Other processes of the same user reach it through

@@ -82,10 +82,11 @@ std::unique_ptr<ShmTransport> ShmTransport::create(int rank, int world, const Ex
                              Descriptor(static_cast<int>(syscall(SYS_pidfd_open, theirs.pid, 0)))};
       segments[peer] = open_segment(peer, theirs, layout);
     } catch (const std::exception& error) {
-      const std::string number = std::to_string(name(peer));
-      problem = peers[peer].process.ended(death_takes)
-                    ? number + " rank " + number + " died while the ranks were connecting"
-                    : std::string("-1 ") + error.what() + who_can;
+      const bool died = peers[peer].process.ended(death_takes);
+      const std::string number = std::to_string(died ? name(peer) : -1);
+      problem = number + " ";
+      problem += died ? "rank " + number + " died while the ranks were connecting"
+                      : error.what() + std::string(who_can);
       problem.resize(std::min(problem.size(), longest_problem));
     }
   }
