@@ -108,31 +108,24 @@ Encoding wire_named(nb::handle wire) {
   throw InvalidArgument("wire must be None, bf16, fp16, int8 or fp8, not '" + std::string(name) + "'");
 }
 
-void check_pair(const ArrayView& input, const ArrayView& output, const char* input_name,
-                const char* output_name, std::size_t input_count, std::size_t output_count) {
-  if (input.dtype != output.dtype) {
-    throw InvalidArgument(std::string(input_name) + " has dtype " + name_of(input.dtype) + ", but " +
-                          output_name + " has " + name_of(output.dtype));
-  }
-  check_count(input, input_name, input_count);
-  check_count(output, output_name, output_count);
-  check_places(input, output);
-  check_overlap(input, output, 0, 0);
+int root_of(const Communicator& comm, nb::handle root) {
+  return static_cast<int>(whole(root, "root", 0, comm.size() - 1, "a rank"));
 }
 
-Call make_call(const Communicator& comm, const std::string& name, nb::handle input, nb::handle output,
-               nb::handle root, nb::handle given_input_counts, nb::handle given_output_counts,
-               Extents& input_extents, Extents& output_extents) {
+Call make_call(const Communicator& comm, Collective collective, nb::handle input, nb::handle output, int root,
+               nb::handle given_input_counts, nb::handle given_output_counts, Extents& input_extents,
+               Extents& output_extents) {
   Call call;
-  call.collective = collective_named(name);
-  call.root = static_cast<int>(whole(root, "root", 0, comm.size() - 1, "a rank"));
+  call.collective = collective;
+  call.root = root;
   const bool two = !given_output_counts.is_none();
   const auto input_counts = counts(given_input_counts, two ? "send_counts" : "counts");
   const auto output_counts = counts(given_output_counts, "recv_counts");
   const Needs need = needs(call.collective, comm.rank() == call.root);
   std::optional<ArrayView> in, out;
-  if (need.input) in = view(input, "x", false);
-  if (need.output) out = view(output, output.is(input) ? "x" : "out", true);
+  const bool one_array = need.output && output.is(input);
+  if (need.input) in = view(input, "x", one_array);
+  if (need.output) out = one_array && in ? in : view(output, one_array ? "x" : "out", true);
   if (!in && !out) return call;
   const ArrayView& any = in ? *in : *out;
   call.dtype = any.dtype;

@@ -14,14 +14,13 @@ namespace ringreduce {
 void set_op(Call& call, nanobind::handle op, nanobind::handle factor);
 Encoding wire_named(nanobind::handle wire);
 
-// Checks that both have the same dtype and the expected numbers of elements, and do not overlap partly.
-void check_pair(const ArrayView& input, const ArrayView& output, const char* input_name,
-                const char* output_name, std::size_t input_count, std::size_t output_count);
+// Raises unless it is a rank.
+int root_of(const Communicator& comm, nanobind::handle root);
 
 // `input` or `output` may be None if the collective does not need it on this rank. With counts (elements
 // per rank), the extents are filled and the call points to them.
-Call make_call(const Communicator& comm, const std::string& name, nanobind::handle input,
-               nanobind::handle output, nanobind::handle root, nanobind::handle input_counts,
+Call make_call(const Communicator& comm, Collective collective, nanobind::handle input,
+               nanobind::handle output, int root, nanobind::handle input_counts,
                nanobind::handle output_counts, Extents& input_extents, Extents& output_extents);
 
 }  // namespace ringreduce

@@ -102,7 +102,84 @@ bool is_tensor(nb::handle object) {
   return PyObject_IsInstance(object.ptr(), tensor) == 1;
 }
 
+std::optional<DType> dtype_of(nb::dlpack::dtype type) {
+  using Code = nb::dlpack::dtype_code;
+  if (type.lanes != 1) return std::nullopt;
+  const std::size_t bytes = type.bits % 8 == 0 ? type.bits / 8 : 0;
+  switch (static_cast<Code>(type.code)) {
+    case Code::Float:
+      return common_dtype(NumberKind::floating, bytes);
+    case Code::Complex:
+      return common_dtype(NumberKind::complex, bytes);
+    case Code::Int:
+      return common_dtype(NumberKind::signed_integer, bytes);
+    case Code::UInt:
+      return common_dtype(NumberKind::unsigned_integer, bytes);
+    case Code::Bool:
+      return common_dtype(NumberKind::boolean, bytes);
+    case Code::Bfloat:
+      return bytes == 2 ? std::optional(DType::bfloat16) : std::nullopt;
+    default:
+      return std::nullopt;
+  }
+}
+
+// DLPack's table of functions, from version 1.2 on, which a class of arrays offers as a capsule.
+struct DlpackTable {
+  std::uint32_t major, minor;
+  DlpackTable* older;
+  int (*unused[3])();
+  int (*describe)(void* array, nb::dlpack::dltensor* description);
+};
+
+// Of torch.Tensor itself and of torch.nn.Parameter; null if this version of torch has none. Other subclasses
+// may redefine everything.
+const DlpackTable* table_of(nb::handle tensor) {
+  static PyTypeObject* known[2] = {};
+  static const DlpackTable* of_known = nullptr;
+  PyTypeObject* const type = Py_TYPE(tensor.ptr());
+  if (type == known[0] || type == known[1]) return of_known;
+  if (known[0]) return nullptr;
+  const nb::object torch = nb::module_::import_("torch");
+  if (!nb::hasattr(torch, "nn")) return nullptr;  // torch is being imported right now
+  const nb::object plain = torch.attr("Tensor"), parameter = torch.attr("nn").attr("Parameter");
+  const nb::object capsule = nb::getattr(plain, "__dlpack_c_exchange_api__", nb::none());
+  auto* found = static_cast<const DlpackTable*>(
+      capsule.is_none() ? nullptr : PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  PyErr_Clear();
+  while (found && found->major > 1) found = found->older;
+  of_known = found && found->describe ? found : nullptr;
+  known[1] = reinterpret_cast<PyTypeObject*>(nb::object(parameter).release().ptr());
+  known[0] = reinterpret_cast<PyTypeObject*>(nb::object(plain).release().ptr());
+  return table_of(tensor);
+}
+
+// Of a tensor in CPU memory, if the table can describe it. The other way takes a microsecond.
+std::optional<ArrayView> view_by_table(nb::handle tensor) {
+  static PyObject* const is_neg = PyUnicode_InternFromString("is_neg");
+  const DlpackTable* const table = table_of(tensor);
+  if (!table) return std::nullopt;
+  nb::dlpack::dltensor found{};
+  if (table->describe(tensor.ptr(), &found) != 0) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  const auto dtype = dtype_of(found.dtype);
+  const bool complex = found.dtype.code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Complex);
+  if (found.device.device_type != nb::device::cpu::value || !dtype || complex) return std::nullopt;
+  std::int64_t count = 1;
+  for (int i = found.ndim - 1; i >= 0; --i) {
+    if (found.shape[i] != 1 && found.strides && found.strides[i] != count) return std::nullopt;
+    count *= found.shape[i];
+  }
+  const nb::object negated = nb::steal(PyObject_CallMethodObjArgs(tensor.ptr(), is_neg, nullptr));
+  if (negated.ptr() != Py_False) return std::nullopt;
+  return ArrayView{static_cast<std::byte*>(found.data) + found.byte_offset, static_cast<std::size_t>(count),
+                   *dtype, on_host};
+}
+
 ArrayView view_tensor(nb::handle tensor, const char* argument) {
+  if (const auto found = view_by_table(tensor)) return *found;
   const nb::object place = tensor.attr("device");
   const auto device = nb::cast<std::string>(place.attr("type"));
   if (device != "cpu" && device != "cuda") {
@@ -113,7 +190,10 @@ ArrayView view_tensor(nb::handle tensor, const char* argument) {
   const auto name =
       nb::cast<std::string>(nb::str(nb::handle(type)));  // nb::str of an object would only wrap it
   const auto dtype = find_named<DType>(std::string_view(name).substr(name.rfind('.') + 1), dtype_count);
-  if (!dtype || nb::cast<bool>(tensor.attr("is_sparse"))) refuse_dtype(argument, name);
+  if (nb::cast<bool>(tensor.attr("is_sparse"))) {
+    refuse(PyExc_TypeError, std::string(argument) + " is a sparse tensor, but only dense ones are supported");
+  }
+  if (!dtype) refuse_dtype(argument, name);
   // The memory of a lazily conjugated or negated view does not hold its values.
   const bool complex = *dtype == DType::complex64 || *dtype == DType::complex128;
   const bool lazy =
@@ -153,28 +233,6 @@ ArrayView view_on_device(const nb::dict& interface, const char* argument, bool w
   CudaLibrary::check(found.data ? cuda.device_of(&found.device, found.data)
                                 : cuda.current_device(&found.device));
   return found;
-}
-
-std::optional<DType> dtype_of(nb::dlpack::dtype type) {
-  using Code = nb::dlpack::dtype_code;
-  if (type.lanes != 1) return std::nullopt;
-  const std::size_t bytes = type.bits % 8 == 0 ? type.bits / 8 : 0;
-  switch (static_cast<Code>(type.code)) {
-    case Code::Float:
-      return common_dtype(NumberKind::floating, bytes);
-    case Code::Complex:
-      return common_dtype(NumberKind::complex, bytes);
-    case Code::Int:
-      return common_dtype(NumberKind::signed_integer, bytes);
-    case Code::UInt:
-      return common_dtype(NumberKind::unsigned_integer, bytes);
-    case Code::Bool:
-      return common_dtype(NumberKind::boolean, bytes);
-    case Code::Bfloat:
-      return bytes == 2 ? std::optional(DType::bfloat16) : std::nullopt;
-    default:
-      return std::nullopt;
-  }
 }
 
 bool is_on_gpu(const nb::ndarray<nb::ro>& array) {

@@ -14,6 +14,7 @@ void bind_mpi_job(nanobind::module_& m);
 void bind_links(nanobind::module_& m);
 void bind_work(nanobind::module_& m);
 void bind_communicator(nanobind::module_& m);
+void bind_fast_methods(nanobind::module_& m);
 void bind_connect(nanobind::module_& m);
 void bind_meeting(nanobind::module_& m);
 void bind_measuring(nanobind::module_& m);

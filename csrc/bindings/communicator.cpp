@@ -80,59 +80,14 @@ void refuse_stream(nb::handle stream) {
   if (!stream.is_none()) throw InvalidArgument("stream can only be used with arrays in GPU memory");
 }
 
-// The shortest path, for the most common call: contiguous arrays, blocking.
-void all_reduce(Communicator& comm, nb::handle x, nb::handle out, nb::handle op, nb::handle factor,
-                int algorithm, nb::handle timeout, nb::handle stream) {
-  Call call;
-  const ArrayView output = view(out.is_none() ? x : out, out.is_none() ? "x" : "out", true);
-  const ArrayView input = out.is_none() ? output : view(x, "x", false);
-  if (!out.is_none()) check_pair(input, output, "x", "out", input.count, input.count);
-  call.input = input.data;
-  call.output = output.data;
-  call.count = input.count;
-  call.dtype = input.dtype;
-  set_op(call, op, factor);
-  call.algorithm = algorithm;
-  call.timeout = seconds(timeout, "timeout");
-  call.device = input.device;
-  if (call.device != on_host) return enqueue(comm, call, x, stream);
-  refuse_stream(stream);
-  const nb::gil_scoped_release unlocked;
-  comm.run(call);
-}
-
-// Uses Python's own calling convention: nanobind's dispatch of so many arguments takes some 50 ns.
-PyObject* all_reduce_called(PyObject* self, PyObject* const* given, Py_ssize_t count) {
-  try {
-    if (count != 7) throw InvalidArgument("all_reduce takes 7 arguments");
-    const int algorithm = nb::cast<int>(nb::handle(given[4]));
-    all_reduce(*nb::inst_ptr<Communicator>(self), given[0], given[1], given[2], given[3], algorithm, given[5],
-               given[6]);
-    Py_RETURN_NONE;
-  } catch (nb::python_error& raised) {
-    raised.restore();
-  } catch (const std::bad_alloc&) {
-    PyErr_NoMemory();
-  } catch (...) {
-    raise_in_python(std::current_exception());
-  }
-  return nullptr;
-}
-
-PyMethodDef all_reduce_method{"all_reduce",
-                              reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(all_reduce_called)),
-                              METH_FASTCALL,
-                              "Reduces x into out, or in place if out is None. Takes (x, out, op, factor, "
-                              "algorithm, timeout, stream)."};
-
 // Returns None, a Work or a GpuWork.
 nb::object collective(Communicator& comm, const std::string& name, nb::handle input, nb::handle output,
                       nb::handle op, nb::handle factor, nb::handle root, int algorithm, nb::handle timeout,
                       nb::handle input_counts, nb::handle output_counts, nb::handle async_op,
                       std::size_t slice_bytes, int lanes, nb::handle wire, nb::handle stream) {
   Extents input_extents, output_extents;
-  Call call =
-      make_call(comm, name, input, output, root, input_counts, output_counts, input_extents, output_extents);
+  Call call = make_call(comm, collective_named(name), input, output, root_of(comm, root), input_counts,
+                        output_counts, input_extents, output_extents);
   const bool background = flag(async_op, "async_op");
   set_op(call, op, factor);
   call.algorithm = algorithm;
@@ -248,8 +203,6 @@ void bind_communicator(nb::module_& m) {
       .def("check", &Communicator::usable, "Raises the group's failure, or ClosedError if it was closed.")
       .def_prop_ro("reproducible", [](const Communicator& comm) { return comm.options().reproducible; })
       .def_prop_ro("footprint", &Communicator::footprint, "Bytes of memory that the communicator holds.")
-      .def_prop_ro("all_reduce",
-                   [](nb::handle self) { return nb::steal(PyCFunction_New(&all_reduce_method, self.ptr())); })
       .def("collective", collective, "name"_a, "input"_a.none(), "output"_a.none(), "op"_a.none(),
            "factor"_a.none(), "root"_a.none(), "algorithm"_a, "timeout"_a.none(), "input_counts"_a.none(),
            "output_counts"_a.none(), "async_op"_a.none(), "slice_bytes"_a = 0, "lanes"_a = 0,

@@ -14,6 +14,7 @@ NB_MODULE(_engine, m) {
   ringreduce::bind_links(m);
   ringreduce::bind_work(m);
   ringreduce::bind_communicator(m);
+  ringreduce::bind_fast_methods(m);
   ringreduce::bind_connect(m);
   ringreduce::bind_meeting(m);
   ringreduce::bind_measuring(m);

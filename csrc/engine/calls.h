@@ -64,6 +64,11 @@ class Calls {
   // The same for a call that follows others, with the same steps. It cannot be refused now, because the other
   // ranks would wait.
   void begin_later(const Call& call);
+  // Whether the call ended while a peer's message could cross to this core.
+  bool run_for_a_moment() {
+    for (int looks = 0; looks < moment && !executor.done(); ++looks) executor.advance();
+    return executor.done();
+  }
   void run_to_end(Clock::duration timeout) {
     executor.advance();
     if (!executor.done()) wait_to_end(or_default(timeout));
@@ -106,6 +111,7 @@ class Calls {
   [[noreturn]] void fail(const Failure& found);
 
  private:
+  static constexpr int moment = 100;  // looks for messages
   void wait_to_end(Clock::duration timeout);
   void say_who_is_late(int waiting_for, std::uint64_t number, Clock::duration waited,
                        const std::string& what) const;

@@ -31,6 +31,7 @@ class Communicator {
 
   // Runs a collective in this thread, or, if asynchronous calls are running, after them.
   void run(const Call& call) { progress_.run(call); }
+  void run(const Call& call, BeforeWaiting& before) { progress_.run(call, before); }
   void run(Steps& steps) { progress_.run(steps); }
   // Hands it to the progress thread. Buffers must not change until the work is done.
   std::shared_ptr<Work> submit(const Call& call) { return progress_.submit(call); }

@@ -46,6 +46,21 @@ void Progress::run(const Call& call) {
   });
 }
 
+void Progress::run(const Call& call, BeforeWaiting& before) {
+  calls_.check_usable();
+  std::unique_lock lock(calls_.collective, std::defer_lock);
+  if (pending_.load(std::memory_order_acquire) > 0 || !lock.try_lock()) {
+    before();
+    return run(call);
+  }
+  calls_.guarded([&] {
+    calls_.begin(call);
+    if (calls_.run_for_a_moment()) return;
+    before();
+    calls_.run_to_end(call.timeout);
+  });
+}
+
 void Progress::run(Steps& steps) {
   calls_.check_usable();
   if (pending_.load(std::memory_order_acquire) > 0) return run_behind({std::shared_ptr<void>(), &steps});

@@ -16,6 +16,15 @@
 
 namespace ringreduce {
 
+// Called once, before a call waits for other ranks or threads.
+class BeforeWaiting {
+ public:
+  virtual void operator()() = 0;
+
+ protected:
+  ~BeforeWaiting() = default;
+};
+
 class Progress {
  public:
   explicit Progress(Calls& calls) : calls_(calls) {}
@@ -24,6 +33,9 @@ class Progress {
 
   // Runs a call in this thread, or after submitted calls if any are running. Returns when it is complete.
   void run(const Call& call);
+  // The same for a call that is brief if the peers are there already. It waits a moment before it calls
+  // `before`.
+  void run(const Call& call, BeforeWaiting& before);
   void run(Steps& steps);
 
   std::shared_ptr<Work> submit(const Call& call);

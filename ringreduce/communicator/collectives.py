@@ -10,8 +10,7 @@ from ringreduce._engine import values
 from ringreduce.annotations import A, Algorithm, Array, No, Op, Wire, Yes
 from ringreduce.arrays import arrays, blocks
 from ringreduce.arrays.streams import Stream
-from ringreduce.communicator.base import DEFAULT_TIMEOUT, Base
-from ringreduce.communicator.handles import AUTO
+from ringreduce.communicator.base import Base
 from ringreduce.communicator.work import Work
 
 if TYPE_CHECKING:
@@ -24,11 +23,6 @@ __all__ = ["Collectives"]
 
 class Collectives(Base):
     """The collectives of a communicator. :class:`Communicator` describes the arguments that they share."""
-
-    def __init__(self, engine: _engine.Communicator, timeout: float = DEFAULT_TIMEOUT) -> None:
-        super().__init__(engine, timeout)
-        self._fast_all_reduce = engine.all_reduce
-        self._built_in = self._handles.built_in["all_reduce"]
 
     @overload
     def all_reduce(
@@ -67,20 +61,6 @@ class Collectives(Base):
         Returns:
             out, or x if out is None.
         """
-        if (
-            async_op is False and wire is None
-        ):  # few Python calls: they cost time that shows in small messages
-            if algorithm == "auto":
-                handle = AUTO
-            elif type(algorithm) is str and algorithm in self._built_in:
-                handle = self._built_in[algorithm]
-            else:
-                handle = self._handles.find("all_reduce", algorithm)
-            try:
-                self._fast_all_reduce(x, out, op, factor, handle, timeout, stream)
-                return x if out is None else out
-            except BufferError:
-                pass
         return self._run(
             "all_reduce", x, x if out is None else out, op=op, factor=factor, algorithm=algorithm, wire=wire,
             timeout=timeout, async_op=async_op, stream=stream,
@@ -396,3 +376,9 @@ class Collectives(Base):
         """Waits until all ranks of the group have called it."""
         work: Work[None] | None = self._run("barrier", None, None, timeout=timeout, async_op=async_op)
         return work
+
+
+# A call of a few bytes takes less time than a Python function with so many arguments. The engine makes the usual calls
+# itself, and leaves the others to these methods.
+for _name in ("all_reduce", "reduce_scatter", "all_gather", "broadcast"):
+    setattr(Collectives, _name, _engine.fast_method(_name, getattr(Collectives, _name)))
