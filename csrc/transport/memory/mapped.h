@@ -86,8 +86,8 @@ class MappedTransport : public Transport {
     std::atomic<std::uint32_t>* acknowledge = nullptr;
     std::byte* arena = nullptr;
     std::uint32_t received = 0;
-    bool missed = false;     // the last look found no message
-    bool populated = false;  // the arena is mapped
+    Clock::time_point missed{};  // when the last look found no message; zero if it found one
+    bool populated = false;      // the arena is mapped
   };
   // A lane's ring of staged payloads. Positions only grow; the place is position % capacity.
   struct Arena {

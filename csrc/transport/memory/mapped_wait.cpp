@@ -17,6 +17,7 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr std::uint32_t busy_polls = 64;  // polls before the first pause instruction
+constexpr nanoseconds lately{500};        // before a look that found a message
 constexpr double distance_step = 4;       // ns by which one arrival changes a distance
 constexpr std::uint32_t look_every = 64;  // pauses or yields between two looks at the clock
 constexpr std::uint32_t spins_between_yields = 64;
@@ -54,18 +55,19 @@ std::uint64_t pack(const Failure& failure, int reporter) {
 // Cores that share a cache pass a line on in some 30 ns. Cores of different chiplets or sockets take 150 ns,
 // and fetching every line of a large message from there is slower than from memory. Which case applies can
 // change while a program runs (a hypervisor moves its cores), so it is measured in passing: the time to read
-// the flag of a message that was not there a moment ago, and that the peer has therefore just written.
+// the flag of a message that was not there a moment ago, and that the peer has therefore just written. A flag
+// that was written while this rank did something else does not count: a prefetcher may have brought it.
 bool MappedTransport::sense_arrival(In& i, const Slot& slot, int peer) {
   const auto before = Clock::now();
   const bool arrived = slot.sequence.load(std::memory_order_acquire) == i.received + 1;
   const auto after = Clock::now();
-  if (arrived && i.missed) {
+  if (arrived && before - i.missed < lately) {
     const double read = std::chrono::duration<double, std::nano>(after - before).count() - clock_cost();
     const double known = distance_[peer].load(std::memory_order_relaxed);
     distance_[peer].store(read > known ? known + distance_step : known - distance_step,
                           std::memory_order_relaxed);
   }
-  i.missed = !arrived;
+  i.missed = arrived ? Clock::time_point() : after;
   return arrived;
 }
 
