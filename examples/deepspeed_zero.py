@@ -40,10 +40,7 @@ def main() -> None:
 
     losses = []
     for step in range(first, first + args.steps):
-        x, y = (
-            part.to(torch.bfloat16 if args.bfloat16 else torch.float32)
-            for part in batch(args, step, rank, world)
-        )
+        x, y = (part.to(engine.get_data_types()[0]) for part in batch(args, step, rank, world))
         loss = mse_loss(engine(x), y)
         engine.backward(loss)
         engine.step()
