@@ -37,8 +37,15 @@ RUNS = {
     "zero": (["zero.py"], 2, FLOAT32),
     "accelerate": (["accelerate_ddp.py"], 2, FLOAT32),
     "lightning": (["lightning_ddp.py"], 2, FLOAT32),
+    "lightning fsdp2": (["lightning_ddp.py", "--fsdp2"], 3, FLOAT32),
+    "transformers": (["transformers_trainer.py"], 2, FLOAT32),
 }
-NEEDS = {"accelerate": "accelerate", "lightning": "lightning"}
+NEEDS = {
+    "accelerate": "accelerate",
+    "lightning": "lightning",
+    "lightning fsdp2": "lightning",
+    "transformers": "transformers",
+}
 ALONE = (
     *(name for name in RUNS if name not in ("ddp float16 hook", "tensor and data parallel")),
     "checkpoint",
@@ -70,7 +77,7 @@ def printed(command: list[str]) -> list[dict]:
         [sys.executable, *command], capture_output=True, text=True, env=ENVIRONMENT, timeout=100
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    return [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in run.stdout.splitlines() if line.startswith('{"')]
 
 
 def command_line(arguments: list[str], backend: str, *more: str) -> list[str]:
