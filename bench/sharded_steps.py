@@ -32,7 +32,7 @@ from ringreduce.bench.report import markdown  # noqa: E402
 from ringreduce.bench.results import mode_of  # noqa: E402
 
 ZERO, FSDP = KINDS = ("DeepSpeed ZeRO 3", "FSDP2")
-STEPS, ROUNDS = 5, 9  # steps that are timed together, and how often
+STEPS = 4  # that are timed together
 
 
 # --- a rank ----------------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ def fsdp_step() -> Callable[[], None]:
     return step_of(_fsdp2(dist.group.WORLD), 1)
 
 
-def rank_main(backend: str) -> None:
+def rank_main(backend: str, rounds: int) -> None:
     """Prints the seconds for a step of each kind: the median of the slowest rank's times."""
     import deepspeed
     import torch
@@ -79,7 +79,7 @@ def rank_main(backend: str) -> None:
     found = {}
     for kind, make in ((ZERO, zero_step), (FSDP, fsdp_step)):
         step, times = make(), []
-        for _ in range(ROUNDS + 1):
+        for _ in range(rounds + 1):
             dist.barrier()
             start = perf_counter()
             for _ in range(STEPS):
@@ -96,14 +96,16 @@ def rank_main(backend: str) -> None:
 # --- launches --------------------------------------------------------------------------------------------------
 
 
-def launch(backend: str, ranks: int) -> dict[str, float]:
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+def launch(backend: str, options: Namespace) -> dict[str, float]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     own = os.environ | KEEP_FREED_MEMORY | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [*launcher, __file__, "--rank-of", backend]
+    rank = [__file__, "--rank-of", backend, "--rounds", str(options.rounds)]
+    command = [*launcher, f"--nproc-per-node={options.ranks}", *rank]
     done = subprocess.run(command, env=own, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(done.stdout + done.stderr)
     (found,) = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    print(backend, found, file=sys.stderr, flush=True)
     return found
 
 
@@ -112,7 +114,7 @@ def measure(options: Namespace) -> None:
     for number in range(options.launches):
         before = _engine.probe_exchange()
         order = BACKENDS if number % 2 == 0 else BACKENDS[::-1]
-        launches.append({backend: launch(backend, options.ranks) for backend in order})
+        launches.append({backend: launch(backend, options) for backend in order})
         modes.append(mode_of(before, _engine.probe_exchange()))
     rows = [["steps/s", OURS, GLOO, "of Gloo's", "in the launches"]]
     for kind in KINDS:
@@ -127,9 +129,10 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--launches", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5, help=f"of {STEPS} steps (5)")
     parser.add_argument("--rank-of", choices=BACKENDS, help="be a rank that torchrun has started")
     options = parser.parse_args()
-    rank_main(options.rank_of) if options.rank_of else measure(options)
+    rank_main(options.rank_of, options.rounds) if options.rank_of else measure(options)
 
 
 if __name__ == "__main__":

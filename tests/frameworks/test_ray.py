@@ -18,6 +18,7 @@ if importlib.util.find_spec("ray") is None:
 
 import numpy as np
 import ray
+import ray.experimental.collective as experimental
 import ray.util.collective as collective
 import torch
 from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_list, _internal_kv_put
@@ -139,6 +140,11 @@ def each(group: list, call: str, *arguments: object) -> list:
     return ray.get([getattr(actor, call).remote(*arguments) for actor in group], timeout=100)
 
 
+def declare(group: list, backend: str, name: str) -> None:
+    """Has the actors join when they first use the group."""
+    collective.create_collective_group(group, len(group), [*range(len(group))], backend, name)
+
+
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 @pytest.mark.parametrize("size", [2, 4])
 def test_every_call(cluster, size, kind):
@@ -191,6 +197,14 @@ def test_a_group_can_be_left_and_made_again(cluster):
         assert each(group, "add", "in turn") == [[2.0], [2.0]]
         each(group, "leave", "in turn")
     assert not [key for key in _internal_kv_list("in turn", namespace=b"ringreduce")]
+
+
+@pytest.mark.parametrize("create", [declare, experimental.create_collective_group])
+def test_the_driver_can_make_a_group(cluster, create):
+    ringreduce.ray.register()
+    group = actors(2)
+    create(group, backend="ringreduce", name=create.__name__)
+    assert each(group, "add", create.__name__) == [[2.0], [2.0]]
 
 
 def test_what_a_dead_rank_0_left_behind_is_passed_over(cluster):

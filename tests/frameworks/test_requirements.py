@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("torch is not installed", allow_module_level=True)
 
 OLDEST = {"ray": "2.56", "torchft": "0.2"}
 
@@ -22,7 +26,6 @@ def said(package: str, before: str) -> str:
 
 @pytest.mark.parametrize("package", OLDEST)
 def test_a_missing_one(package):
-    pytest.importorskip("torch")
     none = "def missing(name): raise importlib.metadata.PackageNotFoundError(name)"
     hidden = f"sys.modules[{package!r}] = None; exec({none!r}); importlib.metadata.version = missing"
     assert said(package, hidden) == (
@@ -34,7 +37,6 @@ def test_a_missing_one(package):
 @pytest.mark.parametrize("package", OLDEST)
 def test_an_old_one(package, tmp_path: Path):
     """One that lacks the modules that ours needs."""
-    pytest.importorskip("torch")
     (tmp_path / package).mkdir()
     (tmp_path / package / "__init__.py").write_text("")
     about = tmp_path / f"{package}-0.1.dist-info"
