@@ -23,7 +23,7 @@ def options(text: str | None, **more: dict) -> argparse.Namespace:
     for name, settings in more.items():
         parser.add_argument("--" + name.replace("_", "-"), **settings)
     if "RANK" not in os.environ:
-        os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     torch.manual_seed(0)  # the same initial model on all ranks
     return parser.parse_args()
 

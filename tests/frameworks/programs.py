@@ -17,11 +17,17 @@ ENVIRONMENT = {
 }
 
 
-def run(example: str, *arguments: str, ranks: int | None = None, limit: float = 400) -> dict:
-    """The only JSON object that an example prints, under torchrun if ranks is given. The example must end well."""
+def output(example: str, *arguments: str, ranks: int | None = None, limit: float = 100) -> str:
+    """What an example prints, under torchrun if ranks is given. The example must end well."""
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
     command = [sys.executable, *launcher, str(EXAMPLES / example), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, timeout=limit)
     assert done.returncode == 0, done.stdout + done.stderr
-    (found,) = (json.loads(line) for line in done.stdout.splitlines() if line.startswith("{"))
+    return done.stdout
+
+
+def run(example: str, *arguments: str, ranks: int | None = None, limit: float = 100) -> dict:
+    """The only JSON object that an example prints."""
+    lines = output(example, *arguments, ranks=ranks, limit=limit).splitlines()
+    (found,) = (json.loads(line) for line in lines if line.startswith("{"))
     return found

@@ -37,8 +37,15 @@ RUNS = {
     "zero": (["zero.py"], 2, FLOAT32),
     "accelerate": (["accelerate_ddp.py"], 2, FLOAT32),
     "lightning": (["lightning_ddp.py"], 2, FLOAT32),
+    "lightning fsdp2": (["lightning_ddp.py", "--fsdp2"], 3, FLOAT32),
+    "transformers": (["transformers_trainer.py"], 2, FLOAT32),
 }
-NEEDS = {"accelerate": "accelerate", "lightning": "lightning"}
+NEEDS = {
+    "accelerate": "accelerate",
+    "lightning": "lightning",
+    "lightning fsdp2": "lightning",
+    "transformers": "transformers",
+}
 ALONE = (
     *(name for name in RUNS if name not in ("ddp float16 hook", "tensor and data parallel")),
     "checkpoint",
@@ -70,7 +77,7 @@ def printed(command: list[str]) -> list[dict]:
         [sys.executable, *command], capture_output=True, text=True, env=ENVIRONMENT, timeout=100
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    return [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    return [json.loads(line) for line in run.stdout.splitlines() if line.startswith('{"')]
 
 
 def command_line(arguments: list[str], backend: str, *more: str) -> list[str]:
@@ -123,4 +130,5 @@ def test_every_example_is_run():
     # Above, and in other files.
     elsewhere = {"checkpoint.py", "elastic.py", "data_parallel_from_scratch.py"}
     elsewhere |= {"horovod_torch.py", "jax_data_parallel.py", "llama_inference.py"}
+    elsewhere |= {"deepspeed_zero.py", "ray_train.py", "ray_collectives.py", "torchft_ddp.py"}
     assert {path.name for path in EXAMPLES.glob("*.py")} == run | elsewhere | {"common.py"}
