@@ -95,11 +95,9 @@ Shape shape_after(Collective collective, Shape shape, std::int64_t ranks) {
 
 template <Collective collective>
 void run_collective(const Settings& settings, TF_OpKernelContext* context) {
-  constexpr bool in_place = collective == Collective::all_reduce || collective == Collective::broadcast;
   constexpr bool of_result = collective == Collective::reduce_scatter;
   const Tensor x = input(context, 0);
-  const Tensor y =
-      output(context, 0, x.type(), shape_after(collective, x.shape(), settings.ranks), in_place ? 0 : -1);
+  const Tensor y = output(context, 0, x.type(), shape_after(collective, x.shape(), settings.ranks));
   std::size_t count = (of_result ? y : x).count();
   if (collective == Collective::all_to_all) count /= static_cast<std::size_t>(settings.ranks);
   run(settings.communicator, Call{.collective = collective,

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <csignal>
 #include <mutex>
+#include <optional>
 
 #include "front/embedded.h"
 
@@ -130,6 +131,16 @@ Interruptible::Interruptible() {
 Interruptible::~Interruptible() {
   if (wait.handled) give_back();
   wait = {};
+}
+
+// Makes or ends one for this thread, a thread of Python's.
+extern "C" void ringreduce_tensorflow_interruptible(bool on) {
+  thread_local std::optional<Interruptible> here;
+  if (on) {
+    here.emplace();
+  } else {
+    here.reset();
+  }
 }
 
 }  // namespace ringreduce

@@ -90,7 +90,7 @@ Tensor input(TF_OpKernelContext* context, int number) {
   return Tensor(tensor);
 }
 
-Tensor output(TF_OpKernelContext* context, int number, TF_DataType type, const Shape& shape, int in_place) {
+Tensor output(TF_OpKernelContext* context, int number, TF_DataType type, const Shape& shape) {
   Status status;
   const int axes = static_cast<int>(shape.size());
   std::size_t bytes = TF_DataTypeSize(type);
@@ -99,10 +99,6 @@ Tensor output(TF_OpKernelContext* context, int number, TF_DataType type, const S
   if (void* block = bytes < pooled ? nullptr : allocate_block(bytes)) {
     tensor = TF_NewTensor(type, shape.data(), axes, block, bytes, free_pooled, nullptr);
     TF_SetOutput(context, number, tensor, status);
-  } else if (in_place >= 0) {
-    int forwarded = -1;
-    tensor = TF_ForwardInputOrAllocateOutput(context, &in_place, 1, number, shape.data(), axes, &forwarded,
-                                             status);
   } else {
     tensor = TF_AllocateOutput(context, number, type, shape.data(), axes, bytes, status);
   }

@@ -61,9 +61,7 @@ class Tensor {
 };
 
 Tensor input(TF_OpKernelContext* context, int number);
-// May be an input whose memory nobody else needs: the one of number `in_place`, if that is not negative.
-Tensor output(TF_OpKernelContext* context, int number, TF_DataType type, const Shape& shape,
-              int in_place = -1);
+Tensor output(TF_OpKernelContext* context, int number, TF_DataType type, const Shape& shape);
 
 // Ends the kernel with an error, the second with the exception that is being handled.
 void fail(TF_OpKernelContext* context, TF_Code code, const std::string& text);

@@ -37,16 +37,27 @@ def test_example_trains_alike_on_one_rank_and_on_two():
     assert losses(2) == pytest.approx(alone, rel=1e-4)
 
 
-def test_program_of_the_documentation(tmp_path):
-    programs = re.findall(
-        r"^```py\n(.*?)^```", (ROOT / "docs/frameworks.md").read_text(), re.DOTALL | re.MULTILINE
-    )
-    (program,) = (text for text in programs if "ringreduce.tensorflow" in text)
-    (tmp_path / "train.py").write_text(program)
+def documented(tmp_path, word, before=""):
+    """What the only program of the page with this word prints on two ranks."""
+    text = (ROOT / "docs/frameworks.md").read_text()
+    programs = re.findall(r"^```py\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (program,) = (one for one in programs if word in one)
+    (tmp_path / "train.py").write_text(before + program)
     done = run(2, str(tmp_path / "train.py"))
     assert done.returncode == 0, done.stderr
-    weights = [float(number) for number in re.findall(r"\d\.\d+", done.stdout)]
+    return done.stdout
+
+
+def test_program_of_the_documentation(tmp_path):
+    weights = [float(number) for number in re.findall(r"\d\.\d+", documented(tmp_path, "@tf.function"))]
     assert weights[0] < weights[1] < weights[2] < weights[3]  # on their way to 0, 1, 2 and 3
+
+
+def test_keras_program_of_the_documentation(tmp_path):
+    before = "import numpy\nx, y = numpy.ones((128, 32), 'float32'), numpy.ones((128, 1), 'float32')\n"
+    printed = documented(tmp_path, "data_parallel", before)
+    assert printed.count("2/2") >= 2  # both ranks make two steps
+    assert "loss" in printed
 
 
 INTERRUPT = """
@@ -55,6 +66,10 @@ import tensorflow as tf, ringreduce, ringreduce.tensorflow as rt
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also where a shell's background job ignores it
 comm = ringreduce.init()
 call = rt.all_reduce if WHERE == "eager" else tf.function(lambda x: rt.all_reduce(x))
+if WHERE == "horovod":
+    import ringreduce.horovod.tensorflow as hvd
+    hvd.init(comm)
+    call = tf.function(lambda x: hvd.allreduce(x, name="x"))
 x = tf.ones(4)
 call(x)
 stopped = []
@@ -95,7 +110,7 @@ def started(where):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("where", ["eager", "function"])
+@pytest.mark.parametrize("where", ["eager", "function", "horovod"])
 def test_interrupted_rank(where):
     processes = started(where)
     try:
