@@ -3,16 +3,19 @@
 TensorFlow runs operations of a graph side by side and in any order, as far as the data allow. The operations are
 stateful: tf.function then adds control dependencies that keep them in the order of the program, in the function itself
 and in the bodies of its loops and branches. They are neither left out nor merged. Eager operations run one after the
-other, and so do functions.
+other, and so do functions. To a function that computes another function's gradients, TensorFlow adds no control
+dependencies: keep_order() does.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops import control_flow_util, gradients_util
 
 from ringreduce._engine import reduce
 from ringreduce.communicator import Communicator
@@ -87,6 +90,37 @@ def check_compiler(name: str) -> None:
             f"XLA cannot compile {name}: use tf.function without jit_compile=True, and for Keras "
             "model.compile(..., jit_compile=False)"
         )
+
+
+# --- order ------------------------------------------------------------------------------------------------------
+
+ORDERED = {*OPERATIONS.values(), "StatefulPartitionedCall", "While", "If", "Case"}
+
+
+def keep_order(graph: Any) -> None:
+    """Has calls, and functions that may make some, run in the order in which they were added to a function's graph."""
+    if getattr(graph, "experimental_acd_manager", None) is not None or not hasattr(graph, "control_outputs"):
+        return  # TensorFlow does; or the graph is no function's
+    ordered = [one for one in graph.get_operations() if one.type in ORDERED]
+    for before, one in pairwise(ordered):
+        if before not in one.control_inputs:
+            one._add_control_input(before)
+    graph.control_outputs.extend(one for one in ordered if one not in graph.control_outputs)
+
+
+def _keep_order_in_gradients(helper: Any) -> Any:
+    """Wraps TensorFlow's function that adds gradients to a graph, before the graph becomes a function."""
+
+    @functools.wraps(helper)
+    def with_order(*args: Any, **options: Any) -> Any:
+        found = helper(*args, **options)
+        keep_order(tf.compat.v1.get_default_graph())
+        return found
+
+    return with_order
+
+
+gradients_util._GradientsHelper = _keep_order_in_gradients(gradients_util._GradientsHelper)
 
 
 # --- gradients --------------------------------------------------------------------------------------------------

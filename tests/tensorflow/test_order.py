@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
 pytest.importorskip("tensorflow")
@@ -14,14 +16,26 @@ import ringreduce.tensorflow as rt
 COUNT = 40
 
 
+def with_threads(function):
+    """Lets operations run side by side, also on a core: in one thread, they would keep the order by themselves."""
+
+    @functools.wraps(function)
+    def on_rank(comm):
+        tf.config.threading.set_inter_op_parallelism_threads(4)
+        return function(comm)
+
+    return on_rank
+
+
 def work(number, matrix):
     """Something that takes the longer the smaller the number, so that later calls could start first."""
     slow = matrix
     for _ in range(max(0, 6 - number)):
         slow = slow @ matrix
-    return 0 * slow[0, 0]
+    return slow[0, 1]  # zero, which TensorFlow cannot know
 
 
+@with_threads
 def independent_messages(comm):
     """Rank 0 sends numbers; what precedes the first is expensive, and the last are ready at once."""
 
@@ -44,6 +58,7 @@ def test_calls_without_data_dependence_keep_their_order():
     assert ringreduce.run(independent_messages, 2)[1] == list(range(COUNT))[::-1]
 
 
+@with_threads
 def independent_collectives(comm):
     """Every rank has something else that is slow; mixed up, calls would combine values of different calls."""
 
@@ -65,6 +80,7 @@ def test_collectives_keep_their_order():
     assert ringreduce.run(independent_collectives, 2) == [([2.0 * n + 1 for n in range(COUNT)], 101.0)] * 2
 
 
+@with_threads
 def loops_and_branches(comm):
     """Iterations of a while loop may run side by side, as far as data and control dependencies allow."""
 
@@ -74,7 +90,7 @@ def loops_and_branches(comm):
             slow = matrix
             for _ in tf.range(tf.maximum(0, 6 - number)):
                 slow = slow @ matrix
-            value = tf.cast(number, "float32") + 0 * slow[0, 0]
+            value = tf.cast(number, "float32") + slow[0, 1]
             if number % 2 == 0:
                 rt.send(value, 1, comm=comm)
             else:
@@ -96,6 +112,7 @@ def test_iterations_keep_their_order():
     assert received == [float(n) if n % 2 == 0 else -float(n) for n in range(COUNT)]
 
 
+@with_threads
 def several_functions(comm):
     """Functions of which one calls the other, gradients, and a second communicator."""
     pairs = comm.split(comm.rank // 2)
@@ -124,3 +141,33 @@ def test_functions_and_communicators():
     assert high[4] == [2.0, 3.0]
     through_b = sum(3 * total / 2 for total in (1, 1, 5, 5))
     assert low[3] == high[3] == 3 * 3 * 2 + through_b
+
+
+@with_threads
+def gradients_of_functions(comm):
+    """Each rank has the gradients of other results first. Mixed up, calls would add gradients of different ones."""
+
+    @tf.function
+    def weighted(x, matrix, number):
+        rows = tf.fill([1, 200], rt.all_reduce(x, comm=comm))
+        for _ in range(number % 7 * 3 if comm.rank else (COUNT - number) % 7 * 3):
+            rows = rows @ matrix
+        return rows[0, 0] * (number + 1 + 100 * comm.rank)
+
+    def program(x, matrix):
+        return tf.add_n([weighted(x[number], matrix, number) for number in range(COUNT)])
+
+    def gradient(program, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            result = program(x, tf.eye(200))
+        return tape.gradient(result, x)
+
+    outside = gradient(tf.function(program), tf.zeros(COUNT))
+    inside = tf.function(lambda x: gradient(program, x))(tf.zeros(COUNT))
+    return outside.numpy().tolist(), inside.numpy().tolist()
+
+
+def test_calls_in_gradients_of_functions_keep_their_order():
+    wanted = [2.0 * (number + 1) + 100 for number in range(COUNT)]
+    assert ringreduce.run(gradients_of_functions, 2) == [(wanted, wanted)] * 2
