@@ -5,7 +5,7 @@
 #   make test      quick checks of the source, then the tests that are quick; continuous integration runs it
 #   make test-all  all tests (an hour); tests/README.md says which are where
 #   make test-torch  torch's own tests of a torch.distributed backend, beside Gloo's results
-#   make test-frameworks  tests with frameworks from PyPI, such as transformers and DeepSpeed, in their own environment
+#   make test-frameworks  tests with frameworks from PyPI, such as transformers and TensorFlow, in their own environment
 #   make test-gpu  the tests that need a GPU, with the Python, nvcc and cmake that are there
 #   make test-gpu-memory  the smaller ones under CUDA's memcheck and racecheck
 #   make card      all that a GPU can show in 25 minutes (MINUTES=8: in 8), the most valuable first; resumes

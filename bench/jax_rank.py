@@ -11,11 +11,10 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from framework_rank import batch_of, figures
 
 IN_LOOP = 100  # calls in a program with a loop
 LARGEST_IN_LOOP = 256 << 10
-BATCH_BYTES = 256 << 10
-LEAST, MOST = 7, 300  # samples
 
 
 class Ringreduce:
@@ -65,7 +64,7 @@ def measured(library: Any, kind: str, nbytes: int, budget: float) -> dict[str, A
         calls, batch = IN_LOOP, 1
     else:
         program, start = jax.jit(library.all_reduce), library.rank + 1
-        calls = batch = max(1, min(20, BATCH_BYTES // nbytes))
+        calls = batch = batch_of(nbytes)
     x = jnp.full(nbytes // 4, start, "float32")
     wanted = 0 if kind == "loop" else library.size * (library.size + 1) // 2
     wrong = int(np.count_nonzero(np.asarray(program(x)) != wanted))
@@ -81,11 +80,8 @@ def measured(library: Any, kind: str, nbytes: int, budget: float) -> dict[str, A
         library.barrier()
         return took / calls
 
-    warm = library.maximum(np.array([sample() for _ in range(8)]))
-    count = int(np.clip(budget / (warm.min() * calls), LEAST, MOST))
-    times = 1e6 * library.maximum(np.array([sample() for _ in range(count)]))  # of the slowest rank
-    low, median, high = (round(float(q), 3) for q in np.quantile(times, [0.25, 0.5, 0.75]))
-    return {"kind": kind, "bytes": nbytes, "median_us": median, "p25_us": low, "p75_us": high, "wrong": wrong}
+    found = figures(sample, calls, budget, library.maximum)
+    return {"kind": kind, "bytes": nbytes, **found, "wrong": wrong}
 
 
 def main() -> None:

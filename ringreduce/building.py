@@ -142,6 +142,46 @@ def extra_options() -> list[str]:
     return shlex.split(os.environ.get("CXXFLAGS", ""))
 
 
+def part_for(
+    folder: str, title: str, target: str, headers: str, links: Sequence[str] = (), takes: str = "10 seconds"
+) -> Recipe:
+    """Returns how to build the part for a framework that loads it into a Python process.
+
+    Args:
+        folder: the folder in csrc.
+        title: the framework's name, for messages: "JAX".
+        target: the package and its version: "jaxlib 0.10.2".
+        headers: the folder of the framework's headers.
+        links: the linker's options.
+    """
+    thing = f"its part for {title}"
+    options = ("-std=c++20", "-O3", "-DNDEBUG", "-fPIC")
+
+    def command(unit: Path, made: Path) -> list[str]:
+        return [
+            *compiler(f"{thing} must be built once for {target}", ""),
+            *options,
+            f"-I{csrc()}",
+            *("-isystem", headers),
+            *extra_options(),
+            *(str(unit), "-shared", "-o", str(made)),
+            *(str(LIBRARY), f"-Wl,-rpath,{LIBRARY.parent}"),
+            *links,
+        ]
+
+    return Recipe(
+        thing=thing,
+        target=target,
+        folder=target.replace(" ", "-"),
+        name=f"libringreduce_{folder}.so",
+        units=sorted((csrc() / folder).glob("*.cpp")),
+        includes=(csrc(),),
+        ingredients=(target, *options, *extra_options(), str(LIBRARY)),
+        command=command,
+        takes=takes,
+    )
+
+
 # --- the cache folder -----------------------------------------------------------------------------------------
 
 

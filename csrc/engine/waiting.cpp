@@ -9,8 +9,8 @@ std::atomic<bool (*)()> interrupt_check{nullptr};
 
 }  // namespace
 
-void set_interrupt_check(bool (*check)()) {
-  interrupt_check = check;
+InterruptCheck set_interrupt_check(InterruptCheck check) {
+  return interrupt_check.exchange(check);
 }
 
 void check_interrupt() {

@@ -13,7 +13,8 @@ inline constexpr unsigned moves_between_looks = 64;  // look even if the loop ne
 
 // Throws Interrupted if a signal asks to stop; see set_interrupt_check().
 void check_interrupt();
-void set_interrupt_check(bool (*check)());
+using InterruptCheck = bool (*)();
+InterruptCheck set_interrupt_check(InterruptCheck check);
 
 // Waits until done(). Calls advance() to make progress, and lets time pass if it cannot. Throws the group's
 // failure, and what the transport's waits throw. look(waited) is called every few milliseconds, for

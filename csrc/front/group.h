@@ -110,7 +110,9 @@ void free_shared(void* memory);
 void* allocate_block(std::size_t bytes);
 bool free_block(void* memory);
 
-// Called now and then during long waits, in the waiting thread; returning true interrupts the wait.
-void set_interrupt_check(bool (*check)());
+// Called now and then during long waits, in the waiting thread; returning true interrupts the wait. Returns
+// the previous check, or null.
+using InterruptCheck = bool (*)();
+InterruptCheck set_interrupt_check(InterruptCheck check);
 
 }  // namespace ringreduce

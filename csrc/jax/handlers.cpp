@@ -3,39 +3,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <stdexcept>
 #include <string>
-#include <vector>
 
-#include "front/group.h"
+#include "front/embedded.h"
 
 namespace ffi = xla::ffi;
 
-// Of Python's stable ABI. They are found in the process, so the library needs no headers of Python.
-extern "C" {
-int PyGILState_Ensure();
-void PyGILState_Release(int);
-void PyErr_Fetch(void** type, void** value, void** trace);
-void PyErr_Restore(void* type, void* value, void* trace);
-int Py_AddPendingCall(int (*function)(void*), void* argument);
-}
-
 namespace ringreduce {
 namespace {
-
-// Programs know a communicator by its number: XLA may keep them on disk, where an address means nothing.
-std::mutex numbering;
-std::vector<Communicator*> numbered;
-
-Communicator& communicator_of(std::int64_t number) {
-  const std::lock_guard lock(numbering);
-  if (number < 0 || static_cast<std::size_t>(number) >= numbered.size()) {
-    throw std::runtime_error("this process has no communicator number " + std::to_string(number) +
-                             ": the program was compiled in another one");
-  }
-  return *numbered[static_cast<std::size_t>(number)];
-}
 
 DType dtype_of(ffi::DataType type) {
   switch (type) {
@@ -95,29 +71,11 @@ ffi::ErrorCode code_of(Outcome outcome) {
   }
 }
 
-// An exception that a signal's handler has raised. Only the main thread runs handlers.
-struct {
-  void *type, *value, *trace;
-} raised;
-
-int raise_again(void*) {
-  PyErr_Restore(raised.type, raised.value, raised.trace);
-  return -1;
-}
-
-// Has Python raise the exception when XLA has returned: XLA neither expects nor keeps it.
-void postpone_exception() {
-  const int locked = PyGILState_Ensure();
-  PyErr_Fetch(&raised.type, &raised.value, &raised.trace);
-  if (Py_AddPendingCall(raise_again, nullptr) != 0) raise_again(nullptr);
-  PyGILState_Release(locked);
-}
-
 // Calls the function with the communicator of that number. XLA is built without exceptions.
 template <typename Function>
 ffi::Error with_communicator(std::int64_t number, Function function) {
   try {
-    function(communicator_of(number));
+    function(numbered.at(number));
     return ffi::Error::Success();
   } catch (const Trouble& trouble) {
     if (trouble.outcome == Outcome::interrupted) postpone_exception();
@@ -186,9 +144,7 @@ auto collective_call() {
 
 // Gives a communicator the next number. It must exist as long as the process.
 extern "C" std::int64_t ringreduce_jax_number(Communicator* communicator) {
-  const std::lock_guard lock(numbering);
-  numbered.push_back(communicator);
-  return static_cast<std::int64_t>(numbered.size()) - 1;
+  return numbered.add(communicator);
 }
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(ringreduce_jax_all_reduce, run_collective<Collective::all_reduce>,

@@ -7,7 +7,8 @@ import itertools
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 from ringreduce.horovod.errors import HorovodInternalError
 from ringreduce.horovod.negotiation import Negotiator
@@ -17,6 +18,8 @@ __all__ = ["Driver"]
 
 UNNAMED = 120  # names for calls without one
 SHORTEST = 50e-6  # seconds between two cycles that ended nothing
+
+Then = Callable[[Request], None] | None
 
 
 class Driver:
@@ -39,17 +42,25 @@ class Driver:
         self._thread: threading.Thread | None = None
         self._over = False
         self._unnamed: dict[str, Iterator[int]] = defaultdict(itertools.count)  # by kind of operation
+        # Around the background's cycles, for a main thread that waits in a framework, and not in Python.
+        self.interruptible: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
 
     def submit(
-        self, name: str, operation: Operation, in_turn: bool = False, blocking: bool = False
+        self,
+        name: str,
+        operation: Operation,
+        in_turn: bool = False,
+        blocking: bool = False,
+        then: Then = None,
     ) -> Request:
         """Submits an operation, and returns its handle.
 
         Args:
             in_turn: as for :meth:`ringreduce.horovod.negotiation.Negotiator.submit`.
             blocking: whether the caller will wait for it at once.
+            then: called with the request when it is done.
         """
-        request = Request(name, operation, self)
+        request = Request(name, operation, self, then)
         self.negotiator.submit(request, in_turn)
         if not blocking and not self._awake.is_set():
             if self._thread is None:
@@ -58,7 +69,9 @@ class Driver:
             self._awake.set()
         return request
 
-    def submit_named(self, operation: Operation, name: str | None, blocking: bool) -> Request:
+    def submit_named(
+        self, operation: Operation, name: str | None, blocking: bool, in_turn: bool = False, then: Then = None
+    ) -> Request:
         """Submits an operation under a name for its kind. Without a name, the order of such calls is its name.
 
         These names repeat, so that the cache knows them. Their number is a multiple of most numbers of calls that the
@@ -66,8 +79,10 @@ class Driver:
         """
         kind = operation.signature[0]
         if name is not None:
-            return self.submit(f"{kind}.{name}", operation, blocking=blocking)
-        return self.submit(f"{kind}.noname.{next(self._unnamed[kind]) % UNNAMED}", operation, True, blocking)
+            return self.submit(f"{kind}.{name}", operation, in_turn, blocking, then)
+        return self.submit(
+            f"{kind}.noname.{next(self._unnamed[kind]) % UNNAMED}", operation, True, blocking, then
+        )
 
     def wait(self, request: Request) -> None:
         """Runs cycles until a request is done."""
@@ -85,6 +100,12 @@ class Driver:
             self._waiting.discard(request)
 
     def _serve(self) -> None:
+        with contextlib.suppress(
+            KeyboardInterrupt
+        ):  # operations have failed, and the main thread raises it, too
+            self._run_cycles()
+
+    def _run_cycles(self) -> None:
         while True:
             self._awake.wait()
             self._awake.clear()
@@ -93,7 +114,7 @@ class Driver:
                 if not self.negotiator.pending:
                     break
                 if not self._waiting:
-                    with self._driving:
+                    with self._driving, self.interruptible():
                         if self.negotiator.pending:
                             self.negotiator.cycle()
             if self._over:

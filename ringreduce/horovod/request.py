@@ -79,11 +79,14 @@ class Request:
         done: whether the operation has completed or failed.
         result, error: what came of it.
         submitted: when, in seconds of time.monotonic().
+        then: called with the request when it is done, in the thread that has completed it; or None.
     """
 
-    __slots__ = ("done", "error", "name", "operation", "owner", "result", "submitted")
+    __slots__ = ("done", "error", "name", "operation", "owner", "result", "submitted", "then")
 
-    def __init__(self, name: str, operation: Operation, owner: Any) -> None:
+    def __init__(
+        self, name: str, operation: Operation, owner: Any, then: Callable[[Request], None] | None = None
+    ) -> None:
         self.name = name
         self.operation = operation
         self.owner = owner
@@ -91,10 +94,13 @@ class Request:
         self.result: Any = None
         self.error: BaseException | None = None
         self.submitted = time.monotonic()
+        self.then = then
 
     def finish(self, result: Any = None, error: BaseException | None = None) -> None:
         self.result, self.error = result, error
         self.done = True  # last: other threads look at it
+        if self.then is not None:
+            self.then(self)
 
     def wait(self) -> Any:
         """Waits until it is done, and returns its result or raises its error."""

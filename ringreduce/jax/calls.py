@@ -8,13 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ringreduce._engine import reduce, values
 from ringreduce.annotations import Op
 from ringreduce.communicator import Communicator
-from ringreduce.communicator.on_world import world
+from ringreduce.communicator.foreign import check_dtype, check_op, chosen, rank_of, tag_of
 from ringreduce.jax.primitive import Call, bind
-
-OPS = [op for op in reduce.ops() if op != "premul_sum"]
 
 
 def all_reduce(x: Any, op: Op = "sum", *, comm: Communicator | None = None) -> jax.Array:
@@ -33,7 +30,7 @@ def all_reduce(x: Any, op: Op = "sum", *, comm: Communicator | None = None) -> j
         ValueError: op is unknown, or x's dtype does not have it.
         TypeError: x's dtype is not supported, or comm is not a communicator.
     """
-    return _collective("all_reduce", x, comm, op=_op(op))
+    return _collective("all_reduce", x, comm, op=op)
 
 
 def all_gather(x: Any, *, comm: Communicator | None = None) -> jax.Array:
@@ -68,7 +65,7 @@ def reduce_scatter(x: Any, op: Op = "sum", *, comm: Communicator | None = None) 
         ValueError: x's rows are not divisible among the ranks, op is unknown, or x's dtype does not have it.
         TypeError: x's dtype is not supported, or comm is not a communicator.
     """
-    return _collective("reduce_scatter", x, comm, op=_op(op))
+    return _collective("reduce_scatter", x, comm, op=op)
 
 
 def all_to_all(x: Any, *, comm: Communicator | None = None) -> jax.Array:
@@ -103,8 +100,8 @@ def broadcast(x: Any, root: int = 0, *, comm: Communicator | None = None) -> jax
         ValueError: root is not a rank.
         TypeError: x's dtype is not supported, or comm is not a communicator.
     """
-    chosen = _chosen(comm)
-    return _collective("broadcast", x, chosen, root=_rank(root, "root", chosen))
+    on = chosen(comm)
+    return _collective("broadcast", x, on, root=rank_of(root, "root", on))
 
 
 def send(x: Any, dest: int, *, tag: int = 0, comm: Communicator | None = None) -> None:
@@ -122,8 +119,8 @@ def send(x: Any, dest: int, *, tag: int = 0, comm: Communicator | None = None) -
         ValueError: dest is not a rank, or tag does not fit into 32 bits.
         TypeError: x's dtype is not supported, or comm is not a communicator.
     """
-    chosen = _chosen(comm)
-    bind(_array(x), Call("send", chosen, dest=_rank(dest, "dest", chosen), tag=_tag(tag)))
+    on = chosen(comm)
+    bind(_array(x), Call("send", on, dest=rank_of(dest, "dest", on), tag=tag_of(tag)))
 
 
 def recv(x: Any, source: int, *, tag: int = 0, comm: Communicator | None = None) -> jax.Array:
@@ -142,8 +139,8 @@ def recv(x: Any, source: int, *, tag: int = 0, comm: Communicator | None = None)
         ValueError: source is not a rank, or tag does not fit into 32 bits.
         TypeError: x's dtype is not supported, or comm is not a communicator.
     """
-    chosen = _chosen(comm)
-    call = Call("recv", chosen, source=_rank(source, "source", chosen), tag=_tag(tag), result=_kind(x))
+    on = chosen(comm)
+    call = Call("recv", on, source=rank_of(source, "source", on), tag=tag_of(tag), result=_kind(x))
     return bind(None, call)
 
 
@@ -167,13 +164,13 @@ def sendrecv(
         ValueError: dest or source is not a rank, or tag does not fit into 32 bits.
         TypeError: a dtype is not supported, or comm is not a communicator.
     """
-    chosen, x = _chosen(comm), _array(x)
+    on, x = chosen(comm), _array(x)
     call = Call(
         "sendrecv",
-        chosen,
-        dest=_rank(dest, "dest", chosen),
-        source=_rank(source, "source", chosen),
-        tag=_tag(tag),
+        on,
+        dest=rank_of(dest, "dest", on),
+        source=rank_of(source, "source", on),
+        tag=tag_of(tag),
         result=_kind(x if out is None else out),
     )
     return bind(x, call)
@@ -184,17 +181,8 @@ def sendrecv(
 
 def _collective(name: str, x: Any, comm: Communicator | None, *, op: str = "sum", root: int = 0) -> jax.Array:
     x = _array(x)
-    if not reduce.supports(x.dtype.name, op):
-        raise ValueError(f"op {op!r} is not defined for {x.dtype.name}")
-    return bind(x, Call(name, _chosen(comm), op=op, root=root))
-
-
-def _chosen(comm: Communicator | None) -> Communicator:
-    if comm is None:
-        return world()
-    if not isinstance(comm, Communicator):
-        raise TypeError(f"comm must be a ringreduce.Communicator, not {type(comm).__name__}")
-    return comm
+    check_op(op, x.dtype.name)
+    return bind(x, Call(name, chosen(comm), op=op, root=root))
 
 
 def _array(x: Any) -> jax.Array:
@@ -211,20 +199,4 @@ def _kind(x: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def _check_dtype(dtype: Any) -> None:
-    name = getattr(dtype, "name", str(dtype))
-    if name not in reduce.dtypes():
-        raise TypeError(f"x has dtype {name}, but must have one of {', '.join(reduce.dtypes())}")
-
-
-def _op(op: str) -> str:
-    if op not in OPS:
-        raise ValueError(f"op must be one of {', '.join(OPS)}, not {op!r}")
-    return op
-
-
-def _rank(rank: int, argument: str, comm: Communicator) -> int:
-    return values.whole(rank, argument, 0, comm.size - 1, "a rank")
-
-
-def _tag(tag: int) -> int:
-    return values.whole(tag, "tag", -(1 << 31), (1 << 31) - 1)
+    check_dtype(getattr(dtype, "name", str(dtype)))

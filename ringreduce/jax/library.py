@@ -10,7 +10,6 @@ import functools
 import re
 from collections.abc import KeysView
 from importlib import import_module
-from pathlib import Path
 
 import jax
 import jaxlib
@@ -20,7 +19,6 @@ from ringreduce.building import Recipe
 from ringreduce.communicator import Communicator
 
 OLDEST = (0, 6)  # the first in which XLA passes tokens to custom calls on the CPU, and jax.ffi is public
-OPTIONS = ("-std=c++20", "-O3", "-DNDEBUG", "-fPIC")
 TARGETS = (
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send", "recv", "sendrecv",
 )  # fmt: skip
@@ -38,30 +36,7 @@ def check() -> None:
 
 def recipe() -> Recipe:
     """Returns how to build the library."""
-    version = f"jaxlib {jaxlib.__version__}"
-    return Recipe(
-        thing="its part for JAX",
-        target=version,
-        folder=f"jax-{jaxlib.__version__}",
-        name="libringreduce_jax.so",
-        units=sorted((building.csrc() / "jax").glob("*.cpp")),
-        includes=(building.csrc(),),
-        ingredients=(version, *OPTIONS, *building.extra_options(), str(building.LIBRARY)),
-        command=_command,
-        takes="10 seconds",
-    )
-
-
-def _command(unit: Path, made: Path) -> list[str]:
-    return [
-        *building.compiler(f"its part for JAX must be built once for jaxlib {jaxlib.__version__}", ""),
-        *OPTIONS,
-        f"-I{building.csrc()}",
-        *("-isystem", jax.ffi.include_dir()),
-        *building.extra_options(),
-        *(str(unit), "-shared", "-o", str(made)),
-        *(str(building.LIBRARY), f"-Wl,-rpath,{building.LIBRARY.parent}"),
-    ]
+    return building.part_for("jax", "JAX", f"jaxlib {jaxlib.__version__}", jax.ffi.include_dir())
 
 
 @functools.cache

@@ -24,9 +24,9 @@ from jax.interpreters import ad, batching, mlir
 
 from ringreduce._engine import reduce
 from ringreduce.communicator import Communicator
+from ringreduce.communicator.foreign import BY_ROWS, shape_after
 from ringreduce.jax import library
 
-BY_ROWS = {"all_gather", "reduce_scatter", "all_to_all"}
 MESSAGES = {"send", "recv", "sendrecv"}
 
 
@@ -107,16 +107,7 @@ def _result(call: Call, x: Any | None) -> tuple[tuple[int, ...], np.dtype[Any]] 
     if call.name in MESSAGES:
         return call.result
     assert x is not None
-    if call.name not in BY_ROWS:
-        return x.shape, x.dtype
-    if not x.shape:
-        raise ValueError(f"{call.name} needs an array with at least one axis")
-    (rows, *others), size = x.shape, call.comm.size
-    if call.name == "all_gather":
-        return (rows * size, *others), x.dtype
-    if rows % size:
-        raise ValueError(f"x has {rows} rows, which are not divisible among {size} ranks")
-    return (rows // size if call.name == "reduce_scatter" else rows, *others), x.dtype
+    return shape_after(call.name, x.shape, call.comm.size), x.dtype
 
 
 def _abstract(*arrays: Any, call: Call) -> Any:

@@ -5,7 +5,8 @@ FRAMEWORK_FLAGS ?=
 
 .PHONY: test-frameworks
 test-frameworks: fronts $(FRAMEWORKS)/.ready
-	@$(FRAMEWORKS)/bin/python -m pytest -p no:cacheprovider tests/frameworks tests/jax tests/torch/test_examples.py \
+	@$(FRAMEWORKS)/bin/python -m pytest -p no:cacheprovider tests/frameworks tests/jax tests/tensorflow \
+	  tests/horovod/test_tensorflow.py tests/horovod/test_keras.py tests/torch/test_examples.py \
 	  $(FRAMEWORK_FLAGS)
 
 # Torch, pytest and this checkout come from .venv: packages of this environment come before those.

@@ -40,7 +40,7 @@ except ValueError as error:
 """
 MISSING = """
 import importlib
-for name in ("horovod.torch.elastic", "horovod.tensorflow", "horovod.spark.torch", "horovod.torch.nothing"):
+for name in ("horovod.torch.elastic", "horovod.mxnet", "horovod.spark.torch", "horovod.torch.nothing"):
     try:
         importlib.import_module(name)
     except ImportError as error:
@@ -101,11 +101,11 @@ def test_init_with_some_of_the_ranks():
 def test_what_is_missing_is_named():
     done = ran("-n", 1, sys.executable, "-c", MISSING)
     assert done.returncode == 0, done.stderr
-    elastic, tensorflow, spark, nothing, again, has = done.stdout.splitlines()
+    elastic, mxnet, spark, nothing, again, has = done.stdout.splitlines()
     assert elastic == again
     assert "no horovod.torch.elastic" in elastic
     assert "torchrun --max-restarts" in elastic
-    assert "ringreduce has no horovod.tensorflow;" in tensorflow
+    assert "ringreduce has no horovod.mxnet;" in mxnet
     assert "ringreduce has no horovod.spark;" in spark
     assert "ringreduce has no horovod.torch.nothing;" in nothing
     assert has == "False"

@@ -43,9 +43,9 @@ def test_example_trains_alike_on_one_rank_and_on_two():
 
 
 def test_program_of_the_documentation(tmp_path):
-    (program,) = re.findall(
-        r"^```py\n(.*?)^```", (ROOT / "docs/frameworks.md").read_text(), re.DOTALL | re.MULTILINE
-    )
+    text = (ROOT / "docs/frameworks.md").read_text()
+    programs = re.findall(r"^```py\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (program,) = (one for one in programs if "ringreduce.jax" in one)
     (tmp_path / "train.py").write_text(program)
     done = run(2, str(tmp_path / "train.py"))
     assert done.returncode == 0, done.stderr

@@ -42,6 +42,7 @@ ROOMS = {
     "nccl": ENGINE,
     "torch": ["front", "engine/planning"],
     "jax": ["front"],
+    "tensorflow": ["front"],
     "mpi": ["front", "engine/planning", "transport", "reduce"],
 }
 

@@ -18,9 +18,12 @@ RENAMED = {
     "common": OURS,
     "common.exceptions": f"{OURS}.errors",
     "common.process_sets": f"{OURS}.process_sets",
+    "tensorflow.keras": f"{OURS}.keras",
+    "tensorflow.keras.callbacks": f"{OURS}.keras.callbacks",
+    "tensorflow.mpi_ops": f"{OURS}.tensorflow.operations",
     "torch.mpi_ops": f"{OURS}.torch.operations",
 }
-KNOWN = ("torch",)  # the frameworks that are there
+KNOWN = ("keras", "tensorflow", "torch")  # the frameworks that are there
 
 
 class Finder(MetaPathFinder, Loader):

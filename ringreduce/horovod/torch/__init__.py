@@ -23,6 +23,7 @@ from ringreduce.horovod.job import (
     start_timeline,
     stop_timeline,
 )  # fmt: skip
+from ringreduce.horovod.objects import allgather_object, broadcast_object
 from ringreduce.horovod.process_sets import ProcessSet, global_process_set
 from ringreduce.horovod.queries import (
     ccl_built,
@@ -36,17 +37,12 @@ from ringreduce.horovod.queries import (
     nccl_built,
     rocm_built,
 )  # fmt: skip
+from ringreduce.horovod.reductions import Op
 from ringreduce.horovod.torch import operations
 from ringreduce.horovod.torch.compression import Compression
-from ringreduce.horovod.torch.functions import (
-    allgather_object,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-)  # fmt: skip
+from ringreduce.horovod.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from ringreduce.horovod.torch.operations import *  # noqa: F403
 from ringreduce.horovod.torch.optimizer import DistributedOptimizer
-from ringreduce.horovod.torch.reductions import Op
 from ringreduce.horovod.torch.sync_batch_norm import SyncBatchNorm
 
 __all__ = [

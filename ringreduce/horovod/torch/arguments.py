@@ -1,21 +1,14 @@
-"""Checks of the operations' arguments."""
+"""Checks of tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from ringreduce.horovod import job
-from ringreduce.horovod.process_sets import ProcessSet, global_process_set
-from ringreduce.horovod.request import Operation, Request
-from ringreduce.horovod.torch.reductions import Op
+from ringreduce.horovod.arguments import Tensors
 
-__all__ = ["EVERYONE", "Tensors", "chosen_op", "plain", "plain_list", "submit"]
-
-EVERYONE = global_process_set
-Tensors = Sequence[Any]
+__all__ = ["plain", "plain_list"]
 
 
 def plain(tensor: Any) -> Any:
@@ -34,24 +27,3 @@ def plain_list(tensors: Tensors) -> list[Any]:
     if isinstance(tensors, torch.Tensor) or not tensors:
         raise ValueError("tensors must be a list of at least one tensor")
     return [plain(tensor) for tensor in tensors]
-
-
-def chosen_op(op: Any, average: bool | None, process_set: ProcessSet) -> Op:
-    """Returns the op that a call asks for. Raises ValueError if that cannot be done."""
-    if average is not None:
-        if op is not None:
-            raise ValueError("give op or average, not both")
-        return Op.Average if average else Op.Sum
-    if op is None:
-        return Op.Average
-    chosen: Op = op if type(op) is Op else Op(op)
-    if chosen is Op.Adasum:
-        if process_set is not EVERYONE:
-            raise ValueError("op=Adasum needs the global process set")
-        if job.size() & (job.size() - 1):
-            raise ValueError(f"op=Adasum needs a power of two of ranks, not {job.size()}")
-    return chosen
-
-
-def submit(operation: Operation, name: str | None, process_set: ProcessSet, blocking: bool) -> Request:
-    return process_set.driver().submit_named(operation, name, blocking)

@@ -1,4 +1,4 @@
-"""Broadcasts of parameters, of an optimizer's state, and of Python objects."""
+"""Broadcasts of parameters, and of an optimizer's state."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ringreduce.horovod.job import run_on
+from ringreduce.horovod.objects import broadcast_object
 from ringreduce.horovod.process_sets import ProcessSet, global_process_set
-from ringreduce.horovod.request import Call
 from ringreduce.horovod.torch.moving import broadcast_async_
 
-__all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
+__all__ = ["broadcast_optimizer_state", "broadcast_parameters"]
 
 
 def broadcast_parameters(params: Any, root_rank: int, process_set: ProcessSet = global_process_set) -> None:
@@ -76,30 +75,3 @@ class _Kind:
 
     def empty(self) -> Any:
         return torch.empty(self._shape, dtype=self._dtype)
-
-
-def broadcast_object(
-    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Any:
-    """Returns a copy of the root's object; on the root, the object itself. Objects are pickled.
-
-    Raises:
-        ValueError: the object cannot be pickled, or not be unpickled on this rank.
-    """
-    place = process_set.place_of(root_rank, "root_rank")
-    settings = (("root_rank", root_rank),)
-    call = Call("broadcast_object", settings, lambda comm: comm.broadcast_object(obj, place))
-    return run_on(process_set, call, name)
-
-
-def allgather_object(
-    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> list[Any]:
-    """Returns copies of all ranks' objects, in rank order. Objects are pickled.
-
-    Raises:
-        ValueError: an object cannot be pickled, or not be unpickled on this rank.
-    """
-    call = Call("allgather_object", (), lambda comm: comm.all_gather_object(obj))
-    found: list[Any] = run_on(process_set, call, name)
-    return found

@@ -7,12 +7,14 @@ from typing import Any
 import torch
 
 from ringreduce.horovod import job
+from ringreduce.horovod.arguments import EVERYONE, Tensors, chosen_splits, submit
+from ringreduce.horovod.exchanges import AllGather, AllToAll, Broadcast
 from ringreduce.horovod.process_sets import ProcessSet
+from ringreduce.horovod.reductions import AllReduce, Op
 from ringreduce.horovod.request import Request
 from ringreduce.horovod.torch import gradients
-from ringreduce.horovod.torch.arguments import EVERYONE, Tensors, plain, plain_list, submit
-from ringreduce.horovod.torch.exchanges import AllGather, AllToAll, Broadcast
-from ringreduce.horovod.torch.reductions import AllReduce, Op
+from ringreduce.horovod.torch.arguments import plain, plain_list
+from ringreduce.horovod.torch.kit import KIT
 
 __all__ = [
     "allgather", "allgather_async", "alltoall", "alltoall_async", "broadcast", "broadcast_", "broadcast_async",
@@ -23,7 +25,7 @@ __all__ = [
 def averaged(tensors: Tensors, process_set: ProcessSet) -> list[Any]:
     """Returns the averages of the ranks' gradients."""
     outputs = [torch.empty_like(tensor) for tensor in tensors]
-    operation = AllReduce(tensors, outputs, Op.Average, 1.0, 1.0, outputs)
+    operation = AllReduce(KIT, tensors, outputs, Op.Average, 1.0, 1.0, outputs)
     found: list[Any] = submit(operation, None, process_set, True).wait()
     return found
 
@@ -33,14 +35,14 @@ def averaged(tensors: Tensors, process_set: ProcessSet) -> list[Any]:
 
 def allgather_async(tensor: Any, name: str | None = None, process_set: ProcessSet = EVERYONE) -> Request:
     """Concatenates the ranks' tensors along the first axis, whose length may differ. Returns a handle."""
-    return submit(AllGather([plain(tensor)], False), name, process_set, False)
+    return submit(AllGather(KIT, [plain(tensor)], False), name, process_set, False)
 
 
 def grouped_allgather_async(
     tensors: Tensors, name: str | None = None, process_set: ProcessSet = EVERYONE
 ) -> Request:
     """Does what :func:`allgather_async` does, with each of several tensors. Returns a handle."""
-    return submit(AllGather(plain_list(tensors), True), name, process_set, False)
+    return submit(AllGather(KIT, plain_list(tensors), True), name, process_set, False)
 
 
 def allgather(tensor: Any, name: str | None = None, process_set: ProcessSet = EVERYONE) -> Any:
@@ -54,7 +56,7 @@ def grouped_allgather(
     """Does what :func:`allgather` does, with each of several tensors. Returns a list."""
 
     def run(*parts: Any) -> Any:
-        return submit(AllGather(plain_list(parts), True), name, process_set, True).wait()
+        return submit(AllGather(KIT, plain_list(parts), True), name, process_set, True).wait()
 
     def backward(*parts: Any) -> Any:
         averages = averaged(parts, process_set)
@@ -73,7 +75,7 @@ def _broadcast(
     tensor: Any, result: Any, blocking: bool, root_rank: int, name: str | None, process_set: ProcessSet
 ) -> Request:
     place = process_set.place_of(root_rank, "root_rank")
-    return submit(Broadcast(tensor, root_rank, place, result), name, process_set, blocking)
+    return submit(Broadcast(KIT, tensor, root_rank, place, result), name, process_set, blocking)
 
 
 def broadcast_async(
@@ -118,19 +120,9 @@ def broadcast_(
 
 
 def _alltoall(tensor: Any, splits: Any, name: str | None, process_set: ProcessSet, blocking: bool) -> Request:
-    tensor, ranks = plain(tensor), process_set.size()
-    rows = tensor.shape[0] if tensor.dim() else 0
-    if splits is None:
-        if rows % ranks or not tensor.dim():
-            raise ValueError(
-                f"the {rows} rows of the tensor do not divide evenly among {ranks} ranks: give splits"
-            )
-        counts = [rows // ranks] * ranks
-    else:
-        counts = [int(count) for count in splits]
-        if len(counts) != ranks or min(counts) < 0 or sum(counts) > rows:
-            raise ValueError(f"splits must be {ranks} numbers of rows, {rows} together at most, not {counts}")
-    return submit(AllToAll(tensor, counts), name, process_set, blocking)
+    tensor = plain(tensor)
+    counts = chosen_splits(tensor.shape, splits, process_set.size())
+    return submit(AllToAll(KIT, tensor, counts), name, process_set, blocking)
 
 
 def alltoall_async(

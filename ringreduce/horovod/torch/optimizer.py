@@ -12,6 +12,7 @@ import torch
 
 from ringreduce.horovod import job
 from ringreduce.horovod.process_sets import ProcessSet, global_process_set
+from ringreduce.horovod.reductions import Op
 from ringreduce.horovod.request import Request
 from ringreduce.horovod.torch.compression import Compression
 from ringreduce.horovod.torch.reducing import (
@@ -19,7 +20,6 @@ from ringreduce.horovod.torch.reducing import (
     grouped_allreduce_async_,
     sparse_allreduce_async,
 )
-from ringreduce.horovod.torch.reductions import Op
 
 __all__ = ["DistributedOptimizer"]
 

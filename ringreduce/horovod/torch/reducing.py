@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
+from ringreduce.horovod.arguments import EVERYONE, Tensors, chosen_op, submit
 from ringreduce.horovod.process_sets import ProcessSet
-from ringreduce.horovod.request import Request
+from ringreduce.horovod.reductions import AllReduce, Op, ReduceScatter, all_reduce_of_zeros
+from ringreduce.horovod.request import Request, stand_ins
 from ringreduce.horovod.torch import gradients
-from ringreduce.horovod.torch.arguments import EVERYONE, Tensors, chosen_op, plain, plain_list, submit
+from ringreduce.horovod.torch.arguments import plain, plain_list
 from ringreduce.horovod.torch.compression import Compression
-from ringreduce.horovod.torch.exchanges import SparseAllReduce
+from ringreduce.horovod.torch.kit import KIT
 from ringreduce.horovod.torch.moving import grouped_allgather
-from ringreduce.horovod.torch.reductions import AllReduce, Op, ReduceScatter
+from ringreduce.horovod.torch.sparse import SparseAllReduce
+
+stand_ins[torch.dtype] = partial(all_reduce_of_zeros, KIT)
 
 __all__ = [
     "allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "grouped_allreduce", "grouped_allreduce_",
@@ -41,7 +46,7 @@ def _allreduce(
         else:
             outputs = [torch.empty_like(tensor) for tensor in tensors]
         result = outputs[0] if result is None else outputs
-    operation = AllReduce(tensors, outputs, op, prescale_factor, postscale_factor, result)
+    operation = AllReduce(KIT, tensors, outputs, op, prescale_factor, postscale_factor, result)
     return submit(operation, name, process_set, blocking)
 
 
@@ -181,7 +186,7 @@ def _reducescatter(
     op = chosen_op(op, None, process_set)
     if op is Op.Adasum or not all(tensor.dim() for tensor in tensors):
         raise ValueError("reducescatter needs tensors with at least one axis, and another op than Adasum")
-    operation = ReduceScatter(tensors, op, prescale_factor, postscale_factor, grouped)
+    operation = ReduceScatter(KIT, tensors, op, prescale_factor, postscale_factor, grouped)
     return submit(operation, name, process_set, blocking)
 
 

@@ -12,16 +12,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+import numpy as np
 
 from ringreduce.communicator import Communicator
+from ringreduce.horovod.kit import Kit
 
 __all__ = ["adasum"]
 
 TAG = 0xADA5
 
 
-def adasum(comm: Communicator, x: Any, sizes: list[int]) -> None:
+def adasum(kit: Kit, comm: Communicator, x: Any, sizes: list[int]) -> None:
     """Replaces x [count] by the adaptive sum of all ranks' x. The number of ranks is a power of two.
 
     Neighbouring groups of ranks exchange their sums, first of one rank, then of two, and so on. Both sides compute the
@@ -31,23 +32,23 @@ def adasum(comm: Communicator, x: Any, sizes: list[int]) -> None:
     Args:
         sizes: the numbers of elements of the tensors that x consists of.
     """
-    parts: Any = x.split(sizes)
+    ends = np.cumsum(sizes).tolist()
+    places = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    theirs: Any = kit.message(ends[-1], x)
     distance = 1
     while distance < comm.size:
         peer = comm.rank ^ distance
-        theirs: Any = torch.empty_like(x)
         sent = comm.send(x, peer, tag=TAG, async_op=True)
         comm.recv(theirs, peer, tag=TAG)
         sent.wait()
-        for own, other in zip(parts, theirs.split(sizes), strict=True):
-            own.copy_(_sum(own, other) if comm.rank < peer else _sum(other, own))
+        for place in places:
+            own, other = kit.wide(x[place]), kit.wide(theirs[place])
+            kit.copy([x[place]], [_sum(kit, own, other) if comm.rank < peer else _sum(kit, other, own)])
         distance *= 2
 
 
-def _sum(a: Any, b: Any) -> Any:
-    wide = torch.promote_types(a.dtype, torch.float32)
-    a, b = a.to(wide), b.to(wide)
-    product, square_a, square_b = (float(torch.sum((u * v).double())) for u, v in ((a, b), (a, a), (b, b)))
+def _sum(kit: Kit, a: Any, b: Any) -> Any:
+    product, square_a, square_b = (kit.dot(u, v) for u, v in ((a, b), (a, a), (b, b)))
     of_a = 1 - product / (2 * square_a) if square_a else 1.0
     of_b = 1 - product / (2 * square_b) if square_b else 1.0
     return of_a * a + of_b * b

@@ -1,21 +1,21 @@
-"""Reductions of torch tensors: the all-reduce, which packs small tensors together, and the reduce-scatter."""
+"""Reductions: the all-reduce, which packs small tensors together, and the reduce-scatter."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from enum import IntEnum
+from itertools import accumulate
+from math import prod
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
-
 from ringreduce.communicator import Communicator
-from ringreduce.data_parallel.bucket import allocate
+from ringreduce.horovod.adasum import adasum
 from ringreduce.horovod.job import job
-from ringreduce.horovod.request import Operation, Signature, stand_ins
-from ringreduce.horovod.torch.adasum import adasum
+from ringreduce.horovod.kit import Kit
+from ringreduce.horovod.request import Operation, Signature
 
-__all__ = ["AllReduce", "Op", "ReduceScatter"]
+__all__ = ["AllReduce", "Op", "ReduceScatter", "all_reduce_of_zeros"]
 
 
 class Op(IntEnum):
@@ -34,7 +34,13 @@ NAMES: Any = {Op.Sum: "sum", Op.Average: "sum", Op.Min: "min", Op.Max: "max", Op
 
 
 def reduced(
-    run: Callable[[Any, str, float | None], Any], x: Any, op: Op, before: float, after: float, ranks: int
+    kit: Kit,
+    run: Callable[[Any, str, float | None], Any],
+    x: Any,
+    op: Op,
+    before: float,
+    after: float,
+    ranks: int,
 ) -> Any:
     """Runs a reduction and returns its result, scaled.
 
@@ -44,30 +50,23 @@ def reduced(
         run: reduces a tensor, with the engine's op and factor.
         before, after: what values are multiplied by, before and after the reduction.
     """
-    floating = x.is_floating_point() or x.is_complex()
-    if op is Op.Average and x.dtype is torch.bool:
+    floating = kit.is_float(x)
+    if op is Op.Average and kit.is_bool(x):
         raise ValueError("tensors of dtype bool have no average")
     if op is Op.Average and floating and before == 1.0:
         result = run(x, "avg", None)
     else:
         if before != 1.0 and not (floating and op in (Op.Sum, Op.Average)):
-            x = scaled(x, before)
+            x = kit.scaled(x, before)
             before = 1.0
         result = run(x, NAMES[op], None if before == 1.0 else before)
         if op is Op.Average and floating:
             after /= ranks
         elif op is Op.Average:
-            result.floor_divide_(ranks)
+            result //= ranks
     if after != 1.0:
-        result.copy_(scaled(result, after))
+        kit.copy([result], [kit.scaled(result, after)])
     return result
-
-
-def scaled(x: Any, factor: float) -> Any:
-    """Returns x times factor, in x's dtype."""
-    if x.is_floating_point() or x.is_complex():
-        return x * factor
-    return (x.double() * factor).to(x.dtype)
 
 
 class AllReduce(Operation):
@@ -79,17 +78,26 @@ class AllReduce(Operation):
     """
 
     def __init__(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], op: Op, before: float, after: float, result: Any
+        self,
+        kit: Kit,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        op: Op,
+        before: float,
+        after: float,
+        result: Any,
     ) -> None:
         settings = ("op", op), ("prescale_factor", before), ("postscale_factor", after)
-        self.signature = "allreduce", settings, tuple([(tensor.dtype, tensor.shape) for tensor in inputs])
+        kind = kit.kind
+        self.signature = "allreduce", settings, tuple([(kind(tensor), tensor.shape) for tensor in inputs])
+        self._kit = kit
         self.inputs, self.outputs = inputs, outputs
         self.result = result
         self._how = op, before, after
 
     @property
     def key(self) -> Hashable:
-        return self.signature[1], self.inputs[0].dtype
+        return self.signature[1], self.signature[2][0][0]
 
     def run(self, comm: Communicator) -> Any:
         if len(self.inputs) > 1:
@@ -101,12 +109,12 @@ class AllReduce(Operation):
         everything = [self, *others]
         inputs = [tensor for one in everything for tensor in one.inputs]
         outputs = [tensor for one in everything for tensor in one.outputs]
-        own = fusion(comm)
+        own = fusion(comm, self._kit)
         packed, alone = own.divide(inputs)
         for places in packed:
             flat, views = own.packed([inputs[place] for place in places])
-            self._reduce(comm, flat, flat, [view.numel() for view in views])
-            torch._foreach_copy_([outputs[place] for place in places], views)
+            self._reduce(comm, flat, flat, [prod(view.shape) for view in views])
+            self._kit.copy([outputs[place] for place in places], views)
         for place in alone:
             self._reduce(comm, inputs[place], outputs[place])
         return [one.result for one in everything]
@@ -114,19 +122,19 @@ class AllReduce(Operation):
     def _reduce(self, comm: Communicator, x: Any, out: Any, sizes: Sequence[int] | None = None) -> None:
         """Reduces x to out. sizes: the numbers of elements of the tensors in x, if it has several."""
         op, before, after = self._how
-        if before == after == 1.0 and op in DIRECT and x.is_floating_point():
+        if before == after == 1.0 and op in DIRECT and self._kit.is_float(x):
             comm.all_reduce(x, DIRECT[op], out=None if out is x else out)  # the usual case, in fewer steps
             return
         if op is Op.Adasum:
-            flat = scaled(x, before).reshape(-1)
-            adasum(comm, flat, [flat.numel()] if sizes is None else list(sizes))
-            out.copy_(scaled(flat, after).view(out.shape))
+            flat = self._kit.scaled(x, before).reshape(-1)
+            adasum(self._kit, comm, flat, [prod(x.shape)] if sizes is None else list(sizes))
+            self._kit.copy([out], [self._kit.scaled(flat, after).reshape(out.shape)])
             return
 
         def run(values: Any, name: Any, factor: float | None) -> Any:
             return comm.all_reduce(values, name, out=None if out is values else out, factor=factor)
 
-        reduced(run, x, op, before, after, comm.size)
+        reduced(self._kit, run, x, op, before, after, comm.size)
 
 
 class Fusion:
@@ -138,7 +146,8 @@ class Fusion:
     ALONE = 64 << 10  # bytes from which a tensor travels alone, inside a host
     ALONE_FAR = 1 << 20  # the same between hosts, where a call costs more
 
-    def __init__(self, transport: str) -> None:
+    def __init__(self, transport: str, kit: Kit) -> None:
+        self._kit = kit
         self._limit = job().settings.fusion_bytes
         self._most = min(self._limit, self.ALONE if transport in ("shm", "local") else self.ALONE_FAR)
         self._memory: dict[Any, Any] = {}  # by dtype
@@ -146,50 +155,60 @@ class Fusion:
     def divide(self, tensors: Sequence[Any]) -> tuple[list[list[int]], list[int]]:
         """Returns the numbers of the tensors of each packed message, and those of the other tensors."""
         packed: list[list[int]] = []
-        last: dict[Any, tuple[list[int], int]] = {}  # the message that is not full, and its bytes, by dtype
+        last: dict[
+            Hashable, tuple[list[int], int]
+        ] = {}  # the message that is not full, and its bytes, by dtype
         alone = []
         for number, tensor in enumerate(tensors):
             nbytes = tensor.nbytes
             if not 0 < nbytes < self._most:
                 alone.append(number)
                 continue
-            places, used = last.get(tensor.dtype, ([], self._limit))
+            kind = self._kit.kind(tensor)
+            places, used = last.get(kind, ([], self._limit))
             if used + nbytes > self._limit:
                 places, used = [], 0
                 packed.append(places)
             places.append(number)
-            last[tensor.dtype] = places, used + nbytes
+            last[kind] = places, used + nbytes
         alone += [places[0] for places in packed if len(places) == 1]
         return [places for places in packed if len(places) > 1], alone
 
     def packed(self, tensors: Sequence[Any]) -> tuple[Any, list[Any]]:
         """Copies tensors of one dtype to flat memory. Returns this, and each tensor's place in it."""
-        dtype, counts = tensors[0].dtype, [tensor.numel() for tensor in tensors]
-        total = sum(counts)
-        memory = self._memory.get(dtype)
+        kit, like, counts = self._kit, tensors[0], [prod(tensor.shape) for tensor in tensors]
+        total, kind = sum(counts), kit.kind(like)
+        memory = self._memory.get(kind)
         if memory is None or len(memory) < total:
-            memory = self._memory[dtype] = allocate(2 * total, dtype, torch.device("cpu"))
-        flat = memory[:total]
-        views = [part.view(tensor.shape) for part, tensor in zip(flat.split(counts), tensors, strict=True)]
-        torch._foreach_copy_(views, list(tensors))
-        return flat, views
+            memory = self._memory[kind] = kit.message(2 * total, like)
+        ends = list(accumulate(counts))
+        views = [
+            memory[end - count : end].reshape(tensor.shape)
+            for tensor, count, end in zip(tensors, counts, ends, strict=True)
+        ]
+        kit.copy(views, tensors)
+        return memory[:total], views
 
 
 _fusions: WeakKeyDictionary[Communicator, Fusion] = WeakKeyDictionary()
 
 
-def fusion(comm: Communicator) -> Fusion:
+def fusion(comm: Communicator, kit: Kit) -> Fusion:
     if comm not in _fusions:
-        _fusions[comm] = Fusion(comm.transport)
+        _fusions[comm] = Fusion(comm.transport, kit)
     return _fusions[comm]
 
 
 class ReduceScatter(Operation):
     """Combines tensors element by element. Rank r gets the r-th block of rows; the first blocks may have one more."""
 
-    def __init__(self, inputs: Sequence[Any], op: Op, before: float, after: float, grouped: bool) -> None:
+    def __init__(
+        self, kit: Kit, inputs: Sequence[Any], op: Op, before: float, after: float, grouped: bool
+    ) -> None:
         settings = ("op", op), ("prescale_factor", before), ("postscale_factor", after)
-        self.signature = "reducescatter", settings, tuple([(tensor.dtype, tensor.shape) for tensor in inputs])
+        kind = kit.kind
+        self.signature = "reducescatter", settings, tuple([(kind(tensor), tensor.shape) for tensor in inputs])
+        self._kit = kit
         self._inputs, self._grouped = inputs, grouped
         self._how = op, before, after
 
@@ -201,18 +220,17 @@ class ReduceScatter(Operation):
         each, rest = divmod(x.shape[0], comm.size)
         counts = [each + (rank < rest) for rank in range(comm.size)]
 
+        out = self._kit.empty((counts[comm.rank], *x.shape[1:]), x)
+
         def run(values: Any, name: Any, factor: float | None) -> Any:
-            return comm.reduce_scatter(values, name, counts=counts, factor=factor)
+            return comm.reduce_scatter(values, name, out=out, counts=counts, factor=factor)
 
-        return reduced(run, x, *self._how, comm.size)
+        return reduced(self._kit, run, x, *self._how, comm.size)
 
 
-def _zeros(signature: Signature) -> Operation:
-    """Returns the all-reduce of zeros with this signature."""
+def all_reduce_of_zeros(kit: Kit, signature: Signature) -> Operation:
+    """Returns the all-reduce of zeros with this signature, for a rank that has joined."""
     _, settings, kinds = signature
-    zeros: Any = [torch.zeros([int(n) for n in shape], dtype=dtype) for dtype, shape in kinds]
+    zeros: Any = [kit.zeros([int(n) for n in shape], kind) for kind, shape in kinds]
     (_, op), (_, before), (_, after) = settings
-    return AllReduce(zeros, zeros, op, before, after, None)
-
-
-stand_ins[torch.dtype] = _zeros
+    return AllReduce(kit, zeros, zeros, op, before, after, None)

@@ -1,4 +1,4 @@
-"""Operations that move torch tensors: all-gather, broadcast and all-to-all."""
+"""Operations that move arrays: all-gather, broadcast and all-to-all."""
 
 from __future__ import annotations
 
@@ -6,50 +6,34 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from ringreduce.communicator import Communicator
+from ringreduce.horovod.kit import Kit
 from ringreduce.horovod.request import Operation
 
-__all__ = ["AllGather", "AllToAll", "Broadcast", "SparseAllReduce"]
+__all__ = ["AllGather", "AllToAll", "Broadcast"]
 
 
-def _kind(tensor: Any) -> tuple[Any, tuple[int | str, ...]]:
+def _kind(kit: Kit, tensor: Any) -> tuple[Any, tuple[int | str, ...]]:
     """Returns dtype and shape, without the number of rows, which may differ between ranks."""
-    return tensor.dtype, ("*", *tensor.shape[1:])
+    return kit.kind(tensor), ("*", *tensor.shape[1:])
 
 
 class AllGather(Operation):
     """Concatenates the ranks' tensors along the first axis. Ranks first exchange their numbers of rows."""
 
-    def __init__(self, tensors: Sequence[Any], grouped: bool) -> None:
-        self._tensors = [tensor if tensor.dim() else tensor.view(1) for tensor in tensors]
-        self._grouped = grouped
-        self.signature = "allgather", (), tuple([_kind(tensor) for tensor in self._tensors])
+    def __init__(self, kit: Kit, tensors: Sequence[Any], grouped: bool) -> None:
+        self._kit, self._grouped = kit, grouped
+        self._tensors = [tensor if tensor.shape else tensor.reshape(1) for tensor in tensors]
+        self.signature = "allgather", (), tuple([_kind(kit, tensor) for tensor in self._tensors])
 
     def run(self, comm: Communicator) -> Any:
         rows = comm.all_gather(np.array([[tensor.shape[0] for tensor in self._tensors]]))
         found = []
         for tensor, counts in zip(self._tensors, rows.T.tolist(), strict=True):
-            out = tensor.new_empty((sum(counts), *tensor.shape[1:]))
+            out = self._kit.empty((sum(counts), *tensor.shape[1:]), tensor)
             found.append(comm.all_gather(tensor, out=out, counts=counts))
         return found if self._grouped else found[0]
-
-
-class SparseAllReduce(AllGather):
-    """Adds sparse COO tensors [shape]: gathers all ranks' indices and values. Equal indices are not merged."""
-
-    def __init__(self, tensor: Any, average: bool) -> None:
-        super().__init__([tensor._indices().t().contiguous(), tensor._values()], True)
-        settings = (("average", average),)
-        self.signature = "sparse_allreduce", settings, ((tensor.dtype, tensor.shape), *self.signature[2])
-        self._tensor, self._average = tensor, average
-
-    def run(self, comm: Communicator) -> Any:
-        indices, values = super().run(comm)
-        if self._average:
-            values /= comm.size
-        return torch.sparse_coo_tensor(indices.t(), values, self._tensor.shape, check_invariants=False)
 
 
 class Broadcast(Operation):
@@ -61,8 +45,8 @@ class Broadcast(Operation):
         result: what the call returns.
     """
 
-    def __init__(self, tensor: Any, root: int, place: int, result: Any) -> None:
-        self.signature = "broadcast", (("root_rank", root),), ((tensor.dtype, tensor.shape),)
+    def __init__(self, kit: Kit, tensor: Any, root: int, place: int, result: Any) -> None:
+        self.signature = "broadcast", (("root_rank", root),), ((kit.kind(tensor), tensor.shape),)
         self._tensor, self._place, self._result = tensor, place, result
 
     def run(self, comm: Communicator) -> Any:
@@ -77,16 +61,17 @@ class AllToAll(Operation):
         splits: the number of rows for each rank.
     """
 
-    def __init__(self, tensor: Any, splits: Sequence[int]) -> None:
-        self.signature = "alltoall", (), (_kind(tensor),)
+    def __init__(self, kit: Kit, tensor: Any, splits: Sequence[int]) -> None:
+        self.signature = "alltoall", (), (_kind(kit, tensor),)
+        self._kit = kit
         self._tensor, self._splits = tensor, splits
 
     def run(self, comm: Communicator) -> tuple[Any, Any]:
         """Returns the received rows, and the number of them from each rank, int32 [ranks]."""
         received = comm.all_to_all(np.array(self._splits, np.int64))
         counts = received.tolist()
-        out = self._tensor.new_empty((sum(counts), *self._tensor.shape[1:]))
+        out = self._kit.empty((sum(counts), *self._tensor.shape[1:]), self._tensor)
         comm.all_to_all(
             self._tensor[: sum(self._splits)], out=out, send_counts=self._splits, recv_counts=counts
         )
-        return out, torch.from_numpy(received.astype(np.int32))
+        return out, self._kit.numbers(received.astype(np.int32))

@@ -1,0 +1,232 @@
+"""Results against NumPy's, with inputs that every order of combining adds exactly."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+pytest.importorskip(
+    "tensorflow"
+)  # only imported here: ranks are forked, which a process that has used TensorFlow must not do
+
+import tensorflow as tf
+
+import ringreduce
+import ringreduce.tensorflow as rt
+
+FLOATS = ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]
+INTEGERS = ["int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8"]
+COMPLEX = ["complex64", "complex128"]
+COMBINE = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
+BITWISE = {"band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}
+
+
+def values(rank, shape, dtype="float32"):
+    """Small integers, also exact in 8-bit floats."""
+    counted = np.arange(np.prod(shape, dtype=int)) + rank
+    return (counted % 3).reshape(shape).astype(tf.as_dtype(dtype).as_numpy_dtype)
+
+
+def combined(inputs, op):
+    found = inputs[0]
+    for value in inputs[1:]:
+        found = (COMBINE | BITWISE)[op](found, value)
+    return found.astype(inputs[0].dtype)
+
+
+def ops_of(dtype):
+    if dtype in COMPLEX:
+        return ["sum", "prod"]
+    return [*COMBINE, *(BITWISE if dtype in [*INTEGERS, "bool"] else ())]
+
+
+def differences(found, wanted, what):
+    """A line for each tensor that differs in shape, dtype or any value."""
+    found = found.numpy()
+    same = found.shape == wanted.shape and found.dtype == wanted.dtype and np.array_equal(found, wanted)
+    return [] if same else [f"{what}: {found.dtype}{found.shape} {found} instead of {wanted}"]
+
+
+def results(comm, compiled):
+    maybe = tf.function if compiled else lambda function: function
+    wrong = []
+    for dtype in [*FLOATS, *INTEGERS, *COMPLEX, "bool"]:
+        inputs = [values(rank, (2 * comm.size, 3), dtype) for rank in range(comm.size)]
+        mine = slice(2 * comm.rank, 2 * comm.rank + 2)
+        calls = {
+            rt.all_gather: np.concatenate(inputs),
+            rt.all_to_all: np.concatenate([each[mine] for each in inputs]),
+            partial(rt.broadcast, root=comm.size - 1): inputs[-1],
+        }
+        for op in ops_of(dtype):
+            calls[partial(rt.all_reduce, op=op)] = combined(inputs, op)
+            calls[partial(rt.reduce_scatter, op=op)] = combined(inputs, op)[mine]
+        for call, wanted in calls.items():
+            found = maybe(partial(call, comm=comm))(tf.constant(inputs[comm.rank]))
+            wrong += differences(found, wanted, f"{call} {dtype}")
+    return wrong
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_results_are_numpys(compiled):
+    assert ringreduce.run(results, 2, compiled) == [[], []]
+
+
+@pytest.mark.slow
+def test_results_are_numpys_on_three_ranks():
+    assert ringreduce.run(results, 3, True) == [[], [], []]
+
+
+def averages(comm):
+    x = tf.constant([3 * comm.rank, -3 * comm.rank, 8])
+    halves = tf.cast(x, "float32") * 0.5
+    return rt.all_reduce(x, "avg", comm=comm).numpy().tolist(), rt.all_reduce(
+        halves, "avg", comm=comm
+    ).numpy().tolist()
+
+
+def test_averages():
+    assert ringreduce.run(averages, 2) == [([1, -1, 8], [0.75, -0.75, 4.0])] * 2
+
+
+def shapes(comm):
+    """Also those that tf.function does not know when it makes the graph."""
+    wrong = []
+
+    @tf.function(input_signature=[tf.TensorSpec(None)])
+    def of_any_shape(x):
+        return rt.all_reduce(x, comm=comm), rt.broadcast(x, 1, comm=comm)
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 3])])
+    def of_any_length(x):
+        gathered = rt.all_gather(x, comm=comm)
+        return gathered, gathered.shape.as_list() == [None, 3]
+
+    for shape in [(), (0,), (1,), (3, 0, 2), (5, 7), (1 << 20,)]:
+        inputs = [values(rank, shape) for rank in range(comm.size)]
+        total, copy = of_any_shape(inputs[comm.rank])
+        wrong += differences(total, np.asarray(sum(inputs)), f"all_reduce {shape}")
+        wrong += differences(copy, inputs[1], f"broadcast {shape}")
+        if shape:
+            found = rt.all_gather(inputs[comm.rank], comm=comm)
+            wrong += differences(found, np.concatenate(inputs), f"all_gather {shape}")
+    inputs = [values(rank, (2, 3)) for rank in range(comm.size)]
+    found, known = of_any_length(inputs[comm.rank])
+    return wrong + differences(found, np.concatenate(inputs), "all_gather"), bool(known)
+
+
+def test_shapes():
+    assert ringreduce.run(shapes, 2) == [([], True)] * 2
+
+
+def inputs_stay(comm):
+    """Results may take over the memory of an input, but only if nobody else needs this."""
+    x = tf.Variable(tf.ones(1 << 17))
+
+    @tf.function
+    def twice(x):
+        total = rt.all_reduce(x, comm=comm)
+        return total, rt.all_reduce(x * 3, comm=comm), x + 0
+
+    read = x.read_value()
+    total, more, same = twice(read)
+    kept = [rt.all_reduce(read, comm=comm) for _ in range(3)]  # several that live at the same time
+    return [float(tf.reduce_max(one)) for one in (total, more, same, read, x, *kept)]
+
+
+def test_inputs_keep_their_values():
+    assert ringreduce.run(inputs_stay, 2) == [[2.0, 6.0, 1.0, 1.0, 1.0, 2.0, 2.0, 2.0]] * 2
+
+
+def messages(comm):
+    x = tf.range(4.0) + 10 * comm.rank
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+
+    @tf.function
+    def around(x):
+        moved = rt.sendrecv(x, dest=right, source=left, comm=comm)
+        other = rt.sendrecv(x[:2], tf.TensorSpec((2,), x.dtype), dest=left, source=right, tag=7, comm=comm)
+        if comm.rank == 0:
+            rt.send(tf.cast(x, "int8"), 1, tag=3, comm=comm)
+            return moved, other
+        return moved, other, rt.recv(tf.zeros(4, "int8"), 0, tag=3, comm=comm) if comm.rank == 1 else x
+
+    return [found.numpy().tolist() for found in around(x)]
+
+
+def test_messages():
+    a, b, c = [[0.0, 1, 2, 3], [10.0, 11, 12, 13], [20.0, 21, 22, 23]]
+    assert ringreduce.run(messages, 3) == [[c, b[:2]], [a, c[:2], [0, 1, 2, 3]], [b, a[:2], c]]
+
+
+def gradients(comm):
+    """Of a weighted sum of every rank's result, so that each element of each rank has a derivative of its own."""
+    size, rank = comm.size, comm.rank
+    x = tf.reshape(tf.range(2.0 * size) + 10 * rank, [size, 2])
+    calls = {
+        "sum": lambda x: rt.all_reduce(x, comm=comm),
+        "avg": lambda x: rt.all_reduce(x, "avg", comm=comm),
+        "gather": lambda x: rt.all_gather(x, comm=comm),
+        "scatter": lambda x: rt.reduce_scatter(x, comm=comm),
+        "scatter avg": lambda x: rt.reduce_scatter(x, "avg", comm=comm),
+        "all_to_all": lambda x: rt.all_to_all(x, comm=comm),
+        "broadcast": lambda x: rt.broadcast(x, 1, comm=comm),
+        "sendrecv": lambda x: rt.sendrecv(x, dest=(rank + 1) % size, source=(rank - 1) % size, comm=comm),
+    }
+
+    def one(call, x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = call(x)
+            weights = tf.reshape(tf.range(tf.size(y, out_type=tf.int32)), tf.shape(y))
+            loss = tf.reduce_sum(y * tf.cast(weights + 1 + 100 * rank, y.dtype))
+        return tape.gradient(loss, x)
+
+    eager = {name: one(call, x).numpy().tolist() for name, call in calls.items()}
+    graph = {name: tf.function(partial(one, call))(x).numpy().tolist() for name, call in calls.items()}
+    return eager, graph
+
+
+def test_gradients_are_those_of_the_sum_of_all_ranks_results():
+    w = [np.arange(1.0, 5).reshape(2, 2) + 100 * rank for rank in range(2)]
+    wide = [np.arange(1.0, 9).reshape(4, 2) + 100 * rank for rank in range(2)]
+    short = [np.arange(1.0, 3).reshape(1, 2) + 100 * rank for rank in range(2)]
+    wanted = [
+        {
+            "sum": w[0] + w[1],
+            "avg": (w[0] + w[1]) / 2,
+            "gather": (wide[0] + wide[1])[2 * rank : 2 * rank + 2],
+            "scatter": np.concatenate(short),
+            "scatter avg": np.concatenate(short) / 2,
+            "all_to_all": np.stack([w[0][rank], w[1][rank]]),
+            "broadcast": (w[0] + w[1]) * (rank == 1),
+            "sendrecv": w[1 - rank],
+        }
+        for rank in range(2)
+    ]
+    for rank, (eager, graph) in enumerate(ringreduce.run(gradients, 2)):
+        assert eager == graph == {name: value.tolist() for name, value in wanted[rank].items()}
+
+
+def without_gradients(comm):
+    found = []
+    for call in (
+        lambda x: rt.all_reduce(x, "max", comm=comm),
+        lambda x: rt.recv(x, 1 - comm.rank, comm=comm) if comm.rank else rt.send(x, 1, comm=comm) or x,
+    ):
+        x = tf.ones(2)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = call(x)
+        try:
+            found.append(tape.gradient(y, x) is None)
+        except NotImplementedError as error:
+            found.append(str(error))
+    return found
+
+
+def test_what_has_no_gradient_says_so():
+    for maximum, _ in ringreduce.run(without_gradients, 2):
+        assert maximum == "all_reduce with op 'max' has no gradient; tf.stop_gradient(x) takes x as constant"
