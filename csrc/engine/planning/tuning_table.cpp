@@ -41,6 +41,7 @@ constexpr TuningRow in_memory[] = {
     {C::all_reduce, 32, 1, 4 * KiB, "one_shot", 64 * KiB, 1},
     {C::all_reduce, 32, 1, 64 * KiB, "circulant", 256 * KiB, 2},
     {C::all_reduce, 32, 1, all, "two_shot", 256 * KiB, 2},
+    {C::all_reduce, 64, 1, 256, "one_shot", 64 * KiB, 1},
     {C::all_reduce, any_world, 1, 4 * KiB, "recursive_doubling", 64 * KiB, 1},
     {C::all_reduce, any_world, 1, 2 * MiB, "circulant", 256 * KiB, 2},
     {C::all_reduce, any_world, 1, all, "ring", 256 * KiB, 2},
