@@ -75,8 +75,8 @@ constexpr TuningRow over_far_links[] = {
 };
 
 // Few rounds while a message takes longer to travel than to pass, few bytes from then on. The messages of a
-// slice are long enough to keep the wire busy while the next slices wait for theirs, and so short that a large
-// buffer's message and the sum that it goes into fit the second-level cache.
+// slice are long enough to keep the wire busy while the next slices wait for theirs, and so short that a
+// large buffer's message and the sum that it goes into fit the second-level cache.
 constexpr TuningRow over_network[] = {
     {C::all_reduce, 2, -1, 256 * KiB, "one_shot", 64 * KiB, 4},
     {C::all_reduce, 2, -1, all, "two_shot", 192 * KiB, 4},
