@@ -40,6 +40,9 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--functions", default=",".join(FUNCTIONS), help=f"also {', '.join(NONBLOCKING)}")
     parser.add_argument("--sizes", type=sizes, default=SIZES)
+    parser.add_argument(
+        "--memory", choices=["ordinary", "mpi"], default="ordinary", help="mpi: of MPI_Alloc_mem"
+    )
     parser.add_argument("--launches", type=int, default=3)
     parser.add_argument("--budget", type=float, default=0.4, help="seconds for each size (0.4)")
     parser.add_argument(
@@ -72,7 +75,7 @@ def launch(vendor: str, ranks: int, function: str, options: Namespace, library: 
     command = [
         *mpi.launcher(vendor, where.mpirun, ranks),
         *(str(program(vendor)), "--function", function, "--sizes", ",".join(map(str, asked))),
-        *("--budget", str(options.budget)),
+        *("--budget", str(options.budget), "--memory", options.memory),
     ]
     own = os.environ | mpi.environment(vendor, where.home, ranks)
     own |= {"LD_PRELOAD": str(library), "RINGREDUCE_MPI": options.served}

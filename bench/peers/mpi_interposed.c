@@ -116,13 +116,28 @@ static double slowest(const pr_world* world, int batch, int at) {
   return most / batch;
 }
 
+static int from_mpi;  // whether buffers come from MPI_Alloc_mem
+
+static void allocate(float** memory, size_t bytes) {
+  bytes = (bytes + 4095) / 4096 * 4096;
+  if (from_mpi) {
+    MPI_Alloc_mem((MPI_Aint)bytes, MPI_INFO_NULL, memory);
+  } else {
+    *memory = aligned_alloc(4096, bytes);
+  }
+}
+
+static void release(float* memory) {
+  from_mpi ? (void)MPI_Free_mem(memory) : free(memory);
+}
+
 // Times both versions in turn, and prints medians and quartiles.
 static void measure(const pr_world* world, const char* name, const timed ways[2], size_t bytes,
                     double budget) {
   buffers b;
   const size_t stride = pr_stride(bytes) / sizeof(float), arena = pr_arena_bytes(bytes) + 4096;
-  b.send = aligned_alloc(4096, (arena + 4095) / 4096 * 4096);
-  b.receive = aligned_alloc(4096, (arena + 4095) / 4096 * 4096);
+  allocate(&b.send, arena);
+  allocate(&b.receive, arena);
   memset(b.receive, 0, arena);
   b.count = (int)(bytes / sizeof(float));
   b.block = b.count / world->ranks;
@@ -157,13 +172,14 @@ static void measure(const pr_world* world, const char* name, const timed ways[2]
         quartiles[1][1], quartiles[1][2]);
     fflush(stdout);
   }
-  free(b.send);
-  free(b.receive);
+  release(b.send);
+  release(b.receive);
 }
 
 int main(int argc, char** argv) {
   const int cores = (int)sysconf(_SC_NPROCESSORS_ONLN);  // not the affinity: mpirun may have bound this rank
   const char* wanted = pr_option(argc, argv, "--function", "allreduce");
+  from_mpi = strcmp(pr_option(argc, argv, "--memory", "ordinary"), "mpi") == 0;
   const double budget = atof(pr_option(argc, argv, "--budget", PR_DEFAULT_BUDGET));
   int rank, ranks, level;
   MPI_Init_thread(&argc, &argv, wanted[0] == 'i' ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE, &level);

@@ -357,7 +357,7 @@ def test_a_call_repeated_gives_the_same_bits():
 
 
 def test_auto_rounds_once_on_each_side():
-    comm = group(33)[0]
+    comm = group(65)[0]
     for nbytes in (8, 10_000, 1 << 26):
         for collective in ("all_reduce", "reduce_scatter", "reduce"):
             choice = comm.explain(nbytes, collective, wire="int8")

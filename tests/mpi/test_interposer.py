@@ -157,6 +157,12 @@ def test_memory_that_one_rank_lacks_leaves_all_to_mpi(mpi, preload, rank):
     assert ended.errors.count("collectives are left to MPI") == 1
 
 
+@pytest.mark.parametrize("mode", ["all", "off"])
+def test_large_memory_of_mpi_is_shared(mpi, preload, mode):
+    program = mpi.compile("allocated.c")
+    good(mpi.run(2, program, int(mode == "all"), preload=preload, RINGREDUCE_MPI=mode))
+
+
 def test_an_instruction_set_that_is_not_there_leaves_all_to_mpi(mpi, preload):
     variables = {"RINGREDUCE_MPI": "all", "RINGREDUCE_MPI_COUNT": "1", "RINGREDUCE_ISA": "cray1"}
     ended = good(mpi.run(2, mpi.compile("calls.c"), 3, preload=preload, **variables))

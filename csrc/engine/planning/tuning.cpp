@@ -19,8 +19,8 @@ bool fits(const TuningRow& row, const Situation& s) {
 std::size_t stretched(const TuningRow& row, double pace) {
   const std::size_t most = std::max(1 * MiB / static_cast<std::size_t>(row.lanes), row.slice_bytes);
   std::size_t slice = row.slice_bytes;
-  while (pace >= 2 && slice * 2 <= most) {
-    slice *= 2;
+  while (pace >= 2 && slice < most) {
+    slice = std::min(2 * slice, most);
     pace /= 2;
   }
   return slice;

@@ -41,6 +41,7 @@ constexpr TuningRow in_memory[] = {
     {C::all_reduce, 32, 1, 4 * KiB, "one_shot", 64 * KiB, 1},
     {C::all_reduce, 32, 1, 64 * KiB, "circulant", 256 * KiB, 2},
     {C::all_reduce, 32, 1, all, "two_shot", 256 * KiB, 2},
+    {C::all_reduce, 64, 1, 256, "one_shot", 64 * KiB, 1},
     {C::all_reduce, any_world, 1, 4 * KiB, "recursive_doubling", 64 * KiB, 1},
     {C::all_reduce, any_world, 1, 2 * MiB, "circulant", 256 * KiB, 2},
     {C::all_reduce, any_world, 1, all, "ring", 256 * KiB, 2},
@@ -75,14 +76,15 @@ constexpr TuningRow over_far_links[] = {
 };
 
 // Few rounds while a message takes longer to travel than to pass, few bytes from then on. The messages of a
-// slice are long enough to keep the wire busy while the next slices wait for theirs.
+// slice are long enough to keep the wire busy while the next slices wait for theirs, and so short that a
+// large buffer's message and the sum that it goes into fit the second-level cache.
 constexpr TuningRow over_network[] = {
     {C::all_reduce, 2, -1, 256 * KiB, "one_shot", 64 * KiB, 4},
-    {C::all_reduce, 2, -1, all, "two_shot", 256 * KiB, 4},
+    {C::all_reduce, 2, -1, all, "two_shot", 192 * KiB, 4},
     {C::all_reduce, any_world, -1, 32 * KiB, "recursive_doubling", 64 * KiB, 1},
     {C::all_reduce, any_world, -1, 256 * KiB, "circulant", 128 * KiB, 4},
     {C::all_reduce, any_world, -1, 4 * MiB, "ring", 64 * KiB, 4},
-    {C::all_reduce, any_world, -1, all, "ring", 256 * KiB, 4},
+    {C::all_reduce, any_world, -1, all, "ring", 192 * KiB, 4},
     {C::all_reduce, any_world, -1, all, "two_shot", 512 * KiB, 4},
     {C::reduce_scatter, any_world, -1, 256 * KiB, "direct", 256 * KiB, 2},
     {C::reduce_scatter, any_world, -1, all, "ring", 256 * KiB, 4},

@@ -2,7 +2,7 @@
 // (except for the abort word, the doorbell and Busy) and read by all. Every atomic is lock-free and
 // address-free, so the layout serves threads and processes alike.
 //
-//   Header | slots[world][lanes][depth] | acks[world] | arena[lanes][capacity of the lane]
+//   Header | doorbells[world] | slots[lanes][world][depth] | acks[world] | arena[lanes][capacity of the lane]
 //
 // A message from a to b on a lane is one 64-byte slot in a's segment. Up to 40 bytes travel inside it, in the
 // cache line that carries the flag. Longer messages lie in a's arena (once, for all readers) or in a lent
@@ -22,7 +22,7 @@
 namespace ringreduce {
 
 inline constexpr std::size_t cache_line = 64;
-inline constexpr std::uint32_t channel_depth = 16;
+inline constexpr std::uint32_t channel_depth = 16;  // the most messages on their way to one peer on a lane
 inline constexpr std::size_t inline_bytes = 40;
 inline constexpr int record_depth = 16;
 inline constexpr int cores_told = 64;        // cores whose numbers are equal modulo this share a Busy
@@ -58,7 +58,8 @@ struct alignas(cache_line) Acks {
   std::atomic<std::uint32_t> consumed[Transport::lanes];  // messages of one peer that the owner has read
 };
 
-// Senders read the first line with every message, so ranks that do not sleep hardly write it.
+// Senders read the first line with every message, so ranks that do not sleep hardly write it. The first
+// rank's segment holds those of all ranks: a sender to many peers would otherwise need a page of each.
 struct alignas(cache_line) Doorbell {
   std::atomic<std::uint32_t> rung;
   std::atomic<std::uint32_t> sleepers;
@@ -83,8 +84,7 @@ struct alignas(cache_line) SharedBoard {
 };
 
 struct alignas(cache_line) Header {
-  std::uint64_t nonce;  // proves that the right memory was opened
-  alignas(cache_line) Doorbell doorbell;
+  std::uint64_t nonce;                                     // proves that the right memory was opened
   alignas(cache_line) std::atomic<std::uint64_t> aborted;  // cause, culprit, reporter; any rank may write it
   alignas(cache_line) std::atomic<std::uint32_t> closed;
   alignas(cache_line) std::atomic<std::uint32_t> record_next;
@@ -101,16 +101,30 @@ struct SegmentLayout {
   SegmentLayout(int world, std::size_t capacity)
       : world(world),
         capacity(capacity),
-        slots(align(sizeof(Header))),
-        acks(slots + sizeof(Slot) * world * Transport::lanes * channel_depth),
+        doorbells(align(sizeof(Header))),
+        slots(doorbells + sizeof(Doorbell) * world),
+        acks(slots + sizeof(Slot) * slots_before(Transport::lanes)),
         arena(align(acks + sizeof(Acks) * world, 4096)),
         bytes(arena + capacity * (Transport::collective_lanes + 1)) {}
 
+  // The number of slots to one peer, a power of two. Those of many ranks would fill the cores' caches.
+  std::uint32_t depth_of(int lane) const {
+    return lane < Transport::collective_lanes && world > 8 ? 4 : channel_depth;
+  }
   static std::size_t align(std::size_t n, std::size_t to = cache_line) { return (n + to - 1) / to * to; }
 
   Header& header(std::byte* base) const { return *reinterpret_cast<Header*>(base); }
+  Doorbell& doorbell_of(std::byte* first, int rank) const {
+    return reinterpret_cast<Doorbell*>(first + doorbells)[rank];
+  }
+  // A lane's slots to all peers lie together, in as few pages as possible.
   Slot* slots_to(std::byte* base, int peer, int lane) const {
-    return reinterpret_cast<Slot*>(base + slots) + (peer * Transport::lanes + lane) * channel_depth;
+    return reinterpret_cast<Slot*>(base + slots) + slots_before(lane) + peer * depth_of(lane);
+  }
+  std::size_t slots_before(int lane) const {
+    const auto of_collectives = static_cast<std::size_t>(std::min(lane, Transport::collective_lanes));
+    const std::size_t of_messages = static_cast<std::size_t>(lane) - of_collectives;
+    return (of_collectives * depth_of(0) + of_messages * channel_depth) * static_cast<std::size_t>(world);
   }
   Acks& acks_of(std::byte* base, int peer) const { return reinterpret_cast<Acks*>(base + acks)[peer]; }
   // The lanes of point-to-point messages share the space of one lane of the collectives. Most of it is for
@@ -127,7 +141,7 @@ struct SegmentLayout {
 
   int world;
   std::size_t capacity;
-  std::size_t slots, acks, arena, bytes;
+  std::size_t doorbells, slots, acks, arena, bytes;
 };
 
 }  // namespace ringreduce

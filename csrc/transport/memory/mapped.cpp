@@ -64,9 +64,10 @@ MappedTransport::MappedTransport(int rank, int world, std::vector<Segment> segme
     for (int peer = 0; peer < world; ++peer) {
       std::byte* theirs = segments_[peer].get();
       Out& o = out(lane, peer);
+      In& i = in(lane, peer);
+      o.mask = i.mask = layout_.depth_of(lane) - 1;
       o.slots = layout_.slots_to(segments_[rank].get(), peer, lane);
       o.acknowledged = &layout_.acks_of(theirs, rank).consumed[lane];
-      In& i = in(lane, peer);
       i.slots = layout_.slots_to(theirs, rank, lane);
       i.acknowledge = &layout_.acks_of(segments_[rank].get(), peer).consumed[lane];
       i.arena = layout_.arena_of(theirs, lane);
@@ -82,9 +83,9 @@ std::size_t MappedTransport::capacity_for(int world) {
 }
 
 bool MappedTransport::has_slot(Out& o) {
-  if (o.sent - o.known < channel_depth) return true;
+  if (o.sent - o.known <= o.mask) return true;
   o.known = o.acknowledged->load(std::memory_order_acquire);
-  return o.sent - o.known < channel_depth;
+  return o.sent - o.known <= o.mask;
 }
 
 bool MappedTransport::has_slots(int lane, Peers peers) {
@@ -99,7 +100,7 @@ std::uint64_t MappedTransport::oldest_payload(int lane) {
     if (o.sent == o.known) continue;
     o.known = o.acknowledged->load(std::memory_order_acquire);
     for (std::uint32_t n = o.known; n != o.sent; ++n) {
-      const std::uint64_t start = o.arena_start[n % channel_depth];
+      const std::uint64_t start = o.arena_start[n & o.mask];
       if (start == nothing) continue;
       oldest = std::min(oldest, start);
       break;  // later payloads of the same peer lie behind it
@@ -113,7 +114,7 @@ int MappedTransport::reader_of(int lane, std::uint64_t payload) const {
   for (int peer = 0; peer < world; ++peer) {
     const Out& o = out(lane, peer);
     for (std::uint32_t n = o.known; n != o.sent; ++n) {
-      if (o.arena_start[n % channel_depth] == payload) return peer;
+      if (o.arena_start[n & o.mask] == payload) return peer;
     }
   }
   return -1;
@@ -161,7 +162,7 @@ void MappedTransport::publish(int lane, Peers peers, SlotKind kind, std::size_t 
                               std::uint64_t arena_start, Fill fill) {
   for (int peer : peers) {
     Out& o = out(lane, peer);
-    const std::uint32_t index = o.sent % channel_depth;
+    const std::uint32_t index = o.sent & o.mask;
     Slot& slot = o.slots[index];
     slot.bytes = static_cast<std::uint32_t>(bytes);
     slot.contract = contract;
@@ -225,7 +226,7 @@ bool MappedTransport::consumed(int lane, int peer, std::uint32_t sent) {
 
 bool MappedTransport::poll(int lane, int peer, Message& message) {
   In& i = in(lane, peer);
-  const Slot& slot = i.slots[i.received % channel_depth];
+  const Slot& slot = i.slots[i.received & i.mask];
   const bool arrived = sensing_[lane] ? sense_arrival(i, slot, peer)
                                       : slot.sequence.load(std::memory_order_acquire) == i.received + 1;
   if (!arrived) return false;
@@ -267,7 +268,7 @@ void MappedTransport::release(int lane, int peer) {
 // sleeper looks for the last time, the wake-up is missed, and the sleep's short limit makes up for it. A
 // fence would cost every message what almost none needs.
 void MappedTransport::ring(int peer) {
-  Doorbell& bell = header(peer).doorbell;
+  Doorbell& bell = doorbell(peer);
   if (bell.sleepers.load(std::memory_order_relaxed) != 0) [[unlikely]] {
     bell.rung.fetch_add(1, std::memory_order_release);
     futex_wake(bell.rung);

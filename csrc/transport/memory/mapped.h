@@ -42,8 +42,8 @@ class MappedTransport : public Transport {
   bool far() const override;
 
   bool shares_core(int peer) const override {
-    return spins_ == 0 && header(peer).doorbell.core.load(std::memory_order_relaxed) ==
-                              core_.load(std::memory_order_relaxed);
+    return spins_ == 0 &&
+           doorbell(peer).core.load(std::memory_order_relaxed) == core_.load(std::memory_order_relaxed);
   }
   bool pause(Backoff& backoff, int waiting_for) override;
   void wake() override { ring(rank); }
@@ -76,6 +76,7 @@ class MappedTransport : public Transport {
   // The sending end towards one peer on one lane.
   struct Out {
     Slot* slots = nullptr;
+    std::uint32_t mask = 0;                              // the number of slots - 1
     std::atomic<std::uint32_t>* acknowledged = nullptr;  // in the peer's segment
     std::uint32_t sent = 0;
     std::uint32_t known = 0;                        // the last value read of *acknowledged
@@ -83,6 +84,7 @@ class MappedTransport : public Transport {
   };
   struct In {
     Slot* slots = nullptr;
+    std::uint32_t mask = 0;
     std::atomic<std::uint32_t>* acknowledge = nullptr;
     std::byte* arena = nullptr;
     std::uint32_t received = 0;
@@ -103,6 +105,7 @@ class MappedTransport : public Transport {
   const Out& out(int lane, int peer) const { return outs_[lane * world + peer]; }
   In& in(int lane, int peer) { return ins_[lane * world + peer]; }
   Header& header(int of_rank) const { return layout_.header(segments_[of_rank].get()); }
+  Doorbell& doorbell(int of_rank) const { return layout_.doorbell_of(segments_[0].get(), of_rank); }
   bool sense_arrival(In& i, const Slot& slot, int peer);
   bool has_slot(Out& o);
   bool has_slots(int lane, Peers peers);

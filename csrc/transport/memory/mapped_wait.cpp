@@ -116,7 +116,7 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
   }
   if (!backoff.sleepers && (crowded || now - backoff.since >= patience_ * sleep_after)) {
     // Peers ring from now on. The caller looks once more before the first sleep.
-    Doorbell& bell = header(rank).doorbell;
+    Doorbell& bell = doorbell(rank);
     backoff.sleepers = &bell.sleepers;
     bell.sleepers.fetch_add(1);
     backoff.armed = bell.rung.load();
@@ -134,13 +134,12 @@ bool MappedTransport::a_peer_is_late() const {
 }
 
 bool MappedTransport::runs_elsewhere(int peer) const {
-  return !shares_core(peer) &&
-         !(oversubscribed() && header(peer).doorbell.away.load(std::memory_order_relaxed));
+  return !shares_core(peer) && !(oversubscribed() && doorbell(peer).away.load(std::memory_order_relaxed));
 }
 
 // The time that other ranks of the group ran does not show that another program wants the core.
 void MappedTransport::give_way() {
-  Doorbell& own = header(rank).doorbell;
+  Doorbell& own = doorbell(rank);
   std::atomic<std::int64_t>& ran =
       header(0).busy[static_cast<unsigned>(core_.load(std::memory_order_relaxed)) % cores_told].ran;
   const auto before = Clock::now();
@@ -179,7 +178,7 @@ void MappedTransport::crowded(Clock::time_point now) {
 }
 
 void MappedTransport::sleep(Backoff& backoff) {
-  Doorbell& bell = header(rank).doorbell;
+  Doorbell& bell = doorbell(rank);
   const auto waited = std::chrono::duration_cast<microseconds>(Clock::now() - backoff.since);
   const auto longest = std::chrono::duration_cast<microseconds>(backoff.longest_sleep);
   futex_wait(bell.rung, backoff.armed, std::min(std::max(waited / 4, microseconds(500)), longest));
@@ -254,8 +253,8 @@ void MappedTransport::abort(const Failure& found) {
   for (int peer = 0; peer < world; ++peer) {
     std::uint64_t none = 0;
     header(peer).aborted.compare_exchange_strong(none, word);
-    header(peer).doorbell.rung.fetch_add(1);
-    futex_wake(header(peer).doorbell.rung);
+    doorbell(peer).rung.fetch_add(1);
+    futex_wake(doorbell(peer).rung);
   }
 }
 
@@ -309,13 +308,13 @@ void MappedTransport::await_boards(int waiting_for) {
 // --- the rank waited for -----------------------------------------------------------------------------------
 
 void MappedTransport::say_whom_we_wait_for(int name, Clock::time_point now) {
-  Doorbell& own = header(rank).doorbell;
+  Doorbell& own = doorbell(rank);
   own.waiting_for.store(name, std::memory_order_relaxed);
   own.said.store(now, std::memory_order_relaxed);
 }
 
 std::optional<int> MappedTransport::waits_for(int of_rank, Clock::duration lately) const {
-  const Doorbell& theirs = header(of_rank).doorbell;
+  const Doorbell& theirs = doorbell(of_rank);
   if (Clock::now() - theirs.said.load(std::memory_order_relaxed) > lately) return std::nullopt;
   return theirs.waiting_for.load(std::memory_order_relaxed);
 }

@@ -19,8 +19,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::size_t read_at_once = std::size_t{1}
-                                     << 20;  // bytes, before it is others' and the reader's turn
+constexpr std::size_t read_at_once = 256 << 10;  // bytes, before it is others' and the reader's turn
 constexpr milliseconds look_at_clock_every{20};
 constexpr milliseconds measure_every{100};
 constexpr double bytes_per_stream = 384 << 10;  // of what is on the way at any moment
