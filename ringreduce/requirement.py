@@ -7,7 +7,9 @@ from importlib.metadata import PackageNotFoundError, version
 __all__ = ["unmet"]
 
 
-def unmet(module: str, package: str, oldest: str, error: ImportError) -> ImportError:
+def unmet(
+    module: str, package: str, oldest: str, error: ImportError, install: str | None = None
+) -> ImportError:
     """Returns the error to raise if the module cannot be imported: ``error``, unless it is about the package.
 
     Args:
@@ -15,6 +17,7 @@ def unmet(module: str, package: str, oldest: str, error: ImportError) -> ImportE
         package: the package that it needs, which is also the name of what it imports.
         oldest: the oldest version that it works with.
         error: what importing the package raised.
+        install: what to tell pip to install, if not just the package.
     """
     if (error.name or "").partition(".")[0] != package:
         return error
@@ -23,6 +26,6 @@ def unmet(module: str, package: str, oldest: str, error: ImportError) -> ImportE
     except PackageNotFoundError:
         found = "there is none"
     return ImportError(
-        f"{module} needs {package} {oldest} or later, but {found}: pip install '{package}>={oldest}'",
+        f"{module} needs {package} {oldest} or later, but {found}: pip install '{install or f'{package}>={oldest}'}'",
         name=error.name,
     )

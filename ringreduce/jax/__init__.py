@@ -20,12 +20,12 @@ where a result is first needed. After it, only programs on a new communicator ru
 :meth:`ringreduce.Communicator.shrink` returns.
 """
 
+from ringreduce.requirement import unmet as _unmet
+
 try:
     import jax as _jax  # noqa: F401
 except ImportError as _error:
-    raise ImportError(
-        "ringreduce.jax needs jax 0.6 or later, and there is none: pip install 'ringreduce[jax]'"
-    ) from _error
+    raise _unmet("ringreduce.jax", "jax", "0.6", _error, "ringreduce[jax]") from None
 
 from ringreduce.jax.calls import (
     all_gather,

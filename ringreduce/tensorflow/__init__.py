@@ -19,12 +19,12 @@ every rank gets a ``tf.errors.OpError`` that names the rank and the reason. Afte
 run, such as the one that :meth:`ringreduce.Communicator.shrink` returns.
 """
 
+from ringreduce.requirement import unmet as _unmet
+
 try:
     import tensorflow as _tensorflow  # noqa: F401
 except ImportError as _error:
-    raise ImportError(
-        "ringreduce.tensorflow needs tensorflow 2.16 or later, and there is none: pip install 'ringreduce[tensorflow]'"
-    ) from _error
+    raise _unmet("ringreduce.tensorflow", "tensorflow", "2.16", _error, "ringreduce[tensorflow]") from None
 
 from ringreduce.tensorflow.calls import (
     all_gather,
