@@ -97,7 +97,7 @@ bool describe(const Communicator& comm, const Shape& shape, const Arguments& giv
     if (!PyUnicode_Check(given[algorithm])) return false;
     const std::string_view name = text(given[algorithm], "algorithm");
     const Entry* const entry = find_algorithm(shape.collective, name);
-    if (!entry && name != "auto") return false;
+    if ((!entry && name != "auto") || name == "synthesised") return false;  // whose first call measures links
     if (entry) chosen = static_cast<int>(entry - catalogue().data());
   }
   const int from = given[root] ? root_of(comm, given[root]) : 0;

@@ -129,6 +129,12 @@ def test_every_example_is_run():
     run = {arguments[0] for arguments, _, _ in RUNS.values()}
     # Above, and in other files.
     elsewhere = {"checkpoint.py", "elastic.py", "data_parallel_from_scratch.py"}
-    elsewhere |= {"horovod_torch.py", "jax_data_parallel.py", "llama_inference.py"}
-    elsewhere |= {"deepspeed_zero.py", "ray_train.py", "ray_collectives.py", "torchft_ddp.py"}
+    elsewhere |= {"horovod_torch.py", "horovod_keras.py", "keras_data_parallel.py", "jax_data_parallel.py"}
+    elsewhere |= {
+        "llama_inference.py",
+        "deepspeed_zero.py",
+        "ray_train.py",
+        "ray_collectives.py",
+        "torchft_ddp.py",
+    }
     assert {path.name for path in EXAMPLES.glob("*.py")} == run | elsewhere | {"common.py"}
