@@ -29,8 +29,6 @@ namespace {
 
 enum Argument : std::uint8_t { x, op, root, out, algorithm, timeout, argument_count };
 constexpr const char* names[argument_count] = {"x", "op", "root", "out", "algorithm", "timeout"};
-constexpr std::size_t brief = 4 << 10;  // bytes of a call that keeps Python's lock while its peers are there
-
 using Arguments = std::array<PyObject*, argument_count>;  // null: not given
 
 struct Shape {
@@ -119,15 +117,6 @@ class ReleaseLock final : public BeforeWaiting {
   std::optional<nb::gil_scoped_release> released_;
 };
 
-void run(Communicator& comm, const Call& call) {
-  if (call.count * size_of(call.dtype) <= brief && !comm.oversubscribed()) {
-    ReleaseLock before;
-    return comm.run(call, before);
-  }
-  const nb::gil_scoped_release unlocked;
-  comm.run(call);
-}
-
 // False if the method must make the call.
 bool run(const Shape& shape, PyObject* const* given, std::size_t count, PyObject* keywords,
          PyObject*& result) {
@@ -147,7 +136,10 @@ bool run(const Shape& shape, PyObject* const* given, std::size_t count, PyObject
     if (!raised.matches(PyExc_BufferError)) throw;
     return false;  // an array is not contiguous
   }
-  run(*comm, call);
+  {
+    ReleaseLock before;
+    comm->run(call, before);
+  }
   result = sorted[out] && sorted[out] != Py_None ? sorted[out] : sorted[x];
   Py_INCREF(result);
   return true;
@@ -169,8 +161,7 @@ PyObject* called(PyObject* self, PyObject* const* given, std::size_t flags, PyOb
   return nullptr;
 }
 
-// --- the type
-// ------------------------------------------------------------------------------------------------
+// --- the type ---------------------------------------------------------------------------------------------
 
 int visit_all(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(of(self).dict);
@@ -198,7 +189,8 @@ PyObject* bind(PyObject* self, PyObject* object, PyObject* /*type*/) {
     Py_INCREF(self);
     return self;
   }
-  static PyObject* const method_type = PyObject_GetAttrString(PyImport_ImportModule("types"), "MethodType");
+  static PyObject* const method_type =
+      nb::object(nb::module_::import_("types").attr("MethodType")).release().ptr();
   return PyObject_CallFunctionObjArgs(method_type, self, object, nullptr);
 }
 

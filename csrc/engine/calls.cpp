@@ -122,6 +122,11 @@ void Calls::begin(const Call& call) {
   executor.start(task);
 }
 
+bool Calls::is_brief(const Call& call) const {
+  return !transport->queues() && !transport->oversubscribed() && bytes_of_input(call, world, rank) <= brief &&
+         bytes_of_output(call, world, rank) <= brief;
+}
+
 void Calls::begin_later(const Call& call) {
   try {
     begin(call);

@@ -64,6 +64,9 @@ class Calls {
   // The same for a call that follows others, with the same steps. It cannot be refused now, because the other
   // ranks would wait.
   void begin_later(const Call& call);
+  // Whether a call takes little longer than messages between cores if the peers are there already. Where
+  // ranks share cores, or messages need the transport's help, looking for them is in vain.
+  bool is_brief(const Call& call) const;
   // Whether the call ended while a peer's message could cross to this core.
   bool run_for_a_moment() {
     for (int looks = 0; looks < moment && !executor.done(); ++looks) executor.advance();
@@ -111,7 +114,8 @@ class Calls {
   [[noreturn]] void fail(const Failure& found);
 
  private:
-  static constexpr int moment = 100;  // looks for messages
+  static constexpr int moment = 100;             // looks for messages
+  static constexpr std::size_t brief = 4 << 10;  // bytes
   void wait_to_end(Clock::duration timeout);
   void say_who_is_late(int waiting_for, std::uint64_t number, Clock::duration waited,
                        const std::string& what) const;

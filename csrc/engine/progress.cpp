@@ -49,7 +49,7 @@ void Progress::run(const Call& call) {
 void Progress::run(const Call& call, BeforeWaiting& before) {
   calls_.check_usable();
   std::unique_lock lock(calls_.collective, std::defer_lock);
-  if (pending_.load(std::memory_order_acquire) > 0 || !lock.try_lock()) {
+  if (!calls_.is_brief(call) || pending_.load(std::memory_order_acquire) > 0 || !lock.try_lock()) {
     before();
     return run(call);
   }

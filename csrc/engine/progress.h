@@ -33,8 +33,8 @@ class Progress {
 
   // Runs a call in this thread, or after submitted calls if any are running. Returns when it is complete.
   void run(const Call& call);
-  // The same for a call that is brief if the peers are there already. It waits a moment before it calls
-  // `before`.
+  // The same. Calls `before` first, or, if the call is small, once it has looked for the peers' messages for
+  // a moment and they were not all there.
   void run(const Call& call, BeforeWaiting& before);
   void run(Steps& steps);
 

@@ -1,9 +1,10 @@
-"""Checks that the fronts for the arrays of other frameworks share."""
+"""What the fronts for the arrays of other frameworks share: the description of a call, and checks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from ringreduce._engine import reduce, values
 from ringreduce.communicator.communicator import Communicator
@@ -12,6 +13,28 @@ BY_ROWS = {"all_gather", "reduce_scatter", "all_to_all"}
 OPS = [op for op in reduce.ops() if op != "premul_sum"]
 
 Length = TypeVar("Length", int, "int | None")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a communicator, without its array: what is known when it is traced.
+
+    ``result`` is the shape and dtype of what recv and sendrecv receive.
+    """
+
+    name: str
+    comm: Communicator
+    op: str = "sum"
+    root: int = 0
+    dest: int = 0
+    source: int = 0
+    tag: int = 0
+    result: tuple[tuple[int, ...], Any] | None = None
+
+    @property
+    def linear(self) -> bool:
+        """Whether the result has derivatives."""
+        return self.name not in ("send", "recv") and self.op in ("sum", "avg")
 
 
 def chosen(comm: Communicator | None) -> Communicator:

@@ -10,8 +10,8 @@ import numpy as np
 
 from ringreduce.annotations import Op
 from ringreduce.communicator import Communicator
-from ringreduce.communicator.foreign import check_dtype, check_op, chosen, rank_of, tag_of
-from ringreduce.jax.primitive import Call, bind
+from ringreduce.communicator.foreign import Call, check_dtype, check_op, chosen, rank_of, tag_of
+from ringreduce.jax.primitive import bind
 
 
 def all_reduce(x: Any, op: Op = "sum", *, comm: Communicator | None = None) -> jax.Array:

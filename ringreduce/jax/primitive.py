@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import atexit
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -23,32 +23,10 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from ringreduce._engine import reduce
-from ringreduce.communicator import Communicator
-from ringreduce.communicator.foreign import BY_ROWS, shape_after
+from ringreduce.communicator.foreign import BY_ROWS, Call, shape_after
 from ringreduce.jax import library
 
 MESSAGES = {"send", "recv", "sendrecv"}
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call of a communicator, without its array: what is known when it is traced.
-
-    ``result`` is the shape and dtype of what recv and sendrecv receive.
-    """
-
-    name: str
-    comm: Communicator
-    op: str = "sum"
-    root: int = 0
-    dest: int = 0
-    source: int = 0
-    tag: int = 0
-    result: tuple[tuple[int, ...], np.dtype[Any]] | None = None
-
-    @property
-    def linear(self) -> bool:
-        return self.name not in ("send", "recv") and self.op in ("sum", "avg")
 
 
 class _Order(effects.Effect):  # type: ignore[misc]  # mypy does not follow jax's types

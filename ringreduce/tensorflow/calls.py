@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from ringreduce.annotations import Op
 from ringreduce.communicator import Communicator
-from ringreduce.communicator.foreign import check_dtype, check_op, chosen, rank_of, tag_of
-from ringreduce.tensorflow.operations import Call, run
+from ringreduce.communicator.foreign import Call, check_dtype, check_op, chosen, rank_of, tag_of
+from ringreduce.tensorflow.operations import run
 
 
 def all_reduce(x: Any, op: Op = "sum", *, comm: Communicator | None = None) -> tf.Tensor:

@@ -10,7 +10,7 @@ dependencies: keep_order() does.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,8 +18,7 @@ import tensorflow as tf
 from tensorflow.python.ops import control_flow_util, gradients_util
 
 from ringreduce._engine import reduce
-from ringreduce.communicator import Communicator
-from ringreduce.communicator.foreign import shape_after
+from ringreduce.communicator.foreign import Call, shape_after
 from ringreduce.tensorflow import library
 
 MESSAGES = {"send", "recv", "sendrecv"}
@@ -34,23 +33,6 @@ OPERATIONS = {  # by the name of the call
     "sendrecv": "RingreduceSendrecv",
 }
 CALLS = {operation: name for name, operation in OPERATIONS.items()}
-
-
-@dataclass(frozen=True)
-class Call:
-    """A call of a communicator, without its tensor.
-
-    ``result`` is the shape and dtype of what recv and sendrecv receive.
-    """
-
-    name: str
-    comm: Communicator
-    op: str = "sum"
-    root: int = 0
-    dest: int = 0
-    source: int = 0
-    tag: int = 0
-    result: tuple[tuple[int, ...], Any] | None = None
 
 
 def run(x: Any, call: Call) -> Any:
@@ -141,7 +123,7 @@ def _call_of(operation: Any) -> Call:
 
 def _gradient(operation: Any, gradient: Any) -> Any:
     call, gradient = _call_of(operation), tf.convert_to_tensor(gradient)
-    if call.op not in ("sum", "avg"):
+    if not call.linear:
         raise NotImplementedError(
             f"{call.name} with op {call.op!r} has no gradient; tf.stop_gradient(x) takes x as constant"
         )

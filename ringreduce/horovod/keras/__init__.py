@@ -8,38 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import ringreduce.tensorflow.keras  # says what is missing, if TensorFlow or Keras is
-from ringreduce.horovod.errors import HorovodInternalError
-from ringreduce.horovod.job import (
-    add_process_set,
-    barrier,
-    cross_rank,
-    cross_size,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    remove_process_set,
-    shutdown,
-    size,
-    start_timeline,
-    stop_timeline,
-)  # fmt: skip
-from ringreduce.horovod.process_sets import ProcessSet, global_process_set
-from ringreduce.horovod.queries import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)  # fmt: skip
-from ringreduce.horovod.reductions import Op
+from ringreduce.horovod import common
+from ringreduce.horovod.common import *  # noqa: F403
+from ringreduce.horovod.common import Average
 from ringreduce.horovod.tensorflow import operations
 from ringreduce.horovod.tensorflow.compression import Compression
 from ringreduce.horovod.tensorflow.functions import (
@@ -59,16 +30,11 @@ from ringreduce.horovod.keras.optimizer import (  # noqa: E402
 )
 
 __all__ = [
-    "Adasum", "Average", "Compression", "DistributedOptimizer", "HorovodInternalError", "Max", "Min",
-    "PartialDistributedOptimizer", "ProcessSet", "Product", "Sum", "add_process_set", "allgather", "allgather_object",
-    "allreduce", "barrier", "broadcast", "broadcast_global_variables", "broadcast_object", "broadcast_variables",
-    "callbacks", "ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built", "global_process_set",
-    "gloo_built", "gloo_enabled", "init", "is_homogeneous", "is_initialized", "load_model", "local_rank", "local_size",
-    "mpi_built", "mpi_enabled", "mpi_threads_supported", "nccl_built", "rank", "reducescatter", "remove_process_set",
-    "rocm_built", "shutdown", "size", "start_timeline", "stop_timeline",
+    "Compression", "DistributedOptimizer", "PartialDistributedOptimizer", "allgather", "allgather_object", "allreduce",
+    "broadcast", "broadcast_global_variables", "broadcast_object", "broadcast_variables", "callbacks", "load_model",
+    "reducescatter",
 ]  # fmt: skip
-
-Average, Sum, Adasum, Min, Max, Product = Op
+__all__ += common.__all__
 
 
 def _value(result: Any) -> Any:

@@ -6,21 +6,9 @@ from typing import Any
 
 import torch
 
+from ringreduce.horovod.compression import Compressor
+
 __all__ = ["Compression", "Compressor"]
-
-
-class Compressor:
-    """Compresses a tensor before an all-reduce and restores its result. The base class changes nothing."""
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """Returns the tensor to send, and what :meth:`decompress` needs to know."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Returns the result as a tensor of the kind that was compressed."""
-        return tensor
 
 
 class FP16Compressor(Compressor):
