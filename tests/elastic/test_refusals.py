@@ -214,7 +214,6 @@ def _exchange(blob):
     [
         (lambda: ringreduce.local_group(1)[0], "made by split"),
         (lambda: ringreduce.init(0, 1, f"x/{secrets.token_hex(8)}").split(0), "made by split"),
-        (lambda: ringreduce.init(0, 1), "started alone"),
         (lambda: ringreduce.init(0, 1, _exchange), "met through a function"),
     ],
 )
@@ -234,7 +233,10 @@ def test_groups_without_a_door(make, text, transport, monkeypatch):
         ({"timeout": -1}, "timeout"),
         ({"timeout": None}, "timeout must be a number of seconds, not None"),
         ({"transport": "mpi"}, "a group over the mpi transport cannot grow"),
-        ({"store": None}, "give init.. or join.. a store"),
+        (
+            {"store": None},
+            "no launcher has started this process, so join.. cannot find a group: give it a store",
+        ),
         ({"store": "tcp://here"}, "store must be a name, tcp://host:port"),
         ({"store": _exchange}, "met through a function"),
     ],
@@ -253,3 +255,10 @@ def test_arguments_of_grow_leave_the_group_usable(options):
             return described(comm)
 
     assert Job(member, 2).values() == [(0, 2, 2.0), (1, 2, 2.0)]
+
+
+def test_a_process_that_is_alone_can_run_an_elastic_program(transport):
+    with ringreduce.init() as comm:
+        assert comm.pending() == 0
+        with comm.grow() as same:
+            assert described(same) == (0, 1, 1.0)
