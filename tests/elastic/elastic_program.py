@@ -14,9 +14,9 @@ def main() -> None:
     comm = ringreduce.join(timeout=60) if newcomer and what != "init again" else ringreduce.init(timeout=60)
     size = int(os.environ["WORLD_SIZE"])
     if not newcomer:
-        comm.barrier()
         if comm.rank in victims:
-            print("dies", flush=True)
+            comm.barrier()
+            print("dies\n", end="", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         try:
             while True:
@@ -27,7 +27,7 @@ def main() -> None:
         rank, size, total = described(comm)
     else:
         rank, size, total = go_on_until(comm, size)
-    print(f"rank {rank} of {size}: {total}", flush=True)
+    print(f"rank {rank} of {size}: {total}\n", end="", flush=True)
 
 
 main()
