@@ -55,7 +55,7 @@ def _through_meeting(known: Launched, timeout: timedelta | None) -> Iterator[Fou
 
     from ringreduce import _engine
     from ringreduce.start.bootstrap import meeting_of
-    from ringreduce.start.meeting_places import first_that_answers
+    from ringreduce.start.network_places import first_that_answers
 
     timeout = default_pg_timeout if timeout is None else timeout
     with meeting_of(known, timeout.total_seconds()) as exchange:

@@ -19,7 +19,8 @@ from typing import Any
 
 from ringreduce.errors import Error
 from ringreduce.start.frames import AGAIN, DATA, Again, failure, receive, send
-from ringreduce.start.meeting_places import Connection, Place, watch
+from ringreduce.start.meeting_places import Connection, Place
+from ringreduce.start.network_places import watch
 from ringreduce.start.reception import MAGIC_NEWCOMER, MAGIC_NEWCOMER_TLS, Guest, Reception
 
 __all__ = ["ANSWER", "Door", "Newcomer", "Terms"]
@@ -27,6 +28,7 @@ __all__ = ["ANSWER", "Door", "Newcomer", "Terms"]
 ANSWER = struct.Struct("=i?")  # the attempt's number, whether it has failed; then a blob, or why
 _INTRODUCTION = 5.0  # seconds for a newcomer to introduce itself
 _BACKLOG = 128
+_SHARE_OF_RANK, _LONGEST_PAUSE = 7, 0.05  # times as long as it has taken to serve the door, and seconds
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Newcomer:
         """Returns what it sends in an attempt: whether it has failed, and the blob. Drops answers to earlier ones."""
         while True:
             said = receive(self.connection, deadline, self.rank)
+            if len(said) < ANSWER.size:
+                raise Error(f"rank {self.rank} sent bytes that are not part of the exchange")
             answered, failed = ANSWER.unpack_from(said)
             if answered == number:
                 return failed, said[ANSWER.size :]
@@ -158,7 +162,9 @@ class Door:
 
     def _serve(self) -> None:
         while not self._closed:
-            for key, _ in self._selector.select():
+            ready = self._selector.select()
+            began = time.monotonic()
+            for key, _ in ready:
                 talking: Any = key.fileobj
                 if self._closed:
                     break
@@ -166,6 +172,8 @@ class Door:
                     self._attend(talking)
                 elif isinstance(key.data, Newcomer):
                     self._hear(key.data)
+            # Strangers may come faster than they can be dropped. They get a share of this process's time.
+            time.sleep(min(_SHARE_OF_RANK * (time.monotonic() - began), _LONGEST_PAUSE))
         self._close()
 
     def _attend(self, talking: Any) -> None:

@@ -55,6 +55,8 @@ def receive(source: Connection, deadline: float, rank: int) -> bytes:
     kind, length = HEADER.unpack(_read(source, HEADER.size, deadline, rank))
     if not 0 <= length <= LONGEST or kind > AGAIN:
         raise Error(f"rank {rank} sent bytes that are not part of the exchange")
+    if kind in (PEER_LOST, TIMEOUT, ERROR) and length < 4:
+        raise Error(f"rank {rank} sent bytes that are not part of the exchange")
     payload = _read(source, length, deadline, rank)
     if kind == DATA:
         return payload

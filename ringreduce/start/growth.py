@@ -12,13 +12,13 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 
 from ringreduce import _engine, log
 from ringreduce.errors import Error
-from ringreduce.start.door import Door, Newcomer, Terms
+from ringreduce.start.door import Door, Newcomer
 from ringreduce.start.meeting_places import Place
 from ringreduce.start.origin import Origin, fingerprint_of
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ringreduce.communicator import Communicator
 
 __all__ = ["Growth"]
+
+T = TypeVar("T")
 
 _ANSWERS = 10.0  # seconds for a newcomer to answer, before the group goes on without it
 
@@ -52,6 +54,22 @@ class _Lost(Exception):
     def __init__(self, error: Error) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+def _told_by_all(comm: Communicator, own: Callable[[], T], timeout: float) -> list[T]:
+    """Returns what own() returns on all ranks, or raises on all ranks what it raises on one."""
+    problem, found = None, None
+    try:
+        found = own()
+    except (Error, OSError, ValueError, RuntimeError) as error:
+        problem = error
+    told: list[Any] = comm.all_gather_object((problem and str(problem), found), timeout=timeout)
+    if isinstance(problem, ValueError):
+        raise problem
+    rank = next((rank for rank, (text, _) in enumerate(told) if text is not None), None)
+    if rank is not None:
+        raise Error(f"rank {rank} cannot open a door for newcomers: {told[rank][0]}") from problem
+    return [found for _, found in told]
 
 
 @dataclass
@@ -95,28 +113,29 @@ class Growth:
             return
         if self.holder is not None and mine == self.fingerprint:
             return
-        find = self.origin.door(timeout)
-        told = comm.all_gather_object((self.door is not None, find().is_here(), mine), timeout=timeout)
+        place: Place | None = None
+
+        def find() -> tuple[bool, bool, str]:
+            nonlocal place
+            place = self.origin.door(timeout)()
+            return self.door is not None, place.is_here(), mine
+
+        told = _told_by_all(comm, find, timeout)
         unlike = next((rank for rank, (_, _, theirs) in enumerate(told) if theirs != told[0][2]), None)
         if unlike is not None:
             raise ValueError(f"fingerprint must be the same on all ranks: it differs on rank {unlike}")
         holder = max(range(comm.size), key=lambda rank: (told[rank][:2], -rank))
-        problem: Error | OSError | None = None
-        if comm.rank == holder:
-            try:
-                self._stand_at(find(), self.origin.terms(mine), min(timeout, _ANSWERS))
-            except (Error, OSError) as error:
-                problem = error
-        said = comm.broadcast_object(problem and str(problem), holder, timeout=timeout)
-        if said is not None:
-            raise Error(f"rank {holder} cannot open a door for newcomers: {said}") from problem
-        self.holder, self.fingerprint = holder, mine
 
-    def _stand_at(self, place: Place, terms: Terms, timeout: float) -> None:
-        if self.door is None:
-            self.door = Door(place, terms, time.monotonic() + timeout)
-        else:
-            self.door.expect(terms)
+        def stand_there() -> None:
+            assert place is not None
+            terms = self.origin.terms(mine)
+            if self.door is None and comm.rank == holder:
+                self.door = Door(place, terms, time.monotonic() + min(timeout, _ANSWERS))
+            elif self.door is not None:
+                self.door.expect(terms)
+
+        _told_by_all(comm, stand_there, timeout)
+        self.holder, self.fingerprint = holder, mine
 
     # --- growing -----------------------------------------------------------------------------------------
 

@@ -13,7 +13,8 @@ from ringreduce.errors import Error, PeerLost, TimeoutError
 from ringreduce.start.door import ANSWER
 from ringreduce.start.frames import DATA, Again, receive, send
 from ringreduce.start.growth import Growth
-from ringreduce.start.meeting_places import Connection, watch
+from ringreduce.start.meeting_places import Connection
+from ringreduce.start.network_places import watch
 from ringreduce.start.origin import Origin
 from ringreduce.start.reception import GREETING, MAGIC_NEWCOMER, MAGIC_NEWCOMER_TLS, dial
 

@@ -137,14 +137,14 @@ def door_of(known: Launched, env: Mapping[str, str], timeout: float) -> Any:
     Raises:
         ValueError: newcomers have no way to find it.
     """
-    if (
-        known.launcher in ("openmpi", "hydra")
-        and not env.get("RINGREDUCE_RENDEZVOUS")
-        and across_hosts(known, env)
-    ):
+    through = {"openmpi": "mpirun", "hydra": "mpirun"}
+    if env.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        through["torchrun"] = "a store of rank 0"
+    where = through.get(known.launcher)
+    if where and not env.get("RINGREDUCE_RENDEZVOUS") and across_hosts(known, env):
         raise ValueError(
-            "the ranks of this job met through mpirun, where newcomers cannot find them: set RINGREDUCE_RENDEZVOUS to "
-            "the host:port of a free port on rank 0's host, or host,host:port if it may be on any of these hosts, and "
+            f"the ranks of this job met through {where}, where newcomers cannot find them: set RINGREDUCE_RENDEZVOUS "
+            "to the host:port of a free port on rank 0's host, or to host,host:port if it may be on any of these, and "
             "RINGREDUCE_SECRET to a text that only the ranks know"
         )
     return place_to_meet(known, env, timeout)

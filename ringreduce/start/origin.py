@@ -67,7 +67,8 @@ class Origin:
         Raises:
             ValueError: there is none.
         """
-        from ringreduce.start.meeting_places import place_named, place_published
+        from ringreduce.start.meeting_places import place_named
+        from ringreduce.start.network_places import PublishedPlace
 
         store = self.store
         if "mpi" in self.terms("").transport:
@@ -86,7 +87,7 @@ class Origin:
             place_named(name)  # raises for an invalid one
             return lambda: place_named(name)
         if hasattr(store, "set") and hasattr(store, "get"):
-            return lambda: place_published(_Store(store), "door")
+            return lambda: PublishedPlace(_Store(store), "door")
         raise ValueError(
             f"newcomers cannot find a group that met through a {type(store).__name__}: give init() a name, "
             "tcp://host:port, or a store with set and get"

@@ -75,6 +75,7 @@ def _collect(
     others = [story for rank, story in enumerate(stories) if rank not in stays]
     until = time.monotonic() + 2 * trial.patience + 20
     texts = [b""] * len(pipes)
+    timers: list[threading.Timer] = []
     with selectors.DefaultSelector() as selector:
         for rank, pipe in enumerate(pipes):
             selector.register(pipe, selectors.EVENT_READ, rank)
@@ -95,9 +96,13 @@ def _collect(
                     if "ready" in event:
                         _cut(trial, place, rank, stories)
                     if "fault" in event and trial.newcomers:
-                        _end_stop(trial, rank, processes[rank])
+                        timers.append(_end_stop(trial, rank, processes[rank]))
                     if trial.timeout is not None and all("again" in story.events for story in others):
                         _kill(processes, stays)
+    for (
+        timer
+    ) in timers:  # whoever is still stopped is killed by its number later, which must still be its own
+        timer.cancel()
     for pipe in pipes:
         os.close(pipe)
 
@@ -108,13 +113,15 @@ def _kill(processes: list[int], ranks: set[int]) -> None:
         os.kill(processes[rank], signal.SIGKILL)
 
 
-def _end_stop(trial: Trial, rank: int, process: int) -> None:
+def _end_stop(trial: Trial, rank: int, process: int) -> threading.Timer:
     """A rank that is stopped goes on after a while, or is killed."""
     fault = trial.fault_of(rank)
     assert fault is not None
+    number = signal.SIGCONT if fault.how == "pause" else signal.SIGKILL
+    timer = threading.Timer(PAUSE, os.kill, (process, number))
     if fault.how != "kill":
-        number = signal.SIGCONT if fault.how == "pause" else signal.SIGKILL
-        threading.Timer(PAUSE, os.kill, (process, number)).start()
+        timer.start()
+    return timer
 
 
 def _cut(trial: Trial, place: Place, rank: int, stories: list[Story]) -> None:
