@@ -51,7 +51,7 @@ class Rank final : public RemoteTransport {
     if (!stream_->proved()) stream_->shake_hands();
     if (carries()) stream_->read(1 << 16);
     dispatch(1 - rank);
-    if (!stream_->broken().empty()) words_.lost(1 - rank, stream_->broken());
+    if (!stream_->broken().empty()) words_.lost(1 - rank, stream_->broken(), stream_->died());
   }
   void dispatch(int peer) override {
     if (words_.is_lost(peer)) return frames_.discard(peer);

@@ -29,7 +29,7 @@ void Wire::move() {
   try {
     if (action == 15) {
       abandon(peer);
-      words_.lost(peer, "died");
+      words_.lost(peer, "died", true);
     } else if (action >= 12) {
       write(peer);
     } else if (connection.in_frame) {
@@ -39,7 +39,7 @@ void Wire::move() {
     }
   } catch (const Error& error) {
     abandon(peer);
-    words_.lost(peer, error.what());
+    words_.lost(peer, error.what(), false);
   }
 }
 
