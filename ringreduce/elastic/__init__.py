@@ -1,0 +1,12 @@
+"""Training on ranks that may be lost and may come, without restarts: docs/elastic.md.
+
+Needs torch.
+"""
+
+from ringreduce.elastic.group import StateMismatch
+from ringreduce.elastic.loop import Step, steps
+from ringreduce.elastic.start import start
+from ringreduce.elastic.state import State
+from ringreduce.sharded_optimizer.regroup import StateLost
+
+__all__ = ["State", "StateLost", "StateMismatch", "Step", "start", "steps"]
