@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         gather_object,
         init,
         is_initialized,
+        join,
         recv,
         reduce,
         reduce_scatter,
@@ -111,6 +112,7 @@ __all__ = [
     "gather_object",
     "init",
     "is_initialized",
+    "join",
     "local_group",
     "recv",
     "reduce",
@@ -133,7 +135,7 @@ _HOMES = {
     "communicator.choice": "Choice",
     "communicator.links": "Links",
     "communicator.on_world": "all_gather all_gather_object all_reduce all_to_all barrier broadcast broadcast_object "
-    "explain finalize gather gather_object init is_initialized recv reduce reduce_scatter scatter scatter_object "
+    "explain finalize gather gather_object init is_initialized join recv reduce reduce_scatter scatter scatter_object "
     "send world",
     "communicator.work": "Work",
     "data_parallel": "DataParallel",

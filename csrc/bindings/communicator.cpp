@@ -236,6 +236,13 @@ void bind_communicator(nb::module_& m) {
       .def_prop_ro("device_footprint", &Communicator::device_footprint)
       .def("split", split, "color"_a.none(), "key"_a.none())
       .def("shrink", &Communicator::shrink, unlocked)
+      .def(
+          "agree",
+          [](Communicator& comm, bool yes, double timeout) {
+            return comm.agree(
+                yes, std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout)));
+          },
+          "yes"_a, "timeout"_a, unlocked, "Returns whether all ranks say yes. They all get the same answer.")
       .def("close", &Communicator::close, unlocked)
       .def("leave", &Communicator::leave, unlocked);
 

@@ -7,7 +7,8 @@
 namespace ringreduce {
 namespace {
 
-constexpr std::uint32_t steps_per_epoch = 16;  // exceeds the exchanges of one agreement, each of two steps
+// More than the exchanges of a group until its next loss, of two steps each: one for every grow().
+constexpr std::uint32_t steps_per_epoch = 1 << 18;
 
 bool has(const std::vector<std::uint64_t>& mask, int rank) {
   return mask[rank / 64] >> (rank % 64) & 1;
@@ -30,10 +31,12 @@ bool is_within(std::uint32_t step, std::uint32_t wanted) {
 }  // namespace
 
 // What this rank showed in an earlier attempt still holds.
-Agreement::Agreement(Transport& transport, Clock::time_point deadline, std::function<void()> tick)
+Agreement::Agreement(Transport& transport, Clock::time_point deadline, std::function<void()> tick,
+                     std::string call)
     : transport_(transport),
       deadline_(deadline),
       tick_(std::move(tick)),
+      call_(std::move(call)),
       own_(transport.board(transport.rank)),
       gone_since_(static_cast<std::size_t>(transport.world)) {
   if (!own_.alive.empty()) return;
@@ -50,7 +53,7 @@ void Agreement::wait_for(int peer) {
   if (now <= deadline_) return;
   const int late = Diagnosis(transport_).late_rank(peer, 0, now - began_);
   throw Failure(Cause::timeout, late,
-                "shrink() timed out waiting for rank " + std::to_string(late) +
+                call_ + " timed out waiting for rank " + std::to_string(late) +
                     ", which is alive but has not called it");
 }
 
@@ -118,7 +121,7 @@ bool Agreement::has_come(int peer, std::uint32_t wanted, const std::vector<int>&
   if (is_gone && since == Clock::time_point()) since = Clock::now();
   const bool is_silent = is_gone && Clock::now() - since >= transport_.last_words_take();
   if (!is_silent && !agrees_anew) return false;
-  throw Failure(Cause::peer_lost, is_gone ? peer : -1, "a rank died during shrink()");
+  throw Failure(Cause::peer_lost, is_gone ? peer : -1, "a rank died during " + call_);
 }
 
 void Agreement::await_step(int peer, std::uint32_t wanted, const std::vector<int>& members) {

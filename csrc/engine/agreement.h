@@ -12,8 +12,8 @@ namespace ringreduce {
 
 class Agreement {
  public:
-  // `tick` is called now and then while waiting, and may throw.
-  Agreement(Transport& transport, Clock::time_point deadline, std::function<void()> tick);
+  // `tick` is called now and then while waiting, and may throw. `call` is what the ranks have called.
+  Agreement(Transport& transport, Clock::time_point deadline, std::function<void()> tick, std::string call);
 
   // Every surviving rank calls this, and all get the same ranks. Throws Failure with the cause `timeout` and
   // the rank that did not come, or with `peer_lost` and this rank if the others continue without it.
@@ -35,6 +35,7 @@ class Agreement {
   const Clock::time_point began_ = Clock::now();
   const Clock::time_point deadline_;
   const std::function<void()> tick_;
+  const std::string call_;
   Board own_;
   std::vector<Clock::time_point> gone_since_;  // by rank; no time: it is alive
 };

@@ -97,6 +97,9 @@ class Communicator {
   std::unique_ptr<Communicator> split(int color, int key);
   // Returns a communicator of the surviving ranks. Every one of them must call it.
   std::unique_ptr<Communicator> shrink();
+  // A vote that every rank takes part in. Returns whether all say yes: the same on all ranks, even if one
+  // dies meanwhile. Then the group fails on all.
+  bool agree(bool yes, Clock::duration timeout);
 
   // Waits for running calls, then leaves the group. May be called twice.
   void close();

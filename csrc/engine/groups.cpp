@@ -85,7 +85,7 @@ std::unique_ptr<Communicator> Communicator::shrink() {
     }
   }
   std::lock_guard lock(calls_.collective);
-  Agreement agreement(*calls_.transport, deadline, check_interrupt);
+  Agreement agreement(*calls_.transport, deadline, check_interrupt, "shrink()");
   // After every further death the survivors agree anew, on fewer ranks.
   for (int attempt = 0;; ++attempt) {
     const std::vector<int> members = agreement.survivors();
@@ -98,6 +98,31 @@ std::unique_ptr<Communicator> Communicator::shrink() {
     } catch (const Failure& failure) {
       if (failure.cause != Cause::peer_lost || attempt == size()) throw;
     }
+  }
+}
+
+// No rank may go on with what the others give up. A vote takes what shrink() takes: each rank that returns
+// has seen that all have the result, and one that has to agree anew finds the dead rank missing.
+bool Communicator::agree(bool yes, Clock::duration timeout) {
+  if (closed() || !calls_.ours()) usable();
+  std::lock_guard lock(calls_.collective);
+  Agreement agreement(*calls_.transport, Clock::now() + calls_.or_default(timeout), check_interrupt,
+                      "grow()");
+  for (int attempt = 0;; ++attempt) {
+    const std::vector<int> members = agreement.survivors();
+    try {
+      const auto votes = agreement.exchange(members, yes ? "yes" : "no");
+      if (static_cast<int>(members.size()) == size()) {
+        return std::all_of(votes.begin(), votes.end(), [](const auto& vote) { return vote == "yes"; });
+      }
+    } catch (const Failure& failure) {
+      if (failure.cause != Cause::peer_lost || attempt == size()) throw;
+      continue;
+    }
+    int lost = 0;
+    while (lost < static_cast<int>(members.size()) && members[lost] == lost) ++lost;
+    calls_.fail(Failure(Cause::peer_lost, lost,
+                        "rank " + std::to_string(lost) + " died while the group was growing"));
   }
 }
 

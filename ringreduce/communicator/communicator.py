@@ -15,6 +15,7 @@ from ringreduce.communicator import objects
 from ringreduce.communicator.base import DEFAULT_TIMEOUT
 from ringreduce.communicator.choice import Choice
 from ringreduce.communicator.collectives import Collectives
+from ringreduce.communicator.groups import Groups
 from ringreduce.communicator.links import Links
 from ringreduce.communicator.messages import Messages
 from ringreduce.synthesis import Synthesis, engine_synthesis, of_ranks
@@ -22,6 +23,8 @@ from ringreduce.synthesis import Synthesis, engine_synthesis, of_ranks
 if TYPE_CHECKING:
     from ringreduce.model.model import Model
     from ringreduce.simulate.network import Network
+    from ringreduce.start.growth import Growth
+    from ringreduce.start.origin import Origin
 
 __all__ = ["Communicator"]
 
@@ -30,7 +33,7 @@ T = TypeVar("T")
 _live: weakref.WeakSet[Communicator] = weakref.WeakSet()
 
 
-class Communicator(Collectives, Messages):
+class Communicator(Collectives, Messages, Groups):
     """A group of ranks, of which this process (or thread) is one.
 
     All ranks of the group must call every collective, in the same order, with arrays of the same dtype and the same
@@ -70,8 +73,14 @@ class Communicator(Collectives, Messages):
     the calls run one after another.
     """
 
-    def __init__(self, engine: _engine.Communicator, timeout: float = DEFAULT_TIMEOUT) -> None:
-        super().__init__(engine, timeout)
+    def __init__(
+        self,
+        engine: _engine.Communicator,
+        timeout: float = DEFAULT_TIMEOUT,
+        origin: Origin | None = None,
+        growth: Growth | None = None,
+    ) -> None:
+        super().__init__(engine, timeout, origin, growth)
         self._link_names: list[str] | None = None
         _live.add(self)
 
@@ -185,30 +194,7 @@ class Communicator(Collectives, Messages):
         """
         return objects.scatter(self, objs, root, timeout)
 
-    # --- groups --------------------------------------------------------------------------------------------
-
-    def split(self, color: int | None, key: int | None = None) -> Communicator | None:
-        """Divides the group: ranks with the same color form a new group. Every rank must call it.
-
-        Args:
-            color: the number of the new group. None joins no group.
-            key: orders the ranks of a new group; equal keys are ordered by rank.
-
-        Returns:
-            The communicator of this rank's new group, or None if color is None.
-        """
-        child = self._c.split(color, key)
-        return None if child is None else Communicator(child, self.timeout)
-
-    def shrink(self) -> Communicator:
-        """Returns a new communicator of the surviving ranks, after others were lost.
-
-        Every survivor must call it. The survivors keep their order.
-
-        Raises:
-            TimeoutError: a rank is alive but does not call it.
-        """
-        return Communicator(self._c.shrink(), self.timeout)
+    # --- links ---------------------------------------------------------------------------------------------
 
     def measure_links(self) -> Links:
         """Measures the latency and bandwidth between all pairs of hosts, and uses the results.
@@ -289,6 +275,7 @@ class Communicator(Collectives, Messages):
 
     def close(self) -> None:
         """Waits for calls in progress, then leaves the group. Calling it again does nothing."""
+        self._close_door()
         self._c.close()
 
     def __enter__(self) -> Communicator:
@@ -300,6 +287,7 @@ class Communicator(Collectives, Messages):
         if kind is None:
             self.close()
         else:  # peers may never make the calls that are in progress
+            self._close_door()
             self._c.leave()
 
     def register(self, x: Array) -> None:

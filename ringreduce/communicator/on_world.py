@@ -32,6 +32,7 @@ def _remembered(start: Callable[P, Communicator]) -> Callable[P, Communicator]:
 
 
 init = _remembered(bootstrap.init)
+join = _remembered(bootstrap.join)
 
 
 def world() -> Communicator:

@@ -18,8 +18,9 @@ from ringreduce.annotations import Transport
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
 from ringreduce.errors import TimeoutError
 from ringreduce.start.launchers import Launched, LeftTogether, launched, place_to_meet
+from ringreduce.start.origin import Origin, fingerprint_of
 
-__all__ = ["Exchange", "init"]
+__all__ = ["Exchange", "init", "join"]
 
 Exchange = Callable[[bytes], list[bytes]]
 
@@ -91,6 +92,7 @@ def init(
     log.begin(rank)
     if store is None and known is None and size > 1:
         raise ValueError("store is required with rank and size: the ranks need it to meet")
+    origin = Origin(store, known, transport or "", encrypt, reproducible)
     wanted = transport or os.environ.get("RINGREDUCE_TRANSPORT", "")
     job = _mpi_job(store, rank, size, timeout) if wanted in _THROUGH_MPI else None
     if job is not None and (store is None or hasattr(store, "Get_rank")):
@@ -100,7 +102,47 @@ def init(
         return Communicator(
             _engine.connect(rank, size, exchange, timeout, reproducible, transport or "", job, encrypt),
             timeout,
+            origin,
         )
+
+
+def join(
+    store: Any = None,
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
+    reproducible: bool | None = None,
+    transport: Transport | None = None,
+    encrypt: bool | None = None,
+    fingerprint: str | bytes | None = None,
+) -> Communicator:
+    """Joins this process to a group that is running, and returns the communicator of all its ranks.
+
+    Waits until the group calls :meth:`Communicator.grow`. The members of the group keep their order, and this process
+    becomes one of the last ranks. If a member dies before this process is in, it asks again, until the timeout.
+
+    Args:
+        store: how the group can be found: what its ranks gave to :func:`ringreduce.init`, except a function or an
+            mpi4py communicator. None uses the launcher's settings, which must be those of the group.
+        timeout: the seconds after which joining, and later every wait, gives up.
+        reproducible: as for :func:`ringreduce.init`, and the same as in the group.
+        transport: as for :func:`ringreduce.init`, and the same as in the group. The MPI transports cannot be joined.
+        encrypt: as for :func:`ringreduce.init`, and the same as in the group.
+        fingerprint: any text or bytes that must be equal to the group's, such as a hash of the model's configuration.
+
+    Raises:
+        ValueError: there is no way to find a group, or an argument is not valid.
+        Error: the group does not let this process in: its version of ringreduce or one of the settings differs, or it
+            could not be connected with all members.
+        TimeoutError: no group let this process in before the timeout.
+    """
+    timeout = check(timeout, reproducible, transport)
+    known = launched(os.environ) if store is None else None
+    origin = Origin(store, known, transport or "", encrypt, reproducible)
+    digest = fingerprint_of(fingerprint)
+    log.begin(0)
+    from ringreduce.start.joining import Newcomer  # imports sockets, which only this needs
+
+    return Newcomer(origin, digest, timeout).wait()
 
 
 def check(timeout: float, reproducible: bool | None, transport: str | None) -> float:

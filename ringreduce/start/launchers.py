@@ -104,6 +104,25 @@ def place_to_meet(known: Launched, env: Mapping[str, str], timeout: float) -> An
     return _by_mpirun(known)
 
 
+def door_of(known: Launched, env: Mapping[str, str], timeout: float) -> Any:
+    """Returns a store through which newcomers find the group of a job.
+
+    Raises:
+        ValueError: newcomers have no way to find it.
+    """
+    if (
+        known.launcher in ("openmpi", "hydra")
+        and not env.get("RINGREDUCE_RENDEZVOUS")
+        and across_hosts(known, env)
+    ):
+        raise ValueError(
+            "the ranks of this job met through mpirun, where newcomers cannot find them: set RINGREDUCE_RENDEZVOUS to "
+            "the host:port of a free port on rank 0's host, or host,host:port if it may be on any of these hosts, and "
+            "RINGREDUCE_SECRET to a text that only the ranks know"
+        )
+    return place_to_meet(known, env, timeout)
+
+
 # Numbers the meetings, so that no key is used twice. All ranks of a job meet equally often.
 _meetings = itertools.count(1)
 

@@ -8,31 +8,20 @@ dropped, and the meeting continues. Over a network, TLS can encrypt what ranks s
 
 from __future__ import annotations
 
-import builtins
 import contextlib
-import math
 import selectors
-import signal
-import socket
-import struct
 import time
-from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from ringreduce import log
 from ringreduce.errors import Error, PeerLost, TimeoutError
-from ringreduce.start.meeting_places import Connection, Place, TurnedAway, place_named
+from ringreduce.start.frames import DATA, failure, lost, receive, send
+from ringreduce.start.meeting_places import Connection, Place, place_named
+from ringreduce.start.reception import GREETING, MAGIC, MAGIC_TLS, Guest, Reception, dial
 
 __all__ = ["Group", "join"]
 
-_GREETING = struct.Struct("=8sii")  # magic, rank, size
-_MAGIC, _MAGIC_TLS = b"ringrdc1", b"ringrdct"
-_HEADER = struct.Struct("=Bi")  # kind, length
-_DATA, _PEER_LOST, _TIMEOUT, _ERROR = range(4)
-_LONGEST = 1 << 20  # bytes of a blob, checked before memory is allocated for it
 _VERDICT = 1.0  # seconds after the deadline for rank 0 to report which ranks are missing
-_PATIENCE = 10.0  # seconds to retry while a process at rank 0's address turns this rank away
-_STRANGERS = 64  # open connections that have not greeted
 
 
 class Group(Protocol):
@@ -66,16 +55,6 @@ def join(name: str, rank: int, size: int, deadline: float, encrypt: bool = False
     )
 
 
-@contextlib.contextmanager
-def _signals_held_back() -> Iterator[None]:
-    """Blocks signals during accept(): a handler that raises in it could leak a descriptor."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 class _Host:
     """Rank 0, which all other ranks connect to."""
 
@@ -85,111 +64,63 @@ class _Host:
         self._size = size
         self._deadline = deadline
         self._peers: dict[int, Connection] = {}
-        self._strangers: dict[socket.socket, bytes] = {}  # the bytes received from each
-        self._challenges: dict[socket.socket, bytes] = {}
-        self._refused = 0  # connections with a different secret
         try:
             with place.listener(deadline) as listener, selectors.DefaultSelector() as selector:
                 listener.listen(size + 16)
-                listener.setblocking(False)
-                selector.register(listener, selectors.EVENT_READ)
-                with log.waiting("meeting", 0, lambda: f"ranks {self._missing()} to start"):
+                with (
+                    contextlib.closing(Reception(place, listener, selector, MAGIC, MAGIC_TLS)) as reception,
+                    log.waiting("meeting", 0, lambda: f"ranks {self._missing()} to start"),
+                ):
                     while len(self._peers) < size - 1:
-                        self._welcome(listener, selector)
+                        self._welcome(reception, selector)
             self._tell_all([b""])  # all ranks have come, and may send from now on
         except BaseException as error:
             self._fail(error)
             raise
-        finally:
-            for stranger in self._strangers:
-                stranger.close()
 
-    def _welcome(self, listener: socket.socket, selector: selectors.BaseSelector) -> None:
+    def _welcome(self, reception: Reception, selector: selectors.BaseSelector) -> None:
         ready = selector.select(max(self._deadline - time.monotonic(), 0))
         if not ready:
             missing = self._missing()
             text = f"rank 0 timed out waiting for ranks {missing} to start"
-            if self._refused:
-                text += f"; it has turned away {self._refused} connections with a different RINGREDUCE_SECRET"
+            if reception.refused:
+                text += (
+                    f"; it has turned away {reception.refused} connections with a different RINGREDUCE_SECRET"
+                )
             raise TimeoutError(text, missing[0])
         for key, _ in ready:
-            talking = key.fileobj
-            assert isinstance(talking, socket.socket)
-            if talking is listener:
-                self._accept(listener, selector)
-            elif talking in self._strangers:
-                self._greet(talking, selector)
+            talking: Any = key.fileobj
+            if reception.serves(talking):
+                guest = reception.attend(talking)
+                if guest is None:
+                    continue
+                if 0 < guest.rank < self._size or guest.size != self._size:
+                    self._seat(guest)
+                else:
+                    reception.dismiss(guest)
             elif talking.fileno() >= 0:  # not dropped just now
                 # A rank sends nothing before all have come, so this one has died.
                 rank = next(r for r, peer in self._peers.items() if peer.fileno() == talking.fileno())
-                raise PeerLost(f"rank {rank} died while the ranks were connecting", rank)
+                raise lost(rank)
 
     def _missing(self) -> list[int]:
         return sorted(set(range(1, self._size)) - set(self._peers))
 
-    def _accept(self, listener: socket.socket, selector: selectors.BaseSelector) -> None:
-        try:
-            with _signals_held_back():
-                stranger, _ = listener.accept()
-        except OSError:
-            return  # the connection is gone again
-        try:
-            challenge = self._place.challenge(stranger)
-        except OSError:
-            challenge = None
-        if challenge is None:
-            stranger.close()
-            return
-        if len(self._strangers) == _STRANGERS:
-            self._drop(next(iter(self._strangers)), selector)  # the oldest one
-        stranger.setblocking(False)
-        self._strangers[stranger] = b""
-        self._challenges[stranger] = challenge
-        selector.register(stranger, selectors.EVENT_READ)
-
-    def _drop(self, stranger: socket.socket, selector: selectors.BaseSelector) -> None:
-        selector.unregister(stranger)
-        del self._strangers[stranger], self._challenges[stranger]
-        stranger.close()
-
-    def _greet(self, stranger: socket.socket, selector: selectors.BaseSelector) -> None:
-        said = self._strangers[stranger]
-        try:
-            heard = stranger.recv(_GREETING.size + self._place.proof_size - len(said))
-        except BlockingIOError:
-            return
-        except OSError:
-            heard = b""
-        said += heard
-        if not heard or not any(magic.startswith(said[:8]) for magic in (_MAGIC, _MAGIC_TLS)):
-            return self._drop(stranger, selector)
-        self._strangers[stranger] = said
-        if len(said) < _GREETING.size + self._place.proof_size:
-            return None
-        greeting, proof = said[: _GREETING.size], said[_GREETING.size :]
-        if not self._place.accepts(stranger, self._challenges[stranger], greeting, proof):
-            self._refused += 1
-            return self._drop(stranger, selector)
-        magic, rank, size = _GREETING.unpack(greeting)
-        if size != self._size:
+    def _seat(self, guest: Guest) -> None:
+        rank = guest.rank
+        if guest.size != self._size:
             raise Error(
-                f"ranks disagree about the size: rank {rank} says {size} ranks, rank 0 says {self._size}"
+                f"ranks disagree about the size: rank {rank} says {guest.size} ranks, rank 0 says {self._size}"
             )
-        if not 0 < rank < size:
-            return self._drop(stranger, selector)
         if rank in self._peers:
             raise Error(f"two processes claim to be rank {rank}")
-        del self._strangers[stranger], self._challenges[stranger]
-        # It stays in the selector, which shows if it dies.
-        encrypts = magic == _MAGIC_TLS
-        self._peers[rank] = self._place.encrypted(stranger, True) if encrypts else stranger
-        if encrypts != self._encrypt:
-            one, other = (rank, 0) if encrypts else (0, rank)
+        self._peers[rank] = guest.connection
+        if guest.encrypts != self._encrypt:
+            one, other = (rank, 0) if guest.encrypts else (0, rank)
             raise Error(
                 f"rank {one} encrypts, but rank {other} does not: init(encrypt=...) or RINGREDUCE_TLS must be the same "
                 "on all ranks"
             )
-        return None
 
     def exchange(self, blob: bytes) -> list[bytes]:
         try:
@@ -211,8 +142,8 @@ class _Host:
                 for key, _ in ready:
                     peer = self._peers[key.data]
                     if key.data in blobs:  # too early for its next blob: the rank has died
-                        raise _lost(key.data)
-                    blobs[key.data] = _receive(peer, self._deadline, key.data)
+                        raise lost(key.data)
+                    blobs[key.data] = receive(peer, self._deadline, key.data)
         ordered = [blobs[rank] for rank in range(self._size)]
         self._tell_all(ordered)
         return ordered
@@ -226,20 +157,16 @@ class _Host:
         for rank, peer in self._peers.items():
             with contextlib.suppress(PeerLost):
                 for blob in blobs:
-                    _send(peer, _DATA, blob, self._deadline, rank)
+                    send(peer, DATA, blob, self._deadline, rank)
 
     def _fail(self, error: BaseException) -> None:
         """Tells every rank why the meeting failed."""
         if not isinstance(error, Error):
             error = PeerLost("rank 0 was interrupted while the ranks were connecting", 0)
-        kinds: dict[type[Error], int] = {PeerLost: _PEER_LOST, TimeoutError: _TIMEOUT}
-        kind = kinds.get(type(error), _ERROR)
-        culprit = getattr(error, "rank", None)
-        text = str(error)
-        payload = struct.pack("=i", -1 if culprit is None else culprit) + text.encode()[:4096]
+        kind, payload = failure(error)
         for rank, peer in self._peers.items():
             with contextlib.suppress(Error, OSError):
-                _send(peer, kind, payload, time.monotonic() + 0.1, rank)
+                send(peer, kind, payload, time.monotonic() + 0.1, rank)
         self.close()
 
     def close(self) -> None:
@@ -254,95 +181,15 @@ class _Guest:
         self._size = size
         self._deadline = deadline
         with log.waiting("meeting", rank, lambda: "rank 0 to start"):
-            dialled = _dial(place, _GREETING.pack(_MAGIC_TLS if encrypt else _MAGIC, rank, size), deadline)
+            greeting = GREETING.pack(MAGIC_TLS if encrypt else MAGIC, rank, size)
+            _, dialled = dial(lambda: place, greeting, deadline, "rank 0 to start")
         self._host = place.encrypted(dialled, False) if encrypt else dialled
-        _receive(self._host, deadline + _VERDICT, 0)
+        receive(self._host, deadline + _VERDICT, 0)
 
     def exchange(self, blob: bytes) -> list[bytes]:
         with contextlib.suppress(PeerLost):  # read below why rank 0 has left
-            _send(self._host, _DATA, blob, self._deadline, 0)
-        return [_receive(self._host, self._deadline + _VERDICT, 0) for _ in range(self._size)]
+            send(self._host, DATA, blob, self._deadline, 0)
+        return [receive(self._host, self._deadline + _VERDICT, 0) for _ in range(self._size)]
 
     def close(self) -> None:
         self._host.close()
-
-
-def _dial(place: Place, greeting: bytes, deadline: float) -> socket.socket:
-    """Connects to rank 0 and greets it.
-
-    A process that turns this rank away may belong to a job that is about to end, so this rank tries again for a while.
-    """
-    pause, why, until = 0.001, "", math.inf
-    while True:
-        try:
-            return _greeted(place, greeting, deadline)
-        except TurnedAway as error:
-            why, until = why or str(error), min(until, time.monotonic() + _PATIENCE)
-        except builtins.TimeoutError:
-            pass
-        except (ConnectionError, FileNotFoundError, BlockingIOError):
-            why, until = "", math.inf
-        except OSError as error:  # no route, or no such host: it may still come up
-            why, until = error.strerror or str(error), math.inf
-        if time.monotonic() > deadline:
-            raise TimeoutError("timed out waiting for rank 0 to start" + (why and f": {why}"), 0)
-        if time.monotonic() > until:
-            raise Error(why)
-        time.sleep(pause)
-        pause = min(pause * 1.5, 0.05)
-
-
-def _greeted(place: Place, greeting: bytes, deadline: float) -> socket.socket:
-    dialled = place.dial(max(deadline - time.monotonic(), 0.001))
-    try:
-        place.greet(dialled, greeting)
-    except BaseException:
-        dialled.close()
-        raise
-    return dialled
-
-
-def _lost(rank: int) -> PeerLost:
-    return PeerLost(f"rank {rank} died while the ranks were connecting", rank)
-
-
-def _send(to: Connection, kind: int, payload: bytes, deadline: float, rank: int) -> None:
-    if len(payload) > _LONGEST:
-        raise ValueError(f"cannot exchange a blob of {len(payload)} bytes; the limit is {_LONGEST}")
-    to.settimeout(max(deadline - time.monotonic(), 0.001))
-    try:
-        to.sendall(_HEADER.pack(kind, len(payload)) + payload)
-    except builtins.TimeoutError as error:
-        raise TimeoutError(f"timed out sending to rank {rank}", rank) from error
-    except OSError as error:
-        raise _lost(rank) from error
-
-
-def _receive(source: Connection, deadline: float, rank: int) -> bytes:
-    kind, length = _HEADER.unpack(_read(source, _HEADER.size, deadline, rank))
-    if not 0 <= length <= _LONGEST or kind > _ERROR:
-        raise Error(f"rank {rank} sent bytes that are not part of the exchange")
-    payload = _read(source, length, deadline, rank)
-    if kind == _DATA:
-        return payload
-    (culprit,) = struct.unpack_from("=i", payload)
-    text = payload[4:].decode(errors="replace")
-    if kind == _ERROR:
-        raise Error(text)
-    raise (PeerLost if kind == _PEER_LOST else TimeoutError)(text, culprit if culprit >= 0 else None)
-
-
-def _read(source: Connection, length: int, deadline: float, rank: int) -> bytes:
-    read = b""
-    while len(read) < length:
-        source.settimeout(max(deadline - time.monotonic(), 0.001))
-        try:
-            more = source.recv(length - len(read))
-        except builtins.TimeoutError as error:
-            raise TimeoutError(f"timed out waiting for rank {rank}", rank) from error
-        except OSError as error:
-            raise _lost(rank) from error
-        if not more:
-            raise _lost(rank)
-        read += more
-    return read

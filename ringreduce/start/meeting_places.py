@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import errno
 import hashlib
 import hmac
@@ -18,7 +19,7 @@ from ringreduce import _engine
 from ringreduce.errors import TimeoutError
 from ringreduce.start import munge
 
-__all__ = ["Connection", "Place", "first_that_answers", "place_named"]
+__all__ = ["Connection", "Place", "TurnedAway", "first_that_answers", "place_named", "place_published"]
 
 _NONCE = 16
 _PROOF = 32
@@ -59,9 +60,12 @@ class Place(Protocol):
     def encrypted(self, greeted: socket.socket, begins: bool) -> Connection:
         """Returns the connection encrypted with TLS, if the place is on a network."""
 
+    def is_here(self) -> bool:
+        """Returns whether others would find a listener of this host at the place."""
+
 
 class Space(Protocol):
-    """A launcher's key-value space, which only the ranks of a job can reach."""
+    """A launcher's key-value space, or another store, which only the ranks of a job can reach."""
 
     def publish(self, key: str, text: str, deadline: float) -> None: ...
     def look_up(self, key: str, deadline: float) -> str: ...
@@ -79,18 +83,27 @@ def place_named(name: str) -> Place:
         from ringreduce.start import pmi, pmix
 
         return _PublishedPlace(pmix if kind == "pmix" else pmi, address)
-    host, colon, port = address.rpartition(":")
-    if not (colon and host and port.isdecimal() and 0 < int(port) < 65536):
-        raise ValueError(f"store must be a name or tcp://host:port, not {name!r}")
+    hosts, colon, port = address.rpartition(":")
+    if not (colon and all(hosts.split(",")) and port.isdecimal() and 0 < int(port) < 65536):
+        raise ValueError(
+            f"store must be a name, tcp://host:port, or tcp://host,host,...:port for a rank 0 on any of them, not "
+            f"{name!r}"
+        )
+    places = [f"{host}:{port}" for host in hosts.split(",")]
     if kind == "munge":
-        return _MungePlace(host.strip("[]"), int(port))
+        return _MungePlace(places)
     secret = os.environ.get("RINGREDUCE_SECRET", "")
     if not secret:
         raise ValueError(
             f"ranks that meet at {name} need a secret: set RINGREDUCE_SECRET on all ranks to the same text, which "
             "nobody else knows"
         )
-    return _NetworkPlace(host.strip("[]"), int(port), secret.encode())
+    return _NetworkPlace(places, secret.encode())
+
+
+def place_published(space: Space, key: str) -> Place:
+    """Returns a place whose address rank 0 publishes in a space."""
+    return _PublishedPlace(space, key)
 
 
 def _bind(listener: socket.socket, address: tuple[str, int] | str, deadline: float, taken: str) -> None:
@@ -149,6 +162,9 @@ class _HostPlace:
     def encrypted(self, greeted: socket.socket, begins: bool) -> Connection:
         return greeted  # between processes of one host
 
+    def is_here(self) -> bool:
+        return True
+
 
 def _same_user(connected: socket.socket) -> bool:
     credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -156,7 +172,7 @@ def _same_user(connected: socket.socket) -> bool:
 
 
 class _NetworkPlace:
-    """A port of rank 0's host.
+    """A port of rank 0's host, which may be one of several.
 
     Rank 0 sends a random number. The guest greets it with another random number and the HMAC-SHA256 (RFC 2104) of both
     under the secret, and rank 0 answers with its own HMAC.
@@ -167,8 +183,9 @@ class _NetworkPlace:
 
     knows = "RINGREDUCE_SECRET"
 
-    def __init__(self, host: str, port: int, secret: bytes) -> None:
-        self._host, self._port, self._secret = host, port, secret
+    def __init__(self, places: list[str], secret: bytes) -> None:
+        self._places, self._secret = places, secret
+        self._port = int(places[0].rpartition(":")[2]) if places else 0
         self._invitation = b""  # the bytes that rank 0 sends first
 
     def listener(self, deadline: float) -> socket.socket:
@@ -202,11 +219,17 @@ class _NetworkPlace:
         return True
 
     def dial(self, timeout: float) -> socket.socket:
-        return socket.create_connection((self._host, self._port), timeout)
+        dialled, place = first_that_answers(self._places, timeout)
+        # If another program answers there, the next attempt takes another place.
+        self._places = [other for other in self._places if other != place] + [place]
+        return dialled
+
+    def is_here(self) -> bool:
+        return any(_is_address_of_this_host(place.rpartition(":")[0].strip("[]")) for place in self._places)
 
     def greet(self, dialled: socket.socket, greeting: bytes) -> None:
         nonce = secrets.token_bytes(_NONCE)
-        there = f"the process that answers for rank 0 at {self._host}:{self._port}"
+        there = f"the process that answers for rank 0 at {self._places[-1]}"
         try:
             self._be_invited(dialled, there)
             challenge = _exactly(dialled, _NONCE)
@@ -240,8 +263,8 @@ class _MungePlace(_NetworkPlace):
     _LENGTH = struct.Struct("!H")
     knows = "MUNGE credential"
 
-    def __init__(self, host: str, port: int) -> None:
-        super().__init__(host, port, b"")
+    def __init__(self, places: list[str]) -> None:
+        super().__init__(places, b"")
 
     def listener(self, deadline: float) -> socket.socket:
         self._secret = secrets.token_bytes(_PROOF)
@@ -263,9 +286,8 @@ class _PublishedPlace(_NetworkPlace):
     knows = "secret"
 
     def __init__(self, space: Space, key: str) -> None:
-        super().__init__("", 0, b"")
+        super().__init__([], b"")
         self._space, self._key = space, f"ringreduce-{key}"
-        self._places: list[str] = []
 
     def _take(self, secret: str) -> None:
         self._secret = (secret + os.environ.get("RINGREDUCE_SECRET", "")).encode()
@@ -286,13 +308,10 @@ class _PublishedPlace(_NetworkPlace):
         if not self._places:
             secret, *self._places = self._space.look_up(self._key, time.monotonic() + timeout).split("|")
             self._take(secret)
-        dialled, place = first_that_answers(self._places, timeout)
-        # If another program answers there, the next attempt takes another place.
-        self._places.remove(place)
-        self._places.append(place)
-        self._host, _, port = place.rpartition(":")
-        self._port = int(port)
-        return dialled
+        return super().dial(timeout)
+
+    def is_here(self) -> bool:
+        return True
 
 
 def first_that_answers(places: Sequence[str], timeout: float) -> tuple[socket.socket, str]:
@@ -302,13 +321,24 @@ def first_that_answers(places: Sequence[str], timeout: float) -> tuple[socket.so
         OSError: no place answers.
     """
     failure = OSError("rank 0's host has no address")
+    patience = min(timeout, _ANSWERS) if len(places) > 1 else timeout
     for place in places:
         host, _, port = place.rpartition(":")
         try:
-            return socket.create_connection((host.strip("[]"), int(port)), min(timeout, _ANSWERS)), place
+            return socket.create_connection((host.strip("[]"), int(port)), patience), place
         except OSError as error:
             failure = error
     raise failure
+
+
+def _is_address_of_this_host(name: str) -> bool:
+    """Returns whether one of a name's addresses belongs to this host, so that a socket can be bound to it."""
+    with contextlib.suppress(OSError):
+        for family, kind, _, _, address in socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM):
+            with contextlib.suppress(OSError), socket.socket(family, kind) as tried:
+                tried.bind(address)
+                return True
+    return False
 
 
 def _exactly(source: socket.socket, count: int) -> bytes:

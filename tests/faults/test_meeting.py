@@ -21,7 +21,7 @@ import pytest
 from hypothesis import strategies as st
 
 import ringreduce
-from ringreduce.start import meeting
+from ringreduce.start import frames, meeting, reception
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -165,7 +165,7 @@ def test_another_secret_is_named_to_both():
 
 
 def test_another_secret_is_told_long_before_the_time_is_up(monkeypatch):
-    monkeypatch.setattr(meeting, "_PATIENCE", 0.3)
+    monkeypatch.setattr(reception, "_PATIENCE", 0.3)
     monkeypatch.setenv("RINGREDUCE_SECRET", "another")
     place = f"tcp://127.0.0.1:{_free_port()}"
     with ThreadPoolExecutor() as pool:
@@ -274,13 +274,13 @@ def test_a_rank_that_dies_after_its_last_word_fails_nobodys_exchange():
     def meet(rank):
         group = meeting.join(name, rank, 3, deadline)
         if rank > 0:
-            group._host.sendall(meeting._HEADER.pack(meeting._DATA, 1) + str(rank).encode())
+            group._host.sendall(frames.HEADER.pack(frames.DATA, 1) + str(rank).encode())
         if rank == 1:
             group.close()
         said.wait(10)  # all words are there before rank 0 reads any
         if rank == 1:
             return None
-        receive = functools.partial(meeting._receive, getattr(group, "_host", None), deadline, 0)
+        receive = functools.partial(frames.receive, getattr(group, "_host", None), deadline, 0)
         blobs = group.exchange(b"0") if rank == 0 else [receive() for _ in range(3)]
         with pytest.raises(ringreduce.PeerLost) as lost:
             group.exchange(b"")

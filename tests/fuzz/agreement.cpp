@@ -20,9 +20,10 @@ void agree(Input& input) {
   // Twice: what was shown in an earlier attempt still holds.
   for (int attempt = 0; attempt < 2; ++attempt) {
     try {
-      Agreement agreement(wire, Clock::now() + std::chrono::hours(1), [&] {
+      const auto tick = [&] {
         if (input.empty()) throw Ended();
-      });
+      };
+      Agreement agreement(wire, Clock::now() + std::chrono::hours(1), tick, "shrink()");
       const std::vector<int> members = agreement.survivors();
       require(std::is_sorted(members.begin(), members.end()));
       require(std::count(members.begin(), members.end(), rank) == 1);

@@ -1,0 +1,227 @@
+"""The door of a running group: a socket of one member, to which newcomers connect.
+
+A thread of the member greets them, checks that they fit the group, and keeps them until the group lets them in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+import weakref
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ringreduce.errors import Error
+from ringreduce.start.frames import AGAIN, DATA, Again, failure, receive, send
+from ringreduce.start.meeting_places import Connection, Place
+from ringreduce.start.reception import MAGIC_NEWCOMER, MAGIC_NEWCOMER_TLS, Guest, Reception
+
+__all__ = ["ANSWER", "Door", "Newcomer", "Terms"]
+
+ANSWER = struct.Struct("=i?")  # the attempt's number, whether it has failed; then a blob, or why
+_INTRODUCTION = 5.0  # seconds for a newcomer to introduce itself
+_BACKLOG = 128
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a process must have in common with a group."""
+
+    version: str
+    transport: str
+    reproducible: bool
+    encrypt: bool
+    checksums: bool
+    fingerprint: str
+
+    def complaint(self, theirs: Terms) -> str:
+        """Returns why a process with other terms cannot join, or ""."""
+        if theirs == self:
+            return ""
+        what, own, other = next(
+            (what, own, asdict(theirs)[what])
+            for what, own in asdict(self).items()
+            if own != asdict(theirs)[what]
+        )
+        if what == "fingerprint":
+            return "its fingerprint differs from the group's, so the two do not compute the same"
+        names = {"version": "the version of ringreduce", "checksums": "RINGREDUCE_TCP_CHECK"}
+        return (
+            f"{names.get(what, what)} must be the same: it is {own!r} in the group, {other!r} in the newcomer"
+        )
+
+
+class Newcomer:
+    """A process at the door."""
+
+    def __init__(self, connection: Connection, terms: Terms) -> None:
+        self.connection, self.terms = connection, terms
+        self.rank = 0  # that it gets if the attempt succeeds
+
+    def tell(self, blob: bytes, deadline: float) -> None:
+        send(self.connection, DATA, blob, deadline, self.rank)
+
+    def answer(self, number: int, deadline: float) -> tuple[bool, bytes]:
+        """Returns what it sends in an attempt: whether it has failed, and the blob. Drops answers to earlier ones."""
+        while True:
+            said = receive(self.connection, deadline, self.rank)
+            answered, failed = ANSWER.unpack_from(said)
+            if answered == number:
+                return failed, said[ANSWER.size :]
+
+    def refuse(self, why: str) -> None:
+        """Tells it, as far as it listens, why it cannot join."""
+        kind, payload = failure(Error(f"the group does not let this process in: {why}"))
+        with contextlib.suppress(Error, OSError):
+            send(self.connection, kind, payload, time.monotonic() + 0.1, self.rank)
+        self.connection.close()
+
+    def call_off(self) -> None:
+        """Says that the attempt has failed. The next one finds out if the newcomer has died meanwhile."""
+        with contextlib.suppress(Error, OSError):
+            send(self.connection, AGAIN, b"", time.monotonic() + 0.1, self.rank)
+
+
+class Door:
+    """Lets processes wait for the group at a place."""
+
+    def __init__(self, place: Place, terms: Terms, deadline: float) -> None:
+        """Raises TimeoutError if another process listens at the place until the deadline."""
+        self._terms = terms
+        self._lock = threading.Lock()  # of what follows
+        self._waiting: list[Newcomer] = []
+        self._closed = False
+        self._selector = selectors.DefaultSelector()
+        self._listener = place.listener(deadline)
+        self._listener.listen(_BACKLOG)
+        self._wake, self._woken = socket.socketpair()
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._reception = Reception(place, self._listener, self._selector, MAGIC_NEWCOMER, MAGIC_NEWCOMER_TLS)
+        _open.add(self)
+        threading.Thread(target=self._serve, name="ringreduce-door", daemon=True).start()
+
+    def count(self) -> int:
+        """Returns the number of newcomers."""
+        with self._lock:
+            return len(self._waiting)
+
+    def expect(self, terms: Terms) -> None:
+        """Changes what newcomers must have in common with the group, and refuses those that do not."""
+        with self._lock:
+            self._terms = terms
+            unfit = [one for one in self._waiting if terms.complaint(one.terms)]
+            for one in unfit:
+                self._leave(one)
+        for one in unfit:
+            one.refuse(terms.complaint(one.terms))
+
+    def take(self, most: int | None) -> list[Newcomer]:
+        """Hands over the newcomers that have waited longest."""
+        with self._lock:
+            taken = self._waiting[:most]
+            for one in taken:
+                self._leave(one)
+        return taken
+
+    def put_back(self, newcomers: list[Newcomer]) -> None:
+        """Lets newcomers wait again, before all others."""
+        with self._lock:
+            for place, one in enumerate(newcomers):
+                self._enter(one, place)
+
+    def close(self) -> None:
+        """Ends the connections of all newcomers, which then look for another door."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        _open.discard(self)
+        with contextlib.suppress(OSError):
+            self._wake.send(b"x")
+
+    def _enter(self, newcomer: Newcomer, place: int) -> None:
+        if self._closed:
+            return newcomer.connection.close()
+        self._waiting.insert(place, newcomer)
+        self._selector.register(newcomer.connection, selectors.EVENT_READ, newcomer)
+
+    def _leave(self, newcomer: Newcomer) -> None:
+        self._waiting.remove(newcomer)
+        self._selector.unregister(newcomer.connection)
+
+    def _serve(self) -> None:
+        while not self._closed:
+            for key, _ in self._selector.select():
+                talking: Any = key.fileobj
+                if self._closed:
+                    break
+                if self._reception.serves(talking):
+                    guest = self._reception.attend(talking)
+                    if guest is not None:
+                        self._selector.unregister(guest.connection.fileno())
+                        self._introduce(guest)
+                elif isinstance(key.data, Newcomer):
+                    self._hear(key.data)
+        self._close()
+
+    def _introduce(self, guest: Guest) -> None:
+        """Hears a guest's terms. It has proved that it belongs to the job, so it may be waited for."""
+        deadline = time.monotonic() + _INTRODUCTION
+        try:
+            send(guest.connection, DATA, b"", deadline, guest.rank)
+            terms = Terms(**json.loads(receive(guest.connection, deadline, guest.rank)))
+        except (Error, OSError, ValueError, TypeError, Again):  # TypeError: a version with other terms
+            return guest.connection.close()
+        newcomer = Newcomer(guest.connection, terms)
+        with self._lock:
+            why = self._terms.complaint(terms)
+            if not why:
+                self._enter(newcomer, len(self._waiting))
+        if why:
+            newcomer.refuse(why)
+
+    def _hear(self, newcomer: Newcomer) -> None:
+        """One that waits says nothing, except what it had to say in an attempt that has failed."""
+        with self._lock:
+            if newcomer not in self._waiting:
+                return
+            try:
+                receive(newcomer.connection, time.monotonic() + 1, newcomer.rank)
+            except (Error, OSError, Again):
+                self._leave(newcomer)
+                newcomer.connection.close()
+
+    def _close(self) -> None:
+        with self._lock:
+            for newcomer in self._waiting:
+                newcomer.connection.close()
+            self._waiting.clear()
+            self._reception.close()
+            for end in (self._listener, self._wake, self._woken):
+                end.close()
+            self._selector.close()
+
+    def close_in_child(self) -> None:
+        """In the child of a fork, which has no thread: newcomers must not take it for the group."""
+        self._closed = True
+        for key in list((self._selector.get_map() or {}).values()):
+            with contextlib.suppress(OSError):
+                os.close(key.fd)
+
+
+_open: weakref.WeakSet[Door] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for door in list(_open):
+        door.close_in_child()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

@@ -1,0 +1,115 @@
+"""How a process was started, and where others of its job can find its group."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ringreduce
+from ringreduce import _engine
+from ringreduce.start.launchers import Launched, door_of
+
+if TYPE_CHECKING:
+    from ringreduce.start.door import Terms
+    from ringreduce.start.meeting_places import Place
+
+__all__ = ["Origin", "fingerprint_of"]
+
+
+def fingerprint_of(given: str | bytes | None) -> str:
+    """Returns the digest of a fingerprint, or "" for none."""
+    if given is None:
+        return ""
+    if not isinstance(given, str | bytes):
+        raise TypeError(f"fingerprint must be a string, bytes or None, not {type(given).__name__}")
+    return hashlib.sha256(given.encode() if isinstance(given, str) else given).hexdigest()
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How a process was started and asked for its group. New groups are made in the same way."""
+
+    store: Any
+    known: Launched | None
+    transport: str
+    encrypt: bool | None
+    reproducible: bool | None
+
+    def terms(self, fingerprint: str) -> Terms:
+        from ringreduce.start.door import Terms
+
+        wanted = self.transport or os.environ.get("RINGREDUCE_TRANSPORT", "") or "auto"
+        by_environment = os.environ.get("RINGREDUCE_REPRODUCIBLE") == "1"
+        return Terms(
+            version=ringreduce.__version__,
+            transport="shm+tcp" if wanted == "auto" else wanted,
+            reproducible=by_environment if self.reproducible is None else self.reproducible,
+            encrypt=self.encrypts(),
+            checksums=os.environ.get("RINGREDUCE_TCP_CHECK") == "1",
+            fingerprint=fingerprint,
+        )
+
+    def encrypts(self) -> bool:
+        return os.environ.get("RINGREDUCE_TLS") == "1" if self.encrypt is None else self.encrypt
+
+    def door(self, timeout: float) -> Callable[[], Place]:
+        """Returns a function that finds the place where newcomers ask for the group.
+
+        Raises:
+            ValueError: there is none.
+        """
+        from ringreduce.start.meeting_places import place_named, place_published
+
+        store = self.store
+        if "mpi" in self.terms("").transport:
+            raise ValueError(
+                "a group over the mpi transport cannot grow: MPI gives its ranks no way to reach a newcomer"
+            )
+        if store is None and self.known is None:
+            raise ValueError(
+                "this process was started alone, so newcomers cannot find it: give init() or join() a store"
+            )
+        if store is None:
+            assert self.known is not None
+            store = door_of(self.known, os.environ, timeout)
+        if isinstance(store, str):
+            name = store if store.startswith(("tcp://", "munge://")) else f"{store}/door"
+            place_named(name)  # raises for an invalid one
+            return lambda: place_named(name)
+        if hasattr(store, "set") and hasattr(store, "get"):
+            return lambda: place_published(_Store(store), "door")
+        raise ValueError(
+            f"newcomers cannot find a group that met through a {type(store).__name__}: give init() a name, "
+            "tcp://host:port, or a store with set and get"
+        )
+
+    def connect(
+        self, rank: int, size: int, exchange: Callable[[bytes], list[bytes]], timeout: float
+    ) -> _engine.Communicator:
+        return _engine.connect(
+            rank, size, exchange, timeout, self.reproducible, self.transport, None, self.encrypt
+        )
+
+
+class _Store:
+    """The space of a store with set and get."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def publish(self, key: str, text: str, deadline: float) -> None:
+        self._store.set(key, text.encode())
+
+    def look_up(self, key: str, deadline: float) -> str:
+        from datetime import timedelta
+
+        try:
+            if hasattr(self._store, "wait"):
+                self._store.wait([key], timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+            return bytes(self._store.get(key)).decode()
+        except RuntimeError as error:  # torch's stores raise their own errors
+            raise OSError("no group has opened its door yet") from error

@@ -1,0 +1,11 @@
+from tests.faults.conftest import transport
+
+__all__ = ["transport"]
+
+
+def pytest_generate_tests(metafunc):
+    if (
+        "transport" in metafunc.fixturenames
+        and metafunc.module.__name__.rpartition(".")[2] != "test_partition"
+    ):
+        metafunc.parametrize("transport", ["shm", "tcp"], indirect=True)
