@@ -89,7 +89,7 @@ class Group:
         self.has_state = False
         self._fruitless = 0
         self._is_settled = False
-        self._look, self._looked = True, 0.0
+        self._look, self._looked = joins is None, 0.0  # who lets a newcomer in has just looked
         alone = joins is not None
         self._place: int | None = None if alone else self.comm.rank
         self._size = 0 if alone else self.comm.size
@@ -226,7 +226,7 @@ class Group:
         while self._look or self.comm.size < self.minimum:
             self._look, self._looked = False, time.monotonic()
             try:
-                if self.comm.pending():
+                if self._waiting():
                     self._replace(self.comm.grow())
                 elif self.comm.size < self.minimum:
                     self._be_patient(began)
@@ -235,6 +235,15 @@ class Group:
                     raise
                 self.recover(error)
             self.settle()
+
+    def _waiting(self) -> int:
+        """Returns how many newcomers wait: none if they cannot find the group, and there are enough ranks."""
+        try:
+            return self.comm.pending()
+        except ValueError:
+            if self.comm.size < self.minimum:
+                raise
+            return 0
 
     def _be_patient(self, began: float) -> None:
         over = np.array([time.monotonic() - began > self.timeout])

@@ -32,7 +32,8 @@ def start(store: Any = None, *, timeout: float = 300.0, **arguments: Any) -> Com
     if os.environ.get("RINGREDUCE_NEWCOMER", "0") in ("", "0"):
         return ringreduce.init(store=store, timeout=timeout, **arguments)
     (alone,) = ringreduce.local_group(1, timeout=timeout, reproducible=arguments.get("reproducible"))
-    _to_join[alone] = partial(ringreduce.join, store, timeout=timeout)
+    how = {key: value for key, value in arguments.items() if key not in ("rank", "size")}
+    _to_join[alone] = partial(ringreduce.join, store, timeout=timeout, **how)
     return alone
 
 
