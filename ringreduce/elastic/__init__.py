@@ -5,8 +5,9 @@ Needs torch.
 
 from ringreduce.elastic.group import StateMismatch
 from ringreduce.elastic.loop import Step, steps
+from ringreduce.elastic.process_group import init_process_group
 from ringreduce.elastic.start import start
 from ringreduce.elastic.state import State
 from ringreduce.sharded_optimizer.regroup import StateLost
 
-__all__ = ["State", "StateLost", "StateMismatch", "Step", "start", "steps"]
+__all__ = ["State", "StateLost", "StateMismatch", "Step", "init_process_group", "start", "steps"]

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.sync_batch_norm import SyncBatchNorm
+from ringreduce.elastic.process_group import init_process_group
 from ringreduce.elastic.trees import described
 
 __all__ = ["Entry", "Membership", "entry_of"]
@@ -82,7 +84,7 @@ class ModuleEntry(Entry):
     """A model, or its wrapper. Steps change its buffers; its parameters only change when a step is applied."""
 
     def description(self) -> list[str]:
-        return [*super().description(), *described(self.own_tensors())]
+        return [*super().description(), *(f"{self.name}: {line}" for line in described(self.own_tensors()))]
 
     @property
     def _module(self) -> Any:
@@ -116,6 +118,22 @@ class ModuleEntry(Entry):
         for part in self.value.modules():
             if hasattr(part, "regroup"):
                 part.regroup(now.comm)
+        return None
+
+
+class DistributedEntry(ModuleEntry):
+    """torch's DistributedDataParallel, whose process group is made anew."""
+
+    def prepare(self, now: Membership) -> Callable[[], None] | None:
+        init_process_group(now.comm)
+        self.value.process_group = dist.group.WORLD
+        # What copying does. Its own _update_process_group keeps the buckets, which newcomers have otherwise.
+        hooks, self.value._comm_hooks = self.value._comm_hooks, []
+        self.value.__setstate__(self.value.__getstate__())
+        for hook, state in hooks:
+            if hasattr(state, "regroup"):
+                state.regroup(now.comm)
+            self.value.register_comm_hook(state, hook)
         return None
 
 
@@ -213,6 +231,8 @@ class ValueEntry(Entry):
 
 def entry_of(name: str, value: Any) -> Entry:
     """Returns the entry for an object."""
+    if isinstance(value, torch.nn.parallel.DistributedDataParallel):
+        return DistributedEntry(name, value)
     if isinstance(value, torch.nn.Module):
         return ModuleEntry(name, value)
     if isinstance(value, torch.optim.Optimizer):

@@ -278,8 +278,7 @@ class Group:
         if self.comm.rank in other:
             self.comm.close()
             raise StateMismatch(problem)
-        self._replace(self.comm.shrink())
-        self._settle()
+        self.recover(errors.PeerLost(problem, other[0]))  # as those do that notice its end sooner
 
     def _settle_alike(self, reports: list[Report], have: list[int]) -> None:
         comm, state = self.comm, self.state

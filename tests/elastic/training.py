@@ -60,6 +60,10 @@ class Plan:
 def make(kind: str, comm: ringreduce.Communicator, copies: int = 1, width: int = 37) -> tuple[Any, Any]:
     """Returns a model and its optimizer."""
     net: Any = Net(width)
+    if kind == "ddp":
+        elastic.init_process_group(comm)
+        net = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.005)
+        return net, torch.optim.SGD(net.parameters(), lr=0.25, momentum=0.5)
     model = net if kind in ("sharded2", "parameters") else ringreduce.DataParallel(net, comm, bucket_mb=0.005)
     if kind == "dp":
         return model, torch.optim.SGD(model.parameters(), lr=0.25, momentum=0.5)
