@@ -3,6 +3,7 @@
 Needs torch.
 """
 
+from ringreduce.elastic.checkpoints import CheckpointError, Checkpoints
 from ringreduce.elastic.group import StateMismatch
 from ringreduce.elastic.loop import Step, steps
 from ringreduce.elastic.process_group import init_process_group
@@ -10,4 +11,14 @@ from ringreduce.elastic.start import start
 from ringreduce.elastic.state import State
 from ringreduce.sharded_optimizer.regroup import StateLost
 
-__all__ = ["State", "StateLost", "StateMismatch", "Step", "init_process_group", "start", "steps"]
+__all__ = [
+    "CheckpointError",
+    "Checkpoints",
+    "State",
+    "StateLost",
+    "StateMismatch",
+    "Step",
+    "init_process_group",
+    "start",
+    "steps",
+]

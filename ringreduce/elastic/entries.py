@@ -69,6 +69,14 @@ class Entry(ABC):
         """Undoes changes since :meth:`keep`."""
         self.load(kept)
 
+    def shard(self) -> Any:
+        """Returns a copy of the part of the state that only this rank has: for a checkpoint."""
+        return None
+
+    def restore(self, tree: Any, shards: list[Any]) -> None:
+        """Loads a checkpoint: the state that all ranks share, and the parts of all ranks that wrote it."""
+        self.load(tree)
+
     def mend(self, now: Membership) -> None:
         """Makes parameters whole that a lost rank left half updated. All ranks call it."""
 
@@ -96,6 +104,9 @@ class ModuleEntry(Entry):
 
     def tree(self) -> Any:
         return dict(self._module.state_dict(keep_vars=True))
+
+    def restore(self, tree: Any, shards: list[Any]) -> None:
+        self._module.load_state_dict(tree)
 
     def load(self, tree: Any) -> None:
         own = self.own_tensors()
@@ -168,6 +179,13 @@ class ShardedEntry(OptimizerEntry):
 
     def load(self, tree: Any) -> None:
         self.value.load_group_options(tree)
+
+    def shard(self) -> Any:
+        return self.value.shard()
+
+    def restore(self, tree: Any, shards: list[Any]) -> None:
+        self.load(tree)
+        self.value.load_shards(shards)
 
     def mend(self, now: Membership) -> None:
         if now.torn:

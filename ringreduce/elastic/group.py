@@ -15,8 +15,10 @@ import numpy as np
 from ringreduce import errors, log
 from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.transfer import fill
+from ringreduce.elastic.checkpoints import Checkpoints
 from ringreduce.elastic.entries import Membership
 from ringreduce.elastic.state import State
+from ringreduce.elastic.trees import first_difference
 from ringreduce.sharded_optimizer.regroup import StateLost
 
 __all__ = ["Group", "Phase", "is_loss"]
@@ -59,7 +61,6 @@ class Report:
     place: int | None  # its rank when the state was last divided
     size: int  # the number of ranks at that time
     torn: bool
-    cut: bool
     joined: bool  # rather than there from the start
 
 
@@ -78,15 +79,16 @@ class Group:
 
     def __init__(
         self, state: State, minimum: int, timeout: float, settings: dict[str, Any],
-        joins: Callable[[], Communicator] | None,
+        joins: Callable[[], Communicator] | None, checkpoints: Checkpoints | None = None,
     ) -> None:  # fmt: skip
         self.state, self.minimum, self.timeout, self.settings = state, minimum, timeout, settings
+        self.checkpoints = checkpoints
         self.comm = state.comm
         self.phase = Phase.OUTSIDE
         self.losses = 0
-        self.cut = False  # whether an exception has ended a step after it was applied
         self.torn = False
         self.has_state = False
+        self._restores = False  # whether the state is to be read from a checkpoint
         self._fruitless = 0
         self._is_settled = False
         self._look, self._looked = joins is None, 0.0  # who lets a newcomer in has just looked
@@ -257,7 +259,7 @@ class Group:
     def _settle(self) -> None:
         lines = [*self.state.description(), *(f"{key}: {value}" for key, value in self.settings.items())]
         digest = hashlib.sha256("\n".join(lines).encode()).digest()
-        own = Report(self.has_state, digest, self._place, self._size, self.torn, self.cut, self._joined)
+        own = Report(self.has_state, digest, self._place, self._size, self.torn, self._joined)
         reports: list[Report] = self.comm.all_gather_object(own)
         have = [rank for rank, report in enumerate(reports) if report.has_state]
         if any(report.digest != reports[(have or [0])[0]].digest for report in reports):
@@ -271,7 +273,7 @@ class Group:
         reference = everybodys[(have or [0])[0]]
         other = [rank for rank, found in enumerate(everybodys) if found != reference]
         worst = self.comm.rank if self.comm.rank in other else other[0]
-        mine, theirs = _first_difference(everybodys[worst], reference)
+        mine, theirs = first_difference(everybodys[worst], reference)
         problem = f"rank {worst} has another state than the group. The first difference: {mine}; the group has {theirs}"
         if not have:
             raise StateMismatch(problem)
@@ -283,17 +285,26 @@ class Group:
     def _settle_alike(self, reports: list[Report], have: list[int]) -> None:
         comm, state = self.comm, self.state
         starts = not have
-        if starts and all(report.joined for report in reports):
-            raise StateLost("all ranks that had the state are gone")
         have = have or [0]
         lack = [rank for rank in range(comm.size) if rank not in have]
-        size_before = max(report.size for report in reports)
+        size_before = max(report.size for report in reports) or comm.size
         torn = [rank for rank, report in enumerate(reports) if report.torn]
         now = Membership(comm, [report.place for report in reports], size_before, torn)
-        for entry in state.entries:
-            entry.mend(now)
-        seed = self._give_state(have, lack)
-        switches = [entry.prepare(now) for entry in state.entries]
+        seed, switches = 0, []
+        restores = self._restores or (starts and self.checkpoints is not None and self.checkpoints.resume)
+        try:
+            if starts and not restores and all(report.joined for report in reports):
+                raise StateLost("all ranks that had the state are gone")
+            for entry in state.entries:
+                entry.mend(now)
+            seed = self._give_state(have, lack)
+            switches = [entry.prepare(now) for entry in state.entries]
+        except StateLost:  # on all ranks
+            if self.checkpoints is None or not self.checkpoints.whole():
+                raise
+            restores = True
+        if restores and (written_by := self._restore()):
+            size_before, switches = written_by, []
         joined = comm.rank in lack and not starts
 
         def switch() -> None:
@@ -303,13 +314,22 @@ class Group:
             if joined:
                 state.seed(seed)
             self._place, self._size = comm.rank, comm.size
-            self.torn = self.cut = False
+            self.torn = self._restores = False
 
         self._switches, self._ready, self.has_state = [switch], True, True
         self._generation = int(comm.all_reduce(np.array([self._generation]), "max")[0])
         comm.barrier()
         self._switch()
         self._is_settled = True
+
+    def _restore(self) -> int:
+        """Loads the newest checkpoint, if there is one, and returns the number of ranks that wrote it."""
+        assert self.checkpoints is not None
+        self.has_state, self._place, self._restores = False, None, True  # until all have loaded it
+        nothing = Membership(self.comm, [None] * self.comm.size, 0, [])
+        for switch in filter(None, [entry.prepare(nothing) for entry in self.state.entries]):
+            switch()
+        return self.checkpoints.restore(self.state, self.comm)
 
     def _give_state(self, have: list[int], lack: list[int]) -> int:
         """Returns the seed of the first rank that has the state."""
@@ -341,14 +361,6 @@ class StateMismatch(errors.Error):
 
 class CannotGoOn(errors.TimeoutError):
     """The ranks that are left cannot go on: they are too few, or do not all come together."""
-
-
-def _first_difference(own: list[str], reference: list[str]) -> tuple[str, str]:
-    place = 0
-    while place < min(len(own), len(reference)) and own[place] == reference[place]:
-        place += 1
-    mine, theirs = (lines[place] if place < len(lines) else "nothing more" for lines in (own, reference))
-    return mine, theirs
 
 
 def log_loss(group: Group, size: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ringreduce import errors
 from ringreduce.communicator import Communicator
+from ringreduce.elastic.checkpoints import Checkpoints
 from ringreduce.elastic.group import Group, Phase, is_loss
 from ringreduce.elastic.start import joins
 from ringreduce.elastic.state import State
@@ -15,7 +16,9 @@ from ringreduce.elastic.state import State
 __all__ = ["Step", "steps"]
 
 
-def steps(state: State, count: int, *, minimum: int = 1, timeout: float = 60.0) -> Iterator[Step]:
+def steps(
+    state: State, count: int, *, minimum: int = 1, timeout: float = 60.0, checkpoints: Checkpoints | None = None
+) -> Iterator[Step]:
     """Yields steps until ``count`` are done, on ranks that may be lost and may come.
 
     The body of a step is a ``with`` block. It computes gradients and calls ``optimizer.step()``::
@@ -32,14 +35,16 @@ def steps(state: State, count: int, *, minimum: int = 1, timeout: float = 60.0) 
     state is undone, and the same step is yielded again. If a rank is lost later, every survivor applies the step. A
     block that calls no ``optimizer.step()`` is agreed on at its end. Other exceptions leave the block as always.
 
-    What follows ``optimizer.step()`` in the block may change the state, but must not communicate. Newcomers are let in
-    between two steps.
+    What follows ``optimizer.step()`` in the block may change the state, and may communicate after it has. A loss then
+    ends the block, but not the step. Newcomers are let in between two steps.
 
     Args:
         state: the state. All of its optimizers make their steps after the last gradients were exchanged.
         count: the number of the last step, counted from the first step of the state.
         minimum: waits for newcomers while there are fewer ranks.
         timeout: the seconds for which it waits.
+        checkpoints: where to begin from, and what to write. If a part of the state is lost with all of its copies, all
+            ranks go back to the newest checkpoint.
 
     Raises:
         TimeoutError: fewer ranks than the minimum were left, and no others came in time.
@@ -49,7 +54,7 @@ def steps(state: State, count: int, *, minimum: int = 1, timeout: float = 60.0) 
         raise ValueError(f"minimum must be at least 1, not {minimum}")
     if state.step > count:
         raise ValueError(f"count is {count}, but the state has done {state.step} steps")
-    group = Group(state, minimum, timeout, {"minimum": minimum, "count": count}, joins(state.comm))
+    group = Group(state, minimum, timeout, {"minimum": minimum, "count": count}, joins(state.comm), checkpoints)
     hooks = [_watch(optimizer, group) for optimizer in state.optimizers]
     try:
         group.settle()
@@ -58,7 +63,11 @@ def steps(state: State, count: int, *, minimum: int = 1, timeout: float = 60.0) 
             yield step
             if step.is_open:
                 raise RuntimeError("a step must be the context of a with block: with step: ...")
+            if checkpoints is not None and step.done and (state.step == count or state.step % checkpoints.every == 0):
+                checkpoints.write(state)
         _end_together(group)
+        if checkpoints is not None:
+            checkpoints.wait()
     finally:
         for remove in hooks:
             remove()
@@ -149,7 +158,6 @@ class Step:
     def _lose(self, error: BaseException) -> None:
         group = self._group
         if group.phase is Phase.APPLIED:
-            group.cut = True
             group.recover(error)
         elif group.phase is Phase.OPEN:
             group.phase = Phase.OUTSIDE

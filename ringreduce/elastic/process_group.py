@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore, TCPStore
 
 from ringreduce import _engine
 from ringreduce.communicator import Communicator
@@ -44,12 +45,12 @@ def init_process_group(comm: Communicator, backend: str = "ringreduce", **argume
 def _store(comm: Communicator, timeout: timedelta) -> Any:
     """Returns a store on rank 0, in which the ranks of the process group meet."""
     if comm.size == 1:
-        return dist.HashStore()
+        return HashStore()
     if comm.rank == 0:
-        store = dist.TCPStore("localhost", 0, comm.size, True, timeout, wait_for_workers=False)
+        store = TCPStore("localhost", 0, comm.size, True, timeout, wait_for_workers=False)
         comm.broadcast_object(_engine.places_here(store.port))
         return store
     connection, place = first_that_answers(comm.broadcast_object(), timeout.total_seconds())
     connection.close()
     host, _, port = place.rpartition(":")
-    return dist.TCPStore(host.strip("[]"), int(port), comm.size, False, timeout)
+    return TCPStore(host.strip("[]"), int(port), comm.size, False, timeout)

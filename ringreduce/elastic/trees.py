@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Leaf", "described", "joined", "split"]
+__all__ = ["Leaf", "described", "first_difference", "joined", "split"]
 
 
 @dataclass(frozen=True)
@@ -61,3 +61,12 @@ def described(tensors: dict[str, Any]) -> list[str]:
         f"'{name}': {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
         for name, tensor in tensors.items()
     ]
+
+
+def first_difference(own: list[str], reference: list[str]) -> tuple[str, str]:
+    """Returns the first line in which two descriptions differ, of each."""
+    place = 0
+    while place < min(len(own), len(reference)) and own[place] == reference[place]:
+        place += 1
+    mine, theirs = (lines[place] if place < len(lines) else "nothing more" for lines in (own, reference))
+    return mine, theirs

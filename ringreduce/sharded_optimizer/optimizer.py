@@ -19,7 +19,7 @@ from ringreduce.sharded_optimizer.layout import Layout
 from ringreduce.sharded_optimizer.part import copy_options, options
 from ringreduce.sharded_optimizer.regroup import mend, move_states
 from ringreduce.sharded_optimizer.shares import Share
-from ringreduce.sharded_optimizer.state import cut, gather_share
+from ringreduce.sharded_optimizer.state import cut, gather_share, joined, on_cpu
 
 __all__ = ["ShardedOptimizer"]
 
@@ -278,12 +278,16 @@ class ShardedOptimizer(torch.optim.Optimizer):
             found.update(gather_share(self.comm, share, own, self._inner.state, root))
         if root not in (None, self.comm.rank):
             return {}
+        return {"state": dict(sorted(found.items())), "param_groups": self._numbered_groups()}
+
+    def _numbered_groups(self) -> list[dict[str, Any]]:
+        """Returns the parameter groups, with the parameters' numbers in their places."""
         groups, number = [], 0
         for group in self.param_groups:
             end = number + len(group["params"])
             groups.append({**group, "params": list(range(number, end))})
             number = end
-        return {"state": dict(sorted(found.items())), "param_groups": groups}
+        return groups
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a whole state, from :meth:`state_dict` or the optimizer without sharding, and keeps this rank's share.
@@ -360,6 +364,21 @@ class ShardedOptimizer(torch.optim.Optimizer):
             copy_options(self.param_groups, self._inner.param_groups)
 
         return switch
+
+    def shard(self) -> dict[int, Any]:
+        """Returns a copy of this rank's part of the state: by parameter, a range of its elements, and their state."""
+        return {
+            piece.slot.number: (piece.first, piece.last, on_cpu(state, copy=True))
+            for piece, state in self._division.own.states()
+        }
+
+    def load_shards(self, shards: Sequence[dict[int, Any]]) -> None:
+        """Loads the parts of all ranks of a group of any size, see :meth:`shard`."""
+        state = {}
+        for slot in self._division.slots:
+            if parts := [shard[slot.number] for shard in shards if slot.number in shard]:
+                state[slot.number] = joined(slot.parameter, parts)
+        self.load_state_dict({"state": state, "param_groups": self._numbered_groups()})
 
     def group_options(self) -> list[dict[str, Any]]:
         """Returns the options of the parameter groups."""

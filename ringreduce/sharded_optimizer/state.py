@@ -12,7 +12,7 @@ from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.bucket import shaped_like
 from ringreduce.sharded_optimizer.shares import Piece, Share
 
-__all__ = ["cut", "gather_share", "is_cut"]
+__all__ = ["cut", "gather_share", "is_cut", "joined", "on_cpu"]
 
 State = dict[str, Any]  # the inner optimizer's state of one parameter or piece
 Part = tuple[int, int, State]  # a range of the parameter's elements, and their state
@@ -29,7 +29,7 @@ def gather_share(
         root: the rank that gets the states; the others get an empty dict. None sends them to all ranks.
     """
     own = {
-        piece.slot.number: (piece.first, piece.last, _on_cpu(states[piece.parameter]))
+        piece.slot.number: (piece.first, piece.last, on_cpu(states[piece.parameter]))
         for piece in pieces
         if piece.parameter in states
     }
@@ -38,15 +38,18 @@ def gather_share(
     for slot in share.bucket.slots:
         parts = [parts[slot.number] for parts in everybodys if slot.number in parts]
         if parts:
-            found[slot.number] = _joined(slot.parameter, parts)
+            found[slot.number] = joined(slot.parameter, parts)
     return found
 
 
-def _on_cpu(state: State) -> State:
-    return {key: value.cpu() if torch.is_tensor(value) else value for key, value in state.items()}
+def on_cpu(state: State, copy: bool = False) -> State:
+    """Returns a state with its tensors on the CPU, and with copy=True in memory of their own."""
+    return {
+        key: value.to("cpu", copy=copy) if torch.is_tensor(value) else value for key, value in state.items()
+    }
 
 
-def _joined(parameter: Any, parts: list[Part]) -> State:
+def joined(parameter: Any, parts: list[Part]) -> State:
     """Joins the states of a parameter's pieces."""
     _, _, some = parts[0]
     return {key: _joined_value(parameter, key, parts) for key in some}

@@ -55,6 +55,7 @@ class Plan:
     copies: int = 1
     seed: int = 0
     steps: int = STEPS
+    checkpoints: tuple[str, int] | None = None
 
 
 def make(kind: str, comm: ringreduce.Communicator, copies: int = 1, width: int = 37) -> tuple[Any, Any]:
@@ -93,7 +94,10 @@ def train(me: Me, plan: Plan) -> dict[str, Any]:
     state = elastic.State(comm, model=model, optimizer=optimizer, schedule=schedule, count=0, tensor=torch.zeros(2))
     tries, first = 0, -1
     chance = random.Random(f"{plan.seed} {me.number}")
-    for step in elastic.steps(state, plan.steps, minimum=plan.minimum, timeout=me.timeout):
+    saved = plan.checkpoints and elastic.Checkpoints(plan.checkpoints[0], every=plan.checkpoints[1])
+    for step in elastic.steps(
+        state, plan.steps, minimum=plan.minimum, timeout=me.timeout, checkpoints=saved or None
+    ):
         tries += 1
         with step:
             first = step.number if first < 0 else first
