@@ -26,13 +26,20 @@ class Variable(NamedTuple):
 VARIABLES: dict[str, list[Variable]] = {
     "Starting and connecting": [
         Variable(
-            "RINGREDUCE_RENDEZVOUS", "`host:port`", "the launcher's settings",
-            "where ranks meet: a free port on rank 0's host", "network.md#how-ranks-find-each-other",
+            "RINGREDUCE_RENDEZVOUS", "`host:port`, `host,host:port`", "the launcher's settings",
+            "where ranks meet: a free port on rank 0's host, which may be any of several",
+            "network.md#how-ranks-find-each-other",
         ),
         Variable(
             SECRET, "any text", "a secret that rank 0 makes, if MUNGE or the launcher can pass it on",
             "proves that a process belongs to the job; the TLS key is made from it",
             "network.md#how-ranks-find-each-other",
+        ),
+        Variable(
+            "RINGREDUCE_NEWCOMER", "a number", "none",
+            "set by `ringreduce run --restarts` in a rank that it has started again: the rank must call "
+            "`ringreduce.join()`, which tells the launcher through this descriptor that the group has let it in",
+            "running.md#ranks-that-are-started-again",
         ),
         Variable(
             "RINGREDUCE_TRANSPORT", "`auto`, `shm`, `tcp`, `shm+tcp`, `mpi`, `shm+mpi`", "`auto`",

@@ -9,7 +9,16 @@ from __future__ import annotations
 
 import builtins
 
-__all__ = ["ClosedError", "DamagedError", "Error", "MismatchError", "PeerLost", "RankFailed", "TimeoutError"]
+__all__ = [
+    "ClosedError",
+    "DamagedError",
+    "Error",
+    "MinorityError",
+    "MismatchError",
+    "PeerLost",
+    "RankFailed",
+    "TimeoutError",
+]
 
 
 class Error(RuntimeError):
@@ -29,6 +38,14 @@ class _RankError(Error):
 
 class PeerLost(_RankError):
     """A rank died, closed its communicator or was interrupted while others needed it. ``rank`` is that rank."""
+
+
+class MinorityError(PeerLost):
+    """The group was cut in two, and :meth:`Communicator.shrink` was called on the side that must not go on.
+
+    The other side has more ranks, or of two equal halves the lowest rank, and may go on. ``rank`` is the lowest rank
+    that cannot be reached.
+    """
 
 
 class MismatchError(_RankError):

@@ -236,6 +236,8 @@ void bind_communicator(nb::module_& m) {
       .def_prop_ro("device_footprint", &Communicator::device_footprint)
       .def("split", split, "color"_a.none(), "key"_a.none())
       .def("shrink", &Communicator::shrink, unlocked)
+      .def("inherit", &Communicator::inherit, "parent"_a,
+           "Takes over from the group that this one was made from what it still holds.")
       .def(
           "agree",
           [](Communicator& comm, bool yes, double timeout) {

@@ -20,6 +20,8 @@ const char* class_for(Cause cause) {
       return "TimeoutError";
     case Cause::damaged:
       return "DamagedError";
+    case Cause::minority:
+      return "MinorityError";
     default:
       return "PeerLost";
   }

@@ -150,4 +150,23 @@ std::vector<std::string> Agreement::exchange(const std::vector<int>& members, co
   return blobs;
 }
 
+// In parts, for groups of many ranks.
+std::vector<int> Agreement::unreachable(const std::vector<int>& members) {
+  std::vector<int> others, found;
+  for (int peer = 0; peer < transport_.world; ++peer) {
+    if (!has(own_.alive, peer)) others.push_back(peer);
+  }
+  for (std::size_t first = 0; first < others.size(); first += longest_blob) {
+    const std::size_t last = std::min(others.size(), first + longest_blob);
+    std::string own;
+    for (std::size_t i = first; i < last; ++i) own += transport_.has_ended(others[i]) ? 'e' : 'u';
+    const auto told = exchange(members, own);
+    for (std::size_t i = first; i < last; ++i) {
+      const auto unsure = [&](const std::string& of_one) { return of_one.at(i - first) == 'u'; };
+      if (std::all_of(told.begin(), told.end(), unsure)) found.push_back(others[i]);
+    }
+  }
+  return found;
+}
+
 }  // namespace ringreduce

@@ -21,6 +21,9 @@ class Agreement {
   // Returns every member's blob, of at most longest_blob bytes, in the members' order. Throws Failure with
   // the cause `peer_lost` if a member dies; the others then agree again.
   std::vector<std::string> exchange(const std::vector<int>& members, const std::string& blob);
+  // The other ranks that may live, because no member has seen their end. All members get the same ones, or
+  // fail as in exchange().
+  std::vector<int> unreachable(const std::vector<int>& members);
 
  private:
   struct View;

@@ -36,7 +36,7 @@ class Calls {
   Calls(std::unique_ptr<Transport> transport, const Options& options);
 
   const Options options;
-  const std::unique_ptr<Transport> transport;
+  const std::shared_ptr<Transport> transport;
   const int rank, world;
   const std::string log_name;
   const Diagnosis diagnosis;

@@ -17,6 +17,7 @@ Communicator::~Communicator() {
   if (calls_.ours()) return;
   // In a forked child, the group and the threads belong to the parent.
   calls_.transport->disown();
+  for (const auto& transport : left_behind_) transport->disown();
   progress_.disown();
   gpu_.disown();
 }
@@ -81,7 +82,10 @@ void Communicator::leave() {
   calls_.transport->wake();
   progress_.stop();
   gpu_.leave();
-  calls_.transport->close();
+  const bool stays =
+      std::find(left_behind_.begin(), left_behind_.end(), calls_.transport) != left_behind_.end();
+  if (!stays) calls_.transport->close();
+  left_behind_.clear();  // the last owner closes them
   calls_.messages.drop(std::make_exception_ptr(Closed("the communicator was closed")));
   calls_.say(rank() == 0 ? log::Level::info : log::Level::debug, "the group is closed");
 }

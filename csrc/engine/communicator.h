@@ -100,6 +100,8 @@ class Communicator {
   // A vote that every rank takes part in. Returns whether all say yes: the same on all ranks, even if one
   // dies meanwhile. Then the group fails on all.
   bool agree(bool yes, Clock::duration timeout);
+  // Takes over from the group that this one was made from what it still holds.
+  void inherit(const Communicator& parent) { left_behind_ = parent.left_behind_; }
 
   // Waits for running calls, then leaves the group. May be called twice.
   void close();
@@ -124,6 +126,9 @@ class Communicator {
   Progress progress_;
   GpuCollectives gpu_;
   Links links_;
+  // Transports of earlier groups, from which ranks were left out that may live. They stay open as long as
+  // this rank goes on: a rank that reaches them again must not find that it has ended.
+  std::vector<std::shared_ptr<Transport>> left_behind_;
 };
 
 }  // namespace ringreduce

@@ -7,6 +7,16 @@
 #include "engine/waiting.h"
 
 namespace ringreduce {
+namespace {
+
+// " 3", or "s 1, 2, 5".
+std::string listed(const std::vector<int>& ranks) {
+  std::string text = ranks.size() > 1 ? "s" : "";
+  for (std::size_t i = 0; i < ranks.size(); ++i) text += (i > 0 ? ", " : " ") + std::to_string(ranks[i]);
+  return text;
+}
+
+}  // namespace
 
 // All ranks of the parent exchange, members or not, because the exchange is a collective of the parent.
 std::vector<std::string> Communicator::exchange(const std::string& blob) {
@@ -73,6 +83,21 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   return child(calls_.transport->among(new_rank, static_cast<int>(order.size()), among_members), members);
 }
 
+namespace {
+
+// Ranks beyond a cut may live, and shrink their group as well. At most one side may go on: the one with more
+// ranks, or of two equal halves the one with the lowest rank. Ranks that have surely ended do not count.
+void check_majority(const std::vector<int>& members, const std::vector<int>& unreachable) {
+  if (members.size() > unreachable.size()) return;
+  if (members.size() == unreachable.size() && members.front() < unreachable.front()) return;
+  throw Failure(Cause::minority, unreachable.front(),
+                "this side of the group cannot go on: it has only rank" + listed(members) +
+                    ", and cannot reach rank" + listed(unreachable) +
+                    ", which may have gone on. Of two halves, the one with the lowest rank goes on");
+}
+
+}  // namespace
+
 std::unique_ptr<Communicator> Communicator::shrink() {
   if (closed() || !calls_.ours()) usable();
   const auto deadline = Clock::now() + options().timeout;
@@ -92,9 +117,14 @@ std::unique_ptr<Communicator> Communicator::shrink() {
     const auto new_rank = std::find(members.begin(), members.end(), rank()) - members.begin();
     const Exchange exchange = [&](const std::string& blob) { return agreement.exchange(members, blob); };
     try {
-      return child(
+      const std::vector<int> unreachable = agreement.unreachable(members);
+      check_majority(members, unreachable);
+      auto made = child(
           calls_.transport->among(static_cast<int>(new_rank), static_cast<int>(members.size()), exchange),
           members);
+      if (!unreachable.empty()) left_behind_.push_back(calls_.transport);
+      made->inherit(*this);
+      return made;
     } catch (const Failure& failure) {
       if (failure.cause != Cause::peer_lost || attempt == size()) throw;
     }

@@ -48,9 +48,12 @@ class Groups(Base):
     def shrink(self) -> Communicator:
         """Returns a new communicator of the surviving ranks, after others were lost.
 
-        Every survivor must call it. The survivors keep their order.
+        Every survivor must call it. The survivors keep their order. If the group was cut in two, at most one side goes
+        on: the one with more ranks, or of two equal halves the one with the lowest rank. Ranks that are known to have
+        ended do not count.
 
         Raises:
+            MinorityError: this is the side that must not go on. docs/reliability.md says more.
             TimeoutError: a rank is alive but does not call it.
         """
         return self._new(self._c.shrink(), self._growth and self._growth.successor(), self._origin)
@@ -61,7 +64,8 @@ class Groups(Base):
         Every rank must call it, and all get the same number. It costs about as much as a broadcast of one number, so a
         training loop can call it in every step. The first call opens the door: one rank begins to listen where the
         group was started, and newcomers that came earlier find it. Groups that :meth:`shrink` and :meth:`grow` make
-        take the door over. Groups made by :meth:`split` or :func:`ringreduce.local_group` have none.
+        take the door over. Groups made by :meth:`split` or :func:`ringreduce.local_group` have none. A process that no
+        launcher has started is alone, and gets 0.
 
         Args:
             fingerprint: any text or bytes that newcomers must give too, such as a hash of the model's configuration.

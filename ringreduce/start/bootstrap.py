@@ -16,8 +16,15 @@ from ringreduce import _engine, log
 from ringreduce._engine import values
 from ringreduce.annotations import Transport
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
-from ringreduce.errors import TimeoutError
-from ringreduce.start.launchers import Launched, LeftTogether, launched, place_to_meet
+from ringreduce.errors import Error, TimeoutError
+from ringreduce.start.launchers import (
+    Launched,
+    LeftTogether,
+    is_newcomer,
+    launched,
+    place_to_meet,
+    tell_launcher,
+)
 from ringreduce.start.origin import Origin, fingerprint_of
 
 __all__ = ["Exchange", "init", "join"]
@@ -75,6 +82,7 @@ def init(
             has an invalid value.
         RuntimeError: the MPI transport is requested, alone or with shm, and cannot be built.
         TimeoutError: not all ranks arrived in time.
+        Error: the ranks disagree, or ``ringreduce run`` has started this rank again, so that it must call :func:`join`.
     """
     timeout = check(timeout, reproducible, transport)
     if store is not None and hasattr(store, "Get_rank"):
@@ -87,6 +95,11 @@ def init(
         raise ValueError("give both rank and size, or neither")
     if rank is None or size is None:
         rank, size = 0, 1
+    if known is not None and is_newcomer():
+        raise Error(
+            "this rank was started again while its group goes on (RINGREDUCE_NEWCOMER is set): call ringreduce.join() "
+            "instead of init()"
+        )
     values.whole(size, "size", 1, 2**31 - 1)
     values.whole(rank, "rank", 0, size - 1)
     log.begin(rank)
@@ -142,7 +155,9 @@ def join(
     log.begin(0)
     from ringreduce.start.joining import Newcomer  # imports sockets, which only this needs
 
-    return Newcomer(origin, digest, timeout).wait()
+    comm = Newcomer(origin, digest, timeout).wait()
+    tell_launcher()
+    return comm
 
 
 def check(timeout: float, reproducible: bool | None, transport: str | None) -> float:

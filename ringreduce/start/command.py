@@ -15,7 +15,7 @@ __all__ = ["DESCRIPTION", "USAGE", "add_options", "main", "run"]
 USAGE = "ringreduce run [-n N] [--hosts A,B] [options] PROGRAM [argument ...]"
 
 DESCRIPTION = """\
-Starts a program as the ranks of a job, and ends all ranks when one fails.
+Starts a program as the ranks of a job, and ends all ranks when one fails, unless --restarts says otherwise.
 
   ringreduce run -n 4 train.py --steps 100          four ranks on this host
   ringreduce run -n 2 --hosts node0,node1 train.py  two ranks on each of two hosts, by ssh
@@ -38,6 +38,14 @@ def add_options(one: ArgumentParser) -> None:
     )
     one.add_argument("--no-bind", dest="bind", action="store_false", help="let ranks run on all cores")
     one.add_argument(
+        "--restarts",
+        type=int,
+        default=0,
+        metavar="K",
+        help="start a rank that fails again, as a newcomer that calls ringreduce.join(), instead of ending the others; "
+        "at most K times on each host (0)",
+    )
+    one.add_argument(
         "--as-horovod",
         action="store_true",
         help="let `import horovod` find ringreduce.horovod, so that programs for Horovod run unchanged",
@@ -59,6 +67,8 @@ def run(options: Namespace) -> int:
             raise ValueError(f"-n must be at least 1, not {options.ranks}")
     else:
         places = hosts_named(options.hosts, options.ranks)
+    if options.restarts < 0:
+        raise ValueError(f"--restarts must be 0 or more, not {options.restarts}")
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
     if not program:
         raise ValueError("name a program, as in: ringreduce run -n 2 train.py")
@@ -66,7 +76,13 @@ def run(options: Namespace) -> int:
     command = [sys.executable, *program] if python else program
     variables = _as_horovod() if options.as_horovod else {}
     return start(
-        command, places, prefix=options.prefix, bind=options.bind, ssh=options.ssh, variables=variables
+        command,
+        places,
+        prefix=options.prefix,
+        bind=options.bind,
+        restarts=options.restarts,
+        ssh=options.ssh,
+        variables=variables,
     )
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from ringreduce.errors import Error
 from ringreduce.start.frames import AGAIN, DATA, Again, failure, receive, send
-from ringreduce.start.meeting_places import Connection, Place
+from ringreduce.start.meeting_places import Connection, Place, watch
 from ringreduce.start.reception import MAGIC_NEWCOMER, MAGIC_NEWCOMER_TLS, Guest, Reception
 
 __all__ = ["ANSWER", "Door", "Newcomer", "Terms"]
@@ -96,6 +96,7 @@ class Door:
         self._terms = terms
         self._lock = threading.Lock()  # of what follows
         self._waiting: list[Newcomer] = []
+        self._introducing: Connection | None = None  # a guest, which is not in the selector
         self._closed = False
         self._selector = selectors.DefaultSelector()
         self._listener = place.listener(deadline)
@@ -162,17 +163,26 @@ class Door:
                 if self._closed:
                     break
                 if self._reception.serves(talking):
-                    guest = self._reception.attend(talking)
-                    if guest is not None:
-                        self._selector.unregister(guest.connection.fileno())
-                        self._introduce(guest)
+                    self._attend(talking)
                 elif isinstance(key.data, Newcomer):
                     self._hear(key.data)
         self._close()
 
+    def _attend(self, talking: Any) -> None:
+        with self._lock:
+            guest = self._reception.attend(talking)
+            if guest is None:
+                return
+            self._selector.unregister(guest.connection.fileno())
+            self._introducing = guest.connection
+        self._introduce(guest)
+        with self._lock:
+            self._introducing = None
+
     def _introduce(self, guest: Guest) -> None:
         """Hears a guest's terms. It has proved that it belongs to the job, so it may be waited for."""
         deadline = time.monotonic() + _INTRODUCTION
+        watch(guest.connection.fileno())
         try:
             send(guest.connection, DATA, b"", deadline, guest.rank)
             terms = Terms(**json.loads(receive(guest.connection, deadline, guest.rank)))
@@ -207,21 +217,40 @@ class Door:
                 end.close()
             self._selector.close()
 
-    def close_in_child(self) -> None:
-        """In the child of a fork, which has no thread: newcomers must not take it for the group."""
-        self._closed = True
-        for key in list((self._selector.get_map() or {}).values()):
-            with contextlib.suppress(OSError):
-                os.close(key.fd)
+    def begin_fork(self) -> None:
+        self._lock.acquire()
+
+    def end_fork(self, child: bool) -> None:
+        """In the child, which has no thread, closes everything: newcomers must not take it for the group."""
+        if child:
+            self._closed = True
+            ends: list[Any] = [key.fileobj for key in (self._selector.get_map() or {}).values()]
+            for end in [*ends, self._introducing, self._wake, self._selector]:
+                if end is not None:
+                    end.close()
+        self._lock.release()
 
 
 _open: weakref.WeakSet[Door] = weakref.WeakSet()
+_forking: list[Door] = []
 
 
-def _close_in_child() -> None:
-    for door in list(_open):
-        door.close_in_child()
-    _open.clear()
+def _before_fork() -> None:
+    _forking.extend(_open)
+    for door in _forking:
+        door.begin_fork()
 
 
-os.register_at_fork(after_in_child=_close_in_child)
+def _after_fork(child: bool) -> None:
+    for door in _forking:
+        door.end_fork(child)
+    _forking.clear()
+    if child:
+        _open.clear()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=lambda: _after_fork(False),
+    after_in_child=lambda: _after_fork(True),
+)

@@ -91,6 +91,8 @@ class Growth:
         if self.moved:
             raise Error("a newer group has been made from this one by grow() or shrink(): use that")
         mine = self.fingerprint if fingerprint is None else fingerprint_of(fingerprint)
+        if self.origin.alone:
+            return
         if self.holder is not None and mine == self.fingerprint:
             return
         find = self.origin.door(timeout)
@@ -174,6 +176,7 @@ class _Attempt:
             raise
         for guest in self._guests:
             guest.connection.close()
+        engine.inherit(self._comm._c)
         return engine
 
     @property

@@ -13,7 +13,7 @@ from ringreduce.errors import Error, PeerLost, TimeoutError
 from ringreduce.start.door import ANSWER
 from ringreduce.start.frames import DATA, Again, receive, send
 from ringreduce.start.growth import Growth
-from ringreduce.start.meeting_places import Connection
+from ringreduce.start.meeting_places import Connection, watch
 from ringreduce.start.origin import Origin
 from ringreduce.start.reception import GREETING, MAGIC_NEWCOMER, MAGIC_NEWCOMER_TLS, dial
 
@@ -61,6 +61,7 @@ class Newcomer:
         while True:
             greeting = GREETING.pack(MAGIC_NEWCOMER_TLS if encrypts else MAGIC_NEWCOMER, 0, 0)
             place, dialled = dial(self._find, greeting, self._deadline, "a group that lets newcomers in")
+            watch(dialled.fileno())
             door = place.encrypted(dialled, False) if encrypts else dialled
             try:
                 receive(door, self._deadline, 0)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import re
+import stat
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +15,32 @@ from typing import Any, NamedTuple
 from ringreduce.start import munge
 from ringreduce.start.orphans import ancestors
 
-__all__ = ["Launched", "across_hosts", "launched", "place_to_meet"]
+__all__ = [
+    "Launched",
+    "across_hosts",
+    "door_of",
+    "is_newcomer",
+    "launched",
+    "place_to_meet",
+    "tell_launcher",
+]
+
+
+_NEWCOMER = "RINGREDUCE_NEWCOMER"
+
+
+def is_newcomer() -> bool:
+    """Returns whether the launcher has started this process again, while its group goes on."""
+    return bool(os.environ.get(_NEWCOMER))
+
+
+def tell_launcher() -> None:
+    """Tells a launcher that has started this process again that the group has let it in."""
+    descriptor = os.environ.pop(_NEWCOMER, "")
+    with contextlib.suppress(OSError, ValueError):
+        if stat.S_ISFIFO(os.fstat(int(descriptor)).st_mode):
+            os.write(int(descriptor), b"x")
+            os.close(int(descriptor))
 
 
 class Launched(NamedTuple):

@@ -19,7 +19,15 @@ from ringreduce import _engine
 from ringreduce.errors import TimeoutError
 from ringreduce.start import munge
 
-__all__ = ["Connection", "Place", "TurnedAway", "first_that_answers", "place_named", "place_published"]
+__all__ = [
+    "Connection",
+    "Place",
+    "TurnedAway",
+    "first_that_answers",
+    "place_named",
+    "place_published",
+    "watch",
+]
 
 _NONCE = 16
 _PROOF = 32
@@ -329,6 +337,14 @@ def first_that_answers(places: Sequence[str], timeout: float) -> tuple[socket.so
         except OSError as error:
             failure = error
     raise failure
+
+
+def watch(descriptor: int) -> None:
+    """Makes the system find out, within a few seconds, when the host at the other end of a TCP connection is gone."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connected:
+        for option, value in ((socket.TCP_KEEPIDLE, 2), (socket.TCP_KEEPINTVL, 1), (socket.TCP_KEEPCNT, 3)):
+            connected.setsockopt(socket.IPPROTO_TCP, option, value)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
 def _is_address_of_this_host(name: str) -> bool:

@@ -53,6 +53,11 @@ class Origin:
             fingerprint=fingerprint,
         )
 
+    @property
+    def alone(self) -> bool:
+        """Whether no launcher has started this process, so that it has no job in which others could find it."""
+        return self.store is None and self.known is None
+
     def encrypts(self) -> bool:
         return os.environ.get("RINGREDUCE_TLS") == "1" if self.encrypt is None else self.encrypt
 
@@ -69,9 +74,9 @@ class Origin:
             raise ValueError(
                 "a group over the mpi transport cannot grow: MPI gives its ranks no way to reach a newcomer"
             )
-        if store is None and self.known is None:
+        if self.alone:
             raise ValueError(
-                "this process was started alone, so newcomers cannot find it: give init() or join() a store"
+                "no launcher has started this process, so join() cannot find a group: give it a store"
             )
         if store is None:
             assert self.known is not None

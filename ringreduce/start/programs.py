@@ -19,7 +19,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
@@ -43,6 +43,8 @@ PASSED_ON = (
 GRACE = 5.0  # seconds for ranks to end by themselves after a failure, Ctrl-C or SIGTERM
 LOOK_EVERY = 0.05
 INTERRUPTED, ENDED = 130, 143  # a shell's status after SIGINT and SIGTERM
+SSH_FAILED = 255
+NEWCOMER = "RINGREDUCE_NEWCOMER"
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class Job:
     ranks: int
     prefix: bool
     bind: bool
+    restarts: int = 0
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -91,6 +94,7 @@ def start(
     *,
     prefix: bool = False,
     bind: bool = True,
+    restarts: int = 0,
     ssh: str = "ssh",
     variables: Mapping[str, str] | None = None,
 ) -> int:
@@ -99,6 +103,8 @@ def start(
     Args:
         prefix: whether each line that a rank prints begins with the rank's number.
         bind: whether each rank gets its own share of the cores, if the host has a core for each.
+        restarts: how often a rank of each host that fails is started again, as a newcomer, before a failure ends the
+            job.
         ssh: the command, with its options, that runs a shell command on another host. Environment variables with a
             prefix in PASSED_ON are passed to the host.
         variables: further environment variables of the ranks.
@@ -115,10 +121,10 @@ def start(
         raise ValueError(f"{needed}: no such program")
     world = sum(place.ranks for place in places)
     shared = {key: value for key, value in os.environ.items() if key.startswith(PASSED_ON)}
-    shared |= _meeting(places) | dict(variables or {})
+    shared |= _meeting(places, restarts > 0) | dict(variables or {})
     jobs, first = [], 0
     for place in places:
-        jobs.append(Job(list(command), world, first, place.ranks, prefix, bind, shared))
+        jobs.append(Job(list(command), world, first, place.ranks, prefix, bind, restarts, shared))
         first += place.ranks
     with _terminated_like_interrupted():
         return agent(jobs[0], None) if here else _over(ssh, places, jobs)
@@ -138,8 +144,8 @@ def _terminated_like_interrupted() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _meeting(places: Sequence[Place]) -> dict[str, str]:
-    """Returns the variables for the meeting places of ringreduce and torch."""
+def _meeting(places: Sequence[Place], elastic: bool) -> dict[str, str]:
+    """Returns the variables for the meeting places of ringreduce and torch. An elastic job may lose its first host."""
     here = all(not place.host for place in places)
     address = "127.0.0.1" if here else places[0].host.rpartition("@")[2]
     if not here:
@@ -151,7 +157,8 @@ def _meeting(places: Sequence[Place]) -> dict[str, str]:
             ports = [one.getsockname()[1], other.getsockname()[1]]
     found = {"MASTER_ADDR": address, "MASTER_PORT": str(ports[0])}
     if not here:
-        found["RINGREDUCE_RENDEZVOUS"] = f"{address}:{ports[1]}"
+        hosts = [place.host.rpartition("@")[2] for place in places] if elastic else [address]
+        found["RINGREDUCE_RENDEZVOUS"] = f"{','.join(dict.fromkeys(hosts))}:{ports[1]}"
         found["RINGREDUCE_SECRET"] = os.environ.get("RINGREDUCE_SECRET") or secrets.token_hex(32)
     return found
 
@@ -173,11 +180,14 @@ def _over(ssh: str, places: Sequence[Place], jobs: Sequence[Job]) -> int:
             with contextlib.suppress(BrokenPipeError):  # its exit status says why
                 one.stdin.write(json.dumps(asdict(job)).encode() + b"\n")
                 one.stdin.flush()
+        # The others of an elastic job go on without a host that is lost.
+        harmless = (0, None, SSH_FAILED) if jobs[0].restarts else (0, None)
         while (statuses := [one.poll() for one in agents]).count(None):
-            if failed := [status for status in statuses if status]:
+            if any(status not in harmless for status in statuses):
                 break
             time.sleep(LOOK_EVERY)
-        failed = [status for status in statuses if status]
+        lost_all = all(status == SSH_FAILED for status in statuses)
+        failed = [status for status in statuses if status and (lost_all or status not in harmless)]
     except KeyboardInterrupt as stop:
         failed = [*stop.args, INTERRUPTED]
     for one in agents:
@@ -195,7 +205,7 @@ def _over(ssh: str, places: Sequence[Place], jobs: Sequence[Job]) -> int:
             )
             one.kill()
             status = one.wait()
-        if status == 255 or status < 0:
+        if status == SSH_FAILED or status < 0:
             how = "failed" if status > 0 else _ending(status)
             print(f"ringreduce: {ssh} {place.host} {how}", file=sys.stderr)
     return _status(failed[0]) if failed else 0
@@ -232,40 +242,80 @@ class _Ranks:
     def __init__(self, job: Job) -> None:
         self._job = job
         self._parts: dict[int, bytes] = {}  # incomplete lines
+        self._restarts = job.restarts  # that are left
+        self._outside: dict[int, int] = {}  # newcomers, and where each says that its group has let it in
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
         """Starts them all. An interrupt waits until the last is known, so that `end` misses none."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+        try:
+            for local in range(self._job.ranks):
+                self.processes.append(self._launch(local, before))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def _launch(
+        self, local: int, mask: Iterable[int], newcomer: int | None = None
+    ) -> subprocess.Popen[bytes]:
         job = self._job
         cores = sorted(os.sched_getaffinity(0))
         share = len(cores) // job.ranks if job.bind else 0
+        own = cores[local * share : (local + 1) * share]
         pipe = subprocess.PIPE if job.prefix else None
         parent = os.getpid()
+        environment = {
+            **os.environ, **job.environment,
+            "RANK": str(job.first_rank + local), "WORLD_SIZE": str(job.world),
+            "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(job.ranks),
+        }  # fmt: skip
+        environment.setdefault("OMP_NUM_THREADS", str(max(share, 1)))
+        environment.pop(NEWCOMER, None)
+        if newcomer is not None:
+            environment[NEWCOMER] = str(newcomer)
+
+        def prepare() -> None:
+            end_with_parent(parent)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            if own:
+                os.sched_setaffinity(0, own)
+
+        return subprocess.Popen(
+            job.command, env=environment, stdin=subprocess.DEVNULL, stdout=pipe,
+            stderr=subprocess.STDOUT if pipe else None, start_new_session=True, preexec_fn=prepare,
+            pass_fds=() if newcomer is None else (newcomer,),
+        )  # fmt: skip
+
+    def _restart(self, local: int, selector: selectors.BaseSelector) -> None:
+        """Starts a rank again, as a newcomer, and ends what its process has left behind."""
+        self._restarts -= 1
+        self._forget(local)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
         try:
-            for local in range(job.ranks):
-                own = cores[local * share : (local + 1) * share]
-                environment = {
-                    **os.environ, **job.environment,
-                    "RANK": str(job.first_rank + local), "WORLD_SIZE": str(job.world),
-                    "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(job.ranks),
-                }  # fmt: skip
-                environment.setdefault("OMP_NUM_THREADS", str(max(share, 1)))
-
-                def prepare(own: list[int] = own) -> None:
-                    end_with_parent(parent)
-                    signal.pthread_sigmask(signal.SIG_SETMASK, before)
-                    if own:
-                        os.sched_setaffinity(0, own)
-
-                self.processes.append(
-                    subprocess.Popen(
-                        job.command, env=environment, stdin=subprocess.DEVNULL, stdout=pipe,
-                        stderr=subprocess.STDOUT if pipe else None, start_new_session=True, preexec_fn=prepare,
-                    )
-                )  # fmt: skip
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.processes[local].pid, signal.SIGKILL)
+            self._outside[local], told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            self.processes[local] = again = self._launch(local, before, told)
+            os.close(told)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if again.stdout is not None:
+            selector.register(again.stdout, selectors.EVENT_READ, local)
+
+    def _forget(self, local: int) -> None:
+        if local in self._outside:
+            os.close(self._outside.pop(local))
+
+    def _waits_outside(self, local: int) -> bool:
+        """Returns whether a newcomer's group has not let it in yet."""
+        if local not in self._outside:
+            return False
+        try:
+            os.read(self._outside[local], 1)  # or its end: the program cannot say it any more
+        except BlockingIOError:
+            return True
+        self._forget(local)
+        return False
 
     def outputs(self) -> list[tuple[int, IO[bytes]]]:
         return [(rank, process.stdout) for rank, process in enumerate(self.processes) if process.stdout]
@@ -288,7 +338,14 @@ class _Ranks:
             for local, code in enumerate(codes):
                 if code:
                     self._say_how_it_ended(local, code)
-                    return _status(code)
+                    if not self._restarts:
+                        return _status(code)
+                    self._restart(local, selector)
+                    codes[local] = None
+            # Nobody can let newcomers in when all others have ended.
+            left = [local for local, code in enumerate(codes) if code is None]
+            if left and len(left) < len(codes) and all(self._waits_outside(local) for local in left):
+                return 0
             if None not in codes and not any(key.data is not None for key in selector.get_map().values()):
                 return 0
 
@@ -303,6 +360,8 @@ class _Ranks:
 
     def _say_how_it_ended(self, local: int, code: int) -> None:
         more = "; ending the other ranks" if self._job.world > 1 else ""
+        if self._restarts:
+            more = f"; starting it again as a newcomer ({self._restarts} restarts left)"
         where = f" on {socket.gethostname()}" if self._job.world > self._job.ranks else ""
         print(
             f"ringreduce: rank {self._job.first_rank + local}{where} {_ending(code)}{more}",
@@ -315,6 +374,8 @@ class _Ranks:
         first = signal.SIGINT if status == INTERRUPTED else signal.SIGTERM
         until = time.monotonic() + (GRACE if status else 0)
         self._signal(first)
+        for local in list(self._outside):
+            self._forget(local)
         while time.monotonic() < until and any(process.poll() is None for process in self.processes):
             time.sleep(LOOK_EVERY)
         self._signal(signal.SIGKILL)

@@ -38,7 +38,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--within", type=float, help="seconds in which every error must have come")
     parser.add_argument("--transports", help="comma-separated; by default all that there can be here")
     parser.add_argument("--kinds", default="", help=f"of {', '.join(plan.MOMENTS)}; by default all")
-    parser.add_argument("--moments", default="", help="before, during, between, shrink, init; by default all")
+    parser.add_argument(
+        "--moments", default="", help="before, during, between, shrink, init, any; by default all"
+    )
     parser.add_argument(
         "--only", nargs="+", metavar="NUMBER/TRANSPORT/KIND/MOMENT", help="these trials alone, in full"
     )
@@ -92,9 +94,10 @@ def _among(given: argparse.Namespace) -> list[tuple[str, str, str]]:
     transports = given.transports.split(",") if given.transports else plan.TRANSPORTS
     kinds, moments = ([word for word in text.split(",") if word] for text in (given.kinds, given.moments))
     among = plan.cells(transports, kinds, moments)
-    if any(kind == "cut" for _, kind, _ in among) and (why_not := why_no_hosts()):
-        print(f"no link is cut: {why_not}")
-        among = [cell for cell in among if cell[1] != "cut"]
+    on_hosts = [cell for cell in among if plan.draw_of(0, 0, *cell, given.timeout).on_hosts]
+    if on_hosts and (why_not := why_no_hosts()):
+        print(f"no link is cut, and no newcomers come from other hosts: {why_not}")
+        among = [cell for cell in among if cell not in on_hosts]
     return among
 
 

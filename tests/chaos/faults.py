@@ -22,7 +22,7 @@ def strike(how: str, tell: Tell, comm: Any = None) -> None:
     tell(fault=time.monotonic())
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    if how == "stop":
+    if how in ("stop", "pause"):
         os.kill(os.getpid(), signal.SIGSTOP)
     if how == "exit":
         raise SystemExit(3)

@@ -26,10 +26,13 @@ def judge(trial: Trial, outcome: Outcome, within: float | None = None) -> Verdic
     verdict = Verdict()
     for text in outcome.left:
         verdict.wrong["left"].append(text)
-    for rank in range(trial.world):
+    for rank in range(trial.everyone):
         _judge_end(trial, rank, outcome.stories[rank], verdict)
-    for side in _sides(trial):
-        _judge_side(trial, side, outcome.stories, verdict)
+    if trial.newcomers:
+        _judge_joins(trial, outcome.stories, verdict)
+    else:
+        for side in _sides(trial):
+            _judge_side(trial, side, outcome.stories, verdict)
     if within is not None and (verdict.seconds or 0) > within:
         verdict.wrong["slow"].append(f"the last error came after {verdict.seconds:.2f} s")
     return verdict
@@ -42,6 +45,7 @@ class _Side:
     ranks: tuple[int, ...]
     lost: tuple[int, ...]
     first: tuple[int, ...]  # those of the lost that fail before the others
+    goes_on: bool = True  # the other side of a cut must not
 
 
 def _sides(trial: Trial) -> list[_Side]:
@@ -49,7 +53,8 @@ def _sides(trial: Trial) -> list[_Side]:
     first = (trial.faults[0].rank,) if trial.moment == "shrink" else trial.victims
     if trial.kind == "cut":
         rest = tuple(rank for rank in every if rank not in trial.victims)
-        return [_Side(rest, trial.victims, first), _Side(trial.victims, rest, rest)]
+        goes_on = (len(rest), -min(rest)) > (len(trial.victims), -min(trial.victims))
+        return [_Side(rest, trial.victims, first, goes_on), _Side(trial.victims, rest, rest, not goes_on)]
     if trial.kind in ("late", "too late", "mismatch"):  # whoever was late goes on with the others
         lost = tuple(fault.rank for fault in trial.faults if fault.how in ENDS)
         return [_Side(tuple(rank for rank in every if rank not in lost), lost, first)]
@@ -61,6 +66,8 @@ def _judge_end(trial: Trial, rank: int, story: Story, verdict: Verdict) -> None:
     fault = trial.fault_of(rank)
     how = "" if fault is None else fault.how
     local = trial.transport == "local"
+    if how == "pause":
+        how = "late"
     if "crashed" in story.events:
         verdict.wrong["error"].append(f"rank {rank} crashed: {story.events['crashed']}")
     elif how not in ("kill", *STAYS) and not local and story.status is None:
@@ -94,6 +101,14 @@ def _judge_side(trial: Trial, side: _Side, stories: list[Story], verdict: Verdic
     elif trial.kind in STAYS and (trial.timeout is None or trial.transport == "local"):
         for rank in with_error:
             _judge_vain(rank, side.lost, stories[rank], verdict)
+    elif not side.goes_on:
+        for rank in with_error:
+            error = stories[rank].events.get("shrink")
+            if error is None or _named(error) != ("MinorityError", min(side.lost)):
+                said = _said(stories[rank], "shrink", "members", "after")
+                verdict.wrong["agreement"].append(
+                    f"rank {rank} is cut off with {side.ranks}, and must not go on without {side.lost}; {said}"
+                )
     else:
         for rank in with_error:
             found = stories[rank].events.get("members")
@@ -102,6 +117,21 @@ def _judge_side(trial: Trial, side: _Side, stories: list[Story], verdict: Verdic
                 verdict.wrong["agreement"].append(
                     f"rank {rank} is left with {found}, not {list(joined)}; {said}"
                 )
+
+
+def _judge_joins(trial: Trial, stories: list[Story], verdict: Verdict) -> None:
+    """In the end all that live are together."""
+    together = [rank for rank in range(trial.everyone) if rank not in trial.lost_for_good]
+    struck = [stories[rank].events.get("fault") for rank in trial.lost_for_good]
+    first = min((at for at in struck if at is not None), default=None)
+    for rank in together:
+        events = stories[rank].events
+        if sorted(events.get("members") or ()) != together:
+            verdict.wrong["agreement"].append(f"rank {rank} is not with {together}; {_said(stories[rank])}")
+        if "misblamed" in events:
+            verdict.wrong["rank"].append(f"rank {rank}: {events['misblamed']}")
+        if "error" in events and first is not None:
+            verdict.seconds = max(verdict.seconds or 0.0, events["error"]["at"] - first)
 
 
 def _promised(trial: Trial) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ class Place:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def prepare(self, trial: Trial) -> None:
-        if trial.kind == "cut" and self._hosts is None:
+        if trial.on_hosts and self._hosts is None:
             self._hosts = Hosts(MOST_HOSTS, rate=None)
             self._hosts.__enter__()
 
@@ -64,14 +64,15 @@ class Place:
 
     def store(self, trial: Trial) -> str | None:
         """Where ranks meet if they are on hosts of their own."""
-        if trial.kind != "cut" or self._hosts is None:
+        if not trial.on_hosts or self._hosts is None:
             return None
         os.environ["RINGREDUCE_SECRET"] = "of a trial"
-        return f"tcp://{self._hosts[trial.hosts[0]].address}:{PORT}"
+        numbers = dict.fromkeys(trial.hosts) if trial.newcomers else [trial.hosts[0]]
+        return f"tcp://{','.join(self._hosts[number].address for number in numbers)}:{PORT}"
 
     def enter(self, trial: Trial, rank: int) -> None:
         """Moves this process to the rank's host."""
-        if trial.kind != "cut" or self._hosts is None:
+        if not trial.on_hosts or self._hosts is None:
             return
         with open(f"/run/netns/{self._hosts[trial.hosts[rank]].namespace}") as namespace:
             _check(_libc.setns(namespace.fileno(), CLONE_NEWNET))

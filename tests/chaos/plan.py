@@ -25,7 +25,11 @@ MOMENTS = {
     "late": ("before", "between", "shrink", "init"),
     "too late": ("before", "between"),
     "mismatch": ("before", "between"),
+    "join": ("any",),
+    "join and kill": ("any",),
+    "join and stop": ("any",),
 }
+JOINS = ("join", "join and kill", "join and stop")  # newcomers come at any time, and ranks of all kinds fail
 ENDS = ("kill", "exit", "raise", "close")  # the rank takes no further part, and the others learn it at once
 HANGS = ("stop", "never", "too late")  # the others have to wait for a timeout
 STAYS = ("stop", "never")  # the rank does not end by itself
@@ -85,6 +89,7 @@ class Trial:
     patience: float  # the communicator's timeout
     measured: bool  # whether links between hosts are
     rounds: int = 2
+    newcomers: tuple[float, ...] = ()  # the seconds after which each of them comes
 
     @property
     def victims(self) -> tuple[int, ...]:
@@ -94,6 +99,21 @@ class Trial:
             return tuple(sorted(struck))
         hosts = {self.hosts[rank] for rank in struck}
         return tuple(rank for rank in range(self.world) if self.hosts[rank] in hosts)
+
+    @property
+    def everyone(self) -> int:
+        """The number of processes. Newcomers follow the members."""
+        return self.world + len(self.newcomers)
+
+    @property
+    def lost_for_good(self) -> set[int]:
+        """Those of a trial with newcomers that end, and not only pause."""
+        return {fault.rank for fault in self.faults if fault.how != "pause"}
+
+    @property
+    def on_hosts(self) -> bool:
+        """Whether its hosts are namespaces."""
+        return self.kind == "cut" or (self.kind in JOINS and self.transport in BETWEEN_HOSTS)
 
     def fault_of(self, rank: int) -> Fault | None:
         return next((fault for fault in self.faults if fault.rank == rank), None)
@@ -123,6 +143,8 @@ def draw(seed: int, number: int, among: Sequence[tuple[str, str, str]], timeout:
 
 def draw_of(seed: int, number: int, transport: str, kind: str, moment: str, timeout: float) -> Trial:
     dice = random.Random(f"{seed}/{number}/{transport}/{kind}/{moment}")
+    if kind in JOINS:
+        return _draw_joins(dice, seed, number, transport, kind, timeout)
     several = kind == "two" or moment == "shrink"
     world = dice.randint(3 if several else 2, 8)
     hosts = _hosts(dice, transport, world)
@@ -148,6 +170,38 @@ def draw_of(seed: int, number: int, transport: str, kind: str, moment: str, time
         timeout=timeout if kind in HANGS and moment in ("before", "during", "between") else None,
         patience=timeout * (LONGER if in_vain or unseen else LONGEST),
         measured=dice.random() < 0.1,
+    )
+
+
+def _draw_joins(
+    dice: random.Random, seed: int, number: int, transport: str, kind: str, timeout: float
+) -> Trial:
+    world = dice.randint(2, 5)
+    newcomers = tuple(dice.choice([0.0, dice.uniform(0, 0.6)]) for _ in range(dice.randint(1, 3)))
+    everyone = world + len(newcomers)
+    faults = []
+    if kind != "join":
+        # Somebody must be left in whose memory the group lives on.
+        victims = dice.sample(range(everyone), dice.randint(1, min(2, world - 1)))
+        for victim in victims:
+            ways = ["kill"] if kind == "join and kill" else ["stop"] if victim >= world else ["stop", "pause"]
+            faults.append(
+                Fault(victim, dice.choice(ways), "any", 0, dice.choice([0.0, dice.uniform(0, 0.8)]))
+            )
+    return Trial(
+        seed=seed,
+        number=number,
+        transport=transport,
+        world=world,
+        hosts=_hosts(dice, transport, everyone),
+        kind=kind,
+        moment="any",
+        faults=tuple(faults),
+        steps=(),
+        timeout=None,
+        patience=timeout * 3 * LONGEST,
+        measured=dice.random() < 0.1,
+        newcomers=newcomers,
     )
 
 

@@ -18,10 +18,12 @@ from typing import Any
 
 import ringreduce
 from ringreduce.start.orphans import end_with_parent
+from tests.chaos.elastic import Elastic
 from tests.chaos.place import Place
 from tests.chaos.plan import STAYS, Trial
 from tests.chaos.rank import Belongings, Rank
 
+PAUSE = 0.7  # seconds that a rank is stopped in a trial with newcomers
 GRACE = 5.0  # seconds for a process to end that has said all it has to say
 
 
@@ -53,7 +55,7 @@ def run(trial: Trial, place: Place) -> Outcome:
     try:
         _collect(trial, place, pipes, stories, processes)
     finally:
-        doomed = _stays(trial) if len(processes) == trial.world else set()
+        doomed = _stays(trial) if trial.transport != "local" else set()
         statuses = [_end(process, 0.0 if rank in doomed else GRACE) for rank, process in enumerate(processes)]
         place.restore()
     for rank, story in enumerate(stories):
@@ -92,6 +94,8 @@ def _collect(
                     stories[rank].events |= event
                     if "ready" in event:
                         _cut(trial, place, rank, stories)
+                    if "fault" in event and trial.newcomers:
+                        _end_stop(trial, rank, processes[rank])
                     if trial.timeout is not None and all("again" in story.events for story in others):
                         _kill(processes, stays)
     for pipe in pipes:
@@ -102,6 +106,15 @@ def _kill(processes: list[int], ranks: set[int]) -> None:
     """Of ranks that hang the others have heard; now these can go on without them."""
     for rank in ranks if len(processes) > 1 else ():
         os.kill(processes[rank], signal.SIGKILL)
+
+
+def _end_stop(trial: Trial, rank: int, process: int) -> None:
+    """A rank that is stopped goes on after a while, or is killed."""
+    fault = trial.fault_of(rank)
+    assert fault is not None
+    if fault.how != "kill":
+        number = signal.SIGCONT if fault.how == "pause" else signal.SIGKILL
+        threading.Timer(PAUSE, os.kill, (process, number)).start()
 
 
 def _cut(trial: Trial, place: Place, rank: int, stories: list[Story]) -> None:
@@ -121,7 +134,7 @@ def _teller(pipe: int) -> Callable[..., None]:
 def _start_processes(trial: Trial, place: Place) -> tuple[list[int], list[int]]:
     store = place.store(trial) or f"chaos/{os.getpid()}/{secrets.token_hex(8)}"
     pipes, processes = [], []
-    for rank in range(trial.world):
+    for rank in range(trial.everyone):
         reading, writing = os.pipe()
         process = os.fork()
         if process == 0:
@@ -148,7 +161,7 @@ def _as_rank(trial: Trial, rank: int, place: Place, store: str, tell: Callable[.
                 rank, trial.world, store, timeout=trial.patience, transport=trial.transport
             )
 
-        one = Rank(trial, rank, join, tell)
+        one = Elastic(trial, rank, store, tell) if trial.newcomers else Rank(trial, rank, join, tell)
         ringreduce.empty(1)  # makes what a process has one of for all its arrays
         before = Belongings()
         one.run()

@@ -141,9 +141,41 @@ def test_a_rank_dies_in_shrink():
 
 def test_both_sides_of_a_cut_are_judged():
     trial = replace(_trial("cut", transport="tcp"), hosts=(0, 1, 2))
-    alone = _survivor(rank=1, members=[2], fault=10.0)
+    alone = _survivor(rank=1, shrink=_error("MinorityError", 0), fault=10.0)
+    del alone.events["members"]
     assert _wrong(trial, _survivor(), _survivor(), alone) == set()
-    assert _wrong(trial, _survivor(), _survivor(), _survivor(rank=2, members=[2])) == {"rank"}
+    assert _wrong(trial, _survivor(), _survivor(), _survivor(rank=1, members=[2])) == {"agreement"}
+    blaming_itself = Story(alone.events | {"error": _error("PeerLost", 2), "again": _error("PeerLost", 2)}, 0)
+    assert _wrong(trial, _survivor(), _survivor(), blaming_itself) == {"rank"}
+
+
+def test_one_half_of_a_cut_goes_on():
+    trial = replace(
+        _trial("cut", transport="tcp", world=2), hosts=(0, 1), faults=(Fault(0, "cut", "between", 3),)
+    )
+    first, second = _survivor(rank=1, members=[0]), _survivor(rank=0, shrink=_error("MinorityError", 0))
+    del second.events["members"]
+    assert _wrong(trial, first, second) == set()
+    assert _wrong(trial, first, _survivor(rank=0, members=[1])) == {"agreement"}
+
+
+def _together(*members, **more):
+    return Story({"joined": 1.0, "finished": 9, "members": list(members), "left": []} | more, 0)
+
+
+@pytest.mark.parametrize(
+    ("third", "wrong"),
+    [
+        (_together(0, 3, 2), set()),
+        (_together(0, 2), {"agreement"}),
+        (_together(0, 2, 3, misblamed="rank 0"), {"rank"}),
+        (_together(0, 2, 3, wrong="a sum"), {"values"}),
+        (Story({"joined": 1.0}, None), {"agreement", "error"}),
+    ],
+)
+def test_newcomers_and_members_end_together(third, wrong):
+    trial = replace(_trial("join and kill"), newcomers=(0.0,), faults=(Fault(1, "kill", "any"),))
+    assert _wrong(trial, _together(0, 2, 3), _dead(), third, _together(0, 2, 3)) == wrong
 
 
 def test_trials_are_drawn_from_a_seed():
@@ -156,7 +188,7 @@ def test_trials_are_drawn_from_a_seed():
         assert sorted((trial.transport, trial.kind, trial.moment) for trial in drawn) == sorted(among)
     for trial in first:
         assert trial == plan.draw_of(7, trial.number, trial.transport, trial.kind, trial.moment, 1.0)
-        assert all(0 <= rank < trial.world <= 8 for rank in trial.victims)
+        assert all(0 <= rank < trial.everyone <= 8 for rank in trial.victims)
         assert len(trial.victims) < trial.world
 
 

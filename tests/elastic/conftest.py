@@ -1,6 +1,11 @@
+import sys
+from pathlib import Path
+
 from tests.faults.conftest import transport
 
 __all__ = ["transport"]
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "bench"))  # has hosts.py
 
 
 def pytest_generate_tests(metafunc):

@@ -102,8 +102,49 @@ def await_newcomers(comm: ringreduce.Communicator, number: int, **options: Any) 
         assert time.monotonic() < until, f"{found} newcomers, not {number}"
 
 
+def await_together(comm: ringreduce.Communicator, me: Me, number: int) -> None:
+    """Waits until a process has noted something. Nobody is let in meanwhile, or counted."""
+    while not comm.broadcast_object(me.board.read(number)):
+        assert comm.pending() == 0
+
+
 def described(comm: ringreduce.Communicator) -> tuple[int, int, float]:
     """Returns the rank, the size, and a sum that shows that the group works."""
     total = comm.all_reduce(np.array([1.0, comm.rank]))
     assert total[1] == comm.size * (comm.size - 1) / 2
     return comm.rank, comm.size, float(total[0])
+
+
+def go_on_until(comm: ringreduce.Communicator, size: int, doomed: int = -1) -> tuple[int, int, float]:
+    """Shrinks and grows, as an elastic program would, until the group has so many ranks and works.
+
+    Whoever is lost must be the doomed rank of this communicator, or a newcomer of one that was lost before it began.
+    """
+    while True:
+        try:
+            if comm.size == size and doomed == -1:
+                found = described(comm)
+                comm.barrier()
+                comm.close()
+                return found
+            if comm.pending():
+                before, comm = comm, comm.grow()
+                before.close()
+        except ringreduce.PeerLost as error:
+            assert doomed in (-1, error.rank), f"{comm} has lost {error.rank}, not {doomed}: {error}"
+            before, comm = comm, comm.shrink()
+            before.close()
+            doomed = -1
+
+
+def dies_at(owner: Any, name: str, number: int) -> None:
+    """Kills this process when a function is called for the number-th time."""
+    function, calls = getattr(owner, name), [0]
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == number:
+            kill_self()
+        return function(*args, **kwargs)
+
+    setattr(owner, name, counted)

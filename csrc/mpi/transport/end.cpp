@@ -19,7 +19,9 @@ constexpr milliseconds to_cancel{1000}, to_hand_over{100};
 void MpiTransport::unreachable(int peer, int code) {
   lost_some_ = true;
   end_without_others();
-  words_.lost(peer, "can no longer be reached (" + error_text(code) + ")");
+  // Nothing lies between the processes of a host.
+  words_.lost(peer, "can no longer be reached (" + error_text(code) + ")",
+              members_[peer].host.machine == members_[rank].host.machine);
 }
 
 // It does not say for which peer the hellos' receive fails; another request will.

@@ -103,7 +103,7 @@ void MpiTransport::look_after(int peer) {
   if (start_of(theirs.process) == theirs.started) return;
   lost_some_ = true;
   end_without_others();
-  words_.lost(peer, "died");
+  words_.lost(peer, "died", true);
 }
 
 // --- threads ---------------------------------------------------------------------------------------------

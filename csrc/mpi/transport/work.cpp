@@ -212,7 +212,7 @@ Buffer* MpiTransport::frame_came(int peer, Buffer* buffer, std::size_t bytes) {
     add(MPI_REQUEST_NULL, purpose);
     receive_bulk(requests_.size() - 1);
   } catch (const Error& error) {
-    words_.lost(peer, "sent something that no rank sends: " + std::string(error.what()));
+    words_.lost(peer, "sent something that no rank sends: " + std::string(error.what()), false);
   }
   return buffer;
 }

@@ -82,6 +82,9 @@ class HybridTransport : public Transport {
   bool is_gone(int peer) override {
     return across_->is_gone(peer) || (is_inside(peer) && inside_->is_gone(places_[peer]));
   }
+  bool has_ended(int peer) override {
+    return across_->has_ended(peer) || (is_inside(peer) && inside_->is_gone(places_[peer]));
+  }
   Clock::duration last_words_take() const override { return across_->last_words_take(); }
   void await_boards(int waiting_for) override {
     inside_->say_whom_we_wait_for(waiting_for, Clock::now());

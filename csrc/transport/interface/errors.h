@@ -28,8 +28,9 @@ struct Interrupted : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The communicator then refuses work with the same cause, until shrink() makes a new one.
-enum class Cause : unsigned char { none, peer_lost, mismatch, timeout, damaged };
+// The communicator then refuses work with the same cause, until shrink() makes a new one. `minority`:
+// shrink() makes none, because ranks that cannot be reached may go on instead.
+enum class Cause : unsigned char { none, peer_lost, mismatch, timeout, damaged, minority };
 // A cause as a peer reported it; an unknown number counts as the loss of a rank.
 constexpr Cause cause_numbered(unsigned long number) {
   const bool known = number > 0 && number <= static_cast<unsigned long>(Cause::damaged);

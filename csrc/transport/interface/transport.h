@@ -211,6 +211,8 @@ class Transport {
   virtual Board board(int of_rank) = 0;
   // Whether a peer can say nothing more: it is dead, or has closed.
   virtual bool is_gone(int peer) = 0;
+  // Whether it is certain that a peer that is gone has ended here. Otherwise it may live on beyond a cut.
+  virtual bool has_ended(int peer) { return is_gone(peer); }
   // How long after that the peer's last word may still be on its way.
   virtual Clock::duration last_words_take() const { return {}; }
   // Lets a little time pass, in which boards may change, especially that of `waiting_for`.

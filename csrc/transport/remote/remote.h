@@ -68,6 +68,7 @@ class RemoteTransport : public Transport, protected Wire {
   void show(const Board& board) override { locked(words_)->show(board); }
   Board board(int of_rank) override { return locked(words_)->board(of_rank); }
   bool is_gone(int peer) override { return locked(words_)->is_gone(peer); }
+  bool has_ended(int peer) override { return locked(words_)->has_ended(peer); }
   // For a dead rank's words, passed on by a rank that has heard them.
   Clock::duration last_words_take() const override { return std::chrono::milliseconds(300); }
   void await_boards(int waiting_for) override;

@@ -178,9 +178,10 @@ void Words::hear_abort(std::string_view text) {
           false);
 }
 
-void Words::lost(int peer, const std::string& how) {
+void Words::lost(int peer, const std::string& how, bool certain) {
   if (is_lost(peer)) return;
   peers_[peer].lost = how;
+  peers_[peer].certain = certain;
   wire_.dispatch(peer);  // pending frames to it are gone, and nothing waits for them
   if (!closed(peer) && !lost_since_) lost_since_ = Clock::now();
 }

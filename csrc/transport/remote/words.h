@@ -50,7 +50,8 @@ class Words {
   void let_go_of_callers();
   void say_bye();
 
-  void lost(int peer, const std::string& how);
+  // `certain`: the peer's own system says so.
+  void lost(int peer, const std::string& how, bool certain);
   bool is_lost(int peer) const { return peers_[peer].lost.has_value(); }
   bool has_said_bye(int peer) const { return peers_[peer].bye.has_value(); }
   // Whether the peer no longer reads what is sent to it.
@@ -65,12 +66,14 @@ class Words {
   void show(const Board& board);
   const Board& board(int of_rank) const { return of_rank == rank_ ? own_board_ : peers_[of_rank].board; }
   bool is_gone(int peer);
+  bool has_ended(int peer) const { return closed(peer) || peers_[peer].certain; }
   void boards_are_late() { boards_are_late_ = true; }
 
  private:
   struct Peer {
     std::optional<Messages::Counts> bye;
     std::optional<std::string> lost;  // how
+    bool certain = false;             // that it has ended, if it is lost
     bool spoken = false;  // since check_silence() last looked, because reading a clock per frame is too slow
     Clock::time_point heard;
     std::vector<Record> records;

@@ -64,8 +64,8 @@ void TcpTransport::dial(int peer, Purpose purpose) {
   Dial& dial = dial_of(peer, purpose);
   if (!dial.attempts.empty()) return;
   if (settings_.addresses[peer].empty()) {
-    return words_.lost(peer,
-                       "cannot be reached: it listens on its loopback interface only (RINGREDUCE_IFACE)");
+    return words_.lost(
+        peer, "cannot be reached: it listens on its loopback interface only (RINGREDUCE_IFACE)", false);
   }
   dial = {};
   dial.route = links_[peer].route;
@@ -87,8 +87,10 @@ void TcpTransport::attempt(int peer, Purpose purpose) {
       links_[peer].retry = Clock::now() + dial_again_after;
       return;
     }
-    return words_.lost(rank, "cannot open a connection to rank " + std::to_string(peer) + " (" +
-                                 std::strerror(errno) + "): raise the limit of open files, ulimit -n");
+    return words_.lost(rank,
+                       "cannot open a connection to rank " + std::to_string(peer) + " (" +
+                           std::strerror(errno) + "): raise the limit of open files, ulimit -n",
+                       false);
   }
   set(socket.get(), IPPROTO_TCP, TCP_NODELAY, 1);
   if (purpose == Purpose::pulse) set_pulse(socket.get());
@@ -110,6 +112,7 @@ void TcpTransport::attempt_failed(int peer, Purpose purpose, const std::string& 
   } else if (refused) {
     dial.problem = "has closed its communicator or died (" + problem + ")";
     dial.until = std::min(dial.until, Clock::now() + refusal_is_final);
+    ++dial.refusals;
   } else if (dial.problem.empty()) {
     dial.problem = "cannot be reached (" + problem + ")";
   }
@@ -143,7 +146,7 @@ void TcpTransport::dial_failed(Stream& stream) {
   if (!stream.ended()) return attempt_failed(peer, stream.purpose(), stream.broken(), met);
   if (!dial.attempts.empty()) return;
   // It may have had too many strangers.
-  if (++link.hang_ups > most_hang_ups) return words_.lost(peer, stream.broken());
+  if (++link.hang_ups > most_hang_ups) return words_.lost(peer, stream.broken(), false);
   if (stream.purpose() == Purpose::frames) link.retry = Clock::now() + dial_again_after;
 }
 
@@ -161,7 +164,8 @@ void TcpTransport::give_up(int peer, Purpose purpose) {
     const char* before = " at ";
     for (const Address& tried : settings_.addresses[peer])
       text += std::exchange(before, ", ") + in_words(tried);
-    words_.lost(peer, text);
+    // Where an address is silent, another one that refuses may be that of another host.
+    words_.lost(peer, text, dial.attempts.empty() && dial.refusals == dial.begun);
   }
 }
 

@@ -53,14 +53,16 @@ void TcpTransport::bury(Stream& buried) {
     if (!stream->dialed()) return;
     dial_of(peer, Purpose::pulse) = {};
     if (words_.has_said_bye(peer)) return;
-    return words_.lost(peer, stream->ended() && link.ready.empty() ? "has closed its communicator or died"
-                                                                   : stream->broken());
+    return words_.lost(
+        peer,
+        stream->ended() && link.ready.empty() ? "has closed its communicator or died" : stream->broken(),
+        stream->died());
   }
   std::erase(link.ready, stream.get());
   stream->forget();
   if (stream->retired()) return;
   // Its last words may come over another stream.
-  if (!words_.has_said_bye(peer)) words_.lost(peer, stream->broken());
+  if (!words_.has_said_bye(peer)) words_.lost(peer, stream->broken(), stream->died());
   dispatch(peer);
 }
 

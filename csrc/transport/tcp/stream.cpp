@@ -142,14 +142,13 @@ bool Stream::receive(std::size_t most, std::size_t& received, bool& more) {
 
 void Stream::receive_nothing(ssize_t got) {
   if (got == 0) {
-    ended_ = true;
+    ended_ = died_ = true;
     fail("died");
   } else if (errno == Channel::damaged_here || errno == Channel::damaged_there) {
     damage_ = errno == Channel::damaged_here ? Damage::here : Damage::there;
   } else if (!is_for_later(errno)) {
-    fail(errno == ECONNRESET || errno == EPIPE
-             ? "died"
-             : "can no longer be reached (" + std::string(std::strerror(errno)) + ")");
+    died_ = errno == ECONNRESET || errno == EPIPE;
+    fail(died_ ? "died" : "can no longer be reached (" + std::string(std::strerror(errno)) + ")");
   }
 }
 

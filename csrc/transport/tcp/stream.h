@@ -78,6 +78,7 @@ class Stream {
   // Why it is unusable; empty if it works.
   const std::string& broken() const { return broken_; }
   bool ended() const { return ended_; }      // properly, by the other end
+  bool died() const { return died_; }        // the other end, says its system
   bool blocked() const { return blocked_; }  // the system accepts no more bytes now
   void unblock() { blocked_ = false; }
   // Bytes that the system has not accepted yet, but will.
@@ -150,6 +151,7 @@ class Stream {
   int peer_ = -1;
   bool blocked_ = false;
   std::string broken_;
+  bool died_ = false;
   bool ended_ = false;
   bool mute_ = false;
   bool secured_ = false;

@@ -66,6 +66,7 @@ class TcpTransport : public RemoteTransport {
   struct Dial {
     std::vector<Stream*> attempts;  // one once connected, none without a dial
     std::size_t begun = 0, route = 0;
+    std::size_t refusals = 0;
     Clock::time_point latest, until;
     std::string problem;
   };
