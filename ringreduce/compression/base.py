@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ringreduce.communicator import DEFAULT_TIMEOUT
+from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
 from ringreduce.compression.group import Group, Tensor, all_reduce_bytes
 
 __all__ = ["Compression", "Gradients", "Memory", "hook"]
@@ -70,6 +70,10 @@ class Memory(dict[int, Tensor]):
         self._flats: dict[
             tuple[int, ...], Tensor
         ] = {}  # of the current buckets: self's values are views of them
+
+    def clear(self) -> None:
+        super().clear()
+        self._flats.clear()
 
     def flat(self, parameters: tuple[int, ...], lengths: list[int]) -> Tensor:
         """Returns the values of a bucket of these parameters, to be read and written.
@@ -129,9 +133,23 @@ class Compression(ABC):
         self._failure: Exception | None = None
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         # A daemon: a program that ends in the middle of a collective must not wait for its peers.
-        thread = threading.Thread(target=_work, args=(self._jobs,), name=type(self).__name__, daemon=True)
-        thread.start()
-        self._end = weakref.finalize(self, _end, self._jobs, thread, self._group)
+        self._thread = threading.Thread(target=_work, args=(self._jobs,), name=type(self).__name__, daemon=True)
+        self._thread.start()
+        self._end = weakref.finalize(self, _end, self._jobs, self._thread, self._group)
+
+    def regroup(self, comm: Communicator) -> None:
+        """Continues with the ranks of another group. All of them must call it, and it must not be in use.
+
+        The errors that were to be fed back are lost, because they belong to other ranks' samples.
+        """
+        self._end.detach()
+        sent, self._group = self._group.bytes_sent, Group(comm, self.timeout)
+        self._group.bytes_sent = sent
+        for kept in self._memory.values():
+            kept.clear()
+        self._numbers, self._failure = {}, None
+        self._step = int(comm.all_reduce(torch.tensor(self._step), "max"))
+        self._end = weakref.finalize(self, _end, self._jobs, self._thread, self._group)
 
     def _require(self, name: str, met: bool, condition: str) -> None:
         if not met:

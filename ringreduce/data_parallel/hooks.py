@@ -54,6 +54,12 @@ class CommHook(Exchange):
         self._state = state
         self._hook = hook
 
+    def regrouped(self, comm: Communicator) -> CommHook:
+        """Returns the same hook on another group."""
+        if hasattr(self._state, "regroup"):
+            self._state.regroup(comm)
+        return CommHook(comm, self._state, self._hook)
+
     def start(self, bucket: Bucket) -> UnderWay:
         began = time.monotonic()
         future = self._hook(self._state, GradBucket(bucket))

@@ -87,7 +87,7 @@ class DataParallel(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.comm = on_world.world() if comm is None else comm
-        options = {
+        options: dict[str, Any] = {
             "bucket_mb": bucket_mb,
             "first_bucket_mb": first_bucket_mb,
             "find_unused_parameters": find_unused_parameters,
@@ -107,11 +107,29 @@ class DataParallel(torch.nn.Module):
         self._late = LateParameters(module)
         self._broadcast_of_buffers = Broadcast(self.comm)
         self._broadcast_state(0)
-        self._reducer = self._make_reducer(named, options)
-        weakref.finalize(self, self._reducer.unhook).atexit = False
+        self._options = options
+        self._make_reducer(named)
 
-    def _make_reducer(self, named: list[tuple[str, Any]], options: dict[str, Any]) -> Reducer:
-        comm, shards = self.comm, options["logical_shards"]
+    def regroup(self, comm: Communicator) -> None:
+        """Continues with the ranks of another group. Every rank of it must call this, outside backward passes.
+
+        Nothing is sent: the ranks' models must be the same already. Gradients of an unfinished backward pass are lost.
+        The state of a communication hook gets the new group by its own ``regroup(comm)``, if it has one.
+
+        Raises:
+            ValueError: the number of logical shards is not a multiple of the number of ranks.
+        """
+        _check(self._options, comm.size)
+        exchange = self._reducer.exchange
+        self._unhook()
+        self.comm = comm
+        self._broadcast_of_buffers = Broadcast(comm)
+        self._make_reducer(check_parameters(self.module))
+        if isinstance(exchange, CommHook):
+            self._reducer.exchange = exchange.regrouped(comm)
+
+    def _make_reducer(self, named: list[tuple[str, Any]]) -> None:
+        comm, options, shards = self.comm, self._options, self._options["logical_shards"]
         slots = [Slot(number, repr(name), parameter) for number, (name, parameter) in enumerate(named)]
         exchange: Exchange = AllReduce(comm, options["wire"])
         if shards is not None:
@@ -126,7 +144,9 @@ class DataParallel(torch.nn.Module):
         cut = Cut(slots, options["first_bucket_mb"] * MB, options["bucket_mb"] * MB)
         reducer = Reducer(comm, "DataParallel", exchange, usage, keep, cut)
         reducer.follow(slots, cut.first())
-        return reducer
+        self._reducer = reducer
+        self._unhook = weakref.finalize(self, reducer.unhook)
+        self._unhook.atexit = False
 
     def _buffers_now(self) -> list[Any]:
         """Returns the data of the buffers: they may have been replaced, and autograd must not notice writes to them."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,20 +11,19 @@ import torch
 from ringreduce.communicator import Communicator, on_world
 from ringreduce.data_parallel.agreement import check_not_averaged
 from ringreduce.data_parallel.bucket import Slot
-from ringreduce.data_parallel.reducer import Keep, Reducer
 from ringreduce.data_parallel.timings import StepTimings
-from ringreduce.data_parallel.usage import AnyUsage
 from ringreduce.errors import Error
+from ringreduce.sharded_optimizer.division import Division
 from ringreduce.sharded_optimizer.kinds import Cut, choose_cut
 from ringreduce.sharded_optimizer.layout import Layout
-from ringreduce.sharded_optimizer.reduce_scatter import ReduceScatter
-from ringreduce.sharded_optimizer.shares import Piece, Share
-from ringreduce.sharded_optimizer.state import cut, gather_share
+from ringreduce.sharded_optimizer.part import copy_options, options
+from ringreduce.sharded_optimizer.regroup import mend, move_states
+from ringreduce.sharded_optimizer.shares import Share
+from ringreduce.sharded_optimizer.state import cut, gather_share, joined, on_cpu
 
 __all__ = ["ShardedOptimizer"]
 
 MB = 1 << 20
-MEMBERS = {"params", "param_names"}  # the keys of a parameter group that are not options
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
@@ -61,6 +58,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
             gets one-dimensional slices. "parameters" makes shares of whole parameters, as equal as possible. None
             picks "elements" for torch's element-wise optimizers, and "parameters", which is always right, for others.
         bucket_mb: the MiB of parameters that are exchanged together. Stage 2 holds the whole gradients of two buckets.
+        copies: the number of other ranks that hold a copy of each rank's state, so that :mod:`ringreduce.elastic` can
+            go on after as many neighbouring ranks are lost at once. A copy takes the memory of another share. In stage
+            2 ranks send their share of the gradients to the ranks that have copies, before each step.
         defaults: arguments of optimizer_class.
 
     Raises:
@@ -77,44 +77,47 @@ class ShardedOptimizer(torch.optim.Optimizer):
         stage: int = 2,
         shard: Cut | None = None,
         bucket_mb: float = 25.0,
+        copies: int = 0,
         **defaults: Any,
     ) -> None:
         if stage not in (1, 2):
             raise ValueError(f"stage must be 1 or 2, not {stage}")
         if not bucket_mb > 0:
             raise ValueError(f"bucket_mb must be positive, not {bucket_mb}")
+        if copies < 0:
+            raise ValueError(f"copies must not be negative, not {copies}")
         shard = choose_cut(optimizer_class, shard)
         settings = {
             "optimizer_class": optimizer_class.__name__, "stage": stage, "shard": shard, "bucket_mb": bucket_mb,
+            "copies": copies,
         }  # fmt: skip
-        self.comm = on_world.world() if comm is None else comm
         self.timings = StepTimings()
-        self._layout = Layout(self.comm, shard, bucket_mb * MB, settings)
-        self._slots: list[Slot] = []
-        self._shares: list[Share] = []
-        self._pieces: list[Piece] = []  # of this rank
-        self._inner: Any = None
-        self._usage = AccumulatedUsage()
-        self._exchange = ReduceScatter(self.comm)
-        self._meter = self._exchange.meter
-        self._reducer: Reducer | None = None
-        if stage == 2:
-            self._reducer = Reducer(
-                self.comm, "ShardedOptimizer", self._exchange, self._usage, Keep.NOTHING, waits=False
-            )
-            weakref.finalize(self, self._reducer.unhook)
+        self.elastic: Any = None  # agrees with other ranks before an update: ringreduce.elastic
+        comm = on_world.world() if comm is None else comm
+        self._made_by = optimizer_class, defaults
+        self._copies, self._stage = copies, stage
+        self._division = Division(comm, Layout(comm, shard, bucket_mb * MB, settings), stage, copies)
         super().__init__(params, defaults)
         self._shard_groups(0)
-        if not self._slots:
+        if not self._division.slots:
             raise ValueError("params: no parameter needs a gradient")
-        self._make_inner(optimizer_class, defaults)
-
-    def _make_inner(self, optimizer_class: Any, defaults: dict[str, Any]) -> None:
-        own = [self._own_part(number) for number in range(len(self.param_groups))]
-        self._inner = optimizer_class(own, **defaults)
+        self._division.begin(optimizer_class, defaults, self.param_groups)
         self.defaults = self._inner.defaults
         self.state = self._inner.state
         copy_options(self._inner.param_groups, self.param_groups)
+
+    @property
+    def comm(self) -> Communicator:
+        """The group."""
+        return self._division.comm
+
+    @property
+    def _inner(self) -> Any:
+        return self._division.own.inner
+
+    @property
+    def _shares(self) -> list[Share]:
+        return self._division.shares
 
     def _shard_groups(self, begin: int) -> None:
         """Divides the parameters of groups[begin:]. Parameters without requires_grad are left alone."""
@@ -127,7 +130,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
                     slots.append(Slot(number, str(number), parameter))
                     groups[slots[-1]] = index
                 number += 1
-        if self._reducer is not None:
+        if self._division.reducer is not None:
             check_not_averaged((slot.name, slot.parameter) for slot in slots)
         settings = {
             f"{name} of group {begin + index}": value
@@ -135,19 +138,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
             for name, value in options(group).items()
             if not callable(value)  # its text is an address, which differs between ranks
         }
-        shares = self._layout.make(slots, groups, settings)
-        self._slots += slots
-        self._shares += shares
-        pieces = sorted((piece for share in shares for piece in share.pieces), key=lambda p: p.slot.number)
-        self._pieces += pieces
-        if self._reducer is not None:
-            self._exchange.add(shares)
-            self._reducer.follow(slots, [share.bucket for share in shares])
-
-    def _own_part(self, number: int) -> dict[str, Any]:
-        """Returns a parameter group for the inner optimizer, with this rank's pieces."""
-        pieces = [piece.parameter for piece in self._pieces if piece.group == number]
-        return {**options(self.param_groups[number]), "params": pieces}
+        self._division.layout.check(slots, settings)
+        shares = self._division.add(slots, groups)
+        for share in shares:
+            share.broadcast()
+        self._division.follow(shares, slots, self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Adds a group of parameters. Every rank must call it."""
@@ -155,7 +150,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if self._inner is not None:
             number = len(self.param_groups) - 1
             self._shard_groups(number)
-            self._inner.add_param_group(self._own_part(number))
+            for part in self._division.parts:
+                part.inner.add_param_group(part.group(number, self.param_groups[number]))
             copy_options(self._inner.param_groups[number:], self.param_groups[number:])
 
     # --- gradients -----------------------------------------------------------------------------------------
@@ -166,27 +162,23 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
         The next backward pass outside sends the sum. Only in stage 2.
         """
-        if self._reducer is None:
+        reducer = self._division.reducer
+        if reducer is None:
             raise Error("in stage 1 the wrapped model exchanges gradients: use its no_sync()")
-        before, self._reducer.synchronise = self._reducer.synchronise, False
+        before, reducer.synchronise = reducer.synchronise, False
         try:
             yield
         finally:
-            self._reducer.synchronise = before
+            reducer.synchronise = before
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears all gradients. In stage 2 it always sets them to None."""
-        super().zero_grad(set_to_none or self._reducer is not None)
-        if self._reducer is not None:
-            self._reducer.settle(quiet=True)
-            self._reducer.restarts += 1
-        self._forget()
-
-    def _forget(self) -> None:
-        self._usage.used.clear()
-        self._exchange.forget()
-        for piece in self._pieces:
-            piece.parameter.grad = None
+        reducer = self._division.reducer
+        super().zero_grad(set_to_none or reducer is not None)
+        if reducer is not None:
+            reducer.settle(quiet=True)
+            reducer.restarts += 1
+        self._division.forget()
 
     def clip_grad_norm_(self, max_norm: float) -> Any:
         """Scales all gradients, if necessary, so that their total norm is at most max_norm.
@@ -199,30 +191,17 @@ class ShardedOptimizer(torch.optim.Optimizer):
         Raises:
             Error: in stage 2, a backward pass failed on some rank.
         """
-        if self._reducer is None:
-            return torch.nn.utils.clip_grad_norm_([slot.parameter for slot in self._slots], max_norm)
-        self._hand_over()
-        own = [piece.parameter for piece in self._pieces]
+        slots = self._division.slots
+        if self._division.reducer is None:
+            return torch.nn.utils.clip_grad_norm_([slot.parameter for slot in slots], max_norm)
+        self._division.hand_over([self._division.own])
+        own = [piece.parameter for piece in self._division.own.pieces]
         norm_here = torch.nn.utils.get_total_norm([p.grad for p in own if p.grad is not None])
-        square = norm_here.to(self._slots[0].parameter.device, torch.float64).reshape(1) ** 2
-        doubles = any(slot.parameter.dtype == torch.float64 for slot in self._slots)  # the same on all ranks
+        square = norm_here.to(slots[0].parameter.device, torch.float64).reshape(1) ** 2
+        doubles = any(slot.parameter.dtype == torch.float64 for slot in slots)  # the same on all ranks
         norm = self.comm.all_reduce(square).sqrt().reshape(()).to(torch.float64 if doubles else torch.float32)
         torch.nn.utils.clip_grads_with_norm_(own, max_norm, norm)
         return norm
-
-    def _hand_over(self) -> None:
-        """Sets the averaged gradients of the pieces."""
-        if self._reducer is not None:
-            self._reducer.settle()
-        for share in self._shares:
-            for piece in share.pieces:
-                piece.parameter.grad = self._gradient_of(share, piece)
-
-    def _gradient_of(self, share: Share, piece: Piece) -> Any:
-        if self._reducer is None:
-            gradient = piece.slot.parameter.grad
-            return None if gradient is None else piece.of(gradient.detach())
-        return share.gradient_of(piece) if piece.slot.number in self._usage.used else None
 
     # --- the step ------------------------------------------------------------------------------------------
 
@@ -248,13 +227,20 @@ class ShardedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         self._check_parameters()
-        self._hand_over()
-        copy_options(self.param_groups, self._inner.param_groups)
-        self._inner.step()
+        self._division.hand_over([self._division.own])
+        self._division.send_gradients()
+        self._division.hand_over(self._division.parts[1:])
+        if self.elastic is not None:
+            self.elastic.commit()
+        for part in self._division.parts:
+            part.step(self.param_groups)
         copy_options(self._inner.param_groups, self.param_groups)
-        self._gather_parameters()
-        self._forget()
-        self.timings = self._meter.take()
+        if self.elastic is None:
+            self._division.gather()
+        else:
+            self.elastic.finish(self._division.gather)
+        self._division.forget()
+        self.timings = self._division.exchange.meter.take()
         return loss
 
     def _check_parameters(self) -> None:
@@ -265,18 +251,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
                         f"the memory of parameter {slot.number} was replaced after ShardedOptimizer was created: move "
                         "and convert the model first, then create its optimizer"
                     )
-        sharded = {slot.parameter for slot in self._slots}
+        sharded = {slot.parameter for slot in self._division.slots}
         every = (p for group in self.param_groups for p in group["params"])
         for number, parameter in enumerate(every):
             if parameter.grad is not None and parameter not in sharded:
                 raise Error(
                     f"parameter {number} has a gradient, but needed none when it was passed to ShardedOptimizer"
                 )
-
-    def _gather_parameters(self) -> None:
-        under_way = [(share.bucket, time.monotonic(), share.all_gather()) for share in self._shares]
-        for bucket, submitted, gathering in under_way:
-            self._meter.wait(bucket, submitted, gathering)
 
     # --- saving --------------------------------------------------------------------------------------------
 
@@ -293,15 +274,20 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """
         found: dict[int, Any] = {}
         for share in self._shares:
-            found.update(gather_share(self.comm, share, self._inner.state, root))
+            own = self._division.own.of(share)
+            found.update(gather_share(self.comm, share, own, self._inner.state, root))
         if root not in (None, self.comm.rank):
             return {}
+        return {"state": dict(sorted(found.items())), "param_groups": self._numbered_groups()}
+
+    def _numbered_groups(self) -> list[dict[str, Any]]:
+        """Returns the parameter groups, with the parameters' numbers in their places."""
         groups, number = [], 0
         for group in self.param_groups:
             end = number + len(group["params"])
             groups.append({**group, "params": list(range(number, end))})
             number = end
-        return {"state": dict(sorted(found.items())), "param_groups": groups}
+        return groups
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a whole state, from :meth:`state_dict` or the optimizer without sharding, and keeps this rank's share.
@@ -317,44 +303,90 @@ class ShardedOptimizer(torch.optim.Optimizer):
         if lengths[0] != lengths[1]:
             raise ValueError(f"state_dict has groups of {lengths[1]} parameters, not of {lengths[0]}")
         ids = [number for group in saved for number in group["params"]]
-        state: dict[int, Any] = {}
-        inside = self._inner.state_dict()["param_groups"]
-        for index, group in enumerate(inside):
-            pieces = [piece for piece in self._pieces if piece.group == index]
-            for place, piece in zip(group["params"], pieces, strict=True):
-                if ids[piece.slot.number] in state_dict["state"]:
-                    state[place] = cut(piece, state_dict["state"][ids[piece.slot.number]])
-        copy_options(saved, inside)
         copy_options(saved, self.param_groups)
-        self._inner.load_state_dict({"state": state, "param_groups": inside})
+        for part in self._division.parts:
+            state: dict[int, Any] = {}
+            inside = part.inner.state_dict()["param_groups"]
+            for index, group in enumerate(inside):
+                pieces = [piece for piece in part.pieces if piece.group == index]
+                for place, piece in zip(group["params"], pieces, strict=True):
+                    if ids[piece.slot.number] in state_dict["state"]:
+                        state[place] = cut(piece, state_dict["state"][ids[piece.slot.number]])
+            copy_options(saved, inside)
+            part.inner.load_state_dict({"state": state, "param_groups": inside})
         self.state = self._inner.state
+
+    # --- other ranks ---------------------------------------------------------------------------------------
+
+    def described(self) -> list[str]:
+        """Returns what must be the same on all ranks."""
+        found = self._division.layout.described(self._division.slots, {})
+        return [f"{name}: {value}" for name, value in found.items()]
+
+    def mend(
+        self, comm: Communicator, before: Sequence[int | None], size_before: int, torn: Sequence[int]
+    ) -> None:
+        """Makes the parameters of ranks whole that could not gather them. See :meth:`prepare_regroup`.
+
+        Args:
+            torn: the ranks of comm that could not.
+        """
+        mend(self._division, comm, before, size_before, self._copies, torn)
+
+    def prepare_regroup(
+        self, comm: Communicator, before: Sequence[int | None], size_before: int
+    ) -> Callable[[], None]:
+        """Divides the state among the ranks of another group. All of them must call it.
+
+        The parameters of all ranks must be the same already. Nothing changes until the function that it returns is
+        called.
+
+        Args:
+            before: for each rank of comm, its rank in the former group. None for a rank that was not in it.
+            size_before: the size of the former group; 0 if the optimizer has no state yet.
+
+        Raises:
+            StateLost: a part was on lost ranks only. Every rank raises it.
+        """
+        division = Division(comm, self._division.layout.on(comm), self._stage, self._copies)
+        for slots, groups in self._division.layout.batches:
+            fresh = {slot: Slot(slot.number, slot.name, slot.parameter) for slot in slots}
+            division.add(list(fresh.values()), {fresh[slot]: number for slot, number in groups.items()})
+        division.begin(*self._made_by, self.param_groups)
+        move_states(self._division, division, before, size_before, self._copies)
+
+        def switch() -> None:
+            if self._division.reducer is not None:
+                self._division.unhook()
+            self._division = division
+            division.follow(division.shares, division.slots, self)
+            self.state = self._inner.state
+            copy_options(self.param_groups, self._inner.param_groups)
+
+        return switch
+
+    def shard(self) -> dict[int, Any]:
+        """Returns a copy of this rank's part of the state: by parameter, a range of its elements, and their state."""
+        return {
+            piece.slot.number: (piece.first, piece.last, on_cpu(state, copy=True))
+            for piece, state in self._division.own.states()
+        }
+
+    def load_shards(self, shards: Sequence[dict[int, Any]]) -> None:
+        """Loads the parts of all ranks of a group of any size, see :meth:`shard`."""
+        state = {}
+        for slot in self._division.slots:
+            if parts := [shard[slot.number] for shard in shards if slot.number in shard]:
+                state[slot.number] = joined(slot.parameter, parts)
+        self.load_state_dict({"state": state, "param_groups": self._numbered_groups()})
+
+    def group_options(self) -> list[dict[str, Any]]:
+        """Returns the options of the parameter groups."""
+        return [options(group) for group in self.param_groups]
+
+    def load_group_options(self, saved: Sequence[dict[str, Any]]) -> None:
+        """Sets the options of the parameter groups."""
+        copy_options(saved, self.param_groups)
 
     def __getstate__(self) -> Any:
         raise TypeError("a ShardedOptimizer cannot be copied or pickled; save its state_dict()")
-
-
-class AccumulatedUsage(AnyUsage):
-    """Counts a missing gradient as zeros, unless no rank has one in any backward pass of the step.
-
-    Attributes:
-        used: the numbers of parameters with gradients.
-    """
-
-    again = ""
-
-    def __init__(self) -> None:
-        self.used: set[int] = set()
-
-    def agreed(self, used: set[int] | None) -> set[int]:
-        self.used |= used or set()
-        return self.used
-
-
-def options(group: dict[str, Any]) -> dict[str, Any]:
-    """Returns a parameter group without its parameters."""
-    return {key: value for key, value in group.items() if key not in MEMBERS}
-
-
-def copy_options(sources: Sequence[dict[str, Any]], targets: Sequence[dict[str, Any]]) -> None:
-    for source, target in zip(sources, targets, strict=True):
-        target.update(options(source))

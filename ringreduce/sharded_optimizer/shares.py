@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.utils.dlpack import from_dlpack
 
 from ringreduce.communicator import Communicator
-from ringreduce.data_parallel.bucket import Bucket, Slot, shaped_like
+from ringreduce.data_parallel.bucket import Bucket, Slot
 from ringreduce.data_parallel.exchange import UnderWay
 from ringreduce.sharded_optimizer.placement import Placement
 
-__all__ = ["ALIGNMENT", "Piece", "Share"]
+__all__ = ["ALIGNMENT", "Piece", "Share", "ranges"]
 
 ALIGNMENT = 64  # bytes: a cache line, and the longest vector registers
 
@@ -41,10 +42,19 @@ class Piece:
         return whole.as_strided((whole.numel(),), (1,), whole.storage_offset())[self.first : self.last]
 
 
+def ranges(bucket: Bucket, placement: Placement, rank: int) -> Iterator[tuple[Slot, int, int]]:
+    """Yields the parameters of which a rank owns elements, and the range of these, in memory order."""
+    part_begin, part_end = placement.part(rank)
+    for slot in bucket.slots:
+        begin, end = max(slot.start, part_begin), min(slot.start + slot.parameter.numel(), part_end)
+        if begin < end:
+            yield slot, begin - slot.start, end - slot.start
+
+
 class Share:
     """The memory of a bucket's parameters, and this rank's part of it.
 
-    The parameters become views of this memory, with rank 0's values. Every rank must create it.
+    It begins with a copy of the parameters, which become views of the memory in :meth:`adopt`.
 
     Args:
         groups: the number of each parameter's group.
@@ -60,29 +70,35 @@ class Share:
         self, bucket: Bucket, groups: dict[Slot, int], placement: Placement, comm: Communicator, cuts: bool
     ) -> None:
         bucket.arrange(placement.starts, sum(placement.counts))
-        self.bucket = bucket
+        self.bucket, self.placement = bucket, placement
         self.begin, self.end = placement.part(comm.rank)
         # Equal parts need no counts, and are faster without.
         self.counts = placement.counts if len(set(placement.counts)) > 1 else None
         self.gradient: Any = None
         self.has_gradient = False
-        self.pieces: list[Piece] = []
-        self._comm = comm
+        self._comm, self._groups, self._cuts = comm, groups, cuts
         self._memory = bucket.allocate()
         for slot in bucket.slots:
-            self._move_in(slot, groups[slot], cuts)
-        comm.broadcast(self._memory, 0)
+            slot.of(self._memory).copy_(slot.parameter.detach())
 
-    def _move_in(self, slot: Slot, group: int, cuts: bool) -> None:
-        home = slot.of(self._memory)
-        home.copy_(slot.parameter.detach())
-        slot.parameter.data = from_dlpack(
-            home
-        )  # without this, saving it would save the whole bucket's memory
-        begin, end = max(slot.start, self.begin), min(slot.start + slot.parameter.numel(), self.end)
-        if begin < end:
-            memory = self._memory[begin:end] if cuts else home
-            self.pieces.append(Piece(slot, group, begin - slot.start, end - slot.start, memory))
+    def adopt(self) -> None:
+        """Makes the parameters views of this memory."""
+        for slot in self.bucket.slots:
+            # Without DLPack, saving a parameter would save the whole bucket's memory.
+            slot.parameter.data = from_dlpack(slot.of(self._memory))
+
+    def broadcast(self) -> None:
+        """Gives all ranks rank 0's parameters. Every rank must call it."""
+        self._comm.broadcast(self._memory, 0)
+
+    def pieces_of(self, rank: int) -> list[Piece]:
+        """Returns the pieces of parameters that a rank owns."""
+        found = []
+        for slot, first, last in ranges(self.bucket, self.placement, rank):
+            flat = self._memory[slot.start + first : slot.start + last]
+            memory = flat if self._cuts else slot.of(self._memory)
+            found.append(Piece(slot, self._groups[slot], first, last, memory))
+        return found
 
     def holds(self, slot: Slot) -> bool:
         """Returns whether the parameter is still in this memory."""
@@ -93,11 +109,10 @@ class Share:
         """Returns this rank's part of memory that has the bucket's layout."""
         return memory[self.begin : self.end]
 
-    def gradient_of(self, piece: Piece) -> Any:
-        """Returns the averaged gradient of a piece."""
-        begin = piece.slot.start + piece.first - self.begin
-        flat = self.gradient[begin : begin + piece.last - piece.first]
-        return flat if piece.parameter.dim() == 1 else shaped_like(piece.parameter, flat)
+    def parameters_of(self, rank: int) -> Any:
+        """Returns the memory of the parameters that a rank owns."""
+        begin, end = self.placement.part(rank)
+        return self._memory[begin:end]
 
     def all_gather(self) -> UnderWay:
         """Sends this rank's part of the parameters to all ranks, and receives theirs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,24 +12,25 @@ from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.bucket import shaped_like
 from ringreduce.sharded_optimizer.shares import Piece, Share
 
-__all__ = ["cut", "gather_share"]
+__all__ = ["cut", "gather_share", "is_cut", "joined", "on_cpu"]
 
 State = dict[str, Any]  # the inner optimizer's state of one parameter or piece
 Part = tuple[int, int, State]  # a range of the parameter's elements, and their state
 
 
 def gather_share(
-    comm: Communicator, share: Share, states: dict[Any, State], root: int | None
+    comm: Communicator, share: Share, pieces: Sequence[Piece], states: dict[Any, State], root: int | None
 ) -> dict[int, State]:
     """Returns the whole states of a bucket's parameters, by number and on the CPU.
 
     Args:
+        pieces: this rank's pieces of the share.
         states: this rank's states, by piece.
         root: the rank that gets the states; the others get an empty dict. None sends them to all ranks.
     """
     own = {
-        piece.slot.number: (piece.first, piece.last, _on_cpu(states[piece.parameter]))
-        for piece in share.pieces
+        piece.slot.number: (piece.first, piece.last, on_cpu(states[piece.parameter]))
+        for piece in pieces
         if piece.parameter in states
     }
     everybodys = comm.all_gather_object(own) if root is None else comm.gather_object(own, root) or []
@@ -36,15 +38,18 @@ def gather_share(
     for slot in share.bucket.slots:
         parts = [parts[slot.number] for parts in everybodys if slot.number in parts]
         if parts:
-            found[slot.number] = _joined(slot.parameter, parts)
+            found[slot.number] = joined(slot.parameter, parts)
     return found
 
 
-def _on_cpu(state: State) -> State:
-    return {key: value.cpu() if torch.is_tensor(value) else value for key, value in state.items()}
+def on_cpu(state: State, copy: bool = False) -> State:
+    """Returns a state with its tensors on the CPU, and with copy=True in memory of their own."""
+    return {
+        key: value.to("cpu", copy=copy) if torch.is_tensor(value) else value for key, value in state.items()
+    }
 
 
-def _joined(parameter: Any, parts: list[Part]) -> State:
+def joined(parameter: Any, parts: list[Part]) -> State:
     """Joins the states of a parameter's pieces."""
     _, _, some = parts[0]
     return {key: _joined_value(parameter, key, parts) for key in some}
@@ -53,7 +58,7 @@ def _joined(parameter: Any, parts: list[Part]) -> State:
 def _joined_value(parameter: Any, key: str, parts: list[Part]) -> Any:
     first, last, state = parts[0]
     value = state[key]
-    if not _is_cut(key, value, (last - first,)):
+    if not is_cut(key, value, (last - first,)):
         return value
     flat = torch.empty(parameter.numel(), dtype=value.dtype)
     for first, last, state in parts:
@@ -65,12 +70,12 @@ def cut(piece: Piece, state: State) -> State:
     """Returns this rank's piece of a parameter's whole state. It is a copy, because steps change it."""
     shape = piece.slot.parameter.shape
     return {
-        key: piece.of(value).clone() if _is_cut(key, value, shape) else copy.deepcopy(value)
+        key: piece.of(value).clone() if is_cut(key, value, shape) else copy.deepcopy(value)
         for key, value in state.items()
     }
 
 
-def _is_cut(key: str, value: Any, shape: tuple[int, ...]) -> bool:
+def is_cut(key: str, value: Any, shape: tuple[int, ...]) -> bool:
     """Returns whether a value of the state has one number for each element of its parameter or piece.
 
     "step" never has: it is the number of steps in torch's optimizers, but a parameter may be a single number, too.

@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import io
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ringreduce.communicator import Communicator
+from ringreduce.elastic.files import PARTIAL, unsealed, write_sealed
 from ringreduce.train.config import Config, ConfigError, ToldError, writing
 
 __all__ = ["existing", "find", "load", "on_rank_0", "save"]
-
-PARTIAL = ".partial"
-DIGEST_BYTES = hashlib.sha256().digest_size
-COMMENT_LENGTH_BYTES = 2  # the last field of a ZIP file is the length of the comment that follows it
-ZIP_END = b"PK\5\6"  # the signature of the last record of a ZIP file
-ZIP_END_BYTES = 22  # the size of this record without a comment
-
 
 def existing(folder: Path) -> list[Path]:
     """Returns the checkpoints in a folder, from old to new."""
@@ -32,53 +21,20 @@ def existing(folder: Path) -> list[Path]:
 def save(folder: Path, step: int, state: dict[str, Any], keep: int) -> None:
     """Writes a checkpoint, and then removes all checkpoints but this one and the newest ``keep - 1`` others.
 
-    Only one rank calls it. Because the machine may stop at any moment, the file is written under another name, synced
-    to the disk, and then renamed. The folder, which holds the name, is synced too.
+    Only one rank calls it. See :func:`ringreduce.elastic.files.write_sealed`.
 
     Raises:
         ConfigError: The file cannot be written. The earlier checkpoints are kept.
     """
     place = folder / f"step-{step:08d}.pt"
-    partial = place.with_name(place.name + PARTIAL)
-    try:
-        with writing("checkpoints", place):
-            folder.mkdir(parents=True, exist_ok=True)
-            for abandoned in folder.glob(f"*{PARTIAL}"):
-                abandoned.unlink()
-            with partial.open("wb") as file:
-                file.write(_sealed(state))
-                file.flush()
-                os.fsync(file.fileno())
-            partial.rename(place)
-            _sync_folder(folder)
-            others = [path for path in existing(folder) if path != place]
-            for old in others[: max(len(others) - keep + 1, 0)]:
-                old.unlink()
-    except ConfigError:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _sealed(state: dict[str, Any]) -> memoryview:
-    """Returns the ZIP file that torch.save writes, with a SHA-256 checksum of it as its comment.
-
-    torch.load can read the file.
-    """
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(-COMMENT_LENGTH_BYTES, io.SEEK_END)
-    file.write(DIGEST_BYTES.to_bytes(COMMENT_LENGTH_BYTES, "little"))
-    file.write(hashlib.sha256(file.getbuffer()).digest())
-    return file.getbuffer()
+    with writing("checkpoints", place):
+        folder.mkdir(parents=True, exist_ok=True)
+        for abandoned in folder.glob(f"*{PARTIAL}"):
+            abandoned.unlink()
+        write_sealed(place, state)
+        others = [path for path in existing(folder) if path != place]
+        for old in others[: max(len(others) - keep + 1, 0)]:
+            old.unlink()
 
 
 def load(content: bytes) -> dict[str, Any]:
@@ -87,10 +43,7 @@ def load(content: bytes) -> dict[str, Any]:
     Raises:
         Exception: The content is damaged. torch raises exceptions of several types.
     """
-    older = content[-ZIP_END_BYTES:].startswith(ZIP_END)  # it has no comment, and so no checksum
-    if not older and not content.endswith(hashlib.sha256(memoryview(content)[:-DIGEST_BYTES]).digest()):
-        raise ValueError("the checksum does not match")
-    state: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+    state: dict[str, Any] = unsealed(content)
     return state
 
 

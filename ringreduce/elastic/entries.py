@@ -1,0 +1,262 @@
+"""What a State holds: one class for each kind of object."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ringreduce.communicator import Communicator
+from ringreduce.data_parallel.sync_batch_norm import SyncBatchNorm
+from ringreduce.elastic.process_group import init_process_group
+from ringreduce.elastic.trees import described
+
+__all__ = ["Entry", "Membership", "entry_of"]
+
+
+class Membership:
+    """The ranks of a group, and what they were before.
+
+    Attributes:
+        comm: the group.
+        before: for each rank, its rank when the state was last divided among the ranks. None for a newcomer.
+        size_before: the number of ranks at that time.
+        torn: the ranks whose parameters were being gathered when a rank was lost.
+    """
+
+    def __init__(
+        self, comm: Communicator, before: list[int | None], size_before: int, torn: list[int]
+    ) -> None:
+        self.comm, self.before, self.size_before, self.torn = comm, before, size_before, torn
+
+
+class Entry(ABC):
+    """An object of a State.
+
+    Attributes:
+        name: its name in the State.
+        value: the object.
+    """
+
+    def __init__(self, name: str, value: Any) -> None:
+        self.name, self.value = name, value
+
+    def description(self) -> list[str]:
+        """Returns what must be the same on a newcomer."""
+        return [f"{self.name}: {type(self.value).__name__}"]
+
+    @abstractmethod
+    def tree(self) -> Any:
+        """Returns the state that all ranks share: nested dicts and lists. Its tensors are not copies."""
+
+    @abstractmethod
+    def load(self, tree: Any) -> None:
+        """Sets the state that all ranks share. Tensors that :meth:`own_tensors` gave are filled already."""
+
+    def own_tensors(self) -> dict[str, Any] | None:
+        """Returns the tensors into which another rank's state is received, or None to allocate new ones."""
+        return None
+
+    def keep(self) -> Any:
+        """Returns a copy of what a step changes before its gradients are applied."""
+        return copy.deepcopy(self.tree())
+
+    def put_back(self, kept: Any) -> None:
+        """Undoes changes since :meth:`keep`."""
+        self.load(kept)
+
+    def shard(self) -> Any:
+        """Returns a copy of the part of the state that only this rank has: for a checkpoint."""
+        return None
+
+    def restore(self, tree: Any, shards: list[Any]) -> None:
+        """Loads a checkpoint: the state that all ranks share, and the parts of all ranks that wrote it."""
+        self.load(tree)
+
+    def mend(self, now: Membership) -> None:
+        """Makes parameters whole that a lost rank left half updated. All ranks call it."""
+
+    def prepare(self, now: Membership) -> Callable[[], None] | None:
+        """Divides the state among other ranks. All ranks call it.
+
+        Until the function that it returns is called, the state is as before, so that a loss meanwhile can be survived.
+        """
+        return None
+
+
+class ModuleEntry(Entry):
+    """A model, or its wrapper. Steps change its buffers; its parameters only change when a step is applied."""
+
+    def description(self) -> list[str]:
+        return [*super().description(), *(f"{self.name}: {line}" for line in described(self.own_tensors()))]
+
+    @property
+    def _module(self) -> Any:
+        return self.value.module if hasattr(self.value, "module") else self.value
+
+    def own_tensors(self) -> dict[str, Any]:
+        found = self._module.state_dict(keep_vars=True)
+        return {name: value for name, value in found.items() if torch.is_tensor(value)}
+
+    def tree(self) -> Any:
+        return dict(self._module.state_dict(keep_vars=True))
+
+    def restore(self, tree: Any, shards: list[Any]) -> None:
+        self._module.load_state_dict(tree)
+
+    def load(self, tree: Any) -> None:
+        own = self.own_tensors()
+        if any(value is not own.get(name) for name, value in tree.items()):
+            self._module.load_state_dict(tree)
+
+    def keep(self) -> Any:
+        return [buffer.clone() for buffer in self._module.buffers()]
+
+    @torch.no_grad()
+    def put_back(self, kept: Any) -> None:
+        for buffer, value in zip(self._module.buffers(), kept, strict=True):
+            buffer.copy_(value)
+
+    def prepare(self, now: Membership) -> Callable[[], None] | None:
+        norms = [part for part in self.value.modules() if isinstance(part, SyncBatchNorm)]
+        own = now.comm.split(0) if norms else None  # not behind buckets of gradients
+        for norm in norms:
+            norm.comm = own
+        for part in self.value.modules():
+            if hasattr(part, "regroup"):
+                part.regroup(now.comm)
+        return None
+
+
+class DistributedEntry(ModuleEntry):
+    """torch's DistributedDataParallel, whose process group is made anew."""
+
+    def prepare(self, now: Membership) -> Callable[[], None] | None:
+        init_process_group(now.comm)
+        self.value.process_group = dist.group.WORLD
+        # What copying does. Its own _update_process_group keeps the buckets, which newcomers have otherwise.
+        hooks, self.value._comm_hooks = self.value._comm_hooks, []
+        self.value.__setstate__(self.value.__getstate__())
+        for hook, state in hooks:
+            if hasattr(state, "regroup"):
+                state.regroup(now.comm)
+            self.value.register_comm_hook(state, hook)
+        return None
+
+
+class OptimizerEntry(Entry):
+    """A torch optimizer. Its state only changes when a step is applied."""
+
+    def description(self) -> list[str]:
+        groups = [len(group["params"]) for group in self.value.param_groups]
+        return [*super().description(), f"{self.name}: groups of {groups} parameters"]
+
+    def tree(self) -> Any:
+        return self.value.state_dict()
+
+    def load(self, tree: Any) -> None:
+        self.value.load_state_dict(tree)
+
+    def keep(self) -> Any:
+        return None
+
+    def put_back(self, kept: Any) -> None:
+        self.value.zero_grad(set_to_none=True)
+
+
+class ShardedEntry(OptimizerEntry):
+    """A ShardedOptimizer: every rank has a part of the state. All ranks share the options of the groups."""
+
+    def description(self) -> list[str]:
+        return [*super().description(), *(f"{self.name}: {line}" for line in self.value.described())]
+
+    def tree(self) -> Any:
+        return self.value.group_options()
+
+    def load(self, tree: Any) -> None:
+        self.value.load_group_options(tree)
+
+    def shard(self) -> Any:
+        return self.value.shard()
+
+    def restore(self, tree: Any, shards: list[Any]) -> None:
+        self.load(tree)
+        self.value.load_shards(shards)
+
+    def mend(self, now: Membership) -> None:
+        if now.torn:
+            self.value.mend(now.comm, now.before, now.size_before, now.torn)
+
+    def prepare(self, now: Membership) -> Callable[[], None] | None:
+        if now.comm is self.value.comm:
+            return None
+        prepared: Callable[[], None] = self.value.prepare_regroup(now.comm, now.before, now.size_before)
+        return prepared
+
+
+class ObjectEntry(Entry):
+    """Any other object with state_dict and load_state_dict; :meth:`regroup`, if it has one, gets a new group."""
+
+    def tree(self) -> Any:
+        return self.value.state_dict()
+
+    def load(self, tree: Any) -> None:
+        self.value.load_state_dict(tree)
+
+    def prepare(self, now: Membership) -> Callable[[], None] | None:
+        if hasattr(self.value, "regroup"):
+            self.value.regroup(now.comm)
+        return None
+
+
+class TensorEntry(Entry):
+    """A tensor, which steps change in place."""
+
+    def description(self) -> list[str]:
+        return described(self.own_tensors())
+
+    def own_tensors(self) -> dict[str, Any]:
+        return {self.name: self.value}
+
+    def tree(self) -> Any:
+        return self.value.detach()
+
+    def load(self, tree: Any) -> None:
+        if tree.data_ptr() != self.value.data_ptr():
+            with torch.no_grad():
+                self.value.copy_(tree)
+
+    def keep(self) -> Any:
+        return self.value.detach().clone()
+
+
+class ValueEntry(Entry):
+    """A plain value that can be pickled. ``state.name = value`` replaces it."""
+
+    def description(self) -> list[str]:
+        return [f"{self.name}: a value"]
+
+    def tree(self) -> Any:
+        return self.value
+
+    def load(self, tree: Any) -> None:
+        self.value = tree
+
+
+def entry_of(name: str, value: Any) -> Entry:
+    """Returns the entry for an object."""
+    if isinstance(value, torch.nn.parallel.DistributedDataParallel):
+        return DistributedEntry(name, value)
+    if isinstance(value, torch.nn.Module):
+        return ModuleEntry(name, value)
+    if isinstance(value, torch.optim.Optimizer):
+        return (ShardedEntry if hasattr(value, "prepare_regroup") else OptimizerEntry)(name, value)
+    if torch.is_tensor(value):
+        return TensorEntry(name, value)
+    if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+        return ObjectEntry(name, value)
+    return ValueEntry(name, value)

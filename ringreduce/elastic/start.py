@@ -1,0 +1,42 @@
+"""The first group of a rank: that of the launcher, or a group of its own until it is let in."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import ringreduce
+from ringreduce.communicator import Communicator
+
+__all__ = ["joins", "start"]
+
+_to_join: weakref.WeakKeyDictionary[Communicator, Callable[[], Communicator]] = weakref.WeakKeyDictionary()
+
+
+def start(store: Any = None, *, timeout: float = 300.0, **arguments: Any) -> Communicator:
+    """Returns the communicator with which to make the model and the optimizer.
+
+    It is that of :func:`ringreduce.init`, unless this process takes the place of a lost rank: its launcher has then set
+    RINGREDUCE_NEWCOMER. Such a process begins in a group of its own, with one rank, and joins the others in
+    :func:`ringreduce.elastic.steps`, when its model and optimizer are ready. They need not wait for it longer than for
+    the state to be sent.
+
+    Args:
+        store: as for :func:`ringreduce.init`.
+        timeout: as for :func:`ringreduce.init`. A newcomer also waits so long until it is let in.
+        arguments: further arguments of :func:`ringreduce.init`.
+    """
+    if os.environ.get("RINGREDUCE_NEWCOMER", "0") in ("", "0"):
+        return ringreduce.init(store=store, timeout=timeout, **arguments)
+    (alone,) = ringreduce.local_group(1, timeout=timeout, reproducible=arguments.get("reproducible"))
+    how = {key: value for key, value in arguments.items() if key not in ("rank", "size")}
+    _to_join[alone] = partial(ringreduce.join, store, timeout=timeout, **how)
+    return alone
+
+
+def joins(comm: Communicator) -> Callable[[], Communicator] | None:
+    """Returns the function with which a newcomer joins the others; None for other ranks, and once it is called for."""
+    return _to_join.pop(comm, None)

@@ -1,0 +1,114 @@
+"""Checkpoints of an elastic training, read by other numbers of ranks."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from ringreduce import elastic
+from tests.elastic.ranks import Job
+from tests.elastic.training import STEPS, Plan, check, train, undisturbed
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def expected():
+    return undisturbed()
+
+
+def run(folder, members, steps, kind, **more):
+    plan = Plan(kind, steps=steps, copies=0, checkpoints=(str(folder), 5), **more)
+    return Job(partial(train, plan=plan), members).values(but=tuple(plan.dies))
+
+
+@pytest.mark.parametrize("kind", ["dp", "ddp", "sharded1", "sharded2", "parameters"])
+@pytest.mark.parametrize(("first", "then"), [(3, 2), (2, 4)])
+def test_other_numbers_of_ranks_go_on(kind, first, then, tmp_path, expected):
+    run(tmp_path, first, 11, kind)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000010", "step-00000011"]
+    for own in run(tmp_path, then, STEPS, kind):
+        check(own, expected)
+        assert own["first"] == 11
+    assert [own["first"] for own in run(tmp_path, 1, STEPS, kind)] == [-1]  # nothing is left to do
+
+
+def test_the_parts_are_about_equal(tmp_path):
+    run(tmp_path, 3, 5, "sharded2")
+    sizes = [path.stat().st_size for path in (tmp_path / "step-00000005").iterdir()]
+    assert len(sizes) == 3
+    assert max(sizes) < 2 * min(sizes)
+
+
+def test_a_lost_shard_without_copies_comes_from_the_checkpoint(tmp_path, expected):
+    found = run(tmp_path, 3, STEPS, "sharded2", dies={1: 13})
+    for number in (0, 2):
+        check(found[number], expected)
+        assert found[number]["tries"] > STEPS + 3  # steps 10 to 13 again
+
+
+def test_an_incomplete_or_damaged_checkpoint(tmp_path, expected):
+    run(tmp_path, 2, 11, "dp")
+    (tmp_path / "step-00000011" / "rank-00001-of-00002.pt").unlink()
+    place = tmp_path / "step-00000010" / "rank-00001-of-00002.pt"
+    whole = place.read_bytes()
+    place.write_bytes(whole[: len(whole) // 2] + b"x" + whole[len(whole) // 2 + 1 :])
+    with pytest.raises(elastic.CheckpointError, match=f"{place} is damaged: the checksum does not match"):
+        run(tmp_path, 2, STEPS, "dp")
+    place.write_bytes(whole)
+    for own in run(tmp_path, 2, STEPS, "dp"):
+        check(own, expected)
+        assert own["first"] == 10
+
+
+def test_a_checkpoint_of_another_state(tmp_path):
+    run(tmp_path, 2, 5, "dp")
+    with pytest.raises(elastic.CheckpointError, match="of another state. The first difference: it has optimizer: SGD;"):
+        run(tmp_path, 2, STEPS, "sharded2")
+
+
+def test_what_cannot_be_in_a_checkpoint(tmp_path):
+    (comm,) = __import__("ringreduce").local_group(1)
+    state = elastic.State(comm, value=object())
+    with pytest.raises(elastic.CheckpointError, match="value: a object cannot be in a checkpoint"):
+        elastic.Checkpoints(tmp_path).write(state)
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
+    import ringreduce
+    from ringreduce.elastic import checkpoints
+
+    def slow(place, content, real=checkpoints.write_sealed):
+        time.sleep(0.5)
+        real(place, content)
+
+    monkeypatch.setattr(checkpoints, "write_sealed", slow)
+    (comm,) = ringreduce.local_group(1)
+    state = elastic.State(comm, x=torch.zeros(3))
+    ours = elastic.Checkpoints(tmp_path, every=2)
+    events = []
+    for step in elastic.steps(state, 3, checkpoints=ours):
+        with step:
+            state.x += 1
+            events.append(bool(ours.whole()))
+    assert events == [False] * 3
+    assert [path.name for path in ours.whole()] == ["step-00000002", "step-00000003"]
+    state = elastic.State(comm, x=torch.zeros(3))
+    ours._load(state, [checkpoints.read_sealed(next(ours.whole()[0].iterdir()))])
+    assert state.x.tolist() == [2.0] * 3  # as it was, and not as it became meanwhile
+
+
+def test_a_full_disk_is_told(tmp_path):
+    import ringreduce
+
+    (tmp_path / "file").write_text("")
+    (comm,) = ringreduce.local_group(1)
+    state = elastic.State(comm, x=torch.zeros(3))
+    with pytest.raises(elastic.CheckpointError, match="checkpoints: .*file"):
+        for step in elastic.steps(state, 2, checkpoints=elastic.Checkpoints(tmp_path / "file", every=1, resume=False)):
+            with step:
+                state.x += 1
