@@ -81,6 +81,7 @@ void Communicator::leave() {
   calls_.transport->wake();
   progress_.stop();
   gpu_.leave();
+  calls_.shown.over(Notice::State::closed);
   calls_.transport->close();
   calls_.messages.drop(std::make_exception_ptr(Closed("the communicator was closed")));
   calls_.say(rank() == 0 ? log::Level::info : log::Level::debug, "the group is closed");
