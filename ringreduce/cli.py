@@ -16,6 +16,7 @@ from ringreduce import _engine, built, environment
 from ringreduce.bench import command as bench
 from ringreduce.bench import options as bench_options
 from ringreduce.cuda import nccl_library
+from ringreduce.diagnosis import command as diagnose
 from ringreduce.mpi import interposer
 from ringreduce.plotting import PlotError
 from ringreduce.start import command as run
@@ -348,6 +349,13 @@ def parser() -> ArgumentParser:
     )
     add_measuring_options(one, 0.05)
     one.set_defaults(run=tune)
+    one = commands.add_parser(
+        "diagnose",
+        help="say who holds up a job that hangs",
+        description=diagnose.DESCRIPTION,
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    diagnose.add_options(one)
     one = commands.add_parser(
         "env",
         help="list the environment variables of ringreduce that are set",

@@ -102,6 +102,19 @@ VARIABLES: dict[str, list[Variable]] = {
             "RINGREDUCE_LOG", "`info`, `debug`", "Python's logging decides",
             "writes to standard error what was chosen, and which ranks are waited for",
         ),
+        Variable(
+            "RINGREDUCE_REPORT", "`exit`, `signal`, `answer`, or several of them, separated by commas", "none",
+            "reports of every rank: its statistics at its end, what it does on SIGUSR1, its Python stack for "
+            "`ringreduce diagnose`", "diagnosing.md#reports",
+        ),
+        Variable(
+            "RINGREDUCE_METRICS", "a port, `address:port`", "none",
+            "serves metrics by HTTP, at this port plus the rank", "diagnosing.md#metrics",
+        ),
+        Variable(
+            "RINGREDUCE_METRICS_FILE", "a file; `{rank}` stands for the rank", "none",
+            "where metrics are written every 10 seconds and at the end", "diagnosing.md#metrics",
+        ),
     ],
     "GPUs": [
         Variable(

@@ -6,6 +6,7 @@
 namespace ringreduce {
 
 void bind_schedule(nanobind::module_& m);
+void bind_signals(nanobind::module_& m);
 void bind_simulate(nanobind::module_& m);
 void bind_synthesis(nanobind::module_& m);
 void bind_reduce(nanobind::module_& m);
@@ -18,6 +19,7 @@ void bind_fast_methods(nanobind::module_& m);
 void bind_connect(nanobind::module_& m);
 void bind_meeting(nanobind::module_& m);
 void bind_measuring(nanobind::module_& m);
+void bind_account(nanobind::module_& m);
 void bind_log(nanobind::module_& m);
 void bind_values(nanobind::module_& m);
 

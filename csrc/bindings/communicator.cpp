@@ -88,6 +88,7 @@ nb::object collective(Communicator& comm, const std::string& name, nb::handle in
   Extents input_extents, output_extents;
   Call call = make_call(comm, collective_named(name), input, output, root_of(comm, root), input_counts,
                         output_counts, input_extents, output_extents);
+  call.bucket = comm.bucket();
   const bool background = flag(async_op, "async_op");
   set_op(call, op, factor);
   call.algorithm = algorithm;
@@ -234,6 +235,10 @@ void bind_communicator(nb::module_& m) {
       .def_prop_ro("device_stream",
                    [](Communicator& comm) { return reinterpret_cast<std::uintptr_t>(comm.device_stream()); })
       .def_prop_ro("device_footprint", &Communicator::device_footprint)
+      .def("statistics", &Communicator::statistics)
+      .def("forget_longest_waits", &Communicator::forget_longest_waits)
+      .def("set_bucket", &Communicator::set_bucket, "number"_a,
+           "Sets the number of the bucket of gradients that the next calls are for; -1: none.")
       .def("split", split, "color"_a.none(), "key"_a.none())
       .def("shrink", &Communicator::shrink, unlocked)
       .def("inherit", &Communicator::inherit, "parent"_a,

@@ -13,11 +13,13 @@ NB_MODULE(_engine, m) {
   ringreduce::bind_mpi_job(m);
   ringreduce::bind_links(m);
   ringreduce::bind_work(m);
+  ringreduce::bind_account(m);
   ringreduce::bind_communicator(m);
   ringreduce::bind_fast_methods(m);
   ringreduce::bind_connect(m);
   ringreduce::bind_meeting(m);
   ringreduce::bind_measuring(m);
   ringreduce::bind_log(m);
+  ringreduce::bind_signals(m);
   ringreduce::bind_values(m);
 }

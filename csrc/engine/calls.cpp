@@ -57,11 +57,14 @@ Calls::Calls(std::unique_ptr<Transport> transport_of_group, const Options& given
       world(transport->world),
       log_name(given.log_name.empty() ? "rank " + std::to_string(rank) : given.log_name),
       diagnosis(*transport),
+      account(world),
+      shown({rank, world, transport->told.group, transport->name(), given.members, transport->told.machine}),
       messages(*transport),
       planner(rank, world, {tuning_of(transport->name()), transport->capacity(), transport->oversubscribed()},
               options.reproducible, transport->hosts(), agreed(options.tuned, transport->told)),
       executor(*transport),
-      fork_epoch_(watch_forks()) {
+      fork_epoch_(watch_forks()),
+      current_(&shown.next(0)) {
   check_instruction_set();  // throws here, before any call, if RINGREDUCE_ISA names one that the machine
                             // lacks
 }
@@ -84,14 +87,18 @@ void Calls::poll() const {
 
 // --- collectives -------------------------------------------------------------------------------------------
 
-const Record& Calls::note(const Plan& plan) {
+const Record& Calls::note(const Plan& plan, std::size_t bytes, int bucket) {
   ++sequence_;
   history_ = contract::history(history_, plan.contract);
-  current_ = plan.record;
-  current_.sequence = sequence_;
-  current_.history = history_;
-  contract::show(*transport, current_);
-  return current_;
+  account.begin(plan, bytes);
+  current_ = &shown.next(sequence_);
+  *current_ = plan.record;
+  current_->sequence = sequence_;
+  current_->history = history_;
+  if (bucket >= 0) name_bucket(*current_, bucket);
+  shown.began(sequence_);
+  contract::show(*transport, *current_);
+  return *current_;
 }
 
 void Calls::begin(const Call& call) {
@@ -117,7 +124,7 @@ void Calls::begin(const Call& call) {
   if (output_bytes >= Executor::lend_from) {
     task.output_reachable = call.output && transport->reachable(call.output, output_bytes);
   }
-  note(plan);
+  note(plan, task.bytes, call.bucket);
   task.contract = history_;
   executor.start(task);
 }
@@ -137,11 +144,13 @@ void Calls::begin_later(const Call& call) {
 
 void Calls::wait_to_end(Clock::duration timeout) {
   wait_until(
-      *transport, options.poll, [&] { return executor.done(); }, [&] { return executor.advance(); },
-      [&] { return executor.waiting_for(); }, [&](Clock::duration waited) { look_at(waited, timeout); });
+      *transport, account, sequence_, options.poll, [&] { return executor.done(); },
+      [&] { return executor.advance(); }, [&] { return executor.waiting_for(); },
+      [&](Clock::duration waited) { look_at(waited, timeout); });
 }
 
 void Calls::look_at(Clock::duration waited, Clock::duration timeout) {
+  shown.waits(executor.waiting_for(), Clock::now() - waited);
   if (waited >= timeout) time_out(timeout);
   if (said_.call != sequence_) said_ = {sequence_, {}};
   if (is_worth_a_word(waited, said_.again_after)) {
@@ -160,11 +169,12 @@ void Calls::say_who_is_late(int waiting_for, std::uint64_t number, Clock::durati
 }
 
 void Calls::time_out(Clock::duration timeout) const {
-  diagnosis.time_out(timeout, diagnosis.late_rank(executor.waiting_for(), sequence_, timeout), now_doing());
+  diagnosis.time_out(timeout, diagnosis.late_rank(executor.waiting_for(), sequence_, timeout), sequence_,
+                     now_doing());
 }
 
 std::string Calls::now_doing() const {
-  return "call #" + std::to_string(current_.sequence) + ", " + in_words(current_);
+  return "call #" + std::to_string(current_->sequence) + ", " + in_words(*current_);
 }
 
 // --- messages ----------------------------------------------------------------------------------------------
@@ -172,15 +182,20 @@ std::string Calls::now_doing() const {
 void Calls::wait_for(const Request& request) {
   Clock::duration again_after{};
   wait_until(
-      *transport, options.poll, [&] { return request.done.load(std::memory_order_acquire); },
+      *transport, account, 0, options.poll, [&] { return request.done.load(std::memory_order_acquire); },
       [&] { return messages.advance(); }, [&] { return peer_of(request); },
       [&](Clock::duration waited) {
-        messages.look_around();
-        if (waited >= or_default(request.transfer.timeout)) time_out(request);
+        look_at(request, waited);
         if (is_worth_a_word(waited, again_after)) {
           say_who_is_late(request.peer, 0, waited, in_words(request.transfer, rank));
         }
       });
+}
+
+void Calls::look_at(const Request& request, Clock::duration waited) {
+  shown.waits_for_message(request.peer, waited, in_words(request.transfer, rank));
+  messages.look_around();
+  if (waited >= or_default(request.transfer.timeout)) time_out(request);
 }
 
 // Lists messages that nobody asked for: one of them may have the tag that the caller meant.
@@ -189,7 +204,7 @@ void Calls::time_out(const Request& request) const {
   const std::string others = request.transfer.sends ? "" : messages.not_asked_for(request.transfer.peer);
   if (!others.empty()) what += " (arrived but not asked for: " + others + ")";
   const auto timeout = or_default(request.transfer.timeout);
-  diagnosis.time_out(timeout, diagnosis.late_rank(request.peer, 0, timeout), what);
+  diagnosis.time_out(timeout, diagnosis.late_rank(request.peer, 0, timeout), 0, what);
 }
 
 int Calls::peer_of(const Request& request) const {
@@ -205,11 +220,12 @@ bool Calls::flushed() const {
 void Calls::flush(const Transfer& send) {
   if (flushed()) return;
   wait_until(
-      *transport, options.poll, [&] { return flushed(); }, [] { return false; }, [&] { return send.peer; },
+      *transport, account, 0, options.poll, [&] { return flushed(); }, [] { return false; },
+      [&] { return send.peer; },
       [&](Clock::duration waited) {
         const auto timeout = or_default(send.timeout);
         if (waited < timeout) return;
-        diagnosis.time_out(timeout, diagnosis.late_rank(send.peer, 0, timeout), in_words(send, rank));
+        diagnosis.time_out(timeout, diagnosis.late_rank(send.peer, 0, timeout), 0, in_words(send, rank));
       });
 }
 
@@ -220,7 +236,7 @@ void Calls::end(const Transfer* message) {
   try {
     throw;
   } catch (const Failure& failure) {
-    fail(failure);
+    fail_with_last_words(failure);
   } catch (const ContractBroken& broken) {
     fail(Failure(Cause::mismatch, broken.peer,
                  diagnosis.disagreement(broken.peer, sequence_) + lengths(broken)));
@@ -258,6 +274,18 @@ void Calls::blame_self() const {
   }
 }
 
+// Adds what this rank knows of a rank that it has found lost.
+void Calls::fail_with_last_words(const Failure& failure) {
+  const int lost = failure.culprit;
+  if (failure.cause != Cause::peer_lost || lost < 0 || lost == rank || is_over() ||
+      transport->fate().failure()) {
+    fail(failure);
+  }
+  std::string text = failure.what() + diagnosis.last_words(lost);
+  if (!executor.done()) text += "; rank " + std::to_string(rank) + " was in " + now_doing();
+  fail(Failure(failure.cause, lost, text));
+}
+
 void Calls::fail(const Failure& found) {
   const bool was_closed = transport->fate().is_closed();
   // A rank that waits in a closed group is told of the closing first: that may be why the others failed and
@@ -265,6 +293,7 @@ void Calls::fail(const Failure& found) {
   if (!was_closed || found.cause == Cause::mismatch) transport->abort(found);
   if (was_closed) throw Closed("the communicator was closed");
   const Failure failure = *transport->fate().failure();
+  shown.over(Notice::State::failed, failure.what());
   if (!failure_said_.exchange(true))
     say(log::Level::info, std::string("the group failed: ") + failure.what());
   messages.drop(std::make_exception_ptr(failure));

@@ -7,9 +7,11 @@
 #include <mutex>
 #include <string>
 
+#include "engine/account.h"
 #include "engine/cpu/executor.h"
 #include "engine/diagnosis.h"
 #include "engine/messages/point_to_point.h"
+#include "engine/notice.h"
 #include "engine/planning/planner.h"
 #include "transport/interface/log.h"
 #include "transport/interface/transport.h"
@@ -29,6 +31,8 @@ struct Options {
   // The name of this rank in the log; empty: "rank 3". In a group made from another it is "rank 3/1", if rank
   // 3 there is rank 1 here.
   std::string log_name;
+  // The ranks' names in the job, if they are not their numbers here.
+  std::vector<int> members;
 };
 
 class Calls {
@@ -40,6 +44,8 @@ class Calls {
   const int rank, world;
   const std::string log_name;
   const Diagnosis diagnosis;
+  Account account;
+  ShownGroup shown;
   PointToPoint messages;
   // Collectives run one at a time: the holder of this may use what follows it, and begin().
   std::mutex collective;
@@ -57,8 +63,11 @@ class Calls {
     return timeout.count() > 0 ? timeout : options.timeout;
   }
 
-  // Records this rank's next call, for itself and for the others.
-  const Record& note(const Plan& plan);
+  // Records this rank's next call, with arrays of so many bytes, for itself and for the others.
+  const Record& note(const Plan& plan, std::size_t bytes, int bucket = -1);
+  // The current call is over, as far as this rank is concerned.
+  void finish() { shown.ended(sequence_); }
+  std::uint64_t number() const { return sequence_; }
   // Prepares the executor for the call.
   void begin(const Call& call);
   // The same for a call that follows others, with the same steps. It cannot be refused now, because the other
@@ -77,8 +86,11 @@ class Calls {
     if (!executor.done()) wait_to_end(or_default(timeout));
   }
   [[noreturn]] void time_out(Clock::duration timeout) const;
-  // Called now and then in a wait. Ends one that takes too long, and logs which rank a long one is for.
+  // Called now and then in a wait. Shows which rank it is for, logs that if it is long, and ends it if it
+  // takes too long.
   void look_at(Clock::duration waited, Clock::duration timeout);
+  // The same for a transfer.
+  void look_at(const Request& request, Clock::duration waited);
 
   void wait_for(const Request& request);
   [[noreturn]] void time_out(const Request& request) const;
@@ -121,12 +133,13 @@ class Calls {
                        const std::string& what) const;
   [[noreturn]] void end(const Transfer* message);
   [[noreturn]] void blame_self() const;
+  [[noreturn]] void fail_with_last_words(const Failure& failure);
   std::string now_doing() const;
 
   const unsigned fork_epoch_;
   std::uint64_t sequence_ = 0;
   std::uint64_t history_ = 0;  // over all calls so far
-  Record current_;
+  Record* current_;            // shown to others
   struct {
     std::uint64_t call = 0;
     Clock::duration again_after{};

@@ -10,6 +10,7 @@
 #include "engine/gpu/collectives.h"
 #include "engine/planning/links.h"
 #include "engine/progress.h"
+#include "engine/statistics.h"
 
 namespace ringreduce {
 
@@ -35,6 +36,9 @@ class Communicator {
   void run(Steps& steps) { progress_.run(steps); }
   // Hands it to the progress thread. Buffers must not change until the work is done.
   std::shared_ptr<Work> submit(const Call& call) { return progress_.submit(call); }
+  // The bucket of gradients that this thread's next calls are for, in error messages; -1: none.
+  int bucket() const { return bucket_; }
+  void set_bucket(int number) { bucket_ = number; }
   std::shared_ptr<Work> submit(std::unique_ptr<Steps> steps) { return progress_.submit(std::move(steps)); }
 
   // Collectives of arrays in GPU memory, all of one GPU. They are launched on a stream of that device, and
@@ -114,21 +118,30 @@ class Communicator {
   // The rank that has begun the fewest collectives, if fewer than this rank; else -1. Callable from any
   // thread.
   int latest() const { return calls_.diagnosis.last_rank(); }
+  // What this rank's calls came to. Callable from any thread.
+  Statistics statistics() const;
+  // The longest waits from now on, in later statistics.
+  void forget_longest_waits() { calls_.account.forget_longest(); }
+  // Of all groups of the process, the latest of those that are gone as well.
+  static std::vector<Statistics> all_statistics();
 
  private:
   std::vector<std::string> exchange(const std::string& blob);
   void know(Links links);
   void measure_links_if_far();
   void introduce(log::Level details) const;
-  std::unique_ptr<Communicator> child(std::unique_ptr<Transport> transport, const std::vector<int>& members);
+  std::unique_ptr<Communicator> child(std::unique_ptr<Transport> transport, const std::vector<int>& members,
+                                      std::uint64_t group);
 
   Calls calls_;
+  const Registered registered_{*this};
   Progress progress_;
   GpuCollectives gpu_;
   Links links_;
   // Transports of earlier groups, from which ranks were left out that may live. They stay open as long as
   // this rank goes on: a rank that reaches them again must not find that it has ended.
   std::vector<std::shared_ptr<Transport>> left_behind_;
+  std::atomic<int> bucket_{-1};
 };
 
 }  // namespace ringreduce

@@ -44,11 +44,51 @@ int Diagnosis::last_rank() const {
   return last == transport_.rank ? -1 : last;
 }
 
-void Diagnosis::time_out(Clock::duration timeout, int waiting_for, const std::string& what) const {
+// For example "rank 3 has not made this call, its last is #1040, barrier(); rank 0 and rank 2 have made it".
+std::string Diagnosis::who_has_come(int late, std::uint64_t number) const {
+  constexpr std::size_t most_named = 8;
+  const std::string name = "rank " + std::to_string(late);
+  const auto records = transport_.records(late);
+  const std::string last =
+      records.empty() ? "" : "#" + std::to_string(records.back().sequence) + ", " + in_words(records.back());
+  std::string text = name;
+  if (number == 0) {
+    if (last.empty()) return "";
+    return text + "'s last collective is " + last;
+  }
+  if (begun(late) < number) {
+    text += " has not made this call, " + (last.empty() ? "nor any that is known" : "its last is " + last);
+  } else if (begun(late) > number) {
+    text += " has made this call, and is in " + last;
+  } else {
+    text += " has made this call, but does not continue: it works, is stopped, or waits outside this group";
+  }
+  std::vector<std::string> others;
+  for (int rank = 0; rank < transport_.world; ++rank) {
+    if (rank != late && begun(rank) >= number) others.push_back("rank " + std::to_string(rank));
+  }
+  if (others.size() > most_named)
+    return text + "; " + std::to_string(others.size()) + " other ranks have made it";
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    text += (i == 0 ? "; " : i + 1 < others.size() ? ", " : " and ") + others[i];
+  }
+  return others.empty() ? text : text + (others.size() == 1 ? " has made it" : " have made it");
+}
+
+std::string Diagnosis::last_words(int rank) const {
+  const auto records = transport_.known_records(rank);
+  if (records.empty()) return ", of which no call is known";
+  return ", whose last known call is #" + std::to_string(records.back().sequence) + ", " +
+         in_words(records.back());
+}
+
+void Diagnosis::time_out(Clock::duration timeout, int waiting_for, std::uint64_t number,
+                         const std::string& what) const {
+  const std::string who = waiting_for < 0 ? "" : who_has_come(waiting_for, number);
   std::ostringstream text;
   text << "rank " << transport_.rank << " timed out after " << std::chrono::duration<double>(timeout).count()
        << " s waiting for " << (waiting_for < 0 ? "any rank" : "rank " + std::to_string(waiting_for))
-       << " in " << what << ". Last collectives of every rank:";
+       << " in " << what << (who.empty() ? "" : ": ") << who << ". Last collectives of every rank:";
   for (int peer = 0; peer < transport_.world; ++peer) {
     text << "\n  rank " << peer << ":";
     const auto records = transport_.records(peer);

@@ -22,8 +22,12 @@ class Diagnosis {
   int last_rank() const;
   // The number of the latest collective that a rank is known to have begun.
   std::uint64_t begun(int rank) const;
-  // Throws a timeout that lists every rank's latest calls, so that a person can see which one went wrong.
-  [[noreturn]] void time_out(Clock::duration timeout, int waiting_for, const std::string& what) const;
+  // Throws a timeout that says who has made the call of this number (0: no collective) and who has not, and
+  // lists every rank's latest calls, so that a person can see which one went wrong.
+  [[noreturn]] void time_out(Clock::duration timeout, int waiting_for, std::uint64_t number,
+                             const std::string& what) const;
+  // What a lost rank is known to have called last: ", whose last known call is #3, barrier()". Asks nobody.
+  std::string last_words(int rank) const;
 
   // The first call on record that two ranks made differently, if any.
   std::optional<std::uint64_t> first_disagreement() const;
@@ -34,6 +38,7 @@ class Diagnosis {
   std::string disagreement(int peer, std::uint64_t latest) const;
 
  private:
+  std::string who_has_come(int late, std::uint64_t number) const;
   std::vector<std::string> calls_numbered(std::uint64_t number) const;
 
   Transport& transport_;

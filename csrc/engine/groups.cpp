@@ -4,7 +4,9 @@
 
 #include "engine/agreement.h"
 #include "engine/communicator.h"
+#include "engine/contract.h"
 #include "engine/waiting.h"
+#include "transport/interface/exchange.h"
 
 namespace ringreduce {
 namespace {
@@ -45,9 +47,14 @@ std::vector<std::string> Communicator::exchange(const std::string& blob) {
 
 // Links stay valid in a new group, except between hosts whose first rank has changed: these are unknown.
 std::unique_ptr<Communicator> Communicator::child(std::unique_ptr<Transport> transport,
-                                                  const std::vector<int>& members) {
+                                                  const std::vector<int>& members, std::uint64_t group) {
   transport->told = calls_.transport->told.among(members);
+  transport->told.group = group;
   Options theirs = options();
+  theirs.members = members;
+  for (int& member : theirs.members) {
+    if (!options().members.empty()) member = options().members[member];
+  }
   theirs.log_name = calls_.log_name + "/" + std::to_string(transport->rank);
   auto made = std::make_unique<Communicator>(std::move(transport), theirs);
   if (links_.world > 0) made->know(links_.among(members));
@@ -57,13 +64,15 @@ std::unique_ptr<Communicator> Communicator::child(std::unique_ptr<Transport> tra
 
 std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   usable();
-  const int own[2] = {color, key};
-  const auto wanted = exchange(std::string(reinterpret_cast<const char*>(own), sizeof own));
+  struct Wanted {
+    int color, key;
+    std::uint64_t group;
+  };
+  const auto wanted = exchange_values([this](const std::string& blob) { return exchange(blob); }, size(),
+                                      Wanted{color, key, random_number()});
   std::vector<std::pair<int, int>> order;  // key, rank here
   for (int r = 0; r < size(); ++r) {
-    int theirs[2];
-    std::memcpy(theirs, wanted[r].data(), sizeof theirs);
-    if (theirs[0] == color) order.emplace_back(theirs[1], r);
+    if (wanted[r].color == color) order.emplace_back(wanted[r].key, r);
   }
   std::sort(order.begin(), order.end());
   if (color < 0) {
@@ -80,7 +89,8 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   };
   std::vector<int> members;
   for (const auto& [unused, r] : order) members.push_back(r);
-  return child(calls_.transport->among(new_rank, static_cast<int>(order.size()), among_members), members);
+  return child(calls_.transport->among(new_rank, static_cast<int>(order.size()), among_members), members,
+               wanted[members.front()].group);
 }
 
 namespace {
@@ -119,9 +129,13 @@ std::unique_ptr<Communicator> Communicator::shrink() {
     try {
       const std::vector<int> unreachable = agreement.unreachable(members);
       check_majority(members, unreachable);
+      // Its number follows from its members: they are the survivors of this group.
+      std::uint64_t group = calls_.transport->told.group;
+      for (const int member : members)
+        group = contract::history(group, static_cast<std::uint64_t>(member) + 1);
       auto made = child(
           calls_.transport->among(static_cast<int>(new_rank), static_cast<int>(members.size()), exchange),
-          members);
+          members, group);
       if (!unreachable.empty()) left_behind_.push_back(calls_.transport);
       made->inherit(*this);
       return made;

@@ -43,6 +43,7 @@ void Progress::run(const Call& call) {
   calls_.guarded([&] {
     calls_.begin(call);
     calls_.run_to_end(call.timeout);
+    calls_.finish();
   });
 }
 
@@ -55,9 +56,11 @@ void Progress::run(const Call& call, BeforeWaiting& before) {
   }
   calls_.guarded([&] {
     calls_.begin(call);
-    if (calls_.run_for_a_moment()) return;
-    before();
-    calls_.run_to_end(call.timeout);
+    if (!calls_.run_for_a_moment()) {
+      before();
+      calls_.run_to_end(call.timeout);
+    }
+    calls_.finish();
   });
 }
 
@@ -70,6 +73,7 @@ void Progress::run(Steps& steps) {
     for (bool first = true; steps.next(call); first = false, call = Call()) {
       first ? calls_.begin(call) : calls_.begin_later(call);
       calls_.run_to_end(call.timeout);
+      calls_.finish();
     }
   });
 }
@@ -95,6 +99,7 @@ std::shared_ptr<Work> Progress::submit(std::shared_ptr<Steps> steps) {
   auto work = std::make_shared<Work>();
   hand_over([&] {
     pending_.fetch_add(1);
+    calls_.shown.submitted();
     queue_.push_back({std::move(steps), work, {}, false, {}});
   });
   return work;
@@ -166,30 +171,35 @@ void Progress::stop() {
 // Transfers also continue while a collective runs: a peer may need them to reach the collective at all.
 void Progress::work() {
   Backoff backoff;
-  while (wait_for_something()) {
+  TimedWaits timed(calls_.account, backoff);
+  while (wait_for_something(timed)) {
     try {
       calls_.guarded([&] {
         const bool moved = advance_collective();
         if (advance_messages() || moved) {
-          backoff.reset();
+          timed.over();
         } else {
-          pause(backoff);
+          pause(backoff, timed);
         }
       });
     } catch (...) {
-      backoff.reset();
+      timed.over();
       drop(std::current_exception());
     }
   }
   drop(std::make_exception_ptr(Closed("the communicator was closed")));
 }
 
-bool Progress::wait_for_something() {
+bool Progress::wait_for_something(TimedWaits& timed) {
   std::unique_lock lock(mutex_);
-  changed_->wait(lock, [&] {
+  const auto there_is_something = [&] {
     return stopping_ || current_.work || !queue_.empty() || !messages_.empty() ||
            calls_.messages.fetching() || to_be_flushed();
-  });
+  };
+  if (!there_is_something()) {
+    timed.over();  // to be idle is no wait
+    changed_->wait(lock, there_is_something);
+  }
   return !stopping_;
 }
 
@@ -197,6 +207,7 @@ bool Progress::advance_collective() {
   if (!current_.work) return begin_next();
   const bool moved = calls_.executor.advance();
   if (!calls_.executor.done()) return moved;
+  calls_.finish();
   begin_call();
   return true;
 }
@@ -238,6 +249,7 @@ void Progress::finish_collective(const std::exception_ptr& problem) {
   calls_.collective.unlock();
   const PendingCollective over = std::exchange(current_, {});
   pending_.fetch_sub(1);
+  calls_.shown.finished();
   over.work->finish(problem);
 }
 
@@ -264,7 +276,7 @@ void Progress::PendingMessage::finish() const {
   work->finish(request->problem);
 }
 
-void Progress::pause(Backoff& backoff) {
+void Progress::pause(Backoff& backoff, TimedWaits& timed) {
   int waiting_for = -1;
   if (current_.work) {
     waiting_for = calls_.executor.waiting_for();
@@ -272,6 +284,7 @@ void Progress::pause(Backoff& backoff) {
     const std::lock_guard lock(mutex_);
     if (!messages_.empty()) waiting_for = calls_.peer_of(*messages_.front().request);
   }
+  timed.held_up_by(waiting_for, current_.work ? calls_.number() : 0);
   if (!calls_.transport->pause(backoff, waiting_for)) return;
   const auto timeout = calls_.or_default(current_.call.timeout);
   if (current_.work) calls_.look_at(Clock::now() - current_.started, timeout);
@@ -281,16 +294,21 @@ void Progress::pause(Backoff& backoff) {
 // Each transfer has its own deadline, and a peer that may have closed.
 void Progress::check_messages() {
   const auto now = Clock::now();
-  RequestPointer late;
+  RequestPointer late;  // or the oldest
+  Clock::duration waited{};
   {
     const std::lock_guard lock(mutex_);
     const auto found = std::find_if(messages_.begin(), messages_.end(), [&](const PendingMessage& message) {
       return now - message.submitted >= calls_.or_default(message.request->transfer.timeout);
     });
-    if (found != messages_.end()) late = found->request;
+    const auto shown = found != messages_.end() ? found : messages_.begin();
+    if (shown != messages_.end()) {
+      late = shown->request;
+      waited = now - shown->submitted;
+    }
   }
-  calls_.messages.look_around();
-  if (late && !late->done.load(std::memory_order_acquire)) calls_.time_out(*late);
+  if (!late) return calls_.messages.look_around();
+  if (!late->done.load(std::memory_order_acquire)) calls_.look_at(*late, waited);
 }
 
 void Progress::drop(const std::exception_ptr& problem) {
@@ -304,6 +322,7 @@ void Progress::drop(const std::exception_ptr& problem) {
   }
   for (const PendingCollective& collective : queue) {
     pending_.fetch_sub(1);
+    calls_.shown.finished();
     collective.work->finish(problem);
   }
   for (const PendingMessage& message : messages) message.work->finish(problem);

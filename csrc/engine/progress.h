@@ -75,14 +75,14 @@ class Progress {
   void hand_over(Push push);
 
   void work();
-  bool wait_for_something();
+  bool wait_for_something(TimedWaits& timed);
   // Whether accepted messages that nobody waits for still have to be sent.
   bool to_be_flushed() const { return !calls_.is_over() && !calls_.flushed(); }
   bool advance_collective();
   bool begin_next();
   void begin_call();
   bool advance_messages();
-  void pause(Backoff& backoff);
+  void pause(Backoff& backoff, TimedWaits& timed);
   void check_messages();
   void finish_collective(const std::exception_ptr& problem);
   void drop(const std::exception_ptr& problem);

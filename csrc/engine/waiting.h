@@ -3,6 +3,7 @@
 
 #include <chrono>
 
+#include "engine/account.h"
 #include "transport/interface/transport.h"
 
 namespace ringreduce {
@@ -19,22 +20,25 @@ InterruptCheck set_interrupt_check(InterruptCheck check);
 // Waits until done(). Calls advance() to make progress, and lets time pass if it cannot. Throws the group's
 // failure, and what the transport's waits throw. look(waited) is called every few milliseconds, for
 // deadlines, and may throw. `poll`, if given, lets the caller make progress with something else, instead of
-// handling signals.
+// handling signals. `number`: of the collective that waits, for the account; 0 for others.
 template <class Done, class Advance, class HeldUpBy, class Look>
-void wait_until(Transport& transport, void (*poll)(), Done done, Advance advance, HeldUpBy held_up_by,
-                Look look) {
+void wait_until(Transport& transport, Account& account, std::uint64_t number, void (*poll)(), Done done,
+                Advance advance, HeldUpBy held_up_by, Look look) {
   Backoff backoff;
+  TimedWaits timed(account, backoff);
   if (poll) backoff.longest_sleep = poll_every;
   const auto start = Clock::now();
   auto last_look = start;
   unsigned moves = 0;
   while (!done()) {
     if (advance()) {
-      backoff.reset();
+      timed.over();
       if (++moves % moves_between_looks != 0) continue;
       transport.check();
-    } else if (!transport.pause(backoff, held_up_by())) {
-      continue;
+    } else {
+      const int peer = held_up_by();
+      timed.held_up_by(peer, number);
+      if (!transport.pause(backoff, peer)) continue;
     }
     if (poll) poll();
     const auto now = Clock::now();

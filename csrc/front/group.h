@@ -63,6 +63,7 @@ class Group {
     // interrupts. Lets the caller make progress with something else. Must not throw.
     void (*poll)() = nullptr;
     bool shared_memory = false;  // required: no other transport takes its place
+    std::vector<int> members;    // the ranks' names in the job; empty: their numbers here
   };
   Group(int rank, int world, Meeting& meeting, const Settings& settings);
   ~Group();

@@ -12,7 +12,10 @@ namespace {
 
 std::shared_ptr<Group> connect(const intrusive_ptr<c10d::Store>& store, int rank, int size,
                                const Settings& settings) {
-  const Group::Settings engines{settings.timeout, settings.reproducible};
+  Group::Settings engines;
+  engines.timeout = settings.timeout;
+  engines.reproducible = settings.reproducible;
+  engines.members.assign(settings.ranks.begin(), settings.ranks.end());
   return translated(settings.ranks, [&] {
     StoreMeeting meeting(store, rank, size, settings.timeout);
     auto group = std::make_shared<Group>(rank, size, meeting, engines);

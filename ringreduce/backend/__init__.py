@@ -101,9 +101,10 @@ def _create(options: Any, given: Any) -> Any:
     module = _load()
     if shares:
         module.share_tensors()
-    from ringreduce import log
+    from ringreduce import diagnosis, log
 
     log.begin(options.group_rank)
+    diagnosis.begin(options.group_rank)
     backend = module.create(
         options.store,
         options.group_rank,

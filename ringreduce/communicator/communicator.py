@@ -18,6 +18,8 @@ from ringreduce.communicator.collectives import Collectives
 from ringreduce.communicator.groups import Groups
 from ringreduce.communicator.links import Links
 from ringreduce.communicator.messages import Messages
+from ringreduce.diagnosis import counts
+from ringreduce.diagnosis.counts import GroupStatistics, Statistics
 from ringreduce.synthesis import Synthesis, engine_synthesis, of_ranks
 
 if TYPE_CHECKING:
@@ -82,6 +84,7 @@ class Communicator(Collectives, Messages, Groups):
     ) -> None:
         super().__init__(engine, timeout, origin, growth)
         self._link_names: list[str] | None = None
+        self._counted_before: Statistics | None = None
         _live.add(self)
 
     def __repr__(self) -> str:
@@ -272,6 +275,27 @@ class Communicator(Collectives, Messages, Groups):
         if len(each) > 1:
             raise ValueError("model needs the same number of ranks on every host")
         return Choice(*choice, model.ranking(nbytes, self.size, collective, each.pop()))
+
+    def statistics(self) -> Statistics:
+        """Returns what this rank's calls came to since the group was made, or since :meth:`reset_statistics`.
+
+        They count calls and bytes by collective and algorithm, and the time that this rank waited for each other rank.
+        :meth:`split` makes collectives of the group it is called on, and so do the first calls with arrays on a GPU.
+        """
+        found = counts.of_engine(self._c.statistics())
+        return found if self._counted_before is None else found.since(self._counted_before)
+
+    def all_gather_statistics(self, *, timeout: float | None = None) -> GroupStatistics:
+        """Collects the statistics of all ranks, which show which rank comes late. Every rank must call it.
+
+        The calls that collect them are not counted in the result.
+        """
+        return GroupStatistics(self.all_gather_object(self.statistics(), timeout=timeout))
+
+    def reset_statistics(self) -> None:
+        """Lets :meth:`statistics` count from now on. Affects only this rank, and no metrics."""
+        self._c.forget_longest_waits()
+        self._counted_before = counts.of_engine(self._c.statistics())
 
     def close(self) -> None:
         """Waits for calls in progress, then leaves the group. Calling it again does nothing."""

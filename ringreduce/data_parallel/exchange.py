@@ -103,6 +103,14 @@ class Exchange(ABC):
         """Called when a bucket without memory gets its first gradient."""
         bucket.use(bucket.allocate())
 
+    def begin(self, bucket: Bucket) -> UnderWay:
+        """Calls :meth:`start`, and lets error messages name the bucket."""
+        self.comm._c.set_bucket(bucket.index)
+        try:
+            return self.start(bucket)
+        finally:
+            self.comm._c.set_bucket(-1)
+
     @abstractmethod
     def start(self, bucket: Bucket) -> UnderWay:
         """Begins to average the bucket's buffer over the ranks. Does not wait."""

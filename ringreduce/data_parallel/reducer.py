@@ -182,7 +182,7 @@ class Reducer:
             while self._next < len(self.buckets) and self.buckets[self._next].left == 0:
                 bucket = self.buckets[self._next]
                 self._next += 1
-                self._sent.append((bucket, time.monotonic(), self.exchange.start(bucket)))
+                self._sent.append((bucket, time.monotonic(), self.exchange.begin(bucket)))
 
     # --- its end -------------------------------------------------------------------------------------------
 

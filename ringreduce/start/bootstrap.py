@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from ringreduce import _engine, log
+from ringreduce import _engine, diagnosis, log
 from ringreduce._engine import values
 from ringreduce.annotations import Transport
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
@@ -103,6 +103,7 @@ def init(
     values.whole(size, "size", 1, 2**31 - 1)
     values.whole(rank, "rank", 0, size - 1)
     log.begin(rank)
+    diagnosis.begin(rank)
     if store is None and known is None and size > 1:
         raise ValueError("store is required with rank and size: the ranks need it to meet")
     origin = Origin(store, known, transport or "", encrypt, reproducible)

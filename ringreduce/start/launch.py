@@ -16,6 +16,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
 
+from ringreduce import diagnosis
 from ringreduce._engine import values
 from ringreduce.annotations import Transport
 from ringreduce.communicator import DEFAULT_TIMEOUT
@@ -181,6 +182,7 @@ def _rank_main(
             pickle.loads(message)
         except Exception:
             message = pickle.dumps((False, (text, Error(repr(error)))))
+    diagnosis.end()  # the parent ends a rank that has answered
     pipe.send_bytes(message)
     pipe.close()
     sys.stdout.flush()

@@ -44,6 +44,9 @@ def test_a_rank_that_never_arrives(timeout, per_call, background, count):
     for rank, (blamed, text, took) in enumerate(found):
         assert blamed == late
         assert f"waiting for rank {late}" in text
+        sentence = text.partition(". Last collectives of every rank:")[0]
+        assert f": rank {late} has not made this call, " in sentence
+        assert sentence.endswith(" made it")
         for other in range(count):
             line = next(line for line in text.splitlines() if line.strip().startswith(f"rank {other}:"))
             # A rank that computes answers no questions: who has had no message of it knows nothing of it.

@@ -234,7 +234,10 @@ void GpuCollectives::launch(const Ready& on, const Call& call, Launch& how) {
   CudaLibrary::check(cuda.is_captured(&captured, how.stream));
   how.captured = captured != 0;
   const Plan& plan = on.runner.plan(calls_.planner, call, how);
-  const Record& record = calls_.note(plan);
+  const std::size_t bytes = std::max(bytes_of_input(call, calls_.world, calls_.rank),
+                                     bytes_of_output(call, calls_.world, calls_.rank));
+  const Record& record = calls_.note(plan, bytes, call.bucket);
+  calls_.finish();  // the GPU continues
   how.contract = record.history;
   last_launched_ = record.sequence;
   if (!captured && on.gpu->last_event && on.gpu->last_stream != how.stream) {

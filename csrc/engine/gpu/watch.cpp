@@ -48,7 +48,7 @@ void Watch::look_for_what_is_stuck(Runner& runner, Progress& progress) {
   const auto lasted = Clock::now() - progress.since;
   if (lasted >= calls_.options.timeout) {
     const int late = calls_.diagnosis.late_rank(-1, last_launched_, calls_.options.timeout);
-    calls_.diagnosis.time_out(calls_.options.timeout, late, runner.what());
+    calls_.diagnosis.time_out(calls_.options.timeout, late, last_launched_, runner.what());
   }
   if (lasted < suspicious_after) return;
   check_closed();

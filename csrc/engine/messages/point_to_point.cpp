@@ -33,8 +33,12 @@ PointToPoint::PointToPoint(Transport& transport)
 
 bool PointToPoint::send_at_once(const Transfer& send) {
   std::lock_guard lock(mutex_);
-  if (send.peer != transport_.rank) return peers_[send.peer].sends.empty() && send_whole(send);
-  send_to_self(send);
+  if (send.peer == transport_.rank) {
+    send_to_self(send);
+  } else if (!peers_[send.peer].sends.empty() || !send_whole(send)) {
+    return false;
+  }
+  sends_.add(send.bytes());
   return true;
 }
 
@@ -42,6 +46,7 @@ RequestPointer PointToPoint::enqueue(const Transfer& transfer) {
   auto request = std::make_shared<Request>(transfer);
   std::lock_guard lock(mutex_);
   ++requests_;
+  (transfer.sends ? sends_ : receives_).add(transfer.bytes());
   if (transfer.sends) {
     peers_[transfer.peer].sends.push_back(request);
   } else if (const auto aside = matching_.take_aside(transfer.peer, transfer.tag)) {

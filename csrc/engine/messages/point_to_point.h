@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/messages/matching.h"
+#include "transport/interface/count.h"
 
 namespace ringreduce {
 
@@ -40,6 +41,9 @@ class PointToPoint {
   std::string not_asked_for(int source) const;
   // Ends every request with this error.
   void drop(const std::exception_ptr& problem);
+  // Sends and receives that have begun.
+  const CallsAndBytes& sends() const { return sends_; }
+  const CallsAndBytes& receives() const { return receives_; }
 
  private:
   using Requests = std::list<RequestPointer>;
@@ -75,6 +79,7 @@ class PointToPoint {
   mutable std::mutex mutex_;
   Matching matching_;
   std::vector<Peer> peers_;
+  CallsAndBytes sends_, receives_;
   int requests_ = 0;  // running
   int first_ = 0;     // the peer that was served first the last time
   std::atomic<int> fetching_{0};

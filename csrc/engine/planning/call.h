@@ -41,6 +41,7 @@ struct Call {
   // For several arrays in one call: their number, in the upper 16 bits, and a hash of their lengths. Ranks
   // must agree.
   std::uint64_t split = 0;
+  int bucket = -1;       // the number of the bucket of gradients that it is for, in error messages; -1: none
   int device = on_host;  // the device that holds the arrays: the number of a GPU, or on_host
 };
 

@@ -1,6 +1,7 @@
 #include "engine/planning/description.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdio>
 #include <cstring>
 
@@ -19,7 +20,8 @@ struct Description {
   Op op{};
   std::uint8_t reproducible = 0;  // whether the rank's communicator is reproducible
   Encoding wire = Encoding::none;
-  char algorithm[23] = {};
+  char algorithm[21] = {};
+  std::uint16_t bucket = 0;  // its number, from 1; 0: none
 };
 static_assert(sizeof(Description) <= sizeof(Record::content));
 
@@ -67,6 +69,7 @@ void describe(const Call& call, const Shape& shape, bool reproducible, std::stri
   made.wire = call.wire;
   std::memcpy(made.algorithm, algorithm.data(), std::min(algorithm.size(), sizeof made.algorithm));
   plan.record = Record();
+  plan.tally = nullptr;
   std::memcpy(plan.record.content.data(), &made, sizeof made);
   std::uint64_t contract = hash_of(algorithm);
   for (std::uint64_t value :
@@ -77,6 +80,17 @@ void describe(const Call& call, const Shape& shape, bool reproducible, std::stri
     contract = mix(contract, value);
   }
   plan.contract = contract;
+}
+
+Kind kind_of(const Record& record) {
+  Description call;
+  std::memcpy(static_cast<void*>(&call), record.content.data(), sizeof call);
+  return {call.collective, std::string(call.algorithm, strnlen(call.algorithm, sizeof call.algorithm))};
+}
+
+void name_bucket(Record& record, int number) {
+  const auto named = static_cast<std::uint16_t>(number + 1);
+  std::memcpy(record.content.data() + offsetof(Description, bucket), &named, sizeof named);
 }
 
 std::string in_words(const Record& record) {
@@ -98,6 +112,7 @@ std::string in_words(const Record& record) {
     std::snprintf(hash, sizeof hash, "%08x", static_cast<unsigned>(call.split));
     text += ", of " + std::to_string(call.split >> 48) + " tensors, lengths #" + hash;
   }
+  if (call.bucket != 0) text += ", bucket " + std::to_string(call.bucket - 1);
   return text + ") by " + std::string(call.algorithm, strnlen(call.algorithm, sizeof call.algorithm));
 }
 

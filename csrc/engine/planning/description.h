@@ -20,6 +20,15 @@ Shape shape_of(const Call& call, int world);
 // Makes the plan's record, and its contract: the part that the ranks must agree on.
 void describe(const Call& call, const Shape& shape, bool reproducible, std::string_view algorithm,
               Plan& plan);
+// What a record's call counts as.
+struct Kind {
+  Collective collective{};
+  std::string algorithm;
+};
+Kind kind_of(const Record& record);
+// A bucket of gradients that is known by its number: the record says so. Only in words: ranks need not agree
+// on it.
+void name_bucket(Record& record, int number);
 // For example "all_reduce(float32[1024], sum)". The record may be a peer's, so it may contain anything.
 std::string in_words(const Record& record);
 

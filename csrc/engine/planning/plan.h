@@ -7,6 +7,8 @@
 
 namespace ringreduce {
 
+struct Tally;
+
 // A plan for an executor: all of a call but its buffers.
 struct Plan {
   const Program* program = nullptr;
@@ -24,6 +26,7 @@ struct Plan {
   Encoding wire = Encoding::none;  // if not none, the program is coded
   std::uint64_t contract = 0;
   Record record;
+  mutable Tally* tally = nullptr;  // the account's for this kind of call, once there has been one
 };
 
 }  // namespace ringreduce

@@ -27,7 +27,7 @@ namespace {
 constexpr int exchanges = 6;
 
 struct Preference {
-  std::uint64_t host, word;
+  std::uint64_t host, word, group;
   char wanted[8];
 };
 
@@ -75,7 +75,7 @@ std::uint64_t host_key() {
 // Checks that all ranks ask for the same transport, and learns which may share a host.
 std::vector<Preference> exchange_preferences(int rank, int world, const Exchange& exchange,
                                              const std::string& wanted, std::uint64_t word) {
-  Preference own{host_key(), word, {}};
+  Preference own{host_key(), word, random_number(), {}};
   std::memcpy(own.wanted, wanted.data(), std::min(wanted.size(), sizeof own.wanted));
   int other = 0;
   auto all = exchange_values(exchange, world, own);
@@ -178,6 +178,7 @@ std::unique_ptr<Transport> connect_transport(int rank, int world, const Exchange
     const auto place = std::find(keys.begin(), keys.end(), theirs.host) - keys.begin();
     told.machine.push_back(static_cast<int>(place));
     told.word.push_back(theirs.word);
+    if (told.group == 0) told.group = theirs.group;  // rank 0's
     keys.push_back(theirs.host);
   }
   auto transport = connected(rank, world, exchange, name, keys, mpi, encrypt);

@@ -73,6 +73,9 @@ class HybridTransport : public Transport {
     across_->record(record);
   }
   std::vector<Record> records(int of_rank) override { return way_to(of_rank).records(places_[of_rank]); }
+  std::vector<Record> known_records(int of_rank) override {
+    return way_to(of_rank).known_records(places_[of_rank]);
+  }
   std::optional<int> waits_for(int of_rank, Clock::duration lately) const override {
     return way_to(of_rank).waits_for(places_[of_rank], lately);
   }

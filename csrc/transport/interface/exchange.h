@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,12 @@ namespace ringreduce {
 template <typename T>
 std::string bytes_of(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
+}
+
+// A number that nobody else gets.
+inline std::uint64_t random_number() {
+  std::random_device random;
+  return static_cast<std::uint64_t>(random()) << 32 | random();
 }
 
 // Every rank's plain data, by rank. check(rank, value) may throw for a wrong value, even if its length is

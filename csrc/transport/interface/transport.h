@@ -55,6 +55,7 @@ struct Backoff {
     rounds = yields = 0;
     closed_peer = -1;
     since = Clock::time_point();
+    away = Clock::duration();
   }
 
   // A peer that is waited for has closed. The wait fails the second time, because the peer may have sent
@@ -77,11 +78,13 @@ struct Backoff {
   int closed_peer = -1;                            // see found_closed()
   Clock::time_point since;
   Clock::time_point checked;
+  Clock::duration away{};                                         // spent in pauses that gave the core away
   Clock::duration longest_sleep = std::chrono::milliseconds(20);  // until the caller looks again
 };
 
 // The ranks' reports to each other when they met, by rank; empty if all are on one host, or in one process.
 struct Told {
+  std::uint64_t group = 0;          // a number that no other group has
   std::vector<int> machine;         // the number of each rank's host
   std::vector<std::uint64_t> word;  // what their engines must agree on
 
@@ -201,6 +204,8 @@ class Transport {
   // What every rank called lately, for error messages; this rank's calls are written here.
   virtual void record(const Record& record) = 0;
   virtual std::vector<Record> records(int of_rank) = 0;
+  // The same without asking anybody, which takes time.
+  virtual std::vector<Record> known_records(int of_rank) { return records(of_rank); }
   // The rank that a rank has lately waited for, or -1 if none in particular; nullopt if it does not wait: it
   // computes, is stopped, or has not come yet.
   virtual std::optional<int> waits_for(int of_rank, Clock::duration lately) const = 0;

@@ -24,8 +24,10 @@ std::vector<std::unique_ptr<Transport>> LocalTransport::group(int world) {
   std::vector<Segment> segments;
   for (int rank = 0; rank < world; ++rank) segments.push_back(make_segment(world));
   std::vector<std::unique_ptr<Transport>> transports;
+  const std::uint64_t group = random_number();
   for (int rank = 0; rank < world; ++rank) {
     transports.emplace_back(new LocalTransport(rank, world, segments, usable_cores().count()));
+    transports.back()->told.group = group;
   }
   return transports;
 }

@@ -117,7 +117,7 @@ class MappedTransport : public Transport {
   void ring(int peer);
   bool a_peer_is_late() const;
   bool runs_elsewhere(int peer) const;
-  void give_way();
+  Clock::duration give_way();
   void crowded(Clock::time_point now);
   void sleep(Backoff& backoff);
   void check_peers(Backoff& backoff, int waiting_for);

@@ -100,7 +100,7 @@ bool MappedTransport::pause(Backoff& backoff, int waiting_for) {
       relax();
       return false;
     }
-    give_way();
+    backoff.away += give_way();
     if (++backoff.yields % look_every != 0) return false;
   }
   check();
@@ -137,8 +137,9 @@ bool MappedTransport::runs_elsewhere(int peer) const {
   return !shares_core(peer) && !(oversubscribed() && doorbell(peer).away.load(std::memory_order_relaxed));
 }
 
-// The time that other ranks of the group ran does not show that another program wants the core.
-void MappedTransport::give_way() {
+// Returns the time that it took. The time that other ranks of the group ran does not show that another
+// program wants the core.
+Clock::duration MappedTransport::give_way() {
   Doorbell& own = doorbell(rank);
   std::atomic<std::int64_t>& ran =
       header(0).busy[static_cast<unsigned>(core_.load(std::memory_order_relaxed)) % cores_told].ran;
@@ -162,9 +163,11 @@ void MappedTransport::give_way() {
     absences_.store(known - 1, std::memory_order_relaxed);
   }
   const int core = sched_getcpu();
-  if (core == core_.load(std::memory_order_relaxed)) return;
-  core_.store(core, std::memory_order_relaxed);
-  own.core.store(core, std::memory_order_relaxed);
+  if (core != core_.load(std::memory_order_relaxed)) {
+    core_.store(core, std::memory_order_relaxed);
+    own.core.store(core, std::memory_order_relaxed);
+  }
+  return after - before;
 }
 
 // Longer each time that crowding returns soon.
@@ -179,10 +182,12 @@ void MappedTransport::crowded(Clock::time_point now) {
 
 void MappedTransport::sleep(Backoff& backoff) {
   Doorbell& bell = doorbell(rank);
-  const auto waited = std::chrono::duration_cast<microseconds>(Clock::now() - backoff.since);
+  const auto before = Clock::now();
+  const auto waited = std::chrono::duration_cast<microseconds>(before - backoff.since);
   const auto longest = std::chrono::duration_cast<microseconds>(backoff.longest_sleep);
   futex_wait(bell.rung, backoff.armed, std::min(std::max(waited / 4, microseconds(500)), longest));
   backoff.armed = bell.rung.load(std::memory_order_acquire);
+  backoff.away += Clock::now() - before;
 }
 
 // A peer that died without closing can never finish what it began. One that closed has sent everything, so

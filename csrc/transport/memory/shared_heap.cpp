@@ -26,7 +26,7 @@ constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 }  // namespace
 
-std::shared_ptr<SharedMemory> SharedMemory::make(std::size_t bytes) {
+std::shared_ptr<SharedMemory> SharedMemory::make(std::size_t bytes, const char* name) {
   auto memory = std::make_shared<SharedMemory>();
   memory->bytes = SegmentLayout::align(bytes, 4096);
   rlimit limit{};
@@ -36,7 +36,7 @@ std::shared_ptr<SharedMemory> SharedMemory::make(std::size_t bytes) {
     throw NoSharedMemory(
         bytes, "files are limited to " + std::to_string(limit.rlim_cur) + " bytes (RLIMIT_FSIZE, ulimit -f)");
   }
-  memory->fd = Descriptor(memfd_create("ringreduce", MFD_CLOEXEC));
+  memory->fd = Descriptor(memfd_create(name, MFD_CLOEXEC));
   const int fd = memory->fd.get();
   const bool refused = fd < 0 && (errno == EPERM || errno == EACCES || errno == ENOSYS);
   if (!refused && (fd < 0 || ftruncate(fd, static_cast<off_t>(memory->bytes)) != 0)) {

@@ -36,7 +36,7 @@ class SharedMemory {
   // Makes new zeroed memory, with huge pages if it is large and the system grants them. Throws
   // NoSharedMemory. If the system refuses memfd_create, as some sandboxes do, other processes cannot open the
   // memory, and it has no fd.
-  static std::shared_ptr<SharedMemory> make(std::size_t bytes);
+  static std::shared_ptr<SharedMemory> make(std::size_t bytes, const char* name = "ringreduce");
   // Maps a peer's memory. Throws Error if it cannot be opened or is smaller than `least` bytes.
   static std::shared_ptr<SharedMemory> open(pid_t pid, int fd, std::size_t least);
   SharedMemory() = default;

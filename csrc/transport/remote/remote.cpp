@@ -47,6 +47,7 @@ bool RemoteTransport::pause(Backoff& backoff, int waiting_for) {
     sleep(lock, std::min(std::max<Clock::duration>(waited / 4, milliseconds(1)), longest));
     words_.check_losses();
   }
+  backoff.away = Clock::now() - backoff.since;
   check();
   if (now - backoff.checked >= check_peers_every) {
     backoff.checked = now;

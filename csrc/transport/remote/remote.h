@@ -62,6 +62,7 @@ class RemoteTransport : public Transport, protected Wire {
   void abort(const Failure& failure) override;
   void record(const Record& record) override { locked(words_)->record(record); }
   std::vector<Record> records(int of_rank) override;
+  std::vector<Record> known_records(int of_rank) override { return locked(words_)->records(of_rank); }
   std::optional<int> waits_for(int of_rank, Clock::duration lately) const override {
     return locked(words_)->waits_for(of_rank, lately);
   }

@@ -1,0 +1,127 @@
+"""The command ``ringreduce diagnose``."""
+
+from __future__ import annotations
+
+import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from ringreduce.diagnosis.ranks import Rank, add_stacks, found_here
+from ringreduce.diagnosis.verdict import jobs, verdicts
+
+__all__ = ["DESCRIPTION", "add_options", "run"]
+
+DESCRIPTION = """\
+Says who holds up a job that hangs, from outside: which rank is missing in which call, what it does instead, and who
+waits for it.
+
+  ringreduce diagnose                          the jobs of this user on this host
+  ringreduce diagnose --pid 4711               the job of one process
+  ringreduce diagnose --save host0.json        on every host of a job, and then
+  ringreduce diagnose host0.json host1.json    all of them together
+
+It reads memory that ranks share anyway, so it also sees ranks that are stopped or never return to Python. Python stacks
+come from py-spy, if it is installed and may look at the processes, or from ranks that were started with
+RINGREDUCE_REPORT=answer. The exit status is 0 if no rank has waited for long, and 3 if one has.
+"""
+HELD_UP = 3  # the exit status
+
+
+def add_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "saved", nargs="*", type=Path, metavar="FILE", help="what --save has written on the hosts of a job"
+    )
+    parser.add_argument("--pid", type=int, help="only the job that this process belongs to")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write what was found to a file instead")
+    parser.add_argument(
+        "--all", action="store_true", help="also show the last calls and the stack of every rank"
+    )
+    parser.add_argument(
+        "--longer-than",
+        type=float,
+        default=1.0,
+        metavar="S",
+        help="count waits of at least so many seconds (1)",
+    )
+    parser.add_argument(
+        "--no-stacks", action="store_true", help="do not look for Python stacks, which is slower"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: Namespace) -> int:
+    if options.longer_than < 0:
+        raise ValueError(f"--longer-than must not be negative, not {options.longer_than}")
+    found = jobs([rank for path in options.saved for rank in _read(path)] if options.saved else found_here())
+    if options.pid is not None:
+        found = [job for job in found if any(rank.pid == options.pid for rank in job)]
+        if not found:
+            raise ValueError(f"--pid: process {options.pid} is in no group that this user may look at")
+    if not options.saved and not options.no_stacks:
+        for job in found:
+            add_stacks(job)
+    if options.save is not None:
+        _write(options.save, [rank for job in found for rank in job])
+        return 0
+    if not found:
+        print("no process of this user on this host is in a group")
+        return 0
+    texts = [_of_job(job, verdicts(job, options.longer_than), options) for job in found]
+    print("\n\n".join(text for text, _ in texts))
+    return HELD_UP if any(held_up for _, held_up in texts) else 0
+
+
+def _read(path: Path) -> list[Rank]:
+    try:
+        return [Rank.from_dict(one) for one in json.loads(path.read_text())]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} is not a file that ringreduce diagnose --save wrote: {error}") from error
+
+
+def _write(path: Path, ranks: Sequence[Rank]) -> None:
+    try:
+        path.write_text(json.dumps([rank.as_dict() for rank in ranks]))
+    except OSError as error:
+        raise ValueError(f"--save: {error}") from error
+    print(f"{len(ranks)} processes: {path}")
+
+
+def _of_job(job: Sequence[Rank], sentences: Sequence[str], options: Namespace) -> tuple[str, bool]:
+    size = max(group.size for rank in job for group in rank.groups)
+    lines = [f"a job of {size} ranks; {len(job)} of its processes are known: {job[0].command}"]
+    lines += [f"  {sentence}" for sentence in sentences]
+    if not sentences:
+        lines.append(f"  no rank has waited for {options.longer_than:g} s or longer")
+    if options.all:
+        for rank in job:
+            lines += ["", *in_full(rank)]
+    return "\n".join(lines), bool(sentences)
+
+
+def in_full(rank: Rank, calls: int = 3) -> list[str]:
+    """Returns all that is known of a rank, as lines."""
+    state = ", stopped by a signal" if rank.stopped else ""
+    lines = [f"rank {rank.number}: process {rank.pid} on {rank.host}{state}"]
+    for group in rank.groups:
+        what = "in" if group.in_call else "after"
+        named = f"rank {group.rank} of {group.size}" if group.size else ""
+        lines.append(
+            f"  {named} over {group.transport}, {group.state}: {what} call #{group.begun}; {group.queued} queued"
+        )
+        lines += [f"    #{number} {group.calls[number]}" for number in sorted(group.calls)[-calls:]]
+        for wait in (group.wait, group.message):
+            if wait is not None:
+                whom = f"rank {group.name(wait.peer)}" if wait.peer >= 0 else "any rank"
+                lines.append(
+                    f"    has waited {wait.seconds:.1f} s for {whom}"
+                    + (f": {wait.what}" if wait.what else "")
+                )
+        if group.problem:
+            lines.append(f"    {group.problem.splitlines()[0]}")
+    for thread in rank.threads:
+        lines.append(f"  thread {thread.name}")
+        lines += [f"    {frame.function} ({frame.file}:{frame.line})" for frame in thread.frames]
+    if rank.no_stack:
+        lines.append(f"  no Python stack: {rank.no_stack}")
+    return lines
