@@ -11,15 +11,15 @@ import torch
 from torch import nn
 
 import ringreduce
-from ringreduce import compression
+from ringreduce import compression, low_communication
 from ringreduce.train.config import Config
 
-__all__ = ["learning_rate_factor", "make_compression", "make_optimizer", "with_exchange"]
+__all__ = ["learning_rate_factor", "make_compression", "make_optimizer", "make_outer", "with_exchange"]
 
 
 def with_exchange(config: Config, module: nn.Module, comm: ringreduce.Communicator) -> Any:
-    """Wraps the module in DataParallel, or returns it unchanged if the optimizer exchanges the gradients."""
-    if config.sharded_optimizer == 2:
+    """Wraps the module in DataParallel, or returns it unchanged if nothing or the optimizer exchanges the gradients."""
+    if config.sharded_optimizer == 2 or config.low_communication != "none":
         return module
     return ringreduce.DataParallel(
         module,
@@ -27,8 +27,33 @@ def with_exchange(config: Config, module: nn.Module, comm: ringreduce.Communicat
         bucket_mb=config.bucket_mb,
         first_bucket_mb=config.first_bucket_mb,
         static_graph=config.static_graph,
-        wire=None if config.wire == "float32" else config.wire,
+        wire=wire_of(config),
         logical_shards=config.logical_shards or None,
+    )
+
+
+def wire_of(config: Config) -> Any:
+    return None if config.wire == "float32" else config.wire
+
+
+def make_outer(
+    config: Config, model: nn.Module, comm: ringreduce.Communicator
+) -> low_communication.Outer | None:
+    """Returns what synchronises the ranks' models now and then, or None if the ranks exchange gradients."""
+    if config.low_communication == "none":
+        return None
+    if config.low_communication == "local_sgd":
+        return low_communication.LocalSGD(
+            model.parameters(), comm, every=config.local_steps,
+            start=config.synchronous_steps, adaptive=config.adaptive_steps,
+        )  # fmt: skip
+    outer: dict[str, Any] = {"lr": config.outer_learning_rate, "momentum": config.outer_momentum}
+    outer |= {"every": config.local_steps, "wire": wire_of(config)}
+    if config.low_communication == "diloco":
+        return low_communication.DiLoCo(model.parameters(), comm, adaptive=config.adaptive_steps, **outer)
+    mixing = config.mixing if config.overlap else None
+    return low_communication.StreamingDiLoCo(
+        model.parameters(), comm, fragments=config.fragments, overlap=config.overlap, mixing=mixing, **outer
     )
 
 
