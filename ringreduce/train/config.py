@@ -90,12 +90,16 @@ class Config(RareExchange, UnequalRanks):
     steps: int = setting(300, "optimizer steps", ">= 0")
     seed: int = setting(0, "seed of the weights, sample order and dropout", ">= 0", f"< {1 << 64}")
 
-    optimizer: Literal["adamw", "sgd"] = setting("adamw", "the optimizer; sgd has momentum")
+    optimizer: Literal["adamw", "sgd", "lars", "lamb"] = setting(
+        "adamw", "the optimizer; sgd and lars have momentum; lars and lamb are for large batches"
+    )
     learning_rate: float = setting(3e-3, "peak; with --base-batch, that of the base batch", ">= 0", "< 1e38")
     base_batch: int = setting(0, "scale the learning rate by batch / base_batch; 0: off", ">= 0")
+    batch_scaling: Literal["linear", "sqrt"] = setting("linear", "scale it by this quotient, or by its root")
     warmup: int = setting(20, "steps in which the learning rate rises linearly", ">= 0")
     schedule: Literal["cosine", "constant"] = setting("cosine", "learning rate after the warm-up")
-    momentum: float = setting(0.9, "momentum of sgd", ">= 0", "< 1")
+    momentum: float = setting(0.9, "momentum of sgd and lars", ">= 0", "< 1")
+    trust_coefficient: float = setting(0.001, "trust coefficient of lars", "> 0", "< inf")
     weight_decay: float = setting(
         0.1, "weight decay of matrices; biases and norms have none", ">= 0", "< 1e38"
     )

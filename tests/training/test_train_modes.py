@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -16,11 +17,12 @@ import sklearn.datasets  # noqa: F401  # here, and not anew in every forked rank
 import torch
 
 import ringreduce
+from ringreduce.train import checkpoint
 from ringreduce.train.__main__ import main
 from ringreduce.train.config import Config, ConfigError
 from ringreduce.train.report import make_row
 from ringreduce.train.trainer import Trainer
-from tests.training.test_train import DIGITS, GPT, on_ranks, same_bits
+from tests.training.test_train import DIGITS, GPT, _bytes_of, on_ranks, same_bits
 
 LOW = {
     "local_sgd": {"low_communication": "local_sgd", "local_steps": 4},
@@ -146,6 +148,36 @@ def test_shares_are_saved():
     again = on_ranks(2, replace(config, balance_every=100), state)[0]
     assert again["state"]["balance"]["plan"] == [[4, [6, 2]]]
     assert again["loss"] == pytest.approx(on_ranks(2, GPT)[0]["loss"][4:], rel=1e-4)
+
+
+# --- large batches -------------------------------------------------------------------------------------------
+
+LARGE = {
+    "lars": {"optimizer": "lars", "learning_rate": 1.0, "trust_coefficient": 0.02},
+    "lamb": {"optimizer": "lamb", "learning_rate": 0.02},
+}
+
+
+@pytest.mark.parametrize("optimizer", LARGE)
+def test_optimizers_for_large_batches_train_alike_on_any_number_of_ranks(optimizer):
+    pytest.importorskip("pytorch_optimizer")
+    config = replace(GPT, **LARGE[optimizer])
+    alone = on_ranks(1, config)[0]
+    assert alone["loss"][-1] < 0.95 * alone["loss"][0]
+    for more in ({}, {"sharded_optimizer": 2}):
+        found = on_ranks(2, replace(config, **more))[0]
+        assert found["loss"] == pytest.approx(alone["loss"], rel=1e-4)
+    saved = on_ranks(2, config, until=4)[0]
+    again = on_ranks(2, config, checkpoint.load(_bytes_of(saved["state"])))[0]
+    assert saved["loss"] + again["loss"] == pytest.approx(alone["loss"], rel=1e-4)
+
+
+def test_the_package_of_lars_is_named_where_it_is_missing(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
+    assert main(["--optimizer", "lars", "--steps", "1"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("ringreduce.train: optimizer: lars needs pytorch_optimizer 4.1 or later, but ")
+    assert told.endswith(": pip install 'ringreduce[train]'\n")
 
 
 # --- settings ------------------------------------------------------------------------------------------------
