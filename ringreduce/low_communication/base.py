@@ -65,6 +65,11 @@ class Outer(ABC):
         if not met:
             raise ValueError(f"{name} must be {condition}, not {value!r}")
 
+    @property
+    def idle(self) -> bool:
+        """Whether this rank is to skip the next step, because it is slow. See ``adaptive`` of :class:`LocalSGD`."""
+        return False
+
     @abstractmethod
     def step(self) -> None:
         """Counts a step, and synchronises the parameters if it is time. Every rank must call it.

@@ -36,7 +36,6 @@ class Rounds(Outer):
 
     @property
     def idle(self) -> bool:
-        """Whether this rank has made its steps of this round, and is to skip the next one."""
         local = self.steps - self.start
         return local >= 0 and local % self.every >= self._pace.steps[self.comm.rank]
 

@@ -106,9 +106,7 @@ class Trainer:
     def step(self) -> Step:
         began = time.monotonic()
         with self._span("step"):
-            if getattr(
-                self.outer, "idle", False
-            ):  # a slower rank makes fewer steps, and leaves out their samples
+            if self.outer is not None and self.outer.idle:  # a slow rank leaves out the samples of a step
                 for _ in range(self.micro_batches):
                     next(self._batches)
             else:
@@ -238,13 +236,17 @@ class Trainer:
         self.module.load_state_dict(own["model"])
         self.optimizer.load_state_dict(own["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
-        for name in ("outer", "balance"):
-            part = getattr(self, name)
-            try:
-                if part is not None and name in state:
-                    part.load_state_dict(state[name])
-            except ValueError as error:
-                raise ConfigError(f"resume: {error}") from error
+        try:
+            if "outer" not in state:
+                self.outer = make_outer(
+                    self.config, self.module, self.comm
+                )  # begins with the loaded parameters
+            elif self.outer is not None:
+                self.outer.load_state_dict(state["outer"])
+            if self.balance is not None and "balance" in state:
+                self.balance.load_state_dict(state["balance"])
+        except ValueError as error:
+            raise ConfigError(f"resume: {error}") from error
         self._go_to(state["step"])
         # With another number of ranks or another method, the gradients not sent yet are lost: the error of one step.
         saved = state.get("compression", [])

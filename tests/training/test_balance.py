@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -284,3 +285,25 @@ def test_a_step_without_a_measurement_is_refused():
     balance = Balance(ringreduce.local_group(1)[0], batch=8)
     with pytest.raises(ValueError, match=r"seconds must be positive, not 0\.0; use measure\(\)"):
         balance.step()
+
+
+# --- the example ---------------------------------------------------------------------------------------------
+
+
+def test_the_example_trains_alike_on_ranks_of_unequal_speed(capfd):
+    path = Path(__file__).resolve().parents[2] / "examples/bucketed_sequences.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+
+    def run(comm, slow_rank):
+        torch.set_num_threads(1)
+        return example.train(comm, 40, 16, slow_rank)
+
+    (alone,) = ringreduce.run(run, 1, None, timeout=30)
+    capfd.readouterr()
+    found = ringreduce.run(run, 2, 1, timeout=30)
+    assert found[0] == found[1] == pytest.approx(alone, rel=1e-3)
+    assert alone[-1] < alone[0] / 2
+    first, *_, last = [line.partition("ranks ")[2] for line in capfd.readouterr().out.splitlines()]
+    assert min(map(int, last.strip("()").split(", "))) < 8, (first, last)

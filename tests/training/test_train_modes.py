@@ -79,6 +79,13 @@ def test_going_on_with_more_ranks_or_without_low_communication():
         assert again["loss"][-1] < again["loss"][0]
 
 
+@pytest.mark.parametrize("mode", ["diloco", "streaming"])
+def test_low_communication_may_begin_with_a_synchronous_run(mode):
+    saved = on_ranks(2, GPT, until=4)[0]
+    again = on_ranks(2, replace(GPT, **LOW[mode]), saved["state"], until=4)[0]
+    assert again["validation_loss"] == saved["validation_loss"]  # the anchors are the loaded parameters
+
+
 def test_going_on_with_another_method_is_refused():
     config = replace(GPT, **LOW["diloco"])
     saved = on_ranks(1, config, until=1)[0]["state"]
