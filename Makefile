@@ -160,7 +160,7 @@ $(VENV)/.installed: $(VENV)/.build pyproject.toml setup.py
 # What checks and tests need. After torch, whose types mypy reads.
 $(VENV)/.tools: $(VENV)/.torch
 	PATH="$(CURDIR)/$(BIN):$$PATH" SKBUILD_CMAKE_DEFINE=RINGREDUCE_PYTHON=OFF \
-	  $(PIP) install --no-build-isolation --editable '.[test,dev]'
+	  $(PIP) install --no-build-isolation --editable '.[test,dev]' pytorch-optimizer
 	@touch $@
 
 $(VENV)/.plot: $(VENV)/.torch
@@ -172,7 +172,7 @@ $(VENV)/.torch: $(VENV)/.installed
 	@touch $@
 
 $(VENV)/.train: $(VENV)/.torch
-	$(PIP) install scikit-learn matplotlib tqdm
+	$(PIP) install scikit-learn matplotlib tqdm pytorch-optimizer
 	@touch $@
 
 # After torch, of which pip would take another one for its sake, and after what else goes into this environment.

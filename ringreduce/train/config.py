@@ -43,7 +43,34 @@ def setting(default: Any, text: str, *limits: str) -> Any:
 
 
 @dataclass(frozen=True)
-class Config:
+class RareExchange:
+    """Low communication: the ranks train on their own, and synchronise now and then."""
+
+    low_communication: Literal["none", "local_sgd", "diloco", "streaming_diloco"] = setting(
+        "none", "how the ranks' models are synchronised, instead of their gradients"
+    )
+    local_steps: int = setting(20, "steps between two synchronisations", ">= 1")
+    synchronous_steps: int = setting(0, "steps at the start that local_sgd synchronises one by one", ">= 0")
+    adaptive_steps: bool = setting(False, "let slower ranks skip steps of local_sgd and diloco")
+    outer_learning_rate: float = setting(0.7, "learning rate of DiLoCo's outer optimizer", ">= 0", "< 1e38")
+    outer_momentum: float = setting(0.9, "its Nesterov momentum", ">= 0", "< 1")
+    fragments: int = setting(4, "parts of the model that streaming_diloco synchronises in turn", ">= 1")
+    overlap: int = setting(1, "steps in which a fragment's outer gradients travel", ">= 0")
+    mixing: float = setting(
+        0.5, "share of its own parameters that a rank keeps if there is an overlap", ">= 0", "<= 1"
+    )
+
+
+@dataclass(frozen=True)
+class UnequalRanks:
+    """Unequal ranks: shares of the batch that follow the ranks' speed."""
+
+    balance: bool = setting(False, "give faster ranks more samples of each batch")
+    balance_every: int = setting(10, "steps between two comparisons of the ranks' speeds", ">= 1")
+
+
+@dataclass(frozen=True)
+class Config(RareExchange, UnequalRanks):
     """All settings of a run.
 
     Batch sizes count the samples of all ranks. A sample of the GPT is ``context`` bytes long.
@@ -63,12 +90,16 @@ class Config:
     steps: int = setting(300, "optimizer steps", ">= 0")
     seed: int = setting(0, "seed of the weights, sample order and dropout", ">= 0", f"< {1 << 64}")
 
-    optimizer: Literal["adamw", "sgd"] = setting("adamw", "the optimizer; sgd has momentum")
+    optimizer: Literal["adamw", "sgd", "lars", "lamb"] = setting(
+        "adamw", "the optimizer; sgd and lars have momentum; lars and lamb are for large batches"
+    )
     learning_rate: float = setting(3e-3, "peak; with --base-batch, that of the base batch", ">= 0", "< 1e38")
     base_batch: int = setting(0, "scale the learning rate by batch / base_batch; 0: off", ">= 0")
+    batch_scaling: Literal["linear", "sqrt"] = setting("linear", "scale it by this quotient, or by its root")
     warmup: int = setting(20, "steps in which the learning rate rises linearly", ">= 0")
     schedule: Literal["cosine", "constant"] = setting("cosine", "learning rate after the warm-up")
-    momentum: float = setting(0.9, "momentum of sgd", ">= 0", "< 1")
+    momentum: float = setting(0.9, "momentum of sgd and lars", ">= 0", "< 1")
+    trust_coefficient: float = setting(0.001, "trust coefficient of lars", "> 0", "< inf")
     weight_decay: float = setting(
         0.1, "weight decay of matrices; biases and norms have none", ">= 0", "< 1e38"
     )
@@ -78,7 +109,9 @@ class Config:
     bucket_mb: float = setting(1.0, "MiB of gradients that are sent together", "> 0", "< inf")
     first_bucket_mb: float = setting(0.25, "MiB of gradients in the first bucket", "> 0", "< inf")
     static_graph: bool = setting(False, "assume that all steps use the same parameters")
-    wire: Literal["float32", "bf16", "fp16"] = setting("float32", "format in which gradients are sent")
+    wire: Literal["float32", "bf16", "fp16", "int8", "fp8"] = setting(
+        "float32", "format in which gradients, or DiLoCo's outer gradients, are sent"
+    )
     compression: Literal["none", "fp16", "bf16", "int8", "sign", "topk", "powersgd"] = setting(
         "none", "compression of gradients"
     )
@@ -122,6 +155,7 @@ class Config:
 
 
 KINDS = get_type_hints(Config)
+PARTS = (RareExchange, UnequalRanks)
 
 
 def _check(field: dataclasses.Field[Any], value: Any) -> None:
@@ -141,12 +175,16 @@ def _check(field: dataclasses.Field[Any], value: Any) -> None:
 
 
 def _check_together(config: Config) -> None:
-    shards = config.logical_shards
+    shards, low = config.logical_shards, config.low_communication
+    diloco = low in ("diloco", "streaming_diloco")
     exchanges = {
-        "wire": config.wire != "float32",
+        "low_communication": low != "none",
+        "wire": config.wire != "float32" and not diloco,
         "compression": config.compression != "none",
         "logical_shards": shards > 0,
         "sharded_optimizer 2": config.sharded_optimizer == 2,
+        "sharded_optimizer 1": config.sharded_optimizer == 1 and low != "none",
+        "balance": config.balance and (low != "none" or shards > 0),
     }
     first, second, *_ = [*(name for name, chosen in exchanges.items() if chosen), "", ""]
     for wrong, text in (
@@ -156,6 +194,16 @@ def _check_together(config: Config) -> None:
         (shards and config.batch % shards, f"batch: {config.batch} is not a multiple of logical_shards ({shards})"),
         (shards and config.task == "digits", "logical_shards: batch norm needs whole batches; train the gpt"),
         (shards and config.threads > 1, "threads: logical_shards needs 1, because sums depend on the number"),
+        (config.synchronous_steps and low != "local_sgd", "synchronous_steps: only local_sgd has them"),
+        (config.adaptive_steps and low not in ("local_sgd", "diloco"), "adaptive_steps: not in this low_communication"),
+        (
+            low == "streaming_diloco" and config.overlap >= config.local_steps,
+            f"overlap: {config.overlap} is not less than local_steps ({config.local_steps})",
+        ),
+        (
+            config.balance and config.task == "digits" and config.sync_batch_norm,
+            "balance: sync_batch_norm makes the ranks wait for each other in each layer; switch it off",
+        ),
         (second, f"{second}: cannot be combined with {first}; both determine how gradients are exchanged"),
     ):  # fmt: skip
         if wrong:
@@ -189,6 +237,9 @@ def load_file(path: Path) -> dict[str, Any]:
 
 def add_flags(parser: ArgumentParser) -> None:
     """Adds a flag for each setting. Flags that are not given are absent from the parsed options."""
+    groups: dict[str, Any] = {}
+    for part in PARTS:
+        groups |= dict.fromkeys(part.__annotations__, parser.add_argument_group(*_title(part)))
     for field in dataclasses.fields(Config):
         kind = KINDS[field.name]
         choices = get_args(kind)
@@ -198,7 +249,14 @@ def add_flags(parser: ArgumentParser) -> None:
         elif kind is not bool:
             how = {"type": kind, "metavar": kind.__name__.upper()}
         text = f"{field.metadata['help']} [{field.default}]"
-        parser.add_argument("--" + field.name.replace("_", "-"), help=text, default=SUPPRESS, **how)
+        to = groups.get(field.name, parser)
+        to.add_argument("--" + field.name.replace("_", "-"), help=text, default=SUPPRESS, **how)
+
+
+def _title(part: type) -> tuple[str, str]:
+    """Returns the title and description of a part's flags: what its docstring says before and after the colon."""
+    title, _, description = (part.__doc__ or "").partition(": ")
+    return title, description
 
 
 def from_flags(options: Namespace) -> Config:

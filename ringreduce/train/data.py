@@ -6,7 +6,7 @@ The data is on every machine that has Python (and scikit-learn for the digits).
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ class ShardedSampler(Sampler[list[int]]):
     """An endless sampler of a rank's parts of the global batches.
 
     The seed and the number of the epoch determine a permutation of all samples, which every rank computes for itself.
-    The permutation is cut into global batches, each batch into equal parts in rank order, and each part into
+    The permutation is cut into global batches, each batch into parts in rank order, and each part into
     micro-batches. The contents of a global batch therefore do not depend on the number of ranks. Samples that do not
     fill a global batch are left out of the epoch (other samples in each epoch). With ``pad``, the first samples of the
     epoch fill the last batch instead. These are the two rules of torch's DistributedSampler, applied to the batch
@@ -105,6 +105,8 @@ class ShardedSampler(Sampler[list[int]]):
         shuffle: Whether to permute the samples.
         pad: Whether to fill the last batch of an epoch instead of dropping its samples.
         first_batch: The number of global batches to skip.
+        shares: The samples of each rank in a global batch, given its number. They add up to the batch. See
+            :class:`ringreduce.balance.Balance`. None divides all batches equally.
 
     Raises:
         ConfigError: The batch cannot be divided among the ranks and micro-batches, or there are too few samples.
@@ -113,8 +115,9 @@ class ShardedSampler(Sampler[list[int]]):
     def __init__(
         self, samples: int, batch: int, rank: int = 0, size: int = 1, *, micro_batches: int = 1, seed: int = 0,
         shuffle: bool = True, pad: bool = False, first_batch: int = 0,
+        shares: Callable[[int], Sequence[int]] | None = None,
     ) -> None:  # fmt: skip
-        if batch % (size * micro_batches):
+        if shares is None and batch % (size * micro_batches):
             raise ConfigError(
                 f"batch: {batch} is not a multiple of {size} ranks x {micro_batches} micro-batches"
             )
@@ -122,7 +125,7 @@ class ShardedSampler(Sampler[list[int]]):
             raise ConfigError(f"batch: {batch} is more than the {samples} samples that there are")
         self.samples, self.batch, self.rank, self.size = samples, batch, rank, size
         self.micro_batches, self.seed, self.shuffle = micro_batches, seed, shuffle
-        self.first_batch = first_batch
+        self.first_batch, self.shares = first_batch, shares
         self.batches_per_epoch = -(-samples // batch) if pad else samples // batch
 
     def order(self, epoch: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
@@ -134,9 +137,26 @@ class ShardedSampler(Sampler[list[int]]):
         return np.resize(order, (self.batches_per_epoch, self.batch))
 
     def __iter__(self) -> Iterator[list[int]]:
-        epoch, skip = divmod(self.first_batch, self.batches_per_epoch)
+        number = self.first_batch
         while True:
-            for batch in self.order(epoch)[skip:]:
-                mine = np.split(batch, self.size)[self.rank]
-                yield from (part.tolist() for part in np.split(mine, self.micro_batches))
-            epoch, skip = epoch + 1, 0
+            epoch, place = divmod(number, self.batches_per_epoch)
+            for batch in self.order(epoch)[place:]:
+                mine = np.split(batch, self._ends(number))[self.rank]
+                yield from (part.tolist() for part in np.array_split(mine, self.micro_batches))
+                number += 1
+
+    def _ends(self, number: int) -> Any:
+        """Returns where the ranks' parts of a global batch end, without the last one."""
+        if self.shares is None:
+            return self.batch // self.size * np.arange(1, self.size)
+        shares = self.shares(number)
+        if len(shares) != self.size or sum(shares) != self.batch:
+            raise ValueError(
+                f"shares {tuple(shares)} do not divide {self.batch} samples among {self.size} ranks"
+            )
+        for rank, share in enumerate(shares):
+            if share < self.micro_batches:
+                raise ValueError(
+                    f"shares: rank {rank} has {share} samples for {self.micro_batches} micro-batches"
+                )
+        return np.cumsum(shares)[:-1]

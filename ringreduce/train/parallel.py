@@ -11,15 +11,27 @@ import torch
 from torch import nn
 
 import ringreduce
-from ringreduce import compression
-from ringreduce.train.config import Config
+from ringreduce import compression, low_communication
+from ringreduce.requirement import unmet
+from ringreduce.train.config import Config, ConfigError
 
-__all__ = ["learning_rate_factor", "make_compression", "make_optimizer", "with_exchange"]
+__all__ = [
+    "learning_rate_factor",
+    "make_compression",
+    "make_optimizer",
+    "make_outer",
+    "optimizer_class",
+    "with_exchange",
+]
+
+
+LARGE_BATCH = {"lars": "LARS", "lamb": "Lamb"}
+OLDEST = "4.1"  # the version of pytorch_optimizer
 
 
 def with_exchange(config: Config, module: nn.Module, comm: ringreduce.Communicator) -> Any:
-    """Wraps the module in DataParallel, or returns it unchanged if the optimizer exchanges the gradients."""
-    if config.sharded_optimizer == 2:
+    """Wraps the module in DataParallel, or returns it unchanged if nothing or the optimizer exchanges the gradients."""
+    if config.sharded_optimizer == 2 or config.low_communication != "none":
         return module
     return ringreduce.DataParallel(
         module,
@@ -27,8 +39,33 @@ def with_exchange(config: Config, module: nn.Module, comm: ringreduce.Communicat
         bucket_mb=config.bucket_mb,
         first_bucket_mb=config.first_bucket_mb,
         static_graph=config.static_graph,
-        wire=None if config.wire == "float32" else config.wire,
+        wire=wire_of(config),
         logical_shards=config.logical_shards or None,
+    )
+
+
+def wire_of(config: Config) -> Any:
+    return None if config.wire == "float32" else config.wire
+
+
+def make_outer(
+    config: Config, model: nn.Module, comm: ringreduce.Communicator
+) -> low_communication.Outer | None:
+    """Returns what synchronises the ranks' models now and then, or None if the ranks exchange gradients."""
+    if config.low_communication == "none":
+        return None
+    if config.low_communication == "local_sgd":
+        return low_communication.LocalSGD(
+            model.parameters(), comm, every=config.local_steps,
+            start=config.synchronous_steps, adaptive=config.adaptive_steps,
+        )  # fmt: skip
+    outer: dict[str, Any] = {"lr": config.outer_learning_rate, "momentum": config.outer_momentum}
+    outer |= {"every": config.local_steps, "wire": wire_of(config)}
+    if config.low_communication == "diloco":
+        return low_communication.DiLoCo(model.parameters(), comm, adaptive=config.adaptive_steps, **outer)
+    mixing = config.mixing if config.overlap else None
+    return low_communication.StreamingDiLoCo(
+        model.parameters(), comm, fragments=config.fragments, overlap=config.overlap, mixing=mixing, **outer
     )
 
 
@@ -58,19 +95,50 @@ def make_optimizer(config: Config, model: nn.Module, comm: ringreduce.Communicat
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    kind: Callable[..., Any] = torch.optim.AdamW
+    kind = optimizer_class(config)
     settings: dict[str, Any] = {"lr": peak_learning_rate(config)}
-    if config.optimizer == "sgd":
-        kind, settings["momentum"] = torch.optim.SGD, config.momentum
+    if config.optimizer in ("sgd", "lars"):
+        settings["momentum"] = config.momentum
+    if config.optimizer == "lars":
+        settings["trust_coefficient"] = config.trust_coefficient
     if config.sharded_optimizer:
         settings |= {"stage": config.sharded_optimizer, "bucket_mb": config.bucket_mb}
         return ringreduce.ShardedOptimizer(groups, kind, comm, **settings)
     return kind(groups, **settings)
 
 
+def optimizer_class(config: Config) -> Callable[..., Any]:
+    """Returns the class of the optimizer. LARS and LAMB give each parameter a learning rate in proportion to its norm.
+
+    See You et al., "Large Batch Training of Convolutional Networks" (2017) and "Large Batch Optimization for Deep
+    Learning: Training BERT in 76 minutes" (2020).
+
+    Raises:
+        ConfigError: The package that has LARS and LAMB is not installed.
+    """
+    if config.optimizer not in LARGE_BATCH:
+        return torch.optim.SGD if config.optimizer == "sgd" else torch.optim.AdamW
+    try:
+        import pytorch_optimizer
+    except ImportError as error:
+        told = unmet(config.optimizer, "pytorch_optimizer", OLDEST, error, install="ringreduce[train]")
+        raise ConfigError(f"optimizer: {told}") from error
+    found: Callable[..., Any] = getattr(pytorch_optimizer, LARGE_BATCH[config.optimizer])
+    return found
+
+
+def batch_factor(config: Config) -> float:
+    """Returns the factor of the learning rate because of the batch.
+
+    It is the quotient of the batch and the base batch (Goyal et al., "Accurate, large minibatch SGD", 2017), or its
+    root (You et al., 2020).
+    """
+    quotient = config.batch / config.base_batch if config.base_batch else 1.0
+    return math.sqrt(quotient) if config.batch_scaling == "sqrt" else quotient
+
+
 def peak_learning_rate(config: Config) -> float:
-    """Scales the learning rate in proportion to the batch (Goyal et al., "Accurate, large minibatch SGD", 2017)."""
-    return config.learning_rate * (config.batch / config.base_batch if config.base_batch else 1)
+    return config.learning_rate * batch_factor(config)
 
 
 def learning_rate_factor(config: Config, step: int) -> float:
@@ -81,8 +149,8 @@ def learning_rate_factor(config: Config, step: int) -> float:
     "SGDR", 2017).
     """
     if step < config.warmup:
-        scaled_up = config.base_batch and config.batch > config.base_batch
-        start = config.base_batch / config.batch if scaled_up else 0.0
+        factor = batch_factor(config)
+        start = 1 / factor if factor > 1 else 0.0
         return start + (1 - start) * (step + 1) / config.warmup
     if config.schedule == "constant":
         return 1.0

@@ -16,6 +16,7 @@ import ringreduce
 from ringreduce.start.launchers import launched
 from ringreduce.train import checkpoint
 from ringreduce.train.config import Config, ConfigError, writing
+from ringreduce.train.parallel import optimizer_class
 from ringreduce.train.report import Progress, Row, check_places, make_row, plot, summary
 from ringreduce.train.trainer import Trainer
 
@@ -95,6 +96,7 @@ def on_ranks(function: Callable[..., Any], config: Config, *args: Any) -> Any:
         torch.set_num_threads(config.fixed_threads or max(share, 1))
         return function(comm, config, *args)
 
+    optimizer_class(config)  # imported here once, before ranks are forked
     how: dict[str, Any] = {"timeout": config.timeout, "reproducible": config.reproducible or None}
     if known is None:
         return ringreduce.run(on_rank, config.ranks, **how)[0]

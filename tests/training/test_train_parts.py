@@ -69,7 +69,7 @@ def test_toml(tmp_path, capsys):
         ('{"steps": "many"}', "steps must be of type int, not 'many'"),
         ('{"steps": true}', "steps must be of type int, not True"),
         ('{"autocast": 1}', "autocast must be of type bool, not 1"),
-        ('{"optimizer": "adam"}', "optimizer must be one of adamw, sgd, not 'adam'"),
+        ('{"optimizer": "adam"}', "optimizer must be one of adamw, sgd, lars, lamb, not 'adam'"),
         ('{"batch": 0}', "batch must be >= 1"),
         ('{"learning_rate": NaN}', "learning_rate must be >= 0"),
         ('{"learning_rate": Infinity}', "learning_rate must be < 1e38, not inf"),
@@ -188,6 +188,15 @@ def test_learning_rate_scales_with_the_batch_and_warms_up_from_the_base():
     assert rates[:4] == pytest.approx([0.175, 0.25, 0.325, 0.4])  # 0.1 would be that of the step before
     assert rates[4:] == sorted(rates[4:], reverse=True)
     assert rates[24] == pytest.approx(0.04)
+
+
+def test_learning_rate_may_scale_with_the_root_of_the_batch():
+    config = Config(
+        batch=64, base_batch=16, batch_scaling="sqrt", learning_rate=0.1, warmup=4, schedule="constant"
+    )
+    assert peak_learning_rate(config) == pytest.approx(0.2)
+    rates = [0.2 * learning_rate_factor(config, step) for step in range(6)]
+    assert rates == pytest.approx([0.125, 0.15, 0.175, 0.2, 0.2, 0.2])
 
 
 def test_constant_schedule_without_warm_up():

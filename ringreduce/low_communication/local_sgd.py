@@ -1,0 +1,56 @@
+"""LocalSGD and post-local SGD: the ranks train on their own, and average their parameters now and then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+
+from ringreduce.communicator import Communicator
+from ringreduce.low_communication.average import Average
+from ringreduce.low_communication.base import Tensor
+from ringreduce.low_communication.rounds import Rounds
+
+__all__ = ["LocalSGD"]
+
+
+class LocalSGD(Rounds):
+    """Averages the ranks' parameters every ``every`` steps.
+
+    See Stich, "Local SGD Converges Fast and Communicates Little" (2019). With ``start`` it is post-local SGD: the ranks
+    synchronise in each of the first steps, and only then begin to train on their own. See Lin et al., "Don't Use Large
+    Mini-Batches, Use Local SGD" (2020). With plain SGD, synchronising in every step is synchronous data parallelism.
+
+    A rank that is always slower than the others makes every round longer, because the others wait for it at the end.
+    With ``adaptive`` it makes fewer of the steps, in proportion to its speed, as in Liu et al., "Asynchronous Local-SGD
+    Training for Language Modeling" (2024). Skip a step where :attr:`idle` is true::
+
+        if not outer.idle:
+            loss(model(x), y).backward()
+            optimizer.step()
+        outer.step()
+
+    Args:
+        parameters, comm, every: see :class:`Outer`.
+        start: the number of steps at the start after each of which the parameters are averaged.
+        adaptive: whether slower ranks make fewer steps. Speeds are those measured in the round before. In the average a
+            rank counts in proportion to its steps.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        comm: Communicator | None = None,
+        *,
+        every: int = 8,
+        start: int = 0,
+        adaptive: bool = False,
+    ) -> None:
+        super().__init__(parameters, comm, every, start=start, adaptive=adaptive)
+        self._average = Average(self.parameters, self.comm, wire=None)
+
+    def _synchronise(self, weight: float) -> None:
+        torch._foreach_copy_(self.parameters, self._averaged(self.parameters, weight))
+
+    def _common(self) -> list[Tensor]:
+        return self._averaged(self.parameters, weight=1.0)
