@@ -21,7 +21,7 @@ from ringreduce.sharded_optimizer.kinds import Cut, choose_cut
 from ringreduce.sharded_optimizer.layout import Layout
 from ringreduce.sharded_optimizer.reduce_scatter import ReduceScatter
 from ringreduce.sharded_optimizer.shares import Piece, Share
-from ringreduce.sharded_optimizer.state import cut, gather_share
+from ringreduce.sharded_optimizer.state import cut, gather_share, numbered, numbers_in
 
 __all__ = ["ShardedOptimizer"]
 
@@ -296,12 +296,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             found.update(gather_share(self.comm, share, self._inner.state, root))
         if root not in (None, self.comm.rank):
             return {}
-        groups, number = [], 0
-        for group in self.param_groups:
-            end = number + len(group["params"])
-            groups.append({**group, "params": list(range(number, end))})
-            number = end
-        return {"state": dict(sorted(found.items())), "param_groups": groups}
+        return {"state": dict(sorted(found.items())), "param_groups": numbered(self.param_groups)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a whole state, from :meth:`state_dict` or the optimizer without sharding, and keeps this rank's share.
@@ -313,10 +308,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             ValueError: the number or the lengths of its parameter groups differ.
         """
         saved = state_dict["param_groups"]
-        lengths = [[len(group["params"]) for group in groups] for groups in (self.param_groups, saved)]
-        if lengths[0] != lengths[1]:
-            raise ValueError(f"state_dict has groups of {lengths[1]} parameters, not of {lengths[0]}")
-        ids = [number for group in saved for number in group["params"]]
+        ids = numbers_in(saved, self.param_groups)
         state: dict[int, Any] = {}
         inside = self._inner.state_dict()["param_groups"]
         for index, group in enumerate(inside):

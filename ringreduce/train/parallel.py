@@ -12,14 +12,14 @@ from torch import nn
 
 import ringreduce
 from ringreduce import compression
-from ringreduce.train.config import Config
+from ringreduce.train.config import Config, ConfigError
 
 __all__ = ["learning_rate_factor", "make_compression", "make_optimizer", "with_exchange"]
 
 
 def with_exchange(config: Config, module: nn.Module, comm: ringreduce.Communicator) -> Any:
     """Wraps the module in DataParallel, or returns it unchanged if the optimizer exchanges the gradients."""
-    if config.sharded_optimizer == 2:
+    if config.sharded_optimizer == 2 or config.parameter_server:
         return module
     return ringreduce.DataParallel(
         module,
@@ -62,6 +62,11 @@ def make_optimizer(config: Config, model: nn.Module, comm: ringreduce.Communicat
     settings: dict[str, Any] = {"lr": peak_learning_rate(config)}
     if config.optimizer == "sgd":
         kind, settings["momentum"] = torch.optim.SGD, config.momentum
+    if config.parameter_server:
+        if comm.size < 2:
+            raise ConfigError("parameter_server: it needs 2 or more ranks")
+        staleness = None if config.staleness < 0 else config.staleness
+        return ringreduce.ParameterServer(comm, model, kind, groups, staleness=staleness, **settings)
     if config.sharded_optimizer:
         settings |= {"stage": config.sharded_optimizer, "bucket_mb": config.bucket_mb}
         return ringreduce.ShardedOptimizer(groups, kind, comm, **settings)

@@ -116,8 +116,8 @@ class Trainer:
         seed = np.random.SeedSequence([self.config.seed, self.done, shard]).generate_state(1)[0]
         torch.manual_seed(int(seed))
         exchanging = self.optimizer if self.config.sharded_optimizer == 2 else self.model
-        last = number == self.micro_batches - 1
-        with nullcontext() if last else exchanging.no_sync():
+        at_once = number == self.micro_batches - 1 or self.config.parameter_server  # or only in step()
+        with nullcontext() if at_once else exchanging.no_sync():
             with self._span("forward"):
                 loss = cross_entropy(self._logits(self.model, x), y.flatten())
             # The exchange averages over ranks and logical shards. Otherwise, accumulated gradients are summed.
@@ -134,6 +134,11 @@ class Trainer:
     def _span(self, name: str) -> AbstractContextManager[None]:
         return nullcontext() if self.timeline is None else self.timeline.span(name, step=self.done + 1)
 
+    def close(self) -> None:
+        """Ends the parameter server, if there is one."""
+        if self.config.parameter_server:
+            self.optimizer.close()
+
     # --- evaluation ----------------------------------------------------------------------------------------
 
     @torch.no_grad()
@@ -141,7 +146,7 @@ class Trainer:
         """Returns loss and accuracy on the first held-out samples. Each rank evaluates its share of them."""
         count = min(self.config.evaluate_samples, len(self.held_out))  # type: ignore[arg-type]
         share = Subset(self.held_out, range(self.comm.rank, count, self.comm.size))
-        if self.config.sharded_optimizer != 2:
+        if self.model is not self.module:
             self.model.sync_buffers()  # all ranks use rank 0's running statistics
         self.module.eval()
         sums = np.zeros(3)  # loss, right predictions, predictions
