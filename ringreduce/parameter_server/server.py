@@ -141,9 +141,8 @@ class ParameterServer(torch.optim.Optimizer):
         self._service: Service | None = None
         if serves:
             worker_of = {worker: number for number, worker in enumerate(self.workers)}
-            from_workers = {peer: channel for peer, channel in requests.items() if peer in self.workers}
             make = partial(Shard, layout=layout, settings=self._settings, values=self._values)
-            self._service = Service(rank, self.servers, from_workers, copying, worker_of, make, timeout)
+            self._service = Service(rank, self.servers, requests, copying, worker_of, make, timeout)
         self._worker: Worker | None = None
         if works:
             number, workers = self.workers.index(rank), len(self.workers)

@@ -25,7 +25,7 @@ class Service:
 
     Args:
         servers: the ranks of all servers. Shard number n begins on the n-th.
-        requests: the channels of the workers, by rank.
+        requests: the channels of the workers, by rank; others are left alone.
         copies: the channels of the other servers, by rank, or none.
         worker_of: the number of each rank's worker.
         make: makes a shard with its first values.
@@ -56,7 +56,8 @@ class Service:
             self._replicas[before] = make(before)
             self._shards[own].holder = self._after()
         self._threads: list[threading.Thread] = []
-        for answers, channels in ((self._serve, requests), (self._keep_copies, copies)):
+        workers = {peer: channel for peer, channel in requests.items() if peer in worker_of}
+        for answers, channels in ((self._serve, workers), (self._keep_copies, copies)):
             for peer, channel in channels.items():
                 name = f"parameter server, rank {peer}"
                 thread = threading.Thread(target=answers, args=(peer, channel), name=name, daemon=True)

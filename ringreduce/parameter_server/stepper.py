@@ -95,7 +95,7 @@ class Stepper:
         """Steps with a message's gradients and options."""
         numbers = iter(message.options)
         for group, known in zip(self.optimizer.param_groups, self._settings.groups, strict=True):
-            group.update((name, type(known[name])(next(numbers))) for name in number_names(known))
+            group.update((name, _like(known[name], next(numbers))) for name in number_names(known))
         for piece, place, begin in self._pieces:
             if message.used[piece.slot.number]:
                 assert message.dense is not None
@@ -139,6 +139,11 @@ class Stepper:
                     state[place] = {key: _shaped_like_piece(piece, value) for key, value in own.items()}
             group.update(groups[number])
         self.optimizer.load_state_dict({"state": state, "param_groups": inside})
+
+
+def _like(known: float, number: float) -> float:
+    """Returns an int again if it was one before it travelled. Optimizers may want one."""
+    return int(number) if type(known) is int and number.is_integer() else number
 
 
 def _flat(piece: Piece, state: dict[str, Any]) -> dict[str, Any]:

@@ -223,6 +223,8 @@ def test_an_interrupt_ends_a_wait_and_the_others_learn_of_it():
 
 
 def _leftovers(comm, board, servers):
+    torch.set_num_threads(1)  # other threads do not survive a fork
+
     def counted():
         threads = {
             thread.name for thread in threading.enumerate() if thread.name.startswith("parameter server")
@@ -255,3 +257,32 @@ def test_nothing_is_left_behind(servers):
         (before, threads), (after, left) = outcome.value
         assert left == threads == set()
         assert after <= before + 3, "a communicator of split may wait for the collector"
+
+
+def _silent(comm, board):
+    model, server = counting(comm, comm.size - 1, 1, servers=1)
+    if comm.rank not in server.workers:
+        return server.serve(), sorted(server.lost)
+    for step in range(6):
+        if comm.rank == 1 and step == 3:
+            board.note(1)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        model.count(comm.rank)
+        server.step()
+    found = model.least(), model.most()
+    server.close()
+    return found
+
+
+@pytest.mark.timeout(90)
+def test_a_worker_that_says_nothing_for_the_timeout_counts_as_lost():
+    ranks = Ranks(_silent, 3, timeout=6.0)
+    ranks.wait_until_all(lambda rank: rank != 1 or ranks.board.read(1) > 0)
+    until = time.monotonic() + 60
+    while ranks.processes[0].is_alive() and time.monotonic() < until:
+        time.sleep(0.05)
+    ranks.kill(1)
+    found = ranks.outcomes()
+    assert found[0].error is None, repr(found[0].error)
+    assert found[0].value == ([6, 3], [6, 3])
+    assert found[2].value == (None, [1])
