@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         RankFailed,
         TimeoutError,
     )
+    from ringreduce.parameter_server import ParameterServer as ParameterServer
     from ringreduce.schedules import (
         Local,
         Recv,
@@ -143,6 +144,7 @@ _HOMES = {
     "data_parallel": "DataParallel",
     "data_parallel.sync_batch_norm": "SyncBatchNorm convert_sync_batchnorm",
     "errors": "ClosedError DamagedError Error MinorityError MismatchError PeerLost RankFailed TimeoutError",
+    "parameter_server": "ParameterServer",
     "schedules": "Local Recv Round Schedule ScheduleError Send algorithms check register schedule",
     "sharded_optimizer": "ShardedOptimizer",
     "start.launch": "run",

@@ -19,7 +19,7 @@ from ringreduce.sharded_optimizer.layout import Layout
 from ringreduce.sharded_optimizer.part import copy_options, options
 from ringreduce.sharded_optimizer.regroup import mend, move_states
 from ringreduce.sharded_optimizer.shares import Share
-from ringreduce.sharded_optimizer.state import cut, gather_share, joined, on_cpu
+from ringreduce.sharded_optimizer.state import cut, gather_share, joined, numbered, numbers_in, on_cpu
 
 __all__ = ["ShardedOptimizer"]
 
@@ -278,16 +278,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             found.update(gather_share(self.comm, share, own, self._inner.state, root))
         if root not in (None, self.comm.rank):
             return {}
-        return {"state": dict(sorted(found.items())), "param_groups": self._numbered_groups()}
-
-    def _numbered_groups(self) -> list[dict[str, Any]]:
-        """Returns the parameter groups, with the parameters' numbers in their places."""
-        groups, number = [], 0
-        for group in self.param_groups:
-            end = number + len(group["params"])
-            groups.append({**group, "params": list(range(number, end))})
-            number = end
-        return groups
+        return {"state": dict(sorted(found.items())), "param_groups": numbered(self.param_groups)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads a whole state, from :meth:`state_dict` or the optimizer without sharding, and keeps this rank's share.
@@ -299,10 +290,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             ValueError: the number or the lengths of its parameter groups differ.
         """
         saved = state_dict["param_groups"]
-        lengths = [[len(group["params"]) for group in groups] for groups in (self.param_groups, saved)]
-        if lengths[0] != lengths[1]:
-            raise ValueError(f"state_dict has groups of {lengths[1]} parameters, not of {lengths[0]}")
-        ids = [number for group in saved for number in group["params"]]
+        ids = numbers_in(saved, self.param_groups)
         copy_options(saved, self.param_groups)
         for part in self._division.parts:
             state: dict[int, Any] = {}
@@ -378,7 +366,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         for slot in self._division.slots:
             if parts := [shard[slot.number] for shard in shards if slot.number in shard]:
                 state[slot.number] = joined(slot.parameter, parts)
-        self.load_state_dict({"state": state, "param_groups": self._numbered_groups()})
+        self.load_state_dict({"state": state, "param_groups": numbered(self.param_groups)})
 
     def group_options(self) -> list[dict[str, Any]]:
         """Returns the options of the parameter groups."""

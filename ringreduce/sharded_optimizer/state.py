@@ -12,7 +12,7 @@ from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.bucket import shaped_like
 from ringreduce.sharded_optimizer.shares import Piece, Share
 
-__all__ = ["cut", "gather_share", "is_cut", "joined", "on_cpu"]
+__all__ = ["cut", "gather_share", "is_cut", "joined", "numbered", "numbers_in", "on_cpu"]
 
 State = dict[str, Any]  # the inner optimizer's state of one parameter or piece
 Part = tuple[int, int, State]  # a range of the parameter's elements, and their state
@@ -81,3 +81,25 @@ def is_cut(key: str, value: Any, shape: tuple[int, ...]) -> bool:
     "step" never has: it is the number of steps in torch's optimizers, but a parameter may be a single number, too.
     """
     return key != "step" and torch.is_tensor(value) and tuple(value.shape) == tuple(shape)
+
+
+def numbered(groups: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns parameter groups for a state_dict, which has numbers for parameters."""
+    found, begin = [], 0
+    for group in groups:
+        end = begin + len(group["params"])
+        found.append({**group, "params": list(range(begin, end))})
+        begin = end
+    return found
+
+
+def numbers_in(saved: Sequence[dict[str, Any]], groups: Sequence[dict[str, Any]]) -> list[int]:
+    """Returns the number that a state_dict has for each parameter, in the order of the groups.
+
+    Raises:
+        ValueError: the number or the lengths of the saved groups differ from those of the groups.
+    """
+    lengths = [[len(group["params"]) for group in each] for each in (groups, saved)]
+    if lengths[0] != lengths[1]:
+        raise ValueError(f"state_dict has groups of {lengths[1]} parameters, not of {lengths[0]}")
+    return [number for group in saved for number in group["params"]]

@@ -118,6 +118,12 @@ class Config(RareExchange, UnequalRanks):
     top_fraction: float = setting(0.01, "fraction of the gradient's values that topk sends", "> 0", "<= 1")
     matrix_rank: int = setting(4, "rank of powersgd's matrices", ">= 1")
     sharded_optimizer: Literal[0, 1, 2] = setting(0, "ZeRO stage: what is sharded over the ranks")
+    parameter_server: bool = setting(
+        False, "push gradients to servers on all ranks, instead of averaging them"
+    )
+    staleness: int = setting(
+        0, "steps that a rank may be ahead, with parameter_server; -1: no bound", ">= -1"
+    )
     sync_batch_norm: bool = setting(True, "batch norm over the samples of all ranks")
     reproducible: bool = setting(False, "same bits over any transport; implies --threads 1 by default")
     logical_shards: int = setting(
@@ -185,6 +191,7 @@ def _check_together(config: Config) -> None:
         "sharded_optimizer 2": config.sharded_optimizer == 2,
         "sharded_optimizer 1": config.sharded_optimizer == 1 and low != "none",
         "balance": config.balance and (low != "none" or shards > 0),
+        "parameter_server": config.parameter_server,
     }
     first, second, *_ = [*(name for name, chosen in exchanges.items() if chosen), "", ""]
     for wrong, text in (
@@ -203,6 +210,15 @@ def _check_together(config: Config) -> None:
         (
             config.balance and config.task == "digits" and config.sync_batch_norm,
             "balance: sync_batch_norm makes the ranks wait for each other in each layer; switch it off",
+        ),
+        (config.staleness and not config.parameter_server, "staleness: it needs parameter_server"),
+        (
+            config.parameter_server and config.task == "digits" and config.sync_batch_norm,
+            "sync_batch_norm: ranks with a parameter_server do not step together; turn it off",
+        ),
+        (
+            config.parameter_server and config.sharded_optimizer,
+            "sharded_optimizer: the shards of a parameter_server have the optimizer's state",
         ),
         (second, f"{second}: cannot be combined with {first}; both determine how gradients are exchanged"),
     ):  # fmt: skip

@@ -44,6 +44,10 @@ def measure(
     """
     if comm.size < 2:
         raise ConfigError("ranks: measuring the efficiency needs 2 or more")
+    if config.parameter_server:
+        raise ConfigError(
+            "parameter_server: the efficiency of its steps is not defined, for ranks do not step together"
+        )
     own = comm.split(comm.rank)
     assert own is not None
     config = replace(config, logical_shards=0, trace="")

@@ -31,7 +31,7 @@ OLDEST = "4.1"  # the version of pytorch_optimizer
 
 def with_exchange(config: Config, module: nn.Module, comm: ringreduce.Communicator) -> Any:
     """Wraps the module in DataParallel, or returns it unchanged if nothing or the optimizer exchanges the gradients."""
-    if config.sharded_optimizer == 2 or config.low_communication != "none":
+    if config.sharded_optimizer == 2 or config.low_communication != "none" or config.parameter_server:
         return module
     return ringreduce.DataParallel(
         module,
@@ -101,6 +101,11 @@ def make_optimizer(config: Config, model: nn.Module, comm: ringreduce.Communicat
         settings["momentum"] = config.momentum
     if config.optimizer == "lars":
         settings["trust_coefficient"] = config.trust_coefficient
+    if config.parameter_server:
+        if comm.size < 2:
+            raise ConfigError("parameter_server: it needs 2 or more ranks")
+        staleness = None if config.staleness < 0 else config.staleness
+        return ringreduce.ParameterServer(comm, model, kind, groups, staleness=staleness, **settings)
     if config.sharded_optimizer:
         settings |= {"stage": config.sharded_optimizer, "bucket_mb": config.bucket_mb}
         return ringreduce.ShardedOptimizer(groups, kind, comm, **settings)

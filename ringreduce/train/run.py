@@ -42,6 +42,7 @@ def train(comm: ringreduce.Communicator, config: Config) -> list[Row]:
         trainer.load_state_dict(checkpoint.load(saved))
     with Progress(config, comm.rank == 0, trainer.done) as progress:
         _steps(trainer, progress)
+    trainer.close()
     if trainer.timeline is not None:
         with writing("trace", config.trace):
             trainer.timeline.save(config.trace)

@@ -151,8 +151,9 @@ class Trainer:
         seed = np.random.SeedSequence([self.config.seed, self.done, shard]).generate_state(1)[0]
         torch.manual_seed(int(seed))
         exchanging = self.optimizer if self.config.sharded_optimizer == 2 else self.model
-        last = number == self.micro_batches - 1 or self.outer is not None
-        with nullcontext() if last else exchanging.no_sync():
+        last = number == self.micro_batches - 1
+        at_once = last or self.outer is not None or self.config.parameter_server  # or only in step()
+        with nullcontext() if at_once else exchanging.no_sync():
             with self._span("forward"):
                 loss = cross_entropy(self._logits(self.model, x), y.flatten())
             # The exchange averages over ranks and logical shards. Otherwise, accumulated gradients are summed. Each
@@ -170,6 +171,11 @@ class Trainer:
 
     def _span(self, name: str) -> AbstractContextManager[None]:
         return nullcontext() if self.timeline is None else self.timeline.span(name, step=self.done + 1)
+
+    def close(self) -> None:
+        """Ends the parameter server, if there is one."""
+        if self.config.parameter_server:
+            self.optimizer.close()
 
     # --- evaluation ----------------------------------------------------------------------------------------
 
