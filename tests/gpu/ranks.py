@@ -64,7 +64,7 @@ class Boxes(ctypes.Structure):
         posted = in_lines(8 * self.world * MOST_SLOTS)
         arenas = min(self.blocks, MOST_ARENAS)
         return self.blocks * self.words_bytes() + arenas * (
-            posted + 4 * TILE_BYTES * self.world + self.arena_bytes
+            posted + in_lines((4 * TILE_BYTES + 32) * self.world) + self.arena_bytes
         )
 
     def tiles(self, block):

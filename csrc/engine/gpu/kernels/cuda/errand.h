@@ -12,6 +12,7 @@ namespace ringreduce::device {
 // A block of the one-shot kernel sends this many bytes at a time, as words of half data, half flag.
 inline constexpr std::uint64_t tile_bytes = 2048;
 inline constexpr std::uint64_t flagged_tile_bytes = 2 * tile_bytes;
+inline constexpr std::uint64_t flagged_word_bytes = 16;
 
 inline constexpr int most_blocks = 64;  // of a rank
 inline constexpr int most_arenas = 32;
@@ -32,8 +33,10 @@ struct Boxes {
   constexpr std::uint64_t posted_bytes() const { return in_lines(8ull * world * most_slots); }
   // Six words for each peer, and four for the block itself.
   constexpr std::uint64_t words_bytes() const { return in_lines(8ull * (6 * world + 4)); }
-  // Two tiles from each peer.
-  constexpr std::uint64_t tiles_bytes() const { return 2 * flagged_tile_bytes * world; }
+  // From each peer, two tiles, and the contracts of two calls.
+  constexpr std::uint64_t tiles_bytes() const {
+    return in_lines(2 * (flagged_tile_bytes + flagged_word_bytes) * world);
+  }
   // For a block with an arena, without its words.
   constexpr std::uint64_t block_bytes() const { return posted_bytes() + tiles_bytes() + arena_bytes; }
   constexpr std::uint64_t all_words_bytes() const {
