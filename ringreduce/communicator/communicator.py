@@ -56,7 +56,7 @@ class Communicator(Collectives, Messages):
     - ``stream``: for arrays in GPU memory, see below.
 
     Collectives also take arrays in GPU memory: torch CUDA tensors, and objects that have a
-    ``__cuda_array_interface__`` (such as CuPy arrays) or support DLPack. The group may have up to 16 ranks on one
+    ``__cuda_array_interface__`` (such as CuPy arrays) or support DLPack. The group may have up to 32 ranks on one
     host, or over NCCL any ranks. A collective is launched on a stream, runs in order with the stream's other work, and
     the call returns at once. ``stream`` is a handle, a torch or CuPy stream, or any object with ``__cuda_stream__``.
     None takes the current stream of torch or CuPy, and for other arrays :attr:`device_stream`. These arrays do not

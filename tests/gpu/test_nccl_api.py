@@ -144,7 +144,7 @@ def test_one_thread_calls_for_ranks_whose_kernels_cannot_wait_for_each_other(pro
 @pytest.mark.parametrize(
     ("world", "variables", "reason"),
     [
-        (17, {}, "its kernels serve at most 16 ranks"),
+        (33, {}, "its kernels serve at most 32 ranks"),
         (2, {"RINGREDUCE_GPU_TRANSPORT": "nccl"}, "RINGREDUCE_GPU_TRANSPORT is nccl"),
         (2, {"RINGREDUCE_NCCL_LIBRARY": "", "RINGREDUCE_GPU_TRANSPORT": "nccl"}, "cannot be loaded"),
         (

@@ -38,7 +38,7 @@ bool agree_on_nccl(const Transport& transport, const Exchange& exchange) {
                 " on rank " + std::to_string(rank));
   }
   if (!wanted[0].empty()) return wanted[0] == "nccl";
-  return has_several_hosts(transport) || transport.distant();
+  return has_several_hosts(transport) || transport.distant() || transport.world > device::most_ranks;
 }
 
 // Its result is the same on all ranks.

@@ -106,7 +106,8 @@ void KernelRunner::check_stream(void* stream) {
 Duty KernelRunner::duty_for(const Call& call, bool is_forced) const {
   const bool chosen = call.algorithm == automatic && !is_forced;
   if (!chosen || call.input_extents || call.op == Op::premul_sum) return Duty::interpret;
-  if (call.collective == Collective::all_reduce && call.count * size_of(call.dtype) <= one_shot_up_to) {
+  if (call.collective == Collective::all_reduce && world_ <= device::most_one_shot_ranks &&
+      call.count * size_of(call.dtype) <= one_shot_up_to) {
     return Duty::one_shot;
   }
   // Between processes only if it is worth it, and with the program as a fallback in the kernel.

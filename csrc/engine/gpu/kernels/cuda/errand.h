@@ -13,6 +13,7 @@ namespace ringreduce::device {
 inline constexpr std::uint64_t tile_bytes = 2048;
 inline constexpr std::uint64_t flagged_tile_bytes = 2 * tile_bytes;
 inline constexpr std::uint64_t flagged_word_bytes = 16;
+inline constexpr int most_one_shot_ranks = 16;  // whose tiles fit into a block's shared memory
 
 inline constexpr int most_blocks = 64;  // of a rank
 inline constexpr int most_arenas = 32;
@@ -35,7 +36,7 @@ struct Boxes {
   constexpr std::uint64_t words_bytes() const { return in_lines(8ull * (6 * world + 4)); }
   // From each peer, two tiles, and the contracts of two calls.
   constexpr std::uint64_t tiles_bytes() const {
-    return in_lines(2 * (flagged_tile_bytes + flagged_word_bytes) * world);
+    return world > most_one_shot_ranks ? 0 : in_lines(2 * (flagged_tile_bytes + flagged_word_bytes) * world);
   }
   // For a block with an arena, without its words.
   constexpr std::uint64_t block_bytes() const { return posted_bytes() + tiles_bytes() + arena_bytes; }

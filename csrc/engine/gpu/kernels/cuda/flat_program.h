@@ -9,7 +9,7 @@
 
 namespace ringreduce::device {
 
-inline constexpr int most_ranks = 16;  // the most sources of a pass
+inline constexpr int most_ranks = 32;  // the most sources of a pass
 inline constexpr int most_slots = 64;  // messages that a block may have in flight
 
 // Messages, and blocks' parts of temporary memory, begin at multiples of this many bytes.

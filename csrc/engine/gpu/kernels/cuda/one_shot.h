@@ -16,7 +16,7 @@ inline constexpr std::uint64_t word_bytes = 8;  // of data; sixteen travel
 
 // Data that the threads of a block share: a tile of each rank.
 struct alignas(16) OneShotShared {
-  char tiles[most_ranks][tile_bytes];
+  char tiles[most_one_shot_ranks][tile_bytes];
   Spans spans;
 };
 
