@@ -92,7 +92,7 @@ class Scale(ctypes.Structure):
 
 class Errand(ctypes.Structure):
     _fields_ = [
-        *[(name, ctypes.c_int32) for name in ("rank", "dtype", "op", "duty")],
+        *[(name, ctypes.c_int32) for name in ("rank", "dtype", "op", "wire", "arrays", "duty")],
         ("contract", ctypes.c_uint64),
         *[(name, ctypes.c_void_p) for name in ("input", "output")],
         *[(name, ctypes.c_uint64 * MOST_RANKS) for name in ("inputs", "outputs")],

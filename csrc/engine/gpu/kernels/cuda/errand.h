@@ -70,7 +70,8 @@ enum class Duty : std::int32_t { interpret, one_shot, direct };
 // One rank's part of one call: a kernel's parameter.
 struct Errand {
   std::int32_t rank;
-  std::int32_t dtype, op;  // numbers of dtype.h
+  std::int32_t dtype, op;     // numbers of dtype.h; float32 if messages are encoded
+  std::int32_t wire, arrays;  // numbers of encoding.h: the forms of messages and of arrays; 0: plain
   Duty duty;
   std::uint64_t contract;  // what all ranks' calls must share
   const char* input;       // of this rank's block, as if all ranks' blocks lay around it
