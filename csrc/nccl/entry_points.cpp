@@ -238,4 +238,14 @@ RINGREDUCE_NCCL(GroupEnd, ) {
   return end_group();
 }
 
+RINGREDUCE_NCCL(GroupSimulateEnd, void*) {
+  return result_of([] {
+    drop_group();
+    throw Refusal(
+        nccl::invalid_usage,
+        "ncclGroupSimulateEnd has no estimate: it is of NCCL's own algorithms. The group has ended, "
+        "and has run nothing");
+  });
+}
+
 }  // namespace ringreduce::nccl_api

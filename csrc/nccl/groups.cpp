@@ -88,6 +88,13 @@ nccl::Result end_group() {
   return spoilt != nccl::success ? spoilt : run_all(std::move(all));
 }
 
+void drop_group() {
+  if (depth == 0) {
+    throw Refusal(nccl::invalid_usage, "ncclGroupSimulateEnd without an ncclGroupStart");
+  }
+  if (--depth == 0) kept.clear();
+}
+
 nccl::Result spoil_group(nccl::Result result) {
   if (depth > 0 && spoilt == nccl::success) spoilt = result;
   return result;

@@ -14,6 +14,8 @@ enum class Phase { launches, waits };
 bool in_group();
 nccl::Result start_group();
 nccl::Result end_group();
+// Ends it without running anything.
+void drop_group();
 // The group ends with this result, and runs nothing.
 nccl::Result spoil_group(nccl::Result result);
 void keep_for_group(Member& member, Phase phase, std::function<void()> step);

@@ -21,7 +21,7 @@ from ringreduce import _engine
 LIBRARY = Path(  # found in the same way as by the engine
     os.environ.get("RINGREDUCE_CUDA_LIBRARY") or Path(__file__).resolve().parents[1] / "libringreduce_cuda.so"
 )
-MOST_SPANS = 16  # of sources, and of destinations
+MOST_SPANS = 32  # of sources, and of destinations
 
 _loaded: ctypes.CDLL | None = None
 

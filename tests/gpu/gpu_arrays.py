@@ -79,8 +79,8 @@ class DlpackArray:
     CUDA = 2
 
     def __init__(self, array, stride=1, device_type=CUDA):
-        code = {"i": 0, "u": 1, "f": 2}[array.dtype.kind]
-        self._array, self.shape = array, array.shape
+        code = {"i": 0, "u": 1, "f": 2, "V": 4}[array.dtype.kind]  # V: bfloat16
+        self._array, self.shape, self.get = array, array.shape, array.get
         self._shape, self._strides = (ctypes.c_int64 * 1)(*array.shape), (ctypes.c_int64 * 1)(stride)
         self._tensor = _Tensor(
             *(array.address, device_type, 0, 1, code, 8 * array.dtype.itemsize, 1),

@@ -22,7 +22,8 @@ LIBRARIES = Path(
     os.environ.get("EMULATED_LIBRARIES") or Path(__file__).resolve().parents[2] / "build" / "tests"
 )
 EMULATED_LIBRARY = LIBRARIES / "libringreduce_cuda_emulated.so"
-MOST_RANKS, MOST_SLOTS, LINE, TILE_BYTES, MOST_BLOCKS, MOST_ARENAS = 16, 64, 256, 2048, 64, 32
+MOST_RANKS, MOST_SLOTS, LINE, TILE_BYTES, MOST_BLOCKS, MOST_ARENAS = 32, 64, 256, 2048, 64, 32
+MOST_ONE_SHOT_RANKS = 16
 AROUND, PATTERN = 256, 0xA5
 DUTIES = ["interpret", "one_shot", "direct"]
 OPS, DTYPES = _engine.reduce.ops(), _engine.reduce.dtypes()
@@ -63,9 +64,8 @@ class Boxes(ctypes.Structure):
     def bytes(self):
         posted = in_lines(8 * self.world * MOST_SLOTS)
         arenas = min(self.blocks, MOST_ARENAS)
-        return self.blocks * self.words_bytes() + arenas * (
-            posted + 4 * TILE_BYTES * self.world + self.arena_bytes
-        )
+        tiles = in_lines((4 * TILE_BYTES + 32) * self.world) if self.world <= MOST_ONE_SHOT_RANKS else 0
+        return self.blocks * self.words_bytes() + arenas * (posted + tiles + self.arena_bytes)
 
     def tiles(self, block):
         """Where a block counts its tiles; two words on, whether it is in a call."""
@@ -92,7 +92,7 @@ class Scale(ctypes.Structure):
 
 class Errand(ctypes.Structure):
     _fields_ = [
-        *[(name, ctypes.c_int32) for name in ("rank", "dtype", "op", "duty")],
+        *[(name, ctypes.c_int32) for name in ("rank", "dtype", "op", "wire", "arrays", "duty")],
         ("contract", ctypes.c_uint64),
         *[(name, ctypes.c_void_p) for name in ("input", "output")],
         *[(name, ctypes.c_uint64 * MOST_RANKS) for name in ("inputs", "outputs")],

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
 import socket
 import struct
@@ -43,8 +44,8 @@ SERVED = [
     "CommDeregister", "CommDestroy", "CommFinalize", "CommGetAsyncError", "CommInitAll", "CommInitRank",
     "CommInitRankConfig", "CommInitRankScalable", "CommRegister", "CommSplit", "CommUserRank",
     "CommWindowDeregister", "CommWindowRegister", "Gather", "GetErrorString", "GetLastError", "GetUniqueId",
-    "GetVersion", "GroupEnd", "GroupStart", "MemAlloc", "MemFree", "RedOpCreatePreMulSum", "RedOpDestroy",
-    "Recv", "Reduce", "ReduceScatter", "Scatter", "Send",
+    "GetVersion", "GroupEnd", "GroupSimulateEnd", "GroupStart", "MemAlloc", "MemFree", "RedOpCreatePreMulSum",
+    "RedOpDestroy", "Recv", "Reduce", "ReduceScatter", "Scatter", "Send",
 ]  # fmt: skip
 HANDED_ON = [
     "CommMemStats", "CommQueryProperties", "CommResume", "CommRevoke", "CommShrink", "CommSuspend",
@@ -66,6 +67,38 @@ def tool(*command):
     if shutil.which(command[0]) is None:
         pytest.skip(f"there is no {command[0]}")
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+# What torch's ProcessGroupNCCL calls; that of torch 2.13 needs all of them to load.
+TORCH = [
+    "AllGather", "AllReduce", "Bcast", "Broadcast", "CommAbort", "CommCount", "CommCuDevice", "CommDeregister",
+    "CommDestroy", "CommFinalize", "CommGetAsyncError", "CommInitAll", "CommInitRank", "CommInitRankConfig",
+    "CommInitRankScalable", "CommRegister", "CommShrink", "CommSplit", "CommUserRank", "CommWindowDeregister",
+    "CommWindowRegister", "GetErrorString", "GetLastError", "GetUniqueId", "GetVersion", "GroupEnd",
+    "GroupSimulateEnd", "GroupStart", "MemAlloc", "MemFree", "RedOpCreatePreMulSum", "RedOpDestroy", "Recv",
+    "Reduce", "ReduceScatter", "Send",
+]  # fmt: skip
+
+
+def test_it_has_what_torch_resolves():
+    assert not set(TORCH) - set(SERVED) - {"CommShrink"}
+    assert "CommShrink" in HANDED_ON
+
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADER = ROOT / ".venv-nccl" / "newest" / "nvidia" / "nccl" / "include" / "nccl.h"
+
+
+@pytest.mark.skipif(not HEADER.exists(), reason="not installed: make nccl-header")
+def test_the_page_names_the_functions_of_the_newest_header_that_it_lacks():
+    declared = set(
+        re.findall(r"^(?:ncclResult_t|const char\*)\s+nccl([A-Z]\w*)\(", HEADER.read_text(), re.MULTILINE)
+    )
+    assert len(declared) > 40
+    lacking = declared - set(SERVED) - set(HANDED_ON)
+    page = (ROOT / "docs" / "nccl.md").read_text()
+    named = page.partition("Not there, and new in NCCL")[2].partition("\n\n")[0]
+    assert sorted(set(re.findall(r"`(\w+)`", named))) == sorted(lacking)
 
 
 def test_it_exports_what_it_promises_and_nothing_else():
@@ -144,7 +177,7 @@ def test_one_thread_calls_for_ranks_whose_kernels_cannot_wait_for_each_other(pro
 @pytest.mark.parametrize(
     ("world", "variables", "reason"),
     [
-        (17, {}, "its kernels serve at most 16 ranks"),
+        (33, {}, "its kernels serve at most 32 ranks"),
         (2, {"RINGREDUCE_GPU_TRANSPORT": "nccl"}, "RINGREDUCE_GPU_TRANSPORT is nccl"),
         (2, {"RINGREDUCE_NCCL_LIBRARY": "", "RINGREDUCE_GPU_TRANSPORT": "nccl"}, "cannot be loaded"),
         (
@@ -275,6 +308,17 @@ def test_a_call_that_is_refused_spoils_its_group_only(pair):
         return rank.values(mine)
 
     assert in_threads(*(lambda rank=rank: on(rank, call) for rank in pair)) == [[2, 4, 6]] * 2
+
+
+def test_a_group_that_is_only_simulated_runs_nothing(pair):
+    library().call("choose_device", pair[0].device)
+    x = pair[0].array()
+    nccl_api.check(nccl().ncclGroupStart())
+    pair[0].all_reduce(x)
+    assert nccl().ncclGroupSimulateEnd(None) == INVALID_USAGE
+    assert "no estimate" in nccl_api.last_error()
+    assert nccl().ncclGroupEnd() == INVALID_USAGE  # it has ended
+    assert pair[0].values(x) == [1, 2, 3]
 
 
 def test_communicators_that_are_none(pair):

@@ -131,12 +131,50 @@ def test_ranks_that_call_different_things_are_told():
         x = GpuArray(np.ones(10, "float32"))
         comm.all_reduce(x)
         x.get(comm)
-        if comm.rank == 1:
-            comm.broadcast(x)
-        else:
-            comm.all_reduce(x)
+        with contextlib.suppress(errors.MismatchError):  # the other rank may have noticed it by now
+            comm.broadcast(x) if comm.rank == 1 else comm.all_reduce(x)
         error = failed(comm, errors.MismatchError)
         assert "broadcast" in str(error) and "all_reduce" in str(error)
+
+    on_gpu(work, 2)
+
+
+SAME_BYTES = {  # of rank 0 and of rank 1: messages of the same lengths, of which NCCL notices nothing
+    "op": ({"op": "sum"}, {"op": "max"}),
+    "factor": ({}, {"factor": 2.0}),
+    "dtype": ({"dtype": "float32"}, {"dtype": "int32"}),
+    "wire": ({"wire": "bf16"}, {"wire": "fp16"}),
+}
+
+
+def _differing(comm, how, calls_before):
+    x = GpuArray(np.ones(10, "float32"))
+    for _ in range(calls_before):
+        comm.all_reduce(x, algorithm="ring")
+    how = dict(how[comm.rank])
+    mine = GpuArray(np.ones(10, how.pop("dtype", "float32")))
+    comm.all_reduce(mine, **how, algorithm="ring")
+    with pytest.raises(errors.MismatchError, match="the ranks disagree about call #"):
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            comm.all_reduce(x, algorithm="ring")
+            time.sleep(0.005)
+
+
+@pytest.mark.parametrize("what", SAME_BYTES)
+@pytest.mark.parametrize("calls_before", [0, 20])
+def test_calls_that_nccl_takes_for_the_same_are_told(what, calls_before):
+    on_gpu(_differing, 2, SAME_BYTES[what], calls_before)
+
+
+def test_calls_are_compared_without_end():
+    """More comparisons than there are places for, none of which fails."""
+
+    def work(comm):
+        x = GpuArray(np.zeros(3, "float32"))
+        for _ in range(1200):
+            comm.all_reduce(x, algorithm="nccl")
+        assert (x.get(comm) == 0).all()
 
     on_gpu(work, 2)
 

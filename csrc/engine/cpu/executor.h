@@ -124,8 +124,6 @@ class Executor {
   // In addition, for arrays of 16-bit floats that are quantised in messages.
   void widen(Cursor& cursor);
   void narrow(const Cursor& cursor);
-  template <class Holds, class Visit>
-  void each_narrow_run(std::size_t slice, Memory memory, Holds holds, Visit visit) const;
 
   bool narrow_arrays() const { return task_.plan->geometry.narrow != Encoding::none; }
   bool coded() const { return task_.plan->wire != Encoding::none; }

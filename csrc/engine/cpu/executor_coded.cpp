@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/cpu/executor.h"
+#include "engine/program/narrow.h"
 
 namespace ringreduce {
 namespace {
@@ -106,27 +107,10 @@ void Executor::quantize(const Cursor& cursor, const Action& action) {
 
 // --- arrays of 16-bit floats -------------------------------------------------------------------------------
 
-// If messages are quantised, a slice is converted to float32 when it begins, runs in memory of its own as if
-// in place, and is rounded once, into the arrays, when it is finished. If the arrays held partial sums, each
-// hop would round them again, and a rank would pass on other values than it received.
-
-// Calls visit(values as float32, byte offset in the array, number of values) for each run that `holds`.
-template <class Holds, class Visit>
-void Executor::each_narrow_run(std::size_t slice, Memory memory, Holds holds, Visit visit) const {
-  const Geometry& g = task_.plan->geometry;
-  const Schedule& schedule = task_.plan->program->schedule;
-  const int stride = g.whole ? schedule.chunks : 1;  // these collectives treat all chunks alike
-  for (int chunk = 0; chunk < schedule.chunks; chunk += stride) {
-    if (!holds(schedule, chunk)) continue;
-    const Run run = g.in_arrays(memory, slice, chunk, stride);
-    visit(g.stride() * chunk * g.element, encoded_bytes(g.narrow, run.offset), run.count);
-  }
-}
-
 void Executor::widen(Cursor& cursor) {
   const Codec cast = codec_for(task_.plan->geometry.narrow);
   cursor.base[static_cast<int>(Memory::input)] = cursor.base[static_cast<int>(Memory::output)] = cursor.wide;
-  each_narrow_run(cursor.slice, Memory::input, starts_with_value,
+  each_narrow_run(task_.plan->geometry, task_.plan->program->schedule, cursor.slice, Memory::input,
                   [&](std::size_t to, std::size_t from, std::size_t count) {
                     cast.decode(reinterpret_cast<float*>(cursor.wide + to), task_.input + from, count);
                   });
@@ -134,7 +118,7 @@ void Executor::widen(Cursor& cursor) {
 
 void Executor::narrow(const Cursor& cursor) {
   const Codec cast = codec_for(task_.plan->geometry.narrow);
-  each_narrow_run(cursor.slice, Memory::output, holds_result,
+  each_narrow_run(task_.plan->geometry, task_.plan->program->schedule, cursor.slice, Memory::output,
                   [&](std::size_t from, std::size_t to, std::size_t count) {
                     cast.encode(task_.output + to, reinterpret_cast<const float*>(cursor.wide + from), count);
                   });

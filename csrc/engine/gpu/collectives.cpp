@@ -38,7 +38,7 @@ bool agree_on_nccl(const Transport& transport, const Exchange& exchange) {
                 " on rank " + std::to_string(rank));
   }
   if (!wanted[0].empty()) return wanted[0] == "nccl";
-  return has_several_hosts(transport) || transport.distant();
+  return has_several_hosts(transport) || transport.distant() || transport.world > device::most_ranks;
 }
 
 // Its result is the same on all ranks.
@@ -226,9 +226,6 @@ void GpuCollectives::enqueue(const Call& call, std::optional<void*> stream) {
 
 void GpuCollectives::launch(const Ready& on, const Call& call, Launch& how) {
   calls_.transport->check();  // others may have left while this call waited for its turn
-  if (call.wire != Encoding::none) {
-    throw InvalidArgument("wire formats are not available for arrays in GPU memory");
-  }
   const CudaLibrary& cuda = CudaLibrary::get();
   int captured = 0;
   CudaLibrary::check(cuda.is_captured(&captured, how.stream));

@@ -18,6 +18,7 @@ struct KernelLibrary {
   decltype(&ringreduce_cuda_load) load;
   decltype(&ringreduce_cuda_combine) combine;
   decltype(&ringreduce_cuda_copy) copy;
+  decltype(&ringreduce_cuda_combine_coded) combine_coded;
   decltype(&ringreduce_cuda_fit) fit;
   decltype(&ringreduce_cuda_run) run;
 
@@ -39,6 +40,7 @@ struct KernelLibrary {
     cuda.find(load, "load");
     cuda.find(combine, "combine");
     cuda.find(copy, "copy");
+    cuda.find(combine_coded, "combine_coded");
     cuda.find(fit, "fit");
     cuda.find(run, "run");
   }

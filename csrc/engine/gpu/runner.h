@@ -53,6 +53,9 @@ class Runner {
   bool is_idle() { return is_last_over() && begun() == ended(); }
   // Throws known failures.
   virtual void check() {}
+  // Whether some rank is known to have called something else. Not if messages show which one: then check()
+  // throws.
+  virtual bool has_disagreed() { return false; }
   // Ends what waits for other ranks, now and later.
   virtual void give_up() {}
   // Leaves the other ranks properly, when idle.

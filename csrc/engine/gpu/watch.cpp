@@ -32,6 +32,7 @@ void Watch::look(Runner& runner) {
 // count only when seen twice.
 void Watch::look_for_what_is_stuck(Runner& runner, Progress& progress) {
   runner.check();
+  if (runner.has_disagreed()) disagree();
   calls_.transport->check();
   const std::uint64_t ended = runner.ended();
   if (runner.begun() == ended || ended != progress.ended || progress.since == Clock::time_point()) {
@@ -54,9 +55,15 @@ void Watch::look_for_what_is_stuck(Runner& runner, Progress& progress) {
   check_closed();
   const auto found = calls_.diagnosis.first_disagreement();
   if (found && found == progress.disagreement) {
-    throw Disagreement{calls_.diagnosis.rank_that_called_otherwise(*found)};
+    disagree();
   }
   progress.disagreement = found;
+}
+
+// Names whoever called something else, as far as records show it.
+void Watch::disagree() const {
+  const auto found = calls_.diagnosis.first_disagreement();
+  throw Disagreement{calls_.diagnosis.rank_that_called_otherwise(found.value_or(last_launched_))};
 }
 
 // A rank that closed before a call that this rank has made will never make it. Its last words have arrived by

@@ -35,6 +35,7 @@ class Watch {
 
   void look(Runner& runner);
   void look_for_what_is_stuck(Runner& runner, Progress& progress);
+  [[noreturn]] void disagree() const;
   void check_closed() const;
 
   Calls& calls_;

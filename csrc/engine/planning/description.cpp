@@ -75,8 +75,9 @@ void describe(const Call& call, const Shape& shape, bool reproducible, std::stri
   for (std::uint64_t value :
        {static_cast<std::uint64_t>(call.collective), static_cast<std::uint64_t>(call.dtype),
         static_cast<std::uint64_t>(reduces(call.collective) ? call.op : Op{}),
-        static_cast<std::uint64_t>(made.root), shape.hash, static_cast<std::uint64_t>(plan.geometry.slice),
-        std::uint64_t{reproducible}, static_cast<std::uint64_t>(call.wire), call.split, plan.variant}) {
+        static_cast<std::uint64_t>(made.root), shape.hash, is_uneven_all_to_all(call) ? 0 : made.count,
+        static_cast<std::uint64_t>(plan.geometry.slice), std::uint64_t{reproducible},
+        static_cast<std::uint64_t>(call.wire), call.split, plan.variant}) {
     contract = mix(contract, value);
   }
   plan.contract = contract;

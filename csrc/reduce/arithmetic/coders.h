@@ -84,6 +84,7 @@ struct Cast {
 };
 
 // Calls visit(coder) for an encoding.
+RINGREDUCE_ANYWHERE
 template <class Visit>
 constexpr void visit_coder(Encoding wire, Visit visit) {
   switch (wire) {

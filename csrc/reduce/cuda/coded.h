@@ -194,7 +194,7 @@ struct CodedCombiner {
       values[lane] = joined(block, lane);
       largest[lane] = largest_of(values[lane]);
     });
-    if (coded.encoded_destinations != 0) {
+    if (coded.encoded_destinations != 0 || coded.quantize) {
       const float scale = Coder::scale_for(largest_of_lanes(largest));
       on_lanes([&](int lane) { write_encoded(values[lane], scale, block, lane); });
     }

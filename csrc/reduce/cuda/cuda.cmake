@@ -3,7 +3,7 @@
 # CUDACXX in the environment, names another nvcc.
 
 set(RINGREDUCE_CUDA AUTO CACHE STRING "Build the CUDA part: AUTO, ON or OFF")
-set(RINGREDUCE_CUDA_ARCHITECTURES "80;90;100" CACHE STRING "GPUs to build for, with semicolons or commas, of those that nvcc knows")
+set(RINGREDUCE_CUDA_ARCHITECTURES "80;90;120;100" CACHE STRING "GPUs to build for, with semicolons or commas, of those that nvcc knows; others run the last one's PTX")
 
 set(ringreduce_oldest_nvcc 12.3)
 
@@ -27,20 +27,20 @@ function(ringreduce_find_nvcc)
   endif()
 endfunction()
 
-# Machine code for the GPUs that nvcc knows, and PTX of the newest for later GPUs.
+# Machine code for the GPUs that nvcc knows, and PTX of the last one for others: sm_110 runs that of 100, and not of 120.
 function(ringreduce_choose_architectures)
   execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known)
   string(REPLACE "," ";" asked "${RINGREDUCE_CUDA_ARCHITECTURES}")
   foreach(architecture ${asked})
     if(known MATCHES "compute_${architecture}\n")
       list(APPEND chosen ${architecture}-real)
-      set(newest ${architecture})
+      set(last ${architecture})
     endif()
   endforeach()
   if(NOT chosen)
     message(FATAL_ERROR "${CMAKE_CUDA_COMPILER} knows none of the GPUs ${RINGREDUCE_CUDA_ARCHITECTURES}")
   endif()
-  set(CMAKE_CUDA_ARCHITECTURES ${chosen} ${newest}-virtual PARENT_SCOPE)
+  set(CMAKE_CUDA_ARCHITECTURES ${chosen} ${last}-virtual PARENT_SCOPE)
 endfunction()
 
 if(NOT RINGREDUCE_CUDA OR (RINGREDUCE_CUDA STREQUAL "AUTO" AND NOT RINGREDUCE_PYTHON))

@@ -9,7 +9,7 @@
 
 namespace ringreduce::device {
 
-inline constexpr int most_spans = 16;  // of sources, and of destinations
+inline constexpr int most_spans = 32;  // of sources, and of destinations
 
 struct Spans {
   char* destinations[most_spans];

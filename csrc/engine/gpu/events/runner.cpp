@@ -72,6 +72,12 @@ const Plan& EventRunner::plan(Planner& planner, const Call& call, const Launch& 
         "ranks do not fit on their GPU at the same time, or because their streams share its queues "
         "(CUDA_DEVICE_MAX_CONNECTIONS)");
   }
+  if (call.wire != Encoding::none) {
+    throw InvalidArgument(std::string("wire '") + name_of(call.wire) +
+                          "' is not available here: ranks whose kernels cannot wait for each other read each "
+                          "other's arrays, and "
+                          "send no messages");
+  }
   if (launch.captured) {
     throw InvalidArgument(
         "stream is being captured, but this group's kernels do not fit on its GPU at the same time: its "

@@ -7,6 +7,7 @@
 
 #include "engine/gpu/kernels/cuda/flat_program.h"
 #include "engine/program/layout.h"
+#include "engine/program/narrow.h"
 #include "transport/interface/errors.h"
 
 namespace ringreduce {
@@ -20,23 +21,18 @@ std::size_t in_lines(std::size_t bytes) {
 
 static_assert(static_cast<int>(Memory::input) == 0 && static_cast<int>(Memory::temp) == 2);
 
-FlatMove flat(const Move& move) {
-  FlatMove flat = {};
-  flat.source = move.source;
-  flat.target = move.target;
-  flat.own = move.own;
-  flat.bytes = move.bytes;
-  flat.from = static_cast<std::uint8_t>(move.from);
-  flat.to = static_cast<std::uint8_t>(move.to);
-  flat.own_in = static_cast<std::uint8_t>(move.own_in);
-  flat.last = move.last;
-  flat.keep = move.keep;
-  return flat;
+std::uint8_t number_of(Memory memory) {
+  return static_cast<std::uint8_t>(memory);
+}
+
+std::size_t message_bytes(const Geometry& geometry, std::size_t count) {
+  return geometry.wire == Encoding::none ? count * geometry.element : encoded_bytes(geometry.wire, count);
 }
 
 class Flattening {
  public:
-  Flattening(const Program& program, const Geometry& geometry) : program_(program), geometry_(geometry) {
+  Flattening(const Program& program, const Geometry& geometry)
+      : program_(program), geometry_(geometry), wide_(in_lines(geometry.temp_bytes(program.schedule))) {
     sent_already_.resize(program.steps.size());
     for (const Step& step : program.steps) {
       if (step.fused >= 0) sent_already_[step.fused] = true;
@@ -48,12 +44,20 @@ class Flattening {
     FlatLayout flat_layout = {};
     flat_layout.first = slice;
     flat_layout.steps_begin = static_cast<std::int32_t>(steps_.size());
+    if (converts()) convert(slice, Memory::input);
     for (const Action& action : layout_.actions()) add(action);
+    if (converts()) convert(slice, Memory::output);
     flat_layout.steps_end = static_cast<std::int32_t>(steps_.size());
     layouts_.push_back(flat_layout);
   }
 
-  std::vector<std::byte> in_one_piece(FlatProgram head) {
+  std::vector<std::byte> in_one_piece() {
+    FlatProgram head = {};
+    head.rank = program_.schedule.rank;
+    head.world = program_.schedule.world;
+    head.slices = geometry_.slices;
+    head.shift = geometry_.slice * (converts() ? entry_of(geometry_.narrow).element : geometry_.element);
+    head.temp_bytes = wide_ + in_lines(geometry_.widened_bytes());
     std::size_t size = sizeof head;
     head.layouts = room_for(layouts_, size);
     head.layout_count = static_cast<std::int32_t>(layouts_.size());
@@ -70,12 +74,54 @@ class Flattening {
   }
 
  private:
+  bool converts() const { return geometry_.narrow != Encoding::none; }
+
+  // Steps between the conversions find the arrays' values in temporary memory.
+  void place(Memory memory, std::size_t at, std::uint8_t& number, std::uint64_t& offset) const {
+    const bool is_wide = converts() && memory != Memory::temp;
+    number = number_of(is_wide ? Memory::temp : memory);
+    offset = is_wide ? wide_ + at : at;
+  }
+
+  FlatMove flat(const Move& move) const {
+    FlatMove flat = {};
+    place(move.from, move.source, flat.from, flat.source);
+    place(move.to, move.target, flat.to, flat.target);
+    place(move.own_in, move.own, flat.own_in, flat.own);
+    flat.bytes = move.bytes;
+    flat.message_bytes = message_bytes(geometry_, move.count);
+    flat.last = move.last;
+    flat.keep = move.keep;
+    flat.quantize = move.quantize;
+    return flat;
+  }
+
+  void convert(std::size_t slice, Memory memory) {
+    FlatStep step = {};
+    step.kind = FlatStep::Kind::local;
+    step.carried = -1;
+    step.moves_begin = static_cast<std::int32_t>(moves_.size());
+    each_narrow_run(geometry_, program_.schedule, slice, memory,
+                    [&](std::size_t wide, std::size_t in_array, std::size_t count) {
+                      FlatMove move = {};
+                      move.source = memory == Memory::input ? in_array : wide_ + wide;
+                      move.target = memory == Memory::input ? wide_ + wide : in_array;
+                      move.from = number_of(memory == Memory::input ? memory : Memory::temp);
+                      move.to = number_of(memory == Memory::input ? Memory::temp : memory);
+                      move.bytes = count * geometry_.element;
+                      moves_.push_back(move);
+                    });
+    step.moves_end = static_cast<std::int32_t>(moves_.size());
+    steps_.push_back(step);
+  }
+
   void add(const Action& action) {
     const auto index = static_cast<std::size_t>(action.step - program_.steps.data());
     FlatStep step = {};
     step.kind = action.step->kind;
     step.nothing = action.skip || sent_already_[index];
     step.carried = action.step->fused;
+    if (converts() && step.carried >= 0) ++step.carried;  // behind the conversion
     step.peers_begin = static_cast<std::int32_t>(action.peers - program_.peers.data());
     step.peers_end = step.peers_begin + action.peer_count;
     step.moves_begin = static_cast<std::int32_t>(moves_.size());
@@ -100,6 +146,7 @@ class Flattening {
 
   const Program& program_;
   const Geometry& geometry_;
+  const std::size_t wide_;  // where temporary memory holds a slice's values as float32
   Layout layout_;
   std::vector<char> sent_already_;  // by step: an earlier one sends it
   std::vector<FlatLayout> layouts_;
@@ -127,7 +174,7 @@ void check_arena(const Program& program, const Geometry& geometry, std::size_t a
   std::size_t sends = 0;
   for (const Round& round : program.schedule.rounds) sends = std::max(sends, round.sends.size());
   const auto chunks = static_cast<std::size_t>(program.heaviest_round);
-  const std::size_t round_bytes = chunks * geometry.stride() * geometry.element + sends * line;
+  const std::size_t round_bytes = chunks * message_bytes(geometry, geometry.stride()) + sends * line;
   if (2 * round_bytes <= arena_bytes && 2 * sends <= most_slots) return;
   throw InvalidArgument("blocks have " + std::to_string(arena_bytes) + " bytes and " +
                         std::to_string(most_slots) + " places for messages, but the " +
@@ -149,15 +196,9 @@ std::vector<std::byte> flatten(const Program& program, const Geometry& geometry,
                           std::to_string(program.schedule.world));
   }
   check_arena(program, geometry, arena_bytes);
-  FlatProgram head = {};
-  head.rank = program.schedule.rank;
-  head.world = program.schedule.world;
-  head.slices = geometry.slices;
-  head.shift = geometry.slice * geometry.element;
-  head.temp_bytes = in_lines(geometry.temp_bytes(program.schedule));
   Flattening flattening(program, geometry);
   for (const std::size_t slice : slices_that_differ(geometry)) flattening.add(slice);
-  return flattening.in_one_piece(head);
+  return flattening.in_one_piece();
 }
 
 }  // namespace ringreduce

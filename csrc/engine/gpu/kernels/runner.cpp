@@ -105,8 +105,11 @@ void KernelRunner::check_stream(void* stream) {
 // where all of them are and what is called.
 Duty KernelRunner::duty_for(const Call& call, bool is_forced) const {
   const bool chosen = call.algorithm == automatic && !is_forced;
-  if (!chosen || call.input_extents || call.op == Op::premul_sum) return Duty::interpret;
-  if (call.collective == Collective::all_reduce && call.count * size_of(call.dtype) <= one_shot_up_to) {
+  if (!chosen || call.input_extents || call.op == Op::premul_sum || call.wire != Encoding::none) {
+    return Duty::interpret;
+  }
+  if (call.collective == Collective::all_reduce && world_ <= device::most_one_shot_ranks &&
+      call.count * size_of(call.dtype) <= one_shot_up_to) {
     return Duty::one_shot;
   }
   // Between processes only if it is worth it, and with the program as a fallback in the kernel.
@@ -164,7 +167,11 @@ device::Errand KernelRunner::errand_for(const Call& call, const Plan& plan, std:
   const bool reducing = reduces(call.collective);
   device::Errand errand{};
   errand.rank = rank_;
-  errand.dtype = static_cast<std::int32_t>(reducing ? call.dtype : DType::uint8);
+  errand.dtype = static_cast<std::int32_t>(call.wire != Encoding::none ? DType::float32
+                                           : reducing                  ? call.dtype
+                                                                       : DType::uint8);
+  errand.wire = static_cast<std::int32_t>(call.wire);
+  errand.arrays = static_cast<std::int32_t>(plan.geometry.narrow);
   errand.op = static_cast<std::int32_t>(reducing ? call.op : Op::sum);
   errand.duty = duty_;
   errand.contract = contract;

@@ -142,6 +142,9 @@ void check_that_nccl_has(const Call& call, const NcclLibrary& nccl) {
   if (!has(call.collective)) {
     throw lacks(name_of(call.collective), "all_reduce, reduce_scatter, all_gather, broadcast and reduce");
   }
+  if (call.wire != Encoding::none) {
+    throw InvalidArgument("algorithm 'nccl' has no wire formats; our own algorithms have, also over NCCL");
+  }
   if (!reduces(call.collective)) return;
   if (!op_of(call.op)) {
     throw lacks(std::string("op '") + name_of(call.op) + "'", "sum, avg, prod, min and max, and factors");

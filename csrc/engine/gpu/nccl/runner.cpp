@@ -40,6 +40,7 @@ NcclRunner::NcclRunner(int rank, int world, int device, bool reproducible, const
     report_memory_ = std::make_unique<DeviceMemory>(cuda_, DeviceMemory::on_host,
                                                     sizeof(device::Report) + sizeof(std::uint64_t));
     report_ = new (report_memory_->at()) device::Report();
+    contract_ = std::make_unique<NcclContract>(cuda_, device);
     one_ = new (report_memory_->at() + sizeof(device::Report)) std::uint64_t(1);
     return std::string();
   });
@@ -51,6 +52,7 @@ NcclRunner::~NcclRunner() {
   give_up();
   if (comes_to_rest()) return;
   report_memory_.release();                  // NOLINT(bugprone-unused-return-value)
+  contract_.release();                       // NOLINT(bugprone-unused-return-value)
   for (auto& room : rooms_) room.release();  // NOLINT(bugprone-unused-return-value)
 }
 
@@ -70,7 +72,7 @@ bool NcclRunner::comes_to_rest() const {
 }
 
 std::size_t NcclRunner::footprint() const {
-  std::size_t bytes = 0;
+  std::size_t bytes = contract_->bytes();
   for (const auto& room : rooms_) bytes += room->bytes();
   return bytes;
 }
@@ -104,6 +106,9 @@ void NcclRunner::check_sources(const Call& call) const {
 void NcclRunner::launch(const Call& call, const Plan& plan, const Launch& launch) {
   captured_ |= launch.captured;
   const auto lock = group_->occupy();
+  if (!launch.captured && world_ > 1 && NcclContract::is_due(launched_)) {
+    contract_->pledge(*group_, launch.contract, launch.stream, tick_);
+  }
   if (launch.captured) count_in_graph(&report_->begun, launch.stream);
   if (call.algorithm == by_nccl) {
     run_by_nccl(call, *group_, rank_, launch.stream, tick_);

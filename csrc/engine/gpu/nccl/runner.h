@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/gpu/kernels/cuda/errand.h"
+#include "engine/gpu/nccl/contract.h"
 #include "engine/gpu/runner.h"
 #include "transport/device/memory.h"
 #include "transport/nccl/group.h"
@@ -31,6 +32,7 @@ class NcclRunner : public Runner {
   std::uint64_t begun() override;
   std::uint64_t ended() override;
   void check() override;
+  bool has_disagreed() override { return contract_->is_broken(); }
   void give_up() override;
   void finish(Clock::duration patience, const Tick& tick) override;
 
@@ -53,6 +55,7 @@ class NcclRunner : public Runner {
   const Tick tick_;
   const Target target_;
   std::unique_ptr<NcclGroup> group_;
+  std::unique_ptr<NcclContract> contract_;
   std::unique_ptr<DeviceMemory> report_memory_;
   device::Report* report_ = nullptr;  // of calls in graphs; written on streams
   std::uint64_t* one_ = nullptr;

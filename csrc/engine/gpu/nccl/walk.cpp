@@ -7,12 +7,6 @@
 namespace ringreduce {
 namespace {
 
-constexpr std::size_t line = 256;
-
-std::size_t in_lines(std::size_t bytes) {
-  return (bytes + line - 1) / line * line;
-}
-
 std::uint8_t bit(Memory memory) {
   return static_cast<std::uint8_t>(1u << static_cast<unsigned>(memory));
 }
@@ -30,9 +24,11 @@ NcclWalk::NcclWalk(NcclGroup& group, const Call& call, const Plan& plan, int ran
       program_(*plan.program),
       geometry_(plan.geometry),
       rank_(rank),
+      dtype_(geometry_.wire == Encoding::none ? call.dtype : DType::float32),
       scales_(reduces(call.collective) && call.op == Op::premul_sum),
       between_(call.op == Op::avg || call.op == Op::premul_sum ? Op::sum : call.op) {
   if (program_.uses_temp) temp_bytes_ = in_lines(geometry_.temp_bytes(program_.schedule));
+  wide_bytes_ = in_lines(geometry_.widened_bytes());
   find_staged();
 }
 
@@ -69,6 +65,7 @@ void NcclWalk::add_reads(const Step& step, std::vector<std::uint8_t>& read) cons
 bool NcclWalk::must_stage(const Step& step, const std::vector<std::uint8_t>& read) const {
   if (step.kind == Step::Kind::combine) return true;
   if (step.kind != Step::Kind::receive) return false;
+  if (coded()) return true;
   const bool in_place = input_of_all(call_, rank_) == output_of_all(call_, rank_);
   for (int p = step.parts_begin; p < step.parts_end; ++p) {
     const Part& part = program_.parts[p];
@@ -84,11 +81,19 @@ bool NcclWalk::must_stage(const Step& step, const std::vector<std::uint8_t>& rea
 std::size_t NcclWalk::room_for(const Step& step) const {
   std::size_t chunks = 0;
   for (int p = step.parts_begin; p < step.parts_end; ++p) chunks += program_.parts[p].chunks.count;
-  const std::size_t bytes = in_lines(chunks * geometry_.stride() * geometry_.element);
-  if (step.kind == Step::Kind::send) return scales_ ? bytes : 0;
+  const std::size_t bytes = in_lines(chunks * message_bytes(geometry_.stride()));
+  if (step.kind == Step::Kind::send) return scales_ || coded() ? bytes : 0;
   if (!staged_[&step - program_.steps.data()]) return 0;
   const int own = step.kind == Step::Kind::combine ? 1 : 0;
-  return bytes * static_cast<std::size_t>(step.peers_end - step.peers_begin - own);
+  const std::size_t partial =
+      has_partial(step) ? in_lines(chunks * geometry_.stride() * geometry_.element) : 0;
+  return bytes * static_cast<std::size_t>(step.peers_end - step.peers_begin - own) + partial;
+}
+
+// Whether a combination with more sources than a kernel takes needs memory for the sum of the first.
+bool NcclWalk::has_partial(const Step& step) const {
+  return coded() && step.kind == Step::Kind::combine &&
+         step.peers_end - step.peers_begin > device::most_spans;
 }
 
 char* NcclWalk::take_room(std::size_t bytes) {
@@ -116,6 +121,10 @@ void NcclWalk::run_slice(std::size_t slice) {
   bases_[0] = reinterpret_cast<char*>(const_cast<std::byte*>(input_of_all(call_, rank_))) + shift;
   bases_[1] = reinterpret_cast<char*>(output_of_all(call_, rank_)) + shift;
   bases_[2] = room_;
+  if (narrow()) {
+    bases_[0] = bases_[1] = room_ + temp_bytes_;
+    convert(slice, Memory::input);
+  }
   const Actions& actions = layout.actions();
   const Action* const end = actions.data() + actions.size();
   for (const Action* first = actions.data(); first != end;) {
@@ -124,12 +133,13 @@ void NcclWalk::run_slice(std::size_t slice) {
     run_round(first, last);
     first = last;
   }
+  if (narrow()) convert(slice, Memory::output);
 }
 
 // This rank's own changes come after the messages, which carry the old values.
 void NcclWalk::run_round(const Action* first, const Action* last) {
-  free_ = room_ + temp_bytes_;
-  scale_sends(first, last);
+  free_ = room_ + temp_bytes_ + wide_bytes_;
+  prepare_sends(first, last);
   exchange(first, last);
   for (const Action* action = first; action != last; ++action) {
     const char* const message = kept_[step_of(*action)];
@@ -154,19 +164,12 @@ std::size_t NcclWalk::step_of(const Action& action) const {
 
 // --- messages ----------------------------------------------------------------------------------------------
 
-void NcclWalk::scale_sends(const Action* first, const Action* last) {
+void NcclWalk::prepare_sends(const Action* first, const Action* last) {
   for (const Action* action = first; action != last; ++action) {
     kept_[step_of(*action)] = nullptr;
     const auto scaled = [&](const Move& move) { return is_scaled(move); };
-    if (action->step->kind != Step::Kind::send || std::none_of(action->moves, action->moves_end, scaled)) {
-      continue;
-    }
-    char* to = kept_[step_of(*action)] = take_room(action->bytes);
-    for (const Move* move = action->moves; move != action->moves_end; ++move) {
-      const char* const from = at(move->from, move->source);
-      is_scaled(*move) ? scale(to, from, move->count) : copy(to, from, move->bytes);
-      to += move->bytes;
-    }
+    if (action->step->kind != Step::Kind::send) continue;
+    if (coded() || std::any_of(action->moves, action->moves_end, scaled)) prepare_send(*action);
   }
 }
 
@@ -191,7 +194,7 @@ void NcclWalk::exchange(const Action* first, const Action* last) {
 
 template <class Visit>
 void NcclWalk::each_chunk(char* run, std::size_t bytes, Visit visit) const {
-  const std::size_t chunk = geometry_.whole ? geometry_.chunk * geometry_.element : bytes;
+  const std::size_t chunk = geometry_.whole ? message_bytes(geometry_.chunk) : bytes;
   for (std::size_t done = 0; done < bytes; done += chunk) visit(run + done, std::min(chunk, bytes - done));
 }
 
@@ -200,8 +203,9 @@ void NcclWalk::send(const Action& action, const char* staged) {
   std::size_t done = 0;
   for (const Move* move = action.moves; move != action.moves_end; ++move) {
     const char* const from = staged ? staged + done : at(move->from, move->source);
-    done += move->bytes;
-    each_chunk(const_cast<char*>(from), move->bytes, [&](const char* chunk, std::size_t bytes) {
+    const std::size_t length = message_bytes(move->count);
+    done += length;
+    each_chunk(const_cast<char*>(from), length, [&](const char* chunk, std::size_t bytes) {
       for (int p = 0; p < action.peer_count; ++p) {
         group_.check(nccl.send(chunk, bytes, nccl::uint8, action.peers[p], group_.comm(), stream_), "a send");
       }
@@ -217,79 +221,14 @@ void NcclWalk::receive(const Action& action, char* landing) {
     std::size_t done = 0;
     for (const Move* move = action.moves; move != action.moves_end; ++move) {
       char* const to = landing ? landing + done : at(move->to, move->target);
-      done += move->bytes;
-      each_chunk(to, move->bytes, [&](char* chunk, std::size_t bytes) {
+      const std::size_t length = message_bytes(move->count);
+      done += length;
+      each_chunk(to, length, [&](char* chunk, std::size_t bytes) {
         group_.check(nccl.recv(chunk, bytes, nccl::uint8, action.peers[p], group_.comm(), stream_),
                      "a receive");
       });
     }
     if (landing) landing += in_lines(action.bytes);
-  }
-}
-
-// --- kernels -----------------------------------------------------------------------------------------------
-
-void NcclWalk::combine_some(Op op, void* to, const void* const* sources, std::size_t number,
-                            std::size_t count) {
-  CudaLibrary::check(kernels_.combine(static_cast<int>(call_.dtype), static_cast<int>(op), &to, 1, sources,
-                                      static_cast<int>(number), count, plan_.divide, stream_, 0));
-}
-
-// A kernel takes a limited number of sources. If there are more, one of the messages receives the result of
-// the first.
-void NcclWalk::combine_into(char* to, std::vector<const void*>& sources, const Move& move, const void* own) {
-  constexpr std::size_t most = device::most_spans;
-  while (sources.size() > most) {
-    void* const partial = const_cast<void*>(sources[0] == own ? sources[1] : sources[0]);
-    combine_some(between_, partial, sources.data(), most, move.count);
-    sources.erase(sources.begin(), sources.begin() + most - 1);
-    sources[0] = partial;
-  }
-  const Op op = move.last && call_.op == Op::avg ? Op::avg : between_;
-  combine_some(op, to, sources.data(), sources.size(), move.count);
-}
-
-void NcclWalk::combine(const Action& action, const char* landing) {
-  for (const Move* move = action.moves; move != action.moves_end; ++move) {
-    if (move->count == 0) continue;
-    char* const home = at(move->to, move->target);
-    const char* own = at(move->from, move->source);
-    if (is_scaled(*move)) {
-      scale(home, own, move->count);
-      own = home;
-    }
-    sources_.clear();
-    const char* message = landing;
-    for (int p = 0; p < action.peer_count; ++p) {
-      sources_.push_back(action.peers[p] < 0 ? own : message);
-      if (action.peers[p] >= 0) message += in_lines(action.bytes);
-    }
-    combine_into(home, sources_, *move, own);
-    landing += move->bytes;
-  }
-}
-
-void NcclWalk::put_in_place(const Action& action, const char* landing) {
-  for (const Move* move = action.moves; move != action.moves_end; ++move) {
-    copy(at(move->to, move->target), landing, move->bytes);
-    landing += move->bytes;
-  }
-}
-
-void NcclWalk::local(const Action& action) {
-  for (const Move* move = action.moves; move != action.moves_end; ++move) {
-    char* const to = at(move->to, move->target);
-    const char* const from = at(move->from, move->source);
-    if (action.step->kind == Step::Kind::local_combine) {
-      if (move->count == 0) continue;
-      const char* const own = at(move->own_in, move->own);
-      sources_.assign({own, from});
-      combine_into(to, sources_, *move, own);
-    } else if (is_scaled(*move)) {
-      scale(to, from, move->count);
-    } else {
-      copy(to, from, move->bytes);
-    }
   }
 }
 

@@ -115,6 +115,11 @@ class Block {
   void all(Body body) {
     for (std::size_t thread = 0; thread < threads_; ++thread) body(thread, threads_);
   }
+  // Each of these threads stands for a warp.
+  template <class Body>
+  void warps(Body body) {
+    all(body);
+  }
   template <class Body>
   bool every(Body body) {
     bool holds = true;

@@ -126,7 +126,13 @@ class Block {
     body(threadIdx.x, blockDim.x);
     __syncthreads();
   }
-  // The same; returns whether all of them return true.
+  // The same for warps: all lanes of each run this.
+  template <class Body>
+  RINGREDUCE_DEVICE void warps(Body body) {
+    body(threadIdx.x / warp_lanes, blockDim.x / warp_lanes);
+    __syncthreads();
+  }
+  // As all(); returns whether all of them return true.
   template <class Body>
   RINGREDUCE_DEVICE bool every(Body body) {
     return __syncthreads_and(body(threadIdx.x, blockDim.x)) != 0;

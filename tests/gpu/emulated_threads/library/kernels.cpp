@@ -81,7 +81,7 @@ void run_kernel(Run run, const Errand& errand, const Pass& pass, int device) {
       pass_beneath = &pass;
       device_of_block = device;
       const bool checks = errand.duty == Duty::direct;
-      run(block, errand, checks ? Pass{run_checked, pass.element_bytes} : pass);
+      run(block, errand, checks ? Pass{run_checked, pass.element_bytes, nullptr, nullptr} : pass);
     } catch (const std::exception& error) {
       // A fault ends the kernel, and who waits for it is not to wait for ever.
       store_relaxed(&errand.report->abort, 1);
@@ -127,8 +127,16 @@ void launch(Run run, const Errand& errand, void* handle) {
   const auto stream = stream_for_launch(handle);
   const int device = stream->device();
   check_errand(errand, device);
-  const Pass pass = pass_for(static_cast<DType>(errand.dtype), static_cast<Op>(errand.op));
+  const Pass pass = errand.wire != 0
+                        ? pass_for(static_cast<Encoding>(errand.wire), static_cast<Encoding>(errand.arrays))
+                        : pass_for(static_cast<DType>(errand.dtype), static_cast<Op>(errand.op));
   stream->put([=] { run_kernel(run, errand, pass, device); });
+}
+
+void launch_coded(const void* parameter, void* stream) {
+  const Errand& errand = *static_cast<const Errand*>(parameter);
+  check_reach(errand.program, current_device(), "the program");
+  launch(run_block<CodedInterpreter, InterpreterShared>, errand, stream);
 }
 
 void launch_errand(const void* parameter, void* stream) {
@@ -159,6 +167,11 @@ const void* rank_kernel_of() {
       emulated::launch_errand,
       static_cast<std::size_t>(
           family == Family::wide_float ? 512 : emulated::setting("RINGREDUCE_EMULATED_STACK", 512))};
+  return made;
+}
+
+const void* coded_rank_kernel() {
+  static const auto* const made = new emulated::Function{emulated::launch_coded, 512};
   return made;
 }
 

@@ -8,4 +8,10 @@ Pass pass_for(DType dtype, Op op) {
   return pass;
 }
 
+Pass pass_for(Encoding wire, Encoding arrays) {
+  const Pass pass = CodedPasses::pass(wire, arrays);
+  if (pass.coded == nullptr) refuse(wire, DType::float32, Op::sum);
+  return pass;
+}
+
 }  // namespace ringreduce::device

@@ -10,7 +10,8 @@ extern template struct Passes<Family::small_float>;
 extern template struct Passes<Family::wide_integer>;
 extern template struct Passes<Family::small_integer>;
 
-// Throws std::invalid_argument if there is none.
+// Throw std::invalid_argument if there is none.
 Pass pass_for(DType dtype, Op op);
+Pass pass_for(Encoding wire, Encoding arrays);
 
 }  // namespace ringreduce::device

@@ -35,9 +35,9 @@ const char* ringreduce_cuda_fit(int* blocks) {
     check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "device");
     int fit = INT_MAX;
     std::size_t stack = 0;
-    for (const void* kernel :
-         {rank_kernel_of<Family::wide_float>(), rank_kernel_of<Family::small_float>(),
-          rank_kernel_of<Family::wide_integer>(), rank_kernel_of<Family::small_integer>()}) {
+    for (const void* kernel : {rank_kernel_of<Family::wide_float>(), rank_kernel_of<Family::small_float>(),
+                               rank_kernel_of<Family::wide_integer>(),
+                               rank_kernel_of<Family::small_integer>(), coded_rank_kernel()}) {
       cudaFuncAttributes attributes;  // querying them loads the kernel
       check(cudaFuncGetAttributes(&attributes, kernel), "loading kernels");
       stack = std::max(stack, attributes.localSizeBytes);
@@ -50,8 +50,10 @@ const char* ringreduce_cuda_fit(int* blocks) {
 
 const char* ringreduce_cuda_run(const Errand* errand, void* stream) {
   return failure_of([&] {
-    const void* const kernel = in_family(static_cast<ringreduce::DType>(errand->dtype),
-                                         [](auto family) { return rank_kernel_of<family>(); });
+    const void* const kernel = errand->wire != 0
+                                   ? coded_rank_kernel()
+                                   : in_family(static_cast<ringreduce::DType>(errand->dtype),
+                                               [](auto family) { return rank_kernel_of<family>(); });
     Errand parameter = *errand;
     void* parameters[] = {&parameter};
     const dim3 grid(static_cast<unsigned>(errand->boxes.blocks));

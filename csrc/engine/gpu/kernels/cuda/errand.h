@@ -12,6 +12,8 @@ namespace ringreduce::device {
 // A block of the one-shot kernel sends this many bytes at a time, as words of half data, half flag.
 inline constexpr std::uint64_t tile_bytes = 2048;
 inline constexpr std::uint64_t flagged_tile_bytes = 2 * tile_bytes;
+inline constexpr std::uint64_t flagged_word_bytes = 16;
+inline constexpr int most_one_shot_ranks = 16;  // whose tiles fit into a block's shared memory
 
 inline constexpr int most_blocks = 64;  // of a rank
 inline constexpr int most_arenas = 32;
@@ -32,8 +34,10 @@ struct Boxes {
   constexpr std::uint64_t posted_bytes() const { return in_lines(8ull * world * most_slots); }
   // Six words for each peer, and four for the block itself.
   constexpr std::uint64_t words_bytes() const { return in_lines(8ull * (6 * world + 4)); }
-  // Two tiles from each peer.
-  constexpr std::uint64_t tiles_bytes() const { return 2 * flagged_tile_bytes * world; }
+  // From each peer, two tiles, and the contracts of two calls.
+  constexpr std::uint64_t tiles_bytes() const {
+    return world > most_one_shot_ranks ? 0 : in_lines(2 * (flagged_tile_bytes + flagged_word_bytes) * world);
+  }
   // For a block with an arena, without its words.
   constexpr std::uint64_t block_bytes() const { return posted_bytes() + tiles_bytes() + arena_bytes; }
   constexpr std::uint64_t all_words_bytes() const {
@@ -66,7 +70,8 @@ enum class Duty : std::int32_t { interpret, one_shot, direct };
 // One rank's part of one call: a kernel's parameter.
 struct Errand {
   std::int32_t rank;
-  std::int32_t dtype, op;  // numbers of dtype.h
+  std::int32_t dtype, op;     // numbers of dtype.h; float32 if messages are encoded
+  std::int32_t wire, arrays;  // numbers of encoding.h: the forms of messages and of arrays; 0: plain
   Duty duty;
   std::uint64_t contract;  // what all ranks' calls must share
   const char* input;       // of this rank's block, as if all ranks' blocks lay around it

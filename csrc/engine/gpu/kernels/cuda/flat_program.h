@@ -1,5 +1,8 @@
 // A program with every address and length computed, in flat form, for a kernel to walk. One piece of memory
 // without pointers, which can be copied to a device as it is.
+//
+// If messages of 16-bit floats are quantised, a slice begins and ends with a local step that converts between
+// the arrays and float32 values in temporary memory, which all other steps work on.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +12,7 @@
 
 namespace ringreduce::device {
 
-inline constexpr int most_ranks = 16;  // the most sources of a pass
+inline constexpr int most_ranks = 32;  // the most sources of a pass
 inline constexpr int most_slots = 64;  // messages that a block may have in flight
 
 // Messages, and blocks' parts of temporary memory, begin at multiples of this many bytes.
@@ -19,8 +22,9 @@ inline constexpr std::uint64_t line = 256;
 struct FlatMove {
   std::uint64_t source, target, own;  // bytes
   std::uint64_t bytes;
+  std::uint64_t message_bytes;  // the same values in a message
   std::uint8_t from, to, own_in;
-  bool last, keep;
+  bool last, keep, quantize;
 };
 
 struct FlatStep {

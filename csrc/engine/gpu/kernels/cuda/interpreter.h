@@ -23,17 +23,20 @@ struct InterpreterShared {
   std::uint64_t head;               // where the arena is free once the oldest are read
   char* staged;                     // where a message is being written
   const char* arrived[most_ranks];  // by source: where it is read
-  Spans spans;                      // of one move
+  CodedSpans coded;                 // the spans of one move
   bool combines;                    // the spans; otherwise they are bytes
+  bool converts;                    // between arrays and float32
   FlatLayout layout;                // of this slice
   std::int32_t layout_number;
   std::uint64_t shift;  // bytes
 };
 
-class Interpreter : RankBlock {
+// `coded`: messages are encoded, and all spans are of float32.
+template <bool coded>
+class InterpreterOf : RankBlock {
  public:
-  RINGREDUCE_DEVICE Interpreter(Block& block, InterpreterShared& shared, const Errand& errand,
-                                const Pass& pass)
+  RINGREDUCE_DEVICE InterpreterOf(Block& block, InterpreterShared& shared, const Errand& errand,
+                                  const Pass& pass)
       : RankBlock(block, errand, pass), shared_(shared), program_(*errand.program) {}
 
   RINGREDUCE_DEVICE void run() {
@@ -179,7 +182,9 @@ class Interpreter : RankBlock {
     });
     if (!going_on_) return;
     each_move(step, [&](const FlatMove& move, std::uint64_t done) {
-      copies(shared_.staged + done, place(move.from, move.source), move, move.from == 0);
+      copies(place(move.from, move.source), move, coded);
+      add_message(shared_.staged + done);
+      if (coded && move.quantize) add_destination(place(move.to, move.target));
     });
     block_.leader([&] { return fenced() && post(step); });
   }
@@ -195,11 +200,11 @@ class Interpreter : RankBlock {
       char* const home = place(move.to, move.target);
       const char* own = scales && move.from == 0 ? home : place(move.from, move.source);
       for (int p = step.peers_begin; p < step.peers_end; ++p) {
-        add_source(peers()[p] < 0 ? own : shared_.arrived[p - step.peers_begin] + done);
+        peers()[p] < 0 ? add_source(own) : add_arrived(shared_.arrived[p - step.peers_begin] + done);
       }
       if (!carried || move.keep) add_destination(home);
-      if (carried) add_destination(shared_.staged + done);
-      step.kind == FlatStep::Kind::combine ? combines(move) : counts(move.bytes, false, Scale{1, 1});
+      if (carried) add_message(shared_.staged + done);
+      step.kind == FlatStep::Kind::combine ? combines(move) : counts(move.bytes, coded, Scale{1, 1});
     });
     block_.leader([&] { return fenced() && release(step) && (!carried || post(*carried)); });
   }
@@ -207,7 +212,10 @@ class Interpreter : RankBlock {
   // On the way to its place, where it is then combined with what arrives.
   RINGREDUCE_DEVICE void scale_own(const FlatStep& step) {
     each_move(step, [&](const FlatMove& move, std::uint64_t) {
-      if (move.from == 0) copies(place(move.to, move.target), place(0, move.source), move, true);
+      if (move.from != 0) return;
+      copies(place(0, move.source), move, false);
+      add_destination(place(move.to, move.target));
+      shared_.coded.quantize = false;
     });
   }
 
@@ -220,10 +228,19 @@ class Interpreter : RankBlock {
         add_source(from);
         add_destination(to);
         combines(move);
-      } else if (to != from || (errand_.scales && move.from == 0)) {
-        copies(to, from, move, move.from == 0);
+      } else if (to != from || (errand_.scales && move.from == 0) || (coded && move.quantize)) {
+        copies(from, move, coded && (move.quantize || converts(move)));
+        add_destination(to);
       }
     });
+  }
+
+  // Between 16-bit arrays and float32.
+  RINGREDUCE_DEVICE bool converts(const FlatMove& move) {
+    if (errand_.arrays == 0 || (move.from != 0 && move.to != 1)) return false;
+    shared_.converts = true;
+    (move.from == 0 ? shared_.coded.encoded_sources : shared_.coded.encoded_destinations) = 1;
+    return true;
   }
 
   // The leader calls describe(move, bytes of the moves before it), and all threads run the result. Spans are
@@ -234,38 +251,64 @@ class Interpreter : RankBlock {
     for (int m = step.moves_begin; m < step.moves_end; ++m) {
       const FlatMove& move = moves()[m];
       block_.leader([&] {
-        shared_.spans.source_count = shared_.spans.destination_count = 0;
-        counts(0, false, Scale{1, 1});
+        begin_spans(move);
         describe(move, done);
         return true;
       });
-      block_.all([&](std::size_t thread, std::size_t threads) {
-        shared_.combines ? pass_.run(shared_.spans, thread, threads)
-                         : pass_bytes(shared_.spans, thread, threads);
-      });
-      done += move.bytes;
+      run_spans();
+      done += move.message_bytes;
     }
   }
 
-  RINGREDUCE_DEVICE void add_source(const char* from) {
-    shared_.spans.sources[shared_.spans.source_count++] = from;
+  RINGREDUCE_DEVICE void begin_spans(const FlatMove& move) {
+    spans().source_count = spans().destination_count = 0;
+    counts(0, false, Scale{1, 1});
+    if constexpr (coded) {
+      shared_.converts = false;
+      shared_.coded.op = static_cast<Op>(errand_.op);
+      shared_.coded.encoded_sources = shared_.coded.encoded_destinations = 0;
+      shared_.coded.quantize = move.quantize;
+    }
   }
-  RINGREDUCE_DEVICE void add_destination(char* to) {
-    shared_.spans.destinations[shared_.spans.destination_count++] = to;
+
+  RINGREDUCE_DEVICE void run_spans() {
+    if constexpr (coded) {
+      if (shared_.combines) {
+        return block_.warps([&](std::size_t warp, std::size_t warps) {
+          (shared_.converts ? pass_.convert : pass_.coded)(shared_.coded, warp, warps);
+        });
+      }
+    }
+    block_.all([&](std::size_t thread, std::size_t threads) {
+      !coded&& shared_.combines ? pass_.run(spans(), thread, threads) : pass_bytes(spans(), thread, threads);
+    });
+  }
+
+  RINGREDUCE_DEVICE Spans& spans() const { return shared_.coded.spans; }
+  RINGREDUCE_DEVICE void add_source(const char* from) { spans().sources[spans().source_count++] = from; }
+  RINGREDUCE_DEVICE void add_destination(char* to) { spans().destinations[spans().destination_count++] = to; }
+  // Of a message.
+  RINGREDUCE_DEVICE void add_arrived(const char* from) {
+    if (coded) shared_.coded.encoded_sources |= 1u << spans().source_count;
+    add_source(from);
+  }
+  RINGREDUCE_DEVICE void add_message(char* to) {
+    if (coded) shared_.coded.encoded_destinations |= 1u << spans().destination_count;
+    add_destination(to);
   }
   RINGREDUCE_DEVICE void counts(std::uint64_t bytes, bool combines, const Scale& scale) {
     shared_.combines = combines;
-    shared_.spans.count = combines ? bytes / pass_.element_bytes : bytes;
-    shared_.spans.scale = scale;
+    spans().count = combines ? bytes / pass_.element_bytes : bytes;
+    spans().scale = scale;
   }
   RINGREDUCE_DEVICE void combines(const FlatMove& move) {
     counts(move.bytes, true, move.last ? errand_.last : Scale{1, 1});
   }
-  // Copies the input, each value times a factor if the call has one.
-  RINGREDUCE_DEVICE void copies(char* to, const char* from, const FlatMove& move, bool of_input) {
+  // Copies values, those of the input times a factor if the call has one. `computes`: not only bytes.
+  RINGREDUCE_DEVICE void copies(const char* from, const FlatMove& move, bool computes) {
+    const bool scales = errand_.scales && move.from == 0;
     add_source(from);
-    add_destination(to);
-    counts(move.bytes, of_input && errand_.scales, errand_.own);
+    counts(move.bytes, scales || computes, scales ? errand_.own : Scale{1, 1});
   }
 
   // An address in this slice.
@@ -288,5 +331,8 @@ class Interpreter : RankBlock {
   const FlatProgram& program_;
   bool going_on_ = true;
 };
+
+using Interpreter = InterpreterOf<false>;
+using CodedInterpreter = InterpreterOf<true>;
 
 }  // namespace ringreduce::device

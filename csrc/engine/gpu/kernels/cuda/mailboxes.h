@@ -67,6 +67,11 @@ class Box {
     return at_ + boxes_.posted_bytes() +
            flagged_tile_bytes * (2 * static_cast<std::uint64_t>(peer) + number % 2);
   }
+  // Written by `peer`: the contract of the call whose first tile has this number, with that tile's flag.
+  RINGREDUCE_DEVICE char* contract_from(int peer, std::uint64_t number) const {
+    return at_ + boxes_.posted_bytes() + 2 * flagged_tile_bytes * static_cast<std::uint64_t>(boxes_.world) +
+           flagged_word_bytes * (2 * static_cast<std::uint64_t>(peer) + number % 2);
+  }
   RINGREDUCE_DEVICE char* arena() const { return at_ + boxes_.posted_bytes() + boxes_.tiles_bytes(); }
 
  private:

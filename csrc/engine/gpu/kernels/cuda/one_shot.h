@@ -3,7 +3,9 @@
 // the data, and waits once.
 //
 // A block sends and combines its part one tile at a time. There are two places for tiles from each peer: a
-// rank that has received tile k + 1 of a peer knows that this peer has finished with tile k of all.
+// rank that has received tile k + 1 of a peer knows that this peer has finished with tile k of all. With its
+// first tile, a block sends the call's whole contract, and combines nothing before all peers' are equal to
+// it.
 #pragma once
 
 #include "engine/gpu/kernels/cuda/rank_block.h"
@@ -14,7 +16,7 @@ inline constexpr std::uint64_t word_bytes = 8;  // of data; sixteen travel
 
 // Data that the threads of a block share: a tile of each rank.
 struct alignas(16) OneShotShared {
-  char tiles[most_ranks][tile_bytes];
+  char tiles[most_one_shot_ranks][tile_bytes];
   Spans spans;
 };
 
@@ -27,8 +29,9 @@ class OneShot : RankBlock {
     if (!block_.leader([&] { return begin(); })) return;
     const std::uint64_t tiles = (errand_.share.bytes + tile_bytes - 1) / tile_bytes;
     std::uint64_t number = *box_.tiles();
-    for (std::uint64_t t = block_.index(); t < tiles && has_arena(); t += errand_.boxes.arenas()) {
-      if (!tile(t * tile_bytes, ++number)) return;
+    const std::uint64_t first = block_.index();
+    for (std::uint64_t t = first; t < tiles && has_arena(); t += errand_.boxes.arenas()) {
+      if (!tile(t * tile_bytes, ++number, t == first)) return;
     }
     block_.leader([&] {
       *box_.tiles() = number;
@@ -46,29 +49,47 @@ class OneShot : RankBlock {
     return begin_call();
   }
 
-  RINGREDUCE_DEVICE bool tile(std::uint64_t begin, std::uint64_t number) {
+  RINGREDUCE_DEVICE bool tile(std::uint64_t begin, std::uint64_t number, bool is_first) {
     const std::uint64_t left = errand_.share.bytes - begin;
     const std::uint64_t bytes = left < tile_bytes ? left : tile_bytes;
     const std::uint32_t flag = flag_of(number);
     block_.alone([&] {
       shared_.spans.count = bytes / pass_.element_bytes;
       shared_.spans.destinations[0] = errand_.output + begin;
+      if (is_first) send_contract(number, flag);
     });
     block_.all(
         [&](std::size_t thread, std::size_t threads) { send(begin, bytes, number, flag, thread, threads); });
     const bool came = block_.every([&](std::size_t thread, std::size_t threads) {
-      return receive(bytes, number, flag, thread, threads);
+      return (!is_first || thread != 0 || compare_contracts(number, flag)) &&
+             receive(bytes, number, flag, thread, threads);
     });
     if (!came) return false;
     block_.all([&](std::size_t thread, std::size_t threads) { pass_.run(shared_.spans, thread, threads); });
     return true;
   }
 
-  // Never 0. Ranks that make different calls usually wait for each other in vain, and do not mix them up.
-  RINGREDUCE_DEVICE std::uint32_t flag_of(std::uint64_t number) const {
-    constexpr int number_bits = 24;
-    return static_cast<std::uint32_t>(short_contract(errand_.contract) << number_bits) |
-           static_cast<std::uint32_t>(number % ((1u << number_bits) - 1) + 1);
+  // Never 0.
+  RINGREDUCE_DEVICE static std::uint32_t flag_of(std::uint64_t number) {
+    return static_cast<std::uint32_t>(number % 0xffffffffu + 1);
+  }
+
+  RINGREDUCE_DEVICE void send_contract(std::uint64_t number, std::uint32_t flag) const {
+    for (int peer = 0; peer < errand_.boxes.world; ++peer) {
+      if (peer == errand_.rank) continue;
+      store_flagged(box_of(peer).contract_from(errand_.rank, number), errand_.contract, flag);
+    }
+  }
+
+  RINGREDUCE_DEVICE bool compare_contracts(std::uint64_t number, std::uint32_t flag) const {
+    for (int peer = 0; peer < errand_.boxes.world; ++peer) {
+      if (peer == errand_.rank) continue;
+      std::uint64_t theirs = 0;
+      const char* const from = box_.contract_from(peer, number);
+      if (!wait_until([&] { return load_flagged(from, flag, theirs); })) return false;
+      if (theirs != errand_.contract) return differs(peer);
+    }
+    return true;
   }
 
   RINGREDUCE_DEVICE void send(std::uint64_t begin, std::uint64_t bytes, std::uint64_t number,

@@ -10,5 +10,7 @@ inline constexpr int rank_threads = 256;
 
 template <Family family>
 const void* rank_kernel_of();
+// For calls whose messages are encoded.
+const void* coded_rank_kernel();
 
 }  // namespace ringreduce::device

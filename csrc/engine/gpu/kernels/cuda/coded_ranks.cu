@@ -1,0 +1,23 @@
+#include "engine/gpu/kernels/cuda/interpreter.h"
+#include "engine/gpu/kernels/cuda/rank_kernels.h"
+
+namespace ringreduce::device {
+namespace {
+
+__global__ void __launch_bounds__(rank_threads, 2) coded_kernel(const __grid_constant__ Errand errand) {
+  __shared__ InterpreterShared shared;
+  __shared__ Pass pass;  // known to all threads once they have met, as kernels do first
+  Block block;
+  block.alone([&] {
+    pass = CodedPasses::pass(static_cast<Encoding>(errand.wire), static_cast<Encoding>(errand.arrays));
+  });
+  CodedInterpreter(block, shared, errand, pass).run();
+}
+
+}  // namespace
+
+const void* coded_rank_kernel() {
+  return reinterpret_cast<const void*>(coded_kernel);
+}
+
+}  // namespace ringreduce::device
