@@ -89,6 +89,7 @@ class Hosts(Sequence[Host]):
         sites: The number of each host's site, from 0. None puts all hosts at one site. Packets between sites take the
             trunks between them.
         trunk: The rate of a trunk in each direction.
+        one_lost_in: One frame in this many is lost on its way. 0 loses none. Needs a delay.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Hosts(Sequence[Host]):
         delay_ms: float = 0,
         sites: Sequence[int] | None = None,
         trunk: str | None = None,
+        one_lost_in: int = 0,
     ) -> None:
         if not 0 < number <= MOST:
             raise ValueError(f"number must be from 1 to {MOST}, not {number}")
@@ -107,7 +109,9 @@ class Hosts(Sequence[Host]):
         self.rates = [rate] * number if rate is None or isinstance(rate, str) else list(rate)
         if len(self.rates) != number:
             raise ValueError(f"rate has {len(self.rates)} values for {number} hosts")
-        self.delay_ms, self._owner = delay_ms, os.getpid()
+        if one_lost_in < 0 or (one_lost_in and not delay_ms):
+            raise ValueError(f"one_lost_in must be at least 0 and needs delay_ms, not {one_lost_in}")
+        self.delay_ms, self._one_lost_in, self._owner = delay_ms, one_lost_in, os.getpid()
         self._sites, self._trunk = 1 + max(sites), trunk
         prefix = f"rr-{self._owner}-{_start_of(self._owner)}-{next(_serial)}"
         self._switch = f"{prefix}-switch"
@@ -173,7 +177,7 @@ class Hosts(Sequence[Host]):
         _ip("netns", "add", self._switch)
         script(self._switch, links.switch_script(self._sites, self._trunk))
         if self.delay_ms:
-            self._relay = links.start_relay(self._switch, len(self), self.delay_ms)
+            self._relay = links.start_relay(self._switch, len(self), self.delay_ms, self._one_lost_in)
         for host, rate in zip(self, self.rates, strict=True):
             _ip("netns", "add", host._link.namespace)
             host._link.build(rate)

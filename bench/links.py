@@ -171,9 +171,12 @@ def _redirect(device: str, direction: str, target: str) -> str:
     )
 
 
-def start_relay(switch: str, links: int, delay_ms: float) -> subprocess.Popen[str]:
-    """Starts the relay, which makes the interfaces hold0, port0, hold1 and so on, and delays packets between them."""
-    command = [str(_compiled_relay()), str(links), str(round(delay_ms * 1000))]
+def start_relay(switch: str, links: int, delay_ms: float, one_lost_in: int) -> subprocess.Popen[str]:
+    """Starts the relay, which makes the interfaces hold0, port0, hold1 and so on.
+
+    It delays the packets between them, and loses one frame in ``one_lost_in`` (0: none).
+    """
+    command = [str(_compiled_relay()), str(links), str(round(delay_ms * 1000)), str(one_lost_in)]
     relay = subprocess.Popen(
         ["ip", "netns", "exec", switch, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

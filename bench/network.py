@@ -39,7 +39,7 @@ from ringreduce.synthesis import synthesise
 
 SIZES = "1K,8K,64K,256K,1M,4M,16M,64M"
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather")
-RAW_SECONDS = 2.0
+RAW_SECONDS, RAW_SECONDS_LOSSY = 2.0, 10.0  # losses need a while to average out
 SLOWEST = 6  # a contestant is stopped if it needs longer than this many times the floor
 CALLS = 20  # calls of the largest size, including warm-up
 
@@ -66,6 +66,18 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--sites", type=names, help="site of each host, such as 0,1,0,1 (all at one site)")
     parser.add_argument("--trunk", default="500mbit", help="rate of the links between sites (500mbit)")
     parser.add_argument("--delay-ms", type=float, default=0, help="delay from one host to another (0)")
+    parser.add_argument(
+        "--one-lost-in",
+        type=int,
+        default=0,
+        help="one frame in this many is lost on its way; needs a delay (0: none)",
+    )
+    parser.add_argument(
+        "--connections",
+        type=int,
+        default=1,
+        help="the number of plain TCP connections that make the floor (1)",
+    )
     parser.add_argument("--loopback", action="store_true", help="2 ranks on this machine itself")
     parser.add_argument("--sizes", type=names, default=names(SIZES), help=SIZES)
     parser.add_argument("--collectives", type=names, default=["all_reduce"], help=",".join(COLLECTIVES))
@@ -104,7 +116,8 @@ def places(options: Namespace) -> Iterator[Sequence[Place]]:
         yield [Loopback()] * options.hosts
         return
     sites = [int(site) for site in options.sites] if options.sites else None
-    with Hosts(options.hosts, rates(options), options.delay_ms, sites, options.trunk) as hosts:
+    where = (rates(options), options.delay_ms, sites, options.trunk, options.one_lost_in)
+    with Hosts(options.hosts, *where) as hosts:
         yield hosts
 
 
@@ -149,16 +162,22 @@ def chosen(network: Network, options: Namespace) -> list[Contestant]:
 # --- measuring -------------------------------------------------------------------------------------------------
 
 
-def raw_tcp(hosts: Sequence[Place], pairs: Sequence[tuple[int, int]]) -> list[dict[str, float]]:
+def raw_tcp(
+    hosts: Sequence[Place], pairs: Sequence[tuple[int, int]], options: Namespace
+) -> list[dict[str, float]]:
     """Measures ``rate`` in payload bytes per second and ``round_trip_us``, for all pairs (from, to) at once."""
+    connections = str(options.connections)
+    seconds = str(RAW_SECONDS_LOSSY if options.one_lost_in else RAW_SECONDS)
     script = [sys.executable, str(BENCH / "raw_tcp.py")]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True}
-    servers = [hosts[to].popen([*script, "serve", hosts[to].address], **pipes) for _, to in pairs]
+    servers = [
+        hosts[to].popen([*script, "serve", hosts[to].address, connections], **pipes) for _, to in pairs
+    ]
     try:
         if any(server.stdout.readline() != "ready\n" for server in servers):
             raise SystemExit("the server for the plain TCP connection did not start")
         senders = [
-            hosts[one].popen([*script, "send", hosts[to].address, str(RAW_SECONDS)]) for one, to in pairs
+            hosts[one].popen([*script, "send", hosts[to].address, connections, seconds]) for one, to in pairs
         ]
         lines = [json.loads(server.communicate(timeout=60)[0]) for server in servers]
         for sender in senders:
@@ -170,12 +189,12 @@ def raw_tcp(hosts: Sequence[Place], pairs: Sequence[tuple[int, int]]) -> list[di
     return lines
 
 
-def raw_figures(hosts: Sequence[Place]) -> dict[str, float]:
+def raw_figures(hosts: Sequence[Place], options: Namespace) -> dict[str, float]:
     """Measures what limits all contestants: other programs, one connection, and one from each host to the next."""
-    busy, line = busy_share(), raw_tcp(hosts, [(1, 0)])[0]
+    busy, line = busy_share(), raw_tcp(hosts, [(1, 0)], options)[0]
     if len({host.address for host in hosts}) > 1:
         ring = [(index, (index + 1) % len(hosts)) for index in range(len(hosts))]
-        line["ring_rate"] = min(each["rate"] for each in raw_tcp(hosts, ring))
+        line["ring_rate"] = min(each["rate"] for each in raw_tcp(hosts, ring, options))
     return {"busy": busy, **line}
 
 
@@ -217,7 +236,7 @@ def measure(
 
     def rows(one: Contestant, launch: int) -> list[Row]:
         if len(raw) == launch:
-            raw.append(raw_figures(network.hosts))
+            raw.append(raw_figures(network.hosts, options))
         timeout = timeout_for(question, raw[-1]["rate"], raw[-1]["round_trip_us"])
         found = one.rows(question, timeout)
         if isinstance(network.hosts, Hosts):
@@ -249,8 +268,12 @@ def title(question: Question, raw: Sequence[dict[str, float]], options: Namespac
     if not options.loopback:
         ranks = f"{options.ranks_per_host} rank{'s' * (options.ranks_per_host > 1)} each"
         where = f"{options.hosts} hosts, {ranks}, {options.rate}, {options.delay_ms:g} ms one way"
+        if options.one_lost_in:
+            where += f", one frame of {options.one_lost_in:,} lost"
         if options.sites:
             where += f", at sites {','.join(options.sites)} joined by {options.trunk}"
+    many = options.connections
+    connections = "a TCP connection carries" if many == 1 else f"{many} TCP connections carry"
     alone = ", ".join(f"{one['rate'] / 1e6:.1f}" for one in raw)
     ring = ", ".join(f"{one['ring_rate'] / 1e6:.1f}" for one in raw if "ring_rate" in one)
     trip = statistics.median(one["round_trip_us"] for one in raw)
@@ -259,7 +282,7 @@ def title(question: Question, raw: Sequence[dict[str, float]], options: Namespac
     return "\n".join(
         [
             f"{question.collective}, float32 sum, in place, {where}; before each launch:",
-            f"- a TCP connection carries {alone} MB/s; a round trip of a byte takes {trip:,.0f} us",
+            f"- {connections} {alone} MB/s; a round trip of a byte takes {trip:,.0f} us",
             *(
                 [f"- if each host sends to the next, the slowest connection carries {ring} MB/s"]
                 if ring
@@ -284,7 +307,10 @@ def tables(question: Question, rows: list[Row]) -> str:
 
 
 def write_lines(path: Path, rows: Sequence[Row], raw: Sequence[dict[str, float]], options: Namespace) -> None:
-    where = {name: getattr(options, name) for name in ("hosts", "ranks_per_host", "rate", "delay_ms")}
+    where = {
+        name: getattr(options, name)
+        for name in ("hosts", "ranks_per_host", "rate", "delay_ms", "one_lost_in")
+    }
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         for row in rows:

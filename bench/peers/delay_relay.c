@@ -1,9 +1,10 @@
-// A long wire: delay_relay LINKS MICROSECONDS makes TAP interfaces hold0, port0, hold1, port1 and so on, and
-// prints "ready". It writes packets that are sent to a hold to the port with the same number, after a delay
-// of that many microseconds.
+// A long wire: delay_relay LINKS MICROSECONDS ONE_IN makes TAP interfaces hold0, port0, hold1, port1 and so
+// on, and prints "ready". It writes packets that are sent to a hold to the port with the same number, after a
+// delay of that many microseconds. It loses one of ONE_IN frames, always the same ones (0: none).
 //
 // Packets keep the kernel's header, which says what remains to be done (checksums, cutting into frames), so
-// that large packets pass as a whole, as they do between the kernel's own virtual interfaces.
+// that large packets pass as a whole, as they do between the kernel's own virtual interfaces. A large packet
+// is lost as a whole, as often as one of its frames would be.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -21,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_LINKS = 256, MAX_PACKET = 65536 + 64, READS = 64 };
+enum { MAX_LINKS = 256, MAX_PACKET = 65536 + 64, READS = 64, FRAME = 1448 };
 
 typedef struct packet {
   struct packet* next;
@@ -38,6 +39,9 @@ typedef struct {
 
 static wire wires[MAX_LINKS];
 static struct pollfd polled[MAX_LINKS];
+static int64_t one_in;      // 0: no frame is lost
+static int64_t until_lost;  // frames that pass before the next one is lost
+static uint64_t state = 88172645463325252;
 
 static int64_t now_ns(void) {
   struct timespec t;
@@ -61,12 +65,29 @@ static int open_tap(const char* kind, int index) {
   return fd;
 }
 
+// The number of frames up to the next loss, uniform, with a mean of one_in (xorshift64, Marsaglia 2003).
+static int64_t draw_loss(void) {
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
+  return 1 + (int64_t)(state % (uint64_t)(2 * one_in - 1));
+}
+
+static int is_lost(size_t bytes) {
+  if (one_in == 0) return 0;
+  until_lost -= (int64_t)(bytes / FRAME) + 1;
+  if (until_lost > 0) return 0;
+  until_lost = draw_loss();
+  return 1;
+}
+
 // Reads up to READS packets, so that a busy link does not delay the packets of the others.
 static void take(wire* w, int64_t delay) {
   static char buffer[MAX_PACKET];
   for (int i = 0; i < READS; ++i) {
     const ssize_t got = read(w->hold, buffer, sizeof buffer);
     if (got <= 0) return;
+    if (is_lost((size_t)got)) continue;
     packet* p = malloc(sizeof *p + (size_t)got);
     if (p == NULL) return;  // lost, as on any wire
     p->next = NULL;
@@ -111,12 +132,14 @@ static void run(int links, int64_t delay) {
 }
 
 int main(int argc, char** argv) {
-  const int links = argc == 3 ? atoi(argv[1]) : 0;
-  const int64_t delay = argc == 3 ? atoll(argv[2]) * 1000 : 0;
-  if (links < 1 || links > MAX_LINKS || delay < 0) {
-    fprintf(stderr, "usage: delay_relay LINKS MICROSECONDS\n");
+  const int links = argc == 4 ? atoi(argv[1]) : 0;
+  const int64_t delay = argc == 4 ? atoll(argv[2]) * 1000 : 0;
+  one_in = argc == 4 ? atoll(argv[3]) : 0;
+  if (links < 1 || links > MAX_LINKS || delay < 0 || one_in < 0) {
+    fprintf(stderr, "usage: delay_relay LINKS MICROSECONDS ONE_IN\n");
     return 2;
   }
+  if (one_in > 0) until_lost = draw_loss();
   prctl(PR_SET_PDEATHSIG, SIGKILL);  // the process that started it may be killed
   prctl(PR_SET_TIMERSLACK, 1UL);
   // A wire does not wait for a core. If this is not permitted, packets are late when the cores are busy.

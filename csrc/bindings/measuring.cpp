@@ -28,7 +28,7 @@ std::tuple<std::string, std::size_t, int, std::string> choice_for(const std::str
   const Target there{.tuning = tuning_of(transport),
                      .oversubscribed = oversubscribed.value_or(world > usable_cores().count())};
   Planner planner(0, world, there, reproducible_by_environment(), {}, tuned_rows());
-  planner.know({}, pace({.world = 1, .latency = {latency}, .bandwidth = {bandwidth}, .together = {}}));
+  planner.know({}, {.world = 1, .latency = {latency}, .bandwidth = {bandwidth}, .together = {}});
   const Choice choice = planner.choose(collective_named(collective), bytes);
   return {std::string(choice.entry->name), choice.slice_bytes, choice.lanes, choice.reason};
 }

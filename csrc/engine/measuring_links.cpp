@@ -17,6 +17,8 @@ constexpr std::size_t first_bytes = std::size_t{64} << 10, most_bytes = std::siz
 constexpr double long_enough = 8e-3;  // seconds that a transfer must take to be trusted
 constexpr double still_grows = 1.25;
 constexpr double seconds_per_pair = 0.3;
+constexpr int trips_per_pair =
+    50;  // or so many times the latency: a connection that starts slowly needs many trips
 constexpr int most_rounds = 15;         // unless asked: all pairs of 16 hosts, some pairs of more
 constexpr double together_for = 50e-3;  // seconds per round of all pairs
 constexpr int tag = std::numeric_limits<int>::max();
@@ -58,6 +60,7 @@ double bandwidth_to(Communicator& group, int peer, double latency) {
   swap(group, peer, &latency, &theirs, sizeof latency);
   latency = std::max(latency, theirs);
   double best = 0, before = 0;
+  const double limit = std::max(seconds_per_pair, trips_per_pair * latency);
   const auto begin = Clock::now();
   int counted = 0;
   for (std::size_t bytes = first_bytes; counted < 2; bytes = std::min(2 * bytes, most_bytes)) {
@@ -74,7 +77,7 @@ double bandwidth_to(Communicator& group, int peer, double latency) {
     if (counts) best = std::max(best, reached);
     if (counts && reached < still_grows * before) ++counted;
     before = reached;
-    if (so_far > seconds_per_pair) return std::max(best, reached);
+    if (so_far > limit) return std::max(best, reached);
   }
   return best;
 }
@@ -167,7 +170,7 @@ void survey_together(Communicator& group, const std::vector<int>& hosts, Links& 
 void Communicator::know(Links links) {
   const std::lock_guard lock(calls_.collective);
   links_ = std::move(links);
-  calls_.planner.know(ringreduce::ring_order(links_, calls_.transport->hosts()), pace(links_));
+  calls_.planner.know(ringreduce::ring_order(links_, calls_.transport->hosts()), links_);
 }
 
 Links Communicator::measure_links() {

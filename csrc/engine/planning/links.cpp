@@ -159,4 +159,8 @@ double pace(const Links& links) {
   return times >= 2 ? times : 1;  // measurements vary, so similar links use the same tables
 }
 
+double typical_latency(const Links& links) {
+  return typical(links.latency);
+}
+
 }  // namespace ringreduce

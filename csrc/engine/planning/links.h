@@ -48,5 +48,7 @@ std::vector<int> ring_order(const Links& links, const std::vector<int>& hosts);
 // How many times more bytes pass while a message travels than on the network of the tuning tables, at 1
 // Gbit/s. Buffers up to so many times larger are faster with few rounds. At least 1.
 double pace(const Links& links);
+// The median of the measured ones, in seconds. 0 without any.
+double typical_latency(const Links& links);
 
 }  // namespace ringreduce

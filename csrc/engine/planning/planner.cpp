@@ -83,9 +83,10 @@ const Plan& Planner::plan(const Call& call, const Target& target) {
   return slot.plan;
 }
 
-void Planner::know(std::vector<int> order, double pace) {
+void Planner::know(std::vector<int> order, const Links& links) {
   order_ = std::move(order);
-  pace_ = pace;
+  pace_ = pace(links);
+  latency_ = typical_latency(links);
   forget();
 }
 
@@ -185,8 +186,13 @@ void Planner::plan_reduction(Op op, DType dtype, Plan& plan) const {
 
 Situation Planner::situation(Collective collective, std::size_t bytes, Encoding wire,
                              const Target& target) const {
-  return {collective, world_,        target.oversubscribed,  target.tuning,
-          bytes,      reproducible_, wire != Encoding::none, target.uses_links() ? pace_ : 1};
+  Situation here{collective, world_,        target.oversubscribed, target.tuning,
+                 bytes,      reproducible_, wire != Encoding::none};
+  if (target.uses_links()) {
+    here.pace = pace_;
+    here.latency = latency_;
+  }
+  return here;
 }
 
 // Picks the algorithm and its lanes; returns the bytes of a slice.

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/planning/call.h"
+#include "engine/planning/links.h"
 #include "engine/planning/plan.h"
 #include "engine/planning/tuned.h"
 #include "engine/planning/tuning.h"
@@ -50,7 +51,7 @@ class Planner {
     return choose(situation(collective, bytes, wire, cpu_));
   }
   // Sets what is known about links, which affects later choices. The same on all ranks.
-  void know(std::vector<int> order, double pace);
+  void know(std::vector<int> order, const Links& links);
   const std::vector<int>& order() const { return order_; }
   // Computes the algorithm "synthesised". Until then, it is the usual one. The same on all ranks.
   void synthesise(Network network);
@@ -111,7 +112,7 @@ class Planner {
   const std::vector<int> hosts_;              // the host of each rank; empty: all share one, or none do
   const std::shared_ptr<const Tuned> tuned_;  // may be null
   std::vector<int> order_;                    // see Place
-  double pace_ = 1;                           // see Situation
+  double pace_ = 1, latency_ = 0;             // see Situation
   std::map<Collective, int> forced_;          // RINGREDUCE_ALGORITHM
   std::array<Slot, 64> cache_;
   Plan uneven_;

@@ -14,10 +14,20 @@ bool fits(const TuningRow& row, const Situation& s) {
          (row.oversubscribed < 0 || (row.oversubscribed != 0) == s.oversubscribed) && s.pace >= row.from_pace;
 }
 
-// Lengthens slices so that those in flight keep the wire busy while a message travels. More than this
-// overflows queues on the way.
-std::size_t stretched(const TuningRow& row, double pace) {
-  const std::size_t most = std::max(1 * MiB / static_cast<std::size_t>(row.lanes), row.slice_bytes);
+constexpr double far_away = 10e-3;  // seconds: half the round trip between continents
+constexpr double far_rate = 118e6;  // bytes per second, on a wire of which no measurement is trusted
+
+// Lengthens slices so that those in flight keep the wire busy while a message travels. More than a megabyte
+// overflows queues on the way, but the wire to a place far away holds more than that itself. How fast such a
+// wire is shows only after many round trips, so a common rate is assumed: too long a slice costs little,
+// because no round waits for a part of the one before.
+std::size_t stretched(const TuningRow& row, double pace, double latency) {
+  const auto lanes = static_cast<std::size_t>(row.lanes);
+  if (latency >= far_away) {
+    const auto on_the_way = static_cast<std::size_t>(std::min(latency, 1.0) * far_rate);
+    return std::max(4 * on_the_way / lanes / (64 * KiB) * (64 * KiB), row.slice_bytes);
+  }
+  const std::size_t most = std::max(1 * MiB / lanes, row.slice_bytes);
   std::size_t slice = row.slice_bytes;
   while (pace >= 2 && slice < most) {
     slice = std::min(2 * slice, most);
@@ -45,7 +55,7 @@ Choice chosen_by(const TuningRow& row, const Situation& s, bool tuned) {
   const Entry* entry = find_algorithm(s.collective, row.algorithm);
   const bool in_rank_order = (s.reproducible || s.coded) && reduces(s.collective);
   if (in_rank_order && !entry->keeps_rank_order) return {};
-  return {entry, stretched(row, s.pace), row.lanes, reason_for(row, s, tuned)};
+  return {entry, stretched(row, s.pace, s.latency), row.lanes, reason_for(row, s, tuned)};
 }
 
 }  // namespace

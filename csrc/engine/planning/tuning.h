@@ -44,6 +44,7 @@ struct Situation {
   bool reproducible = false;
   bool coded = false;  // messages are encoded, and each further combination would round once more
   double pace = 1;     // see pace(): buffers count as so many times smaller, slices are so much longer
+  double latency = 0;  // seconds that a message travels; 0 if that is unknown
 };
 
 // "16 KiB".

@@ -21,6 +21,7 @@ void TcpTransport::begin(Stream& stream) {
   if (stream.purpose() == Purpose::pulse) return;
   if (stream.dialed()) dial_of(stream.peer(), Purpose::frames) = {};
   link.ready.push_back(&stream);
+  share_among_streams(stream);
   dispatch(stream.peer());
 }
 

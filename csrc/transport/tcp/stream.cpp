@@ -1,5 +1,7 @@
 #include "transport/tcp/stream.h"
 
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -13,8 +15,7 @@ namespace ringreduce {
 namespace {
 
 constexpr std::size_t inbox_bytes = 32 << 10;
-constexpr std::size_t write_ahead = 256 << 10;  // bytes passed to the system at once
-constexpr std::size_t most_frames = 32;         // and frames
+constexpr std::size_t most_frames = 32;  // and frames
 
 // A frame that differs from what was sent.
 struct Damaged {};
@@ -46,7 +47,7 @@ bool Stream::fail(const std::string& why) {
 
 void Stream::fill() {
   Outgoing frame;
-  while (!retired_ && queued_ < write_ahead && writing_.size() < most_frames &&
+  while (!retired_ && queued_ < write_ahead_ && writing_.size() < most_frames &&
          frames_.outbox.take(peer_, frame)) {
     if (membership_.guard == Guard::checksums) seal(frame);
     writing_.push_back(frame);
@@ -104,6 +105,12 @@ void Stream::seal(Outgoing& frame) const {
   const std::uint32_t checksum = checksum_of(frame.header);
   frame.header.check = crc32c(checksum, frame.data, frame.header.bytes);
   frame.header.header_check = header_check_of(checksum, frame.header.check);
+}
+
+void Stream::hold_little() {
+  const int unsent = 128 << 10;
+  setsockopt(fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
+  write_ahead_ = 1;
 }
 
 void Stream::beat() {

@@ -96,6 +96,8 @@ class Stream {
   bool read(std::size_t most);
   // True if anything was sent.
   bool write();
+  // Leaves bytes to other streams as long as the system still has some to send here.
+  void hold_little();
   // Sends one meaningless byte; allowed after the hello.
   void beat();
   // Stops using the caller's memory, for reading and writing.
@@ -157,6 +159,7 @@ class Stream {
   bool secured_ = false;
   Damage damage_ = Damage::none;
   bool retired_ = false;
+  std::size_t write_ahead_ = 256 << 10;  // bytes passed to the system at once
   Hello hello_{};
   Answer answer_{};
   std::string heard_;        // of the proofs

@@ -24,14 +24,19 @@ constexpr milliseconds look_at_clock_every{20};
 constexpr milliseconds measure_every{100};
 constexpr double bytes_per_stream = 384 << 10;  // of what is on the way at any moment
 constexpr int most_streams = 8;
+constexpr std::uint32_t far_us = 20'000;  // the round trip to a peer that is far away
 // A peer that was answered after a longer absence of the rank may no longer wait for its proof.
 constexpr milliseconds believed_for{2500};
 
-// Bytes that are on the way at any moment: bandwidth times delay.
-double under_way(int fd) {
+tcp_info info_of(const Stream& stream) {
   tcp_info info{};
   socklen_t length = sizeof info;
-  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return 0;
+  if (getsockopt(stream.fd(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return {};
+  return info;
+}
+
+// Bytes that are on the way at any moment: bandwidth times delay.
+double under_way(const tcp_info& info) {
   return static_cast<double>(info.tcpi_delivery_rate) * info.tcpi_min_rtt * 1e-6;
 }
 
@@ -85,8 +90,14 @@ void TcpTransport::dispatch(int peer) {
   if (static_cast<int>(link.ready.size()) < streams_wanted(link)) dial(peer, Purpose::frames);
 }
 
+// Frames go to the first stream that accepts them.
+void TcpTransport::share_among_streams(Stream& stream) {
+  if (info_of(stream).tcpi_rtt >= far_us) stream.hold_little();
+}
+
 // As many as the bytes on the way at any moment need. After a pause, or a loss, each stream starts slowly,
-// but regains its share sooner than one stream would regain the whole.
+// but regains its share sooner than one stream would regain the whole. Where packets are lost far from here,
+// the rate of a stream says nothing about the wire, so every loss calls for one more.
 int TcpTransport::streams_wanted(Link& link) {
   if (link.ready.empty()) return 1;
   if (settings_.streams > 0) return settings_.streams;
@@ -94,8 +105,17 @@ int TcpTransport::streams_wanted(Link& link) {
   if (now - link.measured < measure_every) return link.wanted;
   link.measured = now;
   double bytes = 0;
-  for (const Stream* stream : link.ready) bytes += under_way(stream->fd());
-  const int wanted = static_cast<int>(std::ceil(bytes / bytes_per_stream));
+  std::uint64_t lost = 0;
+  bool far = false;
+  for (const Stream* stream : link.ready) {
+    const tcp_info info = info_of(*stream);
+    bytes += under_way(info);
+    lost += info.tcpi_total_retrans;
+    far = far || info.tcpi_min_rtt >= far_us;
+  }
+  int wanted = static_cast<int>(std::ceil(bytes / bytes_per_stream));
+  if (far && lost > link.lost) wanted = std::max(wanted, static_cast<int>(link.ready.size()) + 1);
+  link.lost = lost;
   link.wanted = std::clamp(wanted, link.wanted, most_streams);
   return link.wanted;
 }

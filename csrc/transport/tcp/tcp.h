@@ -79,6 +79,7 @@ class TcpTransport : public RemoteTransport {
     std::optional<Clock::time_point> retry;
     int wanted = 1;  // streams
     Clock::time_point measured;
+    std::uint64_t lost = 0;  // packets sent again, by then
   };
   struct Forks;
   friend struct Forks;
@@ -108,6 +109,7 @@ class TcpTransport : public RemoteTransport {
   void bury(Stream& stream);
   void complain(const Stream& stream);
   void look_at_clock(Clock::time_point now);
+  void share_among_streams(Stream& stream);
   int streams_wanted(Link& link);
   std::size_t not_there_yet() const;
   void report_damage(const Stream& stream);
