@@ -241,10 +241,12 @@ def test_a_run_with_checkpoints_goes_on(tmp_path, capfd):
         "--layers", "1", "--heads", "2", "--width", "16", "--context", "16", "--text-bytes", str(1 << 20),
         "--batch", "8", "--evaluate-samples", "16", "--timeout", "30", "--threads", "1", "--ranks", "2",
         "--low-communication", "streaming_diloco", "--local-steps", "3", "--checkpoints", str(tmp_path / "run"),
-        "--resume", "auto",
+        "--resume", "auto", "--trace", str(tmp_path / "trace.json"),
     ]  # fmt: skip
     assert main([*flags, "--steps", "4"]) == 0
     assert main([*flags, "--steps", "7"]) == 0
+    spans = {event["name"] for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]}
+    assert {"forward", "synchronisation"} <= spans
     log = capfd.readouterr().out
     assert "step 7: validation_loss" in log
     assert "steps                       7" in log
