@@ -59,7 +59,7 @@ REFERENCE, GOAL = "staleness 0", "staleness 3, shared batches"
 def parse_arguments() -> Namespace:
     parser = ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", choices=["losses", "rates", "pilot", "pairs"])
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--batches", type=int, default=400, help="batches of all workers (400)")
     parser.add_argument("--target", type=float, default=0.25, help="held-out loss (0.25)")
     parser.add_argument("--rounds", type=int, default=15, help="exchanges in a launch (15)")
