@@ -271,7 +271,7 @@ def exchange(comm: Any, rounds: int) -> dict[str, float]:
 
 def rates(options: Namespace) -> list[list[str]]:
     found = ringreduce.run(exchange, 2, options.rounds)[0]
-    rows = [["64 MiB, 2 ranks", "ms", "GB/s, each way"]]
+    rows = [["64 MiB, 2 ranks", "ms", "GB/s of a rank"]]
     for name, seconds in found.items():
         ways = 2 if name.startswith("push") else 1
         rows.append([name, f"{1e3 * seconds:.1f}", f"{ways * MODEL_BYTES / seconds / 1e9:.2f}"])
