@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from ringreduce.parameter_server.wire import Channel, Kind, Message
 
 __all__ = ["Service"]
 
-FOREVER = 1e9  # seconds; only the death of the other end ends such a wait
+FOREVER = 1e9  # seconds; only the other end, its death or close() ends such a wait
 
 
 class Service:
@@ -71,7 +72,11 @@ class Service:
             return self._changed.wait_for(lambda: workers <= self._left, timeout)
 
     def end(self) -> None:
-        """Tells the other servers that no more copies come from here, and waits for the same of them."""
+        """Tells the other servers that no more copies come from here, and waits for the same of them.
+
+        A server that is stopped does not say so. The wait is as long as any server may wait for its workers.
+        """
+        until = time.monotonic() + self._patience * (len(self._worker_of) + 3)
         for peer, channel in self._copies.items():
             try:
                 with channel.turn:
@@ -79,8 +84,8 @@ class Service:
             except Error:
                 self._lose(peer)
         for thread in self._threads:
-            while thread.is_alive():
-                thread.join(0.1)
+            while thread.is_alive() and time.monotonic() < until:
+                thread.join(0.1)  # a signal can interrupt it in between
 
     # --- requests ------------------------------------------------------------------------------------------
 

@@ -92,6 +92,8 @@ class Shard:
         elif kind is Kind.LEAVE:
             self.tickets.confirm(worker, message.confirmed)
             self.tickets.leave(worker)
+            if self._compensation is not None:
+                self._compensation.forget(worker)
         elif kind is Kind.CLOSE and message.clock > self._clock:
             self._close(message.clock, message.present)
         elif kind is Kind.MARK and self._compensation is not None:

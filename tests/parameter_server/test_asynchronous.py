@@ -105,7 +105,6 @@ def test_each_shared_batch_is_done_once(on_ranks, ranks, servers, staleness):
     for least, most, _ in found:
         assert least == most == [1] * 40
     assert sorted(batch for *_, taken in found for batch in taken) == list(range(40))
-    assert len(found[0][2]) == min(len(taken) for *_, taken in found), "the slow one has least"
 
 
 # --- delay compensation ----------------------------------------------------------------------------------------
