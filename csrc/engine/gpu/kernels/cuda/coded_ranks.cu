@@ -4,7 +4,7 @@
 namespace ringreduce::device {
 namespace {
 
-__global__ void __launch_bounds__(rank_threads, 2) coded_kernel(const __grid_constant__ Errand errand) {
+__global__ void __launch_bounds__(rank_threads, 2) run_coded_rank(const __grid_constant__ Errand errand) {
   __shared__ InterpreterShared shared;
   __shared__ Pass pass;  // known to all threads once they have met, as kernels do first
   Block block;
@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(rank_threads, 2) coded_kernel(const __grid_con
 }  // namespace
 
 const void* coded_rank_kernel() {
-  return reinterpret_cast<const void*>(coded_kernel);
+  return reinterpret_cast<const void*>(run_coded_rank);
 }
 
 }  // namespace ringreduce::device
