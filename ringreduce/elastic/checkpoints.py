@@ -64,7 +64,9 @@ class Checkpoints:
         rank, size = state.comm.rank, state.comm.size
         place = self.folder / f"step-{state.step:08d}" / f"rank-{rank:05d}-of-{size:05d}.pt"
         content = _share_of(state, rank, size)
-        self._thread = threading.Thread(target=self._write, args=(place, content), name="ringreduce-checkpoint")
+        self._thread = threading.Thread(
+            target=self._write, args=(place, content), name="ringreduce-checkpoint"
+        )
         self._thread.start()
 
     def _write(self, place: Path, content: dict[str, Any]) -> None:
@@ -93,7 +95,9 @@ class Checkpoints:
             self._thread = None
         problem, self._problem = self._problem, None
         if problem is not None:
-            raise CheckpointError(f"checkpoints: {problem.filename or self.folder}: {problem.strerror}") from problem
+            raise CheckpointError(
+                f"checkpoints: {problem.filename or self.folder}: {problem.strerror}"
+            ) from problem
 
     # --- reading -------------------------------------------------------------------------------------------
 
@@ -181,7 +185,9 @@ def _hollow(tree: Any, tensors: list[Any]) -> Any:
     if type(tree) in (list, tuple):
         return type(tree)(_hollow(value, tensors) for value in tree)
     if not isinstance(tree, PLAIN):
-        raise TypeError(f"a {type(tree).__name__} cannot be in a checkpoint, only numbers, strings and tensors can")
+        raise TypeError(
+            f"a {type(tree).__name__} cannot be in a checkpoint, only numbers, strings and tensors can"
+        )
     return tree
 
 

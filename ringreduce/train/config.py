@@ -98,6 +98,11 @@ class Config:
     keep: int = setting(2, "number of checkpoints to keep", ">= 1")
     resume: str = setting("", "a checkpoint, or auto for the newest intact one in the folder, if any")
 
+    elastic: int = setting(
+        0, "go on while at least this many ranks are left, and let others in; 0: a loss ends the run", ">= 0"
+    )
+    elastic_copies: int = setting(1, "copies of each rank's part of a sharded optimizer, with elastic", ">= 0")
+
     ranks: int = setting(1, "processes to start if there is no launcher", ">= 1")
     threads: int = setting(
         0, "torch threads per rank; 0: as in the checkpoint, or the host's cores / ranks", ">= 0", "<= 1024"
@@ -156,6 +161,9 @@ def _check_together(config: Config) -> None:
         (shards and config.batch % shards, f"batch: {config.batch} is not a multiple of logical_shards ({shards})"),
         (shards and config.task == "digits", "logical_shards: batch norm needs whole batches; train the gpt"),
         (shards and config.threads > 1, "threads: logical_shards needs 1, because sums depend on the number"),
+        (config.elastic and config.trace, "trace: a timeline needs the same ranks in all steps; leave elastic at 0"),
+        (config.elastic and shards, "logical_shards: cannot be divided among any number of ranks; leave elastic at 0"),
+        (config.elastic and config.resume not in ("", "auto"), "resume: with elastic it must be auto"),
         (second, f"{second}: cannot be combined with {first}; both determine how gradients are exchanged"),
     ):  # fmt: skip
         if wrong:

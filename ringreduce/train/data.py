@@ -105,6 +105,7 @@ class ShardedSampler(Sampler[list[int]]):
         shuffle: Whether to permute the samples.
         pad: Whether to fill the last batch of an epoch instead of dropping its samples.
         first_batch: The number of global batches to skip.
+        uneven: Whether ranks may get unequal parts if the batch cannot be divided; the first get one sample more.
 
     Raises:
         ConfigError: The batch cannot be divided among the ranks and micro-batches, or there are too few samples.
@@ -112,9 +113,9 @@ class ShardedSampler(Sampler[list[int]]):
 
     def __init__(
         self, samples: int, batch: int, rank: int = 0, size: int = 1, *, micro_batches: int = 1, seed: int = 0,
-        shuffle: bool = True, pad: bool = False, first_batch: int = 0,
+        shuffle: bool = True, pad: bool = False, first_batch: int = 0, uneven: bool = False,
     ) -> None:  # fmt: skip
-        if batch % (size * micro_batches):
+        if batch % (size * micro_batches) and not (uneven and batch >= size * micro_batches):
             raise ConfigError(
                 f"batch: {batch} is not a multiple of {size} ranks x {micro_batches} micro-batches"
             )
@@ -137,6 +138,6 @@ class ShardedSampler(Sampler[list[int]]):
         epoch, skip = divmod(self.first_batch, self.batches_per_epoch)
         while True:
             for batch in self.order(epoch)[skip:]:
-                mine = np.split(batch, self.size)[self.rank]
-                yield from (part.tolist() for part in np.split(mine, self.micro_batches))
+                mine = np.array_split(batch, self.size)[self.rank]
+                yield from (part.tolist() for part in np.array_split(mine, self.micro_batches))
             epoch, skip = epoch + 1, 0

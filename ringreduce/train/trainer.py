@@ -81,9 +81,14 @@ class Trainer:
         self.done = step
         sampler = ShardedSampler(
             len(self.data), self.config.batch, self.comm.rank, self.comm.size,  # type: ignore[arg-type]
-            micro_batches=self.micro_batches, seed=self.config.seed, first_batch=step,
+            micro_batches=self.micro_batches, seed=self.config.seed, first_batch=step, uneven=self.config.elastic > 0,
         )  # fmt: skip
         self._batches = iter(DataLoader(self.data, batch_sampler=sampler))
+
+    def regroup(self, comm: ringreduce.Communicator, step: int) -> None:
+        """Goes on with other ranks, from a step of theirs. The model and the optimizer have done so already."""
+        self.comm = comm
+        self._go_to(step)
 
     # --- a step --------------------------------------------------------------------------------------------
 
@@ -120,8 +125,9 @@ class Trainer:
         with nullcontext() if last else exchanging.no_sync():
             with self._span("forward"):
                 loss = cross_entropy(self._logits(self.model, x), y.flatten())
-            # The exchange averages over ranks and logical shards. Otherwise, accumulated gradients are summed.
-            share = 1 if self.config.logical_shards else self.micro_batches
+            # The exchange averages over ranks and logical shards. Otherwise, accumulated gradients are summed, each
+            # in proportion to its samples.
+            share = 1.0 if self.config.logical_shards else self.config.batch / (len(x) * self.comm.size)
             with self._span("backward"):
                 (loss / share).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
