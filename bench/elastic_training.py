@@ -118,13 +118,14 @@ def disturbed(options: argparse.Namespace) -> None:
         command += ["--until", str(time.monotonic() + options.seconds)]
         command += ["--sharded"] if options.sharded else []
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-        job = subprocess.Popen(
-            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
-        deaths = kill_often(options, job, notes)
-        if job.wait():
-            sys.exit(f"the job ended with status {job.returncode}: {job.stderr and job.stderr.read()}")
-        report(read(notes), deaths)
+        said = Path(folder) / "said"
+        with said.open("w") as errors:
+            job = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=errors)
+            deaths = kill_often(options, job, notes)
+        found = read(notes)
+        if job.wait() or not any(one["what"] == "over" for one in found):
+            sys.exit(f"the job ended with status {job.returncode}: {said.read_text()[-5000:]}")
+        report(found, deaths)
 
 
 def read(notes: Path) -> list[dict[str, Any]]:
@@ -137,7 +138,7 @@ def read(notes: Path) -> list[dict[str, Any]]:
 
 
 def kill_often(
-    options: argparse.Namespace, job: subprocess.Popen[str], notes: Path
+    options: argparse.Namespace, job: subprocess.Popen[bytes], notes: Path
 ) -> list[tuple[float, int]]:
     """Kills a random rank that trains, every so often. Returns the times and process ids."""
     chance, deaths = random.Random(options.seed), []

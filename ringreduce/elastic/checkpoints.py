@@ -73,8 +73,7 @@ class Checkpoints:
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             write_sealed(place, content)
-            if content["rank"] == 0:
-                self._remove_old()
+            self._remove_old()  # the last rank to come here sees that the checkpoint is whole
         except OSError as error:
             self._problem = error
 
@@ -167,7 +166,6 @@ def _share_of(state: State, rank: int, size: int) -> dict[str, Any]:
         own += [number] if owner == rank else []
     return {
         "step": state.step,
-        "rank": rank,
         "description": state.description(),
         "tree": trees,
         "tensors": {number: tensors[number].detach().cpu().clone() for number in own},

@@ -123,8 +123,8 @@ class CopiedShards:
         groups, left = [], iter(self.parameters)
         for group in sharding.optimizer.param_groups:
             groups.append({**group, "params": [next(left) for _ in group["params"]]})
-        kind = type(sharding.optimizer)
-        self.optimizer: Any = kind.__new__(kind)
+        kind: Any = type(sharding.optimizer)
+        self.optimizer = kind.__new__(kind)
         self.optimizer.__setstate__(
             {
                 "defaults": dict(sharding.optimizer.defaults),
@@ -187,9 +187,9 @@ def move_shards(
         )
     if new is not old:
         for part in new.parts.values():
-            for number, found in kinds.items():
-                if found:
-                    part.make_state(number, found)
+            for number, own in kinds.items():
+                if own:
+                    part.make_state(number, own)
     outgoing, incoming = [], []
     for number, first, last, owner, next_owner, dest in _crossings(old, new, size_before, copies):
         source = having[owner]

@@ -117,7 +117,8 @@ class Progress(contextlib.ExitStack):
         super().__init__()
         self.rows: list[Row] = []
         self._config, self._shown = config, False
-        self._board = self._bar = None
+        self._board: Any = None
+        self._bar: Any = None
         self._log: Path | None = None
         self._say: Callable[[str], None] = partial(print, flush=True)
         self.show(shown, first_step)

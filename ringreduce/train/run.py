@@ -19,7 +19,7 @@ from ringreduce.start.launchers import is_newcomer, launched
 from ringreduce.train import checkpoint
 from ringreduce.train.config import Config, ConfigError, writing
 from ringreduce.train.report import Progress, Row, check_places, make_row, plot, summary
-from ringreduce.train.trainer import KEPT, Trainer
+from ringreduce.train.trainer import KEPT, Step, Trainer
 
 __all__ = ["on_ranks", "train"]
 
@@ -57,7 +57,8 @@ def train(comm: ringreduce.Communicator, config: Config) -> list[Row]:
 
 
 def _steps(trainer: Trainer, progress: Progress) -> None:
-    config, fresh, reported = trainer.config, [], trainer.done
+    config, reported = trainer.config, trainer.done
+    fresh: list[Step] = []
     folder = Path(config.checkpoints)
     for step in elastic_steps(trainer) if config.elastic else plain_steps(trainer):
         with step:
