@@ -101,7 +101,9 @@ class Config:
     elastic: int = setting(
         0, "go on while at least this many ranks are left, and let others in; 0: a loss ends the run", ">= 0"
     )
-    elastic_copies: int = setting(1, "copies of each rank's part of a sharded optimizer, with elastic", ">= 0")
+    elastic_copies: int = setting(
+        1, "copies of each rank's part of a sharded optimizer, with elastic", ">= 0"
+    )
 
     ranks: int = setting(1, "processes to start if there is no launcher", ">= 1")
     threads: int = setting(

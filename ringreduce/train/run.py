@@ -62,7 +62,9 @@ def _steps(trainer: Trainer, progress: Progress) -> None:
     folder = Path(config.checkpoints)
     for step in elastic_steps(trainer) if config.elastic else plain_steps(trainer):
         with step:
-            if step.comm is not trainer.comm or step.number != trainer.done:  # other ranks, or the same step again
+            if (
+                step.comm is not trainer.comm or step.number != trainer.done
+            ):  # other ranks, or the same step again
                 trainer.regroup(step.comm, step.number)
                 fresh, reported = [], step.number
                 progress.show(trainer.comm.rank == 0, trainer.done)
@@ -97,14 +99,22 @@ def elastic_steps(trainer: Trainer) -> Iterator[elastic.Step]:
     config, found = trainer.config, None
     if config.checkpoints:
         found = elastic.Checkpoints(
-            config.checkpoints, every=config.checkpoint_every, keep=config.keep, resume=config.resume == "auto"
+            config.checkpoints,
+            every=config.checkpoint_every,
+            keep=config.keep,
+            resume=config.resume == "auto",
         )
     settings = tuple(str(getattr(config, name)) for name in KEPT)
     state = elastic.State(
         trainer.comm, model=trainer.model, optimizer=trainer.optimizer, schedule=trainer.schedule
     )
     yield from elastic.steps(
-        state, config.steps, minimum=config.elastic, timeout=config.timeout, checkpoints=found, settings=settings
+        state,
+        config.steps,
+        minimum=config.elastic,
+        timeout=config.timeout,
+        checkpoints=found,
+        settings=settings,
     )
 
 
