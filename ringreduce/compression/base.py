@@ -133,7 +133,9 @@ class Compression(ABC):
         self._failure: Exception | None = None
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         # A daemon: a program that ends in the middle of a collective must not wait for its peers.
-        self._thread = threading.Thread(target=_work, args=(self._jobs,), name=type(self).__name__, daemon=True)
+        self._thread = threading.Thread(
+            target=_work, args=(self._jobs,), name=type(self).__name__, daemon=True
+        )
         self._thread.start()
         self._end = weakref.finalize(self, _end, self._jobs, self._thread, self._group)
 

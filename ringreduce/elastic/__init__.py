@@ -4,8 +4,9 @@ Needs torch.
 """
 
 from ringreduce.elastic.checkpoints import CheckpointError, Checkpoints
-from ringreduce.elastic.group import StateMismatch
+from ringreduce.elastic.fully_shard import FullyShard
 from ringreduce.elastic.loop import Step, steps
+from ringreduce.elastic.losses import StateMismatch
 from ringreduce.elastic.process_group import init_process_group
 from ringreduce.elastic.start import start
 from ringreduce.elastic.state import State
@@ -14,6 +15,7 @@ from ringreduce.sharded_optimizer.regroup import StateLost
 __all__ = [
     "CheckpointError",
     "Checkpoints",
+    "FullyShard",
     "State",
     "StateLost",
     "StateMismatch",

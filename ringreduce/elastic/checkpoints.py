@@ -64,15 +64,16 @@ class Checkpoints:
         rank, size = state.comm.rank, state.comm.size
         place = self.folder / f"step-{state.step:08d}" / f"rank-{rank:05d}-of-{size:05d}.pt"
         content = _share_of(state, rank, size)
-        self._thread = threading.Thread(target=self._write, args=(place, content), name="ringreduce-checkpoint")
+        self._thread = threading.Thread(
+            target=self._write, args=(place, content), name="ringreduce-checkpoint"
+        )
         self._thread.start()
 
     def _write(self, place: Path, content: dict[str, Any]) -> None:
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             write_sealed(place, content)
-            if content["rank"] == 0:
-                self._remove_old()
+            self._remove_old()  # the last rank to come here sees that the checkpoint is whole
         except OSError as error:
             self._problem = error
 
@@ -93,7 +94,9 @@ class Checkpoints:
             self._thread = None
         problem, self._problem = self._problem, None
         if problem is not None:
-            raise CheckpointError(f"checkpoints: {problem.filename or self.folder}: {problem.strerror}") from problem
+            raise CheckpointError(
+                f"checkpoints: {problem.filename or self.folder}: {problem.strerror}"
+            ) from problem
 
     # --- reading -------------------------------------------------------------------------------------------
 
@@ -163,7 +166,6 @@ def _share_of(state: State, rank: int, size: int) -> dict[str, Any]:
         own += [number] if owner == rank else []
     return {
         "step": state.step,
-        "rank": rank,
         "description": state.description(),
         "tree": trees,
         "tensors": {number: tensors[number].detach().cpu().clone() for number in own},
@@ -181,7 +183,9 @@ def _hollow(tree: Any, tensors: list[Any]) -> Any:
     if type(tree) in (list, tuple):
         return type(tree)(_hollow(value, tensors) for value in tree)
     if not isinstance(tree, PLAIN):
-        raise TypeError(f"a {type(tree).__name__} cannot be in a checkpoint, only numbers, strings and tensors can")
+        raise TypeError(
+            f"a {type(tree).__name__} cannot be in a checkpoint, only numbers, strings and tensors can"
+        )
     return tree
 
 

@@ -2,90 +2,19 @@
 
 from __future__ import annotations
 
-import copy
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.sync_batch_norm import SyncBatchNorm
+from ringreduce.elastic.entry import Entry, Membership
+from ringreduce.elastic.fully_shard import FullyShard
 from ringreduce.elastic.process_group import init_process_group
 from ringreduce.elastic.trees import described
 
-__all__ = ["Entry", "Membership", "entry_of"]
-
-
-class Membership:
-    """The ranks of a group, and what they were before.
-
-    Attributes:
-        comm: the group.
-        before: for each rank, its rank when the state was last divided among the ranks. None for a newcomer.
-        size_before: the number of ranks at that time.
-        torn: the ranks whose parameters were being gathered when a rank was lost.
-    """
-
-    def __init__(
-        self, comm: Communicator, before: list[int | None], size_before: int, torn: list[int]
-    ) -> None:
-        self.comm, self.before, self.size_before, self.torn = comm, before, size_before, torn
-
-
-class Entry(ABC):
-    """An object of a State.
-
-    Attributes:
-        name: its name in the State.
-        value: the object.
-    """
-
-    def __init__(self, name: str, value: Any) -> None:
-        self.name, self.value = name, value
-
-    def description(self) -> list[str]:
-        """Returns what must be the same on a newcomer."""
-        return [f"{self.name}: {type(self.value).__name__}"]
-
-    @abstractmethod
-    def tree(self) -> Any:
-        """Returns the state that all ranks share: nested dicts and lists. Its tensors are not copies."""
-
-    @abstractmethod
-    def load(self, tree: Any) -> None:
-        """Sets the state that all ranks share. Tensors that :meth:`own_tensors` gave are filled already."""
-
-    def own_tensors(self) -> dict[str, Any] | None:
-        """Returns the tensors into which another rank's state is received, or None to allocate new ones."""
-        return None
-
-    def keep(self) -> Any:
-        """Returns a copy of what a step changes before its gradients are applied."""
-        return copy.deepcopy(self.tree())
-
-    def put_back(self, kept: Any) -> None:
-        """Undoes changes since :meth:`keep`."""
-        self.load(kept)
-
-    def shard(self) -> Any:
-        """Returns a copy of the part of the state that only this rank has: for a checkpoint."""
-        return None
-
-    def restore(self, tree: Any, shards: list[Any]) -> None:
-        """Loads a checkpoint: the state that all ranks share, and the parts of all ranks that wrote it."""
-        self.load(tree)
-
-    def mend(self, now: Membership) -> None:
-        """Makes parameters whole that a lost rank left half updated. All ranks call it."""
-
-    def prepare(self, now: Membership) -> Callable[[], None] | None:
-        """Divides the state among other ranks. All ranks call it.
-
-        Until the function that it returns is called, the state is as before, so that a loss meanwhile can be survived.
-        """
-        return None
+__all__ = ["OptimizerEntry", "entry_of"]
 
 
 class ModuleEntry(Entry):
@@ -198,6 +127,49 @@ class ShardedEntry(OptimizerEntry):
         return prepared
 
 
+class FullyShardEntry(Entry):
+    """An FSDP2 model and its optimizer. All ranks share the buffers and the options of the parameter groups."""
+
+    def description(self) -> list[str]:
+        parameters = {str(number): each for number, each in enumerate(self.value.sharding.parameters)}
+        return [*super().description(), *(f"{self.name}: parameter {line}" for line in described(parameters))]
+
+    def tree(self) -> Any:
+        groups = [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in self.value.optimizer.param_groups
+        ]
+        return {"buffers": list(self.value.model.buffers()), "groups": groups}
+
+    @torch.no_grad()
+    def load(self, tree: Any) -> None:
+        for buffer, value in zip(self.value.model.buffers(), tree["buffers"], strict=True):
+            buffer.copy_(value)
+        for group, options in zip(self.value.optimizer.param_groups, tree["groups"], strict=True):
+            group.update(options)
+
+    def keep(self) -> Any:
+        return [buffer.clone() for buffer in self.value.model.buffers()]
+
+    @torch.no_grad()
+    def put_back(self, kept: Any) -> None:
+        for buffer, value in zip(self.value.model.buffers(), kept, strict=True):
+            buffer.copy_(value)
+        self.value.optimizer.zero_grad(set_to_none=True)
+
+    def shard(self) -> Any:
+        return self.value.shard()
+
+    def restore(self, tree: Any, shards: list[Any]) -> None:
+        self.load(tree)
+        self.value.load_shards(shards)
+
+    def prepare(self, now: Membership) -> Callable[[], None] | None:
+        init_process_group(now.comm)
+        prepared: Callable[[], None] = self.value.prepare(now.comm, now.before, now.size_before)
+        return prepared
+
+
 class ObjectEntry(Entry):
     """Any other object with state_dict and load_state_dict; :meth:`regroup`, if it has one, gets a new group."""
 
@@ -249,6 +221,8 @@ class ValueEntry(Entry):
 
 def entry_of(name: str, value: Any) -> Entry:
     """Returns the entry for an object."""
+    if isinstance(value, FullyShard):
+        return FullyShardEntry(name, value)
     if isinstance(value, torch.nn.parallel.DistributedDataParallel):
         return DistributedEntry(name, value)
     if isinstance(value, torch.nn.Module):

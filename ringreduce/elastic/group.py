@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -14,14 +12,12 @@ import numpy as np
 
 from ringreduce import errors, log
 from ringreduce.communicator import Communicator
-from ringreduce.data_parallel.transfer import fill
 from ringreduce.elastic.checkpoints import Checkpoints
-from ringreduce.elastic.entries import Membership
+from ringreduce.elastic.losses import CannotGoOn, is_loss
+from ringreduce.elastic.settling import Settling
 from ringreduce.elastic.state import State
-from ringreduce.elastic.trees import first_difference
-from ringreduce.sharded_optimizer.regroup import StateLost
 
-__all__ = ["Group", "Phase", "is_loss"]
+__all__ = ["Group", "Phase"]
 
 LOOK_EVERY = 0.2  # seconds between two looks for newcomers
 FRUITLESS = 3  # recoveries in a row without a lost rank or a step done, after which the error is raised
@@ -36,35 +32,7 @@ class Phase(IntEnum):
     APPLIED = 3
 
 
-def is_loss(error: BaseException | None) -> bool:
-    """Returns whether an exception may mean that a rank was lost, so that the others can go on."""
-    import torch.distributed as dist
-
-    if isinstance(error, CannotGoOn):
-        return False
-    kinds: tuple[type[BaseException], ...] = (errors.PeerLost, errors.TimeoutError, errors.DamagedError)
-    if dist.is_available():
-        kinds += (dist.DistBackendError,)
-    while error is not None:
-        if isinstance(error, kinds):
-            return True
-        error = error.__cause__
-    return False
-
-
-@dataclass
-class Report:
-    """What a rank tells the others when the group has changed."""
-
-    has_state: bool
-    digest: bytes  # of what must be the same on all ranks
-    place: int | None  # its rank when the state was last divided
-    size: int  # the number of ranks at that time
-    torn: bool
-    joined: bool  # rather than there from the start
-
-
-class Group:
+class Group(Settling):
     """A communicator whose ranks change.
 
     Args:
@@ -81,23 +49,12 @@ class Group:
         self, state: State, minimum: int, timeout: float, settings: dict[str, Any],
         joins: Callable[[], Communicator] | None, checkpoints: Checkpoints | None = None,
     ) -> None:  # fmt: skip
-        self.state, self.minimum, self.timeout, self.settings = state, minimum, timeout, settings
-        self.checkpoints = checkpoints
-        self.comm = state.comm
+        super().__init__(state, settings, checkpoints, joins is not None)
+        self.minimum, self.timeout = minimum, timeout
         self.phase = Phase.OUTSIDE
         self.losses = 0
-        self.torn = False
-        self.has_state = False
-        self._restores = False  # whether the state is to be read from a checkpoint
         self._fruitless = 0
-        self._is_settled = False
         self._look, self._looked = joins is None, 0.0  # who lets a newcomer in has just looked
-        alone = joins is not None
-        self._place: int | None = None if alone else self.comm.rank
-        self._size = 0 if alone else self.comm.size
-        self._generation, self._ready = 0, False  # of the division of the state; whether the next one is ready
-        self._switches: list[Callable[[], None]] = []
-        self._joined = joins is not None
         if joins is not None:
             self._replace(joins())
 
@@ -255,112 +212,6 @@ class Group:
                 f"{self.timeout:g} s"
             )
         time.sleep(0.01)
-
-    def _settle(self) -> None:
-        lines = [*self.state.description(), *(f"{key}: {value}" for key, value in self.settings.items())]
-        digest = hashlib.sha256("\n".join(lines).encode()).digest()
-        own = Report(self.has_state, digest, self._place, self._size, self.torn, self._joined)
-        reports: list[Report] = self.comm.all_gather_object(own)
-        have = [rank for rank, report in enumerate(reports) if report.has_state]
-        if any(report.digest != reports[(have or [0])[0]].digest for report in reports):
-            self._part(lines, have)
-            return
-        self._settle_alike(reports, have)
-
-    def _part(self, lines: list[str], have: list[int]) -> None:
-        """Leaves ranks behind whose state is another. They raise, and if nobody has a state yet, all raise."""
-        everybodys = self.comm.all_gather_object(lines)
-        reference = everybodys[(have or [0])[0]]
-        other = [rank for rank, found in enumerate(everybodys) if found != reference]
-        worst = self.comm.rank if self.comm.rank in other else other[0]
-        mine, theirs = first_difference(everybodys[worst], reference)
-        problem = f"rank {worst} has another state than the group. The first difference: {mine}; the group has {theirs}"
-        if not have:
-            raise StateMismatch(problem)
-        if self.comm.rank in other:
-            self.comm.close()
-            raise StateMismatch(problem)
-        self.recover(errors.PeerLost(problem, other[0]))  # as those do that notice its end sooner
-
-    def _settle_alike(self, reports: list[Report], have: list[int]) -> None:
-        comm, state = self.comm, self.state
-        starts = not have
-        have = have or [0]
-        lack = [rank for rank in range(comm.size) if rank not in have]
-        size_before = max(report.size for report in reports) or comm.size
-        torn = [rank for rank, report in enumerate(reports) if report.torn]
-        now = Membership(comm, [report.place for report in reports], size_before, torn)
-        seed, switches = 0, []
-        restores = self._restores or (starts and self.checkpoints is not None and self.checkpoints.resume)
-        try:
-            if starts and not restores and all(report.joined for report in reports):
-                raise StateLost("all ranks that had the state are gone")
-            for entry in state.entries:
-                entry.mend(now)
-            seed = self._give_state(have, lack)
-            switches = [entry.prepare(now) for entry in state.entries]
-        except StateLost:  # on all ranks
-            if self.checkpoints is None or not self.checkpoints.whole():
-                raise
-            restores = True
-        if restores and (written_by := self._restore()):
-            size_before, switches = written_by, []
-        joined = comm.rank in lack and not starts
-
-        def switch() -> None:
-            for each in filter(None, switches):
-                each()
-            state.follow_world(comm.size / size_before)
-            if joined:
-                state.seed(seed)
-            self._place, self._size = comm.rank, comm.size
-            self.torn = self._restores = False
-
-        self._switches, self._ready, self.has_state = [switch], True, True
-        self._generation = int(comm.all_reduce(np.array([self._generation]), "max")[0])
-        comm.barrier()
-        self._switch()
-        self._is_settled = True
-
-    def _restore(self) -> int:
-        """Loads the newest checkpoint, if there is one, and returns the number of ranks that wrote it."""
-        assert self.checkpoints is not None
-        self.has_state, self._place, self._restores = False, None, True  # until all have loaded it
-        nothing = Membership(self.comm, [None] * self.comm.size, 0, [])
-        for switch in filter(None, [entry.prepare(nothing) for entry in self.state.entries]):
-            switch()
-        return self.checkpoints.restore(self.state, self.comm)
-
-    def _give_state(self, have: list[int], lack: list[int]) -> int:
-        """Returns the seed of the first rank that has the state."""
-        if not lack:
-            return 0
-        state, is_source = self.state, self.comm.rank in have
-        description, tensors = state.shared() if is_source else (None, [])
-        description = self.comm.broadcast_object(description, have[0])
-        if not is_source:
-            tensors = state.receiving(description)
-        fill(self.comm, tensors, have, lack)
-        if not is_source:
-            state.load_shared(description, tensors)
-        return int(description["seed"])
-
-    def _switch(self) -> None:
-        for switch in self._switches:
-            switch()
-        self._generation += 1
-        self._drop()
-
-    def _drop(self) -> None:
-        self._switches, self._ready = [], False
-
-
-class StateMismatch(errors.Error):
-    """A rank's state is not like that of the others, so it cannot take part."""
-
-
-class CannotGoOn(errors.TimeoutError):
-    """The ranks that are left cannot go on: they are too few, or do not all come together."""
 
 
 def log_loss(group: Group, size: int) -> None:

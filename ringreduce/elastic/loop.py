@@ -9,7 +9,8 @@ from typing import Any
 from ringreduce import errors
 from ringreduce.communicator import Communicator
 from ringreduce.elastic.checkpoints import Checkpoints
-from ringreduce.elastic.group import Group, Phase, is_loss
+from ringreduce.elastic.group import Group, Phase
+from ringreduce.elastic.losses import is_loss
 from ringreduce.elastic.start import joins
 from ringreduce.elastic.state import State
 
@@ -17,8 +18,9 @@ __all__ = ["Step", "steps"]
 
 
 def steps(
-    state: State, count: int, *, minimum: int = 1, timeout: float = 60.0, checkpoints: Checkpoints | None = None
-) -> Iterator[Step]:
+    state: State, count: int, *, minimum: int = 1, timeout: float = 60.0, checkpoints: Checkpoints | None = None,
+    settings: object = None,
+) -> Iterator[Step]:  # fmt: skip
     """Yields steps until ``count`` are done, on ranks that may be lost and may come.
 
     The body of a step is a ``with`` block. It computes gradients and calls ``optimizer.step()``::
@@ -45,6 +47,7 @@ def steps(
         timeout: the seconds for which it waits.
         checkpoints: where to begin from, and what to write. If a part of the state is lost with all of its copies, all
             ranks go back to the newest checkpoint.
+        settings: whatever else must be the same on all ranks; its text is compared.
 
     Raises:
         TimeoutError: fewer ranks than the minimum were left, and no others came in time.
@@ -54,8 +57,9 @@ def steps(
         raise ValueError(f"minimum must be at least 1, not {minimum}")
     if state.step > count:
         raise ValueError(f"count is {count}, but the state has done {state.step} steps")
-    group = Group(state, minimum, timeout, {"minimum": minimum, "count": count}, joins(state.comm), checkpoints)
-    hooks = [_watch(optimizer, group) for optimizer in state.optimizers]
+    how = {"minimum": minimum, "count": count, "settings": settings}
+    group = Group(state, minimum, timeout, how, joins(state.comm), checkpoints)
+    hooks = [_watch(watched, group) for watched in state.watched]
     try:
         group.settle()
         while state.step < count:
@@ -63,7 +67,11 @@ def steps(
             yield step
             if step.is_open:
                 raise RuntimeError("a step must be the context of a with block: with step: ...")
-            if checkpoints is not None and step.done and (state.step == count or state.step % checkpoints.every == 0):
+            if (
+                checkpoints is not None
+                and step.done
+                and (state.step == count or state.step % checkpoints.every == 0)
+            ):
                 checkpoints.write(state)
         _end_together(group)
         if checkpoints is not None:

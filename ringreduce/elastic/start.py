@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Any
 
 import ringreduce
 from ringreduce.communicator import Communicator
+from ringreduce.start.launchers import is_newcomer
 
 __all__ = ["joins", "start"]
 
@@ -29,7 +29,7 @@ def start(store: Any = None, *, timeout: float = 300.0, **arguments: Any) -> Com
         timeout: as for :func:`ringreduce.init`. A newcomer also waits so long until it is let in.
         arguments: further arguments of :func:`ringreduce.init`.
     """
-    if os.environ.get("RINGREDUCE_NEWCOMER", "0") in ("", "0"):
+    if not is_newcomer():
         return ringreduce.init(store=store, timeout=timeout, **arguments)
     (alone,) = ringreduce.local_group(1, timeout=timeout, reproducible=arguments.get("reproducible"))
     how = {key: value for key, value in arguments.items() if key not in ("rank", "size")}

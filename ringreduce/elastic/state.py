@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from ringreduce.communicator import Communicator
-from ringreduce.elastic.entries import Entry, OptimizerEntry, entry_of
+from ringreduce.elastic.entries import OptimizerEntry, entry_of
+from ringreduce.elastic.entry import Entry
 from ringreduce.elastic.trees import joined, split
 
 __all__ = ["State"]
@@ -78,6 +79,11 @@ class State:
     @property
     def optimizers(self) -> list[Any]:
         return [entry.value for entry in self.entries if isinstance(entry, OptimizerEntry)]
+
+    @property
+    def watched(self) -> list[Any]:
+        """The objects whose steps the ranks agree on."""
+        return [e.value for e in self.entries if isinstance(e, OptimizerEntry) or hasattr(e.value, "elastic")]
 
     def description(self) -> list[str]:
         """Returns what must be the same on all ranks."""

@@ -76,7 +76,9 @@ class Layout:
             for bucket, placement in self._arranged(fresh, loads):
                 bucket.arrange(placement.starts, sum(placement.counts))
                 for rank in range(world):
-                    owned[rank] += [(s.number, first, last) for s, first, last in ranges(bucket, placement, rank)]
+                    owned[rank] += [
+                        (s.number, first, last) for s, first, last in ranges(bucket, placement, rank)
+                    ]
         return owned
 
     def _arranged(self, slots: Sequence[Slot], loads: list[int]) -> Iterator[tuple[Bucket, Placement]]:

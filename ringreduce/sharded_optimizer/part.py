@@ -35,7 +35,9 @@ class Part:
         """Adds the rank's pieces of shares."""
         own = {share: share.pieces_of(self.rank) for share in shares}
         self._of |= own
-        self.pieces += sorted((p for pieces in own.values() for p in pieces), key=lambda piece: piece.slot.number)
+        self.pieces += sorted(
+            (p for pieces in own.values() for p in pieces), key=lambda piece: piece.slot.number
+        )
 
     def of(self, share: Share) -> list[Piece]:
         """Returns the pieces of a share."""
@@ -43,7 +45,9 @@ class Part:
 
     def begin(self, optimizer_class: Any, defaults: dict[str, Any], groups: Sequence[dict[str, Any]]) -> None:
         """Makes the optimizer, with the options of the groups of whole parameters."""
-        self.inner = optimizer_class([self.group(number, group) for number, group in enumerate(groups)], **defaults)
+        self.inner = optimizer_class(
+            [self.group(number, group) for number, group in enumerate(groups)], **defaults
+        )
 
     def group(self, number: int, like: dict[str, Any]) -> dict[str, Any]:
         """Returns the parameter group of this number, with this part's pieces."""

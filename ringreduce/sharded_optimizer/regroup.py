@@ -18,7 +18,9 @@ from ringreduce.sharded_optimizer.state import is_cut
 
 __all__ = ["StateLost", "mend", "move_states"]
 
-Kinds = dict[int, dict[str, Any]]  # by parameter and key: the dtype if the value is cut like it, else the value
+Kinds = dict[
+    int, dict[str, Any]
+]  # by parameter and key: the dtype if the value is cut like it, else the value
 
 
 class StateLost(Error):
@@ -87,8 +89,14 @@ def move_states(
             for key, kind in sorted(kinds.get(number, {}).items()):
                 if not isinstance(kind, torch.dtype):
                     continue
-                mine = _view(old.parts, theirs, owner, number, key, first, last) if comm.rank == source else None
-                place = _view(new.parts, ours, next_owner, number, key, first, last) if comm.rank == dest else None
+                mine = (
+                    _view(old.parts, theirs, owner, number, key, first, last) if comm.rank == source else None
+                )
+                place = (
+                    _view(new.parts, ours, next_owner, number, key, first, last)
+                    if comm.rank == dest
+                    else None
+                )
                 if mine is not None and place is not None:
                     place.copy_(mine)
                 elif mine is not None:

@@ -13,6 +13,7 @@ from ringreduce.train.config import Config, ConfigError, ToldError, writing
 
 __all__ = ["existing", "find", "load", "on_rank_0", "save"]
 
+
 def existing(folder: Path) -> list[Path]:
     """Returns the checkpoints in a folder, from old to new."""
     return sorted(folder.glob("step-????????.pt"))

@@ -137,6 +137,13 @@ class Config(RareExchange, UnequalRanks):
     keep: int = setting(2, "number of checkpoints to keep", ">= 1")
     resume: str = setting("", "a checkpoint, or auto for the newest intact one in the folder, if any")
 
+    elastic: int = setting(
+        0, "go on while at least this many ranks are left, and let others in; 0: a loss ends the run", ">= 0"
+    )
+    elastic_copies: int = setting(
+        1, "copies of each rank's part of a sharded optimizer, with elastic", ">= 0"
+    )
+
     ranks: int = setting(1, "processes to start if there is no launcher", ">= 1")
     threads: int = setting(
         0, "torch threads per rank; 0: as in the checkpoint, or the host's cores / ranks", ">= 0", "<= 1024"
@@ -220,6 +227,12 @@ def _check_together(config: Config) -> None:
             config.parameter_server and config.sharded_optimizer,
             "sharded_optimizer: the shards of a parameter_server have the optimizer's state",
         ),
+        (config.elastic and config.trace, "trace: a timeline needs the same ranks in all steps; leave elastic at 0"),
+        (config.elastic and shards, "logical_shards: cannot be divided among any number of ranks; leave elastic at 0"),
+        (config.elastic and config.parameter_server, "parameter_server: it goes on after losses by itself; leave elastic at 0"),
+        (config.elastic and config.balance, "balance: needs the same ranks in all steps; leave elastic at 0"),
+        (config.elastic and low != "none", "low_communication: needs the same ranks in all steps; leave elastic at 0"),
+        (config.elastic and config.resume not in ("", "auto"), "resume: with elastic it must be auto"),
         (second, f"{second}: cannot be combined with {first}; both determine how gradients are exchanged"),
     ):  # fmt: skip
         if wrong:

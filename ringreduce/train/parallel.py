@@ -108,6 +108,7 @@ def make_optimizer(config: Config, model: nn.Module, comm: ringreduce.Communicat
         return ringreduce.ParameterServer(comm, model, kind, groups, staleness=staleness, **settings)
     if config.sharded_optimizer:
         settings |= {"stage": config.sharded_optimizer, "bucket_mb": config.bucket_mb}
+        settings |= {"copies": config.elastic_copies if config.elastic else 0}
         return ringreduce.ShardedOptimizer(groups, kind, comm, **settings)
     return kind(groups, **settings)
 

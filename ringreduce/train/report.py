@@ -116,12 +116,19 @@ class Progress(contextlib.ExitStack):
     def __init__(self, config: Config, shown: bool, first_step: int = 0) -> None:
         super().__init__()
         self.rows: list[Row] = []
-        self._shown = shown
-        self._board = self._bar = None
+        self._config, self._shown = config, False
+        self._board: Any = None
+        self._bar: Any = None
         self._log: Path | None = None
         self._say: Callable[[str], None] = partial(print, flush=True)
-        if not shown:
+        self.show(shown, first_step)
+
+    def show(self, shown: bool, first_step: int) -> None:
+        """Begins to show rows, if this rank has become rank 0."""
+        config = self._config
+        if not shown or self._shown:
             return
+        self._shown = True
         if config.tensorboard:
             tensorboard = importlib.import_module("torch.utils.tensorboard")
             self._board = self.enter_context(tensorboard.SummaryWriter(config.tensorboard))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ import torch
 import torch._dynamo  # optimizers import it, which takes seconds; here it is imported once, before ranks are forked
 
 import ringreduce
-from ringreduce.start.launchers import launched
+from ringreduce import elastic
+from ringreduce.start.launchers import is_newcomer, launched
 from ringreduce.train import checkpoint
 from ringreduce.train.config import Config, ConfigError, writing
 from ringreduce.train.parallel import optimizer_class
 from ringreduce.train.report import Progress, Row, check_places, make_row, plot, summary
-from ringreduce.train.trainer import Trainer
+from ringreduce.train.trainer import KEPT, Step, Trainer
 
 __all__ = ["on_ranks", "train"]
 
@@ -36,39 +38,86 @@ def train(comm: ringreduce.Communicator, config: Config) -> list[Row]:
         FloatingPointError: The loss is inf or NaN.
     """
     checkpoint.on_rank_0(comm, partial(check_places, config))
-    saved = checkpoint.on_rank_0(comm, partial(checkpoint.find, config)) if config.resume else b""
+    resumes = config.resume and not config.elastic
+    saved = checkpoint.on_rank_0(comm, partial(checkpoint.find, config)) if resumes else b""
     trainer = Trainer(config, comm)
     if saved:
         trainer.load_state_dict(checkpoint.load(saved))
-    with Progress(config, comm.rank == 0, trainer.done) as progress:
+    with Progress(config, comm.rank == 0 and not is_newcomer(), trainer.done) as progress:
         _steps(trainer, progress)
     trainer.close()
     if trainer.timeline is not None:
         with writing("trace", config.trace):
             trainer.timeline.save(config.trace)
-    if comm.rank == 0:
-        print(summary(progress.rows, comm.size))
+    if trainer.comm.rank == 0:
+        print(summary(progress.rows, trainer.comm.size))
         if config.plot and progress.rows:
-            title = f"{config.task}, batch {config.batch}, {comm.size} ranks"
+            title = f"{config.task}, batch {config.batch}, {trainer.comm.size} ranks"
             with writing("plot", config.plot):
                 print(f"Plot: {plot(progress.rows, Path(config.plot), title)}")
     return progress.rows
 
 
 def _steps(trainer: Trainer, progress: Progress) -> None:
-    config, fresh = trainer.config, []
+    config, reported = trainer.config, trainer.done
+    fresh: list[Step] = []
     folder = Path(config.checkpoints)
-    while trainer.done < config.steps:
-        fresh.append(trainer.step())
-        done, last = trainer.done, trainer.done == config.steps
-        if done % config.log_every == 0 or last:
-            progress.report(make_row(trainer, fresh))
-            fresh = []
-        if last or (config.evaluate_every and done % config.evaluate_every == 0):
-            progress.report({"step": done, **trainer.evaluate()})
-        if config.checkpoints and (last or done % config.checkpoint_every == 0):
-            write = partial(checkpoint.save, folder, done, trainer.state_dict(), config.keep)
-            checkpoint.on_rank_0(trainer.comm, write)
+    for step in elastic_steps(trainer) if config.elastic else plain_steps(trainer):
+        with step:
+            if (
+                step.comm is not trainer.comm or step.number != trainer.done
+            ):  # other ranks, or the same step again
+                trainer.regroup(step.comm, step.number)
+                fresh, reported = [], step.number
+                progress.show(trainer.comm.rank == 0, trainer.done)
+            fresh.append(trainer.step())
+            done, last = trainer.done, trainer.done == config.steps
+            if reported < done and (done % config.log_every == 0 or last):
+                told, fresh, reported = fresh, [], done
+                progress.report(make_row(trainer, told))
+            if last or (config.evaluate_every and done % config.evaluate_every == 0):
+                progress.report({"step": done, **trainer.evaluate()})
+            if config.checkpoints and not config.elastic and (last or done % config.checkpoint_every == 0):
+                write = partial(checkpoint.save, folder, done, trainer.state_dict(), config.keep)
+                checkpoint.on_rank_0(trainer.comm, write)
+
+
+class PlainStep(contextlib.nullcontext[None]):
+    """A step of ranks that stay the same."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        super().__init__()
+        self.comm, self.number = trainer.comm, trainer.done
+
+
+def plain_steps(trainer: Trainer) -> Iterator[PlainStep]:
+    """Yields a step until all are done."""
+    while trainer.done < trainer.config.steps:
+        yield PlainStep(trainer)
+
+
+def elastic_steps(trainer: Trainer) -> Iterator[elastic.Step]:
+    """Yields a step until all are done, on the ranks that are there. See :mod:`ringreduce.elastic`."""
+    config, found = trainer.config, None
+    if config.checkpoints:
+        found = elastic.Checkpoints(
+            config.checkpoints,
+            every=config.checkpoint_every,
+            keep=config.keep,
+            resume=config.resume == "auto",
+        )
+    settings = tuple(str(getattr(config, name)) for name in KEPT)
+    state = elastic.State(
+        trainer.comm, model=trainer.model, optimizer=trainer.optimizer, schedule=trainer.schedule
+    )
+    yield from elastic.steps(
+        state,
+        config.steps,
+        minimum=config.elastic,
+        timeout=config.timeout,
+        checkpoints=found,
+        settings=settings,
+    )
 
 
 def _sharing(comm: ringreduce.Communicator, cores: list[int]) -> int:
@@ -77,6 +126,11 @@ def _sharing(comm: ringreduce.Communicator, cores: list[int]) -> int:
     mine[cores] = 1
     here = comm.all_gather(mine).reshape(comm.size, -1)[comm.hosts[comm.host]]
     return int((here & mine).any(axis=1).sum())
+
+
+def _siblings() -> int:
+    """Returns how many ranks of this host the launcher says that there are, to a newcomer, which cannot ask them."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "0")) if is_newcomer() else 0
 
 
 def on_ranks(function: Callable[..., Any], config: Config, *args: Any) -> Any:
@@ -91,7 +145,7 @@ def on_ranks(function: Callable[..., Any], config: Config, *args: Any) -> Any:
 
     def on_rank(comm: ringreduce.Communicator) -> Any:
         cores = sorted(os.sched_getaffinity(0))
-        share = len(cores) // _sharing(comm, cores)
+        share = len(cores) // (_siblings() or _sharing(comm, cores))
         if known is None and share:  # ranks that migrate between cores disturb each other
             os.sched_setaffinity(0, cores[comm.rank * share : (comm.rank + 1) * share])
         torch.set_num_threads(config.fixed_threads or max(share, 1))
@@ -103,5 +157,5 @@ def on_ranks(function: Callable[..., Any], config: Config, *args: Any) -> Any:
         return ringreduce.run(on_rank, config.ranks, **how)[0]
     if config.ranks not in (1, known.size):
         raise ConfigError(f"ranks: {known.launcher} has started {known.size}, not {config.ranks}")
-    with ringreduce.init(**how) as comm:
+    with (elastic.start if config.elastic else ringreduce.init)(**how) as comm:
         return on_rank(comm)

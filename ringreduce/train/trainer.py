@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Subset
 
 import ringreduce
-from ringreduce.balance import Balance
+from ringreduce.balance import Balance, equal_shares
 from ringreduce.train.config import Config, ConfigError
 from ringreduce.train.data import ShardedSampler, load_data
 from ringreduce.train.models import make_model
@@ -91,7 +92,7 @@ class Trainer:
         sampler = ShardedSampler(
             len(self.data), self.config.batch, self.comm.rank, self.comm.size,  # type: ignore[arg-type]
             micro_batches=self.micro_batches, seed=self.config.seed, first_batch=step,
-            shares=self.balance.shares_at if self.balance else None,
+            shares=self._shares(),
         )  # fmt: skip
         self._batches = iter(DataLoader(self.data, batch_sampler=sampler))
 
@@ -100,6 +101,18 @@ class Trainer:
         if batch < self.comm.size * parts:
             raise ConfigError(f"batch: {batch} is less than {self.comm.size} ranks x {parts} micro-batches")
         return Balance(self.comm, batch=batch, every=self.config.balance_every, smallest=parts)
+
+    def _shares(self) -> Callable[[int], Sequence[int]] | None:
+        if self.balance:
+            return self.balance.shares_at
+        # Not every number of ranks that are left divides the batch.
+        equal = equal_shares(self.config.batch, self.comm.size) if self.config.elastic else None
+        return equal and (lambda number: equal)
+
+    def regroup(self, comm: ringreduce.Communicator, step: int) -> None:
+        """Goes on with other ranks, from a step of theirs. The model and the optimizer have done so already."""
+        self.comm = comm
+        self._go_to(step)
 
     # --- a step --------------------------------------------------------------------------------------------
 

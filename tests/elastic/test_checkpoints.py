@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from functools import partial
 
 import pytest
 
-torch = pytest.importorskip("torch")
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("torch is not installed", allow_module_level=True)
 
+import torch
+
+import ringreduce
 from ringreduce import elastic
+from ringreduce.elastic import checkpoints
 from tests.elastic.ranks import Job
 from tests.elastic.training import STEPS, Plan, check, train, undisturbed
 
@@ -26,7 +32,7 @@ def run(folder, members, steps, kind, **more):
     return Job(partial(train, plan=plan), members).values(but=tuple(plan.dies))
 
 
-@pytest.mark.parametrize("kind", ["dp", "ddp", "sharded1", "sharded2", "parameters"])
+@pytest.mark.parametrize("kind", ["dp", "ddp", "fsdp", "sharded1", "sharded2", "parameters"])
 @pytest.mark.parametrize(("first", "then"), [(3, 2), (2, 4)])
 def test_other_numbers_of_ranks_go_on(kind, first, then, tmp_path, expected):
     run(tmp_path, first, 11, kind)
@@ -67,21 +73,20 @@ def test_an_incomplete_or_damaged_checkpoint(tmp_path, expected):
 
 def test_a_checkpoint_of_another_state(tmp_path):
     run(tmp_path, 2, 5, "dp")
-    with pytest.raises(elastic.CheckpointError, match="of another state. The first difference: it has optimizer: SGD;"):
+    with pytest.raises(
+        elastic.CheckpointError, match=r"of another state. The first difference: it has optimizer: SGD;"
+    ):
         run(tmp_path, 2, STEPS, "sharded2")
 
 
 def test_what_cannot_be_in_a_checkpoint(tmp_path):
-    (comm,) = __import__("ringreduce").local_group(1)
+    (comm,) = ringreduce.local_group(1)
     state = elastic.State(comm, value=object())
     with pytest.raises(elastic.CheckpointError, match="value: a object cannot be in a checkpoint"):
         elastic.Checkpoints(tmp_path).write(state)
 
 
 def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
-    import ringreduce
-    from ringreduce.elastic import checkpoints
-
     def slow(place, content, real=checkpoints.write_sealed):
         time.sleep(0.5)
         real(place, content)
@@ -103,12 +108,12 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
 
 
 def test_a_full_disk_is_told(tmp_path):
-    import ringreduce
-
     (tmp_path / "file").write_text("")
     (comm,) = ringreduce.local_group(1)
     state = elastic.State(comm, x=torch.zeros(3))
-    with pytest.raises(elastic.CheckpointError, match="checkpoints: .*file"):
-        for step in elastic.steps(state, 2, checkpoints=elastic.Checkpoints(tmp_path / "file", every=1, resume=False)):
+    with pytest.raises(elastic.CheckpointError, match=r"checkpoints: .*file"):
+        for step in elastic.steps(
+            state, 2, checkpoints=elastic.Checkpoints(tmp_path / "file", every=1, resume=False)
+        ):
             with step:
                 state.x += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import time
@@ -9,7 +10,10 @@ from functools import partial
 
 import pytest
 
-torch = pytest.importorskip("torch")
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("torch is not installed", allow_module_level=True)
+
+import torch
 
 from ringreduce import elastic
 from ringreduce.data_parallel import transfer
@@ -19,7 +23,7 @@ from tests.elastic.training import DYING, STEPS, Plan, check, kill_soon, make, t
 
 pytestmark = pytest.mark.timeout(120)
 
-KINDS = ["dp", "ddp", "sharded1", "sharded2", "parameters"]
+KINDS = ["dp", "ddp", "fsdp", "sharded1", "sharded2", "parameters"]
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +72,14 @@ def test_newcomers_take_the_places(kind, transport, expected):
 
 def _with_another_model(me, width, minimum):
     torch.set_num_threads(1)
-    os.environ["RINGREDUCE_NEWCOMER"] = "1"
+    os.environ["RINGREDUCE_NEWCOMER"] = "yes"
     me.wait_for(0, DYING)
     comm = elastic.start(me.name, timeout=me.timeout)
     model, optimizer = make("dp", comm, width=width)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
-    state = elastic.State(comm, model=model, optimizer=optimizer, schedule=schedule, count=0, tensor=torch.zeros(2))
+    state = elastic.State(
+        comm, model=model, optimizer=optimizer, schedule=schedule, count=0, tensor=torch.zeros(2)
+    )
     for step in elastic.steps(state, STEPS, minimum=minimum):
         pytest.fail(f"step {step.number} with another model")
 
@@ -81,7 +87,11 @@ def _with_another_model(me, width, minimum):
 @pytest.mark.parametrize(
     ("width", "minimum", "said"),
     [
-        (38, 3, r"rank 2 has another state .*: model: 'first': float64\[38, 16\]; the group has .*\[37, 16\]"),
+        (
+            38,
+            3,
+            r"rank 2 has another state .*: model: 'first': float64\[38, 16\]; the group has .*\[37, 16\]",
+        ),
         (37, 2, r"rank 2 has another state .*: minimum: 2; the group has minimum: 3"),
     ],
 )

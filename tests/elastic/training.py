@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch._dynamo  # optimizers import it, which takes seconds: once, before processes are forked
+import torch.distributed.fsdp
 
 import ringreduce
 from ringreduce import elastic
@@ -35,7 +36,8 @@ class Net(torch.nn.Module):
     def forward(self, x: Any) -> Any:
         """Returns the sum of the losses of samples, int64 [n]."""
         self.seen += 1
-        return sum((p * (x.sum() + len(x) * (torch.arange(p.numel()) % 7).view(p.shape))).sum() for p in self.parameters())
+        slopes = (x.sum() + len(x) * (torch.arange(p.numel()) % 7).view(p.shape) for p in self.parameters())
+        return sum((p * slope).sum() for p, slope in zip(self.parameters(), slopes, strict=True))
 
 
 @dataclass
@@ -61,6 +63,14 @@ class Plan:
 def make(kind: str, comm: ringreduce.Communicator, copies: int = 1, width: int = 37) -> tuple[Any, Any]:
     """Returns a model and its optimizer."""
     net: Any = Net(width)
+    if kind == "fsdp":
+        elastic.init_process_group(comm)
+
+        def again() -> tuple[Any, Any]:
+            made = torch.distributed.fsdp.fully_shard(Net(width))
+            return made, torch.optim.SGD(made.parameters(), lr=0.25, momentum=0.5)
+
+        return elastic.FullyShard(again, copies=copies), None
     if kind == "ddp":
         elastic.init_process_group(comm)
         net = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.005)
@@ -84,14 +94,19 @@ def train(me: Me, plan: Plan) -> dict[str, Any]:
     """Trains on a process, which may die, or come later."""
     torch.set_num_threads(1)
     if me.number >= me.members:
-        os.environ["RINGREDUCE_NEWCOMER"] = "1"
+        os.environ["RINGREDUCE_NEWCOMER"] = "yes"
         me.wait_for(plan.after[me.number], DYING)
     comm = elastic.start(
         me.name, timeout=me.timeout, rank=me.number, size=me.members, transport=plan.transport
     )
     model, optimizer = make(plan.kind, comm, plan.copies)
-    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
-    state = elastic.State(comm, model=model, optimizer=optimizer, schedule=schedule, count=0, tensor=torch.zeros(2))
+    if plan.kind == "fsdp":
+        state = elastic.State(comm, fsdp=model, count=0, tensor=torch.zeros(2))
+    else:
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
+        state = elastic.State(
+            comm, model=model, optimizer=optimizer, schedule=schedule, count=0, tensor=torch.zeros(2)
+        )
     tries, first = 0, -1
     chance = random.Random(f"{plan.seed} {me.number}")
     saved = plan.checkpoints and elastic.Checkpoints(plan.checkpoints[0], every=plan.checkpoints[1])
@@ -114,14 +129,29 @@ def one_step(step: Any, state: Any) -> None:
     """Adds this rank's samples to all that a state can hold."""
     state.tensor += 1
     samples = torch.arange(SAMPLES)[step.rank :: step.size] + step.number
-    state.optimizer.zero_grad()
-    (state.model(samples) * step.size).backward()
-    state.optimizer.step()
-    state.schedule.step()
+    holder = state.fsdp if hasattr(state, "fsdp") else state
+    holder.optimizer.zero_grad()
+    (holder.model(samples) * step.size).backward()
+    holder.optimizer.step()
     state.count += 1
+    if holder is state:
+        state.schedule.step()
+    elif state.count % 5 == 0:  # a schedule would hold the optimizer, which changes
+        holder.optimizer.param_groups[0]["lr"] *= 0.5
 
 
 def found_in(state: Any) -> dict[str, Any]:
+    if hasattr(state, "fsdp"):
+        model, optimizer = state.fsdp.model, state.fsdp.optimizer
+        return {
+            "weights": [p.full_tensor().detach() for p in model.parameters()],
+            "momenta": {
+                number: own["momentum_buffer"].full_tensor()
+                for number, own in optimizer.state_dict()["state"].items()
+            },
+            "lr": optimizer.param_groups[0]["lr"],
+            "count": (state.step, state.count, state.tensor.tolist(), int(model.seen), state.step),
+        }
     net = getattr(state.model, "module", state.model)
     return {
         "weights": [p.detach().clone() for p in net.parameters()],
@@ -138,7 +168,9 @@ def undisturbed(steps: int = STEPS) -> dict[str, Any]:
     (comm,) = ringreduce.local_group(1)
     model, optimizer = make("dp", comm)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
-    state = elastic.State(comm, model=model, optimizer=optimizer, schedule=schedule, count=0, tensor=torch.zeros(2))
+    state = elastic.State(
+        comm, model=model, optimizer=optimizer, schedule=schedule, count=0, tensor=torch.zeros(2)
+    )
     for step in elastic.steps(state, steps):
         with step:
             one_step(step, state)

@@ -128,7 +128,7 @@ def test_checkpoint_goes_on_with_another_number_of_ranks(alone, tmp_path):
 def test_every_example_is_run():
     run = {arguments[0] for arguments, _, _ in RUNS.values()}
     # Above, and in other files.
-    elsewhere = {"checkpoint.py", "elastic.py", "data_parallel_from_scratch.py"}
+    elsewhere = {"checkpoint.py", "elastic.py", "elastic_training.py", "data_parallel_from_scratch.py"}
     elsewhere |= {"horovod_torch.py", "horovod_keras.py", "keras_data_parallel.py", "jax_data_parallel.py"}
     elsewhere |= {
         "parameter_server.py",
