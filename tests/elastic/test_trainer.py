@@ -89,7 +89,7 @@ def test_settings_that_do_not_fit():
         Config(elastic=1, trace="x")
     with pytest.raises(ConfigError, match="logical_shards: cannot be divided among any number"):
         Config(elastic=1, logical_shards=4)
-    with pytest.raises(ConfigError, match="parameter_server: it goes on after losses by itself"):
+    with pytest.raises(ConfigError, match="parameter_server: survives losses by itself"):
         Config(elastic=1, parameter_server=True)
     with pytest.raises(ConfigError, match="balance: needs the same ranks"):
         Config(elastic=1, balance=True)
