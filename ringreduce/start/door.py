@@ -65,6 +65,7 @@ class Newcomer:
     def __init__(self, connection: Connection, terms: Terms) -> None:
         self.connection, self.terms = connection, terms
         self.rank = 0  # that it gets if the attempt succeeds
+        self.suspected = 0  # how often it may have been the reason why an attempt failed
 
     def tell(self, blob: bytes, deadline: float) -> None:
         send(self.connection, DATA, blob, deadline, self.rank)

@@ -33,11 +33,15 @@ _ANSWERS = 10.0  # seconds for a newcomer to answer, before the group goes on wi
 
 
 class _Outcome(NamedTuple):
-    """Of an exchange: the blobs of all ranks, or why there is none, and the newcomers at fault by their places."""
+    """Of an exchange: the blobs of all ranks, or why there is none, and the newcomers at fault by their places.
+
+    ``suspects``: others are suspected, and have another chance.
+    """
 
     blobs: list[bytes]
     why: str = ""
     at_fault: tuple[int, ...] = ()
+    suspects: bool = False
 
 
 class _Failed(Exception):
@@ -153,9 +157,11 @@ class Growth:
                 if attempt.newcomers == 0:
                     raise Error(f"the group could not be connected anew: {failed}") from None
                 # Without a suspect, half of them are tried, and in the end each alone.
-                suspects = failed.outcome.at_fault or ((0,) if attempt.newcomers == 1 else ())
-                most = None if suspects else attempt.newcomers // 2
-                attempt.dismiss(suspects, str(failed))
+                at_fault, suspects = failed.outcome.at_fault, failed.outcome.suspects
+                if attempt.newcomers == 1 and not suspects:
+                    at_fault = (0,)
+                most = None if at_fault or suspects else attempt.newcomers // 2
+                attempt.dismiss(at_fault, str(failed))
 
 
 class _Attempt:
@@ -177,9 +183,13 @@ class _Attempt:
             engine = self._connect()
             if not self._comm._c.agree(True, self._timeout):
                 raise Error("a rank of the group has failed while it was growing")
-        except _Failed:
-            self._comm._c.agree(False, self._timeout)
+        except _Failed:  # a newcomer may have noticed the death of a member first
             self._leave(engine)
+            try:
+                self._comm._c.agree(False, self._timeout)
+            except Error:
+                self._give_up(None)
+                raise
             raise
         except _Lost as lost:
             self._give_up(engine)
@@ -217,10 +227,10 @@ class _Attempt:
         self._leave(engine)
         self.dismiss((), "")
 
-    def dismiss(self, suspects: tuple[int, ...], why: str) -> None:
+    def dismiss(self, at_fault: tuple[int, ...], why: str) -> None:
         """Refuses some newcomers, and lets the others wait again."""
-        stay = [guest for place, guest in enumerate(self._guests) if place not in suspects]
-        for place in suspects if self._guests else ():
+        stay = [guest for place, guest in enumerate(self._guests) if place not in at_fault]
+        for place in at_fault if self._guests else ():
             log.say("meeting", log.level_of(0), self._comm.rank, f"a newcomer is turned away: {why}")
             self._guests[place].refuse(why)
         for guest in stay:
@@ -295,10 +305,15 @@ class _Attempt:
         if not problems:
             return _Outcome([said for said in told if isinstance(said, bytes)])
         first = self._comm.size
-        blamed = {rank for _, rank in problems.values() if rank is not None and rank >= first}
-        complaining = {rank for rank in problems if rank >= first}
-        at_fault = blamed or (complaining if len(complaining) < self.newcomers else set())
+        silent = {rank for rank, (_, blamed) in problems.items() if rank == blamed}
+        # Whoever complains, or is complained about, may only have noticed first that another newcomer has died. If it
+        # happens again, it cannot be connected.
+        named = {*problems, *(blamed for _, blamed in problems.values() if blamed is not None)}
+        suspects = [self._guests[rank - first] for rank in sorted(named) if rank >= first]
+        for guest in suspects if not silent else ():
+            guest.suspected += 1
+        at_fault = silent or {guest.rank for guest in suspects if guest.suspected > 1}
         why = next(
             (problems[rank][0] for rank in at_fault if rank in problems), next(iter(problems.values()))[0]
         )
-        return _Outcome([], why, tuple(sorted(rank - first for rank in at_fault)))
+        return _Outcome([], why, tuple(sorted(rank - first for rank in at_fault)), bool(suspects))

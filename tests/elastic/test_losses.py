@@ -12,6 +12,7 @@ import pytest
 import ringreduce
 from ringreduce.communicator.groups import Groups
 from ringreduce.start import growth, joining
+from ringreduce.start.origin import Origin
 from tests.conftest import slowly
 from tests.elastic.ranks import Job, await_newcomers, described, dies_at, go_on_until, kill_self
 
@@ -181,3 +182,39 @@ def test_a_loss_and_newcomers_at_any_time():
         job.board.note(0, 3, turn + 1)
         values = job.values(but=(1,))
         assert sorted(value for value in values if value) == [(rank, 4, 4.0) for rank in range(4)]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_newcomer_that_fails_has_one_more_chance(times):
+    """It may only have noticed first that somebody else has died. Who fails again is told, and the group goes on."""
+
+    def member(me):
+        with me.init() as comm:
+            await_newcomers(comm, 2)
+            with comm.grow() as grown:
+                return described(grown), described(comm)
+
+    def newcomer(me):
+        if me.number == 2:
+            connect, calls = Origin.connect, []
+
+            def failing(origin, rank, size, exchange, timeout):
+                calls.append(rank)
+                if len(calls) <= times:
+                    raise ringreduce.PeerLost("rank 1 died, says this rank", 1)
+                return connect(origin, rank, size, exchange, timeout)
+
+            Origin.connect = failing
+        try:
+            with me.join() as comm:
+                return described(comm)
+        except ringreduce.Error as error:
+            return str(error)
+
+    *values, first, second = Job(member, 2, newcomer, 2).values()
+    size = 5 - times
+    assert values == [((rank, size, float(size)), (rank, 2, 2.0)) for rank in range(2)]
+    if times == 1:
+        assert sorted([first, second]) == [(2, 4, 4.0), (3, 4, 4.0)]
+    else:
+        assert "does not let this process in: rank 1 died, says this rank" in first and second == (2, 3, 3.0)
