@@ -7,6 +7,7 @@ import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import InitVar, dataclass, field, replace
 from functools import partial
 from queue import SimpleQueue
@@ -75,14 +76,14 @@ class Memory(dict[int, Tensor]):
         super().clear()
         self._flats.clear()
 
-    def flat(self, parameters: tuple[int, ...], lengths: list[int]) -> Tensor:
-        """Returns the values of a bucket of these parameters, to be read and written.
+    def flat(self, parameters: tuple[int, ...], lengths: list[int], device: Any) -> Tensor:
+        """Returns the values of a bucket of these parameters, to be read and written, in a device's memory.
 
         Raises:
             ValueError: the loaded values of a parameter have a different length.
         """
         if parameters not in self._flats:
-            flat: Tensor = torch.zeros(sum(lengths))
+            flat: Tensor = torch.zeros(sum(lengths), device=device)
             for number, view in zip(parameters, flat.split(lengths), strict=True):
                 old = self.get(number, view)
                 if len(old) != len(view):
@@ -100,9 +101,10 @@ class Memory(dict[int, Tensor]):
 class Compression(ABC):
     """The state of a communication hook: a method with its settings, its error feedback, and byte counts.
 
-    A thread of the state runs the collectives of a bucket, while the backward pass continues. Gradients are computed in
-    float32, whatever their dtype in the model. All ranks get the same bits, if their processors round alike. An inf or
-    NaN on one rank appears on all ranks in that bucket, but does not enter the fed-back errors.
+    A thread of the state runs the collectives of a bucket, while the backward pass continues; on GPUs, on a stream of
+    the state. Gradients are computed in float32, whatever their dtype in the model. All ranks get the same bits, if
+    their processors round alike. An inf or NaN on one rank appears on all ranks in that bucket, but does not enter the
+    fed-back errors.
 
     Args:
         group: a :class:`ringreduce.Communicator` or a torch ProcessGroup. None takes torch.distributed's default group
@@ -131,6 +133,7 @@ class Compression(ABC):
         self._step = 0
         self._numbers: dict[Any, int] = {}  # of parameters
         self._failure: Exception | None = None
+        self._streams: dict[Any, Any] = {}  # by GPU
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         # A daemon: a program that ends in the middle of a collective must not wait for its peers.
         self._thread = threading.Thread(
@@ -169,13 +172,15 @@ class Compression(ABC):
             bucket: an object with the methods of torch.distributed.GradBucket.
 
         Raises:
-            ValueError: the state is closed, or the gradients are not real numbers in CPU memory.
+            ValueError: the state is closed, or the gradients are not real numbers in CPU or CUDA memory.
         """
         if not self._end.alive:
             raise ValueError(f"this {type(self).__name__} is closed")
         buffer = bucket.buffer()
-        if not buffer.dtype.is_floating_point or buffer.device.type != "cpu":
-            raise ValueError(f"gradients must be real and on the CPU, not {buffer.dtype} on {buffer.device}")
+        if not buffer.dtype.is_floating_point or buffer.device.type not in ("cpu", "cuda"):
+            raise ValueError(
+                f"gradients must be real and on a CPU or CUDA GPU, not {buffer.dtype} on {buffer.device}"
+            )
         numbers = [self._numbers.setdefault(each, len(self._numbers)) for each in bucket.parameters()]
         shapes = tuple(gradient.shape for gradient in bucket.gradients())
         gradients = Gradients(buffer, tuple(numbers), shapes, self._step)
@@ -183,22 +188,33 @@ class Compression(ABC):
             raise ValueError("the bucket's buffer must hold its gradients and nothing else")
         self._step += bucket.is_last()
         self.bytes_uncompressed += all_reduce_bytes(buffer.nbytes, self._group.size)
-        future: Any = torch.futures.Future()
-        self._jobs.put(partial(self._exchange, gradients, future))
+        stream = self._stream_after_current(buffer.device)
+        future: Any = torch.futures.Future(devices=[buffer.device] if stream else None)
+        self._jobs.put(partial(self._exchange, gradients, future, stream))
         return future
 
-    def _exchange(self, gradients: Gradients, future: Any) -> None:
+    def _stream_after_current(self, device: Any) -> Any:
+        """Returns the state's stream on a GPU, which waits for the work on the current one; None for the CPU."""
+        if device.type == "cpu":
+            return None
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)
+        self._streams[device].wait_stream(torch.cuda.current_stream(device))
+        return self._streams[device]
+
+    def _exchange(self, gradients: Gradients, future: Any, stream: Any) -> None:
         """Runs on the state's thread. After a failure the ranks' collectives no longer match, so it runs none."""
-        try:
+        with torch.cuda.stream(stream) if stream else nullcontext():
+            try:
+                if self._failure is None:
+                    self._average_as_float32(gradients)
+            except Exception as error:
+                # The future keeps the error, and this frame the future: the error must not keep this frame, too.
+                self._failure = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
             if self._failure is None:
-                self._average_as_float32(gradients)
-        except Exception as error:
-            # The future keeps the error, and this frame the future: the error must not keep this frame, too.
-            self._failure = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
-        if self._failure is None:
-            future.set_result(gradients.flat)
-        else:
-            future.set_exception(self._failure)
+                future.set_result(gradients.flat)
+            else:
+                future.set_exception(self._failure)
 
     @torch.no_grad()
     def _average_as_float32(self, gradients: Gradients) -> None:
@@ -225,6 +241,8 @@ class Compression(ABC):
             idle = threading.Event()
             self._jobs.put(idle.set)
             idle.wait()
+        for device, stream in self._streams.items():
+            torch.cuda.current_stream(device).wait_stream(stream)
         return {**self._owner(), "step": self._step, "memory": _copied(self._memory)}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:

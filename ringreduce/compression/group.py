@@ -82,6 +82,7 @@ class OfProcessGroup:
         """Adds up all ranks' x in place.
 
         With a wire format, rank r adds up all ranks' r-th parts. Values are rounded twice, for any number of ranks.
+        They are encoded in CPU memory.
         """
         if wire is None:
             dist.all_reduce(x, group=self._group)
@@ -118,15 +119,15 @@ def padded_rows(flat: Tensor, rows: int, multiple: int) -> Tensor:
 def _encoded(wire: str, rows: Tensor) -> Tensor:
     """Encodes float32 [rows, n], n a multiple of 256, as uint8 [rows, bytes]."""
     out: Tensor = torch.empty(len(rows), _engine.reduce.encoded_bytes(wire, rows.shape[1]), dtype=torch.uint8)
-    _engine.reduce.encode(wire, out.view(-1).numpy(), rows.view(-1).view(torch.uint8).numpy())
-    return out
+    _engine.reduce.encode(wire, out.view(-1).numpy(), rows.cpu().view(-1).view(torch.uint8).numpy())
+    return out.to(rows.device)
 
 
 def _decoded(wire: str, rows: Tensor, length: int) -> Tensor:
     """The inverse of _encoded(). Returns float32 [rows, length]."""
     out: Tensor = torch.empty(len(rows), length)
-    _engine.reduce.decode(wire, out.view(-1).view(torch.uint8).numpy(), rows.view(-1).numpy())
-    return out
+    _engine.reduce.decode(wire, out.view(-1).view(torch.uint8).numpy(), rows.cpu().view(-1).numpy())
+    return out.to(rows.device)
 
 
 def all_reduce_bytes(nbytes: int, size: int) -> int:

@@ -58,7 +58,7 @@ class PowerSGD(Compression):
         matrices = [view.flatten(1) for view in compress(views, chosen)]
         vectors = [view for view, is_matrix in zip(views, chosen, strict=True) if not is_matrix]
         if self.error_feedback:
-            feedback = self._errors.flat(gradients.parameters, gradients.lengths)
+            feedback = self._errors.flat(gradients.parameters, gradients.lengths, flat.device)
             flat.add_(feedback)
             errors = [view.flatten(1) for view in compress(gradients.views(feedback), chosen)]
         qs = [self._q(*each, gradients.step) for each in zip(numbers, matrices, strict=True)]
@@ -88,14 +88,16 @@ class PowerSGD(Compression):
     def _q(self, parameter: int, matrix: Tensor, step: int) -> Tensor:
         """Returns Q [m, r] of the previous step, or from the normal distribution."""
         if parameter in self._qs:
-            return self._qs[parameter]
+            return self._qs[parameter].to(matrix.device)  # what was loaded may be elsewhere
         draw = np.random.default_rng([self.seed, parameter, 0 if self.warm_start else step])
         shape = (matrix.shape[1], min(self.matrix_rank, *matrix.shape))
-        return torch.from_numpy(draw.standard_normal(shape, np.float32))
+        return torch.from_numpy(draw.standard_normal(shape, np.float32)).to(matrix.device)
 
     def _mean(self, tensors: list[Tensor]) -> bool:
         """Replaces tensors with their averages over the ranks, in one all-reduce. Returns whether all are finite."""
-        packed = torch.cat([torch.empty(0), *(tensor.reshape(-1) for tensor in tensors)])
+        if not tensors:
+            return True
+        packed = torch.cat([*(tensor.reshape(-1) for tensor in tensors)])
         if len(packed):
             self._group.mean(packed)
         parts = torch.split(packed, [tensor.numel() for tensor in tensors])

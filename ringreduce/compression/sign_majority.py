@@ -51,13 +51,16 @@ class SignMajority(Compression):
             errors = self._errors_of(gradients)
             flat.add_(errors)
         blocks = padded_rows(flat, group.size, self.block).view(group.size, -1, self.block)
-        starts = self.block * torch.arange(group.size * blocks.shape[1]).view(group.size, -1, 1)
+        numbers = torch.arange(group.size * blocks.shape[1], device=flat.device)
+        starts = self.block * numbers.view(group.size, -1, 1)
         counts = (len(flat) - starts).clamp(0, self.block)  # values before the end, [ranks, blocks, 1]
         own = _signed_means(blocks, counts)
         votes = self._decode(group.all_to_all(self._encode(own)))
         if self.error_feedback:
-            beyond = torch.arange(self.block) >= counts[group.rank]
-            weights = votes.mean(0).masked_fill_(beyond, 0) + self._left.get(key, 0)
+            beyond = torch.arange(self.block, device=flat.device) >= counts[group.rank]
+            weights = votes.mean(0).masked_fill_(beyond, 0)
+            if key in self._left:
+                weights += self._left[key].to(flat.device)  # what was loaded may be elsewhere
             outcome = _signed_means(weights, counts[group.rank])
         else:
             outcome = _majority(votes, gradients.step)
@@ -77,24 +80,45 @@ class SignMajority(Compression):
         for key in [*self._left]:
             if key != gradients.parameters and not parameters.isdisjoint(key):
                 left = self._left.pop(key).view(-1)
-                old = self._errors.flat(key, [len(self._errors[number]) for number in key])
+                lengths = [len(self._errors[number]) for number in key]
+                old = self._errors.flat(key, lengths, gradients.flat.device)
                 counted = old[self._group.rank * len(left) :][: len(left)]
                 counted += self._group.size * left[: len(counted)]
-        return self._errors.flat(gradients.parameters, gradients.lengths)
+        return self._errors.flat(gradients.parameters, gradients.lengths, gradients.flat.device)
 
     def _encode(self, blocks: Tensor) -> Tensor:
         """Encodes signed means [rows, blocks, block] as bytes [rows, ...]: the bits of the signs, then the lengths."""
-        bits = np.packbits((blocks >= 0).numpy().reshape(len(blocks), -1), axis=1)
-        return torch.cat([torch.from_numpy(bits), blocks[..., 0].abs().view(torch.uint8)], 1)
+        return torch.cat([_packed((blocks >= 0).flatten(1)), blocks[..., 0].abs().view(torch.uint8)], 1)
 
     def _decode(self, rows: Tensor) -> Tensor:
         """The inverse of _encode."""
         blocks = rows.shape[1] // (self.block // 8 + 4)
         bits, lengths = rows.split([blocks * self.block // 8, blocks * 4], 1)
-        signs = torch.from_numpy(np.unpackbits(bits.numpy(), axis=1)).view(torch.bool)
+        signs = _unpacked(bits)
         # A copy, since the lengths may begin at any byte of rows.
         lengths = lengths.clone(memory_format=torch.contiguous_format).view(torch.float32)
         return _signed(signs.view(len(rows), blocks, self.block), lengths[..., None])
+
+
+# NumPy's are many times as fast on a CPU.
+
+
+def _packed(signs: Tensor) -> Tensor:
+    """Returns signs [rows, 8 n] as bits in bytes [rows, n]."""
+    if signs.device.type == "cpu":
+        return torch.from_numpy(np.packbits(signs.numpy(), axis=1))
+    return (signs.unflatten(1, (-1, 8)) * _weights(signs.device)).sum(-1, dtype=torch.uint8)
+
+
+def _unpacked(bits: Tensor) -> Tensor:
+    """The inverse of _packed."""
+    if bits.device.type == "cpu":
+        return torch.from_numpy(np.unpackbits(bits.numpy(), axis=1)).view(torch.bool)
+    return (bits[..., None] & _weights(bits.device)).flatten(1) != 0
+
+
+def _weights(device: Any) -> Tensor:
+    return 2 ** torch.arange(7, -1, -1, dtype=torch.uint8, device=device)
 
 
 def _signed(signs: Tensor, lengths: Tensor) -> Tensor:

@@ -61,8 +61,9 @@ class TopK(Compression):
     def _average(self, gradients: Gradients) -> None:
         flat, group = gradients.flat, self._group
         count = math.ceil(self.fraction_at(gradients.step) * len(flat))
-        unsent = self._unsent.flat(gradients.parameters, gradients.lengths)
-        velocity = self._velocity.flat(gradients.parameters, gradients.lengths) if self.momentum else None
+        of = (gradients.parameters, gradients.lengths, flat.device)
+        unsent = self._unsent.flat(*of)
+        velocity = self._velocity.flat(*of) if self.momentum else None
         norm = flat.norm()
         if norm.isfinite():
             if self.clip is not None and norm > self.clip:
@@ -71,7 +72,7 @@ class TopK(Compression):
             places = largest(unsent, count)
             values = unsent[places]
         else:  # the gradient is lost: send NaN, so that all ranks know
-            places, values = torch.arange(count), torch.full((count,), math.nan)
+            places, values = torch.arange(count, device=flat.device), flat.new_full((count,), math.nan)
         sent = torch.cat([places.to(torch.int32).view(torch.float32), values])
         all_places, all_values = group.all_gather(sent).split(count, 1)
         if all_values.isfinite().all():

@@ -53,6 +53,13 @@ def test_all_reduce(world, in_place):
     on_gpu(_all_reduce, world, (1, 5, 4096, 70_001), ("auto",), in_place)
 
 
+@pytest.mark.skipif(HAS_CARD, reason="a card has 32 queues, too few for as many ranks of a process")
+def test_more_ranks_than_a_one_shot_has_tiles_for(monkeypatch):
+    monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "128")  # otherwise events would order them
+    monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "64")
+    on_gpu(_all_reduce, 20, (5, 20_011), ("auto", "ring", "two_shot"), False)
+
+
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_every_algorithm(world):
     on_gpu(_all_reduce, world, (3, 20_011), ALL_REDUCES, True)

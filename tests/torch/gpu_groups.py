@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from importlib.util import module_from_spec
 from pathlib import Path
@@ -36,4 +37,36 @@ def emulated_cuda() -> Any:
     loader = ExtensionFileLoader("emulated_cuda", str(MODULE))
     module = module_from_spec(ModuleSpec("emulated_cuda", loader, origin=str(MODULE)))
     loader.exec_module(module)
+    _give_streams(module)
     return module
+
+
+def _give_streams(module: Any) -> None:
+    """torch.cuda's streams, as far as ringreduce uses them."""
+    import torch
+
+    class Stream:
+        def __init__(self, device: Any = None, number: int | None = None) -> None:
+            self.number = module.new_stream() if number is None else number
+
+        @property
+        def cuda_stream(self) -> int:
+            return int(module.handle_of(self.number))
+
+        def wait_stream(self, other: Stream) -> None:
+            module.let_wait(self.number, other.number)
+
+    @contextmanager
+    def using(stream: Stream) -> Iterator[None]:
+        before = module.use_stream(stream.number)
+        try:
+            yield
+        finally:
+            module.use_stream(before)
+
+    torch._C._cuda_getDevice = lambda: 0
+    torch._C._cuda_setDevice = lambda device: None
+    torch.cuda.Stream = Stream  # type: ignore[misc,assignment]
+    torch.cuda.stream = using  # type: ignore[assignment]
+    torch.cuda.default_stream = lambda device=None: Stream(number=0)  # type: ignore[assignment]
+    torch.cuda.current_stream = lambda device=None: Stream(number=module.current_stream())  # type: ignore[assignment]

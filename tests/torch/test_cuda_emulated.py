@@ -15,11 +15,12 @@ MODULE = ROOT / "build" / "tests" / "emulated_cuda.so"
 @pytest.mark.slow
 @pytest.mark.timeout(110)
 @pytest.mark.skipif(not MODULE.exists(), reason="not built: make emulated")
-def test_suite():
+@pytest.mark.parametrize("suite", ["suite", "training"])
+def test_suite(suite):
     """In a process of its own: its ranks are forked, and nothing of a GPU that was used before survives that."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*command, "tests/torch/emulated_cuda/suite.py"],
+        [*command, f"tests/torch/emulated_cuda/{suite}.py"],
         cwd=ROOT,
         capture_output=True,
         text=True,

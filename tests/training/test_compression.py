@@ -227,10 +227,10 @@ def test_a_group_must_be_one():
         Int8Blocks("gloo")
 
 
-def test_gradients_must_be_real_and_on_the_cpu():
+def test_gradients_must_be_real_and_on_a_device_that_is_served():
     state = Int8Blocks(ringreduce.local_group(1)[0])
     for wrong in (torch.zeros(4, dtype=torch.complex64), torch.zeros(4, device="meta")):
-        with pytest.raises(ValueError, match="gradients must be real and on the CPU, not torch"):
+        with pytest.raises(ValueError, match="gradients must be real and on a CPU or CUDA GPU, not torch"):
             compression.hook(state, FakeBucket([wrong], [wrong]))
 
 

@@ -1,4 +1,5 @@
 // What tests have of it beside tensors: streams by their numbers.
+#include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <pybind11/functional.h>
 #include <pybind11/pybind11.h>
@@ -15,8 +16,18 @@ const c10::impl::VirtualGuardImpl& guard() {
   return made;
 }
 
+c10::Stream stream_of(c10::StreamId id) {
+  return c10::Stream(c10::Stream::UNSAFE, guard().getDevice(), id);
+}
+
+void let_wait(c10::StreamId waiter, c10::StreamId waited_for) {
+  c10::Event event(c10::kCUDA);
+  event.record(stream_of(waited_for));
+  event.block(stream_of(waiter));
+}
+
 c10::StreamId use_stream(c10::StreamId id) {
-  return guard().exchangeStream(c10::Stream(c10::Stream::UNSAFE, guard().getDevice(), id)).id();
+  return guard().exchangeStream(stream_of(id)).id();
 }
 
 constexpr int global = 0;  // as torch.cuda.graph has it, unless it is told otherwise
@@ -41,6 +52,9 @@ PYBIND11_MODULE(emulated_cuda, m) {
   m.def("new_stream", [] { return new_stream(guard().getDevice()).id(); });
   m.def("current_stream", [] { return current_stream(guard().getDevice()).id(); });
   m.def("use_stream", use_stream, "Makes it the thread's current one, and returns what was.");
+  m.def("let_wait", let_wait, "What comes on the first stream waits for what is on the second.");
+  m.def("handle_of",
+        [](c10::StreamId id) { return reinterpret_cast<std::uintptr_t>(handle_of(stream_of(id))); });
   m.def("captured", captured, "The graph of what the function launches on the current stream.");
   m.def("replay", replay);
   m.def("take_records", take_records);

@@ -109,6 +109,12 @@ Tensor copy_from(const Tensor& from, const Tensor& to, bool non_blocking) {
 }
 
 Tensor copy_from_and_resize(const Tensor& from, const Tensor& to) {
+  if (to.sizes() != from.sizes()) {
+    const Tensor fresh =
+        at::detail::empty_generic(from.sizes(), allocator(), cuda_keys, to.scalar_type(), std::nullopt);
+    to.unsafeGetTensorImpl()->set_storage_keep_dtype(fresh.storage());
+    to.unsafeGetTensorImpl()->set_sizes_and_strides(fresh.sizes(), fresh.strides());
+  }
   return copy_from(from, to, false);
 }
 

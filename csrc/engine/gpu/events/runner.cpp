@@ -72,12 +72,6 @@ const Plan& EventRunner::plan(Planner& planner, const Call& call, const Launch& 
         "ranks do not fit on their GPU at the same time, or because their streams share its queues "
         "(CUDA_DEVICE_MAX_CONNECTIONS)");
   }
-  if (call.wire != Encoding::none) {
-    throw InvalidArgument(std::string("wire '") + name_of(call.wire) +
-                          "' is not available here: ranks whose kernels cannot wait for each other read each "
-                          "other's arrays, and "
-                          "send no messages");
-  }
   if (launch.captured) {
     throw InvalidArgument(
         "stream is being captured, but this group's kernels do not fit on its GPU at the same time: its "
@@ -88,12 +82,14 @@ const Plan& EventRunner::plan(Planner& planner, const Call& call, const Launch& 
 
 void EventRunner::launch(const Call& call, const Plan&, const Launch& launch) {
   admit(devices_of_peers_, call);
-  own_ = {static_cast<const char*>(input_for_peers(call, launch.stream)),
-          static_cast<char*>(call.output),
-          number_,
-          {}};
+  own_ = {nullptr, static_cast<char*>(call.output), number_, {}};
+  const bool coded = call.wire != Encoding::none;
+  own_.input = static_cast<const char*>(coded ? encoded_input(call, launch.stream)
+                                              : input_for_peers(call, launch.stream));
   const Blocks blocks = {size_of(call.dtype), call.count, call.input_extents};
-  for (int rank = 0; rank < world_; ++rank) own_.blocks[rank] = blocks.begin(rank);
+  for (int rank = 0; rank < world_ && call.wire == Encoding::none; ++rank) {
+    own_.blocks[rank] = blocks.begin(rank);
+  }
   CudaLibrary::check(cuda_.record(events_->ready.get(), launch.stream));
   meetings_ = 0;
 }
@@ -108,7 +104,8 @@ bool EventRunner::meets(const Call& call, const Launch& launch, Call& meeting) {
                     "rank " + std::to_string(gone) + " left while a collective was running on its GPU");
     }
     for (const auto& one : all_events_) CudaLibrary::check(cuda_.wait(one->ready.get(), launch.stream));
-    combine_and_copy(call, launch.stream);
+    call.wire == Encoding::none ? combine_and_copy(call, launch.stream)
+                                : combine_and_copy_coded(call, launch.stream);
     record_last(events_->done.get(), launch.stream);
   } else if (meetings_ == 2) {
     for (const auto& one : all_events_) CudaLibrary::check(cuda_.wait(one->done.get(), launch.stream));
@@ -125,6 +122,11 @@ bool EventRunner::meets(const Call& call, const Launch& launch, Call& meeting) {
   return true;
 }
 
+char* EventRunner::room_to_keep(std::size_t bytes) {
+  if (!kept_ || kept_->bytes() < bytes) kept_ = std::make_unique<DeviceMemory>(cuda_, device_, bytes);
+  return kept_->at();
+}
+
 // A copy, if this rank's kernel writes to the input before the others have read it, or if they must read
 // scaled values.
 const void* EventRunner::input_for_peers(const Call& call, void* stream) {
@@ -132,7 +134,7 @@ const void* EventRunner::input_for_peers(const Call& call, void* stream) {
   const bool overwritten = call.collective == Collective::all_to_all && call.input == call.output;
   if (!scales && !overwritten) return call.input;
   const std::size_t bytes = bytes_of_input(call, world_, rank_);
-  if (!kept_ || kept_->bytes() < bytes) kept_ = std::make_unique<DeviceMemory>(cuda_, device_, bytes);
+  room_to_keep(bytes);
   const KernelLibrary& kernels = KernelLibrary::get();
   if (scales) {
     kernels.scale_span(call.dtype, kept_->at(), call.input, bytes / size_of(call.dtype), call.factor, stream);

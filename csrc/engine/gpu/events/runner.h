@@ -39,8 +39,15 @@ class EventRunner : public Runner {
   };
 
   const void* input_for_peers(const Call& call, void* stream);
+  char* room_to_keep(std::size_t bytes);
   void combine_and_copy(const Call& call, void* stream) const;
   void combine(const Call& call, void* stream) const;
+
+  // coded.cpp: if messages are encoded. Peers then read a rank's input in that form, block by block.
+  struct Coding;
+  const void* encoded_input(const Call& call, void* stream);
+  void combine_coded(const Coding& coding) const;
+  void combine_and_copy_coded(const Call& call, void* stream) const;
 
   // Of any rank of this process; null if it is gone, because ranks may close between the meetings and after
   // them.
@@ -55,7 +62,9 @@ class EventRunner : public Runner {
   Arrays own_{};
   std::vector<Arrays> arrays_;
   std::vector<std::shared_ptr<const Events>> all_events_;
-  std::unique_ptr<DeviceMemory> kept_;  // a copy of an input that peers read while this rank overwrites it
+  const char* exact_ = nullptr;         // of a coded call: this rank's values
+  char* result_ = nullptr;              // and room for float32
+  std::unique_ptr<DeviceMemory> kept_;  // what peers read instead of the input
 };
 
 }  // namespace ringreduce
