@@ -118,6 +118,8 @@ class Communicator {
   // The rank that has begun the fewest collectives, if fewer than this rank; else -1. Callable from any
   // thread.
   int latest() const { return calls_.diagnosis.last_rank(); }
+  // What is known of that rank and this rank's latest collective, in words.
+  std::string latest_call(int late) const { return calls_.diagnosis.latest_call(late); }
   // What this rank's calls came to. Callable from any thread.
   Statistics statistics() const;
   // The longest waits from now on, in later statistics.

@@ -75,6 +75,13 @@ std::string Diagnosis::who_has_come(int late, std::uint64_t number) const {
   return others.empty() ? text : text + (others.size() == 1 ? " has made it" : " have made it");
 }
 
+std::string Diagnosis::latest_call(int late) const {
+  const auto own = transport_.records(transport_.rank);
+  if (own.empty()) return "no call";
+  const std::uint64_t number = own.back().sequence;
+  return "call #" + std::to_string(number) + ", " + in_words(own.back()) + ": " + who_has_come(late, number);
+}
+
 std::string Diagnosis::last_words(int rank) const {
   const auto records = transport_.known_records(rank);
   if (records.empty()) return ", of which no call is known";

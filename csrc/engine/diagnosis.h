@@ -26,6 +26,9 @@ class Diagnosis {
   // lists every rank's latest calls, so that a person can see which one went wrong.
   [[noreturn]] void time_out(Clock::duration timeout, int waiting_for, std::uint64_t number,
                              const std::string& what) const;
+  // For example "call #2, barrier(): rank 3 has not made this call, its last is #1, barrier(); rank 0 has
+  // made it". About this rank's latest collective, and a rank that may be late.
+  std::string latest_call(int late) const;
   // What a lost rank is known to have called last: ", whose last known call is #3, barrier()". Asks nobody.
   std::string last_words(int rank) const;
 

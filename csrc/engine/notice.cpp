@@ -76,7 +76,10 @@ ShownGroup::ShownGroup(const Introduction& group) : board_(board()), pid_(getpid
     lock = std::unique_lock(board_->mutex);
     notice_ = board_->take();
   }
-  if (!notice_) const_cast<std::unique_ptr<Notice>&>(private_).reset(notice_ = new Notice());
+  if (!notice_) {
+    private_ = std::make_unique<Notice>();
+    notice_ = private_.get();
+  }
   new (notice_) Notice();
   notice_->rank = group.rank;
   notice_->world = group.world;

@@ -91,7 +91,7 @@ class ShownGroup {
   static std::shared_ptr<Board> board();
 
   const std::shared_ptr<Board> board_;  // null: the notice is private
-  const std::unique_ptr<Notice> private_;
+  std::unique_ptr<Notice> private_;
   Notice* notice_ = nullptr;
   const int pid_;
   std::mutex speaking_;  // several threads may wait for messages

@@ -122,6 +122,11 @@ int Group::latest() const {
   return communicator_->latest();
 }
 
+std::vector<char> Group::latest_call(int late) const {
+  const std::string text = communicator_->latest_call(late);
+  return {text.c_str(), text.c_str() + text.size() + 1};
+}
+
 void Group::close() {
   translated([&] { communicator_->close(); });
 }

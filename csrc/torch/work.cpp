@@ -91,7 +91,8 @@ bool RingWork::wait(std::chrono::milliseconds timeout) {
 void RingWork::time_out(std::chrono::milliseconds timeout) const {
   const auto group = group_.lock();
   const int rank = peer_ >= 0 ? peer_ : group ? group->latest() : -1;
-  const std::string whom = rank >= 0 ? " for rank " + std::to_string(rank) : "";
+  std::string whom = rank >= 0 ? " for rank " + std::to_string(rank) : "";
+  if (rank >= 0 && peer_ < 0) whom += std::string(" in ") + group->latest_call(rank).data();
   const std::string text = "wait() gave up after " + std::to_string(timeout.count()) + " ms" + whom +
                            "; the operation itself continues";
   raise(Trouble(Outcome::timeout, rank, text.c_str()), *ranks_);

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 __all__ = ["Frame", "Thread", "address", "here", "of", "where"]
 
@@ -47,7 +48,7 @@ def here() -> list[Thread]:
     """Returns the threads of this process, the main thread first."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
-    threads = []
+    threads: list[Thread] = []
     for ident, frame in sorted(sys._current_frames().items(), key=lambda item: item[0] != main):
         if ident == threading.get_ident():
             continue
@@ -119,7 +120,8 @@ def read_by_py_spy(pid: int) -> tuple[list[Thread], str]:
     command = py_spy()
     if command is None:
         return [], 'py-spy is not installed (pip install py-spy), and RINGREDUCE_REPORT does not say "answer"'
-    threads, reason = [], "py-spy could not read it"
+    threads: list[dict[str, Any]] = []
+    reason = "py-spy could not read it"
     for _ in range(TRIES):
         try:
             # It does not stop the process, whose peers may be waiting for it.

@@ -65,7 +65,9 @@ def verdicts(job: Sequence[Rank], longer_than: float = 1.0) -> list[str]:
     groups: dict[str, dict[int, _Place]] = defaultdict(dict)
     for rank in job:
         for group in rank.groups:
-            groups[group.key][group.rank] = _Place(rank, group)
+            if group.state == "open":
+                groups[group.key][group.rank] = _Place(rank, group)
+    alive = {rank.number for rank in job}
     several = (
         len({key for key, places in groups.items() if any(_active(place.group) for place in places.values())})
         > 1
@@ -74,7 +76,7 @@ def verdicts(job: Sequence[Rank], longer_than: float = 1.0) -> list[str]:
     edges: dict[int, set[int]] = defaultdict(set)  # who waits for whom, by number in the job
     ordered = sorted(groups.values(), key=lambda places: min(place.group.order for place in places.values()))
     for places in ordered:
-        for sentence, waiting, late in _of_group(places, longer_than, several):
+        for sentence, waiting, late in _of_group(places, longer_than, several, alive):
             found.append(sentence)
             for one in waiting:
                 edges[one] |= set(late)
@@ -97,7 +99,7 @@ def _active(group: Group) -> bool:
 
 
 def _of_group(
-    places: dict[int, _Place], longer_than: float, several: bool
+    places: dict[int, _Place], longer_than: float, several: bool, alive: set[int]
 ) -> Iterator[tuple[str, list[int], list[int]]]:
     """Yields each sentence, and the numbers of the ranks that wait and of those that they wait for."""
     any_place = next(iter(places.values()))
@@ -128,7 +130,7 @@ def _of_group(
             made = "has" if rank in stuck else "has not"
             text = (
                 f"rank {group.name(rank)} {made} called #{front}, {call}{which}, "
-                f"{_doing(rank, here, group, any_place.rank)}; {who_waits}, for {longest:.0f} s"
+                f"{_doing(rank, here, group, any_place.rank, alive)}; {who_waits}, for {longest:.0f} s"
             )
             yield text, [group.name(one) for one in waiting], [group.name(rank)]
         if not blamed:
@@ -140,7 +142,7 @@ def _of_group(
         text = f"rank {place.group.name(place.group.rank)} has waited {message.seconds:.0f} s for {message.what}{which}"
         late_ranks = []
         if message.peer >= 0:
-            doing = _doing(message.peer, places.get(message.peer), group, any_place.rank)
+            doing = _doing(message.peer, places.get(message.peer), group, any_place.rank, alive)
             text += f"; rank {group.name(message.peer)}: {doing}"
             late_ranks = [group.name(message.peer)]
         yield text, [place.group.name(place.group.rank)], late_ranks
@@ -164,9 +166,11 @@ def _circle(waiting: dict[int, _Place], front: int, call: str, which: str) -> st
     return f"all known ranks have called #{front}, {call}{which}, and wait: {pairs}"
 
 
-def _doing(rank: int, place: _Place | None, group: Group, other: Rank) -> str:
+def _doing(rank: int, place: _Place | None, group: Group, other: Rank, alive: set[int]) -> str:
     """Says what a rank that is waited for does instead."""
     if place is None:
+        if group.name(rank) in alive:
+            return "and has left the group"
         # Hosts are numbered in the group; the one of a rank that is known tells which of them are here.
         here = group.hosts[group.rank] if group.hosts else None
         if group.hosts and group.hosts[rank] != here:

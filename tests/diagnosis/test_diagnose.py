@@ -209,6 +209,15 @@ def test_hosts_are_combined(capsys, tmp_path):
     (tmp_path / "a.json").write_text(json.dumps([one for one in everybody if one["groups"][0]["rank"] == 0]))
     assert cli.main(["diagnose", "--longer-than", "0.2", paths[0]]) == 3
     assert "runs on another host: run `ringreduce diagnose` there, too" in capsys.readouterr().out
+    # A rank that has closed this group is not gone.
+    for one in everybody:
+        one["groups"].append({**one["groups"][0], "key": "another", "begun": 0, "ended": 0, "wait": None})
+    everybody[[one["groups"][0]["rank"] for one in everybody].index(2)]["groups"].pop(0)
+    (tmp_path / "all.json").write_text(json.dumps(everybody))
+    assert cli.main(["diagnose", "--longer-than", "0.2", str(tmp_path / "all.json")]) == 3
+    assert (
+        f"rank 2 has not {CALL}, and has left the group; ranks 0 and 1 wait for it" in capsys.readouterr().out
+    )
 
 
 def test_what_it_refuses(capsys, tmp_path):

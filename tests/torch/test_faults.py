@@ -203,6 +203,7 @@ def test_timeout_names_the_rank_that_stays_away(how, tmp_path):
         took, text = found[rank].value
         assert "imed out" in text, text
         assert "waiting for rank 1" in text, text
+        assert how == "recv" or ": rank 1 has not made this call, " in text, text
         assert 0.7 < took < within(0.8 + 1), took
 
 
