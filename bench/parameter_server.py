@@ -128,13 +128,12 @@ def gradient(model: nn.Module, digits: Digits, number: int, rank: int) -> None:
     time.sleep(SLEEP * len(x) * (SLOWER if rank == RANKS - 1 else 1))
 
 
-def train(comm: Any, name: str, seed: int, batches: int, target: float) -> tuple[float, float, float, int]:
-    """Returns when the loss was reached, the time of all batches, the last loss, and this rank's batches."""
+def train(comm: Any, name: str, seed: int, batches: int, target: float) -> tuple[float, float, float]:
+    """Returns when the loss was reached, the time of all batches, and the last loss, on rank 0."""
     torch.set_num_threads(1)
     options, shared, rate = CONTESTANTS[name]
     digits, plain = Digits(seed), make_model(seed)
     steps = range(batches // RANKS)
-    done = 0
     if options is None:
         model: nn.Module = ringreduce.DataParallel(plain, comm)
         optimizer: Any = torch.optim.SGD(model.parameters(), lr=rate)
@@ -148,7 +147,6 @@ def train(comm: Any, name: str, seed: int, batches: int, target: float) -> tuple
         optimizer.zero_grad()
         gradient(model, digits, number, comm.rank)
         optimizer.step()
-        done += 1
     if options is not None:
         optimizer.close()
     comm.barrier()
@@ -161,18 +159,16 @@ def train(comm: Any, name: str, seed: int, batches: int, target: float) -> tuple
         loss = digits.loss(plain)
         if loss <= target and reached == float("inf"):
             reached = at
-    return reached, keep.kept[-1][0] if keep.kept else 0.0, loss, done
+    return reached, keep.kept[-1][0] if keep.kept else 0.0, loss
 
 
 def losses(options: Namespace) -> list[list[str]]:
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in CONTESTANTS}
-    shares: dict[str, int] = {}
     for seed in range(options.seeds):
         names = list(CONTESTANTS)
         for name in names[seed % len(names) :] + names[: seed % len(names)]:
             ranks = ringreduce.run(train, RANKS, name, seed, options.batches, options.target)
-            found[name].append(ranks[0][:3])
-            shares[name] = ranks[-1][3]
+            found[name].append(ranks[0])
             print(f"seed {seed}: {name}: {ranks[0]}", file=sys.stderr, flush=True)
     reference = [reached for reached, _, _ in found[REFERENCE]]
     rows = [
@@ -183,7 +179,6 @@ def losses(options: Namespace) -> list[list[str]]:
             "times as fast",
             "s for all",
             "last loss",
-            "slow rank's",
         ]
     ]
     for name, own in found.items():
@@ -196,7 +191,6 @@ def losses(options: Namespace) -> list[list[str]]:
                 f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})",
                 f"{statistics.median(each[1] for each in own):.2f}",
                 f"{statistics.median(each[2] for each in own):.3f}",
-                f"{shares[name]} of {options.batches}",
             ]
         )
         if name == GOAL:
