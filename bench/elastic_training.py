@@ -47,7 +47,7 @@ ENDLESS = 1 << 30
 def config_of(options: argparse.Namespace) -> Config:
     """Returns the GPT of ringreduce.train, with smaller batches."""
     return Config(
-        batch=12, context=64, steps=options.steps, seed=options.seed, elastic=1, threads=1, timeout=60,
+        batch=12, context=64, steps=options.steps or ENDLESS, seed=options.seed, elastic=1, threads=1, timeout=60,
         sharded_optimizer=2 if options.sharded else 0, evaluate_samples=512, schedule="constant",
     )  # fmt: skip
 

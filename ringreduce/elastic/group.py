@@ -160,7 +160,7 @@ class Group(Settling):
             if self.phase == Phase.PREPARED and (steps.max() > self.state.step or prepared.all()):
                 self._apply()
             if self._ready and self.has_state and generations.max() > self._generation:
-                self._switch()
+                self._switch(int(generations.max()))
         self._drop()
 
     # --- the state of a changed group --------------------------------------------------------------------------

@@ -123,10 +123,10 @@ class Settling:
             self._place, self._size = comm.rank, comm.size
             self.torn = self._restores = False
 
-        self._switches, self._ready, self.has_state = [switch], True, True
-        self._generation = int(comm.all_reduce(np.array([self._generation]), "max")[0])
+        latest = int(comm.all_reduce(np.array([self._generation]), "max")[0])
+        self._switches, self._ready, self.has_state, self._generation = [switch], True, True, latest
         comm.barrier()
-        self._switch()
+        self._switch(latest + 1)
         self._is_settled = True
 
     def _restore(self) -> int:
@@ -152,10 +152,10 @@ class Settling:
             state.load_shared(description, tensors)
         return int(description["seed"])
 
-    def _switch(self) -> None:
+    def _switch(self, generation: int) -> None:
         for switch in self._switches:
             switch()
-        self._generation += 1
+        self._generation = generation
         self._drop()
 
     def _drop(self) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.transfer import as_bytes, move
@@ -39,7 +38,7 @@ class Sharding:
         self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         known = {id(p) for p in self.parameters}
         for name, parameter in self.model.named_parameters():
-            if not isinstance(parameter, DTensor) or id(parameter) not in known:
+            if not hasattr(parameter, "to_local") or id(parameter) not in known:
                 raise ValueError(f"FullyShard: parameter {name!r} must be sharded, and in the optimizer")
         self.group = torch.distributed.group.WORLD
         self.own = OwnShards(self)
@@ -97,13 +96,13 @@ class OwnShards:
         parameter = self._sharding.parameters[number]
         state = self._sharding.optimizer.state.get(parameter, {})
         return {"": parameter.to_local().detach()} | {
-            key: value.to_local() if isinstance(value, DTensor) else value for key, value in state.items()
+            key: value.to_local() if hasattr(value, "to_local") else value for key, value in state.items()
         }
 
     def kinds(self, number: int) -> dict[str, Any]:
         """Returns, for each value of the state, its dtype if it is cut, and else the value."""
         state = self._sharding.optimizer.state.get(self._sharding.parameters[number], {})
-        return {key: value.dtype if isinstance(value, DTensor) else value for key, value in state.items()}
+        return {key: value.dtype if hasattr(value, "to_local") else value for key, value in state.items()}
 
     def make_state(self, number: int, kinds: dict[str, Any]) -> None:
         parameter = self._sharding.parameters[number]
