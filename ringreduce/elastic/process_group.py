@@ -11,7 +11,7 @@ from torch._C._distributed_c10d import HashStore, TCPStore
 
 from ringreduce import _engine
 from ringreduce.communicator import Communicator
-from ringreduce.start.meeting_places import first_that_answers
+from ringreduce.start.network_places import first_that_answers
 
 __all__ = ["init_process_group"]
 

@@ -27,7 +27,7 @@ from ringreduce.parameter_server.shard import Shard
 from ringreduce.parameter_server.stepper import Settings, number_names
 from ringreduce.parameter_server.wire import Format, connect
 from ringreduce.parameter_server.worker import Worker
-from ringreduce.sharded_optimizer.optimizer import copy_options, options
+from ringreduce.sharded_optimizer.part import copy_options, options
 
 __all__ = ["ParameterServer"]
 

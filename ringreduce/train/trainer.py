@@ -105,9 +105,10 @@ class Trainer:
     def _shares(self) -> Callable[[int], Sequence[int]] | None:
         if self.balance:
             return self.balance.shares_at
-        # Not every number of ranks that are left divides the batch.
-        equal = equal_shares(self.config.batch, self.comm.size) if self.config.elastic else None
-        return equal and (lambda number: equal)
+        if not self.config.elastic:
+            return None
+        equal = equal_shares(self.config.batch, self.comm.size)  # whatever the number of ranks that are left
+        return lambda number: equal
 
     def regroup(self, comm: ringreduce.Communicator, step: int) -> None:
         """Goes on with other ranks, from a step of theirs. The model and the optimizer have done so already."""
