@@ -81,7 +81,7 @@ def main() -> None:
     for batch in options.batches:
         cells = [f"{statistics.median(found[name][batch]):.3f}" for name in options.methods]
         rows.append([f"{batch:,}", f"{options.samples // batch:,}", *cells])
-    print(f"loss after {options.samples:,} samples, medians of {options.seeds} seeds\n\n{markdown(rows)}")
+    print(f"loss after {options.samples:,} samples, median of the seeds: {options.seeds}\n\n{markdown(rows)}")
     if options.json:
         print(
             f"\n{save(Path(__file__).with_name('results'), 'large_batches', [{'found': found, **vars(options)}])}"

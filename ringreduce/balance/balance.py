@@ -11,6 +11,7 @@ import numpy as np
 
 from ringreduce.balance.shares import equal_shares, fair_shares, step_time
 from ringreduce.communicator import Communicator, on_world
+from ringreduce.data_parallel.agreement import check_same
 from ringreduce.errors import Error
 
 __all__ = ["Balance"]
@@ -42,6 +43,7 @@ class Balance:
 
     Raises:
         ValueError: an argument is out of range, or a rank would get no sample.
+        Error: the ranks' arguments differ. The message names the first difference.
     """
 
     def __init__(
@@ -55,6 +57,10 @@ class Balance:
         ahead: int = 0,
     ) -> None:
         self.comm = on_world.world() if comm is None else comm
+        own = {"batch": batch, "every": every, "tolerance": tolerance, "smallest": smallest, "ahead": ahead}
+        check_same(
+            self.comm, {name: repr(value) for name, value in own.items()}, "Balance: the ranks' arguments"
+        )
         for name, value, least in (("every", every, 1), ("smallest", smallest, 1), ("ahead", ahead, 0)):
             if value < least:
                 raise ValueError(f"{name} must be at least {least}, not {value}")

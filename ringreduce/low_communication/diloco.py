@@ -22,7 +22,9 @@ class DiLoCo(Rounds):
     of Language Models" (2023). With ``lr=1`` and ``momentum=0`` it averages the parameters, as :class:`LocalSGD` does.
 
     Args:
-        parameters, comm, every: see :class:`Outer`.
+        parameters: see :class:`Outer`.
+        comm: see :class:`Outer`.
+        every: see :class:`Outer`.
         lr: the learning rate of the outer optimizer.
         momentum: its Nesterov momentum.
         wire: the format in which outer gradients travel, see :class:`ringreduce.Communicator`. They are added in

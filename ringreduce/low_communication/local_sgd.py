@@ -31,7 +31,9 @@ class LocalSGD(Rounds):
         outer.step()
 
     Args:
-        parameters, comm, every: see :class:`Outer`.
+        parameters: see :class:`Outer`.
+        comm: see :class:`Outer`.
+        every: see :class:`Outer`.
         start: the number of steps at the start after each of which the parameters are averaged.
         adaptive: whether slower ranks make fewer steps. Speeds are those measured in the round before. In the average a
             rank counts in proportion to its steps.

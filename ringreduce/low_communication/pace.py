@@ -63,6 +63,6 @@ class Pace:
         return {"steps": list(self.steps)}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """With another number of ranks, all begin with the same number of steps."""
-        if len(saved["steps"]) == len(self.steps):
+        """With another number of ranks, or if the steps do not adapt, all make the same number of steps."""
+        if self._adaptive and len(saved["steps"]) == len(self.steps):
             self.steps = [int(steps) for steps in saved["steps"]]

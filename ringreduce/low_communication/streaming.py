@@ -28,13 +28,17 @@ class StreamingDiLoCo(Outer):
     Between two synchronisations the ranks' parameters differ. :meth:`common` gives the anchors, which do not.
 
     Args:
-        parameters, comm, every: see :class:`Outer`. Fragment p is synchronised every ``every`` steps, counted from step
+        parameters: see :class:`Outer`.
+        comm: see :class:`Outer`.
+        every: the number of steps between two synchronisations of a fragment. Those of fragment p are counted from step
             ``p * every // len(fragments)``.
         fragments: the number of fragments, each a run of parameters with about as many elements as the others. Or
             the fragments themselves, as sequences of parameters, for example every fourth layer.
         overlap: the number of steps in which a fragment's outer gradients travel, less than ``every``.
         mixing: from 0 to 1. None means 0 without overlap, and 0.5 with it.
-        lr, momentum, wire: see :class:`DiLoCo`.
+        lr: see :class:`DiLoCo`.
+        momentum: see :class:`DiLoCo`.
+        wire: see :class:`DiLoCo`.
     """
 
     def __init__(

@@ -281,6 +281,16 @@ def test_bad_arguments_are_named(options, text):
     on_ranks(2, refuse)
 
 
+def test_ranks_with_other_arguments_are_named():
+    def refuse(comm):
+        with pytest.raises(
+            ringreduce.Error, match="The first difference: rank 0: batch: 8; rank 1: batch: 9"
+        ):
+            Balance(comm, batch=8 + comm.rank)
+
+    on_ranks(2, refuse)
+
+
 def test_a_step_without_a_measurement_is_refused():
     balance = Balance(ringreduce.local_group(1)[0], batch=8)
     with pytest.raises(ValueError, match=r"seconds must be positive, not 0\.0; use measure\(\)"):

@@ -439,6 +439,19 @@ def test_a_rank_that_is_slowed_makes_fewer_steps_in_the_next_round(method):
     assert max(slow[1:]) < 8
 
 
+def test_steps_that_adapted_are_saved():
+    pace, same_size, other_size, fixed = (
+        Pace(2, 8, True),
+        Pace(2, 8, True),
+        Pace(3, 8, True),
+        Pace(2, 8, False),
+    )
+    pace.next_round([1.0, 2.0])
+    for other in (same_size, other_size, fixed):
+        other.load_state_dict(pace.state_dict())
+    assert [same_size.steps, other_size.steps, fixed.steps] == [[8, 4], [8, 8, 8], [8, 8]]
+
+
 # --- errors --------------------------------------------------------------------------------------------------
 
 
