@@ -178,7 +178,7 @@ class Compression(ABC):
         if device.type == "cpu":
             return None
         if device not in self._streams:
-            self._streams[device] = torch.cuda.Stream(device)
+            self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._streams[device].wait_stream(torch.cuda.current_stream(device))
         return self._streams[device]
 
