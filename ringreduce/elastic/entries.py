@@ -94,7 +94,10 @@ class OptimizerEntry(Entry):
         return None
 
     def put_back(self, kept: Any) -> None:
-        self.value.zero_grad(set_to_none=True)
+        # Not zero_grad(): that of a ShardedOptimizer would end a failed backward pass with the others first.
+        for group in self.value.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
 
 
 class ShardedEntry(OptimizerEntry):

@@ -31,6 +31,7 @@ class Net(torch.nn.Module):
         self.first = torch.nn.Parameter(torch.zeros(width, 16, dtype=torch.float64))
         self.second = torch.nn.Parameter(torch.zeros(5, dtype=torch.float64))
         self.third = torch.nn.Parameter(torch.zeros(2999, dtype=torch.float64))
+        self.more = torch.nn.ParameterList(torch.zeros(700, dtype=torch.float64) for _ in range(5))
         self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x: Any) -> Any:
