@@ -13,8 +13,9 @@ from ringreduce.elastic.entry import Entry, Membership
 from ringreduce.elastic.fully_shard import FullyShard
 from ringreduce.elastic.process_group import init_process_group
 from ringreduce.elastic.trees import described
+from ringreduce.low_communication.base import Outer
 
-__all__ = ["OptimizerEntry", "entry_of"]
+__all__ = ["OptimizerEntry", "OuterEntry", "entry_of"]
 
 
 class ModuleEntry(Entry):
@@ -188,6 +189,17 @@ class ObjectEntry(Entry):
         return None
 
 
+class OuterEntry(ObjectEntry):
+    """A method of ringreduce.low_communication. Going back to its last synchronisation puts the parameters back."""
+
+    def __init__(self, name: str, value: Any) -> None:
+        super().__init__(name, value)
+        value.regroup(value.comm)  # from now on it keeps what it can go back to
+
+    def description(self) -> list[str]:
+        return [*super().description(), *(f"{self.name}: {line}" for line in self.value.described())]
+
+
 class TensorEntry(Entry):
     """A tensor, which steps change in place."""
 
@@ -232,6 +244,8 @@ def entry_of(name: str, value: Any) -> Entry:
         return ModuleEntry(name, value)
     if isinstance(value, torch.optim.Optimizer):
         return (ShardedEntry if hasattr(value, "prepare_regroup") else OptimizerEntry)(name, value)
+    if isinstance(value, Outer):
+        return OuterEntry(name, value)
     if torch.is_tensor(value):
         return TensorEntry(name, value)
     if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ringreduce.communicator import Communicator
-from ringreduce.elastic.entries import OptimizerEntry, entry_of
+from ringreduce.elastic.entries import OptimizerEntry, OuterEntry, entry_of
 from ringreduce.elastic.entry import Entry
 from ringreduce.elastic.trees import joined, split
 
@@ -37,7 +37,8 @@ class State:
         step: the number of steps done.
 
     Raises:
-        ValueError: the name of an object is taken.
+        ValueError: the name of an object is taken, or an optimizer is that of the local steps of a method of
+            :mod:`ringreduce.low_communication`.
     """
 
     def __init__(self, comm: Communicator, *, scale_learning_rate: bool = False, **objects: Any) -> None:
@@ -52,7 +53,9 @@ class State:
         """Adds an object."""
         if name in self._entries or name.startswith("_") or hasattr(type(self), name) or name in OWN:
             raise ValueError(f"State: the name {name!r} is taken")
-        self._entries[name] = entry_of(name, value)
+        entry = entry_of(name, value)
+        _check_local_steps([*self.entries, entry])
+        self._entries[name] = entry
 
     def __getattr__(self, name: str) -> Any:
         entries = self.__dict__.get("_entries", {})
@@ -160,3 +163,15 @@ class State:
                 entry.value.base_lrs = [rate * factor for rate in entry.value.base_lrs]
                 if hasattr(entry.value, "_last_lr"):
                     entry.value._last_lr = [rate * factor for rate in entry.value._last_lr]
+
+
+def _check_local_steps(entries: list[Entry]) -> None:
+    """Refuses optimizers of local steps: in the first step of a round, the ranks would agree that it is done."""
+    local = {id(p) for entry in entries if isinstance(entry, OuterEntry) for p in entry.value.parameters}
+    for entry in entries:
+        groups = entry.value.param_groups if isinstance(entry, OptimizerEntry) else []
+        if local & {id(p) for group in groups for p in group["params"]}:
+            raise ValueError(
+                f"State: {entry.name!r} is the optimizer of the local steps between synchronisations; leave it out, "
+                "because each rank has its own"
+            )

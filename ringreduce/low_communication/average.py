@@ -33,19 +33,24 @@ class Average:
     """
 
     def __init__(self, like: Sequence[Tensor], comm: Communicator, wire: Wire | None) -> None:
-        self._comm, self._exchange = comm, AllReduce(comm, wire)
+        self._wire = wire
         slots = [Slot(number, "", tensor) for number, tensor in enumerate(like)]
         self._buckets = make_buckets(slots, math.inf, math.inf)  # one for each dtype and device
         for bucket in self._buckets:
             bucket.use(bucket.allocate())
         self.views = [slot.view for slot in slots]
+        self._started = 0.0
+        self.regroup(comm)
+
+    def regroup(self, comm: Communicator) -> None:
+        """Averages over the ranks of another group from now on. What is under way is dropped."""
+        self._comm, self._exchange = comm, AllReduce(comm, self._wire)
         self.nbytes = sum(
-            all_reduce_bytes(_encoded_bytes(bucket, wire), comm.size) for bucket in self._buckets
+            all_reduce_bytes(_encoded_bytes(bucket, self._wire), comm.size) for bucket in self._buckets
         )
         self._under_way: list[tuple[Bucket, UnderWay]] = []
         self._work: Work | None = None
         self._facts = np.zeros((comm.size, 2))
-        self._started = 0.0
 
     def start(self, values: list[Tensor], steps: int, seconds: float = 0.0, weight: float = 1.0) -> None:
         """Starts to average the ranks' values. Does not wait.

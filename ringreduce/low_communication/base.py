@@ -52,6 +52,7 @@ class Outer(ABC):
         self.timings = StepTimings()
         own = {name: repr(value) for name, value in {"every": every, **options}.items()}
         own |= {f"parameter {number}": kind_of(p) for number, p in enumerate(self.parameters)}
+        self._arguments = own
         check_same(self.comm, own, f"{type(self).__name__}: the ranks' parameters or arguments")
         self._require("every", every, every >= 1, "at least 1")
         wire = options.get("wire")
@@ -81,8 +82,12 @@ class Outer(ABC):
     # --- the common model ------------------------------------------------------------------------------------
 
     @abstractmethod
+    def _last(self) -> list[Tensor]:
+        """Returns the parameters' values after the last synchronisation, the same on all ranks."""
+
     def _common(self) -> list[Tensor]:
         """Returns the parameters' values that all ranks agree on. Every rank calls it."""
+        return self._last()
 
     @contextmanager
     def common(self) -> Iterator[None]:
@@ -99,6 +104,26 @@ class Outer(ABC):
         finally:
             with torch.no_grad():
                 torch._foreach_copy_(self.parameters, own)
+
+    # --- other ranks -----------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def regroup(self, comm: Communicator) -> None:
+        """Continues with the ranks of another group, from the parameters of the last synchronisation.
+
+        Every rank of the group must call it, with the same state (:meth:`state_dict`). Nothing is sent. Local steps
+        since the last synchronisation are lost. The state of the ranks' own optimizers stays as it is. Adaptive ranks
+        begin again with equal numbers of steps. :mod:`ringreduce.elastic` calls it when ranks are lost or come.
+
+        Raises:
+            ValueError: the method cannot continue with other ranks. The message says why.
+        """
+        self.comm = comm
+        torch._foreach_copy_(self.parameters, self._last())
+
+    def described(self) -> list[str]:
+        """Returns the arguments and the kinds of the parameters, as text: what must be the same on all ranks."""
+        return [f"{name}: {value}" for name, value in self._arguments.items()]
 
     # --- saving ----------------------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ class DiLoCo(Rounds):
     def _synchronise(self, weight: float) -> None:
         self._fragment.outer_step(self._averaged(self._fragment.outer_gradients(), weight))
 
-    def _common(self) -> list[Tensor]:
+    def _last(self) -> list[Tensor]:
         return self._fragment.anchors
 
     def state_dict(self) -> dict[str, Any]:

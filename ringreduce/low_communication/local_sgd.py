@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -50,9 +51,33 @@ class LocalSGD(Rounds):
     ) -> None:
         super().__init__(parameters, comm, every, start=start, adaptive=adaptive)
         self._average = Average(self.parameters, self.comm, wire=None)
+        self._kept: list[Tensor] | None = None  # the last average, from the first regroup() on
 
     def _synchronise(self, weight: float) -> None:
         torch._foreach_copy_(self.parameters, self._averaged(self.parameters, weight))
+        if self._kept is not None:
+            torch._foreach_copy_(self._kept, self.parameters)
 
     def _common(self) -> list[Tensor]:
         return self._averaged(self.parameters, weight=1.0)
+
+    def _last(self) -> list[Tensor]:
+        if self._kept is None:
+            made = max(self.steps - self.start, 0) % self.every
+            if made:
+                raise ValueError(
+                    f"LocalSGD: the first regroup() must follow a synchronisation, not {made} steps after it"
+                )
+            self._kept = [parameter.detach().clone() for parameter in self.parameters]
+        return self._kept
+
+    def state_dict(self) -> dict[str, Any]:
+        """As :meth:`Outer.state_dict`. After a :meth:`regroup` it also holds the last average."""
+        kept = {} if self._kept is None else {"average": [value.clone() for value in self._kept]}
+        return {**super().state_dict(), **kept}
+
+    @torch.no_grad()
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        super().load_state_dict(saved)
+        if self._kept is not None:
+            torch._foreach_copy_(self._kept, saved.get("average", self.parameters))

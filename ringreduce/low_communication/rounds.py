@@ -31,6 +31,7 @@ class Rounds(Outer):
         super().__init__(parameters, comm, every, start=start, adaptive=adaptive, **options)
         self._require("start", start, start >= 0, "at least 0")
         self.start = start
+        self._adaptive = adaptive
         self._pace = Pace(self.comm.size, every, adaptive)
         self._average: Average
 
@@ -60,6 +61,11 @@ class Rounds(Outer):
         self._average.start(values, self.steps, self._pace.seconds(), weight)
         self.bytes_sent += self._average.nbytes
         return self._average.finish()
+
+    def regroup(self, comm: Communicator) -> None:
+        super().regroup(comm)
+        self._average.regroup(comm)
+        self._pace = Pace(comm.size, self.every, self._adaptive)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "pace": self._pace.state_dict()}

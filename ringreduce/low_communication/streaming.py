@@ -27,6 +27,9 @@ class StreamingDiLoCo(Outer):
 
     Between two synchronisations the ranks' parameters differ. :meth:`common` gives the anchors, which do not.
 
+    :meth:`regroup`, and so :mod:`ringreduce.elastic`, needs ``overlap=0``: outer gradients that are under way are those
+    of a group that has ended. Each fragment then continues from its own last synchronisation.
+
     Args:
         parameters: see :class:`Outer`.
         comm: see :class:`Outer`.
@@ -110,12 +113,22 @@ class StreamingDiLoCo(Outer):
         fragment.outer_step(fragment.average.finish(), self.mixing)
         self._sent_at[place] = None
 
-    def _common(self) -> list[Tensor]:
+    def _last(self) -> list[Tensor]:
         found: list[Tensor] = [None] * len(self.parameters)
         for group, fragment in zip(self._groups, self._fragments, strict=True):
             for place, anchor in zip(group, fragment.anchors, strict=True):
                 found[place] = anchor
         return found
+
+    def regroup(self, comm: Communicator) -> None:
+        if self.overlap:
+            raise ValueError(
+                f"overlap is {self.overlap}: StreamingDiLoCo cannot continue with other ranks while outer gradients "
+                "are under way; make it with overlap=0, or use DiLoCo"
+            )
+        super().regroup(comm)
+        for fragment in self._fragments:
+            fragment.average.regroup(comm)
 
     def state_dict(self) -> dict[str, Any]:
         """As :meth:`Outer.state_dict`. It waits for outer gradients that are under way, whose averages it holds."""
