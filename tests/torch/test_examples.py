@@ -131,6 +131,7 @@ def test_every_example_is_run():
     elsewhere = {"checkpoint.py", "elastic.py", "elastic_training.py", "data_parallel_from_scratch.py"}
     elsewhere |= {"horovod_torch.py", "horovod_keras.py", "keras_data_parallel.py", "jax_data_parallel.py"}
     elsewhere |= {
+        "bucketed_sequences.py",
         "parameter_server.py",
         "llama_inference.py",
         "deepspeed_zero.py",
