@@ -633,7 +633,7 @@ def test_devices_that_are_not_there_are_refused(monkeypatch):
         ringreduce.local_group(2, device=[0, 99])
     with pytest.raises(ValueError, match="device must have one number for each of the 2 ranks, not 1"):
         ringreduce.local_group(2, device=[0])
-    monkeypatch.setenv("RINGREDUCE_GPU_TRANSPORT", "kernels")  # it would be NCCL's group
+    monkeypatch.setenv("RINGREDUCE_GPU_TRANSPORT", "cuda")  # NCCL would serve it
     with pytest.raises(ValueError, match="33 ranks is too large for GPU kernels"):
         ringreduce.local_group(33, device=0)
 

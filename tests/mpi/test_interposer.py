@@ -144,7 +144,9 @@ def test_a_killed_rank_is_an_error_on_the_others(mpi, preload, tmp_path):
     mpi.run(3, "sh", "-c", words, preload=preload, options=options, RINGREDUCE_MPI="all")
     assert time.monotonic() - start < 20
     said = sorted((tmp_path / "said").read_text().splitlines())
-    assert [line.split(",")[0] for line in said] == [f"rank {rank}: ringreduce: rank 1 died" for rank in (0, 2)]
+    assert [line.split(",")[0] for line in said] == [
+        f"rank {rank}: ringreduce: rank 1 died" for rank in (0, 2)
+    ]
 
 
 @pytest.mark.parametrize("rank", [0, 2])
