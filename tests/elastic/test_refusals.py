@@ -262,3 +262,4 @@ def test_a_process_that_is_alone_can_run_an_elastic_program(transport):
         assert comm.pending() == 0
         with comm.grow() as same:
             assert described(same) == (0, 1, 1.0)
+    ringreduce.finalize()
