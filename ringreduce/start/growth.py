@@ -176,9 +176,7 @@ class _Attempt:
     def run(self) -> _engine.Communicator:
         engine = None
         try:
-            self.newcomers = self._over_old(
-                lambda: self._comm.broadcast_object(len(self._guests), self._holder)
-            )
+            self.newcomers = self._over_old(self._gather_members)
             self._invite()
             engine = self._connect()
             if not self._comm._c.agree(True, self._timeout):
@@ -207,6 +205,12 @@ class _Attempt:
             guest.connection.close()
         engine.inherit(self._comm._c)
         return engine
+
+    def _gather_members(self) -> int:
+        """Waits for the other members, for as long as grow() may. Returns the number of newcomers."""
+        self._comm.barrier(timeout=self._timeout)  # the root of a broadcast would not wait
+        found: int = self._comm.broadcast_object(len(self._guests), self._holder)
+        return found
 
     @property
     def _holder(self) -> int:

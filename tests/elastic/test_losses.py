@@ -125,8 +125,10 @@ def test_a_member_that_does_not_come_is_named():
         if me.number == 1:
             me.wait_for(0)
             return None
+        began = time.monotonic()
         with pytest.raises(ringreduce.TimeoutError) as caught:
             comm.grow(timeout=0.5)
+        assert time.monotonic() - began < comm.timeout
         me.note()
         return caught.value.rank
 
