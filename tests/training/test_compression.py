@@ -15,22 +15,10 @@ import torch
 import ringreduce
 from ringreduce import compression
 from ringreduce.compression import HalfPrecision, Int8Blocks, PowerSGD, SignMajority, TopK
-from tests.training.buckets import FakeBucket, Ranks, integers, normal
+from tests.training.buckets import METHODS, SHAPES, FakeBucket, Ranks, integers, normal
 
-SHAPES = [(40, 30), (30,), (64, 8, 2), (1,)]
 COUNT = 1200 + 30 + 1024 + 1
 MOVED = [[3, 2, 1], [0]]  # other buckets than one with all parameters
-
-METHODS = {
-    "fp16": lambda comm: HalfPrecision("fp16", comm),
-    "bf16": lambda comm: HalfPrecision("bf16", comm),
-    "int8": Int8Blocks,
-    "sign": lambda comm: SignMajority(comm, block=64),
-    "vote": lambda comm: SignMajority(comm, error_feedback=False, block=64),
-    "top-k": lambda comm: TopK(comm, fraction=0.05),
-    "dgc": lambda comm: TopK(comm, fraction=0.05, momentum=0.5, clip=30.0, warmup_steps=3),
-    "powersgd": lambda comm: PowerSGD(comm, matrix_rank=2, start_iter=1),
-}
 WITH_ERRORS = ["sign", "top-k", "powersgd"]
 every_method = pytest.mark.parametrize("method", METHODS)
 

@@ -16,27 +16,14 @@ import torch.distributed as dist
 
 import ringreduce
 from ringreduce import compression
-from ringreduce.compression import HalfPrecision, Int8Blocks, PowerSGD, SignMajority, TopK
 from tests.torch.gpu_groups import MODULE, emulated_cuda, on_emulated_gpu
-from tests.training.buckets import FakeBucket
+from tests.training.buckets import METHODS, SHAPES, FakeBucket
 
 pytestmark = [
     pytest.mark.timeout(100),
     pytest.mark.skipif(not MODULE.exists(), reason="not built: make emulated"),
     pytest.mark.skipif(torch.backends.cuda.is_built(), reason="this torch has a CUDA of its own"),
 ]
-
-SHAPES = [(40, 30), (30,), (64, 8, 2), (1,)]
-METHODS = {
-    "fp16": lambda group: HalfPrecision("fp16", group),
-    "bf16": lambda group: HalfPrecision("bf16", group),
-    "int8": Int8Blocks,
-    "sign": lambda group: SignMajority(group, block=64),
-    "vote": lambda group: SignMajority(group, error_feedback=False, block=64),
-    "top-k": lambda group: TopK(group, fraction=0.05),
-    "dgc": lambda group: TopK(group, fraction=0.05, momentum=0.5, clip=30.0, warmup_steps=3),
-    "powersgd": lambda group: PowerSGD(group, matrix_rank=2, start_iter=1),
-}
 
 
 def values(rank, count=1000):
