@@ -42,6 +42,11 @@ CASES = {
         lambda c: c.all_reduce(_x(LARGE), algorithm="two_shot"),
         "one_shot", "two_shot",
     ),
+    "one told, one sent": (
+        lambda c: c.all_reduce(_x(8), algorithm="one_shot"),
+        lambda c: c.all_reduce(_x(16), algorithm="one_shot"),
+        "float32[8]", "float32[16]",
+    ),
     "ring dtype": (
         lambda c: c.all_reduce(_x(LARGE), algorithm="ring"),
         lambda c: c.all_reduce(_x(LARGE, "int32"), algorithm="ring"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -16,6 +17,24 @@ BIG = 2_000_003  # bytes: more than a lane holds
 
 def others(comm):
     return [peer for peer in range(comm.size) if peer != comm.rank]
+
+
+def test_small_messages_to_everyone_follow_each_other_and_others(on_ranks):
+    def rank_main(comm):
+        random = np.random.default_rng(comm.rank)
+        for i in range(300):
+            count = [1, 10, 11, 3, 500][i % 5]  # up to 40 bytes are told to all at once
+            x = np.full(count, i + comm.rank, "float32")
+            want = comm.size * i + sum(range(comm.size))
+            algorithm = ["one_shot", "ring"][i % 7 == 3]
+            assert (comm.all_reduce(x, algorithm=algorithm) == want).all()
+            if i % 3 == 0:
+                parts = comm.all_gather(np.full(count % 7, i + comm.rank, "int32"), algorithm="direct")
+                assert np.array_equal(parts.reshape(comm.size, -1)[:, :1].ravel(), i + np.arange(comm.size))
+            if random.integers(50) == 0:
+                time.sleep(0.002)  # others are ahead by as much as they can be
+
+    on_ranks(4, rank_main)
 
 
 def test_messages_keep_their_order(on_ranks):

@@ -47,6 +47,8 @@ void Executor::start(const Task& task) {
   stream_ = large && transport_.far() ? large_message : ~std::size_t{0};
   afresh_ = writes_afresh(task_) ? large_message : ~std::size_t{0};
   small_ = plan.scale || coded() ? 0 : small_message;
+  tells_ = tells(task_);
+  heard_ = 0;
   if (coded()) prepare_coded();
   for (int i = 0; i < in_flight_; ++i) {
     Cursor& cursor = cursors_[i];
@@ -124,6 +126,48 @@ inline bool Executor::receive_small(Cursor& cursor, const Action& action) {
   return true;
 }
 
+bool Executor::tells(const Task& task) const {
+  const Plan& plan = *task.plan;
+  if (!plan.program->to_everyone || plan.uneven || plan.geometry.slices > 1 || small_ == 0) return false;
+  const Action& first = plan.last_slice.actions().front();
+  return transport_.tells() && first.runs().size() == 1 && first.bytes <= Transport::most_told;
+}
+
+inline bool Executor::heard(int peer, std::size_t bytes, Message& message) {
+  if (!transport_.hear(peer, message)) return wait_for(peer);
+  check(peer, bytes, message);
+  return true;
+}
+
+bool Executor::step_told(Cursor& cursor, const Action& action) {
+  const Move& move = *action.moves;
+  Message message;
+  switch (action.step->kind) {
+    case Step::Kind::send:
+      transport_.tell(cursor.source(move), action.bytes, task_.contract);
+      return true;
+    case Step::Kind::combine: {
+      for (; heard_ < action.peer_count; ++heard_) {
+        const int peer = action.peers[heard_];
+        if (peer >= 0 && !heard(peer, action.bytes, message)) return false;
+        sources_[heard_] = peer < 0 ? cursor.source(move) : message.data;
+      }
+      void* target = cursor.target(move);
+      const Plan& plan = *task_.plan;
+      (move.last ? plan.last : plan.combine)(&target, 1, sources_.data(), action.peer_count, move.count, plan.divide);
+      return true;
+    }
+    case Step::Kind::receive: {
+      if (!heard(action.peers[0], action.bytes, message)) return false;
+      void* target = cursor.target(move);
+      copy(&target, 1, message.data, move.bytes);
+      return true;
+    }
+    default:
+      return local(cursor, action);
+  }
+}
+
 bool Executor::advance() {
   bool moved = false;
   waiting_for_ = -1;
@@ -139,6 +183,10 @@ bool Executor::advance(Cursor& cursor) {
     for (; cursor.action != cursor.end; ++cursor.action, moved = true) {
       const Action& action = *cursor.action;
       if (action.skip) continue;
+      if (tells_) {
+        if (!step_told(cursor, action)) return moved;
+        continue;
+      }
       const bool small = action.simple && action.bytes <= small_;
       bool did = false;
       switch (action.step->kind) {

@@ -276,16 +276,22 @@ Program Planner::lower_entry(const Call& call, const Entry& entry, bool uses_lin
     place.order = order_;
   }
   int heaviest = 0;
+  bool to_everyone = true;
   // Only in an all-reduce do several ranks end with results of combinations.
   const bool look = coded && call.collective == Collective::all_reduce && world_ <= largest_known_world;
   std::vector<Schedule> all;
   for (place.rank = 0; place.rank < world_; ++place.rank) {
     Schedule schedule = entry.build(place);
     heaviest = std::max(heaviest, heaviest_round(schedule));
+    to_everyone = to_everyone && sends_to_everyone(schedule);
     if (look) all.push_back(std::move(schedule));
   }
   place.rank = rank_;
-  if (!coded) return lower(entry.build(place), heaviest, true);
+  if (!coded) {
+    Program program = lower(entry.build(place), heaviest, true);
+    program.to_everyone = to_everyone;
+    return program;
+  }
   const PassedOn known = look ? passed_on(all, rank_) : PassedOn();
   return lower_coded(entry.build(place), heaviest, look ? &known : nullptr);
 }

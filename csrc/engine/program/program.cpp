@@ -282,6 +282,11 @@ int heaviest_round(const Schedule& schedule) {
   return most;
 }
 
+bool sends_to_everyone(const Schedule& schedule) {
+  if (schedule.rounds.size() != 1 || schedule.rounds[0].sends.size() != 1) return false;
+  return schedule.rounds[0].sends[0].peers.size() + 1 == static_cast<std::size_t>(schedule.world);
+}
+
 Program lower(Schedule schedule, int heaviest_round, bool answers_directly) {
   Program program = Lowering(std::move(schedule)).run(answers_directly);
   program.heaviest_round = heaviest_round;

@@ -57,6 +57,7 @@ struct Program {
   std::vector<int> peers;
   std::vector<int> fences;
   int tickets = 0;
+  bool to_everyone = false;  // it has one round, in which every rank sends one message, to all others
   int heaviest_round = 0;  // the most chunks that any rank sends in one round; limits the length of slices
   bool uses_temp = false;
   bool combines_locally = false;
@@ -68,6 +69,9 @@ bool slices_whole_buffer(Collective collective);
 
 // The most chunks that this rank sends in one round.
 int heaviest_round(const Schedule& schedule);
+
+// Whether this rank sends one message, to all others, in the only round.
+bool sends_to_everyone(const Schedule& schedule);
 
 // `heaviest_round`: over all ranks, so that all cut slices of the same length. `answers_directly`: if a
 // peer's message replaces chunks that it was sent, it is the first message that the peer makes from them, so

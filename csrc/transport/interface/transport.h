@@ -170,6 +170,14 @@ class Transport {
   // For transports that queue.
   virtual void place(int, int, std::byte*, std::size_t, std::uint64_t) {}
 
+  // Messages of at most most_told bytes that every other rank reads, in one place instead of one for each
+  // reader, and without acknowledgements. All ranks tell in turn: a rank tells again once it has heard all
+  // others. What it has heard stays readable until then, and until the next time.
+  static constexpr std::size_t most_told = 40;
+  virtual bool tells() const { return false; }
+  virtual void tell(const void*, std::size_t, std::uint64_t) {}
+  virtual bool hear(int, Message&) { return false; }
+
   // Says whether large messages use a lane now. Only then is it worth measuring how far the peers are.
   virtual void sense(int, bool) {}
   // Whether peers read this core's latest writes faster from memory than from its cache, so that large

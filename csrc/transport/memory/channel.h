@@ -2,11 +2,15 @@
 // (except for the abort word, the doorbell and Busy) and read by all. Every atomic is lock-free and
 // address-free, so the layout serves threads and processes alike.
 //
-//   Header | doorbells[world] | slots[lanes][world][depth] | acks[world] | arena[lanes][capacity of the lane]
+//   Header | doorbells[world] | told[2][world] | slots[lanes][world][depth] | acks[world] | arena[lanes][capacity]
 //
 // A message from a to b on a lane is one 64-byte slot in a's segment. Up to 40 bytes travel inside it, in the
 // cache line that carries the flag. Longer messages lie in a's arena (once, for all readers) or in a lent
 // buffer. b's acknowledgement is a counter in b's segment, which a reads only when it runs out of space.
+//
+// What a rank tells all others is one slot in the first rank's segment, where those of all ranks lie side by
+// side. There are two per rank: a rank that tells for the third time has heard everyone's second message, so
+// everyone has finished with its first.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +27,7 @@ namespace ringreduce {
 
 inline constexpr std::size_t cache_line = 64;
 inline constexpr std::uint32_t channel_depth = 16;  // the most messages on their way to one peer on a lane
-inline constexpr std::size_t inline_bytes = 40;
+inline constexpr std::size_t inline_bytes = Transport::most_told;
 inline constexpr int record_depth = 16;
 inline constexpr int cores_told = 64;        // cores whose numbers are equal modulo this share a Busy
 inline constexpr int most_surviving = 1024;  // the most ranks that an agreement on survivors supports
@@ -102,7 +106,8 @@ struct SegmentLayout {
       : world(world),
         capacity(capacity),
         doorbells(align(sizeof(Header))),
-        slots(doorbells + sizeof(Doorbell) * world),
+        told(doorbells + sizeof(Doorbell) * world),
+        slots(told + sizeof(Slot) * 2 * world),
         acks(slots + sizeof(Slot) * slots_before(Transport::lanes)),
         arena(align(acks + sizeof(Acks) * world, 4096)),
         bytes(arena + capacity * (Transport::collective_lanes + 1)) {}
@@ -116,6 +121,9 @@ struct SegmentLayout {
   Header& header(std::byte* base) const { return *reinterpret_cast<Header*>(base); }
   Doorbell& doorbell_of(std::byte* first, int rank) const {
     return reinterpret_cast<Doorbell*>(first + doorbells)[rank];
+  }
+  Slot& told_by(std::byte* first, int rank, std::uint32_t number) const {
+    return reinterpret_cast<Slot*>(first + told)[number % 2 * world + rank];
   }
   // A lane's slots to all peers lie together, in as few pages as possible.
   Slot* slots_to(std::byte* base, int peer, int lane) const {
@@ -141,7 +149,7 @@ struct SegmentLayout {
 
   int world;
   std::size_t capacity;
-  std::size_t doorbells, slots, acks, arena, bytes;
+  std::size_t doorbells, told, slots, acks, arena, bytes;
 };
 
 }  // namespace ringreduce

@@ -264,6 +264,24 @@ void MappedTransport::release(int lane, int peer) {
   ring(peer);
 }
 
+void MappedTransport::tell(const void* data, std::size_t bytes, std::uint64_t contract) {
+  Slot& slot = layout_.told_by(segments_[0].get(), rank, ++told_);
+  slot.bytes = static_cast<std::uint32_t>(bytes);
+  slot.contract = contract;
+  copy_small(slot.inlined, static_cast<const std::byte*>(data), bytes);
+  slot.sequence.store(told_, std::memory_order_release);
+  for (int peer = 0; peer < world; ++peer) ring(peer);
+}
+
+bool MappedTransport::hear(int peer, Message& message) {
+  const Slot& slot = layout_.told_by(segments_[0].get(), peer, told_);
+  if (slot.sequence.load(std::memory_order_acquire) != told_) return false;
+  message.data = slot.inlined;
+  message.bytes = slot.bytes;
+  message.contract = slot.contract;
+  return true;
+}
+
 // The waker looks at `sleepers` without a fence after its store. If the store is still on its way when the
 // sleeper looks for the last time, the wake-up is missed, and the sleep's short limit makes up for it. A
 // fence would cost every message what almost none needs.

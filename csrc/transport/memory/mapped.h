@@ -38,6 +38,10 @@ class MappedTransport : public Transport {
   bool poll(int lane, int peer, Message& message) override;
   void release(int lane, int peer) override;
 
+  bool tells() const override { return true; }
+  void tell(const void* data, std::size_t bytes, std::uint64_t contract) override;
+  bool hear(int peer, Message& message) override;
+
   void sense(int lane, bool large) override { sensing_[lane] = large; }
   bool far() const override;
 
@@ -142,6 +146,7 @@ class MappedTransport : public Transport {
   std::atomic<Clock::duration> crowded_span_{};
   std::atomic<int> absences_{0};
   bool sensing_[lanes] = {};
+  std::uint32_t told_ = 0;  // the number of times that all ranks have told
   // By peer: about the median of the ns that it takes to read a line that the peer has just written.
   std::vector<std::atomic<double>> distance_;
   const std::vector<int> names_;
