@@ -73,6 +73,11 @@ class Outer(ABC):
         """Whether this rank is to skip the next step, because it is slow. See ``adaptive`` of :class:`LocalSGD`."""
         return False
 
+    @property
+    def left(self) -> int:
+        """The number of steps to the end of the round: to the next synchronisation, of streaming's first fragment."""
+        return self.every - self.steps % self.every
+
     @abstractmethod
     def step(self) -> None:
         """Counts a step, and synchronises the parameters if it is time. Every rank must call it.
