@@ -157,6 +157,23 @@ class Balance:
         needed = [number for number, (first, _) in enumerate(self._plan) if first <= self.steps]
         return self._plan[needed[-1] :]
 
+    def regroup(self, comm: Communicator) -> None:
+        """Continues with the ranks of another group. Every rank of it must call it.
+
+        Ranks that were there keep their estimates, and others count as the mean of these. The shares change at once.
+        :mod:`ringreduce.elastic` calls it when ranks are lost or come.
+
+        Raises:
+            ValueError: a rank would get less than the smallest share.
+        """
+        own = np.nan if self._costs is None else self._costs[self.comm.rank]
+        costs = comm.all_gather(np.array([own]))
+        known = ~np.isnan(costs)
+        costs = np.where(known, costs, costs[known].mean() if known.any() else 1.0)
+        self._plan = [(0, fair_shares(self.batch, costs.tolist(), self.smallest))]
+        self._costs = costs / costs.mean() if known.any() else None
+        self.comm, self._window, self._measured = comm, [], 0.0
+
     # --- saving ----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import torch
 
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
 from ringreduce.compression.group import Group, Tensor, all_reduce_bytes
+from ringreduce.errors import ClosedError
 
 __all__ = ["Compression", "Gradients", "Memory", "hook"]
 
@@ -143,11 +144,17 @@ class Compression(ABC):
         self._end = weakref.finalize(self, _end, self._jobs, self._thread, self._group)
 
     def regroup(self, comm: Communicator) -> None:
-        """Continues with the ranks of another group. All of them must call it, and it must not be in use.
+        """Continues with the ranks of another group. All of them must call it, outside backward passes.
 
-        The errors that were to be fed back are lost, because they belong to other ranks' samples.
+        Exchanges of a backward pass that was not finished fail. The errors that were to be fed back are lost, because
+        they belong to other ranks' samples.
         """
         self._end.detach()
+        self._failure = self._failure or ClosedError(
+            "the ranks have changed"
+        )  # what has not begun does not begin
+        self._group.close()  # ends what has
+        self._wait_until_idle()
         sent, self._group = self._group.bytes_sent, Group(comm, self.timeout)
         self._group.bytes_sent = sent
         for kept in self._memory.values():
@@ -238,12 +245,15 @@ class Compression(ABC):
         model in the same wrapper with the same bucket sizes.
         """
         if self._end.alive:  # a closed state has no jobs left
-            idle = threading.Event()
-            self._jobs.put(idle.set)
-            idle.wait()
+            self._wait_until_idle()
         for device, stream in self._streams.items():
             torch.cuda.current_stream(device).wait_stream(stream)
         return {**self._owner(), "step": self._step, "memory": _copied(self._memory)}
+
+    def _wait_until_idle(self) -> None:
+        idle = threading.Event()
+        self._jobs.put(idle.set)
+        idle.wait()
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Loads a state that :meth:`state_dict` returned on the same rank. Call it before the first step.

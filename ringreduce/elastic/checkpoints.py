@@ -124,6 +124,8 @@ class Checkpoints:
         problems = [text for text in comm.all_gather_object(problem) if text]
         if problems:
             raise CheckpointError(problems[0])
+        for entry in state.entries:
+            entry.restored()
         return len(found)
 
     def _load(self, state: State, parts: Sequence[dict[str, Any]]) -> None:

@@ -199,6 +199,27 @@ class OuterEntry(ObjectEntry):
     def description(self) -> list[str]:
         return [*super().description(), *(f"{self.name}: {line}" for line in self.value.described())]
 
+    def tree(self) -> Any:
+        return self.value.common_state()
+
+    def shard(self) -> Any:
+        return list(self.value.sent)  # of tensors that never change
+
+    def keep(self) -> Any:
+        return super().keep(), self.shard()
+
+    def put_back(self, kept: Any) -> None:
+        tree, sent = kept
+        self.load(tree)
+        self.value.sent = sent
+
+    def restore(self, tree: Any, shards: list[Any]) -> None:
+        self.load(tree)
+        self.value.take(shards)
+
+    def restored(self) -> None:
+        self.value.regroup(self.value.comm)
+
 
 class TensorEntry(Entry):
     """A tensor, which steps change in place."""

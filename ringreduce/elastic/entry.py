@@ -71,6 +71,9 @@ class Entry(ABC):
         """Loads a checkpoint: the state that all ranks share, and the parts of all ranks that wrote it."""
         self.load(tree)
 
+    def restored(self) -> None:
+        """Goes on from a checkpoint that every rank has loaded as a whole. All ranks call it."""
+
     def mend(self, now: Membership) -> None:
         """Makes parameters whole that a lost rank left half updated. All ranks call it."""
 

@@ -53,6 +53,7 @@ class Group(Settling):
         self.minimum, self.timeout = minimum, timeout
         self.phase = Phase.OUTSIDE
         self.losses = 0
+        self._length = 1  # of the current step
         self._fruitless = 0
         self._look, self._looked = joins is None, 0.0  # who lets a newcomer in has just looked
         if joins is not None:
@@ -72,17 +73,20 @@ class Group(Settling):
         self._admit()
         self.phase = Phase.OPEN
 
-    def commit(self) -> None:
+    def commit(self, steps: int = 1) -> None:
         """Agrees that all ranks can apply the step. Does nothing if they have agreed already.
 
         If a rank is lost meanwhile, either all survivors return, or all raise.
+
+        Args:
+            steps: the number of steps that are done then.
 
         Raises:
             PeerLost: the step is lost, because a rank died before all had their gradients.
         """
         if self.phase != Phase.OPEN:
             return
-        self.phase = Phase.PREPARED
+        self.phase, self._length = Phase.PREPARED, steps
         looks = self.comm.rank == 0 and time.monotonic() - self._looked > LOOK_EVERY
         flags = np.array([looks], np.int64)
         try:
@@ -99,7 +103,7 @@ class Group(Settling):
 
     def _apply(self) -> None:
         self.phase = Phase.APPLIED
-        self.state.step += 1
+        self.state.step += self._length
         self._fruitless = 0
 
     def finish(self, gather: Callable[[], None]) -> None:

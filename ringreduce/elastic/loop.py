@@ -7,7 +7,6 @@ from types import TracebackType
 from typing import Any
 
 from ringreduce import errors
-from ringreduce.communicator import Communicator
 from ringreduce.elastic.checkpoints import Checkpoints
 from ringreduce.elastic.group import Group, Phase
 from ringreduce.elastic.losses import is_loss
@@ -35,10 +34,11 @@ def steps(
     Within ``optimizer.step()`` of any optimizer of the state, before it changes anything, the ranks agree that all of
     them have their gradients. If a rank is lost before that, the block ends on all survivors, what it changed in the
     state is undone, and the same step is yielded again. If a rank is lost later, every survivor applies the step. A
-    block that calls no ``optimizer.step()`` is agreed on at its end. Other exceptions leave the block as always.
+    block that calls no ``optimizer.step()`` is agreed on at its end, or where it calls :meth:`Step.agree`. Other
+    exceptions leave the block as always.
 
-    What follows ``optimizer.step()`` in the block may change the state, and may communicate after it has. A loss then
-    ends the block, but not the step. Newcomers are let in between two steps.
+    What follows the agreement in the block may change the state, and may communicate after it has. A loss then, or in
+    the agreement, ends the block where it communicates, but not the step. Newcomers are let in between two steps.
 
     Args:
         state: the state. All of its optimizers make their steps after the last gradients were exchanged.
@@ -70,7 +70,9 @@ def steps(
             if (
                 checkpoints is not None
                 and step.done
-                and (state.step == count or state.step % checkpoints.every == 0)
+                and (
+                    state.step >= count or state.step // checkpoints.every > step.number // checkpoints.every
+                )
             ):
                 checkpoints.write(state)
         _end_together(group)
@@ -109,36 +111,45 @@ class Step:
 
     Attributes:
         number: the number of steps done before this one.
+        comm: the group in this step. If a rank is lost, it is closed.
     """
 
     def __init__(self, group: Group) -> None:
-        self._group = group
+        self._group, self.comm = group, group.comm
         self.number = group.state.step
         self._kept: Any = None
         self.is_open = True
 
     @property
-    def comm(self) -> Communicator:
-        """The group in this step."""
-        return self._group.comm
-
-    @property
     def rank(self) -> int:
         """This rank's number in :attr:`comm`."""
-        return self._group.comm.rank
+        return self.comm.rank
 
     @property
     def size(self) -> int:
         """The number of ranks in :attr:`comm`."""
-        return self._group.comm.size
+        return self.comm.size
 
     @property
     def done(self) -> bool:
         """Whether the step was applied. After the block, False means that it is made again."""
         return self._group.state.step > self.number
 
+    def agree(self, steps: int = 1) -> None:
+        """Agrees with the other ranks that the block can be applied, as the step of an optimizer does.
+
+        Args:
+            steps: the number of steps that the block has made, by which ``state.step`` grows. It must be the same on
+                all ranks.
+
+        Raises:
+            PeerLost: the block is lost, because a rank died before all came here. The context catches it.
+        """
+        self._group.commit(steps)
+
     def __enter__(self) -> Step:
         self._group.open()
+        self.comm = self._group.comm
         self.number = self._group.state.step
         self._kept = self._group.state.keep()
         return self
@@ -155,7 +166,7 @@ class Step:
                     raise
                 error = lost
         if error is not None:
-            if not is_loss(error):
+            if not (is_loss(error) or (self._goes_on and isinstance(error, errors.ClosedError))):
                 group.phase = Phase.OUTSIDE
                 return False
             self._lose(error)
@@ -163,8 +174,15 @@ class Step:
         group.settle()
         return True
 
+    @property
+    def _goes_on(self) -> bool:
+        """Whether the ranks have lost one, but apply the step: the agreement has recovered already."""
+        return self._group.phase is Phase.APPLIED and self._group.comm is not self.comm
+
     def _lose(self, error: BaseException) -> None:
         group = self._group
+        if self._goes_on:
+            return
         if group.phase is Phase.APPLIED:
             group.recover(error)
         elif group.phase is Phase.OPEN:

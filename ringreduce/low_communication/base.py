@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,6 +36,7 @@ class Outer(ABC):
         bytes_sent: the bytes that this rank has sent to synchronise parameters: 2 (N-1)/N S in an all-reduce of S
             bytes, without headers.
         timings: the exchanges and waits of the last step, a :class:`ringreduce.data_parallel.StepTimings`.
+        sent: what this rank has sent that has not come back, which :meth:`regroup` sends again.
 
     Raises:
         ValueError: an argument is invalid, or no parameter needs a gradient.
@@ -50,6 +51,7 @@ class Outer(ABC):
         self.every = every
         self.steps = self.bytes_sent = 0
         self.timings = StepTimings()
+        self.sent: list[Any] = []
         own = {name: repr(value) for name, value in {"every": every, **options}.items()}
         own |= {f"parameter {number}": kind_of(p) for number, p in enumerate(self.parameters)}
         self._arguments = own
@@ -70,6 +72,11 @@ class Outer(ABC):
     def idle(self) -> bool:
         """Whether this rank is to skip the next step, because it is slow. See ``adaptive`` of :class:`LocalSGD`."""
         return False
+
+    @property
+    def left(self) -> int:
+        """The number of steps to the end of the round: to the next synchronisation, of streaming's first fragment."""
+        return self.every - self.steps % self.every
 
     @abstractmethod
     def step(self) -> None:
@@ -111,9 +118,9 @@ class Outer(ABC):
     def regroup(self, comm: Communicator) -> None:
         """Continues with the ranks of another group, from the parameters of the last synchronisation.
 
-        Every rank of the group must call it, with the same state (:meth:`state_dict`). Nothing is sent. Local steps
-        since the last synchronisation are lost. The state of the ranks' own optimizers stays as it is. Adaptive ranks
-        begin again with equal numbers of steps. :mod:`ringreduce.elastic` calls it when ranks are lost or come.
+        Every rank of the group must call it, with the same state (:meth:`common_state`). Local steps since the last
+        synchronisation are lost. The state of the ranks' own optimizers stays as it is. Adaptive ranks begin again with
+        equal numbers of steps. :mod:`ringreduce.elastic` calls it when ranks are lost or come.
 
         Raises:
             ValueError: the method cannot continue with other ranks. The message says why.
@@ -121,11 +128,22 @@ class Outer(ABC):
         self.comm = comm
         torch._foreach_copy_(self.parameters, self._last())
 
+    def take(self, sent: Sequence[list[Any]]) -> None:
+        """Takes over what other ranks had :attr:`sent`, those of a checkpoint. :meth:`regroup` must follow.
+
+        Args:
+            sent: that of each of them, whatever their number.
+        """
+
     def described(self) -> list[str]:
         """Returns the arguments and the kinds of the parameters, as text: what must be the same on all ranks."""
         return [f"{name}: {value}" for name, value in self._arguments.items()]
 
     # --- saving ----------------------------------------------------------------------------------------------
+
+    def common_state(self) -> dict[str, Any]:
+        """Returns :meth:`state_dict` without what is under way, and so without waiting for other ranks."""
+        return self.state_dict()
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state, of tensors, numbers, strings and containers of these.

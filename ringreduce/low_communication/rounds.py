@@ -40,6 +40,10 @@ class Rounds(Outer):
         local = self.steps - self.start
         return local >= 0 and local % self.every >= self._pace.steps[self.comm.rank]
 
+    @property
+    def left(self) -> int:
+        return 1 if self.steps < self.start else self.every - (self.steps - self.start) % self.every
+
     @torch.no_grad()
     def step(self) -> None:
         if not self.idle:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
 
 from ringreduce.annotations import Wire
@@ -27,8 +28,8 @@ class StreamingDiLoCo(Outer):
 
     Between two synchronisations the ranks' parameters differ. :meth:`common` gives the anchors, which do not.
 
-    :meth:`regroup`, and so :mod:`ringreduce.elastic`, needs ``overlap=0``: outer gradients that are under way are those
-    of a group that has ended. Each fragment then continues from its own last synchronisation.
+    After :meth:`regroup`, each fragment continues from its own last synchronisation. The ranks of the new group send
+    again what they have sent of fragments that are under way, so these are synchronised as if nothing had happened.
 
     Args:
         parameters: see :class:`Outer`.
@@ -76,11 +77,19 @@ class StreamingDiLoCo(Outer):
         ):
             raise ValueError("fragments must not be empty, and must hold each of the parameters once")
         self._groups: list[list[int]] = groups
+        self._exchange = self._new_exchange()
         self._fragments = [
-            Fragment([self.parameters[place] for place in group], self.comm, wire, lr, momentum)
+            Fragment([self.parameters[place] for place in group], self._exchange, wire, lr, momentum)
             for group in groups
         ]
         self._sent_at: list[int | None] = [None] * len(groups)
+        self.sent = [None] * len(groups)  # this rank's outer gradients of each fragment that is under way
+
+    def _new_exchange(self) -> Communicator:
+        """Returns the group in which outer gradients travel: one of its own, or other calls would wait for them."""
+        own = self.comm.split(0) if self.overlap else self.comm
+        assert own is not None
+        return own
 
     @property
     def optimizers(self) -> list[Any]:
@@ -95,9 +104,8 @@ class StreamingDiLoCo(Outer):
             if sent_at is not None and self.steps == sent_at + self.overlap:
                 self._receive(place)
             if (self.steps - self._offset(place)) % self.every == 0:
-                fragment.average.start(fragment.outer_gradients(), self.steps)
-                self.bytes_sent += fragment.average.nbytes
-                self._sent_at[place] = self.steps
+                self._sent_at[place], self.sent[place] = self.steps, fragment.outer_gradients()
+                self._send(place)
                 if self.overlap == 0:
                     self._receive(place)
         taken = [fragment.average.timings() for fragment in self._fragments]
@@ -108,10 +116,16 @@ class StreamingDiLoCo(Outer):
     def _offset(self, place: int) -> int:
         return place * self.every // len(self._fragments)
 
+    def _send(self, place: int, weight: float = 1.0) -> None:
+        fragment, sent_at = self._fragments[place], self._sent_at[place]
+        assert sent_at is not None
+        fragment.average.start(self.sent[place] or fragment.anchors, sent_at, weight=weight)
+        self.bytes_sent += fragment.average.nbytes
+
     def _receive(self, place: int) -> None:
         fragment = self._fragments[place]
         fragment.outer_step(fragment.average.finish(), self.mixing)
-        self._sent_at[place] = None
+        self._sent_at[place] = self.sent[place] = None
 
     def _last(self) -> list[Tensor]:
         found: list[Tensor] = [None] * len(self.parameters)
@@ -120,23 +134,52 @@ class StreamingDiLoCo(Outer):
                 found[place] = anchor
         return found
 
+    # --- other ranks -----------------------------------------------------------------------------------------
+
+    @torch.no_grad()
     def regroup(self, comm: Communicator) -> None:
-        if self.overlap:
-            raise ValueError(
-                f"overlap is {self.overlap}: StreamingDiLoCo cannot continue with other ranks while outer gradients "
-                "are under way; make it with overlap=0, or use DiLoCo"
-            )
+        """As :meth:`Outer.regroup`. Outer gradients that are under way are sent again, by the ranks that have them."""
         super().regroup(comm)
+        if self.overlap:
+            self._exchange.close()  # ends what is under way, so that its memory can be used again
+        self._exchange = self._new_exchange()
         for fragment in self._fragments:
-            fragment.average.regroup(comm)
+            fragment.average.regroup(self._exchange)
+        have = np.array([sent is not None for sent in self.sent], np.int64)
+        for place, count in enumerate(self._exchange.all_reduce(have).tolist()):
+            if count:
+                self._send(place, weight=comm.size / count if have[place] else 0.0)
+            else:  # nothing is under way, or all ranks that had sent it are lost
+                self._sent_at[place] = None
+
+    def take(self, sent: Sequence[list[list[Tensor] | None]]) -> None:
+        """Of several ranks' outer gradients, each rank sends those of one, or the sum of several, or nothing."""
+        ours = sent[self.comm.rank :: self.comm.size]
+        share = self.comm.size / len(sent)
+        for place, fragment in enumerate(self._fragments):
+            if self._sent_at[place] is not None:
+                zeros = [torch.zeros_like(anchor) for anchor in fragment.anchors]
+                self.sent[place] = [
+                    share * sum(parts, zero)
+                    for zero, *parts in zip(zeros, *(one[place] or zeros for one in ours), strict=True)
+                ]
+
+    # --- saving ----------------------------------------------------------------------------------------------
+
+    def common_state(self) -> dict[str, Any]:
+        fragments = [
+            {**fragment.state_dict(), "sent_at": sent_at}
+            for fragment, sent_at in zip(self._fragments, self._sent_at, strict=True)
+        ]
+        return {**super().state_dict(), "fragments": fragments}
 
     def state_dict(self) -> dict[str, Any]:
         """As :meth:`Outer.state_dict`. It waits for outer gradients that are under way, whose averages it holds."""
-        fragments = []
-        for fragment, sent_at in zip(self._fragments, self._sent_at, strict=True):
-            under_way = [] if sent_at is None else [view.clone() for view in fragment.average.finish()]
-            fragments.append({**fragment.state_dict(), "sent_at": sent_at, "under_way": under_way})
-        return {**super().state_dict(), "fragments": fragments}
+        state = self.common_state()
+        for fragment, one in zip(self._fragments, state["fragments"], strict=True):
+            under_way = one["sent_at"] is not None
+            one["under_way"] = [view.clone() for view in fragment.average.finish()] if under_way else []
+        return state
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         super().load_state_dict(saved)
@@ -144,8 +187,8 @@ class StreamingDiLoCo(Outer):
             raise ValueError(f"saved has {len(saved['fragments'])} fragments, not {len(self._fragments)}")
         for place, (fragment, one) in enumerate(zip(self._fragments, saved["fragments"], strict=True)):
             fragment.load_state_dict(one)
-            self._sent_at[place] = one["sent_at"]
-            if one["sent_at"] is not None:
+            self._sent_at[place], self.sent[place] = one["sent_at"], one.get("under_way") or None
+            if self.sent[place] is not None:
                 fragment.average.load(one["under_way"])
 
 

@@ -230,8 +230,6 @@ def _check_together(config: Config) -> None:
         (config.elastic and config.trace, "trace: a timeline needs the same ranks in all steps; leave elastic at 0"),
         (config.elastic and shards, "logical_shards: cannot be divided among any number of ranks; leave elastic at 0"),
         (config.elastic and config.parameter_server, "parameter_server: survives losses by itself; leave elastic at 0"),
-        (config.elastic and config.balance, "balance: needs the same ranks in all steps; leave elastic at 0"),
-        (config.elastic and low != "none", "low_communication: needs the same ranks in all steps; leave elastic at 0"),
         (config.elastic and config.resume not in ("", "auto"), "resume: with elastic it must be auto"),
         (second, f"{second}: cannot be combined with {first}; both determine how gradients are exchanged"),
     ):  # fmt: skip

@@ -70,16 +70,23 @@ def _steps(trainer: Trainer, progress: Progress) -> None:
                 trainer.regroup(step.comm, step.number)
                 fresh, reported = [], step.number
                 progress.show(trainer.comm.rank == 0, trainer.done)
-            fresh.append(trainer.step())
-            done, last = trainer.done, trainer.done == config.steps
-            if reported < done and (done % config.log_every == 0 or last):
+            begun = trainer.done
+            fresh += [trainer.step() for _ in range(trainer.block if config.elastic else 1)]
+            done, due = trainer.done, partial(_is_due, trainer, begun)
+            step.agree(done - begun)
+            if reported < done and due(config.log_every):
                 told, fresh, reported = fresh, [], done
                 progress.report(make_row(trainer, told))
-            if last or (config.evaluate_every and done % config.evaluate_every == 0):
+            if due(config.evaluate_every or config.steps):
                 progress.report({"step": done, **trainer.evaluate()})
-            if config.checkpoints and not config.elastic and (last or done % config.checkpoint_every == 0):
+            if config.checkpoints and not config.elastic and due(config.checkpoint_every):
                 write = partial(checkpoint.save, folder, done, trainer.state_dict(), config.keep)
                 checkpoint.on_rank_0(trainer.comm, write)
+
+
+def _is_due(trainer: Trainer, begun: int, every: int) -> bool:
+    """Returns whether the steps since ``begun`` have come to a multiple of ``every``, or to the end."""
+    return trainer.done == trainer.config.steps or trainer.done // every > begun // every
 
 
 class PlainStep(contextlib.nullcontext[None]):
@@ -88,6 +95,9 @@ class PlainStep(contextlib.nullcontext[None]):
     def __init__(self, trainer: Trainer) -> None:
         super().__init__()
         self.comm, self.number = trainer.comm, trainer.done
+
+    def agree(self, steps: int) -> None:
+        """Does nothing: no rank may be lost."""
 
 
 def plain_steps(trainer: Trainer) -> Iterator[PlainStep]:
@@ -107,9 +117,7 @@ def elastic_steps(trainer: Trainer) -> Iterator[elastic.Step]:
             resume=config.resume == "auto",
         )
     settings = tuple(str(getattr(config, name)) for name in KEPT)
-    state = elastic.State(
-        trainer.comm, model=trainer.model, optimizer=trainer.optimizer, schedule=trainer.schedule
-    )
+    state = elastic.State(trainer.comm, **trainer.shared())
     yield from elastic.steps(
         state,
         config.steps,

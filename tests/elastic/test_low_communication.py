@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,20 +23,24 @@ from ringreduce.low_communication import DiLoCo, LocalSGD, StreamingDiLoCo
 from ringreduce.low_communication.average import Average
 from tests.elastic.ranks import Job, kill_self
 from tests.elastic.training import DYING, SAMPLES, Net
+from tests.training.models import on_ranks
 
 ROUNDS, EVERY = 6, 4
+STREAMING = {"every": EVERY, "fragments": 3, "lr": 0.5, "momentum": 0.5}
 FATAL = 3  # the round in which a rank dies
 SYNCHRONISED, REFUSED = 2, 3  # places on the board
 
 METHODS: dict[str, Any] = {
     "local_sgd": partial(LocalSGD, every=EVERY),
     "diloco": partial(DiLoCo, every=EVERY, lr=0.5, momentum=0.5),
-    "streaming": partial(StreamingDiLoCo, every=EVERY, fragments=3, overlap=0, lr=0.5, momentum=0.5),
+    "streaming": partial(StreamingDiLoCo, overlap=0, **STREAMING),
 }
 OTHERS: dict[str, Any] = {
     "adaptive": partial(LocalSGD, every=EVERY, adaptive=True),
     "int8": partial(DiLoCo, every=EVERY, wire="int8"),
     "another": partial(DiLoCo, every=EVERY, lr=0.25, momentum=0.5),
+    # At the end of a round, two fragments are under way.
+    "overlapped": partial(StreamingDiLoCo, overlap=3, **STREAMING),
 }
 ALL = pytest.mark.parametrize("method", METHODS)
 
@@ -138,6 +143,24 @@ def dies_in_the_exchange(me: Any, number: int) -> None:
         AllReduce.start = deadly
 
 
+def dies_at_once(me: Any, number: int) -> None:
+    """With what was sent in the round before under way."""
+    if me.number == 1:
+        me.note(DYING)
+        kill_self()
+
+
+def dies_before_it_receives(me: Any, number: int) -> None:
+    """What was sent in the round before, the last local step of which is done."""
+
+    def deadly(*_: Any) -> None:
+        me.note(DYING)
+        kill_self()
+
+    if me.number == 1:
+        Average.finish = deadly
+
+
 def dies_between_two_survivors(me: Any, number: int) -> None:
     """When one survivor has made the outer step. The other hears of the death before it has."""
     finish = Average.finish
@@ -166,6 +189,9 @@ MOMENTS = {
     "exchange": dies_in_the_exchange,
     "between": dies_between_two_survivors,
 }
+OVERLAPPED = {**MOMENTS, "at once": dies_at_once, "receive": dies_before_it_receives}
+# The dead rank may have sent all that the others need in the round, which they then need not make again.
+MAY_HAVE_SENT_ALL = ("middle", "receive")
 
 
 @ALL
@@ -189,6 +215,60 @@ def test_a_newcomer_gets_the_common_model(method):
     for place in (0, 2, 3):
         assert values[place]["size"] == 3
         check(values[place], expected, but=("parameters",) if method == "streaming" else ())
+
+
+def rehearsed(change: int, leaver: int | None = 1, newcomer: bool = False) -> list[Any]:
+    """Returns what the ranks of threads come to if a rank of three leaves before a round, and perhaps another comes."""
+
+    def run(comm: ringreduce.Communicator) -> dict[str, Any]:
+        members = comm.split(0 if comm.rank < 3 else None)
+        others = comm.split(None if comm.rank == leaver else 0)
+        training = Training(members or ringreduce.local_group(1)[0], "overlapped")
+
+        def go(group: Any, begin: int, end: int) -> None:
+            for number in range(begin, end if group else begin):
+                step = SimpleNamespace(number=number, rank=group.rank, size=group.size)
+                for local in range(EVERY):
+                    training.local_step(step, local)
+
+        go(members, 0, change)
+        if others:
+            state = others.broadcast_object(training.outer.common_state())
+            if not members:
+                training.outer.load_state_dict(state)
+            training.outer.regroup(others)
+        go(others, change, ROUNDS)
+        return training.found()
+
+    return on_ranks(4 if newcomer else 3, run)
+
+
+def check_overlapped(found: dict[str, Any], first: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Compares with another process bit for bit, and with threads but for the order in which they add."""
+    check(found, first, but=("parameters",))
+    assert found["steps"] == (expected["steps"][0], ROUNDS)
+    for name in ("parameters", "common", "momenta"):
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-12, atol=1e-9)
+
+
+@pytest.mark.parametrize("moment", OVERLAPPED)
+def test_a_loss_leaves_what_is_under_way_to_the_survivors(moment):
+    values = Job(partial(rounds, method="overlapped", fatal=OVERLAPPED[moment]), 3).values(but=(1,))
+    (again,) = {values[place]["tries"] - ROUNDS for place in (0, 2)}
+    assert again in ({0, 1} if moment in MAY_HAVE_SENT_ALL else {1})
+    expected = rehearsed(FATAL + 1 - again)
+    for place in (0, 2):
+        assert values[place]["size"] == 2
+        check_overlapped(values[place], values[0], expected[place])
+
+
+def test_a_newcomer_takes_part_in_what_is_under_way():
+    run = partial(rounds, method="overlapped", minimum=3)
+    values = Job(partial(run, fatal=dies_at_once), 3, run, 1).values(but=(1,))
+    expected = rehearsed(FATAL, newcomer=True)
+    assert [value and value["joined"] for value in values] == [0, None, 0, FATAL]
+    for place in (0, 2, 3):
+        check_overlapped(values[place], values[0], expected[place])
 
 
 @pytest.mark.parametrize("method", ["adaptive", "int8"])
@@ -226,6 +306,19 @@ def test_a_checkpoint_is_of_any_number_of_ranks(method, tmp_path):
         check(found, reference(method))
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_checkpoint_holds_what_is_under_way(size, tmp_path):
+    run = partial(rounds, method="overlapped", folder=tmp_path)
+    Job(partial(run, count=3), 3).values()
+    expected = rehearsed(3, leaver=None)[0]
+    found = Job(run, size).values()
+    for each in found:
+        assert each["joined"] == 3
+        check(each, found[0], but=("parameters",))
+        for name in ("common", "momenta"):
+            torch.testing.assert_close(each[name], expected[name], rtol=1e-12, atol=1e-9)
+
+
 def alone(method: str, **options: Any) -> tuple[Any, Any]:
     (comm,) = ringreduce.local_group(1)
     net = torch.nn.Linear(2, 1)
@@ -241,12 +334,6 @@ def test_the_optimizer_of_local_steps_is_refused():
             elastic.State(outer.comm, **objects)
     other = torch.optim.SGD(torch.nn.Linear(2, 1).parameters())
     elastic.State(outer.comm, outer=outer, other=other)
-
-
-def test_outer_gradients_under_way_cannot_be_regrouped():
-    _, outer = alone("streaming", fragments=2, every=4)
-    with pytest.raises(ValueError, match="overlap is 1: StreamingDiLoCo cannot continue with other ranks"):
-        elastic.State(outer.comm, outer=outer)
 
 
 def test_local_sgd_begins_to_keep_the_average_after_a_synchronisation():

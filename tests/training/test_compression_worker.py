@@ -89,6 +89,25 @@ def test_a_closed_state_can_still_be_saved():
         assert torch.equal(saved["memory"]["unsent"][0], before["memory"]["unsent"][0])
 
 
+def test_exchanges_of_a_lost_step_do_not_meet_those_of_the_next_group():
+    """Rank 0 has begun three exchanges that rank 1 never will, when both continue in another group."""
+    comms = ringreduce.local_group(2, timeout=60)
+    states = on_group(comms, Int8Blocks)
+    lost = [compression.hook(states[0], bucket()) for _ in range(3)]
+    others = on_group(comms, lambda comm: comm.split(0))
+
+    def go_on(number_and_comm):
+        number, comm = number_and_comm
+        states[number].regroup(comm)
+        return compression.hook(states[number], bucket()).wait()
+
+    for found in on_group([*enumerate(others)], go_on, patience=30):
+        torch.testing.assert_close(found, bucket().buffer(), rtol=0.01, atol=0.0)  # int8
+    for future in lost:
+        with pytest.raises(ringreduce.Error):
+            future.wait()
+
+
 def test_the_thread_goes_with_the_state():
     gc.collect()
     before = len(threads_of(TopK))

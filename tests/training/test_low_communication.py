@@ -544,3 +544,61 @@ def test_a_state_continues_on_another_number_of_ranks(method):
     found = on_ranks(3, resume)
     assert {steps for steps, _ in found} == {12}
     assert all(same(parameters, found[0][1]) for _, parameters in found)
+
+
+# --- other ranks ---------------------------------------------------------------------------------------------
+
+
+def one_fragment(comm: Any, steps: int = 0) -> tuple[Any, Any]:
+    """Returns a function that makes a step of a length, and the outer optimizer, after steps of length rank + 1."""
+    weight = torch.nn.Parameter(torch.zeros(5))
+    outer = StreamingDiLoCo([weight], comm, every=4, overlap=3, fragments=1, lr=1.0, momentum=0.0, mixing=0.0)
+
+    def step(length: float = 1.0) -> float:
+        with torch.no_grad():
+            weight.sub_(length)
+        outer.step()
+        assert weight.eq(weight[0]).all()
+        return weight[0].item()
+
+    for _ in range(steps):
+        step(comm.rank + 1)
+    return step, outer
+
+
+@pytest.mark.parametrize(
+    ("leave", "newcomers", "after"),
+    [((), 1, -8), ((1,), 0, -8), ((1,), 1, -8), ((0, 1), 1, -12), ((0, 1), 2, -12), ((0, 1, 2), 1, -2)],
+)
+def test_what_is_under_way_is_sent_again(leave, newcomers, after):
+    """Three ranks have sent 4, 8 and 12 in step 4. After step 5 some leave, and others come that have sent nothing."""
+
+    def run(comm):
+        own = comm.split(0 if comm.rank < 3 else None) or ringreduce.local_group(1)[0]
+        kept = comm.split(None if comm.rank in leave else 0)
+        step, outer = one_fragment(own, steps=5 if comm.rank < 3 else 0)
+        state = comm.broadcast_object(outer.common_state())
+        if kept is None:
+            return None
+        if comm.rank >= 3:
+            outer.load_state_dict(state)
+        outer.regroup(kept)
+        return step(), step()
+
+    found = [each for each in on_ranks(3 + newcomers, run) if each]
+    assert found == [(-1, after)] * (3 + newcomers - len(leave))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+def test_any_number_of_ranks_takes_over_what_was_sent(world):
+    saved = on_ranks(3, lambda comm: one_fragment(comm, steps=5)[1])
+    state, sent = saved[0].common_state(), [outer.sent for outer in saved]
+
+    def run(comm):
+        step, outer = one_fragment(comm)
+        outer.load_state_dict(state)
+        outer.take(sent)
+        outer.regroup(comm)
+        return step(), step()
+
+    assert on_ranks(world, run) == [(-1, pytest.approx(-8))] * world
