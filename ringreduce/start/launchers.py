@@ -23,6 +23,7 @@ __all__ = [
     "launched",
     "place_to_meet",
     "tell_launcher",
+    "was_started_alone",
 ]
 
 
@@ -173,11 +174,24 @@ def _by_mpirun(known: Launched) -> Any:
     return MPI.COMM_WORLD
 
 
-def _torchruns_store(known: Launched, env: Mapping[str, str], timeout: float) -> Any:
-    from datetime import timedelta
+def was_started_alone(env: Mapping[str, str], timeout: float) -> bool:
+    """Returns whether an agent of torchrun has started this process again, while those of other agents go on.
 
+    Only with ``--rdzv-backend static`` does each agent of several restart its own ranks and no others. It then keeps
+    its notes in the store that ranks get, as agents with other backends do not.
+    """
+    known = launched(env)
+    if known is None or known.launcher != "torchrun" or env.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return False
+    if env.get("TORCHELASTIC_RESTART_COUNT", "0") == "0" or env.get("GROUP_WORLD_SIZE", "1") == "1":
+        return False
+    notes = f"{env.get('TORCHELASTIC_RUN_ID')}/torchelastic/assigned_ranks/{env.get('GROUP_RANK')}"
+    return bool(_agents_store(known, env, timeout).check([notes]))
+
+
+def _torchruns_store(known: Launched, env: Mapping[str, str], timeout: float) -> Any:
     try:
-        from torch._C._distributed_c10d import PrefixStore, TCPStore
+        from torch._C._distributed_c10d import PrefixStore
     except ImportError as error:
         raise ValueError(
             f"the {known.size} ranks of this job may be on several hosts, and need torch's store to meet. Install "
@@ -185,34 +199,19 @@ def _torchruns_store(known: Launched, env: Mapping[str, str], timeout: float) ->
             f"RINGREDUCE_SECRET to a text that only the ranks know ({error})"
         ) from error
 
+    return PrefixStore(f"ringreduce/{known.job}", _agents_store(known, env, timeout))
+
+
+def _agents_store(known: Launched, env: Mapping[str, str], timeout: float) -> Any:
+    from datetime import timedelta
+
+    from torch._C._distributed_c10d import TCPStore
+
     opened_here = known.rank == 0 and env.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    store = TCPStore(
+    return TCPStore(
         env["MASTER_ADDR"], int(env["MASTER_PORT"]), known.size, opened_here, timedelta(seconds=timeout),
         wait_for_workers=False,
     )  # fmt: skip
-    mine = PrefixStore(f"ringreduce/{known.job}/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-    return LeftTogether(mine, known.rank, known.size)
-
-
-class LeftTogether:
-    """A store that rank 0 may serve itself. Rank 0 keeps it open until all others have read what they need."""
-
-    _PATIENCE = 10.0  # seconds that rank 0 waits for the others to read
-
-    def __init__(self, store: Any, rank: int, size: int) -> None:
-        self.set, self.get = store.set, store.get
-        self._store, self._rank, self._size = store, rank, size
-
-    def leave(self) -> None:
-        """Announces that this rank no longer needs the store. Rank 0 waits for all announcements."""
-        from datetime import timedelta
-
-        with contextlib.suppress(RuntimeError):  # a rank has died, which is reported elsewhere
-            if self._rank != 0:
-                self.set(f"left/{self._rank}", b"")
-            else:
-                others = [f"left/{rank}" for rank in range(1, self._size)]
-                self._store.wait(others, timedelta(seconds=self._PATIENCE))
 
 
 def _first_host(hosts: str) -> str:
