@@ -109,28 +109,21 @@ class Step:
 
     Attributes:
         number: the number of steps done before this one.
+        rank, size: this rank's number, and the number of ranks, with which the step began. They are the same after a
+            loss, and so what ranks compute from them is, too.
     """
 
     def __init__(self, group: Group) -> None:
         self._group = group
         self.number = group.state.step
+        self.rank, self.size = group.comm.rank, group.comm.size
         self._kept: Any = None
         self.is_open = True
 
     @property
     def comm(self) -> Communicator:
-        """The group in this step."""
+        """The group. If a rank is lost while others agree on the step, it is smaller after ``optimizer.step()``."""
         return self._group.comm
-
-    @property
-    def rank(self) -> int:
-        """This rank's number in :attr:`comm`."""
-        return self._group.comm.rank
-
-    @property
-    def size(self) -> int:
-        """The number of ranks in :attr:`comm`."""
-        return self._group.comm.size
 
     @property
     def done(self) -> bool:
@@ -140,6 +133,7 @@ class Step:
     def __enter__(self) -> Step:
         self._group.open()
         self.number = self._group.state.step
+        self.rank, self.size = self.comm.rank, self.comm.size
         self._kept = self._group.state.keep()
         return self
 
