@@ -19,6 +19,7 @@ __all__ = [
     "Launched",
     "across_hosts",
     "door_of",
+    "hosts_of",
     "is_newcomer",
     "launched",
     "place_to_meet",
@@ -126,9 +127,7 @@ def place_to_meet(known: Launched, env: Mapping[str, str], timeout: float) -> An
     if known.launcher == "torchrun":
         return _torchruns_store(known, env, timeout)
     if known.launcher == "slurm":
-        port = _SLURM_PORTS[zlib.crc32(known.job.encode()) % len(_SLURM_PORTS)]
-        kind = "tcp" if env.get("RINGREDUCE_SECRET") or not munge.is_there() else "munge"
-        return f"{kind}://{_first_host(env.get('SLURM_STEP_NODELIST', ''))}:{port}"
+        return _slurms_place(hosts_of(env.get("SLURM_STEP_NODELIST", ""))[:1], known.job, env)
     return _by_mpirun(known)
 
 
@@ -148,7 +147,18 @@ def door_of(known: Launched, env: Mapping[str, str], timeout: float) -> Any:
             "to the host:port of a free port on rank 0's host, or to host,host:port if it may be on any of these, and "
             "RINGREDUCE_SECRET to a text that only the ranks know"
         )
+    if known.launcher == "slurm" and not env.get("RINGREDUCE_RENDEZVOUS"):
+        # Of the job and on any of its hosts: newcomers may be another step, and the group may lose its first host.
+        job, hosts = env.get("SLURM_JOB_ID", ""), hosts_of(env.get("SLURM_JOB_NODELIST", "localhost"))
+        return f"slurm/{job}" if len(hosts) == 1 else _slurms_place(hosts, f"{job}/door", env)
     return place_to_meet(known, env, timeout)
+
+
+def _slurms_place(hosts: list[str], name: str, env: Mapping[str, str]) -> str:
+    """Returns a port of these hosts, the same one for the same name."""
+    port = _SLURM_PORTS[zlib.crc32(name.encode()) % len(_SLURM_PORTS)]
+    kind = "tcp" if env.get("RINGREDUCE_SECRET") or not munge.is_there() else "munge"
+    return f"{kind}://{','.join(hosts)}:{port}"
 
 
 # Numbers the meetings, so that no key is used twice. All ranks of a job meet equally often.
@@ -214,9 +224,21 @@ def _agents_store(known: Launched, env: Mapping[str, str], timeout: float) -> An
     )  # fmt: skip
 
 
-def _first_host(hosts: str) -> str:
-    """Returns the first host of a list in Slurm's format: node[03-05,07],other."""
-    found = re.match(r"([^,\[]+)(?:\[([^\],-]+)[^\]]*\])?([^,]*)", hosts)
-    if not found:
-        raise ValueError(f"SLURM_STEP_NODELIST does not name a host: {hosts!r}")
-    return "".join(part or "" for part in found.groups())
+def hosts_of(text: str) -> list[str]:
+    """Returns the hosts of a list in Slurm's format: node[03-05,07],other."""
+    hosts = [host for name in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text) for host in _hosts_named(name)]
+    if not hosts:
+        raise ValueError(f"Slurm's list of the job's hosts does not name a host: {text!r}")
+    return hosts
+
+
+def _hosts_named(name: str) -> list[str]:
+    before, bracket, rest = name.partition("[")
+    if not bracket:
+        return [name]
+    numbers, _, after = rest.partition("]")
+    found = []
+    for part in numbers.split(","):
+        first, _, last = part.partition("-")
+        found += [f"{number:0{len(first)}}" for number in range(int(first), int(last or first) + 1)]
+    return [f"{before}{number}{end}" for number in found for end in _hosts_named(after)]

@@ -1,6 +1,7 @@
 """Elastic training under any launcher: some ranks kill themselves, the others go on, and newcomers complete the group.
 
-``launched.py VICTIM[,VICTIM...]``: each rank that is left in the end prints its end of the story.
+``launched.py VICTIM[,VICTIM...]``: each rank that is left in the end prints its end of the story. The file that
+WENT_ON names is made when ranks have gone on without the victims.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import platform
 import signal
 import sys
+from pathlib import Path
 
 import torch
 
@@ -39,6 +41,8 @@ def main() -> None:
             optimizer.step()
             state.fewer += step.size < state.full
             state.more += step.size == state.full and state.fewer > 0
+        if state.fewer and "WENT_ON" in os.environ:
+            Path(os.environ["WENT_ON"]).touch()
         if state.more == MORE:
             break
     print(
