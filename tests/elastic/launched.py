@@ -1,7 +1,8 @@
 """Elastic training under any launcher: some ranks kill themselves, the others go on, and newcomers complete the group.
 
-``launched.py VICTIM[,VICTIM...]``: each rank that is left in the end prints its end of the story. The file that
-WENT_ON names is made when ranks have gone on without the victims.
+``launched.py VICTIM[,VICTIM...]``: each rank that is left in the end prints its end of the story. With ``launched.py
+none`` ranks end when they have gone on without others. ``begun=FILE`` and ``went-on=FILE`` name files that ranks make
+when they train, and when they have gone on without the victims.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ DIES_AT, MORE = 5, 5  # steps before the deaths, and with all ranks after them
 
 
 def main() -> None:
-    victims = [int(victim) for victim in sys.argv[1].split(",")]
+    victims = [] if sys.argv[1] == "none" else [int(victim) for victim in sys.argv[1].split(",")]
+    files = dict(word.split("=", 1) for word in sys.argv[2:] if "=" in word)
     comm = elastic.start(timeout=60)
     model = ringreduce.DataParallel(torch.nn.Linear(8, 1), comm)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -41,9 +43,10 @@ def main() -> None:
             optimizer.step()
             state.fewer += step.size < state.full
             state.more += step.size == state.full and state.fewer > 0
-        if state.fewer and "WENT_ON" in os.environ:
-            Path(os.environ["WENT_ON"]).touch()
-        if state.more == MORE:
+        for name, holds in (("begun", state.step > DIES_AT), ("went-on", state.fewer)):
+            if holds and name in files:
+                Path(files[name]).touch()
+        if (state.more if victims else state.fewer) == MORE:
             break
     print(
         f"rank {state.comm.rank} of {state.comm.size}; went on without: {state.fewer > 0}; {digest(state)}\n",

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+import ringreduce
 from tests.conftest import slowly
+from tests.elastic.ranks import Job, await_newcomers, described, kill_self
 
 pytest.importorskip("torch")
+
+from clusters import Sshd, environment
+from hosts import Hosts
+from torch.distributed import TCPStore
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).with_name("launched.py")
@@ -26,6 +34,87 @@ def check(output, size):
     found = SAID.findall(output)
     assert sorted(int(rank) for rank, *_ in found) == list(range(size)), output
     assert {tuple(others) for _, *others in found} == {(str(size), "True", found[0][3])}, output
+
+
+def test_a_door_through_torchs_store():
+    """The rank at the door dies, and another one publishes its own."""
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+
+    def come(me):
+        me.wait_for(0)
+        with ringreduce.join(TCPStore("localhost", store.port, wait_for_workers=False), timeout=60) as comm:
+            return described(comm)
+
+    def member(me):
+        comm = ringreduce.init(
+            me.number, me.members, TCPStore("localhost", store.port, wait_for_workers=False), timeout=60
+        )
+        assert comm.pending() == 0
+        if me.number == 0:
+            me.note()
+            kill_self()
+        with pytest.raises(ringreduce.PeerLost):
+            while True:
+                comm.barrier()
+        with comm.shrink() as fewer:
+            await_newcomers(fewer, 2)
+            with fewer.grow() as grown:
+                return described(grown)
+
+    found = Job(member, 3, come, 2).values(but=(0,))
+    assert sorted(found[1:]) == [(rank, 4, 4.0) for rank in range(4)]
+
+
+@pytest.fixture(scope="module")
+def ssh(tmp_path_factory):
+    if why_not := Sshd.missing():
+        pytest.skip(why_not)
+    with Hosts(3, rate=None) as hosts, Sshd(hosts, tmp_path_factory.mktemp("ssh")) as started:
+        started.hosts = hosts
+        yield started
+
+
+def by_ssh(ssh, *program):
+    """Starts two ranks on each of two hosts, from a third one."""
+    words = ["run", "--hosts", "host1:2,host2:2", "--restarts", "4", "--ssh", ssh.command, *map(str, program)]
+    return ssh.hosts[0].popen(
+        [sys.executable, "-m", "ringreduce", *words], env=environment(OMP_NUM_THREADS="1"), text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victims", ["3", "0,2"])
+def test_ringreduce_run_on_two_hosts(ssh, victims):
+    """0,2: a rank of each host, the one at the door too."""
+    run = by_ssh(ssh, PROGRAM, victims)
+    said, errors = run.communicate(timeout=140)
+    assert run.returncode == 0, errors
+    check(said, 4)
+    for victim in victims.split(","):
+        assert (
+            f"rank {victim} on host{1 + int(victim) // 2} was killed by SIGKILL; starting it again" in errors
+        )
+
+
+@pytest.mark.parametrize("lost", ["host1", *slowly("host2")])
+def test_ringreduce_run_loses_a_host(ssh, lost, tmp_path):
+    """Its connection ends, and with it all of its ranks. Nobody starts them again."""
+    run = by_ssh(ssh, PROGRAM, "none", f"begun={tmp_path / 'begun'}")
+    try:
+        until = time.monotonic() + 100
+        while not (tmp_path / "begun").exists():
+            assert run.poll() is None and time.monotonic() < until, run.communicate()
+            time.sleep(0.05)
+        server = ssh.hosts[int(lost[-1])].processes[0].pid
+        for session in Path(f"/proc/{server}/task/{server}/children").read_text().split():
+            os.kill(int(session), signal.SIGKILL)
+        said, errors = run.communicate(timeout=100)
+    finally:
+        run.kill()
+    assert run.returncode == 0, errors
+    check(said, 2)
+    assert f"{lost} failed" in errors
 
 
 def free_port():

@@ -30,7 +30,7 @@ def batch(cluster, tmp_path, script):
     job.write_text(f"#!/bin/bash\ntrain='{sys.executable} {PROGRAM}'\n{script}\nwait\n")
     done = cluster.run(
         ["salloc", "-N2", "-n6", "--no-kill", "bash", str(job)], timeout=170,
-        PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1", WENT_ON=str(tmp_path / "went on"),
+        PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1",
     )  # fmt: skip
     return done.stderr + done.stdout
 
@@ -46,8 +46,8 @@ def test_newcomers_that_are_another_step(cluster, tmp_path, victims):
     """0,1: all of the first host, at whose port the ranks met."""
     count = len(victims.split(","))
     script = f"""
-        {SRUN} $train {victims} &
-        until [ -e "$WENT_ON" ]; do sleep 0.1; done
+        {SRUN} $train {victims} went-on={tmp_path}/went-on &
+        until [ -e {tmp_path}/went-on ]; do sleep 0.1; done
         RINGREDUCE_NEWCOMER=yes srun -N1 -n{count} --overlap $train {victims}
     """
     check(batch(cluster, tmp_path, script), 4)
