@@ -25,11 +25,15 @@ from ringreduce.start.origin import Origin, fingerprint_of
 if TYPE_CHECKING:
     from ringreduce.communicator import Communicator
 
-__all__ = ["Growth"]
+__all__ = ["Growth", "NoDoor"]
 
 T = TypeVar("T")
 
 _ANSWERS = 10.0  # seconds for a newcomer to answer, before the group goes on without it
+
+
+class NoDoor(Error):
+    """Newcomers cannot find the group. It is well otherwise."""
 
 
 class _Outcome(NamedTuple):
@@ -72,7 +76,7 @@ def _told_by_all(comm: Communicator, own: Callable[[], T], timeout: float) -> li
         raise problem
     rank = next((rank for rank, (text, _) in enumerate(told) if text is not None), None)
     if rank is not None:
-        raise Error(f"rank {rank} cannot open a door for newcomers: {told[rank][0]}") from problem
+        raise NoDoor(f"rank {rank} cannot open a door for newcomers: {told[rank][0]}") from problem
     return [found for _, found in told]
 
 

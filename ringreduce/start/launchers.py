@@ -212,16 +212,25 @@ def _torchruns_store(known: Launched, env: Mapping[str, str], timeout: float) ->
     return PrefixStore(f"ringreduce/{known.job}", _agents_store(known, env, timeout))
 
 
+_stores: dict[tuple[str, str], Any] = {}  # of agents. A lost agent shows at once on a connection that is open
+
+
 def _agents_store(known: Launched, env: Mapping[str, str], timeout: float) -> Any:
     from datetime import timedelta
 
     from torch._C._distributed_c10d import TCPStore
 
-    opened_here = known.rank == 0 and env.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    return TCPStore(
-        env["MASTER_ADDR"], int(env["MASTER_PORT"]), known.size, opened_here, timedelta(seconds=timeout),
-        wait_for_workers=False,
-    )  # fmt: skip
+    host, port = env["MASTER_ADDR"], env["MASTER_PORT"]
+    if (host, port) in _stores:
+        return _stores[host, port]
+    of_agent = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    opened_here = known.rank == 0 and not of_agent
+    store = TCPStore(
+        host, int(port), known.size, opened_here, timedelta(seconds=timeout), wait_for_workers=False
+    )
+    if of_agent:
+        _stores[host, port] = store
+    return store
 
 
 def hosts_of(text: str) -> list[str]:
