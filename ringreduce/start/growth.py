@@ -180,9 +180,11 @@ class _Attempt:
     def run(self) -> _engine.Communicator:
         engine = None
         try:
-            self.newcomers = self._over_old(
-                lambda: self._comm.broadcast_object(len(self._guests), self._holder)
+            # All ranks must be here in time. What follows has the group's own limit.
+            waiting = self._over_old(
+                lambda: self._comm.all_gather_object(len(self._guests), timeout=self._timeout)
             )
+            self.newcomers = waiting[self._holder]
             self._invite()
             engine = self._connect()
             if not self._comm._c.agree(True, self._timeout):
