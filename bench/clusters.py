@@ -100,10 +100,15 @@ class Mpirun:
 
 
 class Sshd:
-    """OpenSSH's server on each host, with its own keys and without the machine's configuration."""
+    """OpenSSH's server on each host, with its own keys and without the machine's configuration.
 
-    def __init__(self, hosts: Hosts, folder: Path) -> None:
+    Args:
+        own_processes: whether what it starts sees only the processes that it has started on the same host.
+    """
+
+    def __init__(self, hosts: Hosts, folder: Path, own_processes: bool = False) -> None:
         self._hosts, self._folder = hosts, folder
+        self._own = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"] if own_processes else []
         self.command = f"ssh -F {folder}/ssh_config"
 
     @staticmethod
@@ -124,7 +129,8 @@ class Sshd:
         start = f"mount -t tmpfs sshd /run && mkdir -m 755 /run/sshd && exec {program} -D -e -f $0"
         for host in self._hosts:
             log = (self._folder / f"sshd.{host.name}").open("w")
-            host.popen(["sh", "-c", start, str(self._folder / "sshd_config")], stderr=log, env=environment())
+            command = [*self._own, "sh", "-c", start, str(self._folder / "sshd_config")]
+            host.popen(command, stderr=log, env=environment())
             self._wait_for(host.name)
         return self
 

@@ -257,8 +257,11 @@ def _costs(comm: ringreduce.Communicator, options: argparse.Namespace) -> list[s
 
     agreement = _timed(comm, agree, 20) / 100
     keeping = _timed(comm, lambda: [state.keep() for _ in range(100)], 20) / 100
+    comm.pending()  # opens the door
+    looking = _timed(comm, lambda: [comm.pending() for _ in range(100)], 20) / 100
     lines.append(
-        f"DataParallel step {1e3 * plain:.2f} ms; agreement {1e6 * agreement:.1f} us; keep {1e6 * keeping:.1f} us"
+        f"DataParallel step {1e3 * plain:.2f} ms; agreement {1e6 * agreement:.1f} us; keep {1e6 * keeping:.1f} us; "
+        f"pending {1e6 * looking:.1f} us"
     )
     module = trainer.module
     for stage in (1, 2):

@@ -36,9 +36,10 @@ VARIABLES: dict[str, list[Variable]] = {
             "network.md#how-ranks-find-each-other",
         ),
         Variable(
-            "RINGREDUCE_NEWCOMER", "a number", "none",
-            "set by `ringreduce run --restarts` in a rank that it has started again: the rank must call "
-            "`ringreduce.join()`, which tells the launcher through this descriptor that the group has let it in",
+            "RINGREDUCE_NEWCOMER", "any text", "none",
+            "the process takes the place of a lost rank: it must call `ringreduce.join()` or `elastic.start()`. "
+            "`ringreduce run --restarts` sets it to a descriptor, through which `join()` says that the group has let "
+            "the rank in",
             "running.md#ranks-that-are-started-again",
         ),
         Variable(

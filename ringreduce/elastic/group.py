@@ -16,6 +16,7 @@ from ringreduce.elastic.checkpoints import Checkpoints
 from ringreduce.elastic.losses import CannotGoOn, is_loss
 from ringreduce.elastic.settling import Settling
 from ringreduce.elastic.state import State
+from ringreduce.start.growth import NoDoor
 
 __all__ = ["Group", "Phase"]
 
@@ -203,9 +204,10 @@ class Group(Settling):
         """Returns how many newcomers wait: none if they cannot find the group, and there are enough ranks."""
         try:
             return self.comm.pending()
-        except ValueError:
+        except (ValueError, NoDoor) as error:
             if self.comm.size < self.minimum:
                 raise
+            log.say("elastic", log.level_of(self.comm.rank), self.comm.rank, f"nobody can join: {error}")
             return 0
 
     def _be_patient(self, began: float) -> None:

@@ -111,7 +111,7 @@ class Step:
 
     Attributes:
         number: the number of steps done before this one.
-        comm: the group in this step. If a rank is lost, it is closed.
+        comm: the group with which the step began. If a rank is lost, it is closed.
     """
 
     def __init__(self, group: Group) -> None:
@@ -122,12 +122,12 @@ class Step:
 
     @property
     def rank(self) -> int:
-        """This rank's number in :attr:`comm`."""
+        """This rank's number when the step began."""
         return self.comm.rank
 
     @property
     def size(self) -> int:
-        """The number of ranks in :attr:`comm`."""
+        """The number of ranks when the step began."""
         return self.comm.size
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from abc import abstractmethod
 from collections.abc import Callable
@@ -87,6 +88,8 @@ class Settling:
         if self.comm.rank in other:
             self.comm.close()
             raise StateMismatch(problem)
+        with contextlib.suppress(errors.Error):
+            self.comm.barrier()  # fails when one of them has left: if this rank left first, they would not hear why
         self.recover(errors.PeerLost(problem, other[0]))  # as those do that notice its end sooner
 
     def _settle_alike(self, reports: list[Report], have: list[int]) -> None:

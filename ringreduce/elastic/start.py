@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -9,7 +10,7 @@ from typing import Any
 
 import ringreduce
 from ringreduce.communicator import Communicator
-from ringreduce.start.launchers import is_newcomer
+from ringreduce.start.launchers import is_newcomer, was_started_alone
 
 __all__ = ["joins", "start"]
 
@@ -19,17 +20,17 @@ _to_join: weakref.WeakKeyDictionary[Communicator, Callable[[], Communicator]] = 
 def start(store: Any = None, *, timeout: float = 300.0, **arguments: Any) -> Communicator:
     """Returns the communicator with which to make the model and the optimizer.
 
-    It is that of :func:`ringreduce.init`, unless this process takes the place of a lost rank: its launcher has then set
-    RINGREDUCE_NEWCOMER. Such a process begins in a group of its own, with one rank, and joins the others in
-    :func:`ringreduce.elastic.steps`, when its model and optimizer are ready. They need not wait for it longer than for
-    the state to be sent.
+    It is that of :func:`ringreduce.init`, unless this process takes the place of a lost rank: RINGREDUCE_NEWCOMER is
+    set, or one of several agents of torchrun has started it again on its own. Such a process begins in a group of its
+    own, with one rank, and joins the others in :func:`ringreduce.elastic.steps`, when its model and optimizer are
+    ready. They need not wait for it longer than for the state to be sent.
 
     Args:
         store: as for :func:`ringreduce.init`.
         timeout: as for :func:`ringreduce.init`. A newcomer also waits so long until it is let in.
         arguments: further arguments of :func:`ringreduce.init`.
     """
-    if not is_newcomer():
+    if not is_newcomer() and not was_started_alone(os.environ, timeout):
         return ringreduce.init(store=store, timeout=timeout, **arguments)
     (alone,) = ringreduce.local_group(1, timeout=timeout, reproducible=arguments.get("reproducible"))
     how = {key: value for key, value in arguments.items() if key not in ("rank", "size")}

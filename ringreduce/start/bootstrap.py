@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ringreduce import _engine, diagnosis, log
 from ringreduce._engine import values
@@ -19,13 +19,15 @@ from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
 from ringreduce.errors import Error, TimeoutError
 from ringreduce.start.launchers import (
     Launched,
-    LeftTogether,
     is_newcomer,
     launched,
     place_to_meet,
     tell_launcher,
 )
 from ringreduce.start.origin import Origin, fingerprint_of
+
+if TYPE_CHECKING:
+    from ringreduce.start.meeting_places import Place
 
 __all__ = ["Exchange", "init", "join"]
 
@@ -185,24 +187,16 @@ def _mpi_job(store: Any, rank: int, size: int, timeout: float) -> _engine.MpiJob
 
 
 class _Meeting:
-    """An exchange that is closed when the ranks are connected. Calls `leave` first, unless connecting failed."""
+    """An exchange that is closed when the ranks are connected."""
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        close: Callable[[], None] = lambda: None,
-        leave: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, exchange: Exchange, close: Callable[[], None] = lambda: None) -> None:
         self._exchange = exchange
         self._close = close
-        self._leave = leave
 
     def __enter__(self) -> Exchange:
         return self._exchange
 
-    def __exit__(self, error: object, *_: object) -> None:
-        if error is None:
-            self._leave()
+    def __exit__(self, *_: object) -> None:
         self._close()
 
 
@@ -218,8 +212,9 @@ def _exchange_for(
 ) -> _Meeting:
     if size == 1:
         return _Meeting(lambda blob: [blob])
+    through_launcher = False
     if store is None and known is not None:
-        store = place_to_meet(known, os.environ, timeout)
+        store, through_launcher = place_to_meet(known, os.environ, timeout), True
     by = f", started by {known.launcher}," if known else ""
     where = f"at {store}" if isinstance(store, str) else f"through a {type(store).__name__}"
     log.say("meeting", log.level_of(rank), rank, f"{size} ranks{by} meet {where}")
@@ -228,8 +223,13 @@ def _exchange_for(
     if hasattr(store, "allgather"):
         return _Meeting(store.allgather)
     if hasattr(store, "set") and hasattr(store, "get"):
-        leave = store.leave if isinstance(store, LeftTogether) else lambda: None
-        return _Meeting(_through_store(store, rank, size), leave=leave)
+        if through_launcher:  # which may start ranks again, with what the store holds of their last start
+            from ringreduce.start.network_places import PublishedPlace, StoreSpace
+
+            return _meet(
+                PublishedPlace(StoreSpace(store), "meeting", changes=True), rank, size, timeout, encrypt
+            )
+        return _Meeting(_through_store(store, rank, size))
     if callable(store):
         return _Meeting(store)
     raise TypeError(
@@ -270,9 +270,9 @@ def _through_store(store: Any, rank: int, size: int) -> Exchange:
     return exchange
 
 
-def _meet(name: str, rank: int, size: int, timeout: float, encrypt: bool) -> _Meeting:
+def _meet(where: str | Place, rank: int, size: int, timeout: float, encrypt: bool) -> _Meeting:
     deadline = time.monotonic() + timeout
     from ringreduce.start import meeting  # imports sockets, which only this needs
 
-    group = meeting.join(name, rank, size, deadline, encrypt)
+    group = meeting.join(where, rank, size, deadline, encrypt)
     return _Meeting(group.exchange, group.close)

@@ -25,11 +25,15 @@ from ringreduce.start.origin import Origin, fingerprint_of
 if TYPE_CHECKING:
     from ringreduce.communicator import Communicator
 
-__all__ = ["Growth"]
+__all__ = ["Growth", "NoDoor"]
 
 T = TypeVar("T")
 
 _ANSWERS = 10.0  # seconds for a newcomer to answer, before the group goes on without it
+
+
+class NoDoor(Error):
+    """Newcomers cannot find the group. It is well otherwise."""
 
 
 class _Outcome(NamedTuple):
@@ -72,7 +76,7 @@ def _told_by_all(comm: Communicator, own: Callable[[], T], timeout: float) -> li
         raise problem
     rank = next((rank for rank, (text, _) in enumerate(told) if text is not None), None)
     if rank is not None:
-        raise Error(f"rank {rank} cannot open a door for newcomers: {told[rank][0]}") from problem
+        raise NoDoor(f"rank {rank} cannot open a door for newcomers: {told[rank][0]}") from problem
     return [found for _, found in told]
 
 
@@ -176,7 +180,11 @@ class _Attempt:
     def run(self) -> _engine.Communicator:
         engine = None
         try:
-            self.newcomers = self._over_old(self._gather_members)
+            # All ranks must be here in time. What follows has the group's own limit.
+            waiting = self._over_old(
+                lambda: self._comm.all_gather_object(len(self._guests), timeout=self._timeout)
+            )
+            self.newcomers = waiting[self._holder]
             self._invite()
             engine = self._connect()
             if not self._comm._c.agree(True, self._timeout):
@@ -205,12 +213,6 @@ class _Attempt:
             guest.connection.close()
         engine.inherit(self._comm._c)
         return engine
-
-    def _gather_members(self) -> int:
-        """Waits for the other members, for as long as grow() may. Returns the number of newcomers."""
-        self._comm.barrier(timeout=self._timeout)  # the root of a broadcast would not wait
-        found: int = self._comm.broadcast_object(len(self._guests), self._holder)
-        return found
 
     @property
     def _holder(self) -> int:

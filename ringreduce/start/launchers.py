@@ -19,10 +19,12 @@ __all__ = [
     "Launched",
     "across_hosts",
     "door_of",
+    "hosts_of",
     "is_newcomer",
     "launched",
     "place_to_meet",
     "tell_launcher",
+    "was_started_alone",
 ]
 
 
@@ -125,9 +127,7 @@ def place_to_meet(known: Launched, env: Mapping[str, str], timeout: float) -> An
     if known.launcher == "torchrun":
         return _torchruns_store(known, env, timeout)
     if known.launcher == "slurm":
-        port = _SLURM_PORTS[zlib.crc32(known.job.encode()) % len(_SLURM_PORTS)]
-        kind = "tcp" if env.get("RINGREDUCE_SECRET") or not munge.is_there() else "munge"
-        return f"{kind}://{_first_host(env.get('SLURM_STEP_NODELIST', ''))}:{port}"
+        return _slurms_place(hosts_of(env.get("SLURM_STEP_NODELIST", ""))[:1], known.job, env)
     return _by_mpirun(known)
 
 
@@ -147,7 +147,18 @@ def door_of(known: Launched, env: Mapping[str, str], timeout: float) -> Any:
             "to the host:port of a free port on rank 0's host, or to host,host:port if it may be on any of these, and "
             "RINGREDUCE_SECRET to a text that only the ranks know"
         )
+    if known.launcher == "slurm" and not env.get("RINGREDUCE_RENDEZVOUS"):
+        # Of the job and on any of its hosts: newcomers may be another step, and the group may lose its first host.
+        job, hosts = env.get("SLURM_JOB_ID", ""), hosts_of(env.get("SLURM_JOB_NODELIST", "localhost"))
+        return f"slurm/{job}" if len(hosts) == 1 else _slurms_place(hosts, f"{job}/door", env)
     return place_to_meet(known, env, timeout)
+
+
+def _slurms_place(hosts: list[str], name: str, env: Mapping[str, str]) -> str:
+    """Returns a port of these hosts, the same one for the same name."""
+    port = _SLURM_PORTS[zlib.crc32(name.encode()) % len(_SLURM_PORTS)]
+    kind = "tcp" if env.get("RINGREDUCE_SECRET") or not munge.is_there() else "munge"
+    return f"{kind}://{','.join(hosts)}:{port}"
 
 
 # Numbers the meetings, so that no key is used twice. All ranks of a job meet equally often.
@@ -173,11 +184,24 @@ def _by_mpirun(known: Launched) -> Any:
     return MPI.COMM_WORLD
 
 
-def _torchruns_store(known: Launched, env: Mapping[str, str], timeout: float) -> Any:
-    from datetime import timedelta
+def was_started_alone(env: Mapping[str, str], timeout: float) -> bool:
+    """Returns whether an agent of torchrun has started this process again, while those of other agents go on.
 
+    Only with ``--rdzv-backend static`` does each agent of several restart its own ranks and no others. It then keeps
+    its notes in the store that ranks get, as agents with other backends do not.
+    """
+    known = launched(env)
+    if known is None or known.launcher != "torchrun" or env.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return False
+    if env.get("TORCHELASTIC_RESTART_COUNT", "0") == "0" or env.get("GROUP_WORLD_SIZE", "1") == "1":
+        return False
+    notes = f"{env.get('TORCHELASTIC_RUN_ID')}/torchelastic/assigned_ranks/{env.get('GROUP_RANK')}"
+    return bool(_agents_store(known, env, timeout).check([notes]))
+
+
+def _torchruns_store(known: Launched, env: Mapping[str, str], timeout: float) -> Any:
     try:
-        from torch._C._distributed_c10d import PrefixStore, TCPStore
+        from torch._C._distributed_c10d import PrefixStore
     except ImportError as error:
         raise ValueError(
             f"the {known.size} ranks of this job may be on several hosts, and need torch's store to meet. Install "
@@ -185,39 +209,45 @@ def _torchruns_store(known: Launched, env: Mapping[str, str], timeout: float) ->
             f"RINGREDUCE_SECRET to a text that only the ranks know ({error})"
         ) from error
 
-    opened_here = known.rank == 0 and env.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    return PrefixStore(f"ringreduce/{known.job}", _agents_store(known, env, timeout))
+
+
+_stores: dict[tuple[str, str], Any] = {}  # of agents. A lost agent shows at once on a connection that is open
+
+
+def _agents_store(known: Launched, env: Mapping[str, str], timeout: float) -> Any:
+    from datetime import timedelta
+
+    from torch._C._distributed_c10d import TCPStore
+
+    host, port = env["MASTER_ADDR"], env["MASTER_PORT"]
+    if (host, port) in _stores:
+        return _stores[host, port]
+    of_agent = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    opened_here = known.rank == 0 and not of_agent
     store = TCPStore(
-        env["MASTER_ADDR"], int(env["MASTER_PORT"]), known.size, opened_here, timedelta(seconds=timeout),
-        wait_for_workers=False,
-    )  # fmt: skip
-    mine = PrefixStore(f"ringreduce/{known.job}/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-    return LeftTogether(mine, known.rank, known.size)
+        host, int(port), known.size, opened_here, timedelta(seconds=timeout), wait_for_workers=False
+    )
+    if of_agent:
+        _stores[host, port] = store
+    return store
 
 
-class LeftTogether:
-    """A store that rank 0 may serve itself. Rank 0 keeps it open until all others have read what they need."""
-
-    _PATIENCE = 10.0  # seconds that rank 0 waits for the others to read
-
-    def __init__(self, store: Any, rank: int, size: int) -> None:
-        self.set, self.get = store.set, store.get
-        self._store, self._rank, self._size = store, rank, size
-
-    def leave(self) -> None:
-        """Announces that this rank no longer needs the store. Rank 0 waits for all announcements."""
-        from datetime import timedelta
-
-        with contextlib.suppress(RuntimeError):  # a rank has died, which is reported elsewhere
-            if self._rank != 0:
-                self.set(f"left/{self._rank}", b"")
-            else:
-                others = [f"left/{rank}" for rank in range(1, self._size)]
-                self._store.wait(others, timedelta(seconds=self._PATIENCE))
+def hosts_of(text: str) -> list[str]:
+    """Returns the hosts of a list in Slurm's format: node[03-05,07],other."""
+    hosts = [host for name in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text) for host in _hosts_named(name)]
+    if not hosts:
+        raise ValueError(f"Slurm's list of the job's hosts does not name a host: {text!r}")
+    return hosts
 
 
-def _first_host(hosts: str) -> str:
-    """Returns the first host of a list in Slurm's format: node[03-05,07],other."""
-    found = re.match(r"([^,\[]+)(?:\[([^\],-]+)[^\]]*\])?([^,]*)", hosts)
-    if not found:
-        raise ValueError(f"SLURM_STEP_NODELIST does not name a host: {hosts!r}")
-    return "".join(part or "" for part in found.groups())
+def _hosts_named(name: str) -> list[str]:
+    before, bracket, rest = name.partition("[")
+    if not bracket:
+        return [name]
+    numbers, _, after = rest.partition("]")
+    found = []
+    for part in numbers.split(","):
+        first, _, last = part.partition("-")
+        found += [f"{number:0{len(first)}}" for number in range(int(first), int(last or first) + 1)]
+    return [f"{before}{number}{end}" for number in found for end in _hosts_named(after)]

@@ -34,21 +34,21 @@ class Group(Protocol):
         """Leaves the meeting."""
 
 
-def join(name: str, rank: int, size: int, deadline: float, encrypt: bool = False) -> Group:
-    """Meets the other ranks of the same name.
+def join(where: str | Place, rank: int, size: int, deadline: float, encrypt: bool = False) -> Group:
+    """Meets the other ranks at the same place.
 
     Args:
-        name: any name, for ranks on one host; or a port of rank 0's host, as ``tcp://host:port``.
+        where: a place; any name, for ranks on one host; or a port of rank 0's host, as ``tcp://host:port``.
         deadline: when to give up, in seconds of time.monotonic().
         encrypt: whether to use TLS over a network. Must be the same on all ranks.
 
     Raises:
-        ValueError: name is a port, and RINGREDUCE_SECRET is not set.
+        ValueError: where is a port, and RINGREDUCE_SECRET is not set.
         PeerLost: a rank died meanwhile.
         TimeoutError: not all ranks came before the deadline.
         Error: two processes claim the same rank, or ranks disagree about the size or about encryption.
     """
-    place = place_named(name)
+    place = place_named(where) if isinstance(where, str) else where
     encrypt = encrypt and place.on_network
     return (
         _Host(place, size, deadline, encrypt) if rank == 0 else _Guest(place, rank, size, deadline, encrypt)

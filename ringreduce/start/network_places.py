@@ -11,12 +11,14 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
 
 from ringreduce import _engine
 from ringreduce.start import munge
 from ringreduce.start.meeting_places import Connection, Space, TurnedAway, bind
 
-__all__ = ["MungePlace", "NetworkPlace", "PublishedPlace", "first_that_answers", "watch"]
+__all__ = ["MungePlace", "NetworkPlace", "PublishedPlace", "StoreSpace", "first_that_answers", "watch"]
 
 _NONCE = 16
 _PROOF = 32
@@ -133,13 +135,20 @@ class MungePlace(NetworkPlace):
 
 
 class PublishedPlace(NetworkPlace):
-    """A free port of rank 0's host. Rank 0 publishes it, with a secret that it makes."""
+    """A free port of rank 0's host. Rank 0 publishes it, with a secret that it makes.
+
+    Args:
+        space: where it is published.
+        key: under which name.
+        changes: whether it may be published again, by another process that takes the place of rank 0.
+    """
 
     knows = "secret"
 
-    def __init__(self, space: Space, key: str) -> None:
+    def __init__(self, space: Space, key: str, changes: bool = False) -> None:
         super().__init__([], b"")
-        self._space, self._key = space, f"ringreduce-{key}"
+        self._space, self._key, self._changes = space, f"ringreduce-{key}", changes
+        self._published = ""
 
     def _take(self, secret: str) -> None:
         self._secret = (secret + os.environ.get("RINGREDUCE_SECRET", "")).encode()
@@ -157,13 +166,34 @@ class PublishedPlace(NetworkPlace):
         return listener
 
     def dial(self, timeout: float) -> socket.socket:
-        if not self._places:
-            secret, *self._places = self._space.look_up(self._key, time.monotonic() + timeout).split("|")
-            self._take(secret)
+        if self._changes or not self._published:
+            published = self._space.look_up(self._key, time.monotonic() + timeout)
+            if published != self._published:
+                self._published = published
+                secret, *self._places = published.split("|")
+                self._take(secret)
         return super().dial(timeout)
 
     def is_here(self) -> bool:
         return True
+
+
+class StoreSpace:
+    """The space of a store with set and get."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def publish(self, key: str, text: str, deadline: float) -> None:
+        self._store.set(key, text.encode())
+
+    def look_up(self, key: str, deadline: float) -> str:
+        try:
+            if hasattr(self._store, "wait"):
+                self._store.wait([key], timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+            return bytes(self._store.get(key)).decode()
+        except RuntimeError as error:  # torch's stores raise their own errors
+            raise builtins.TimeoutError from error
 
 
 def first_that_answers(places: Sequence[str], timeout: float) -> tuple[socket.socket, str]:

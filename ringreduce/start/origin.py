@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -68,7 +67,7 @@ class Origin:
             ValueError: there is none.
         """
         from ringreduce.start.meeting_places import place_named
-        from ringreduce.start.network_places import PublishedPlace
+        from ringreduce.start.network_places import PublishedPlace, StoreSpace
 
         store = self.store
         if "mpi" in self.terms("").transport:
@@ -87,7 +86,7 @@ class Origin:
             place_named(name)  # raises for an invalid one
             return lambda: place_named(name)
         if hasattr(store, "set") and hasattr(store, "get"):
-            return lambda: PublishedPlace(_Store(store), "door")
+            return lambda: PublishedPlace(StoreSpace(store), "door")
         raise ValueError(
             f"newcomers cannot find a group that met through a {type(store).__name__}: give init() a name, "
             "tcp://host:port, or a store with set and get"
@@ -99,23 +98,3 @@ class Origin:
         return _engine.connect(
             rank, size, exchange, timeout, self.reproducible, self.transport, None, self.encrypt
         )
-
-
-class _Store:
-    """The space of a store with set and get."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    def publish(self, key: str, text: str, deadline: float) -> None:
-        self._store.set(key, text.encode())
-
-    def look_up(self, key: str, deadline: float) -> str:
-        from datetime import timedelta
-
-        try:
-            if hasattr(self._store, "wait"):
-                self._store.wait([key], timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
-            return bytes(self._store.get(key)).decode()
-        except RuntimeError as error:  # torch's stores raise their own errors
-            raise OSError("no group has opened its door yet") from error

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ringreduce
-from ringreduce.start.launchers import launched
+from ringreduce.start.launchers import hosts_of, launched
 
 PROGRAM = """
 import numpy, ringreduce
@@ -54,6 +54,14 @@ def test_launchers(launcher):
     ]
     printed = sorted(process.communicate(timeout=60)[0].strip() for process in processes)
     assert printed == ["0 2 [0, 1]", "1 2 [0, 1]"]
+
+
+def test_hosts_of_slurm():
+    assert hosts_of("a") == ["a"]
+    assert hosts_of("node[03-05,07],other") == ["node03", "node04", "node05", "node07", "other"]
+    assert hosts_of("r[1-2]n[08-09].x,b2") == ["r1n08.x", "r1n09.x", "r2n08.x", "r2n09.x", "b2"]
+    with pytest.raises(ValueError, match="does not name a host: ''"):
+        hosts_of("")
 
 
 def test_no_launcher():

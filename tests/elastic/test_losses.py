@@ -10,7 +10,6 @@ import time
 import pytest
 
 import ringreduce
-from ringreduce.communicator.groups import Groups
 from ringreduce.start import growth, joining
 from ringreduce.start.origin import Origin
 from tests.conftest import slowly
@@ -54,8 +53,7 @@ def test_a_member_dies(victim, moment):
                 connect = growth._Attempt._connect
                 growth._Attempt._connect = lambda attempt: (connect(attempt), kill_self())
             elif moment == "end":
-                dies_at(Groups, "barrier", 1)
-                Groups.barrier = lambda *_args, **_options: kill_self()
+                dies_at(ringreduce.Communicator, "barrier", 1)
             else:
                 dies_at(growth._Attempt, "_meet", moment)
         return go_on_until(comm, 4, victim)
@@ -125,10 +123,8 @@ def test_a_member_that_does_not_come_is_named():
         if me.number == 1:
             me.wait_for(0)
             return None
-        began = time.monotonic()
-        with pytest.raises(ringreduce.TimeoutError) as caught:
+        with pytest.raises(ringreduce.TimeoutError, match="timed out after 0") as caught:
             comm.grow(timeout=0.5)
-        assert time.monotonic() - began < comm.timeout
         me.note()
         return caught.value.rank
 

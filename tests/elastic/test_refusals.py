@@ -43,12 +43,8 @@ def _other_order(me):
 
 
 def _other_transport(me):
-    other = "tcp" if os.environ["RINGREDUCE_TRANSPORT"] == "shm" else "shm"
-    _refused(
-        me,
-        f"transport must be the same: it is '\\w+' in the group, '{other}' in the newcomer",
-        transport=other,
-    )
+    said = r"transport must be the same: it is 'shm\+tcp' in the group, 'shm' in the newcomer"
+    _refused(me, said, transport="shm")
 
 
 def _with_checksums(me):

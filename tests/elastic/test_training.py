@@ -15,10 +15,11 @@ if importlib.util.find_spec("torch") is None:
 
 import torch
 
+import ringreduce
 from ringreduce import elastic
 from ringreduce.data_parallel import transfer
 from tests.conftest import slowly
-from tests.elastic.ranks import Job
+from tests.elastic.ranks import Job, kill_self
 from tests.elastic.training import DYING, STEPS, Plan, check, kill_soon, make, train, undisturbed
 
 pytestmark = pytest.mark.timeout(120)
@@ -68,6 +69,35 @@ def test_newcomers_take_the_places(kind, transport, expected):
     check_all(found, plan, expected)
     assert [own["size"] for own in found if own] == [4] * 4
     assert found[4]["first"] in (4, 5)
+
+
+def _with_a_late_loss(me):
+    """Process 2 dies after the agreement. Process 0 notices in the next step, but process 1 in the agreement."""
+    comm = elastic.start(me.name, timeout=me.timeout, rank=me.number, size=me.members)
+    model, optimizer = make("dp", comm)
+    state = elastic.State(comm, model=model, optimizer=optimizer, sizes=0)
+
+    def late(*args):
+        ringreduce.Communicator.all_reduce(comm, *args)
+        me.wait_for(2)
+        raise ringreduce.PeerLost("a test says so", 2)
+
+    for step in elastic.steps(state, 8):
+        with step:
+            optimizer.zero_grad()
+            model(torch.arange(3) + step.number).backward()
+            if (me.number, step.number) == (1, 5):
+                step._group.comm.all_reduce = late
+            optimizer.step()
+            if (me.number, step.number) == (2, 5):
+                me.note()
+                kill_self()
+            state.sizes += step.size
+    return state.sizes, state.comm.size
+
+
+def test_the_size_of_a_step_is_that_with_which_it_began():
+    assert Job(_with_a_late_loss, 3).values(but=(2,)) == [(6 * 3 + 2 * 2, 2)] * 2 + [None]
 
 
 def _with_another_model(me, width, minimum):
