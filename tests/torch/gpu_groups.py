@@ -45,8 +45,19 @@ def _give_streams(module: Any) -> None:
     """torch.cuda's streams, as far as ringreduce uses them."""
     import torch
 
+    class Event:
+        def __init__(self, **_: Any) -> None:
+            self.event = module.Event()
+            self.query, self.synchronize = self.event.query, self.event.synchronize
+
+        def record(self, stream: Stream | None = None) -> None:
+            self.event.record(module.current_stream() if stream is None else stream.number)
+
+        def wait(self, stream: Stream | None = None) -> None:
+            self.event.let_wait(module.current_stream() if stream is None else stream.number)
+
     class Stream:
-        def __init__(self, device: Any = None, number: int | None = None) -> None:
+        def __init__(self, device: Any = None, number: int | None = None, priority: int = 0) -> None:
             self.number = module.new_stream() if number is None else number
 
         @property
@@ -55,6 +66,14 @@ def _give_streams(module: Any) -> None:
 
         def wait_stream(self, other: Stream) -> None:
             module.let_wait(self.number, other.number)
+
+        def wait_event(self, event: Event) -> None:
+            event.wait(self)
+
+        def record_event(self, event: Event | None = None) -> Event:
+            event = event or Event()
+            event.record(self)
+            return event
 
     @contextmanager
     def using(stream: Stream) -> Iterator[None]:
@@ -66,6 +85,7 @@ def _give_streams(module: Any) -> None:
 
     torch._C._cuda_getDevice = lambda: 0
     torch._C._cuda_setDevice = lambda device: None
+    torch.cuda.Event = Event  # type: ignore[misc,assignment]
     torch.cuda.Stream = Stream  # type: ignore[misc,assignment]
     torch.cuda.stream = using  # type: ignore[assignment]
     torch.cuda.default_stream = lambda device=None: Stream(number=0)  # type: ignore[assignment]
