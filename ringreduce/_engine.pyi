@@ -173,6 +173,9 @@ class Communicator:
         timeout: Any | None,
         async_op: Any | None,
     ) -> Work | int: ...
+    def exchange(
+        self, sends: bool, x: Any | None, peer: Any | None, async_op: Any | None, stream: Any | None
+    ) -> GpuWork | None: ...
     def add_schedule(
         self, name: str, schedule: Schedule, heaviest_round: int, in_rank_order: bool, /
     ) -> int: ...

@@ -59,7 +59,7 @@ Yes = Literal[True]
 
 
 class MessageArgs(TypedDict, total=False):
-    tag: int
+    tag: int | None
     timeout: float | None
     stream: Stream
 

@@ -149,6 +149,33 @@ nb::object transfer(Communicator& comm, bool sends, nb::handle x, nb::handle pee
   return background ? nb::cast(work) : nb::cast(other);
 }
 
+// A message without a tag, which kernels carry. Returns None or a GpuWork.
+nb::object exchange(Communicator& comm, bool sends, nb::handle x, nb::handle peer, nb::handle async_op,
+                    nb::handle stream) {
+  const ArrayView array = view(x, "x", !sends);
+  if (array.device == on_host) throw InvalidArgument("tag must be an integer: x is not in GPU memory");
+  const Transfer t{.sends = sends,
+                   .peer = peer_from(comm, sends, peer),
+                   .data = array.data,
+                   .count = array.count,
+                   .dtype = array.dtype};
+  if (t.peer == any_source) {
+    throw InvalidArgument("source must be a rank if tag is None: kernels receive from one rank");
+  }
+  const std::optional<void*> chosen = chosen_stream(x, array.device, stream);
+  if (!flag(async_op, "async_op")) {
+    const nb::gil_scoped_release unlocked;
+    comm.exchange(array.device, {&t, 1}, chosen);
+    return nb::none();
+  }
+  std::shared_ptr<GpuWork> work;
+  {
+    const nb::gil_scoped_release unlocked;
+    work = comm.exchange_beside(array.device, {&t, 1}, chosen);
+  }
+  return nb::cast(work);
+}
+
 // Copies between CPU and GPU memory, and waits for the stream.
 void copy_between(Communicator& comm, nb::handle to, nb::handle source, nb::handle stream) {
   const ArrayView target = view(to, "x", true), from = view(source, "x", false);
@@ -210,6 +237,8 @@ void bind_communicator(nb::module_& m) {
            "wire"_a = nb::none(), "stream"_a = nb::none())
       .def("transfer", transfer, "sends"_a, "x"_a.none(), "peer"_a.none(), "tag"_a.none(), "timeout"_a.none(),
            "async_op"_a.none())
+      .def("exchange", exchange, "sends"_a, "x"_a.none(), "peer"_a.none(), "async_op"_a.none(),
+           "stream"_a.none())
       .def("add_schedule",
            [](Communicator& comm, const std::string& name, nb::handle schedule, int heaviest_round,
               bool in_rank_order) {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,17 @@ class Communicator {
   }
   // Meets the other ranks before the first of those calls; a collective.
   void prepare_device(int device) { gpu_.prepare(device); }
+  // Whether kernels carry messages, too. Only if the device was prepared.
+  bool carries_messages() { return gpu_.carries_messages(); }
+  // Launches messages from and to GPU memory, without tags. All of them make progress together. Those between
+  // two ranks are matched in the order of the calls; all else as for enqueue() and enqueue_beside().
+  void exchange(int device, std::span<const Transfer> transfers, std::optional<void*> stream) {
+    gpu_.exchange(device, transfers, stream);
+  }
+  std::shared_ptr<GpuWork> exchange_beside(int device, std::span<const Transfer> transfers,
+                                           std::optional<void*> stream) {
+    return gpu_.exchange_beside(device, transfers, stream);
+  }
   // Registers GPU memory that NCCL may use in place. The memory is known by its first byte until it is
   // deregistered or the communicator is left. The first call that needs NCCL meets the other ranks.
   void register_memory(int device, void* memory, std::size_t bytes) {

@@ -106,6 +106,18 @@ void Group::enqueue(const Call& call, void* stream) {
   translated([&] { communicator_->enqueue(call, stream); });
 }
 
+void Group::prepare(int device) {
+  translated([&] { communicator_->prepare_device(device); });
+}
+
+bool Group::carries_messages() const {
+  return communicator_->carries_messages();
+}
+
+void Group::exchange(int device, const std::vector<Transfer>& transfers, void* stream) {
+  translated([&] { communicator_->exchange(device, transfers, stream); });
+}
+
 void Group::submit(std::unique_ptr<Steps> steps, Completion completion) {
   translated([&] { tell(communicator_->submit(std::move(steps)), std::move(completion)); });
 }

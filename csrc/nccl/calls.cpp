@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
+#include "nccl/real.h"
 #include "transport/device/library.h"
 
 namespace ringreduce::nccl_api {
@@ -123,6 +125,45 @@ bool has_output(const Member& member, const Asked& asked) {
   return !gathers || member.rank == asked.root;
 }
 
+// Those of a stream make progress together.
+void launch(Communicator& own, int device, std::span<const Posted> messages) {
+  std::vector<nccl::Stream> streams;
+  for (const Posted& one : messages) {
+    if (std::find(streams.begin(), streams.end(), one.stream) == streams.end()) streams.push_back(one.stream);
+  }
+  for (const nccl::Stream stream : streams) {
+    std::vector<Transfer> transfers;
+    for (const Posted& one : messages) {
+      if (one.stream != stream) continue;
+      transfers.push_back(transfer_for(one.message));
+      transfers.back().data = one.message.data;
+    }
+    own.exchange(device, transfers, stream);
+  }
+}
+
+void pass_through_host(Communicator& own, std::span<const Posted> messages) {
+  const auto room_for = [](const Transfer& transfer) {
+    return std::shared_ptr<char[]>(new char[transfer.bytes() + 1]);
+  };
+  for (const auto& [message, stream] : messages) {
+    if (!message.sends) continue;
+    Transfer transfer = transfer_for(message);
+    const auto held = room_for(transfer);
+    transfer.data = held.get();
+    fetch(held.get(), message.data, transfer.bytes(), stream);
+    own.submit(transfer)->then([held] {});
+  }
+  for (const auto& [message, stream] : messages) {
+    if (message.sends) continue;
+    Transfer transfer = transfer_for(message);
+    const auto held = room_for(transfer);
+    transfer.data = held.get();
+    own.transfer(transfer);
+    fetch(message.data, held.get(), transfer.bytes(), stream);
+  }
+}
+
 }  // namespace
 
 void check(const Member& member, const Asked& asked) {
@@ -154,25 +195,19 @@ void check(const Member& member, const Message& message) {
   check_memory(member, message.data, message.count, message.sends ? "the send" : "the receive");
 }
 
-void send(Member& member, const Message& message, nccl::Stream stream) {
-  Transfer transfer = transfer_for(message);
-  const std::shared_ptr<char[]> held(new char[transfer.bytes() + 1]);
-  transfer.data = held.get();
+void carry(Member& member, std::span<const Posted> messages) {
+  if (messages.empty()) return;
+  if (const nccl::Comm real = member.real()) {
+    const NcclLibrary& theirs = NcclLibrary::get();
+    for (const auto& [one, stream] : messages) {
+      check_real(one.sends ? theirs.send(one.data, one.count, one.type, one.peer, real, stream)
+                           : theirs.recv(one.data, one.count, one.type, one.peer, real, stream));
+    }
+    return;
+  }
   member.use([&](Communicator& own) {
     const OnDevice there(CudaLibrary::get(), member.device);
-    fetch(held.get(), message.data, transfer.bytes(), stream);
-    own.submit(transfer)->then([held] {});
-  });
-}
-
-void receive(Member& member, const Message& message, nccl::Stream stream) {
-  Transfer transfer = transfer_for(message);
-  const std::unique_ptr<char[]> held(new char[transfer.bytes() + 1]);
-  transfer.data = held.get();
-  member.use([&](Communicator& own) {
-    own.transfer(transfer);
-    const OnDevice there(CudaLibrary::get(), member.device);
-    fetch(message.data, held.get(), transfer.bytes(), stream);
+    own.carries_messages() ? launch(own, member.device, messages) : pass_through_host(own, messages);
   });
 }
 

@@ -1,6 +1,8 @@
 // Collectives and messages with the arguments of NCCL's functions.
 #pragma once
 
+#include <span>
+
 #include "nccl/member.h"
 
 namespace ringreduce::nccl_api {
@@ -19,7 +21,6 @@ void check(const Member& member, const Asked& asked);
 // Launches it on the stream.
 void collect(Member& member, const Asked& asked, nccl::Stream stream);
 
-// Messages go through host memory: a send waits for the stream's work, a receive also for its peer.
 struct Message {
   void* data;  // a send only reads it
   std::size_t count;
@@ -28,8 +29,13 @@ struct Message {
   bool sends;
 };
 void check(const Member& member, const Message& message);
-void send(Member& member, const Message& message, nccl::Stream stream);
-void receive(Member& member, const Message& message, nccl::Stream stream);
+// Launches messages on their streams, where kernels carry them. If none do, they go through host memory: a
+// send waits for its stream's work, and a receive, after all sends, also for its peer.
+struct Posted {
+  Message message{};
+  nccl::Stream stream = nullptr;
+};
+void carry(Member& member, std::span<const Posted> messages);
 
 Member::Factor read_factor(const void* scalar, nccl::DataType type, nccl::Residence residence);
 

@@ -22,6 +22,12 @@ nccl::Result collect(Comm comm, const Asked& asked, Stream stream, Forward forwa
   });
 }
 
+nccl::Result run_message(Comm comm, const Posted& posted) {
+  return run(
+      comm, checked(posted.message), [&](Member& member) { carry(member, {&posted, 1}); },
+      [&](Member& member) { keep_for_group(member, posted); });
+}
+
 }  // namespace
 
 RINGREDUCE_NCCL(AllReduce, const void* from, void* to, std::size_t count, DataType type, ReduceOp op,
@@ -93,23 +99,11 @@ RINGREDUCE_NCCL(Scatter, const void* from, void* to, std::size_t count, DataType
 
 RINGREDUCE_NCCL(Send, const void* from, std::size_t count, DataType type, int peer, Comm comm,
                 Stream stream) {
-  const Message message{const_cast<void*>(from), count, type, peer, true};
-  return run(comm, Phase::launches, checked(message), [=](Member& member) {
-    if (const Comm real = member.real()) {
-      return check_real(NcclLibrary::get().send(from, count, type, peer, real, stream));
-    }
-    send(member, message, stream);
-  });
+  return run_message(comm, {{const_cast<void*>(from), count, type, peer, true}, stream});
 }
 
 RINGREDUCE_NCCL(Recv, void* to, std::size_t count, DataType type, int peer, Comm comm, Stream stream) {
-  const Message message{to, count, type, peer, false};
-  return run(comm, Phase::waits, checked(message), [=](Member& member) {
-    if (const Comm real = member.real()) {
-      return check_real(NcclLibrary::get().recv(to, count, type, peer, real, stream));
-    }
-    receive(member, message, stream);
-  });
+  return run_message(comm, {{to, count, type, peer, false}, stream});
 }
 
 }  // namespace ringreduce::nccl_api

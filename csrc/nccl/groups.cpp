@@ -13,6 +13,7 @@ struct Kept {
   Member* member;
   Phase phase;
   std::function<void()> step;
+  Posted message;
 };
 
 thread_local int depth = 0;
@@ -20,11 +21,18 @@ thread_local nccl::Result spoilt = nccl::success;
 thread_local std::vector<Kept> kept;
 
 void run_in_order(const Kept* begin, const Kept* end) {
-  for (const Phase phase : {Phase::launches, Phase::waits}) {
+  const auto run_all_of = [&](Phase phase) {
     for (const Kept* one = begin; one != end; ++one) {
       if (one->phase == phase) one->step();
     }
+  };
+  std::vector<Posted> messages;
+  for (const Kept* one = begin; one != end; ++one) {
+    if (one->phase == Phase::messages) messages.push_back(one->message);
   }
+  run_all_of(Phase::launches);
+  carry(*begin->member, messages);
+  run_all_of(Phase::waits);
 }
 
 nccl::Result run_one_members(const Kept* begin, const Kept* end) noexcept {
@@ -101,7 +109,11 @@ nccl::Result spoil_group(nccl::Result result) {
 }
 
 void keep_for_group(Member& member, Phase phase, std::function<void()> step) {
-  kept.push_back({&member, phase, std::move(step)});
+  kept.push_back({&member, phase, std::move(step), {}});
+}
+
+void keep_for_group(Member& member, const Posted& message) {
+  kept.push_back({&member, Phase::messages, nullptr, message});
 }
 
 }  // namespace ringreduce::nccl_api

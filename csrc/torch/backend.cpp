@@ -169,6 +169,8 @@ void RingBackend::startCoalescing() {
 intrusive_ptr<c10d::Work> RingBackend::endCoalescing() {
   const std::lock_guard lock(coalescing_mutex_);
   coalescing_ = false;
+  const auto messages = std::exchange(coalesced_messages_, {});
+  if (!messages.empty()) coalesced_.push_back(carry(messages));
   return c10::make_intrusive<CoalescedWork>(rank_, std::exchange(coalesced_, {}));
 }
 
@@ -187,10 +189,11 @@ intrusive_ptr<c10d::Backend> RingBackend::derived(const std::string& prefix,
   std::string where = prefix;
   if (within) where.append("/").append(std::to_string(++times_derived_[prefix]));
   const auto* own = dynamic_cast<const RingOptions*>(options.get());
-  intrusive_ptr<c10d::Backend> made = c10::make_intrusive<RingBackend>(
+  const auto made = c10::make_intrusive<RingBackend>(
       c10::make_intrusive<c10d::PrefixStore>(where, within ? store_ : store), rank, size,
       Settings{options ? options->timeout : timeout_.load(), std::move(ranks),
                own ? own->reproducible : reproducible_});
+  if (bound_device_) made->eagerConnectSingleDevice(*bound_device_);
   ++splits_;
   derived_.emplace(
       Derived{prefix, c10::weak_intrusive_ptr<c10d::Store>(store), c10::weak_intrusive_ptr<Backend>(made)});
@@ -228,6 +231,12 @@ intrusive_ptr<c10d::Backend> RingBackend::shrink(const std::vector<std::int64_t>
   return derived("ringreduce/shrink/" + std::to_string(++shrunk_), store_,
                  static_cast<int>(me - left.begin()), static_cast<int>(left.size()), picked(*ranks_, left),
                  options);
+}
+
+void RingBackend::eagerConnectSingleDevice(at::Device device) {
+  const WithoutGil unlocked;
+  bound_device_ = device;
+  if (!device.is_cpu()) translated(*ranks_, [&] { group().prepare(device.index()); });
 }
 
 void RingBackend::shutdown() {

@@ -57,6 +57,8 @@ class RingBackend : public Versioned<c10d::Backend> {
   virtual bool supportsShrinking() const { return true; }
   virtual bool supportsTensorAlloc(c10::DeviceIndex) { return true; }
   intrusive_ptr<Options> getBackendOptions();
+  // Of a process group that is bound to a device. All ranks call it.
+  virtual void eagerConnectSingleDevice(at::Device device);
   virtual void setTimeout(Milliseconds timeout) { timeout_ = bounded(timeout); }
   virtual void addEphemeralTimeout(const Milliseconds& timeout) { extra_->add(timeout); }
   // NOLINTEND(modernize-use-override)
@@ -146,6 +148,10 @@ class RingBackend : public Versioned<c10d::Backend> {
   // The same for tensors on a GPU.
   intrusive_ptr<c10d::Work> launch_on(c10::Device gpu, const Operation& operation, TensorCalls& calls,
                                       const Tensors& inputs, std::vector<Tensors> outputs);
+  // On a stream of the backend, after the work of the current one. `used` are all tensors that it touches.
+  intrusive_ptr<c10d::Work> launch_on(const OwnStream& own, const Operation& operation, const Tensors& used,
+                                      const std::function<void(void* stream)>& launch, const Tensors& inputs,
+                                      std::vector<Tensors> outputs);
   intrusive_ptr<RingWork> new_work(const Operation& operation, const Tensors& inputs,
                                    std::vector<Tensors> outputs, int peer = -1);
   template <typename Run>
@@ -157,6 +163,14 @@ class RingBackend : public Versioned<c10d::Backend> {
   // Keeps it for endCoalescing(), if that will follow.
   void collect(const intrusive_ptr<c10d::Work>& work);
   intrusive_ptr<c10d::Work> transfer(Tensors& tensors, bool sends, int peer, int tag);
+  // A message that kernels carry.
+  struct Carried {
+    Transfer transfer;
+    Operation operation;
+    at::Tensor tensor, memory;  // the same, if it is contiguous
+  };
+  bool is_carried(const at::Tensor& tensor, int peer, int tag) const;
+  intrusive_ptr<c10d::Work> carry(const std::vector<Carried>& messages);
   intrusive_ptr<Backend> derived(const std::string& prefix, const intrusive_ptr<c10d::Store>& store, int rank,
                                  int size, GlobalRanks ranks, const intrusive_ptr<Options>& options);
   Group& group() const;
@@ -169,6 +183,7 @@ class RingBackend : public Versioned<c10d::Backend> {
   std::atomic<Milliseconds> timeout_;
   const std::shared_ptr<ExtraTime> extra_ = std::make_shared<ExtraTime>();
   std::shared_ptr<Group> group_;
+  std::optional<at::Device> bound_device_;
   std::atomic<std::uint64_t> sequence_{0}, transfers_{0}, monitored_{0}, shrunk_{0}, splits_{0};
 
   struct Derived {
@@ -185,6 +200,7 @@ class RingBackend : public Versioned<c10d::Backend> {
   std::mutex coalescing_mutex_;
   bool coalescing_ = false;
   std::vector<intrusive_ptr<c10d::Work>> coalesced_;
+  std::vector<Carried> coalesced_messages_;
 };
 
 // Some of c10d's options had no asyncOp in early versions, where every call may be asynchronous.

@@ -58,10 +58,11 @@ std::optional<c10::Device> gpu_of(const char* what, const Tensors& inputs,
   return first->device();
 }
 
-const OwnStream& OwnStreams::of(c10::Device device) {
+const OwnStream& OwnStreams::of(c10::Device device, int use) {
+  const auto key = std::pair(device.index(), use);
   {
     const std::lock_guard lock(mutex_);
-    const auto found = made_.find(device.index());
+    const auto found = made_.find(key);
     if (found != made_.end()) return found->second;
   }
   // Without the lock, as it may take the GIL.
@@ -69,7 +70,7 @@ const OwnStream& OwnStreams::of(c10::Device device) {
   const c10::Stream stream = guard.getStreamFromGlobalPool(device, false);
   void* const handle = handle_of(guard, stream);
   const std::lock_guard lock(mutex_);
-  return made_.try_emplace(device.index(), OwnStream{stream, handle}).first->second;
+  return made_.try_emplace(key, OwnStream{stream, handle}).first->second;
 }
 
 // --- what torch gets -------------------------------------------------------------------------------------
@@ -135,33 +136,45 @@ c10::intrusive_ptr<Future> DeviceWork::getFuture() {
 
 // --- launching -------------------------------------------------------------------------------------------
 
-intrusive_ptr<c10d::Work> RingBackend::launch_on(c10::Device gpu, const Operation& operation,
-                                                 TensorCalls& calls, const Tensors& inputs,
-                                                 std::vector<Tensors> outputs) {
-  const OwnStream& own = own_streams_.of(gpu);
-  const VirtualGuardImpl guard(gpu.type());
+intrusive_ptr<c10d::Work> RingBackend::launch_on(const OwnStream& own, const Operation& operation,
+                                                 const Tensors& used,
+                                                 const std::function<void(void*)>& launch,
+                                                 const Tensors& inputs, std::vector<Tensors> outputs) {
+  const VirtualGuardImpl guard(own.stream.device_type());
+  const std::uint64_t number = operation.is_message() ? ++transfers_ : ++sequence_;
   const auto work = c10::make_intrusive<DeviceWork>(rank_, operation.type, title_if_asked(operation.title),
-                                                    ++sequence_, own.stream, inputs, std::move(outputs));
-  c10::Event begin(gpu.type());
-  begin.record(guard.getStream(gpu));
+                                                    number, own.stream, inputs, std::move(outputs));
+  c10::Event begin(own.stream.device_type());
+  begin.record(guard.getStream(own.stream.device()));
   begin.block(own.stream);
   try {
     const c10::StreamGuard there(own.stream);
-    for (Call call; calls.next(call); call = Call()) {
-      call.device = static_cast<unsigned char>(gpu.index());
-      group().enqueue(call, own.handle);
-    }
+    launch(own.handle);
     work->launched();
   } catch (const Trouble& trouble) {
-    keep_until_done(calls.tensors(), guard, own.stream);
+    keep_until_done(used, guard, own.stream);
     failed_by(trouble);
     raise(trouble, *ranks_);
   }
   if (operation.asynchronous || coalescing_) {
-    keep_until_done(calls.tensors(), guard, own.stream);
+    keep_until_done(used, guard, own.stream);
   } else {
     work->synchronize();  // so that reuse of the memory comes after it as well
   }
+  return work;
+}
+
+intrusive_ptr<c10d::Work> RingBackend::launch_on(c10::Device gpu, const Operation& operation,
+                                                 TensorCalls& calls, const Tensors& inputs,
+                                                 std::vector<Tensors> outputs) {
+  const auto launch = [&](void* stream) {
+    for (Call call; calls.next(call); call = Call()) {
+      call.device = static_cast<unsigned char>(gpu.index());
+      group().enqueue(call, stream);
+    }
+  };
+  const auto work = launch_on(own_streams_.of(gpu, OwnStreams::of_collectives), operation, calls.tensors(),
+                              launch, inputs, std::move(outputs));
   collect(work);
   return work;
 }

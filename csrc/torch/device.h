@@ -26,14 +26,16 @@ struct OwnStream {
   void* handle;  // CUDA's handle
 };
 
-// One stream for each GPU that is used.
+// For each GPU that is used, one stream for collectives, and one for each pair of messages.
 class OwnStreams {
  public:
-  const OwnStream& of(c10::Device device);
+  static constexpr int of_collectives = 0;
+  static int of_pair(const Transfer& transfer) { return 1 + 2 * transfer.peer + (transfer.sends ? 1 : 0); }
+  const OwnStream& of(c10::Device device, int use);
 
  private:
   std::mutex mutex_;
-  std::map<c10::DeviceIndex, OwnStream> made_;
+  std::map<std::pair<c10::DeviceIndex, int>, OwnStream> made_;
 };
 
 class DeviceWork : public c10d::Work {

@@ -73,6 +73,42 @@ Completion delivering(at::Tensor memory, at::Tensor tensor, Completion then) {
 
 }  // namespace
 
+// Kernels do not compare tags, nor take what comes first.
+bool RingBackend::is_carried(const at::Tensor& tensor, int peer, int tag) const {
+  if (tensor.is_cpu() || tag != 0 || !group().carries_messages()) return false;
+  TORCH_CHECK(
+      peer != any_source,
+      "ringreduce: recv from any rank takes a CUDA tensor only with a tag other than 0 "
+      "in a process group that is bound to a device, because messages without a tag are carried by kernels");
+  return true;
+}
+
+intrusive_ptr<c10d::Work> RingBackend::carry(const std::vector<Carried>& messages) {
+  const Carried& first = messages.front();
+  const c10::Device gpu = first.tensor.device();
+  std::vector<Transfer> transfers;
+  Tensors used, sent, received;
+  for (const Carried& one : messages) {
+    TORCH_CHECK(one.tensor.device() == gpu,
+                "ringreduce: the tensors of coalesced messages must be on one device, not on ", gpu, " and ",
+                one.tensor.device());
+    transfers.push_back(one.transfer);
+    used.push_back(one.memory);
+    used.push_back(one.tensor);
+    (one.transfer.sends ? sent : received).push_back(one.tensor);
+  }
+  const auto launch = [&](void* stream) {
+    group().exchange(static_cast<unsigned char>(gpu.index()), transfers, stream);
+    at::AutoDispatchBelowADInplaceOrView below_autograd;
+    for (const Carried& one : messages) {
+      if (!one.transfer.sends && !one.memory.is_same(one.tensor)) one.tensor.copy_(one.memory);
+    }
+  };
+  const Tensors outputs = received.empty() ? sent : received;
+  return launch_on(own_streams_.of(gpu, OwnStreams::of_pair(first.transfer)), first.operation, used, launch,
+                   sent, {outputs});
+}
+
 intrusive_ptr<c10d::Work> RingBackend::transfer(Tensors& tensors, bool sends, int peer, int tag) {
   const char* what = sends ? "send" : "recv";
   const at::Tensor& tensor = only(what, tensors);
@@ -93,6 +129,15 @@ intrusive_ptr<c10d::Work> RingBackend::transfer(Tensors& tensors, bool sends, in
   message.count = count(tensor, elements);
   message.tag = tag;
   message.timeout = operation.timeout;
+  if (is_carried(tensor, peer, tag)) {
+    const at::Tensor memory = tensor.contiguous();
+    message.data = const_cast<void*>(memory.const_data_ptr());
+    const Carried carried{message, operation, tensor, memory};
+    const std::lock_guard lock(coalescing_mutex_);
+    if (!coalescing_) return carry({carried});
+    coalesced_messages_.push_back(carried);
+    return nullptr;
+  }
   const at::Tensor memory = memory_for(tensor, sends);
   message.data = sends ? const_cast<void*>(memory.const_data_ptr()) : memory.mutable_data_ptr();
   const bool staged = !tensor.is_cpu();

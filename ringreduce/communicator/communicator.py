@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ringreduce import _engine, log
+from ringreduce._engine import values
 from ringreduce.annotations import Array, Wire
 from ringreduce.communicator import objects
 from ringreduce.communicator.base import DEFAULT_TIMEOUT
@@ -312,6 +313,20 @@ class Communicator(Collectives, Messages, Groups):
         else:  # peers may never make the calls that are in progress
             self._close_door()
             self._c.leave()
+
+    def prepare(self, device: int) -> None:
+        """Meets the other ranks on this rank's GPU now, and sets some of its thread blocks aside for messages.
+
+        Every rank must call it. The first collective of arrays in GPU memory meets the others too, but without blocks
+        for messages. :func:`ringreduce.local_group` prepares the devices that it is given.
+
+        Args:
+            device: the number of the GPU that holds all of this rank's arrays.
+
+        Raises:
+            Error: on all ranks, if a rank has no such GPU, or it cannot reach the others'.
+        """
+        self._c.prepare_device(values.whole(device, "device"))
 
     def register(self, x: Array) -> None:
         """Registers the GPU memory of x with NCCL, which can then use it in place.

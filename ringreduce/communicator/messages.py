@@ -35,7 +35,7 @@ class Messages(Base):
         x: Array,
         dest: int,
         *,
-        tag: int = 0,
+        tag: int | None = 0,
         timeout: float | None = None,
         async_op: bool = False,
         stream: Stream = None,
@@ -48,9 +48,20 @@ class Messages(Base):
 
         Args:
             dest: the receiving rank. It may be this rank, which then receives the message by another call.
-            tag: a 32-bit integer. Only a recv with the same tag takes the message.
-            stream: for an array in GPU memory, the stream that orders the copy to CPU memory.
+            tag: a 32-bit integer. Only a recv with the same tag takes the message. None: kernels carry the message
+                between two GPUs of a host. It is launched on the stream, as collectives are, and both ends must pass
+                None and have called :meth:`prepare`. The messages without a tag between two ranks are matched in
+                the order of the calls, and one that is not asynchronous delays what comes later on its stream until
+                the other rank receives it.
+            stream: for an array in GPU memory, the stream that orders the copy to CPU memory, or the message itself.
+
+        Raises:
+            ValueError: tag is None, and x is not in GPU memory or kernels cannot carry messages.
         """
+        if tag is None:
+            packed = arrays.contiguous(x)
+            sent = self._c.exchange(True, packed, dest, async_op, stream)
+            return None if sent is None else self._work(sent, None, (packed,), None, stream=stream)
         x = staging.taken(arrays.contiguous(x), self._c, stream)
         work = self._c.transfer(True, x, dest, tag, timeout, async_op)
         return None if isinstance(work, int) else self._work(work, None, (x,), None)
@@ -76,7 +87,7 @@ class Messages(Base):
         x: Array,
         source: int | None = None,
         *,
-        tag: int = 0,
+        tag: int | None = 0,
         timeout: float | None = None,
         async_op: bool = False,
         stream: Stream = None,
@@ -91,7 +102,7 @@ class Messages(Base):
             source: the sending rank. None takes a message from any rank, including this one.
             tag: as for :meth:`send`.
             stream: for an array in GPU memory, the stream that orders the copy from CPU memory. An asynchronous recv
-                makes this copy in ``work.wait()``.
+                makes this copy in ``work.wait()``. If tag is None, the stream that the message is launched on.
 
         Returns:
             x. If source is None, x and the rank that sent the message.
@@ -104,6 +115,14 @@ class Messages(Base):
         target = arrays.contiguous(x)
         if target is not x:
             arrays.check_writable(x, "x")
+        if tag is None:
+            unpack = None if target is x else partial(arrays.unpack, target, x)
+            coming = self._c.exchange(False, target, source, async_op, stream)
+            if coming is not None:
+                return self._work(coming, x, (target,), unpack, stream=stream)
+            if unpack is not None:
+                unpack()
+            return x
         room = staging.twin(target)
         work = self._c.transfer(False, room, source, tag, timeout, async_op)
         after = None if room is x else partial(self._put, room, target, x, stream)

@@ -40,6 +40,23 @@ def sums(comm, device_of_rank):
     return held
 
 
+def messages(comm):
+    """Around the ring, all at once, with what does not fit on the way."""
+    comm.prepare(0)
+    counts = (0, 3, 100_000)
+    to, source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    stream = library().Stream().handle.value
+    came = [GpuArray(np.zeros(count, "float32")) for count in counts]
+    how = {"tag": None, "async_op": True, "stream": stream}
+    works = [comm.send(GpuArray(integers(comm.rank, count)), to, **how) for count in counts]
+    works += [comm.recv(x, source, **how) for x in came]
+    for work in works:
+        work.wait()
+    wait_for(stream)
+    for x, count in zip(came, counts, strict=True):
+        assert (x.get(comm) == integers(source, count)).all()
+
+
 def killed(comm):
     x = GpuArray(np.ones(100, "float32"))
     comm.all_reduce(x)
@@ -99,6 +116,8 @@ def main() -> None:
             ringreduce.run(killed, world, timeout=20)
         except ringreduce.RankFailed as error:
             assert error.rank == 1, error
+    elif what == "messages":
+        ringreduce.run(messages, world, timeout=20)
     elif what == "slow":
         ringreduce.run(slow, world, timeout=20)
     else:

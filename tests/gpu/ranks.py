@@ -56,7 +56,12 @@ def in_lines(size):
 
 
 class Boxes(ctypes.Structure):
-    _fields_ = [("blocks", ctypes.c_int32), ("world", ctypes.c_int32), ("arena_bytes", ctypes.c_uint64)]
+    _fields_ = [
+        ("blocks", ctypes.c_int32),
+        ("world", ctypes.c_int32),
+        ("arena_bytes", ctypes.c_uint64),
+        ("lanes", ctypes.c_int32),
+    ]
 
     def words_bytes(self):
         return in_lines(8 * (6 * self.world + 4))

@@ -22,7 +22,7 @@ from .ranks import LIBRARIES
 WORLD = 2
 PATHS = {
     "CPU": {},
-    "kernels": {"RINGREDUCE_EMULATED_BLOCKS": "8"},
+    "kernels": {"RINGREDUCE_EMULATED_BLOCKS": "64"},
     "events": {"RINGREDUCE_EMULATED_BLOCKS": "1"},
     "NCCL": {"RINGREDUCE_GPU_TRANSPORT": "nccl"},
 }
@@ -213,6 +213,15 @@ def messages(on: Rank) -> None:
     on.is_equal(came, on.values(peer))
 
 
+def untagged_messages(on: Rank) -> None:
+    x, came = on.own(), on.room(COUNT)
+    peer = 1 - on.rank
+    sent = on.comm.send(x, peer, tag=None, async_op=True)
+    on.comm.recv(came, peer, tag=None)
+    sent.wait()
+    on.is_equal(came, on.values(peer))
+
+
 def split(on: Rank) -> None:
     with on.comm.split(0) as part:
         x = on.own()
@@ -253,6 +262,7 @@ OPERATIONS: dict[str, Callable[[Rank], None]] = {
     "`async_op=True`": asynchronous,
     "CUDA graphs": captured,
     "`send`, `recv`": messages,
+    "`send`, `recv` with `tag=None`": untagged_messages,
     "`split`": split,
     "`register`, `deregister`": registered,
 }

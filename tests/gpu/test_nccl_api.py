@@ -3,6 +3,7 @@ of it, and what goes wrong."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -10,9 +11,9 @@ import shutil
 import socket
 import struct
 import subprocess
-import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ringreduce.cli import main
@@ -337,26 +338,48 @@ def test_communicators_that_are_none(pair):
 
 
 def test_abort_ends_what_waits_for_other_ranks(pair):
-    """On the stream, and in a receive on the host."""
     library().call("choose_device", pair[0].device)
-    x = pair[0].array()
+    x, came = pair[0].array(), pair[0].array()
     pair[0].all_reduce(x)
-
-    def wait():
-        library().call("choose_device", pair[0].device)
-        pair[0].message("ncclRecv", x, 1)
-
-    def abort():
-        time.sleep(0.1)
-        pair[0].abort()
-
-    failed, _ = in_threads(wait, abort)
-    assert isinstance(failed, Failed)
+    pair[0].stream = library().Stream()
+    pair[0].message("ncclRecv", came, 1)
+    pair[0].abort()
     library().synchronize(pair[0].stream)
     refused(INVALID_ARGUMENT, "rank 0 of 2: the communicator was destroyed or aborted", pair[0].all_reduce, x)
     assert pair[1].wait_for_error() == REMOTE_ERROR
     library().call("choose_device", pair[1].device)
     refused(REMOTE_ERROR, "rank 0", pair[1].all_reduce, pair[1].array())
+
+
+def test_messages_do_not_block_the_host(pair):
+    """One thread calls for both ranks, also within a graph, and receives first."""
+    sent, came = [], []
+    for rank in pair:
+        library().call("choose_device", rank.device)
+        sent.append(rank.array(np.arange(50_000) + rank.rank))
+        came.append(rank.array(np.zeros(50_000)))
+    with contextlib.ExitStack() as stack:
+        graphs = [stack.enter_context(library().captured(rank.stream)) for rank in pair]
+        for rank in pair:
+            nccl_api.check(nccl_api.nccl().ncclGroupStart())
+            rank.message("ncclRecv", came[rank.rank], 1 - rank.rank)
+            rank.message("ncclSend", sent[rank.rank], 1 - rank.rank)
+            nccl_api.check(nccl_api.nccl().ncclGroupEnd())
+    for rank, graph in zip(pair, graphs, strict=True):
+        graph.launch(rank.stream)
+    for rank in pair:
+        assert rank.values(came[rank.rank])[:2] == [1 - rank.rank, 2 - rank.rank]
+        library().move(came[rank.rank].address, sent[rank.rank].address, 200_000, rank.stream)
+    for rank in pair:
+        rank.message("ncclRecv", came[rank.rank], 1 - rank.rank)
+    for rank in pair:
+        library().call("choose_device", rank.device)
+        rank.stream, before = library().Stream(), rank.stream
+        rank.message("ncclSend", sent[rank.rank], 1 - rank.rank)
+        rank.stream = before
+    for rank, graph in zip(pair, graphs, strict=True):
+        assert rank.values(came[rank.rank])[-1] == 49_999 + 1 - rank.rank
+        graph.close()
 
 
 # --- meeting ---------------------------------------------------------------------------------------------------

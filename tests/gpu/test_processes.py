@@ -36,6 +36,11 @@ def test_processes(what, world):
     assert done.stdout.endswith("well\n") and done.returncode == 0, done.stdout + done.stderr
 
 
+def test_messages():
+    done = _run("messages", 3, RINGREDUCE_EMULATED_BLOCKS="64")
+    assert done.stdout.endswith("well\n") and done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.skipif(HAS_CARD, reason="only the emulated GPU's memory can be counted")
 def test_boxes_wait_for_slow_peers():
     done = _run("slow", 3)

@@ -30,7 +30,7 @@ def emulated_cuda() -> Any:
     import torch
 
     os.environ["RINGREDUCE_CUDA_LIBRARY"] = str(TESTS / "libringreduce_cuda_emulated.so")
-    os.environ["RINGREDUCE_EMULATED_BLOCKS"] = "16"  # for all groups of a process
+    os.environ.setdefault("RINGREDUCE_EMULATED_BLOCKS", "16")  # for all groups of a process
     # These refuse where torch has no CUDA.
     torch.cuda._lazy_init = lambda: None
     torch.cuda.get_device_capability = lambda device=None: (8, 0)
@@ -45,8 +45,19 @@ def _give_streams(module: Any) -> None:
     """torch.cuda's streams, as far as ringreduce uses them."""
     import torch
 
+    class Event:
+        def __init__(self, **_: Any) -> None:
+            self.event = module.Event()
+            self.query, self.synchronize = self.event.query, self.event.synchronize
+
+        def record(self, stream: Stream | None = None) -> None:
+            self.event.record(module.current_stream() if stream is None else stream.number)
+
+        def wait(self, stream: Stream | None = None) -> None:
+            self.event.let_wait(module.current_stream() if stream is None else stream.number)
+
     class Stream:
-        def __init__(self, device: Any = None, number: int | None = None) -> None:
+        def __init__(self, device: Any = None, number: int | None = None, priority: int = 0) -> None:
             self.number = module.new_stream() if number is None else number
 
         @property
@@ -55,6 +66,14 @@ def _give_streams(module: Any) -> None:
 
         def wait_stream(self, other: Stream) -> None:
             module.let_wait(self.number, other.number)
+
+        def wait_event(self, event: Event) -> None:
+            event.wait(self)
+
+        def record_event(self, event: Event | None = None) -> Event:
+            event = event or Event()
+            event.record(self)
+            return event
 
     @contextmanager
     def using(stream: Stream) -> Iterator[None]:
@@ -66,6 +85,7 @@ def _give_streams(module: Any) -> None:
 
     torch._C._cuda_getDevice = lambda: 0
     torch._C._cuda_setDevice = lambda device: None
+    torch.cuda.Event = Event  # type: ignore[misc,assignment]
     torch.cuda.Stream = Stream  # type: ignore[misc,assignment]
     torch.cuda.stream = using  # type: ignore[assignment]
     torch.cuda.default_stream = lambda device=None: Stream(number=0)  # type: ignore[assignment]

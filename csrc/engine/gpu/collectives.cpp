@@ -4,6 +4,7 @@
 
 #include "engine/gpu/events/runner.h"
 #include "engine/gpu/gpu.h"
+#include "engine/gpu/kernels/messenger.h"
 #include "engine/gpu/kernels/runner.h"
 #include "engine/gpu/nccl/runner.h"
 #include "engine/gpu/watch.h"
@@ -55,6 +56,11 @@ void check_that_kernels_serve(const Transport& transport) {
   }
 }
 
+InvalidArgument wrong_device(int device, int expected) {
+  return InvalidArgument("the array is on GPU " + std::to_string(device) +
+                         ", but this rank's calls run on GPU " + std::to_string(expected));
+}
+
 template <typename Step>
 class Stepping : public Steps {
  public:
@@ -85,8 +91,13 @@ GpuCollectives::~GpuCollectives() = default;
 
 // --- meeting -----------------------------------------------------------------------------------------------
 
+auto GpuCollectives::means_of(const Call& call) -> For {
+  return call.algorithm == by_nccl ? For::calls_over_nccl : For::calls;
+}
+
 // A collective, the first time. Either all ranks fail, or none.
-GpuCollectives::Ready GpuCollectives::ready(int device, bool over_nccl_anyway) {
+GpuCollectives::Ready GpuCollectives::ready(int device, For what) {
+  const bool over_nccl_anyway = what == For::calls_over_nccl;
   const std::lock_guard one_at_a_time(meeting_);
   calls_.check_usable();
   if (!over_nccl_anyway && !path_of_schedules_) {
@@ -102,7 +113,7 @@ GpuCollectives::Ready GpuCollectives::ready(int device, bool over_nccl_anyway) {
       if (!gpu) gpu = std::make_shared<Gpu>(device);
       return std::string();
     });
-    auto runner = meet(*gpu, path);
+    auto runner = meet(*gpu, path, what == For::calls_and_messages);
     calls_.say(log::Level::info,
                "arrays of GPU " + std::to_string(device) + " are combined " +
                    (path == over_nccl ? "over NCCL" : "by kernels that access their peers' memory"));
@@ -112,19 +123,18 @@ GpuCollectives::Ready GpuCollectives::ready(int device, bool over_nccl_anyway) {
     if (!watch_) watch_ = std::make_unique<Watch>(calls_, [this] { return this->runners(); }, last_launched_);
   }
   if (gpu->device == device) return {gpu, *gpu->runners[path]};
-  throw InvalidArgument("the array is on GPU " + std::to_string(device) +
-                        ", but this rank's collectives run on GPU " + std::to_string(gpu->device));
+  throw wrong_device(device, gpu->device);
 }
 
-std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path) {
+std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path, bool messages) {
   const int rank = calls_.rank, world = calls_.world;
   if (path == over_nccl) {
     return std::make_unique<NcclRunner>(rank, world, gpu.device, calls_.options.reproducible,
                                         calls_.transport->hosts(), calls_.options.timeout, exchange_,
                                         [this] { tick(); });
   }
-  auto boxes =
-      std::make_unique<DeviceBoxes>(CudaLibrary::get(), gpu.device, rank, world, exchange_, gpu.stream.get());
+  auto boxes = std::make_unique<DeviceBoxes>(CudaLibrary::get(), gpu.device, rank, world, exchange_,
+                                             gpu.stream.get(), messages);
   auto buffers = reaching_arrays(*boxes, gpu.device);
   std::unique_ptr<Runner> runner;
   // Allocations may wait for everything that runs on the GPU, so no rank launches before all have what they
@@ -160,7 +170,7 @@ std::unique_ptr<Buffers> GpuCollectives::reaching_arrays(const DeviceBoxes& boxe
 }
 
 void GpuCollectives::prepare(int device) {
-  ready(device, false);
+  ready(device, For::calls_and_messages);
 }
 
 // The existing runners; each keeps its whole GPU alive.
@@ -183,6 +193,70 @@ std::size_t GpuCollectives::footprint() {
   std::size_t bytes = 0;
   for (const auto& runner : runners()) bytes += runner->footprint();
   return bytes;
+}
+
+// --- messages ----------------------------------------------------------------------------------------------
+
+bool GpuCollectives::carries_messages() {
+  const std::lock_guard lock(mutex_);
+  return gpu_ && gpu_->runners[reaching_peers] && gpu_->runners[reaching_peers]->messenger();
+}
+
+// The ranks cannot meet for a message, because only two of them know of it.
+std::shared_ptr<Gpu> GpuCollectives::for_messages(int device) {
+  calls_.check_usable();
+  if (!carries_messages()) {
+    throw InvalidArgument(
+        "messages between GPUs need kernels that all ranks have prepared: call comm.prepare(device) before "
+        "the "
+        "first collective of arrays in GPU memory. It helps only if all ranks are on one host, their kernels "
+        "run at the same time, and each has four times as many thread blocks as there are ranks");
+  }
+  const std::lock_guard lock(mutex_);
+  if (gpu_->device == device) return gpu_;
+  throw wrong_device(device, gpu_->device);
+}
+
+void GpuCollectives::launch(const Gpu& gpu, std::span<const Transfer> transfers, void* stream) {
+  const OnDevice there(CudaLibrary::get(), gpu.device);
+  calls_.guarded([&] {
+    calls_.telling_others([&] {
+      calls_.transport->check();
+      Launch how{stream};
+      int captured = 0;
+      CudaLibrary::check(CudaLibrary::get().is_captured(&captured, stream));
+      how.captured = captured != 0;
+      if (how.captured) gpu.hold_in_graph(stream);
+      gpu.runners[reaching_peers]->messenger()->launch(transfers, how);
+      for (const Transfer& one : transfers) calls_.messages.count(one);
+    });
+  });
+}
+
+void GpuCollectives::exchange(int device, std::span<const Transfer> transfers, std::optional<void*> stream) {
+  if (transfers.empty()) return;
+  if (stream && is_per_thread(*stream)) {
+    return exchange_beside(device, transfers, stream)->let_wait(*stream);
+  }
+  const Counted on_its_way(launching_);
+  const std::shared_ptr<Gpu> gpu = for_messages(device);
+  launch(*gpu, transfers, stream ? without_alias(*stream) : gpu->stream.get());
+}
+
+// On a stream of the first message's pair.
+std::shared_ptr<GpuWork> GpuCollectives::exchange_beside(int device, std::span<const Transfer> transfers,
+                                                         std::optional<void*> stream) {
+  const Counted on_its_way(launching_);
+  const std::shared_ptr<Gpu> gpu = for_messages(device);
+  void* const own = gpu->runners[reaching_peers]->messenger()->stream_for(transfers.front());
+  auto work = std::make_shared<GpuWork>(device);
+  if (stream) {
+    work->record(*stream);
+    work->let_wait(own);
+  }
+  launch(*gpu, transfers, own);
+  work->record(own);
+  return work;
 }
 
 // --- what ranks call ---------------------------------------------------------------------------------------
@@ -209,7 +283,7 @@ void GpuCollectives::in_order(const Gpu& gpu, Step step) {
 void GpuCollectives::enqueue(const Call& call, std::optional<void*> stream) {
   // Another thread, or the thread of another call, would take it for another stream.
   if (stream && is_per_thread(*stream)) return enqueue_beside(call, stream)->let_wait(*stream);
-  const Ready on = ready(call.device, call.algorithm == by_nccl);
+  const Ready on = ready(call.device, means_of(call));
   Launch how{stream ? without_alias(*stream) : on.gpu->stream.get()};
   bool launched = false;
   const Counted on_its_way(launching_);
@@ -245,7 +319,7 @@ void GpuCollectives::launch(const Ready& on, const Call& call, Launch& how) {
 }
 
 std::shared_ptr<GpuWork> GpuCollectives::enqueue_beside(const Call& call, std::optional<void*> stream) {
-  void* const own = ready(call.device, call.algorithm == by_nccl).gpu->stream.get();
+  void* const own = ready(call.device, means_of(call)).gpu->stream.get();
   auto work = std::make_shared<GpuWork>(call.device);
   if (stream) {
     work->record(*stream);
@@ -257,12 +331,12 @@ std::shared_ptr<GpuWork> GpuCollectives::enqueue_beside(const Call& call, std::o
 }
 
 void GpuCollectives::register_memory(int device, void* memory, std::size_t bytes) {
-  const Ready on = ready(device, true);
+  const Ready on = ready(device, For::calls_over_nccl);
   in_order(*on.gpu, [&](Call&) { return on.runner.register_memory(memory, bytes), false; });
 }
 
 void GpuCollectives::deregister_memory(int device, void* memory) {
-  const Ready on = ready(device, true);
+  const Ready on = ready(device, For::calls_over_nccl);
   in_order(*on.gpu, [&](Call&) { return on.runner.deregister_memory(memory), false; });
 }
 

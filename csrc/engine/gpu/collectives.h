@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "engine/progress.h"
@@ -16,6 +17,7 @@ namespace ringreduce {
 class Buffers;
 class DeviceBoxes;
 class GpuWork;
+class Messenger;
 class Runner;
 class Watch;
 struct Gpu;
@@ -30,6 +32,10 @@ class GpuCollectives {
 
   // As in Communicator.
   void prepare(int device);
+  void exchange(int device, std::span<const Transfer> transfers, std::optional<void*> stream);
+  std::shared_ptr<GpuWork> exchange_beside(int device, std::span<const Transfer> transfers,
+                                           std::optional<void*> stream);
+  bool carries_messages();
   void enqueue(const Call& call, std::optional<void*> stream);
   std::shared_ptr<GpuWork> enqueue_beside(const Call& call, std::optional<void*> stream);
   void register_memory(int device, void* memory, std::size_t bytes);
@@ -52,13 +58,17 @@ class GpuCollectives {
     std::shared_ptr<Gpu> gpu;
     Runner& runner;
   };
-  Ready ready(int device, bool over_nccl_anyway);
-  std::unique_ptr<Runner> meet(const Gpu& gpu, Path path);
+  enum class For { calls, calls_over_nccl, calls_and_messages };
+  static For means_of(const Call& call);
+  Ready ready(int device, For what);
+  std::unique_ptr<Runner> meet(const Gpu& gpu, Path path, bool messages);
   std::unique_ptr<Buffers> reaching_arrays(const DeviceBoxes& boxes, int device);
   std::vector<std::shared_ptr<Runner>> runners();
   template <typename Step>
   void in_order(const Gpu& gpu, Step step);
   void launch(const Ready& on, const Call& call, Launch& launch);
+  std::shared_ptr<Gpu> for_messages(int device);
+  void launch(const Gpu& gpu, std::span<const Transfer> transfers, void* stream);
   bool is_idle();
   void tick();
 

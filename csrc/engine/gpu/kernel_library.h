@@ -21,6 +21,7 @@ struct KernelLibrary {
   decltype(&ringreduce_cuda_combine_coded) combine_coded;
   decltype(&ringreduce_cuda_fit) fit;
   decltype(&ringreduce_cuda_run) run;
+  decltype(&ringreduce_cuda_carry) carry;
 
   // Copies one span to another, on the current device's stream; the second function copies values, each times
   // a factor.
@@ -43,6 +44,7 @@ struct KernelLibrary {
     cuda.find(combine_coded, "combine_coded");
     cuda.find(fit, "fit");
     cuda.find(run, "run");
+    cuda.find(carry, "carry");
   }
 };
 

@@ -16,6 +16,8 @@ namespace ringreduce {
 // Called now and then during long operations, in the waiting thread; may throw.
 using Tick = std::function<void()>;
 
+class Messenger;
+
 struct Launch {
   void* stream = nullptr;
   bool captured = false;       // into a graph, which may run it at any time and repeatedly
@@ -50,7 +52,9 @@ class Runner {
   // ranks there.
   virtual std::uint64_t begun() { return 0; }
   virtual std::uint64_t ended() { return 0; }
-  bool is_idle() { return is_last_over() && begun() == ended(); }
+  virtual bool is_idle() { return is_last_over() && begun() == ended(); }
+  // What carries messages between two ranks, on streams; null if nothing does.
+  virtual Messenger* messenger() { return nullptr; }
   // Throws known failures.
   virtual void check() {}
   // Whether some rank is known to have called something else. Not if messages show which one: then check()

@@ -1,5 +1,6 @@
 #include "engine/gpu/watch.h"
 
+#include "engine/gpu/kernels/messenger.h"
 #include "transport/interface/errors.h"
 
 namespace ringreduce {
@@ -10,6 +11,15 @@ using std::chrono::milliseconds;
 constexpr milliseconds every{20};
 constexpr milliseconds worth_a_look{40};  // for a call that takes long, because looking takes a core
 constexpr milliseconds suspicious_after{100};
+
+// What waits, if that is no collective.
+std::optional<Transfer> waiting_message(Runner& runner) {
+  Messenger* const messenger = runner.messenger();
+  if (!messenger || runner.begun() - messenger->begun() != runner.ended() - messenger->ended()) {
+    return std::nullopt;
+  }
+  return messenger->waiting();
+}
 
 }  // namespace
 
@@ -47,17 +57,31 @@ void Watch::look_for_what_is_stuck(Runner& runner, Progress& progress) {
   while (!calls_.is_over() && runner.ended() == ended && !calls_.transport->pause(progress.backoff, -1)) {
   }
   const auto lasted = Clock::now() - progress.since;
+  const std::optional<Transfer> message = waiting_message(runner);
+  if (message && lasted >= suspicious_after) check_closed(*message);
+  if (lasted >= calls_.options.timeout && message) {
+    const int late = calls_.diagnosis.late_rank(message->peer, 0, calls_.options.timeout);
+    calls_.diagnosis.time_out(calls_.options.timeout, late, 0, in_words(*message, calls_.rank));
+  }
   if (lasted >= calls_.options.timeout) {
     const int late = calls_.diagnosis.late_rank(-1, last_launched_, calls_.options.timeout);
     calls_.diagnosis.time_out(calls_.options.timeout, late, last_launched_, runner.what());
   }
-  if (lasted < suspicious_after) return;
+  if (message || lasted < suspicious_after) return;
   check_closed();
   const auto found = calls_.diagnosis.first_disagreement();
   if (found && found == progress.disagreement) {
     disagree();
   }
   progress.disagreement = found;
+}
+
+// A message that was left by a peer before it closed arrives within this time.
+void Watch::check_closed(const Transfer& message) const {
+  if (message.peer == calls_.rank || !calls_.transport->closed(message.peer)) return;
+  throw Failure(Cause::peer_lost, message.peer,
+                "rank " + std::to_string(message.peer) + " closed its communicator while rank " +
+                    std::to_string(calls_.rank) + " was waiting for it in " + in_words(message, calls_.rank));
 }
 
 // Names whoever called something else, as far as records show it.

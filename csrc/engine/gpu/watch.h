@@ -37,6 +37,7 @@ class Watch {
   void look_for_what_is_stuck(Runner& runner, Progress& progress);
   [[noreturn]] void disagree() const;
   void check_closed() const;
+  void check_closed(const Transfer& message) const;
 
   Calls& calls_;
   const Runners runners_;

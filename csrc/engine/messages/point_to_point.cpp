@@ -38,7 +38,7 @@ bool PointToPoint::send_at_once(const Transfer& send) {
   } else if (!peers_[send.peer].sends.empty() || !send_whole(send)) {
     return false;
   }
-  sends_.add(send.bytes());
+  note_begun(send);
   return true;
 }
 
@@ -46,7 +46,7 @@ RequestPointer PointToPoint::enqueue(const Transfer& transfer) {
   auto request = std::make_shared<Request>(transfer);
   std::lock_guard lock(mutex_);
   ++requests_;
-  (transfer.sends ? sends_ : receives_).add(transfer.bytes());
+  note_begun(transfer);
   if (transfer.sends) {
     peers_[transfer.peer].sends.push_back(request);
   } else if (const auto aside = matching_.take_aside(transfer.peer, transfer.tag)) {

@@ -41,6 +41,11 @@ class PointToPoint {
   std::string not_asked_for(int source) const;
   // Ends every request with this error.
   void drop(const std::exception_ptr& problem);
+  // Counts one that something else carries.
+  void count(const Transfer& transfer) {
+    const std::lock_guard lock(mutex_);
+    note_begun(transfer);
+  }
   // Sends and receives that have begun.
   const CallsAndBytes& sends() const { return sends_; }
   const CallsAndBytes& receives() const { return receives_; }
@@ -56,6 +61,7 @@ class PointToPoint {
     std::uint32_t offers = 0;        // made so far
   };
 
+  void note_begun(const Transfer& t) { (t.sends ? sends_ : receives_).add(t.bytes()); }
   bool advance_all();
   bool advance(int peer);
   bool begin_sends(int peer);

@@ -49,6 +49,12 @@ void replay(std::uintptr_t graph) {
 }  // namespace
 
 PYBIND11_MODULE(emulated_cuda, m) {
+  pybind11::class_<c10::Event>(m, "Event")
+      .def(pybind11::init([] { return std::make_unique<c10::Event>(c10::kCUDA); }))
+      .def("record", [](c10::Event& event, c10::StreamId id) { event.record(stream_of(id)); })
+      .def("let_wait", [](c10::Event& event, c10::StreamId id) { event.block(stream_of(id)); })
+      .def("query", [](const c10::Event& event) { return event.query(); })
+      .def("synchronize", [](const c10::Event& event) { event.synchronize(); });
   m.def("new_stream", [] { return new_stream(guard().getDevice()).id(); });
   m.def("current_stream", [] { return current_stream(guard().getDevice()).id(); });
   m.def("use_stream", use_stream, "Makes it the thread's current one, and returns what was.");

@@ -330,17 +330,22 @@ def test_messages(world):
 # --- groups of a device that is named at the start ---------------------------------------------------------------
 
 
-def _bound(gpu, folder):
+def _bind(folder, **options):
+    """Makes the process group anew, bound to the GPU. This torch has no accelerator of its own."""
     rank, world = dist.get_rank(), dist.get_world_size()
     dist.destroy_process_group()
-    # This torch has no accelerator of its own.
     torch.accelerator.is_available = lambda: True
     torch.accelerator.current_accelerator = lambda check_available=False: torch.device("cuda")
     torch.accelerator.device_count = lambda: 1
     dist.init_process_group(
         "ringreduce", init_method=f"file://{folder}/bound", rank=rank, world_size=world,
-        device_id=torch.device("cuda:0"),
+        device_id=torch.device("cuda:0"), **options,
     )  # fmt: skip
+
+
+def _bound(gpu, folder):
+    rank = dist.get_rank()
+    _bind(folder)
     backend = dist.group.WORLD._get_backend(torch.device("cuda"))
     assert dist.group.WORLD.bound_device_id == torch.device("cuda:0")
     pair = dist.new_group([0, 1])  # rank 2 is outside
@@ -368,6 +373,57 @@ def _bound(gpu, folder):
 
 def test_groups_of_a_bound_device(tmp_path):
     on_emulated_gpu(3, _bound, str(tmp_path))
+
+
+def _messages_by_kernels(gpu, folder):
+    _bind(folder)
+    rank, world = dist.get_rank(), dist.get_world_size()
+    after, before = (rank + 1) % world, (rank - 1) % world
+    large = 200_000  # more than leaves before it is received
+    (x,), y = on_gpu(values(rank, large)), torch.zeros(large, device="cuda:0")
+    sent, received = dist.isend(x, after), dist.irecv(y, before)
+    received.wait()
+    sent.wait()
+    same(y, values(before, large))
+    y.zero_()
+    strided = torch.zeros(4, 5, device="cuda:0").t()
+    ops = [
+        dist.P2POp(dist.isend, on_gpu(values(rank, 20).view(5, 4))[0], after),
+        dist.P2POp(dist.isend, x, after),
+        dist.P2POp(dist.irecv, strided, before),
+        dist.P2POp(dist.irecv, y, before),
+    ]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    same(strided, values(before, 20).view(5, 4))
+    same(y, values(before, large))
+    if rank == 0:
+        dist.send(x, 1)
+    elif rank == 1:
+        dist.recv(y.zero_(), 0)
+        same(y, values(0, large))
+    with pytest.raises(
+        RuntimeError, match="recv from any rank takes a CUDA tensor only with a tag other than 0"
+    ):
+        dist.recv(y)
+    received = dist.irecv(y, tag=3)  # through CPU memory
+    dist.send(x, after, tag=3)
+    received.wait()
+    same(y, values(before, large))
+    (ends,) = [dist.split_group(split_ranks=[[0, world - 1]])]
+    if ends is not None:
+        other = world - 1 - rank
+        for work in dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, x, other, ends), dist.P2POp(dist.irecv, y.zero_(), other, ends)]
+        ):
+            work.wait()
+        same(y, values(other, large))
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_messages_by_kernels(world, tmp_path, monkeypatch):
+    monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "200")  # of one GPU, for three processes
+    on_emulated_gpu(world, _messages_by_kernels, str(tmp_path))
 
 
 # --- memory, and what is refused -------------------------------------------------------------------------------

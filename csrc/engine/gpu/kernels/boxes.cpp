@@ -68,6 +68,17 @@ int queues() {
   return number > 0 ? number : queues_by_default;
 }
 
+// Who a rank sends to, itself included, and who it receives from.
+int pairs_of(int world) {
+  return 2 * world;
+}
+
+// A quarter of a rank's blocks for messages; up to half, if one lane for each pair takes that.
+int lanes_among(int blocks, int world) {
+  if (pairs_of(world) > blocks / 2) return 0;
+  return std::clamp(blocks / 4 / pairs_of(world), 1, device::most_lanes);
+}
+
 constexpr std::size_t arena_bytes = std::size_t{256} << 10;
 
 // Behind a rank's boxes, one for each rank: not 0 once it has left.
@@ -180,7 +191,7 @@ void DeviceBoxes::reach(int peer, const Gpu& gpu, const std::string& handle) {
 }
 
 DeviceBoxes::DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int world, const Exchange& exchange,
-                         void* stream)
+                         void* stream, bool messages)
     : cuda_(cuda), device_(device), rank_(rank), world_(world), memories_(static_cast<std::size_t>(world)) {
   const OnDevice there(cuda_, device_);
   std::vector<Gpu> gpus;
@@ -191,6 +202,8 @@ DeviceBoxes::DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int worl
     if (gpus[peer].process != gpus[rank_].process) others_.push_back(peer);
   }
   layout_ = {blocks_for_all(gpus), world, arena_bytes};
+  if (messages) layout_.lanes = lanes_among(layout_.blocks, world);
+  layout_.blocks -= layout_.lanes * pairs_of(world);
   const std::vector<std::string> handles = exchange_or_fail(exchange, [&] { return offer(stream); });
   exchange_or_fail(exchange, [&] {
     for (int peer = 0; peer < world_; ++peer) {
@@ -227,13 +240,17 @@ std::string DeviceBoxes::offer(void* stream) {
   return bytes_of(at) + handle;
 }
 
-int DeviceBoxes::claim(void* stream) const {
+void DeviceBoxes::claim(void* stream) const {
   const std::lock_guard lock(claims_mutex);
   for (const Claim& claim : claims) {
-    if (claim.group == memories_[0] && claim.device == device_ && claim.stream == stream) return claim.rank;
+    if (claim.group != memories_[0] || claim.device != device_ || claim.stream != stream) continue;
+    if (claim.rank == rank_) return;
+    throw InvalidArgument(
+        "rank " + std::to_string(claim.rank) + " of this group launches on the same stream as rank " +
+        std::to_string(rank_) +
+        ", so one kernel would wait for the other behind it: give each rank its own stream");
   }
   claims.push_back({memories_[0], device_, stream, rank_});
-  return rank_;
 }
 
 void DeviceBoxes::leave(void* stream) const {

@@ -18,9 +18,10 @@ class DeviceBoxes {
  public:
   // A collective of at most device::most_ranks ranks, each with a device of its own or a shared one. Throws
   // Error, on all ranks, if a rank has no GPU or its GPU cannot reach another's, or if ranks of several
-  // processes share a GPU on which their thread blocks do not run at the same time.
+  // processes share a GPU on which their thread blocks do not run at the same time. `messages`: some blocks,
+  // as far as there are enough, are for messages between two ranks; the same on all ranks.
   DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int world, const Exchange& exchange,
-              void* stream);
+              void* stream, bool messages);
   ~DeviceBoxes();
   // Tells the ranks of other processes that this rank's kernels no longer write to their boxes. This rank's
   // boxes are not reused before all of those have left, however the group has ended, because their kernels
@@ -41,8 +42,9 @@ class DeviceBoxes {
   bool have_room() const { return layout_.blocks > 0; }
   std::size_t bytes() const { return layout_.bytes(); }
   char* memory(int rank) const { return memories_[rank]; }
-  // The rank of this group that owns a stream of this process: the first to claim it, until it closes.
-  int claim(void* stream) const;
+  // A stream of this process belongs to the first rank of this group that launches on it, until that closes.
+  // Throws InvalidArgument if it is another: one kernel would wait for the other one behind it.
+  void claim(void* stream) const;
 
  private:
   struct Gpu;

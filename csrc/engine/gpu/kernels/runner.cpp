@@ -45,7 +45,10 @@ KernelRunner::KernelRunner(int rank, int world, int device, std::unique_ptr<Devi
       programs_(cuda_, device, uploads_.get(), [this] { return std::swap(event_, mark_), mark_.get(); }),
       target_{Tuning::kernels, arena_capacity(boxes_->layout().arena_bytes)},
       report_memory_(cuda_, DeviceMemory::on_host, sizeof(device::Report)),
-      report_(new(report_memory_.at()) device::Report()) {
+      report_(new(report_memory_.at()) device::Report()),
+      messenger_(boxes_->layout().lanes > 0
+                     ? std::make_unique<Messenger>(rank, world, device, *boxes_, *report_)
+                     : nullptr) {
   if (buffers_) buffers_->start([this] { return is_idle(); });
 }
 
@@ -61,6 +64,7 @@ KernelRunner::~KernelRunner() {
 void KernelRunner::wait_until_idle() {
   const OnDevice there(cuda_, device_);
   if (last()) CudaLibrary::check(cuda_.wait(last(), uploads_.get()));
+  if (messenger_) messenger_->let_wait(uploads_.get());
   CudaLibrary::check(cuda_.synchronize(uploads_.get()));
 }
 
@@ -69,7 +73,7 @@ void KernelRunner::give_up() {
   __atomic_store_n(&report_->abort, 1, __ATOMIC_RELEASE);
 }
 
-std::uint64_t KernelRunner::ended() {
+std::uint64_t KernelRunner::collectives_ended() const {
   std::uint64_t least = heard(report_->done[0]);
   for (int i = 1; i < boxes_->layout().blocks; ++i) least = std::min(least, heard(report_->done[i]));
   return least;
@@ -77,26 +81,13 @@ std::uint64_t KernelRunner::ended() {
 
 // A peer, plus 1, that has made another call.
 void KernelRunner::check() {
+  if (messenger_) messenger_->check();
   if (const auto peer = static_cast<int>(heard(report_->differs)) - 1; peer >= 0) throw Disagreement{peer};
   if (heard(report_->overlaps) == 0) return;
   throw Failure(Cause::mismatch, rank_,
                 "rank " + std::to_string(rank_) +
                     " ran two collectives on its GPU at the same time, such as a graph's replay and another "
                     "call: put both on one stream, or make one stream wait for an event of the other");
-}
-
-// If another rank of this process launches on the same stream, one kernel would wait for another one behind
-// it.
-void KernelRunner::check_stream(void* stream) {
-  if (std::find(checked_streams_.begin(), checked_streams_.end(), stream) != checked_streams_.end()) return;
-  const int other = boxes_->claim(stream);
-  if (other != rank_) {
-    throw InvalidArgument(
-        "rank " + std::to_string(other) + " of this group launches on the same stream as rank " +
-        std::to_string(rank_) +
-        ", so one kernel would wait for the other behind it: give each rank its own stream");
-  }
-  checked_streams_.push_back(stream);
 }
 
 // --- planning --------------------------------------------------------------------------------------------
@@ -131,7 +122,7 @@ std::size_t KernelRunner::slice_bytes(const Call& call) const {
 
 // A hand-tuned kernel has an algorithm's name, too.
 const Plan& KernelRunner::plan(Planner& planner, const Call& call, const Launch& launch) {
-  check_stream(launch.stream);
+  boxes_->claim(launch.stream);
   Call here = call;
   duty_ = duty_for(call, planner.is_forced(call.collective));
   if (duty_ != Duty::interpret) {

@@ -3,10 +3,10 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "engine/gpu/kernels/boxes.h"
 #include "engine/gpu/kernels/buffers.h"
+#include "engine/gpu/kernels/messenger.h"
 #include "engine/gpu/kernels/programs.h"
 #include "engine/gpu/runner.h"
 
@@ -23,13 +23,15 @@ class KernelRunner : public Runner {
   std::size_t footprint() const override { return boxes_->bytes() + programs_.footprint(); }
   const Plan& plan(Planner& planner, const Call& call, const Launch& launch) override;
   void launch(const Call& call, const Plan& plan, const Launch& launch) override;
-  std::uint64_t begun() override { return heard(report_->begun); }
-  std::uint64_t ended() override;
+  std::uint64_t begun() override { return heard(report_->begun) + (messenger_ ? messenger_->begun() : 0); }
+  std::uint64_t ended() override { return collectives_ended() + (messenger_ ? messenger_->ended() : 0); }
+  bool is_idle() override { return Runner::is_idle() && (!messenger_ || messenger_->is_idle()); }
+  Messenger* messenger() override { return messenger_.get(); }
   void check() override;
   void give_up() override;
 
  private:
-  void check_stream(void* stream);
+  std::uint64_t collectives_ended() const;
   device::Duty duty_for(const Call& call, bool is_forced) const;
   std::size_t slice_bytes(const Call& call) const;
   device::Errand errand_for(const Call& call, const Plan& plan, std::uint64_t contract) const;
@@ -45,7 +47,7 @@ class KernelRunner : public Runner {
   const Target target_;
   DeviceMemory report_memory_;
   device::Report* const report_;
-  std::vector<void*> checked_streams_;
+  const std::unique_ptr<Messenger> messenger_;  // null: there are too few blocks for one
   // Of the last plan.
   device::Duty duty_ = device::Duty::interpret;
   DevicePrograms::Place place_;

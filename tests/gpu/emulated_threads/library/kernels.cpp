@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <stdexcept>
@@ -12,6 +13,7 @@
 #include "devices.h"
 #include "engine/gpu/kernels/cuda/direct.h"
 #include "engine/gpu/kernels/cuda/interpreter.h"
+#include "engine/gpu/kernels/cuda/messages.h"
 #include "engine/gpu/kernels/cuda/one_shot.h"
 #include "engine/gpu/kernels/cuda/rank_kernels.h"
 #include "functions.h"
@@ -70,21 +72,19 @@ void run_direct(Block& block, const Errand& errand, const Pass& pass) {
   }
 }
 
-void run_kernel(Run run, const Errand& errand, const Pass& pass, int device) {
+void run_blocks(int count, Report& report, int device, const std::function<void(Block&)>& run) {
   Residency& residency = residency_of(device);
   std::mutex mutex;
   std::string failure;
   std::vector<std::thread> blocks;
   const auto run_one = [&](int index) {
     try {
-      Block block(index, errand.boxes.blocks, threads_of_block);
-      pass_beneath = &pass;
+      Block block(index, count, threads_of_block);
       device_of_block = device;
-      const bool checks = errand.duty == Duty::direct;
-      run(block, errand, checks ? Pass{run_checked, pass.element_bytes, nullptr, nullptr} : pass);
+      run(block);
     } catch (const std::exception& error) {
       // A fault ends the kernel, and who waits for it is not to wait for ever.
-      store_relaxed(&errand.report->abort, 1);
+      store_relaxed(&report.abort, 1);
       const std::lock_guard lock(mutex);
       failure = error.what();
     }
@@ -92,7 +92,7 @@ void run_kernel(Run run, const Errand& errand, const Pass& pass, int device) {
   };
   {
     const Residency::Turn turn(residency);
-    for (int index = 0; index < errand.boxes.blocks; ++index) {
+    for (int index = 0; index < count; ++index) {
       residency.enter();
       blocks.emplace_back(run_one, index);
     }
@@ -101,7 +101,18 @@ void run_kernel(Run run, const Errand& errand, const Pass& pass, int device) {
   if (!failure.empty()) throw std::runtime_error(failure);
 }
 
-void check_errand(const Errand& errand, int device) {
+void run_kernel(Run run, const Errand& errand, const Pass& pass, int device) {
+  const bool checks = errand.duty == Duty::direct;
+  const Pass& used = checks ? Pass{run_checked, pass.element_bytes, nullptr, nullptr} : pass;
+  run_blocks(errand.boxes.blocks, *errand.report, device, [&](Block& block) {
+    pass_beneath = &pass;
+    run(block, errand, used);
+  });
+}
+
+// What all kernels of a rank reach.
+template <class Parameter>
+void check_errand(const Parameter& errand, int device) {
   const Boxes& boxes = errand.boxes;
   if (boxes.world < 1 || boxes.world > most_ranks || errand.rank < 0 || errand.rank >= boxes.world) {
     throw std::invalid_argument("rank " + std::to_string(errand.rank) + " of " + std::to_string(boxes.world));
@@ -154,6 +165,26 @@ void launch_errand(const void* parameter, void* stream) {
   }
 }
 
+void launch_messages(const void* parameter, void* handle) {
+  const Messages& errand = *static_cast<const Messages*>(parameter);
+  const auto stream = stream_for_launch(handle);
+  const int device = stream->device();
+  check_errand(errand, device);
+  for (int i = 0; i < errand.begins[errand.pairs]; ++i) {
+    const Message& message = errand.messages[i];
+    if (message.bytes == 0) continue;
+    check_reach(message.data, device, "a message");
+    check_reach(message.data + message.bytes - 1, device, "a message's end");
+  }
+  stream->put([=] {
+    run_blocks(errand.pairs * errand.boxes.lanes, *errand.report, device, [&](Block& block) {
+      Spans spans;
+      std::memset(static_cast<void*>(&spans), 0xA5, sizeof spans);
+      Carrier(block, spans, errand).run();
+    });
+  });
+}
+
 }  // namespace
 }  // namespace ringreduce::emulated
 
@@ -172,6 +203,11 @@ const void* rank_kernel_of() {
 
 const void* coded_rank_kernel() {
   static const auto* const made = new emulated::Function{emulated::launch_coded, 512};
+  return made;
+}
+
+const void* message_kernel() {
+  static const auto* const made = new emulated::Function{emulated::launch_messages, 512};
   return made;
 }
 

@@ -26,6 +26,14 @@ void let_stacks_have(std::size_t bytes) {
   if (bytes > now) check(cudaDeviceSetLimit(cudaLimitStackSize, bytes), "stacks");
 }
 
+template <class Parameter>
+void launch(const void* kernel, int blocks, Parameter parameter, void* stream, const char* what) {
+  void* parameters[] = {&parameter};
+  check(cudaLaunchKernel(kernel, dim3(static_cast<unsigned>(blocks)), dim3(rank_threads), parameters, 0,
+                         static_cast<cudaStream_t>(stream)),
+        std::string(what) + " of " + std::to_string(blocks) + " thread blocks");
+}
+
 }  // namespace
 
 const char* ringreduce_cuda_fit(int* blocks) {
@@ -35,9 +43,10 @@ const char* ringreduce_cuda_fit(int* blocks) {
     check(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "device");
     int fit = INT_MAX;
     std::size_t stack = 0;
-    for (const void* kernel : {rank_kernel_of<Family::wide_float>(), rank_kernel_of<Family::small_float>(),
-                               rank_kernel_of<Family::wide_integer>(),
-                               rank_kernel_of<Family::small_integer>(), coded_rank_kernel()}) {
+    for (const void* kernel :
+         {rank_kernel_of<Family::wide_float>(), rank_kernel_of<Family::small_float>(),
+          rank_kernel_of<Family::wide_integer>(), rank_kernel_of<Family::small_integer>(),
+          coded_rank_kernel(), message_kernel()}) {
       cudaFuncAttributes attributes;  // querying them loads the kernel
       check(cudaFuncGetAttributes(&attributes, kernel), "loading kernels");
       stack = std::max(stack, attributes.localSizeBytes);
@@ -54,11 +63,12 @@ const char* ringreduce_cuda_run(const Errand* errand, void* stream) {
                                    ? coded_rank_kernel()
                                    : in_family(static_cast<ringreduce::DType>(errand->dtype),
                                                [](auto family) { return rank_kernel_of<family>(); });
-    Errand parameter = *errand;
-    void* parameters[] = {&parameter};
-    const dim3 grid(static_cast<unsigned>(errand->boxes.blocks));
-    check(
-        cudaLaunchKernel(kernel, grid, dim3(rank_threads), parameters, 0, static_cast<cudaStream_t>(stream)),
-        "a collective of " + std::to_string(errand->boxes.blocks) + " thread blocks");
+    launch(kernel, errand->boxes.blocks, *errand, stream, "a collective");
+  });
+}
+
+const char* ringreduce_cuda_carry(const Messages* messages, void* stream) {
+  return failure_of([&] {
+    launch(message_kernel(), messages->pairs * messages->boxes.lanes, *messages, stream, "messages");
   });
 }

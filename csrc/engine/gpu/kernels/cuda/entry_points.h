@@ -10,3 +10,7 @@
 RINGREDUCE_EXPORT const char* ringreduce_cuda_fit(int* blocks);
 // Launches errand->boxes.blocks thread blocks, which run together with those of its peers.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_run(const ringreduce::device::Errand* errand, void* stream);
+// Launches `pairs` times `boxes.lanes` thread blocks, which run together with those of the messages' other
+// ends.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_carry(const ringreduce::device::Messages* messages,
+                                                    void* stream);

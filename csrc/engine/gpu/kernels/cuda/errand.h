@@ -18,13 +18,20 @@ inline constexpr int most_one_shot_ranks = 16;  // whose tiles fit into a block'
 inline constexpr int most_blocks = 64;  // of a rank
 inline constexpr int most_arenas = 32;
 
+// Messages between two ranks: a block of each sends or receives every so many slices.
+inline constexpr int most_lanes = 4;                      // such blocks, for each peer and direction
+inline constexpr std::uint64_t message_slice = 32 << 10;  // bytes
+inline constexpr int most_messages = 64;                  // of a launch
+
 // The layout of a rank's boxes, the same for all ranks. Each block has words, which peers write or which it
 // keeps between calls. The first blocks also have postings, tiles and an arena for messages. Direct kernels
-// need words only, and use more blocks than others.
+// need words only, and use more blocks than others. Behind all that, each peer has lanes for messages that no
+// collective makes.
 struct Boxes {
   std::int32_t blocks;
   std::int32_t world;
   std::uint64_t arena_bytes;  // of a block, in lines
+  std::int32_t lanes = 0;     // for each peer
 
   constexpr std::int32_t arenas() const { return blocks < most_arenas ? blocks : most_arenas; }
 
@@ -43,8 +50,13 @@ struct Boxes {
   constexpr std::uint64_t all_words_bytes() const {
     return words_bytes() * static_cast<std::uint64_t>(blocks);
   }
-  constexpr std::uint64_t bytes() const {
+  constexpr std::uint64_t collectives_bytes() const {
     return all_words_bytes() + block_bytes() * static_cast<std::uint64_t>(arenas());
+  }
+  // A lane has words, and two slices on their way.
+  static constexpr std::uint64_t lane_bytes() { return line + 2 * message_slice; }
+  constexpr std::uint64_t bytes() const {
+    return collectives_bytes() + lane_bytes() * static_cast<std::uint64_t>(lanes * world);
   }
 };
 
@@ -55,7 +67,33 @@ struct Report {
   std::uint64_t overlaps;  // by the kernel: not 0: another call of this rank was running at the same time
   std::uint64_t begun;     // by any block: calls
   std::uint64_t done[most_blocks];  // by each block
+  // Messages that each lane has begun and ended, received and sent, by peer.
+  std::uint64_t messages_begun[2][most_ranks][most_lanes], messages_ended[2][most_ranks][most_lanes];
+  // By the kernel: a peer, plus 1, whose message is not the one that this rank receives, and both labels.
+  std::uint64_t wrong_peer, wrong_label, expected_label;
 };
+
+// A message to or from one rank. Both ends' labels must be equal.
+struct Message {
+  std::uint64_t label;
+  char* data;  // a send only reads it
+  std::uint64_t bytes;
+  std::int32_t peer;
+  std::int32_t sends;
+};
+
+// Messages of one rank that make progress independently of each other: a kernel's parameter. Those of one
+// peer and direction are a pair's, and follow each other.
+struct Messages {
+  std::int32_t rank;
+  std::int32_t pairs;
+  Boxes boxes;
+  char* memories[most_ranks];              // each rank's boxes, where this rank reaches them
+  Report* report;                          // this rank's
+  std::uint8_t begins[most_messages + 1];  // of each pair's messages
+  Message messages[most_messages];
+};
+static_assert(sizeof(Messages) <= 4096);  // what a kernel's parameter may have
 
 // The part that a rank combines: bytes from `source` of the ranks' inputs, to `target` of the outputs. A
 // one-shot call combines everything, and uses only the number of bytes.

@@ -83,4 +83,35 @@ class Box {
   char *const words_, *const at_;
 };
 
+// The words of a lane, in a rank's memory: for slices from a peer to it, and for slices of its own to that
+// peer. Slices are numbered from 1, and numbers continue from message to message.
+class LaneBox {
+ public:
+  RINGREDUCE_DEVICE LaneBox(const Boxes& boxes, char* memory, int peer, int lane)
+      : at_(memory + boxes.collectives_bytes() +
+            Boxes::lane_bytes() * static_cast<std::uint64_t>(peer * boxes.lanes + lane)) {}
+
+  // Written by the peer: the number of a slice that has been posted, and its message's label.
+  RINGREDUCE_DEVICE std::uint64_t* posted(std::uint64_t number) const { return word(number % 2); }
+  RINGREDUCE_DEVICE std::uint64_t* label(std::uint64_t number) const { return word(2 + number % 2); }
+  // Written by the peer: how many of this rank's slices it has read.
+  RINGREDUCE_DEVICE std::uint64_t* read() const { return word(4); }
+  // This rank's own counts of slices and messages, received (0) and sent (1); and whether a message is in
+  // work, forever after one that was given up.
+  RINGREDUCE_DEVICE std::uint64_t* slices(int sends) const { return word(5 + sends); }
+  RINGREDUCE_DEVICE std::uint64_t* messages(int sends) const { return word(7 + sends); }
+  RINGREDUCE_DEVICE std::uint64_t* is_in_work(int sends) const { return word(9 + sends); }
+  // Where a slice of this rank lies until it has been read.
+  RINGREDUCE_DEVICE char* slice(std::uint64_t number) const {
+    return at_ + line + message_slice * (number % 2);
+  }
+
+ private:
+  RINGREDUCE_DEVICE std::uint64_t* word(std::uint64_t index) const {
+    return reinterpret_cast<std::uint64_t*>(at_) + index;
+  }
+
+  char* const at_;
+};
+
 }  // namespace ringreduce::device

@@ -6,6 +6,19 @@
 
 namespace ringreduce::device {
 
+// How one thread waits for other ranks, but never forever. False: given up. A fence must follow the last
+// wait, before the memory that the words describe is touched.
+template <class Condition>
+RINGREDUCE_DEVICE bool wait_until(const Report& report, Condition holds) {
+  constexpr unsigned looks = 64;
+  for (unsigned looked = 1; !holds(); ++looked) {
+    if (looked % looks != 0) continue;
+    if (load_relaxed(&report.abort) != 0) return false;
+    wait_a_little();
+  }
+  return true;
+}
+
 class RankBlock {
  protected:
   RINGREDUCE_DEVICE RankBlock(Block& block, const Errand& errand, const Pass& pass)
@@ -19,17 +32,9 @@ class RankBlock {
   // agree.
   RINGREDUCE_DEVICE bool has_arena() const { return block_.index() < errand_.boxes.arenas(); }
 
-  // How one thread waits for other ranks, but never forever. False: given up. A fence must follow the last
-  // wait, before the memory that the words describe is touched.
   template <class Condition>
   RINGREDUCE_DEVICE bool wait_until(Condition holds) const {
-    constexpr unsigned looks = 64;
-    for (unsigned looked = 1; !holds(); ++looked) {
-      if (looked % looks != 0) continue;
-      if (load_relaxed(&errand_.report->abort) != 0) return false;
-      wait_a_little();
-    }
-    return true;
+    return device::wait_until(*errand_.report, holds);
   }
 
   RINGREDUCE_DEVICE static bool fenced() {

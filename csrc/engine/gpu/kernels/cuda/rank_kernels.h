@@ -12,5 +12,7 @@ template <Family family>
 const void* rank_kernel_of();
 // For calls whose messages are encoded.
 const void* coded_rank_kernel();
+// For messages between two ranks. It takes `Messages` by value.
+const void* message_kernel();
 
 }  // namespace ringreduce::device
