@@ -226,9 +226,11 @@ def _exchange_for(
         if through_launcher:  # which may start ranks again, with what the store holds of their last start
             from ringreduce.start.network_places import PublishedPlace, StoreSpace
 
-            return _meet(
-                PublishedPlace(StoreSpace(store), "meeting", changes=True), rank, size, timeout, encrypt
-            )
+            place = PublishedPlace(StoreSpace(store), "meeting", changes=True)
+            met = _meet(place, rank, size, timeout, encrypt)
+            if rank == 0:
+                place.withdraw()
+            return met
         return _Meeting(_through_store(store, rank, size))
     if callable(store):
         return _Meeting(store)

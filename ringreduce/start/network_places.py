@@ -165,6 +165,11 @@ class PublishedPlace(NetworkPlace):
             raise
         return listener
 
+    def withdraw(self) -> None:
+        """Takes it back from a store, so that who reads the store later does not learn the secret."""
+        if isinstance(self._space, StoreSpace):
+            self._space.withdraw(self._key)
+
     def dial(self, timeout: float) -> socket.socket:
         if self._changes or not self._published:
             published = self._space.look_up(self._key, time.monotonic() + timeout)
@@ -186,6 +191,11 @@ class StoreSpace:
 
     def publish(self, key: str, text: str, deadline: float) -> None:
         self._store.set(key, text.encode())
+
+    def withdraw(self, key: str) -> None:
+        wipe = getattr(self._store, "delete_key", lambda key: self._store.set(key, b""))
+        with contextlib.suppress(RuntimeError):  # some stores cannot delete
+            wipe(key)
 
     def look_up(self, key: str, deadline: float) -> str:
         try:

@@ -7,13 +7,15 @@ import secrets
 import subprocess
 import sys
 import threading
+import time
 from datetime import timedelta
 
 import numpy as np
 import pytest
 
 import ringreduce
-from ringreduce.start.launchers import hosts_of, launched
+from ringreduce.start import bootstrap
+from ringreduce.start.launchers import Launched, hosts_of, launched
 
 PROGRAM = """
 import numpy, ringreduce
@@ -200,6 +202,22 @@ def test_a_tcp_store():
 def test_a_store():
     store = Store()
     assert in_threads(lambda rank: use(ringreduce.init(rank, 2, store, timeout=20))) == [[0, 1]] * 2
+
+
+def test_a_launcher_starts_ranks_again(monkeypatch):
+    """Its store still has the place of the rank 0 that has ended. In the end it has no secret."""
+    store = Store()
+    store.set("ringreduce-meeting", b"a secret|127.0.0.1:1")
+    monkeypatch.setattr(bootstrap, "place_to_meet", lambda *_: store)
+
+    def meet(rank):
+        if rank == 0:
+            time.sleep(0.1)  # so that the other one has looked at the old place
+        with bootstrap.meeting_of(Launched("torchrun", rank, 2, "job"), 20) as exchange:
+            return exchange(b"%d" % rank)
+
+    assert in_threads(meet) == [[b"0", b"1"]] * 2
+    assert store == {"ringreduce-meeting": b""}
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp", "auto"])
