@@ -2,10 +2,13 @@
 
     python3 bench/low_communication.py --keep folder                # trains, keeps the losses in the folder, measures
     python3 bench/low_communication.py --keep folder --rate 1gbit   # only measures
+    python3 bench/low_communication.py --keep folder --every 500    # with the paper's number of local steps
+    python3 bench/low_communication.py --ddp 300                    # compares with torch's DistributedDataParallel
 
 A small GPT (ringreduce.train) learns to predict the bytes of Python's sources. As in the paper of DiLoCo, all methods
 begin with a model that has been trained synchronously for some time. Synchronous training then makes 2,000 steps, and
-the others 2,700: they are to reach the same loss, not to make the same number of steps. There are two parts:
+the others 2,700, in whole rounds: they are to reach the same loss, not to make the same number of steps. There are two
+parts:
 
 - losses: whole trainings of every method on two ranks of this machine, over shared memory. The arithmetic is that of
   two hosts, because there is only one order in which to add the numbers of two ranks.
@@ -34,6 +37,7 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package that is built in this checkout
 
@@ -42,22 +46,25 @@ import torch._dynamo  # imported once, before ranks are forked
 from compression_rank import sent
 from hosts import Hosts
 from rendezvous import Rendezvous
+from torch.nn.parallel import DistributedDataParallel
 
 import ringreduce
+from ringreduce import elastic
 from ringreduce.bench.report import markdown
 from ringreduce.bench.results import save
 from ringreduce.train.config import Config
+from ringreduce.train.parallel import with_exchange
 from ringreduce.train.trainer import Trainer
 
 BENCH = Path(__file__).resolve().parent
-SYNCHRONOUS, H = "synchronous", 150
+SYNCHRONOUS = "synchronous"
 BEGINNING = 1000  # synchronous steps before the comparison
-STEPS = {True: 2000, False: 18 * H}  # whether they are synchronous
-DILOCO: dict[str, Any] = {"low_communication": "diloco", "local_steps": H}
+STEPS, LOCAL_STEPS = 2000, 2700  # after it
+DILOCO: dict[str, Any] = {"low_communication": "diloco"}
 STREAMING = {**DILOCO, "low_communication": "streaming_diloco", "fragments": 4, "overlap": 10}
 METHODS: dict[str, dict[str, Any]] = {
     SYNCHRONOUS: {},
-    "LocalSGD": {"low_communication": "local_sgd", "local_steps": H},
+    "LocalSGD": {"low_communication": "local_sgd"},
     "DiLoCo": DILOCO,
     "DiLoCo int8": {**DILOCO, "wire": "int8"},
     "streaming": STREAMING,
@@ -75,9 +82,17 @@ def parse_arguments() -> Namespace:
     parser.add_argument("--rate", default="50mbit", help="rate of a host's link, in tc's notation (50mbit)")
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=[*METHODS])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rounds", type=int, default=2, help=f"timed rounds of {H} steps (2)")
+    parser.add_argument(
+        "--every", type=int, default=150, help="local steps of a round, H in the papers (150)"
+    )
+    parser.add_argument("--steps", type=int, default=LOCAL_STEPS, help=f"local steps ({LOCAL_STEPS})")
+    parser.add_argument("--rounds", type=int, default=2, help="timed rounds (2)")
     parser.add_argument("--timed", type=int, default=20, help="timed synchronous steps (20)")
     parser.add_argument("--keep", type=Path, help="a folder that keeps the common beginning and the losses")
+    parser.add_argument("--only-losses", action="store_true", help="do not measure the times")
+    parser.add_argument(
+        "--ddp", type=int, default=0, metavar="STEPS", help="only compare DataParallel and torch's DDP"
+    )
     parser.add_argument("--json", action="store_true", help="keep all figures in bench/results/")
     parser.add_argument("--rank", type=int, help="for the processes that it starts")
     parser.add_argument("--folder", type=Path, help="the same")
@@ -85,7 +100,14 @@ def parse_arguments() -> Namespace:
     options = parser.parse_args()
     if SYNCHRONOUS not in options.methods:
         parser.error(f"--methods must include {SYNCHRONOUS}")
+    options.steps = -(-options.steps // options.every) * options.every
     return options
+
+
+def steps_of(name: str, options: Namespace) -> int:
+    """Returns the number of steps after the common beginning."""
+    steps: int = STEPS if name == SYNCHRONOUS else options.steps
+    return steps
 
 
 # --- losses --------------------------------------------------------------------------------------------------
@@ -104,27 +126,58 @@ def training(
     return trainer.evaluate()["validation_loss"], trainer.state_dict()
 
 
-def config_of(name: str, seed: int) -> Config:
-    return replace(CONFIG, steps=BEGINNING + STEPS[name == SYNCHRONOUS], seed=seed, **METHODS[name])
+def config_of(name: str, options: Namespace) -> Config:
+    steps = BEGINNING + steps_of(name, options)
+    return replace(CONFIG, steps=steps, seed=options.seed, local_steps=options.every, **METHODS[name])
 
 
 def losses(options: Namespace, folder: Path) -> dict[str, float]:
     """Returns the loss of each method: what the folder holds, or after a training."""
     kept, beginning = folder / f"losses-{options.seed}.json", folder / f"beginning-{options.seed}.pt"
     found: dict[str, float] = json.loads(kept.read_text()) if kept.exists() else {}
+    keys = {name: key_of(name, options) for name in options.methods}
     if not beginning.exists():
-        config = config_of(SYNCHRONOUS, options.seed)
+        config = config_of(SYNCHRONOUS, options)
         _, state = ringreduce.run(training, 2, config, None, BEGINNING, timeout=CONFIG.timeout)[0]
         torch.save(state, beginning)
-    for name in options.methods:
-        if name not in found:
-            config, state = config_of(name, options.seed), torch.load(beginning)
-            found[name], _ = ringreduce.run(training, 2, config, state, config.steps, timeout=CONFIG.timeout)[
-                0
-            ]
-            print(f"{name}: {found[name]:.4f}", file=sys.stderr, flush=True)
+    for name, key in keys.items():
+        if key not in found:
+            config, state = config_of(name, options), torch.load(beginning)
+            ranks = ringreduce.run(training, 2, config, state, config.steps, timeout=CONFIG.timeout)
+            found[key] = ranks[0][0]
+            print(f"{key}: {found[key]:.4f}", file=sys.stderr, flush=True)
             kept.write_text(json.dumps(found, indent=2))
+    return {name: found[key] for name, key in keys.items()}
+
+
+def key_of(name: str, options: Namespace) -> str:
+    """Returns the name of a training in the file of losses."""
+    return name if name == SYNCHRONOUS else f"{name}, H = {options.every}, {options.steps} steps"
+
+
+def beside_ddp(comm: Any, options: Namespace) -> list[tuple[float, list[Any]]]:
+    """Returns loss and parameters after synchronous steps, with DataParallel and with DDP over our backend."""
+    torch.set_num_threads(1)
+    elastic.init_process_group(comm)
+    found = []
+    for wrap in (with_exchange, lambda _, module, __: DistributedDataParallel(module)):
+        with mock.patch("ringreduce.train.trainer.with_exchange", wrap):
+            trainer = Trainer(replace(CONFIG, steps=options.ddp, seed=options.seed), comm)
+        for _ in range(options.ddp):
+            trainer.step()
+        loss = trainer.evaluate()["validation_loss"]
+        found.append((loss, [one.detach().clone() for one in trainer.module.parameters()]))
+    torch.distributed.destroy_process_group()
     return found
+
+
+def compare_with_ddp(options: Namespace) -> None:
+    (ours, own), (theirs, ddps) = ringreduce.run(beside_ddp, 2, options, timeout=CONFIG.timeout)[0]
+    same = all(torch.equal(one, other) for one, other in zip(own, ddps, strict=True))
+    bits = "the same bits" if same else "other bits"
+    print(
+        f"after {options.ddp} steps: loss {ours:.6f} with DataParallel, {theirs:.6f} with DDP; {bits} in the weights"
+    )
 
 
 # --- times ---------------------------------------------------------------------------------------------------
@@ -138,8 +191,9 @@ def rank(options: Namespace) -> None:
     meeting = Rendezvous(options.rank, 2, options.folder)
     with ringreduce.init(options.rank, 2, meeting.exchange, timeout=60.0) as comm:
         for name in options.methods:
-            trainer = Trainer(replace(CONFIG, steps=10**6, **METHODS[name]), comm)
-            warm, steps = (3, options.timed) if name == SYNCHRONOUS else (H, options.rounds * H)
+            h = options.every
+            trainer = Trainer(replace(CONFIG, steps=10**6, local_steps=h, **METHODS[name]), comm)
+            warm, steps = (3, options.timed) if name == SYNCHRONOUS else (h, options.rounds * h)
             for _ in range(warm):  # memory is allocated, and fragments get under way
                 trainer.step()
             meeting.barrier()
@@ -164,6 +218,7 @@ def times(options: Namespace) -> dict[str, dict[str, Any]]:
             script = [sys.executable, str(Path(__file__).resolve()), "--rank", str(number)]
             script += ["--interface", host.interface, "--methods", *options.methods]
             script += ["--rounds", str(options.rounds), "--timed", str(options.timed)]
+            script += ["--every", str(options.every)]
             commands.append(host.command(script))
         start = [sys.executable, str(BENCH / "start_ranks.py"), json.dumps(commands)]
         try:
@@ -189,7 +244,7 @@ def tables(options: Namespace, loss: dict[str, float], time_of: dict[str, dict[s
         "faster",
     ]
     rows, goals = [head], [["goal", "bytes <= 1/100", "time <= 1/10", "loss <= 1.01 x"]]
-    spent = {name: (STEPS[name == SYNCHRONOUS], time_of[name]) for name in options.methods}
+    spent = {name: (steps_of(name, options), time_of[name]) for name in options.methods}
     total = {name: (steps * one["bytes"], steps * one["seconds"]) for name, (steps, one) in spent.items()}
     for name, (steps, one) in spent.items():
         fewer, faster = (base / own for base, own in zip(total[SYNCHRONOUS], total[name], strict=True))
@@ -208,18 +263,24 @@ def main() -> None:
     if options.rank is not None:
         rank(options)
         return
-    if reason := Hosts.permitted():
+    if options.ddp:
+        compare_with_ddp(options)
+        return
+    if not options.only_losses and (reason := Hosts.permitted()):
         raise SystemExit(reason)
     with tempfile.TemporaryDirectory() as folder:
         place = options.keep or Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         loss = losses(options, place)
+    if options.only_losses:
+        return
     time_of = times(options)
     rows, goals = tables(options, loss, time_of)
     parameters = time_of[SYNCHRONOUS]["parameters"]
     model = f"a GPT of {parameters:,} parameters, batch {CONFIG.batch}, seed {options.seed}"
     print(
-        f"2 hosts, {options.rate}, {model}, H = {H}, after {BEGINNING:,} synchronous steps\n\n{rows}\n\n{goals}"
+        f"2 hosts, {options.rate}, {model}, H = {options.every}, after {BEGINNING:,} synchronous steps\n\n{rows}"
+        f"\n\n{goals}"
     )
     if options.json:
         figures = {"losses": loss, "times": time_of, "rate": options.rate}

@@ -71,7 +71,7 @@ def _steps(trainer: Trainer, progress: Progress) -> None:
                 fresh, reported = [], step.number
                 progress.show(trainer.comm.rank == 0, trainer.done)
             begun = trainer.done
-            fresh += [trainer.step() for _ in range(trainer.block if config.elastic else 1)]
+            fresh += [trainer.step() for _ in range(_length(trainer))]
             done, due = trainer.done, partial(_is_due, trainer, begun)
             step.agree(done - begun)
             if reported < done and due(config.log_every):
@@ -82,6 +82,12 @@ def _steps(trainer: Trainer, progress: Progress) -> None:
             if config.checkpoints and not config.elastic and due(config.checkpoint_every):
                 write = partial(checkpoint.save, folder, done, trainer.state_dict(), config.keep)
                 checkpoint.on_rank_0(trainer.comm, write)
+
+
+def _length(trainer: Trainer) -> int:
+    """Returns how many steps the ranks agree on at once: a round of low communication if ranks may be lost, or one."""
+    outer, left = trainer.outer, trainer.config.steps - trainer.done
+    return 1 if outer is None or not trainer.config.elastic else min(outer.left, left)
 
 
 def _is_due(trainer: Trainer, begun: int, every: int) -> bool:
@@ -117,7 +123,12 @@ def elastic_steps(trainer: Trainer) -> Iterator[elastic.Step]:
             resume=config.resume == "auto",
         )
     settings = tuple(str(getattr(config, name)) for name in KEPT)
-    state = elastic.State(trainer.comm, **trainer.shared())
+    objects = {"model": trainer.model, "schedule": trainer.schedule}
+    if trainer.balance is not None:
+        objects["balance"] = trainer.balance
+    # Optimizers of local steps are each rank's own.
+    objects |= {"outer": trainer.outer} if trainer.outer else {"optimizer": trainer.optimizer}
+    state = elastic.State(trainer.comm, **objects)
     yield from elastic.steps(
         state,
         config.steps,

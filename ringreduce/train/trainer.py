@@ -111,7 +111,7 @@ class Trainer:
         return lambda number: equal
 
     def regroup(self, comm: ringreduce.Communicator, step: int) -> None:
-        """Goes on with other ranks, from a step of theirs. What :meth:`shared` returns has done so already."""
+        """Goes on with other ranks, from a step of theirs. The model and its optimizer have done so already."""
         self.comm = comm
         if self.balance is not None:
             self.balance.steps = step
@@ -121,20 +121,6 @@ class Trainer:
             for group, rate in zip(self.optimizer.param_groups, self.schedule.get_last_lr(), strict=True):
                 group["lr"] = rate
         self._go_to(step)
-
-    def shared(self) -> dict[str, Any]:
-        """Returns what all ranks have the same of, for an :class:`ringreduce.elastic.State`."""
-        objects: dict[str, Any] = {"model": self.model, "schedule": self.schedule}
-        if self.balance is not None:
-            objects["balance"] = self.balance
-        if self.outer is None:
-            return {**objects, "optimizer": self.optimizer}
-        return {**objects, "outer": self.outer}
-
-    @property
-    def block(self) -> int:
-        """How many steps the ranks agree on at once, if ranks may be lost: a round of low communication, or one."""
-        return 1 if self.outer is None else min(self.outer.left, self.config.steps - self.done)
 
     # --- a step --------------------------------------------------------------------------------------------
 

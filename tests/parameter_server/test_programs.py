@@ -43,9 +43,9 @@ def check_example(text: str, workers: int, batches: int) -> None:
 @pytest.mark.parametrize("servers", [1, None])
 def test_the_example_learns(servers):
     chosen = ["--servers", str(servers)] if servers else ["--staleness", "1"]
-    done = forked(example().main, ["parameter_server.py", *chosen], launched_ranks(3))
+    done = forked(example().main, ["parameter_server.py", "--batches", "300", *chosen], launched_ranks(3))
     assert [each.returncode for each in done] == [0, 0, 0], done
-    check_example("".join(each.stdout for each in done), 3 - (servers or 0), 600)
+    check_example("".join(each.stdout for each in done), 3 - (servers or 0), 300)
 
 
 @pytest.mark.slow

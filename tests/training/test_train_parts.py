@@ -8,7 +8,6 @@ import io
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from ringreduce.train.data import ShardedSampler, Windows, load_data, source_fil
 from ringreduce.train.models import convnet, make_model
 from ringreduce.train.parallel import learning_rate_factor, make_optimizer, peak_learning_rate
 from ringreduce.train.run import _sharing
+from tests.forked import forked
 
 # --- settings ------------------------------------------------------------------------------------------------
 
@@ -275,25 +275,17 @@ def test_checkpoints_of_the_last_steps_are_kept(tmp_path):
     assert checkpoint.existing(tmp_path / "none") == []
 
 
-DYING = """
-import os, signal, sys
-import torch
-from pathlib import Path
-from ringreduce.train import checkpoint
-
-
-folder = Path(sys.argv[1])
-checkpoint.save(folder, 1, {"step": 1, "x": torch.arange(1000)}, keep=1)
-def write_half(file):
-    os.truncate(file, 2000)
-    os.kill(os.getpid(), signal.SIGKILL)
-os.fsync = write_half
-checkpoint.save(folder, 2, {"step": 2, "x": torch.arange(1000)}, keep=1)
-"""
-
-
 def test_dying_in_the_middle_of_a_checkpoint_leaves_the_last_one(tmp_path):
-    run = subprocess.run([sys.executable, "-c", DYING, tmp_path], env=os.environ, timeout=60)
+    def write_half(file):
+        os.truncate(file, 2000)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def main():
+        checkpoint.save(tmp_path, 1, {"step": 1, "x": torch.arange(1000)}, keep=1)
+        os.fsync = write_half
+        checkpoint.save(tmp_path, 2, {"step": 2, "x": torch.arange(1000)}, keep=1)
+
+    (run,) = forked(main, ["main"])
     assert run.returncode == -signal.SIGKILL
     names = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
     assert names["step-00000002.pt.partial"] == 2000
