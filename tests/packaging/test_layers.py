@@ -30,6 +30,7 @@ ROOMS = {
     "engine/messages": ["engine/planning/call.h", *REDUCE, *INTERFACE],
     "engine/gpu": [
         "engine/calls.h",
+        "engine/messages/transfer.h",
         "engine/planning",
         "engine/progress.h",
         "engine/undestroyed.h",
