@@ -154,7 +154,8 @@ bool Executor::step_told(Cursor& cursor, const Action& action) {
       }
       void* target = cursor.target(move);
       const Plan& plan = *task_.plan;
-      (move.last ? plan.last : plan.combine)(&target, 1, sources_.data(), action.peer_count, move.count, plan.divide);
+      (move.last ? plan.last : plan.combine)(&target, 1, sources_.data(), action.peer_count, move.count,
+                                             plan.divide);
       return true;
     }
     case Step::Kind::receive: {

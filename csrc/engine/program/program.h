@@ -58,7 +58,7 @@ struct Program {
   std::vector<int> fences;
   int tickets = 0;
   bool to_everyone = false;  // it has one round, in which every rank sends one message, to all others
-  int heaviest_round = 0;  // the most chunks that any rank sends in one round; limits the length of slices
+  int heaviest_round = 0;    // the most chunks that any rank sends in one round; limits the length of slices
   bool uses_temp = false;
   bool combines_locally = false;
 };

@@ -2,7 +2,8 @@
 // (except for the abort word, the doorbell and Busy) and read by all. Every atomic is lock-free and
 // address-free, so the layout serves threads and processes alike.
 //
-//   Header | doorbells[world] | told[2][world] | slots[lanes][world][depth] | acks[world] | arena[lanes][capacity]
+//   Header | doorbells[world] | told[2][world] | slots[lanes][world][depth] | acks[world] |
+//   arena[lanes][capacity]
 //
 // A message from a to b on a lane is one 64-byte slot in a's segment. Up to 40 bytes travel inside it, in the
 // cache line that carries the flag. Longer messages lie in a's arena (once, for all readers) or in a lent
