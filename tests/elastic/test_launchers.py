@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import signal
@@ -36,19 +37,37 @@ def check(output, size):
     assert {tuple(others) for _, *others in found} == {(str(size), "True", found[0][3])}, output
 
 
-def test_a_door_through_torchs_store():
-    """The rank at the door dies, and another one publishes its own."""
+def _serve(pipe):
     store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    pipe.send(store.port)
+    pipe.poll(None)
+
+
+@pytest.fixture
+def port():
+    """The port of a store. Its threads are in another process: ranks are forked from this one."""
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe()
+    server = fork.Process(target=_serve, args=(theirs,), daemon=True)
+    server.start()
+    yield ours.recv()
+    server.kill()
+    server.join()
+
+
+def test_a_door_through_torchs_store(port):
+    """The rank at the door dies, and another one publishes its own."""
+
+    def connected():
+        return TCPStore("localhost", port, wait_for_workers=False)
 
     def come(me):
         me.wait_for(0)
-        with ringreduce.join(TCPStore("localhost", store.port, wait_for_workers=False), timeout=60) as comm:
+        with ringreduce.join(connected(), timeout=60) as comm:
             return described(comm)
 
     def member(me):
-        comm = ringreduce.init(
-            me.number, me.members, TCPStore("localhost", store.port, wait_for_workers=False), timeout=60
-        )
+        comm = ringreduce.init(me.number, me.members, connected(), timeout=60)
         assert comm.pending() == 0
         if me.number == 0:
             me.note()
