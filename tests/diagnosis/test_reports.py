@@ -150,10 +150,10 @@ def test_a_report_of_ranks_that_run_starts():
 def test_a_report_of_a_rank_that_is_blocked(tmp_path, handler):
     with Job(tmp_path, handler, RINGREDUCE_REPORT="signal") as job:
         if handler == "none":
-            while not ("report of rank 0" in job.errors and "in call #5" in job.errors):
+            while not ("in call #5" in job.errors and "has waited" in job.errors):
                 os.kill(job.pids[0], signal.SIGUSR1)  # it may not have begun to wait
                 time.sleep(0.3)
-            assert "has waited" in job.errors and " s for rank 1" in job.errors
+            assert "report of rank 0" in job.errors and " s for rank 1" in job.errors
             assert "all_reduce(float32[25], sum) by ring" in job.errors
             assert "thread MainThread" in job.errors and "program.py" in job.errors
         else:
