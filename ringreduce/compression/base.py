@@ -150,10 +150,9 @@ class Compression(ABC):
         they belong to other ranks' samples.
         """
         self._end.detach()
-        self._failure = self._failure or ClosedError(
-            "the ranks have changed"
-        )  # what has not begun does not begin
-        self._group.close()  # ends what has
+        # Exchanges that have not begun do not begin, and those that have begun end.
+        self._failure = self._failure or ClosedError("the ranks have changed")
+        self._group.close()
         self._wait_until_idle()
         sent, self._group = self._group.bytes_sent, Group(comm, self.timeout)
         self._group.bytes_sent = sent

@@ -115,9 +115,8 @@ class Trainer:
         self.comm = comm
         if self.balance is not None:
             self.balance.steps = step
-        if (
-            self.outer is not None
-        ):  # the optimizer, which is this rank's own, has made steps that do not count
+        if self.outer is not None:
+            # The optimizer, which is this rank's own, has made steps that do not count.
             for group, rate in zip(self.optimizer.param_groups, self.schedule.get_last_lr(), strict=True):
                 group["lr"] = rate
         self._go_to(step)

@@ -100,9 +100,8 @@ def test_a_killed_rank_comes_back(kind, tmp_path):
     assert job.returncode == 0, err
     steps = [row["step"] for row in rows_of(log) if "loss" in row]
     assert steps == sorted(steps) and len(steps) == len(set(steps))
-    assert (
-        len(steps) * (10 if "--low-communication" in KINDS[kind] else 1) >= 1500 - 30
-    )  # a loss may cut a report off
+    # A loss may cut a report off.
+    assert len(steps) * (10 if "--low-communication" in KINDS[kind] else 1) >= 1500 - 30
     assert rows_of(log)[-1]["validation_loss"] < 4
     assert "started again" in err or "starting it again" in err
     assert sorted(path.name for path in folder.iterdir()) == ["step-00001450", "step-00001500"]
