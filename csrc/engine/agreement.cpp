@@ -130,11 +130,12 @@ void Agreement::await_step(int peer, std::uint32_t wanted, const std::vector<int
 
 // A member may overwrite its blob only when all have read it, so blobs alternate with empty acknowledgements.
 // A member that has seen all of these shows it: if another dies after only some have seen its last word, the
-// rest can still finish.
+// rest can still finish. Blobs begin with a letter for the call: a rank may die in a collective that ends on
+// some ranks only, and these go on to grow() while the others shrink the group.
 std::vector<std::string> Agreement::exchange(const std::vector<int>& members, const std::string& blob) {
-  if (blob.size() > longest_blob) throw InvalidArgument("a blob of an exchange is too long");
   const std::uint32_t step = std::max(own_.step, epoch_of(transport_.world, members)) + 1;
-  own_.blob = blob;
+  own_.blob = call_.front() + blob;
+  if (own_.blob.size() > longest_blob) throw InvalidArgument("a blob of an exchange is too long");
   own_.step = step;
   show();
   std::vector<std::string> blobs;
@@ -147,6 +148,13 @@ std::vector<std::string> Agreement::exchange(const std::vector<int>& members, co
   for (const int peer : members) await_step(peer, step + 1, members);
   own_.finished = step + 1;
   show();
+  for (std::size_t i = 0; i < blobs.size(); ++i) {
+    if (!blobs[i].starts_with(call_.front())) {
+      throw OtherCall(Cause::peer_lost, members[i],
+                      "rank " + std::to_string(members[i]) + " has called another function than " + call_);
+    }
+    blobs[i].erase(0, 1);
+  }
   return blobs;
 }
 
@@ -156,8 +164,9 @@ std::vector<int> Agreement::unreachable(const std::vector<int>& members) {
   for (int peer = 0; peer < transport_.world; ++peer) {
     if (!has(own_.alive, peer)) others.push_back(peer);
   }
-  for (std::size_t first = 0; first < others.size(); first += longest_blob) {
-    const std::size_t last = std::min(others.size(), first + longest_blob);
+  constexpr std::size_t part = longest_blob - 1;
+  for (std::size_t first = 0; first < others.size(); first += part) {
+    const std::size_t last = std::min(others.size(), first + part);
     std::string own;
     for (std::size_t i = first; i < last; ++i) own += transport_.has_ended(others[i]) ? 'e' : 'u';
     const auto told = exchange(members, own);

@@ -10,16 +10,22 @@
 
 namespace ringreduce {
 
+// Some members are in shrink() while others vote in grow().
+struct OtherCall : Failure {
+  using Failure::Failure;
+};
+
 class Agreement {
  public:
-  // `tick` is called now and then while waiting, and may throw. `call` is what the ranks have called.
+  // `tick` is called now and then while waiting, and may throw. `call` is what this rank has called.
   Agreement(Transport& transport, Clock::time_point deadline, std::function<void()> tick, std::string call);
 
   // Every surviving rank calls this, and all get the same ranks. Throws Failure with the cause `timeout` and
   // the rank that did not come, or with `peer_lost` and this rank if the others continue without it.
   std::vector<int> survivors();
-  // Returns every member's blob, of at most longest_blob bytes, in the members' order. Throws Failure with
-  // the cause `peer_lost` if a member dies; the others then agree again.
+  // Returns every member's blob, of less than longest_blob bytes, in the members' order. Throws Failure with
+  // the cause `peer_lost` if a member dies; the others then agree again. Throws OtherCall, with the same
+  // cause, if not all members are in the same call. All members then get it, and may exchange again.
   std::vector<std::string> exchange(const std::vector<int>& members, const std::string& blob);
   // The other ranks that may live, because no member has seen their end. All members get the same ones, or
   // fail as in exchange().

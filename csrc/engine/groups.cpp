@@ -121,7 +121,8 @@ std::unique_ptr<Communicator> Communicator::shrink() {
   }
   std::lock_guard lock(calls_.collective);
   Agreement agreement(*calls_.transport, deadline, check_interrupt, "shrink()");
-  // After every further death the survivors agree anew, on fewer ranks.
+  // After every further death the survivors agree anew, on fewer ranks. A rank that voted in grow() gives
+  // that up, once, and is expected here.
   for (int attempt = 0;; ++attempt) {
     const std::vector<int> members = agreement.survivors();
     const auto new_rank = std::find(members.begin(), members.end(), rank()) - members.begin();
@@ -140,7 +141,7 @@ std::unique_ptr<Communicator> Communicator::shrink() {
       made->inherit(*this);
       return made;
     } catch (const Failure& failure) {
-      if (failure.cause != Cause::peer_lost || attempt == size()) throw;
+      if (failure.cause != Cause::peer_lost || attempt == 2 * size()) throw;
     }
   }
 }
@@ -159,6 +160,8 @@ bool Communicator::agree(bool yes, Clock::duration timeout) {
       if (static_cast<int>(members.size()) == size()) {
         return std::all_of(votes.begin(), votes.end(), [](const auto& vote) { return vote == "yes"; });
       }
+    } catch (const OtherCall& left) {
+      if (static_cast<int>(members.size()) == size()) calls_.fail(left);
     } catch (const Failure& failure) {
       if (failure.cause != Cause::peer_lost || attempt == size()) throw;
       continue;

@@ -82,6 +82,34 @@ def test_a_member_and_a_newcomer_die_at_once():
     assert sorted(value for value in values if value) == [(rank, 3, 3.0) for rank in range(3)]
 
 
+@pytest.mark.parametrize("lost", [True, False])
+def test_one_member_grows_while_the_others_shrink(lost):
+    """As happens if a rank dies in a collective that ends on some ranks only."""
+
+    def member(me):
+        comm = me.init()
+        assert comm.pending() == 0
+        me.note()
+        if lost and me.number == 2:
+            kill_self()
+        for number in range(me.members):
+            me.wait_for(number)
+        named = None
+        if me.number == 0 or lost:
+            with pytest.raises(ringreduce.PeerLost) as error:
+                comm.grow() if me.number == 0 else comm.all_gather_object(0)  # as in grow()
+            named = error.value.rank
+        with comm.shrink() as fewer, fewer.shrink() as fewest:
+            return named, described(fewest)
+
+    values = Job(member, 3).values(but=(2,) if lost else ())
+    if lost:
+        assert values == [(2, (0, 2, 2.0)), (2, (1, 2, 2.0)), None]
+    else:
+        assert values[0][0] in (1, 2)
+        assert [found for _, found in values] == [(rank, 3, 3.0) for rank in range(3)]
+
+
 def test_a_newcomer_that_stops_is_left_out(monkeypatch):
     """The group waits for its answer, but not as long as for its own ranks, and is well afterwards."""
     monkeypatch.setattr(growth, "_ANSWERS", 0.5)

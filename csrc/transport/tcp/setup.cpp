@@ -32,7 +32,7 @@ struct Endpoint {
   std::uint32_t count;
   Address addresses[most_addresses];
 };
-static_assert(sizeof(Endpoint) <= 512);
+static_assert(sizeof(Endpoint) < longest_blob);
 
 // Works even if the system does not yet own the address for certain.
 Descriptor listen_at(const Address& address) {
