@@ -1,6 +1,5 @@
 #include "engine/notice.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <mutex>
 #include <new>
 
+#include "transport/interface/of_process.h"
 #include "transport/memory/shared_heap.h"
 
 namespace ringreduce {
@@ -54,19 +54,16 @@ std::shared_ptr<ShownGroup::Board> ShownGroup::board() {
     std::mutex mutex;
     std::weak_ptr<Board> board;
   };
-  static Current* current = [] {
-    pthread_atfork(nullptr, nullptr, [] { current = new Current(); });
-    return new Current();
-  }();
-  const std::lock_guard lock(current->mutex);
-  auto found = current->board.lock();
+  auto& current = of_process<Current>();
+  const std::lock_guard lock(current.mutex);
+  auto found = current.board.lock();
   if (found) return found;
   try {
     found = std::make_shared<Board>();
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
-  current->board = found;
+  current.board = found;
   return found;
 }
 

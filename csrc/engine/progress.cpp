@@ -175,7 +175,7 @@ void Progress::work() {
   while (wait_for_something(timed)) {
     try {
       calls_.guarded([&] {
-        const bool moved = advance_collective();
+        const bool moved = advance_collective(timed);
         if (advance_messages() || moved) {
           timed.over();
         } else {
@@ -203,10 +203,11 @@ bool Progress::wait_for_something(TimedWaits& timed) {
   return !stopping_;
 }
 
-bool Progress::advance_collective() {
+bool Progress::advance_collective(TimedWaits& timed) {
   if (!current_.work) return begin_next();
   const bool moved = calls_.executor.advance();
   if (!calls_.executor.done()) return moved;
+  timed.over();  // counted for this collective: afterwards a caller's may begin
   calls_.finish();
   begin_call();
   return true;

@@ -78,7 +78,7 @@ class Progress {
   bool wait_for_something(TimedWaits& timed);
   // Whether accepted messages that nobody waits for still have to be sent.
   bool to_be_flushed() const { return !calls_.is_over() && !calls_.flushed(); }
-  bool advance_collective();
+  bool advance_collective(TimedWaits& timed);
   bool begin_next();
   void begin_call();
   bool advance_messages();

@@ -1,12 +1,11 @@
 #include "engine/statistics.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <deque>
 #include <mutex>
 
 #include "engine/communicator.h"
+#include "transport/interface/of_process.h"
 
 namespace ringreduce {
 namespace {
@@ -19,15 +18,6 @@ struct Registry {
   std::deque<Statistics> gone;
 };
 
-// The child of a fork begins with none.
-Registry& registry() {
-  static Registry* current = [] {
-    pthread_atfork(nullptr, nullptr, [] { current = new Registry(); });
-    return new Registry();
-  }();
-  return *current;
-}
-
 double seconds(Clock::duration time) {
   return std::chrono::duration<double>(time).count();
 }
@@ -35,13 +25,13 @@ double seconds(Clock::duration time) {
 }  // namespace
 
 Registered::Registered(const Communicator& communicator) : communicator_(communicator) {
-  Registry& all = registry();
+  auto& all = of_process<Registry>();
   const std::lock_guard lock(all.mutex);
   all.live.push_back(&communicator_);
 }
 
 Registered::~Registered() {
-  Registry& all = registry();
+  auto& all = of_process<Registry>();
   const std::lock_guard lock(all.mutex);
   if (std::erase(all.live, &communicator_) == 0) return;  // its process has forked this one
   Statistics last = communicator_.statistics();
@@ -78,7 +68,7 @@ Statistics Communicator::statistics() const {
 }
 
 std::vector<Statistics> Communicator::all_statistics() {
-  Registry& all = registry();
+  auto& all = of_process<Registry>();
   const std::lock_guard lock(all.mutex);
   std::vector<Statistics> found(all.gone.begin(), all.gone.end());
   for (const Communicator* one : all.live) found.push_back(one->statistics());

@@ -6,7 +6,6 @@ more to connect ranks, and knows neither launchers nor stores.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from ringreduce import _engine, diagnosis, log
 from ringreduce._engine import values
 from ringreduce.annotations import Transport
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
-from ringreduce.errors import Error, TimeoutError
+from ringreduce.errors import Error
 from ringreduce.start.launchers import (
     Launched,
     is_newcomer,
@@ -62,9 +61,9 @@ def init(
         size: the number of ranks. None takes it from the launcher.
         store: how ranks find each other. A function ``exchange(bytes) -> list[bytes]``; an mpi4py communicator,
             which then also gives rank and size; an object with ``set`` and a ``get`` that blocks until the key exists,
-            such as torch's TCPStore; the address "tcp://host:port" of a port on rank 0's host, with a secret in
-            RINGREDUCE_SECRET; or a name that no other job of this user on this host uses at the same time. None uses
-            the launcher's settings.
+            such as torch's TCPStore, through which one group meets at a time; the address "tcp://host:port" of a port
+            on rank 0's host, with a secret in RINGREDUCE_SECRET; or a name that no other job of this user on this host
+            uses at the same time. None uses the launcher's settings.
         timeout: the seconds after which connecting, and later every wait, gives up.
         reproducible: the value of :attr:`Communicator.reproducible`. None means True if RINGREDUCE_REPRODUCIBLE is 1
             in the environment. Must be the same on all ranks.
@@ -212,9 +211,8 @@ def _exchange_for(
 ) -> _Meeting:
     if size == 1:
         return _Meeting(lambda blob: [blob])
-    through_launcher = False
     if store is None and known is not None:
-        store, through_launcher = place_to_meet(known, os.environ, timeout), True
+        store = place_to_meet(known, os.environ, timeout)
     by = f", started by {known.launcher}," if known else ""
     where = f"at {store}" if isinstance(store, str) else f"through a {type(store).__name__}"
     log.say("meeting", log.level_of(rank), rank, f"{size} ranks{by} meet {where}")
@@ -223,53 +221,15 @@ def _exchange_for(
     if hasattr(store, "allgather"):
         return _Meeting(store.allgather)
     if hasattr(store, "set") and hasattr(store, "get"):
-        if through_launcher:  # which may start ranks again, with what the store holds of their last start
-            from ringreduce.start.network_places import PublishedPlace, StoreSpace
+        from ringreduce.start.network_places import PublishedPlace, StoreSpace
 
-            place = PublishedPlace(StoreSpace(store), "meeting", changes=True)
-            met = _meet(place, rank, size, timeout, encrypt)
-            if rank == 0:
-                place.withdraw()
-            return met
-        return _Meeting(_through_store(store, rank, size))
+        # Rank 0 may have been another process before, whose place is still in the store.
+        return _meet(PublishedPlace(StoreSpace(store), "meeting", changes=True), rank, size, timeout, encrypt)
     if callable(store):
         return _Meeting(store)
     raise TypeError(
         f"store must be a name, a store, an mpi4py communicator or a function, not {type(store).__name__}"
     )
-
-
-# The number of exchanges through stores, by rank (ranks can be threads of this process): keys must be new each time.
-_rounds: dict[int, int] = {}
-
-
-def _through_store(store: Any, rank: int, size: int) -> Exchange:
-    wipe = getattr(store, "delete_key", lambda key: store.set(key, b""))
-    before: list[str] = []
-
-    def exchange(blob: bytes) -> list[bytes]:
-        _rounds[rank] = number = _rounds.get(rank, 0) + 1
-        store.set(f"ringreduce/{number}/{rank}", blob)
-        blobs: list[bytes] = []
-        with log.waiting("meeting", rank, lambda: f"rank {len(blobs)} to start"):
-            blobs.extend(look_up(f"ringreduce/{number}/{other}", other) for other in range(size))
-        # All ranks are here, so all have read the blobs of the exchange before. Those may have held the job's secret;
-        # the last exchange does not.
-        with contextlib.suppress(RuntimeError):  # some stores cannot delete
-            for key in before:
-                wipe(key)
-        before[:] = [f"ringreduce/{number}/{rank}"]
-        return blobs
-
-    def look_up(key: str, other: int) -> bytes:
-        try:
-            return bytes(store.get(key))
-        except RuntimeError as error:  # torch's stores raise their own errors for timeouts
-            if "timeout" not in str(error).lower():
-                raise
-            raise TimeoutError(f"rank {rank} timed out waiting for rank {other} to start", other) from error
-
-    return exchange
 
 
 def _meet(where: str | Place, rank: int, size: int, timeout: float, encrypt: bool) -> _Meeting:

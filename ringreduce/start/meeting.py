@@ -73,6 +73,7 @@ class _Host:
                 ):
                     while len(self._peers) < size - 1:
                         self._welcome(reception, selector)
+            place.withdraw()  # before any rank can go on, and publish a place of its own
             self._tell_all([b""])  # all ranks have come, and may send from now on
         except BaseException as error:
             self._fail(error)

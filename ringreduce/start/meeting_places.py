@@ -34,6 +34,9 @@ class Place(Protocol):
     def listener(self, deadline: float) -> socket.socket:
         """Returns a socket that is bound to the place. Waits until the place is free."""
 
+    def withdraw(self) -> None:
+        """Ends the meeting of ranks there: all have come."""
+
     def challenge(self, stranger: socket.socket) -> bytes | None:
         """Sends a challenge to a new connection, and returns it. None rejects the connection."""
 
@@ -124,6 +127,9 @@ class _HostPlace:
             listener.close()
             raise
         return listener
+
+    def withdraw(self) -> None:
+        pass
 
     def challenge(self, stranger: socket.socket) -> bytes | None:
         return b"" if _same_user(stranger) else None

@@ -57,6 +57,9 @@ class NetworkPlace:
             raise
         return listener
 
+    def withdraw(self) -> None:
+        pass
+
     def _proof(self, side: bytes, challenge: bytes, nonce: bytes, greeting: bytes) -> bytes:
         return hmac.digest(self._secret, side + challenge + nonce + greeting, "sha256")
 
@@ -202,7 +205,9 @@ class StoreSpace:
             if hasattr(self._store, "wait"):
                 self._store.wait([key], timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
             return bytes(self._store.get(key)).decode()
-        except RuntimeError as error:  # torch's stores raise their own errors
+        except RuntimeError as error:  # torch's stores raise their own errors for timeouts
+            if "timeout" not in str(error).lower():
+                raise
             raise builtins.TimeoutError from error
 
 

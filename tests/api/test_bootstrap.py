@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import pickle
+import re
 import secrets
 import subprocess
 import sys
 import threading
 import time
-from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ import pytest
 import ringreduce
 from ringreduce.start import bootstrap
 from ringreduce.start.launchers import Launched, hosts_of, launched
+from tests.processes import Processes
 
 PROGRAM = """
 import numpy, ringreduce
@@ -204,6 +207,46 @@ def test_a_store():
     assert in_threads(lambda rank: use(ringreduce.init(rank, 2, store, timeout=20))) == [[0, 1]] * 2
 
 
+class Folder:
+    """A store for processes."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def at(self, key):
+        return self.path / key.replace("/", "-")
+
+    def set(self, key, value):
+        own = self.path / f"{os.getpid()}.new"
+        own.write_bytes(value)
+        own.rename(self.at(key))
+
+    def get(self, key):
+        while not self.at(key).exists():
+            time.sleep(0.001)
+        return self.at(key).read_bytes()
+
+
+def test_a_process_is_another_rank_in_the_next_group(tmp_path):
+    """As when a launcher numbers the ranks that go on anew."""
+    store, groups = Folder(tmp_path), [(0, 1), (1, 2), (2, 1, 0), (0, 2)]
+
+    def process(number, pipe):
+        found = []
+        for turn, members in enumerate(groups):
+            if turn > 0:
+                store.get(f"met-{turn - 1}")
+            if number in members:
+                rank = members.index(number)
+                found.append(use(ringreduce.init(rank, len(members), store, timeout=20)))
+                store.set(f"met-{turn}", b"")
+        pipe.send_bytes(pickle.dumps(found))
+
+    processes = Processes(multiprocessing.get_context("fork"), process, [(number,) for number in range(3)])
+    for number, found in enumerate(processes.outcomes()):
+        assert found == [list(range(len(members))) for members in groups if number in members]
+
+
 def test_a_launcher_starts_ranks_again(monkeypatch):
     """Its store still has the place of the rank 0 that has ended. In the end it has no secret."""
     store = Store()
@@ -244,12 +287,9 @@ def test_a_rank_that_does_not_come():
         ringreduce.init(1, 2, secrets.token_hex(8), timeout=0.2)
 
 
-def test_a_rank_that_does_not_come_to_a_store_is_named():
+@pytest.mark.parametrize("rank, text", [(0, "ranks [1]"), (1, "rank 0")])
+def test_a_rank_that_does_not_come_to_a_store_is_named(rank, text):
     c10d = pytest.importorskip("torch.distributed")
-    store = c10d.HashStore()
-    store.set_timeout(timedelta(seconds=0.2))
-    with pytest.raises(
-        ringreduce.TimeoutError, match="rank 0 timed out waiting for rank 1 to start"
-    ) as raised:
-        ringreduce.init(0, 2, store, timeout=5)
-    assert raised.value.rank == 1
+    with pytest.raises(ringreduce.TimeoutError, match=re.escape(f"waiting for {text} to start")) as raised:
+        ringreduce.init(rank, 2, c10d.HashStore(), timeout=0.2)
+    assert raised.value.rank == 1 - rank

@@ -253,6 +253,7 @@ void everything_on(Communicator& comm) {
   quantised_on(comm);
   sizes_on(comm);
   submitted_on(comm);
+  told_on(comm);
   messages_on(comm, sizes_on);
   tags_on(comm);
   fetched_on(comm);

@@ -38,6 +38,7 @@ inline Floats filled(int rank, std::size_t first, std::size_t count) {
 void messages_on(Communicator& comm, void (*beside)(Communicator&));
 void tags_on(Communicator& comm);
 void fetched_on(Communicator& comm);
+void told_on(Communicator& comm);
 
 // Peers that have closed, and one that waits for them.
 void closing();

@@ -1,5 +1,7 @@
+#include <array>
 #include <thread>
 
+#include "schedule/catalogue.h"
 #include "stress.h"
 
 namespace stress {
@@ -22,6 +24,10 @@ namespace {
 
 Transfer message(bool sends, int peer, int tag, Floats& buffer) {
   return {.sends = sends, .peer = peer, .data = buffer.data(), .count = buffer.size(), .tag = tag};
+}
+
+int handle_of(Collective collective, std::string_view name) {
+  return static_cast<int>(find_algorithm(collective, name) - catalogue().data());
 }
 
 }  // namespace
@@ -85,6 +91,38 @@ void fetched_on(Communicator& comm) {
   comm.transfer(message(false, previous, 5, large));
   require(small == filled(previous, 0, 3) && large == filled(previous, 0, 100000), "both are right");
   sender.join();
+}
+
+// Small messages to everyone, which all ranks read in one place, many after each other, between others.
+void told_on(Communicator& comm) {
+  const int one_shot = handle_of(Collective::all_reduce, "one_shot");
+  const int direct = handle_of(Collective::all_gather, "direct");
+  const auto world = static_cast<std::size_t>(comm.size());
+  std::vector<Floats> behind(20);
+  std::vector<std::shared_ptr<Work>> works;
+  for (std::size_t i = 0; i < 400; ++i) {
+    const std::size_t count = std::array{1, 10, 3, 11, 7}[i % 5];  // ten floats are the most
+    Floats x = filled(comm.rank(), i, count), all(world), sum(count), gathered(world);
+    for (std::size_t k = 0; k < count; ++k) sum[k] = sum_of(comm.size(), i + k);
+    for (std::size_t r = 0; r < world; ++r) gathered[r] = value(static_cast<int>(r), i);
+    comm.run({.collective = Collective::all_gather,
+              .input = x.data(),
+              .output = all.data(),
+              .count = 1,
+              .algorithm = direct});
+    require(all == gathered, "gathered from everyone");
+    const Call reduction{.input = x.data(), .output = x.data(), .count = count, .algorithm = one_shot};
+    comm.run(reduction);
+    require(x == sum, "told to everyone");
+    if (i % 20 != 19) continue;
+    Floats& later = behind[i / 20] = filled(comm.rank(), 0, 10);
+    works.push_back(
+        comm.submit({.input = later.data(), .output = later.data(), .count = 10, .algorithm = one_shot}));
+  }
+  for (const auto& work : works) require(work->wait(std::nullopt, [] {}), "told by the progress thread");
+  for (const Floats& later : behind) {
+    for (std::size_t k = 0; k < 10; ++k) require(later[k] == sum_of(comm.size(), k), "told behind");
+  }
 }
 
 }  // namespace stress

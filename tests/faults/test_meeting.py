@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 import ringreduce
 from ringreduce.start import frames, meeting, reception
+from ringreduce.start.network_places import NetworkPlace
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -134,31 +135,25 @@ def test_another_size_is_an_error():
         assert "4 ranks" in str(ranks.end()[0])
 
 
-def _free_port() -> int:
+def _free_address() -> str:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+        return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def _join(place: str, rank: int, secret: str, timeout: float) -> str:
+def _join(address: str, rank: int, secret: str, timeout: float) -> str:
     """What rank 0 or 1 of 2 is told when it cannot meet the other."""
-    code = (
-        "import sys, time; from ringreduce import errors\nfrom ringreduce.start import meeting\n"
-        "try: meeting.join(sys.argv[1], int(sys.argv[2]), 2, time.monotonic() + float(sys.argv[3]))\n"
-        "except errors.Error as error: print(type(error).__name__, error)"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code, place, str(rank), str(timeout)],
-        env={**os.environ, "RINGREDUCE_SECRET": secret}, capture_output=True, text=True, timeout=25,
-    )  # fmt: skip
-    return run.stdout or run.stderr
+    try:
+        meeting.join(NetworkPlace([address], secret.encode()), rank, 2, time.monotonic() + timeout)
+    except ringreduce.Error as error:
+        return str(error)
+    return "they have met"
 
 
 def test_another_secret_is_named_to_both():
-    place = f"tcp://127.0.0.1:{_free_port()}"
+    address = _free_address()
     with ThreadPoolExecutor() as pool:
-        host = pool.submit(_join, place, 0, "one", 3.0)
-        guest = pool.submit(_join, place, 1, "another", 1.5)
+        host = pool.submit(_join, address, 0, "one", 2.0)
+        guest = pool.submit(_join, address, 1, "another", 1.0)
     assert "closes the connection: its RINGREDUCE_SECRET differs from this rank's" in guest.result()
     assert "waiting for ranks [1] to start; it has turned away" in host.result()
     assert "a different RINGREDUCE_SECRET" in host.result()
@@ -167,12 +162,11 @@ def test_another_secret_is_named_to_both():
 def test_another_secret_is_told_long_before_the_time_is_up(monkeypatch):
     monkeypatch.setattr(reception, "_PATIENCE", 0.3)
     monkeypatch.setenv("RINGREDUCE_SECRET", "another")
-    place = f"tcp://127.0.0.1:{_free_port()}"
+    address = _free_address()
     with ThreadPoolExecutor() as pool:
-        host = pool.submit(_join, place, 0, "one", 4.0)
-        began = time.monotonic()
+        host = pool.submit(_join, address, 0, "one", 2.0)
         with pytest.raises(ringreduce.Error, match="RINGREDUCE_SECRET differs from this rank's"):
-            meeting.join(place, 1, 2, began + 300)
+            meeting.join(f"tcp://{address}", 1, 2, time.monotonic() + 300)
         host.result()
 
 
@@ -187,8 +181,8 @@ def test_another_secret_is_told_long_before_the_time_is_up(monkeypatch):
 def test_a_foreign_program_is_told_from_a_job(answer, says):
     """Rank 0 says that its port is taken, the others what is wrong with who answers there."""
     with socket.create_server(("127.0.0.1", 0)) as foreign, ThreadPoolExecutor() as pool:
-        place = f"tcp://127.0.0.1:{foreign.getsockname()[1]}"
-        host, guest = pool.submit(_join, place, 0, "s", 1.0), pool.submit(_join, place, 1, "s", 1.5)
+        address = f"127.0.0.1:{foreign.getsockname()[1]}"
+        host, guest = pool.submit(_join, address, 0, "s", 1.0), pool.submit(_join, address, 1, "s", 1.5)
         foreign.settimeout(0.05)
         callers = []
         while not guest.done():

@@ -1,7 +1,6 @@
 #include "transport/memory/shared_heap.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -14,6 +13,7 @@
 #include <shared_mutex>
 
 #include "transport/interface/errors.h"
+#include "transport/interface/of_process.h"
 
 namespace ringreduce {
 namespace {
@@ -113,17 +113,10 @@ struct Heap {
   std::atomic<std::size_t> live{0};
 };
 
-Heap* heap = nullptr;
-
 // A forked child shares its parent's arrays but must not answer for them. It begins with an empty heap, and
 // inherited arrays stay mapped as ordinary memory.
 Heap& the_heap() {
-  static std::once_flag once;
-  std::call_once(once, [] {
-    heap = new Heap();
-    pthread_atfork(nullptr, nullptr, [] { heap = new Heap(); });
-  });
-  return *heap;
+  return of_process<Heap>();
 }
 
 }  // namespace
