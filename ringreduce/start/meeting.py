@@ -16,7 +16,8 @@ from typing import Any, Protocol
 from ringreduce import log
 from ringreduce.errors import Error, PeerLost, TimeoutError
 from ringreduce.start.frames import DATA, failure, lost, receive, send
-from ringreduce.start.meeting_places import Connection, Place, place_named
+from ringreduce.start.meeting_places import Connection, Place
+from ringreduce.start.named_places import place_named
 from ringreduce.start.reception import GREETING, MAGIC, MAGIC_TLS, Guest, Reception, dial
 
 __all__ = ["Group", "join"]

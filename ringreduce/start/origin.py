@@ -66,7 +66,7 @@ class Origin:
         Raises:
             ValueError: there is none.
         """
-        from ringreduce.start.meeting_places import place_named
+        from ringreduce.start.named_places import place_named
         from ringreduce.start.network_places import PublishedPlace, StoreSpace
 
         store = self.store

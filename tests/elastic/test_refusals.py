@@ -11,7 +11,7 @@ import time
 import pytest
 
 import ringreduce
-from ringreduce.start.meeting_places import place_named
+from ringreduce.start.named_places import place_named
 from tests.elastic.ranks import Job, await_newcomers, await_together, described
 
 
