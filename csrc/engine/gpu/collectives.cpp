@@ -22,8 +22,8 @@ class Stepping : public Steps {
 
 }  // namespace
 
-GpuCollectives::GpuCollectives(Calls& calls, Progress& progress, Exchange exchange)
-    : calls_(calls), progress_(progress), exchange_(std::move(exchange)) {}
+GpuCollectives::GpuCollectives(Calls& calls, Progress& progress, Exchange exchange, Split split)
+    : calls_(calls), progress_(progress), exchange_(std::move(exchange)), split_(std::move(split)) {}
 
 GpuCollectives::~GpuCollectives() = default;
 

@@ -43,8 +43,8 @@ struct Gpu {
   static void give_back(std::shared_ptr<Gpu> left);
 
   const int device;
-  const CudaHandle stream;  // not ordered with others
-  std::array<std::unique_ptr<Runner>, 2> runners;
+  const CudaHandle stream;                         // not ordered with others
+  std::array<std::unique_ptr<Runner>, 3> runners;  // by path
   // The last launch, except in graphs.
   void* last_event = nullptr;
   void* last_stream = nullptr;

@@ -4,6 +4,7 @@
 #include "engine/gpu/collectives.h"
 #include "engine/gpu/events/runner.h"
 #include "engine/gpu/gpu.h"
+#include "engine/gpu/hosts/runner.h"
 #include "engine/gpu/kernels/runner.h"
 #include "engine/gpu/nccl/runner.h"
 #include "engine/gpu/watch.h"
@@ -21,14 +22,20 @@ std::string wanted_by_environment() {
   return value == "auto" ? "" : value;
 }
 
-bool has_several_hosts(const Transport& transport) {
+// The number of each rank's host; equal numbers if all share one.
+std::vector<int> hosts_of(const Transport& transport) {
   const std::vector<int> hosts = transport.hosts();
-  return std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>()) != hosts.end();
+  return hosts.empty() ? transport.told.machine : hosts;
 }
 
-// Follows RINGREDUCE_GPU_TRANSPORT, the same on all ranks, or else picks what works where the ranks are. A
-// collective.
-bool agree_on_nccl(const Transport& transport, const Exchange& exchange) {
+bool has_several_hosts(const Transport& transport) {
+  const std::vector<int> hosts = hosts_of(transport);
+  return transport.distant() ||
+         std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>()) != hosts.end();
+}
+
+// RINGREDUCE_GPU_TRANSPORT, the same on all ranks. A collective.
+std::string agree_on_wanted(const Exchange& exchange) {
   const std::vector<std::string> wanted = exchange_or_fail(exchange, wanted_by_environment);
   for (std::size_t rank = 1; rank < wanted.size(); ++rank) {
     if (wanted[rank] == wanted[0]) continue;
@@ -36,22 +43,7 @@ bool agree_on_nccl(const Transport& transport, const Exchange& exchange) {
     throw Error(std::string(variable) + " is " + named(wanted[0]) + " on rank 0 and " + named(wanted[rank]) +
                 " on rank " + std::to_string(rank));
   }
-  if (!wanted[0].empty()) return wanted[0] == "nccl";
-  return has_several_hosts(transport) || transport.distant() || transport.world > device::most_ranks;
-}
-
-// Its result is the same on all ranks.
-void check_that_kernels_serve(const Transport& transport) {
-  if (transport.world > device::most_ranks) {
-    throw InvalidArgument("a group of " + std::to_string(transport.world) +
-                          " ranks is too large for GPU kernels, which serve at most " +
-                          std::to_string(device::most_ranks));
-  }
-  if (has_several_hosts(transport)) {
-    throw InvalidArgument(
-        "GPU kernels need all ranks on one host, but these are on several; set "
-        "RINGREDUCE_GPU_TRANSPORT=nccl");
-  }
+  return wanted[0];
 }
 
 }  // namespace
@@ -60,18 +52,48 @@ auto GpuCollectives::means_of(const Call& call) -> For {
   return call.algorithm == by_nccl ? For::calls_over_nccl : For::calls;
 }
 
+// As RINGREDUCE_GPU_TRANSPORT says, or else what works where the ranks are. A collective.
+GpuCollectives::Path GpuCollectives::agree_on_path() {
+  const std::string wanted = agree_on_wanted(exchange_);
+  if (wanted == "nccl") return over_nccl;
+  if (!has_several_hosts(*calls_.transport)) {
+    if (calls_.world <= device::most_ranks) return reaching_peers;
+    if (wanted != "cuda") return over_nccl;
+    throw InvalidArgument("a group of " + std::to_string(calls_.world) +
+                          " ranks is too large for GPU kernels, which serve at most " +
+                          std::to_string(device::most_ranks));
+  }
+  if (wanted == "cuda") return over_hosts;
+  const std::string problem = why_not_nccl();
+  if (problem.empty()) return over_nccl;
+  calls_.say(log::Level::info, "arrays in GPU memory go through the CPU between hosts: " + problem);
+  return over_hosts;
+}
+
+// On some rank; the same on all. A collective.
+std::string GpuCollectives::why_not_nccl() {
+  try {
+    exchange_or_fail(exchange_, [] { return NcclLibrary::get(), std::string(); });
+    return "";
+  } catch (const Failure&) {
+    throw;
+  } catch (const Error& error) {
+    calls_.check_usable();
+    return error.what();
+  }
+}
+
 // A collective, the first time. Either all ranks fail, or none.
 GpuCollectives::Ready GpuCollectives::ready(int device, For what) {
   const bool over_nccl_anyway = what == For::calls_over_nccl;
   const std::lock_guard one_at_a_time(meeting_);
   calls_.check_usable();
   if (!over_nccl_anyway && !path_of_schedules_) {
-    path_of_schedules_ = agree_on_nccl(*calls_.transport, exchange_) ? over_nccl : reaching_peers;
+    path_of_schedules_ = agree_on_path();
   }
   const Path path = over_nccl_anyway ? over_nccl : *path_of_schedules_;
   std::shared_ptr<Gpu> gpu = gpu_;
   if (!gpu || !gpu->runners[path]) {
-    if (path == reaching_peers) check_that_kernels_serve(*calls_.transport);
     exchange_or_fail(exchange_, [&] {
       const OnDevice there(CudaLibrary::get(), device);
       Gpu::give_back(nullptr);
@@ -79,9 +101,10 @@ GpuCollectives::Ready GpuCollectives::ready(int device, For what) {
       return std::string();
     });
     auto runner = meet(*gpu, path, what == For::calls_and_messages);
-    calls_.say(log::Level::info,
-               "arrays of GPU " + std::to_string(device) + " are combined " +
-                   (path == over_nccl ? "over NCCL" : "by kernels that access their peers' memory"));
+    calls_.say(log::Level::info, "arrays of GPU " + std::to_string(device) + " are combined " +
+                                     (path == over_nccl        ? "over NCCL"
+                                      : path == reaching_peers ? "by kernels that access their peers' memory"
+                                                               : "on the CPU, and by kernels inside hosts"));
     const std::lock_guard lock(mutex_);
     gpu->runners[path] = std::move(runner);
     gpu_ = gpu;
@@ -97,6 +120,11 @@ std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path, bool mes
     return std::make_unique<NcclRunner>(rank, world, gpu.device, calls_.options.reproducible,
                                         calls_.transport->hosts(), calls_.options.timeout, exchange_,
                                         [this] { tick(); });
+  }
+  if (path == over_hosts) {
+    return std::make_unique<HostsRunner>(
+        rank, world, gpu.device, calls_.options.reproducible, hosts_of(*calls_.transport), split_, exchange_,
+        [this](const std::string& text) { calls_.say(log::Level::info, text); });
   }
   auto boxes = std::make_unique<DeviceBoxes>(CudaLibrary::get(), gpu.device, rank, world, exchange_,
                                              gpu.stream.get(), messages);
