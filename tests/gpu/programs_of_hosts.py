@@ -109,7 +109,6 @@ def large(comm):
     count = 5_000_000
     reductions(comm, count, "float32", "sum")
     movements(comm, count // 4)
-    reductions(comm, count, "int64", "max")
     sizes = [[200_000 * (to + 1) + rank for to in range(comm.size)] for rank in range(comm.size)]
     came = [sizes[rank][comm.rank] for rank in range(comm.size)]
     given = [integers(rank, sum(sizes[rank])) for rank in range(comm.size)]
