@@ -120,7 +120,7 @@ VARIABLES: dict[str, list[Variable]] = {
     "GPUs": [
         Variable(
             "RINGREDUCE_GPU_TRANSPORT", "`auto`, `cuda`, `nccl`", "`auto`",
-            "whether kernels or NCCL move arrays in GPU memory", "gpu.md#over-nccl",
+            "whether NCCL moves arrays in GPU memory, or kernels and, between hosts, the CPU", "gpu.md#over-nccl",
         ),
         Variable(
             "RINGREDUCE_CUDA_HANDLES", "`auto`, `ipc`, `fabric`, `file`", "`auto`",

@@ -10,7 +10,9 @@ namespace ringreduce {
 Communicator::Communicator(std::unique_ptr<Transport> transport, const Options& options)
     : calls_(std::move(transport), options),
       progress_(calls_),
-      gpu_(calls_, progress_, [this](const std::string& blob) { return exchange(blob); }) {}
+      gpu_(
+          calls_, progress_, [this](const std::string& blob) { return exchange(blob); },
+          [this](int color) { return split(color, rank()); }) {}
 
 Communicator::~Communicator() {
   leave();

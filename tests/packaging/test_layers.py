@@ -11,6 +11,15 @@ CSRC = Path(__file__).resolve().parents[2] / "csrc"
 REDUCE = ["reduce"]
 INTERFACE = ["transport/interface"]
 PROGRAM = ["engine/program", "schedule", *REDUCE, "transport/interface"]
+GPU = [
+    "engine/calls.h",
+    "engine/messages/transfer.h",
+    "engine/planning",
+    "engine/progress.h",
+    "engine/undestroyed.h",
+    *PROGRAM,
+    "transport",
+]
 ENGINE = ["engine", "schedule", "simulate", "synthesis", *REDUCE, "transport"]
 ROOMS = {
     "schedule": [],
@@ -28,15 +37,8 @@ ROOMS = {
     "engine/planning": [*PROGRAM, "simulate", "synthesis"],
     "engine/cpu": [*PROGRAM, "engine/contract.h", "engine/planning/plan.h"],
     "engine/messages": ["engine/planning/call.h", *REDUCE, *INTERFACE],
-    "engine/gpu": [
-        "engine/calls.h",
-        "engine/messages/transfer.h",
-        "engine/planning",
-        "engine/progress.h",
-        "engine/undestroyed.h",
-        *PROGRAM,
-        "transport",
-    ],
+    "engine/gpu": GPU,
+    "engine/gpu/hosts": ["engine/communicator.h", "engine/gpu", *GPU],  # its parts are groups
     "engine": ENGINE,
     "front": ENGINE,
     "bindings": ["front", *ENGINE],

@@ -2,64 +2,13 @@
 
 #include <algorithm>
 
-#include "engine/gpu/events/runner.h"
 #include "engine/gpu/gpu.h"
-#include "engine/gpu/kernels/messenger.h"
-#include "engine/gpu/kernels/runner.h"
-#include "engine/gpu/nccl/runner.h"
 #include "engine/gpu/watch.h"
 #include "engine/gpu/work.h"
-#include "transport/interface/environment.h"
 #include "transport/interface/errors.h"
-#include "transport/interface/exchange.h"
 
 namespace ringreduce {
 namespace {
-
-constexpr const char* variable = "RINGREDUCE_GPU_TRANSPORT";
-
-std::string wanted_by_environment() {
-  const std::string value = environment(variable, {"auto", "cuda", "nccl"});
-  return value == "auto" ? "" : value;
-}
-
-bool has_several_hosts(const Transport& transport) {
-  const std::vector<int> hosts = transport.hosts();
-  return std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>()) != hosts.end();
-}
-
-// Follows RINGREDUCE_GPU_TRANSPORT, the same on all ranks, or else picks what works where the ranks are. A
-// collective.
-bool agree_on_nccl(const Transport& transport, const Exchange& exchange) {
-  const std::vector<std::string> wanted = exchange_or_fail(exchange, wanted_by_environment);
-  for (std::size_t rank = 1; rank < wanted.size(); ++rank) {
-    if (wanted[rank] == wanted[0]) continue;
-    const auto named = [](const std::string& value) { return value.empty() ? "unset" : value; };
-    throw Error(std::string(variable) + " is " + named(wanted[0]) + " on rank 0 and " + named(wanted[rank]) +
-                " on rank " + std::to_string(rank));
-  }
-  if (!wanted[0].empty()) return wanted[0] == "nccl";
-  return has_several_hosts(transport) || transport.distant() || transport.world > device::most_ranks;
-}
-
-// Its result is the same on all ranks.
-void check_that_kernels_serve(const Transport& transport) {
-  if (transport.world > device::most_ranks) {
-    throw InvalidArgument("a group of " + std::to_string(transport.world) +
-                          " ranks is too large for GPU kernels, which serve at most " +
-                          std::to_string(device::most_ranks));
-  }
-  if (has_several_hosts(transport)) {
-    throw InvalidArgument(
-        "GPU kernels need all ranks on one host, but these are on several; set "
-        "RINGREDUCE_GPU_TRANSPORT=nccl");
-  }
-}
-
-InvalidArgument wrong_device(int device, int expected) {
-  return InvalidArgument("the array is on GPU " + std::to_string(device) +
-                         ", but this rank's calls run on GPU " + std::to_string(expected));
-}
 
 template <typename Step>
 class Stepping : public Steps {
@@ -71,107 +20,12 @@ class Stepping : public Steps {
   Step& step_;
 };
 
-class Counted {
- public:
-  explicit Counted(std::atomic<int>& number) : number_(number) { ++number_; }
-  ~Counted() { --number_; }
-  Counted(const Counted&) = delete;
-  Counted& operator=(const Counted&) = delete;
-
- private:
-  std::atomic<int>& number_;
-};
-
 }  // namespace
 
-GpuCollectives::GpuCollectives(Calls& calls, Progress& progress, Exchange exchange)
-    : calls_(calls), progress_(progress), exchange_(std::move(exchange)) {}
+GpuCollectives::GpuCollectives(Calls& calls, Progress& progress, Exchange exchange, Split split)
+    : calls_(calls), progress_(progress), exchange_(std::move(exchange)), split_(std::move(split)) {}
 
 GpuCollectives::~GpuCollectives() = default;
-
-// --- meeting -----------------------------------------------------------------------------------------------
-
-auto GpuCollectives::means_of(const Call& call) -> For {
-  return call.algorithm == by_nccl ? For::calls_over_nccl : For::calls;
-}
-
-// A collective, the first time. Either all ranks fail, or none.
-GpuCollectives::Ready GpuCollectives::ready(int device, For what) {
-  const bool over_nccl_anyway = what == For::calls_over_nccl;
-  const std::lock_guard one_at_a_time(meeting_);
-  calls_.check_usable();
-  if (!over_nccl_anyway && !path_of_schedules_) {
-    path_of_schedules_ = agree_on_nccl(*calls_.transport, exchange_) ? over_nccl : reaching_peers;
-  }
-  const Path path = over_nccl_anyway ? over_nccl : *path_of_schedules_;
-  std::shared_ptr<Gpu> gpu = gpu_;
-  if (!gpu || !gpu->runners[path]) {
-    if (path == reaching_peers) check_that_kernels_serve(*calls_.transport);
-    exchange_or_fail(exchange_, [&] {
-      const OnDevice there(CudaLibrary::get(), device);
-      Gpu::give_back(nullptr);
-      if (!gpu) gpu = std::make_shared<Gpu>(device);
-      return std::string();
-    });
-    auto runner = meet(*gpu, path, what == For::calls_and_messages);
-    calls_.say(log::Level::info,
-               "arrays of GPU " + std::to_string(device) + " are combined " +
-                   (path == over_nccl ? "over NCCL" : "by kernels that access their peers' memory"));
-    const std::lock_guard lock(mutex_);
-    gpu->runners[path] = std::move(runner);
-    gpu_ = gpu;
-    if (!watch_) watch_ = std::make_unique<Watch>(calls_, [this] { return this->runners(); }, last_launched_);
-  }
-  if (gpu->device == device) return {gpu, *gpu->runners[path]};
-  throw wrong_device(device, gpu->device);
-}
-
-std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path, bool messages) {
-  const int rank = calls_.rank, world = calls_.world;
-  if (path == over_nccl) {
-    return std::make_unique<NcclRunner>(rank, world, gpu.device, calls_.options.reproducible,
-                                        calls_.transport->hosts(), calls_.options.timeout, exchange_,
-                                        [this] { tick(); });
-  }
-  auto boxes = std::make_unique<DeviceBoxes>(CudaLibrary::get(), gpu.device, rank, world, exchange_,
-                                             gpu.stream.get(), messages);
-  auto buffers = reaching_arrays(*boxes, gpu.device);
-  std::unique_ptr<Runner> runner;
-  // Allocations may wait for everything that runs on the GPU, so no rank launches before all have what they
-  // need.
-  exchange_or_fail(exchange_, [&] {
-    const OnDevice there(CudaLibrary::get(), gpu.device);
-    if (boxes->have_room()) {
-      runner = std::make_unique<KernelRunner>(rank, world, gpu.device, std::move(boxes), std::move(buffers));
-    } else {
-      runner = std::make_unique<EventRunner>(rank, world, gpu.device, boxes->devices_of_peers());
-    }
-    return std::string();
-  });
-  return runner;
-}
-
-// For ranks that are processes, unless one of them cannot; then null on all ranks. Not for processes with
-// several ranks: CUDA may map memory only when everything that runs has finished, and one rank would wait to
-// launch what others wait for.
-std::unique_ptr<Buffers> GpuCollectives::reaching_arrays(const DeviceBoxes& boxes, int device) {
-  if (!boxes.have_room() || boxes.one_process() || !boxes.own_processes()) return nullptr;
-  std::unique_ptr<Buffers> buffers;
-  std::string address;
-  try {
-    buffers = std::make_unique<Buffers>(CudaLibrary::get(), device, calls_.rank, calls_.world);
-    address = buffers->address();
-  } catch (const std::exception&) {  // there is no shared memory
-  }
-  const auto addresses = exchange_(address);
-  const auto opened = exchange_(buffers && buffers->open(addresses) ? "all" : "");
-  if (std::find(opened.begin(), opened.end(), "") != opened.end()) buffers.reset();
-  return buffers;
-}
-
-void GpuCollectives::prepare(int device) {
-  ready(device, For::calls_and_messages);
-}
 
 // The existing runners; each keeps its whole GPU alive.
 std::vector<std::shared_ptr<Runner>> GpuCollectives::runners() {
@@ -193,70 +47,6 @@ std::size_t GpuCollectives::footprint() {
   std::size_t bytes = 0;
   for (const auto& runner : runners()) bytes += runner->footprint();
   return bytes;
-}
-
-// --- messages ----------------------------------------------------------------------------------------------
-
-bool GpuCollectives::carries_messages() {
-  const std::lock_guard lock(mutex_);
-  return gpu_ && gpu_->runners[reaching_peers] && gpu_->runners[reaching_peers]->messenger();
-}
-
-// The ranks cannot meet for a message, because only two of them know of it.
-std::shared_ptr<Gpu> GpuCollectives::for_messages(int device) {
-  calls_.check_usable();
-  if (!carries_messages()) {
-    throw InvalidArgument(
-        "messages between GPUs need kernels that all ranks have prepared: call comm.prepare(device) before "
-        "the "
-        "first collective of arrays in GPU memory. It helps only if all ranks are on one host, their kernels "
-        "run at the same time, and each has four times as many thread blocks as there are ranks");
-  }
-  const std::lock_guard lock(mutex_);
-  if (gpu_->device == device) return gpu_;
-  throw wrong_device(device, gpu_->device);
-}
-
-void GpuCollectives::launch(const Gpu& gpu, std::span<const Transfer> transfers, void* stream) {
-  const OnDevice there(CudaLibrary::get(), gpu.device);
-  calls_.guarded([&] {
-    calls_.telling_others([&] {
-      calls_.transport->check();
-      Launch how{stream};
-      int captured = 0;
-      CudaLibrary::check(CudaLibrary::get().is_captured(&captured, stream));
-      how.captured = captured != 0;
-      if (how.captured) gpu.hold_in_graph(stream);
-      gpu.runners[reaching_peers]->messenger()->launch(transfers, how);
-      for (const Transfer& one : transfers) calls_.messages.count(one);
-    });
-  });
-}
-
-void GpuCollectives::exchange(int device, std::span<const Transfer> transfers, std::optional<void*> stream) {
-  if (transfers.empty()) return;
-  if (stream && is_per_thread(*stream)) {
-    return exchange_beside(device, transfers, stream)->let_wait(*stream);
-  }
-  const Counted on_its_way(launching_);
-  const std::shared_ptr<Gpu> gpu = for_messages(device);
-  launch(*gpu, transfers, stream ? without_alias(*stream) : gpu->stream.get());
-}
-
-// On a stream of the first message's pair.
-std::shared_ptr<GpuWork> GpuCollectives::exchange_beside(int device, std::span<const Transfer> transfers,
-                                                         std::optional<void*> stream) {
-  const Counted on_its_way(launching_);
-  const std::shared_ptr<Gpu> gpu = for_messages(device);
-  void* const own = gpu->runners[reaching_peers]->messenger()->stream_for(transfers.front());
-  auto work = std::make_shared<GpuWork>(device);
-  if (stream) {
-    work->record(*stream);
-    work->let_wait(own);
-  }
-  launch(*gpu, transfers, own);
-  work->record(own);
-  return work;
 }
 
 // --- what ranks call ---------------------------------------------------------------------------------------

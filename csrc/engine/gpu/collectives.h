@@ -4,10 +4,12 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/progress.h"
@@ -15,6 +17,7 @@
 namespace ringreduce {
 
 class Buffers;
+class Communicator;
 class DeviceBoxes;
 class GpuWork;
 class Messenger;
@@ -25,7 +28,9 @@ struct Launch;
 
 class GpuCollectives {
  public:
-  GpuCollectives(Calls& calls, Progress& progress, Exchange exchange);
+  // Makes a group of the ranks that pass the same number; a collective.
+  using Split = std::function<std::unique_ptr<Communicator>(int color)>;
+  GpuCollectives(Calls& calls, Progress& progress, Exchange exchange, Split split);
   ~GpuCollectives();
   GpuCollectives(const GpuCollectives&) = delete;
   GpuCollectives& operator=(const GpuCollectives&) = delete;
@@ -51,7 +56,7 @@ class GpuCollectives {
   void disown();
 
  private:
-  enum Path { reaching_peers, over_nccl };
+  enum Path { reaching_peers, over_nccl, over_hosts };
 
   // Keeps what a call uses alive, even if another thread leaves meanwhile.
   struct Ready {
@@ -61,6 +66,8 @@ class GpuCollectives {
   enum class For { calls, calls_over_nccl, calls_and_messages };
   static For means_of(const Call& call);
   Ready ready(int device, For what);
+  Path agree_on_path();
+  std::string why_not_nccl();
   std::unique_ptr<Runner> meet(const Gpu& gpu, Path path, bool messages);
   std::unique_ptr<Buffers> reaching_arrays(const DeviceBoxes& boxes, int device);
   std::vector<std::shared_ptr<Runner>> runners();
@@ -75,6 +82,7 @@ class GpuCollectives {
   Calls& calls_;
   Progress& progress_;
   const Exchange exchange_;
+  const Split split_;
   std::mutex meeting_;  // one at a time; its holder may read what follows
   std::mutex mutex_;    // writers hold this, too
   std::shared_ptr<Gpu> gpu_;

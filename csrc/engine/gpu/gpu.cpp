@@ -2,9 +2,18 @@
 
 #include <algorithm>
 #include <mutex>
+#include <string>
 #include <vector>
 
+#include "transport/interface/errors.h"
+
 namespace ringreduce {
+
+void Gpu::check_is(int device_of_array) const {
+  if (device_of_array == device) return;
+  throw InvalidArgument("the array is on GPU " + std::to_string(device_of_array) +
+                        ", but this rank's calls run on GPU " + std::to_string(device));
+}
 
 void Gpu::hold_in_graph(void* captured) const {
   auto held = std::make_unique<Held>(held_);

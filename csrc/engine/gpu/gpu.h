@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -18,9 +19,23 @@ inline bool is_per_thread(void* stream) {
   return reinterpret_cast<std::uintptr_t>(stream) == 2;
 }
 
+// Counts itself, as long as it lives.
+class Counted {
+ public:
+  explicit Counted(std::atomic<int>& number) : number_(number) { ++number_; }
+  ~Counted() { --number_; }
+  Counted(const Counted&) = delete;
+  Counted& operator=(const Counted&) = delete;
+
+ private:
+  std::atomic<int>& number_;
+};
+
 struct Gpu {
   explicit Gpu(int number) : device(number), stream(new_stream(CudaLibrary::get(), number)) {}
 
+  // Throws InvalidArgument for an array that is on another one.
+  void check_is(int device_of_array) const;
   // Replays of the graph that the stream is captured into use the runners' memory even after the group is
   // closed: they give up, but they begin.
   void hold_in_graph(void* captured) const;
@@ -28,8 +43,8 @@ struct Gpu {
   static void give_back(std::shared_ptr<Gpu> left);
 
   const int device;
-  const CudaHandle stream;  // not ordered with others
-  std::array<std::unique_ptr<Runner>, 2> runners;
+  const CudaHandle stream;                         // not ordered with others
+  std::array<std::unique_ptr<Runner>, 3> runners;  // by path
   // The last launch, except in graphs.
   void* last_event = nullptr;
   void* last_stream = nullptr;

@@ -3,12 +3,12 @@
 #include "engine/program/program.h"
 
 namespace ringreduce {
-namespace {
-
 bool has_own_block_only(const Call& call, bool of_input) {
   return of_input ? call.collective == Collective::all_gather || call.collective == Collective::gather
                   : call.collective == Collective::reduce_scatter || call.collective == Collective::scatter;
 }
+
+namespace {
 
 std::size_t bytes_of(const Call& call, const Extents* extents, bool of_input, int world, int rank) {
   const std::size_t element = size_of(call.dtype);

@@ -50,6 +50,8 @@ bool rooted(Collective collective);
 // Only the two ends of each message know the lengths of such blocks.
 bool is_uneven_all_to_all(const Call& call);
 
+// Whether the input, or the output, has only this rank's block.
+bool has_own_block_only(const Call& call, bool of_input);
 // Bytes of this rank's arrays.
 std::size_t bytes_of_input(const Call& call, int world, int rank);
 std::size_t bytes_of_output(const Call& call, int world, int rank);

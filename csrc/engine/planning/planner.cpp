@@ -296,6 +296,11 @@ Program Planner::lower_entry(const Call& call, const Entry& entry, bool uses_lin
   return lower_coded(entry.build(place), heaviest, look ? &known : nullptr);
 }
 
+const Planner::Custom* Planner::custom(int algorithm) const {
+  return algorithm >= first_custom ? &custom_.at(static_cast<std::size_t>(algorithm - first_custom))
+                                   : nullptr;
+}
+
 int Planner::add(const std::string& name, Schedule schedule, int heaviest_round, bool in_rank_order) {
   if (schedule.world != world_ || schedule.rank != rank_) {
     throw InvalidArgument("algorithm '" + name + "' returned a schedule for rank " +

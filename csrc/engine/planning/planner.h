@@ -61,6 +61,14 @@ class Planner {
   // The way in which "synthesised" handles a buffer of this many bytes.
   Way synthesised(std::size_t bytes);
   int add(const std::string& name, Schedule schedule, int heaviest_round, bool in_rank_order);
+  struct Custom {
+    std::string name;
+    Schedule schedule;
+    int heaviest_round;
+    bool in_rank_order;
+  };
+  // What was added by this number; null if it is none of these.
+  const Custom* custom(int algorithm) const;
 
  private:
   struct Key {
@@ -81,12 +89,6 @@ class Planner {
     bool used = false;
     Key key;
     Plan plan;
-  };
-  struct Custom {
-    std::string name;
-    Schedule schedule;
-    int heaviest_round;
-    bool in_rank_order;
   };
 
   void forget();

@@ -39,7 +39,9 @@ namespace ringreduce {
   X(destroy_event)                     \
   X(record)                            \
   X(wait)                              \
-  X(is_over)
+  X(is_over)                           \
+  X(post)                              \
+  X(hold)
 
 class CudaLibrary {
  public:

@@ -13,7 +13,13 @@
 namespace ringreduce {
 namespace {
 
-using namespace device;
+using device::FlatLayout;
+using device::FlatMove;
+using device::FlatProgram;
+using device::FlatStep;
+using device::line;
+using device::most_ranks;
+using device::most_slots;
 
 std::size_t in_lines(std::size_t bytes) {
   return (bytes + line - 1) / line * line;

@@ -31,7 +31,9 @@ namespace ringreduce::device {
   X(pool_access, cuMemPoolGetAccess)                    \
   X(set_pool_access, cuMemPoolSetAccess)                \
   X(export_handle, cuMemExportToShareableHandle)        \
-  X(import_handle, cuMemImportFromShareableHandle)
+  X(import_handle, cuMemImportFromShareableHandle)      \
+  X(write_value, cuStreamWriteValue64_v2)               \
+  X(wait_value, cuStreamWaitValue64_v2)
 
 struct Driver {
   // Throws std::runtime_error if there is no driver, or it lacks them.

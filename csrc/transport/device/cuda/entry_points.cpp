@@ -83,6 +83,24 @@ const char* ringreduce_cuda_record(void* event, void* stream) {
   return failure_of([&] { check(cudaEventRecord(event_at(event), stream_at(stream)), "event"); });
 }
 
+const char* ringreduce_cuda_post(std::uint64_t* word, std::uint64_t value, void* stream) {
+  return failure_of([&] {
+    const Driver& driver = Driver::get();
+    driver.check(driver.write_value(stream_at(stream), reinterpret_cast<CUdeviceptr>(word), value,
+                                    CU_STREAM_WRITE_VALUE_DEFAULT),
+                 "telling the host");
+  });
+}
+
+const char* ringreduce_cuda_hold(const std::uint64_t* word, std::uint64_t value, void* stream) {
+  return failure_of([&] {
+    const Driver& driver = Driver::get();
+    driver.check(driver.wait_value(stream_at(stream), reinterpret_cast<CUdeviceptr>(word), value,
+                                   CU_STREAM_WAIT_VALUE_GEQ),
+                 "waiting for the host");
+  });
+}
+
 const char* ringreduce_cuda_elapsed(float* milliseconds, void* begin, void* end) {
   return failure_of(
       [&] { check(cudaEventElapsedTime(milliseconds, event_at(begin), event_at(end)), "event"); });

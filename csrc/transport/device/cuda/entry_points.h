@@ -85,6 +85,12 @@ RINGREDUCE_EXPORT const char* ringreduce_cuda_record(void* event, void* stream);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_wait(void* event, void* stream);
 // Whether the recorded work has finished.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_is_over(int* over, void* event);
+// The stream and the host tell each other how far they are, through a word in memory on the host. post(): the
+// word gets the value when earlier launches are over, and the host sees what they have written. hold(): later
+// launches wait until the word is not less. Neither goes into graphs.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_post(std::uint64_t* word, std::uint64_t value, void* stream);
+RINGREDUCE_EXPORT const char* ringreduce_cuda_hold(const std::uint64_t* word, std::uint64_t value,
+                                                   void* stream);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_elapsed(float* milliseconds, void* begin, void* end);
 // As in cudaStreamCaptureMode: what is forbidden meanwhile, 0 to all threads, 1 to this one, 2 to none.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_begin_capture(void* stream, int mode);

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <optional>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "devices.h"
@@ -98,6 +99,18 @@ Time time_of(void* handle) {
   return *time;
 }
 
+constexpr std::chrono::microseconds between_looks{50};
+
+void post(std::uint64_t* word, std::uint64_t value, void* stream) {
+  stream_for_launch(stream)->put([=] { __atomic_store_n(word, value, __ATOMIC_RELEASE); });
+}
+
+void hold(const std::uint64_t* word, std::uint64_t value, void* stream) {
+  stream_for_launch(stream)->put([=] {
+    while (__atomic_load_n(word, __ATOMIC_ACQUIRE) < value) std::this_thread::sleep_for(between_looks);
+  });
+}
+
 float milliseconds_between(void* begin, void* end) {
   const Time from = time_of(begin);
   return std::chrono::duration<float, std::milli>(time_of(end) - from).count();
@@ -131,6 +144,14 @@ const char* ringreduce_cuda_is_over(int* over, void* event) {
     if (what.capture) throw std::runtime_error("event: it was recorded in a capture (error 907)");
     *over = !what.moment || what.moment->time() ? 1 : 0;
   });
+}
+
+const char* ringreduce_cuda_post(std::uint64_t* word, std::uint64_t value, void* stream) {
+  return in_context([&] { post(word, value, stream); });
+}
+
+const char* ringreduce_cuda_hold(const std::uint64_t* word, std::uint64_t value, void* stream) {
+  return in_context([&] { hold(word, value, stream); });
 }
 
 const char* ringreduce_cuda_elapsed(float* milliseconds, void* begin, void* end) {

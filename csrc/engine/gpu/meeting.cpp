@@ -1,0 +1,169 @@
+// How ranks meet for their first call, and choose what runs it.
+#include <algorithm>
+
+#include "engine/gpu/collectives.h"
+#include "engine/gpu/events/runner.h"
+#include "engine/gpu/gpu.h"
+#include "engine/gpu/hosts/runner.h"
+#include "engine/gpu/kernels/runner.h"
+#include "engine/gpu/nccl/runner.h"
+#include "engine/gpu/watch.h"
+#include "transport/interface/environment.h"
+#include "transport/interface/errors.h"
+#include "transport/interface/exchange.h"
+
+namespace ringreduce {
+namespace {
+
+constexpr const char* variable = "RINGREDUCE_GPU_TRANSPORT";
+
+std::string wanted_by_environment() {
+  const std::string value = environment(variable, {"auto", "cuda", "nccl"});
+  return value == "auto" ? "" : value;
+}
+
+// The number of each rank's host; equal numbers if all share one.
+std::vector<int> hosts_of(const Transport& transport) {
+  const std::vector<int> hosts = transport.hosts();
+  return hosts.empty() ? transport.told.machine : hosts;
+}
+
+bool has_several_hosts(const Transport& transport) {
+  const std::vector<int> hosts = hosts_of(transport);
+  return transport.distant() ||
+         std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>()) != hosts.end();
+}
+
+// RINGREDUCE_GPU_TRANSPORT, the same on all ranks. A collective.
+std::string agree_on_wanted(const Exchange& exchange) {
+  const std::vector<std::string> wanted = exchange_or_fail(exchange, wanted_by_environment);
+  for (std::size_t rank = 1; rank < wanted.size(); ++rank) {
+    if (wanted[rank] == wanted[0]) continue;
+    const auto named = [](const std::string& value) { return value.empty() ? "unset" : value; };
+    throw Error(std::string(variable) + " is " + named(wanted[0]) + " on rank 0 and " + named(wanted[rank]) +
+                " on rank " + std::to_string(rank));
+  }
+  return wanted[0];
+}
+
+}  // namespace
+
+auto GpuCollectives::means_of(const Call& call) -> For {
+  return call.algorithm == by_nccl ? For::calls_over_nccl : For::calls;
+}
+
+// As RINGREDUCE_GPU_TRANSPORT says, or else what works where the ranks are. A collective.
+GpuCollectives::Path GpuCollectives::agree_on_path() {
+  const std::string wanted = agree_on_wanted(exchange_);
+  if (wanted == "nccl") return over_nccl;
+  if (!has_several_hosts(*calls_.transport)) {
+    if (calls_.world <= device::most_ranks) return reaching_peers;
+    if (wanted != "cuda") return over_nccl;
+    throw InvalidArgument("a group of " + std::to_string(calls_.world) +
+                          " ranks is too large for GPU kernels, which serve at most " +
+                          std::to_string(device::most_ranks));
+  }
+  if (wanted == "cuda") return over_hosts;
+  const std::string problem = why_not_nccl();
+  if (problem.empty()) return over_nccl;
+  calls_.say(log::Level::info, "arrays in GPU memory go through the CPU between hosts: " + problem);
+  return over_hosts;
+}
+
+// On some rank; the same on all. A collective.
+std::string GpuCollectives::why_not_nccl() {
+  try {
+    exchange_or_fail(exchange_, [] { return NcclLibrary::get(), std::string(); });
+    return "";
+  } catch (const Failure&) {
+    throw;
+  } catch (const Error& error) {
+    calls_.check_usable();
+    return error.what();
+  }
+}
+
+// A collective, the first time. Either all ranks fail, or none.
+GpuCollectives::Ready GpuCollectives::ready(int device, For what) {
+  const bool over_nccl_anyway = what == For::calls_over_nccl;
+  const std::lock_guard one_at_a_time(meeting_);
+  calls_.check_usable();
+  if (!over_nccl_anyway && !path_of_schedules_) {
+    path_of_schedules_ = agree_on_path();
+  }
+  const Path path = over_nccl_anyway ? over_nccl : *path_of_schedules_;
+  std::shared_ptr<Gpu> gpu = gpu_;
+  if (!gpu || !gpu->runners[path]) {
+    exchange_or_fail(exchange_, [&] {
+      const OnDevice there(CudaLibrary::get(), device);
+      Gpu::give_back(nullptr);
+      if (!gpu) gpu = std::make_shared<Gpu>(device);
+      return std::string();
+    });
+    auto runner = meet(*gpu, path, what == For::calls_and_messages);
+    calls_.say(log::Level::info, "arrays of GPU " + std::to_string(device) + " are combined " +
+                                     (path == over_nccl        ? "over NCCL"
+                                      : path == reaching_peers ? "by kernels that access their peers' memory"
+                                                               : "on the CPU, and by kernels inside hosts"));
+    const std::lock_guard lock(mutex_);
+    gpu->runners[path] = std::move(runner);
+    gpu_ = gpu;
+    if (!watch_) watch_ = std::make_unique<Watch>(calls_, [this] { return this->runners(); }, last_launched_);
+  }
+  gpu->check_is(device);
+  return {gpu, *gpu->runners[path]};
+}
+
+std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path, bool messages) {
+  const int rank = calls_.rank, world = calls_.world;
+  if (path == over_nccl) {
+    return std::make_unique<NcclRunner>(rank, world, gpu.device, calls_.options.reproducible,
+                                        calls_.transport->hosts(), calls_.options.timeout, exchange_,
+                                        [this] { tick(); });
+  }
+  if (path == over_hosts) {
+    return std::make_unique<HostsRunner>(
+        rank, world, gpu.device, calls_.options.reproducible, hosts_of(*calls_.transport), split_, exchange_,
+        [this](const std::string& text) { calls_.say(log::Level::info, text); });
+  }
+  auto boxes = std::make_unique<DeviceBoxes>(CudaLibrary::get(), gpu.device, rank, world, exchange_,
+                                             gpu.stream.get(), messages);
+  auto buffers = reaching_arrays(*boxes, gpu.device);
+  std::unique_ptr<Runner> runner;
+  // Allocations may wait for everything that runs on the GPU, so no rank launches before all have what they
+  // need.
+  exchange_or_fail(exchange_, [&] {
+    const OnDevice there(CudaLibrary::get(), gpu.device);
+    if (boxes->have_room()) {
+      runner = std::make_unique<KernelRunner>(rank, world, gpu.device, std::move(boxes), std::move(buffers));
+    } else {
+      runner = std::make_unique<EventRunner>(rank, world, gpu.device, boxes->devices_of_peers());
+    }
+    return std::string();
+  });
+  return runner;
+}
+
+// For ranks that are processes, unless one of them cannot; then null on all ranks. Not for processes with
+// several ranks: CUDA may map memory only when everything that runs has finished, and one rank would wait to
+// launch what others wait for.
+std::unique_ptr<Buffers> GpuCollectives::reaching_arrays(const DeviceBoxes& boxes, int device) {
+  if (!boxes.have_room() || boxes.one_process() || !boxes.own_processes()) return nullptr;
+  std::unique_ptr<Buffers> buffers;
+  std::string address;
+  try {
+    buffers = std::make_unique<Buffers>(CudaLibrary::get(), device, calls_.rank, calls_.world);
+    address = buffers->address();
+  } catch (const std::exception&) {  // there is no shared memory
+  }
+  const auto addresses = exchange_(address);
+  const auto opened = exchange_(buffers && buffers->open(addresses) ? "all" : "");
+  if (std::find(opened.begin(), opened.end(), "") != opened.end()) buffers.reset();
+  return buffers;
+}
+
+void GpuCollectives::prepare(int device) {
+  ready(device, For::calls_and_messages);
+}
+
+}  // namespace ringreduce

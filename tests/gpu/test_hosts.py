@@ -1,0 +1,120 @@
+"""Ranks of several hosts, without NCCL: kernels inside the hosts, the group's own transport between them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .probe import HAS_CARD
+from .ranks import EMULATED_LIBRARY
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = [
+    pytest.mark.timeout(110),
+    pytest.mark.skipif(
+        HAS_CARD or not EMULATED_LIBRARY.exists(), reason="on a card, or not built: make emulated"
+    ),
+]
+
+
+def answers(hosts, what, *dead, transport="auto", **variables):
+    """What each rank prints; those with the same letter share a host."""
+    settings = {
+        "PYTHONPATH": str(ROOT), "RINGREDUCE_SECRET": "a test's", "RINGREDUCE_EMULATED_BLOCKS": "16",
+        "RINGREDUCE_NCCL_LIBRARY": "/nowhere", **variables,
+    }  # fmt: skip
+    place = f"gpu-{os.getpid()}-{os.urandom(4).hex()}"
+    program = [sys.executable, "-m", "tests.gpu.programs_of_hosts"]
+    ranks = [
+        subprocess.Popen(
+            [*program, str(rank), str(len(hosts)), place, transport, what],
+            cwd=ROOT, env={**os.environ, **settings, "RINGREDUCE_HOST": host},
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for rank, host in enumerate(hosts)
+    ]  # fmt: skip
+    said = []
+    try:
+        for rank, process in enumerate(ranks):
+            out, errors = process.communicate(timeout=90)
+            assert process.returncode == (-signal.SIGKILL if rank in dead else 0), f"rank {rank}: {errors}"
+            said.append(out.splitlines())
+    finally:
+        for process in ranks:
+            process.kill()
+    return said
+
+
+@pytest.mark.parametrize(
+    ("hosts", "levels"),
+    [("aabb", True), ("abab", True), ("ab", False), ("aab", False), ("aaabbb", True)],
+)
+def test_every_collective(hosts, levels):
+    """With two levels where hosts have as many ranks, several each."""
+    said = answers(hosts, "collectives", RINGREDUCE_LOG="info")
+    assert all(lines[-1] == f"levels {levels}" for lines in said), said
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm+tcp"])
+def test_the_transport_does_not_matter(transport):
+    answers("aabb", "collectives", transport=transport)
+
+
+def test_hosts_whose_kernels_do_not_fit_beside_each_other_do_without_them():
+    said = answers("aabb", "collectives", RINGREDUCE_EMULATED_BLOCKS="1")
+    assert all(lines[-1] == "levels False" for lines in said), said
+
+
+def test_slices():
+    """What the host's memory does not hold at once."""
+    answers("aabb", "large")
+
+
+def test_calls_return_before_their_values_have_come():
+    answers("ab", "streams")
+    answers("aabb", "streams")
+
+
+def test_reproducible_groups_have_the_cpus_bits():
+    answers("aabb", "reproducible")
+
+
+@pytest.mark.parametrize("hosts", ["ab", "aabb"])
+def test_different_calls(hosts):
+    answers(hosts, "mismatch")
+
+
+@pytest.mark.parametrize("hosts", ["ab", "aabb"])
+def test_a_rank_of_another_host_dies(hosts):
+    answers(hosts, "killed", len(hosts) - 1)
+
+
+@pytest.mark.parametrize("hosts", ["ab", "aabb"])
+def test_a_rank_that_does_not_come(hosts):
+    answers(hosts, "late")
+
+
+@pytest.mark.parametrize("hosts", ["ab", "aabb"])
+def test_graphs_are_refused(hosts):
+    answers(hosts, "captured")
+
+
+def test_a_rank_leaves_in_the_middle():
+    answers("aabb", "leaves")
+
+
+def test_messages_go_through_cpu_memory():
+    answers("ab", "messages")
+
+
+def test_which_transport_is_wanted():
+    """NCCL, if it is asked for by name, is not replaced."""
+    said = answers("ab", "refused", RINGREDUCE_GPU_TRANSPORT="nccl")
+    assert all("NCCL cannot be loaded" in lines[-1] for lines in said), said
+    answers("ab", "collectives", RINGREDUCE_GPU_TRANSPORT="cuda")
