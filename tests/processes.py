@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import pickle
 import signal
@@ -9,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
+from pathlib import Path
 from typing import Any
 
 from ringreduce.start.orphans import end_with_parent
@@ -17,33 +20,58 @@ LIMIT = 30.0  # for all ranks of a test to end
 
 
 class Metronome:
-    """Measures how late a sleeping thread wakes up. Other programs that keep the cores busy delay every rank alike."""
+    """Measures how other programs that keep the cores busy delay ranks.
+
+    Attributes:
+        latest: how late a sleeping thread woke up, at most.
+        queued: how long the ranks together were ready to run, but had no core. Who sleeps gets a core sooner than who
+            computes, so this can be much more.
+    """
 
     BEAT = 0.005
 
     def __init__(self) -> None:
-        self.latest = 0.0
+        self.latest, self._queued = 0.0, dict[int, float]()
         self._over = threading.Event()
 
-    def start(self) -> None:
+    @property
+    def queued(self) -> float:
+        return sum(self._queued.values())
+
+    def start(self, ranks: Iterable[int] = ()) -> None:
+        """ranks: their process ids."""
         self.stop()
-        self.latest, self._over = 0.0, threading.Event()
-        threading.Thread(target=self._measure, args=(self._over,), daemon=True).start()
+        self.latest, self._queued, self._over = 0.0, dict.fromkeys(ranks, 0.0), threading.Event()
+        threading.Thread(target=self._measure, args=(self._over, self._queued), daemon=True).start()
 
     def stop(self) -> None:
         self._over.set()
 
-    def _measure(self, over: threading.Event) -> None:
-        while not over.is_set():
+    def _measure(self, over: threading.Event, queued: dict[int, float]) -> None:
+        for beat in itertools.count():
+            if over.is_set():
+                return
             began = time.monotonic()
             time.sleep(self.BEAT)
             self.latest = max(self.latest, time.monotonic() - began - self.BEAT)
+            if beat % 10 == 0:
+                for pid in queued:
+                    queued[pid] = max(queued[pid], _time_in_queue(pid))
 
     def __enter__(self) -> None:
         self.start()
 
     def __exit__(self, *problem: Any) -> None:
         self.stop()
+
+
+def _time_in_queue(pid: int) -> float:
+    """The seconds that a process's threads were ready to run without a core. 0 if the kernel does not count them."""
+    nanoseconds = 0
+    for schedstat in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+            nanoseconds += int(schedstat.read_text().split()[1])
+    return nanoseconds / 1e9
 
 
 metronome = Metronome()
@@ -53,9 +81,9 @@ def within(seconds: float = 1.0) -> float:
     """The time from a death to the last survivor's exception. The design promises one second.
 
     It is longer by ten times what a sleeping thread was late while the ranks ran, because a message of a death makes
-    several processes wake up in turn.
+    several processes wake up in turn; and by what the ranks waited for a core.
     """
-    return seconds + 10 * metronome.latest
+    return seconds + 10 * metronome.latest + metronome.queued
 
 
 def _end_with_the_test(main: Callable[..., Any], *arguments: Any) -> None:
@@ -83,7 +111,7 @@ class Processes:
             sending.close()
             self.pipes.append(receiving)
             self.processes.append(process)
-        metronome.start()
+        metronome.start(process.pid for process in self.processes)
 
     def wait_until_all(self, came: Callable[[int], bool]) -> None:
         """Waits until it holds for every rank."""

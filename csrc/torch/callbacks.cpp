@@ -1,12 +1,12 @@
 #include "torch/callbacks.h"
 
+#include <pthread.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <thread>
-
-#include "transport/interface/of_process.h"
 
 namespace ringreduce::torch_backend {
 namespace {
@@ -19,8 +19,7 @@ struct Callback {
   bool to_the_end;
 };
 
-// There is always a thread for the next callback; those that block do not count. A forked child has none of
-// them.
+// There is always a thread for the next callback; those that block do not count.
 class Threads {
  public:
   void post(std::function<void()> what, bool to_the_end) {
@@ -67,14 +66,26 @@ class Threads {
   int needed_ = 0;  // that must finish
 };
 
+Threads* threads = nullptr;
+
+// Never destroyed, because its threads may outlive static objects. A forked child has none of the threads.
+Threads& the_threads() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    threads = new Threads();
+    pthread_atfork(nullptr, nullptr, [] { threads = new Threads(); });
+  });
+  return *threads;
+}
+
 }  // namespace
 
 void call_back(std::function<void()> what, bool to_the_end) {
-  of_process<Threads>().post(std::move(what), to_the_end);
+  the_threads().post(std::move(what), to_the_end);
 }
 
 void finish_callbacks(int milliseconds) {
-  of_process<Threads>().finish(std::chrono::milliseconds(milliseconds));
+  the_threads().finish(std::chrono::milliseconds(milliseconds));
 }
 
 }  // namespace ringreduce::torch_backend

@@ -79,10 +79,13 @@ def _die_in_shrink(comm, board, delay):
 @pytest.mark.parametrize("delay", [0.0, 0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004])
 def test_a_rank_dies_during_shrink(delay):
     found = Ranks(_die_in_shrink, 4, delay).outcomes()
-    # Either both survivors agreed without it, or both with it and lost it afterwards.
+    # Either both survivors agreed without it, or both with it. Then one may lose it in a call that the other finishes.
     values = [found[rank].value for rank in (0, 2)]
     assert all(found[rank].error is None for rank in (0, 2)), found
-    assert values in ([([0, 2], 0), ([0, 2], 1)], ["late"] * 2, [([0, 1, 2], 0), ([0, 1, 2], 2)]), values
+    without = [([0, 2], 0), ([0, 2], 1)]
+    assert values == without or all(
+        v in ("late", ([0, 1, 2], r)) for v, r in zip(values, (0, 2), strict=True)
+    ), values
 
 
 def _mismatch_then_shrink(comm, board):

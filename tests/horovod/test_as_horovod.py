@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from ringreduce import horovod
+from tests.forked import forked, launched_ranks
+
 torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,18 +64,32 @@ def ran(*words, **variables):
     )  # fmt: skip
 
 
+def as_run(ranks, code):
+    """What the ranks of a program print, forked as ``ran`` would start them. They need not import torch again."""
+
+    def main():
+        torch.set_num_threads(1)
+        sys.path.insert(0, str(Path(horovod.__file__).parent / "as_horovod"))
+        exec(compile(code, "program.py", "exec"), {"__name__": "__main__"})
+
+    found = forked(main, ["program.py"], launched_ranks(ranks))
+    assert [done.stderr for done in found if done.returncode] == []
+    return [done.stdout for done in found]
+
+
 def test_an_unchanged_program():
     """With one rank and with two, the same batches give the same losses."""
     program = ROOT / "examples/horovod_torch.py"
     assert len(program.read_text().splitlines()) <= 60
     assert "ringreduce" not in program.read_text().split('"""')[2]
-    losses = []
-    for ranks in (1, 2):
-        done = ran("-n", ranks, sys.executable, program)
-        assert done.returncode == 0, done.stderr
-        losses.append([float(line.rpartition(" ")[2]) for line in done.stdout.splitlines()])
-    assert len(losses[0]) == 20
-    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    done = ran("-n", 2, sys.executable, program)
+    assert done.returncode == 0, done.stderr
+    alone, together = (
+        [float(line.rpartition(" ")[2]) for line in said.splitlines()]
+        for said in (*as_run(1, program.read_text()), done.stdout)
+    )
+    assert len(alone) == 20
+    assert alone == pytest.approx(together, rel=1e-3)
 
 
 def test_names_lead_to_the_same_modules(tmp_path):
@@ -91,17 +108,13 @@ def test_names_lead_to_the_same_modules(tmp_path):
 
 
 def test_init_with_some_of_the_ranks():
-    done = ran("-n", 3, sys.executable, "-c", SOME)
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [
-        "0: 1 of 2", "2: 0 of 2", "rank 1 is not in the list of ranks [2, 0]",
-    ]  # fmt: skip
+    said = as_run(3, SOME)
+    assert said == ["0: 1 of 2\n", "rank 1 is not in the list of ranks [2, 0]\n", "2: 0 of 2\n"]
 
 
 def test_what_is_missing_is_named():
-    done = ran("-n", 1, sys.executable, "-c", MISSING)
-    assert done.returncode == 0, done.stderr
-    elastic, mxnet, spark, nothing, again, has = done.stdout.splitlines()
+    (said,) = as_run(1, MISSING)
+    elastic, mxnet, spark, nothing, again, has = said.splitlines()
     assert elastic == again
     assert "no horovod.torch.elastic" in elastic
     assert "torchrun --max-restarts" in elastic

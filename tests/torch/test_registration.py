@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from ringreduce.backend import rendezvous
-from tests.conftest import slowly
+from tests.forked import forked
 
 pytestmark = pytest.mark.timeout(400)
 PATIENCE = 180.0  # seconds; several interpreters that import torch take long on a machine that is busy
@@ -100,21 +102,16 @@ print(torch.ones(2).sum().item(), hasattr(torch.distributed.Backend, "RINGREDUCE
 
 
 def launch(script, environments):
-    """Runs the script in two processes; what each has printed."""
-    words = [sys.executable, str(script)]
-    ranks = [
-        subprocess.Popen(
-            words, env=bare(**each), stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
-        )
-        for each in environments
-    ]
-    try:
-        outputs = [rank.communicate(timeout=PATIENCE) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], b"".join(err for _, err in outputs).decode()
-    return [out.decode().strip() for out, _ in outputs]
+    """Runs the script in two processes, forked so that each need not import torch; what each has printed."""
+    import torch.distributed  # noqa: F401
+
+    def main() -> None:
+        runpy.run_path(str(script))
+
+    with mock.patch.dict(os.environ, bare(), clear=True):
+        ranks = forked(main, [str(script)], environments)
+    assert [rank.stderr for rank in ranks if rank.returncode] == []
+    return [rank.stdout.strip() for rank in ranks]
 
 
 def as_launched(launcher: str, rank: int, job: str) -> dict[str, str]:
@@ -143,7 +140,7 @@ def as_launched(launcher: str, rank: int, job: str) -> dict[str, str]:
     }[launcher]
 
 
-@pytest.mark.parametrize("launcher", ["plain", *slowly("openmpi", "hydra", "slurm")])
+@pytest.mark.parametrize("launcher", ["plain", "openmpi", "hydra", "slurm"])
 def test_ranks_meet_by_the_variables_of(launcher, script):
     printed = launch(script, [as_launched(launcher, rank, f"job-{os.getpid()}") for rank in range(2)])
     assert printed == [ANSWER, ANSWER]
@@ -153,10 +150,8 @@ def test_ranks_meet_by_the_variables_of(launcher, script):
     ("launcher", "more"),
     [
         ("openmpi", {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}),
-        pytest.param("hydra", {"MPI_LOCALNRANKS": "1"}, marks=pytest.mark.slow),
-        pytest.param(
-            "slurm", {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "localhost"}, marks=pytest.mark.slow
-        ),
+        ("hydra", {"MPI_LOCALNRANKS": "1"}),
+        ("slurm", {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "localhost"}),
     ],
 )
 def test_ranks_of_several_hosts_meet_where_init_would(launcher, more, script):
