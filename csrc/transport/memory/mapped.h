@@ -121,6 +121,8 @@ class MappedTransport : public Transport {
   void ring(int peer);
   bool a_peer_is_late() const;
   bool runs_elsewhere(int peer) const;
+  std::atomic<std::int64_t>& leave_core(Clock::time_point now);
+  void back_on_core(Clock::time_point now);
   Clock::duration give_way();
   void crowded(Clock::time_point now);
   void sleep(Backoff& backoff);
