@@ -51,5 +51,6 @@ Schedule two_level_all_reduce(const Place& place);
 
 // dissemination.cpp
 Schedule dissemination_barrier(const Place& place);
+Schedule direct_barrier(const Place& place);
 
 }  // namespace ringreduce

@@ -82,6 +82,7 @@ constexpr Entry entries[] = {
     {all_to_all, "direct", direct_all_to_all, "1", half_bytes, plain, ""},
 
     {barrier, "dissemination", dissemination_barrier, log_rounds, "0", hensgen, ""},
+    {barrier, "direct", direct_barrier, "1", "0", plain, ""},
 };
 
 void demand(bool condition, const std::string& sentence) {

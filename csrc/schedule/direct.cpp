@@ -8,8 +8,8 @@
 //
 // Cost: one shot: 1 round, (n-1) S. Two shots: 2 rounds, 2(n-1)/n S; half of both for reduce-scatter and
 // all-gather alone. Broadcast: 1 round, the root sends (n-1) S; reduce: 1 round, every rank sends S; scatter
-// and gather: 1 round, (n-1)/n S and S/n. Takes any world and any root. The plain algorithms of the MPI
-// standard's definitions.
+// and gather: 1 round, (n-1)/n S and S/n; barrier: 1 round, n-1 messages without content. Takes any world and
+// any root. The plain algorithms of the MPI standard's definitions.
 #include "schedule/algorithms.h"
 #include "schedule/steps.h"
 
@@ -44,6 +44,15 @@ Schedule direct_broadcast(const Place& place) {
   } else {
     round.recvs = {from(place.root, {{0, 1}})};
   }
+  return s;
+}
+
+Schedule direct_barrier(const Place& place) {
+  Schedule s = begin(Collective::barrier, place, 0);
+  if (place.world == 1) return s;
+  Round& round = s.rounds.emplace_back();
+  round.sends = {{{}, everyone_else(place)}};
+  for (const int peer : everyone_else(place)) round.recvs.push_back(from(peer, {}));
   return s;
 }
 

@@ -110,6 +110,21 @@ def test_barrier(on_ranks):
         assert all(on_ranks(world, rank_main))
 
 
+@pytest.mark.parametrize("world", [2, 5, 9, 16])
+def test_nobody_passes_a_barrier_before_all_have_come(world):
+    come = [0] * world
+
+    def rank_main(comm):
+        for n in range(1, 40):
+            come[comm.rank] = n
+            comm.barrier()
+            assert min(come) >= n
+            if n % 3 == 0:  # what everyone tells everyone lies where the next barriers do
+                assert comm.all_reduce(np.array([n + comm.rank])) == world * n + sum(range(world))
+
+    on_threads(world, rank_main)
+
+
 def test_results_are_new_arrays_unless_told_otherwise():
     def rank_main(comm):
         x = np.full(comm.size * 3, comm.rank + 1, "float32")

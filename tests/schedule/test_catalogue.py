@@ -116,6 +116,7 @@ COST = {
     ("all_to_all", "bruck"): (lambda n: ceil_log(n) + 1, lambda n: ones_below(n) / n),
     ("all_to_all", "direct"): (lambda n: 1, one_half),
     ("barrier", "dissemination"): (ceil_log, lambda n: 0),
+    ("barrier", "direct"): (lambda n: 1, lambda n: 0),
 }
 
 

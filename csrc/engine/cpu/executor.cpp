@@ -130,7 +130,7 @@ bool Executor::tells(const Task& task) const {
   const Plan& plan = *task.plan;
   if (!plan.program->to_everyone || plan.uneven || plan.geometry.slices > 1 || small_ == 0) return false;
   const Action& first = plan.last_slice.actions().front();
-  return transport_.tells() && first.runs().size() == 1 && first.bytes <= Transport::most_told;
+  return transport_.tells() && first.runs().size() <= 1 && first.bytes <= Transport::most_told;
 }
 
 inline bool Executor::heard(int peer, std::size_t bytes, Message& message) {
@@ -140,13 +140,14 @@ inline bool Executor::heard(int peer, std::size_t bytes, Message& message) {
 }
 
 bool Executor::step_told(Cursor& cursor, const Action& action) {
-  const Move& move = *action.moves;
   Message message;
   switch (action.step->kind) {
-    case Step::Kind::send:
-      transport_.tell(cursor.source(move), action.bytes, task_.contract);
+    case Step::Kind::send:  // a barrier's messages have no run
+      transport_.tell(action.runs().empty() ? nullptr : cursor.source(*action.moves), action.bytes,
+                      task_.contract);
       return true;
     case Step::Kind::combine: {
+      const Move& move = *action.moves;
       for (; heard_ < action.peer_count; ++heard_) {
         const int peer = action.peers[heard_];
         if (peer >= 0 && !heard(peer, action.bytes, message)) return false;
@@ -160,8 +161,10 @@ bool Executor::step_told(Cursor& cursor, const Action& action) {
     }
     case Step::Kind::receive: {
       if (!heard(action.peers[0], action.bytes, message)) return false;
-      void* target = cursor.target(move);
-      copy(&target, 1, message.data, move.bytes);
+      for (const Move& move : action.runs()) {
+        void* target = cursor.target(move);
+        copy(&target, 1, message.data, move.bytes);
+      }
       return true;
     }
     default:

@@ -45,6 +45,7 @@ constexpr TuningRow in_memory[] = {
     {C::all_reduce, any_world, 1, 4 * KiB, "recursive_doubling", 64 * KiB, 1},
     {C::all_reduce, any_world, 1, 2 * MiB, "circulant", 256 * KiB, 2},
     {C::all_reduce, any_world, 1, all, "ring", 256 * KiB, 2},
+    {C::barrier, any_world, 1, all, "direct", 64 * KiB, 1},
 };
 
 // The same collectives, not measured.

@@ -11,7 +11,9 @@
 namespace ringreduce {
 namespace {
 
-constexpr std::size_t short_payload = 4 << 10, arena_part = 16 << 10;
+constexpr std::size_t short_payload = 4 << 10;
+constexpr std::size_t short_part = 16 << 10;  // of an arena: short payloads stay there
+constexpr std::size_t long_part = 256 << 10;  // of an arena of a group of more than 4: long ones stay there
 constexpr int turns_before_sleep = 2;  // ranks of a core that take their turns before a waiting one sleeps
 
 // Copies at most inline_bytes, with two overlapping moves instead of a call.
@@ -55,6 +57,7 @@ MappedTransport::MappedTransport(int rank, int world, std::vector<Segment> segme
       ins_(static_cast<std::size_t>(world) * lanes),
       arenas_(lanes),
       spins_(world > cores ? 0 : 4000),
+      long_part_(world > 4 ? long_part : layout_.capacity),
       patience_(std::max(1, world / std::max(cores, 1) / turns_before_sleep)),
       distance_(world),
       names_(std::move(names)) {
@@ -141,9 +144,12 @@ std::byte* MappedTransport::reserve(int lane, Peers peers, std::size_t bytes) {
   const std::size_t room = arena.capacity - start % arena.capacity;
   if (need > room) start += room;  // a payload does not wrap
   // Short payloads stay at the front, in memory that is in cache, if all have been read when they leave a
-  // part of the arena. Long ones are faster where no peer has read lately.
-  const bool leaves =
-      need <= short_payload && (start + need - 1) / arena_part != (arena.head - 1) / arena_part;
+  // part of the arena. Long ones are faster where no peer has read lately, unless those of many ranks then
+  // go round in more memory than the cores' common cache holds.
+  const auto ends_in_part_of = [&](std::size_t part) {
+    return (start + need - 1) / part == (arena.head - 1) / part;
+  };
+  const bool leaves = !(need <= short_payload ? ends_in_part_of(short_part) : ends_in_part_of(long_part_));
   if (leaves || start + need - arena.tail > arena.capacity) {
     arena.tail = oldest_payload(lane);
     if (arena.tail == arena.head) {

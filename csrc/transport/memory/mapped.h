@@ -121,6 +121,8 @@ class MappedTransport : public Transport {
   void ring(int peer);
   bool a_peer_is_late() const;
   bool runs_elsewhere(int peer) const;
+  std::atomic<std::int64_t>& leave_core(Clock::time_point now);
+  void back_on_core(Clock::time_point now);
   Clock::duration give_way();
   void crowded(Clock::time_point now);
   void sleep(Backoff& backoff);
@@ -136,8 +138,9 @@ class MappedTransport : public Transport {
   std::vector<Out> outs_;
   std::vector<In> ins_;
   std::vector<Arena> arenas_;
-  std::uint32_t spins_;  // before the first yield; none where ranks outnumber cores
-  int patience_;         // factor of the time before a yielding thread sleeps, for ranks that share a core
+  std::uint32_t spins_;    // before the first yield; none where ranks outnumber cores
+  std::size_t long_part_;  // of an arena, where long payloads stay
+  int patience_;           // factor of the time before a yielding thread sleeps, for ranks that share a core
   // Observations of this rank's threads while they wait, shared by all of them.
   std::atomic<std::int32_t> core_{0};
   std::atomic<Clock::time_point> resumed_{};  // the end of the last yield

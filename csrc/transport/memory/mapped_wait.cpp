@@ -137,22 +137,40 @@ bool MappedTransport::runs_elsewhere(int peer) const {
   return !shares_core(peer) && !(oversubscribed() && doorbell(peer).away.load(std::memory_order_relaxed));
 }
 
+// Adds the time that this rank has run to that of its core, and returns the latter. Only one rank at a time
+// runs on a core, so there is no other writer, unless the scheduler has moved this rank: then a count may be
+// lost, which does no harm. Relaxed order suffices: nothing else depends on the counts, and what a core has
+// written, it reads after a switch.
+std::atomic<std::int64_t>& MappedTransport::leave_core(Clock::time_point now) {
+  std::atomic<std::int64_t>& ran =
+      header(0).busy[static_cast<unsigned>(core_.load(std::memory_order_relaxed)) % cores_told].ran;
+  const auto running =
+      std::min<Clock::duration>(now - resumed_.load(std::memory_order_relaxed), long_absence);
+  ran.store(ran.load(std::memory_order_relaxed) + running / nanoseconds(1), std::memory_order_relaxed);
+  doorbell(rank).away.store(true, std::memory_order_relaxed);
+  return ran;
+}
+
+void MappedTransport::back_on_core(Clock::time_point now) {
+  Doorbell& own = doorbell(rank);
+  own.away.store(false, std::memory_order_relaxed);
+  resumed_.store(now, std::memory_order_relaxed);
+  const int core = sched_getcpu();
+  if (core != core_.load(std::memory_order_relaxed)) {
+    core_.store(core, std::memory_order_relaxed);
+    own.core.store(core, std::memory_order_relaxed);
+  }
+}
+
 // Returns the time that it took. The time that other ranks of the group ran does not show that another
 // program wants the core.
 Clock::duration MappedTransport::give_way() {
-  Doorbell& own = doorbell(rank);
-  std::atomic<std::int64_t>& ran =
-      header(0).busy[static_cast<unsigned>(core_.load(std::memory_order_relaxed)) % cores_told].ran;
   const auto before = Clock::now();
-  const auto running = before - resumed_.load(std::memory_order_relaxed);
-  const std::int64_t told =
-      ran.load(std::memory_order_relaxed) + std::min<Clock::duration>(running, long_absence) / nanoseconds(1);
-  ran.store(told, std::memory_order_relaxed);
-  own.away.store(true, std::memory_order_relaxed);
+  std::atomic<std::int64_t>& ran = leave_core(before);
+  const std::int64_t told = ran.load(std::memory_order_relaxed);
   sched_yield();
-  own.away.store(false, std::memory_order_relaxed);
   const auto after = Clock::now();
-  resumed_.store(after, std::memory_order_relaxed);
+  back_on_core(after);
   const int known = absences_.load(std::memory_order_relaxed);
   if (after - before >= long_absence &&
       after - before - nanoseconds(ran.load(std::memory_order_relaxed) - told) >= long_absence) [[unlikely]] {
@@ -161,11 +179,6 @@ Clock::duration MappedTransport::give_way() {
     if (found >= (oversubscribed() ? many_absences : absence)) crowded(after);
   } else if (known > 0) {
     absences_.store(known - 1, std::memory_order_relaxed);
-  }
-  const int core = sched_getcpu();
-  if (core != core_.load(std::memory_order_relaxed)) {
-    core_.store(core, std::memory_order_relaxed);
-    own.core.store(core, std::memory_order_relaxed);
   }
   return after - before;
 }
@@ -185,9 +198,12 @@ void MappedTransport::sleep(Backoff& backoff) {
   const auto before = Clock::now();
   const auto waited = std::chrono::duration_cast<microseconds>(before - backoff.since);
   const auto longest = std::chrono::duration_cast<microseconds>(backoff.longest_sleep);
+  leave_core(before);  // ranks that still yield would otherwise take this one for another program
   futex_wait(bell.rung, backoff.armed, std::min(std::max(waited / 4, microseconds(500)), longest));
   backoff.armed = bell.rung.load(std::memory_order_acquire);
-  backoff.away += Clock::now() - before;
+  const auto after = Clock::now();
+  back_on_core(after);
+  backoff.away += after - before;
 }
 
 // A peer that died without closing can never finish what it began. One that closed has sent everything, so
