@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from datetime import timedelta
@@ -19,21 +20,35 @@ def on_process_group(
     *args: Any,
     backend: str = "ringreduce",
     timeout: float = TIMEOUT,
+    hosts: str = "",
 ) -> list[Any]:
-    """Runs function(*args) in forked ranks whose default process group is ours; results in rank order."""
+    """Runs function(*args) in forked ranks whose default process group is ours; results in rank order.
+
+    Ranks with the same letter of ``hosts`` share a host.
+    """
     import torch
 
     torch.set_num_threads(1)  # a forked rank may not start the parent's parallel regions again
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "store"
-        return ringreduce.run(_rank, world, function, str(store), backend, timeout, args, timeout=timeout)
+        return ringreduce.run(
+            _rank, world, function, str(store), backend, timeout, hosts, args, timeout=timeout
+        )
 
 
 def _rank(
-    comm: Any, function: Callable[..., Any], store: str, backend: str, timeout: float, args: tuple[Any, ...]
+    comm: Any,
+    function: Callable[..., Any],
+    store: str,
+    backend: str,
+    timeout: float,
+    hosts: str,
+    args: tuple[Any, ...],
 ) -> Any:
     import torch.distributed as dist
 
+    if hosts:
+        os.environ["RINGREDUCE_HOST"] = hosts[comm.rank]
     dist.init_process_group(
         backend,
         init_method=f"file://{store}",

@@ -142,6 +142,13 @@ def test_every_collective(world, backend):
     on_emulated_gpu(world, _every_collective, backend=backend)
 
 
+@pytest.mark.parametrize("hosts", ["ab", "aabb"])
+def test_ranks_of_several_hosts(hosts, monkeypatch):
+    """Where NCCL is not installed."""
+    monkeypatch.setenv("RINGREDUCE_NCCL_LIBRARY", "/nowhere")
+    on_emulated_gpu(len(hosts), _every_collective, hosts=hosts)
+
+
 # --- order -----------------------------------------------------------------------------------------------------
 
 
