@@ -19,7 +19,7 @@ void Gpu::hold_in_graph(void* captured) const {
   auto held = std::make_unique<Held>(held_);
   CudaLibrary::check(CudaLibrary::get().hold_in_graph(
       captured, held.get(), [](void* object) { delete static_cast<Held*>(object); }));
-  static_cast<void>(held.release());
+  [[maybe_unused]] const Held* const of_the_graph = held.release();
 }
 
 void Gpu::give_back(std::shared_ptr<Gpu> left) {

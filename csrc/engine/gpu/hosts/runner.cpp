@@ -69,7 +69,7 @@ HostsRunner::HostsRunner(int rank, int world, int device, bool reproducible, con
   *begun_ = *ended_ = 0;
   std::vector<int> everyone;
   for (int member = 0; member < world; ++member) everyone.push_back(member);
-  all_ = std::make_unique<Staging>(Subgroup(split(0), everyone), device);
+  all_ = std::make_unique<Staging>(Subgroup(split(0), everyone));
   if (!grid_) return;
   inside_ = std::make_unique<Subgroup>(split(grid_->host), grid_->inside);
   Subgroup across(split(grid_->place), grid_->across);
@@ -80,7 +80,7 @@ HostsRunner::HostsRunner(int rank, int world, int device, bool reproducible, con
       (*inside_)->prepare_device(device);
       return std::string();
     });
-    across_ = std::make_unique<Staging>(std::move(across), device);
+    across_ = std::make_unique<Staging>(std::move(across));
   } catch (const Failure&) {
     throw;
   } catch (const Error& error) {

@@ -1,7 +1,6 @@
 #include "engine/gpu/hosts/slices.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "engine/program/program.h"
 
@@ -24,8 +23,7 @@ std::vector<Block> blocks_of(const Call& call, bool of_input, int world, int ran
   return blocks;
 }
 
-Cut::Cut(const Call& call, int world, std::size_t bytes)
-    : each(std::numeric_limits<std::size_t>::max()), slices(1) {
+Cut::Cut(const Call& call, int world, std::size_t bytes) {
   if (is_uneven_all_to_all(call)) return;
   const std::size_t blocks = blocks_of(call, true, world, 0).size() + blocks_of(call, false, world, 0).size();
   const std::size_t longest =

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <vector>
 
 #include "engine/planning/call.h"
@@ -25,7 +26,8 @@ struct Cut {
   Cut(const Call& call, int world, std::size_t bytes);
   Block of(const Block& block, std::size_t slice) const;
 
-  std::size_t each, slices;
+  std::size_t each = std::numeric_limits<std::size_t>::max();  // elements of a block
+  std::size_t slices = 1;
 };
 
 }  // namespace ringreduce

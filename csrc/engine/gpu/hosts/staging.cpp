@@ -34,9 +34,8 @@ struct Staging::Slice {
   std::vector<Block> from, to;
 };
 
-Staging::Staging(Subgroup group, int device)
+Staging::Staging(Subgroup group)
     : cuda_(CudaLibrary::get()),
-      device_(device),
       group_(std::move(group)),
       words_(cuda_, DeviceMemory::on_host, 2 * sizeof(std::uint64_t)),
       arrived_(reinterpret_cast<std::uint64_t*>(words_.at())),

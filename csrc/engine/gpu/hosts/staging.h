@@ -26,7 +26,7 @@ struct Cut;
 class Staging {
  public:
   // `group`: runs nothing else.
-  Staging(Subgroup group, int device);
+  explicit Staging(Subgroup group);
   // The stream does nothing more with this memory.
   ~Staging();
   Staging(const Staging&) = delete;
@@ -55,7 +55,6 @@ class Staging {
   bool is_given_up();
 
   const CudaLibrary& cuda_;
-  const int device_;
   Subgroup group_;
   DeviceMemory words_;
   std::uint64_t *const arrived_, *const done_;  // the last slice that the host has; and that it is done with
