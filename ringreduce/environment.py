@@ -120,7 +120,8 @@ VARIABLES: dict[str, list[Variable]] = {
     "GPUs": [
         Variable(
             "RINGREDUCE_GPU_TRANSPORT", "`auto`, `cuda`, `nccl`", "`auto`",
-            "whether NCCL moves arrays in GPU memory, or kernels and, between hosts, the CPU", "gpu.md#over-nccl",
+            "what moves arrays in GPU memory: NCCL, or kernels inside a host and the CPU between hosts",
+            "gpu.md#over-nccl",
         ),
         Variable(
             "RINGREDUCE_CUDA_HANDLES", "`auto`, `ipc`, `fabric`, `file`", "`auto`",

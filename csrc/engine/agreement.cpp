@@ -151,7 +151,7 @@ std::vector<std::string> Agreement::exchange(const std::vector<int>& members, co
   for (std::size_t i = 0; i < blobs.size(); ++i) {
     if (!blobs[i].starts_with(call_.front())) {
       throw OtherCall(Cause::peer_lost, members[i],
-                      "rank " + std::to_string(members[i]) + " has called another function than " + call_);
+                      "rank " + std::to_string(members[i]) + " is in another call than " + call_);
     }
     blobs[i].erase(0, 1);
   }

@@ -161,7 +161,11 @@ bool Communicator::agree(bool yes, Clock::duration timeout) {
         return std::all_of(votes.begin(), votes.end(), [](const auto& vote) { return vote == "yes"; });
       }
     } catch (const OtherCall& left) {
-      if (static_cast<int>(members.size()) == size()) calls_.fail(left);
+      if (static_cast<int>(members.size()) == size()) {
+        calls_.fail(
+            Failure(left.cause, left.culprit,
+                    "rank " + std::to_string(left.culprit) + " called shrink(), and this rank grow()"));
+      }
     } catch (const Failure& failure) {
       if (failure.cause != Cause::peer_lost || attempt == size()) throw;
       continue;

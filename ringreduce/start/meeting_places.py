@@ -65,6 +65,15 @@ class TurnedAway(ConnectionError):
 
 
 def bind(listener: socket.socket, address: tuple[str, int] | str, deadline: float, taken: str) -> None:
+    """Waits until the address is free. Closes the socket if it cannot be bound."""
+    try:
+        _bind(listener, address, deadline, taken)
+    except BaseException:
+        listener.close()
+        raise
+
+
+def _bind(listener: socket.socket, address: tuple[str, int] | str, deadline: float, taken: str) -> None:
     while True:
         try:
             return listener.bind(address)

@@ -52,11 +52,7 @@ class _HostPlace:
 
     def listener(self, deadline: float) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX)
-        try:
-            bind(listener, self._address, deadline, "another job of the same name is still starting")
-        except BaseException:
-            listener.close()
-            raise
+        bind(listener, self._address, deadline, "another job of the same name is still starting")
         return listener
 
     def withdraw(self) -> None:

@@ -46,15 +46,11 @@ class NetworkPlace:
         # On every interface: the name may resolve to an address that this host does not have.
         family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
         listener = socket.socket(family)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            taken = "is in use by another program, or by another job that is still starting"
-            bind(listener, ("", self._port), deadline, f"port {self._port} of its host {taken}")
-        except BaseException:
-            listener.close()
-            raise
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        taken = "is in use by another program, or by another job that is still starting"
+        bind(listener, ("", self._port), deadline, f"port {self._port} of its host {taken}")
         return listener
 
     def withdraw(self) -> None:

@@ -18,9 +18,8 @@ std::shared_ptr<Gpu> GpuCollectives::for_messages(int device) {
   if (!carries_messages()) {
     throw InvalidArgument(
         "messages between GPUs need kernels that all ranks have prepared: call comm.prepare(device) before "
-        "the "
-        "first collective of arrays in GPU memory. It helps only if all ranks are on one host, their kernels "
-        "run at the same time, and each has four times as many thread blocks as there are ranks");
+        "the first collective of arrays in GPU memory. It helps only if all ranks are on one host, their "
+        "kernels run at the same time, and each has four times as many thread blocks as there are ranks");
   }
   const std::lock_guard lock(mutex_);
   gpu_->check_is(device);

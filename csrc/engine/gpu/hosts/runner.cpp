@@ -173,7 +173,7 @@ void HostsRunner::launch(const Call& call, const Plan&, const Launch& launch) {
       all_->launch(here, launch.stream);
     }
   } catch (const Failure& failure) {
-    throw inside_->in_all(failure);
+    throw inside_ ? inside_->in_all(failure) : failure;
   } catch (const Error& error) {
     throw Error(error.what());  // also if it is closed, or refuses: what is launched goes on elsewhere
   }
