@@ -68,9 +68,10 @@ class Metronome:
 def _time_in_queue(pid: int) -> float:
     """The seconds that a process's threads were ready to run without a core. 0 if the kernel does not count them."""
     nanoseconds = 0
-    for schedstat in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-        with contextlib.suppress(OSError):  # a thread that has ended meanwhile
-            nanoseconds += int(schedstat.read_text().split()[1])
+    with contextlib.suppress(OSError):  # the process has ended meanwhile
+        for schedstat in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):  # the thread has
+                nanoseconds += int(schedstat.read_text().split()[1])
     return nanoseconds / 1e9
 
 
