@@ -1,4 +1,4 @@
-// What a wait makes of peers that have closed.
+// What a wait makes of peers that have closed, and what becomes of messages in pieces.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -26,18 +26,20 @@ class SlowWire : public RemoteTransport {
     const Lock lock(mutex_);
     words_.say_bye();
   }
+  bool has_frames() const { return !under_way_.empty(); }
   void hand_over_the_latest(SlowWire& to) {
     const Outgoing frame = under_way_.back();
     under_way_.pop_back();
     const Landing landing = to.frames_.land(rank, frame.header);
-    std::memcpy(landing.at, frame.data, frame.header.bytes);
+    if (frame.header.bytes > 0) std::memcpy(landing.at, frame.data, frame.header.bytes);
     to.frames_.landed(rank, frame.header, landing);
     frames_.written(to.rank, frame);
   }
 
  private:
   void dispatch(int peer) override {
-    for (Outgoing frame; frames_.outbox.take(peer, frame);) under_way_.push_back(frame);
+    constexpr std::size_t piece = 1000;  // bytes
+    for (Outgoing frame; frames_.outbox.take(peer, frame, piece);) under_way_.push_back(frame);
   }
   bool progress(Lock&, Clock::duration) override { return false; }
   void interrupt() override {}
@@ -62,6 +64,49 @@ void bye_before_abort() {
     return;
   }
   require(false, "that a rank which closed had failed");
+}
+
+// Pieces travel on several streams, and the first may be the last to come.
+void pieces_in_any_order() {
+  SlowWire sending(0), receiving(1);
+  const std::array<int, 1> to{1};
+  const Floats sent = filled(0, 0, 1200);
+  const std::size_t bytes = sent.size() * sizeof(float);
+  const auto* data = reinterpret_cast<const std::byte*>(sent.data());
+  Message message;
+  const auto hand_over_all = [&] {
+    for (; sending.has_frames(); sending.hand_over_the_latest(receiving)) {
+      require(!receiving.poll(0, 0, message), "that a message has come when all of its pieces have");
+      require(!sending.flushed(0), "that a message is written when all of its pieces are");
+    }
+    require(sending.flushed(0), "that all is written");
+    require(receiving.poll(0, 0, message) && message.bytes == bytes, "that a message has come");
+  };
+  require(sending.send(0, to, data, bytes, 7), "that there is room");
+  hand_over_all();
+  require(std::memcmp(message.data, data, bytes) == 0, "the bytes of a message in pieces");
+  receiving.release(0, 0);
+  Floats placed(sent.size());
+  receiving.place(0, 0, reinterpret_cast<std::byte*>(placed.data()), bytes, 7);
+  require(sending.lend(0, to, data, bytes, 7, nullptr), "that there is room");
+  hand_over_all();
+  require(message.delivered && placed == sent, "the bytes of a message in pieces, in their place");
+}
+
+// The caller takes its memory back while pieces are on their way.
+void pieces_after_a_failure() {
+  SlowWire sending(0), receiving(1);
+  const std::array<int, 1> to{1};
+  const Floats sent = filled(0, 0, 1200);
+  Floats placed(sent.size());
+  const std::size_t bytes = sent.size() * sizeof(float);
+  receiving.place(0, 0, reinterpret_cast<std::byte*>(placed.data()), bytes, 7);
+  require(sending.lend(0, to, reinterpret_cast<const std::byte*>(sent.data()), bytes, 7, nullptr), "room");
+  sending.hand_over_the_latest(receiving);
+  receiving.abort(Failure(Cause::peer_lost, 0, "the cause"));
+  const Floats then = placed;
+  while (sending.has_frames()) sending.hand_over_the_latest(receiving);
+  require(placed == then && placed != sent, "that a failed call leaves the caller's memory alone");
 }
 
 // A call of one rank's, made ready.
@@ -124,6 +169,8 @@ void room_taken_by_who_has_closed() {
 // says nothing of it.
 void closing() {
   bye_before_abort();
+  pieces_in_any_order();
+  pieces_after_a_failure();
   lent_by_who_is_interrupted();
   room_taken_by_who_has_closed();
   const auto ranks = LocalTransport::group(3);

@@ -5,7 +5,8 @@
 namespace ringreduce::fuzz {
 namespace {
 
-constexpr std::size_t most_queued = 32;  // frames, as a connection takes them at once
+constexpr std::size_t most_queued = 32;    // frames, as a connection takes them at once
+constexpr std::size_t longest = 64 << 10;  // piece of a message, on connections to places far away
 constexpr int kinds = static_cast<int>(FrameKind::bye) + 1;
 
 }  // namespace
@@ -52,6 +53,10 @@ void Wire::begin_frame(int peer, Connection& connection) {
   // Lengths that are allowed are mostly short ones here: to fill and copy more would take most of the time.
   const std::uint32_t most = header.kind == FrameKind::message ? 256 << 10 : 4 << 10;
   if (header.bytes < 4 << 20) header.bytes %= most;
+  // Most messages are whole, or pieces of one that they fit into.
+  if (header.whole % 4 > 0) header.begin = 0;
+  if (header.whole % 4 > 1) header.whole = header.bytes;
+  if (header.whole < 4 << 20) header.whole %= most;
   connection.landing = frames_.land(peer, header);
   connection.header = header;
   connection.in_frame = true;
@@ -72,7 +77,7 @@ void Wire::end_frame(int peer, Connection& connection) {
 void Wire::dispatch(int peer) {
   if (words_.is_lost(peer)) return frames_.discard(peer);
   std::deque<Outgoing>& queue = peers_[peer].queue;
-  for (Outgoing frame; queue.size() < most_queued && frames_.outbox.take(peer, frame);)
+  for (Outgoing frame; queue.size() < most_queued && frames_.outbox.take(peer, frame, longest);)
     queue.push_back(frame);
 }
 

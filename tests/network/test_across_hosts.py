@@ -116,6 +116,15 @@ def test_last_words_over_a_slow_link():
         assert ranks.answers() == [float(1 << 20)] * 2
 
 
+def test_streams_to_a_place_far_away_share_messages():
+    """Pieces of long messages overtake each other where packets are lost."""
+    if reason := Hosts.permitted(delay_ms=15):
+        pytest.skip(reason)
+    with Hosts(2, rate=None, delay_ms=15, one_lost_in=300) as hosts:
+        ranks = Ranks(hosts, "collectives", RINGREDUCE_TCP_STREAMS="4")
+        assert ranks.answers() == ["tcp"] * 2
+
+
 BY_HAND = """
 import numpy, ringreduce
 comm = ringreduce.init(timeout=30)

@@ -95,17 +95,20 @@ def test_a_hello_that_is_not_right(change, text, capfd):
     assert re.search(text, capfd.readouterr().err)
 
 
-HEADER = struct.Struct("=IBBHIIQ")  # bytes, kind, lane, its check, number, check, contract
+# bytes, kind, lane, its check, number, check, contract, begin, bytes of the whole message
+HEADER = struct.Struct("=IBBHIIQII")
 
 
 @pytest.mark.parametrize(
     ("header", "text"),
     [
-        (HEADER.pack(0, 77, 0, 0, 0, 0, 0), "a header of kind 77, lane 0, 0 bytes"),
-        (HEADER.pack(9, 1, 0, 0, 0, 0, 0), "a header of kind 1, lane 0, 9 bytes"),
-        (HEADER.pack(0, 0, 200, 0, 1, 0, 0), "a message of lane 200"),
-        (HEADER.pack(0, 0, 0, 0, 60_000, 0, 0), "message number 60000"),
-        (HEADER.pack(1 << 30, 0, 0, 0, 1, 0, 0), "a message of 1073741824 bytes"),
+        (HEADER.pack(0, 77, 0, 0, 0, 0, 0, 0, 0), "a header of kind 77, lane 0, 0 bytes"),
+        (HEADER.pack(9, 1, 0, 0, 0, 0, 0, 0, 9), "a header of kind 1, lane 0, 9 bytes"),
+        (HEADER.pack(0, 0, 200, 0, 1, 0, 0, 0, 0), "a message of lane 200"),
+        (HEADER.pack(0, 0, 0, 0, 60_000, 0, 0, 0, 0), "message number 60000"),
+        (HEADER.pack(1 << 30, 0, 0, 0, 1, 0, 0, 0, 1 << 30), "a message of 1073741824 bytes"),
+        (HEADER.pack(8, 0, 0, 0, 1, 0, 0, 56, 60), "a piece that is not in its message"),
+        (HEADER.pack(0, 0, 0, 0, 1, 0, 0, 0, 60), "a piece that is not in its message"),
     ],
 )
 def test_a_header_that_is_not_right(header, text):

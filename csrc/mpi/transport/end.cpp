@@ -182,6 +182,8 @@ void MpiTransport::let_go() {
   }
   requests_.clear();
   purposes_.clear();
+  if (copy_) pool_.release(copy_);
+  copy_ = nullptr;
 }
 
 void MpiTransport::close() {

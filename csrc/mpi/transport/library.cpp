@@ -4,9 +4,8 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <mutex>
 #include <set>
-
-#include "transport/remote/brief_lock.h"
 
 namespace ringreduce::mpi {
 namespace {
@@ -14,10 +13,7 @@ namespace {
 struct State {
   std::mutex mutex;  // guards the users
   std::set<Transport*> users;
-  BriefLock turn;
-  int level = MPI_THREAD_SINGLE;
   pid_t process = 0;  // that joined
-  std::atomic<bool> over{false};
   std::atomic<bool> deserted{false};
 };
 
@@ -32,7 +28,7 @@ int mpi_ends(MPI_Comm, int, void*, void*) {
   State& s = state();
   const std::lock_guard lock(s.mutex);
   for (Transport* user : s.users) user->close();
-  s.over = true;
+  access.over = true;
   return MPI_SUCCESS;
 }
 
@@ -63,17 +59,13 @@ void start() {
   if (finalized) throw Error("MPI has been finalised: it can no longer send anything");
   MPI_Initialized(&initialized);
   if (!initialized) {
-    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &s.level) != MPI_SUCCESS) {
+    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &access.level) != MPI_SUCCESS) {
       throw Error("MPI cannot be initialised");
     }
     std::atexit(finish);
   }
-  MPI_Query_thread(&s.level);
+  MPI_Query_thread(&access.level);
   watch_the_end();
-}
-
-bool over() {
-  return state().over.load(std::memory_order_relaxed);
 }
 
 void end_without_others() {
@@ -92,19 +84,13 @@ void leave(Transport* user) {
   s.users.erase(user);
 }
 
-bool any_thread_may_call() {
-  return state().level >= MPI_THREAD_SERIALIZED;
-}
-
-bool may_call() {
-  if (any_thread_may_call()) [[likely]]
-    return true;
+bool this_thread_may_call() {
   int main = 0;
   return MPI_Is_thread_main(&main) == MPI_SUCCESS && main;
 }
 
 void refuse() {
-  const char* level = state().level == MPI_THREAD_SINGLE ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED";
+  const char* level = access.level == MPI_THREAD_SINGLE ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED";
   throw InvalidArgument(std::string("MPI was initialised with ") + level +
                         ": the mpi transport needs MPI_THREAD_SERIALIZED for asynchronous calls, and for "
                         "calls from threads other than the one that initialised it");
@@ -117,18 +103,6 @@ bool gives_core_away() {
     return set && (std::string(set) == "1" || std::string(set) == "true");
   }();
   return does;
-}
-
-Turn::Turn(bool& held) : held_(held || state().level != MPI_THREAD_SERIALIZED ? nullptr : &held) {
-  if (!held_) return;
-  state().turn.lock();
-  held = true;
-}
-
-Turn::~Turn() {
-  if (!held_) return;
-  *held_ = false;
-  state().turn.unlock();
 }
 
 std::string error_text(int code) {

@@ -3,18 +3,28 @@
 
 #include <mpi.h>
 
-#include <mutex>
+#include <atomic>
 #include <string>
 
 #include "transport/interface/transport.h"
+#include "transport/remote/brief_lock.h"
 
 namespace ringreduce::mpi {
 
 // Initialises MPI if needed. If this library initialised it, it also finalises it, at the end of the process.
 // Throws Error if MPI has already been finalised.
 void start();
+// What every call asks.
+struct Access {
+  std::atomic<bool> over{false};
+  int level = MPI_THREAD_SINGLE;
+  BriefLock turn;
+};
+inline constinit Access access;
 // Whether MPI has ended, so that it must not be called.
-bool over();
+inline bool over() {
+  return access.over.load(std::memory_order_relaxed);
+}
 // Lets MPI end without the others, which may be dead.
 void end_without_others();
 
@@ -23,8 +33,13 @@ void enter(Transport* user);
 void leave(Transport* user);
 
 // Whether this thread may call MPI, and whether all threads may.
-bool may_call();
-bool any_thread_may_call();
+inline bool any_thread_may_call() {
+  return access.level >= MPI_THREAD_SERIALIZED;
+}
+bool this_thread_may_call();
+inline bool may_call() {
+  return any_thread_may_call() || this_thread_may_call();
+}
 // Throws InvalidArgument, because this thread may not.
 [[noreturn]] void refuse();
 
@@ -37,8 +52,16 @@ class Turn {
  public:
   Turn() : Turn(taken_here_) {}
   // `held`: whether its owner already has the right; guarded by the owner's own lock.
-  explicit Turn(bool& held);
-  ~Turn();
+  explicit Turn(bool& held) : held_(held || access.level != MPI_THREAD_SERIALIZED ? nullptr : &held) {
+    if (!held_) return;
+    access.turn.lock();
+    held = true;
+  }
+  ~Turn() {
+    if (!held_) return;
+    *held_ = false;
+    access.turn.unlock();
+  }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 

@@ -39,6 +39,7 @@ class MpiTransport : public RemoteTransport {
 
  protected:
   void dispatch(int peer) override;
+  bool send_at_once(int peer, const Outgoing& frame) override;
   bool progress(Lock& lock, Clock::duration limit) override;
   void interrupt() override { interrupted_.store(true); }
   void look_after(int peer) override;
@@ -74,6 +75,9 @@ class MpiTransport : public RemoteTransport {
   static Member own_member(Home& home);
   static std::uint64_t start_of(int process);
 
+  struct Begun {
+    int code = MPI_SUCCESS, done = 0;
+  };
   enum class Cancelled : std::uint8_t { yes, came, no };
 
   // work.cpp
@@ -86,13 +90,16 @@ class MpiTransport : public RemoteTransport {
   void drop_finished();
   bool sending() const;
   void send(int peer, const Outgoing& frame);
+  void send_copy(int peer, const Outgoing& frame);
   void send_bytes(const void* data, std::size_t bytes, int tag, const Purpose& purpose);
+  Begun begin_to_send(const void* data, std::size_t bytes, int peer, int tag, MPI_Request& request);
   void sent(const Purpose& purpose);
   bool look();
+  bool test_in_order();
+  bool test_all();
   bool look_a_while();
   void finish(std::size_t index, const MPI_Status& status, int code);
   Buffer* frame_came(int peer, Buffer* buffer, std::size_t bytes);
-  Buffer* whole_frame_came(int peer, const FrameHeader& header, const Landing& landing, Buffer* buffer);
   void receive_bulk(std::size_t index);
   void unreachable(int peer, int code);
   void failed(std::size_t index, int code);
@@ -118,7 +125,8 @@ class MpiTransport : public RemoteTransport {
   std::vector<MPI_Status> statuses_;
   bool some_finished_ = false, some_idle_ = false;
   unsigned looks_ = 0;
-  bool in_turn_ = false;  // see Turn; under the lock
+  Buffer* copy_ = nullptr;  // from which the next frame that is copied is sent, or null
+  bool in_turn_ = false;    // see Turn; under the lock
   std::atomic<bool> interrupted_{false};
   bool closed_ = false, lost_some_ = false;
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "mpi/transport/transport.h"
 
@@ -14,9 +15,14 @@ using std::chrono::microseconds;
 
 constexpr std::size_t header_bytes = sizeof(FrameHeader);
 constexpr std::size_t slot_bytes = 16 << 10;  // of the longest frame that is sent as one message
-constexpr std::size_t copied = 512;  // bytes of a frame up to which it is copied instead of kept in place
 constexpr unsigned looks_per_hello = 16;
+constexpr std::size_t few_requests = 8;
 constexpr microseconds shortest_nap{50}, longest_nap{1000};
+
+// Whether the frame is one message.
+bool is_whole(const FrameHeader& header) {
+  return header.bytes + header_bytes <= slot_bytes;
+}
 
 }  // namespace
 
@@ -103,40 +109,76 @@ void MpiTransport::dispatch(int peer) {
   for (Outgoing frame; frames_.outbox.take(peer, frame);) send(peer, frame);
 }
 
+bool MpiTransport::send_at_once(int peer, const Outgoing& frame) {
+  if (!is_whole(frame.header) || !open_[peer] || words_.has_left(peer) || closed_ || !may_call())
+    return false;
+  send_copy(peer, frame);
+  return true;
+}
+
 void MpiTransport::send(int peer, const Outgoing& frame) {
   const std::size_t bytes = frame.header.bytes;
-  const bool whole = bytes + header_bytes <= slot_bytes;
+  const bool whole = is_whole(frame.header);
+  // No other user of the buffer reads what follows the bytes.
+  const bool in_place =
+      frame.buffer && frame.buffer->users == 1 && bytes + header_bytes <= frame.buffer->room;
+  if (whole && !in_place) return send_copy(peer, frame);
   Purpose purpose{Purpose::Kind::sent};
   purpose.peer = peer;
   purpose.frame = frame;
-  purpose.ends_frame = whole;
-  std::byte* at = nullptr;
-  if (whole && frame.buffer && frame.buffer->users == 1 && bytes + header_bytes <= frame.buffer->room) {
-    at = frame.buffer->data;  // no other user reads what follows the bytes
-  } else {
-    purpose.buffer = pool_.take(header_bytes + (whole ? bytes : 0));
-    at = purpose.buffer->data;
-    if (whole && bytes > 0) std::memcpy(at, frame.data, bytes);
-  }
-  std::memcpy(at + (whole ? bytes : 0), &frame.header, header_bytes);
-  send_bytes(at, header_bytes + (whole ? bytes : 0), tags_.frames, purpose);
-  if (whole) return;
-  purpose.buffer = nullptr;
   purpose.ends_frame = true;
+  if (whole) {
+    std::memcpy(frame.buffer->data + bytes, &frame.header, header_bytes);
+    return send_bytes(frame.buffer->data, bytes + header_bytes, tags_.frames, purpose);
+  }
+  Purpose announcement{Purpose::Kind::sent};
+  announcement.peer = peer;
+  announcement.buffer = pool_.take(header_bytes);
+  std::memcpy(announcement.buffer->data, &frame.header, header_bytes);
+  send_bytes(announcement.buffer->data, header_bytes, tags_.frames, announcement);
   send_bytes(frame.data, bytes, tags_.bulk, purpose);
 }
 
-// Most small messages are sent at once.
+// MPI takes most small messages at once, so one buffer usually serves them all.
+void MpiTransport::send_copy(int peer, const Outgoing& frame) {
+  const std::size_t bytes = frame.header.bytes;
+  if (!copy_) copy_ = pool_.take(slot_bytes);
+  if (bytes > 0) std::memcpy(copy_->data, frame.data, bytes);
+  std::memcpy(copy_->data + bytes, &frame.header, header_bytes);
+  MPI_Request request = MPI_REQUEST_NULL;
+  const Begun begun = begin_to_send(copy_->data, bytes + header_bytes, peer, tags_.frames, request);
+  if (begun.code != MPI_SUCCESS || begun.done) {
+    frames_.written(peer, frame);
+    if (begun.code != MPI_SUCCESS) unreachable(peer, begun.code);
+    return;
+  }
+  Purpose purpose{Purpose::Kind::sent};
+  purpose.peer = peer;
+  purpose.buffer = std::exchange(copy_, nullptr);
+  purpose.frame = frame;
+  purpose.ends_frame = true;
+  add(request, purpose);
+}
+
 void MpiTransport::send_bytes(const void* data, std::size_t bytes, int tag, const Purpose& purpose) {
   MPI_Request request = MPI_REQUEST_NULL;
-  int done = 0;
-  const Turn turn(in_turn_);
-  int code = MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, place_of(purpose.peer), tag, home_->comm(),
-                       &request);
-  if (code == MPI_SUCCESS && bytes <= slot_bytes) code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
-  if (code == MPI_SUCCESS && !done) return add(request, purpose);
+  const Begun begun = begin_to_send(data, bytes, purpose.peer, tag, request);
+  if (begun.code == MPI_SUCCESS && !begun.done) return add(request, purpose);
   sent(purpose);
-  if (code != MPI_SUCCESS) unreachable(purpose.peer, code);
+  if (begun.code != MPI_SUCCESS) unreachable(purpose.peer, begun.code);
+}
+
+// Most small messages are sent at once.
+MpiTransport::Begun MpiTransport::begin_to_send(const void* data, std::size_t bytes, int peer, int tag,
+                                                MPI_Request& request) {
+  const Turn turn(in_turn_);
+  Begun begun;
+  begun.code =
+      MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, place_of(peer), tag, home_->comm(), &request);
+  if (begun.code == MPI_SUCCESS && bytes <= slot_bytes) {
+    begun.code = MPI_Test(&request, &begun.done, MPI_STATUS_IGNORE);
+  }
+  return begun;
 }
 
 void MpiTransport::sent(const Purpose& purpose) {
@@ -146,29 +188,45 @@ void MpiTransport::sent(const Purpose& purpose) {
 
 // --- receiving -------------------------------------------------------------------------------------------
 
-// In our turn. Testing one request is faster than several, and there is only one while a pair of ranks
-// communicates.
+// In our turn. While a pair of ranks exchanges few messages, testing its requests in order is faster than all
+// at once. Any test lets MPI move all of them.
 bool MpiTransport::look() {
   if (some_idle_) listen_again();
-  int count = 0, code = MPI_SUCCESS;
-  if (requests_.size() == 2 && ++looks_ % looks_per_hello != 0) {
-    MPI_Status status;
-    code = MPI_Test(&requests_[1], &count, &status);
-    if (code == MPI_SUCCESS && !count) return false;
-    finish(1, status, code);
-  } else {
-    statuses_.resize(requests_.size());
-    done_.resize(requests_.size());
-    code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, done_.data(),
-                        statuses_.data());
-    if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) mpi::check(code, "MPI_Testsome");
-    if (count == MPI_UNDEFINED || count <= 0) return false;
-    for (int i = 0; i < count; ++i) {
-      finish(static_cast<std::size_t>(done_[i]), statuses_[i],
-             code == MPI_SUCCESS ? MPI_SUCCESS : statuses_[i].MPI_ERROR);
-    }
-  }
+  const bool few = requests_.size() <= few_requests && ++looks_ % looks_per_hello != 0;
+  if (!(few ? test_in_order() : test_all())) return false;
   drop_finished();
+  return true;
+}
+
+bool MpiTransport::test_in_order() {
+  bool any = false;
+  const std::size_t all = requests_.size();  // what they start is for later
+  for (std::size_t i = 1, missed = 0; i < all && missed < 2; ++i) {
+    MPI_Status status;
+    int done = 0;
+    const int code = MPI_Test(&requests_[i], &done, &status);
+    if (code == MPI_SUCCESS && !done) {
+      ++missed;
+      continue;
+    }
+    finish(i, status, code);
+    any = true;
+  }
+  return any;
+}
+
+bool MpiTransport::test_all() {
+  int count = 0;
+  statuses_.resize(requests_.size());
+  done_.resize(requests_.size());
+  const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, done_.data(),
+                                statuses_.data());
+  if (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS) mpi::check(code, "MPI_Testsome");
+  if (count == MPI_UNDEFINED || count <= 0) return false;
+  for (int i = 0; i < count; ++i) {
+    finish(static_cast<std::size_t>(done_[i]), statuses_[i],
+           code == MPI_SUCCESS ? MPI_SUCCESS : statuses_[i].MPI_ERROR);
+  }
   return true;
 }
 
@@ -203,8 +261,14 @@ Buffer* MpiTransport::frame_came(int peer, Buffer* buffer, std::size_t bytes) {
     const std::size_t before = bytes - header_bytes;
     std::memcpy(&header, buffer->data + before, header_bytes);
     if (before != header.bytes && before != 0) throw Error("a frame whose length differs from its header");
-    const Landing landing = frames_.land(peer, header);
-    if (before == header.bytes) return whole_frame_came(peer, header, landing, buffer);
+    const bool whole = before == header.bytes;
+    const Landing landing = frames_.land(peer, header, whole ? buffer : nullptr);
+    if (whole) {
+      if (landing.buffer) buffer = nullptr;
+      if (landing.at && buffer) std::memcpy(landing.at, buffer->data, before);
+      frames_.landed(peer, header, landing);
+      return buffer;
+    }
     Purpose purpose{Purpose::Kind::bulk};
     purpose.peer = peer;
     purpose.header = header;
@@ -214,18 +278,6 @@ Buffer* MpiTransport::frame_came(int peer, Buffer* buffer, std::size_t bytes) {
   } catch (const Error& error) {
     words_.lost(peer, "sent something that no rank sends: " + std::string(error.what()), false);
   }
-  return buffer;
-}
-
-Buffer* MpiTransport::whole_frame_came(int peer, const FrameHeader& header, const Landing& landing,
-                                       Buffer* buffer) {
-  if (header.bytes > copied && landing.buffer) {
-    pool_.release(landing.buffer);
-    frames_.landed(peer, header, {buffer->data, buffer});
-    return nullptr;
-  }
-  if (header.bytes > 0) std::memcpy(landing.at, buffer->data, header.bytes);
-  frames_.landed(peer, header, landing);
   return buffer;
 }
 

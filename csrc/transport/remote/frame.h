@@ -10,10 +10,10 @@
 namespace ringreduce {
 
 // Increase it with every change of what ranks tell each other: hellos, frames, records.
-constexpr int protocol = 2;
+constexpr int protocol = 3;
 
 enum class FrameKind : std::uint8_t {
-  message,  // on a lane; its number is `number`, from 1
+  message,  // on a lane, or a piece of one; its number is `number`, from 1
   credit,   // the sender has finished with the first `number` messages of the lane
   query,    // the sender asks for a status
   status,   // the sender's recent calls
@@ -30,8 +30,11 @@ struct FrameHeader {
   std::uint32_t number = 0;
   std::uint32_t check = 0;  // of the header without these two, and of the bytes that follow
   std::uint64_t contract = 0;
+  std::uint32_t begin = 0;  // of the piece in the message
+  std::uint32_t whole = 0;  // bytes of the message
+  bool is_piece() const { return bytes != whole; }
 };
-static_assert(std::is_trivially_copyable_v<FrameHeader> && sizeof(FrameHeader) == 24);
+static_assert(std::is_trivially_copyable_v<FrameHeader> && sizeof(FrameHeader) == 32);
 
 // A frame on its way to a peer.
 struct Outgoing {

@@ -26,11 +26,12 @@ class Frames {
     if (frame.is_lent()) messages.drop(peer, frame.header);
     return frame.is_lent();
   }
-  // Where an incoming frame belongs. Throws Error if no rank sends such a frame.
-  Landing land(int peer, const FrameHeader& header) {
-    if (header.kind == FrameKind::message) return messages.land(peer, header);
+  // Where an incoming frame belongs. `here`: the buffer in which all of it already is, if any. Throws Error
+  // if no rank sends such a frame.
+  Landing land(int peer, const FrameHeader& header, Buffer* here = nullptr) {
+    if (header.kind == FrameKind::message) return messages.land(peer, header, here);
     if (header.bytes > longest_word) throw Error("a frame of " + std::to_string(header.bytes) + " bytes");
-    return outbox.pool.room(header.bytes);
+    return outbox.pool.room(header.bytes, here);
   }
   void landed(int peer, const FrameHeader& header, const Landing& landing) {
     words.heard_from(peer);

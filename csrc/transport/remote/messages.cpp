@@ -28,26 +28,24 @@ int Messages::in_the_way(int lane, Peers peers) {
   return behind == peers_.end() ? -1 : static_cast<int>(behind - peers_.begin());
 }
 
-void Messages::put(int lane, int peer, const std::byte* data, std::size_t bytes, std::uint64_t contract,
-                   Buffer* buffer) {
+Outgoing Messages::put(int lane, int peer, const void* data, std::size_t bytes, std::uint64_t contract,
+                       Buffer* buffer) {
   Out& o = out(lane, peer);
-  o.bytes[o.sent % window] = static_cast<std::uint32_t>(bytes);
+  o.bytes[o.sent % window] = o.unwritten[o.sent % window] = static_cast<std::uint32_t>(bytes);
   o.under_way += bytes;
   FrameHeader header;
-  header.bytes = static_cast<std::uint32_t>(bytes);
+  header.bytes = header.whole = static_cast<std::uint32_t>(bytes);
   header.kind = FrameKind::message;
   header.lane = static_cast<std::uint8_t>(lane);
   header.number = ++o.sent;
   header.contract = contract;
   unwritten_[lane].store(unwritten_[lane].load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  outbox_.send(peer, {header, data, buffer});
+  return {header, static_cast<const std::byte*>(data), buffer};
 }
 
 bool Messages::send(int lane, Peers peers, const void* data, std::size_t bytes, std::uint64_t contract) {
-  std::byte* room = reserve(lane, peers, bytes);
-  if (!room) return false;
-  if (bytes > 0) std::memcpy(room, data, bytes);
-  post(lane, peers, bytes, contract);
+  if (!has_room(lane, peers, bytes)) return false;
+  for (int peer : peers) outbox_.send_copy(peer, put(lane, peer, data, bytes, contract, nullptr));
   return true;
 }
 
@@ -67,12 +65,12 @@ std::byte* Messages::reserve(int lane, Peers peers, std::size_t bytes) {
 void Messages::post(int lane, Peers peers, std::size_t bytes, std::uint64_t contract) {
   Buffer* buffer = std::exchange(reserved_[lane], nullptr);
   buffer->users = static_cast<int>(peers.size());
-  for (int peer : peers) put(lane, peer, buffer->data, bytes, contract, buffer);
+  for (int peer : peers) outbox_.send(peer, put(lane, peer, buffer->data, bytes, contract, buffer));
 }
 
 bool Messages::lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract) {
   if (!has_room(lane, peers, bytes)) return false;
-  for (int peer : peers) put(lane, peer, data, bytes, contract, nullptr);
+  for (int peer : peers) outbox_.send(peer, put(lane, peer, data, bytes, contract, nullptr));
   return true;
 }
 
@@ -87,6 +85,9 @@ bool Messages::consumed(int lane, int peer, std::uint32_t sent) {
 
 void Messages::written(int peer, const FrameHeader& header) {
   Out& o = out(header.lane, peer);
+  std::uint32_t& left = o.unwritten[(header.number - 1) % window];
+  left -= header.bytes;
+  if (left > 0) return;
   std::atomic<std::uint32_t>& unwritten = unwritten_[header.lane];
   unwritten.store(unwritten.load(std::memory_order_relaxed) - 1, std::memory_order_release);
   o.done |= std::uint64_t{1} << (header.number - o.written - 1);
@@ -94,7 +95,10 @@ void Messages::written(int peer, const FrameHeader& header) {
 }
 
 void Messages::drop(int peer, const FrameHeader& header) {
-  ++out(header.lane, peer).dropped;
+  Out& o = out(header.lane, peer);
+  const std::uint64_t bit = std::uint64_t{1} << (header.number % window);
+  if (!(o.cut & bit)) ++o.dropped;
+  o.cut |= bit;
   written(peer, header);
 }
 
@@ -117,22 +121,62 @@ Messages::Counts Messages::sent_to(int peer) const {
 
 // --- receiving -------------------------------------------------------------------------------------------
 
-Landing Messages::land(int peer, const FrameHeader& header) {
+void Messages::check(const FrameHeader& header) {
   if (header.lane >= Transport::lanes) throw Error("a message of lane " + std::to_string(header.lane));
-  if (header.bytes > window_bytes) throw Error("a message of " + std::to_string(header.bytes) + " bytes");
+  if (header.whole > window_bytes) throw Error("a message of " + std::to_string(header.whole) + " bytes");
+  const std::size_t end = std::size_t{header.begin} + header.bytes;
+  if (header.is_piece() ? header.bytes == 0 || end > header.whole : header.begin > 0) {
+    throw Error("a piece that is not in its message");
+  }
+}
+
+Landing Messages::land(int peer, const FrameHeader& header, Buffer* here) {
+  check(header);
   In& i = in(header.lane, peer);
   const std::uint32_t ahead = header.number - i.received - 1;
-  if (ahead >= window || i.arrivals[(header.number - 1) % window].complete) {
+  const Arrival& arrival = i.arrivals[(header.number - 1) % window];
+  if (ahead >= window || arrival.complete || (arrival.landing.at && !header.is_piece())) {
     throw Error("message number " + std::to_string(header.number) + " after " + std::to_string(i.received));
   }
-  const bool wanted = ahead == 0 && i.place.where && i.place.bytes == header.bytes &&
-                      i.place.contract == header.contract && header.bytes > 0;
-  return wanted ? Landing{i.place.where, nullptr} : outbox_.pool.room(header.bytes);
+  return header.is_piece() ? land_piece(i, header) : landing_for(i, header, here);
+}
+
+Landing Messages::landing_for(In& in, const FrameHeader& header, Buffer* here) {
+  const bool wanted = header.number == in.received + 1 && in.place.where && in.place.bytes == header.whole &&
+                      in.place.contract == header.contract && header.whole > 0;
+  return wanted ? Landing{in.place.where, nullptr} : outbox_.pool.room(header.whole, here);
+}
+
+// Each piece on its way uses the buffer.
+Landing Messages::land_piece(In& in, const FrameHeader& header) {
+  Arrival& arrival = in.arrivals[(header.number - 1) % window];
+  if (!arrival.landing.at) {
+    arrival = {false, header.whole, 0, header.contract, landing_for(in, header, nullptr)};
+  } else if (arrival.bytes != header.whole || arrival.contract != header.contract) {
+    throw Error("pieces of two messages with one number");
+  }
+  if (arrival.landing.buffer) ++arrival.landing.buffer->users;
+  return {arrival.landing.at + header.begin, arrival.landing.buffer};
+}
+
+// Whether it was the last.
+bool Messages::piece_landed(In& in, const FrameHeader& header, const Landing& landing) {
+  if (landing.buffer) outbox_.pool.release(landing.buffer);
+  Arrival& arrival = in.arrivals[(header.number - 1) % window];
+  if (arrival.complete || header.bytes > arrival.bytes - arrival.landed)
+    throw Error("a piece that came twice");
+  arrival.landed += header.bytes;
+  arrival.complete = arrival.landed == arrival.bytes;
+  return arrival.complete;
 }
 
 void Messages::landed(int peer, const FrameHeader& header, const Landing& landing) {
   In& i = in(header.lane, peer);
-  i.arrivals[(header.number - 1) % window] = {true, header.bytes, header.contract, landing};
+  if (header.is_piece()) {
+    if (!piece_landed(i, header, landing)) return;
+  } else {
+    i.arrivals[(header.number - 1) % window] = {true, header.bytes, 0, header.contract, landing};
+  }
   ++i.arrived;
   if (header.lane < Transport::collective_lanes) peers_[peer].contract = header.contract;
 }
@@ -189,7 +233,11 @@ void Messages::let_go_of_callers() {
   let_go_ = true;
   for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
     for (const auto& in : peers_[peer].ins) {
-      if (in) in->place = {};
+      if (!in) continue;
+      in->place = {};
+      for (Arrival& arrival : in->arrivals) {
+        if (!arrival.complete && arrival.is_placed()) arrival.landing = outbox_.pool.room(arrival.bytes);
+      }
     }
     std::erase_if(outbox_.messages(static_cast<int>(peer)), [&](const Outgoing& frame) {
       if (frame.is_lent()) drop(static_cast<int>(peer), frame.header);

@@ -37,8 +37,9 @@ class Messages {
   void place(int lane, int peer, std::byte* where, std::size_t bytes, std::uint64_t contract);
   void release(int lane, int peer);
 
-  // Where an incoming message belongs. Throws Error if no rank sends such a message.
-  Landing land(int peer, const FrameHeader& header);
+  // Where an incoming message belongs. `here`: the buffer in which it already is, if any. Throws Error if no
+  // rank sends such a message.
+  Landing land(int peer, const FrameHeader& header, Buffer* here);
   void landed(int peer, const FrameHeader& header, const Landing& landing);
   void written(int peer, const FrameHeader& header);
   // A message that has not begun will not be sent.
@@ -67,11 +68,13 @@ class Messages {
     std::uint32_t dropped = 0;   // and will not be sent
     std::size_t under_way = 0;   // bytes that were not released
     std::uint64_t done = 0;      // a bit for each message behind `written` that is on the wire
-    std::array<std::uint32_t, window> bytes{};
+    std::uint64_t cut = 0;       // a bit for each of those dropped, by number
+    std::array<std::uint32_t, window> bytes{}, unwritten{};
   };
   struct Arrival {
     bool complete = false;
     std::uint32_t bytes = 0;
+    std::uint32_t landed = 0;  // of a message in pieces, which has a landing from the first of them on
     std::uint64_t contract = 0;
     Landing landing;
     bool is_placed() const { return landing.at && !landing.buffer; }
@@ -104,8 +107,13 @@ class Messages {
   }
   Out& out(int lane, int peer) { return made(peers_[peer].outs[lane]); }
   In& in(int lane, int peer) { return made(peers_[peer].ins[lane]); }
-  void put(int lane, int peer, const std::byte* data, std::size_t bytes, std::uint64_t contract,
-           Buffer* buffer);
+  // The next message to a peer.
+  Outgoing put(int lane, int peer, const void* data, std::size_t bytes, std::uint64_t contract,
+               Buffer* buffer);
+  static void check(const FrameHeader& header);
+  Landing landing_for(In& in, const FrameHeader& header, Buffer* here);
+  Landing land_piece(In& in, const FrameHeader& header);
+  bool piece_landed(In& in, const FrameHeader& header, const Landing& landing);
   void discard(Arrival& arrival);
 
   Outbox& outbox_;

@@ -19,6 +19,15 @@ class Outbox {
     peers_[peer].messages.push_back(message);
     wire_.dispatch(peer);
   }
+  // Sends a message whose bytes may change when this returns.
+  void send_copy(int peer, Outgoing message) {
+    if (!has_frames(peer) && wire_.send_at_once(peer, message)) return;
+    // With space for its header, so that both can go in one piece.
+    message.buffer = pool.take(message.header.bytes + sizeof(FrameHeader));
+    std::copy_n(message.data, message.header.bytes, message.buffer->data);
+    message.data = message.buffer->data;
+    send(peer, message);
+  }
   // Sends a frame that is not a message.
   void tell(int peer, FrameKind kind, std::string_view text = {}, FrameHeader header = {}) {
     header.kind = kind;
@@ -32,13 +41,23 @@ class Outbox {
     peers_[peer].words.push_back(frame);
     wire_.dispatch(peer);
   }
-  // The next frame for a peer, if any. Words overtake messages, which may wait for readers.
-  bool take(int peer, Outgoing& frame) {
+  // The next frame for a peer, if any. Words overtake messages, which may wait for readers. Of a longer
+  // message than `most` bytes, a piece.
+  bool take(int peer, Outgoing& frame, std::size_t most = ~std::size_t{0}) {
     auto& [words, messages] = peers_[peer];
     std::deque<Outgoing>& frames = words.empty() ? messages : words;
     if (frames.empty()) return false;
     frame = frames.front();
-    frames.pop_front();
+    if (frame.header.kind == FrameKind::message && frame.header.bytes > most) {
+      frame.header.bytes = static_cast<std::uint32_t>(most);
+      Outgoing& rest = frames.front();
+      rest.header.bytes -= frame.header.bytes;
+      rest.header.begin += frame.header.bytes;
+      rest.data += most;
+      if (rest.buffer) ++rest.buffer->users;
+    } else {
+      frames.pop_front();
+    }
     return true;
   }
   bool has_frames(int peer) const { return !peers_[peer].words.empty() || !peers_[peer].messages.empty(); }

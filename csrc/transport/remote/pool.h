@@ -30,9 +30,10 @@ class Pool {
   // Returns a buffer for one user. Throws std::bad_alloc.
   Buffer* take(std::size_t bytes);
   void release(Buffer* buffer);
-  Landing room(std::size_t bytes) {
+  // `here`: a buffer that has them already, or null.
+  Landing room(std::size_t bytes, Buffer* here = nullptr) {
     if (bytes == 0) return {};
-    Buffer* buffer = take(bytes);
+    Buffer* buffer = here ? here : take(bytes);
     return {buffer->data, buffer};
   }
   // Bytes held, whether in use or not.

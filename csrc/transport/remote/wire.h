@@ -6,6 +6,7 @@
 
 #include "transport/interface/transport.h"
 #include "transport/remote/brief_lock.h"
+#include "transport/remote/frame.h"
 
 namespace ringreduce {
 
@@ -16,6 +17,9 @@ class Wire {
  public:
   // Moves as many frames for a peer as go at once. Each Outbox::take() must end with Frames::written().
   virtual void dispatch(int peer) = 0;
+  // Sends a small frame, whose bytes it copies, although it has not been in the outbox, if that needs no
+  // waiting. False: it must go there.
+  virtual bool send_at_once(int, const Outgoing&) { return false; }
   // Moves everything that can move, both ways. Waits up to `limit` for something to do, without the lock.
   // True if anything moved.
   virtual bool progress(Lock& lock, Clock::duration limit) = 0;

@@ -48,7 +48,7 @@ bool Stream::fail(const std::string& why) {
 void Stream::fill() {
   Outgoing frame;
   while (!retired_ && queued_ < write_ahead_ && writing_.size() < most_frames &&
-         frames_.outbox.take(peer_, frame)) {
+         frames_.outbox.take(peer_, frame, longest_)) {
     if (membership_.guard == Guard::checksums) seal(frame);
     writing_.push_back(frame);
     queued_ += sizeof frame.header + frame.header.bytes;
@@ -111,6 +111,7 @@ void Stream::hold_little() {
   const int unsent = 128 << 10;
   setsockopt(fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &unsent, sizeof unsent);
   write_ahead_ = 1;
+  longest_ = 128 << 10;
 }
 
 void Stream::beat() {

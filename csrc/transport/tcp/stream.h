@@ -159,7 +159,8 @@ class Stream {
   bool secured_ = false;
   Damage damage_ = Damage::none;
   bool retired_ = false;
-  std::size_t write_ahead_ = 256 << 10;  // bytes passed to the system at once
+  std::size_t write_ahead_ = 256 << 10;    // bytes passed to the system at once
+  std::size_t longest_ = ~std::size_t{0};  // bytes of a message that are taken at once
   Hello hello_{};
   Answer answer_{};
   std::string heard_;        // of the proofs
