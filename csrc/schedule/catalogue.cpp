@@ -48,6 +48,7 @@ constexpr Entry entries[] = {
     {all_reduce, "circulant", all_reduce_of<circulant_reduce_scatter>, log_both, both_bytes, traeff, ""},
     {all_reduce, "two_level", two_level_all_reduce, "2⌈log2 m⌉ + 2⌈log2(n/m)⌉ for groups of m",
      "2(n-1)/n S for groups of one size", two_level, ""},
+    {all_reduce, "leaders", leaders_all_reduce, "3", "(n+g-2)/g S for g groups (at least S)", plain, ""},
     {all_reduce, "synthesised", spanning_trees_all_reduce, "2(n-1) if the network is unknown",
      "2 S if the network is unknown (n = 2: S)", zhao, ""},
 

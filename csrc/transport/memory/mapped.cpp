@@ -57,6 +57,7 @@ MappedTransport::MappedTransport(int rank, int world, std::vector<Segment> segme
       ins_(static_cast<std::size_t>(world) * lanes),
       arenas_(lanes),
       spins_(world > cores ? 0 : 4000),
+      shared_cores_(world > cores ? cores : 0),
       long_part_(world > 4 ? long_part : layout_.capacity),
       patience_(std::max(1, world / std::max(cores, 1) / turns_before_sleep)),
       distance_(world),
