@@ -12,7 +12,8 @@
 // as values.
 //
 // Cost: 3 rounds; a leader sends (n+g-2)/g S, and the others send S to it. Takes any world and any groups;
-// without any, see members_by_group. A common scheme of MPI libraries on hosts with several ranks.
+// without any, see members_by_group. After Karonis et al., "Exploiting hierarchy in parallel computer
+// networks to optimize collective operation performance", IPDPS 2000.
 #include "schedule/algorithms.h"
 #include "schedule/groups.h"
 #include "schedule/steps.h"
