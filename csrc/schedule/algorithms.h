@@ -49,6 +49,9 @@ Schedule direct_all_to_all(const Place& place);
 // two_level.cpp
 Schedule two_level_all_reduce(const Place& place);
 
+// leaders.cpp
+Schedule leaders_all_reduce(const Place& place);
+
 // dissemination.cpp
 Schedule dissemination_barrier(const Place& place);
 Schedule direct_barrier(const Place& place);

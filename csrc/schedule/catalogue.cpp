@@ -20,6 +20,8 @@ constexpr std::string_view bruck = "Bruck et al.: Efficient algorithms for all-t
 constexpr std::string_view sanders = "Sanders, Speck, Träff: Two-tree algorithms (Parallel Computing 2009)";
 constexpr std::string_view swing = "De Sensi et al.: Swing (NSDI 2024)";
 constexpr std::string_view two_level = "Thakur, Gropp: Collective operations in MPICH (EuroPVM/MPI 2003)";
+constexpr std::string_view karonis =
+    "Karonis et al.: Exploiting hierarchy in parallel computer networks (IPDPS 2000)";
 constexpr std::string_view pjesivac =
     "Pjesivac-Grbovic et al.: MPI collective operations (Cluster Computing 2007)";
 constexpr std::string_view zhao = "Zhao et al.: ForestColl (arXiv:2402.06787)";
@@ -48,6 +50,7 @@ constexpr Entry entries[] = {
     {all_reduce, "circulant", all_reduce_of<circulant_reduce_scatter>, log_both, both_bytes, traeff, ""},
     {all_reduce, "two_level", two_level_all_reduce, "2⌈log2 m⌉ + 2⌈log2(n/m)⌉ for groups of m",
      "2(n-1)/n S for groups of one size", two_level, ""},
+    {all_reduce, "leaders", leaders_all_reduce, "3", "(n+g-2)/g S for g groups (at least S)", karonis, ""},
     {all_reduce, "synthesised", spanning_trees_all_reduce, "2(n-1) if the network is unknown",
      "2 S if the network is unknown (n = 2: S)", zhao, ""},
 

@@ -20,60 +20,13 @@
 // runs as long as the divisor of n nearest to its square root.
 // After Thakur and Gropp, "Improving the performance of collective operations in MPICH", EuroPVM/MPI 2003.
 #include <algorithm>
-#include <cmath>
-#include <map>
 
 #include "schedule/algorithms.h"
 #include "schedule/combinators.h"
+#include "schedule/groups.h"
 #include "schedule/steps.h"
 
 namespace ringreduce {
-namespace {
-
-using Members = std::vector<int>;
-
-int default_group_size(int world) {
-  int best = 1;
-  for (int size = 1; size <= world; ++size) {
-    const auto far = [=](int m) { return std::abs(m - std::sqrt(world)); };
-    if (world % size == 0 && far(size) < far(best)) best = size;
-  }
-  return best;
-}
-
-std::vector<Members> members_by_group(const Place& place) {
-  std::map<int, Members> by_id;
-  const int size = default_group_size(place.world);
-  const auto id_of = [&](int rank) { return place.groups.empty() ? rank / size : place.groups[rank]; };
-  for (int rank = 0; rank < place.world; ++rank) {
-    by_id[id_of(rank)].push_back(rank);
-  }
-  std::vector<Members> groups;
-  for (int rank : place.order) {  // a group takes the place of its first member
-    if (const auto found = by_id.find(id_of(rank)); found != by_id.end()) {
-      groups.push_back(std::move(found->second));
-      by_id.erase(found);
-    }
-  }
-  for (auto& [id, members] : by_id) groups.push_back(std::move(members));
-  return groups;
-}
-
-struct Position {
-  int group = 0;
-  int index = 0;  // in the group
-};
-
-Position position_of(int rank, const std::vector<Members>& groups) {
-  for (int group = 0;; ++group) {
-    const Members& members = groups[group];
-    const auto found = std::find(members.begin(), members.end(), rank);
-    if (found != members.end()) return {group, static_cast<int>(found - members.begin())};
-  }
-}
-
-}  // namespace
-
 Schedule two_level_all_reduce(const Place& place) {
   const std::vector<Members> groups = members_by_group(place);
   const int count = static_cast<int>(groups.size());

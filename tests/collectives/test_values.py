@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import ringreduce
+from ringreduce._engine import usable_cores
 from tests.collectives.calls import COLLECTIVES, ROOTED, WHOLE, Call, algorithms, check, variants
 from tests.conftest import on_processes, on_threads, slowly
 
@@ -50,6 +51,18 @@ def test_larger_worlds(world):
 @pytest.mark.parametrize("world", [2, 5, *slowly(3, 8)])
 def test_processes_with_ordinary_arrays(world):
     on_processes(world, check_all, COLLECTIVES, [0, 3, 10_007, *([SEVERAL_SLICES] if world < 3 else [])])
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="all ranks share the only core")
+def test_leaders_follow_the_cores():
+    """Only with ranks `cores` apart in one group do the two large values vanish before a 1 is added to them."""
+    cores = usable_cores()
+
+    def total(comm):
+        own = {0: 2.0**30, cores: -(2.0**30)}.get(comm.rank, 1.0)
+        return comm.all_reduce(np.full(8 * cores, own, np.float32), algorithm="leaders").tolist()
+
+    assert on_threads(2 * cores, total) == [[2.0 * cores - 2] * 8 * cores] * 2 * cores
 
 
 def check_shared(comm, counts):

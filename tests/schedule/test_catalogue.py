@@ -93,6 +93,7 @@ COST = {
         lambda n: 2 * ceil_log(group_size(n)) + 2 * ceil_log(n // group_size(n)),
         both_halves,
     ),
+    ("all_reduce", "leaders"): (lambda n: 3, lambda n: max(1, (n - 2) / (n // group_size(n)) + 1)),
     ("all_reduce", "synthesised"): (lambda n: 2 * (n - 1), lambda n: min(n - 1, 2)),
     ("reduce_scatter", "ring"): (lambda n: n - 1, one_half),
     ("reduce_scatter", "recursive_halving"): (ceil_log, one_half),
@@ -191,10 +192,11 @@ def test_halving_in_odd_worlds_stays_within_the_bound_it_states():
         [5] * 8 + [-1] * 7 + [2] * 3,
     ],
 )
-def test_two_level_takes_any_groups(groups):
+@pytest.mark.parametrize("name", ["two_level", "leaders"])
+def test_any_groups_will_do(name, groups):
     world = len(groups)
-    assert engine.check_algorithm("all_reduce", "two_level", world, 0, groups) == ""
-    plans = [schedules.schedule("all_reduce", "two_level", world, r, groups=groups) for r in range(world)]
+    assert engine.check_algorithm("all_reduce", name, world, 0, groups) == ""
+    plans = [schedules.schedule("all_reduce", name, world, r, groups=groups) for r in range(world)]
     assert is_right(plans)
 
 

@@ -94,24 +94,32 @@ bool Executor::wait_for_room(const Cursor& cursor, Peers peers) {
 }
 
 inline bool Executor::send_small(Cursor& cursor, const Action& action) {
-  const Move& move = *action.moves;
+  const void* const source = action.runs().empty() ? nullptr : cursor.source(*action.moves);  // a barrier's
   const Peers peers = action.receivers();
-  return transport_.send(cursor.lane, peers, cursor.source(move), action.bytes, task_.contract) ||
+  if (tells_) {
+    transport_.tell(source, action.bytes, task_.contract);
+    return true;
+  }
+  return transport_.send(cursor.lane, peers, source, action.bytes, task_.contract) ||
          wait_for_room(cursor, peers);
 }
 
 inline bool Executor::combine_small(Cursor& cursor, const Action& action) {
-  const int peer = action.peers[action.remote];
-  Message message;
-  if (!arrived(cursor, peer, action.bytes, message)) return false;
   const Move& move = *action.moves;
-  const void* sources[2];
-  sources[action.remote] = message.data;
-  sources[1 - action.remote] = cursor.source(move);
+  Message message;
+  for (int k = heard_; k < action.peer_count; ++k) {
+    const int peer = action.peers[k];
+    if (peer >= 0 && !arrived(cursor, peer, action.bytes, message)) {
+      if (tells_) heard_ = k;  // what was heard stays where it is
+      return false;
+    }
+    sources_[k] = peer < 0 ? cursor.source(move) : message.data;
+  }
   void* target = cursor.target(move);
   const Plan& plan = *task_.plan;
-  (move.last ? plan.last : plan.combine)(&target, 1, sources, 2, move.count, plan.divide);
-  transport_.release(cursor.lane, peer);
+  (move.last ? plan.last : plan.combine)(&target, 1, sources_.data(), action.peer_count, move.count,
+                                         plan.divide);
+  if (!tells_) transport_.release(cursor.lane, action.peers[action.remote]);
   return true;
 }
 
@@ -119,10 +127,11 @@ inline bool Executor::receive_small(Cursor& cursor, const Action& action) {
   const int peer = action.peers[0];
   Message message;
   if (!arrived(cursor, peer, action.bytes, message)) return false;
-  const Move& move = *action.moves;
-  void* target = cursor.target(move);
-  copy(&target, 1, message.data, move.bytes);
-  transport_.release(cursor.lane, peer);
+  for (const Move& move : action.runs()) {
+    void* target = cursor.target(move);
+    copy(&target, 1, message.data, move.bytes);
+  }
+  if (!tells_) transport_.release(cursor.lane, peer);
   return true;
 }
 
@@ -131,45 +140,6 @@ bool Executor::tells(const Task& task) const {
   if (!plan.program->to_everyone || plan.uneven || plan.geometry.slices > 1 || small_ == 0) return false;
   const Action& first = plan.last_slice.actions().front();
   return transport_.tells() && first.runs().size() <= 1 && first.bytes <= Transport::most_told;
-}
-
-inline bool Executor::heard(int peer, std::size_t bytes, Message& message) {
-  if (!transport_.hear(peer, message)) return wait_for(peer);
-  check(peer, bytes, message);
-  return true;
-}
-
-bool Executor::step_told(Cursor& cursor, const Action& action) {
-  Message message;
-  switch (action.step->kind) {
-    case Step::Kind::send:  // a barrier's messages have no run
-      transport_.tell(action.runs().empty() ? nullptr : cursor.source(*action.moves), action.bytes,
-                      task_.contract);
-      return true;
-    case Step::Kind::combine: {
-      const Move& move = *action.moves;
-      for (; heard_ < action.peer_count; ++heard_) {
-        const int peer = action.peers[heard_];
-        if (peer >= 0 && !heard(peer, action.bytes, message)) return false;
-        sources_[heard_] = peer < 0 ? cursor.source(move) : message.data;
-      }
-      void* target = cursor.target(move);
-      const Plan& plan = *task_.plan;
-      (move.last ? plan.last : plan.combine)(&target, 1, sources_.data(), action.peer_count, move.count,
-                                             plan.divide);
-      return true;
-    }
-    case Step::Kind::receive: {
-      if (!heard(action.peers[0], action.bytes, message)) return false;
-      for (const Move& move : action.runs()) {
-        void* target = cursor.target(move);
-        copy(&target, 1, message.data, move.bytes);
-      }
-      return true;
-    }
-    default:
-      return local(cursor, action);
-  }
 }
 
 bool Executor::advance() {
@@ -187,11 +157,7 @@ bool Executor::advance(Cursor& cursor) {
     for (; cursor.action != cursor.end; ++cursor.action, moved = true) {
       const Action& action = *cursor.action;
       if (action.skip) continue;
-      if (tells_) {
-        if (!step_told(cursor, action)) return moved;
-        continue;
-      }
-      const bool small = action.simple && action.bytes <= small_;
+      const bool small = tells_ || (action.simple && action.bytes <= small_);
       bool did = false;
       switch (action.step->kind) {
         case Step::Kind::send:

@@ -85,22 +85,19 @@ class Executor {
   bool readers_gone(const Cursor& cursor);
   void check_what_was_read();
 
-  // The path of small messages: one run, nothing fused, lent or scaled.
+  // The path of small messages: one run, nothing fused, lent or scaled. All that is told takes it.
   bool send_small(Cursor& cursor, const Action& action);
   bool combine_small(Cursor& cursor, const Action& action);
   bool receive_small(Cursor& cursor, const Action& action);
 
-  // The path of small messages that every rank sends to all others.
+  // Whether every rank sends all others one message, which is so short that it is told.
   bool tells(const Task& task) const;
-  bool step_told(Cursor& cursor, const Action& action);
-  bool heard(int peer, std::size_t bytes, Message& message);
 
   // Whether the peers read the message in place.
   bool lends(const Action& send) const;
   bool fence(const Cursor& cursor, const Step& step);
   bool readers_done(const Cursor& cursor, const Action& send);
   bool arrived(const Cursor& cursor, int peer, std::size_t bytes, Message& message);
-  void check(int peer, std::size_t bytes, const Message& message) const;
   bool wait_for(int peer);
   bool wait_for_room(const Cursor& cursor, Peers peers);
 
@@ -152,7 +149,7 @@ class Executor {
   std::size_t stream_ = 0;          // bytes from which messages are written past the cache
   std::size_t afresh_ = 0;          // bytes from which copies to the output go past the cache
   bool tells_ = false;
-  int heard_ = 0;  // sources of the combination that have been heard
+  int heard_ = 0;  // sources of the combination that have been heard, if they are told
   int in_flight_ = 0;
   int running_ = 0;
   int waiting_for_ = -1;
@@ -164,15 +161,12 @@ inline bool Executor::wait_for(int peer) {
 }
 
 inline bool Executor::arrived(const Cursor& cursor, int peer, std::size_t bytes, Message& message) {
-  if (!transport_.poll(cursor.lane, peer, message)) return wait_for(peer);
-  check(peer, bytes, message);
-  return true;
-}
-
-inline void Executor::check(int peer, std::size_t bytes, const Message& message) const {
+  const bool here = tells_ ? transport_.hear(peer, message) : transport_.poll(cursor.lane, peer, message);
+  if (!here) return wait_for(peer);
   if (!contract::kept(message.contract, task_.contract) || message.bytes != bytes) [[unlikely]] {
     throw ContractBroken{peer, bytes, message.bytes, message.contract == task_.contract};
   }
+  return true;
 }
 
 }  // namespace ringreduce

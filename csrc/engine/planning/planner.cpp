@@ -41,6 +41,15 @@ std::map<Collective, int> read_forced(const std::string& text) {
   return forced;
 }
 
+// The core of each rank, or nothing if they do not share any. Launchers bind ranks to the cores in turn, and
+// a scheduler is likely to start them so. The rule does not look where ranks are: on one machine, a program's
+// sums must have the same bits in every run.
+std::vector<int> by_core(int world, int shared_cores) {
+  std::vector<int> groups;
+  for (int rank = 0; shared_cores > 0 && rank < world; ++rank) groups.push_back(rank % shared_cores);
+  return groups;
+}
+
 }  // namespace
 
 bool reproducible_by_environment() {
@@ -54,6 +63,7 @@ Planner::Planner(int rank, int world, const Target& cpu, bool reproducible, std:
       cpu_(cpu),
       reproducible_(reproducible),
       hosts_(std::move(hosts)),
+      groups_(hosts_.empty() ? by_core(world, cpu.shared_cores) : hosts_),
       tuned_(std::move(tuned)),
       forced_(read_forced(environment("RINGREDUCE_ALGORITHM"))) {
   for (const auto& [collective, algorithm] : forced_) check_rank_order(collective, algorithm);
@@ -272,7 +282,7 @@ Program Planner::lower_entry(const Call& call, const Entry& entry, bool uses_lin
   place.world = world_;
   place.root = call.root;
   if (uses_links) {
-    place.groups = hosts_;
+    place.groups = groups_;
     place.order = order_;
   }
   int heaviest = 0;

@@ -25,6 +25,7 @@ struct Target {
   Tuning tuning = Tuning::memory;
   std::size_t capacity = 0;  // bytes that hold a rank's messages of two rounds
   bool oversubscribed = false;
+  int shared_cores = 0;  // as of a Transport
   // The name of its own way, if it runs no schedules: a plan then is only a record and a contract.
   const char* own_way = nullptr;
   bool own_way_keeps_rank_order = false;
@@ -112,6 +113,7 @@ class Planner {
   const Target cpu_;
   const bool reproducible_;
   const std::vector<int> hosts_;              // the host of each rank; empty: all share one, or none do
+  const std::vector<int> groups_;             // of ranks that share a host or a core, for schedules
   const std::shared_ptr<const Tuned> tuned_;  // may be null
   std::vector<int> order_;                    // see Place
   double pace_ = 1, latency_ = 0;             // see Situation

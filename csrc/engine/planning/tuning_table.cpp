@@ -17,6 +17,9 @@ constexpr TuningRow in_memory[] = {
     {C::all_reduce, 4, 1, 32 * KiB, "one_shot", 64 * KiB, 1},
     {C::all_reduce, 4, 1, 1 * MiB, "two_shot", 512 * KiB, 2},
     {C::all_reduce, 4, 1, all, "two_shot", 512 * KiB, 1},
+    {C::all_reduce, 8, 1, 16 * KiB, "one_shot", 64 * KiB, 1},
+    {C::all_reduce, 8, 1, all, "leaders", 512 * KiB, 1},
+    // If rank order must be kept.
     {C::all_reduce, 8, 1, 32 * KiB, "one_shot", 64 * KiB, 1},
     {C::all_reduce, 8, 1, 512 * KiB, "two_shot", 256 * KiB, 2},
     {C::all_reduce, 8, 1, all, "two_shot", 512 * KiB, 1},
@@ -36,12 +39,12 @@ constexpr TuningRow in_memory[] = {
     {C::all_gather, 8, 1, 512 * KiB, "direct", 64 * KiB, 2},
     {C::all_gather, 8, 1, all, "direct", 512 * KiB, 1},
     // Measured on two cores with the benchmark, because tuning so many ranks takes hours.
-    {C::all_reduce, 24, 1, 8 * KiB, "one_shot", 64 * KiB, 1},
-    {C::all_reduce, 24, 1, all, "two_shot", 256 * KiB, 2},
     {C::all_reduce, 32, 1, 4 * KiB, "one_shot", 64 * KiB, 1},
-    {C::all_reduce, 32, 1, 64 * KiB, "circulant", 256 * KiB, 2},
+    {C::all_reduce, 32, 1, all, "leaders", 512 * KiB, 1},
+    {C::all_reduce, 24, 1, 8 * KiB, "one_shot", 64 * KiB, 1},  // if rank order must be kept
     {C::all_reduce, 32, 1, all, "two_shot", 256 * KiB, 2},
     {C::all_reduce, 64, 1, 256, "one_shot", 64 * KiB, 1},
+    {C::all_reduce, 64, 1, 512 * KiB, "leaders", 512 * KiB, 1},
     {C::all_reduce, any_world, 1, 4 * KiB, "recursive_doubling", 64 * KiB, 1},
     {C::all_reduce, any_world, 1, 2 * MiB, "circulant", 256 * KiB, 2},
     {C::all_reduce, any_world, 1, all, "ring", 256 * KiB, 2},

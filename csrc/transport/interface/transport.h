@@ -125,6 +125,8 @@ class Transport {
   virtual bool distant() const { return false; }
   // Whether there are more ranks than cores; the same on all ranks.
   virtual bool oversubscribed() const = 0;
+  // The cores that more ranks of one host share; 0 if there are enough, or if that is unknown.
+  virtual int shared_cores() const { return 0; }
   // The bytes of staged messages that one lane of the collectives holds; a round's messages must fit. The
   // lane of point-to-point messages holds a quarter of this, and the lane of their bodies three quarters.
   virtual std::size_t capacity() const = 0;

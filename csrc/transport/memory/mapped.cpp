@@ -57,6 +57,7 @@ MappedTransport::MappedTransport(int rank, int world, std::vector<Segment> segme
       ins_(static_cast<std::size_t>(world) * lanes),
       arenas_(lanes),
       spins_(world > cores ? 0 : 4000),
+      shared_cores_(world > cores ? cores : 0),
       long_part_(world > 4 ? long_part : layout_.capacity),
       patience_(std::max(1, world / std::max(cores, 1) / turns_before_sleep)),
       distance_(world),
@@ -136,9 +137,9 @@ std::byte* MappedTransport::reserve(int lane, Peers peers, std::size_t bytes) {
   Arena& arena = arenas_[lane];
   if (bytes <= inline_bytes) return arena.small;
   const std::size_t need = SegmentLayout::align(bytes);
-  if (need > short_payload && !arena.populated && !oversubscribed()) [[unlikely]] {
+  if (need > short_payload && !arena.populated) [[unlikely]] {
     arena.populated = true;
-    populate(arena.base, arena.capacity, true);
+    populate(arena.base, std::min(arena.capacity, long_part_), true);
   }
   std::uint64_t start = arena.head;
   const std::size_t room = arena.capacity - start % arena.capacity;
@@ -246,9 +247,9 @@ bool MappedTransport::poll(int lane, int peer, Message& message) {
       break;
     case SlotKind::staged:
       message.data = i.arena + slot.arena;
-      if (slot.bytes > short_payload && !i.populated && !oversubscribed()) [[unlikely]] {
+      if (slot.bytes > short_payload && !i.populated) [[unlikely]] {
         i.populated = true;
-        populate(i.arena, layout_.capacity_of(lane), false);
+        populate(i.arena, std::min(layout_.capacity_of(lane), long_part_), false);
       }
       break;
     case SlotKind::lent_with_grant:

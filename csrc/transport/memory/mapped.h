@@ -22,6 +22,7 @@ class MappedTransport : public Transport {
   static std::size_t capacity_for(int world);
 
   bool oversubscribed() const override { return spins_ == 0; }
+  int shared_cores() const override { return shared_cores_; }
   std::size_t capacity() const override { return layout_.capacity; }
   std::size_t footprint() const override { return layout_.bytes; }
 
@@ -139,6 +140,7 @@ class MappedTransport : public Transport {
   std::vector<In> ins_;
   std::vector<Arena> arenas_;
   std::uint32_t spins_;    // before the first yield; none where ranks outnumber cores
+  int shared_cores_;       // 0: ranks have cores of their own
   std::size_t long_part_;  // of an arena, where long payloads stay
   int patience_;           // factor of the time before a yielding thread sleeps, for ranks that share a core
   // Observations of this rank's threads while they wait, shared by all of them.
