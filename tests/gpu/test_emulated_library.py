@@ -220,7 +220,9 @@ def test_another_process_maps_memory(cuda):
     memory.close()
     # The file's number is free, or some other file's by now.
     error = in_another_process(handle).stderr
-    assert re.search(r"taking a file from process \d+: Bad file descriptor|mapping shared memory: ", error), error
+    assert re.search(r"taking a file from process \d+: Bad file descriptor|mapping shared memory: ", error), (
+        error
+    )
 
 
 # --- streams and events ------------------------------------------------------------------------------------

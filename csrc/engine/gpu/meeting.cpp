@@ -117,7 +117,7 @@ GpuCollectives::Ready GpuCollectives::ready(int device, For what) {
 std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path, bool messages) {
   const int rank = calls_.rank, world = calls_.world;
   if (path == over_nccl) {
-    return std::make_unique<NcclRunner>(rank, world, gpu.device, calls_.options.reproducible,
+    return std::make_unique<NcclRunner>(rank, world, gpu.device, calls_.options.reproducible, messages,
                                         calls_.transport->hosts(), calls_.options.timeout, exchange_,
                                         [this] { tick(); });
   }
