@@ -5,6 +5,7 @@ programs_of_hosts RANK SIZE PLACE TRANSPORT WHAT
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -243,6 +244,20 @@ def messages(comm):
         assert "messages between GPUs need" in str(error), error
     else:
         raise AssertionError("carried by nothing")
+
+
+def served_operations(comm):
+    """What tests/gpu/served.py has of the table "What is served"."""
+    found = {}
+    for name, operation in served.OPERATIONS.items():
+        with comm.split(0) as group:
+            group.prepare(0)
+            try:
+                operation(served.Rank(group, True))
+                found[name] = "yes"
+            except (ValueError, ringreduce.Error) as error:
+                found[name] = str(error)
+    print(json.dumps(found))
 
 
 def refused(comm):
