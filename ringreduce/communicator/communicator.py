@@ -63,8 +63,9 @@ class Communicator(Collectives, Messages, Groups):
 
     Collectives also take arrays in GPU memory: torch CUDA tensors, and objects that have a
     ``__cuda_array_interface__`` (such as CuPy arrays) or support DLPack. Kernels serve up to 32 ranks of one host,
-    NCCL or the CPU's collectives any others. A collective is launched on a stream, runs in order with the stream's other work, and
-    the call returns at once. ``stream`` is a handle, a torch or CuPy stream, or any object with ``__cuda_stream__``.
+    NCCL or the CPU's collectives any others. A collective is launched on a stream, runs in order with the stream's
+    other work, and the call returns at once. ``stream`` is a handle, a torch or CuPy stream, or any object with
+    ``__cuda_stream__``.
     None takes the current stream of torch or CuPy, and for other arrays :attr:`device_stream`. :meth:`send` and
     :meth:`recv` copy them through CPU memory. Calls can be captured into CUDA graphs. All arrays of a rank must be on
     one GPU. An error that occurs while kernels run is raised by a later call. docs/gpu.md has details.
