@@ -92,6 +92,7 @@ GpuCollectives::Ready GpuCollectives::ready(int device, For what) {
   std::shared_ptr<Gpu> gpu = gpu_;
   if (!gpu || !gpu->runners[path]) {
     exchange_or_fail(exchange_, [&] {
+      calls_.transport->check_background();  // the watch's thread needs it, and others
       const OnDevice there(CudaLibrary::get(), device);
       Gpu::give_back(nullptr);
       if (!gpu) gpu = std::make_shared<Gpu>(device);
