@@ -316,10 +316,11 @@ class Communicator(Collectives, Messages, Groups):
             self._c.leave()
 
     def prepare(self, device: int) -> None:
-        """Meets the other ranks on this rank's GPU now, and sets some of its thread blocks aside for messages.
+        """Meets the other ranks on this rank's GPU now, and prepares messages without a tag: by kernels, for which it
+        sets some of the GPU's thread blocks aside, or by NCCL.
 
-        Every rank must call it. The first collective of arrays in GPU memory meets the others too, but without blocks
-        for messages. :func:`ringreduce.local_group` prepares the devices that it is given.
+        Every rank must call it. The first collective of arrays in GPU memory meets the others too, but prepares no
+        messages. :func:`ringreduce.local_group` prepares the devices that it is given.
 
         Args:
             device: the number of the GPU that holds all of this rank's arrays.
