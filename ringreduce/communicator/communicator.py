@@ -316,11 +316,11 @@ class Communicator(Collectives, Messages, Groups):
             self._c.leave()
 
     def prepare(self, device: int) -> None:
-        """Meets the other ranks on this rank's GPU now, and prepares messages without a tag: by kernels, for which it
-        sets some of the GPU's thread blocks aside, or by NCCL.
+        """Meets the other ranks on this rank's GPU now, and prepares messages without a tag.
 
-        Every rank must call it. The first collective of arrays in GPU memory meets the others too, but prepares no
-        messages. :func:`ringreduce.local_group` prepares the devices that it is given.
+        Kernels carry them, for which it sets some of the GPU's thread blocks aside, or NCCL. Every rank must call it. The
+        first collective of arrays in GPU memory meets the others too, but prepares no messages.
+        :func:`ringreduce.local_group` prepares the devices that it is given.
 
         Args:
             device: the number of the GPU that holds all of this rank's arrays.
