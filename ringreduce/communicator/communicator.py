@@ -318,8 +318,8 @@ class Communicator(Collectives, Messages, Groups):
     def prepare(self, device: int) -> None:
         """Meets the other ranks on this rank's GPU now, and prepares messages without a tag.
 
-        Kernels carry them, for which it sets some of the GPU's thread blocks aside, or NCCL. Every rank must call it. The
-        first collective of arrays in GPU memory meets the others too, but prepares no messages.
+        Kernels carry them, for which it sets some of the GPU's thread blocks aside, or NCCL. Every rank must call it.
+        The first collective of arrays in GPU memory meets the others too, but prepares no messages.
         :func:`ringreduce.local_group` prepares the devices that it is given.
 
         Args:
