@@ -32,7 +32,7 @@ PYTEST = "-m pytest -v -n 1 --dist load --max-worker-restart 1000 -p no:cachepro
 
 # The tests of tests/gpu that run first, and those that say nothing about a card or belong to another part.
 FIRST = ["card", "combine", "ranks", "captures", "communicator", "runners", "processes", "coded"]
-ELSEWHERE = ["bench", "emulated_library", "interpreter", "make", "make_card", "without_card"]
+ELSEWHERE = ["bench", "emulated_library", "interpreter", "make", "make_card", "nccl_messages", "without_card"]
 NCCL = ["nccl_alone", "nccl", "nccl_groups"]
 LIMITS = {"communicator": 150, "ranks": 150, "processes": 120}  # 90 for the others
 SANITIZED = ["card", "combine", "coded", "ranks"]

@@ -149,7 +149,7 @@ nb::object transfer(Communicator& comm, bool sends, nb::handle x, nb::handle pee
   return background ? nb::cast(work) : nb::cast(other);
 }
 
-// A message without a tag, which kernels carry. Returns None or a GpuWork.
+// A message without a tag, which kernels or NCCL carry. Returns None or a GpuWork.
 nb::object exchange(Communicator& comm, bool sends, nb::handle x, nb::handle peer, nb::handle async_op,
                     nb::handle stream) {
   const ArrayView array = view(x, "x", !sends);
@@ -160,7 +160,7 @@ nb::object exchange(Communicator& comm, bool sends, nb::handle x, nb::handle pee
                    .count = array.count,
                    .dtype = array.dtype};
   if (t.peer == any_source) {
-    throw InvalidArgument("source must be a rank if tag is None: kernels receive from one rank");
+    throw InvalidArgument("source must be a rank if tag is None: such messages come from one rank");
   }
   const std::optional<void*> chosen = chosen_stream(x, array.device, stream);
   if (!flag(async_op, "async_op")) {

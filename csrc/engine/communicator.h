@@ -52,7 +52,7 @@ class Communicator {
   }
   // Meets the other ranks before the first of those calls; a collective.
   void prepare_device(int device) { gpu_.prepare(device); }
-  // Whether kernels carry messages, too. Only if the device was prepared.
+  // Whether kernels, or NCCL, carry messages, too. Only if the device was prepared.
   bool carries_messages() { return gpu_.carries_messages(); }
   // Launches messages from and to GPU memory, without tags. All of them make progress together. Those between
   // two ranks are matched in the order of the calls; all else as for enqueue() and enqueue_beside().

@@ -75,8 +75,8 @@ class Group {
   void submit(std::unique_ptr<Steps> steps, Completion completion);
   // A call with arrays of a GPU, launched on a stream of that GPU: see Communicator::enqueue.
   void enqueue(const Call& call, void* stream);
-  // Meets on the GPU that holds this rank's arrays: a collective. Then kernels may carry messages, too;
-  // whether they do is the same on all ranks, and exchange() launches them: see Communicator.
+  // Meets on the GPU that holds this rank's arrays: a collective. Then kernels or NCCL may carry messages,
+  // too; whether they do is the same on all ranks, and exchange() launches them: see Communicator.
   void prepare(int device);
   bool carries_messages() const;
   void exchange(int device, const std::vector<Transfer>& transfers, void* stream);

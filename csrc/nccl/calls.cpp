@@ -186,7 +186,11 @@ void collect(Member& member, const Asked& asked, nccl::Stream stream) {
   if (has_output(member, asked)) call.output = asked.output;
   if (call.collective == Collective::broadcast && !call.input) call.input = call.output;
   if (reduces(call.collective)) set_op(call, member, asked.op, stream);
-  member.use([&](Communicator& own) { own.enqueue(call, stream); });
+  try {
+    member.use([&](Communicator& own) { own.enqueue(call, stream); });
+  } catch (const InvalidArgument& refused) {  // the arguments are right, but it is not served here
+    throw Refusal(nccl::invalid_usage, refused.what());
+  }
 }
 
 void check(const Member& member, const Message& message) {

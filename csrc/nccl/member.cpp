@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <string_view>
 
 #include "engine/gpu/kernels/cuda/flat_program.h"
@@ -20,22 +21,34 @@ constexpr std::chrono::hours as_long_as_it_takes{24};
 
 struct Card {
   HostIdentity host;
+  std::uint64_t label;  // of RINGREDUCE_HOST, which sets ranks of one host apart
   std::int32_t wants_nccl;
 };
 
-bool nccl_is_wanted() {
-  return environment("RINGREDUCE_GPU_TRANSPORT") == "nccl";
+std::string wanted() {
+  return environment("RINGREDUCE_GPU_TRANSPORT");
 }
 
-// The reason why this library cannot serve the ranks, the same on all of them; empty if it can.
+Card own_card() {
+  return {this_host(), std::hash<std::string>()(environment("RINGREDUCE_HOST")), wanted() == "nccl"};
+}
+
+bool have_several_hosts(const std::vector<Card>& cards) {
+  return std::any_of(cards.begin(), cards.end(), [&](const Card& card) {
+    return card.host != cards[0].host || card.label != cards[0].label;
+  });
+}
+
+bool want_nccl(const std::vector<Card>& cards) {
+  return std::any_of(cards.begin(), cards.end(), [](const Card& card) { return card.wants_nccl != 0; });
+}
+
+// The reason why NCCL is preferred, the same on all ranks; empty if there is none.
 std::string why_nccl(const std::vector<Card>& cards) {
-  const auto differs = [&](const Card& card) { return card.host != cards[0].host; };
-  if (std::any_of(cards.begin(), cards.end(), differs)) return "its ranks are on several hosts";
-  if (cards.size() > device::most_ranks) {
-    return "its kernels serve at most " + std::to_string(device::most_ranks) + " ranks";
-  }
-  const auto wants = [](const Card& card) { return card.wants_nccl != 0; };
-  return std::any_of(cards.begin(), cards.end(), wants) ? "RINGREDUCE_GPU_TRANSPORT is nccl" : "";
+  if (want_nccl(cards)) return "RINGREDUCE_GPU_TRANSPORT is nccl";
+  if (have_several_hosts(cards)) return "its ranks are on several hosts";
+  if (cards.size() <= device::most_ranks) return "";
+  return "its kernels serve at most " + std::to_string(device::most_ranks) + " ranks";
 }
 
 // Runs `step` on all ranks. Returns the problem of the first rank that failed, or nothing.
@@ -106,19 +119,38 @@ void Member::join(const Invitation& invitation, nccl::Config* config) {
   }
 }
 
+// Kernels serve the ranks if they can, then NCCL, and then the CPU.
 void Member::meet(const Invitation& invitation, nccl::Config* config) {
   Seat seat(invitation, rank, world);
   const Exchange exchange = [&](const std::string& blob) { return seat.exchange(blob); };
-  const auto cards = exchange_values(exchange, world, Card{this_host(), nccl_is_wanted()});
-  std::string why = why_nccl(cards);
-  if (why.empty()) {
-    why = first_problem(seat, [&] {
+  const auto problem_with = [&](const char* transport) {
+    return first_problem(seat, [&] {
       Options options;
       options.timeout = as_long_as_it_takes;
-      serve(std::make_unique<Communicator>(connect_transport(rank, world, exchange, "shm"), options));
+      serve(std::make_unique<Communicator>(connect_transport(rank, world, exchange, transport), options));
     });
+  };
+  const auto cards = exchange_values(exchange, world, own_card());
+  std::string why = why_nccl(cards);
+  const bool by_kernels = why.empty();
+  if (by_kernels) why = problem_with("shm");
+  if (why.empty()) return;
+  own_.reset();
+  nccl::UniqueId id{};
+  const std::string absent = first_problem(seat, [&] {
+    if (wanted() == "cuda") throw Error("RINGREDUCE_GPU_TRANSPORT is cuda");
+    const NcclLibrary& library = NcclLibrary::get();
+    if (rank == 0) check_real(library.get_unique_id(&id));
+  });
+  if (absent.empty()) return join_by_nccl(seat, id, config);
+  if (!by_kernels && !want_nccl(cards)) {
+    const std::string problem = problem_with(have_several_hosts(cards) ? "" : "shm");
+    if (problem.empty()) return;
+    own_.reset();
+    why += ", and through the CPU: " + problem;
   }
-  if (!why.empty()) join_by_nccl(seat, why, config);
+  throw Refusal(nccl::invalid_usage, "this library cannot serve the communicator (" + why +
+                                         "), and the installed NCCL is not available: " + absent);
 }
 
 void Member::serve(std::unique_ptr<Communicator> communicator) {
@@ -126,17 +158,7 @@ void Member::serve(std::unique_ptr<Communicator> communicator) {
   own_ = std::move(communicator);
 }
 
-void Member::join_by_nccl(Seat& seat, const std::string& why, nccl::Config* config) {
-  own_.reset();
-  nccl::UniqueId id{};
-  const std::string absent = first_problem(seat, [&] {
-    const NcclLibrary& library = NcclLibrary::get();
-    if (rank == 0) check_real(library.get_unique_id(&id));
-  });
-  if (!absent.empty()) {
-    throw Refusal(nccl::invalid_usage, "this library cannot serve the communicator (" + why +
-                                           "), and the installed NCCL is not available: " + absent);
-  }
+void Member::join_by_nccl(Seat& seat, nccl::UniqueId id, nccl::Config* config) {
   const std::string first = seat.exchange(bytes_of(id)).at(0);
   std::memcpy(&id, first.data(), std::min(first.size(), sizeof id));
   const OnDevice there(CudaLibrary::get(), device);

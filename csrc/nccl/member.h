@@ -1,5 +1,5 @@
 // One rank's end of a communicator, which programs hold as ncclComm_t. This library serves it if its kernels
-// reach all ranks' GPUs, otherwise the installed NCCL does.
+// reach all ranks' GPUs; otherwise the installed NCCL does or, without one, this library through the CPU.
 #pragma once
 
 #include <atomic>
@@ -72,7 +72,7 @@ class Member {
   void check_usable() const;
   void check_met(const std::string& whose) const;
   void meet(const Invitation& invitation, nccl::Config* config);
-  void join_by_nccl(Seat& seat, const std::string& why, nccl::Config* config);
+  void join_by_nccl(Seat& seat, nccl::UniqueId id, nccl::Config* config);
   void serve(std::unique_ptr<Communicator> communicator);
   void end();
 

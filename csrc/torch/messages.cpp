@@ -73,13 +73,14 @@ Completion delivering(at::Tensor memory, at::Tensor tensor, Completion then) {
 
 }  // namespace
 
-// Kernels do not compare tags, nor take what comes first.
+// Neither kernels nor NCCL compare tags, or take what comes first.
 bool RingBackend::is_carried(const at::Tensor& tensor, int peer, int tag) const {
   if (tensor.is_cpu() || tag != 0 || !group().carries_messages()) return false;
-  TORCH_CHECK(
-      peer != any_source,
-      "ringreduce: recv from any rank takes a CUDA tensor only with a tag other than 0 "
-      "in a process group that is bound to a device, because messages without a tag are carried by kernels");
+  TORCH_CHECK(peer != any_source,
+              "ringreduce: recv from any rank takes a CUDA tensor only with a tag other than 0 "
+              "in a process group that is bound to a device, because messages without a tag are carried by "
+              "kernels or "
+              "NCCL");
   return true;
 }
 

@@ -62,9 +62,10 @@ class Communicator(Collectives, Messages, Groups):
     - ``stream``: for arrays in GPU memory, see below.
 
     Collectives also take arrays in GPU memory: torch CUDA tensors, and objects that have a
-    ``__cuda_array_interface__`` (such as CuPy arrays) or support DLPack. The group may have up to 32 ranks on one
-    host, or over NCCL any ranks. A collective is launched on a stream, runs in order with the stream's other work, and
-    the call returns at once. ``stream`` is a handle, a torch or CuPy stream, or any object with ``__cuda_stream__``.
+    ``__cuda_array_interface__`` (such as CuPy arrays) or support DLPack. Kernels serve up to 32 ranks of one host,
+    NCCL or the CPU's collectives any others. A collective is launched on a stream, runs in order with the stream's
+    other work, and the call returns at once. ``stream`` is a handle, a torch or CuPy stream, or any object with
+    ``__cuda_stream__``.
     None takes the current stream of torch or CuPy, and for other arrays :attr:`device_stream`. :meth:`send` and
     :meth:`recv` copy them through CPU memory. Calls can be captured into CUDA graphs. All arrays of a rank must be on
     one GPU. An error that occurs while kernels run is raised by a later call. docs/gpu.md has details.
@@ -315,10 +316,11 @@ class Communicator(Collectives, Messages, Groups):
             self._c.leave()
 
     def prepare(self, device: int) -> None:
-        """Meets the other ranks on this rank's GPU now, and sets some of its thread blocks aside for messages.
+        """Meets the other ranks on this rank's GPU now, and prepares messages without a tag.
 
-        Every rank must call it. The first collective of arrays in GPU memory meets the others too, but without blocks
-        for messages. :func:`ringreduce.local_group` prepares the devices that it is given.
+        Kernels carry them, for which it sets some of the GPU's thread blocks aside, or NCCL. Every rank must call it.
+        The first collective of arrays in GPU memory meets the others too, but prepares no messages.
+        :func:`ringreduce.local_group` prepares the devices that it is given.
 
         Args:
             device: the number of the GPU that holds all of this rank's arrays.

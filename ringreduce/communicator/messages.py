@@ -49,14 +49,14 @@ class Messages(Base):
         Args:
             dest: the receiving rank. It may be this rank, which then receives the message by another call.
             tag: a 32-bit integer. Only a recv with the same tag takes the message. None: kernels carry the message
-                between two GPUs of a host. It is launched on the stream, as collectives are, and both ends must pass
-                None and have called :meth:`prepare`. The messages without a tag between two ranks are matched in
-                the order of the calls, and one that is not asynchronous delays what comes later on its stream until
-                the other rank receives it.
+                between two GPUs of a host, or NCCL between any two. It is launched on the stream, as collectives
+                are, and both ends must pass None and have called :meth:`prepare`. The messages without a tag between
+                two ranks are matched in the order of the calls, and one that is not asynchronous delays what comes
+                later on its stream until the other rank receives it. Over NCCL it delays all later calls.
             stream: for an array in GPU memory, the stream that orders the copy to CPU memory, or the message itself.
 
         Raises:
-            ValueError: tag is None, and x is not in GPU memory or kernels cannot carry messages.
+            ValueError: tag is None, and x is not in GPU memory or neither kernels nor NCCL carry messages.
         """
         if tag is None:
             packed = arrays.contiguous(x)

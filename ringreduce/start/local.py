@@ -38,7 +38,7 @@ def local_group(
         A list of communicators, by rank.
 
     Raises:
-        ValueError: the number of devices is not the number of ranks, or there are more than 32 ranks on GPUs.
+        ValueError: the number of devices is not the number of ranks, or a GPU has too many ranks.
         Error: a GPU cannot be used.
     """
     values.whole(size, "size", 1, MOST)

@@ -5,6 +5,7 @@ programs_of_hosts RANK SIZE PLACE TRANSPORT WHAT
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ import numpy as np
 
 import ringreduce
 from tests.collectives import test_custom as custom
-from tests.gpu import served
+from tests.gpu import nccl_api, served
 from tests.gpu.gpu_arrays import GpuArray, library, wait_for
 
 LARGE = 100_000  # elements; from 64 KiB on, calls have two levels
@@ -243,6 +244,49 @@ def messages(comm):
         assert "messages between GPUs need" in str(error), error
     else:
         raise AssertionError("carried by nothing")
+
+
+def served_operations(comm):
+    """What tests/gpu/served.py has of the table "What is served"."""
+    found = {}
+    for name, operation in served.OPERATIONS.items():
+        with comm.split(0) as group:
+            group.prepare(0)
+            try:
+                operation(served.Rank(group, True))
+                found[name] = "yes"
+            except (ValueError, ringreduce.Error) as error:
+                found[name] = str(error)
+    print(json.dumps(found))
+
+
+def stand_in(comm):
+    """The library that stands in for NCCL, where there is no other one."""
+    made = nccl_api.unique_id() if comm.rank == 0 else None
+    [id, *_] = comm.all_gather_object(made and bytes(made.internal))
+    rank = nccl_api.Rank(comm.size, comm.rank, nccl_api.UniqueId.from_buffer_copy(id), device=0)
+    x = rank.array(np.full(LARGE, comm.rank + 1))
+    rank.all_reduce(x)
+    total = comm.size * (comm.size + 1) / 2
+    assert rank.values(x) == [total] * LARGE
+    try:
+        with library().captured(rank.stream):
+            rank.all_reduce(x)
+        raise AssertionError("captured")
+    except nccl_api.Failed as error:
+        assert error.result == nccl_api.INVALID_USAGE, error
+        assert f"rank {comm.rank} of {comm.size}: stream is being captured" in str(error), error
+    came = rank.array(np.zeros(LARGE))
+    rank.message("ncclSend", x, (comm.rank + 1) % comm.size)  # through host memory
+    rank.message("ncclRecv", came, (comm.rank - 1) % comm.size)
+    assert rank.values(came) == [total] * LARGE
+    comm.barrier()
+    op = nccl_api.PROD if comm.rank == 1 else nccl_api.SUM
+    rank.all_reduce(x, op=op)
+    assert rank.wait_for_error() == nccl_api.INVALID_USAGE
+    assert "prod" in nccl_api.last_error(), nccl_api.last_error()
+    comm.barrier()
+    rank.abort()
 
 
 def refused(comm):

@@ -40,6 +40,19 @@ def sums(comm, device_of_rank):
     return held
 
 
+def many(comm):
+    """More ranks than kernels serve."""
+    for count in (3, 70_001):
+        x = GpuArray(integers(comm.rank, count))
+        comm.all_reduce(x)
+        assert (x.get(comm) == sum(integers(rank, count) for rank in range(comm.size))).all()
+    out = comm.all_gather(
+        GpuArray(np.full(100, comm.rank, "float32")), out=GpuArray(np.zeros(100 * comm.size, "float32"))
+    )
+    assert (out.get(comm) == np.repeat(np.arange(comm.size), 100)).all()
+    assert comm.device_memory_held == 0
+
+
 def messages(comm):
     """Around the ring, all at once, with what does not fit on the way."""
     comm.prepare(0)
@@ -116,10 +129,8 @@ def main() -> None:
             ringreduce.run(killed, world, timeout=20)
         except ringreduce.RankFailed as error:
             assert error.rank == 1, error
-    elif what == "messages":
-        ringreduce.run(messages, world, timeout=20)
-    elif what == "slow":
-        ringreduce.run(slow, world, timeout=20)
+    elif what in ("many", "messages", "slow"):
+        ringreduce.run(globals()[what], world, timeout=20)
     else:
         devices = [rank % 2 if what == "two" else 0 for rank in range(world)]
         assert max(ringreduce.run(sums, world, devices, timeout=20)) < 16 << 20

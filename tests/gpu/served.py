@@ -4,6 +4,7 @@ python -m tests.gpu.served prints the tables; tests/gpu/test_served.py compares 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
@@ -18,6 +19,7 @@ from tests.collectives import test_custom as custom
 
 from .gpu_arrays import GpuArray, library, wait_for
 from .ranks import LIBRARIES
+from .test_hosts import answers
 
 WORLD = 2
 PATHS = {
@@ -26,6 +28,7 @@ PATHS = {
     "events": {"RINGREDUCE_EMULATED_BLOCKS": "1"},
     "NCCL": {"RINGREDUCE_GPU_TRANSPORT": "nccl"},
 }
+HOSTS = "several hosts without NCCL"
 NCCL_LIBRARY = {"RINGREDUCE_NCCL_LIBRARY": str(LIBRARIES / "libnccl_emulated.so")}
 COUNT = 300
 
@@ -216,9 +219,11 @@ def messages(on: Rank) -> None:
 def untagged_messages(on: Rank) -> None:
     x, came = on.own(), on.room(COUNT)
     peer = 1 - on.rank
-    sent = on.comm.send(x, peer, tag=None, async_op=True)
-    on.comm.recv(came, peer, tag=None)
-    sent.wait()
+    for turn in (0, 1):  # over NCCL, two ranks that both send first wait for each other
+        if turn == on.rank:
+            on.comm.send(x, peer, tag=None)
+        else:
+            on.comm.recv(came, peer, tag=None)
     on.is_equal(came, on.values(peer))
 
 
@@ -298,28 +303,37 @@ def answer(operation: Callable[[Rank], None], path: str) -> str:
     return str(refusals[0]) if refusals[0] else "yes"
 
 
+def answers_on(path: str) -> dict[str, str]:
+    """Of all operations, by their names."""
+    if path == HOSTS:
+        of_ranks = [json.loads(lines[-1]) for lines in answers("ab", "served_operations")]
+        assert of_ranks[0] == of_ranks[1], of_ranks
+        return dict(of_ranks[0])
+    settings = {**NCCL_LIBRARY, **PATHS[path]}
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        return {name: answer(operation, path) for name, operation in OPERATIONS.items()}
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
 def table() -> str:
     """In Markdown. Reasons are numbered."""
     reasons: list[str] = []
-    lines = [f"| | {' | '.join(PATHS)} |", "|---|" + "---|" * len(PATHS)]
+    paths = [*PATHS, HOSTS]
+    lines = [f"| | {' | '.join(paths)} |", "|---|" + "---|" * len(paths)]
     cells: dict[str, list[str]] = {name: [] for name in OPERATIONS}
-    for path, of_path in PATHS.items():
-        settings = {**NCCL_LIBRARY, **of_path}
-        before = {name: os.environ.get(name) for name in settings}
-        os.environ.update(settings)
-        try:
-            for name, operation in OPERATIONS.items():
-                found = answer(operation, path)
-                if found != "yes":
-                    if found not in reasons:
-                        reasons.append(found)
-                    found = f"no ({reasons.index(found) + 1})"
-                elif path != "CPU" and name in HOST_ONLY:
-                    found = HOST_ONLY[name]
-                cells[name].append(found)
-        finally:
-            for name, value in before.items():
-                os.environ.pop(name) if value is None else os.environ.update({name: value})
+    for path in paths:
+        for name, found in answers_on(path).items():
+            if found != "yes":
+                if found not in reasons:
+                    reasons.append(found)
+                found = f"no ({reasons.index(found) + 1})"
+            elif path != "CPU" and name in HOST_ONLY:
+                found = HOST_ONLY[name]
+            cells[name].append(found)
     lines += [f"| {name} | {' | '.join(row)} |" for name, row in cells.items()]
     return "\n".join([*lines, "", *(f"{i}. {reason}" for i, reason in enumerate(reasons, 1))])
 

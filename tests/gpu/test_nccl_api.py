@@ -37,6 +37,7 @@ from .nccl_api import (
 )  # fmt: skip
 from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY
+from .test_hosts import answers
 
 STAND_IN = nccl_library.STAND_IN
 SOURCES = Path(__file__).parent / "nccl_program"
@@ -147,8 +148,8 @@ def program(tmp_path_factory):
     return made
 
 
-def run_program(program, tmp_path, world, each, **environment):
-    """Processes of so many ranks each. Loads the library as users do."""
+def run_program(program, tmp_path, world, each, hosts="", **environment):
+    """Processes of so many ranks each; those with the same letter share a host. Loads the library as users do."""
     env = {
         **os.environ,
         **{"LD_PRELOAD": str(STAND_IN), "RINGREDUCE_CUDA_LIBRARY": str(EMULATED_LIBRARY)},
@@ -158,7 +159,8 @@ def run_program(program, tmp_path, world, each, **environment):
     processes = [
         subprocess.Popen(
             [str(program), str(world), str(first), str(each), str(tmp_path / "id")],
-            **{"env": env, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True},
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True},
+            env={**env, "RINGREDUCE_HOST": hosts[first // each] if hosts else ""},
         )
         for first in range(0, world, each)
     ]
@@ -170,6 +172,20 @@ def test_a_program_written_for_nccl(program, tmp_path, world, each):
     assert run_program(program, tmp_path, world, each) == ["all right"] * (world // each)
 
 
+@pytest.mark.parametrize(
+    ("world", "each", "hosts"), [(2, 1, "ab"), (3, 1, "aab"), (4, 1, "abab"), (4, 2, "ab")]
+)
+def test_a_program_on_several_hosts(program, tmp_path, world, each, hosts):
+    """Where the real NCCL is not there."""
+    said = run_program(program, tmp_path, world, each, hosts, RINGREDUCE_NCCL_LIBRARY="/nowhere")
+    assert said == ["all right"] * (world // each)
+
+
+def test_what_several_hosts_do_not_serve():
+    answers("ab", "stand_in")
+    answers("aabb", "stand_in")
+
+
 def test_one_thread_calls_for_ranks_whose_kernels_cannot_wait_for_each_other(program, tmp_path):
     few = {"RINGREDUCE_EMULATED_BLOCKS": "1"}  # events order them, and the ranks meet on the host
     assert run_program(program, tmp_path, 4, 4, **few) == ["all right"]
@@ -178,7 +194,7 @@ def test_one_thread_calls_for_ranks_whose_kernels_cannot_wait_for_each_other(pro
 @pytest.mark.parametrize(
     ("world", "variables", "reason"),
     [
-        (33, {}, "its kernels serve at most 32 ranks"),
+        (33, {}, "its kernels serve at most 32 ranks, and through the CPU: rank 0: 17 ranks of one process"),
         (2, {"RINGREDUCE_GPU_TRANSPORT": "nccl"}, "RINGREDUCE_GPU_TRANSPORT is nccl"),
         (2, {"RINGREDUCE_NCCL_LIBRARY": "", "RINGREDUCE_GPU_TRANSPORT": "nccl"}, "cannot be loaded"),
         (

@@ -41,6 +41,17 @@ def test_messages():
     assert done.stdout.endswith("well\n") and done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.skipif(HAS_CARD, reason="it is not about the GPU, and takes the memory of 33 contexts")
+def test_more_ranks_than_kernels_serve():
+    """Where NCCL is not installed."""
+    done = _run("many", 33, RINGREDUCE_NCCL_LIBRARY="/nowhere", RINGREDUCE_LOG="info")
+    assert done.stdout.endswith("well\n") and done.returncode == 0, done.stdout + done.stderr
+    said = (
+        "go through the CPU, because kernels serve at most 32 ranks: rank 0: NCCL cannot be loaded: /nowhere"
+    )
+    assert said in done.stderr
+
+
 @pytest.mark.skipif(HAS_CARD, reason="only the emulated GPU's memory can be counted")
 def test_boxes_wait_for_slow_peers():
     done = _run("slow", 3)

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import slowly
+from tests.gpu.probe import HAS_CARD
+from tests.gpu.ranks import EMULATED_LIBRARY
 from tests.mpi.conftest import PROGRAMS, ROOT, STAY
 
 pytestmark = pytest.mark.timeout(300)
@@ -80,6 +82,17 @@ def test_beside_mpi4py(launch, ranks, becomes):
 def test_with_one_thread(launch, ranks, becomes):
     """MPI_THREAD_FUNNELED: what needs a second thread is refused, and all else works."""
     good(launch(ranks, "one_thread", becomes=becomes), "one_thread")
+
+
+@pytest.mark.skipif(
+    HAS_CARD or not EMULATED_LIBRARY.exists(), reason="on a card, or not built: make emulated"
+)
+@pytest.mark.parametrize(("ranks", "becomes"), [("01", "mpi"), ("0011", "shm+mpi")])
+def test_arrays_in_gpu_memory(launch, ranks, becomes):
+    """Where NCCL is not installed."""
+    settings = {"RINGREDUCE_NCCL_LIBRARY": "/nowhere", "RINGREDUCE_EMULATED_BLOCKS": "16"}
+    good(launch(ranks, "gpus", becomes=becomes, **settings), "gpus")
+    good(launch(ranks, "gpus_with_one_thread", becomes=becomes, **settings), "gpus_with_one_thread")
 
 
 @pytest.mark.slow

@@ -115,3 +115,52 @@ def _same_as_alone(how):
 @pytest.mark.parametrize("how", ["ddp", "fsdp2"])
 def test_training(how):
     on_process_group(2, _same_as_alone, how)
+
+
+def _by_graph(wrap, is_captured):
+    """A model's parameters after 16 steps. The last ones are a graph's replays; torch wants 11 before DDP's capture,
+    and all of DDP on the stream that is captured."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(1)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        layers = [torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 8)]
+        used = wrap(torch.nn.Sequential(*layers).double().to("cuda:0"))
+        samples = torch.randn(16, world, 4, 64, dtype=torch.float64).to("cuda:0")
+        if not is_captured:
+            samples = samples.flatten(1, 2).unsqueeze(1)
+        optimizer = torch.optim.SGD(used.parameters(), lr=0.1)
+        x = torch.empty_like(samples[0, 0])
+
+        def step():
+            optimizer.zero_grad(set_to_none=False)
+            used(x).square().mean().backward()
+            optimizer.step()
+
+        run = step
+        for number, sample in enumerate(samples):
+            if is_captured and number == 11:
+                stream.synchronize()
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, stream=stream):
+                    step()
+                run = graph.replay
+            x.copy_(sample[rank if is_captured else 0])
+            run()
+    stream.synchronize()
+    return [p.detach().cpu() for p in used.parameters()]
+
+
+def _ddp_in_a_graph():
+    from torch.nn.parallel import DistributedDataParallel
+
+    torch.cuda.set_device(0)
+    together = _by_graph(
+        lambda model: DistributedDataParallel(model, device_ids=[0], bucket_cap_mb=0.01), True
+    )
+    for a, b in zip(together, _by_graph(lambda model: model, False), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_ddp_in_a_graph():
+    on_process_group(2, _ddp_in_a_graph)

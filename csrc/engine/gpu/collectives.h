@@ -74,8 +74,13 @@ class GpuCollectives {
   template <typename Step>
   void in_order(const Gpu& gpu, Step step);
   void launch(const Ready& on, const Call& call, Launch& launch);
-  std::shared_ptr<Gpu> for_messages(int device);
-  void launch(const Gpu& gpu, std::span<const Transfer> transfers, void* stream);
+  struct Carrying {
+    std::shared_ptr<Gpu> gpu;
+    Messenger& messenger;
+  };
+  Messenger* messenger() const;
+  Carrying for_messages(int device);
+  void launch(const Carrying& on, std::span<const Transfer> transfers, void* stream);
   bool is_idle();
   void tick();
 

@@ -56,17 +56,14 @@ auto GpuCollectives::means_of(const Call& call) -> For {
 GpuCollectives::Path GpuCollectives::agree_on_path() {
   const std::string wanted = agree_on_wanted(exchange_);
   if (wanted == "nccl") return over_nccl;
-  if (!has_several_hosts(*calls_.transport)) {
-    if (calls_.world <= device::most_ranks) return reaching_peers;
-    if (wanted != "cuda") return over_nccl;
-    throw InvalidArgument("a group of " + std::to_string(calls_.world) +
-                          " ranks is too large for GPU kernels, which serve at most " +
-                          std::to_string(device::most_ranks));
-  }
-  if (wanted == "cuda") return over_hosts;
-  const std::string problem = why_not_nccl();
+  const bool several_hosts = has_several_hosts(*calls_.transport);
+  if (!several_hosts && calls_.world <= device::most_ranks) return reaching_peers;
+  const std::string problem = wanted == "cuda" ? std::string(variable) + " is cuda" : why_not_nccl();
   if (problem.empty()) return over_nccl;
-  calls_.say(log::Level::info, "arrays in GPU memory go through the CPU between hosts: " + problem);
+  const std::string why =
+      several_hosts ? " between hosts: "
+                    : ", because kernels serve at most " + std::to_string(device::most_ranks) + " ranks: ";
+  calls_.say(log::Level::info, "arrays in GPU memory go through the CPU" + why + problem);
   return over_hosts;
 }
 
@@ -95,6 +92,7 @@ GpuCollectives::Ready GpuCollectives::ready(int device, For what) {
   std::shared_ptr<Gpu> gpu = gpu_;
   if (!gpu || !gpu->runners[path]) {
     exchange_or_fail(exchange_, [&] {
+      calls_.transport->check_background();  // the watch's thread needs it, and others
       const OnDevice there(CudaLibrary::get(), device);
       Gpu::give_back(nullptr);
       if (!gpu) gpu = std::make_shared<Gpu>(device);
@@ -104,7 +102,7 @@ GpuCollectives::Ready GpuCollectives::ready(int device, For what) {
     calls_.say(log::Level::info, "arrays of GPU " + std::to_string(device) + " are combined " +
                                      (path == over_nccl        ? "over NCCL"
                                       : path == reaching_peers ? "by kernels that access their peers' memory"
-                                                               : "on the CPU, and by kernels inside hosts"));
+                                                               : "on the CPU, or by kernels inside hosts"));
     const std::lock_guard lock(mutex_);
     gpu->runners[path] = std::move(runner);
     gpu_ = gpu;
@@ -117,7 +115,7 @@ GpuCollectives::Ready GpuCollectives::ready(int device, For what) {
 std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path, bool messages) {
   const int rank = calls_.rank, world = calls_.world;
   if (path == over_nccl) {
-    return std::make_unique<NcclRunner>(rank, world, gpu.device, calls_.options.reproducible,
+    return std::make_unique<NcclRunner>(rank, world, gpu.device, calls_.options.reproducible, messages,
                                         calls_.transport->hosts(), calls_.options.timeout, exchange_,
                                         [this] { tick(); });
   }

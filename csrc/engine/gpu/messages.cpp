@@ -1,33 +1,43 @@
 // Messages between two ranks' arrays in GPU memory.
 #include "engine/gpu/collectives.h"
 #include "engine/gpu/gpu.h"
-#include "engine/gpu/kernels/messenger.h"
+#include "engine/gpu/messenger.h"
 #include "engine/gpu/work.h"
 #include "transport/interface/errors.h"
 
 namespace ringreduce {
 
+Messenger* GpuCollectives::messenger() const {
+  for (std::size_t path = 0; gpu_ && path < gpu_->runners.size(); ++path) {
+    Runner* const runner = gpu_->runners[path].get();
+    if (runner && runner->messenger()) return runner->messenger();
+  }
+  return nullptr;
+}
+
 bool GpuCollectives::carries_messages() {
   const std::lock_guard lock(mutex_);
-  return gpu_ && gpu_->runners[reaching_peers] && gpu_->runners[reaching_peers]->messenger();
+  return messenger() != nullptr;
 }
 
 // The ranks cannot meet for a message, because only two of them know of it.
-std::shared_ptr<Gpu> GpuCollectives::for_messages(int device) {
+auto GpuCollectives::for_messages(int device) -> Carrying {
   calls_.check_usable();
-  if (!carries_messages()) {
-    throw InvalidArgument(
-        "messages between GPUs need kernels that all ranks have prepared: call comm.prepare(device) before "
-        "the first collective of arrays in GPU memory. It helps only if all ranks are on one host, their "
-        "kernels run at the same time, and each has four times as many thread blocks as there are ranks");
-  }
   const std::lock_guard lock(mutex_);
+  Messenger* const found = messenger();
+  if (!found) {
+    throw InvalidArgument(
+        "messages between GPUs need NCCL, or kernels, that all ranks have prepared: call "
+        "comm.prepare(device) before the first collective of arrays in GPU memory. Kernels carry them only "
+        "if all ranks are on one host, their kernels run at the same time, and each has four times as many "
+        "thread blocks as there are ranks");
+  }
   gpu_->check_is(device);
-  return gpu_;
+  return {gpu_, *found};
 }
 
-void GpuCollectives::launch(const Gpu& gpu, std::span<const Transfer> transfers, void* stream) {
-  const OnDevice there(CudaLibrary::get(), gpu.device);
+void GpuCollectives::launch(const Carrying& on, std::span<const Transfer> transfers, void* stream) {
+  const OnDevice there(CudaLibrary::get(), on.gpu->device);
   calls_.guarded([&] {
     calls_.telling_others([&] {
       calls_.transport->check();
@@ -35,8 +45,8 @@ void GpuCollectives::launch(const Gpu& gpu, std::span<const Transfer> transfers,
       int captured = 0;
       CudaLibrary::check(CudaLibrary::get().is_captured(&captured, stream));
       how.captured = captured != 0;
-      if (how.captured) gpu.hold_in_graph(stream);
-      gpu.runners[reaching_peers]->messenger()->launch(transfers, how);
+      if (how.captured) on.gpu->hold_in_graph(stream);
+      on.messenger.launch(transfers, how);
       for (const Transfer& one : transfers) calls_.messages.count(one);
     });
   });
@@ -48,22 +58,22 @@ void GpuCollectives::exchange(int device, std::span<const Transfer> transfers, s
     return exchange_beside(device, transfers, stream)->let_wait(*stream);
   }
   const Counted on_its_way(launching_);
-  const std::shared_ptr<Gpu> gpu = for_messages(device);
-  launch(*gpu, transfers, stream ? without_alias(*stream) : gpu->stream.get());
+  const Carrying on = for_messages(device);
+  launch(on, transfers, stream ? without_alias(*stream) : on.gpu->stream.get());
 }
 
 // On a stream of the first message's pair.
 std::shared_ptr<GpuWork> GpuCollectives::exchange_beside(int device, std::span<const Transfer> transfers,
                                                          std::optional<void*> stream) {
   const Counted on_its_way(launching_);
-  const std::shared_ptr<Gpu> gpu = for_messages(device);
-  void* const own = gpu->runners[reaching_peers]->messenger()->stream_for(transfers.front());
+  const Carrying on = for_messages(device);
+  void* const own = on.messenger.stream_for(transfers.front());
   auto work = std::make_shared<GpuWork>(device);
   if (stream) {
     work->record(*stream);
     work->let_wait(own);
   }
-  launch(*gpu, transfers, own);
+  launch(on, transfers, own);
   work->record(own);
   return work;
 }

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/planning/call.h"
@@ -55,6 +56,8 @@ class Runner {
   virtual bool is_idle() { return is_last_over() && begun() == ended(); }
   // What carries messages between two ranks, on streams; null if nothing does.
   virtual Messenger* messenger() { return nullptr; }
+  // The message that the GPU waits in, if that is no collective.
+  virtual std::optional<Transfer> waiting_message() { return std::nullopt; }
   // Throws known failures.
   virtual void check() {}
   // Whether some rank is known to have called something else. Not if messages show which one: then check()

@@ -1,6 +1,6 @@
 #include "engine/gpu/watch.h"
 
-#include "engine/gpu/kernels/messenger.h"
+#include "engine/messages/transfer.h"
 #include "transport/interface/errors.h"
 
 namespace ringreduce {
@@ -11,15 +11,6 @@ using std::chrono::milliseconds;
 constexpr milliseconds every{20};
 constexpr milliseconds worth_a_look{40};  // for a call that takes long, because looking takes a core
 constexpr milliseconds suspicious_after{100};
-
-// What waits, if that is no collective.
-std::optional<Transfer> waiting_message(Runner& runner) {
-  Messenger* const messenger = runner.messenger();
-  if (!messenger || runner.begun() - messenger->begun() != runner.ended() - messenger->ended()) {
-    return std::nullopt;
-  }
-  return messenger->waiting();
-}
 
 }  // namespace
 
@@ -57,7 +48,7 @@ void Watch::look_for_what_is_stuck(Runner& runner, Progress& progress) {
   while (!calls_.is_over() && runner.ended() == ended && !calls_.transport->pause(progress.backoff, -1)) {
   }
   const auto lasted = Clock::now() - progress.since;
-  const std::optional<Transfer> message = waiting_message(runner);
+  const std::optional<Transfer> message = runner.waiting_message();
   if (message && lasted >= suspicious_after) check_closed(*message);
   if (lasted >= calls_.options.timeout && message) {
     const int late = calls_.diagnosis.late_rank(message->peer, 0, calls_.options.timeout);

@@ -209,6 +209,38 @@ def refused(call):
         REFUSED.append(error)
 
 
+def gpus(comm):
+    """Arrays in GPU memory go through the CPU's collectives, in groups of their own and in threads of theirs."""
+    from tests.gpu import programs_of_hosts as programs
+
+    programs.library()
+    for count in (1, 37 * comm.size, programs.LARGE):
+        programs.reductions(comm, count, "float32", "sum")
+        programs.movements(comm, count)
+    assert (comm.device_memory_held > 0) == (len(set(HOSTS)) < comm.size)  # on two levels
+    for _ in range(20):  # calls on the CPU at the same time
+        x = programs.GpuArray(np.full(programs.LARGE, comm.rank, "float32"))
+        work = comm.all_reduce(x, async_op=True)
+        assert (comm.all_reduce(np.ones(MIDDLE)) == comm.size).all()
+        work.wait()
+        assert (x.get(comm) == comm.size * (comm.size - 1) / 2).all()
+
+
+def gpus_with_one_thread(comm):
+    """Are refused on all ranks, because they take threads."""
+    from tests.gpu import programs_of_hosts as programs
+
+    programs.library()
+    x = programs.GpuArray(np.ones(SMALL, "float32"))
+    try:
+        comm.all_reduce(x)
+    except ringreduce.Error as error:
+        assert "rank 0: MPI was initialised with MPI_THREAD_FUNNELED" in str(error), error
+    else:
+        raise AssertionError("served")
+    check(comm, Call("all_reduce", SMALL))
+
+
 def idle(comm):
     """Who waits long for another host leaves the core to others."""
     if comm.rank == comm.size - 1:
@@ -244,10 +276,11 @@ def death(comm):
 
 
 def main(names: list[str]) -> None:
-    if "beside_mpi4py" in names or "one_thread" in names:
+    with_one_thread = any("one_thread" in name for name in names)
+    if "beside_mpi4py" in names or with_one_thread:
         import mpi4py
 
-        mpi4py.rc.thread_level = "funneled" if "one_thread" in names else "multiple"
+        mpi4py.rc.thread_level = "funneled" if with_one_thread else "multiple"
         from mpi4py import MPI  # noqa: F401  it initialises MPI
     if HOSTS:
         os.environ["RINGREDUCE_HOST"] = HOSTS[launched(os.environ).rank]

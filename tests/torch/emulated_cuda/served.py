@@ -1,5 +1,6 @@
 """The table "Operations of a ProcessGroup" of docs/torch.md: each one is called on every path, with two ranks on the
-emulated GPU, and the answer is its cell. Ranks are threads, as events need them to be.
+emulated GPU, and the answer is its cell. Ranks are threads, as events need them to be, and those of several hosts are
+processes.
 
 python -m tests.torch.emulated_cuda.served prints the table, and --write puts it into the page."""
 
@@ -7,8 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 import ringreduce.backend
-from tests.torch.gpu_groups import TESTS, emulated_cuda
+from tests.torch.gpu_groups import TESTS, emulated_cuda, on_emulated_gpu
 
 WORLD, COUNT = 2, 300
 PATHS = {
@@ -28,6 +29,7 @@ PATHS = {
     "events": {"RINGREDUCE_EMULATED_BLOCKS": "1"},
     "NCCL": {"RINGREDUCE_GPU_TRANSPORT": "nccl"},
 }
+HOSTS = "several hosts without NCCL"
 OF_ALL = {"RINGREDUCE_NCCL_LIBRARY": str(TESTS / "libnccl_emulated.so"), "RINGREDUCE_EMULATED_BLOCKS": "64"}
 GPU = torch.device("cuda:0")
 TIMEOUT = timedelta(seconds=20)
@@ -221,9 +223,11 @@ def monitored_barrier(on: Rank) -> None:
 
 def messages(on: Rank, tag: int = 0) -> None:
     came = on.room()
-    received = on.group.recv([came], on.peer, tag)
-    on.group.send([on.own()], on.peer, tag).wait()
-    received.wait()
+    for turn in (0, 1):  # over NCCL, two ranks that both receive first wait for each other
+        if turn == on.rank:
+            on.group.send([on.own()], on.peer, tag).wait()
+        else:
+            on.group.recv([came], on.peer, tag).wait()
     on.is_equal(came, on.values(on.peer))
 
 
@@ -326,14 +330,16 @@ OPERATIONS: dict[str, Callable[[Rank], None]] = {
 }
 # What CUDA tensors' calls do on the host, on these paths.
 ON_HOST = {
-    **dict.fromkeys(["`barrier`", "`monitored_barrier`"], ("on the host", ["kernels", "events", "NCCL"])),
+    **dict.fromkeys(
+        ["`barrier`", "`monitored_barrier`"], ("on the host", ["kernels", "events", "NCCL", HOSTS])
+    ),
     **dict.fromkeys(
         ["`send`, `recv`", "`recv_anysource`", "coalesced `send` and `recv`"],
-        ("through CPU memory", ["events", "NCCL"]),
+        ("through CPU memory", ["events", HOSTS]),
     ),
     **dict.fromkeys(
         ["`send`, `recv` with a tag", "`recv_anysource` with a tag"],
-        ("through CPU memory", ["kernels", "events", "NCCL"]),
+        ("through CPU memory", ["kernels", "events", "NCCL", HOSTS]),
     ),
 }
 
@@ -341,41 +347,57 @@ ON_HOST = {
 # --- the table -----------------------------------------------------------------------------------------------
 
 
+def answer_of_rank(operation: Callable[[Rank], None], *where: Any) -> str:
+    """ "yes", or why not. Throws what no caller should see."""
+    try:
+        on = Rank(*where)
+        operation(on)
+        on.backend.shutdown()
+        return "yes"
+    except (RuntimeError, ValueError) as error:
+        return str(error).splitlines()[0]
+
+
 def answer(gpu: Any, operation: Callable[[Rank], None], path: str) -> str:
-    """ "yes", or why not."""
+    """That of all ranks."""
     store = dist.HashStore()
-    found: list[BaseException | None] = [None] * WORLD
-
-    def main(rank: int) -> None:
-        try:
-            on = Rank(gpu, store, rank, path)
-            operation(on)
-            on.backend.shutdown()
-        except BaseException as error:
-            found[rank] = error
-
-    threads = [threading.Thread(target=main, args=(rank,)) for rank in range(WORLD)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for error in found:
-        if not isinstance(error, (RuntimeError, ValueError, type(None))):
-            raise error
-    texts = {str(error).splitlines()[0] if error else "yes" for error in found}
-    assert len(texts) == 1, found
-    return texts.pop()
+    with ThreadPoolExecutor(WORLD) as pool:
+        ranks = [pool.submit(answer_of_rank, operation, gpu, store, rank, path) for rank in range(WORLD)]
+    found = {rank.result() for rank in ranks}
+    assert len(found) == 1, found
+    return found.pop()
 
 
-def table(gpu: Any) -> str:
+def _answers_of_a_host(gpu: Any) -> dict[str, str]:
+    rank, store = dist.get_rank(), dist.distributed_c10d._get_default_store()
+    return {
+        name: answer_of_rank(operation, gpu, dist.PrefixStore(name, store), rank, HOSTS)
+        for name, operation in OPERATIONS.items()
+    }
+
+
+def answers_of_hosts() -> dict[str, str]:
+    os.environ["RINGREDUCE_NCCL_LIBRARY"] = "/nowhere"
+    of_ranks = on_emulated_gpu(WORLD, _answers_of_a_host, hosts="ab")
+    assert of_ranks[0] == of_ranks[1], of_ranks
+    return dict(of_ranks[0])
+
+
+def answers(gpu: Any, path: str) -> dict[str, str]:
+    os.environ.pop("RINGREDUCE_GPU_TRANSPORT", None)
+    os.environ.update({**OF_ALL, **PATHS[path]})
+    return {name: answer(gpu, operation, path) for name, operation in OPERATIONS.items()}
+
+
+def table() -> str:
     """In Markdown. Reasons are numbered."""
+    of_hosts = answers_of_hosts()  # first: nothing of a GPU survives the fork
+    gpu = emulated_cuda()
+    of_paths = {**{path: answers(gpu, path) for path in PATHS}, HOSTS: of_hosts}
     reasons: list[str] = []
     cells: dict[str, list[str]] = {name: [] for name in OPERATIONS}
-    for path, of_path in PATHS.items():
-        os.environ.pop("RINGREDUCE_GPU_TRANSPORT", None)
-        os.environ.update({**OF_ALL, **of_path})
-        for name, operation in OPERATIONS.items():
-            found = answer(gpu, operation, path)
+    for path, found_on_path in of_paths.items():
+        for name, found in found_on_path.items():
             if found != "yes":
                 if found not in reasons:
                     reasons.append(found)
@@ -383,7 +405,7 @@ def table(gpu: Any) -> str:
             elif path in ON_HOST.get(name, ("", []))[1]:
                 found = ON_HOST[name][0]
             cells[name].append(found)
-    lines = [f"| | {' | '.join(PATHS)} |", "|---|" + "---|" * len(PATHS)]
+    lines = [f"| | {' | '.join(of_paths)} |", "|---|" + "---|" * len(of_paths)]
     lines += [f"| {name} | {' | '.join(row)} |" for name, row in cells.items()]
     return "\n".join([*lines, "", *(f"{i}. {reason}" for i, reason in enumerate(reasons, 1))])
 
@@ -393,7 +415,7 @@ BEGIN, END = "<!-- served -->\n", "<!-- end of served -->\n"
 
 
 if __name__ == "__main__":
-    made = table(emulated_cuda())
+    made = table()
     print(made)
     page = PAGE.read_text()
     before, _, rest = page.partition(BEGIN)

@@ -1,10 +1,12 @@
 #include "engine/gpu/hosts/runner.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <thread>
 
 #include "engine/gpu/kernel_library.h"
+#include "engine/gpu/whereabouts.h"
 #include "transport/interface/exchange.h"
 
 namespace ringreduce {
@@ -67,6 +69,7 @@ HostsRunner::HostsRunner(int rank, int world, int device, bool reproducible, con
       ended_(begun_ + 1),
       grid_(grid_of(hosts, rank)) {
   *begun_ = *ended_ = 0;
+  check_queues(exchange);
   std::vector<int> everyone;
   for (int member = 0; member < world; ++member) everyone.push_back(member);
   all_ = std::make_unique<Staging>(Subgroup(split(0), everyone));
@@ -86,6 +89,24 @@ HostsRunner::HostsRunner(int rank, int world, int device, bool reproducible, con
   } catch (const Error& error) {
     say(std::string("calls have one level, without kernels: ") + error.what());
     inside_.reset();
+  }
+}
+
+// A stream that waits for the host must not hold up another rank's copy to the host.
+void HostsRunner::check_queues(const Exchange& exchange) const {
+  std::vector<Whereabouts> all(static_cast<std::size_t>(world_));
+  const auto blobs = exchange_or_fail(exchange, [&] { return bytes_of(whereabouts_of(cuda_, device_)); });
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    std::memcpy(&all[rank], blobs[rank].data(), std::min(blobs[rank].size(), sizeof(Whereabouts)));
+  }
+  for (const Whereabouts& one : all) {
+    const auto here = std::count_if(all.begin(), all.end(), [&](const Whereabouts& other) {
+      return other.process == one.process && other.gpu == one.gpu;
+    });
+    if (here == 1 || streams_of_a_rank * here <= one.queues) continue;
+    throw InvalidArgument(std::to_string(here) + " ranks of one process share a GPU, and its " +
+                          std::to_string(one.queues) + " queues are too few for their streams: raise " +
+                          queues_variable + ", or start more processes");
   }
 }
 

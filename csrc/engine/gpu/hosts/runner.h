@@ -1,6 +1,7 @@
-// Runs collectives between GPUs whose kernels do not all reach each other, and without NCCL: through memory
-// on the hosts, and the group's own transport. If each host has as many ranks, large calls have two levels.
-// Kernels work inside the hosts, so that every rank brings only its share to the host and to the network.
+// Runs collectives between GPUs whose kernels do not all reach each other, or are too many, and without NCCL:
+// through memory on the hosts, and the group's own transport. If each of several hosts has as many ranks,
+// large calls have two levels. Kernels work inside the hosts, so that every rank brings only its share to the
+// host and to the network.
 #pragma once
 
 #include <functional>
@@ -46,6 +47,7 @@ class HostsRunner : public Runner {
     std::size_t each() const { return inside.size(); }
   };
 
+  void check_queues(const Exchange& exchange) const;
   static std::optional<Grid> grid_of(const std::vector<int>& hosts, int rank);
   bool takes_two_levels(const Call& call, const Planner& planner) const;
   void all_reduce(const Call& call, void* stream);

@@ -1,17 +1,13 @@
 #include "engine/gpu/kernels/boxes.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
-#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <mutex>
 
 #include "engine/gpu/kernel_library.h"
+#include "engine/gpu/whereabouts.h"
 #include "transport/interface/errors.h"
-#include "transport/tcp/secret.h"
 
 namespace ringreduce {
 
@@ -42,31 +38,6 @@ struct Claim {
 };
 std::mutex claims_mutex;
 std::vector<Claim> claims;
-
-// Unlike a process id, unique to a process in all namespaces.
-std::array<char, 16> this_process() {
-  static const std::string bytes = random_bytes(16);
-  static const pid_t pid = getpid();
-  std::array<char, 16> id{};
-  std::memcpy(id.data(), bytes.data(), id.size());
-  // A fork's child differs.
-  const std::int32_t difference = getpid() - pid;
-  for (std::size_t i = 0; i < sizeof difference; ++i) id[i] ^= static_cast<char>(difference >> (8 * i));
-  return id;
-}
-
-// There are this many queues between the GPU and a process. If there are more streams, they share queues, and
-// a kernel may be behind one on another stream that waits for it.
-constexpr const char* queues_variable = "CUDA_DEVICE_MAX_CONNECTIONS";
-constexpr int queues_by_default = 8;
-// Streams that work at the same time: one for calls, one for asynchronous calls, one for uploads.
-constexpr int streams_of_a_rank = 3;
-
-int queues() {
-  const char* const set = std::getenv(queues_variable);
-  const int number = set ? std::atoi(set) : 0;
-  return number > 0 ? number : queues_by_default;
-}
 
 // Who a rank sends to, itself included, and who it receives from.
 int pairs_of(int world) {
@@ -112,16 +83,14 @@ void give_back_what_nobody_writes_to(const CudaLibrary& cuda, int device, void* 
 }  // namespace
 
 struct DeviceBoxes::Gpu {
-  std::array<char, 16> process;
-  std::array<char, device::identity_bytes> identity;
-  std::int32_t device, fit, claimed, queues;
+  Whereabouts where;
+  std::int32_t device, fit, claimed;
 };
 
 // Claims a quarter of the thread blocks that no group has, which leaves some for later groups.
 DeviceBoxes::Gpu DeviceBoxes::introduce() {
   Gpu gpu{};
-  gpu.process = this_process();
-  CudaLibrary::check(cuda_.identify_device(gpu.identity.data(), device_));
+  gpu.where = whereabouts_of(cuda_, device_);
   gpu.device = device_;
   CudaLibrary::check(KernelLibrary::get().fit(&gpu.fit));
   const std::lock_guard lock(claims_mutex);
@@ -134,7 +103,6 @@ DeviceBoxes::Gpu DeviceBoxes::introduce() {
   gpu.claimed = std::clamp((gpu.fit + 3) / 4, 0, device::most_blocks);
   claimed_ = std::make_shared<Claimed>(device_, gpu.claimed);
   all.push_back(claimed_);
-  gpu.queues = queues();
   return gpu;
 }
 
@@ -145,21 +113,22 @@ int DeviceBoxes::blocks_for_all(const std::vector<Gpu>& gpus) {
   for (const Gpu& gpu : gpus) {
     int here = 0, in_process = 0, claimed = 0, fit = 0;
     for (const Gpu& other : gpus) {
-      if (other.identity != gpu.identity) continue;
+      if (other.where.gpu != gpu.where.gpu) continue;
       ++here;
-      if (other.process != gpu.process) continue;
+      if (other.where.process != gpu.where.process) continue;
       ++in_process;
       claimed += other.claimed;
       fit = std::max(fit, other.fit);
     }
     blocks = std::min({blocks, claimed / in_process, fit / here});
     if (&gpu == &gpus[rank_]) processes = (here + in_process - 1) / in_process;
-    if (in_process > 1 && streams_of_a_rank * in_process > gpu.queues) blocks = 0;
+    if (in_process > 1 && streams_of_a_rank * in_process > gpu.where.queues) blocks = 0;
     if (blocks > 0 || one_process()) continue;
     if (in_process > 1) {
-      throw Error(
-          std::to_string(in_process) + " ranks of one process share a GPU with other processes, and its " +
-          std::to_string(gpu.queues) + " queues are too few for their streams: raise " + queues_variable);
+      throw Error(std::to_string(in_process) +
+                  " ranks of one process share a GPU with other processes, and its " +
+                  std::to_string(gpu.where.queues) + " queues are too few for their streams: raise " +
+                  queues_variable);
     }
     throw Error(std::to_string(here) + " ranks of several processes share a GPU that can run only " +
                 std::to_string(fit) + " more thread blocks at the same time, less than one for each rank");
@@ -171,7 +140,7 @@ int DeviceBoxes::blocks_for_all(const std::vector<Gpu>& gpus) {
 }
 
 void DeviceBoxes::reach(int peer, const Gpu& gpu, const std::string& handle) {
-  if (gpu.process == this_process()) {
+  if (gpu.where.process == this_process()) {
     auto& devices = devices_of_peers_;
     if (gpu.device != device_ && std::find(devices.begin(), devices.end(), gpu.device) == devices.end()) {
       CudaLibrary::check(cuda_.reach(gpu.device));
@@ -199,7 +168,7 @@ DeviceBoxes::DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int worl
     std::memcpy(&gpus.emplace_back(), blob.data(), std::min(blob.size(), sizeof(Gpu)));
   }
   for (int peer = 0; peer < world_; ++peer) {
-    if (gpus[peer].process != gpus[rank_].process) others_.push_back(peer);
+    if (gpus[peer].where.process != gpus[rank_].where.process) others_.push_back(peer);
   }
   layout_ = {blocks_for_all(gpus), world, arena_bytes};
   if (messages) layout_.lanes = lanes_among(layout_.blocks, world);

@@ -3,24 +3,10 @@
 #include <algorithm>
 
 #include "engine/gpu/kernel_library.h"
-#include "engine/messages/transfer.h"
 #include "transport/interface/errors.h"
 
 namespace ringreduce {
 namespace {
-
-constexpr int dtype_at = 56;  // in a label, above the number of elements
-
-std::uint64_t label_of(const Transfer& transfer) {
-  return static_cast<std::uint64_t>(transfer.dtype) << dtype_at | transfer.count;
-}
-
-Envelope envelope_of(std::uint64_t label) {
-  Envelope envelope;
-  envelope.dtype = static_cast<DType>(label >> dtype_at);
-  envelope.count = label & ((std::uint64_t{1} << dtype_at) - 1);
-  return envelope;
-}
 
 std::uint64_t heard(const std::uint64_t& word) {
   return __atomic_load_n(&word, __ATOMIC_ACQUIRE);
@@ -32,7 +18,8 @@ bool same_pair(const Transfer& a, const Transfer& b) {
 
 }  // namespace
 
-Messenger::Messenger(int rank, int world, int device, const DeviceBoxes& boxes, device::Report& report)
+KernelMessenger::KernelMessenger(int rank, int world, int device, const DeviceBoxes& boxes,
+                                 device::Report& report)
     : cuda_(CudaLibrary::get()), rank_(rank), world_(world), device_(device), boxes_(boxes), report_(report) {
   for (auto& pairs : pairs_) {
     for (int peer = 0; peer < world; ++peer) pairs.push_back({new_event(cuda_, device), {}, {}, {}});
@@ -41,7 +28,7 @@ Messenger::Messenger(int rank, int world, int device, const DeviceBoxes& boxes, 
 
 // --- launching -------------------------------------------------------------------------------------------
 
-void Messenger::launch(std::span<const Transfer> transfers, const Launch& launch) {
+void KernelMessenger::launch(std::span<const Transfer> transfers, const Launch& launch) {
   std::vector<Transfer> sorted(transfers.begin(), transfers.end());
   const auto place = [](const Transfer& one) { return std::pair(one.sends, one.peer); };
   std::stable_sort(sorted.begin(), sorted.end(),
@@ -55,7 +42,7 @@ void Messenger::launch(std::span<const Transfer> transfers, const Launch& launch
   }
 }
 
-void Messenger::launch_some(std::span<const Transfer> sorted, const Launch& launch) {
+void KernelMessenger::launch_some(std::span<const Transfer> sorted, const Launch& launch) {
   device::Messages errand{};
   errand.rank = rank_;
   errand.boxes = boxes_.layout();
@@ -83,7 +70,7 @@ void Messenger::launch_some(std::span<const Transfer> sorted, const Launch& laun
   }
 }
 
-void* Messenger::stream_for(const Transfer& transfer) {
+void* KernelMessenger::stream_for(const Transfer& transfer) {
   const std::lock_guard lock(mutex_);
   CudaHandle& own = pair_of(transfer).own_stream;
   if (!own) own = new_stream(cuda_, device_);
@@ -92,7 +79,7 @@ void* Messenger::stream_for(const Transfer& transfer) {
 
 // --- what has become of them -----------------------------------------------------------------------------
 
-std::uint64_t Messenger::sum(const Counts& counts) const {
+std::uint64_t KernelMessenger::sum(const Counts& counts) const {
   std::uint64_t sum = 0;
   for (const auto& of_direction : counts) {
     for (int peer = 0; peer < world_; ++peer) {
@@ -102,7 +89,7 @@ std::uint64_t Messenger::sum(const Counts& counts) const {
   return sum;
 }
 
-bool Messenger::is_idle() {
+bool KernelMessenger::is_idle() {
   const std::lock_guard lock(mutex_);
   const OnDevice there(cuda_, device_);
   for (const auto& pairs : pairs_) {
@@ -115,7 +102,7 @@ bool Messenger::is_idle() {
   return true;
 }
 
-void Messenger::let_wait(void* stream) {
+void KernelMessenger::let_wait(void* stream) {
   const std::lock_guard lock(mutex_);
   for (const auto& pairs : pairs_) {
     for (const Pair& pair : pairs) {
@@ -124,7 +111,7 @@ void Messenger::let_wait(void* stream) {
   }
 }
 
-void Messenger::check() {
+void KernelMessenger::check() {
   const auto peer = static_cast<int>(heard(report_.wrong_peer)) - 1;
   if (peer < 0) return;
   const Envelope expected = envelope_of(heard(report_.expected_label));
@@ -136,7 +123,7 @@ void Messenger::check() {
   throw disagreement(peer, envelope_of(heard(report_.wrong_label)), receive, rank_);
 }
 
-std::optional<Transfer> Messenger::waiting() {
+std::optional<Transfer> KernelMessenger::waiting() {
   const std::lock_guard lock(mutex_);
   for (int sends = 0; sends < 2; ++sends) {
     for (int peer = 0; peer < world_; ++peer) {

@@ -11,19 +11,17 @@
 #include <vector>
 
 #include "engine/gpu/kernels/boxes.h"
-#include "engine/gpu/runner.h"
+#include "engine/gpu/messenger.h"
 
 namespace ringreduce {
 
-class Messenger {
+class KernelMessenger : public Messenger {
  public:
   // `boxes` have lanes. On the current device.
-  Messenger(int rank, int world, int device, const DeviceBoxes& boxes, device::Report& report);
+  KernelMessenger(int rank, int world, int device, const DeviceBoxes& boxes, device::Report& report);
 
-  // Launches messages that make progress together. On the current device. From any thread.
-  void launch(std::span<const Transfer> transfers, const Launch& launch);
-  // A stream for asynchronous messages of the transfer's pair.
-  void* stream_for(const Transfer& transfer);
+  void launch(std::span<const Transfer> transfers, const Launch& launch) override;
+  void* stream_for(const Transfer& transfer) override;
 
   // As in Runner.
   std::uint64_t begun() const { return sum(report_.messages_begun); }

@@ -47,7 +47,7 @@ KernelRunner::KernelRunner(int rank, int world, int device, std::unique_ptr<Devi
       report_memory_(cuda_, DeviceMemory::on_host, sizeof(device::Report)),
       report_(new(report_memory_.at()) device::Report()),
       messenger_(boxes_->layout().lanes > 0
-                     ? std::make_unique<Messenger>(rank, world, device, *boxes_, *report_)
+                     ? std::make_unique<KernelMessenger>(rank, world, device, *boxes_, *report_)
                      : nullptr) {
   if (buffers_) buffers_->start([this] { return is_idle(); });
 }
@@ -77,6 +77,11 @@ std::uint64_t KernelRunner::collectives_ended() const {
   std::uint64_t least = heard(report_->done[0]);
   for (int i = 1; i < boxes_->layout().blocks; ++i) least = std::min(least, heard(report_->done[i]));
   return least;
+}
+
+std::optional<Transfer> KernelRunner::waiting_message() {
+  if (!messenger_ || heard(report_->begun) != collectives_ended()) return std::nullopt;
+  return messenger_->waiting();
 }
 
 // A peer, plus 1, that has made another call.

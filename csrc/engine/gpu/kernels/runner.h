@@ -27,6 +27,7 @@ class KernelRunner : public Runner {
   std::uint64_t ended() override { return collectives_ended() + (messenger_ ? messenger_->ended() : 0); }
   bool is_idle() override { return Runner::is_idle() && (!messenger_ || messenger_->is_idle()); }
   Messenger* messenger() override { return messenger_.get(); }
+  std::optional<Transfer> waiting_message() override;
   void check() override;
   void give_up() override;
 
@@ -47,7 +48,7 @@ class KernelRunner : public Runner {
   const Target target_;
   DeviceMemory report_memory_;
   device::Report* const report_;
-  const std::unique_ptr<Messenger> messenger_;  // null: there are too few blocks for one
+  const std::unique_ptr<KernelMessenger> messenger_;  // null: there are too few blocks for one
   // Of the last plan.
   device::Duty duty_ = device::Duty::interpret;
   DevicePrograms::Place place_;

@@ -27,8 +27,9 @@ constexpr std::chrono::seconds patience_with_graphs{2}, patience_when_aborted{2}
 
 }  // namespace
 
-NcclRunner::NcclRunner(int rank, int world, int device, bool reproducible, const std::vector<int>& hosts,
-                       Clock::duration timeout, const Exchange& exchange, Tick tick)
+NcclRunner::NcclRunner(int rank, int world, int device, bool reproducible, bool messages,
+                       const std::vector<int>& hosts, Clock::duration timeout, const Exchange& exchange,
+                       Tick tick)
     : Runner(rank, world, device),
       reproducible_(reproducible),
       tick_(std::move(tick)),
@@ -41,6 +42,10 @@ NcclRunner::NcclRunner(int rank, int world, int device, bool reproducible, const
                                                     sizeof(device::Report) + sizeof(std::uint64_t));
     report_ = new (report_memory_->at()) device::Report();
     contract_ = std::make_unique<NcclContract>(cuda_, device);
+    if (messages) {
+      labels_ = std::make_unique<NcclLabels>(cuda_, rank, world, device);
+      stream_ = new_stream(cuda_, device);
+    }
     one_ = new (report_memory_->at() + sizeof(device::Report)) std::uint64_t(1);
     return std::string();
   });
@@ -53,6 +58,7 @@ NcclRunner::~NcclRunner() {
   if (comes_to_rest()) return;
   report_memory_.release();                  // NOLINT(bugprone-unused-return-value)
   contract_.release();                       // NOLINT(bugprone-unused-return-value)
+  labels_.release();                         // NOLINT(bugprone-unused-return-value)
   for (auto& room : rooms_) room.release();  // NOLINT(bugprone-unused-return-value)
 }
 
@@ -72,7 +78,7 @@ bool NcclRunner::comes_to_rest() const {
 }
 
 std::size_t NcclRunner::footprint() const {
-  std::size_t bytes = contract_->bytes();
+  std::size_t bytes = contract_->bytes() + (labels_ ? labels_->bytes() : 0);
   for (const auto& room : rooms_) bytes += room->bytes();
   return bytes;
 }
@@ -104,9 +110,10 @@ void NcclRunner::check_sources(const Call& call) const {
 // --- launching ---------------------------------------------------------------------------------------------
 
 void NcclRunner::launch(const Call& call, const Plan& plan, const Launch& launch) {
-  captured_ |= launch.captured;
   const auto lock = group_->occupy();
-  if (!launch.captured && world_ > 1 && NcclContract::is_due(launched_)) {
+  captured_ |= launch.captured;
+  if (!launch.captured) follow_last(launch.stream);
+  if (!launch.captured && world_ > 1 && NcclContract::is_due(collectives_++)) {
     contract_->pledge(*group_, launch.contract, launch.stream, tick_);
   }
   if (launch.captured) count_in_graph(&report_->begun, launch.stream);
@@ -119,7 +126,7 @@ void NcclRunner::launch(const Call& call, const Plan& plan, const Launch& launch
   if (launch.captured) {
     count_in_graph(&report_->done[0], launch.stream);
   } else {
-    note_launched(launch.stream);
+    note_launched(launch.stream, nullptr);
   }
 }
 
@@ -133,6 +140,53 @@ char* NcclRunner::make_room(std::size_t bytes) {
   return rooms_.back()->at();
 }
 
+// --- messages ----------------------------------------------------------------------------------------------
+
+// NCCL copies what a rank sends to itself if it receives that in the same group.
+void NcclRunner::check_own(std::span<const Transfer> transfers) const {
+  std::array<std::vector<std::uint64_t>, 2> to_itself;
+  for (const Transfer& one : transfers) {
+    if (one.peer == rank_) to_itself[one.sends ? 1 : 0].push_back(label_of(one));
+  }
+  if (to_itself[0] == to_itself[1]) return;
+  throw InvalidArgument(
+      "rank " + std::to_string(rank_) +
+      " sends to itself, which over NCCL takes a send and a recv that match, in the same batch");
+}
+
+void NcclRunner::launch(std::span<const Transfer> transfers, const Launch& launch) {
+  check_own(transfers);
+  const auto lock = group_->occupy();
+  captured_ |= launch.captured;
+  if (launch.captured) {
+    count_in_graph(&report_->begun, launch.stream);
+  } else {
+    follow_last(launch.stream);
+    labels_->exchange(*group_, transfers, launch.stream, tick_);
+  }
+  const NcclLibrary& nccl = group_->library();
+  NcclTogether together(*group_);
+  for (const Transfer& one : transfers) {
+    if (one.count == 0) continue;
+    const auto call = [&](auto how) {
+      return how(one.data, one.bytes(), nccl::uint8, one.peer, group_->comm(), launch.stream);
+    };
+    group_->check(one.sends ? call(nccl.send) : call(nccl.recv), "a message");
+  }
+  together.end(in_words(transfers.front(), rank_).c_str(), tick_);
+  if (launch.captured) {
+    count_in_graph(&report_->done[0], launch.stream);
+  } else {
+    note_launched(launch.stream, &transfers.front());
+  }
+}
+
+std::optional<Transfer> NcclRunner::waiting_message() {
+  const std::lock_guard lock(events_mutex_);
+  const bool waits = !under_way_.empty() && under_way_.front().number > over_;
+  return waits ? under_way_.front().message : std::nullopt;
+}
+
 // --- running operations ------------------------------------------------------------------------------------
 
 // The host does not see when a graph is launched, so the GPU counts.
@@ -143,16 +197,23 @@ void NcclRunner::count_in_graph(std::uint64_t* counter, void* stream) {
                                                   &to, 1, both, 2, 1, 1, stream, 1));
 }
 
+// A communicator's operations run one after the other. NCCL's own care, for all streams, is not relied on.
+void NcclRunner::follow_last(void* stream) const {
+  if (last() && last_stream_ != stream) CudaLibrary::check(cuda_.wait(last(), stream));
+}
+
 // If very many calls are running, the last event moves on with each.
-void NcclRunner::note_launched(void* stream) {
+void NcclRunner::note_launched(void* stream, const Transfer* message) {
   const std::lock_guard lock(events_mutex_);
   ++launched_;
   if (under_way_.size() < most_events) {
     if (free_events_.empty()) free_events_.push_back(new_event(cuda_, device_));
-    under_way_.push_back({std::move(free_events_.back())});
+    under_way_.push_back({std::move(free_events_.back()), 0, {}});
     free_events_.pop_back();
   }
   under_way_.back().number = launched_;
+  under_way_.back().message = message ? std::optional(*message) : std::nullopt;
+  last_stream_ = stream;
   record_last(under_way_.back().event.get(), stream);
 }
 
@@ -180,6 +241,7 @@ std::uint64_t NcclRunner::ended() {
 // --- the group ---------------------------------------------------------------------------------------------
 
 void NcclRunner::check() {
+  if (labels_) labels_->check();
   if (const std::string failure = group_->failure(); !failure.empty()) throw Error(failure);
 }
 

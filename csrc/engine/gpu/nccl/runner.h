@@ -1,4 +1,5 @@
-// Runs collectives over NCCL: NCCL's own, or our schedules with NCCL's messages.
+// Runs collectives over NCCL: NCCL's own, or our schedules with NCCL's messages. If it is prepared for that,
+// messages between two ranks are NCCL's, too: they take part in the order of a rank's calls.
 #pragma once
 
 #include <deque>
@@ -7,18 +8,19 @@
 #include <vector>
 
 #include "engine/gpu/kernels/cuda/errand.h"
+#include "engine/gpu/messenger.h"
 #include "engine/gpu/nccl/contract.h"
-#include "engine/gpu/runner.h"
+#include "engine/gpu/nccl/labels.h"
 #include "transport/device/memory.h"
 #include "transport/nccl/group.h"
 
 namespace ringreduce {
 
-class NcclRunner : public Runner {
+class NcclRunner : public Runner, public Messenger {
  public:
-  // A collective, like NcclGroup's constructor. `tick` is called while it waits for other ranks, now and
-  // later.
-  NcclRunner(int rank, int world, int device, bool reproducible, const std::vector<int>& hosts,
+  // A collective, like NcclGroup's constructor. `messages`: those between two ranks are carried. `tick` is
+  // called while it waits for other ranks, now and later.
+  NcclRunner(int rank, int world, int device, bool reproducible, bool messages, const std::vector<int>& hosts,
              Clock::duration timeout, const Exchange& exchange, Tick tick);
   ~NcclRunner() override;
 
@@ -27,6 +29,11 @@ class NcclRunner : public Runner {
   const Plan& plan(Planner& planner, const Call& call, const Launch& launch) override;
   // Waits for other ranks only if NCCL must connect them first.
   void launch(const Call& call, const Plan& plan, const Launch& launch) override;
+
+  Messenger* messenger() override { return labels_ ? this : nullptr; }
+  std::optional<Transfer> waiting_message() override;
+  void launch(std::span<const Transfer> transfers, const Launch& launch) override;
+  void* stream_for(const Transfer& /*transfer*/) override { return stream_.get(); }
 
   // Those in graphs; others begin when they are launched.
   std::uint64_t begun() override;
@@ -42,26 +49,33 @@ class NcclRunner : public Runner {
  private:
   struct Launched {
     CudaHandle event;
-    std::uint64_t number = 0;  // of the last call that it covers
+    std::uint64_t number = 0;           // of the last call that it covers
+    std::optional<Transfer> message{};  // if that is one
   };
 
   bool comes_to_rest() const;
   void check_sources(const Call& call) const;
+  void check_own(std::span<const Transfer> transfers) const;
   char* make_room(std::size_t bytes);
   void count_in_graph(std::uint64_t* counter, void* stream);
-  void note_launched(void* stream);
+  void follow_last(void* stream) const;
+  void note_launched(void* stream, const Transfer* message);
 
   const bool reproducible_;
   const Tick tick_;
   const Target target_;
   std::unique_ptr<NcclGroup> group_;
   std::unique_ptr<NcclContract> contract_;
+  std::unique_ptr<NcclLabels> labels_;  // null: no messages are carried
+  CudaHandle stream_;                   // of asynchronous messages
   std::unique_ptr<DeviceMemory> report_memory_;
   device::Report* report_ = nullptr;  // of calls in graphs; written on streams
   std::uint64_t* one_ = nullptr;
   // Temporary memory of calls, which run one after the other. The last one is current, graphs may use any.
   std::vector<std::unique_ptr<DeviceMemory>> rooms_;
   bool captured_ = false;
+  std::uint64_t collectives_ = 0;  // but for those in graphs
+  void* last_stream_ = nullptr;
 
   std::mutex events_mutex_;
   std::deque<Launched> under_way_;

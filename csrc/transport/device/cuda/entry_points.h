@@ -86,8 +86,8 @@ RINGREDUCE_EXPORT const char* ringreduce_cuda_wait(void* event, void* stream);
 // Whether the recorded work has finished.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_is_over(int* over, void* event);
 // The stream and the host tell each other how far they are, through a word in memory on the host. post(): the
-// word gets the value when earlier launches are over, and the host sees what they have written. hold(): later
-// launches wait until the word is not less. Neither goes into graphs.
+// word, which may also be the device's, gets the value when earlier launches are over, and the host sees what
+// they have written. hold(): later launches wait until the word is not less. Neither goes into graphs.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_post(std::uint64_t* word, std::uint64_t value, void* stream);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_hold(const std::uint64_t* word, std::uint64_t value,
                                                    void* stream);
