@@ -12,8 +12,8 @@
 // as values.
 //
 // Cost: 3 rounds; a leader sends (n+g-2)/g S, and the others send S to it. Takes any world and any groups;
-// without any, see members_by_group. After Karonis et al., "Exploiting hierarchy in parallel computer
-// networks to optimize collective operation performance", IPDPS 2000.
+// without any, those of a core, or else see members_by_group. After Karonis et al., "Exploiting hierarchy in
+// parallel computer networks to optimize collective operation performance", IPDPS 2000.
 #include "schedule/algorithms.h"
 #include "schedule/groups.h"
 #include "schedule/steps.h"
@@ -46,7 +46,9 @@ void lead(const Place& place, const std::vector<Members>& groups, int group, Sch
 
 }  // namespace
 
-Schedule leaders_all_reduce(const Place& place) {
+Schedule leaders_all_reduce(const Place& given) {
+  Place place = given;
+  if (place.groups.empty()) place.groups = place.cores;
   const std::vector<Members> groups = members_by_group(place);
   const int group = position_of(place.rank, groups).group;
   const int leader = groups[group].back();

@@ -116,6 +116,8 @@ struct Place {
   // For the algorithm along spanning trees, a tree for each chunk: the parent of each rank, and -1 for the
   // root.
   std::vector<std::vector<int>> trees = {};
+  // Each rank's core, where ranks of one host share cores; else empty.
+  std::vector<int> cores = {};
 };
 
 // Whether two chunks always have the same length: the last chunks of a buffer can be shorter than the first,

@@ -63,7 +63,7 @@ Planner::Planner(int rank, int world, const Target& cpu, bool reproducible, std:
       cpu_(cpu),
       reproducible_(reproducible),
       hosts_(std::move(hosts)),
-      groups_(hosts_.empty() ? by_core(world, cpu.shared_cores) : hosts_),
+      cores_(hosts_.empty() ? by_core(world, cpu.shared_cores) : std::vector<int>()),
       tuned_(std::move(tuned)),
       forced_(read_forced(environment("RINGREDUCE_ALGORITHM"))) {
   for (const auto& [collective, algorithm] : forced_) check_rank_order(collective, algorithm);
@@ -281,8 +281,9 @@ Program Planner::lower_entry(const Call& call, const Entry& entry, bool uses_lin
   Place place = forest < 0 ? Place() : synthesis_->place(rank_, forest);
   place.world = world_;
   place.root = call.root;
+  place.cores = cores_;
   if (uses_links) {
-    place.groups = groups_;
+    place.groups = hosts_;
     place.order = order_;
   }
   int heaviest = 0;

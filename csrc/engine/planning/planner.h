@@ -113,7 +113,7 @@ class Planner {
   const Target cpu_;
   const bool reproducible_;
   const std::vector<int> hosts_;              // the host of each rank; empty: all share one, or none do
-  const std::vector<int> groups_;             // of ranks that share a host or a core, for schedules
+  const std::vector<int> cores_;              // see Place
   const std::shared_ptr<const Tuned> tuned_;  // may be null
   std::vector<int> order_;                    // see Place
   double pace_ = 1, latency_ = 0;             // see Situation
