@@ -107,7 +107,10 @@ inline bool Executor::send_small(Cursor& cursor, const Action& action) {
 inline bool Executor::combine_small(Cursor& cursor, const Action& action) {
   const Move& move = *action.moves;
   Message message;
-  for (int k = heard_; k < action.peer_count; ++k) {
+  const Peers all(action.peers, static_cast<std::size_t>(action.peer_count));
+  for (int k = heard_;; ++k) {
+    if (tells_) k = transport_.hear(all, k, action.bytes, task_.contract, sources_.data());
+    if (k == action.peer_count) break;
     const int peer = action.peers[k];
     if (peer >= 0 && !arrived(cursor, peer, action.bytes, message)) {
       if (tells_) heard_ = k;  // what was heard stays where it is

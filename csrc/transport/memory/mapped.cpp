@@ -289,6 +289,21 @@ bool MappedTransport::hear(int peer, Message& message) {
   return true;
 }
 
+int MappedTransport::hear(Peers peers, int first, std::size_t bytes, std::uint64_t contract,
+                          const void** places) {
+  const Slot* const told = &layout_.told_by(segments_[0].get(), 0, told_);
+  int k = first;
+  for (; k < static_cast<int>(peers.size()) && peers[k] >= 0; ++k) {
+    const Slot& slot = told[peers[k]];
+    if (slot.sequence.load(std::memory_order_acquire) != told_ || slot.bytes != bytes ||
+        slot.contract != contract) {
+      break;
+    }
+    places[k] = slot.inlined;
+  }
+  return k;
+}
+
 // The waker looks at `sleepers` without a fence after its store. If the store is still on its way when the
 // sleeper looks for the last time, the wake-up is missed, and the sleep's short limit makes up for it. A
 // fence would cost every message what almost none needs.

@@ -42,6 +42,7 @@ class MappedTransport : public Transport {
   bool tells() const override { return true; }
   void tell(const void* data, std::size_t bytes, std::uint64_t contract) override;
   bool hear(int peer, Message& message) override;
+  int hear(Peers peers, int first, std::size_t bytes, std::uint64_t contract, const void** places) override;
 
   void sense(int lane, bool large) override { sensing_[lane] = large; }
   bool far() const override;
