@@ -179,8 +179,8 @@ class Transport {
   virtual bool tells() const { return false; }
   virtual void tell(const void*, std::size_t, std::uint64_t) {}
   virtual bool hear(int, Message&) { return false; }
-  // The places of what peers from the first given index on have told, as far as they have told a message of
-  // this length and contract. Returns the index of the first that has not, or that is no peer (negative).
+  // Writes to `places` where the peers' messages lie, from peers[first] on, as long as each peer has told one
+  // of this length and contract. Returns the index of the first that has not, or that is negative (no peer).
   virtual int hear(Peers, int first, std::size_t, std::uint64_t, const void**) { return first; }
 
   // Says whether large messages use a lane now. Only then is it worth measuring how far the peers are.
