@@ -12,6 +12,7 @@
 #include "bindings/bindings.h"
 #include "reduce/encoding.h"
 #include "reduce/instruction_sets.h"
+#include "reduce/string_copy.h"
 
 namespace nb = nanobind;
 
@@ -80,9 +81,14 @@ void combine(const std::string& dtype_name, const std::string& op_name,
            bytes / size_of(dtype), scale);
 }
 
+// isa "string": with the instruction for strings, wherever it pays.
 void copy_bytes(const std::vector<Destination>& destinations, const Source& source, const std::string& isa) {
-  const InstructionSet& set = set_named(isa);
   const auto to = addresses<void*>(destinations, source.size(), "destinations");
+  if (isa == "string") {
+    for (void* one : to) string_copy::copy(one, source.data(), source.size());
+    return;
+  }
+  const InstructionSet& set = set_named(isa);
   nb::gil_scoped_release release;
   set.copy(to.data(), static_cast<int>(to.size()), source.data(), source.size());
 }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "reduce/instruction_sets.h"
+#include "reduce/string_copy.h"
 
 namespace ringreduce {
 namespace {
@@ -32,7 +33,14 @@ Combine combine_for(DType dtype, Op op) {
 }
 
 void copy(void* const* destinations, int destination_count, const void* source, std::size_t bytes) {
+  if (destination_count == 1 && bytes >= string_copy::least_bytes && string_copy::pays()) {
+    return string_copy::copy(destinations[0], source, bytes);
+  }
   in_use().copy(destinations, destination_count, source, bytes);
+}
+
+bool copies_without_fetching() {
+  return string_copy::pays();
 }
 
 Codec codec_for(Encoding wire) {

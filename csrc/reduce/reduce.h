@@ -26,9 +26,13 @@ using Combine = void (*)(void* const* destinations, int destination_count, const
 // nullptr if supports(dtype, op) is false.
 Combine combine_for(DType dtype, Op op);
 
-// Copies bytes to every destination, reading the source once. Faster than memcpy from a few KiB up: plain
-// vector loops that leave the destination in the cache (it will be read again soon).
+// Copies bytes to every destination, reading the source once. Leaves the destination in the cache: it will be
+// read again soon.
 void copy(void* const* destinations, int destination_count, const void* source, std::size_t bytes);
+
+// Whether copy() overwrites one destination without fetching its lines first. Lines that another core has
+// read are quicker to write in this way than with vector stores.
+bool copies_without_fetching();
 
 // The instruction set in use: "avx512", "avx2", "neon", "plain". The first call of this or of a function
 // above throws std::runtime_error if RINGREDUCE_ISA names one that the machine lacks.

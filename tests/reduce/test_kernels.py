@@ -71,7 +71,7 @@ def test_environment_picks_the_instruction_set():
     assert ISAS[-1] in refused.stderr
 
 
-@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("isa", [*ISAS, "string"])
 @pytest.mark.parametrize("destinations", [1, 2, 5])
 def test_copy(isa, destinations):
     rng = np.random.default_rng(10)

@@ -7,7 +7,8 @@ namespace ringreduce {
 namespace {
 
 // For shorter messages a pass over the data costs less than deciding how to save one.
-constexpr std::size_t small_message = 2048;
+constexpr std::size_t small_message = 2 << 10;
+constexpr std::size_t small_without_fetching = 1 << 10;  // see copies_without_fetching()
 // A buffer of this size has left the cache by the time the caller uses it.
 constexpr std::size_t beyond_cache = 8 << 20;
 
@@ -44,9 +45,11 @@ void Executor::start(const Task& task) {
   const std::size_t each = temp + in_lines(plan.geometry.widened_bytes());
   if (temp_.size() < each * in_flight_) temp_.resize(each * in_flight_);
   const bool large = task_.bytes >= large_message;
-  stream_ = large && transport_.far() ? large_message : ~std::size_t{0};
+  const bool fetches = !copies_without_fetching();
+  stream_ = large && fetches && transport_.far() ? large_message : ~std::size_t{0};
+  copied_ = fetches ? stream_ : small_without_fetching;
   afresh_ = writes_afresh(task_) ? large_message : ~std::size_t{0};
-  small_ = plan.scale || coded() ? 0 : small_message;
+  small_ = plan.scale || coded() ? 0 : fetches ? small_message : small_without_fetching;
   tells_ = tells(task_);
   heard_ = 0;
   if (coded()) prepare_coded();
@@ -56,7 +59,7 @@ void Executor::start(const Task& task) {
     cursor.temp = reinterpret_cast<std::byte*>(temp_.data() + each * i);
     cursor.wide = reinterpret_cast<std::byte*>(temp_.data() + each * i + temp);
     cursor.running = true;
-    transport_.sense(cursor.lane, large);
+    transport_.sense(cursor.lane, large && fetches);
     if (cursor.state.size() < program.steps.size()) cursor.state.resize(program.steps.size(), pending);
     if (cursor.tickets.size() < static_cast<std::size_t>(program.tickets))
       cursor.tickets.resize(program.tickets);

@@ -113,7 +113,7 @@ class Executor {
   void fill(const Cursor& cursor, const Action& action, std::byte* to);
   void take(const Move& move, void* target, const void* source, std::size_t past_cache) const;
   void combine_moves(const Cursor& cursor, const Action& action, const Onward& onward);
-  void combine_and_stream(Combine function, int sources, std::size_t count);
+  void combine_and_copy(Combine function, int sources, const Move& move);
   void receive_moves(const Cursor& cursor, const Action& action, const Onward& onward);
 
   // executor_coded.cpp: how memory is read and written if messages are encoded.
@@ -147,6 +147,7 @@ class Executor {
   std::vector<std::byte> decoded_;  // pieces of messages, by source; then an encoded one
   std::size_t small_ = 0;           // bytes up to which messages are small
   std::size_t stream_ = 0;          // bytes from which messages are written past the cache
+  std::size_t copied_ = 0;          // bytes from which a sum's message in the lane is copied from the sum
   std::size_t afresh_ = 0;          // bytes from which copies to the output go past the cache
   bool tells_ = false;
   int heard_ = 0;  // sources of the combination that have been heard, if they are told

@@ -132,8 +132,8 @@ void Executor::combine_moves(const Cursor& cursor, const Action& action, const O
     if (onward.room) targets_[1] = onward.room + done;
     const int skip = onward.targets > 0 && !move.keep ? 1 : 0;
     const Combine function = move.last ? plan.last : plan.combine;
-    if (onward.targets == 1 && move.bytes >= stream_) {
-      combine_and_stream(function, action.peer_count, move.count);
+    if (onward.targets == 1 && move.bytes >= (onward.room ? copied_ : stream_)) {
+      combine_and_copy(function, action.peer_count, move);
     } else {
       function(&targets_[skip], 1 + onward.targets - skip, sources_.data(), action.peer_count, move.count,
                plan.divide);
@@ -142,19 +142,19 @@ void Executor::combine_moves(const Cursor& cursor, const Action& action, const O
   }
 }
 
-// Combines into targets_[0], and copies each block from the first-level cache, past the cache, into
-// targets_[1].
-void Executor::combine_and_stream(Combine function, int sources, std::size_t count) {
+// Combines into targets_[0], and copies each block from the first-level cache into targets_[1].
+void Executor::combine_and_copy(Combine function, int sources, const Move& move) {
   constexpr std::size_t block_bytes = 8 << 10;
   const std::size_t element = task_.plan->geometry.element;
-  for (std::size_t left = count; left > 0;) {
+  const bool past_cache = move.bytes >= stream_;
+  for (std::size_t left = move.count; left > 0;) {
     const std::size_t block = std::min(left, block_bytes / element);
+    const std::size_t bytes = block * element;
     function(targets_.data(), 1, sources_.data(), sources, block, task_.plan->divide);
-    stream(targets_[1], targets_[0], block * element);
+    past_cache ? stream(targets_[1], targets_[0], bytes) : copy(&targets_[1], 1, targets_[0], bytes);
     left -= block;
-    for (int k = 0; k < sources; ++k)
-      sources_[k] = static_cast<const std::byte*>(sources_[k]) + block * element;
-    for (int k = 0; k < 2; ++k) targets_[k] = static_cast<std::byte*>(targets_[k]) + block * element;
+    for (int k = 0; k < sources; ++k) sources_[k] = static_cast<const std::byte*>(sources_[k]) + bytes;
+    for (int k = 0; k < 2; ++k) targets_[k] = static_cast<std::byte*>(targets_[k]) + bytes;
   }
 }
 

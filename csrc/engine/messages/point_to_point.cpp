@@ -53,7 +53,8 @@ RequestPointer PointToPoint::enqueue(const Transfer& transfer) {
     deliver(request, *aside, aside->data.get());
   } else {
     matching_.post(request);
-    transport_.sense(Transport::point_to_point_lane, transfer.bytes() >= large_message);
+    transport_.sense(Transport::point_to_point_lane,
+                     transfer.bytes() >= large_message && !copies_without_fetching());
   }
   return request;
 }
@@ -278,7 +279,7 @@ void PointToPoint::finish(Request& request, std::exception_ptr problem) {
 
 // Copies into memory that the peer reads next.
 void PointToPoint::stage(std::byte* to, const std::byte* from, std::size_t bytes) const {
-  if (bytes >= large_message && transport_.far()) {
+  if (bytes >= large_message && !copies_without_fetching() && transport_.far()) {
     stream(to, from, bytes);
   } else {
     write(to, from, bytes);

@@ -1,0 +1,16 @@
+// Copies with the processor's own instruction for strings, `rep movsb`. Some cores then overwrite whole lines
+// without fetching them first, which saves most of the time if another core has read them since.
+#pragma once
+
+#include <cstddef>
+
+namespace ringreduce::string_copy {
+
+inline constexpr std::size_t least_bytes = 1 << 10;  // below, starting takes longer than it saves
+
+// Whether this processor is known to save the fetches: AMD's since Zen 5. Others were slower with it, or were
+// not measured.
+bool pays();
+void copy(void* destination, const void* source, std::size_t bytes);
+
+}  // namespace ringreduce::string_copy
