@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+from itertools import product
 
 import numpy as np
 import pytest
@@ -224,6 +225,27 @@ def test_arrays_in_shared_memory_and_their_parts():
                 del x
 
     on_processes(3, rank_main)
+
+
+def test_two_ranks_share_the_work_only_if_both_reach_all_arrays():
+    places = list(product(("shared", "private"), ("shared", "private", "in place")))
+
+    def array_in(place, count):
+        return ringreduce.empty(count) if place == "shared" else np.empty(count, "float32")
+
+    def rank_main(comm):
+        for count, all_places in product((5_000, 16_384, 99_991), product(places, places)):
+            source, target = all_places[comm.rank]
+            x = array_in(source, count)
+            out = x if target == "in place" else array_in(target, count)
+            numbers = np.arange(count, dtype="float32")
+            for call in range(3):
+                x[:] = numbers + comm.rank + call
+                comm.all_reduce(x, out=out, algorithm="one_shot")
+                assert np.array_equal(out, 2 * numbers + 1 + 2 * call), (count, all_places)
+                assert out is x or np.array_equal(x, numbers + comm.rank + call), (count, all_places)
+
+    on_processes(2, rank_main)
 
 
 def test_arrays_made_before_a_fork_are_not_mistaken_for_ones_own():

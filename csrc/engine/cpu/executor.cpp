@@ -232,6 +232,7 @@ bool Executor::lends(const Action& send) const {
   if (coded() || send.bytes < lend_from || send.runs().size() != 1) return false;
   const Memory from = send.moves->from;
   if (send.step->lendable && reachable(from)) return true;
+  if (send.step->shared && reachable(from) && reachable(Memory::output)) return true;
   return (send.step->lendable || send.step->overwritten) && transport_.queues() && !scales(*send.moves) &&
          transport_.reachable_by(send.receivers());
 }

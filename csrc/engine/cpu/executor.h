@@ -113,6 +113,9 @@ class Executor {
   void fill(const Cursor& cursor, const Action& action, std::byte* to);
   void take(const Move& move, void* target, const void* source, std::size_t past_cache) const;
   void combine_moves(const Cursor& cursor, const Action& action, const Onward& onward);
+  void combine_move(const Cursor& cursor, const Action& action, const Move& move, std::size_t done,
+                    const Onward& onward);
+  void combine_half(const Cursor& cursor, const Action& action);
   void combine_and_copy(Combine function, int sources, const Move& move);
   void receive_moves(const Cursor& cursor, const Action& action, const Onward& onward);
 

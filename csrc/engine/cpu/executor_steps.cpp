@@ -28,7 +28,8 @@ bool Executor::send(Cursor& cursor, const Action& action) {
 bool Executor::lend(Cursor& cursor, const Action& action) {
   const Move& move = *action.moves;
   std::byte* grant = nullptr;
-  if (action.step->grants && reachable(Memory::output)) grant = cursor.at(Memory::output, move.target);
+  if ((action.step->grants || action.step->shared) && reachable(Memory::output))
+    grant = cursor.at(Memory::output, move.target);
   if (!transport_.lend(cursor.lane, action.receivers(), cursor.source(move), action.bytes, task_.contract,
                        grant)) {
     return false;
@@ -104,7 +105,13 @@ bool Executor::combine(Cursor& cursor, const Action& action) {
     waiting_for_ = action.peers[k];
     break;
   }
-  if (!complete || !fence(cursor, *action.step)) return false;
+  if (!complete) return false;
+  if (action.step->shared && granted && cursor.lent > 0) {
+    combine_half(cursor, action);
+    transport_.release(cursor.lane, action.peers[action.remote]);
+    return true;
+  }
+  if (!fence(cursor, *action.step)) return false;
   const Onward onward = carry_on(cursor, action, granted);
   coded() ? combine_coded(cursor, action, onward.room) : combine_moves(cursor, action, onward);
   carried(cursor, action, onward);
@@ -116,30 +123,53 @@ bool Executor::combine(Cursor& cursor, const Action& action) {
 
 // Combines all sources in one pass per run, into the chunk's home and the fused message.
 void Executor::combine_moves(const Cursor& cursor, const Action& action, const Onward& onward) {
-  const Plan& plan = *task_.plan;
   std::size_t done = 0;  // bytes of the message
   for (const Move& move : action.runs()) {
-    const void* own = cursor.source(move);
-    void* const home = cursor.target(move);
-    if (scales(move)) {
-      take(move, home, own, stream_);
-      own = home;
-    }
-    for (int k = 0; k < action.peer_count; ++k) {
-      sources_[k] = action.peers[k] < 0 ? own : messages_[k].data + done;
-    }
-    targets_[0] = home;
     if (onward.room) targets_[1] = onward.room + done;
-    const int skip = onward.targets > 0 && !move.keep ? 1 : 0;
-    const Combine function = move.last ? plan.last : plan.combine;
-    if (onward.targets == 1 && move.bytes >= (onward.room ? copied_ : stream_)) {
-      combine_and_copy(function, action.peer_count, move);
-    } else {
-      function(&targets_[skip], 1 + onward.targets - skip, sources_.data(), action.peer_count, move.count,
-               plan.divide);
-    }
+    combine_move(cursor, action, move, done, onward);
     done += move.bytes;
   }
+}
+
+// Combines what lies `done` bytes into the messages, into the chunk's home and the targets after it.
+void Executor::combine_move(const Cursor& cursor, const Action& action, const Move& move, std::size_t done,
+                            const Onward& onward) {
+  const Plan& plan = *task_.plan;
+  const void* own = cursor.source(move);
+  void* const home = cursor.target(move);
+  if (scales(move)) {
+    take(move, home, own, stream_);
+    own = home;
+  }
+  for (int k = 0; k < action.peer_count; ++k) {
+    sources_[k] = action.peers[k] < 0 ? own : messages_[k].data + done;
+  }
+  targets_[0] = home;
+  const int skip = onward.targets > 0 && !move.keep ? 1 : 0;
+  const Combine function = move.last ? plan.last : plan.combine;
+  if (onward.targets == 1 && move.bytes >= (onward.room ? copied_ : stream_)) {
+    combine_and_copy(function, action.peer_count, move);
+  } else {
+    function(&targets_[skip], 1 + onward.targets - skip, sources_.data(), action.peer_count, move.count,
+             plan.divide);
+  }
+}
+
+// The first rank combines the first half for both, the second rank the other. The peer's release of what it
+// was lent says that its half is done.
+void Executor::combine_half(const Cursor& cursor, const Action& action) {
+  const Message& message = messages_[action.remote];
+  const std::size_t element = task_.plan->geometry.element;
+  const std::size_t half = action.moves->count / 2 / (64 / element) * (64 / element);  // whole lines
+  const bool first = transport_.rank == 0;
+  const std::size_t begin = first ? 0 : half * element;
+  Move move = *action.moves;
+  move.count = first ? half : move.count - half;
+  move.bytes = move.count * element;
+  move.source += begin;
+  move.target += begin;
+  targets_[1] = message.grant + begin;
+  combine_move(cursor, action, move, begin, {1});
 }
 
 // Combines into targets_[0], and copies each block from the first-level cache into targets_[1].

@@ -79,4 +79,20 @@ void mark_grants(Program& program) {
   }
 }
 
+void mark_shared(Program& program) {
+  const Schedule& schedule = program.schedule;
+  if (schedule.collective != Collective::all_reduce || schedule.world != 2) return;
+  if (program.steps.size() != 2 || program.steps[0].kind != Step::Kind::send ||
+      program.steps[1].kind != Step::Kind::combine) {
+    return;
+  }
+  const auto is_whole = [&](const Step& step) {
+    const Part* part = only_part(program, step);
+    return part && part->chunks == Span{0, schedule.chunks};
+  };
+  for (Step& step : program.steps) {
+    step.shared = is_whole(program.steps[0]) && is_whole(program.steps[1]);
+  }
+}
+
 }  // namespace ringreduce

@@ -14,5 +14,6 @@ void fuse(Program& program);
 // (Whether the peer's answer is the expected one only shows on both ranks together; it is known for the
 // catalogue's algorithms.)
 void mark_grants(Program& program);
+void mark_shared(Program& program);
 
 }  // namespace ringreduce

@@ -48,6 +48,7 @@ class Lowering {
     mark_last();
     fuse(program_);
     if (answers_directly) mark_grants(program_);
+    mark_shared(program_);
     return std::move(program_);
   }
 

@@ -39,7 +39,10 @@ struct Step {
   bool overwritten = false;
   bool grants = false;    // send: the peer's answer replaces these chunks; it may write it here
   bool pushable = false;  // combine: its fused send goes to exactly the peers whose values it combines
-  int fused = -1;         // combine, receive: the send step that passes the result on, or -1
+  // send, combine: both ranks of an all-reduce send everything and combine everything. If each can reach the
+  // other's memory, each combines one half for both.
+  bool shared = false;
+  int fused = -1;                      // combine, receive: the send step that passes the result on, or -1
   int parts_begin = 0, parts_end = 0;  // the message; local: targets (sources in `from`)
   int peers_begin = 0, peers_end = 0;  // send: receivers; combine: sources in rank order, own value as -1
   int from_begin = 0;                  // local: parts to read, as many as parts
