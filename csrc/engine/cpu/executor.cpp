@@ -48,7 +48,7 @@ void Executor::start(const Task& task) {
   const bool fetches = !copies_without_fetching();
   stream_ = large && fetches && transport_.far() ? large_message : ~std::size_t{0};
   copied_ = fetches ? stream_ : small_without_fetching;
-  afresh_ = writes_afresh(task_) ? large_message : ~std::size_t{0};
+  afresh_ = fetches && writes_afresh(task_) ? large_message : ~std::size_t{0};
   small_ = plan.scale || coded() ? 0 : fetches ? small_message : small_without_fetching;
   tells_ = tells(task_);
   heard_ = 0;
