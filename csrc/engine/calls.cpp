@@ -247,7 +247,13 @@ void Calls::end(const Transfer* message) {
   } catch (const InvalidArgument&) {
     throw;  // refused before anything was sent
   } catch (const Closed&) {
-    throw;  // by another thread; peers notice it themselves
+    // By another thread. The caller may now change what peers still read in place, but only once they know.
+    if ((message || !executor.done()) && !transport->fate().failure()) {
+      transport->abort(Failure(Cause::peer_lost, rank,
+                               "rank " + std::to_string(rank) + " closed its communicator in " +
+                                   (message ? in_words(*message, rank) : now_doing())));
+    }
+    throw;
   } catch (...) {
     // Others must not wait for a rank that leaves halfway.
     try {

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from ranks import Boom, Ranks, failure_of, run
 
 import ringreduce
+from tests.conftest import on_threads
 from tests.processes import within
 
 pytestmark = pytest.mark.timeout(60)
@@ -295,3 +297,27 @@ def test_interpreter_exit(how):
     else:
         assert texts == ["", ""]
         assert processes[1].returncode == 0
+
+@pytest.mark.parametrize("world", [2, 4, 6])
+def test_what_a_closed_rank_had_lent_is_not_taken_for_its_values(world):
+    """Another thread closes a rank's communicator in a call, and the rank then changes its array."""
+    arrays = [np.full(20_000, rank, "float32") for rank in range(world)]
+    changed = threading.Event()
+
+    def rank_main(comm):
+        x = arrays[comm.rank]
+        if comm.rank == 0:
+            timer = threading.Timer(0.05, comm.close)
+            timer.start()
+            with pytest.raises(ringreduce.ClosedError):
+                comm.all_reduce(x, "max")
+            x[:] = 1e9
+            changed.set()
+            timer.join()
+        else:
+            changed.wait()
+            with pytest.raises(ringreduce.PeerLost) as lost:
+                comm.all_reduce(x, "max")
+            assert lost.value.rank == 0
+
+    on_threads(world, rank_main)
