@@ -81,7 +81,7 @@ void combine(const std::string& dtype_name, const std::string& op_name,
            bytes / size_of(dtype), scale);
 }
 
-// isa "string": with the instruction for strings, wherever it pays.
+// isa "string": with the instruction for strings, whether or not it pays here.
 void copy_bytes(const std::vector<Destination>& destinations, const Source& source, const std::string& isa) {
   const auto to = addresses<void*>(destinations, source.size(), "destinations");
   if (isa == "string") {

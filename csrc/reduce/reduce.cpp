@@ -33,7 +33,7 @@ Combine combine_for(DType dtype, Op op) {
 }
 
 void copy(void* const* destinations, int destination_count, const void* source, std::size_t bytes) {
-  if (destination_count == 1 && bytes >= string_copy::least_bytes && string_copy::pays()) {
+  if (destination_count == 1 && bytes >= least_without_fetching && string_copy::pays()) {
     return string_copy::copy(destinations[0], source, bytes);
   }
   in_use().copy(destinations, destination_count, source, bytes);

@@ -30,8 +30,9 @@ Combine combine_for(DType dtype, Op op);
 // read again soon.
 void copy(void* const* destinations, int destination_count, const void* source, std::size_t bytes);
 
-// Whether copy() overwrites one destination without fetching its lines first. Lines that another core has
-// read are quicker to write in this way than with vector stores.
+// Whether copy() overwrites one destination of at least so many bytes without fetching its lines first. Lines
+// that another core has read are quicker to write in this way than with vector stores.
+inline constexpr std::size_t least_without_fetching = 1 << 10;  // below, starting takes longer than it saves
 bool copies_without_fetching();
 
 // The instruction set in use: "avx512", "avx2", "neon", "plain". The first call of this or of a function

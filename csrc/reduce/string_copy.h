@@ -6,8 +6,6 @@
 
 namespace ringreduce::string_copy {
 
-inline constexpr std::size_t least_bytes = 1 << 10;  // below, starting takes longer than it saves
-
 // Whether this processor is known to save the fetches: AMD's since Zen 5. Others were slower with it, or were
 // not measured.
 bool pays();

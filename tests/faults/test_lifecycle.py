@@ -298,6 +298,7 @@ def test_interpreter_exit(how):
         assert texts == ["", ""]
         assert processes[1].returncode == 0
 
+
 @pytest.mark.parametrize("world", [2, 4, 6])
 def test_what_a_closed_rank_had_lent_is_not_taken_for_its_values(world):
     """Another thread closes a rank's communicator in a call, and the rank then changes its array."""

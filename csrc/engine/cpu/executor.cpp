@@ -8,7 +8,6 @@ namespace {
 
 // For shorter messages a pass over the data costs less than deciding how to save one.
 constexpr std::size_t small_message = 2 << 10;
-constexpr std::size_t small_without_fetching = 1 << 10;  // see copies_without_fetching()
 // A buffer of this size has left the cache by the time the caller uses it.
 constexpr std::size_t beyond_cache = 8 << 20;
 
@@ -47,9 +46,9 @@ void Executor::start(const Task& task) {
   const bool large = task_.bytes >= large_message;
   const bool fetches = !copies_without_fetching();
   stream_ = large && fetches && transport_.far() ? large_message : ~std::size_t{0};
-  copied_ = fetches ? stream_ : small_without_fetching;
+  copied_ = fetches ? stream_ : least_without_fetching;
   afresh_ = fetches && writes_afresh(task_) ? large_message : ~std::size_t{0};
-  small_ = plan.scale || coded() ? 0 : fetches ? small_message : small_without_fetching;
+  small_ = plan.scale || coded() ? 0 : fetches ? small_message : least_without_fetching;
   tells_ = tells(task_);
   heard_ = 0;
   if (coded()) prepare_coded();

@@ -28,8 +28,7 @@ bool Executor::send(Cursor& cursor, const Action& action) {
 bool Executor::lend(Cursor& cursor, const Action& action) {
   const Move& move = *action.moves;
   std::byte* grant = nullptr;
-  if ((action.step->grants || action.step->shared) && reachable(Memory::output))
-    grant = cursor.at(Memory::output, move.target);
+  if (action.step->grants && reachable(Memory::output)) grant = cursor.at(Memory::output, move.target);
   if (!transport_.lend(cursor.lane, action.receivers(), cursor.source(move), action.bytes, task_.contract,
                        grant)) {
     return false;

@@ -81,18 +81,16 @@ void mark_grants(Program& program) {
 
 void mark_shared(Program& program) {
   const Schedule& schedule = program.schedule;
-  if (schedule.collective != Collective::all_reduce || schedule.world != 2) return;
-  if (program.steps.size() != 2 || program.steps[0].kind != Step::Kind::send ||
-      program.steps[1].kind != Step::Kind::combine) {
+  if (schedule.collective != Collective::all_reduce || schedule.world != 2 || program.steps.size() != 2)
     return;
-  }
-  const auto is_whole = [&](const Step& step) {
-    const Part* part = only_part(program, step);
+  Step& send = program.steps[0];
+  Step& combine = program.steps[1];
+  const auto is_whole = [&](const Step& step, Step::Kind kind) {
+    const Part* part = step.kind == kind ? only_part(program, step) : nullptr;
     return part && part->chunks == Span{0, schedule.chunks};
   };
-  for (Step& step : program.steps) {
-    step.shared = is_whole(program.steps[0]) && is_whole(program.steps[1]);
-  }
+  send.shared = is_whole(send, Step::Kind::send) && is_whole(combine, Step::Kind::combine);
+  send.grants = combine.shared = send.shared;
 }
 
 }  // namespace ringreduce
