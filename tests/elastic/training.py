@@ -16,7 +16,7 @@ import torch.distributed.fsdp
 
 import ringreduce
 from ringreduce import elastic
-from tests.elastic.ranks import Me
+from tests.elastic.ranks import Me, kill_self
 
 STEPS = 24
 SAMPLES = 24
@@ -120,6 +120,8 @@ def train(me: Me, plan: Plan) -> dict[str, Any]:
             if plan.dies.get(me.number) == step.number:
                 me.note(DYING)
                 kill_soon(chance.choice([0.0, 0.004]) * chance.random())
+            elif step.number > plan.dies.get(me.number, plan.steps):
+                kill_self()  # the timer's thread is late
             one_step(step, state)
             if me.number in plan.dies:
                 time.sleep(0.0003)
