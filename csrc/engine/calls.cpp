@@ -236,6 +236,20 @@ void Calls::flush(const Transfer& send) {
 // Ends a call with the exception that is being thrown.
 void Calls::end(const Transfer* message) {
   try {
+    tell_others(message);
+  } catch (const Closed&) {
+    // By another thread. The caller may now change what peers still read in place, but only once they know.
+    if (message || !executor.done()) {
+      transport->abort(Failure(Cause::peer_lost, rank,
+                               "rank " + std::to_string(rank) + " closed its communicator in " +
+                                   (message ? in_words(*message, rank) : now_doing())));
+    }
+    throw;
+  }
+}
+
+void Calls::tell_others(const Transfer* message) {
+  try {
     throw;
   } catch (const Failure& failure) {
     fail_with_last_words(failure);
@@ -247,12 +261,6 @@ void Calls::end(const Transfer* message) {
   } catch (const InvalidArgument&) {
     throw;  // refused before anything was sent
   } catch (const Closed&) {
-    // By another thread. The caller may now change what peers still read in place, but only once they know.
-    if ((message || !executor.done()) && !transport->fate().failure()) {
-      transport->abort(Failure(Cause::peer_lost, rank,
-                               "rank " + std::to_string(rank) + " closed its communicator in " +
-                                   (message ? in_words(*message, rank) : now_doing())));
-    }
     throw;
   } catch (...) {
     // Others must not wait for a rank that leaves halfway.

@@ -132,6 +132,7 @@ class Calls {
   void say_who_is_late(int waiting_for, std::uint64_t number, Clock::duration waited,
                        const std::string& what) const;
   [[noreturn]] void end(const Transfer* message);
+  [[noreturn]] void tell_others(const Transfer* message);
   [[noreturn]] void blame_self() const;
   [[noreturn]] void fail_with_last_words(const Failure& failure);
   std::string now_doing() const;

@@ -1,10 +1,16 @@
 // What a wait makes of peers that have closed, and what becomes of messages in pieces.
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
+#include <memory>
+#include <thread>
 
 #include "schedule/catalogue.h"
 #include "stress.h"
+#include "transport/interface/wait.h"
 #include "transport/memory/local.h"
 #include "transport/remote/remote.h"
 
@@ -111,16 +117,15 @@ void pieces_after_a_failure() {
 
 // A call of one rank's, made ready.
 struct Ready {
-  Ready(const char* algorithm, int rank, int world, int root, Floats& buffer)
+  Ready(const char* algorithm, int rank, int world, int root, float* data, std::size_t count)
       : program(lower(make_schedule(Collective::reduce, algorithm, {world, rank, root}), 1)) {
     plan.program = &program;
-    plan.geometry =
-        make_geometry(program, sizeof(float), buffer.size(), ~std::size_t{0} >> 8, std::size_t{1} << 20);
+    plan.geometry = make_geometry(program, sizeof(float), count, ~std::size_t{0} >> 8, std::size_t{1} << 20);
     plan.last_slice.resolve(program, plan.geometry, 0);
     plan.combine = plan.last = combine_for(DType::float32, Op::sum);
     task.plan = &plan;
-    task.input = task.output = reinterpret_cast<std::byte*>(buffer.data());
-    task.bytes = buffer.size() * sizeof(float);
+    task.input = task.output = reinterpret_cast<std::byte*>(data);
+    task.bytes = count * sizeof(float);
     task.input_reachable = task.output_reachable = true;
     task.contract = 1;
   }
@@ -135,7 +140,8 @@ void lent_by_who_is_interrupted() {
   constexpr int lender = 0, reader = 1;
   const auto ranks = LocalTransport::group(2);
   Floats theirs(10'000, 1), own(10'000, 2);
-  Ready sends("tree", lender, 2, reader, theirs), reads("tree", reader, 2, reader, own);
+  Ready sends("tree", lender, 2, reader, theirs.data(), theirs.size());
+  Ready reads("tree", reader, 2, reader, own.data(), own.size());
   Executor sending(*ranks[lender]), reading(*ranks[reader]);
   reading.start(reads.task);
   reading.advance();
@@ -150,6 +156,56 @@ void lent_by_who_is_interrupted() {
     return require(failure.culprit == lender, "who was interrupted");
   }
   require(false, "that what was read from an interrupted rank is no result");
+}
+
+// Values that their owner gives back to the system, so that whoever reads them afterwards is killed.
+class Mapping {
+ public:
+  explicit Mapping(std::size_t count) : bytes_(count * sizeof(float)) {
+    memory_ =
+        mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    require(memory_ != MAP_FAILED, "memory");
+  }
+  ~Mapping() { munmap(memory_, bytes_); }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  float* data() const { return static_cast<float*>(memory_); }
+
+ private:
+  const std::size_t bytes_;
+  void* memory_;
+};
+
+// A rank is interrupted while its peer reads what it has lent.
+void lent_to_who_is_reading() {
+  constexpr int lender = 0, reader = 1;
+  constexpr std::size_t count = 250'000;
+  Floats own(count, 2);
+  Ready reads("tree", reader, 2, reader, own.data(), count);
+  for (int repeat = 0; repeat < 100; ++repeat) {
+    const auto ranks = LocalTransport::group(2);
+    auto lent = std::make_unique<Mapping>(count);
+    Ready sends("tree", lender, 2, reader, lent->data(), count);
+    Executor sending(*ranks[lender]), reading(*ranks[reader]);
+    sending.start(sends.task);
+    sending.advance();
+    reading.start(reads.task);
+    std::atomic<bool> begins{false};
+    std::thread other([&] {
+      begins = true;
+      try {
+        while (!reading.done()) reading.advance();
+      } catch (const Failure& failure) {
+        require(failure.culprit == lender, "who was interrupted");
+      }
+    });
+    while (!begins) relax();
+    for (int i = 0; i < 20 * repeat; ++i) relax();
+    ranks[lender]->abort(Failure(Cause::peer_lost, lender, "interrupted"));
+    lent.reset();
+    other.join();
+  }
 }
 
 // A rank waits for room that somebody else takes up who has closed.
@@ -172,6 +228,7 @@ void closing() {
   pieces_in_any_order();
   pieces_after_a_failure();
   lent_by_who_is_interrupted();
+  lent_to_who_is_reading();
   room_taken_by_who_has_closed();
   const auto ranks = LocalTransport::group(3);
   for (const int peer : {1, 2}) ranks[peer]->close();

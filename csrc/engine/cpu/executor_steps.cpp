@@ -1,5 +1,6 @@
 // The executor's work in each kind of step, except for small messages.
 #include <algorithm>
+#include <optional>
 
 #include "engine/cpu/executor.h"
 #include "reduce/stream.h"
@@ -105,6 +106,8 @@ bool Executor::combine(Cursor& cursor, const Action& action) {
     break;
   }
   if (!complete) return false;
+  std::optional<Access> access;
+  if (action.bytes >= lend_from) access.emplace(transport_);
   if (action.step->shared && granted && cursor.lent > 0) {
     combine_half(cursor, action);
     transport_.release(cursor.lane, action.peers[action.remote]);
@@ -198,6 +201,8 @@ bool Executor::receive(Cursor& cursor, const Action& action) {
   }
   if (!fence(cursor, *action.step)) return false;
   if (!message.delivered) {
+    std::optional<Access> access;
+    if (action.bytes >= lend_from) access.emplace(transport_);
     const Onward onward = carry_on(cursor, action, false);
     coded() ? receive_coded(cursor, action, onward.room) : receive_moves(cursor, action, onward);
     carried(cursor, action, onward);

@@ -207,7 +207,10 @@ bool PointToPoint::read_bodies(int p) {
     Request& request = *peer.incoming.front();
     const std::size_t total = request.transfer.bytes();
     if (message.bytes <= total - request.moved) {
-      write(static_cast<std::byte*>(request.transfer.data) + request.moved, message.data, message.bytes);
+      {
+        const Access access(transport_);
+        write(static_cast<std::byte*>(request.transfer.data) + request.moved, message.data, message.bytes);
+      }
       transport_.release(lane, p);
       request.moved += message.bytes;
       if (request.moved == total) {

@@ -153,6 +153,10 @@ class Transport {
   virtual bool reachable_by(Peers) const { return false; }
   virtual bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract,
                     std::byte* grant) = 0;
+  // Around every use of what peers have lent or granted, once it has arrived; see Access. begin_access()
+  // throws what check() throws. abort() returns only after the peers' accesses have ended.
+  virtual void begin_access() {}
+  virtual void end_access() {}
 
   // Whether everything sent by copy on a lane has left this rank, so that it may compute. Only useful if
   // queues(), which is cheaper to ask.
@@ -211,7 +215,7 @@ class Transport {
   // Throws InvalidArgument if no thread but this one could continue what begins here.
   virtual void check_background() {}
   // Ends every rank's waits, including this rank's, with this failure or an earlier one. (If the group is
-  // closed here, the other ranks are told.)
+  // closed here, the other ranks are told.) What this rank has lent may change afterwards.
   virtual void abort(const Failure& failure) = 0;
 
   // What every rank called lately, for error messages; this rank's calls are written here.
@@ -254,6 +258,18 @@ class Transport {
  private:
   const bool queues_;
   std::shared_ptr<Fate> fate_ = std::make_shared<Fate>();
+};
+
+// A peer whose call fails keeps what it has lent until this object is gone.
+class Access {
+ public:
+  explicit Access(Transport& transport) : transport_(transport) { transport_.begin_access(); }
+  ~Access() { transport_.end_access(); }
+  Access(const Access&) = delete;
+  Access& operator=(const Access&) = delete;
+
+ private:
+  Transport& transport_;
 };
 
 }  // namespace ringreduce

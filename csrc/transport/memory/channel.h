@@ -91,6 +91,7 @@ struct alignas(cache_line) SharedBoard {
 struct alignas(cache_line) Header {
   std::uint64_t nonce;                                     // proves that the right memory was opened
   alignas(cache_line) std::atomic<std::uint64_t> aborted;  // cause, culprit, reporter; any rank may write it
+  std::atomic<std::uint32_t> accesses;                     // that the owner has begun and not ended
   alignas(cache_line) std::atomic<std::uint32_t> closed;
   alignas(cache_line) std::atomic<std::uint32_t> record_next;
   Record records[record_depth];

@@ -34,6 +34,8 @@ class MappedTransport : public Transport {
   bool reachable(const void* data, std::size_t bytes) override;
   bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract,
             std::byte* grant) override;
+  void begin_access() override;
+  void end_access() override { header(rank).accesses.fetch_sub(1, std::memory_order_release); }
   std::uint32_t sent(int lane, int peer) const override { return out(lane, peer).sent; }
   bool consumed(int lane, int peer, std::uint32_t sent) override;
   bool poll(int lane, int peer, Message& message) override;
@@ -73,6 +75,8 @@ class MappedTransport : public Transport {
   virtual std::optional<Location> locate(const void* data, std::size_t bytes) = 0;
   virtual std::byte* resolve(int peer, Location place) = 0;
   virtual bool alive(int peer) = 0;
+  // How long a rank that fails waits for a peer's access to end. A stopped process does not end it.
+  virtual Clock::duration longest_access() const { return std::chrono::milliseconds(100); }
   int name_of(int peer) const { return names_.empty() ? peer : names_[peer]; }
   std::string in_words(int peer) const { return "rank " + std::to_string(name_of(peer)); }
 
@@ -131,6 +135,7 @@ class MappedTransport : public Transport {
   void check_peers(Backoff& backoff, int waiting_for);
   void check_agreement();
   void hear_abort(std::uint64_t word);
+  void await_accesses();
 
   // ns. Measured: 20 to 40, 70 to 100, and 130 or more. Non-temporal stores pay off only in the last case.
   static constexpr double far_from = 120;

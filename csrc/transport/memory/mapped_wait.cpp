@@ -277,6 +277,27 @@ void MappedTransport::abort(const Failure& found) {
     doorbell(peer).rung.fetch_add(1);
     futex_wake(doorbell(peer).rung);
   }
+  await_accesses();
+}
+
+// Either this rank sees the abort word, or the rank that has written the word sees this access.
+void MappedTransport::begin_access() {
+  Header& own = header(rank);
+  own.accesses.fetch_add(1);
+  if (own.aborted.load() == 0) [[likely]]
+    return;
+  end_access();
+  check();
+}
+
+void MappedTransport::await_accesses() {
+  const auto start = Clock::now();
+  for (int peer = 0; peer < world; ++peer) {
+    if (peer == rank) continue;
+    while (header(peer).accesses.load() != 0 && alive(peer) && Clock::now() - start < longest_access()) {
+      std::this_thread::yield();
+    }
+  }
 }
 
 // --- the agreement on survivors --------------------------------------------------------------------------
