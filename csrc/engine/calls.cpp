@@ -62,7 +62,7 @@ Calls::Calls(std::unique_ptr<Transport> transport_of_group, const Options& given
       messages(*transport),
       planner(rank, world,
               {tuning_of(transport->name()), transport->capacity(), transport->oversubscribed(),
-               transport->shared_cores()},
+               transport->shared_cores(), transport->longest_eager()},
               options.reproducible, transport->hosts(), agreed(options.tuned, transport->told)),
       executor(*transport),
       fork_epoch_(watch_forks()),

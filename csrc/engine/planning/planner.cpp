@@ -201,6 +201,7 @@ Situation Planner::situation(Collective collective, std::size_t bytes, Encoding 
   if (target.uses_links()) {
     here.pace = pace_;
     here.latency = latency_;
+    here.longest_eager = target.longest_eager;
   }
   return here;
 }

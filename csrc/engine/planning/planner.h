@@ -26,6 +26,7 @@ struct Target {
   std::size_t capacity = 0;  // bytes that hold a rank's messages of two rounds
   bool oversubscribed = false;
   int shared_cores = 0;  // as of a Transport
+  std::size_t longest_eager = 0;
   // The name of its own way, if it runs no schedules: a plan then is only a record and a contract.
   const char* own_way = nullptr;
   bool own_way_keeps_rank_order = false;

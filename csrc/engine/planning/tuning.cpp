@@ -11,6 +11,7 @@ namespace {
 bool fits(const TuningRow& row, const Situation& s) {
   return row.collective == s.collective && s.world <= row.max_world &&
          static_cast<double>(s.bytes) <= s.pace * static_cast<double>(row.max_bytes) &&
+         (row.eager == 0 || s.bytes <= static_cast<std::size_t>(row.eager) * s.longest_eager) &&
          (row.oversubscribed < 0 || (row.oversubscribed != 0) == s.oversubscribed) && s.pace >= row.from_pace;
 }
 
@@ -40,6 +41,8 @@ std::string reason_for(const TuningRow& row, const Situation& s, bool tuned) {
   std::string reason = std::string(tuned ? "tuned here: " : "") + "measured as the fastest " +
                        std::string(name_of(s.collective)) + " for ";
   reason += row.max_bytes == ~std::size_t{0} ? "larger buffers" : "buffers up to " + in_units(row.max_bytes);
+  if (row.eager == 1) reason += " that leave at once";
+  if (row.eager == 2) reason += " of which half leaves at once";
   if (row.max_world < any_world) reason += " on up to " + std::to_string(row.max_world) + " ranks";
   if (row.oversubscribed > 0) reason += ", more ranks than cores";
   if (row.oversubscribed == 0) reason += ", a core for each rank";

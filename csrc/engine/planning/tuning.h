@@ -26,6 +26,7 @@ struct TuningRow {
   std::size_t slice_bytes;  // bytes of one round's messages in one slice
   int lanes;                // slices in flight
   double from_pace = 1;     // fits only from this pace on
+  int eager = 0;            // if not 0, fits only buffers up to so many times Situation::longest_eager
 };
 
 // The kinds of engines and transports that have tables of their own.
@@ -45,6 +46,7 @@ struct Situation {
   bool coded = false;  // messages are encoded, and each further combination would round once more
   double pace = 1;     // see pace(): buffers count as so many times smaller, slices are so much longer
   double latency = 0;  // seconds that a message travels; 0 if that is unknown
+  std::size_t longest_eager = 0;  // as of a Transport
 };
 
 // "16 KiB".

@@ -117,9 +117,9 @@ constexpr TuningRow across_hosts[] = {
 // Differences where MPI carries messages. At sizes of which MPI still sends half at once, but not all, two
 // rounds cost less than one. MPI cuts long messages itself.
 constexpr TuningRow over_mpi[] = {
-    {C::all_reduce, 2, -1, 2 * KiB, "one_shot", 64 * KiB, 1},
-    {C::all_reduce, 2, -1, 4 * KiB, "two_shot", 64 * KiB, 1},
-    {C::all_reduce, 2, -1, 64 * KiB, "one_shot", 64 * KiB, 1},
+    {C::all_reduce, 2, -1, 16 * KiB, "one_shot", 64 * KiB, 1, 1, 1},
+    {C::all_reduce, 2, -1, 16 * KiB, "two_shot", 64 * KiB, 1, 1, 2},
+    {C::all_reduce, 2, -1, 32 * KiB, "one_shot", 64 * KiB, 1},
     {C::all_reduce, 2, -1, all, "two_shot", 1 * MiB, 1},
     {C::all_reduce, any_world, -1, 32 * KiB, "recursive_doubling", 64 * KiB, 1},
     {C::all_reduce, any_world, -1, 256 * KiB, "circulant", 128 * KiB, 4},

@@ -71,6 +71,7 @@ MpiTransport::MpiTransport(std::shared_ptr<Home> home, int rank, int world, std:
       home_(std::move(home)),
       members_(std::move(members)),
       tags_(home_->tags_of(members_[0].number)),
+      slot_bytes_(longest_whole(crowded) + sizeof(FrameHeader)),
       peers_by_place_(static_cast<std::size_t>(home_->size), -1),
       open_(static_cast<std::size_t>(world)) {
   for (int peer = 0; peer < world; ++peer) peers_by_place_[place_of(peer)] = peer;

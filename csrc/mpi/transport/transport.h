@@ -30,6 +30,7 @@ class MpiTransport : public RemoteTransport {
 
   const char* name() const override { return "mpi"; }
   bool distant() const override;
+  std::size_t longest_eager() const override;
   void check() override;
   void check_background() override;
   std::unique_ptr<Transport> among(int rank, int world, const Exchange& exchange) override {
@@ -81,6 +82,8 @@ class MpiTransport : public RemoteTransport {
   enum class Cancelled : std::uint8_t { yes, came, no };
 
   // work.cpp
+  static std::size_t longest_whole(bool crowded);
+  bool is_whole(const FrameHeader& header) const;
   void add(MPI_Request request, const Purpose& purpose);
   void listen_for_hello();
   void receive(std::size_t index, std::byte* at, std::size_t bytes, int tag);
@@ -116,6 +119,7 @@ class MpiTransport : public RemoteTransport {
   const std::shared_ptr<Home> home_;
   const std::vector<Member> members_;
   const Tags tags_;
+  const std::size_t slot_bytes_;     // of the longest frame that is sent as one message
   std::vector<int> peers_by_place_;  // or -1
   std::vector<char> open_;           // whether frames have been exchanged
   // MPI's running operations for us: requests, and at the same index their purposes. The first is for hellos.

@@ -14,17 +14,20 @@ namespace {
 using std::chrono::microseconds;
 
 constexpr std::size_t header_bytes = sizeof(FrameHeader);
-constexpr std::size_t slot_bytes = 16 << 10;  // of the longest frame that is sent as one message
 constexpr unsigned looks_per_hello = 16;
 constexpr std::size_t few_requests = 8;
 constexpr microseconds shortest_nap{50}, longest_nap{1000};
 
-// Whether the frame is one message.
-bool is_whole(const FrameHeader& header) {
-  return header.bytes + header_bytes <= slot_bytes;
+}  // namespace
+
+// A copy costs less than another round up to 32 KiB, and up to 256 KiB where a round takes turns on a core.
+std::size_t MpiTransport::longest_whole(bool crowded) {
+  return crowded ? 256 << 10 : 32 << 10;
 }
 
-}  // namespace
+bool MpiTransport::is_whole(const FrameHeader& header) const {
+  return header.bytes + header_bytes <= slot_bytes_;
+}
 
 // --- running operations ----------------------------------------------------------------------------------
 
@@ -50,8 +53,8 @@ void MpiTransport::receive(std::size_t index, std::byte* at, std::size_t bytes, 
 void MpiTransport::listen(std::size_t index) {
   Purpose& purpose = purposes_[index];
   purpose.idle = false;
-  if (!purpose.buffer) purpose.buffer = pool_.take(slot_bytes);
-  receive(index, purpose.buffer->data, slot_bytes, tags_.frames);
+  if (!purpose.buffer) purpose.buffer = pool_.take(slot_bytes_);
+  receive(index, purpose.buffer->data, slot_bytes_, tags_.frames);
 }
 
 // Not as soon as a frame has arrived, but when there is time, because a thread waits for its contents.
@@ -99,6 +102,15 @@ bool MpiTransport::sending() const {
   return false;
 }
 
+// Measured on one host, up to which frames are short. MPI does not tell.
+std::size_t MpiTransport::longest_eager() const {
+#ifdef OPEN_MPI
+  return 3840;
+#else
+  return 8000;
+#endif
+}
+
 // --- sending ---------------------------------------------------------------------------------------------
 
 void MpiTransport::dispatch(int peer) {
@@ -142,7 +154,7 @@ void MpiTransport::send(int peer, const Outgoing& frame) {
 // MPI takes most small messages at once, so one buffer usually serves them all.
 void MpiTransport::send_copy(int peer, const Outgoing& frame) {
   const std::size_t bytes = frame.header.bytes;
-  if (!copy_) copy_ = pool_.take(slot_bytes);
+  if (!copy_) copy_ = pool_.take(slot_bytes_);
   if (bytes > 0) std::memcpy(copy_->data, frame.data, bytes);
   std::memcpy(copy_->data + bytes, &frame.header, header_bytes);
   MPI_Request request = MPI_REQUEST_NULL;
@@ -175,7 +187,7 @@ MpiTransport::Begun MpiTransport::begin_to_send(const void* data, std::size_t by
   Begun begun;
   begun.code =
       MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, place_of(peer), tag, home_->comm(), &request);
-  if (begun.code == MPI_SUCCESS && bytes <= slot_bytes) {
+  if (begun.code == MPI_SUCCESS && bytes <= slot_bytes_) {
     begun.code = MPI_Test(&request, &begun.done, MPI_STATUS_IGNORE);
   }
   return begun;
@@ -189,10 +201,11 @@ void MpiTransport::sent(const Purpose& purpose) {
 // --- receiving -------------------------------------------------------------------------------------------
 
 // In our turn. While a pair of ranks exchanges few messages, testing its requests in order is faster than all
-// at once. Any test lets MPI move all of them.
+// at once. Any test lets MPI move all of them. But a test in vain may give the core away, which must not
+// happen between two of them.
 bool MpiTransport::look() {
   if (some_idle_) listen_again();
-  const bool few = requests_.size() <= few_requests && ++looks_ % looks_per_hello != 0;
+  const bool few = !oversubscribed() && requests_.size() <= few_requests && ++looks_ % looks_per_hello != 0;
   if (!(few ? test_in_order() : test_all())) return false;
   drop_finished();
   return true;

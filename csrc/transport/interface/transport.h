@@ -130,6 +130,9 @@ class Transport {
   // The bytes of staged messages that one lane of the collectives holds; a round's messages must fit. The
   // lane of point-to-point messages holds a quarter of this, and the lane of their bodies three quarters.
   virtual std::size_t capacity() const = 0;
+  // The bytes of the longest message that leaves before its receiver has answered, if the transport knows it
+  // and longer ones take much longer; otherwise 0. The same on all ranks.
+  virtual std::size_t longest_eager() const { return 0; }
   // Bytes of memory that this rank holds for the group.
   virtual std::size_t footprint() const = 0;
 
