@@ -29,7 +29,6 @@ constexpr TuningRow in_memory[] = {
     {C::reduce_scatter, 4, 1, 512 * KiB, "direct", 256 * KiB, 4},
     {C::reduce_scatter, 4, 1, 4 * MiB, "direct", 512 * KiB, 4},
     {C::reduce_scatter, 4, 1, all, "direct", 512 * KiB, 2},
-    {C::all_gather, 4, 1, 32 * KiB, "recursive_doubling", 64 * KiB, 1},
     {C::all_gather, 4, 1, 2 * MiB, "direct", 512 * KiB, 4},
     {C::all_gather, 4, 1, 4 * MiB, "direct", 256 * KiB, 1},
     {C::all_gather, 4, 1, all, "direct", 512 * KiB, 1},
