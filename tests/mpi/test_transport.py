@@ -62,6 +62,10 @@ def test_all_that_a_communicator_does(launch, ranks):
     good(launch(ranks, *EVERYTHING), *EVERYTHING)
 
 
+def test_rounds_of_two_ranks(launch):
+    good(launch(2, "rounds"), "rounds")
+
+
 @pytest.mark.parametrize("hosts", ["001", *slowly("0101", "00112")])
 def test_all_that_it_does_with_shared_memory_inside_hosts(launch, hosts):
     good(launch(hosts, *EVERYTHING, becomes="shm+mpi"), *EVERYTHING)

@@ -41,7 +41,7 @@ def collectives(comm):
             for call in variants(Call(name, count, root=comm.size - 1)):
                 check(comm, call)
     for algorithm in algorithms("all_reduce"):
-        for count in (1, 100, 4090, 4096, 70_001):
+        for count in (1, 100, 8192, 8193, 70_001):
             check(comm, Call("all_reduce", count, algorithm))
     for dtype in ("float64", "int8"):
         check(comm, Call("all_reduce", MIDDLE, op="max", dtype=np.dtype(dtype)))
@@ -49,10 +49,24 @@ def collectives(comm):
     comm.barrier()
 
 
+def rounds(comm):
+    """The all-reduces of which MPI sends the whole buffer at once take one round, of which it sends half, two."""
+    at_once = 3840 if "openmpi" in os.environ["MPICC"] else 8000  # bytes
+    for nbytes, algorithm in [
+        (at_once, "one_shot"),
+        (at_once + 4, "two_shot"),
+        (2 * at_once, "two_shot"),
+        (2 * at_once + 4, "one_shot"),
+    ]:
+        comm.reset_statistics()
+        comm.all_reduce(np.ones(nbytes // 4, "float32"))
+        assert [call.algorithm for call in comm.statistics().calls] == [algorithm], nbytes
+
+
 def messages(comm):
     """Between all pairs, of all sizes, both ways at once, many at a time; a sent buffer may be changed."""
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-    for count in (0, 1, 4, 2000, 4090, 4096, 20_000, 400_000):
+    for count in (0, 1, 4, 2000, 8192, 8193, 20_000, 65_536, 65_537, 400_000):
         x = np.arange(count, dtype="int32") + comm.rank
         work = comm.send(x, right, async_op=True)
         got = comm.recv(np.empty_like(x), left)
