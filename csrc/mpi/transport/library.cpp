@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
+#include <cstdint>
 #include <mutex>
 #include <set>
 
@@ -96,11 +96,21 @@ void refuse() {
                         "calls from threads other than the one that initialised it");
 }
 
-// Open MPI's launcher passes its settings in the environment; other libraries do not.
+// Open MPI's tests of requests do, if there are more ranks than cores or if the user asks for it, and a
+// variable says so. Other libraries have none of that name.
 bool gives_core_away() {
   static const bool does = [] {
-    const char* set = std::getenv("OMPI_MCA_mpi_yield_when_idle");
-    return set && (std::string(set) == "1" || std::string(set) == "true");
+    int level = 0, index = 0, count = 0;
+    MPI_T_cvar_handle handle = nullptr;
+    char value[sizeof(std::uint64_t)] = "";  // a bool
+    if (MPI_T_init_thread(MPI_THREAD_SERIALIZED, &level) != MPI_SUCCESS) return false;
+    if (MPI_T_cvar_get_index("mpi_yield_when_idle", &index) == MPI_SUCCESS &&
+        MPI_T_cvar_handle_alloc(index, nullptr, &handle, &count) == MPI_SUCCESS) {
+      if (count == 1) MPI_T_cvar_read(handle, value);
+      MPI_T_cvar_handle_free(&handle);
+    }
+    MPI_T_finalize();
+    return value[0] != 0;
   }();
   return does;
 }
