@@ -37,6 +37,8 @@ class HybridTransport : public Transport {
   bool reachable_by(Peers peers) const override;
   bool lend(int lane, Peers peers, const std::byte* data, std::size_t bytes, std::uint64_t contract,
             std::byte* grant) override;
+  void begin_access() override { inside_->begin_access(); }
+  void end_access() override { inside_->end_access(); }
   bool flushed(int lane) override { return across_->flushed(lane); }
   std::uint32_t sent(int lane, int peer) const override { return way_to(peer).sent(lane, places_[peer]); }
   bool consumed(int lane, int peer, std::uint32_t sent) override {
