@@ -158,8 +158,8 @@ class Transport {
                     std::byte* grant) = 0;
   // Around every use of what peers have lent or granted, once it has arrived; see Access. begin_access()
   // throws what check() throws. abort() returns only after the peers' accesses have ended.
-  virtual void begin_access() {}
-  virtual void end_access() {}
+  virtual void begin_access() = 0;
+  virtual void end_access() = 0;
 
   // Whether everything sent by copy on a lane has left this rank, so that it may compute. Only useful if
   // queues(), which is cheaper to ask.
