@@ -25,6 +25,8 @@ class NullTransport : public Transport {
   int in_the_way(int, Peers) override { return -1; }
   bool reachable(const void*, std::size_t) override { return false; }
   bool lend(int, Peers, const std::byte*, std::size_t, std::uint64_t, std::byte*) override { return false; }
+  void begin_access() override {}
+  void end_access() override {}
   std::uint32_t sent(int, int) const override { return 0; }
   bool consumed(int, int, std::uint32_t) override { return true; }
   bool poll(int, int, Message& message) override {

@@ -239,7 +239,8 @@ void Calls::end(const Transfer* message) {
     tell_others(message);
   } catch (const Closed&) {
     // By another thread. The caller may now change what peers still read in place, but only once they know.
-    if (message || !executor.done()) {
+    // Otherwise this fails only those that wait for this rank: it may leave a background call unfinished.
+    if (message ? message->sends : executor.has_lent()) {
       transport->abort(Failure(Cause::peer_lost, rank,
                                "rank " + std::to_string(rank) + " closed its communicator in " +
                                    (message ? in_words(*message, rank) : now_doing())));

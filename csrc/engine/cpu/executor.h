@@ -2,6 +2,7 @@
 // every cursor that can move moves. Nothing here blocks or locks, and nothing allocates after the first run.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -41,6 +42,11 @@ class Executor {
   // Moves every cursor as far as possible; true if any moved. Throws ContractBroken.
   bool advance();
   bool done() const { return running_ == 0; }
+  // Whether peers may be reading this rank's memory in place.
+  bool has_lent() const {
+    return std::any_of(cursors_.begin(), cursors_.end(),
+                       [](const Cursor& cursor) { return cursor.running && cursor.lent > 0; });
+  }
   // The peer that holds up the oldest slice, or -1.
   int waiting_for() const { return waiting_for_; }
   // Bytes of temporary memory that the executor holds.
