@@ -322,3 +322,16 @@ def test_what_a_closed_rank_had_lent_is_not_taken_for_its_values(world):
             assert lost.value.rank == 0
 
     on_threads(world, rank_main)
+
+
+def test_who_leaves_a_background_call_unfinished_fails_only_those_that_wait_for_it():
+    comms = ringreduce.local_group(3)
+    comms[1].all_gather(np.ones(2, "float32"), async_op=True)  # the others never call it
+    while not comms[1].statistics().calls:
+        time.sleep(0.001)
+    comms[1] = None
+    gc.collect()
+    x = np.arange(3, dtype="float32")
+    sent = comms[0].send(x, 2, async_op=True)
+    assert np.array_equal(comms[2].recv(np.empty_like(x), 0), x)
+    sent.wait()
