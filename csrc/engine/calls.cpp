@@ -238,8 +238,8 @@ void Calls::end(const Transfer* message) {
   try {
     tell_others(message);
   } catch (const Closed&) {
-    // By another thread. The caller may now change what peers still read in place, but only once they know.
-    // Otherwise this fails only those that wait for this rank: it may leave a background call unfinished.
+    // By another thread. The caller may now change what peers still read in place, so they must know first. A
+    // rank that has lent nothing may leave a background call unfinished: only those that wait for it fail.
     if (message ? message->sends : executor.has_lent()) {
       transport->abort(Failure(Cause::peer_lost, rank,
                                "rank " + std::to_string(rank) + " closed its communicator in " +

@@ -96,8 +96,8 @@ void refuse() {
                         "calls from threads other than the one that initialised it");
 }
 
-// Open MPI's tests of requests do, if there are more ranks than cores or if the user asks for it, and a
-// variable says so. Other libraries have none of that name.
+// Open MPI yields in every test of a request if ranks outnumber cores or the user asks for it, and has a
+// variable that says so. Other libraries have no such variable.
 bool gives_core_away() {
   static const bool does = [] {
     int level = 0, index = 0, count = 0;

@@ -102,7 +102,7 @@ bool MpiTransport::sending() const {
   return false;
 }
 
-// Measured on one host, up to which frames are short. MPI does not tell.
+// Measured between two ranks of a host, because MPI does not say where its limit is.
 std::size_t MpiTransport::longest_eager() const {
 #ifdef OPEN_MPI
   return 3840;
@@ -201,8 +201,8 @@ void MpiTransport::sent(const Purpose& purpose) {
 // --- receiving -------------------------------------------------------------------------------------------
 
 // In our turn. While a pair of ranks exchanges few messages, testing its requests in order is faster than all
-// at once. Any test lets MPI move all of them. But a test in vain may give the core away, which must not
-// happen between two of them.
+// at once. Any test lets MPI move all of them. Where ranks share cores, a test in vain gives the core
+// away, so there is only one in each look.
 bool MpiTransport::look() {
   if (some_idle_) listen_again();
   const bool few = !oversubscribed() && requests_.size() <= few_requests && ++looks_ % looks_per_hello != 0;

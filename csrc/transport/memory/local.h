@@ -21,8 +21,9 @@ class LocalTransport : public MappedTransport {
   std::optional<Location> locate(const void* data, std::size_t bytes) override;
   std::byte* resolve(int peer, Location place) override;
   bool alive(int) override { return true; }
-  // Memory that is freed is nobody's, unlike that of another process.
-  Clock::duration longest_access() const override { return Clock::duration::max() / 2; }
+  // A thread always ends it. What has been freed may no longer be mapped, unlike the memory of a process that
+  // this one has opened.
+  Clock::duration longest_access() const override { return Clock::duration::max(); }
 
  private:
   using MappedTransport::MappedTransport;
