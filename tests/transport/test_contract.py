@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import time
 
@@ -35,6 +36,23 @@ def test_small_messages_to_everyone_follow_each_other_and_others(on_ranks):
                 time.sleep(0.002)  # others are ahead by as much as they can be
 
     on_ranks(4, rank_main)
+
+
+def test_messages_of_a_round_find_space_behind_those_of_earlier_calls(on_ranks):
+    """In memory they may lie in any place that is free, but none may need what a later one of its round frees."""
+
+    def rank_main(comm):
+        for i in range(20):
+            for length in (2000, 4000, 12_000):  # bytes, of which many stay at the front of a lane
+                before = np.full(length // 4, comm.rank + i, "float32")
+                assert (
+                    comm.all_reduce(before, algorithm="one_shot")
+                    == sum(others(comm), comm.rank + i * comm.size)
+                ).all()
+                x = np.full((comm.size, length), comm.rank, "uint8")
+                assert (np.arange(comm.size) == comm.all_to_all(x, algorithm="direct").T).all()
+
+    on_ranks(12, rank_main)
 
 
 def test_messages_keep_their_order(on_ranks):
@@ -258,6 +276,21 @@ def test_waiting_for_work(on_ranks):
         comm.barrier()
 
     on_ranks(2, rank_main)
+
+
+@pytest.mark.parametrize("world", [3, 8])
+def test_small_messages_stay_in_few_pages(world):
+    def faults(comm):
+        x = np.zeros(512, "float32")
+        found = []
+        for calls in (50, 500):
+            for _ in range(calls):
+                comm.all_reduce(x)
+            found.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+        return found[1] - found[0]
+
+    a_lane = 1 << 20
+    assert max(on_processes(world, faults)) < a_lane // resource.getpagesize() // 4
 
 
 def test_memory_held():

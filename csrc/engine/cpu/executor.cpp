@@ -58,6 +58,7 @@ void Executor::start(const Task& task) {
     cursor.temp = reinterpret_cast<std::byte*>(temp_.data() + each * i);
     cursor.wide = reinterpret_cast<std::byte*>(temp_.data() + each * i + temp);
     cursor.running = true;
+    transport_.begin_call(cursor.lane);
     transport_.sense(cursor.lane, large && fetches);
     if (cursor.state.size() < program.steps.size()) cursor.state.resize(program.steps.size(), pending);
     if (cursor.tickets.size() < static_cast<std::size_t>(program.tickets))

@@ -52,6 +52,7 @@ class HybridTransport : public Transport {
     way_to(peer).place(lane, places_[peer], where, bytes, contract);
   }
 
+  void begin_call(int lane) override { inside_->begin_call(lane); }
   void sense(int lane, bool large) override { inside_->sense(lane, large); }
   bool far() const override { return inside_->far(); }
   bool shares_core(int peer) const override { return is_inside(peer) && inside_->shares_core(places_[peer]); }

@@ -190,6 +190,10 @@ class Transport {
   // of this length and contract. Returns the index of the first that has not, or that is negative (no peer).
   virtual int hear(Peers, int first, std::size_t, std::uint64_t, const void**) { return first; }
 
+  // A collective call begins to send on a lane. Whatever else is on its way there belongs to calls in which
+  // this rank has done its part, so it will be read.
+  virtual void begin_call(int) {}
+
   // Says whether large messages use a lane now. Only then is it worth measuring how far the peers are.
   virtual void sense(int, bool) {}
   // Whether peers read this core's latest writes faster from memory than from its cache, so that large

@@ -12,7 +12,8 @@ namespace ringreduce {
 namespace {
 
 constexpr std::size_t short_payload = 4 << 10;
-constexpr std::size_t short_part = 16 << 10;  // of an arena: short payloads stay there
+// Of an arena: where payloads of up to 2 KiB stay, and other short ones.
+constexpr std::size_t shortest_part = 16 << 10, short_part = 64 << 10;
 constexpr std::size_t long_part = 256 << 10;  // of an arena of a group of more than 4: long ones stay there
 constexpr int turns_before_sleep = 2;  // ranks of a core that take their turns before a waiting one sleeps
 
@@ -144,20 +145,21 @@ std::byte* MappedTransport::reserve(int lane, Peers peers, std::size_t bytes) {
   std::uint64_t start = arena.head;
   const std::size_t room = arena.capacity - start % arena.capacity;
   if (need > room) start += room;  // a payload does not wrap
-  // Short payloads stay at the front, in memory that is in cache, if all have been read when they leave a
-  // part of the arena. Long ones are faster where no peer has read lately, unless those of many ranks then
-  // go round in more memory than the cores' common cache holds.
-  const auto ends_in_part_of = [&](std::size_t part) {
-    return (start + need - 1) / part == (arena.head - 1) / part;
-  };
-  const bool leaves = !(need <= short_payload ? ends_in_part_of(short_part) : ends_in_part_of(long_part_));
+  // Short payloads stay at the front, in memory that is in cache. Long ones are faster where no peer has read
+  // lately, unless those of many ranks then go round in more memory than the cores' common cache holds. Peers
+  // read what is left of earlier calls whatever this call does, so its first payload need not wait for that.
+  // A later one might, for payloads of its own round that would no longer fit behind those before them.
+  const std::size_t part = need <= (2 << 10)       ? shortest_part
+                           : need <= short_payload ? short_part
+                                                   : long_part_;
+  const bool first = arena.head == arena.begun;
+  const bool leaves =
+      first ? start % arena.capacity + need > part : (start + need - 1) / part != (arena.head - 1) / part;
   if (leaves || start + need - arena.tail > arena.capacity) {
     arena.tail = oldest_payload(lane);
-    if (arena.tail == arena.head) {
-      // Everything has been read: begin again at the front, whatever the last position was.
-      start = SegmentLayout::align(arena.head, arena.capacity);
-      arena.tail = start;
-    }
+    const std::uint64_t front = SegmentLayout::align(arena.head, arena.capacity);
+    if (arena.tail == arena.head) arena.tail = front;
+    if ((first || arena.tail == front) && front + need - arena.tail <= arena.capacity) start = front;
     if (start + need - arena.tail > arena.capacity) return nullptr;
   }
   arena.head = start;

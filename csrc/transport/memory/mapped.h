@@ -46,6 +46,7 @@ class MappedTransport : public Transport {
   bool hear(int peer, Message& message) override;
   int hear(Peers peers, int first, std::size_t bytes, std::uint64_t contract, const void** places) override;
 
+  void begin_call(int lane) override { arenas_[lane].begun = arenas_[lane].head; }
   void sense(int lane, bool large) override { sensing_[lane] = large; }
   bool far() const override;
 
@@ -106,7 +107,8 @@ class MappedTransport : public Transport {
     std::byte* base = nullptr;
     std::size_t capacity = 0;
     std::uint64_t head = 0;
-    std::uint64_t tail = 0;  // all before it has been consumed
+    std::uint64_t tail = 0;   // all before it has been consumed
+    std::uint64_t begun = 0;  // the head when the latest call began
     bool populated = false;
     alignas(cache_line) std::byte small[cache_line];
   };
