@@ -11,10 +11,9 @@
 namespace ringreduce {
 namespace {
 
-constexpr std::size_t short_payload = 4 << 10;
-// Of an arena: where payloads of up to 2 KiB stay, and other short ones.
-constexpr std::size_t shortest_part = 16 << 10, short_part = 64 << 10;
-constexpr std::size_t long_part = 256 << 10;  // of an arena of a group of more than 4: long ones stay there
+constexpr std::size_t shortest_payload = 2 << 10, short_payload = 4 << 10;
+// Of an arena, where they stay; and where longer ones stay in a group of more than 4.
+constexpr std::size_t shortest_part = 16 << 10, short_part = 64 << 10, long_part = 256 << 10;
 constexpr int turns_before_sleep = 2;  // ranks of a core that take their turns before a waiting one sleeps
 
 // Copies at most inline_bytes, with two overlapping moves instead of a call.
@@ -41,9 +40,12 @@ inline void copy_small(std::byte* to, const std::byte* from, std::size_t bytes) 
 #define MADV_POPULATE_WRITE 23
 #endif
 
-// Maps the pages of an arena at once. Otherwise every call of the first lap takes page faults. Fails on older
-// kernels, which does no harm.
-void populate(std::byte* arena, std::size_t bytes, bool writable) {
+// Maps the first pages of an arena at once, of which `populated` bytes are mapped. Otherwise every call of
+// the first lap takes page faults. Fails on older kernels, which does no harm.
+inline void populate(std::byte* arena, std::size_t bytes, std::size_t& populated, bool writable) {
+  if (bytes <= populated) [[likely]]
+    return;
+  populated = bytes;
   madvise(arena, bytes, writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
 }
 
@@ -133,15 +135,20 @@ int MappedTransport::in_the_way(int lane, Peers peers) {
   return reader >= 0 ? reader : peers[0];
 }
 
+// The bytes at an arena's front that payloads of this length use again and again.
+std::size_t MappedTransport::part_for(int lane, std::size_t bytes) const {
+  if (bytes <= shortest_payload) return shortest_part;
+  if (bytes <= short_payload) return short_part;
+  return std::min(long_part_, arenas_[lane].capacity);
+}
+
 std::byte* MappedTransport::reserve(int lane, Peers peers, std::size_t bytes) {
   if (!has_slots(lane, peers)) return nullptr;
   Arena& arena = arenas_[lane];
   if (bytes <= inline_bytes) return arena.small;
   const std::size_t need = SegmentLayout::align(bytes);
-  if (need > short_payload && !arena.populated) [[unlikely]] {
-    arena.populated = true;
-    populate(arena.base, std::min(arena.capacity, long_part_), true);
-  }
+  const std::size_t part = part_for(lane, need);
+  populate(arena.base, part, arena.populated, true);
   std::uint64_t start = arena.head;
   const std::size_t room = arena.capacity - start % arena.capacity;
   if (need > room) start += room;  // a payload does not wrap
@@ -149,9 +156,6 @@ std::byte* MappedTransport::reserve(int lane, Peers peers, std::size_t bytes) {
   // lately, unless those of many ranks then go round in more memory than the cores' common cache holds. Peers
   // read what is left of earlier calls whatever this call does, so its first payload need not wait for that.
   // A later one might, for payloads of its own round that would no longer fit behind those before them.
-  const std::size_t part = need <= (2 << 10)       ? shortest_part
-                           : need <= short_payload ? short_part
-                                                   : long_part_;
   const bool first = arena.head == arena.begun;
   const bool leaves =
       first ? start % arena.capacity + need > part : (start + need - 1) / part != (arena.head - 1) / part;
@@ -249,10 +253,7 @@ bool MappedTransport::poll(int lane, int peer, Message& message) {
       break;
     case SlotKind::staged:
       message.data = i.arena + slot.arena;
-      if (slot.bytes > short_payload && !i.populated) [[unlikely]] {
-        i.populated = true;
-        populate(i.arena, std::min(layout_.capacity_of(lane), long_part_), false);
-      }
+      populate(i.arena, part_for(lane, slot.bytes), i.populated, false);
       break;
     case SlotKind::lent_with_grant:
       message.grant = resolve(peer, slot.lent.grant);

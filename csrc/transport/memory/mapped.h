@@ -100,16 +100,16 @@ class MappedTransport : public Transport {
     std::byte* arena = nullptr;
     std::uint32_t received = 0;
     Clock::time_point missed{};  // when the last look found no message; zero if it found one
-    bool populated = false;      // the arena is mapped
+    std::size_t populated = 0;   // bytes of the arena that are mapped
   };
   // A lane's ring of staged payloads. Positions only grow; the place is position % capacity.
   struct Arena {
     std::byte* base = nullptr;
     std::size_t capacity = 0;
     std::uint64_t head = 0;
-    std::uint64_t tail = 0;   // all before it has been consumed
-    std::uint64_t begun = 0;  // the head when the latest call began
-    bool populated = false;
+    std::uint64_t tail = 0;     // all before it has been consumed
+    std::uint64_t begun = 0;    // the head when the latest call began
+    std::size_t populated = 0;  // as in In
     alignas(cache_line) std::byte small[cache_line];
   };
 
@@ -122,6 +122,7 @@ class MappedTransport : public Transport {
   bool has_slot(Out& o);
   bool has_slots(int lane, Peers peers);
   int reader_of(int lane, std::uint64_t payload) const;
+  std::size_t part_for(int lane, std::size_t bytes) const;
   std::uint64_t oldest_payload(int lane);
   template <typename Fill>
   void publish(int lane, Peers peers, SlotKind kind, std::size_t bytes, std::uint64_t contract,
