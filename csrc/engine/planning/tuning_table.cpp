@@ -28,8 +28,9 @@ constexpr TuningRow in_memory[] = {
     {C::broadcast, 2, 0, 512 * KiB, "direct", 32 * KiB, 2},
     {C::reduce_scatter, 4, 1, all, "direct", 512 * KiB, 1},
     {C::all_gather, 4, 1, all, "direct", 512 * KiB, 1},
-    {C::reduce_scatter, 8, 1, 512 * KiB, "direct", 512 * KiB, 4},
-    {C::reduce_scatter, 8, 1, all, "direct", 1 * MiB, 1},
+    {C::reduce_scatter, 8, 1, 1 * MiB, "direct", 512 * KiB, 4},
+    {C::reduce_scatter, 8, 1, 4 * MiB, "direct", 512 * KiB, 2},
+    {C::reduce_scatter, 8, 1, all, "direct", 1 * MiB, 2},
     {C::all_gather, 8, 1, 512 * KiB, "direct", 64 * KiB, 2},
     {C::all_gather, 8, 1, all, "direct", 512 * KiB, 1},
     // Measured on two cores with the benchmark, because tuning so many ranks takes hours.
