@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -12,6 +13,7 @@ import pytest
 from ranks import Ranks, die, failure_of
 
 import ringreduce
+from tests.conftest import over_tcp
 
 pytestmark = pytest.mark.timeout(40)
 
@@ -161,3 +163,31 @@ def _stay_away(comm, board):
 def test_a_rank_that_does_not_call_it_is_named():
     found = Ranks(_stay_away, 3, timeout=0.5).outcomes()
     assert [outcome.value for outcome in found] == [1, None, 1]
+
+
+def test_two_ranks_close_amid_calls():
+    """What they still send after they have said that they send nothing more must not keep the others waiting."""
+    rounds, closing = 30, (0, 3)
+
+    def rank_main(comm):
+        def call_on():
+            with contextlib.suppress(ringreduce.Error):
+                while True:
+                    group.all_reduce(np.ones(3, "float32"), algorithm="two_shot")
+
+        for number in range(rounds):
+            group = comm.split(0)
+            group.all_reduce(np.ones(40, "float32"))
+            if comm.rank in closing:
+                closer = threading.Timer(1e-5 * (number % 9), group.close)
+                closer.start()
+                call_on()
+                closer.join()
+            else:
+                call_on()
+                with group.shrink() as fewer:
+                    assert fewer.size == comm.size - len(closing)
+                group.close()
+            comm.barrier()
+
+    over_tcp(6, rank_main, timeout=5)

@@ -184,7 +184,7 @@ void Messages::landed(int peer, const FrameHeader& header, const Landing& landin
 bool Messages::have_come(int peer, const Counts& sent) const {
   for (int lane = 0; lane < Transport::lanes; ++lane) {
     const auto& in = peers_[peer].ins[lane];
-    if ((in ? in->arrived : 0) != sent[lane]) return false;
+    if (static_cast<std::int32_t>((in ? in->arrived : 0) - sent[lane]) < 0) return false;
   }
   return true;
 }

@@ -216,7 +216,8 @@ void Words::check_losses() const {
 
 void Words::check_peers(Backoff& backoff, int waiting_for) {
   check_agreement();
-  if (waiting_for >= 0 && closed(waiting_for)) return backoff.found_closed(waiting_for, waiting_for, rank_);
+  if (waiting_for >= 0 && has_closed(waiting_for))
+    return backoff.found_closed(waiting_for, waiting_for, rank_);
   for (int peer = 0; peer < world_; ++peer) {
     const bool matters =
         waiting_for < 0 ? peer != rank_ && wire_.connected(peer) && !closed(peer) : peer == waiting_for;
@@ -261,7 +262,7 @@ void Words::hear_board(int peer, std::string_view text) {
 
 bool Words::is_gone(int peer) {
   if (boards_are_late_) wire_.look_after(peer);
-  return is_lost(peer) || closed(peer);
+  return is_lost(peer) || has_closed(peer);
 }
 
 }  // namespace ringreduce
