@@ -23,6 +23,9 @@ else:
     import protocol
     from problem import MESSAGES, Array, Problem, messages, partner, receives
 
+# The older names call these, and take a microsecond more to warn that they are old.
+reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 OPS = {"sum": "SUM", "avg": "AVG", "prod": "PRODUCT", "min": "MIN", "max": "MAX"}
 
 
@@ -49,10 +52,10 @@ def prepare(
     mine = whole[rank * block :][:block]
     if kind == "reduce_scatter":
         out = mine if problem.in_place else torch.zeros_like(mine)
-        return lambda: dist.reduce_scatter_tensor(out, whole, op, group), out.numpy()
+        return lambda: reduce_scatter(out, whole, op, group), out.numpy()
     if kind == "all_gather":
         out = whole if problem.in_place else torch.zeros_like(whole)
-        return lambda: dist.all_gather_into_tensor(out, mine, group), out.numpy()
+        return lambda: all_gather(out, mine, group), out.numpy()
     raise ValueError(f"{kind} is not timed for torch.distributed")
 
 
