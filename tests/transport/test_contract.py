@@ -39,7 +39,7 @@ def test_small_messages_to_everyone_follow_each_other_and_others(on_ranks):
 
 
 def test_messages_of_a_round_find_space_behind_those_of_earlier_calls(on_ranks):
-    """In memory they may lie in any place that is free, but none may need what a later one of its round frees."""
+    """In shared memory, no message may wait for space that another one of its round takes: nobody reads that yet."""
 
     def rank_main(comm):
         for i in range(20):

@@ -153,9 +153,11 @@ std::byte* MappedTransport::reserve(int lane, Peers peers, std::size_t bytes) {
   const std::size_t room = arena.capacity - start % arena.capacity;
   if (need > room) start += room;  // a payload does not wrap
   // Short payloads stay at the front, in memory that is in cache. Long ones are faster where no peer has read
-  // lately, unless those of many ranks then go round in more memory than the cores' common cache holds. Peers
-  // read what is left of earlier calls whatever this call does, so its first payload need not wait for that.
-  // A later one might, for payloads of its own round that would no longer fit behind those before them.
+  // lately, unless those of many ranks then go round in more memory than the cores' common cache holds.
+  //
+  // A call's first payload goes to the front although peers have yet to read others behind it. These are of
+  // earlier calls, and are read whatever this call does. A later payload must not: behind it may lie some of
+  // its own round, which no peer reads before it has sent its own, and the rest of the round would not fit.
   const bool first = arena.head == arena.begun;
   const bool leaves =
       first ? start % arena.capacity + need > part : (start + need - 1) / part != (arena.head - 1) / part;

@@ -58,7 +58,7 @@ class Words {
   bool has_left(int peer) const { return is_lost(peer) || has_said_bye(peer); }
   // And everything that it had sent has arrived.
   bool closed(int peer) const;
-  // Or nothing more can arrive.
+  // Or it has said bye, and nothing more can arrive.
   bool has_closed(int peer) const { return closed(peer) || (has_said_bye(peer) && !wire_.connected(peer)); }
 
   // For long waits. Throws what Transport::pause() throws.
