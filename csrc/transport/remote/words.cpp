@@ -187,7 +187,8 @@ void Words::lost(int peer, const std::string& how, bool certain) {
 }
 
 bool Words::closed(int peer) const {
-  return peers_[peer].bye && messages_.have_come(peer, *peers_[peer].bye);
+  const auto& bye = peers_[peer].bye;
+  return bye && (messages_.have_come(peer, *bye) || !wire_.connected(peer));
 }
 
 void Words::say_bye() {
@@ -216,8 +217,7 @@ void Words::check_losses() const {
 
 void Words::check_peers(Backoff& backoff, int waiting_for) {
   check_agreement();
-  if (waiting_for >= 0 && has_closed(waiting_for))
-    return backoff.found_closed(waiting_for, waiting_for, rank_);
+  if (waiting_for >= 0 && closed(waiting_for)) return backoff.found_closed(waiting_for, waiting_for, rank_);
   for (int peer = 0; peer < world_; ++peer) {
     const bool matters =
         waiting_for < 0 ? peer != rank_ && wire_.connected(peer) && !closed(peer) : peer == waiting_for;
@@ -262,7 +262,7 @@ void Words::hear_board(int peer, std::string_view text) {
 
 bool Words::is_gone(int peer) {
   if (boards_are_late_) wire_.look_after(peer);
-  return is_lost(peer) || has_closed(peer);
+  return is_lost(peer) || closed(peer);
 }
 
 }  // namespace ringreduce

@@ -56,10 +56,8 @@ class Words {
   bool has_said_bye(int peer) const { return peers_[peer].bye.has_value(); }
   // Whether the peer no longer reads what is sent to it.
   bool has_left(int peer) const { return is_lost(peer) || has_said_bye(peer); }
-  // And everything that it had sent has arrived.
+  // Whether it has said bye, and everything that it had sent has arrived or no longer can.
   bool closed(int peer) const;
-  // Or it has said bye, and nothing more can arrive.
-  bool has_closed(int peer) const { return closed(peer) || (has_said_bye(peer) && !wire_.connected(peer)); }
 
   // For long waits. Throws what Transport::pause() throws.
   void check_losses() const;
@@ -68,7 +66,7 @@ class Words {
   void show(const Board& board);
   const Board& board(int of_rank) const { return of_rank == rank_ ? own_board_ : peers_[of_rank].board; }
   bool is_gone(int peer);
-  bool has_ended(int peer) const { return has_closed(peer) || peers_[peer].certain; }
+  bool has_ended(int peer) const { return closed(peer) || peers_[peer].certain; }
   void boards_are_late() { boards_are_late_ = true; }
 
  private:
