@@ -1,7 +1,6 @@
 #include "transport/remote/words.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "transport/interface/exchange.h"
@@ -25,7 +24,7 @@ template <typename T>
 T taken(std::string_view& text, const char* of_what) {
   T value{};
   if (text.size() < sizeof value) throw Error(std::string("a malformed ") + of_what);
-  std::memcpy(&value, text.data(), sizeof value);
+  text.copy(reinterpret_cast<char*>(&value), sizeof value);
   text.remove_prefix(sizeof value);
   return value;
 }
