@@ -43,11 +43,13 @@ void Executor::start(const Task& task) {
   const std::size_t temp = program.uses_temp ? in_lines(plan.geometry.temp_bytes(program.schedule)) : 0;
   const std::size_t each = temp + in_lines(plan.geometry.widened_bytes());
   if (temp_.size() < each * in_flight_) temp_.resize(each * in_flight_);
-  const bool large = task_.bytes >= large_message;
   const bool fetches = !copies_without_fetching();
-  stream_ = large && fetches && transport_.far() ? large_message : ~std::size_t{0};
+  const bool may_stream = fetches && task_.bytes >= past_cache_from;
+  const bool senses =
+      may_stream && (task_.bytes >= sense_always_from || ++short_calls_ % short_calls_per_sense == 0);
+  stream_ = may_stream && transport_.far() ? past_cache_from : ~std::size_t{0};
   copied_ = fetches ? stream_ : least_without_fetching;
-  afresh_ = fetches && writes_afresh(task_) ? large_message : ~std::size_t{0};
+  afresh_ = fetches && writes_afresh(task_) ? past_cache_from : ~std::size_t{0};
   small_ = plan.scale || coded() ? 0 : fetches ? small_message : least_without_fetching;
   tells_ = tells(task_);
   heard_ = 0;
@@ -59,7 +61,7 @@ void Executor::start(const Task& task) {
     cursor.wide = reinterpret_cast<std::byte*>(temp_.data() + each * i + temp);
     cursor.running = true;
     transport_.begin_call(cursor.lane);
-    transport_.sense(cursor.lane, large && fetches);
+    transport_.sense(cursor.lane, senses);
     if (cursor.state.size() < program.steps.size()) cursor.state.resize(program.steps.size(), pending);
     if (cursor.tickets.size() < static_cast<std::size_t>(program.tickets))
       cursor.tickets.resize(program.tickets);

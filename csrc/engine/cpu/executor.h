@@ -53,8 +53,11 @@ class Executor {
   std::size_t temp_bytes() const { return temp_.size() * sizeof(Line) + decoded_.size(); }
 
  private:
-  // From this size on, it matters whether a message is written into the cache or past it.
-  static constexpr std::size_t large_message = 16 << 10;
+  // From this size on, a message to far peers is written past the cache.
+  static constexpr std::size_t past_cache_from = 4 << 10;
+  // Calls below this size would take several per cent longer if all of them sensed how far the peers are.
+  static constexpr std::size_t sense_always_from = 16 << 10;
+  static constexpr unsigned short_calls_per_sense = 8;
 
   struct alignas(64) Line {
     std::byte bytes[64];
@@ -158,6 +161,7 @@ class Executor {
   std::size_t stream_ = 0;          // bytes from which messages are written past the cache
   std::size_t copied_ = 0;          // bytes from which a sum's message in the lane is copied from the sum
   std::size_t afresh_ = 0;          // bytes from which copies to the output go past the cache
+  unsigned short_calls_ = 0;        // those that might have sensed
   bool tells_ = false;
   int heard_ = 0;  // sources of the combination that have been heard, if they are told
   int in_flight_ = 0;

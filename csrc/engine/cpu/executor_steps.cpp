@@ -213,7 +213,7 @@ bool Executor::receive(Cursor& cursor, const Action& action) {
 
 // Offers the place to which an awaited message may come directly.
 void Executor::offer_place(const Cursor& cursor, const Action& action) {
-  if (action.bytes < large_message || action.runs().size() != 1) return;
+  if (action.bytes < lend_from || action.runs().size() != 1) return;
   const Move& move = *action.moves;
   if (!move.keep || !fence(cursor, *action.step)) return;
   if (action.step->fused >= 0 && !lends(cursor.actions[action.step->fused])) return;

@@ -49,6 +49,7 @@ struct alignas(cache_line) Slot {
   std::uint32_t bytes;
   std::uint64_t contract;
   SlotKind kind;
+  std::uint8_t distance;  // what the sender knows of the ranks' distance; see MappedTransport::sense_arrival
   union {
     std::byte inlined[inline_bytes];
     std::uint64_t arena;  // staged: offset in the sender's lane arena

@@ -182,6 +182,7 @@ void MappedTransport::publish(int lane, Peers peers, SlotKind kind, std::size_t 
     slot.bytes = static_cast<std::uint32_t>(bytes);
     slot.contract = contract;
     slot.kind = kind;
+    slot.distance = distance_[peer].load(std::memory_order_relaxed);
     fill(slot);
     o.arena_start[index] = arena_start;
     slot.sequence.store(++o.sent, std::memory_order_release);

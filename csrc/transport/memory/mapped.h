@@ -49,6 +49,8 @@ class MappedTransport : public Transport {
   void begin_call(int lane) override { arenas_[lane].begun = arenas_[lane].head; }
   void sense(int lane, bool large) override { sensing_[lane] = large; }
   bool far() const override;
+  // About the median of the ns that it takes to read a line that the peer has just written; 0 if unknown.
+  int distance_to(int peer) const { return distance_[peer].load(std::memory_order_relaxed); }
 
   bool shares_core(int peer) const override {
     return spins_ == 0 &&
@@ -141,7 +143,7 @@ class MappedTransport : public Transport {
   void await_accesses();
 
   // ns. Measured: 20 to 40, 70 to 100, and 130 or more. Non-temporal stores pay off only in the last case.
-  static constexpr double far_from = 120;
+  static constexpr std::uint8_t far_from = 120;
 
   SegmentLayout layout_;
   std::vector<Segment> segments_;
@@ -160,9 +162,8 @@ class MappedTransport : public Transport {
   std::atomic<Clock::duration> crowded_span_{};
   std::atomic<int> absences_{0};
   bool sensing_[lanes] = {};
-  std::uint32_t told_ = 0;  // the number of times that all ranks have told
-  // By peer: about the median of the ns that it takes to read a line that the peer has just written.
-  std::vector<std::atomic<double>> distance_;
+  std::uint32_t told_ = 0;                           // the number of times that all ranks have told
+  std::vector<std::atomic<std::uint8_t>> distance_;  // see distance_to()
   const std::vector<int> names_;
 };
 

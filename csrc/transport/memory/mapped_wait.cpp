@@ -18,7 +18,7 @@ using std::chrono::nanoseconds;
 
 constexpr std::uint32_t busy_polls = 64;  // polls before the first pause instruction
 constexpr nanoseconds lately{500};        // before a look that found a message
-constexpr double distance_step = 4;       // ns by which one arrival changes a distance
+constexpr int distance_step = 4;          // ns by which one arrival changes a distance
 constexpr std::uint32_t look_every = 64;  // pauses or yields between two looks at the clock
 constexpr std::uint32_t spins_between_yields = 64;
 constexpr std::uint32_t few_spins = 256;  // if others want the core
@@ -30,18 +30,24 @@ constexpr int many_absences = 4 * absence, most_absences = 8 * absence;
 constexpr milliseconds crowded_for{25}, crowded_at_most{200};
 constexpr milliseconds check_peers_every{10};
 
-// The time of two readings of the clock, in ns.
-double clock_cost() {
-  static const double cost = [] {
-    double least = 1e9;
+// The time between two readings of the clock.
+nanoseconds clock_cost() {
+  static const nanoseconds cost = [] {
+    nanoseconds least = std::chrono::seconds(1);
     for (int i = 0; i < 100; ++i) {
       const auto before = Clock::now();
       const auto after = Clock::now();
-      least = std::min(least, std::chrono::duration<double, std::nano>(after - before).count());
+      least = std::min<nanoseconds>(least, after - before);
     }
     return least;
   }();
   return cost;
+}
+
+// A distance, of which 0 means that it is unknown, after one more arrival.
+std::uint8_t corrected(int distance, int read) {
+  const int step = read > distance ? distance_step : -distance_step;
+  return static_cast<std::uint8_t>(std::clamp(distance == 0 ? read : distance + step, 1, 255));
 }
 
 std::uint64_t pack(const Failure& failure, int reporter) {
@@ -57,22 +63,27 @@ std::uint64_t pack(const Failure& failure, int reporter) {
 // change while a program runs (a hypervisor moves its cores), so it is measured in passing: the time to read
 // the flag of a message that was not there a moment ago, and that the peer has therefore just written. A flag
 // that was written while this rank did something else does not count: a prefetcher may have brought it.
+//
+// The rank that is always the later one never waits for a message, so it takes over what the other one has
+// measured. On its own it would take far peers for near ones, write large messages slowly, and for that
+// reason remain the later one.
 bool MappedTransport::sense_arrival(In& i, const Slot& slot, int peer) {
   const auto before = Clock::now();
   const bool arrived = slot.sequence.load(std::memory_order_acquire) == i.received + 1;
   const auto after = Clock::now();
+  std::atomic<std::uint8_t>& known = distance_[peer];
   if (arrived && before - i.missed < lately) {
-    const double read = std::chrono::duration<double, std::nano>(after - before).count() - clock_cost();
-    const double known = distance_[peer].load(std::memory_order_relaxed);
-    distance_[peer].store(read > known ? known + distance_step : known - distance_step,
-                          std::memory_order_relaxed);
+    const auto read = static_cast<int>(nanoseconds(after - before - clock_cost()).count());
+    known.store(corrected(known.load(std::memory_order_relaxed), read), std::memory_order_relaxed);
+  } else if (arrived && slot.distance != 0) {
+    known.store(slot.distance, std::memory_order_relaxed);
   }
   i.missed = arrived ? Clock::time_point() : after;
   return arrived;
 }
 
 bool MappedTransport::far() const {
-  return std::any_of(distance_.begin(), distance_.end(), [](const std::atomic<double>& ns) {
+  return std::any_of(distance_.begin(), distance_.end(), [](const std::atomic<std::uint8_t>& ns) {
     return ns.load(std::memory_order_relaxed) > far_from;
   });
 }
