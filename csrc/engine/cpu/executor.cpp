@@ -47,8 +47,7 @@ void Executor::start(const Task& task) {
   const bool may_stream = fetches && task_.bytes >= past_cache_from;
   const bool senses =
       may_stream && (task_.bytes >= sense_always_from || ++short_calls_ % short_calls_per_sense == 0);
-  stream_ = may_stream && transport_.far() ? past_cache_from : ~std::size_t{0};
-  copied_ = fetches ? stream_ : least_without_fetching;
+  streams_ = may_stream && transport_.far();
   afresh_ = fetches && writes_afresh(task_) ? past_cache_from : ~std::size_t{0};
   small_ = plan.scale || coded() ? 0 : fetches ? small_message : least_without_fetching;
   tells_ = tells(task_);
@@ -219,6 +218,12 @@ bool Executor::readers_done(const Cursor& cursor, const Action& send) {
     if (!transport_.consumed(cursor.lane, send.peers[i], ticket)) return wait_for(send.peers[i]);
   }
   return true;
+}
+
+// A peer on this core reads what it has in its cache.
+std::size_t Executor::past_cache_for(Peers peers) const {
+  const auto elsewhere = [&](int peer) { return !transport_.shares_core(peer); };
+  return streams_ && std::any_of(peers.begin(), peers.end(), elsewhere) ? past_cache_from : ~std::size_t{0};
 }
 
 bool Executor::fence(const Cursor& cursor, const Step& step) {

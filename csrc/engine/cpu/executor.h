@@ -87,6 +87,7 @@ class Executor {
   struct Onward {
     int targets = 0;            // this many, in targets_ after the home
     std::byte* room = nullptr;  // the message in the lane; null: the targets are the peers' own memory
+    std::size_t copied = ~std::size_t{0};  // bytes from which it is copied from the sum
   };
 
   bool advance(Cursor& cursor);
@@ -104,6 +105,8 @@ class Executor {
 
   // Whether the peers read the message in place.
   bool lends(const Action& send) const;
+  // The bytes from which a message to these peers is written past the cache.
+  std::size_t past_cache_for(Peers peers) const;
   bool fence(const Cursor& cursor, const Step& step);
   bool readers_done(const Cursor& cursor, const Action& send);
   bool arrived(const Cursor& cursor, int peer, std::size_t bytes, Message& message);
@@ -158,8 +161,7 @@ class Executor {
   Codec codec_;                     // of the wire format
   std::vector<std::byte> decoded_;  // pieces of messages, by source; then an encoded one
   std::size_t small_ = 0;           // bytes up to which messages are small
-  std::size_t stream_ = 0;          // bytes from which messages are written past the cache
-  std::size_t copied_ = 0;          // bytes from which a sum's message in the lane is copied from the sum
+  bool streams_ = false;            // messages to other cores are written past the cache
   std::size_t afresh_ = 0;          // bytes from which copies to the output go past the cache
   unsigned short_calls_ = 0;        // those that might have sensed
   bool tells_ = false;

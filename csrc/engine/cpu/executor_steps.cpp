@@ -42,8 +42,9 @@ bool Executor::lend(Cursor& cursor, const Action& action) {
 }
 
 void Executor::fill(const Cursor& cursor, const Action& action, std::byte* to) {
+  const std::size_t past_cache = past_cache_for(action.receivers());
   for (const Move& move : action.runs()) {
-    take(move, to, cursor.source(move), stream_);
+    take(move, to, cursor.source(move), past_cache);
     to += move.bytes;
   }
 }
@@ -70,11 +71,12 @@ Executor::Onward Executor::carry_on(const Cursor& cursor, const Action& action, 
     for (int k = 0; k < action.peer_count; ++k) {
       if (action.peers[k] >= 0) targets_[++count] = messages_[k].grant;
     }
-    return {count};
+    return {count, nullptr, past_cache_for(send.receivers())};
   }
   if (lends(send)) return {};
   std::byte* const room = transport_.reserve(cursor.lane, send.receivers(), action.bytes);
-  return {room ? 1 : 0, room};
+  return {room ? 1 : 0, room,
+          copies_without_fetching() ? least_without_fetching : past_cache_for(send.receivers())};
 }
 
 void Executor::carried(Cursor& cursor, const Action& action, const Onward& onward) {
@@ -140,7 +142,7 @@ void Executor::combine_move(const Cursor& cursor, const Action& action, const Mo
   const void* own = cursor.source(move);
   void* const home = cursor.target(move);
   if (scales(move)) {
-    take(move, home, own, stream_);
+    take(move, home, own, ~std::size_t{0});
     own = home;
   }
   for (int k = 0; k < action.peer_count; ++k) {
@@ -149,7 +151,7 @@ void Executor::combine_move(const Cursor& cursor, const Action& action, const Mo
   targets_[0] = home;
   const int skip = onward.targets > 0 && !move.keep ? 1 : 0;
   const Combine function = move.last ? plan.last : plan.combine;
-  if (onward.targets == 1 && move.bytes >= (onward.room ? copied_ : stream_)) {
+  if (onward.targets == 1 && move.bytes >= onward.copied) {
     combine_and_copy(function, action.peer_count, move);
   } else {
     function(&targets_[skip], 1 + onward.targets - skip, sources_.data(), action.peer_count, move.count,
@@ -171,14 +173,14 @@ void Executor::combine_half(const Cursor& cursor, const Action& action) {
   move.source += begin;
   move.target += begin;
   targets_[1] = message.grant + begin;
-  combine_move(cursor, action, move, begin, {1});
+  combine_move(cursor, action, move, begin, {1, nullptr, past_cache_for({&action.peers[action.remote], 1})});
 }
 
 // Combines into targets_[0], and copies each block from the first-level cache into targets_[1].
 void Executor::combine_and_copy(Combine function, int sources, const Move& move) {
   constexpr std::size_t block_bytes = 8 << 10;
   const std::size_t element = task_.plan->geometry.element;
-  const bool past_cache = move.bytes >= stream_;
+  const bool past_cache = !copies_without_fetching();
   for (std::size_t left = move.count; left > 0;) {
     const std::size_t block = std::min(left, block_bytes / element);
     const std::size_t bytes = block * element;
