@@ -44,10 +44,9 @@ void Executor::start(const Task& task) {
   const std::size_t each = temp + in_lines(plan.geometry.widened_bytes());
   if (temp_.size() < each * in_flight_) temp_.resize(each * in_flight_);
   const bool fetches = !copies_without_fetching();
-  const bool may_stream = fetches && task_.bytes >= past_cache_from;
+  may_stream_ = fetches && task_.bytes >= past_cache_from;
   const bool senses =
-      may_stream && (task_.bytes >= sense_always_from || ++short_calls_ % short_calls_per_sense == 0);
-  streams_ = may_stream && transport_.far();
+      may_stream_ && (task_.bytes >= sense_always_from || ++short_calls_ % short_calls_per_sense == 0);
   afresh_ = fetches && writes_afresh(task_) ? past_cache_from : ~std::size_t{0};
   small_ = plan.scale || coded() ? 0 : fetches ? small_message : least_without_fetching;
   tells_ = tells(task_);
@@ -220,10 +219,8 @@ bool Executor::readers_done(const Cursor& cursor, const Action& send) {
   return true;
 }
 
-// A peer on this core reads what it has in its cache.
 std::size_t Executor::past_cache_for(Peers peers) const {
-  const auto elsewhere = [&](int peer) { return !transport_.shares_core(peer); };
-  return streams_ && std::any_of(peers.begin(), peers.end(), elsewhere) ? past_cache_from : ~std::size_t{0};
+  return may_stream_ && transport_.far(peers) ? past_cache_from : ~std::size_t{0};
 }
 
 bool Executor::fence(const Cursor& cursor, const Step& step) {

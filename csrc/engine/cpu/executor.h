@@ -161,7 +161,7 @@ class Executor {
   Codec codec_;                     // of the wire format
   std::vector<std::byte> decoded_;  // pieces of messages, by source; then an encoded one
   std::size_t small_ = 0;           // bytes up to which messages are small
-  bool streams_ = false;            // messages to other cores are written past the cache
+  bool may_stream_ = false;         // messages to far peers are written past the cache
   std::size_t afresh_ = 0;          // bytes from which copies to the output go past the cache
   unsigned short_calls_ = 0;        // those that might have sensed
   bool tells_ = false;

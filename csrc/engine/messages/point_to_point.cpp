@@ -113,7 +113,7 @@ bool PointToPoint::send_whole(const Transfer& t) {
   if (bytes < large_message) return transport_.send(lane, {&t.peer, 1}, t.data, bytes, contract);
   std::byte* room = transport_.reserve(lane, {&t.peer, 1}, bytes);
   if (!room) return false;
-  stage(room, static_cast<const std::byte*>(t.data), bytes);
+  stage(t.peer, room, static_cast<const std::byte*>(t.data), bytes);
   transport_.post(lane, {&t.peer, 1}, room, bytes, contract);
   return true;
 }
@@ -175,7 +175,7 @@ bool PointToPoint::send_body(int p) {
     } else {
       std::byte* room = transport_.reserve(lane, {&p, 1}, bytes);
       if (!room) return false;
-      stage(room, data, bytes);
+      stage(p, room, data, bytes);
       transport_.post(lane, {&p, 1}, room, bytes, contract);
     }
     request.moved += bytes;
@@ -281,8 +281,8 @@ void PointToPoint::finish(Request& request, std::exception_ptr problem) {
 }
 
 // Copies into memory that the peer reads next.
-void PointToPoint::stage(std::byte* to, const std::byte* from, std::size_t bytes) const {
-  if (bytes >= large_message && !copies_without_fetching() && transport_.far()) {
+void PointToPoint::stage(int peer, std::byte* to, const std::byte* from, std::size_t bytes) const {
+  if (bytes >= large_message && !copies_without_fetching() && transport_.far({&peer, 1})) {
     stream(to, from, bytes);
   } else {
     write(to, from, bytes);

@@ -3,6 +3,7 @@
 // ranks takes both.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -54,7 +55,10 @@ class HybridTransport : public Transport {
 
   void begin_call(int lane) override { inside_->begin_call(lane); }
   void sense(int lane, bool large) override { inside_->sense(lane, large); }
-  bool far() const override { return inside_->far(); }
+  bool far(Peers peers) const override {
+    return std::any_of(peers.begin(), peers.end(),
+                       [&](int peer) { return is_inside(peer) && inside_->far({&places_[peer], 1}); });
+  }
   bool shares_core(int peer) const override { return is_inside(peer) && inside_->shares_core(places_[peer]); }
   bool pause(Backoff& backoff, int waiting_for) override;
   void wake() override {

@@ -196,9 +196,9 @@ class Transport {
 
   // Says whether large messages use a lane now. Only then is it worth measuring how far the peers are.
   virtual void sense(int, bool) {}
-  // Whether peers read this core's latest writes faster from memory than from its cache, so that large
-  // messages should be written past the cache.
-  virtual bool far() const { return false; }
+  // Whether some of these peers read this core's latest writes faster from memory than from its cache, so
+  // that large messages to them should be written past the cache.
+  virtual bool far(Peers) const { return false; }
 
   // Whether a peer seems to share this rank's core, so that it runs only when this rank gives the core away.
   virtual bool shares_core(int) const { return false; }

@@ -48,7 +48,7 @@ class MappedTransport : public Transport {
 
   void begin_call(int lane) override { arenas_[lane].begun = arenas_[lane].head; }
   void sense(int lane, bool large) override { sensing_[lane] = large; }
-  bool far() const override;
+  bool far(Peers peers) const override;
   // About the median of the ns that it takes to read a line that the peer has just written; 0 if unknown.
   int distance_to(int peer) const { return distance_[peer].load(std::memory_order_relaxed); }
 

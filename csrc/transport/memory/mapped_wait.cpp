@@ -82,10 +82,13 @@ bool MappedTransport::sense_arrival(In& i, const Slot& slot, int peer) {
   return arrived;
 }
 
-bool MappedTransport::far() const {
-  return std::any_of(distance_.begin(), distance_.end(), [](const std::atomic<std::uint8_t>& ns) {
-    return ns.load(std::memory_order_relaxed) > far_from;
-  });
+// A peer on this core reads what it has in its cache. All other cores count as far if one does: ranks that
+// yield measure seldom.
+bool MappedTransport::far(Peers peers) const {
+  const auto is_elsewhere = [&](int peer) { return !shares_core(peer); };
+  const auto is_far = [](const auto& ns) { return ns.load(std::memory_order_relaxed) > far_from; };
+  return std::any_of(peers.begin(), peers.end(), is_elsewhere) &&
+         std::any_of(distance_.begin(), distance_.end(), is_far);
 }
 
 // Another program's thread, or a thread of this rank that computes, may want our core. A thread that yields
