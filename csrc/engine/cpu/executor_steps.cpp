@@ -197,10 +197,8 @@ void Executor::combine_and_copy(Combine function, int sources, const Move& move)
 bool Executor::receive(Cursor& cursor, const Action& action) {
   const int peer = action.peers[0];
   Message& message = messages_[0];
-  if (!arrived(cursor, peer, action.bytes, message)) {
-    if (transport_.queues() && !coded()) offer_place(cursor, action);
-    return false;
-  }
+  if (transport_.queues() && !coded()) offer_place(cursor, action);
+  if (!arrived(cursor, peer, action.bytes, message)) return false;
   if (!fence(cursor, *action.step)) return false;
   if (!message.delivered) {
     std::optional<Access> access;
@@ -213,7 +211,7 @@ bool Executor::receive(Cursor& cursor, const Action& action) {
   return true;
 }
 
-// Offers the place to which an awaited message may come directly.
+// Offers the place to which a message that has not arrived may come directly.
 void Executor::offer_place(const Cursor& cursor, const Action& action) {
   if (action.bytes < lend_from || action.runs().size() != 1) return;
   const Move& move = *action.moves;

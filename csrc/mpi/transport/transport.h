@@ -42,6 +42,8 @@ class MpiTransport : public RemoteTransport {
   void dispatch(int peer) override;
   bool send_at_once(int peer, const Outgoing& frame) override;
   bool progress(Lock& lock, Clock::duration limit) override;
+  // Where ranks share cores, a look in vain gives the core away.
+  bool looks_quickly() const override { return !oversubscribed(); }
   void interrupt() override { interrupted_.store(true); }
   void look_after(int peer) override;
   void withdraw() override;

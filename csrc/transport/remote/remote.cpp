@@ -27,6 +27,15 @@ bool RemoteTransport::pump() {
   return true;
 }
 
+// Going back to the loop that waits takes longer than a small message does from a rank on this host.
+bool RemoteTransport::poll(int lane, int peer, Message& message) {
+  Lock lock(mutex_);
+  if (frames_.messages.poll(lane, peer, message)) return true;
+  if (lane >= collective_lanes || !looks_quickly() || !progress(lock, Clock::duration::zero())) return false;
+  let_others_look();
+  return frames_.messages.poll(lane, peer, message);
+}
+
 bool RemoteTransport::pause(Backoff& backoff, int waiting_for) {
   backoff.rounds++;
   if (pump()) return false;

@@ -47,9 +47,7 @@ class RemoteTransport : public Transport, protected Wire {
     return locked(frames_.messages)->consumed(lane, peer, sent);
   }
   bool flushed(int lane) override { return frames_.messages.flushed(lane); }
-  bool poll(int lane, int peer, Message& message) override {
-    return locked(frames_.messages)->poll(lane, peer, message);
-  }
+  bool poll(int lane, int peer, Message& message) override;
   void place(int lane, int peer, std::byte* where, std::size_t bytes, std::uint64_t contract) override {
     locked(frames_.messages)->place(lane, peer, where, bytes, contract);
   }

@@ -23,6 +23,8 @@ class Wire {
   // Moves everything that can move, both ways. Waits up to `limit` for something to do, without the lock.
   // True if anything moved.
   virtual bool progress(Lock& lock, Clock::duration limit) = 0;
+  // Whether a progress() that does not wait costs no system call, so that it may be called again and again.
+  virtual bool looks_quickly() const { return false; }
   // Ends a progress() that waits in another thread.
   virtual void interrupt() = 0;
   // Finds out whether a silent peer lives; if not, calls Words::lost() sooner or later.
