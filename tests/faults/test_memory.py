@@ -137,23 +137,30 @@ def _arrays(comm, board, rounds):
     return before, _held()
 
 
-def _shared_memory_touched(comm, board):
+def _shared_memory_touched(comm, board, bytes, calls):
     def touched():
         lines = Path("/proc/self/status").read_text().splitlines()
         return int(next(line.split()[1] for line in lines if line.startswith("RssShmem:")))
 
-    x = np.zeros(128, dtype=np.float32)
-    comm.all_reduce(x)
+    comm.barrier()
     before = touched()
-    for _ in range(5000):
+    x = np.zeros(bytes // 4, dtype=np.float32)
+    for _ in range(calls):
         comm.all_reduce(x)
         comm.barrier()
     return touched() - before
 
 
-def test_short_messages_touch_little_memory():
-    """In KiB: a page that is touched for the first time takes longer than a short message."""
-    assert max(run(_shared_memory_touched, 2)) < 512
+@pytest.mark.parametrize(
+    ("bytes", "calls", "least", "most"),
+    [(512, 5000, 0, 128), (16 << 10, 100, 1 << 10, 1200), (16 << 10, 2000, 2 << 10, 2400)],
+    ids=["short", "few", "many"],
+)
+def test_the_shared_memory_that_messages_touch(bytes, calls, least, most):
+    """In KiB, in both ranks' arenas: a page that is touched for the first time takes longer than a short
+    message, so a few longer ones use half of an arena."""
+    touched = run(_shared_memory_touched, 2, bytes, calls)
+    assert least <= min(touched) and max(touched) < most, touched
 
 
 def test_arrays_do_not_leak():

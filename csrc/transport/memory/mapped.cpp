@@ -12,8 +12,11 @@ namespace ringreduce {
 namespace {
 
 constexpr std::size_t shortest_payload = 2 << 10, short_payload = 4 << 10;
-// Of an arena, where they stay; and where longer ones stay in a group of more than 4.
-constexpr std::size_t shortest_part = 16 << 10, short_part = 64 << 10, long_part = 256 << 10;
+// Of an arena, where they stay; where longer ones stay at first, until so many bytes have gone through it;
+// and where they always stay in a group of more than 4.
+constexpr std::size_t shortest_part = 16 << 10, short_part = 64 << 10;
+constexpr std::size_t first_part = 512 << 10, beyond_first_from = 8 << 20;
+constexpr std::size_t long_part = 256 << 10;
 constexpr int turns_before_sleep = 2;  // ranks of a core that take their turns before a waiting one sleeps
 
 // Copies at most inline_bytes, with two overlapping moves instead of a call.
@@ -41,12 +44,17 @@ inline void copy_small(std::byte* to, const std::byte* from, std::size_t bytes) 
 #endif
 
 // Maps the first pages of an arena at once, of which `populated` bytes are mapped. Otherwise every call of
-// the first lap takes page faults. Fails on older kernels, which does no harm.
-inline void populate(std::byte* arena, std::size_t bytes, std::size_t& populated, bool writable) {
+// the first lap takes page faults. Fails on older kernels, which does no harm. Then fetches what the call
+// would be slow to reach: a writer the new lines, and a reader the new pages' translations.
+void populate(std::byte* arena, std::size_t bytes, std::size_t& populated, bool writable) {
   if (bytes <= populated) [[likely]]
     return;
-  populated = bytes;
   madvise(arena, bytes, writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
+  constexpr std::size_t page = 4096;
+  for (std::size_t at = populated; at < bytes; at += writable ? cache_line : page) {
+    static_cast<void>(*static_cast<volatile const std::byte*>(arena + at));
+  }
+  populated = bytes;
 }
 
 }  // namespace
@@ -135,11 +143,11 @@ int MappedTransport::in_the_way(int lane, Peers peers) {
   return reader >= 0 ? reader : peers[0];
 }
 
-// The bytes at an arena's front that payloads of this length use again and again.
-std::size_t MappedTransport::part_for(int lane, std::size_t bytes) const {
+// The bytes at an arena's front that payloads of this length use again and again. `at_first`: see first_part.
+std::size_t MappedTransport::part_for(int lane, std::size_t bytes, bool at_first) const {
   if (bytes <= shortest_payload) return shortest_part;
   if (bytes <= short_payload) return short_part;
-  return std::min(long_part_, arenas_[lane].capacity);
+  return std::min({long_part_, arenas_[lane].capacity, at_first ? first_part : arenas_[lane].capacity});
 }
 
 std::byte* MappedTransport::reserve(int lane, Peers peers, std::size_t bytes) {
@@ -147,7 +155,7 @@ std::byte* MappedTransport::reserve(int lane, Peers peers, std::size_t bytes) {
   Arena& arena = arenas_[lane];
   if (bytes <= inline_bytes) return arena.small;
   const std::size_t need = SegmentLayout::align(bytes);
-  const std::size_t part = part_for(lane, need);
+  const std::size_t part = part_for(lane, need, arena.head < beyond_first_from);
   populate(arena.base, part, arena.populated, true);
   std::uint64_t start = arena.head;
   const std::size_t room = arena.capacity - start % arena.capacity;
@@ -256,7 +264,8 @@ bool MappedTransport::poll(int lane, int peer, Message& message) {
       break;
     case SlotKind::staged:
       message.data = i.arena + slot.arena;
-      populate(i.arena, part_for(lane, slot.bytes), i.populated, false);
+      populate(i.arena, part_for(lane, slot.bytes, slot.arena + slot.bytes <= first_part), i.populated,
+               false);
       break;
     case SlotKind::lent_with_grant:
       message.grant = resolve(peer, slot.lent.grant);

@@ -124,7 +124,7 @@ class MappedTransport : public Transport {
   bool has_slot(Out& o);
   bool has_slots(int lane, Peers peers);
   int reader_of(int lane, std::uint64_t payload) const;
-  std::size_t part_for(int lane, std::size_t bytes) const;
+  std::size_t part_for(int lane, std::size_t bytes, bool at_first) const;
   std::uint64_t oldest_payload(int lane);
   template <typename Fill>
   void publish(int lane, Peers peers, SlotKind kind, std::size_t bytes, std::uint64_t contract,
