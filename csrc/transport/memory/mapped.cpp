@@ -12,11 +12,10 @@ namespace ringreduce {
 namespace {
 
 constexpr std::size_t shortest_payload = 2 << 10, short_payload = 4 << 10;
-// Of an arena, where they stay; where longer ones stay at first, until so many bytes have gone through it;
-// and where they always stay in a group of more than 4.
+// The bytes at the front of an arena in which they stay.
 constexpr std::size_t shortest_part = 16 << 10, short_part = 64 << 10;
-constexpr std::size_t first_part = 512 << 10, beyond_first_from = 8 << 20;
-constexpr std::size_t long_part = 256 << 10;
+// Those of longer payloads: until so many bytes have gone through the arena, and in a group of more than 4.
+constexpr std::size_t first_part = 512 << 10, beyond_first_from = 8 << 20, long_part = 256 << 10;
 constexpr int turns_before_sleep = 2;  // ranks of a core that take their turns before a waiting one sleeps
 
 // Copies at most inline_bytes, with two overlapping moves instead of a call.
@@ -44,8 +43,8 @@ inline void copy_small(std::byte* to, const std::byte* from, std::size_t bytes) 
 #endif
 
 // Maps the first pages of an arena at once, of which `populated` bytes are mapped. Otherwise every call of
-// the first lap takes page faults. Fails on older kernels, which does no harm. Then fetches what the call
-// would be slow to reach: a writer the new lines, and a reader the new pages' translations.
+// the first lap takes page faults. Fails on older kernels, which does no harm. Then fetches what the first
+// lap would wait for: the writer its new lines, the reader the translations of its new pages.
 void populate(std::byte* arena, std::size_t bytes, std::size_t& populated, bool writable) {
   if (bytes <= populated) [[likely]]
     return;
