@@ -50,8 +50,12 @@ void populate(std::byte* arena, std::size_t bytes, std::size_t& populated, bool 
     return;
   madvise(arena, bytes, writable ? MADV_POPULATE_WRITE : MADV_POPULATE_READ);
   constexpr std::size_t page = 4096;
-  for (std::size_t at = populated; at < bytes; at += writable ? cache_line : page) {
-    static_cast<void>(*static_cast<volatile const std::byte*>(arena + at));
+  if (writable) {
+    for (std::size_t at = populated; at < bytes; at += cache_line) {
+      static_cast<void>(*static_cast<volatile const std::byte*>(arena + at));
+    }
+  } else {  // not by reading: the writer may be writing
+    for (std::size_t at = populated; at < bytes; at += page) __builtin_prefetch(arena + at);
   }
   populated = bytes;
 }
