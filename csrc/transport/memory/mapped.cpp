@@ -14,8 +14,9 @@ namespace {
 constexpr std::size_t shortest_payload = 2 << 10, short_payload = 4 << 10;
 // The bytes at the front of an arena in which they stay.
 constexpr std::size_t shortest_part = 16 << 10, short_part = 64 << 10;
-// Those of longer payloads: until so many bytes have gone through the arena, and in a group of more than 4.
-constexpr std::size_t first_part = 512 << 10, beyond_first_from = 8 << 20, long_part = 256 << 10;
+// Those of longer payloads, until so many bytes have gone through the arena.
+constexpr std::size_t first_part = 512 << 10, beyond_first_from = 8 << 20;
+constexpr std::size_t long_part = 256 << 10;  // those of longer payloads in a group of more than 4
 constexpr int turns_before_sleep = 2;  // ranks of a core that take their turns before a waiting one sleeps
 
 // Copies at most inline_bytes, with two overlapping moves instead of a call.
