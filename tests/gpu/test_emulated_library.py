@@ -382,6 +382,26 @@ def test_destroyed_streams_finish_what_they_have(cuda, busy):
     memory.close()
 
 
+def test_kernels_that_wait_for_each_other_divide_shared_memory_alike(cuda, monkeypatch):
+    """On a device where nobody has asked how many fit, which divides it."""
+    monkeypatch.setenv("RINGREDUCE_EMULATED_DEVICES", "5")
+    ranks = Ranks(cuda, 1)
+    span = Span(cuda, np.zeros(4, "int32"))
+    errand = ranks.errand(0, "sum", span, span)
+    cuda.call("choose_device", 4)
+    elsewhere = cuda.Stream()
+    run = lambda: cuda.call("run", ctypes.byref(errand), elsewhere.handle)  # noqa: E731
+    with pytest.raises(RuntimeError, match="must divide shared memory alike"):
+        run()
+    cuda.call("fit", ctypes.byref(ctypes.c_int()))
+    with pytest.raises(RuntimeError, match="the program is no memory that kernels reach"):
+        run()
+    elsewhere.close()
+    cuda.call("choose_device", 0)
+    span.close()
+    ranks.close()
+
+
 def test_more_blocks_than_fit_wait_for_ever(cuda, monkeypatch):
     """As they do on a card: until they are given up."""
     monkeypatch.setenv("RINGREDUCE_EMULATED_DEVICES", "1")

@@ -214,17 +214,18 @@ const void* rank_kernel_of() {
   static const auto* const made = new emulated::Function{
       emulated::launch_errand,
       static_cast<std::size_t>(
-          family == Family::wide_float ? 512 : emulated::setting("RINGREDUCE_EMULATED_STACK", 512))};
+          family == Family::wide_float ? 512 : emulated::setting("RINGREDUCE_EMULATED_STACK", 512)),
+      true};
   return made;
 }
 
 const void* coded_rank_kernel() {
-  static const auto* const made = new emulated::Function{emulated::launch_coded, 512};
+  static const auto* const made = new emulated::Function{emulated::launch_coded, 512, true};
   return made;
 }
 
 const void* message_kernel() {
-  static const auto* const made = new emulated::Function{emulated::launch_messages, 512};
+  static const auto* const made = new emulated::Function{emulated::launch_messages, 512, true};
   return made;
 }
 
