@@ -117,6 +117,7 @@ class Block {
   void alone(Body body) {
     body();
   }
+  void meet() {}
   template <class Body>
   bool leader(Body body) {
     return body();

@@ -158,6 +158,7 @@ class InterpreterOf : RankBlock {
   // --- what all threads do -------------------------------------------------------------------------------
 
   RINGREDUCE_DEVICE void slice(std::uint64_t s) {
+    block_.meet();  // others may still look at the last slice's layout
     block_.leader([&] { return find_layout(s); });
     const FlatLayout& layout = shared_.layout;
     for (int i = layout.steps_begin; i < layout.steps_end && going_on_; ++i) {
