@@ -250,6 +250,21 @@ def test_what_comes_from_the_host_is_read_at_once(cuda, busy):
     memory.close()
 
 
+@pytest.mark.parametrize("outwards", [False, True], ids=["much from", "to"])
+def test_a_copy_returns_late_where_the_hosts_memory_is_not_pinned(cuda, busy, outwards):
+    memory, data = cuda.Memory(100_000), np.zeros(100_000, np.uint8)
+    ends = (data.ctypes.data, memory.address) if outwards else (memory.address, data.ctypes.data)
+    copying = threading.Thread(target=lambda: cuda.move(*ends, 1 if outwards else data.nbytes, busy.stream))
+    copying.start()
+    copying.join(0.05)
+    assert copying.is_alive()
+    busy.let_go()
+    copying.join(20)
+    assert not copying.is_alive()
+    cuda.synchronize(busy.stream)
+    memory.close()
+
+
 def test_a_stream_waits_for_what_was_recorded(cuda, busy, stream):
     memory, event = cuda.Memory(1), cuda.Event()
     event.record(busy.stream)
