@@ -77,25 +77,28 @@ RINGREDUCE_DEVICE std::uint64_t load_relaxed(const std::uint64_t* from) {
 RINGREDUCE_DEVICE void store_relaxed(std::uint64_t* to, std::uint64_t value) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
+// A word in the host's memory. A fence that follows waits until it has arrived there, a microsecond or two.
+RINGREDUCE_DEVICE void tell_host(std::uint64_t* word, std::uint64_t value) {
+  store_relaxed(word, value);
+}
 // Within a GPU.
 RINGREDUCE_DEVICE std::uint64_t exchange(std::uint64_t* at, std::uint64_t value) {
   return atomicExch(reinterpret_cast<unsigned long long*>(at), value);
 }
-// Eight bytes and a flag, in 16 aligned bytes: each half contains the flag, and is written whole.
+// Eight bytes and a flag, in 16 aligned bytes: each half contains the flag, and is written whole. (Of four
+// words, each would be.)
 RINGREDUCE_DEVICE void store_flagged(char* to, std::uint64_t data, std::uint32_t flag) {
-  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %2};" ::"l"(to),
-               "r"(static_cast<std::uint32_t>(data)), "r"(flag), "r"(static_cast<std::uint32_t>(data >> 32))
+  const std::uint64_t flagged = static_cast<std::uint64_t>(flag) << 32;
+  asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(flagged | (data & 0xffffffffu)),
+               "l"(flagged | data >> 32)
                : "memory");
 }
 // Whether they have arrived.
 RINGREDUCE_DEVICE bool load_flagged(const char* from, std::uint32_t flag, std::uint64_t& data) {
-  std::uint32_t low, low_flag, high, high_flag;
-  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(low), "=r"(low_flag), "=r"(high), "=r"(high_flag)
-               : "l"(from)
-               : "memory");
-  data = static_cast<std::uint64_t>(high) << 32 | low;
-  return low_flag == flag && high_flag == flag;
+  std::uint64_t low, high;
+  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : "l"(from) : "memory");
+  data = high << 32 | (low & 0xffffffffu);
+  return low >> 32 == flag && high >> 32 == flag;
 }
 RINGREDUCE_DEVICE void wait_a_little() {
   __nanosleep(32);
@@ -115,7 +118,8 @@ class Block {
   RINGREDUCE_DEVICE void alone(Body body) {
     if (threadIdx.x == 0) body();
   }
-  // One thread runs this. All get its result, and meet before and after.
+  RINGREDUCE_DEVICE void meet() { __syncthreads(); }
+  // One thread runs this, as soon as it comes. All get its result, and meet after.
   template <class Body>
   RINGREDUCE_DEVICE bool leader(Body body) {
     return __syncthreads_and(threadIdx.x != 0 || body()) != 0;

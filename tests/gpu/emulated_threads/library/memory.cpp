@@ -223,15 +223,21 @@ void unmap(void* memory) {
   unmap_file(memory, bytes);
 }
 
-// What comes from pageable memory is read at once, as CUDA promises: the caller may write there again.
+// CUDA copies what comes from pageable memory before it returns, and waits for the stream unless it is short.
+// It returns when what goes there has arrived.
 void move(void* to, const void* from, std::size_t bytes, void* handle) {
+  constexpr std::size_t is_short = std::size_t{64} << 10;
   const auto stream = stream_at(handle);
-  if (is_known(from) || capture_of(*stream)) {
-    return stream->put([=] { std::memmove(to, from, bytes); });
+  const bool is_captured = capture_of(*stream) != nullptr;
+  if (is_known(from) || is_captured) {
+    stream->put([=] { std::memmove(to, from, bytes); });
+  } else {
+    if (bytes > is_short) stream->finish();
+    const auto* const first = static_cast<const char*>(from);
+    stream->put(
+        [to, data = std::vector<char>(first, first + bytes)] { std::memcpy(to, data.data(), data.size()); });
   }
-  const auto* const first = static_cast<const char*>(from);
-  stream->put(
-      [to, data = std::vector<char>(first, first + bytes)] { std::memcpy(to, data.data(), data.size()); });
+  if (!is_known(to) && !is_captured) stream->finish();
 }
 
 void fill(void* memory, int byte, std::size_t bytes, void* stream) {

@@ -39,6 +39,7 @@ class Direct : RankBlock {
       *box.output_of(errand_.rank) = errand_.outputs[peer];
     }
     if (!meet(true)) return false;
+    tell_begun();
     find_spans();
     return true;
   }

@@ -41,9 +41,11 @@ class InterpreterOf : RankBlock {
 
   RINGREDUCE_DEVICE void run() {
     going_on_ = block_.leader([&] { return begin(); });
-    const std::uint64_t step = errand_.boxes.arenas();
-    for (std::uint64_t s = block_.index(); s < program_.slices && has_arena() && going_on_; s += step)
+    const std::uint64_t first = block_.index(), step = errand_.boxes.arenas();
+    for (std::uint64_t s = first; s < program_.slices && has_arena() && going_on_; s += step) {
       slice(s);
+      if (s == first) block_.alone([&] { tell_begun(); });
+    }
     if (going_on_) block_.leader([&] { return end(); });
   }
 
@@ -156,6 +158,7 @@ class InterpreterOf : RankBlock {
   // --- what all threads do -------------------------------------------------------------------------------
 
   RINGREDUCE_DEVICE void slice(std::uint64_t s) {
+    block_.meet();  // others may still look at the last slice's layout
     block_.leader([&] { return find_layout(s); });
     const FlatLayout& layout = shared_.layout;
     for (int i = layout.steps_begin; i < layout.steps_end && going_on_; ++i) {
