@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from contextlib import contextmanager
 
 import numpy as np
 
 import ringreduce
 from ringreduce.cuda import cuda_library
 
+from .limits import PATIENCE
 from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY, emulated_library
 
@@ -23,7 +25,26 @@ def library():
     return emulated_library()
 
 
-made = []  # memory of arrays, which is freed when the test is over: until then a kernel may use it
+made = []  # memory of arrays, and streams, which end with the test: until then a kernel may use them
+
+
+def new_stream():
+    made.append(library().Stream())
+    return made[-1]
+
+
+@contextmanager
+def nothing_stays_open():
+    """Ends what was made. Fails if a stream stays: queues between a process and a GPU are few, and each takes one."""
+    modules = cuda_library, emulated_library()
+    before = [set(module.Stream.open) for module in modules]
+    yield
+    while made:
+        made.pop().close()
+    left = [one for module, old in zip(modules, before, strict=True) for one in module.Stream.open - old]
+    for stream in left:
+        stream.close()
+    assert not left, f"the test has left {len(left)} streams open"
 
 
 class GpuArray:
@@ -106,10 +127,10 @@ def wait_for(stream):
     library().call("synchronize", ctypes.c_void_p(stream))
 
 
-def on_gpu(function, world, *args, device=0, timeout=20.0, **options):
+def on_gpu(function, world, *args, device=0, timeout=PATIENCE, **options):
     """Calls ``function(comm, *args)`` for each rank of a group on one GPU, in a thread of its own."""
     library()
-    comms = ringreduce.local_group(world, device=device, timeout=timeout, **options)
+    comms = ringreduce.local_group(world, device=device, timeout=min(timeout, PATIENCE), **options)
     results, errors = [None] * world, [None] * world
 
     def main(comm):

@@ -10,7 +10,8 @@ import numpy as np
 
 from ringreduce.cuda import nccl_library
 
-from .gpu_arrays import GpuArray, library
+from .gpu_arrays import GpuArray, library, new_stream
+from .limits import PATIENCE
 
 SUCCESS, SYSTEM_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR = 0, 2, 4, 5, 6
 INT32, FLOAT32 = 2, 7
@@ -64,7 +65,7 @@ class Rank:
         library().call("choose_device", self.device)
         self.comm = ctypes.c_void_p()
         check(nccl().ncclCommInitRank(ctypes.byref(self.comm), world, id, rank))
-        self.stream = library().Stream()
+        self.stream = new_stream()
 
     def array(self, values=(1, 2, 3), dtype="float32"):
         return GpuArray(np.asarray(values, dtype))
@@ -91,7 +92,7 @@ class Rank:
         check(nccl().ncclCommGetAsyncError(self.comm, ctypes.byref(found)))
         return found.value
 
-    def wait_for_error(self, seconds=30):
+    def wait_for_error(self, seconds=PATIENCE):
         end = time.monotonic() + seconds
         while (found := self.async_error()) == SUCCESS:
             assert time.monotonic() < end

@@ -18,6 +18,8 @@ import numpy as np
 from ringreduce import _engine
 from ringreduce.cuda import cuda_library
 
+from .limits import PATIENCE
+
 LIBRARIES = Path(
     os.environ.get("EMULATED_LIBRARIES") or Path(__file__).resolve().parents[2] / "build" / "tests"
 )
@@ -41,7 +43,7 @@ def emulated_library():
     return sys.modules[name]
 
 
-def wait_until(condition, seconds=20):
+def wait_until(condition, seconds=PATIENCE):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -81,6 +83,7 @@ class Report(ctypes.Structure):
     _fields_ = [
         *[(name, ctypes.c_uint64) for name in ("abort", "differs", "overlaps", "begun")],
         ("done", ctypes.c_uint64 * MOST_BLOCKS),
+        ("direct", ctypes.c_uint64),
     ]
 
 

@@ -13,7 +13,8 @@ import pytest
 
 import ringreduce
 
-from .gpu_arrays import DlpackArray, GpuArray, library, on_gpu, wait_for
+from .gpu_arrays import DlpackArray, GpuArray, library, new_stream, on_gpu, wait_for
+from .limits import PATIENCE
 from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY
 
@@ -188,7 +189,7 @@ def test_arrays_that_begin_anywhere():
 
 def _asynchronous(comm):
     """What is on the stream comes before, what comes to it after wait() behind, and nothing waits on the host."""
-    stream, count = library().Stream(), 20_000
+    stream, count = new_stream(), 20_000
     handle = stream.handle.value
     late, x = GpuArray(integers(comm.rank, count)), GpuArray(np.zeros(count, "float32"))
     much, more, found = library().Memory(32 << 20), library().Memory(32 << 20), np.empty(count, "float32")
@@ -202,7 +203,7 @@ def _asynchronous(comm):
         assert (found == summed(comm.size, count)).all()
         assert work.done() and work.exception() is None
     works = [comm.all_reduce(x, "max", stream=handle, async_op=True) for _ in range(50)]
-    assert works[-1].wait(timeout=20) is x
+    assert works[-1].wait(timeout=PATIENCE) is x
     assert all(work.done() for work in works)
     library().synchronize(stream)
 
@@ -258,7 +259,7 @@ def test_arrays_that_speak_dlpack():
 
 def _messages(comm):
     """Around the ring, large and small, behind what the stream has to do."""
-    stream = library().Stream()
+    stream = new_stream()
     handle = stream.handle.value
     to, source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for count in (0, 3, 100_000):
@@ -308,7 +309,7 @@ def _captured(comm, count, algorithm):
     cuda = library()
     x = GpuArray(np.zeros(count, "float32"))
     out = GpuArray(np.zeros(count, "float32"))
-    stream = cuda.Stream()
+    stream = new_stream()
     handle = stream.handle.value
     comm.barrier()
     with cuda.captured(stream) as graph:
@@ -367,7 +368,7 @@ def _uneven_ahead(comm, ranks_0_has_launched):
     keep, calls = [], 100
     comm.barrier()
     if comm.rank == 1:
-        assert ranks_0_has_launched.wait(15)
+        assert ranks_0_has_launched.wait(PATIENCE)
     results = []
     for number in range(calls):
         results.append(_uneven_call(comm, [[0, (2 << 20) + 16 * number], [0, 0]], keep))
@@ -455,7 +456,7 @@ def test_two_gpus_where_peer_access_is_not_enough(monkeypatch, blocks):
 def _beside_a_replay(comm, count, told):
     cuda = library()
     x, y = (GpuArray(integers(comm.rank, count)) for _ in range(2))
-    stream = cuda.Stream()
+    stream = new_stream()
     with cuda.captured(stream) as graph:
         comm.all_reduce(x, stream=stream.handle.value)
     comm.barrier()
@@ -463,7 +464,7 @@ def _beside_a_replay(comm, count, told):
         graph.launch(stream)
         comm.all_reduce(y)  # on another stream, while the replay waits for rank 1
     else:
-        told.wait(20)
+        told.wait(PATIENCE)
     with pytest.raises(ringreduce.MismatchError, match=r"rank 0 ran two collectives .* at the same time"):
         if comm.rank == 1:
             comm.all_reduce(y)
@@ -482,7 +483,7 @@ def test_a_replay_beside_a_call_is_refused(count):
 def test_groups_share_the_thread_blocks_of_a_gpu():
     """Blocks of one group that wait for a rank leave room for all of another group's."""
     library()
-    one, other = (ringreduce.local_group(2, device=0, timeout=10) for _ in range(2))
+    one, other = (ringreduce.local_group(2, device=0, timeout=PATIENCE) for _ in range(2))
     calls = [one[0], *other, one[1]]
     arrays = [GpuArray(integers(comm.rank, 100_000)) for comm in calls]
     for comm, array in zip(calls, arrays, strict=True):
@@ -519,7 +520,7 @@ def _by_events(comm):
     own = slice(comm.rank * 100, comm.rank * 100 + 100)
     wanted = [np.arange(400, dtype="float32")[own] + 1000 * rank for rank in range(comm.size)]
     assert (x.get(comm) == np.concatenate(wanted)).all()
-    stream = library().Stream()
+    stream = new_stream()
     with library().captured(stream), pytest.raises(ValueError, match="stream is being captured"):
         comm.all_reduce(x, stream=stream.handle.value)
 
@@ -575,12 +576,12 @@ def test_arguments_are_named():
 def test_one_stream_for_two_ranks_is_refused(default):
     """One kernel would wait for the other, which lies behind it. The default stream has two handles."""
     launched, made = threading.Event(), threading.Barrier(2)
-    own = library().Stream()
+    own = new_stream()
     handles = (0, LEGACY) if default else (own.handle.value,) * 2
 
     def refused(comm):
         x = GpuArray(np.ones(4, "float32"))
-        made.wait()  # what makes an array is on the default stream, too, and would wait for rank 0's kernel
+        made.wait()  # no array is made beside a kernel that waits
         if comm.rank == 0:
             comm.all_reduce(x, stream=handles[0])
             launched.set()
@@ -598,13 +599,15 @@ def test_one_stream_for_two_ranks_is_refused(default):
 def _on_streams_of_threads(comm, launched):
     """Each call is another thread's. Rank 1 comes when rank 0 has launched both."""
     given = [GpuArray(integers(comm.rank, 5000)) for _ in range(2)]
+    arrays = [GpuArray(np.zeros(5000, "float32")) for _ in given]
+    much, more = (GpuArray(np.zeros(8 << 20, "float32")) for _ in range(2))
     found = [np.empty(5000, "float32") for _ in given]
     has_called = [threading.Event() for _ in given]
+    comm.barrier()  # no array is made beside a kernel that waits
 
     def call(number):
-        x, stream = GpuArray(np.zeros(5000, "float32")), SimpleNamespace(handle=ctypes.c_void_p(PER_THREAD))
-        much, more = library().Memory(32 << 20), library().Memory(32 << 20)
-        library().move(much.address, more.address, much.size, stream)  # takes a while
+        x, stream = arrays[number], SimpleNamespace(handle=ctypes.c_void_p(PER_THREAD))
+        library().move(much.address, more.address, 32 << 20, stream)  # takes a while
         library().move(x.address, given[number].address, 20_000, stream)
         comm.all_reduce(x, stream=PER_THREAD)
         has_called[number].set()
@@ -612,11 +615,11 @@ def _on_streams_of_threads(comm, launched):
         library().synchronize(stream)
 
     if comm.rank == 1:
-        assert launched.wait(20)
+        assert launched.wait(PATIENCE)
     threads = [threading.Thread(target=call, args=(number,)) for number in range(2)]
     for thread, called in zip(threads, has_called, strict=True):
         thread.start()
-        assert called.wait(20)
+        assert called.wait(PATIENCE)
     launched.set()
     for thread in threads:
         thread.join()
@@ -645,7 +648,7 @@ def test_devices_that_are_not_there_are_refused(monkeypatch):
 
 def _until_failure(comm, x):
     """What a later call raises, within a second or two."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         try:
             comm.all_reduce(x)
@@ -677,7 +680,7 @@ def test_a_rank_that_never_comes(algorithm, count):
     def wait(comm):
         x = GpuArray(np.ones(count, "float32"))
         if comm.rank == 1:
-            assert ended.acquire(timeout=20) and ended.acquire(timeout=20)
+            assert ended.acquire(timeout=PATIENCE) and ended.acquire(timeout=PATIENCE)
             with pytest.raises(ringreduce.TimeoutError):
                 comm.all_reduce(x)
             return

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from .limits import MOST_PROCESSES, PROGRAM
 from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY
 
@@ -25,12 +26,14 @@ SETTINGS = {"RINGREDUCE_EMULATED_BLOCKS": "32", "RINGREDUCE_EMULATED_SHARED": st
 @pytest.mark.parametrize(
     ("what", "world"),
     [
-        *(("collectives", 2), ("collectives", 3), ("reallocated", 2), ("freed", 3), ("many", 2)),
-        *(("unlike", 2), ("pieces", 3), ("killed", 2), ("killed", 3)),
+        *((what, 2) for what in ("collectives", "reallocated", "many", "unlike")),
+        *((what, MOST_PROCESSES) for what in ("freed", "pieces")),
+        *(("collectives", world) for world in range(3, MOST_PROCESSES + 1)),
+        *(pytest.param("killed", n, marks=pytest.mark.kills) for n in range(2, MOST_PROCESSES + 1)),
     ],
 )
 def test_direct_calls(what, world):
     env = {**os.environ, "PYTHONPATH": str(ROOT), **SETTINGS}
     program = [sys.executable, "-m", "tests.gpu.programs_of_direct_calls", what, str(world)]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=100, env=env)
+    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=PROGRAM, env=env)
     assert done.stdout.endswith("well\n") and done.returncode == 0, done.stdout + done.stderr

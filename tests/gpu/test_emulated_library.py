@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from .gpu_arrays import nothing_stays_open
 from .ranks import EMULATED_LIBRARY, Ranks, Span, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -194,7 +195,7 @@ for place in places:
 assert places[0].value == places[1].value
 device = ctypes.c_int()
 cuda.call("device_of", ctypes.byref(device), ctypes.c_void_p(places[0].value + 5))
-cuda.call("fill", places[0], 0x11, ctypes.c_size_t(100), None)
+cuda.call("fill", places[0], 0x11, ctypes.c_size_t(100), cuda.handle(None))
 cuda.synchronize()
 for place in places:
     cuda.call("unmap", place)
@@ -337,6 +338,13 @@ def test_destroyed_streams_finish_what_they_have(cuda, busy):
     cuda.call("free", ctypes.c_void_p(cuda.Memory(1).address))  # waits for the device
     assert peek(memory) == b"\x01"
     memory.close()
+
+
+def test_a_test_that_leaves_a_stream_open_fails(cuda):
+    with pytest.raises(AssertionError, match="left 1 streams open"), nothing_stays_open():
+        left = cuda.Stream()
+    with pytest.raises(RuntimeError, match="there is no such stream"):
+        left.close()
 
 
 def test_more_blocks_than_fit_wait_for_ever(cuda, monkeypatch):

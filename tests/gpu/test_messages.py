@@ -9,7 +9,8 @@ import pytest
 
 import ringreduce
 
-from .gpu_arrays import GpuArray, library, on_gpu, wait_for
+from .gpu_arrays import GpuArray, library, new_stream, on_gpu, wait_for
+from .limits import PATIENCE
 from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY
 
@@ -33,7 +34,7 @@ class Streamed:
     """A rank's communicator, its messages on a stream of its own."""
 
     def __init__(self, comm):
-        self.comm, self.kept = comm, library().Stream()
+        self.comm, self.kept = comm, new_stream()
         self.stream = self.kept.handle.value
 
     def send(self, x, dest, **how):
@@ -49,7 +50,7 @@ class Streamed:
 
 def until_failure(comm):
     """What the group's calls raise, within seconds."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         try:
             comm._c.check()
@@ -115,7 +116,7 @@ def _others_go_on(comm):
         comm.all_reduce(x)
         assert (x.get(comm) == sum(values(rank, LARGE) for rank in range(comm.size))).all()
         if comm.rank == 0:
-            on.send(x, 1, async_op=True).wait(20)
+            on.send(x, 1, async_op=True).wait(PATIENCE)
         elif comm.rank == 1:
             on.recv(x, 0)
             wait_for(on.stream)

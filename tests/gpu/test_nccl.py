@@ -12,7 +12,7 @@ import pytest
 import ringreduce
 
 from .emulated_nccl import MARKS
-from .gpu_arrays import GpuArray, library, on_gpu, wait_for
+from .gpu_arrays import GpuArray, library, new_stream, on_gpu, wait_for
 
 COLLECTIVES = [
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all",
@@ -321,7 +321,7 @@ def _captured(comm, count, algorithm):
     cuda = library()
     x = GpuArray(np.zeros(count, "float32"))
     out = GpuArray(np.zeros(count, "float32"))
-    stream = cuda.Stream()
+    stream = new_stream()
     handle = stream.handle.value
     comm.barrier()
     with cuda.captured(stream) as graph:
@@ -353,7 +353,7 @@ def test_graphs(world, count, algorithm):
 def _close_with_graph(comm):
     cuda = library()
     x = GpuArray(np.ones(10, "float32"))
-    stream = cuda.Stream()
+    stream = new_stream()
     comm.barrier()
     with cuda.captured(stream) as graph:
         comm.all_reduce(x, stream=stream.handle.value)
@@ -387,7 +387,7 @@ def test_calls_on_several_streams_come_in_order(monkeypatch, transport):
     monkeypatch.setenv("RINGREDUCE_GPU_TRANSPORT", transport)
 
     def work(comm):
-        streams = [library().Stream() for _ in range(2)]
+        streams = [new_stream() for _ in range(2)]
         x = GpuArray(np.ones(50_000, "float32"))
         for i in range(12):
             # Two in a row are of the same kind, and two of different kinds, all on different streams.

@@ -18,7 +18,7 @@ from ringreduce import errors
 from ringreduce.cuda import nccl_library
 
 from .emulated_nccl import EMULATED_NCCL, MARKS
-from .gpu_arrays import GpuArray, library, on_gpu, wait_for
+from .gpu_arrays import GpuArray, library, new_stream, on_gpu, wait_for
 from .ranks import EMULATED_LIBRARY
 
 REMOTE_ERROR = 6
@@ -82,7 +82,7 @@ def test_a_rank_that_does_not_launch_its_graph_is_timed_out(nccl):
     def work(comm):
         cuda = library()
         x = GpuArray(np.ones(10, "float32"))
-        stream = cuda.Stream()
+        stream = new_stream()
         comm.barrier()
         with cuda.captured(stream) as graph:
             comm.all_reduce(x, stream=stream.handle.value)
@@ -189,7 +189,7 @@ def test_leaving_ends_what_waits():
         meet.wait()  # the group's own barrier may not be over here when the other rank leaves
         if comm.rank == 0:
             return
-        stream = library().Stream()
+        stream = new_stream()
         comm.all_reduce(x, stream=stream.handle.value)
         comm._c.leave()
         wait_for(stream.handle.value)

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from .gpu_arrays import library
+from .limits import MOST_PROCESSES, PROGRAM
 from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY
 
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(110),
     pytest.mark.skipif(not HAS_CARD and not EMULATED_LIBRARY.exists(), reason="not built: make emulated"),
 ]
 
@@ -24,11 +25,11 @@ pytestmark = [
 def _run(what, world, **more):
     env = {**os.environ, "PYTHONPATH": str(ROOT), "RINGREDUCE_EMULATED_BLOCKS": "8", **more}
     program = [sys.executable, "-m", "tests.gpu.programs_of_processes", what, str(world)]
-    return subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=50, env=env)
+    return subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=PROGRAM, env=env)
 
 
-@pytest.mark.parametrize("what", ["one", "two", "killed"])
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("what", ["one", "two", pytest.param("killed", marks=pytest.mark.kills)])
+@pytest.mark.parametrize("world", range(2, MOST_PROCESSES + 1))
 def test_processes(what, world):
     if what == "two" and library().count_devices() < 2:
         pytest.skip("there is one GPU")
@@ -37,7 +38,7 @@ def test_processes(what, world):
 
 
 def test_messages():
-    done = _run("messages", 3, RINGREDUCE_EMULATED_BLOCKS="64")
+    done = _run("messages", MOST_PROCESSES, RINGREDUCE_EMULATED_BLOCKS="64")
     assert done.stdout.endswith("well\n") and done.returncode == 0, done.stdout + done.stderr
 
 

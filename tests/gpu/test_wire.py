@@ -10,7 +10,7 @@ import ringreduce
 from tests.collectives import test_custom as custom
 from tests.collectives.test_wire import assert_near
 
-from .gpu_arrays import DlpackArray, GpuArray, library, on_gpu, wait_for
+from .gpu_arrays import DlpackArray, GpuArray, library, new_stream, on_gpu, wait_for
 from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY
 
@@ -261,7 +261,7 @@ def test_what_is_exact_stays_exact(runner):
 def test_graphs(kernels):
     def work(comm):
         given = normal(comm.rank, 700)
-        x, stream = GpuArray(given), library().Stream()
+        x, stream = GpuArray(given), new_stream()
         out = GpuArray(np.zeros(700, "float32"))
         comm.barrier()
         with library().captured(stream) as graph:
