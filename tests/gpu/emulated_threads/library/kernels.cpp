@@ -1,5 +1,4 @@
 // Ranks' kernels: each block is one of the CPU's threads, and all of them run at the same time.
-#include <atomic>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -59,16 +58,11 @@ void run_checked(const Spans& spans, std::size_t thread, std::size_t threads) {
   pass_beneath->run(spans, thread, threads);
 }
 
-// Calls of which a block has combined directly, in this process.
-std::atomic<std::uint64_t> direct_calls{0};
-
 void run_direct(Block& block, const Errand& errand, const Pass& pass) {
   const auto shared = std::make_unique_for_overwrite<DirectShared>();
   std::memset(static_cast<void*>(shared.get()), 0xA5, sizeof(DirectShared));
   if (!Direct(block, *shared, errand, pass).run()) {
     run_block<Interpreter, InterpreterShared>(block, errand, pass);
-  } else if (block.index() == 0) {
-    ++direct_calls;
   }
 }
 
@@ -217,7 +211,3 @@ template const void* rank_kernel_of<Family::wide_integer>();
 template const void* rank_kernel_of<Family::small_integer>();
 
 }  // namespace ringreduce::device
-
-RINGREDUCE_EXPORT std::uint64_t ringreduce_emulated_direct_calls() {
-  return ringreduce::emulated::direct_calls;
-}
