@@ -281,22 +281,65 @@ def test_only_the_moment_that_was_recorded_is_waited_for(cuda, busy, stream):
     event.close()
 
 
-def test_default_streams(cuda, busy):
-    """0 and 1 are one for all threads, and 2 is another one in each."""
-    of_all, also, own = (SimpleNamespace(handle=ctypes.c_void_p(number)) for number in range(3))
-    event, memory = cuda.Event(), cuda.Memory(1)
+LEGACY, ALSO_LEGACY, PER_THREAD = (SimpleNamespace(handle=ctypes.c_void_p(number)) for number in range(3))
+
+
+def let_wait_for_busy(cuda, busy, stream):
+    event = cuda.Event()
     event.record(busy.stream)
-    for stream in (of_all, own):
-        cuda.call("wait", event.handle, stream.handle)
-    fill(cuda, memory, 1, also)
-    run_in_thread(lambda: [fill(cuda, memory, 2, own), cuda.synchronize(own)])
+    cuda.call("wait", event.handle, stream.handle)
+    event.close()
+
+
+def test_each_thread_has_a_default_stream_of_its_own(cuda, busy):
+    memory = cuda.Memory(1)
+    let_wait_for_busy(cuda, busy, PER_THREAD)
+    fill(cuda, memory, 1, PER_THREAD)
+    run_in_thread(lambda: [fill(cuda, memory, 2, PER_THREAD), cuda.synchronize(PER_THREAD)])
     assert peek(memory) == b"\x02"
     busy.let_go()
-    for stream in (of_all, own):
-        cuda.synchronize(stream)
+    cuda.synchronize(PER_THREAD)
     assert peek(memory) == b"\x01"
     memory.close()
-    event.close()
+
+
+@pytest.mark.parametrize("default", [LEGACY, ALSO_LEGACY], ids=["0", "cudaStreamLegacy"])
+def test_the_legacy_default_stream_waits_for_threads_own_and_they_for_it(cuda, busy, stream, default):
+    memory = [cuda.Memory(1) for _ in range(4)]
+    let_wait_for_busy(cuda, busy, PER_THREAD)
+    fill(cuda, memory[0], 1, default)
+    run_in_thread(lambda: fill(cuda, memory[1], 1, PER_THREAD))
+    fill(cuda, memory[2], 1, stream)
+    cuda.synchronize(stream)  # it is non-blocking
+    cuda.call("choose_device", 1)
+    cuda.synchronize()  # another device's
+    cuda.call("choose_device", 0)
+    time.sleep(0.02)
+    assert [peek(one) for one in memory] == [b"\xa5", b"\xa5", b"\x01", b"\xa5"]
+    busy.let_go()
+    fill(cuda, memory[3], 1, PER_THREAD)
+    cuda.synchronize(PER_THREAD)
+    assert [peek(memory[at]) for at in (0, 3)] == [b"\x01", b"\x01"]
+    cuda.call("free", ctypes.c_void_p(cuda.Memory(1).address))  # waits for the device
+    assert peek(memory[1]) == b"\x01"
+    for one in memory:
+        one.close()
+
+
+def test_a_copy_waits_for_a_kernel_that_waits_for_a_peer(cuda, busy):
+    """Whoever launches the peer's kernel after such a copy waits for ever."""
+    memory = cuda.Memory(1)
+    let_wait_for_busy(cuda, busy, PER_THREAD)
+    copying = [threading.Thread(target=target) for target in (memory.get, cuda.synchronize)]
+    for thread in copying:
+        thread.start()
+        thread.join(0.05)
+        assert thread.is_alive()
+    busy.let_go()
+    for thread in copying:
+        thread.join(20)
+        assert not thread.is_alive()
+    memory.close()
 
 
 def test_events_that_only_order_do_not_measure(cuda, stream):
@@ -504,6 +547,27 @@ def test_a_graph_holds_objects_until_its_last_replay_is_over(cuda, busy, stream)
     event.close()
 
 
-def test_the_default_stream_cannot_be_captured(cuda):
-    with pytest.raises(RuntimeError, match="default stream"):
+def test_the_legacy_default_stream_stays_out_of_captures(cuda, stream):
+    event = cuda.Event()
+    with pytest.raises(RuntimeError, match="legacy default stream cannot be captured"):
         cuda.call("begin_capture", None, GLOBAL)
+    with cuda.captured(stream, GLOBAL) as graph:
+        event.record(stream)
+        with pytest.raises(RuntimeError, match="legacy default stream cannot be captured"):
+            cuda.call("wait", event.handle, None)
+    graph.close()
+    event.close()
+
+
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])
+def test_the_legacy_default_stream_spoils_captures_of_blocking_streams(cuda, stream, mode):
+    """But not of others, where it would wait for nothing."""
+    memory = cuda.Memory(1)
+    with pytest.raises(RuntimeError, match="spoilt"), cuda.captured(PER_THREAD, mode):  # noqa: SIM117
+        with pytest.raises(RuntimeError, match="would wait for a blocking stream that is being captured"):
+            fill(cuda, memory, 1, LEGACY)
+    with cuda.captured(stream, mode) as graph:
+        fill(cuda, memory, 2, LEGACY)
+    assert memory.get() == [2]
+    graph.close()
+    memory.close()

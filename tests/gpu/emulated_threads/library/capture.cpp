@@ -60,9 +60,14 @@ std::shared_ptr<Capture> find(const Stream& stream) {
   return nullptr;
 }
 
+void refuse_legacy(const Stream& stream) {
+  if (stream.kind() != Stream::Kind::legacy) return;
+  throw std::invalid_argument("the legacy default stream cannot be captured");
+}
+
 void begin(void* handle, Mode of_capture) {
   const auto stream = stream_at(handle);
-  if (stream == stream_at(nullptr)) throw std::invalid_argument("the default stream cannot be captured");
+  refuse_legacy(*stream);
   const std::lock_guard lock(captures().mutex);
   if (find(*stream)) throw std::runtime_error("the stream is being captured already");
   captures().under_way.push_back(
@@ -102,6 +107,7 @@ void join_capture(const std::shared_ptr<Stream>& stream, const std::shared_ptr<C
   const std::lock_guard lock(captures().mutex);
   const auto has = find(*stream);
   if (has == capture) return;
+  refuse_legacy(*stream);
   if (has) throw std::runtime_error("event: it belongs to another capture than the stream");
   const auto& under_way = captures().under_way;
   if (std::find(under_way.begin(), under_way.end(), capture) == under_way.end()) {
@@ -121,6 +127,18 @@ void refuse_during_capture(const char* what) {
   }
   if (is_forbidden) {
     throw std::runtime_error(std::string(what) + ": not while a stream is being captured (error 900)");
+  }
+}
+
+void refuse_beside_capture(int device) {
+  const std::lock_guard lock(captures().mutex);
+  for (const auto& capture : captures().under_way) {
+    for (const auto& stream : capture->streams) {
+      if (stream->kind() != Stream::Kind::blocking || stream->device() != device) continue;
+      capture->is_spoilt = true;
+      throw std::runtime_error(
+          "the legacy default stream would wait for a blocking stream that is being captured (error 906)");
+    }
   }
 }
 

@@ -26,5 +26,7 @@ void join_capture(const std::shared_ptr<Stream>& stream, const std::shared_ptr<C
 
 // Throws std::runtime_error, and spoils the captures, if `what` is forbidden to the calling thread.
 void refuse_during_capture(const char* what);
+// The same for the use of a device's legacy default stream, which waits for its blocking streams.
+void refuse_beside_capture(int device);
 
 }  // namespace ringreduce::emulated

@@ -26,6 +26,7 @@ Handles<Stream>& streams() {
 
 struct Known {
   std::mutex mutex;
+  std::mutex order;  // in which work comes into streams that wait for each other
   std::vector<std::weak_ptr<Stream>> all;
   std::map<int, std::shared_ptr<Stream>> by_default;
 };
@@ -34,13 +35,22 @@ Known& known() {
   return *made;
 }
 
+std::vector<std::shared_ptr<Stream>> streams_of(int device) {
+  std::vector<std::shared_ptr<Stream>> all;
+  const std::lock_guard lock(known().mutex);
+  for (const auto& one : known().all) {
+    if (auto stream = one.lock(); stream && stream->device() == device) all.push_back(std::move(stream));
+  }
+  return all;
+}
+
 std::shared_ptr<Stream> default_stream() {
   const int device = current_device();
   {
     const std::lock_guard lock(known().mutex);
     if (const auto found = known().by_default[device]) return found;
   }
-  auto created = Stream::create(device);
+  auto created = Stream::create(device, Stream::Kind::legacy);
   const std::lock_guard lock(known().mutex);
   auto& kept = known().by_default[device];
   if (kept) {
@@ -62,14 +72,14 @@ struct OfThread {
 std::shared_ptr<Stream> stream_of_thread() {
   thread_local OfThread own;
   auto& stream = own.by_device[current_device()];
-  if (!stream) stream = Stream::create(current_device());
+  if (!stream) stream = Stream::create(current_device(), Stream::Kind::blocking);
   return stream;
 }
 
 }  // namespace
 
-std::shared_ptr<Stream> Stream::create(int device) {
-  const std::shared_ptr<Stream> made(new Stream(device));
+std::shared_ptr<Stream> Stream::create(int device, Kind kind) {
+  const std::shared_ptr<Stream> made(new Stream(device, kind));
   std::thread([made] { made->work(); }).detach();
   const std::lock_guard lock(known().mutex);
   std::erase_if(known().all, [](const auto& one) { return one.expired(); });
@@ -77,8 +87,27 @@ std::shared_ptr<Stream> Stream::create(int device) {
   return made;
 }
 
+Work Stream::after_default_streams(Work work) const {
+  std::vector<std::pair<std::shared_ptr<Stream>, std::uint64_t>> earlier;
+  for (const auto& stream : streams_of(device_)) {
+    const bool counts =
+        kind_ == Kind::legacy ? stream->kind_ == Kind::blocking : stream->kind_ == Kind::legacy;
+    if (counts) earlier.emplace_back(stream, stream->last());
+  }
+  return [earlier = std::move(earlier), work = std::move(work)] {
+    for (const auto& [stream, number] : earlier) stream->finish(number);
+    work();
+  };
+}
+
 void Stream::put(Work work) {
   if (take_for_capture(*this, work)) return;
+  std::unique_lock<std::mutex> in_order;
+  if (kind_ != Kind::non_blocking) {
+    if (kind_ == Kind::legacy) refuse_beside_capture(device_);
+    in_order = std::unique_lock(known().order);
+    work = after_default_streams(std::move(work));
+  }
   const std::lock_guard lock(mutex_);
   queue_.push_back(std::move(work));
   ++put_;
@@ -107,14 +136,20 @@ void Stream::work() {
   }
 }
 
-void Stream::finish() {
+std::uint64_t Stream::last() {
+  const std::lock_guard lock(mutex_);
+  return put_;
+}
+
+void Stream::finish(std::uint64_t number) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this, until = put_] { return done_ >= until; });
+  changed_.wait(lock, [&] { return done_ >= number; });
 }
 
 void Stream::synchronize() {
   if (capture_of(*this)) throw std::runtime_error("a stream that is being captured does nothing to wait for");
   refuse_during_capture("waiting for a stream");
+  if (kind_ == Kind::legacy) put([] {});  // which waits for blocking streams
   finish();
   const std::lock_guard lock(mutex_);
   if (failure_.empty()) return;
@@ -141,14 +176,7 @@ std::shared_ptr<Stream> stream_for_launch(void* handle) {
 }
 
 void finish_device(int device) {
-  std::vector<std::shared_ptr<Stream>> all;
-  {
-    const std::lock_guard lock(known().mutex);
-    for (const auto& one : known().all) {
-      if (auto stream = one.lock(); stream && stream->device() == device) all.push_back(std::move(stream));
-    }
-  }
-  for (const auto& stream : all) stream->finish();
+  for (const auto& stream : streams_of(device)) stream->finish();
 }
 
 }  // namespace ringreduce::emulated
@@ -156,7 +184,8 @@ void finish_device(int device) {
 using namespace ringreduce::emulated;
 
 const char* ringreduce_cuda_create_stream(void** stream) {
-  return in_context([&] { *stream = streams().add(Stream::create(current_device())); });
+  return in_context(
+      [&] { *stream = streams().add(Stream::create(current_device(), Stream::Kind::non_blocking)); });
 }
 
 const char* ringreduce_cuda_destroy_stream(void* stream) {

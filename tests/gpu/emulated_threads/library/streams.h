@@ -15,23 +15,32 @@ namespace ringreduce::emulated {
 
 class Stream {
  public:
-  static std::shared_ptr<Stream> create(int device);
+  // What is put into the legacy default stream waits for all that the device's blocking streams have in their
+  // queues, and what is put into those later waits for it. Others do not take part.
+  enum class Kind { legacy, blocking, non_blocking };
+  static std::shared_ptr<Stream> create(int device, Kind kind);
 
   int device() const { return device_; }
+  Kind kind() const { return kind_; }
   // Into the queue or, if it is captured, into the graph.
   void put(Work work);
   // Waits for all that is in the queue now.
-  void finish();
+  void finish() { finish(last()); }
   // Throws std::runtime_error with what has failed since the last time.
   void synchronize();
   // The thread ends when the queue is empty.
   void close();
 
  private:
-  explicit Stream(int device) : device_(device) {}
+  Stream(int device, Kind kind) : device_(device), kind_(kind) {}
   void work();
+  // The number of the latest work in the queue.
+  std::uint64_t last();
+  void finish(std::uint64_t number);
+  Work after_default_streams(Work work) const;
 
   const int device_;
+  const Kind kind_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Work> queue_;
