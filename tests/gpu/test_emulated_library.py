@@ -312,7 +312,7 @@ def test_the_legacy_default_stream_waits_for_threads_own_and_they_for_it(cuda, b
     fill(cuda, memory[2], 1, stream)
     cuda.synchronize(stream)  # it is non-blocking
     cuda.call("choose_device", 1)
-    cuda.synchronize()  # another device's
+    cuda.synchronize(LEGACY)  # another device's
     cuda.call("choose_device", 0)
     time.sleep(0.02)
     assert [peek(one) for one in memory] == [b"\xa5", b"\xa5", b"\x01", b"\xa5"]
@@ -330,7 +330,8 @@ def test_a_copy_waits_for_a_kernel_that_waits_for_a_peer(cuda, busy):
     """Whoever launches the peer's kernel after such a copy waits for ever."""
     memory = cuda.Memory(1)
     let_wait_for_busy(cuda, busy, PER_THREAD)
-    copying = [threading.Thread(target=target) for target in (memory.get, cuda.synchronize)]
+    copy = lambda: cuda.move(memory.address, memory.address, 1, LEGACY) or cuda.synchronize(LEGACY)  # noqa: E731
+    copying = [threading.Thread(target=target) for target in (copy, lambda: cuda.synchronize(LEGACY))]
     for thread in copying:
         thread.start()
         thread.join(0.05)
