@@ -47,16 +47,19 @@ def nothing_stays_open():
     assert not left, f"the test has left {len(left)} streams open"
 
 
-class GpuArray:
-    """As little as a communicator asks for. `offset`: elements before it, so that it begins where no pack does."""
+def integers(rank, count, dtype="float32"):
+    return np.random.default_rng(rank).integers(0, 9, count).astype(dtype)
 
-    def __init__(self, data, offset=0):
-        data = np.ascontiguousarray(data)
-        self.shape, self.dtype = data.shape, data.dtype
-        self._memory = library().Memory(data.nbytes + offset * data.itemsize)
-        made.append(self._memory)
-        self.address = self._memory.address + offset * data.itemsize
-        self._nbytes = data.nbytes
+
+class View:
+    """Elements of device memory, with as little as a communicator asks for. `offset`: bytes before them."""
+
+    def __init__(self, memory, shape, dtype="float32", offset=0):
+        self.shape, self.dtype = shape if isinstance(shape, tuple) else (shape,), np.dtype(dtype)
+        self.address = memory.address + offset
+
+    def put(self, data):
+        data = np.ascontiguousarray(data, self.dtype)
         if data.nbytes:
             library().move(self.address, data.ctypes.data, data.nbytes)
             library().synchronize()
@@ -71,11 +74,24 @@ class GpuArray:
     def get(self, comm):
         """Its values after what was launched."""
         wait_for(comm.device_stream)
+        return self.values()
+
+    def values(self):
         data = np.empty(self.shape, self.dtype)
-        if self._nbytes:
-            library().move(data.ctypes.data, self.address, self._nbytes)
+        if data.nbytes:
+            library().move(data.ctypes.data, self.address, data.nbytes)
             library().synchronize()
         return data
+
+
+class GpuArray(View):
+    """`offset`: elements before it, so that it begins where no pack does."""
+
+    def __init__(self, data, offset=0):
+        data = np.ascontiguousarray(data)
+        made.append(library().Memory(data.nbytes + offset * data.itemsize))
+        super().__init__(made[-1], data.shape, data.dtype, offset * data.itemsize)
+        self.put(data)
 
 
 class _Tensor(ctypes.Structure):

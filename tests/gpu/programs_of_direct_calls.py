@@ -14,40 +14,13 @@ import time
 import numpy as np
 
 import ringreduce
-from tests.gpu.gpu_arrays import library, new_stream, wait_for
+from tests.gpu.gpu_arrays import View, library, new_stream, wait_for
 from tests.gpu.limits import PATIENCE
 from tests.gpu.probe import HAS_CARD
 from tests.gpu.ranks import EMULATED_LIBRARY
 
 COUNT = 20_011  # elements of 4 bytes: more than the one-shot kernel takes
 OFFERS = 64  # allocations that peers keep mapped
-
-
-class View:
-    """Elements of device memory."""
-
-    def __init__(self, memory, shape, dtype="float32", offset=0):
-        self.shape, self.dtype = (shape,), np.dtype(dtype)
-        self.address = memory.address + offset
-
-    @property
-    def __cuda_array_interface__(self):
-        return {
-            **{"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, False)},
-            **{"version": 3, "strides": None},
-        }
-
-    def put(self, data):
-        data = np.ascontiguousarray(data, self.dtype)
-        library().move(self.address, data.ctypes.data, data.nbytes)
-        library().synchronize()
-
-    def get(self, comm):
-        wait_for(comm.device_stream)
-        data = np.empty(self.shape, self.dtype)
-        library().move(data.ctypes.data, self.address, data.nbytes)
-        library().synchronize()
-        return data
 
 
 def array(count=COUNT, dtype="float32"):

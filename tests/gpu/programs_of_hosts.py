@@ -17,13 +17,9 @@ import numpy as np
 import ringreduce
 from tests.collectives import test_custom as custom
 from tests.gpu import nccl_api, served
-from tests.gpu.gpu_arrays import GpuArray, library, new_stream, wait_for
+from tests.gpu.gpu_arrays import GpuArray, integers, library, new_stream, wait_for
 
 LARGE = 100_000  # elements; from 64 KiB on, calls have two levels
-
-
-def integers(rank, count, dtype="float32"):
-    return np.random.default_rng(rank).integers(0, 9, count).astype(dtype)
 
 
 def check(comm, array, wanted, what):

@@ -14,13 +14,9 @@ import time
 import numpy as np
 
 import ringreduce
-from tests.gpu.gpu_arrays import GpuArray, library, new_stream, pieces_of_memory, wait_for
+from tests.gpu.gpu_arrays import GpuArray, integers, library, new_stream, pieces_of_memory, wait_for
 from tests.gpu.limits import PATIENCE
 from tests.processes import metronome, within
-
-
-def integers(rank, count):
-    return np.random.default_rng(rank).integers(0, 9, count).astype("float32")
 
 
 def sums(comm, device_of_rank):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
 from types import SimpleNamespace
@@ -13,23 +14,19 @@ import pytest
 
 import ringreduce
 
-from .gpu_arrays import DlpackArray, GpuArray, library, new_stream, on_gpu, wait_for
+from .gpu_arrays import DlpackArray, GpuArray, integers, library, new_stream, on_gpu, wait_for
 from .limits import PATIENCE
 from .probe import HAS_CARD
-from .ranks import EMULATED_LIBRARY
+from .ranks import ON_EITHER, wait_until
 
 pytestmark = [
     pytest.mark.timeout(60),
-    pytest.mark.skipif(not HAS_CARD and not EMULATED_LIBRARY.exists(), reason="not built: make emulated"),
+    ON_EITHER,
     pytest.mark.usefixtures("few_blocks"),
 ]
 
 LEGACY, PER_THREAD = 1, 2  # as cudaStreamLegacy and cudaStreamPerThread are
 ALL_REDUCES = [a.name for a in ringreduce.algorithms("all_reduce")]
-
-
-def integers(rank, count, dtype="float32"):
-    return np.random.default_rng(rank).integers(0, 9, count).astype(dtype)
 
 
 def summed(world, count, dtype="float32"):
@@ -426,8 +423,7 @@ def _apart(data):
     allocate = ctypes.CDLL(str(library().LIBRARY)).ringreduce_emulated_allocate_apart
     assert allocate(ctypes.byref(address), ctypes.c_size_t(data.nbytes), 3) == 0
     array.address = address.value
-    library().move(array.address, data.ctypes.data, data.nbytes)
-    library().synchronize()
+    array.put(data)
     return array
 
 
@@ -707,9 +703,22 @@ def test_a_rank_that_leaves():
     on_gpu(leave, 3, timeout=30)
 
 
-def test_threads_and_memory_go_with_the_group():
-    library()
-    before = threading.active_count()
+def test_threads_and_streams_go_with_the_group(monkeypatch):
+    """A stream of the emulated GPU is a thread, too."""
+    monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "64")
+
+    def call(comm):
+        x, y = GpuArray(np.ones(10, "float32")), GpuArray(np.ones(10, "float32"))
+        comm.all_reduce(x, async_op=True).wait()
+        for work in (
+            comm.send(x, 1 - comm.rank, tag=None, async_op=True),
+            comm.recv(y, 1 - comm.rank, tag=None, async_op=True),
+        ):
+            work.wait()
+
+    on_gpu(call, 2)
+    before = threading.active_count(), len(os.listdir("/proc/self/task"))
     for _ in range(3):
-        on_gpu(lambda comm: comm.all_reduce(GpuArray(np.ones(10, "float32"))), 2)
-    assert threading.active_count() == before
+        on_gpu(call, 2)
+    assert threading.active_count() == before[0]
+    wait_until(lambda: len(os.listdir("/proc/self/task")) <= before[1])

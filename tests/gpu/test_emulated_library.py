@@ -569,6 +569,7 @@ def test_the_legacy_default_stream_spoils_captures_of_blocking_streams(cuda, str
             fill(cuda, memory, 1, LEGACY)
     with cuda.captured(stream, mode) as graph:
         fill(cuda, memory, 2, LEGACY)
+    cuda.synchronize(LEGACY)
     assert memory.get() == [2]
     graph.close()
     memory.close()

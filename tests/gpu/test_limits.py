@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from . import limits, probe
-from .ranks import EMULATED_LIBRARY
+from .programs import ran
+from .ranks import BUILT, EMULATED_LIBRARY
 
 
-def said_by(*command, **environment):
-    env = {name: value for name, value in os.environ.items() if name != probe.VARIABLE}
-    done = subprocess.run(
-        [sys.executable, *command],
-        **{"cwd": probe.ROOT, "env": {**env, **environment}, "capture_output": True, "text": True},
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
-
-
-@pytest.mark.skipif(not EMULATED_LIBRARY.exists(), reason="not built: make emulated")
+@BUILT
 @pytest.mark.parametrize("answer", ["yes", "there is none"])
 def test_processes_do_not_look_for_a_card_again(answer):
     """If they did, they would take the emulated GPU for one, which their parents name in place of CUDA's library."""
     look = "import os; from tests.gpu import probe; print(probe.HAS_CARD, probe.WHY_NOT, os.environ[probe.VARIABLE])"
     emulated = {"RINGREDUCE_CUDA_LIBRARY": str(EMULATED_LIBRARY)}
-    assert said_by("-c", look, **emulated) == ["True  yes"]
-    [found] = said_by("-c", look, **emulated, **{probe.VARIABLE: answer})
+    assert ran("-c", look, **emulated, **{probe.VARIABLE: None}).stdout == "True  yes\n"
+    found = ran("-c", look, **emulated, **{probe.VARIABLE: answer}).stdout.strip()
     assert found == {"yes": "True  yes", "there is none": "False there is none there is none"}[answer]
 
 
@@ -43,6 +29,6 @@ def test_a_test_takes_seconds_on_a_card(request, monkeypatch):
 
 def test_processes_are_killed_last():
     files = [f"tests/gpu/test_{name}.py" for name in ("processes", "direct_calls", "queues")]
-    said = said_by("-m", "pytest", "--collect-only", "-q", *files)
-    kills = ["killed" in line for line in said if "::" in line]
+    said = ran("-m", "pytest", "--collect-only", "-q", *files).stdout
+    kills = ["killed" in line for line in said.splitlines() if "::" in line]
     assert True in kills and kills == sorted(kills)

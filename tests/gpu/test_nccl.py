@@ -12,7 +12,7 @@ import pytest
 import ringreduce
 
 from .emulated_nccl import MARKS
-from .gpu_arrays import GpuArray, library, new_stream, on_gpu, wait_for
+from .gpu_arrays import GpuArray, View, library, new_stream, on_gpu, wait_for
 
 COLLECTIVES = [
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all",
@@ -57,14 +57,10 @@ def call(comm, collective, x, out, root, algorithm):
     return getattr(comm, collective)(x, out=out, **how)
 
 
-class Part(GpuArray):
+def part(whole, own):
     """Of another array's memory."""
-
-    def __init__(self, whole, own):
-        first, last, _ = own.indices(whole.shape[0])
-        self.shape, self.dtype, self._memory = (last - first,), whole.dtype, whole._memory
-        self.address = whole.address + first * whole.dtype.itemsize
-        self._nbytes = (last - first) * whole.dtype.itemsize
+    first, last, _ = own.indices(whole.shape[0])
+    return View(whole, last - first, whole.dtype, first * whole.dtype.itemsize)
 
 
 def places(comm, collective, given, wanted, in_place):
@@ -81,7 +77,7 @@ def places(comm, collective, given, wanted, in_place):
     own = slice(comm.rank * count, (comm.rank + 1) * count)
     all_of_it[own if len(given) < len(whole) else slice(None)] = given
     array = GpuArray(all_of_it)
-    return (Part(array, own), array) if len(given) < len(whole) else (array, Part(array, own))
+    return (part(array, own), array) if len(given) < len(whole) else (array, part(array, own))
 
 
 def _check_calls(comm, cases, in_place, counts):

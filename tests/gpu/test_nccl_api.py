@@ -37,7 +37,7 @@ from .nccl_api import (
     unique_id,
 )  # fmt: skip
 from .probe import HAS_CARD
-from .ranks import EMULATED_LIBRARY
+from .ranks import ON_EITHER
 from .test_hosts import answers
 
 STAND_IN = nccl_library.STAND_IN
@@ -57,9 +57,8 @@ HANDED_ON = [
 ]  # fmt: skip
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.skipif(not STAND_IN.exists(), reason="not built"),
-    pytest.mark.skipif(not HAS_CARD and not EMULATED_LIBRARY.exists(), reason="not built: make emulated"),
+    ON_EITHER,
 ]
 
 emulated_only = pytest.mark.skipif(HAS_CARD, reason="it is not about the GPU")

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +15,7 @@ from ringreduce.cuda import nccl_library
 
 from .emulated_nccl import EMULATED_NCCL, MARKS
 from .gpu_arrays import GpuArray, library, new_stream, on_gpu, wait_for
+from .programs import ran
 from .ranks import EMULATED_LIBRARY
 
 REMOTE_ERROR = 6
@@ -346,8 +343,6 @@ def test_the_environment_is_checked(monkeypatch):
 
 
 PROGRAM = """
-import sys
-sys.path.insert(0, {root!r})
 from tests.gpu.test_nccl_groups import meet
 comms, found = meet(2)
 print(*found, sep="\\n")
@@ -356,19 +351,8 @@ print(*found, sep="\\n")
 
 def first_words(**environment):
     """What a process says whose ranks meet, with another environment: a library is loaded once."""
-    root = str(Path(__file__).resolve().parents[2])
-    settings = {**os.environ, "RINGREDUCE_CUDA_LIBRARY": str(EMULATED_LIBRARY), **environment}
-    settings = {name: value for name, value in settings.items() if value is not None}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(root=root)],
-        env=settings,
-        cwd=root,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    library = {"RINGREDUCE_CUDA_LIBRARY": str(EMULATED_LIBRARY)}
+    return ran("-c", PROGRAM, **{**library, **environment}).stdout.splitlines()
 
 
 def test_without_a_library_the_error_says_so():

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
+from .programs import ran
 from .ranks import EMULATED_LIBRARY
 
 DRIVER = EMULATED_LIBRARY.with_name("libcuda_driver_emulated.so")
@@ -35,12 +32,8 @@ print(*settings, driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())))
 
 
 def _settings(state, devices=(0, 0), **environment):
-    settings = {name: value for name, value in os.environ.items() if name not in (QUEUES, LOADING)}
-    settings |= {"RINGREDUCE_CUDA_LIBRARY": str(EMULATED_LIBRARY), **environment}
-    command = [sys.executable, "-c", PROGRAM, str(DRIVER), state, *map(str, devices)]
-    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=50)
-    assert done.returncode == 0, done.stderr
-    *found, of_driver = done.stdout.split()
+    settings = {QUEUES: None, LOADING: None, "RINGREDUCE_CUDA_LIBRARY": str(EMULATED_LIBRARY), **environment}
+    *found, of_driver = ran("-c", PROGRAM, DRIVER, state, *devices, **settings).stdout.split()
     assert (of_driver == "0") == (state == "initialized")
     return found
 

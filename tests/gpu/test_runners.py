@@ -13,16 +13,10 @@ import ringreduce
 from ringreduce import errors
 from tests.collectives import test_custom as custom
 
-from .gpu_arrays import GpuArray, library, new_stream, on_gpu, wait_for
-from .probe import HAS_CARD
-from .ranks import EMULATED_LIBRARY
+from .gpu_arrays import GpuArray, integers, library, new_stream, on_gpu, wait_for
+from .ranks import EMULATED_ONLY
 
-pytestmark = [
-    pytest.mark.timeout(120),
-    pytest.mark.skipif(
-        HAS_CARD or not EMULATED_LIBRARY.exists(), reason="on a card, or not built: make emulated"
-    ),
-]
+pytestmark = EMULATED_ONLY
 
 
 @pytest.fixture
@@ -46,10 +40,6 @@ def runner(request):
 
 def on(*runners):
     return pytest.mark.parametrize("runner", runners, indirect=True)
-
-
-def integers(rank, count):
-    return np.random.default_rng(rank).integers(0, 9, count).astype("float32")
 
 
 # --- algorithms written in Python --------------------------------------------------------------------------

@@ -11,15 +11,9 @@ from tests.collectives import test_custom as custom
 from tests.collectives.test_wire import assert_near
 
 from .gpu_arrays import DlpackArray, GpuArray, library, new_stream, on_gpu, wait_for
-from .probe import HAS_CARD
-from .ranks import EMULATED_LIBRARY
+from .ranks import EMULATED_ONLY
 
-pytestmark = [
-    pytest.mark.timeout(120),
-    pytest.mark.skipif(
-        HAS_CARD or not EMULATED_LIBRARY.exists(), reason="on a card, or not built: make emulated"
-    ),
-]
+pytestmark = EMULATED_ONLY
 
 COLLECTIVES = [
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all",
