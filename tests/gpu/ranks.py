@@ -200,6 +200,7 @@ class Ranks:
             raise DoesNotFit(f"{world} ranks of {blocks} blocks on {self.devices} devices of {fit.value}")
         for device in range(self.devices):
             library.call("choose_device", device)
+            library.call("fit", ctypes.byref(fit))
             for other in range(self.devices):
                 if other != device:
                     library.call("reach", other)

@@ -88,7 +88,7 @@ def test_it_exports_what_the_headers_say_and_no_more(cuda):
     listed = subprocess.run(["nm", "-D", "--defined-only", EMULATED_LIBRARY], capture_output=True, check=True)
     exported = {line.split()[-1] for line in listed.stdout.decode().splitlines()}
     # Which the emulated NCCL and tests need.
-    own = {"put", "has_context", "allocate_apart", "attributes"}
+    own = {"put", "has_context", "allocate_apart", "attributes", "order"}
     assert exported == declared | {f"ringreduce_emulated_{name}" for name in own}
 
 
@@ -389,6 +389,26 @@ def test_a_test_that_leaves_a_stream_open_fails(cuda):
         left = cuda.Stream()
     with pytest.raises(RuntimeError, match="there is no such stream"):
         left.close()
+
+
+def test_kernels_that_wait_for_each_other_divide_shared_memory_alike(cuda, monkeypatch):
+    """On a device where nobody has asked how many fit, which divides it."""
+    monkeypatch.setenv("RINGREDUCE_EMULATED_DEVICES", "5")
+    ranks = Ranks(cuda, 1)
+    span = Span(cuda, np.zeros(4, "int32"))
+    errand = ranks.errand(0, "sum", span, span)
+    cuda.call("choose_device", 4)
+    elsewhere = cuda.Stream()
+    run = lambda: cuda.call("run", ctypes.byref(errand), elsewhere.handle)  # noqa: E731
+    with pytest.raises(RuntimeError, match="must divide shared memory alike"):
+        run()
+    cuda.call("fit", ctypes.byref(ctypes.c_int()))
+    with pytest.raises(RuntimeError, match="the program is no memory that kernels reach"):
+        run()
+    elsewhere.close()
+    cuda.call("choose_device", 0)
+    span.close()
+    ranks.close()
 
 
 def test_more_blocks_than_fit_wait_for_ever(cuda, monkeypatch):

@@ -233,7 +233,7 @@ def test_a_rank_that_never_comes_is_given_up(make_ranks, kernel, world):
     spans = ranks.spans(arrays(world, 1000))
     launched = errands(ranks, "sum", spans, spans, parts(kernel, world, 1000, 4))
     ranks.launch(kernel, launched[1:])
-    time.sleep(0.05)
+    wait_until(lambda: all(rank.report.contents.begun == 1 for rank in ranks.ranks[1:]))
     ranks.abort()
     ranks.finish()
     for rank in ranks.ranks[1:]:
@@ -249,14 +249,14 @@ def test_who_has_given_up_makes_no_further_call(make_ranks, kernel):
     spans = ranks.spans(arrays(2, 1000))
     launched = errands(ranks, "sum", spans, spans, parts(kernel, 2, 1000, 4))
     ranks.launch(kernel, launched[1:])
-    time.sleep(0.05)
+    wait_until(lambda: all(rank.report.contents.begun == 1 for rank in ranks.ranks[1:]))
     ranks.abort()
     ranks.finish()
     report = ranks.ranks[1].report.contents
     report.abort = 0
     ranks.launch(kernel, launched[1:] * 2)
     ranks.finish()  # it waits for nobody
-    assert (report.begun, ranks.ranks[1].done()) == (3, 0)
+    assert (report.begun, ranks.ranks[1].done()) == (1, 0)
     for span in spans:
         span.close()
 

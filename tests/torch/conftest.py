@@ -1,3 +1,3 @@
-"""Whether there is a card is asked for here: pytest-xdist's workers inherit the answer of the process that starts them."""
+"""Asks whether there is a card, before pytest-xdist starts its workers, which inherit the answer."""
 
 from tests.gpu import probe  # noqa: F401

@@ -61,8 +61,13 @@ inline std::uint32_t largest_of_lanes(const PerLane<std::uint32_t>& number) {
   return largest;
 }
 
+// For tests: what this thread has done, w for words, h for one to the host, and f for a fence, which would
+// wait for them.
+inline thread_local std::string order_of_words;
+
 // The exchange is for the thread sanitizer, which does not see fences and so reports missing ones.
 inline void fence() {
+  order_of_words += 'f';
   static std::uint64_t all_threads = 0;
   __atomic_thread_fence(__ATOMIC_ACQ_REL);
   __atomic_fetch_add(&all_threads, 1, __ATOMIC_ACQ_REL);
@@ -71,7 +76,12 @@ inline std::uint64_t load_relaxed(const std::uint64_t* from) {
   return __atomic_load_n(from, __ATOMIC_RELAXED);
 }
 inline void store_relaxed(std::uint64_t* to, std::uint64_t value) {
+  if (!order_of_words.ends_with('w')) order_of_words += 'w';
   __atomic_store_n(to, value, __ATOMIC_RELAXED);
+}
+inline void tell_host(std::uint64_t* word, std::uint64_t value) {
+  order_of_words += 'h';
+  __atomic_store_n(word, value, __ATOMIC_RELAXED);
 }
 inline std::uint64_t exchange(std::uint64_t* at, std::uint64_t value) {
   return __atomic_exchange_n(at, value, __ATOMIC_RELAXED);

@@ -77,6 +77,10 @@ RINGREDUCE_DEVICE std::uint64_t load_relaxed(const std::uint64_t* from) {
 RINGREDUCE_DEVICE void store_relaxed(std::uint64_t* to, std::uint64_t value) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
+// A word in the host's memory. A fence that follows waits until it has arrived there, a microsecond or two.
+RINGREDUCE_DEVICE void tell_host(std::uint64_t* word, std::uint64_t value) {
+  store_relaxed(word, value);
+}
 // Within a GPU.
 RINGREDUCE_DEVICE std::uint64_t exchange(std::uint64_t* at, std::uint64_t value) {
   return atomicExch(reinterpret_cast<unsigned long long*>(at), value);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <stdexcept>
 
 #include "capture.h"
 #include "devices.h"
@@ -22,6 +23,7 @@ constexpr std::size_t stack_by_default = 1024;
 struct Loading {
   std::mutex mutex;
   std::map<int, std::size_t> stacks;  // by device
+  std::map<int, int> carveouts;       // of kernels that were launched and wait for others
   std::set<const void*> asked_for;
   int times = 0;
 };
@@ -44,6 +46,18 @@ void load(Function& function, int device) {
   function.loaded.erase(device);
   refuse_during_capture("loading kernels");
   refuse_beside_kernels(device, "loading kernels");
+}
+
+// With the lock held. On a card, one that finds a multiprocessor divided otherwise waits until nothing runs
+// there.
+void check_carveout(const Function& function, int device) {
+  if (!function.waits) return;
+  const auto chosen = function.carveouts.find(device);
+  if (chosen != function.carveouts.end() &&
+      loading().carveouts.try_emplace(device, chosen->second).first->second == chosen->second) {
+    return;
+  }
+  throw std::runtime_error("kernels that wait for each other must divide shared memory alike");
 }
 
 }  // namespace
@@ -88,6 +102,14 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* ad
   return cudaSuccess;
 }
 
+cudaError_t cudaFuncSetAttribute(const void* address, cudaFuncAttribute, int value) {
+  need_context();
+  const std::lock_guard lock(loading().mutex);
+  load(function_at(address), current_device());
+  function_at(address).carveouts[current_device()] = value;
+  return cudaSuccess;
+}
+
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, std::size_t) {
   *blocks = blocks_that_fit();
   return cudaSuccess;
@@ -101,6 +123,7 @@ cudaError_t cudaLaunchKernel(const void* address, dim3, dim3, void** parameters,
   {
     const std::lock_guard lock(loading().mutex);
     load(function, device);
+    check_carveout(function, device);
     if (stack_of(device) < function.stack_bytes) refuse_beside_kernels(device, "a larger stack");
     stack_of(device) = std::max(stack_of(device), function.stack_bytes);
   }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <set>
 
 namespace ringreduce::emulated {
@@ -10,8 +11,10 @@ namespace ringreduce::emulated {
 struct Function {
   // Checks what would fault, and puts the work into the stream.
   std::function<void(const void* parameter, void* stream)> launch;
-  std::size_t stack_bytes = 512;  // of a thread
-  std::set<int> loaded = {};      // on which devices
+  std::size_t stack_bytes = 512;      // of a thread
+  bool waits = false;                 // for other kernels
+  std::set<int> loaded = {};          // on which devices
+  std::map<int, int> carveouts = {};  // by device, where one was chosen
 };
 
 }  // namespace ringreduce::emulated

@@ -1,4 +1,5 @@
 // Ranks' kernels: each block is one of the CPU's threads, and all of them run at the same time.
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <functional>
@@ -66,8 +67,23 @@ void run_direct(Block& block, const Errand& errand, const Pass& pass) {
   }
 }
 
+// By block, of the kernel that began last.
+struct Orders {
+  std::mutex mutex;
+  std::shared_ptr<std::vector<std::string>> of_last;
+};
+Orders& orders() {
+  static auto* const made = new Orders;
+  return *made;
+}
+
 void run_blocks(int count, Report& report, int device, const std::function<void(Block&)>& run) {
   Residency& residency = residency_of(device);
+  const auto order = std::make_shared<std::vector<std::string>>(count);
+  {
+    const std::lock_guard lock(orders().mutex);
+    orders().of_last = order;
+  }
   std::mutex mutex;
   std::string failure;
   std::vector<std::thread> blocks;
@@ -76,6 +92,7 @@ void run_blocks(int count, Report& report, int device, const std::function<void(
       Block block(index, count, threads_of_block);
       device_of_block = device;
       run(block);
+      (*order)[static_cast<std::size_t>(index)] = order_of_words;
     } catch (const std::exception& error) {
       // A fault ends the kernel, and who waits for it is not to wait for ever.
       store_relaxed(&report.abort, 1);
@@ -191,17 +208,18 @@ const void* rank_kernel_of() {
   static const auto* const made = new emulated::Function{
       emulated::launch_errand,
       static_cast<std::size_t>(
-          family == Family::wide_float ? 512 : emulated::setting("RINGREDUCE_EMULATED_STACK", 512))};
+          family == Family::wide_float ? 512 : emulated::setting("RINGREDUCE_EMULATED_STACK", 512)),
+      true};
   return made;
 }
 
 const void* coded_rank_kernel() {
-  static const auto* const made = new emulated::Function{emulated::launch_coded, 512};
+  static const auto* const made = new emulated::Function{emulated::launch_coded, 512, true};
   return made;
 }
 
 const void* message_kernel() {
-  static const auto* const made = new emulated::Function{emulated::launch_messages, 512};
+  static const auto* const made = new emulated::Function{emulated::launch_messages, 512, true};
   return made;
 }
 
@@ -211,3 +229,11 @@ template const void* rank_kernel_of<Family::wide_integer>();
 template const void* rank_kernel_of<Family::small_integer>();
 
 }  // namespace ringreduce::device
+
+// In which a block of the kernel that began last has told others, and had fences: see order_of_words. Once
+// the kernel has ended.
+RINGREDUCE_EXPORT void ringreduce_emulated_order(int block, char* text, std::size_t room) {
+  using ringreduce::emulated::orders;
+  const std::lock_guard lock(orders().mutex);
+  std::snprintf(text, room, "%s", orders().of_last->at(static_cast<std::size_t>(block)).c_str());
+}

@@ -7,6 +7,8 @@
 enum cudaError_t { cudaSuccess };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount };
 enum cudaLimit { cudaLimitStackSize };
+enum cudaFuncAttribute { cudaFuncAttributePreferredSharedMemoryCarveout };
+enum cudaSharedCarveout { cudaSharedmemCarveoutMaxShared = 100 };
 
 struct cudaFuncAttributes {
   std::size_t localSizeBytes;
@@ -22,6 +24,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 cudaError_t cudaDeviceGetLimit(std::size_t* value, cudaLimit limit);
 cudaError_t cudaDeviceSetLimit(cudaLimit limit, std::size_t value);
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* function);
+cudaError_t cudaFuncSetAttribute(const void* function, cudaFuncAttribute attribute, int value);
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* function, int threads,
                                                           std::size_t shared);
 cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3 block, void** parameters,

@@ -39,12 +39,13 @@ class Direct : RankBlock {
       *box.output_of(errand_.rank) = errand_.outputs[peer];
     }
     if (!meet(true)) return false;
+    tell_begun();
     find_spans();
     return true;
   }
 
   RINGREDUCE_DEVICE bool end_direct_call() {
-    if (block_.index() == 0) store_relaxed(&errand_.report->direct, *box_.calls());
+    if (block_.index() == 0) tell_host(&errand_.report->direct, *box_.calls());
     return end_call();
   }
 

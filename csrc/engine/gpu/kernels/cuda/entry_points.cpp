@@ -26,6 +26,16 @@ void let_stacks_have(std::size_t bytes) {
   if (bytes > now) check(cudaDeviceSetLimit(cudaLimitStackSize, bytes), "stacks");
 }
 
+// A multiprocessor divides its memory between shared memory and its cache, and divides it anew only when
+// nothing runs there. A small kernel that waits could keep a larger one out, which it may be waiting for, so
+// all get the same division. It is the one that the number of blocks that fit is counted with; and the cache
+// matters little, because nothing is read twice.
+void divide_memory_for(const void* kernel) {
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                             cudaSharedmemCarveoutMaxShared),
+        "shared memory");
+}
+
 template <class Parameter>
 void launch(const void* kernel, int blocks, Parameter parameter, void* stream, const char* what) {
   void* parameters[] = {&parameter};
@@ -50,6 +60,7 @@ const char* ringreduce_cuda_fit(int* blocks) {
       cudaFuncAttributes attributes;  // querying them loads the kernel
       check(cudaFuncGetAttributes(&attributes, kernel), "loading kernels");
       stack = std::max(stack, attributes.localSizeBytes);
+      divide_memory_for(kernel);
       fit = std::min(fit, blocks_that_fit(kernel));
     }
     let_stacks_have(stack);

@@ -5,8 +5,9 @@
 #include "engine/gpu/kernels/cuda/errand.h"
 #include "reduce/cuda/entry_points.h"
 
-// How many of their thread blocks the current device can run at the same time. Afterwards, all are loaded and
-// have their stacks. Either could otherwise wait, later, for a kernel that waits for the next one.
+// How many of their thread blocks the current device can run at the same time. Afterwards, all are loaded,
+// have their stacks, and fit onto a multiprocessor together. They could otherwise wait, later, for a kernel
+// that waits for the next one.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_fit(int* blocks);
 // Launches errand->boxes.blocks thread blocks, which run together with those of its peers.
 RINGREDUCE_EXPORT const char* ringreduce_cuda_run(const ringreduce::device::Errand* errand, void* stream);

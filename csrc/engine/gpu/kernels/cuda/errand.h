@@ -65,7 +65,7 @@ struct Report {
   std::uint64_t abort;     // by the host: not 0: give up
   std::uint64_t differs;   // by the kernel: a peer, plus 1, that made another call
   std::uint64_t overlaps;  // by the kernel: not 0: another call of this rank was running at the same time
-  std::uint64_t begun;     // by any block: calls
+  std::uint64_t begun;     // by the first block: calls
   std::uint64_t done[most_blocks];  // by each block
   std::uint64_t direct;             // by the first block: its last call in which all ranks reached all arrays
   // Messages that each lane has begun and ended, received and sent, by peer.

@@ -41,9 +41,11 @@ class InterpreterOf : RankBlock {
 
   RINGREDUCE_DEVICE void run() {
     going_on_ = block_.leader([&] { return begin(); });
-    const std::uint64_t step = errand_.boxes.arenas();
-    for (std::uint64_t s = block_.index(); s < program_.slices && has_arena() && going_on_; s += step)
+    const std::uint64_t first = block_.index(), step = errand_.boxes.arenas();
+    for (std::uint64_t s = first; s < program_.slices && has_arena() && going_on_; s += step) {
       slice(s);
+      if (s == first) block_.alone([&] { tell_begun(); });
+    }
     if (going_on_) block_.leader([&] { return end(); });
   }
 

@@ -61,8 +61,11 @@ class OneShot : RankBlock {
     block_.all(
         [&](std::size_t thread, std::size_t threads) { send(begin, bytes, number, flag, thread, threads); });
     const bool came = block_.every([&](std::size_t thread, std::size_t threads) {
-      return (!is_first || thread != 0 || compare_contracts(number, flag)) &&
-             receive(bytes, number, flag, thread, threads);
+      if (is_first && thread == 0) {
+        tell_begun();
+        if (!compare_contracts(number, flag)) return false;
+      }
+      return receive(bytes, number, flag, thread, threads);
     });
     if (!came) return false;
     block_.all([&](std::size_t thread, std::size_t threads) { pass_.run(shared_.spans, thread, threads); });
@@ -86,7 +89,7 @@ class OneShot : RankBlock {
       if (peer == errand_.rank) continue;
       std::uint64_t theirs = 0;
       const char* const from = box_.contract_from(peer, number);
-      if (!wait_until([&] { return load_flagged(from, flag, theirs); })) return false;
+      if (!is_here(from, flag, theirs)) return false;
       if (theirs != errand_.contract) return differs(peer);
     }
     return true;
@@ -112,11 +115,16 @@ class OneShot : RankBlock {
         if (peer == errand_.rank) continue;
         const char* const from = box_.tile_from(peer, number) + 2 * at;
         std::uint64_t data = 0;
-        if (!wait_until([&] { return load_flagged(from, flag, data); })) return false;
+        if (!is_here(from, flag, data)) return false;
         store_aligned(shared_.tiles[peer] + at, data);
       }
     }
     return true;
+  }
+
+  // Waits for the word. False: given up.
+  RINGREDUCE_DEVICE bool is_here(const char* from, std::uint32_t flag, std::uint64_t& data) const {
+    return device::wait_until(*errand_.report, [&] { return load_flagged(from, flag, data); }, [] {});
   }
 
   // The last word is only partly present.

@@ -6,13 +6,15 @@
 
 namespace ringreduce::device {
 
-// How one thread waits for other ranks, but never forever. False: given up. A fence must follow the last
-// wait, before the memory that the words describe is touched.
-template <class Condition>
-RINGREDUCE_DEVICE bool wait_until(const Report& report, Condition holds) {
+// How one thread waits for other ranks, but never forever: after some looks it tells the host that it waits,
+// and looks whether it is given up, which is what false says. A fence must follow the last wait, before the
+// memory that the words describe is touched.
+template <class Condition, class Tell>
+RINGREDUCE_DEVICE bool wait_until(const Report& report, Condition holds, Tell tell) {
   constexpr unsigned looks = 64;
   for (unsigned looked = 1; !holds(); ++looked) {
     if (looked % looks != 0) continue;
+    if (looked == looks) tell();
     if (load_relaxed(&report.abort) != 0) return false;
     wait_a_little();
   }
@@ -32,9 +34,10 @@ class RankBlock {
   // agree.
   RINGREDUCE_DEVICE bool has_arena() const { return block_.index() < errand_.boxes.arenas(); }
 
+  // In the block's leader.
   template <class Condition>
   RINGREDUCE_DEVICE bool wait_until(Condition holds) const {
-    return device::wait_until(*errand_.report, holds);
+    return device::wait_until(*errand_.report, holds, [&] { tell_begun(); });
   }
 
   RINGREDUCE_DEVICE static bool fenced() {
@@ -44,21 +47,29 @@ class RankBlock {
 
   // Reports that a peer has made another call. The host gives up for all ranks.
   RINGREDUCE_DEVICE bool differs(int peer) const {
-    store_relaxed(&errand_.report->differs, static_cast<std::uint64_t>(peer) + 1);
+    tell_host(&errand_.report->differs, static_cast<std::uint64_t>(peer) + 1);
     return false;
   }
 
   // False: an earlier call was given up, so counts differ from what peers expect, and the block makes no
   // further call; or another call uses the box now, such as a graph's replay on another stream.
   RINGREDUCE_DEVICE bool begin_call() const {
-    store_relaxed(&errand_.report->begun, ++*box_.calls());
-    if (exchange(box_.is_in_call(), 1) == 0) return true;
-    if (load_relaxed(&errand_.report->abort) == 0) store_relaxed(&errand_.report->overlaps, 1);
+    if (exchange(box_.is_in_call(), 1) == 0) {
+      ++*box_.calls();
+      return true;
+    }
+    if (load_relaxed(&errand_.report->abort) == 0) tell_host(&errand_.report->overlaps, 1);
     return false;
   }
+  // Not before the peers have been told what they wait for: the fence that precedes that would wait for the
+  // host. One block speaks for all, because they begin together.
+  RINGREDUCE_DEVICE void tell_begun() const {
+    if (block_.index() == 0) tell_host(&errand_.report->begun, *box_.calls());
+  }
   RINGREDUCE_DEVICE bool end_call() const {
+    tell_begun();  // a call without messages has not yet
     *box_.is_in_call() = 0;
-    store_relaxed(&errand_.report->done[block_.index()], *box_.calls());
+    tell_host(&errand_.report->done[block_.index()], *box_.calls());
     return true;
   }
 
