@@ -1,16 +1,19 @@
 /* A program written for NCCL, with each operation checked against what it should give. All values are small
  * integers, which every order of adding leaves exact.
  *
- *   program RANKS EACH SECONDS [HOSTS]    EACH ranks in a process, in one thread; SECONDS that a call may
- * take; HOSTS: a letter for each process, the same for those of one host
+ *   program RANKS EACH SECONDS [HOSTS]
  *
- * prints a line for each check, and "all right". Otherwise it ends with another status than 0, and has said
- * on stderr what is wrong, or which call was not over. On a card:
+ * RANKS: in all. EACH: in a process, where one thread calls for all of them. SECONDS: that a call may take.
+ * HOSTS: a letter for each process, the same for those of one host.
  *
- *   cc -std=c11 -O1 tests/gpu/nccl_program/program.c -o program ringreduce/libringreduce_nccl.so \\
- *     ringreduce/libringreduce_cuda.so -Wl,-rpath,$PWD/ringreduce
- *   LD_PRELOAD=$PWD/ringreduce/libringreduce_nccl.so ./program 4 4 10   (threads' ranks; 2 1 10: two
- * processes)
+ * It prints a line for each check, and "all right". Otherwise it ends with another status than 0, and says on
+ * stderr what is wrong, or which call was not over. To build it for a card; four ranks of a process, and two
+ * processes:
+ *
+ *   L=$PWD/ringreduce
+ *   cc -O1 tests/gpu/nccl_program/program.c -o program $L/libringreduce_{nccl,cuda}.so -Wl,-rpath,$L
+ *   LD_PRELOAD=$L/libringreduce_nccl.so ./program 4 4 10
+ *   LD_PRELOAD=$L/libringreduce_nccl.so ./program 2 1 10
  */
 #define _DEFAULT_SOURCE
 #include <sys/prctl.h>
