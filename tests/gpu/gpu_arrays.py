@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 
@@ -139,6 +141,38 @@ def pieces_of_memory():
     return sum("ringreduce-emulated" in os.readlink(file) for file in files if os.path.lexists(file))
 
 
+def failure_of(call):
+    """The error that ends a group, when this call or a later one finds it."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
+        try:
+            call()
+        except ringreduce.Error as error:
+            return error
+        time.sleep(0.01)
+    raise AssertionError("the group goes on")
+
+
+def in_threads(*functions):
+    """Their results, once all have ended, or what one of them has raised."""
+    results, errors = [None] * len(functions), []
+
+    def main(index):
+        try:
+            results[index] = functions[index]()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=main, args=(index,)) for index in range(len(functions))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for error in errors:
+        raise error
+    return results
+
+
 def wait_for(stream):
     library().call("synchronize", ctypes.c_void_p(stream))
 
@@ -147,21 +181,9 @@ def on_gpu(function, world, *args, device=0, timeout=PATIENCE, **options):
     """Calls ``function(comm, *args)`` for each rank of a group on one GPU, in a thread of its own."""
     library()
     comms = ringreduce.local_group(world, device=device, timeout=min(timeout, PATIENCE), **options)
-    results, errors = [None] * world, [None] * world
 
     def main(comm):
-        try:
-            with comm:
-                results[comm.rank] = function(comm, *args)
-        except BaseException as error:
-            errors[comm.rank] = error
+        with comm:
+            return function(comm, *args)
 
-    threads = [threading.Thread(target=main, args=(comm,)) for comm in comms]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for error in errors:
-        if error is not None:
-            raise error
-    return results
+    return in_threads(*(partial(main, comm) for comm in comms))

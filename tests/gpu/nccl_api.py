@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 import time
+from functools import partial
 
 import numpy as np
 
 from ringreduce.cuda import nccl_library
 
+from . import gpu_arrays
 from .gpu_arrays import GpuArray, library, new_stream
 from .limits import PATIENCE
 
@@ -105,25 +106,14 @@ class Rank:
 
 def in_threads(*functions):
     """Their results, or the exceptions of this module's that they raised."""
-    results = [None] * len(functions)
 
-    def main(index):
+    def main(function):
         try:
-            results[index] = functions[index]()
+            return function()
         except Failed as failed:
-            results[index] = failed
-        except BaseException as error:
-            errors.append(error)
+            return failed
 
-    errors: list[BaseException] = []
-    threads = [threading.Thread(target=main, args=(index,)) for index in range(len(functions))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for error in errors:
-        raise error
-    return results
+    return gpu_arrays.in_threads(*(partial(main, function) for function in functions))
 
 
 def ranks(world):

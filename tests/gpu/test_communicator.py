@@ -14,7 +14,7 @@ import pytest
 
 import ringreduce
 
-from .gpu_arrays import DlpackArray, GpuArray, integers, library, new_stream, on_gpu, wait_for
+from .gpu_arrays import DlpackArray, GpuArray, failure_of, integers, library, new_stream, on_gpu, wait_for
 from .limits import PATIENCE
 from .probe import HAS_CARD
 from .ranks import ON_EITHER, wait_until
@@ -302,7 +302,7 @@ def test_calls_keep_their_order_beside_those_of_the_cpu():
     on_gpu(_beside_the_cpu, 3)
 
 
-def _captured(comm, count, algorithm):
+def captured(comm, count, algorithm):
     cuda = library()
     x = GpuArray(np.zeros(count, "float32"))
     out = GpuArray(np.zeros(count, "float32"))
@@ -319,8 +319,9 @@ def _captured(comm, count, algorithm):
         graph.launch(stream)
         wait_for(handle)
         assert (out.get(comm) == summed(comm.size, count) * i * comm.size).all(), i
-        comm.all_reduce(GpuArray(integers(comm.rank, 100)))  # eagerly, in between
-        wait_for(comm.device_stream)
+        eager = GpuArray(integers(comm.rank, count))
+        comm.all_reduce(eager, algorithm=algorithm)
+        assert (eager.get(comm) == summed(comm.size, count)).all()
     comm.barrier()
     graph.close()
 
@@ -328,7 +329,7 @@ def _captured(comm, count, algorithm):
 @pytest.mark.parametrize("count", [100, 30_000])
 @pytest.mark.parametrize("algorithm", ["auto", "ring"])
 def test_graphs(count, algorithm):
-    on_gpu(_captured, 3, count, algorithm)
+    on_gpu(captured, 3, count, algorithm)
 
 
 def _many_sizes(comm):
@@ -642,18 +643,6 @@ def test_devices_that_are_not_there_are_refused(monkeypatch):
 # --- faults ------------------------------------------------------------------------------------------------
 
 
-def _until_failure(comm, x):
-    """What a later call raises, within a second or two."""
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        try:
-            comm.all_reduce(x)
-        except ringreduce.Error as error:
-            return error
-        time.sleep(0.01)
-    raise AssertionError("nothing failed")
-
-
 @pytest.mark.parametrize("count", [100, 50_000])
 @pytest.mark.parametrize("algorithm", ["auto", "ring"])
 def test_a_mismatch_ends_the_group(count, algorithm):
@@ -661,7 +650,7 @@ def test_a_mismatch_ends_the_group(count, algorithm):
         x = GpuArray(np.ones(count, "float32"))
         comm.all_reduce(x, "max" if comm.rank == 1 else "sum", algorithm=algorithm)
         wait_for(comm.device_stream)  # its kernels end
-        error = _until_failure(comm, x)
+        error = failure_of(lambda: comm.all_reduce(x))
         assert isinstance(error, ringreduce.MismatchError)
         assert "sum) by" in str(error) and "max) by" in str(error)
 
@@ -683,7 +672,7 @@ def test_a_rank_that_never_comes(algorithm, count):
         comm.all_reduce(x, algorithm=algorithm)
         wait_for(comm.device_stream)
         ended.release()
-        assert isinstance(_until_failure(comm, x), ringreduce.TimeoutError)
+        assert isinstance(failure_of(lambda: comm.all_reduce(x)), ringreduce.TimeoutError)
 
     on_gpu(wait, 3, timeout=0.7)
 
@@ -697,7 +686,7 @@ def test_a_rank_that_leaves():
             return
         comm.all_reduce(x)
         wait_for(comm.device_stream)
-        error = _until_failure(comm, x)
+        error = failure_of(lambda: comm.all_reduce(x))
         assert isinstance(error, ringreduce.PeerLost), error
 
     on_gpu(leave, 3, timeout=30)

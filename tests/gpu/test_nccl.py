@@ -13,6 +13,7 @@ import ringreduce
 
 from .emulated_nccl import MARKS
 from .gpu_arrays import GpuArray, View, library, new_stream, on_gpu, wait_for
+from .test_communicator import captured
 
 COLLECTIVES = [
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all",
@@ -313,37 +314,11 @@ def test_schedules_written_in_python():
     on_gpu(_by_own_schedule, 3, star)
 
 
-def _captured(comm, count, algorithm):
-    cuda = library()
-    x = GpuArray(np.zeros(count, "float32"))
-    out = GpuArray(np.zeros(count, "float32"))
-    stream = new_stream()
-    handle = stream.handle.value
-    comm.barrier()
-    with cuda.captured(stream) as graph:
-        comm.all_reduce(x, out=out, algorithm=algorithm, stream=handle)
-        comm.all_reduce(out, algorithm=algorithm, stream=handle)
-    given = np.random.default_rng(comm.rank).integers(0, 9, count).astype("float32")
-    summed = sum(np.random.default_rng(rank).integers(0, 9, count) for rank in range(comm.size))
-    for i in range(1, 4):
-        data = given * np.float32(i)
-        cuda.move(x.address, data.ctypes.data, data.nbytes, stream)
-        cuda.synchronize(stream)
-        graph.launch(stream)
-        wait_for(handle)
-        assert (out.get(comm) == summed * i * comm.size).all(), i
-        eager = GpuArray(given)
-        comm.all_reduce(eager, algorithm=algorithm)
-        assert (eager.get(comm) == summed).all()
-    comm.barrier()
-    graph.close()
-
-
 @pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling", "nccl"])
 @pytest.mark.parametrize("count", [100, 30_000])
 @pytest.mark.parametrize("world", [1, 3])
 def test_graphs(world, count, algorithm):
-    on_gpu(_captured, world, count, algorithm)
+    on_gpu(captured, world, count, algorithm)
 
 
 def _close_with_graph(comm):
