@@ -176,7 +176,10 @@ class Memory:
 
 
 def move(to: int, source: int, size: int, stream: Stream | None = None) -> None:
-    """Copies with CUDA, between devices and hosts."""
+    """Copies with CUDA, between devices and hosts.
+
+    To memory that is not page-locked, it returns when the copy is over. From there, it may wait for the stream first.
+    """
     call("move", ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(size), handle(stream))
 
 
