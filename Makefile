@@ -125,9 +125,8 @@ test-gpu: gpu
 	  PYTHONPATH=. $(GPU_PYTHON) -m pytest $(GPU_WORKER) $$tests $(GPU_FLAGS) || [ $$? = 5 ] || failed=1; done; \
 	  exit $$failed
 
-# Kernels of different ranks wait for each other, which racecheck may keep from running side by side: those tests have
-# their own time limits, and end.
-SANITIZED := tests/gpu/test_card.py tests/gpu/test_combine.py tests/gpu/test_coded.py tests/gpu/test_ranks.py
+# Not the ranks' kernels, which wait for each other: sanitizers may run kernels one after the other.
+SANITIZED := tests/gpu/test_card.py tests/gpu/test_combine.py tests/gpu/test_coded.py
 test-gpu-memory: gpu
 	@for tool in memcheck racecheck; do \
 	  PYTHONPATH=. compute-sanitizer --tool $$tool --target-processes all --error-exitcode 1 \

@@ -164,8 +164,8 @@ OTHERS = """\
 Launchers set the variables that tell a process its rank: `RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT` and others
 of torchrun, `OMPI_*` and `PMIX_*` of Open MPI, `PMI_*` of MPICH and Intel MPI, `SLURM_*` of Slurm. ringreduce also
 reads `XDG_CACHE_HOME` and `HOME` (for its cache), `CXX` and `CXXFLAGS` (for what it builds on first use), `MPICC` (the
-MPI to build for), `HOROVOD_*` under [Horovod's API](frameworks.md#horovod), and `CUDA_DEVICE_MAX_CONNECTIONS` (which it
-sets to 32 if several ranks of a process share a GPU).
+MPI to build for), `HOROVOD_*` under [Horovod's API](frameworks.md#horovod), and `CUDA_DEVICE_MAX_CONNECTIONS`. If
+several ranks of a process share a GPU, it sets that to 32, and `CUDA_MODULE_LOADING` to `EAGER`.
 """
 
 LOG = """\

@@ -6,6 +6,7 @@ import gc
 import os
 import resource
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -38,12 +39,14 @@ PATIENCE = 60.0  # seconds; a hang must fail the test long before pytest's own l
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def place(item: pytest.Item) -> int:
+    def place(item: pytest.Item) -> tuple[bool, int]:
         path = item.path.as_posix()
         found = (number for number, name in enumerate(LONGEST_FILES) if path.endswith(f"/tests/{name}"))
-        return next(found, len(LONGEST_FILES))
+        return item.get_closest_marker("kills") is not None, next(found, len(LONGEST_FILES))
 
     items.sort(key=place)
+    if limits := sys.modules.get("tests.gpu.limits"):
+        limits.hold(items)
 
 
 def pytest_collection_finish() -> None:

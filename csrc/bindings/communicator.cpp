@@ -264,6 +264,8 @@ void bind_communicator(nb::module_& m) {
       .def_prop_ro("device_stream",
                    [](Communicator& comm) { return reinterpret_cast<std::uintptr_t>(comm.device_stream()); })
       .def_prop_ro("device_footprint", &Communicator::device_footprint)
+      .def_prop_ro("was_direct", &Communicator::was_direct,
+                   "Whether kernels of the last collective on the GPU reached all ranks' arrays; for tests.")
       .def("statistics", &Communicator::statistics)
       .def("forget_longest_waits", &Communicator::forget_longest_waits)
       .def("set_bucket", &Communicator::set_bucket, "number"_a,

@@ -73,6 +73,8 @@ class Communicator {
   // prepared.
   void* device_stream() { return gpu_.own_stream(); }
   std::size_t device_footprint() { return gpu_.footprint(); }
+  // Whether the last collective that the GPU has ended was direct.
+  bool was_direct() { return gpu_.was_direct(); }
 
   // Sends and receives at the same time; returns when the receive is complete.
   void swap(const Transfer& send, const Transfer& receive);

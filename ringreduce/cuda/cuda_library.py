@@ -1,18 +1,20 @@
 """Calls libringreduce_cuda.so from Python, for tests and benchmarks. The engine does not use this module.
 
-Arguments are raw addresses in the memory of the current CUDA device, and streams. Errors are RuntimeErrors with CUDA's
-message and the operation that failed.
+Arguments are raw addresses in the memory of the current CUDA device, and streams. None is a stream of this module's,
+one for each device. CUDA's default stream would wait for those of threads, where a kernel may wait for another rank.
+Errors are RuntimeErrors with CUDA's message and the operation that failed.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -68,16 +70,36 @@ def synchronize(stream: Stream | None = None) -> None:
 
 
 class Stream:
+    """A CUDA stream that waits for no other, and that no other waits for. `open` has all that are to be closed."""
+
+    open: ClassVar[set[Stream]] = set()
+
     def __init__(self) -> None:
         self.handle = ctypes.c_void_p()
         call("create_stream", ctypes.byref(self.handle))
+        self.open.add(self)
 
     def close(self) -> None:
         call("destroy_stream", self.handle)
+        self.open.discard(self)
+
+
+_own: dict[int, Stream] = {}  # by device
+_making = threading.Lock()
+
+
+def _own_stream() -> Stream:
+    device = ctypes.c_int()
+    call("current_device", ctypes.byref(device))
+    with _making:
+        if device.value not in _own:
+            _own[device.value] = Stream()
+            Stream.open.discard(_own[device.value])
+        return _own[device.value]
 
 
 def handle(stream: Stream | None) -> ctypes.c_void_p:
-    return stream.handle if stream else ctypes.c_void_p()
+    return (stream or _own_stream()).handle
 
 
 class Event:
@@ -146,7 +168,7 @@ class Memory:
         return data
 
     def fill(self, byte: int) -> None:
-        call("fill", ctypes.c_void_p(self.address), byte, ctypes.c_size_t(self.size), None)
+        call("fill", ctypes.c_void_p(self.address), byte, ctypes.c_size_t(self.size), handle(None))
         synchronize()
 
     def close(self) -> None:
@@ -154,7 +176,10 @@ class Memory:
 
 
 def move(to: int, source: int, size: int, stream: Stream | None = None) -> None:
-    """Copies with CUDA, between devices and hosts."""
+    """Copies with CUDA, between devices and hosts.
+
+    To memory that is not page-locked, it returns when the copy is over. From there, it may wait for the stream first.
+    """
     call("move", ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(size), handle(stream))
 
 

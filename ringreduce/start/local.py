@@ -57,7 +57,7 @@ def _prepare_devices(group: list[Communicator], devices: list[int]) -> None:
         raise ValueError(
             f"device must have one number for each of the {len(group)} ranks, not {len(devices)}"
         )
-    _ask_for_queues()
+    _set_up_cuda(max(map(devices.count, devices)))
     with ThreadPoolExecutor(len(group)) as pool:  # the ranks wait for each other in it
         for done in [
             pool.submit(comm._c.prepare_device, device) for comm, device in zip(group, devices, strict=True)
@@ -65,11 +65,15 @@ def _prepare_devices(group: list[Communicator], devices: list[int]) -> None:
             done.result()
 
 
-def _ask_for_queues() -> None:
-    """Asks CUDA for as many queues between this process and a GPU as it can make, unless it has been initialized.
+def _set_up_cuda(ranks: int) -> None:
+    """Lets `ranks` of this process share a GPU, unless CUDA has been initialized and no longer looks.
 
-    Kernels of streams that share a queue may wait for each other, and ranks' kernels must not: see
-    csrc/engine/gpu/kernels/boxes.cpp.
+    Their kernels must not wait for each other in other ways than by words in memory. Those of streams that share one of
+    the queues between this process and the GPU may (see csrc/engine/gpu/kernels/boxes.cpp), so CUDA is to make as many
+    queues as it can. To load a kernel, CUDA may wait for those that run, so it is to load all at once.
     """
-    if not has_initialized_driver():
-        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+    if has_initialized_driver():
+        return
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+    if ranks > 1:
+        os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")

@@ -1,11 +1,14 @@
 """What blocks while a rank's kernel waits for a peer, and whether streams share queues. From the repository's root:
 
 CUDA_DEVICE_MAX_CONNECTIONS=32 PYTHONPATH=. python3 -m tests.gpu.blocking [--emulated]
+
+Another process does all this. If it hangs or dies, the row says so, and one more goes on with the next.
 """
 
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
 import subprocess
 import sys
@@ -20,9 +23,11 @@ from .ranks import DoesNotFit, Ranks, emulated_library
 from .test_ranks import arrays, errands, parts
 
 LIMIT = 2.0  # seconds until a waiting kernel is given up
+HANGS = 10.0  # seconds until a process is, which a start of CUDA is part of
 BLOCKED = "**blocked until the abort**"
 emulated = "--emulated" in sys.argv
 lib = emulated_library() if emulated else cuda_library
+NAMES = "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING"
 LARGE = 1 << 20 if emulated else 1 << 30  # the emulated GPU clears what it allocates
 
 
@@ -49,8 +54,8 @@ def waiting(world=2):
     return close
 
 
-def probe(name, action, prepare=lambda: None):
-    """Times action(what was prepared) beside a kernel that waits."""
+def probe(action, prepare=lambda: None):
+    """Times action(what was prepared) beside a kernel that waits. Streams end with it: queues are few."""
     prepared = prepare()
     close = waiting()
     start, problem = time.monotonic(), ""
@@ -60,7 +65,9 @@ def probe(name, action, prepare=lambda: None):
         problem = f"{type(error).__name__}: {error}"
     took = time.monotonic() - start
     close()
-    row(name, took, problem or (BLOCKED if took > LIMIT / 2 else "at once"))
+    while streams:
+        streams.pop().close()
+    return took, problem or (BLOCKED if took > LIMIT / 2 else "at once")
 
 
 def host_memory(_):
@@ -70,11 +77,11 @@ def host_memory(_):
 
 def fresh_kernel(dtype):
     """A reduce kernel that nothing has used yet: loaded while the other waits."""
-    stream, x = lib.Stream(), lib.Memory(4096)
+    x = lib.Memory(4096)
 
     def run():
-        lib.combine(dtype, "sum", [x.address], [x.address, x.address], 100, 1.0, lib.Launch(stream))
-        lib.synchronize(stream)
+        lib.combine(dtype, "sum", [x.address], [x.address, x.address], 100)
+        lib.synchronize()
 
     return run
 
@@ -102,7 +109,7 @@ sys.stdin.read()
 """
 
 
-exporters = []
+exporters, streams = [], []
 
 
 def anothers_memory():
@@ -120,6 +127,7 @@ def map_memory(handle):
 
 def graph():
     stream, x = lib.Stream(), lib.Memory(4096)
+    streams.append(stream)
     launch = lib.Launch(stream)
     lib.combine("int16", "sum", [x.address], [x.address, x.address], 100, 1.0, launch)
     lib.synchronize(stream)
@@ -135,13 +143,13 @@ def graph():
 
 def captures_side_by_side(number=3):
     """Each thread captures, instantiates and goes on."""
-    problems, start, begin = [], threading.Barrier(number), time.monotonic()
+    problems, start, begin = [], threading.Barrier(number, timeout=LIMIT), time.monotonic()
 
     def one():
         try:
             run = graph()
             for _ in range(30):
-                start.wait(10)
+                start.wait()
                 run()
         except Exception as error:
             problems.append(f"{type(error).__name__}: {error}")
@@ -152,16 +160,16 @@ def captures_side_by_side(number=3):
         thread.start()
     for thread in threads:
         thread.join()
-    row("captures side by side", time.monotonic() - begin, problems[0] if problems else "well")
+    return time.monotonic() - begin, problems[0] if problems else "well"
 
 
 def queues(world, depth=3):
     """Each rank launches several calls before the next rank launches its first, as eager ranks may."""
-    name, begin = f"{world} ranks, {depth} calls each, rank after rank", time.monotonic()
+    begin = time.monotonic()
     try:
         ranks = Ranks(lib, world, blocks=1)
     except DoesNotFit as error:
-        return row(name, 0, error)
+        return 0, error
     spans = ranks.spans(arrays(world, 1000))
     made = errands(ranks, "sum", spans, spans, parts("direct", world, 1000, 4))
     timer = threading.Timer(LIMIT, ranks.abort)
@@ -171,30 +179,59 @@ def queues(world, depth=3):
     ranks.finish()
     timer.cancel()
     done = [rank.done() for rank in ranks.ranks]
-    row(name, time.monotonic() - begin, "well" if set(done) == {depth} else f"**stuck**, calls done: {done}")
     ranks.close()
+    return time.monotonic() - begin, "well" if set(done) == {depth} else f"**stuck**, calls done: {done}"
+
+
+PROBES = {
+    "captures side by side": captures_side_by_side,
+    "device memory, 64 KiB": lambda: probe(lambda _: lib.Memory(64 << 10)),
+    f"device memory, {LARGE >> 20:,} MiB": lambda: probe(lambda _: lib.Memory(LARGE)),
+    "free device memory": lambda: probe(lambda x: x.close(), lambda: lib.Memory(1 << 20)),
+    "pinned host memory": lambda: probe(host_memory),
+    "a stream": lambda: probe(lambda _: streams.append(lib.Stream())),
+    "map another process's memory": lambda: probe(map_memory, anothers_memory),
+    "unmap it": lambda: probe(lambda at: lib.call("unmap", at), lambda: map_memory(anothers_memory())),
+    "copy to pageable memory": lambda: probe(lambda run: run(), copy_down),
+    "a kernel loaded for the first time": lambda: probe(lambda run: run(), lambda: fresh_kernel("float64")),
+    "... and another": lambda: probe(lambda run: run(), lambda: fresh_kernel("bfloat16")),
+    "capture, instantiate, launch": lambda: probe(lambda run: run(), graph),
+    **{
+        f"{world} ranks, 3 calls each, rank after rank": lambda world=world: queues(world)
+        for world in (2, 4, 8, 12, 16)
+    },
+}
+
+
+def run_from(first):
+    """Prints what the card is, and then a row for each probe as it ends."""
+    faulthandler.dump_traceback_later(HANGS, exit=True)
+    fit = ctypes.c_int()
+    lib.call("fit", ctypes.byref(fit))
+    settings = ", ".join(f"{name} is {os.environ.get(name, 'not set')}" for name in NAMES)
+    print(f"{lib.name_of_device()}; {fit.value} blocks fit; {settings}", flush=True)
+    for name in list(PROBES)[first:]:
+        faulthandler.dump_traceback_later(HANGS, exit=True)
+        row(name, *PROBES[name]())
+    faulthandler.cancel_dump_traceback_later()
 
 
 def main():
-    fit = ctypes.c_int()
-    lib.call("fit", ctypes.byref(fit))
-    connections = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "not set")
-    print(f"{lib.name_of_device()}; {fit.value} blocks fit; CUDA_DEVICE_MAX_CONNECTIONS is {connections}\n")
-    print("| while a kernel waits | ms | |\n|---|--:|---|", flush=True)
-    captures_side_by_side()
-    probe("device memory, 64 KiB", lambda _: lib.Memory(64 << 10))
-    probe(f"device memory, {LARGE >> 20:,} MiB", lambda _: lib.Memory(LARGE))
-    probe("free device memory", lambda x: x.close(), lambda: lib.Memory(1 << 20))
-    probe("pinned host memory", host_memory)
-    probe("a stream", lambda _: lib.Stream())
-    probe("map another process's memory", map_memory, anothers_memory)
-    probe("unmap it", lambda at: lib.call("unmap", at), lambda: map_memory(anothers_memory()))
-    probe("copy to pageable memory", lambda run: run(), copy_down)
-    probe("a kernel loaded for the first time", lambda run: run(), lambda: fresh_kernel("float64"))
-    probe("... and another", lambda run: run(), lambda: fresh_kernel("bfloat16"))
-    probe("capture, instantiate, launch", lambda run: run(), graph)
-    for world in (2, 4, 8, 12, 16):
-        queues(world)
+    if "--from" in sys.argv:
+        return run_from(int(sys.argv[-1]))
+    names = list(PROBES)
+    while names:
+        begin, first = time.monotonic(), len(PROBES) - len(names)
+        child = subprocess.Popen([*sys.orig_argv, "--from", str(first)], stdout=subprocess.PIPE, text=True)
+        print(child.stdout.readline() or sys.exit("no probe has begun"), end="", flush=True)
+        if first == 0:
+            print("\n| while a kernel waits | ms | |\n|---|--:|---|", flush=True)
+        for line in child.stdout:
+            print(line, end="", flush=True)
+            names.pop(0)
+            begin = time.monotonic()
+        if child.wait() != 0 and names:
+            row(names.pop(0), time.monotonic() - begin, f"**hangs or dies**, exit code {child.returncode}")
 
 
 if __name__ == "__main__":

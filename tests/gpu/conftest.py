@@ -9,13 +9,13 @@ from ringreduce.cuda import cuda_library
 from .card import Card
 from .emulated import LIBRARY, Emulated
 from .emulated_nccl import nccl, over_nccl  # noqa: F401 (fixtures)
-from .gpu_arrays import made
+from .gpu_arrays import nothing_stays_open
 from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY, DoesNotFit, Ranks, emulated_library
 
-os.environ.setdefault(
-    "CUDA_DEVICE_MAX_CONNECTIONS", "32"
-)  # for ranks that are threads; read when a card is first used
+# For ranks that are threads, as local_group() sets them; read when a card is first used.
+os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
 EITHER = ["emulated", "card"] if HAS_CARD else ["emulated"]
 
 
@@ -26,11 +26,10 @@ def few_blocks(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def arrays_are_freed():
-    """Each holds a descriptor on the emulated GPU, of which there are not too many."""
-    yield
-    while made:
-        made.pop().close()
+def arrays_and_streams_end():
+    """An array holds a descriptor on the emulated GPU, of which there are not too many."""
+    with nothing_stays_open():
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+import time
+from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 
 import ringreduce
 from ringreduce.cuda import cuda_library
 
+from .limits import PATIENCE
 from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY, emulated_library
 
@@ -23,19 +27,41 @@ def library():
     return emulated_library()
 
 
-made = []  # memory of arrays, which is freed when the test is over: until then a kernel may use it
+made = []  # memory of arrays, and streams, which end with the test: until then a kernel may use them
 
 
-class GpuArray:
-    """As little as a communicator asks for. `offset`: elements before it, so that it begins where no pack does."""
+def new_stream():
+    made.append(library().Stream())
+    return made[-1]
 
-    def __init__(self, data, offset=0):
-        data = np.ascontiguousarray(data)
-        self.shape, self.dtype = data.shape, data.dtype
-        self._memory = library().Memory(data.nbytes + offset * data.itemsize)
-        made.append(self._memory)
-        self.address = self._memory.address + offset * data.itemsize
-        self._nbytes = data.nbytes
+
+@contextmanager
+def nothing_stays_open():
+    """Ends what was made. Fails if a stream stays: queues between a process and a GPU are few, and each takes one."""
+    modules = cuda_library, emulated_library()
+    before = [set(module.Stream.open) for module in modules]
+    yield
+    while made:
+        made.pop().close()
+    left = [one for module, old in zip(modules, before, strict=True) for one in module.Stream.open - old]
+    for stream in left:
+        stream.close()
+    assert not left, f"the test has left {len(left)} streams open"
+
+
+def integers(rank, count, dtype="float32"):
+    return np.random.default_rng(rank).integers(0, 9, count).astype(dtype)
+
+
+class View:
+    """Elements of device memory, with as little as a communicator asks for. `offset`: bytes before them."""
+
+    def __init__(self, memory, shape, dtype="float32", offset=0):
+        self.shape, self.dtype = shape if isinstance(shape, tuple) else (shape,), np.dtype(dtype)
+        self.address = memory.address + offset
+
+    def put(self, data):
+        data = np.ascontiguousarray(data, self.dtype)
         if data.nbytes:
             library().move(self.address, data.ctypes.data, data.nbytes)
             library().synchronize()
@@ -50,11 +76,24 @@ class GpuArray:
     def get(self, comm):
         """Its values after what was launched."""
         wait_for(comm.device_stream)
+        return self.values()
+
+    def values(self):
         data = np.empty(self.shape, self.dtype)
-        if self._nbytes:
-            library().move(data.ctypes.data, self.address, self._nbytes)
+        if data.nbytes:
+            library().move(data.ctypes.data, self.address, data.nbytes)
             library().synchronize()
         return data
+
+
+class GpuArray(View):
+    """`offset`: elements before it, so that it begins where no pack does."""
+
+    def __init__(self, data, offset=0):
+        data = np.ascontiguousarray(data)
+        made.append(library().Memory(data.nbytes + offset * data.itemsize))
+        super().__init__(made[-1], data.shape, data.dtype, offset * data.itemsize)
+        self.put(data)
 
 
 class _Tensor(ctypes.Structure):
@@ -102,29 +141,49 @@ def pieces_of_memory():
     return sum("ringreduce-emulated" in os.readlink(file) for file in files if os.path.lexists(file))
 
 
-def wait_for(stream):
-    library().call("synchronize", ctypes.c_void_p(stream))
-
-
-def on_gpu(function, world, *args, device=0, timeout=20.0, **options):
-    """Calls ``function(comm, *args)`` for each rank of a group on one GPU, in a thread of its own."""
-    library()
-    comms = ringreduce.local_group(world, device=device, timeout=timeout, **options)
-    results, errors = [None] * world, [None] * world
-
-    def main(comm):
+def failure_of(call):
+    """The error that ends a group, when this call or a later one finds it."""
+    end = time.monotonic() + PATIENCE
+    while time.monotonic() < end:
         try:
-            with comm:
-                results[comm.rank] = function(comm, *args)
-        except BaseException as error:
-            errors[comm.rank] = error
+            call()
+        except ringreduce.Error as error:
+            return error
+        time.sleep(0.01)
+    raise AssertionError("the group goes on")
 
-    threads = [threading.Thread(target=main, args=(comm,)) for comm in comms]
+
+def in_threads(*functions):
+    """Their results, once all have ended, or what one of them has raised."""
+    results, errors = [None] * len(functions), []
+
+    def main(index):
+        try:
+            results[index] = functions[index]()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=main, args=(index,)) for index in range(len(functions))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     for error in errors:
-        if error is not None:
-            raise error
+        raise error
     return results
+
+
+def wait_for(stream):
+    library().call("synchronize", ctypes.c_void_p(stream))
+
+
+def on_gpu(function, world, *args, device=0, timeout=PATIENCE, **options):
+    """Calls ``function(comm, *args)`` for each rank of a group on one GPU, in a thread of its own."""
+    library()
+    comms = ringreduce.local_group(world, device=device, timeout=min(timeout, PATIENCE), **options)
+
+    def main(comm):
+        with comm:
+            return function(comm, *args)
+
+    return in_threads(*(partial(main, comm) for comm in comms))

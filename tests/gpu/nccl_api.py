@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 import time
+from functools import partial
 
 import numpy as np
 
 from ringreduce.cuda import nccl_library
 
-from .gpu_arrays import GpuArray, library
+from . import gpu_arrays
+from .gpu_arrays import GpuArray, library, new_stream
+from .limits import PATIENCE
 
 SUCCESS, SYSTEM_ERROR, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR = 0, 2, 4, 5, 6
 INT32, FLOAT32 = 2, 7
@@ -64,7 +66,7 @@ class Rank:
         library().call("choose_device", self.device)
         self.comm = ctypes.c_void_p()
         check(nccl().ncclCommInitRank(ctypes.byref(self.comm), world, id, rank))
-        self.stream = library().Stream()
+        self.stream = new_stream()
 
     def array(self, values=(1, 2, 3), dtype="float32"):
         return GpuArray(np.asarray(values, dtype))
@@ -81,17 +83,14 @@ class Rank:
 
     def values(self, array):
         library().synchronize(self.stream)
-        found = np.empty(array.shape, array.dtype)
-        library().move(found.ctypes.data, array.address, found.nbytes)
-        library().synchronize()
-        return found.tolist()
+        return array.values().tolist()
 
     def async_error(self):
         found = ctypes.c_int()
         check(nccl().ncclCommGetAsyncError(self.comm, ctypes.byref(found)))
         return found.value
 
-    def wait_for_error(self, seconds=30):
+    def wait_for_error(self, seconds=PATIENCE):
         end = time.monotonic() + seconds
         while (found := self.async_error()) == SUCCESS:
             assert time.monotonic() < end
@@ -107,25 +106,14 @@ class Rank:
 
 def in_threads(*functions):
     """Their results, or the exceptions of this module's that they raised."""
-    results = [None] * len(functions)
 
-    def main(index):
+    def main(function):
         try:
-            results[index] = functions[index]()
+            return function()
         except Failed as failed:
-            results[index] = failed
-        except BaseException as error:
-            errors.append(error)
+            return failed
 
-    errors: list[BaseException] = []
-    threads = [threading.Thread(target=main, args=(index,)) for index in range(len(functions))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for error in errors:
-        raise error
-    return results
+    return gpu_arrays.in_threads(*(partial(main, function) for function in functions))
 
 
 def ranks(world):

@@ -14,39 +14,13 @@ import time
 import numpy as np
 
 import ringreduce
-from tests.gpu.gpu_arrays import library, wait_for
+from tests.gpu.gpu_arrays import View, library, new_stream, wait_for
+from tests.gpu.limits import PATIENCE
 from tests.gpu.probe import HAS_CARD
 from tests.gpu.ranks import EMULATED_LIBRARY
 
 COUNT = 20_011  # elements of 4 bytes: more than the one-shot kernel takes
 OFFERS = 64  # allocations that peers keep mapped
-
-
-class View:
-    """Elements of device memory."""
-
-    def __init__(self, memory, shape, dtype="float32", offset=0):
-        self.shape, self.dtype = (shape,), np.dtype(dtype)
-        self.address = memory.address + offset
-
-    @property
-    def __cuda_array_interface__(self):
-        return {
-            **{"shape": self.shape, "typestr": self.dtype.str, "data": (self.address, False)},
-            **{"version": 3, "strides": None},
-        }
-
-    def put(self, data):
-        data = np.ascontiguousarray(data, self.dtype)
-        library().move(self.address, data.ctypes.data, data.nbytes)
-        library().synchronize()
-
-    def get(self, comm):
-        wait_for(comm.device_stream)
-        data = np.empty(self.shape, self.dtype)
-        library().move(data.ctypes.data, self.address, data.nbytes)
-        library().synchronize()
-        return data
 
 
 def array(count=COUNT, dtype="float32"):
@@ -57,32 +31,21 @@ def integers(rank, count=COUNT, dtype="float32", seed=0):
     return np.random.default_rng((rank, seed)).integers(0, 9, count).astype(dtype)
 
 
-def direct_calls():
-    """Of this process, so far."""
-    calls = ctypes.CDLL(str(EMULATED_LIBRARY)).ringreduce_emulated_direct_calls
-    calls.restype = ctypes.c_uint64
-    return calls()
-
-
 def is_direct(comm, call):
-    """Whether a call was; all ranks agree. A card does not tell."""
-    before = 0 if HAS_CARD else direct_calls()
+    """Whether the kernels of a call reached all arrays; all ranks agree."""
     call()
     wait_for(comm.device_stream)
-    if HAS_CARD:
-        return None
-    was = np.full(1, direct_calls() - before, "int64")
-    sums = comm.all_reduce(was.copy())
-    assert sums[0] in (0, comm.size), "ranks took different ways"
-    return bool(was[0])
+    was = comm._c.was_direct
+    assert comm.all_reduce(np.full(1, was, "int64"))[0] == was * comm.size, "ranks took different ways"
+    return was
 
 
 def call_until_direct(comm, call):
-    for _ in range(10 if HAS_CARD else 200):
-        if is_direct(comm, call):
-            return
+    end = time.monotonic() + PATIENCE
+    while not is_direct(comm, call):
+        over = comm.all_reduce(np.full(1, time.monotonic() > end, "int64"))  # for all ranks
+        assert not over[0], "no call was direct"
         time.sleep(0.02)
-    assert HAS_CARD, "no call was direct"
 
 
 def reducing(comm, x, seed=0, op="sum"):
@@ -103,8 +66,7 @@ def collectives(comm):
     memory = library().Memory(1 << 22)
     for number, dtype in enumerate(["float32", "int32", "float64"]):
         x = View(memory, COUNT, dtype, offset=8 * (number + comm.rank))
-        first = is_direct(comm, reducing(comm, x))
-        assert HAS_CARD or first == (number > 0)  # whatever the offset
+        assert is_direct(comm, reducing(comm, x)) == (number > 0)  # whatever the offset
         call_until_direct(comm, reducing(comm, x, seed=1))
         call_until_direct(comm, reducing(comm, x, seed=2, op="max"))
     each = View(memory, COUNT, "int32", offset=1 << 19)
@@ -123,10 +85,10 @@ def collectives(comm):
         assert (whole.get(comm) == np.concatenate([integers(rank) for rank in range(comm.size)])).all()
 
     for call in (scatter, gather):  # peers reach no other array than the whole
-        assert is_direct(comm, call) is not False
+        assert is_direct(comm, call)
     with comm.split(0) as again:  # maps the same memory once more
         call_until_direct(again, reducing(again, x, seed=3))
-    assert is_direct(comm, reducing(comm, x, seed=4)) is not False
+    assert is_direct(comm, reducing(comm, x, seed=4))
 
 
 def reallocated(comm):
@@ -157,16 +119,16 @@ def freed(comm):
     assert HAS_CARD or mapped() == before + comm.size - 1
     comm.barrier()
     memory.close()
-    end = time.monotonic() + 20
+    end = time.monotonic() + PATIENCE
     while not HAS_CARD and mapped() != before - 1:
         assert time.monotonic() < end
         time.sleep(0.02)
-    assert is_direct(comm, reducing(comm, held, seed=1)) is not False
+    assert is_direct(comm, reducing(comm, held, seed=1))
 
 
 def many(comm):
     """More allocations than peers keep mapped, and a graph, whose arrays they always keep."""
-    cuda, stream, x = library(), library().Stream(), array()
+    cuda, stream, x = library(), new_stream(), array()
     x.put(np.zeros(COUNT))
     with cuda.captured(stream) as graph:
         comm.all_reduce(x, stream=stream.handle.value)
@@ -185,7 +147,7 @@ def many(comm):
         assert (x.get(comm) == sum(integers(rank, seed=seed) for rank in range(comm.size))).all()
 
     for seed in range(3):
-        assert is_direct(comm, lambda seed=seed: replay(seed)) is not False
+        assert is_direct(comm, lambda seed=seed: replay(seed))
     comm.barrier()
     graph.close()
 
@@ -193,7 +155,7 @@ def many(comm):
 def unlike(comm):
     """Memory that cannot be shared, on one rank; then another number of allocations on each."""
     one = View(library().Memory(16 << 20 if comm.rank == 0 else 1 << 20), COUNT)
-    for seed in range(10):
+    for seed in range(0 if HAS_CARD else 10):  # a card's can be shared
         assert not is_direct(comm, reducing(comm, one, seed))
         time.sleep(0.01)
     same = array()
@@ -245,7 +207,7 @@ def killed(comm):
 def main() -> None:
     what, world = globals()[sys.argv[1]], int(sys.argv[2])
     try:
-        ringreduce.run(what, world, timeout=20)
+        ringreduce.run(what, world, timeout=PATIENCE)
     except ringreduce.RankFailed as error:
         assert what is killed and error.rank == 1, error
     print("well")

@@ -17,13 +17,9 @@ import numpy as np
 import ringreduce
 from tests.collectives import test_custom as custom
 from tests.gpu import nccl_api, served
-from tests.gpu.gpu_arrays import GpuArray, library, wait_for
+from tests.gpu.gpu_arrays import GpuArray, integers, library, new_stream, wait_for
 
 LARGE = 100_000  # elements; from 64 KiB on, calls have two levels
-
-
-def integers(rank, count, dtype="float32"):
-    return np.random.default_rng(rank).integers(0, 9, count).astype(dtype)
 
 
 def check(comm, array, wanted, what):
@@ -126,7 +122,7 @@ def large(comm):
 
 def streams(comm):
     """A rank's calls return, although another rank has not come; work on the stream comes after them."""
-    stream, other = (library().Stream().handle.value for _ in range(2))
+    stream, other = (new_stream().handle.value for _ in range(2))
     meeting = comm.split(0)
     x = GpuArray(np.full(LARGE, comm.rank + 1.0, "float32"))
     comm.all_reduce(GpuArray(np.ones(LARGE, "float32"))).get(comm)
@@ -208,7 +204,7 @@ def late(comm):
 
 
 def captured(comm):
-    stream = library().Stream()
+    stream = new_stream()
     x = GpuArray(np.ones(LARGE, "float32"))
     comm.all_reduce(x)
     wait_for(comm.device_stream)

@@ -14,9 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from ringreduce import _engine
 from ringreduce.cuda import cuda_library
+
+from .limits import PATIENCE
+from .probe import HAS_CARD
 
 LIBRARIES = Path(
     os.environ.get("EMULATED_LIBRARIES") or Path(__file__).resolve().parents[2] / "build" / "tests"
@@ -26,6 +30,13 @@ MOST_RANKS, MOST_SLOTS, LINE, TILE_BYTES, MOST_BLOCKS, MOST_ARENAS = 32, 64, 256
 MOST_ONE_SHOT_RANKS = 16
 AROUND, PATTERN = 256, 0xA5
 DUTIES = ["interpret", "one_shot", "direct"]
+ON_EITHER = pytest.mark.skipif(
+    not HAS_CARD and not EMULATED_LIBRARY.exists(), reason="not built: make emulated"
+)
+BUILT = pytest.mark.skipif(not EMULATED_LIBRARY.exists(), reason="not built: make emulated")
+EMULATED_ONLY = pytest.mark.skipif(
+    HAS_CARD or not EMULATED_LIBRARY.exists(), reason="on a card, or not built: make emulated"
+)
 OPS, DTYPES = _engine.reduce.ops(), _engine.reduce.dtypes()
 
 
@@ -41,7 +52,7 @@ def emulated_library():
     return sys.modules[name]
 
 
-def wait_until(condition, seconds=20):
+def wait_until(condition, seconds=PATIENCE):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -81,6 +92,7 @@ class Report(ctypes.Structure):
     _fields_ = [
         *[(name, ctypes.c_uint64) for name in ("abort", "differs", "overlaps", "begun")],
         ("done", ctypes.c_uint64 * MOST_BLOCKS),
+        ("direct", ctypes.c_uint64),
     ]
 
 

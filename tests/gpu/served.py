@@ -17,7 +17,7 @@ import numpy as np
 import ringreduce
 from tests.collectives import test_custom as custom
 
-from .gpu_arrays import GpuArray, library, wait_for
+from .gpu_arrays import GpuArray, library, new_stream, wait_for
 from .ranks import LIBRARIES
 from .test_hosts import answers
 
@@ -196,7 +196,7 @@ def captured(on: Rank) -> None:
     if not on.on_gpu:
         raise ValueError("graphs are CUDA's")
     all_reduce(on)  # which must be over before the graph runs
-    x, stream = on.own(), library().Stream()
+    x, stream = on.own(), new_stream()
     on.comm.barrier()
     with library().captured(stream) as graph:
         on.comm.all_reduce(x, stream=stream.handle.value)

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from .emulated_nccl import EMULATED_NCCL
 from .probe import HAS_CARD
+from .programs import ran
 from .ranks import EMULATED_LIBRARY
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = [
-    pytest.mark.timeout(60),
-]
 EMULATED = {"RINGREDUCE_CUDA_LIBRARY": str(EMULATED_LIBRARY), "RINGREDUCE_EMULATED_BLOCKS": "4"}
 
 
@@ -32,18 +27,15 @@ def run(request):
 
 
 def run_on_card(script, *options):
-    return table_of(script, options, {k: v for k, v in os.environ.items() if k != "RINGREDUCE_CUDA_LIBRARY"})
+    return table_of(script, options, {"RINGREDUCE_CUDA_LIBRARY": None})
 
 
 def run_emulated(script, *options, NCCL=""):
-    env = {**os.environ, **EMULATED, "RINGREDUCE_NCCL_LIBRARY": NCCL}
-    return table_of(script, options, env, "emulated device")
+    return table_of(script, options, {**EMULATED, "RINGREDUCE_NCCL_LIBRARY": NCCL}, "emulated device")
 
 
 def table_of(script, options, env, begins=""):
-    command = [sys.executable, f"bench/{script}", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, env=env)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = ran(f"bench/{script}", *options, **env)
     assert done.stdout.startswith(begins)
     return [line.split("|")[1:-1] for line in done.stdout.splitlines() if line.startswith("|")]
 

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from .emulated_nccl import EMULATED_NCCL
-from .gpu_arrays import GpuArray, library, on_gpu, wait_for
+from .gpu_arrays import GpuArray, library, new_stream, on_gpu, wait_for
+from .limits import PATIENCE
 from .probe import HAS_CARD
-from .ranks import EMULATED_LIBRARY
+from .programs import ran
+from .ranks import ON_EITHER
 
-ROOT = Path(__file__).resolve().parents[2]
-
-pytestmark = [
-    pytest.mark.timeout(60),
-    pytest.mark.skipif(not HAS_CARD and not EMULATED_LIBRARY.exists(), reason="not built: make emulated"),
-]
+pytestmark = ON_EITHER
 
 # In a process of its own: it has no memory of earlier groups, so this group takes its own while a stream is captured.
 BESIDE = """
@@ -47,15 +40,12 @@ RUNNERS = {
 def test_a_group_beside_a_global_capture(runner):
     if HAS_CARD and runner != "kernels":
         pytest.skip("on a card, ranks of one GPU have kernels")
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **RUNNERS[runner]}
-    program = [sys.executable, "-c", BESIDE]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=50, env=env)
-    assert (done.stdout, done.returncode) == ("[True, True]\n", 0), done.stdout + done.stderr
+    assert ran("-c", BESIDE, **RUNNERS[runner]).stdout == "[True, True]\n"
 
 
 def _captured_while_the_other_allocates(comm, first, meet):
     cuda, x = library(), GpuArray(np.ones(1000, "float32"))
-    stream = cuda.Stream()
+    stream = new_stream()
     if comm.rank != first:
         meet.wait()  # the other captures now
         GpuArray(np.zeros(10, "float32"))
@@ -76,4 +66,4 @@ def _captured_while_the_other_allocates(comm, first, meet):
 @pytest.mark.usefixtures("few_blocks")
 @pytest.mark.parametrize("first", [0, 1])
 def test_ranks_that_are_threads_capture_side_by_side(first):
-    on_gpu(_captured_while_the_other_allocates, 2, first, threading.Barrier(2, timeout=20))
+    on_gpu(_captured_while_the_other_allocates, 2, first, threading.Barrier(2, timeout=PATIENCE))

@@ -1,5 +1,7 @@
 """What only a card can show: streams, graphs, large spans, CUDA's own errors."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -108,12 +110,12 @@ def test_large_and_encoded(memories):
 
 def test_events_measure(stream, memories):
     x, y = memories(1 << 26), memories(1 << 26)
-    begin, end = Event(), Event()
+    begin, end, start = Event(), Event(), time.monotonic()
     begin.record(stream)
     cuda_library.copy([y.address], x.address, x.size, Launch(stream))
     end.record(stream)
     cuda_library.synchronize(stream)
-    assert 1e-5 < begin.seconds_until(end) < 1
+    assert 0 < begin.seconds_until(end) < time.monotonic() - start
     begin.close()
     end.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import threading
 import time
 from types import SimpleNamespace
@@ -13,22 +14,19 @@ import pytest
 
 import ringreduce
 
-from .gpu_arrays import DlpackArray, GpuArray, library, on_gpu, wait_for
+from .gpu_arrays import DlpackArray, GpuArray, failure_of, integers, library, new_stream, on_gpu, wait_for
+from .limits import PATIENCE
 from .probe import HAS_CARD
-from .ranks import EMULATED_LIBRARY
+from .ranks import ON_EITHER, wait_until
 
 pytestmark = [
     pytest.mark.timeout(60),
-    pytest.mark.skipif(not HAS_CARD and not EMULATED_LIBRARY.exists(), reason="not built: make emulated"),
+    ON_EITHER,
     pytest.mark.usefixtures("few_blocks"),
 ]
 
 LEGACY, PER_THREAD = 1, 2  # as cudaStreamLegacy and cudaStreamPerThread are
 ALL_REDUCES = [a.name for a in ringreduce.algorithms("all_reduce")]
-
-
-def integers(rank, count, dtype="float32"):
-    return np.random.default_rng(rank).integers(0, 9, count).astype(dtype)
 
 
 def summed(world, count, dtype="float32"):
@@ -188,7 +186,7 @@ def test_arrays_that_begin_anywhere():
 
 def _asynchronous(comm):
     """What is on the stream comes before, what comes to it after wait() behind, and nothing waits on the host."""
-    stream, count = library().Stream(), 20_000
+    stream, count = new_stream(), 20_000
     handle = stream.handle.value
     late, x = GpuArray(integers(comm.rank, count)), GpuArray(np.zeros(count, "float32"))
     much, more, found = library().Memory(32 << 20), library().Memory(32 << 20), np.empty(count, "float32")
@@ -202,7 +200,7 @@ def _asynchronous(comm):
         assert (found == summed(comm.size, count)).all()
         assert work.done() and work.exception() is None
     works = [comm.all_reduce(x, "max", stream=handle, async_op=True) for _ in range(50)]
-    assert works[-1].wait(timeout=20) is x
+    assert works[-1].wait(timeout=PATIENCE) is x
     assert all(work.done() for work in works)
     library().synchronize(stream)
 
@@ -258,7 +256,7 @@ def test_arrays_that_speak_dlpack():
 
 def _messages(comm):
     """Around the ring, large and small, behind what the stream has to do."""
-    stream = library().Stream()
+    stream = new_stream()
     handle = stream.handle.value
     to, source = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     for count in (0, 3, 100_000):
@@ -304,11 +302,11 @@ def test_calls_keep_their_order_beside_those_of_the_cpu():
     on_gpu(_beside_the_cpu, 3)
 
 
-def _captured(comm, count, algorithm):
+def captured(comm, count, algorithm):
     cuda = library()
     x = GpuArray(np.zeros(count, "float32"))
     out = GpuArray(np.zeros(count, "float32"))
-    stream = cuda.Stream()
+    stream = new_stream()
     handle = stream.handle.value
     comm.barrier()
     with cuda.captured(stream) as graph:
@@ -321,8 +319,9 @@ def _captured(comm, count, algorithm):
         graph.launch(stream)
         wait_for(handle)
         assert (out.get(comm) == summed(comm.size, count) * i * comm.size).all(), i
-        comm.all_reduce(GpuArray(integers(comm.rank, 100)))  # eagerly, in between
-        wait_for(comm.device_stream)
+        eager = GpuArray(integers(comm.rank, count))
+        comm.all_reduce(eager, algorithm=algorithm)
+        assert (eager.get(comm) == summed(comm.size, count)).all()
     comm.barrier()
     graph.close()
 
@@ -330,7 +329,7 @@ def _captured(comm, count, algorithm):
 @pytest.mark.parametrize("count", [100, 30_000])
 @pytest.mark.parametrize("algorithm", ["auto", "ring"])
 def test_graphs(count, algorithm):
-    on_gpu(_captured, 3, count, algorithm)
+    on_gpu(captured, 3, count, algorithm)
 
 
 def _many_sizes(comm):
@@ -367,7 +366,7 @@ def _uneven_ahead(comm, ranks_0_has_launched):
     keep, calls = [], 100
     comm.barrier()
     if comm.rank == 1:
-        assert ranks_0_has_launched.wait(15)
+        assert ranks_0_has_launched.wait(PATIENCE)
     results = []
     for number in range(calls):
         results.append(_uneven_call(comm, [[0, (2 << 20) + 16 * number], [0, 0]], keep))
@@ -425,8 +424,7 @@ def _apart(data):
     allocate = ctypes.CDLL(str(library().LIBRARY)).ringreduce_emulated_allocate_apart
     assert allocate(ctypes.byref(address), ctypes.c_size_t(data.nbytes), 3) == 0
     array.address = address.value
-    library().move(array.address, data.ctypes.data, data.nbytes)
-    library().synchronize()
+    array.put(data)
     return array
 
 
@@ -455,7 +453,7 @@ def test_two_gpus_where_peer_access_is_not_enough(monkeypatch, blocks):
 def _beside_a_replay(comm, count, told):
     cuda = library()
     x, y = (GpuArray(integers(comm.rank, count)) for _ in range(2))
-    stream = cuda.Stream()
+    stream = new_stream()
     with cuda.captured(stream) as graph:
         comm.all_reduce(x, stream=stream.handle.value)
     comm.barrier()
@@ -463,7 +461,7 @@ def _beside_a_replay(comm, count, told):
         graph.launch(stream)
         comm.all_reduce(y)  # on another stream, while the replay waits for rank 1
     else:
-        told.wait(20)
+        told.wait(PATIENCE)
     with pytest.raises(ringreduce.MismatchError, match=r"rank 0 ran two collectives .* at the same time"):
         if comm.rank == 1:
             comm.all_reduce(y)
@@ -482,7 +480,7 @@ def test_a_replay_beside_a_call_is_refused(count):
 def test_groups_share_the_thread_blocks_of_a_gpu():
     """Blocks of one group that wait for a rank leave room for all of another group's."""
     library()
-    one, other = (ringreduce.local_group(2, device=0, timeout=10) for _ in range(2))
+    one, other = (ringreduce.local_group(2, device=0, timeout=PATIENCE) for _ in range(2))
     calls = [one[0], *other, one[1]]
     arrays = [GpuArray(integers(comm.rank, 100_000)) for comm in calls]
     for comm, array in zip(calls, arrays, strict=True):
@@ -519,7 +517,7 @@ def _by_events(comm):
     own = slice(comm.rank * 100, comm.rank * 100 + 100)
     wanted = [np.arange(400, dtype="float32")[own] + 1000 * rank for rank in range(comm.size)]
     assert (x.get(comm) == np.concatenate(wanted)).all()
-    stream = library().Stream()
+    stream = new_stream()
     with library().captured(stream), pytest.raises(ValueError, match="stream is being captured"):
         comm.all_reduce(x, stream=stream.handle.value)
 
@@ -575,12 +573,12 @@ def test_arguments_are_named():
 def test_one_stream_for_two_ranks_is_refused(default):
     """One kernel would wait for the other, which lies behind it. The default stream has two handles."""
     launched, made = threading.Event(), threading.Barrier(2)
-    own = library().Stream()
+    own = new_stream()
     handles = (0, LEGACY) if default else (own.handle.value,) * 2
 
     def refused(comm):
         x = GpuArray(np.ones(4, "float32"))
-        made.wait()  # what makes an array is on the default stream, too, and would wait for rank 0's kernel
+        made.wait()  # no array is made beside a kernel that waits
         if comm.rank == 0:
             comm.all_reduce(x, stream=handles[0])
             launched.set()
@@ -598,13 +596,15 @@ def test_one_stream_for_two_ranks_is_refused(default):
 def _on_streams_of_threads(comm, launched):
     """Each call is another thread's. Rank 1 comes when rank 0 has launched both."""
     given = [GpuArray(integers(comm.rank, 5000)) for _ in range(2)]
+    arrays = [GpuArray(np.zeros(5000, "float32")) for _ in given]
+    much, more = (GpuArray(np.zeros(8 << 20, "float32")) for _ in range(2))
     found = [np.empty(5000, "float32") for _ in given]
     has_called = [threading.Event() for _ in given]
+    comm.barrier()  # no array is made beside a kernel that waits
 
     def call(number):
-        x, stream = GpuArray(np.zeros(5000, "float32")), SimpleNamespace(handle=ctypes.c_void_p(PER_THREAD))
-        much, more = library().Memory(32 << 20), library().Memory(32 << 20)
-        library().move(much.address, more.address, much.size, stream)  # takes a while
+        x, stream = arrays[number], SimpleNamespace(handle=ctypes.c_void_p(PER_THREAD))
+        library().move(much.address, more.address, 32 << 20, stream)  # takes a while
         library().move(x.address, given[number].address, 20_000, stream)
         comm.all_reduce(x, stream=PER_THREAD)
         has_called[number].set()
@@ -612,11 +612,11 @@ def _on_streams_of_threads(comm, launched):
         library().synchronize(stream)
 
     if comm.rank == 1:
-        assert launched.wait(20)
+        assert launched.wait(PATIENCE)
     threads = [threading.Thread(target=call, args=(number,)) for number in range(2)]
     for thread, called in zip(threads, has_called, strict=True):
         thread.start()
-        assert called.wait(20)
+        assert called.wait(PATIENCE)
     launched.set()
     for thread in threads:
         thread.join()
@@ -643,18 +643,6 @@ def test_devices_that_are_not_there_are_refused(monkeypatch):
 # --- faults ------------------------------------------------------------------------------------------------
 
 
-def _until_failure(comm, x):
-    """What a later call raises, within a second or two."""
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        try:
-            comm.all_reduce(x)
-        except ringreduce.Error as error:
-            return error
-        time.sleep(0.01)
-    raise AssertionError("nothing failed")
-
-
 @pytest.mark.parametrize("count", [100, 50_000])
 @pytest.mark.parametrize("algorithm", ["auto", "ring"])
 def test_a_mismatch_ends_the_group(count, algorithm):
@@ -662,7 +650,7 @@ def test_a_mismatch_ends_the_group(count, algorithm):
         x = GpuArray(np.ones(count, "float32"))
         comm.all_reduce(x, "max" if comm.rank == 1 else "sum", algorithm=algorithm)
         wait_for(comm.device_stream)  # its kernels end
-        error = _until_failure(comm, x)
+        error = failure_of(lambda: comm.all_reduce(x))
         assert isinstance(error, ringreduce.MismatchError)
         assert "sum) by" in str(error) and "max) by" in str(error)
 
@@ -677,14 +665,14 @@ def test_a_rank_that_never_comes(algorithm, count):
     def wait(comm):
         x = GpuArray(np.ones(count, "float32"))
         if comm.rank == 1:
-            assert ended.acquire(timeout=20) and ended.acquire(timeout=20)
+            assert ended.acquire(timeout=PATIENCE) and ended.acquire(timeout=PATIENCE)
             with pytest.raises(ringreduce.TimeoutError):
                 comm.all_reduce(x)
             return
         comm.all_reduce(x, algorithm=algorithm)
         wait_for(comm.device_stream)
         ended.release()
-        assert isinstance(_until_failure(comm, x), ringreduce.TimeoutError)
+        assert isinstance(failure_of(lambda: comm.all_reduce(x)), ringreduce.TimeoutError)
 
     on_gpu(wait, 3, timeout=0.7)
 
@@ -698,15 +686,28 @@ def test_a_rank_that_leaves():
             return
         comm.all_reduce(x)
         wait_for(comm.device_stream)
-        error = _until_failure(comm, x)
+        error = failure_of(lambda: comm.all_reduce(x))
         assert isinstance(error, ringreduce.PeerLost), error
 
     on_gpu(leave, 3, timeout=30)
 
 
-def test_threads_and_memory_go_with_the_group():
-    library()
-    before = threading.active_count()
+def test_threads_and_streams_go_with_the_group(monkeypatch):
+    """A stream of the emulated GPU is a thread, too."""
+    monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "64")
+
+    def call(comm):
+        x, y = GpuArray(np.ones(10, "float32")), GpuArray(np.ones(10, "float32"))
+        comm.all_reduce(x, async_op=True).wait()
+        for work in (
+            comm.send(x, 1 - comm.rank, tag=None, async_op=True),
+            comm.recv(y, 1 - comm.rank, tag=None, async_op=True),
+        ):
+            work.wait()
+
+    on_gpu(call, 2)
+    before = threading.active_count(), len(os.listdir("/proc/self/task"))
     for _ in range(3):
-        on_gpu(lambda comm: comm.all_reduce(GpuArray(np.ones(10, "float32"))), 2)
-    assert threading.active_count() == before
+        on_gpu(call, 2)
+    assert threading.active_count() == before[0]
+    wait_until(lambda: len(os.listdir("/proc/self/task")) <= before[1])

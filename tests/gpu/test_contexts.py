@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from .emulated_nccl import EMULATED_NCCL
-from .ranks import EMULATED_LIBRARY
+from .programs import ran
+from .ranks import BUILT
 
-ROOT = Path(__file__).resolve().parents[2]
-
-pytestmark = [
-    pytest.mark.timeout(60),
-    pytest.mark.skipif(not EMULATED_LIBRARY.exists(), reason="not built: make emulated"),
-]
+pytestmark = BUILT
 
 # All that a group does is done in threads that have no context.
 PROGRAM = """
@@ -94,9 +85,6 @@ def test_no_other_gpu_gets_a_context(runner, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     settings = {"RINGREDUCE_EMULATED_DEVICES": "3", "RINGREDUCE_EMULATED_BLOCKS": "8", **RUNNERS[runner]}
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **settings}
-    command = [sys.executable, str(program), runner]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, env=env)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = ran(program, runner, **settings)
     wanted = [DEVICES[runner]] if runner in DEVICES else [[[1], [1]], [[2], [2]]]
     assert sorted(done.stdout.splitlines()) == [" ".join(map(str, each)) for each in wanted]

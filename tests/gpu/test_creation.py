@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from .ranks import EMULATED_LIBRARY
+from .programs import ran
+from .ranks import BUILT
 
-pytestmark = [
-    pytest.mark.timeout(60),
-    pytest.mark.skipif(not EMULATED_LIBRARY.exists(), reason="not built: make emulated"),
-]
+pytestmark = BUILT
 
 FIRST_CALL = """
 import numpy as np
@@ -128,17 +121,7 @@ print(taken_by_a_group())
 
 
 def _lines(program, **environment):
-    settings = {**os.environ, "RINGREDUCE_EMULATED_BLOCKS": "8", **environment}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=Path(__file__).resolve().parents[2],
-        env=settings,
-        capture_output=True,
-        text=True,
-        timeout=50,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return ran("-c", program, **{"RINGREDUCE_EMULATED_BLOCKS": "8", **environment}).stdout.splitlines()
 
 
 def test_no_rank_launches_before_all_have_their_memory():

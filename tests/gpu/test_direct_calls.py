@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-from .probe import HAS_CARD
-from .ranks import EMULATED_LIBRARY
+from .limits import MOST_PROCESSES
+from .programs import goes_well
+from .ranks import ON_EITHER
 
-ROOT = Path(__file__).resolve().parents[2]
-
-pytestmark = [
-    pytest.mark.timeout(120),
-    pytest.mark.skipif(not HAS_CARD and not EMULATED_LIBRARY.exists(), reason="not built: make emulated"),
-]
+pytestmark = ON_EITHER
 # Of the emulated GPU, in which all other memory that tests use can be shared.
 SETTINGS = {"RINGREDUCE_EMULATED_BLOCKS": "32", "RINGREDUCE_EMULATED_SHARED": str(8 << 20)}
 
@@ -25,12 +16,11 @@ SETTINGS = {"RINGREDUCE_EMULATED_BLOCKS": "32", "RINGREDUCE_EMULATED_SHARED": st
 @pytest.mark.parametrize(
     ("what", "world"),
     [
-        *(("collectives", 2), ("collectives", 3), ("reallocated", 2), ("freed", 3), ("many", 2)),
-        *(("unlike", 2), ("pieces", 3), ("killed", 2), ("killed", 3)),
+        *((what, 2) for what in ("collectives", "reallocated", "many", "unlike")),
+        *((what, MOST_PROCESSES) for what in ("freed", "pieces")),
+        *(("collectives", world) for world in range(3, MOST_PROCESSES + 1)),
+        *(pytest.param("killed", n, marks=pytest.mark.kills) for n in range(2, MOST_PROCESSES + 1)),
     ],
 )
 def test_direct_calls(what, world):
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **SETTINGS}
-    program = [sys.executable, "-m", "tests.gpu.programs_of_direct_calls", what, str(world)]
-    done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=100, env=env)
-    assert done.stdout.endswith("well\n") and done.returncode == 0, done.stdout + done.stderr
+    goes_well("-m", "tests.gpu.programs_of_direct_calls", what, world, **SETTINGS)

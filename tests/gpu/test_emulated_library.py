@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from .gpu_arrays import nothing_stays_open
 from .ranks import EMULATED_LIBRARY, Ranks, Span, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,7 +88,7 @@ def test_it_exports_what_the_headers_say_and_no_more(cuda):
     listed = subprocess.run(["nm", "-D", "--defined-only", EMULATED_LIBRARY], capture_output=True, check=True)
     exported = {line.split()[-1] for line in listed.stdout.decode().splitlines()}
     # Which the emulated NCCL and tests need.
-    own = {"put", "has_context", "allocate_apart", "attributes", "direct_calls", "order"}
+    own = {"put", "has_context", "allocate_apart", "attributes", "order"}
     assert exported == declared | {f"ringreduce_emulated_{name}" for name in own}
 
 
@@ -194,7 +195,7 @@ for place in places:
 assert places[0].value == places[1].value
 device = ctypes.c_int()
 cuda.call("device_of", ctypes.byref(device), ctypes.c_void_p(places[0].value + 5))
-cuda.call("fill", places[0], 0x11, ctypes.c_size_t(100), None)
+cuda.call("fill", places[0], 0x11, ctypes.c_size_t(100), cuda.handle(None))
 cuda.synchronize()
 for place in places:
     cuda.call("unmap", place)
@@ -326,7 +327,7 @@ def test_the_legacy_default_stream_waits_for_threads_own_and_they_for_it(cuda, b
     fill(cuda, memory[2], 1, stream)
     cuda.synchronize(stream)  # it is non-blocking
     cuda.call("choose_device", 1)
-    cuda.synchronize()  # another device's
+    cuda.synchronize(LEGACY)  # another device's
     cuda.call("choose_device", 0)
     time.sleep(0.02)
     assert [peek(one) for one in memory] == [b"\xa5", b"\xa5", b"\x01", b"\xa5"]
@@ -344,7 +345,8 @@ def test_a_copy_waits_for_a_kernel_that_waits_for_a_peer(cuda, busy):
     """Whoever launches the peer's kernel after such a copy waits for ever."""
     memory = cuda.Memory(1)
     let_wait_for_busy(cuda, busy, PER_THREAD)
-    copying = [threading.Thread(target=target) for target in (memory.get, cuda.synchronize)]
+    copy = lambda: cuda.move(memory.address, memory.address, 1, LEGACY) or cuda.synchronize(LEGACY)  # noqa: E731
+    copying = [threading.Thread(target=target) for target in (copy, lambda: cuda.synchronize(LEGACY))]
     for thread in copying:
         thread.start()
         thread.join(0.05)
@@ -395,6 +397,13 @@ def test_destroyed_streams_finish_what_they_have(cuda, busy):
     cuda.call("free", ctypes.c_void_p(cuda.Memory(1).address))  # waits for the device
     assert peek(memory) == b"\x01"
     memory.close()
+
+
+def test_a_test_that_leaves_a_stream_open_fails(cuda):
+    with pytest.raises(AssertionError, match="left 1 streams open"), nothing_stays_open():
+        left = cuda.Stream()
+    with pytest.raises(RuntimeError, match="there is no such stream"):
+        left.close()
 
 
 def test_kernels_that_wait_for_each_other_divide_shared_memory_alike(cuda, monkeypatch):
@@ -595,6 +604,7 @@ def test_the_legacy_default_stream_spoils_captures_of_blocking_streams(cuda, str
             fill(cuda, memory, 1, LEGACY)
     with cuda.captured(stream, mode) as graph:
         fill(cuda, memory, 2, LEGACY)
+    cuda.synchronize(LEGACY)
     assert memory.get() == [2]
     graph.close()
     memory.close()

@@ -10,17 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from .probe import HAS_CARD
-from .ranks import EMULATED_LIBRARY
+from .ranks import EMULATED_ONLY
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = [
-    pytest.mark.timeout(110),
-    pytest.mark.skipif(
-        HAS_CARD or not EMULATED_LIBRARY.exists(), reason="on a card, or not built: make emulated"
-    ),
-]
+pytestmark = EMULATED_ONLY
 
 
 def answers(hosts, what, *dead, transport="auto", **variables):

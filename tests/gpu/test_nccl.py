@@ -12,7 +12,8 @@ import pytest
 import ringreduce
 
 from .emulated_nccl import MARKS
-from .gpu_arrays import GpuArray, library, on_gpu, wait_for
+from .gpu_arrays import GpuArray, View, library, new_stream, on_gpu, wait_for
+from .test_communicator import captured
 
 COLLECTIVES = [
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all",
@@ -57,14 +58,10 @@ def call(comm, collective, x, out, root, algorithm):
     return getattr(comm, collective)(x, out=out, **how)
 
 
-class Part(GpuArray):
+def part(whole, own):
     """Of another array's memory."""
-
-    def __init__(self, whole, own):
-        first, last, _ = own.indices(whole.shape[0])
-        self.shape, self.dtype, self._memory = (last - first,), whole.dtype, whole._memory
-        self.address = whole.address + first * whole.dtype.itemsize
-        self._nbytes = (last - first) * whole.dtype.itemsize
+    first, last, _ = own.indices(whole.shape[0])
+    return View(whole, last - first, whole.dtype, first * whole.dtype.itemsize)
 
 
 def places(comm, collective, given, wanted, in_place):
@@ -81,7 +78,7 @@ def places(comm, collective, given, wanted, in_place):
     own = slice(comm.rank * count, (comm.rank + 1) * count)
     all_of_it[own if len(given) < len(whole) else slice(None)] = given
     array = GpuArray(all_of_it)
-    return (Part(array, own), array) if len(given) < len(whole) else (array, Part(array, own))
+    return (part(array, own), array) if len(given) < len(whole) else (array, part(array, own))
 
 
 def _check_calls(comm, cases, in_place, counts):
@@ -317,43 +314,17 @@ def test_schedules_written_in_python():
     on_gpu(_by_own_schedule, 3, star)
 
 
-def _captured(comm, count, algorithm):
-    cuda = library()
-    x = GpuArray(np.zeros(count, "float32"))
-    out = GpuArray(np.zeros(count, "float32"))
-    stream = cuda.Stream()
-    handle = stream.handle.value
-    comm.barrier()
-    with cuda.captured(stream) as graph:
-        comm.all_reduce(x, out=out, algorithm=algorithm, stream=handle)
-        comm.all_reduce(out, algorithm=algorithm, stream=handle)
-    given = np.random.default_rng(comm.rank).integers(0, 9, count).astype("float32")
-    summed = sum(np.random.default_rng(rank).integers(0, 9, count) for rank in range(comm.size))
-    for i in range(1, 4):
-        data = given * np.float32(i)
-        cuda.move(x.address, data.ctypes.data, data.nbytes, stream)
-        cuda.synchronize(stream)
-        graph.launch(stream)
-        wait_for(handle)
-        assert (out.get(comm) == summed * i * comm.size).all(), i
-        eager = GpuArray(given)
-        comm.all_reduce(eager, algorithm=algorithm)
-        assert (eager.get(comm) == summed).all()
-    comm.barrier()
-    graph.close()
-
-
 @pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling", "nccl"])
 @pytest.mark.parametrize("count", [100, 30_000])
 @pytest.mark.parametrize("world", [1, 3])
 def test_graphs(world, count, algorithm):
-    on_gpu(_captured, world, count, algorithm)
+    on_gpu(captured, world, count, algorithm)
 
 
 def _close_with_graph(comm):
     cuda = library()
     x = GpuArray(np.ones(10, "float32"))
-    stream = cuda.Stream()
+    stream = new_stream()
     comm.barrier()
     with cuda.captured(stream) as graph:
         comm.all_reduce(x, stream=stream.handle.value)
@@ -387,7 +358,7 @@ def test_calls_on_several_streams_come_in_order(monkeypatch, transport):
     monkeypatch.setenv("RINGREDUCE_GPU_TRANSPORT", transport)
 
     def work(comm):
-        streams = [library().Stream() for _ in range(2)]
+        streams = [new_stream() for _ in range(2)]
         x = GpuArray(np.ones(50_000, "float32"))
         for i in range(12):
             # Two in a row are of the same kind, and two of different kinds, all on different streams.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from .emulated_nccl import MARKS
-from .gpu_arrays import GpuArray, library, on_gpu, wait_for
+from .gpu_arrays import GpuArray, library, new_stream, on_gpu, wait_for
 
 pytestmark = MARKS
 
@@ -20,7 +20,7 @@ def _all_there_is(comm):
         assert (out.get(comm) == data).all(), collective
     work = comm.all_reduce(x, algorithm="ring", async_op=True)
     work.wait()
-    stream = cuda.Stream()
+    stream = new_stream()
     with cuda.captured(stream) as graph:
         comm.all_reduce(x, out=out, op="avg", algorithm="nccl", stream=stream.handle.value)
     for _ in range(2):

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
-import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +14,8 @@ from ringreduce import errors
 from ringreduce.cuda import nccl_library
 
 from .emulated_nccl import EMULATED_NCCL, MARKS
-from .gpu_arrays import GpuArray, library, on_gpu, wait_for
+from .gpu_arrays import GpuArray, failure_of, library, new_stream, on_gpu, wait_for
+from .programs import ran
 from .ranks import EMULATED_LIBRARY
 
 REMOTE_ERROR = 6
@@ -26,16 +23,10 @@ REMOTE_ERROR = 6
 pytestmark = MARKS
 
 
-def failed(comm, kind, seconds=10):
-    """Waits until the group has failed, and returns what it says."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        try:
-            comm._c.prepare_device(0)  # asks only whether the group is usable
-        except kind as error:
-            return error
-        time.sleep(0.01)
-    raise AssertionError("the group has not failed")
+def failed(comm, kind):
+    error = failure_of(lambda: comm._c.prepare_device(0))  # asks only whether the group is usable
+    assert isinstance(error, kind), error
+    return error
 
 
 def alive_becomes(nccl, number):
@@ -82,7 +73,7 @@ def test_a_rank_that_does_not_launch_its_graph_is_timed_out(nccl):
     def work(comm):
         cuda = library()
         x = GpuArray(np.ones(10, "float32"))
-        stream = cuda.Stream()
+        stream = new_stream()
         comm.barrier()
         with cuda.captured(stream) as graph:
             comm.all_reduce(x, stream=stream.handle.value)
@@ -189,7 +180,7 @@ def test_leaving_ends_what_waits():
         meet.wait()  # the group's own barrier may not be over here when the other rank leaves
         if comm.rank == 0:
             return
-        stream = library().Stream()
+        stream = new_stream()
         comm.all_reduce(x, stream=stream.handle.value)
         comm._c.leave()
         wait_for(stream.handle.value)
@@ -346,8 +337,6 @@ def test_the_environment_is_checked(monkeypatch):
 
 
 PROGRAM = """
-import sys
-sys.path.insert(0, {root!r})
 from tests.gpu.test_nccl_groups import meet
 comms, found = meet(2)
 print(*found, sep="\\n")
@@ -356,19 +345,8 @@ print(*found, sep="\\n")
 
 def first_words(**environment):
     """What a process says whose ranks meet, with another environment: a library is loaded once."""
-    root = str(Path(__file__).resolve().parents[2])
-    settings = {**os.environ, "RINGREDUCE_CUDA_LIBRARY": str(EMULATED_LIBRARY), **environment}
-    settings = {name: value for name, value in settings.items() if value is not None}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM.format(root=root)],
-        env=settings,
-        cwd=root,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    library = {"RINGREDUCE_CUDA_LIBRARY": str(EMULATED_LIBRARY)}
+    return ran("-c", PROGRAM, **{**library, **environment}).stdout.splitlines()
 
 
 def test_without_a_library_the_error_says_so():

@@ -33,7 +33,7 @@ def order(block):
     ("kernel", "world", "wanted"),
     [
         # Without a peer, nobody waits long.
-        ("direct", 1, ["fwfhfwfhh", "fwffwfh", "fwffwfh"]),
+        ("direct", 1, ["fwfhfwfhhh", "fwffwfh", "fwffwfh"]),
         ("one_shot", 2, ["whhh", "wh", "h"]),
     ],
 )

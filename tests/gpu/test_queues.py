@@ -1,17 +1,14 @@
-"""How many queues there are between a process and a GPU: asked for before CUDA reads it, and not later."""
+"""What CUDA reads when it starts, for ranks that share a GPU: set before, and not later."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 
+from .programs import ran
 from .ranks import EMULATED_LIBRARY
 
 DRIVER = EMULATED_LIBRARY.with_name("libcuda_driver_emulated.so")
-VARIABLE = "CUDA_DEVICE_MAX_CONNECTIONS"
+QUEUES, LOADING = "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING"
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -27,26 +24,28 @@ import ringreduce
 driver = ctypes.CDLL(sys.argv[1])
 if sys.argv[2] == "initialized":
     driver.cuInit(0)
-ringreduce.local_group(2, device=0)
-print(os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS"), driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())))
+devices = [int(device) for device in sys.argv[3:]]
+ringreduce.local_group(len(devices), device=devices)
+settings = [os.environ.get(name) for name in ("CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING")]
+print(*settings, driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())))
 """
 
 
-def _queues(state, **environment):
-    settings = {name: value for name, value in os.environ.items() if name != VARIABLE}
-    settings |= {"RINGREDUCE_CUDA_LIBRARY": str(EMULATED_LIBRARY), **environment}
-    command = [sys.executable, "-c", PROGRAM, str(DRIVER), state]
-    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=50)
-    assert done.returncode == 0, done.stderr
-    queues, of_driver = done.stdout.split()
+def _settings(state, devices=(0, 0), **environment):
+    settings = {QUEUES: None, LOADING: None, "RINGREDUCE_CUDA_LIBRARY": str(EMULATED_LIBRARY), **environment}
+    *found, of_driver = ran("-c", PROGRAM, DRIVER, state, *devices, **settings).stdout.split()
     assert (of_driver == "0") == (state == "initialized")
-    return queues
+    return found
 
 
-def test_a_group_asks_for_queues_while_the_driver_is_not_initialized():
-    assert _queues("loaded") == "32"
-    assert _queues("loaded", **{VARIABLE: "12"}) == "12"
+def test_a_group_sets_them_while_the_driver_is_not_initialized():
+    assert _settings("loaded") == ["32", "EAGER"]
+    assert _settings("loaded", **{QUEUES: "12", LOADING: "LAZY"}) == ["12", "LAZY"]
 
 
-def test_a_group_counts_on_no_more_queues_than_an_initialized_driver_has():
-    assert _queues("initialized") == "None"
+def test_kernels_are_loaded_when_they_are_used_if_no_ranks_share_a_gpu():
+    assert _settings("loaded", (0, 1)) == ["32", "None"]
+
+
+def test_a_group_counts_on_no_more_than_an_initialized_driver_has():
+    assert _settings("initialized") == ["None", "None"]

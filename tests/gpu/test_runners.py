@@ -13,16 +13,10 @@ import ringreduce
 from ringreduce import errors
 from tests.collectives import test_custom as custom
 
-from .gpu_arrays import GpuArray, library, on_gpu, wait_for
-from .probe import HAS_CARD
-from .ranks import EMULATED_LIBRARY
+from .gpu_arrays import GpuArray, integers, library, new_stream, on_gpu, wait_for
+from .ranks import EMULATED_ONLY
 
-pytestmark = [
-    pytest.mark.timeout(120),
-    pytest.mark.skipif(
-        HAS_CARD or not EMULATED_LIBRARY.exists(), reason="on a card, or not built: make emulated"
-    ),
-]
+pytestmark = EMULATED_ONLY
 
 
 @pytest.fixture
@@ -46,10 +40,6 @@ def runner(request):
 
 def on(*runners):
     return pytest.mark.parametrize("runner", runners, indirect=True)
-
-
-def integers(rank, count):
-    return np.random.default_rng(rank).integers(0, 9, count).astype("float32")
 
 
 # --- algorithms written in Python --------------------------------------------------------------------------
@@ -100,7 +90,7 @@ def test_functions_are_algorithms_by_their_names(runner):
 
 def _captured(comm):
     cuda, x = library(), GpuArray(np.ones(1000, "float32"))
-    stream = cuda.Stream()
+    stream = new_stream()
     comm.barrier()
     with cuda.captured(stream) as graph:
         comm.all_reduce(x, algorithm=custom.everybody, stream=stream.handle.value)
@@ -161,7 +151,7 @@ def test_auto_is_chosen_by_what_runs(runner, algorithm):
 
 def _in_turn(comm):
     cuda, count = library(), 5000
-    streams = [cuda.Stream() for _ in range(2)]
+    streams = [new_stream() for _ in range(2)]
     handles = [stream.handle.value for stream in streams]
     x, ones = GpuArray(np.zeros(count, "float32")), GpuArray(np.ones(count, "float32"))
     much, more = cuda.Memory(32 << 20), cuda.Memory(32 << 20)
@@ -232,7 +222,7 @@ def test_leaving_at_any_moment(runner):
         comms, found = ringreduce.local_group(2, device=0), []
         threads = []
         for comm in comms:
-            streams = [library().Stream() for _ in range(2)]
+            streams = [new_stream() for _ in range(2)]
             threads.append(
                 threading.Thread(target=ended_by, args=(found, _call_until_it_is_over, comm, streams))
             )

@@ -3,15 +3,9 @@
 import pytest
 
 from . import served
-from .probe import HAS_CARD
-from .ranks import EMULATED_LIBRARY
+from .ranks import EMULATED_ONLY
 
-pytestmark = [
-    pytest.mark.timeout(110),
-    pytest.mark.skipif(
-        HAS_CARD or not EMULATED_LIBRARY.exists(), reason="on a card, or not built: make emulated"
-    ),
-]
+pytestmark = EMULATED_ONLY
 
 
 def test_the_page_says_what_is_served():

@@ -10,16 +10,10 @@ import ringreduce
 from tests.collectives import test_custom as custom
 from tests.collectives.test_wire import assert_near
 
-from .gpu_arrays import DlpackArray, GpuArray, library, on_gpu, wait_for
-from .probe import HAS_CARD
-from .ranks import EMULATED_LIBRARY
+from .gpu_arrays import DlpackArray, GpuArray, library, new_stream, on_gpu, wait_for
+from .ranks import EMULATED_ONLY
 
-pytestmark = [
-    pytest.mark.timeout(120),
-    pytest.mark.skipif(
-        HAS_CARD or not EMULATED_LIBRARY.exists(), reason="on a card, or not built: make emulated"
-    ),
-]
+pytestmark = EMULATED_ONLY
 
 COLLECTIVES = [
     "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter", "all_to_all",
@@ -261,7 +255,7 @@ def test_what_is_exact_stays_exact(runner):
 def test_graphs(kernels):
     def work(comm):
         given = normal(comm.rank, 700)
-        x, stream = GpuArray(given), library().Stream()
+        x, stream = GpuArray(given), new_stream()
         out = GpuArray(np.zeros(700, "float32"))
         comm.barrier()
         with library().captured(stream) as graph:

@@ -1,13 +1,11 @@
 """libringreduce_cuda.so where there is no driver: it can be loaded, and says what it cannot do."""
 
-import subprocess
-import sys
-
 import pytest
 
 from ringreduce.cuda import cuda_library
 
-from .probe import HAS_CARD, ROOT
+from .probe import HAS_CARD
+from .programs import ran
 
 
 @pytest.mark.skipif(not cuda_library.is_built(), reason="built without CUDA")
@@ -26,6 +24,5 @@ def test_without_a_card_calls_say_what_they_were_to_launch():
 def test_collecting_the_tests_does_not_touch_the_gpu():
     """Ranks that they fork later could not use it."""
     look = "import tests.gpu.conftest, tests.gpu.gpu_arrays; print(open('/proc/self/maps').read())"
-    done = subprocess.run([sys.executable, "-c", look], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0 and "libringreduce.so" in done.stdout, done.stderr
-    assert "libringreduce_cuda" not in done.stdout
+    said = ran("-c", look).stdout
+    assert "libringreduce.so" in said and "libringreduce_cuda" not in said

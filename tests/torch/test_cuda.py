@@ -12,6 +12,7 @@ if importlib.util.find_spec("torch") is None:
 import torch
 import torch.distributed as dist
 
+from tests.gpu.limits import MOST_PROCESSES
 from tests.gpu.probe import HAS_CARD, WHY_NOT
 from tests.torch.emulated_cuda import suite as emulated
 from tests.torch.groups import on_process_group
@@ -22,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(not HAS_CARD, reason=WHY_NOT),
 ]
 
-WORLDS = [2, 3]  # processes that share the first GPU
+WORLDS = range(2, MOST_PROCESSES + 1)  # processes that share the first GPU
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -36,7 +37,7 @@ def test_messages(world):
 
 
 def test_calls_on_both_devices_keep_their_order():
-    on_process_group(3, emulated._order_of_hosts_and_gpus, None)
+    on_process_group(MOST_PROCESSES, emulated._order_of_hosts_and_gpus, None)
 
 
 def _own_memory_is_kept():

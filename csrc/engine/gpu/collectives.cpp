@@ -49,6 +49,10 @@ std::size_t GpuCollectives::footprint() {
   return bytes;
 }
 
+bool GpuCollectives::was_direct() {
+  return std::ranges::any_of(runners(), [](const auto& runner) { return runner->was_direct(); });
+}
+
 // --- what ranks call ---------------------------------------------------------------------------------------
 
 // Called in the caller's thread while it waits for other ranks on the host.

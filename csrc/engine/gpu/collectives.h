@@ -47,6 +47,7 @@ class GpuCollectives {
   void deregister_memory(int device, void* memory);
   void* own_stream();
   std::size_t footprint();
+  bool was_direct();
 
   // Waits for launched work, and tells the other ranks that this one no longer needs them.
   void finish();

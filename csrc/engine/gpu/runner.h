@@ -53,6 +53,8 @@ class Runner {
   // ranks there.
   virtual std::uint64_t begun() { return 0; }
   virtual std::uint64_t ended() { return 0; }
+  // Whether kernels of the last of these combined directly what lies in all ranks' arrays.
+  virtual bool was_direct() const { return false; }
   virtual bool is_idle() { return is_last_over() && begun() == ended(); }
   // What carries messages between two ranks, on streams; null if nothing does.
   virtual Messenger* messenger() { return nullptr; }

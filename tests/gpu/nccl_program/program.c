@@ -1,9 +1,24 @@
-/* A program written for NCCL: some ranks of a communicator, in one thread, with each operation checked
- * against what it should give. All values are small integers, which every order of adding leaves exact.
+/* A program written for NCCL, with each operation checked against what it should give. All values are small
+ * integers, which every order of adding leaves exact.
  *
- *   program WORLD FIRST RANKS ID    RANKS ranks of WORLD, from FIRST on; rank 0 writes the file ID
+ *   program RANKS EACH SECONDS [HOSTS]
+ *
+ * RANKS: in all. EACH: in a process, where one thread calls for all of them. SECONDS: that a call may take.
+ * HOSTS: a letter for each process, the same for those of one host.
+ *
+ * It prints a line for each check, and "all right". Otherwise it ends with another status than 0, and says on
+ * stderr what is wrong, or which call was not over. To build it for a card; four ranks of a process, and two
+ * processes:
+ *
+ *   L=$PWD/ringreduce
+ *   cc -O1 tests/gpu/nccl_program/program.c -o program $L/libringreduce_{nccl,cuda}.so -Wl,-rpath,$L
+ *   LD_PRELOAD=$L/libringreduce_nccl.so ./program 4 4 10
+ *   LD_PRELOAD=$L/libringreduce_nccl.so ./program 2 1 10
  */
 #define _DEFAULT_SOURCE
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
 #include "ranks.h"
 
 static void reductions(ncclDataType_t type, ncclRedOp_t op) {
@@ -37,8 +52,8 @@ static void factors(ncclDataType_t type, ncclScalarResidence_t residence) {
   foreach (r) {
     CUDA(ringreduce_cuda_choose_device(r->device));
     NCCL(ncclMemAlloc(&scalars[r - all], sizeof scalar));
-    CUDA(ringreduce_cuda_move(scalars[r - all], scalar, sizeof scalar, NULL));
-    CUDA(ringreduce_cuda_synchronize(NULL));
+    CUDA(ringreduce_cuda_move(scalars[r - all], scalar, sizeof scalar, r->stream));
+    CUDA(ringreduce_cuda_synchronize(r->stream));
     void* from = residence == ncclScalarDevice ? scalars[r - all] : scalar;
     NCCL(ncclRedOpCreatePreMulSum(&ops[r - all], from, type, residence, r->comm));
   }
@@ -134,48 +149,35 @@ static void splits(void) {
   NCCL(ncclGroupEnd());
   foreach (r) {
     if (!parts[r - all]) continue;
-    int members = 0, size, rank;
+    int whole = 0, up_to_this = 0, size, rank;
     int32_t* sums = calloc(count, sizeof *sums);
-    for (int other = world - 2; other >= 0; --other) {
-      if (other % 2 != r->rank % 2) continue;
-      if (other > r->rank) continue;
-      ++members;
-    }
-    int whole = 0;
-    for (int other = 0; other < world - 1; ++other) {
-      if (other % 2 != r->rank % 2) continue;
+    for (int other = r->rank % 2; other < world - 1; other += 2) {
       ++whole;
+      up_to_this += other <= r->rank;
       for (size_t i = 0; i < count; ++i) sums[i] += (int32_t)value(other, 0, i);
     }
     NCCL(ncclCommCount(parts[r - all], &size));
     NCCL(ncclCommUserRank(parts[r - all], &rank));
-    CHECK(size == whole && rank == whole - members); /* the keys turn the order round */
+    CHECK(size == whole && rank == whole - up_to_this); /* the keys turn the order round */
     COMPARE(r, r->output, ncclInt32, (char*)sums);
     free(sums);
     NCCL(ncclCommDestroy(parts[r - all]));
   }
 }
 
-static ncclUniqueId meet(const char* path) {
+/* The first process tells the others. */
+static ncclUniqueId meet(const int* pipe_of_id) {
   ncclUniqueId id;
-  if (first == 0) {
-    char name[4096];
-    snprintf(name, sizeof name, "%s.new", path);
-    NCCL(ncclGetUniqueId(&id));
-    FILE* file = fopen(name, "wb");
-    CHECK(file && fwrite(&id, sizeof id, 1, file) == 1);
-    fclose(file);
-    CHECK(rename(name, path) == 0);
+  if (first != 0) {
+    CHECK(read(pipe_of_id[0], &id, sizeof id) == sizeof id);
     return id;
   }
-  FILE* file = NULL;
-  while (!(file = fopen(path, "rb"))) usleep(1000);
-  CHECK(fread(&id, sizeof id, 1, file) == 1);
-  fclose(file);
+  NCCL(ncclGetUniqueId(&id));
+  for (int i = ranks; i < world; i += ranks) CHECK(write(pipe_of_id[1], &id, sizeof id) == sizeof id);
   return id;
 }
 
-static void create(const char* path) {
+static void create(const int* pipe_of_id) {
   int devices = 1, numbers[MOST];
   ncclComm_t comms[MOST];
   CUDA(ringreduce_cuda_count_devices(&devices));
@@ -184,7 +186,7 @@ static void create(const char* path) {
   if (ranks == world) {
     NCCL(ncclCommInitAll(comms, world, numbers));
   } else {
-    const ncclUniqueId id = meet(path);
+    const ncclUniqueId id = meet(pipe_of_id);
     NCCL(ncclGroupStart());
     for (int i = 0; i < ranks; ++i) {
       CUDA(ringreduce_cuda_choose_device(numbers[i]));
@@ -227,28 +229,86 @@ static void end(void) {
   }
 }
 
-int main(int argc, char** argv) {
-  CHECK(argc == 5);
-  world = atoi(argv[1]);
-  first = atoi(argv[2]);
-  ranks = atoi(argv[3]);
+static const char* name_of(ncclDataType_t type) {
+  const char* names[] = {[ncclInt32] = "int32",
+                         [ncclInt64] = "int64",
+                         [ncclFloat32] = "float32",
+                         [ncclFloat64] = "float64",
+                         [ncclBfloat16] = "bfloat16"};
+  return names[type];
+}
+
+static void run(const int* pipe_of_id) {
   int version = 0;
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* as for ranks of local_group() */
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  signal(SIGALRM, hangs);
+  check("%d ranks meet", world);
   NCCL(ncclGetVersion(&version));
   CHECK(version >= 21800);
-  create(argv[4]);
+  create(pipe_of_id);
   const ncclDataType_t types[] = {ncclInt32, ncclInt64, ncclFloat32, ncclFloat64, ncclBfloat16};
+  const char* ops[] = {"sums", "products", "maxima", "minima"};
   for (int i = 0; i < 5; ++i) {
-    for (ncclRedOp_t op = ncclSum; op <= ncclMin; ++op) reductions(types[i], op);
+    for (ncclRedOp_t op = ncclSum; op <= ncclMin; ++op) {
+      check("%s of %s", ops[op], name_of(types[i]));
+      reductions(types[i], op);
+    }
+    check("moves of %s", name_of(types[i]));
     moves(types[i]);
     if (types[i] < ncclFloat32) continue;
+    check("factors of %s", name_of(types[i]));
     factors(types[i], ncclScalarHostImmediate);
     factors(types[i], ncclScalarDevice);
   }
+  check("averages");
   if ((world & (world - 1)) == 0) reductions(ncclFloat32, ncclAvg);
+  check("messages");
   messages(ncclFloat32);
   messages(ncclInt64);
+  check("splits");
   splits();
+  check("the end");
   end();
+  checked();
+}
+
+/* Processes that begin before anything is CUDA's. What they have said is on stderr. */
+static int start(int processes, const char* hosts) {
+  int pipe_of_id[2], status, worst = 0;
+  CHECK(pipe(pipe_of_id) == 0);
+  for (int i = 0; i < processes; ++i) {
+    const pid_t child = fork();
+    CHECK(child >= 0);
+    if (child != 0) continue;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    first = i * ranks;
+    is_first = i == 0;
+    const char host[] = {hosts[i % strlen(hosts)], 0};
+    if (hosts[1]) setenv("RINGREDUCE_HOST", host, 1);
+    if (first != 0) close(pipe_of_id[1]);
+    run(pipe_of_id);
+    exit(0);
+  }
+  while (wait(&status) > 0) {
+    if (status != 0) worst = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  return worst;
+}
+
+int main(int argc, char** argv) {
+  CHECK(argc >= 4);
+  world = atoi(argv[1]);
+  ranks = atoi(argv[2]);
+  patience = (unsigned)atoi(argv[3]);
+  CHECK(ranks > 0 && ranks <= MOST && world % ranks == 0 && patience > 0);
+  is_first = ranks == world;
+  if (ranks < world) {
+    const int status = start(world / ranks, argc > 4 ? argv[4] : "a");
+    if (status != 0) return status;
+  } else {
+    run(NULL);
+  }
   puts("all right");
   return 0;
 }

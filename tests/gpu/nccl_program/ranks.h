@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "checks.h"
 #include "nccl_calls.h"
 
-#define MOST 16
+#define MOST 64
 
 static int world, first, ranks;
 static struct Rank {
@@ -23,28 +23,17 @@ static struct Rank {
 static const size_t count = 5003;
 static size_t room;
 
-#define NCCL(call)                                                                                         \
-  do {                                                                                                     \
-    ncclResult_t result_ = (call);                                                                         \
-    if (result_ != ncclSuccess) {                                                                          \
-      fprintf(stderr, "line %d: %s: %s\n", __LINE__, ncclGetErrorString(result_), ncclGetLastError(NULL)); \
-      exit(1);                                                                                             \
-    }                                                                                                      \
+#define NCCL(call)                                                                                   \
+  do {                                                                                               \
+    WATCHED(#call);                                                                                  \
+    ncclResult_t result_ = (call);                                                                   \
+    if (result_ != ncclSuccess) FAIL("%s: %s", ncclGetErrorString(result_), ncclGetLastError(NULL)); \
   } while (0)
-#define CUDA(call)                                          \
-  do {                                                      \
-    const char* failure_ = (call);                          \
-    if (failure_) {                                         \
-      fprintf(stderr, "line %d: %s\n", __LINE__, failure_); \
-      exit(1);                                              \
-    }                                                       \
-  } while (0)
-#define CHECK(condition)                                              \
-  do {                                                                \
-    if (!(condition)) {                                               \
-      fprintf(stderr, "line %d: not so: %s\n", __LINE__, #condition); \
-      exit(1);                                                        \
-    }                                                                 \
+#define CUDA(call)                      \
+  do {                                  \
+    WATCHED(#call);                     \
+    const char* failure_ = (call);      \
+    if (failure_) FAIL("%s", failure_); \
   } while (0)
 /* A call of all ranks here. */
 #define TOGETHER(call)      \
@@ -93,22 +82,22 @@ static double combined(ncclRedOp_t op, int block, size_t i, double factor) {
 }
 
 /* A block's values are those of a rank, or all ranks' combined. */
-static void fill(char* to, size_t blocks, ncclDataType_t type, int rank) {
+static void fill(char* to, size_t blocks, ncclDataType_t type, const struct Rank* r) {
   char* host = malloc(room);
   for (size_t b = 0; b < blocks; ++b) {
     for (size_t i = 0; i < count; ++i)
-      put(host + (b * count + i) * size_of(type), type, value(rank, (int)b, i));
+      put(host + (b * count + i) * size_of(type), type, value(r->rank, (int)b, i));
   }
-  CUDA(ringreduce_cuda_move(to, host, blocks * count * size_of(type), NULL));
-  CUDA(ringreduce_cuda_synchronize(NULL));
+  CUDA(ringreduce_cuda_move(to, host, blocks * count * size_of(type), r->stream));
+  CUDA(ringreduce_cuda_synchronize(r->stream));
   free(host);
 }
 
 static void fill_all(size_t blocks, ncclDataType_t type) {
   foreach (r) {
     CUDA(ringreduce_cuda_choose_device(r->device));
-    fill(r->input, blocks, type, r->rank);
-    fill(r->output, blocks, type, r->rank);
+    fill(r->input, blocks, type, r);
+    fill(r->output, blocks, type, r);
   }
 }
 
@@ -120,10 +109,7 @@ static void compare(const struct Rank* r, const char* at, ncclDataType_t type, c
   CUDA(ringreduce_cuda_choose_device(r->device));
   CUDA(ringreduce_cuda_move(host, at, bytes, r->stream));
   CUDA(ringreduce_cuda_synchronize(r->stream));
-  if (memcmp(host, expected, bytes) != 0) {
-    fprintf(stderr, "line %d: rank %d has a wrong result, type %d\n", line, r->rank, (int)type);
-    exit(1);
-  }
+  if (memcmp(host, expected, bytes) != 0) FAIL("line %d: rank %d has a wrong result", line, r->rank);
   free(host);
 }
 

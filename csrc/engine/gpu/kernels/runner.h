@@ -25,6 +25,9 @@ class KernelRunner : public Runner {
   void launch(const Call& call, const Plan& plan, const Launch& launch) override;
   std::uint64_t begun() override { return heard(report_->begun) + (messenger_ ? messenger_->begun() : 0); }
   std::uint64_t ended() override { return collectives_ended() + (messenger_ ? messenger_->ended() : 0); }
+  bool was_direct() const override {
+    return heard(report_->done[0]) != 0 && heard(report_->direct) == heard(report_->done[0]);
+  }
   bool is_idle() override { return Runner::is_idle() && (!messenger_ || messenger_->is_idle()); }
   Messenger* messenger() override { return messenger_.get(); }
   std::optional<Transfer> waiting_message() override;

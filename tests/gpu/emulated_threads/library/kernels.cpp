@@ -1,5 +1,4 @@
 // Ranks' kernels: each block is one of the CPU's threads, and all of them run at the same time.
-#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -60,16 +59,11 @@ void run_checked(const Spans& spans, std::size_t thread, std::size_t threads) {
   pass_beneath->run(spans, thread, threads);
 }
 
-// Calls of which a block has combined directly, in this process.
-std::atomic<std::uint64_t> direct_calls{0};
-
 void run_direct(Block& block, const Errand& errand, const Pass& pass) {
   const auto shared = std::make_unique_for_overwrite<DirectShared>();
   std::memset(static_cast<void*>(shared.get()), 0xA5, sizeof(DirectShared));
   if (!Direct(block, *shared, errand, pass).run()) {
     run_block<Interpreter, InterpreterShared>(block, errand, pass);
-  } else if (block.index() == 0) {
-    ++direct_calls;
   }
 }
 
@@ -242,8 +236,4 @@ RINGREDUCE_EXPORT void ringreduce_emulated_order(int block, char* text, std::siz
   using ringreduce::emulated::orders;
   const std::lock_guard lock(orders().mutex);
   std::snprintf(text, room, "%s", orders().of_last->at(static_cast<std::size_t>(block)).c_str());
-}
-
-RINGREDUCE_EXPORT std::uint64_t ringreduce_emulated_direct_calls() {
-  return ringreduce::emulated::direct_calls;
 }

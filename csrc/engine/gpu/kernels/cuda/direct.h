@@ -27,7 +27,7 @@ class Direct : RankBlock {
     if (reaches_all) {
       block_.all([&](std::size_t thread, std::size_t threads) { pass_.run(shared_.spans, thread, threads); });
     }
-    return !block_.leader([&] { return meet(false) && !(reaches_all && end_call()); });
+    return !block_.leader([&] { return meet(false) && !(reaches_all && end_direct_call()); });
   }
 
  private:
@@ -42,6 +42,11 @@ class Direct : RankBlock {
     tell_begun();
     find_spans();
     return true;
+  }
+
+  RINGREDUCE_DEVICE bool end_direct_call() {
+    if (block_.index() == 0) tell_host(&errand_.report->direct, *box_.calls());
+    return end_call();
   }
 
   // A peer may already be at the next meeting: of the same call, if calls are compared.

@@ -67,6 +67,7 @@ struct Report {
   std::uint64_t overlaps;  // by the kernel: not 0: another call of this rank was running at the same time
   std::uint64_t begun;     // by the first block: calls
   std::uint64_t done[most_blocks];  // by each block
+  std::uint64_t direct;             // by the first block: its last call in which all ranks reached all arrays
   // Messages that each lane has begun and ended, received and sent, by peer.
   std::uint64_t messages_begun[2][most_ranks][most_lanes], messages_ended[2][most_ranks][most_lanes];
   // By the kernel: a peer, plus 1, whose message is not the one that this rank receives, and both labels.
