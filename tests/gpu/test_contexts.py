@@ -83,10 +83,9 @@ elif __name__ == "__main__":
 RUNNERS = {
     "kernels": {},
     "processes": {},
-    "events": {"RINGREDUCE_EMULATED_BLOCKS": "1"},
     "nccl": {"RINGREDUCE_GPU_TRANSPORT": "nccl", "RINGREDUCE_NCCL_LIBRARY": str(EMULATED_NCCL)},
 }
-DEVICES = {"kernels": [[1, 1], [1]], "events": [[1, 1], [1]], "nccl": [[1, 2], [1, 2]]}
+DEVICES = {"kernels": [[1, 1], [1]], "nccl": [[1, 2], [1, 2]]}
 
 
 @pytest.mark.parametrize("runner", RUNNERS)

@@ -1,4 +1,4 @@
-"""Ranks of several hosts, without NCCL: kernels inside the hosts, the group's own transport between them."""
+"""Ranks of several hosts, without NCCL: the CPU's collectives, over the group's own transport."""
 
 from __future__ import annotations
 
@@ -51,24 +51,14 @@ def answers(hosts, what, *dead, transport="auto", **variables):
     return said
 
 
-@pytest.mark.parametrize(
-    ("hosts", "levels"),
-    [("aabb", True), ("abab", True), ("ab", False), ("aab", False), ("aaabbb", True)],
-)
-def test_every_collective(hosts, levels):
-    """With two levels where hosts have as many ranks, several each."""
-    said = answers(hosts, "collectives", RINGREDUCE_LOG="info")
-    assert all(lines[-1] == f"levels {levels}" for lines in said), said
+@pytest.mark.parametrize("hosts", ["ab", "aab", "abab"])
+def test_every_collective(hosts):
+    answers(hosts, "collectives")
 
 
 @pytest.mark.parametrize("transport", ["tcp", "shm+tcp"])
 def test_the_transport_does_not_matter(transport):
     answers("aabb", "collectives", transport=transport)
-
-
-def test_hosts_whose_kernels_do_not_fit_beside_each_other_do_without_them():
-    said = answers("aabb", "collectives", RINGREDUCE_EMULATED_BLOCKS="1")
-    assert all(lines[-1] == "levels False" for lines in said), said
 
 
 def test_slices():

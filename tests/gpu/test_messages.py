@@ -274,8 +274,5 @@ def _too_few_blocks(comm):
 
 
 @pytest.mark.skipif(HAS_CARD, reason="a card has enough")
-@pytest.mark.parametrize("blocks", ["1", "8"])
-def test_too_few_blocks(blocks, monkeypatch):
-    """Events or kernels: in both cases no blocks are left for messages."""
-    monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", blocks)
+def test_too_few_blocks(few_blocks):
     on_gpu(_too_few_blocks, 2)

@@ -186,15 +186,11 @@ def test_what_several_hosts_do_not_serve():
     answers("aabb", "stand_in")
 
 
-def test_one_thread_calls_for_ranks_whose_kernels_cannot_wait_for_each_other(program, tmp_path):
-    few = {"RINGREDUCE_EMULATED_BLOCKS": "1"}  # events order them, and the ranks meet on the host
-    assert run_program(program, tmp_path, 4, 4, **few) == ["all right"]
-
-
 @pytest.mark.parametrize(
     ("world", "variables", "reason"),
     [
         (33, {}, "its kernels serve at most 32 ranks, and through the CPU: rank 0: 17 ranks of one process"),
+        (4, {"RINGREDUCE_EMULATED_BLOCKS": "1"}, "2 ranks share"),
         (2, {"RINGREDUCE_GPU_TRANSPORT": "nccl"}, "RINGREDUCE_GPU_TRANSPORT is nccl"),
         (2, {"RINGREDUCE_NCCL_LIBRARY": "", "RINGREDUCE_GPU_TRANSPORT": "nccl"}, "cannot be loaded"),
         (

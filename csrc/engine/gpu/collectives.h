@@ -28,9 +28,9 @@ struct Launch;
 
 class GpuCollectives {
  public:
-  // Makes a group of the ranks that pass the same number; a collective.
-  using Split = std::function<std::unique_ptr<Communicator>(int color)>;
-  GpuCollectives(Calls& calls, Progress& progress, Exchange exchange, Split split);
+  // Makes another group of the same ranks; a collective.
+  using Another = std::function<std::unique_ptr<Communicator>()>;
+  GpuCollectives(Calls& calls, Progress& progress, Exchange exchange, Another another);
   ~GpuCollectives();
   GpuCollectives(const GpuCollectives&) = delete;
   GpuCollectives& operator=(const GpuCollectives&) = delete;
@@ -87,7 +87,7 @@ class GpuCollectives {
   Calls& calls_;
   Progress& progress_;
   const Exchange exchange_;
-  const Split split_;
+  const Another another_;
   std::mutex meeting_;  // one at a time; its holder may read what follows
   std::mutex mutex_;    // writers hold this, too
   std::shared_ptr<Gpu> gpu_;

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "engine/gpu/collectives.h"
-#include "engine/gpu/events/runner.h"
 #include "engine/gpu/gpu.h"
 #include "engine/gpu/hosts/runner.h"
 #include "engine/gpu/kernels/runner.h"
@@ -102,7 +101,7 @@ GpuCollectives::Ready GpuCollectives::ready(int device, For what) {
     calls_.say(log::Level::info, "arrays of GPU " + std::to_string(device) + " are combined " +
                                      (path == over_nccl        ? "over NCCL"
                                       : path == reaching_peers ? "by kernels that access their peers' memory"
-                                                               : "on the CPU, or by kernels inside hosts"));
+                                                               : "on the CPU"));
     const std::lock_guard lock(mutex_);
     gpu->runners[path] = std::move(runner);
     gpu_ = gpu;
@@ -120,9 +119,7 @@ std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path, bool mes
                                         [this] { tick(); });
   }
   if (path == over_hosts) {
-    return std::make_unique<HostsRunner>(
-        rank, world, gpu.device, calls_.options.reproducible, hosts_of(*calls_.transport), split_, exchange_,
-        [this](const std::string& text) { calls_.say(log::Level::info, text); });
+    return std::make_unique<HostsRunner>(rank, world, gpu.device, exchange_, another_);
   }
   auto boxes = std::make_unique<DeviceBoxes>(CudaLibrary::get(), gpu.device, rank, world, exchange_,
                                              gpu.stream.get(), messages);
@@ -132,11 +129,7 @@ std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path, bool mes
   // need.
   exchange_or_fail(exchange_, [&] {
     const OnDevice there(CudaLibrary::get(), gpu.device);
-    if (boxes->have_room()) {
-      runner = std::make_unique<KernelRunner>(rank, world, gpu.device, std::move(boxes), std::move(buffers));
-    } else {
-      runner = std::make_unique<EventRunner>(rank, world, gpu.device, boxes->devices_of_peers());
-    }
+    runner = std::make_unique<KernelRunner>(rank, world, gpu.device, std::move(boxes), std::move(buffers));
     return std::string();
   });
   return runner;
@@ -146,7 +139,7 @@ std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path, bool mes
 // several ranks: CUDA may map memory only when everything that runs has finished, and one rank would wait to
 // launch what others wait for.
 std::unique_ptr<Buffers> GpuCollectives::reaching_arrays(const DeviceBoxes& boxes, int device) {
-  if (!boxes.have_room() || boxes.one_process() || !boxes.own_processes()) return nullptr;
+  if (boxes.one_process() || !boxes.own_processes()) return nullptr;
   std::unique_ptr<Buffers> buffers;
   std::string address;
   try {

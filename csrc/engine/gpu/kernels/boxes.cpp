@@ -106,8 +106,7 @@ DeviceBoxes::Gpu DeviceBoxes::introduce() {
   return gpu;
 }
 
-// The number of blocks for each rank with which those of all ranks on a device run at the same time; 0: not
-// even one each.
+// The number of blocks for each rank with which those of all ranks on a device run at the same time.
 int DeviceBoxes::blocks_for_all(const std::vector<Gpu>& gpus) {
   int blocks = device::most_blocks, processes = 1;
   for (const Gpu& gpu : gpus) {
@@ -122,16 +121,11 @@ int DeviceBoxes::blocks_for_all(const std::vector<Gpu>& gpus) {
     }
     blocks = std::min({blocks, claimed / in_process, fit / here});
     if (&gpu == &gpus[rank_]) processes = (here + in_process - 1) / in_process;
-    if (in_process > 1 && streams_of_a_rank * in_process > gpu.where.queues) blocks = 0;
-    if (blocks > 0 || one_process()) continue;
-    if (in_process > 1) {
-      throw Error(std::to_string(in_process) +
-                  " ranks of one process share a GPU with other processes, and its " +
-                  std::to_string(gpu.where.queues) + " queues are too few for their streams: raise " +
-                  queues_variable);
-    }
-    throw Error(std::to_string(here) + " ranks of several processes share a GPU that can run only " +
-                std::to_string(fit) + " more thread blocks at the same time, less than one for each rank");
+    if (blocks > 0) continue;
+    throw Error(std::to_string(here) + " ranks share a GPU that can run only " + std::to_string(fit) +
+                " more thread blocks at the same time, less than one for each rank: close other groups, "
+                "use fewer ranks for each GPU" +
+                or_nccl);
   }
   // Each process counts the blocks of all.
   const std::lock_guard lock(claims_mutex);
@@ -146,7 +140,6 @@ void DeviceBoxes::reach(int peer, const Gpu& gpu, const std::string& handle) {
       CudaLibrary::check(cuda_.reach(gpu.device));
       devices.push_back(gpu.device);
     }
-    if (!have_room()) return;
     void* at = nullptr;
     std::memcpy(&at, handle.data(), sizeof at);
     kept_.push_back(find_known(at));
@@ -163,10 +156,10 @@ DeviceBoxes::DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int worl
                          void* stream, bool messages)
     : cuda_(cuda), device_(device), rank_(rank), world_(world), memories_(static_cast<std::size_t>(world)) {
   const OnDevice there(cuda_, device_);
-  std::vector<Gpu> gpus;
-  for (const std::string& blob : exchange_or_fail(exchange, [&] { return bytes_of(introduce()); })) {
-    std::memcpy(&gpus.emplace_back(), blob.data(), std::min(blob.size(), sizeof(Gpu)));
-  }
+  const std::vector<Gpu> gpus = exchange_values_or_fail(exchange, [&] { return introduce(); });
+  std::vector<Whereabouts> all;
+  for (const Gpu& gpu : gpus) all.push_back(gpu.where);
+  check_queues(all);
   for (int peer = 0; peer < world_; ++peer) {
     if (gpus[peer].where.process != gpus[rank_].where.process) others_.push_back(peer);
   }
@@ -180,7 +173,7 @@ DeviceBoxes::DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int worl
     }
     return std::string();
   });
-  if (have_room() && !one_process()) cuda_.unshare(handles[rank_].data() + sizeof(void*));
+  if (!one_process()) cuda_.unshare(handles[rank_].data() + sizeof(void*));
 }
 
 std::shared_ptr<DeviceMemory> DeviceBoxes::take(void* stream) const {
@@ -196,7 +189,6 @@ std::shared_ptr<DeviceMemory> DeviceBoxes::take(void* stream) const {
 
 // Makes this rank's boxes. Returns their address, for ranks of this process, and a handle for others.
 std::string DeviceBoxes::offer(void* stream) {
-  if (!have_room()) return "";
   const auto memory = take(stream);
   CudaLibrary::check(cuda_.fill(memory->at(), 0, memory->bytes(), stream));
   CudaLibrary::check(cuda_.synchronize(stream));

@@ -17,8 +17,9 @@ namespace ringreduce {
 class DeviceBoxes {
  public:
   // A collective of at most device::most_ranks ranks, each with a device of its own or a shared one. Throws
-  // Error, on all ranks, if a rank has no GPU or its GPU cannot reach another's, or if ranks of several
-  // processes share a GPU on which their thread blocks do not run at the same time. `messages`: some blocks,
+  // Error, on all ranks, if a rank has no GPU or its GPU cannot reach another's, or if kernels of ranks that
+  // share a GPU may not wait for each other, because not even one thread block of each would run at the same
+  // time, or because their streams share queues. `messages`: some blocks,
   // as far as there are enough, are for messages between two ranks; the same on all ranks.
   DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int world, const Exchange& exchange,
               void* stream, bool messages);
@@ -37,9 +38,6 @@ class DeviceBoxes {
   bool own_processes() const { return static_cast<int>(others_.size()) == world_ - 1; }
   // The other devices of ranks in this process.
   const std::vector<int>& devices_of_peers() const { return devices_of_peers_; }
-  // Whether kernels may wait for each other: at least one thread block of each rank runs while those of all
-  // others do. Otherwise there are no boxes.
-  bool have_room() const { return layout_.blocks > 0; }
   std::size_t bytes() const { return layout_.bytes(); }
   char* memory(int rank) const { return memories_[rank]; }
   // A stream of this process belongs to the first rank of this group that launches on it, until that closes.
