@@ -38,8 +38,8 @@ def local_group(
         A list of communicators, by rank.
 
     Raises:
-        ValueError: the number of devices is not the number of ranks, or a GPU has too many ranks.
-        Error: a GPU cannot be used.
+        ValueError: the number of devices is not the number of ranks.
+        Error: a GPU cannot be used, or has too few queues or thread blocks for its ranks.
     """
     values.whole(size, "size", 1, MOST)
     timeout = check(timeout, reproducible, None)

@@ -507,7 +507,10 @@ def test_a_thread_block_of_each_rank_must_fit(monkeypatch):
         pytest.skip("a card runs more blocks than there can be ranks")
     monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "3")
     on_gpu(
-        _refused_on_all_ranks, 4, "4 ranks share a GPU .* only 3 more .*: close other groups,", device=None
+        _refused_on_all_ranks,
+        4,
+        "a GPU that 4 ranks share runs 3 .* claimed 0 .*: close groups,",
+        device=None,
     )
     on_gpu(_all_reduce, 3, (1000,), ("ring",), True)
 

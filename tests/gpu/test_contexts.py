@@ -92,7 +92,7 @@ DEVICES = {"kernels": [[1, 1], [1]], "nccl": [[1, 2], [1, 2]]}
 def test_no_other_gpu_gets_a_context(runner, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    settings = {"RINGREDUCE_EMULATED_DEVICES": "3", "RINGREDUCE_EMULATED_BLOCKS": "8", **RUNNERS[runner]}
+    settings = {"RINGREDUCE_EMULATED_DEVICES": "3", "RINGREDUCE_EMULATED_BLOCKS": "64", **RUNNERS[runner]}
     env = {**os.environ, "PYTHONPATH": str(ROOT), **settings}
     command = [sys.executable, str(program), runner]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, env=env)

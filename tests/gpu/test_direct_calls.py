@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not HAS_CARD and not EMULATED_LIBRARY.exists(), reason="not built: make emulated"),
 ]
 # Of the emulated GPU, in which all other memory that tests use can be shared.
-SETTINGS = {"RINGREDUCE_EMULATED_BLOCKS": "32", "RINGREDUCE_EMULATED_SHARED": str(8 << 20)}
+SETTINGS = {"RINGREDUCE_EMULATED_BLOCKS": "64", "RINGREDUCE_EMULATED_SHARED": str(8 << 20)}
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def _run(what, world, **more):
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "RINGREDUCE_EMULATED_BLOCKS": "8", **more}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "RINGREDUCE_EMULATED_BLOCKS": "64", **more}
     program = [sys.executable, "-m", "tests.gpu.programs_of_processes", what, str(world)]
     return subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=50, env=env)
 

@@ -25,6 +25,7 @@ class Runner;
 class Watch;
 struct Gpu;
 struct Launch;
+struct NoRoom;
 
 class GpuCollectives {
  public:
@@ -68,6 +69,7 @@ class GpuCollectives {
   Ready ready(int device, For what);
   Path agree_on_path();
   std::string why_not_nccl();
+  Path instead_of_kernels(const NoRoom& full);
   std::unique_ptr<Runner> meet(const Gpu& gpu, Path path, bool messages);
   std::unique_ptr<Buffers> reaching_arrays(const DeviceBoxes& boxes, int device);
   std::vector<std::shared_ptr<Runner>> runners();
@@ -92,6 +94,7 @@ class GpuCollectives {
   std::mutex mutex_;    // writers hold this, too
   std::shared_ptr<Gpu> gpu_;
   std::optional<Path> path_of_schedules_;  // as agreed by all ranks
+  bool may_use_nccl_ = true;               // unasked; the same
   std::unique_ptr<Watch> watch_;
   std::atomic<std::uint64_t> last_launched_{0};  // the number of that call
   std::atomic<int> launching_{0};                // calls on their way to the GPU

@@ -55,9 +55,10 @@ auto GpuCollectives::means_of(const Call& call) -> For {
 GpuCollectives::Path GpuCollectives::agree_on_path() {
   const std::string wanted = agree_on_wanted(exchange_);
   if (wanted == "nccl") return over_nccl;
+  may_use_nccl_ = wanted != "cuda";
   const bool several_hosts = has_several_hosts(*calls_.transport);
   if (!several_hosts && calls_.world <= device::most_ranks) return reaching_peers;
-  const std::string problem = wanted == "cuda" ? std::string(variable) + " is cuda" : why_not_nccl();
+  const std::string problem = why_not_nccl();
   if (problem.empty()) return over_nccl;
   const std::string why =
       several_hosts ? " between hosts: "
@@ -68,6 +69,7 @@ GpuCollectives::Path GpuCollectives::agree_on_path() {
 
 // On some rank; the same on all. A collective.
 std::string GpuCollectives::why_not_nccl() {
+  if (!may_use_nccl_) return std::string(variable) + " is cuda";
   try {
     exchange_or_fail(exchange_, [] { return NcclLibrary::get(), std::string(); });
     return "";
@@ -87,7 +89,8 @@ GpuCollectives::Ready GpuCollectives::ready(int device, For what) {
   if (!over_nccl_anyway && !path_of_schedules_) {
     path_of_schedules_ = agree_on_path();
   }
-  const Path path = over_nccl_anyway ? over_nccl : *path_of_schedules_;
+  const bool messages = what == For::calls_and_messages;
+  Path path = over_nccl_anyway ? over_nccl : *path_of_schedules_;
   std::shared_ptr<Gpu> gpu = gpu_;
   if (!gpu || !gpu->runners[path]) {
     exchange_or_fail(exchange_, [&] {
@@ -97,18 +100,33 @@ GpuCollectives::Ready GpuCollectives::ready(int device, For what) {
       if (!gpu) gpu = std::make_shared<Gpu>(device);
       return std::string();
     });
-    auto runner = meet(*gpu, path, what == For::calls_and_messages);
+    std::unique_ptr<Runner> runner;
+    try {
+      runner = meet(*gpu, path, messages);
+    } catch (const NoRoom& full) {
+      path_of_schedules_ = path = instead_of_kernels(full);
+      if (!gpu->runners[path]) runner = meet(*gpu, path, messages);
+    }
     calls_.say(log::Level::info, "arrays of GPU " + std::to_string(device) + " are combined " +
                                      (path == over_nccl        ? "over NCCL"
                                       : path == reaching_peers ? "by kernels that access their peers' memory"
                                                                : "on the CPU"));
     const std::lock_guard lock(mutex_);
-    gpu->runners[path] = std::move(runner);
+    if (runner) gpu->runners[path] = std::move(runner);
     gpu_ = gpu;
     if (!watch_) watch_ = std::make_unique<Watch>(calls_, [this] { return this->runners(); }, last_launched_);
   }
   gpu->check_is(device);
   return {gpu, *gpu->runners[path]};
+}
+
+// Where other groups have all thread blocks. A collective.
+GpuCollectives::Path GpuCollectives::instead_of_kernels(const NoRoom& full) {
+  if (!full.apart) throw full;
+  const std::string problem = why_not_nccl();
+  if (!problem.empty()) throw Error(std::string(full.what()) + " (" + problem + ")");
+  calls_.say(log::Level::info, full.what());
+  return over_nccl;
 }
 
 std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path, bool messages) {

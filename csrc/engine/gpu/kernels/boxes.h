@@ -9,17 +9,24 @@
 
 #include "engine/gpu/kernels/cuda/errand.h"
 #include "transport/device/memory.h"
+#include "transport/interface/errors.h"
 #include "transport/interface/exchange.h"
 #include "transport/interface/transport.h"
 
 namespace ringreduce {
 
+// Not even one thread block of each rank would run beside those that groups have claimed. `apart`: each rank
+// has a GPU of its own.
+struct NoRoom : Error {
+  NoRoom(const std::string& what, bool apart) : Error(what), apart(apart) {}
+  bool apart;
+};
+
 class DeviceBoxes {
  public:
   // A collective of at most device::most_ranks ranks, each with a device of its own or a shared one. Throws
-  // Error, on all ranks, if a rank has no GPU or its GPU cannot reach another's, or if kernels of ranks that
-  // share a GPU may not wait for each other, because not even one thread block of each would run at the same
-  // time, or because their streams share queues. `messages`: some blocks,
+  // Error, on all ranks, if a rank has no GPU or its GPU cannot reach another's, or if streams of ranks that
+  // share a GPU share queues, and NoRoom. `messages`: some blocks,
   // as far as there are enough, are for messages between two ranks; the same on all ranks.
   DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int world, const Exchange& exchange,
               void* stream, bool messages);
@@ -47,8 +54,9 @@ class DeviceBoxes {
  private:
   struct Gpu;
   using Claimed = std::pair<int, int>;  // a device, and the thread blocks that may run there
-  Gpu introduce();
-  int blocks_for_all(const std::vector<Gpu>& gpus);
+  struct Room;
+  Gpu introduce(bool messages);
+  void share_blocks(const std::vector<Gpu>& gpus);
   std::shared_ptr<DeviceMemory> take(void* stream) const;
   std::string offer(void* stream);
   void reach(int peer, const Gpu& gpu, const std::string& handle);
