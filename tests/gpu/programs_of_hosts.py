@@ -164,15 +164,14 @@ def failing(comm, call):
 
 
 def mismatch(comm):
-    for dtype in ("float32", "float64"):
-        for count in (10, LARGE):
-            with comm.split(0) as group:
-                x = GpuArray(np.ones(count, dtype))
-                group.all_reduce(x)
-                op = "max" if group.rank == group.size - 1 else "sum"
-                error = failing(group, partial(group.all_reduce, x, op))
-                assert isinstance(error, ringreduce.MismatchError), error
-                assert "max" in str(error) and "sum" in str(error), error
+    for count in (10, LARGE):
+        with comm.split(0) as group:
+            x = GpuArray(np.ones(count, "float32"))
+            group.all_reduce(x)
+            op = "max" if group.rank == group.size - 1 else "sum"
+            error = failing(group, partial(group.all_reduce, x, op))
+            assert isinstance(error, ringreduce.MismatchError), error
+            assert "max" in str(error) and "sum" in str(error), error
 
 
 def killed(comm):
