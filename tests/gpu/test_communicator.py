@@ -13,6 +13,7 @@ import pytest
 
 import ringreduce
 
+from .emulated_nccl import EMULATED_NCCL
 from .gpu_arrays import DlpackArray, GpuArray, library, on_gpu, wait_for
 from .probe import HAS_CARD
 from .ranks import EMULATED_LIBRARY
@@ -506,6 +507,7 @@ def test_a_thread_block_of_each_rank_must_fit(monkeypatch):
     if HAS_CARD:
         pytest.skip("a card runs more blocks than there can be ranks")
     monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "3")
+    monkeypatch.setenv("RINGREDUCE_NCCL_LIBRARY", str(EMULATED_NCCL))  # which cannot serve them either
     on_gpu(
         _refused_on_all_ranks,
         4,
@@ -609,9 +611,7 @@ def test_devices_that_are_not_there_are_refused(monkeypatch):
     with pytest.raises(ValueError, match="device must have one number for each of the 2 ranks, not 1"):
         ringreduce.local_group(2, device=[0])
     monkeypatch.setenv("RINGREDUCE_GPU_TRANSPORT", "cuda")  # NCCL would serve it
-    with pytest.raises(
-        ringreduce.Error, match=r"33 ranks of one process share a GPU. They need 99 of its queues"
-    ):
+    with pytest.raises(ringreduce.Error, match=r"33 ranks .* They need 99 of its queues"):
         ringreduce.local_group(33, device=0)
 
 

@@ -208,6 +208,41 @@ def test_without_the_real_nccl_it_says_what_it_cannot_serve(program, tmp_path, w
     assert reason in said
 
 
+def _blocks_of_a_call(rank):
+    library().call("choose_device", rank.device)
+    emulated = ctypes.CDLL(str(EMULATED_LIBRARY))
+    emulated.ringreduce_emulated_largest_kernel(rank.device)
+    x = rank.array(np.ones(30_000))
+    rank.all_reduce(x)
+    assert rank.values(x) == [rank.world] * 30_000
+    return emulated.ringreduce_emulated_largest_kernel(rank.device)
+
+
+@pytest.mark.skipif(HAS_CARD, reason="only the emulated GPU counts blocks")
+@pytest.mark.parametrize(
+    ("config", "blocks"),
+    [({}, 2), ({"minCTAs": 6}, 6), ({"maxCTAs": 1}, 1), ({"minCTAs": 3, "maxCTAs": 32}, 3)],
+)
+def test_configurations_bound_the_thread_blocks(config, blocks):
+    both = ranks(2, **config)
+    assert in_threads(*(lambda rank=rank: _blocks_of_a_call(rank) for rank in both)) == [blocks] * 2
+    in_threads(*(rank.destroy for rank in both))
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"minCTAs": 4, "maxCTAs": 3}, "minCTAs is 4, but maxCTAs is 3"),
+        ({"minCTAs": 0}, "minCTAs must be at least 1, not 0"),
+        ({"maxCTAs": -1}, "maxCTAs must be at least 1, not -1"),
+    ],
+)
+def test_configurations_that_contradict_themselves(config, said):
+    with pytest.raises(Failed, match=said) as error:
+        ranks(2, **config)
+    assert error.value.result == INVALID_ARGUMENT
+
+
 # --- over the real NCCL ----------------------------------------------------------------------------------------
 
 

@@ -97,7 +97,7 @@ GpuCollectives::Ready GpuCollectives::ready(int device, For what) {
       calls_.transport->check_background();  // the watch's thread needs it, and others
       const OnDevice there(CudaLibrary::get(), device);
       Gpu::give_back(nullptr);
-      if (!gpu) gpu = std::make_shared<Gpu>(device);
+      if (!gpu) gpu = std::make_shared<Gpu>(device, calls_.options.gpu.priority);
       return std::string();
     });
     std::unique_ptr<Runner> runner;
@@ -131,23 +131,25 @@ GpuCollectives::Path GpuCollectives::instead_of_kernels(const NoRoom& full) {
 
 std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path, bool messages) {
   const int rank = calls_.rank, world = calls_.world;
+  const GpuOptions& options = calls_.options.gpu;
   if (path == over_nccl) {
     return std::make_unique<NcclRunner>(rank, world, gpu.device, calls_.options.reproducible, messages,
-                                        calls_.transport->hosts(), calls_.options.timeout, exchange_,
+                                        options, calls_.transport->hosts(), calls_.options.timeout, exchange_,
                                         [this] { tick(); });
   }
   if (path == over_hosts) {
     return std::make_unique<HostsRunner>(rank, world, gpu.device, exchange_, another_);
   }
   auto boxes = std::make_unique<DeviceBoxes>(CudaLibrary::get(), gpu.device, rank, world, exchange_,
-                                             gpu.stream.get(), messages);
+                                             gpu.stream.get(), messages, options);
   auto buffers = reaching_arrays(*boxes, gpu.device);
   std::unique_ptr<Runner> runner;
   // Allocations may wait for everything that runs on the GPU, so no rank launches before all have what they
   // need.
   exchange_or_fail(exchange_, [&] {
     const OnDevice there(CudaLibrary::get(), gpu.device);
-    runner = std::make_unique<KernelRunner>(rank, world, gpu.device, std::move(boxes), std::move(buffers));
+    runner = std::make_unique<KernelRunner>(rank, world, gpu.device, options.priority, std::move(boxes),
+                                            std::move(buffers));
     return std::string();
   });
   return runner;

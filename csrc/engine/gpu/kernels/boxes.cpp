@@ -93,13 +93,20 @@ struct DeviceBoxes::Gpu {
   std::int32_t device, capacity, left, blocks, lanes, claimed;
 };
 
-DeviceBoxes::Gpu DeviceBoxes::introduce(bool messages) {
+DeviceBoxes::Gpu DeviceBoxes::introduce(bool messages, const GpuOptions& options) {
   Gpu gpu{};
   gpu.where = whereabouts_of(cuda_, device_);
   gpu.device = device_;
   CudaLibrary::check(KernelLibrary::get().fit(&gpu.capacity));
-  gpu.blocks = std::clamp(gpu.capacity / groups_of_a_gpu, 1, device::most_blocks);
+  const int pairs = pairs_of(world_);
+  const int most = options.max_blocks > 0 ? options.max_blocks : device::most_blocks;
+  gpu.blocks = std::min(
+      {std::max({gpu.capacity / groups_of_a_gpu, options.min_blocks, 1}), most, device::most_blocks});
   if (messages) gpu.lanes = lanes_beside(gpu.blocks, world_);
+  if (options.max_blocks > 0 && gpu.blocks + gpu.lanes * pairs > most) {
+    gpu.lanes = 2 * pairs > most ? 0 : lanes_beside(most / 4, world_);
+    gpu.blocks = std::min(gpu.blocks, most - gpu.lanes * pairs);
+  }
   const std::lock_guard lock(claims_mutex);
   static std::vector<std::weak_ptr<Claimed>> all;
   std::erase_if(all, [](const auto& one) { return one.expired(); });
@@ -108,7 +115,7 @@ DeviceBoxes::Gpu DeviceBoxes::introduce(bool messages) {
     const auto other = one.lock();
     if (other && other->first == device_) gpu.left -= other->second;
   }
-  gpu.claimed = std::clamp(gpu.blocks + gpu.lanes * pairs_of(world_), 0, std::max(gpu.left, 0));
+  gpu.claimed = std::clamp(gpu.blocks + gpu.lanes * pairs, 0, std::max(gpu.left, 0));
   claimed_ = std::make_shared<Claimed>(device_, gpu.claimed);
   all.push_back(claimed_);
   return gpu;
@@ -153,7 +160,8 @@ void DeviceBoxes::share_blocks(const std::vector<Gpu>& gpus) {
               " runs " + std::to_string(gpu.capacity) +
               " thread blocks at the same time, and other groups have claimed " +
               std::to_string(gpu.capacity - room.left) +
-              " of them, so that not one is left for each: close groups, use fewer ranks for each GPU";
+              " of them, so that not one is left for each: close groups, lower their max_blocks, use fewer "
+              "ranks for each GPU";
   }
   if (each < 1) throw NoRoom(problem + or_nccl, apart);
   layout_ = {std::min(blocks, each - lanes * pairs), world_, arena_bytes, lanes};
@@ -182,10 +190,11 @@ void DeviceBoxes::reach(int peer, const Gpu& gpu, const std::string& handle) {
 }
 
 DeviceBoxes::DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int world, const Exchange& exchange,
-                         void* stream, bool messages)
+                         void* stream, bool messages, const GpuOptions& options)
     : cuda_(cuda), device_(device), rank_(rank), world_(world), memories_(static_cast<std::size_t>(world)) {
   const OnDevice there(cuda_, device_);
-  const std::vector<Gpu> gpus = exchange_values_or_fail(exchange, [&] { return introduce(messages); });
+  const std::vector<Gpu> gpus =
+      exchange_values_or_fail(exchange, [&] { return introduce(messages, options); });
   std::vector<Whereabouts> all;
   for (const Gpu& gpu : gpus) all.push_back(gpu.where);
   check_queues(all);

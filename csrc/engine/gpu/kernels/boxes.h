@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/gpu/kernels/cuda/errand.h"
+#include "engine/gpu/options.h"
 #include "transport/device/memory.h"
 #include "transport/interface/errors.h"
 #include "transport/interface/exchange.h"
@@ -29,7 +30,7 @@ class DeviceBoxes {
   // share a GPU share queues, and NoRoom. `messages`: some blocks,
   // as far as there are enough, are for messages between two ranks; the same on all ranks.
   DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int world, const Exchange& exchange,
-              void* stream, bool messages);
+              void* stream, bool messages, const GpuOptions& options);
   ~DeviceBoxes();
   // Tells the ranks of other processes that this rank's kernels no longer write to their boxes. This rank's
   // boxes are not reused before all of those have left, however the group has ended, because their kernels
@@ -55,7 +56,7 @@ class DeviceBoxes {
   struct Gpu;
   using Claimed = std::pair<int, int>;  // a device, and the thread blocks that may run there
   struct Room;
-  Gpu introduce(bool messages);
+  Gpu introduce(bool messages, const GpuOptions& options);
   void share_blocks(const std::vector<Gpu>& gpus);
   std::shared_ptr<DeviceMemory> take(void* stream) const;
   std::string offer(void* stream);

@@ -34,7 +34,7 @@ bool is_direct(Collective collective) {
 
 }  // namespace
 
-KernelRunner::KernelRunner(int rank, int world, int device, std::unique_ptr<DeviceBoxes> boxes,
+KernelRunner::KernelRunner(int rank, int world, int device, int priority, std::unique_ptr<DeviceBoxes> boxes,
                            std::unique_ptr<Buffers> buffers)
     : Runner(rank, world, device),
       uploads_(new_stream(cuda_, device)),
@@ -47,7 +47,7 @@ KernelRunner::KernelRunner(int rank, int world, int device, std::unique_ptr<Devi
       report_memory_(cuda_, DeviceMemory::on_host, sizeof(device::Report)),
       report_(new(report_memory_.at()) device::Report()),
       messenger_(boxes_->layout().lanes > 0
-                     ? std::make_unique<KernelMessenger>(rank, world, device, *boxes_, *report_)
+                     ? std::make_unique<KernelMessenger>(rank, world, device, priority, *boxes_, *report_)
                      : nullptr) {
   if (buffers_) buffers_->start([this] { return is_idle(); });
 }

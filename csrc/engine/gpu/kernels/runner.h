@@ -15,7 +15,7 @@ namespace ringreduce {
 class KernelRunner : public Runner {
  public:
   // `buffers`: for ranks that are processes and may reach each other's arrays.
-  KernelRunner(int rank, int world, int device, std::unique_ptr<DeviceBoxes> boxes,
+  KernelRunner(int rank, int world, int device, int priority, std::unique_ptr<DeviceBoxes> boxes,
                std::unique_ptr<Buffers> buffers);
   ~KernelRunner() override;
 
