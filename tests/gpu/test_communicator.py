@@ -118,7 +118,7 @@ def test_every_collective(world):
 def test_more_blocks_than_have_arenas(monkeypatch):
     """Direct kernels have more than others."""
     monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "256")
-    on_gpu(_every_collective, 2)
+    on_gpu(_every_collective, 2, max_blocks=64)
 
 
 def _uneven(comm):
