@@ -5,6 +5,7 @@
 
 #include "bindings/schedule_caster.h"
 #include "bindings/values.h"
+#include "engine/gpu/kernels/cuda/errand.h"
 #include "schedule/catalogue.h"
 
 namespace nb = nanobind;
@@ -106,6 +107,19 @@ Encoding wire_named(nb::handle wire) {
     if (name == name_of(static_cast<Encoding>(i))) return static_cast<Encoding>(i);
   }
   throw InvalidArgument("wire must be None, bf16, fp16, int8 or fp8, not '" + std::string(name) + "'");
+}
+
+GpuOptions gpu_options(nb::handle max_blocks, nb::handle priority, GpuOptions otherwise) {
+  constexpr int soonest = -5;  // of any GPU so far
+  constexpr const char* what = "None or an integer";
+  if (!max_blocks.is_none()) {
+    otherwise.min_blocks = otherwise.max_blocks =
+        static_cast<int>(whole(max_blocks, "max_blocks", 1, device::most_blocks, what));
+  }
+  if (!priority.is_none()) {
+    otherwise.priority = static_cast<int>(whole(priority, "priority", soonest, 0, what));
+  }
+  return otherwise;
 }
 
 int root_of(const Communicator& comm, nb::handle root) {

@@ -14,6 +14,9 @@ namespace ringreduce {
 void set_op(Call& call, nanobind::handle op, nanobind::handle factor);
 Encoding wire_named(nanobind::handle wire);
 
+// With what is not None; the rest is as `otherwise`.
+GpuOptions gpu_options(nanobind::handle max_blocks, nanobind::handle priority, GpuOptions otherwise);
+
 // Raises unless it is a rank.
 int root_of(const Communicator& comm, nanobind::handle root);
 

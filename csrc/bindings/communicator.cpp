@@ -190,14 +190,16 @@ void copy_between(Communicator& comm, nb::handle to, nb::handle source, nb::hand
   CudaLibrary::check(cuda.synchronize(chosen));
 }
 
-std::unique_ptr<Communicator> split(Communicator& comm, nb::handle color, nb::handle key) {
+std::unique_ptr<Communicator> split(Communicator& comm, nb::handle color, nb::handle key,
+                                    nb::handle max_blocks, nb::handle priority) {
   const auto number = [](nb::handle value, const char* argument, int least) {
     return static_cast<int>(whole(value, argument, least, INT32_MAX, "None or an integer"));
   };
   const int own_color = color.is_none() ? -1 : number(color, "color", 0);
   const int own_key = key.is_none() ? comm.rank() : number(key, "key", INT32_MIN);
+  const GpuOptions gpu = gpu_options(max_blocks, priority, comm.options().gpu);
   const nb::gil_scoped_release unlocked;
-  return comm.split(own_color, own_key);
+  return comm.split(own_color, own_key, gpu);
 }
 
 std::tuple<std::string, std::size_t, std::string> explain(const Communicator& comm, nb::handle collective,
@@ -270,7 +272,8 @@ void bind_communicator(nb::module_& m) {
       .def("forget_longest_waits", &Communicator::forget_longest_waits)
       .def("set_bucket", &Communicator::set_bucket, "number"_a,
            "Sets the number of the bucket of gradients that the next calls are for; -1: none.")
-      .def("split", split, "color"_a.none(), "key"_a.none())
+      .def("split", split, "color"_a.none(), "key"_a.none(), "max_blocks"_a.none() = nb::none(),
+           "priority"_a.none() = nb::none())
       .def("shrink", &Communicator::shrink, unlocked)
       .def("inherit", &Communicator::inherit, "parent"_a,
            "Takes over from the group that this one was made from what it still holds.")

@@ -21,17 +21,19 @@ namespace {
 using PythonExchange = nb::callable;
 
 // If `reproducible` is None, the environment decides.
-Options options_of(nb::handle timeout, nb::handle reproducible) {
+Options options_of(nb::handle timeout, nb::handle reproducible, nb::handle max_blocks, nb::handle priority) {
   Options options;
   options.timeout = seconds(timeout, "timeout");
+  options.gpu = gpu_options(max_blocks, priority, {});
   if (!reproducible.is_none()) options.reproducible = flag(reproducible, "reproducible");
   return options;
 }
 
 std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange& exchange, nb::handle timeout,
                                       nb::handle reproducible, const std::string& transport,
-                                      const std::shared_ptr<MpiJob>& mpi, nb::handle encrypt) {
-  const Options options = options_of(timeout, reproducible);
+                                      const std::shared_ptr<MpiJob>& mpi, nb::handle encrypt,
+                                      nb::handle max_blocks, nb::handle priority) {
+  const Options options = options_of(timeout, reproducible, max_blocks, priority);
   std::optional<bool> encrypts;
   if (!encrypt.is_none()) encrypts = flag(encrypt, "encrypt");
   const Exchange call = [&](const std::string& blob) {
@@ -52,9 +54,9 @@ std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange&
   return communicator;
 }
 
-std::vector<std::unique_ptr<Communicator>> local_group(int world, nb::handle timeout,
-                                                       nb::handle reproducible) {
-  const Options options = options_of(timeout, reproducible);
+std::vector<std::unique_ptr<Communicator>> local_group(int world, nb::handle timeout, nb::handle reproducible,
+                                                       nb::handle max_blocks, nb::handle priority) {
+  const Options options = options_of(timeout, reproducible, max_blocks, priority);
   std::vector<std::unique_ptr<Communicator>> group;
   for (auto& transport : LocalTransport::group(world)) {
     group.push_back(std::make_unique<Communicator>(std::move(transport), options));
@@ -66,10 +68,16 @@ std::vector<std::unique_ptr<Communicator>> local_group(int world, nb::handle tim
 }  // namespace
 
 void bind_connect(nb::module_& m) {
+  m.def(
+      "check_gpu_options",
+      [](nb::handle max_blocks, nb::handle priority) { gpu_options(max_blocks, priority, {}); },
+      "max_blocks"_a.none(), "priority"_a.none(), "Raises unless a group can have them.");
   m.def("connect", connect, "rank"_a, "world"_a, "exchange"_a, "timeout"_a.none(), "reproducible"_a.none(),
         "transport"_a = "", "mpi"_a.none() = nb::none(), "encrypt"_a.none() = nb::none(),
+        "max_blocks"_a.none() = nb::none(), "priority"_a.none() = nb::none(),
         "Connects this rank to the others, which it reaches through the exchange.");
   m.def("local_group", local_group, "world"_a, "timeout"_a.none(), "reproducible"_a.none(),
+        "max_blocks"_a.none() = nb::none(), "priority"_a.none() = nb::none(),
         "Returns the communicators of a group of ranks within this process.");
 }
 

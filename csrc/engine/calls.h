@@ -10,6 +10,7 @@
 #include "engine/account.h"
 #include "engine/cpu/executor.h"
 #include "engine/diagnosis.h"
+#include "engine/gpu/options.h"
 #include "engine/messages/point_to_point.h"
 #include "engine/notice.h"
 #include "engine/planning/planner.h"
@@ -33,6 +34,7 @@ struct Options {
   std::string log_name;
   // The ranks' names in the job, if they are not their numbers here.
   std::vector<int> members;
+  GpuOptions gpu;
 };
 
 class Calls {

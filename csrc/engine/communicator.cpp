@@ -12,7 +12,7 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, const Options& 
       progress_(calls_),
       gpu_(
           calls_, progress_, [this](const std::string& blob) { return exchange(blob); },
-          [this](int color) { return split(color, rank()); }) {}
+          [this] { return split(0, rank()); }) {}
 
 Communicator::~Communicator() {
   leave();

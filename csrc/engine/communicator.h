@@ -111,8 +111,8 @@ class Communicator {
   const std::vector<int>& ring_order() const { return calls_.planner.order(); }
 
   // Ranks of equal color form a new communicator, ordered by key, then rank. A rank with a negative color
-  // joins none, and gets null.
-  std::unique_ptr<Communicator> split(int color, int key);
+  // joins none, and gets null. `gpu`: none: as this one.
+  std::unique_ptr<Communicator> split(int color, int key, std::optional<GpuOptions> gpu = {});
   // Returns a communicator of the surviving ranks. Every one of them must call it.
   std::unique_ptr<Communicator> shrink();
   // A vote that every rank takes part in. Returns whether all say yes: the same on all ranks, even if one
@@ -147,7 +147,7 @@ class Communicator {
   void measure_links_if_far();
   void introduce(log::Level details) const;
   std::unique_ptr<Communicator> child(std::unique_ptr<Transport> transport, const std::vector<int>& members,
-                                      std::uint64_t group);
+                                      std::uint64_t group, const GpuOptions& gpu);
 
   Calls calls_;
   const Registered registered_{*this};

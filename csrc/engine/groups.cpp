@@ -47,10 +47,12 @@ std::vector<std::string> Communicator::exchange(const std::string& blob) {
 
 // Links stay valid in a new group, except between hosts whose first rank has changed: these are unknown.
 std::unique_ptr<Communicator> Communicator::child(std::unique_ptr<Transport> transport,
-                                                  const std::vector<int>& members, std::uint64_t group) {
+                                                  const std::vector<int>& members, std::uint64_t group,
+                                                  const GpuOptions& gpu) {
   transport->told = calls_.transport->told.among(members);
   transport->told.group = group;
   Options theirs = options();
+  theirs.gpu = gpu;
   theirs.members = members;
   for (int& member : theirs.members) {
     if (!options().members.empty()) member = options().members[member];
@@ -62,7 +64,7 @@ std::unique_ptr<Communicator> Communicator::child(std::unique_ptr<Transport> tra
   return made;
 }
 
-std::unique_ptr<Communicator> Communicator::split(int color, int key) {
+std::unique_ptr<Communicator> Communicator::split(int color, int key, std::optional<GpuOptions> gpu) {
   usable();
   struct Wanted {
     int color, key;
@@ -90,7 +92,7 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   std::vector<int> members;
   for (const auto& [unused, r] : order) members.push_back(r);
   return child(calls_.transport->among(new_rank, static_cast<int>(order.size()), among_members), members,
-               wanted[members.front()].group);
+               wanted[members.front()].group, gpu.value_or(options().gpu));
 }
 
 namespace {
@@ -136,7 +138,7 @@ std::unique_ptr<Communicator> Communicator::shrink() {
         group = contract::history(group, static_cast<std::uint64_t>(member) + 1);
       auto made = child(
           calls_.transport->among(static_cast<int>(new_rank), static_cast<int>(members.size()), exchange),
-          members, group);
+          members, group, options().gpu);
       if (!unreachable.empty()) left_behind_.push_back(calls_.transport);
       made->inherit(*this);
       return made;

@@ -73,6 +73,7 @@ std::unique_ptr<Communicator> connect(int rank, int world, Meeting& meeting,
   options.timeout = settings.timeout;
   if (settings.reproducible) options.reproducible = *settings.reproducible;
   options.poll = settings.poll;
+  options.gpu = settings.gpu;
   options.members = settings.members;
   auto communicator = std::make_unique<Communicator>(
       connect_transport(rank, world, exchange, settings.shared_memory ? "shm" : "", nullptr, {},

@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "engine/gpu/options.h"
 #include "engine/planning/call.h"
 
 namespace ringreduce {
@@ -62,6 +63,7 @@ class Group {
     // Called a few thousand times a second in threads that wait in run(), instead of the check for
     // interrupts. Lets the caller make progress with something else. Must not throw.
     void (*poll)() = nullptr;
+    GpuOptions gpu;
     bool shared_memory = false;  // required: no other transport takes its place
     std::vector<int> members;    // the ranks' names in the job; empty: their numbers here
   };

@@ -1,6 +1,7 @@
 #include "nccl/member.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <functional>
 #include <string_view>
@@ -49,6 +50,25 @@ std::string why_nccl(const std::vector<Card>& cards) {
   if (have_several_hosts(cards)) return "its ranks are on several hosts";
   if (cards.size() <= device::most_ranks) return "";
   return "its kernels serve at most " + std::to_string(device::most_ranks) + " ranks";
+}
+
+// What a program's config says of thread blocks, over what a communicator has otherwise. It may be of an
+// older version, which had no such fields.
+GpuOptions wanted_by(const nccl::Config* config, GpuOptions otherwise) {
+  if (!config || config->size < offsetof(nccl::Config, net_name)) return otherwise;
+  const auto blocks = [](const char* name, int given) {
+    if (given == nccl::unset || given > 0) return std::max(given, 0);
+    throw Refusal(nccl::invalid_argument,
+                  std::string(name) + " must be at least 1, not " + std::to_string(given));
+  };
+  const int least = blocks("minCTAs", config->min_ctas), most = blocks("maxCTAs", config->max_ctas);
+  if (most > 0 && least > most) {
+    throw Refusal(nccl::invalid_argument,
+                  "minCTAs is " + std::to_string(least) + ", but maxCTAs is " + std::to_string(most));
+  }
+  if (least > 0) otherwise.min_blocks = least;
+  if (most > 0) otherwise.max_blocks = most;
+  return otherwise;
 }
 
 // Runs `step` on all ranks. Returns the problem of the first rank that failed, or nothing.
@@ -121,12 +141,14 @@ void Member::join(const Invitation& invitation, nccl::Config* config) {
 
 // Kernels serve the ranks if they can, then NCCL, and then the CPU.
 void Member::meet(const Invitation& invitation, nccl::Config* config) {
+  const GpuOptions gpu = wanted_by(config, {});
   Seat seat(invitation, rank, world);
   const Exchange exchange = [&](const std::string& blob) { return seat.exchange(blob); };
   const auto problem_with = [&](const char* transport) {
     return first_problem(seat, [&] {
       Options options;
       options.timeout = as_long_as_it_takes;
+      options.gpu = gpu;
       serve(std::make_unique<Communicator>(connect_transport(rank, world, exchange, transport), options));
     });
   };
@@ -173,7 +195,9 @@ std::unique_ptr<Member> Member::split(int color, int key, nccl::Config* config) 
     return part ? adopt(part, device) : nullptr;
   }
   std::unique_ptr<Communicator> made;
-  use([&](Communicator& own) { made = own.split(std::max(color, -1), key); });
+  use([&](Communicator& own) {
+    made = own.split(std::max(color, -1), key, wanted_by(config, own.options().gpu));
+  });
   if (!made) return nullptr;
   auto member = std::make_unique<Member>(made->rank(), made->size(), device);
   member->serve(std::move(made));

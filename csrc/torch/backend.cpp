@@ -15,6 +15,7 @@ std::shared_ptr<Group> connect(const intrusive_ptr<c10d::Store>& store, int rank
   Group::Settings engines;
   engines.timeout = settings.timeout;
   engines.reproducible = settings.reproducible;
+  engines.gpu = settings.gpu;
   engines.members.assign(settings.ranks.begin(), settings.ranks.end());
   return translated(settings.ranks, [&] {
     StoreMeeting meeting(store, rank, size, settings.timeout);
@@ -62,9 +63,10 @@ RingBackend::RingBackend(intrusive_ptr<c10d::Store> store, int rank, int size, S
       store_(all_store_),
       ranks_(std::make_shared<const GlobalRanks>(without_identity(std::move(settings.ranks)))),
       reproducible_(settings.reproducible),
+      gpu_(settings.gpu),
       timeout_(bounded(settings.timeout)),
       group_(settings.connected
-                 ? connect(store_, rank, size, {timeout_.load(), *ranks_, settings.reproducible})
+                 ? connect(store_, rank, size, {timeout_.load(), *ranks_, settings.reproducible, true, gpu_})
                  : nullptr) {}
 
 // Running operations end before other members are destroyed. A thread that ends one may need the GIL.
@@ -74,7 +76,7 @@ RingBackend::~RingBackend() {
 }
 
 intrusive_ptr<RingBackend::Options> RingBackend::getBackendOptions() {
-  return c10::make_intrusive<RingOptions>(timeout_.load(), reproducible_);
+  return c10::make_intrusive<RingOptions>(timeout_.load(), reproducible_, gpu_);
 }
 
 // --- running
@@ -192,7 +194,7 @@ intrusive_ptr<c10d::Backend> RingBackend::derived(const std::string& prefix,
   const auto made = c10::make_intrusive<RingBackend>(
       c10::make_intrusive<c10d::PrefixStore>(where, within ? store_ : store), rank, size,
       Settings{options ? options->timeout : timeout_.load(), std::move(ranks),
-               own ? own->reproducible : reproducible_});
+               own ? own->reproducible : reproducible_, true, own ? own->gpu : gpu_});
   if (bound_device_) made->eagerConnectSingleDevice(*bound_device_);
   ++splits_;
   derived_.emplace(
@@ -254,7 +256,8 @@ void RingBackend::regroup(const std::string& prefix, int rank, int size,
   abort();
   const WithoutGil unlocked;
   const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, all_store_);
-  group_ = connect(store, rank, size, {bounded(timeout.value_or(timeout_.load())), {}, reproducible_});
+  group_ =
+      connect(store, rank, size, {bounded(timeout.value_or(timeout_.load())), {}, reproducible_, true, gpu_});
   store_ = store;
   ranks_ = std::make_shared<const GlobalRanks>();
   sequence_ = transfers_ = monitored_ = shrunk_ = 0;

@@ -35,12 +35,14 @@ struct Settings {
   GlobalRanks ranks;
   std::optional<bool> reproducible;  // none: the environment decides
   bool connected = true;             // if not, there are no ranks before reconfigure()
+  GpuOptions gpu;
 };
 
 struct RingOptions : c10d::Backend::Options {
-  RingOptions(Milliseconds timeout, std::optional<bool> reproducible)
-      : Options("ringreduce", timeout), reproducible(reproducible) {}
+  RingOptions(Milliseconds timeout, std::optional<bool> reproducible, const GpuOptions& gpu)
+      : Options("ringreduce", timeout), reproducible(reproducible), gpu(gpu) {}
   std::optional<bool> reproducible;  // as in Settings
+  GpuOptions gpu;
 };
 
 class RingBackend : public Versioned<c10d::Backend> {
@@ -180,6 +182,7 @@ class RingBackend : public Versioned<c10d::Backend> {
   intrusive_ptr<c10d::Store> store_;
   std::shared_ptr<const GlobalRanks> ranks_;
   const std::optional<bool> reproducible_;
+  const GpuOptions gpu_;
   std::atomic<Milliseconds> timeout_;
   const std::shared_ptr<ExtraTime> extra_ = std::make_shared<ExtraTime>();
   std::shared_ptr<Group> group_;
@@ -195,7 +198,7 @@ class RingBackend : public Versioned<c10d::Backend> {
   std::optional<Derived> derived_;  // the last one
   std::map<std::string, int> times_derived_;
 
-  OwnStreams own_streams_;
+  OwnStreams own_streams_{gpu_.priority < 0};
 
   std::mutex coalescing_mutex_;
   bool coalescing_ = false;

@@ -67,7 +67,7 @@ const OwnStream& OwnStreams::of(c10::Device device, int use) {
   }
   // Without the lock, as it may take the GIL.
   const VirtualGuardImpl guard(device.type());
-  const c10::Stream stream = guard.getStreamFromGlobalPool(device, false);
+  const c10::Stream stream = guard.getStreamFromGlobalPool(device, high_priority_);
   void* const handle = handle_of(guard, stream);
   const std::lock_guard lock(mutex_);
   return made_.try_emplace(key, OwnStream{stream, handle}).first->second;

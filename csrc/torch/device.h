@@ -29,11 +29,13 @@ struct OwnStream {
 // For each GPU that is used, one stream for collectives, and one for each pair of messages.
 class OwnStreams {
  public:
+  explicit OwnStreams(bool high_priority) : high_priority_(high_priority) {}
   static constexpr int of_collectives = 0;
   static int of_pair(const Transfer& transfer) { return 1 + 2 * transfer.peer + (transfer.sends ? 1 : 0); }
   const OwnStream& of(c10::Device device, int use);
 
  private:
+  const bool high_priority_;
   std::mutex mutex_;
   std::map<std::pair<c10::DeviceIndex, int>, OwnStream> made_;
 };

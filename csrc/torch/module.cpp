@@ -12,11 +12,16 @@ namespace py = pybind11;
 namespace ringreduce::torch_backend {
 namespace {
 
+constexpr int as_torchs_high_priority = -1;
+
 intrusive_ptr<c10d::Backend> create(const intrusive_ptr<c10d::Store>& store, int rank, int size,
                                     Milliseconds timeout, GlobalRanks ranks, std::optional<bool> reproducible,
-                                    bool connected) {
-  return c10::make_intrusive<RingBackend>(store, rank, size,
-                                          Settings{timeout, std::move(ranks), reproducible, connected});
+                                    bool connected, std::optional<int> max_blocks, bool high_priority) {
+  const int blocks = max_blocks.value_or(0);
+  return c10::make_intrusive<RingBackend>(
+      store, rank, size,
+      Settings{timeout, std::move(ranks), reproducible, connected,
+               GpuOptions{blocks, blocks, high_priority ? as_torchs_high_priority : 0}});
 }
 
 // The backend's Python class, with what torch.distributed calls on a backend that supports splitting.
@@ -24,6 +29,17 @@ void bind_backend(py::module_& m) {
   py::module_::import("torch._C._distributed_c10d");
   py::class_<RingOptions, c10d::Backend::Options, intrusive_ptr<RingOptions>>(m, "Options")
       .def_readwrite("reproducible", &RingOptions::reproducible)
+      .def_property(
+          "max_blocks",
+          [](const RingOptions& options) {
+            return options.gpu.max_blocks > 0 ? std::optional(options.gpu.max_blocks) : std::nullopt;
+          },
+          [](RingOptions& options, std::optional<int> blocks) {
+            options.gpu.min_blocks = options.gpu.max_blocks = blocks.value_or(0);
+          })
+      .def_property(
+          "is_high_priority_stream", [](const RingOptions& options) { return options.gpu.priority < 0; },
+          [](RingOptions& options, bool high) { options.gpu.priority = high ? as_torchs_high_priority : 0; })
       .def("__deepcopy__", [](const RingOptions& options, const py::dict&) {
         return c10::make_intrusive<RingOptions>(options);
       });
@@ -43,7 +59,8 @@ PYBIND11_MODULE(RINGREDUCE_TORCH_MODULE, m) {
   const auto unlocked = py::call_guard<py::gil_scoped_release>();
   bind_backend(m);
   m.def("create", create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
-        py::arg("global_ranks"), py::arg("reproducible"), py::arg("connected"), unlocked);
+        py::arg("global_ranks"), py::arg("reproducible"), py::arg("connected"),
+        py::arg("max_blocks") = std::nullopt, py::arg("high_priority") = false, unlocked);
   m.def("share_tensors", share_tensors);
   m.def("begin_ending", [] { ending = true; });
   m.def("finish_callbacks", finish_callbacks, py::arg("milliseconds"), unlocked);

@@ -8,7 +8,7 @@ import sys
 import threading
 import warnings
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from importlib import import_module
 from importlib.machinery import ExtensionFileLoader, ModuleSpec
@@ -80,9 +80,15 @@ class Options:
     Args:
         reproducible: the value of :attr:`ringreduce.Communicator.reproducible`. None means True if
             RINGREDUCE_REPRODUCIBLE is 1 in the environment.
+        max_blocks: as for :func:`ringreduce.init`.
+        is_high_priority_stream: whether the group's streams have the priority -1, as with torch's NCCL backend.
+
+    Other objects with attributes of these names serve as well, such as ``ProcessGroupNCCL.Options``.
     """
 
     reproducible: bool | None = None
+    max_blocks: int | None = None
+    is_high_priority_stream: bool = False
 
 
 def _shares_tensors() -> bool:
@@ -96,13 +102,16 @@ def _create(options: Any, given: Any) -> Any:
     timeout = (
         options.timeout if isinstance(options.timeout, timedelta) else timedelta(seconds=options.timeout)
     )
-    chosen = given if isinstance(given, Options) else Options()
+    wanted: dict[str, Any] = {one.name: getattr(given, one.name, one.default) for one in fields(Options)}
+    chosen = Options(**wanted)
     shares = _shares_tensors()
     module = _load()
     if shares:
         module.share_tensors()
-    from ringreduce import diagnosis, log
+    from ringreduce import _engine, diagnosis, log
 
+    _engine.check_gpu_options(chosen.max_blocks, None)
+    _engine.values.flag(chosen.is_high_priority_stream, "is_high_priority_stream")
     log.begin(options.group_rank)
     diagnosis.begin(options.group_rank)
     backend = module.create(
@@ -113,6 +122,8 @@ def _create(options: Any, given: Any) -> Any:
         options.global_ranks_in_group,
         chosen.reproducible,
         not getattr(options, "enable_reconfigure", False),  # from torch 2.15 on
+        chosen.max_blocks,
+        chosen.is_high_priority_stream,
     )
     _live.add(backend)
     return backend

@@ -32,17 +32,26 @@ class Groups(Base):
         self._origin = origin  # None: newcomers cannot find the group
         self._growth = growth  # None: it has not been asked for
 
-    def split(self, color: int | None, key: int | None = None) -> Communicator | None:
+    def split(
+        self,
+        color: int | None,
+        key: int | None = None,
+        *,
+        max_blocks: int | None = None,
+        priority: int | None = None,
+    ) -> Communicator | None:
         """Divides the group: ranks with the same color form a new group. Every rank must call it.
 
         Args:
             color: the number of the new group. None joins no group.
             key: orders the ranks of a new group; equal keys are ordered by rank.
+            max_blocks: as for :func:`ringreduce.init`. None takes this group's.
+            priority: as for :func:`ringreduce.init`. None takes this group's.
 
         Returns:
             The communicator of this rank's new group, or None if color is None.
         """
-        child = self._c.split(color, key)
+        child = self._c.split(color, key, max_blocks, priority)
         return None if child is None else self._new(child)
 
     def shrink(self) -> Communicator:

@@ -44,6 +44,8 @@ def init(
     reproducible: bool | None = None,
     transport: Transport | None = None,
     encrypt: bool | None = None,
+    max_blocks: int | None = None,
+    priority: int | None = None,
 ) -> Communicator:
     """Joins this process to its job and returns the communicator of all its ranks.
 
@@ -76,6 +78,12 @@ def init(
         encrypt: whether to encrypt all sockets, and the meeting at "tcp://host:port", with TLS 1.3 and a key made from
             RINGREDUCE_SECRET (docs/network.md). None means True if RINGREDUCE_TLS is 1 in the environment. Must be the
             same on all ranks.
+        max_blocks: the thread blocks of its GPU that this group may use at a time, from 1 to 64: those of its kernels,
+            messages included, and of NCCL's where it uses NCCL. It claims as many until it is closed. None takes a
+            small part of the GPU (docs/gpu.md). If ranks differ, the smallest number counts.
+        priority: the priority of the group's own streams, as of ``torch.cuda.Stream``: 0 is the usual one, which None
+            takes, and the GPU begins what is on streams of lower numbers first, down to -5 on recent ones. Calls with
+            ``async_op=True`` run on these streams.
 
     Raises:
         ValueError: rank or size is missing or out of range; there is no such transport; ranks on several hosts have no
@@ -85,7 +93,7 @@ def init(
         TimeoutError: not all ranks arrived in time.
         Error: the ranks disagree, or ``ringreduce run`` has started this rank again, so that it must call :func:`join`.
     """
-    timeout = check(timeout, reproducible, transport)
+    timeout = check(timeout, reproducible, transport, max_blocks, priority)
     if store is not None and hasattr(store, "Get_rank"):
         rank = store.Get_rank() if rank is None else rank
         size = store.Get_size() if size is None else size
@@ -107,7 +115,7 @@ def init(
     diagnosis.begin(rank)
     if store is None and known is None and size > 1:
         raise ValueError("store is required with rank and size: the ranks need it to meet")
-    origin = Origin(store, known, transport or "", encrypt, reproducible)
+    origin = Origin(store, known, transport or "", encrypt, reproducible, max_blocks, priority)
     wanted = transport or os.environ.get("RINGREDUCE_TRANSPORT", "")
     job = _mpi_job(store, rank, size, timeout) if wanted in _THROUGH_MPI else None
     if job is not None and (store is None or hasattr(store, "Get_rank")):
@@ -115,7 +123,18 @@ def init(
     encrypts = os.environ.get("RINGREDUCE_TLS") == "1" if encrypt is None else encrypt
     with _exchange_for(store, known, rank, size, timeout, encrypts) as exchange:
         return Communicator(
-            _engine.connect(rank, size, exchange, timeout, reproducible, transport or "", job, encrypt),
+            _engine.connect(
+                rank,
+                size,
+                exchange,
+                timeout,
+                reproducible,
+                transport or "",
+                job,
+                encrypt,
+                max_blocks,
+                priority,
+            ),
             timeout,
             origin,
         )
@@ -128,6 +147,8 @@ def join(
     reproducible: bool | None = None,
     transport: Transport | None = None,
     encrypt: bool | None = None,
+    max_blocks: int | None = None,
+    priority: int | None = None,
     fingerprint: str | bytes | None = None,
 ) -> Communicator:
     """Joins this process to a group that is running, and returns the communicator of all its ranks.
@@ -142,6 +163,8 @@ def join(
         reproducible: as for :func:`ringreduce.init`, and the same as in the group.
         transport: as for :func:`ringreduce.init`, and the same as in the group. The MPI transports cannot be joined.
         encrypt: as for :func:`ringreduce.init`, and the same as in the group.
+        max_blocks: as for :func:`ringreduce.init`.
+        priority: as for :func:`ringreduce.init`.
         fingerprint: any text or bytes that must be equal to the group's, such as a hash of the model's configuration.
 
     Raises:
@@ -150,9 +173,9 @@ def join(
             could not be connected with all members.
         TimeoutError: no group let this process in before the timeout.
     """
-    timeout = check(timeout, reproducible, transport)
+    timeout = check(timeout, reproducible, transport, max_blocks, priority)
     known = launched(os.environ) if store is None else None
-    origin = Origin(store, known, transport or "", encrypt, reproducible)
+    origin = Origin(store, known, transport or "", encrypt, reproducible, max_blocks, priority)
     digest = fingerprint_of(fingerprint)
     log.begin(0)
     from ringreduce.start.joining import Newcomer  # imports sockets, which only this needs
@@ -162,8 +185,15 @@ def join(
     return comm
 
 
-def check(timeout: float, reproducible: bool | None, transport: str | None) -> float:
+def check(
+    timeout: float,
+    reproducible: bool | None,
+    transport: str | None,
+    max_blocks: int | None = None,
+    priority: int | None = None,
+) -> float:
     """Returns the timeout. Raises TypeError or ValueError if an argument is not valid for init()."""
+    _engine.check_gpu_options(max_blocks, priority)
     if transport is not None:
         values.text(transport, "transport")
     if reproducible is not None:

@@ -23,6 +23,8 @@ def local_group(
     timeout: float = DEFAULT_TIMEOUT,
     reproducible: bool | None = None,
     device: int | Sequence[int] | None = None,
+    max_blocks: int | None = None,
+    priority: int | None = None,
 ) -> list[Communicator]:
     """Makes a group of ranks within this process. Each rank's communicator is for one thread.
 
@@ -33,18 +35,21 @@ def local_group(
         device: the number of the GPU that all ranks share, or a sequence with the GPU of each rank. The group then
             allocates everything that collectives need there at once, instead of in the first collective. Ranks must
             launch on different streams: two ranks of the group on one stream raise an error.
+        max_blocks: as for :func:`ringreduce.init`.
+        priority: as for :func:`ringreduce.init`.
 
     Returns:
         A list of communicators, by rank.
 
     Raises:
-        ValueError: the number of devices is not the number of ranks, or a GPU has too many ranks.
-        Error: a GPU cannot be used.
+        ValueError: the number of devices is not the number of ranks.
+        Error: a GPU cannot be used, or has too few queues or thread blocks for its ranks.
     """
     values.whole(size, "size", 1, MOST)
-    timeout = check(timeout, reproducible, None)
+    timeout = check(timeout, reproducible, None, max_blocks, priority)
     log.begin(0)
-    group = [Communicator(engine, timeout) for engine in _engine.local_group(size, timeout, reproducible)]
+    engines = _engine.local_group(size, timeout, reproducible, max_blocks, priority)
+    group = [Communicator(engine, timeout) for engine in engines]
     if device is not None:
         each_its_own = isinstance(device, Iterable) and not isinstance(device, str | bytes)
         devices = list(device) if each_its_own else [device] * size  # type: ignore[arg-type]

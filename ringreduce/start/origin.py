@@ -37,6 +37,8 @@ class Origin:
     transport: str
     encrypt: bool | None
     reproducible: bool | None
+    max_blocks: int | None = None
+    priority: int | None = None
 
     def terms(self, fingerprint: str) -> Terms:
         from ringreduce.start.door import Terms
@@ -96,5 +98,6 @@ class Origin:
         self, rank: int, size: int, exchange: Callable[[bytes], list[bytes]], timeout: float
     ) -> _engine.Communicator:
         return _engine.connect(
-            rank, size, exchange, timeout, self.reproducible, self.transport, None, self.encrypt
-        )
+            rank, size, exchange, timeout, self.reproducible, self.transport, None, self.encrypt,
+            self.max_blocks, self.priority,
+        )  # fmt: skip

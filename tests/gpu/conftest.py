@@ -21,8 +21,8 @@ EITHER = ["emulated", "card"] if HAS_CARD else ["emulated"]
 
 @pytest.fixture
 def few_blocks(monkeypatch):
-    """Each block of the emulated GPU is a thread: two or four of them for each rank."""
-    monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "8")
+    """Each block of the emulated GPU is a thread: two of them for each rank."""
+    monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "64")
 
 
 @pytest.fixture(autouse=True)

@@ -23,6 +23,22 @@ class UniqueId(ctypes.Structure):
     _fields_ = [("internal", ctypes.c_ubyte * 128)]
 
 
+class Config(ctypes.Structure):
+    """As ncclConfig_t was in NCCL 2.18. What is not given is unset."""
+
+    UNSET = -(2**31)
+    _fields_ = [
+        *(("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint)),
+        *((name, ctypes.c_int) for name in ("blocking", "cgaClusterSize", "minCTAs", "maxCTAs")),
+        *(("netName", ctypes.c_char_p), ("splitShare", ctypes.c_int)),
+    ]
+
+    def __init__(self, **given):
+        unset = dict.fromkeys(("blocking", "cgaClusterSize", "minCTAs", "maxCTAs", "splitShare"), self.UNSET)
+        size = ctypes.sizeof(Config)
+        super().__init__(**{**unset, "size": size, "magic": 0xCAFEBEEF, "version": 21800, **given})
+
+
 class Failed(Exception):
     def __init__(self, result, text):
         super().__init__(text)
@@ -37,7 +53,9 @@ def nccl():
     if _loaded is None:
         _loaded = ctypes.CDLL(str(nccl_library.STAND_IN))
         _loaded.ncclGetLastError.restype = ctypes.c_char_p
-        _loaded.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
+        _loaded.ncclCommInitRankConfig.argtypes = [
+            *(ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int, ctypes.c_void_p)
+        ]
     return _loaded
 
 
@@ -60,12 +78,13 @@ def unique_id():
 class Rank:
     """One rank's communicator, its stream, and calls of float32 arrays."""
 
-    def __init__(self, world, rank, id, device=None):
+    def __init__(self, world, rank, id, device=None, config=None):
         self.world, self.rank = world, rank
         self.device = rank % library().count_devices() if device is None else device
         library().call("choose_device", self.device)
         self.comm = ctypes.c_void_p()
-        check(nccl().ncclCommInitRank(ctypes.byref(self.comm), world, id, rank))
+        how = config and ctypes.byref(config)
+        check(nccl().ncclCommInitRankConfig(ctypes.byref(self.comm), world, id, rank, how))
         self.stream = new_stream()
 
     def array(self, values=(1, 2, 3), dtype="float32"):
@@ -116,10 +135,10 @@ def in_threads(*functions):
     return gpu_arrays.in_threads(*(partial(main, function) for function in functions))
 
 
-def ranks(world):
+def ranks(world, **config):
     """All ranks of a communicator."""
-    id = unique_id()
-    made = in_threads(*(lambda rank=rank: Rank(world, rank, id) for rank in range(world)))
+    id, how = unique_id(), Config(**config) if config else None
+    made = in_threads(*(lambda rank=rank: Rank(world, rank, id, config=how) for rank in range(world)))
     for one in made:
         if isinstance(one, Failed):
             raise one

@@ -25,7 +25,6 @@ WORLD = 2
 PATHS = {
     "CPU": {},
     "kernels": {"RINGREDUCE_EMULATED_BLOCKS": "64"},
-    "events": {"RINGREDUCE_EMULATED_BLOCKS": "1"},
     "NCCL": {"RINGREDUCE_GPU_TRANSPORT": "nccl"},
 }
 HOSTS = "several hosts without NCCL"

@@ -31,7 +31,6 @@ print(on_gpu(lambda comm: bool((arrays[comm.rank].get(comm) == 2).all()), 2))
 """
 RUNNERS = {
     "kernels": {"RINGREDUCE_EMULATED_BLOCKS": "8"},
-    "events": {"RINGREDUCE_EMULATED_BLOCKS": "1"},
     "nccl": {"RINGREDUCE_GPU_TRANSPORT": "nccl", "RINGREDUCE_NCCL_LIBRARY": str(EMULATED_NCCL)},
 }
 

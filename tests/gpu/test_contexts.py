@@ -74,17 +74,16 @@ elif __name__ == "__main__":
 RUNNERS = {
     "kernels": {},
     "processes": {},
-    "events": {"RINGREDUCE_EMULATED_BLOCKS": "1"},
     "nccl": {"RINGREDUCE_GPU_TRANSPORT": "nccl", "RINGREDUCE_NCCL_LIBRARY": str(EMULATED_NCCL)},
 }
-DEVICES = {"kernels": [[1, 1], [1]], "events": [[1, 1], [1]], "nccl": [[1, 2], [1, 2]]}
+DEVICES = {"kernels": [[1, 1], [1]], "nccl": [[1, 2], [1, 2]]}
 
 
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_no_other_gpu_gets_a_context(runner, tmp_path):
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    settings = {"RINGREDUCE_EMULATED_DEVICES": "3", "RINGREDUCE_EMULATED_BLOCKS": "8", **RUNNERS[runner]}
+    settings = {"RINGREDUCE_EMULATED_DEVICES": "3", "RINGREDUCE_EMULATED_BLOCKS": "64", **RUNNERS[runner]}
     done = ran(program, runner, **settings)
     wanted = [DEVICES[runner]] if runner in DEVICES else [[[1], [1]], [[2], [2]]]
     assert sorted(done.stdout.splitlines()) == [" ".join(map(str, each)) for each in wanted]

@@ -21,32 +21,6 @@ def main(comm):
 print(on_gpu(main, 3, device=None))
 """
 
-# No block of the GPU is left for the second group: its ranks take turns by events.
-EVENTS_BESIDE_A_CALL = """
-import threading
-import time
-
-import numpy as np
-import ringreduce
-from tests.gpu.gpu_arrays import GpuArray, library
-
-library()
-one, other = (ringreduce.local_group(2, device=0) for _ in range(2))
-arrays = [GpuArray(np.ones(1000, "float32")) for _ in (*one, *other)]
-one[0].all_reduce(arrays[0])
-time.sleep(0.5)  # for its kernel to begin; where it does so later, there is nothing to wait for
-threads = [threading.Thread(target=comm.all_reduce, args=(x,)) for comm, x in zip(other, arrays[2:])]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-for comm, x in zip(other, arrays[2:]):
-    print(x.get(comm).sum())
-one[1].all_reduce(arrays[1])
-for comm, x in zip(one, arrays):
-    print(x.get(comm).sum())
-"""
-
 # How often a kernel's attributes were asked for, and of how many kernels.
 LOADED = """
 import ctypes
@@ -128,18 +102,10 @@ def test_no_rank_launches_before_all_have_their_memory():
     assert _lines(FIRST_CALL, RINGREDUCE_EMULATED_SLOW_MEMORY="100") == ["[3000, 3000, 3000]"]
 
 
-def test_kernels_are_loaded_before_a_rank_launches():
-    assert _lines(EVENTS_BESIDE_A_CALL, RINGREDUCE_EMULATED_BLOCKS="2") == ["2000.0"] * 4
-
-
-@pytest.mark.parametrize("blocks", ["8", "1"])  # kernels that wait for each other, and events
-def test_a_rank_loads_each_kernel_that_it_may_launch_once(blocks):
-    times, kernels = map(int, _lines(LOADED, RINGREDUCE_EMULATED_BLOCKS=blocks)[0].split())
-    assert times == 2 * kernels
-    if blocks == "8":
-        assert (
-            kernels == 6
-        )  # one for each family of dtypes, one for quantised messages, one for those of two ranks
+def test_a_rank_loads_each_kernel_that_it_may_launch_once():
+    """One for each family of dtypes, one for quantised messages, one for those of two ranks."""
+    times, kernels = map(int, _lines(LOADED)[0].split())
+    assert (times, kernels) == (2 * 6, 6)
 
 
 def test_stacks_are_as_large_as_any_kernel_needs_before_a_rank_launches():

@@ -10,7 +10,7 @@ from .ranks import ON_EITHER
 
 pytestmark = ON_EITHER
 # Of the emulated GPU, in which all other memory that tests use can be shared.
-SETTINGS = {"RINGREDUCE_EMULATED_BLOCKS": "32", "RINGREDUCE_EMULATED_SHARED": str(8 << 20)}
+SETTINGS = {"RINGREDUCE_EMULATED_BLOCKS": "64", "RINGREDUCE_EMULATED_SHARED": str(8 << 20)}
 
 
 @pytest.mark.parametrize(

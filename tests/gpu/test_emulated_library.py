@@ -88,7 +88,7 @@ def test_it_exports_what_the_headers_say_and_no_more(cuda):
     listed = subprocess.run(["nm", "-D", "--defined-only", EMULATED_LIBRARY], capture_output=True, check=True)
     exported = {line.split()[-1] for line in listed.stdout.decode().splitlines()}
     # Which the emulated NCCL and tests need.
-    own = {"put", "has_context", "allocate_apart", "attributes", "order"}
+    own = {"put", "has_context", "allocate_apart", "attributes", "order", "largest_kernel", "priority"}
     assert exported == declared | {f"ringreduce_emulated_{name}" for name in own}
 
 

@@ -1,4 +1,4 @@
-"""Ranks of several hosts, without NCCL: kernels inside the hosts, the group's own transport between them."""
+"""Ranks of several hosts, without NCCL: the CPU's collectives, over the group's own transport."""
 
 from __future__ import annotations
 
@@ -45,24 +45,14 @@ def answers(hosts, what, *dead, transport="auto", **variables):
     return said
 
 
-@pytest.mark.parametrize(
-    ("hosts", "levels"),
-    [("aabb", True), ("abab", True), ("ab", False), ("aab", False), ("aaabbb", True)],
-)
-def test_every_collective(hosts, levels):
-    """With two levels where hosts have as many ranks, several each."""
-    said = answers(hosts, "collectives", RINGREDUCE_LOG="info")
-    assert all(lines[-1] == f"levels {levels}" for lines in said), said
+@pytest.mark.parametrize("hosts", ["ab", "aab", "abab"])
+def test_every_collective(hosts):
+    answers(hosts, "collectives")
 
 
 @pytest.mark.parametrize("transport", ["tcp", "shm+tcp"])
 def test_the_transport_does_not_matter(transport):
     answers("aabb", "collectives", transport=transport)
-
-
-def test_hosts_whose_kernels_do_not_fit_beside_each_other_do_without_them():
-    said = answers("aabb", "collectives", RINGREDUCE_EMULATED_BLOCKS="1")
-    assert all(lines[-1] == "levels False" for lines in said), said
 
 
 def test_slices():
@@ -71,32 +61,27 @@ def test_slices():
 
 
 def test_calls_return_before_their_values_have_come():
-    answers("ab", "streams")
-    answers("aabb", "streams")
+    answers("aab", "streams")
 
 
 def test_reproducible_groups_have_the_cpus_bits():
     answers("aabb", "reproducible")
 
 
-@pytest.mark.parametrize("hosts", ["ab", "aabb"])
-def test_different_calls(hosts):
-    answers(hosts, "mismatch")
+def test_different_calls():
+    answers("aab", "mismatch")
 
 
-@pytest.mark.parametrize("hosts", ["ab", "aabb"])
-def test_a_rank_of_another_host_dies(hosts):
-    answers(hosts, "killed", len(hosts) - 1)
+def test_a_rank_of_another_host_dies():
+    answers("aab", "killed", 2)
 
 
-@pytest.mark.parametrize("hosts", ["ab", "aabb"])
-def test_a_rank_that_does_not_come(hosts):
-    answers(hosts, "late")
+def test_a_rank_that_does_not_come():
+    answers("aab", "late")
 
 
-@pytest.mark.parametrize("hosts", ["ab", "aabb"])
-def test_graphs_are_refused(hosts):
-    answers(hosts, "captured")
+def test_graphs_are_refused():
+    answers("ab", "captured")
 
 
 def test_a_rank_leaves_in_the_middle():

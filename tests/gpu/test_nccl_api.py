@@ -198,16 +198,11 @@ def test_what_several_hosts_do_not_serve():
 
 
 @emulated_only
-def test_one_thread_calls_for_ranks_whose_kernels_cannot_wait_for_each_other(program):
-    few = {"RINGREDUCE_EMULATED_BLOCKS": "1"}  # events order them, and the ranks meet on the host
-    assert run_program(program, 4, 4, SECONDS, **few).endswith("all right\n")
-
-
-@emulated_only
 @pytest.mark.parametrize(
     ("world", "variables", "reason"),
     [
         (33, {}, "its kernels serve at most 32 ranks, and through the CPU: rank 0: 17 ranks of one process"),
+        (4, {"RINGREDUCE_EMULATED_BLOCKS": "1"}, "2 ranks share"),
         (2, {"RINGREDUCE_GPU_TRANSPORT": "nccl"}, "RINGREDUCE_GPU_TRANSPORT is nccl"),
         (2, {"RINGREDUCE_NCCL_LIBRARY": "", "RINGREDUCE_GPU_TRANSPORT": "nccl"}, "cannot be loaded"),
         (
@@ -222,6 +217,41 @@ def test_without_the_real_nccl_it_says_what_it_cannot_serve(program, world, vari
     said = run_program(program, world, world, SECONDS, status=1, **environment)
     assert "invalid usage: rank " in said and f" of {world}: this library cannot serve" in said
     assert reason in said
+
+
+def _blocks_of_a_call(rank):
+    library().call("choose_device", rank.device)
+    emulated = ctypes.CDLL(str(EMULATED_LIBRARY))
+    emulated.ringreduce_emulated_largest_kernel(rank.device)
+    x = rank.array(np.ones(30_000))
+    rank.all_reduce(x)
+    assert rank.values(x) == [rank.world] * 30_000
+    return emulated.ringreduce_emulated_largest_kernel(rank.device)
+
+
+@pytest.mark.skipif(HAS_CARD, reason="only the emulated GPU counts blocks")
+@pytest.mark.parametrize(
+    ("config", "blocks"),
+    [({}, 2), ({"minCTAs": 6}, 6), ({"maxCTAs": 1}, 1), ({"minCTAs": 3, "maxCTAs": 32}, 3)],
+)
+def test_configurations_bound_the_thread_blocks(config, blocks):
+    both = ranks(2, **config)
+    assert in_threads(*(lambda rank=rank: _blocks_of_a_call(rank) for rank in both)) == [blocks] * 2
+    in_threads(*(rank.destroy for rank in both))
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"minCTAs": 4, "maxCTAs": 3}, "minCTAs is 4, but maxCTAs is 3"),
+        ({"minCTAs": 0}, "minCTAs must be at least 1, not 0"),
+        ({"maxCTAs": -1}, "maxCTAs must be at least 1, not -1"),
+    ],
+)
+def test_configurations_that_contradict_themselves(config, said):
+    with pytest.raises(Failed, match=said) as error:
+        ranks(2, **config)
+    assert error.value.result == INVALID_ARGUMENT
 
 
 # --- over the real NCCL ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ pytestmark = ON_EITHER
 
 
 def _run(what, world, **more):
-    blocks = {"RINGREDUCE_EMULATED_BLOCKS": "8"}
+    blocks = {"RINGREDUCE_EMULATED_BLOCKS": "64"}
     return goes_well("-m", "tests.gpu.programs_of_processes", what, world, **{**blocks, **more})
 
 

@@ -1,4 +1,4 @@
-"""What kernels, events and NCCL have in common as runners of collectives, and what each of them is told apart by."""
+"""What kernels and NCCL have in common as runners of collectives, and what each of them is told apart by."""
 
 from __future__ import annotations
 
@@ -24,13 +24,7 @@ def kernels(few_blocks):
     pass
 
 
-@pytest.fixture
-def events(monkeypatch):
-    """No two ranks' kernels run at the same time."""
-    monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "1")
-
-
-RUNNERS = ["kernels", "events", "over_nccl"]
+RUNNERS = ["kernels", "over_nccl"]
 
 
 @pytest.fixture
@@ -56,7 +50,7 @@ def _by_function(comm, function):
                 assert (out.get(comm) == total).all(), (count, in_place)
 
 
-@on("kernels", "over_nccl")
+@on(*RUNNERS)
 @pytest.mark.parametrize(
     ("function", "world"),
     [
@@ -82,7 +76,7 @@ def _by_name(comm):
     assert (x.get(comm) == 5).all()
 
 
-@on("kernels", "over_nccl")
+@on(*RUNNERS)
 def test_functions_are_algorithms_by_their_names(runner):
     ringreduce.register("all_at_once_on_gpu", custom.everybody)
     on_gpu(_by_name, 3)
@@ -102,24 +96,9 @@ def _captured(comm):
     graph.close()
 
 
-@on("kernels", "over_nccl")
+@on(*RUNNERS)
 def test_functions_in_graphs(runner):
     on_gpu(_captured, 2)
-
-
-def _refused(comm):
-    x = GpuArray(np.ones(10, "float32"))
-    for algorithm in (custom.everybody, "two_shot"):
-        with pytest.raises(ValueError, match="algorithm must be 'auto' here"):
-            comm.all_reduce(x, algorithm=algorithm)
-    comm.all_reduce(x)
-    assert (x.get(comm) == comm.size).all()
-
-
-@on("events")
-def test_events_refuse_all_algorithms(runner):
-    """Ranks read each other's arrays, and send no messages."""
-    on_gpu(_refused, 2)
 
 
 # --- what "auto" takes -------------------------------------------------------------------------------------
@@ -137,7 +116,7 @@ def _root_differs(comm):
 
 @pytest.mark.parametrize(
     ("runner", "algorithm"),
-    [("kernels", "direct"), ("events", "events"), ("over_nccl", "tree")],
+    [("kernels", "direct"), ("over_nccl", "tree")],
     indirect=["runner"],
 )
 def test_auto_is_chosen_by_what_runs(runner, algorithm):
@@ -167,7 +146,7 @@ def _in_turn(comm):
 @on(*RUNNERS)
 def test_calls_come_one_after_the_other(runner, monkeypatch, request):
     """Whichever runners and streams they are for."""
-    if request.node.callspec.params["runner"] != "over_nccl":
+    if request.node.callspec.params["runner"] == "kernels":
         request.getfixturevalue("over_nccl")
         monkeypatch.setenv("RINGREDUCE_GPU_TRANSPORT", "cuda")
     on_gpu(_in_turn, 3)

@@ -71,15 +71,14 @@ def call(comm, collective, x, out, **how):
     return out
 
 
-def both_ways(comm, collective, count, dtype, on_gpu_by=None, **how):
+def both_ways(comm, collective, count, dtype, **how):
     """The results of the same call of CPU's arrays and of a GPU's, as bits; none where this rank has no result."""
     given, length = arrays_for(comm, collective, count, dtype)
     results = []
     for make in (lambda x: x.copy(), on_the_gpu):
         out = make(np.zeros(length, given.dtype)) if length else None
         x = make(given)
-        by = {"algorithm": on_gpu_by} if on_gpu_by and len(results) == 1 else {}
-        result = call(comm, collective, x, out, **{**how, **by})
+        result = call(comm, collective, x, out, **how)
         if not isinstance(result, np.ndarray | type(None)):
             result = result.get(comm)
             if collective != "broadcast":
@@ -143,10 +142,6 @@ def test_ops_and_factors(runner, wire, dtype):
 @both
 @every_wire
 def test_uneven_blocks(runner, wire, dtype):
-    _uneven(wire, dtype, "direct")
-
-
-def _uneven(wire, dtype, on_gpu_by):
     counts = [300, 0, 1, 2500]
 
     def work(comm):
@@ -157,8 +152,7 @@ def _uneven(wire, dtype, on_gpu_by):
             for make in (lambda x: x.copy(), on_the_gpu):
                 length = sum(counts) if name == "all_gather" else counts[rank]
                 out = make(np.zeros(length, given.dtype))
-                by = "direct" if make is not on_the_gpu else on_gpu_by
-                getattr(comm, name)(make(given), out=out, counts=counts, wire=wire, algorithm=by)
+                getattr(comm, name)(make(given), out=out, counts=counts, wire=wire, algorithm="direct")
                 found.append(out.get(comm) if not isinstance(out, np.ndarray) else out)
             assert np.array_equal(found[0].view(np.uint8), found[1].view(np.uint8)), name
 
@@ -172,39 +166,6 @@ def test_functions_are_algorithms(runner):
         same(comm, "all_reduce", 700, "float16", wire="int8", algorithm=custom.everybody)
 
     on_gpu(work, 3)
-
-
-# --- events ------------------------------------------------------------------------------------------------
-
-# In which every rank sends to every other, as ranks that read each other's arrays do.
-AT_ONCE = {"all_reduce": "two_shot", "reduce": "direct", "gather": "direct", "scatter": "direct"}
-
-
-@pytest.fixture
-def events(monkeypatch):
-    monkeypatch.setenv("RINGREDUCE_EMULATED_BLOCKS", "1")
-
-
-@every_wire
-@pytest.mark.parametrize("world", [1, 2, 3, 5])
-def test_ordered_by_events(events, wire, dtype, world):
-    def work(comm):
-        for collective in COLLECTIVES:
-            how = {"wire": wire, "algorithm": AT_ONCE.get(collective, "direct"), "on_gpu_by": "auto"}
-            for count in (1, 300, 500):
-                same(comm, collective, count, dtype, **how)
-        for op in ("avg", "prod", "min", "max"):
-            same(comm, "all_reduce", 500, dtype, wire=wire, algorithm="two_shot", on_gpu_by="auto", op=op)
-        for collective, algorithm in (("all_reduce", "two_shot"), ("reduce_scatter", "direct")):
-            how = {"algorithm": algorithm, "on_gpu_by": "auto", "factor": comm.rank + 0.3}
-            same(comm, collective, 300, dtype, wire=wire, **how)
-
-    on_gpu(work, world)
-
-
-@every_wire
-def test_uneven_blocks_by_events(events, wire, dtype):
-    _uneven(wire, dtype, "auto")
 
 
 # --- several slices ----------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def test_with_one_thread(launch, ranks, becomes):
 @pytest.mark.skipif(
     HAS_CARD or not EMULATED_LIBRARY.exists(), reason="on a card, or not built: make emulated"
 )
-@pytest.mark.parametrize(("ranks", "becomes"), [("01", "mpi"), ("0011", "shm+mpi")])
+@pytest.mark.parametrize(("ranks", "becomes"), [("01", "mpi"), ("001", "shm+mpi")])
 def test_arrays_in_gpu_memory(launch, ranks, becomes):
     """Where NCCL is not installed."""
     settings = {"RINGREDUCE_NCCL_LIBRARY": "/nowhere", "RINGREDUCE_EMULATED_BLOCKS": "16"}

@@ -30,7 +30,7 @@ def emulated_cuda() -> Any:
     import torch
 
     os.environ["RINGREDUCE_CUDA_LIBRARY"] = str(TESTS / "libringreduce_cuda_emulated.so")
-    os.environ.setdefault("RINGREDUCE_EMULATED_BLOCKS", "16")  # for all groups of a process
+    os.environ.setdefault("RINGREDUCE_EMULATED_BLOCKS", "64")  # for all groups of a process
     # These refuse where torch has no CUDA.
     torch.cuda._lazy_init = lambda: None
     torch.cuda.get_device_capability = lambda device=None: (8, 0)

@@ -10,11 +10,12 @@
 namespace ringreduce {
 namespace {
 
+// A step on the GPU, which contains no collective of the CPU's.
 template <typename Step>
-class Stepping : public Steps {
+class OnlyStep : public Steps {
  public:
-  explicit Stepping(Step& step) : step_(step) {}
-  bool next(Call& call) override { return step_(call); }
+  explicit OnlyStep(Step& step) : step_(step) {}
+  bool next(Call&) override { return step_(), false; }
 
  private:
   Step& step_;
@@ -22,8 +23,8 @@ class Stepping : public Steps {
 
 }  // namespace
 
-GpuCollectives::GpuCollectives(Calls& calls, Progress& progress, Exchange exchange, Split split)
-    : calls_(calls), progress_(progress), exchange_(std::move(exchange)), split_(std::move(split)) {}
+GpuCollectives::GpuCollectives(Calls& calls, Progress& progress, Exchange exchange, Another another)
+    : calls_(calls), progress_(progress), exchange_(std::move(exchange)), another_(std::move(another)) {}
 
 GpuCollectives::~GpuCollectives() = default;
 
@@ -64,14 +65,12 @@ void GpuCollectives::tick() {
 // All ranks must begin their calls in the same order, so this waits for running asynchronous calls.
 template <typename Step>
 void GpuCollectives::in_order(const Gpu& gpu, Step step) {
-  const auto and_tell = [&](Call& meeting) {
+  const auto and_tell = [&] {
     const OnDevice there(CudaLibrary::get(), gpu.device);
-    bool more = false;
-    calls_.telling_others([&] { more = step(meeting); });
-    return more;
+    calls_.telling_others(step);
   };
-  Stepping steps(and_tell);
-  progress_.run(steps);
+  OnlyStep only(and_tell);
+  progress_.run(only);
 }
 
 void GpuCollectives::enqueue(const Call& call, std::optional<void*> stream) {
@@ -79,16 +78,12 @@ void GpuCollectives::enqueue(const Call& call, std::optional<void*> stream) {
   if (stream && is_per_thread(*stream)) return enqueue_beside(call, stream)->let_wait(*stream);
   const Ready on = ready(call.device, means_of(call));
   Launch how{stream ? without_alias(*stream) : on.gpu->stream.get()};
-  bool launched = false;
   const Counted on_its_way(launching_);
-  in_order(*on.gpu, [&](Call& meeting) {
-    if (!launched) launch(on, call, how);
-    launched = true;
-    if (on.runner.meets(call, how, meeting)) return true;
-    if (how.captured) return false;
+  in_order(*on.gpu, [&] {
+    launch(on, call, how);
+    if (how.captured) return;
     on.gpu->last_event = on.runner.last();
     on.gpu->last_stream = how.stream;
-    return false;
   });
 }
 
@@ -126,12 +121,12 @@ std::shared_ptr<GpuWork> GpuCollectives::enqueue_beside(const Call& call, std::o
 
 void GpuCollectives::register_memory(int device, void* memory, std::size_t bytes) {
   const Ready on = ready(device, For::calls_over_nccl);
-  in_order(*on.gpu, [&](Call&) { return on.runner.register_memory(memory, bytes), false; });
+  in_order(*on.gpu, [&] { on.runner.register_memory(memory, bytes); });
 }
 
 void GpuCollectives::deregister_memory(int device, void* memory) {
   const Ready on = ready(device, For::calls_over_nccl);
-  in_order(*on.gpu, [&](Call&) { return on.runner.deregister_memory(memory), false; });
+  in_order(*on.gpu, [&] { on.runner.deregister_memory(memory); });
 }
 
 // --- the end -----------------------------------------------------------------------------------------------

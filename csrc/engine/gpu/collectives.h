@@ -25,12 +25,13 @@ class Runner;
 class Watch;
 struct Gpu;
 struct Launch;
+struct NoRoom;
 
 class GpuCollectives {
  public:
-  // Makes a group of the ranks that pass the same number; a collective.
-  using Split = std::function<std::unique_ptr<Communicator>(int color)>;
-  GpuCollectives(Calls& calls, Progress& progress, Exchange exchange, Split split);
+  // Makes another group of the same ranks; a collective.
+  using Another = std::function<std::unique_ptr<Communicator>()>;
+  GpuCollectives(Calls& calls, Progress& progress, Exchange exchange, Another another);
   ~GpuCollectives();
   GpuCollectives(const GpuCollectives&) = delete;
   GpuCollectives& operator=(const GpuCollectives&) = delete;
@@ -69,6 +70,7 @@ class GpuCollectives {
   Ready ready(int device, For what);
   Path agree_on_path();
   std::string why_not_nccl();
+  Path instead_of_kernels(const NoRoom& full);
   std::unique_ptr<Runner> meet(const Gpu& gpu, Path path, bool messages);
   std::unique_ptr<Buffers> reaching_arrays(const DeviceBoxes& boxes, int device);
   std::vector<std::shared_ptr<Runner>> runners();
@@ -88,11 +90,12 @@ class GpuCollectives {
   Calls& calls_;
   Progress& progress_;
   const Exchange exchange_;
-  const Split split_;
+  const Another another_;
   std::mutex meeting_;  // one at a time; its holder may read what follows
   std::mutex mutex_;    // writers hold this, too
   std::shared_ptr<Gpu> gpu_;
   std::optional<Path> path_of_schedules_;  // as agreed by all ranks
+  bool may_use_nccl_ = true;               // unasked; the same
   std::unique_ptr<Watch> watch_;
   std::atomic<std::uint64_t> last_launched_{0};  // the number of that call
   std::atomic<int> launching_{0};                // calls on their way to the GPU

@@ -32,7 +32,7 @@ class Counted {
 };
 
 struct Gpu {
-  explicit Gpu(int number) : device(number), stream(new_stream(CudaLibrary::get(), number)) {}
+  Gpu(int number, int priority) : device(number), stream(new_stream(CudaLibrary::get(), number, priority)) {}
 
   // Throws InvalidArgument for an array that is on another one.
   void check_is(int device_of_array) const;

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "engine/gpu/collectives.h"
-#include "engine/gpu/events/runner.h"
 #include "engine/gpu/gpu.h"
 #include "engine/gpu/hosts/runner.h"
 #include "engine/gpu/kernels/runner.h"
@@ -56,9 +55,10 @@ auto GpuCollectives::means_of(const Call& call) -> For {
 GpuCollectives::Path GpuCollectives::agree_on_path() {
   const std::string wanted = agree_on_wanted(exchange_);
   if (wanted == "nccl") return over_nccl;
+  may_use_nccl_ = wanted != "cuda";
   const bool several_hosts = has_several_hosts(*calls_.transport);
   if (!several_hosts && calls_.world <= device::most_ranks) return reaching_peers;
-  const std::string problem = wanted == "cuda" ? std::string(variable) + " is cuda" : why_not_nccl();
+  const std::string problem = why_not_nccl();
   if (problem.empty()) return over_nccl;
   const std::string why =
       several_hosts ? " between hosts: "
@@ -69,6 +69,7 @@ GpuCollectives::Path GpuCollectives::agree_on_path() {
 
 // On some rank; the same on all. A collective.
 std::string GpuCollectives::why_not_nccl() {
+  if (!may_use_nccl_) return std::string(variable) + " is cuda";
   try {
     exchange_or_fail(exchange_, [] { return NcclLibrary::get(), std::string(); });
     return "";
@@ -88,23 +89,30 @@ GpuCollectives::Ready GpuCollectives::ready(int device, For what) {
   if (!over_nccl_anyway && !path_of_schedules_) {
     path_of_schedules_ = agree_on_path();
   }
-  const Path path = over_nccl_anyway ? over_nccl : *path_of_schedules_;
+  const bool messages = what == For::calls_and_messages;
+  Path path = over_nccl_anyway ? over_nccl : *path_of_schedules_;
   std::shared_ptr<Gpu> gpu = gpu_;
   if (!gpu || !gpu->runners[path]) {
     exchange_or_fail(exchange_, [&] {
       calls_.transport->check_background();  // the watch's thread needs it, and others
       const OnDevice there(CudaLibrary::get(), device);
       Gpu::give_back(nullptr);
-      if (!gpu) gpu = std::make_shared<Gpu>(device);
+      if (!gpu) gpu = std::make_shared<Gpu>(device, calls_.options.gpu.priority);
       return std::string();
     });
-    auto runner = meet(*gpu, path, what == For::calls_and_messages);
+    std::unique_ptr<Runner> runner;
+    try {
+      runner = meet(*gpu, path, messages);
+    } catch (const NoRoom& full) {
+      path_of_schedules_ = path = instead_of_kernels(full);
+      if (!gpu->runners[path]) runner = meet(*gpu, path, messages);
+    }
     calls_.say(log::Level::info, "arrays of GPU " + std::to_string(device) + " are combined " +
                                      (path == over_nccl        ? "over NCCL"
                                       : path == reaching_peers ? "by kernels that access their peers' memory"
-                                                               : "on the CPU, or by kernels inside hosts"));
+                                                               : "on the CPU"));
     const std::lock_guard lock(mutex_);
-    gpu->runners[path] = std::move(runner);
+    if (runner) gpu->runners[path] = std::move(runner);
     gpu_ = gpu;
     if (!watch_) watch_ = std::make_unique<Watch>(calls_, [this] { return this->runners(); }, last_launched_);
   }
@@ -112,31 +120,36 @@ GpuCollectives::Ready GpuCollectives::ready(int device, For what) {
   return {gpu, *gpu->runners[path]};
 }
 
+// Where other groups have all thread blocks. A collective.
+GpuCollectives::Path GpuCollectives::instead_of_kernels(const NoRoom& full) {
+  if (!full.apart) throw full;
+  const std::string problem = why_not_nccl();
+  if (!problem.empty()) throw Error(std::string(full.what()) + " (" + problem + ")");
+  calls_.say(log::Level::info, full.what());
+  return over_nccl;
+}
+
 std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path, bool messages) {
   const int rank = calls_.rank, world = calls_.world;
+  const GpuOptions& options = calls_.options.gpu;
   if (path == over_nccl) {
     return std::make_unique<NcclRunner>(rank, world, gpu.device, calls_.options.reproducible, messages,
-                                        calls_.transport->hosts(), calls_.options.timeout, exchange_,
+                                        options, calls_.transport->hosts(), calls_.options.timeout, exchange_,
                                         [this] { tick(); });
   }
   if (path == over_hosts) {
-    return std::make_unique<HostsRunner>(
-        rank, world, gpu.device, calls_.options.reproducible, hosts_of(*calls_.transport), split_, exchange_,
-        [this](const std::string& text) { calls_.say(log::Level::info, text); });
+    return std::make_unique<HostsRunner>(rank, world, gpu.device, exchange_, another_);
   }
   auto boxes = std::make_unique<DeviceBoxes>(CudaLibrary::get(), gpu.device, rank, world, exchange_,
-                                             gpu.stream.get(), messages);
+                                             gpu.stream.get(), messages, options);
   auto buffers = reaching_arrays(*boxes, gpu.device);
   std::unique_ptr<Runner> runner;
   // Allocations may wait for everything that runs on the GPU, so no rank launches before all have what they
   // need.
   exchange_or_fail(exchange_, [&] {
     const OnDevice there(CudaLibrary::get(), gpu.device);
-    if (boxes->have_room()) {
-      runner = std::make_unique<KernelRunner>(rank, world, gpu.device, std::move(boxes), std::move(buffers));
-    } else {
-      runner = std::make_unique<EventRunner>(rank, world, gpu.device, boxes->devices_of_peers());
-    }
+    runner = std::make_unique<KernelRunner>(rank, world, gpu.device, options.priority, std::move(boxes),
+                                            std::move(buffers));
     return std::string();
   });
   return runner;
@@ -146,7 +159,7 @@ std::unique_ptr<Runner> GpuCollectives::meet(const Gpu& gpu, Path path, bool mes
 // several ranks: CUDA may map memory only when everything that runs has finished, and one rank would wait to
 // launch what others wait for.
 std::unique_ptr<Buffers> GpuCollectives::reaching_arrays(const DeviceBoxes& boxes, int device) {
-  if (!boxes.have_room() || boxes.one_process() || !boxes.own_processes()) return nullptr;
+  if (boxes.one_process() || !boxes.own_processes()) return nullptr;
   std::unique_ptr<Buffers> buffers;
   std::string address;
   try {

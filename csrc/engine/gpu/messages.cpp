@@ -29,8 +29,7 @@ auto GpuCollectives::for_messages(int device) -> Carrying {
     throw InvalidArgument(
         "messages between GPUs need NCCL, or kernels, that all ranks have prepared: call "
         "comm.prepare(device) before the first collective of arrays in GPU memory. Kernels carry them only "
-        "if all ranks are on one host, their kernels run at the same time, and each has four times as many "
-        "thread blocks as there are ranks");
+        "between ranks of one host, and while half of the GPU's thread blocks are free");
   }
   gpu_->check_is(device);
   return {gpu_, *found};

@@ -1,5 +1,5 @@
-// Engines for collectives of arrays in GPU memory: kernels that wait for each other, kernels whose streams
-// do, or NCCL. Each rank has its own, for one GPU. The group decides which calls there are, and how it fails.
+// Engines for collectives of arrays in GPU memory: kernels that wait for each other, NCCL, or the CPU. Each
+// rank has its own, for one GPU. The group decides which calls there are, and how it fails.
 #pragma once
 
 #include <atomic>
@@ -43,9 +43,6 @@ class Runner {
   // Launches the last planned call on the stream, after everything launched before. The call's arrays are on
   // the device, and in use until the stream has run it. On the current device.
   virtual void launch(const Call& call, const Plan& plan, const Launch& launch) = 0;
-  // Whether the ranks must meet on the host to continue. If so, it returns the meeting as a CPU collective,
-  // and is called again when that is complete.
-  virtual bool meets(const Call& /*call*/, const Launch& /*launch*/, Call& /*meeting*/) { return false; }
   // The event of the last call, except in graphs, or null. Work that must not overtake the call waits for it.
   void* last() const { return last_; }
 
@@ -86,16 +83,6 @@ class Runner {
     int over = 1;
     if (void* const last = last_) CudaLibrary::check(cuda_.is_over(&over, last));
     return over != 0;
-  }
-
-  // Gives kernels of these devices access to the call's arrays.
-  void admit(const std::vector<int>& devices, const Call& call) const {
-    if (devices.empty()) return;
-    const auto admit_to = [&](const void* memory, std::size_t bytes) {
-      CudaLibrary::check(cuda_.admit(devices.data(), static_cast<int>(devices.size()), memory, bytes));
-    };
-    admit_to(call.input, bytes_of_input(call, world_, rank_));
-    if (call.output != call.input) admit_to(call.output, bytes_of_output(call, world_, rank_));
   }
 
   const CudaLibrary& cuda_;

@@ -2,10 +2,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <string>
 
+#include "transport/interface/errors.h"
 #include "transport/tcp/secret.h"
 
 namespace ringreduce {
@@ -38,6 +40,20 @@ Whereabouts whereabouts_of(const CudaLibrary& cuda, int device) {
   CudaLibrary::check(cuda.identify_device(where.gpu.data(), device));
   where.queues = queues();
   return where;
+}
+
+void check_queues(const std::vector<Whereabouts>& of_ranks) {
+  for (const Whereabouts& one : of_ranks) {
+    const auto here = std::ranges::count_if(of_ranks, [&](const Whereabouts& other) {
+      return other.process == one.process && other.gpu == one.gpu;
+    });
+    if (here == 1 || streams_of_a_rank * here <= one.queues) continue;
+    throw Error(
+        std::to_string(here) + " ranks of one process share a GPU. They need " +
+        std::to_string(streams_of_a_rank * here) + " of its queues, " + std::to_string(streams_of_a_rank) +
+        " each, and the process has " + std::to_string(one.queues) + ": set " + queues_variable +
+        " before the process uses CUDA, start more processes, use fewer ranks for each GPU" + or_nccl);
+  }
 }
 
 }  // namespace ringreduce

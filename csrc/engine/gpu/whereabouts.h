@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <vector>
 
 #include "transport/device/library.h"
 
@@ -15,6 +16,9 @@ inline constexpr const char* queues_variable = "CUDA_DEVICE_MAX_CONNECTIONS";
 // Streams that work at the same time: one for calls, one for asynchronous calls, one for uploads.
 inline constexpr int streams_of_a_rank = 3;
 
+// The end of an error that advises how ranks can share GPUs.
+inline constexpr const char* or_nccl = ", or a GPU for each rank and RINGREDUCE_GPU_TRANSPORT=nccl";
+
 // Unlike a process id, unique to a process in all namespaces.
 std::array<char, 16> this_process();
 
@@ -24,5 +28,7 @@ struct Whereabouts {
   std::int32_t queues;
 };
 Whereabouts whereabouts_of(const CudaLibrary& cuda, int device);
+// Throws Error if ranks of one process have more streams on a GPU than it has queues for them.
+void check_queues(const std::vector<Whereabouts>& of_ranks);
 
 }  // namespace ringreduce

@@ -142,7 +142,7 @@ void Planner::check_rank_order(Collective collective, int algorithm) const {
 
 void Planner::make(const Call& call, const Target& target, Plan& plan) {
   if (target.own_way) {
-    if (reproducible_ && reduces(call.collective) && !target.own_way_keeps_rank_order) {
+    if (reproducible_ && reduces(call.collective)) {
       throw InvalidArgument(
           std::string("algorithm '") + target.own_way +
           "' cannot be used on a reproducible communicator: it may not combine in rank order");

@@ -29,7 +29,6 @@ struct Target {
   std::size_t longest_eager = 0;
   // The name of its own way, if it runs no schedules: a plan then is only a record and a contract.
   const char* own_way = nullptr;
-  bool own_way_keeps_rank_order = false;
 
   // Kernels do not care which ranks share a host and how fast links are.
   bool uses_links() const { return tuning != Tuning::kernels; }

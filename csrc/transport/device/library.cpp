@@ -67,10 +67,10 @@ void DestroyedOnDevice::operator()(void* handle) const {
   }
 }
 
-CudaHandle new_stream(const CudaLibrary& cuda, int device) {
+CudaHandle new_stream(const CudaLibrary& cuda, int device, int priority) {
   const OnDevice there(cuda, device);
   void* stream = nullptr;
-  CudaLibrary::check(cuda.create_stream(&stream));
+  CudaLibrary::check(cuda.create_stream_with_priority(&stream, priority));
   return {stream, {cuda.destroy_stream, device}};
 }
 

@@ -29,7 +29,7 @@ namespace ringreduce {
   X(unmap)                             \
   X(move)                              \
   X(fill)                              \
-  X(create_stream)                     \
+  X(create_stream_with_priority)       \
   X(destroy_stream)                    \
   X(synchronize)                       \
   X(is_captured)                       \
@@ -97,7 +97,7 @@ struct DestroyedOnDevice {
   void operator()(void* handle) const;
 };
 using CudaHandle = std::unique_ptr<void, DestroyedOnDevice>;
-CudaHandle new_stream(const CudaLibrary& cuda, int device);
+CudaHandle new_stream(const CudaLibrary& cuda, int device, int priority = 0);
 CudaHandle new_event(const CudaLibrary& cuda, int device);
 
 }  // namespace ringreduce

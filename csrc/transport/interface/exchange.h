@@ -67,4 +67,15 @@ inline std::vector<std::string> exchange_or_fail(const Exchange& exchange,
   return all;
 }
 
+// The same for plain data, by rank.
+template <typename Make>
+auto exchange_values_or_fail(const Exchange& exchange, Make make) {
+  std::vector<decltype(make())> all;
+  for (const std::string& blob : exchange_or_fail(exchange, [&] { return bytes_of(make()); })) {
+    auto& value = all.emplace_back();
+    std::memcpy(static_cast<void*>(&value), blob.data(), std::min(blob.size(), sizeof value));
+  }
+  return all;
+}
+
 }  // namespace ringreduce

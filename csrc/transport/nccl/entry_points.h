@@ -43,6 +43,7 @@ struct UniqueId {
 };
 
 inline constexpr int unset = INT_MIN;
+inline constexpr int most_ctas = 32;  // that all versions take
 inline constexpr int oldest_version = 21800;
 inline constexpr int float8_since = 22400;
 

@@ -1,5 +1,6 @@
 #include "transport/nccl/group.h"
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <thread>
@@ -41,7 +42,8 @@ std::string seconds(Clock::duration duration) {
 
 }  // namespace
 
-NcclGroup::NcclGroup(int rank, int world, Clock::duration timeout, const Exchange& exchange, const Tick& tick)
+NcclGroup::NcclGroup(int rank, int world, int min_blocks, int max_blocks, Clock::duration timeout,
+                     const Exchange& exchange, const Tick& tick)
     : nccl_(NcclLibrary::get()), timeout_(timeout) {
   const auto ids = exchange_or_fail(exchange, [&] {
     nccl::UniqueId id{};
@@ -50,8 +52,12 @@ NcclGroup::NcclGroup(int rank, int world, Clock::duration timeout, const Exchang
   });
   nccl::UniqueId id{};
   std::memcpy(id.internal, ids[0].data(), sizeof id.internal);
+  nccl::Config config;
+  config.blocking = 0;
+  if (min_blocks > 0) config.min_ctas = std::min(min_blocks, nccl::most_ctas);
+  if (max_blocks > 0) config.max_ctas = std::min(max_blocks, nccl::most_ctas);
   try {
-    join(rank, world, id, exchange, tick);
+    join(rank, world, config, id, exchange, tick);
   } catch (...) {
     abort();
     throw;
@@ -59,11 +65,9 @@ NcclGroup::NcclGroup(int rank, int world, Clock::duration timeout, const Exchang
 }
 
 // The first exchange reports what fails at once, the second one who has met whom.
-void NcclGroup::join(int rank, int world, const nccl::UniqueId& id, const Exchange& exchange,
-                     const Tick& tick) {
+void NcclGroup::join(int rank, int world, nccl::Config config, const nccl::UniqueId& id,
+                     const Exchange& exchange, const Tick& tick) {
   constexpr const char* what = "joining the ranks";
-  nccl::Config config;
-  config.blocking = 0;
   exchange_or_fail(exchange, [&] {
     check(nccl_.init(&comm_, world, id, rank, &config), what);
     return std::string();

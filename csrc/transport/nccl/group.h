@@ -19,8 +19,10 @@ class NcclGroup {
   using Tick = std::function<void()>;
 
   // A collective, on the calling thread's current device. Either all ranks fail with Error, or none; it takes
-  // at most `timeout`. Later waits for other ranks have the same limit.
-  NcclGroup(int rank, int world, Clock::duration timeout, const Exchange& exchange, const Tick& tick);
+  // at most `timeout`. Later waits for other ranks have the same limit. `min_blocks`, `max_blocks`: thread
+  // blocks of its kernels; 0: as NCCL likes.
+  NcclGroup(int rank, int world, int min_blocks, int max_blocks, Clock::duration timeout,
+            const Exchange& exchange, const Tick& tick);
   // Aborts it, unless it is finished.
   ~NcclGroup();
   NcclGroup(const NcclGroup&) = delete;
@@ -51,7 +53,8 @@ class NcclGroup {
   void abort();
 
  private:
-  void join(int rank, int world, const nccl::UniqueId& id, const Exchange& exchange, const Tick& tick);
+  void join(int rank, int world, nccl::Config config, const nccl::UniqueId& id, const Exchange& exchange,
+            const Tick& tick);
   void complete(nccl::Result result, const char* what, const Tick& tick, Clock::duration timeout);
   nccl::Result state() const;
   std::string in_words(nccl::Result result, const char* what) const;

@@ -231,7 +231,6 @@ def gpus(comm):
     for count in (1, 37 * comm.size, programs.LARGE):
         programs.reductions(comm, count, "float32", "sum")
         programs.movements(comm, count)
-    assert (comm.device_memory_held > 0) == (len(set(HOSTS)) < comm.size)  # on two levels
     for _ in range(20):  # calls on the CPU at the same time
         x = programs.GpuArray(np.full(programs.LARGE, comm.rank, "float32"))
         work = comm.all_reduce(x, async_op=True)

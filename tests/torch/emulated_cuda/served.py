@@ -1,6 +1,5 @@
 """The table "Operations of a ProcessGroup" of docs/torch.md: each one is called on every path, with two ranks on the
-emulated GPU, and the answer is its cell. Ranks are threads, as events need them to be, and those of several hosts are
-processes.
+emulated GPU, and the answer is its cell. Ranks are threads, and those of several hosts are processes.
 
 python -m tests.torch.emulated_cuda.served prints the table, and --write puts it into the page."""
 
@@ -26,7 +25,6 @@ WORLD, COUNT = 2, 300
 PATHS = {
     "CPU": {},
     "kernels": {"RINGREDUCE_EMULATED_BLOCKS": "64"},
-    "events": {"RINGREDUCE_EMULATED_BLOCKS": "1"},
     "NCCL": {"RINGREDUCE_GPU_TRANSPORT": "nccl"},
 }
 HOSTS = "several hosts without NCCL"
@@ -330,16 +328,14 @@ OPERATIONS: dict[str, Callable[[Rank], None]] = {
 }
 # What CUDA tensors' calls do on the host, on these paths.
 ON_HOST = {
-    **dict.fromkeys(
-        ["`barrier`", "`monitored_barrier`"], ("on the host", ["kernels", "events", "NCCL", HOSTS])
-    ),
+    **dict.fromkeys(["`barrier`", "`monitored_barrier`"], ("on the host", ["kernels", "NCCL", HOSTS])),
     **dict.fromkeys(
         ["`send`, `recv`", "`recv_anysource`", "coalesced `send` and `recv`"],
-        ("through CPU memory", ["events", HOSTS]),
+        ("through CPU memory", [HOSTS]),
     ),
     **dict.fromkeys(
         ["`send`, `recv` with a tag", "`recv_anysource` with a tag"],
-        ("through CPU memory", ["kernels", "events", "NCCL", HOSTS]),
+        ("through CPU memory", ["kernels", "NCCL", HOSTS]),
     ),
 }
 

@@ -23,8 +23,9 @@ constexpr std::size_t pool_size = 8;
 // Never destroyed: threads may outlive main.
 struct Shared {
   std::mutex mutex;
-  std::map<DeviceIndex, std::vector<Stream>> pools;
-  std::map<DeviceIndex, std::size_t> taken;
+  using Pool = std::pair<DeviceIndex, bool>;  // a device's, of high priority or not
+  std::map<Pool, std::vector<Stream>> pools;
+  std::map<Pool, std::size_t> taken;
   std::vector<std::pair<std::uintptr_t, c10::StreamId>> records;
 };
 Shared& shared() {
@@ -77,11 +78,12 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   Stream getStream(Device device) const override { return current_stream(device); }
   Stream getDefaultStream(Device device) const override { return Stream(Stream::DEFAULT, device); }
   Stream getNewStream(Device device, int) const override { return new_stream(device); }
-  Stream getStreamFromGlobalPool(Device device, bool) const override {
+  Stream getStreamFromGlobalPool(Device device, bool high_priority) const override {
+    const std::pair which(device.index(), high_priority);
     const std::lock_guard lock(shared().mutex);
-    auto& pool = shared().pools[device.index()];
-    const std::size_t at = shared().taken[device.index()]++ % pool_size;
-    if (at == pool.size()) pool.push_back(new_stream(device));
+    auto& pool = shared().pools[which];
+    const std::size_t at = shared().taken[which]++ % pool_size;
+    if (at == pool.size()) pool.push_back(new_stream(device, high_priority ? -1 : 0));
     return pool[at];
   }
   Stream exchangeStream(Stream stream) const override {
@@ -134,10 +136,10 @@ Stream current_stream(Device device) {
   return Stream(Stream::UNSAFE, device, current_streams()[device.index()]);
 }
 
-Stream new_stream(Device device) {
+Stream new_stream(Device device, int priority) {
   const OnDevice there(device);
   void* handle = nullptr;
-  check(ringreduce_cuda_create_stream(&handle));
+  check(ringreduce_cuda_create_stream_with_priority(&handle, priority));
   return Stream(Stream::UNSAFE, device, reinterpret_cast<c10::StreamId>(handle));
 }
 

@@ -15,7 +15,7 @@ void check(const char* failure);
 // The current one of this thread.
 c10::Stream current_stream(c10::Device device);
 // One that nothing else has.
-c10::Stream new_stream(c10::Device device);
+c10::Stream new_stream(c10::Device device, int priority = 0);
 void* handle_of(const c10::Stream& stream);
 
 // What was recorded for the caching allocator since the last time: addresses, and the streams' numbers.

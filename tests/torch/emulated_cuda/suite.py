@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+import os
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +17,7 @@ if importlib.util.find_spec("torch") is None:
 import torch
 import torch.distributed as dist
 
+import ringreduce.backend
 from tests.torch.gpu_groups import MODULE, on_emulated_gpu
 
 pytestmark = [
@@ -453,6 +457,32 @@ def _records(gpu):
 
 def test_memory_is_kept_until_the_stream_is_through():
     on_emulated_gpu(2, _records)
+
+
+def _options(gpu):
+    emulated = ctypes.CDLL(os.environ["RINGREDUCE_CUDA_LIBRARY"])
+
+    def priority(group):
+        (x,) = on_gpu(values(dist.get_rank()))
+        gpu.take_records()
+        dist.all_reduce(x, group=group, async_op=True).wait()
+        same(x, total())
+        (stream,) = {stream for _, stream in gpu.take_records()}
+        return emulated.ringreduce_emulated_priority(ctypes.c_void_p(stream))
+
+    options = ringreduce.backend.Options(max_blocks=3, is_high_priority_stream=True)
+    theirs = SimpleNamespace(is_high_priority_stream=True)  # as ProcessGroupNCCL.Options
+    groups = [None, dist.new_group(pg_options=options), dist.new_group(pg_options=theirs)]
+    assert [priority(group) for group in groups] == [0, -1, -1]
+    kept = groups[1]._get_backend(torch.device("cuda")).options
+    assert (kept.max_blocks, kept.is_high_priority_stream) == (3, True)
+    for name, value, error in (("max_blocks", 65, ValueError), ("is_high_priority_stream", 1, TypeError)):
+        with pytest.raises(error, match=f"{name} must be"):
+            dist.new_group(pg_options=SimpleNamespace(**{name: value}))
+
+
+def test_options_of_process_groups():
+    on_emulated_gpu(2, _options)
 
 
 def _refusals(gpu):

@@ -11,6 +11,7 @@ constexpr std::size_t room_of_slice = std::size_t{8} << 20;
 constexpr std::uint64_t forever = std::uint64_t{1} << 62;
 constexpr int quick_looks = 100;
 constexpr std::chrono::microseconds between_looks{50};
+constexpr std::chrono::milliseconds time_to_find_it{500};
 
 // So that the output begins where any element may.
 std::size_t on_line(std::size_t bytes) {
@@ -34,7 +35,7 @@ struct Staging::Slice {
   std::vector<Block> from, to;
 };
 
-Staging::Staging(Subgroup group)
+Staging::Staging(std::unique_ptr<Communicator> group)
     : cuda_(CudaLibrary::get()),
       group_(std::move(group)),
       words_(cuda_, DeviceMemory::on_host, 2 * sizeof(std::uint64_t)),
@@ -179,6 +180,7 @@ void Staging::work() {
     lock.lock();
     if (given_up_) return;
     problem_ = problem;
+    failed_ = Clock::now();
     if (problem) return;
     __atomic_store_n(done_, slice->number, __ATOMIC_RELEASE);
   }
@@ -199,17 +201,8 @@ bool Staging::is_given_up() {
 }
 
 void Staging::check() {
-  std::exception_ptr problem;
-  {
-    const std::lock_guard lock(mutex_);
-    problem = problem_;
-  }
-  if (!problem) return;
-  try {
-    std::rethrow_exception(problem);
-  } catch (const Failure& failure) {
-    group_.pass_on(failure);
-  }
+  const std::lock_guard lock(mutex_);
+  if (problem_ && Clock::now() - failed_ >= time_to_find_it) std::rethrow_exception(problem_);
 }
 
 void Staging::give_up() {

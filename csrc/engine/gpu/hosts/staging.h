@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/gpu/hosts/subgroup.h"
+#include "engine/communicator.h"
 #include "engine/planning/planner.h"
 #include "engine/undestroyed.h"
 #include "transport/device/memory.h"
@@ -26,7 +26,7 @@ struct Cut;
 class Staging {
  public:
   // `group`: runs nothing else.
-  explicit Staging(Subgroup group);
+  explicit Staging(std::unique_ptr<Communicator> group);
   // The stream does nothing more with this memory.
   ~Staging();
   Staging(const Staging&) = delete;
@@ -36,7 +36,8 @@ class Staging {
   int same_algorithm(int handle, const Planner::Custom& custom);
   // On the current device's stream. The call is one that the group can serve.
   void launch(const Call& call, void* stream);
-  // Throws what has failed.
+  // Throws what has failed, unless the group that calls still has a while to find it by itself: it knows
+  // what was really called.
   void check();
   // Lets streams go on, now and later, and ends the group. From any thread.
   void give_up();
@@ -55,7 +56,7 @@ class Staging {
   bool is_given_up();
 
   const CudaLibrary& cuda_;
-  Subgroup group_;
+  const std::unique_ptr<Communicator> group_;
   DeviceMemory words_;
   std::uint64_t *const arrived_, *const done_;  // the last slice that the host has; and that it is done with
   std::uint64_t launched_ = 0;
@@ -68,6 +69,7 @@ class Staging {
   std::deque<std::shared_ptr<Slice>> slices_;
   bool given_up_ = false;
   std::exception_ptr problem_;
+  Clock::time_point failed_;
   std::thread thread_;
 };
 

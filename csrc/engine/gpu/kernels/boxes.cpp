@@ -1,6 +1,7 @@
 #include "engine/gpu/kernels/boxes.h"
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -44,10 +45,14 @@ int pairs_of(int world) {
   return 2 * world;
 }
 
-// A quarter of a rank's blocks for messages; up to half, if one lane for each pair takes that.
-int lanes_among(int blocks, int world) {
-  if (pairs_of(world) > blocks / 2) return 0;
-  return std::clamp(blocks / 4 / pairs_of(world), 1, device::most_lanes);
+// A group's part of a GPU's thread blocks is small and always the same, so that a process can have many
+// groups, in whatever order it makes them: 8 of an H100's 264. Each block of 256 threads has 32 KiB under
+// way. Not measured on a card yet.
+constexpr int groups_of_a_gpu = 32;
+
+// The lanes of each pair: as many blocks as collectives have, or at least one lane.
+int lanes_beside(int blocks, int world) {
+  return std::clamp(blocks / pairs_of(world), 1, device::most_lanes);
 }
 
 constexpr std::size_t arena_bytes = std::size_t{256} << 10;
@@ -82,61 +87,87 @@ void give_back_what_nobody_writes_to(const CudaLibrary& cuda, int device, void* 
 
 }  // namespace
 
+// `left`: the thread blocks that no group of the rank's process has claimed, before it claims its own.
 struct DeviceBoxes::Gpu {
   Whereabouts where;
-  std::int32_t device, fit, claimed;
+  std::int32_t device, capacity, left, blocks, lanes, claimed;
 };
 
-// Claims a quarter of the thread blocks that no group has, which leaves some for later groups.
-DeviceBoxes::Gpu DeviceBoxes::introduce() {
+DeviceBoxes::Gpu DeviceBoxes::introduce(bool messages, const GpuOptions& options) {
   Gpu gpu{};
   gpu.where = whereabouts_of(cuda_, device_);
   gpu.device = device_;
-  CudaLibrary::check(KernelLibrary::get().fit(&gpu.fit));
+  CudaLibrary::check(KernelLibrary::get().fit(&gpu.capacity));
+  const int pairs = pairs_of(world_);
+  const int most = options.max_blocks > 0 ? options.max_blocks : device::most_blocks;
+  gpu.blocks = std::min(
+      {std::max({gpu.capacity / groups_of_a_gpu, options.min_blocks, 1}), most, device::most_blocks});
+  if (messages) gpu.lanes = lanes_beside(gpu.blocks, world_);
+  if (options.max_blocks > 0 && gpu.blocks + gpu.lanes * pairs > most) {
+    gpu.lanes = 2 * pairs > most ? 0 : lanes_beside(most / 4, world_);
+    gpu.blocks = std::min(gpu.blocks, most - gpu.lanes * pairs);
+  }
   const std::lock_guard lock(claims_mutex);
   static std::vector<std::weak_ptr<Claimed>> all;
   std::erase_if(all, [](const auto& one) { return one.expired(); });
+  gpu.left = gpu.capacity;
   for (const auto& one : all) {
     const auto other = one.lock();
-    if (other && other->first == device_) gpu.fit -= other->second;
+    if (other && other->first == device_) gpu.left -= other->second;
   }
-  gpu.claimed = std::clamp((gpu.fit + 3) / 4, 0, device::most_blocks);
+  gpu.claimed = std::clamp(gpu.blocks + gpu.lanes * pairs, 0, std::max(gpu.left, 0));
   claimed_ = std::make_shared<Claimed>(device_, gpu.claimed);
   all.push_back(claimed_);
   return gpu;
 }
 
-// The number of blocks for each rank with which those of all ranks on a device run at the same time; 0: not
-// even one each.
-int DeviceBoxes::blocks_for_all(const std::vector<Gpu>& gpus) {
-  int blocks = device::most_blocks, processes = 1;
-  for (const Gpu& gpu : gpus) {
-    int here = 0, in_process = 0, claimed = 0, fit = 0;
+// What the ranks on a GPU find there: each of them may have so many blocks.
+struct DeviceBoxes::Room {
+  int ranks = 0, processes = 0, left = 0, each = 0;
+
+  Room(const Gpu& gpu, const std::vector<Gpu>& gpus) {
+    int in_process = 0, claimed = 0;
     for (const Gpu& other : gpus) {
       if (other.where.gpu != gpu.where.gpu) continue;
-      ++here;
+      ++ranks;
       if (other.where.process != gpu.where.process) continue;
       ++in_process;
       claimed += other.claimed;
-      fit = std::max(fit, other.fit);
+      left = std::max(left, other.left);
     }
-    blocks = std::min({blocks, claimed / in_process, fit / here});
-    if (&gpu == &gpus[rank_]) processes = (here + in_process - 1) / in_process;
-    if (in_process > 1 && streams_of_a_rank * in_process > gpu.where.queues) blocks = 0;
-    if (blocks > 0 || one_process()) continue;
-    if (in_process > 1) {
-      throw Error(std::to_string(in_process) +
-                  " ranks of one process share a GPU with other processes, and its " +
-                  std::to_string(gpu.where.queues) + " queues are too few for their streams: raise " +
-                  queues_variable);
-    }
-    throw Error(std::to_string(here) + " ranks of several processes share a GPU that can run only " +
-                std::to_string(fit) + " more thread blocks at the same time, less than one for each rank");
+    processes = (ranks + in_process - 1) / in_process;
+    each = std::min(claimed / in_process, left / ranks);
   }
+};
+
+// Lays out blocks that run at the same time as those of all ranks on a device. The last half of a GPU's
+// blocks is for collectives only, because messages can go through the host.
+void DeviceBoxes::share_blocks(const std::vector<Gpu>& gpus) {
+  const int pairs = pairs_of(world_);
+  int blocks = device::most_blocks, lanes = device::most_lanes, each = INT_MAX;
+  std::string problem;
+  bool apart = true;
+  for (const Gpu& gpu : gpus) {
+    const Room room(gpu, gpus);
+    const int all = gpu.blocks + gpu.lanes * pairs;
+    apart = apart && room.ranks == 1;
+    blocks = std::min(blocks, gpu.blocks);
+    lanes =
+        room.each < all || room.left - room.ranks * all < gpu.capacity / 2 ? 0 : std::min(lanes, gpu.lanes);
+    each = std::min(each, room.each);
+    if (room.each > 0 || !problem.empty()) continue;
+    problem = "a GPU that " + std::to_string(room.ranks) + (room.ranks == 1 ? " rank uses" : " ranks share") +
+              " runs " + std::to_string(gpu.capacity) +
+              " thread blocks at the same time, and other groups have claimed " +
+              std::to_string(gpu.capacity - room.left) +
+              " of them, so that not one is left for each: close groups, lower their max_blocks, use fewer "
+              "ranks for each GPU";
+  }
+  if (each < 1) throw NoRoom(problem + or_nccl, apart);
+  layout_ = {std::min(blocks, each - lanes * pairs), world_, arena_bytes, lanes};
   // Each process counts the blocks of all.
   const std::lock_guard lock(claims_mutex);
-  claimed_->second = blocks * processes;
-  return blocks;
+  claimed_->second = (layout_.blocks + lanes * pairs) * Room(gpus[rank_], gpus).processes;
 }
 
 void DeviceBoxes::reach(int peer, const Gpu& gpu, const std::string& handle) {
@@ -146,7 +177,6 @@ void DeviceBoxes::reach(int peer, const Gpu& gpu, const std::string& handle) {
       CudaLibrary::check(cuda_.reach(gpu.device));
       devices.push_back(gpu.device);
     }
-    if (!have_room()) return;
     void* at = nullptr;
     std::memcpy(&at, handle.data(), sizeof at);
     kept_.push_back(find_known(at));
@@ -160,19 +190,18 @@ void DeviceBoxes::reach(int peer, const Gpu& gpu, const std::string& handle) {
 }
 
 DeviceBoxes::DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int world, const Exchange& exchange,
-                         void* stream, bool messages)
+                         void* stream, bool messages, const GpuOptions& options)
     : cuda_(cuda), device_(device), rank_(rank), world_(world), memories_(static_cast<std::size_t>(world)) {
   const OnDevice there(cuda_, device_);
-  std::vector<Gpu> gpus;
-  for (const std::string& blob : exchange_or_fail(exchange, [&] { return bytes_of(introduce()); })) {
-    std::memcpy(&gpus.emplace_back(), blob.data(), std::min(blob.size(), sizeof(Gpu)));
-  }
+  const std::vector<Gpu> gpus =
+      exchange_values_or_fail(exchange, [&] { return introduce(messages, options); });
+  std::vector<Whereabouts> all;
+  for (const Gpu& gpu : gpus) all.push_back(gpu.where);
+  check_queues(all);
   for (int peer = 0; peer < world_; ++peer) {
     if (gpus[peer].where.process != gpus[rank_].where.process) others_.push_back(peer);
   }
-  layout_ = {blocks_for_all(gpus), world, arena_bytes};
-  if (messages) layout_.lanes = lanes_among(layout_.blocks, world);
-  layout_.blocks -= layout_.lanes * pairs_of(world);
+  share_blocks(gpus);
   const std::vector<std::string> handles = exchange_or_fail(exchange, [&] { return offer(stream); });
   exchange_or_fail(exchange, [&] {
     for (int peer = 0; peer < world_; ++peer) {
@@ -180,7 +209,7 @@ DeviceBoxes::DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int worl
     }
     return std::string();
   });
-  if (have_room() && !one_process()) cuda_.unshare(handles[rank_].data() + sizeof(void*));
+  if (!one_process()) cuda_.unshare(handles[rank_].data() + sizeof(void*));
 }
 
 std::shared_ptr<DeviceMemory> DeviceBoxes::take(void* stream) const {
@@ -196,7 +225,6 @@ std::shared_ptr<DeviceMemory> DeviceBoxes::take(void* stream) const {
 
 // Makes this rank's boxes. Returns their address, for ranks of this process, and a handle for others.
 std::string DeviceBoxes::offer(void* stream) {
-  if (!have_room()) return "";
   const auto memory = take(stream);
   CudaLibrary::check(cuda_.fill(memory->at(), 0, memory->bytes(), stream));
   CudaLibrary::check(cuda_.synchronize(stream));

@@ -8,20 +8,29 @@
 #include <vector>
 
 #include "engine/gpu/kernels/cuda/errand.h"
+#include "engine/gpu/options.h"
 #include "transport/device/memory.h"
+#include "transport/interface/errors.h"
 #include "transport/interface/exchange.h"
 #include "transport/interface/transport.h"
 
 namespace ringreduce {
 
+// Not even one thread block of each rank would run beside those that groups have claimed. `apart`: each rank
+// has a GPU of its own.
+struct NoRoom : Error {
+  NoRoom(const std::string& what, bool apart) : Error(what), apart(apart) {}
+  bool apart;
+};
+
 class DeviceBoxes {
  public:
   // A collective of at most device::most_ranks ranks, each with a device of its own or a shared one. Throws
-  // Error, on all ranks, if a rank has no GPU or its GPU cannot reach another's, or if ranks of several
-  // processes share a GPU on which their thread blocks do not run at the same time. `messages`: some blocks,
+  // Error, on all ranks, if a rank has no GPU or its GPU cannot reach another's, or if streams of ranks that
+  // share a GPU share queues, and NoRoom. `messages`: some blocks,
   // as far as there are enough, are for messages between two ranks; the same on all ranks.
   DeviceBoxes(const CudaLibrary& cuda, int device, int rank, int world, const Exchange& exchange,
-              void* stream, bool messages);
+              void* stream, bool messages, const GpuOptions& options);
   ~DeviceBoxes();
   // Tells the ranks of other processes that this rank's kernels no longer write to their boxes. This rank's
   // boxes are not reused before all of those have left, however the group has ended, because their kernels
@@ -37,9 +46,6 @@ class DeviceBoxes {
   bool own_processes() const { return static_cast<int>(others_.size()) == world_ - 1; }
   // The other devices of ranks in this process.
   const std::vector<int>& devices_of_peers() const { return devices_of_peers_; }
-  // Whether kernels may wait for each other: at least one thread block of each rank runs while those of all
-  // others do. Otherwise there are no boxes.
-  bool have_room() const { return layout_.blocks > 0; }
   std::size_t bytes() const { return layout_.bytes(); }
   char* memory(int rank) const { return memories_[rank]; }
   // A stream of this process belongs to the first rank of this group that launches on it, until that closes.
@@ -49,8 +55,9 @@ class DeviceBoxes {
  private:
   struct Gpu;
   using Claimed = std::pair<int, int>;  // a device, and the thread blocks that may run there
-  Gpu introduce();
-  int blocks_for_all(const std::vector<Gpu>& gpus);
+  struct Room;
+  Gpu introduce(bool messages, const GpuOptions& options);
+  void share_blocks(const std::vector<Gpu>& gpus);
   std::shared_ptr<DeviceMemory> take(void* stream) const;
   std::string offer(void* stream);
   void reach(int peer, const Gpu& gpu, const std::string& handle);

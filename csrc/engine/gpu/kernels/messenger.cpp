@@ -18,9 +18,15 @@ bool same_pair(const Transfer& a, const Transfer& b) {
 
 }  // namespace
 
-KernelMessenger::KernelMessenger(int rank, int world, int device, const DeviceBoxes& boxes,
+KernelMessenger::KernelMessenger(int rank, int world, int device, int priority, const DeviceBoxes& boxes,
                                  device::Report& report)
-    : cuda_(CudaLibrary::get()), rank_(rank), world_(world), device_(device), boxes_(boxes), report_(report) {
+    : cuda_(CudaLibrary::get()),
+      rank_(rank),
+      world_(world),
+      device_(device),
+      priority_(priority),
+      boxes_(boxes),
+      report_(report) {
   for (auto& pairs : pairs_) {
     for (int peer = 0; peer < world; ++peer) pairs.push_back({new_event(cuda_, device), {}, {}, {}});
   }
@@ -73,7 +79,7 @@ void KernelMessenger::launch_some(std::span<const Transfer> sorted, const Launch
 void* KernelMessenger::stream_for(const Transfer& transfer) {
   const std::lock_guard lock(mutex_);
   CudaHandle& own = pair_of(transfer).own_stream;
-  if (!own) own = new_stream(cuda_, device_);
+  if (!own) own = new_stream(cuda_, device_, priority_);
   return own.get();
 }
 

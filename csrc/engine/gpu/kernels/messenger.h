@@ -18,7 +18,8 @@ namespace ringreduce {
 class KernelMessenger : public Messenger {
  public:
   // `boxes` have lanes. On the current device.
-  KernelMessenger(int rank, int world, int device, const DeviceBoxes& boxes, device::Report& report);
+  KernelMessenger(int rank, int world, int device, int priority, const DeviceBoxes& boxes,
+                  device::Report& report);
 
   void launch(std::span<const Transfer> transfers, const Launch& launch) override;
   void* stream_for(const Transfer& transfer) override;
@@ -47,7 +48,7 @@ class KernelMessenger : public Messenger {
   std::uint64_t sum(const Counts& counts) const;
 
   const CudaLibrary& cuda_;
-  const int rank_, world_, device_;
+  const int rank_, world_, device_, priority_;
   const DeviceBoxes& boxes_;
   device::Report& report_;
   std::mutex mutex_;

@@ -34,7 +34,7 @@ bool is_direct(Collective collective) {
 
 }  // namespace
 
-KernelRunner::KernelRunner(int rank, int world, int device, std::unique_ptr<DeviceBoxes> boxes,
+KernelRunner::KernelRunner(int rank, int world, int device, int priority, std::unique_ptr<DeviceBoxes> boxes,
                            std::unique_ptr<Buffers> buffers)
     : Runner(rank, world, device),
       uploads_(new_stream(cuda_, device)),
@@ -47,7 +47,7 @@ KernelRunner::KernelRunner(int rank, int world, int device, std::unique_ptr<Devi
       report_memory_(cuda_, DeviceMemory::on_host, sizeof(device::Report)),
       report_(new(report_memory_.at()) device::Report()),
       messenger_(boxes_->layout().lanes > 0
-                     ? std::make_unique<KernelMessenger>(rank, world, device, *boxes_, *report_)
+                     ? std::make_unique<KernelMessenger>(rank, world, device, priority, *boxes_, *report_)
                      : nullptr) {
   if (buffers_) buffers_->start([this] { return is_idle(); });
 }
@@ -185,6 +185,17 @@ device::Errand KernelRunner::errand_for(const Call& call, const Plan& plan, std:
   return errand;
 }
 
+// Gives the kernels of other devices access to the call's arrays.
+void KernelRunner::admit_peers(const Call& call) const {
+  const std::vector<int>& devices = boxes_->devices_of_peers();
+  if (devices.empty()) return;
+  const auto admit = [&](const void* memory, std::size_t bytes) {
+    CudaLibrary::check(cuda_.admit(devices.data(), static_cast<int>(devices.size()), memory, bytes));
+  };
+  admit(call.input, bytes_of_input(call, world_, rank_));
+  if (call.output != call.input) admit(call.output, bytes_of_output(call, world_, rank_));
+}
+
 // Where all ranks reach the arrays, as far as others read or write them; 0 if some rank does not.
 void KernelRunner::place_arrays(const Call& call, bool captured, device::Errand& errand) const {
   const auto place = [&](const void* memory, const void* base, std::size_t bytes, bool for_all,
@@ -205,7 +216,7 @@ void KernelRunner::launch(const Call& call, const Plan& plan, const Launch& laun
   std::unique_lock<std::mutex> held;
   if (duty_ == Duty::direct) {
     errand.share = share_of(call);
-    admit(boxes_->devices_of_peers(), call);
+    admit_peers(call);
     if (buffers_) held = buffers_->hold();
     place_arrays(call, launch.captured, errand);
   } else if (duty_ == Duty::one_shot) {

@@ -14,8 +14,8 @@ namespace ringreduce {
 
 class KernelRunner : public Runner {
  public:
-  // `boxes` must have room. `buffers`: for ranks that are processes and may reach each other's arrays.
-  KernelRunner(int rank, int world, int device, std::unique_ptr<DeviceBoxes> boxes,
+  // `buffers`: for ranks that are processes and may reach each other's arrays.
+  KernelRunner(int rank, int world, int device, int priority, std::unique_ptr<DeviceBoxes> boxes,
                std::unique_ptr<Buffers> buffers);
   ~KernelRunner() override;
 
@@ -40,6 +40,7 @@ class KernelRunner : public Runner {
   std::size_t slice_bytes(const Call& call) const;
   device::Errand errand_for(const Call& call, const Plan& plan, std::uint64_t contract) const;
   device::Share share_of(const Call& call) const;
+  void admit_peers(const Call& call) const;
   void place_arrays(const Call& call, bool captured, device::Errand& errand) const;
   void wait_until_idle();
 

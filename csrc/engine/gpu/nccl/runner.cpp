@@ -28,8 +28,8 @@ constexpr std::chrono::seconds patience_with_graphs{2}, patience_when_aborted{2}
 }  // namespace
 
 NcclRunner::NcclRunner(int rank, int world, int device, bool reproducible, bool messages,
-                       const std::vector<int>& hosts, Clock::duration timeout, const Exchange& exchange,
-                       Tick tick)
+                       const GpuOptions& options, const std::vector<int>& hosts, Clock::duration timeout,
+                       const Exchange& exchange, Tick tick)
     : Runner(rank, world, device),
       reproducible_(reproducible),
       tick_(std::move(tick)),
@@ -44,12 +44,13 @@ NcclRunner::NcclRunner(int rank, int world, int device, bool reproducible, bool 
     contract_ = std::make_unique<NcclContract>(cuda_, device);
     if (messages) {
       labels_ = std::make_unique<NcclLabels>(cuda_, rank, world, device);
-      stream_ = new_stream(cuda_, device);
+      stream_ = new_stream(cuda_, device, options.priority);
     }
     one_ = new (report_memory_->at() + sizeof(device::Report)) std::uint64_t(1);
     return std::string();
   });
-  group_ = std::make_unique<NcclGroup>(rank, world, timeout, exchange, tick_);
+  group_ = std::make_unique<NcclGroup>(rank, world, options.min_blocks, options.max_blocks, timeout, exchange,
+                                       tick_);
 }
 
 // Memory that streams may still write to is not reused.

@@ -11,6 +11,7 @@
 #include "engine/gpu/messenger.h"
 #include "engine/gpu/nccl/contract.h"
 #include "engine/gpu/nccl/labels.h"
+#include "engine/gpu/options.h"
 #include "transport/device/memory.h"
 #include "transport/nccl/group.h"
 
@@ -20,8 +21,8 @@ class NcclRunner : public Runner, public Messenger {
  public:
   // A collective, like NcclGroup's constructor. `messages`: those between two ranks are carried. `tick` is
   // called while it waits for other ranks, now and later.
-  NcclRunner(int rank, int world, int device, bool reproducible, bool messages, const std::vector<int>& hosts,
-             Clock::duration timeout, const Exchange& exchange, Tick tick);
+  NcclRunner(int rank, int world, int device, bool reproducible, bool messages, const GpuOptions& options,
+             const std::vector<int>& hosts, Clock::duration timeout, const Exchange& exchange, Tick tick);
   ~NcclRunner() override;
 
   const char* what() const override { return "a collective over NCCL"; }

@@ -52,9 +52,13 @@ const char* ringreduce_cuda_fill(void* memory, int byte, std::size_t bytes, void
 }
 
 const char* ringreduce_cuda_create_stream(void** stream) {
+  return ringreduce_cuda_create_stream_with_priority(stream, 0);
+}
+
+const char* ringreduce_cuda_create_stream_with_priority(void** stream, int priority) {
   return failure_of([&] {
     cudaStream_t created = nullptr;
-    check(cudaStreamCreateWithFlags(&created, cudaStreamNonBlocking), "stream");
+    check(cudaStreamCreateWithPriority(&created, cudaStreamNonBlocking, priority), "stream");
     *stream = created;
   });
 }

@@ -67,6 +67,9 @@ RINGREDUCE_EXPORT const char* ringreduce_cuda_fill(void* memory, int byte, std::
 // --- streams, events, graphs -------------------------------------------------------------------------------
 
 RINGREDUCE_EXPORT const char* ringreduce_cuda_create_stream(void** stream);
+// 0 is the usual priority. What is on streams of lower numbers goes first. There are as many as the device
+// has; others count as the next one.
+RINGREDUCE_EXPORT const char* ringreduce_cuda_create_stream_with_priority(void** stream, int priority);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_destroy_stream(void* stream);
 RINGREDUCE_EXPORT const char* ringreduce_cuda_synchronize(void* stream);
 // Whether launches on it go into a graph.

@@ -102,7 +102,7 @@ void run_blocks(int count, Report& report, int device, const std::function<void(
     residency.leave();
   };
   {
-    const Residency::Turn turn(residency);
+    const Residency::Turn turn(residency, count);
     for (int index = 0; index < count; ++index) {
       residency.enter();
       blocks.emplace_back(run_one, index);

@@ -1,9 +1,12 @@
 #include "residency.h"
 
+#include <algorithm>
 #include <map>
 #include <stdexcept>
+#include <utility>
 
 #include "devices.h"
+#include "reduce/cuda/entry_points.h"
 
 namespace ringreduce::emulated {
 
@@ -11,9 +14,10 @@ int blocks_that_fit() {
   return setting("RINGREDUCE_EMULATED_BLOCKS", 64);
 }
 
-Residency::Turn::Turn(Residency& of) : of_(of) {
+Residency::Turn::Turn(Residency& of, int blocks) : of_(of) {
   std::unique_lock lock(of_.mutex_);
   of_.changed_.wait(lock, [this, mine = of_.next_turn_++] { return of_.turn_ == mine; });
+  of_.largest_ = std::max(of_.largest_, blocks);
 }
 
 Residency::Turn::~Turn() {
@@ -40,6 +44,11 @@ bool Residency::is_busy() {
   return blocks_ > 0;
 }
 
+int Residency::take_largest() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(largest_, 0);
+}
+
 Residency& residency_of(int device) {
   // Never destroyed: streams' threads may outlive main.
   static auto* const mutex = new std::mutex;
@@ -55,3 +64,7 @@ void refuse_beside_kernels(int device, const std::string& what) {
 }
 
 }  // namespace ringreduce::emulated
+
+RINGREDUCE_EXPORT int ringreduce_emulated_largest_kernel(int device) {
+  return ringreduce::emulated::residency_of(device).take_largest();
+}

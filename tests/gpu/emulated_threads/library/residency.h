@@ -16,7 +16,7 @@ class Residency {
   // Kernels begin one after the other, each with all its blocks.
   class Turn {
    public:
-    explicit Turn(Residency& of);
+    Turn(Residency& of, int blocks);
     ~Turn();
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
@@ -28,12 +28,13 @@ class Residency {
   void enter();  // a block; waits for room
   void leave();
   bool is_busy();
+  int take_largest();  // the blocks of the largest kernel since the last call
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t next_turn_ = 0, turn_ = 0;
-  int blocks_ = 0;
+  int blocks_ = 0, largest_ = 0;
 };
 
 Residency& residency_of(int device);
