@@ -37,7 +37,7 @@ from .nccl_api import (
     unique_id,
 )  # fmt: skip
 from .probe import HAS_CARD
-from .ranks import ON_EITHER
+from .ranks import EMULATED_LIBRARY, ON_EITHER
 from .test_hosts import answers
 
 STAND_IN = nccl_library.STAND_IN
@@ -229,7 +229,7 @@ def _blocks_of_a_call(rank):
     return emulated.ringreduce_emulated_largest_kernel(rank.device)
 
 
-@pytest.mark.skipif(HAS_CARD, reason="only the emulated GPU counts blocks")
+@emulated_only
 @pytest.mark.parametrize(
     ("config", "blocks"),
     [({}, 2), ({"minCTAs": 6}, 6), ({"maxCTAs": 1}, 1), ({"minCTAs": 3, "maxCTAs": 32}, 3)],
