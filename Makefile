@@ -96,9 +96,10 @@ test-torch: fronts $(VENV)/.tools
 docs/environment.md: ringreduce/environment.py engine
 	@$(BIN)/python -m ringreduce.environment > $@
 
-chaos: engine
+chaos: engine $(VENV)/.torch
 	@$(BIN)/python -m tests.chaos --seconds $(CHAOS_SECONDS) --within 3 \
 	  $(CHAOS_SEED:%=--seed %) $(CHAOS_TRIALS:%=--trials %) $(CHAOS_FLAGS)
+	@$(BIN)/python -m tests.chaos.checkpoints $(CHAOS_SEED:%=--seed %)
 
 # As far as the machine's own Python goes: there may be no package index.
 gpu test-gpu test-gpu-memory card: GPU_PYTHON ?= $(PYTHON)
