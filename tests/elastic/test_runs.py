@@ -132,6 +132,20 @@ def test_no_more_steps_than_the_checkpoint_has_done(tmp_path):
         run(tmp_path, 1.0, 4, resume=True)
 
 
+def test_all_ranks_write_checkpoints_or_none(tmp_path):
+    def some(me):
+        comm = elastic.start(me.name, timeout=me.timeout, rank=me.number, size=me.members)
+        saved = elastic.Checkpoints(tmp_path, every=4) if me.number else None
+        for step in elastic.steps(elastic.State(comm, x=torch.zeros(1)), 4, checkpoints=saved):
+            with step:
+                pass
+
+    with pytest.raises(
+        elastic.StateMismatch, match="checkpoints every: 4; the group has checkpoints every: None"
+    ):
+        Job(some, 2).values()
+
+
 RANK_0, RANK_1 = "rank-00000-of-00002.pt", "rank-00001-of-00002.pt"
 
 
