@@ -5,6 +5,7 @@
 #   make test      quick checks of the source, then the tests that are quick; continuous integration runs it
 #   make test-all  all tests (an hour); tests/README.md says which are where
 #   make test-torch  torch's own tests of a torch.distributed backend, beside Gloo's results
+#   make test-horovod HOROVOD=FOLDER  Horovod's own tests for torch, of a checkout of Horovod, with our modules
 #   make test-frameworks  tests with frameworks from PyPI, such as transformers and TensorFlow, in their own environment
 #   make test-gpu  the tests that need a GPU, with the Python, nvcc and cmake that are there
 #   make test-gpu-memory  the smaller ones under CUDA's memcheck and racecheck
@@ -50,12 +51,12 @@ QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 
-.PHONY: help bench bench-tables train docs test test-all built-for-test test-torch test-slurm chaos check lint format engine fronts \
+.PHONY: help bench bench-tables train docs test test-all built-for-test test-torch test-horovod test-slurm chaos check lint format engine fronts \
   emulated-gpu emulated gpu test-gpu test-gpu-memory card cuda cuda-12 cuda-13 machine-code nccl-header asan tsan fuzz fuzz-short clean \
   sdist wheel
 .DEFAULT_GOAL := help
 help:
-	@sed -n '2,19s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+	@sed -n '2,20s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 bench: export RINGREDUCE_BENCH_MPI ?= $(subst $() ,:,$(patsubst %/.ready,%,$(wildcard $(PEER_MPIS:%=.venv-%/.ready))))
 bench: engine $(VENV)/.plot
@@ -96,9 +97,15 @@ test-torch: fronts $(VENV)/.tools
 docs/environment.md: ringreduce/environment.py engine
 	@$(BIN)/python -m ringreduce.environment > $@
 
-chaos: engine
+test-horovod: fronts $(VENV)/.tools
+	@PYTHONPATH=$(CURDIR)/tests/horovod/suite $(BIN)/python -m ringreduce run -n 2 --prefix --as-horovod \
+	  $(BIN)/python -m pytest -p no:cacheprovider $(or $(HOROVOD),$(error HOROVOD names a checkout of Horovod))/test/parallel/test_torch.py \
+	  $(SUITE_FLAGS)
+
+chaos: engine $(VENV)/.torch
 	@$(BIN)/python -m tests.chaos --seconds $(CHAOS_SECONDS) --within 3 \
 	  $(CHAOS_SEED:%=--seed %) $(CHAOS_TRIALS:%=--trials %) $(CHAOS_FLAGS)
+	@$(BIN)/python -m tests.chaos.checkpoints $(CHAOS_SEED:%=--seed %)
 
 # As far as the machine's own Python goes: there may be no package index.
 gpu test-gpu test-gpu-memory card: GPU_PYTHON ?= $(PYTHON)

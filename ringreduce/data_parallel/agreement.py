@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ringreduce.communicator import Communicator
+from ringreduce.data_parallel.rows import sparse_names
 from ringreduce.errors import Error
 
 __all__ = [
@@ -57,10 +58,11 @@ def check_not_averaged(named: Iterable[tuple[str, Any]]) -> None:
 
 def describe(module: Any, settings: dict[str, Any]) -> dict[str, str]:
     """Returns what must be the same on all ranks, by name, in the model's order."""
-    found = {name: repr(value) for name, value in settings.items()}
+    found, sparse = {name: repr(value) for name, value in settings.items()}, sparse_names(module)
     for name, parameter in module.named_parameters():
         frozen = "" if parameter.requires_grad else ", requires_grad=False"
-        found[f"parameter '{name}'"] = f"{kind_of(parameter)}{frozen}"
+        rows = ", sparse=True" if name in sparse else ""
+        found[f"parameter '{name}'"] = f"{kind_of(parameter)}{frozen}{rows}"
     for name, buffer in module.named_buffers():
         found[f"buffer '{name}'"] = kind_of(buffer)
     return found

@@ -48,11 +48,14 @@ def assign(
 
 
 def make_buckets(slots: Sequence[Slot], first: float, limit: float) -> list[Bucket]:
-    """Makes buckets of parameters, given in the order in which their gradients come. See :func:`assign`."""
-    parameters = [slot.parameter for slot in slots]
-    nbytes, kinds = [p.nbytes for p in parameters], [(p.dtype, p.device) for p in parameters]
+    """Makes buckets of parameters, given in the order in which their gradients come. See :func:`assign`.
+
+    A parameter with sparse gradients has a bucket of its own.
+    """
+    nbytes = [0 if slot.sparse else slot.parameter.nbytes for slot in slots]
+    kinds = [slot.number if slot.sparse else (slot.parameter.dtype, slot.parameter.device) for slot in slots]
     cut = assign(range(len(slots)), nbytes, kinds, first, limit)
-    last = len(cut) - 1
+    last = max((n for n, members in enumerate(cut) if not slots[members[0]].sparse), default=-1)
     return [Bucket(n, [slots[place] for place in members], n == last) for n, members in enumerate(cut)]
 
 

@@ -19,17 +19,19 @@ class Slot:
     Attributes:
         number: the parameter's number, in the model's order.
         name: the parameter's name in messages.
+        sparse: whether its gradients are rows, which stay in ``parameter.grad``. Its bucket has no other parameter.
         bucket, start: the bucket, and the offset in elements, where its gradient is exchanged.
         view: this place in the bucket's buffer, with the parameter's shape and strides.
         came: how often its hook has been called in this backward pass.
         expected: how often it will be called.
     """
 
-    __slots__ = ("bucket", "came", "expected", "name", "number", "parameter", "start", "view")
+    __slots__ = ("bucket", "came", "expected", "name", "number", "parameter", "sparse", "start", "view")
 
-    def __init__(self, number: int, name: str, parameter: Any) -> None:
+    def __init__(self, number: int, name: str, parameter: Any, sparse: bool = False) -> None:
         self.number = number
         self.name = name
+        self.sparse = sparse
         self.parameter = parameter
         self.bucket: Bucket
         self.start = 0
@@ -39,13 +41,19 @@ class Slot:
 
     def take(self, more: bool = False) -> None:
         """Copies the parameter's gradient to the bucket, or adds it if more is True."""
+        self.check_gradient()
         gradient = self.parameter.grad
-        if gradient.layout is not torch.strided:
-            raise TypeError(
-                f"the gradient of parameter {self.name} is sparse; only dense gradients can be averaged"
-            )
         with torch.no_grad():
             self.view.add_(gradient) if more else self.view.copy_(gradient)
+
+    def check_gradient(self) -> None:
+        """Raises TypeError if the parameter's gradient is sparse."""
+        gradient = self.parameter.grad
+        if gradient is not None and gradient.layout is not torch.strided:
+            raise TypeError(
+                f"the gradient of parameter {self.name} is sparse. DataParallel averages the sparse gradients of "
+                "Embedding and EmbeddingBag with sparse=True, and a ShardedOptimizer takes none"
+            )
 
     def of(self, memory: Any) -> Any:
         """Returns the parameter's place in flat memory that has the bucket's layout."""
@@ -77,6 +85,10 @@ class Bucket:
         self.length = length
         for slot, start in zip(self.slots, starts, strict=True):
             slot.start = start
+
+    @property
+    def sparse(self) -> bool:
+        return bool(self.slots[0].sparse)
 
     @property
     def like(self) -> Any:

@@ -6,13 +6,16 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 
 from ringreduce.annotations import Wire
 from ringreduce.communicator import Communicator
 from ringreduce.communicator.work import Work
 from ringreduce.data_parallel.bucket import Bucket, Slot
+from ringreduce.data_parallel.rows import Rows, averaged_rows, rows_of
 from ringreduce.data_parallel.timings import BucketTiming, StepTimings
 
 __all__ = ["AllReduce", "Exchange", "UnderWay"]
@@ -107,13 +110,47 @@ class Exchange(ABC):
         """Calls :meth:`start`, and lets error messages name the bucket."""
         self.comm._c.set_bucket(bucket.index)
         try:
-            return self.start(bucket)
+            return self.start_rows(bucket) if bucket.sparse else self.start(bucket)
         finally:
             self.comm._c.set_bucket(-1)
+
+    def start_rows(self, bucket: Bucket) -> UnderWay:
+        """Begins to average a sparse gradient. Every rank gets all ranks' rows; the first exchange is of their numbers.
+
+        A gradient that is dense on some rank, because the weight is also used otherwise, becomes dense on all.
+        """
+        comm, parameter = self.comm, bucket.slots[0].parameter
+        own = rows_of(parameter)
+        bucket.length = own[1].numel()
+        here = parameter.grad is not None
+        about = np.array([[len(own[0]), here, here and not parameter.grad.is_sparse]], np.int64)
+        everybodys = np.empty((comm.size, 3), np.int64)
+        works = [comm.all_gather(about, out=everybodys, async_op=True)]
+
+        def add() -> None:
+            counts, used, dense = everybodys.T.tolist()
+            if not any(used):
+                return
+            found = [part.new_empty((sum(counts), *part.shape[1:])) for part in own]
+            for part, out in zip(own, found, strict=True):
+                works.append(comm.all_gather(part, out=out, counts=counts, async_op=True))
+                works[-1].wait()
+            rows = averaged_rows([*zip(*(one.split(counts) for one in found), strict=True)], self.over)
+            _attach_rows(parameter, rows, any(dense))
+
+        return UnderWay(works, add)
 
     @abstractmethod
     def start(self, bucket: Bucket) -> UnderWay:
         """Begins to average the bucket's buffer over the ranks. Does not wait."""
+
+
+def _attach_rows(parameter: Any, rows: Rows, dense: bool) -> None:
+    indices, values = rows
+    average = torch.sparse_coo_tensor(
+        indices[None], values, parameter.shape, is_coalesced=True, check_invariants=False
+    ).to(parameter.device)
+    parameter.grad = average.to_dense() if dense else average
 
 
 class AllReduce(Exchange):

@@ -154,6 +154,8 @@ class Reducer:
             self._ready(slot)
 
     def _take(self, slot: Slot) -> None:
+        if slot.sparse:
+            return
         if slot.bucket.buffer is None:
             self.exchange.give_memory(slot.bucket)
         if slot.parameter.grad is slot.view:
@@ -164,7 +166,7 @@ class Reducer:
 
     def _fill(self, slot: Slot) -> None:
         """Substitutes a gradient that this backward pass does not compute: with the existing gradient, or zeros."""
-        if slot.parameter.grad is not None:
+        if slot.sparse or slot.parameter.grad is not None:
             self._take(slot)
             return
         if slot.bucket.buffer is None:
@@ -283,6 +285,8 @@ class Reducer:
             return
         for slot in self.slots:
             gradient = slot.parameter.grad
+            if slot.sparse:
+                continue
             if gradient is None and slot.number in used_by_any:
                 slot.parameter.grad = slot.view if self._keep is Keep.VIEW else slot.view.clone()
             elif self._keep is Keep.COPY and gradient is not None:

@@ -19,6 +19,7 @@ from ringreduce.data_parallel.exchange import AllReduce, Exchange
 from ringreduce.data_parallel.hooks import CommHook, GradBucket
 from ringreduce.data_parallel.join import BUFFERS, ENDED, Join
 from ringreduce.data_parallel.reducer import Keep, Reducer
+from ringreduce.data_parallel.rows import sparse_names
 from ringreduce.data_parallel.shards import Shards
 from ringreduce.data_parallel.timings import StepTimings
 from ringreduce.data_parallel.usage import FindUnused, StaticGraph, Usage
@@ -36,6 +37,8 @@ class DataParallel(torch.nn.Module):
     All ranks begin with rank 0's parameters and buffers. Each backward pass averages the gradients over the ranks,
     bucket by bucket, while it computes the remaining ones. When ``backward()`` returns, all ranks have the same
     gradients. See Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020.
+
+    Gradients of embeddings with ``sparse=True`` are gathered as rows, outside the buckets. They stay sparse.
 
     The class corresponds to torch's DistributedDataParallel, not to torch.nn.DataParallel, which divides each batch
     among threads of one process.
@@ -59,7 +62,8 @@ class DataParallel(torch.nn.Module):
             format does not support travel unchanged. Gradients are added in float32.
         gradient_as_bucket_view: makes ``parameter.grad`` a view of the bucket, so that nothing is copied back. Every
             step reuses this memory, so the next step overwrites a gradient that the program keeps. If False, each
-            step's gradients are separate tensors, as is the default in torch's DistributedDataParallel.
+            step's gradients are separate tensors, as is the default in torch's DistributedDataParallel. Sparse
+            gradients always are.
         logical_shards: the number of shards that the global batch is divided into, a multiple of the number of ranks.
             Each rank makes a forward and a backward pass for each of its shards, all but the last within
             :meth:`no_sync`; rank 0 has the first shards, and so on. ``.grad`` is then the average over all shards, with
@@ -130,9 +134,14 @@ class DataParallel(torch.nn.Module):
 
     def _make_reducer(self, named: list[tuple[str, Any]]) -> None:
         comm, options, shards = self.comm, self._options, self._options["logical_shards"]
-        slots = [Slot(number, repr(name), parameter) for number, (name, parameter) in enumerate(named)]
+        sparse = sparse_names(self.module)
+        slots = [Slot(number, repr(name), one, name in sparse) for number, (name, one) in enumerate(named)]
         exchange: Exchange = AllReduce(comm, options["wire"])
         if shards is not None:
+            if sparse:
+                raise ValueError(
+                    f"logical_shards cannot be combined with sparse=True, which {min(sparse)} has"
+                )
             torch.set_num_threads(1)
             exchange = Shards(comm, shards)
         usage = Usage()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ import torch
 
 from ringreduce.communicator import Communicator
 from ringreduce.elastic.files import SealError, read_sealed, write_sealed
+from ringreduce.elastic.runs import Run, checkpoints_in
 from ringreduce.elastic.state import State
 from ringreduce.elastic.trees import first_difference
 from ringreduce.errors import Error
 
 __all__ = ["CheckpointError", "Checkpoints"]
 
-PART = re.compile(r"rank-(\d{5})-of-(\d{5})\.pt")
+PART = re.compile(r"rank-\d{5,}-of-\d{5,}\.pt")
 PLAIN = (int, float, complex, bool, str, bytes, type(None))
 
 
@@ -34,11 +36,16 @@ class Checkpoints:
     copy of 1/size of it, and writes the copy while training goes on. Ranks do not wait for each other. A file exists
     completely or not at all, and has a checksum. A checkpoint without all of its files is not used.
 
+    Each start of a training, and each change of its ranks, begins a run, whose name the ranks agree on. A checkpoint
+    has the name of its run, and so has each file in it. The newest checkpoint is the last one of the latest run,
+    whatever its step.
+
     Args:
         folder: the folder, the same on all ranks.
         every: the number of steps between two checkpoints. The last step writes one, too.
-        keep: the number of checkpoints to keep.
-        resume: whether training begins with the newest whole checkpoint, if there is any.
+        keep: the number of checkpoints to keep, also of those of earlier runs.
+        resume: whether training begins with the newest whole checkpoint, if there is any. False: training begins anew
+            and never goes back to the checkpoints that were there. They stay until ``keep`` newer ones are whole.
 
     Raises:
         ValueError: every or keep is not positive.
@@ -48,8 +55,20 @@ class Checkpoints:
         if every < 1 or keep < 1:
             raise ValueError(f"every and keep must be positive, not {every} and {keep}")
         self.folder, self.every, self.keep, self.resume = Path(folder), every, keep, resume
+        self.since = -1  # the first run whose checkpoints may be read; -1 before a run has begun
+        self._run: Run | None = None
         self._thread: threading.Thread | None = None
         self._problem: OSError | None = None
+
+    def begin(self, comm: Communicator, since: int = -1) -> None:
+        """Begins a run. Every rank of comm calls it.
+
+        Args:
+            since: what ``since`` is on the ranks that have begun one before, or -1.
+        """
+        run: Run = comm.broadcast_object(Run.begin(self.folder) if comm.rank == 0 else None)
+        self._run = run
+        self.since = since if since >= 0 else 0 if self.resume else run.number
 
     # --- writing -------------------------------------------------------------------------------------------
 
@@ -61,9 +80,12 @@ class Checkpoints:
                 tensor, or a list, tuple or dict of these.
         """
         self.wait()
+        if self._run is None:
+            self.begin(state.comm)
+        assert self._run is not None
         rank, size = state.comm.rank, state.comm.size
-        place = self.folder / f"step-{state.step:08d}" / f"rank-{rank:05d}-of-{size:05d}.pt"
-        content = _share_of(state, rank, size)
+        place = self.folder / self._run.name(state.step) / _part_name(rank, size)
+        content = {"place": _place_in(place), **_share_of(state, rank, size)}
         self._thread = threading.Thread(
             target=self._write, args=(place, content), name="ringreduce-checkpoint"
         )
@@ -71,16 +93,16 @@ class Checkpoints:
 
     def _write(self, place: Path, content: dict[str, Any]) -> None:
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
             write_sealed(place, content)
             self._remove_old()  # the last rank to come here sees that the checkpoint is whole
         except OSError as error:
             self._problem = error
 
     def _remove_old(self) -> None:
-        whole = self.whole()
-        for folder in self.folder.glob("step-????????"):
-            if len(whole) >= self.keep and folder.name < whole[-self.keep].name:
+        everything = checkpoints_in(self.folder)
+        whole = [place for place, folder in enumerate(everything) if _parts(folder)]
+        if len(whole) >= self.keep:
+            for folder in everything[: whole[-self.keep]]:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def wait(self) -> None:
@@ -102,7 +124,7 @@ class Checkpoints:
 
     def whole(self) -> list[Path]:
         """Returns the checkpoints with all of their files, from old to new."""
-        return sorted(folder for folder in self.folder.glob("step-????????") if _parts(folder))
+        return [folder for folder in checkpoints_in(self.folder) if _parts(folder)]
 
     def restore(self, state: State, comm: Communicator) -> int:
         """Loads the newest whole checkpoint, written by any number of ranks. Every rank of comm must call it.
@@ -113,19 +135,13 @@ class Checkpoints:
         Raises:
             CheckpointError: it is damaged, or of another state. Every rank raises it.
         """
-        found = comm.broadcast_object([str(path) for part in self.whole()[-1:] for path in _parts(part)])
-        if not found:
-            return 0
-        problem = ""
-        try:
-            self._load(state, [read_sealed(Path(path)) for path in found])
-        except (OSError, SealError, CheckpointError) as error:
-            problem = str(error)
-        problems = [text for text in comm.all_gather_object(problem) if text]
-        if problems:
-            raise CheckpointError(problems[0])
-        for entry in state.entries:
-            entry.restored()
+        _on_all(comm, self.wait)  # the last to write removes old ones
+        own = [folder for folder in checkpoints_in(self.folder, since=self.since) if _parts(folder)]
+        found: list[Path] = comm.broadcast_object(_parts(own[-1]) if own else [])
+        if found:
+            _on_all(comm, lambda: self._load(state, [_read(path) for path in found]))
+            for entry in state.entries:
+                entry.restored()
         return len(found)
 
     def _load(self, state: State, parts: Sequence[dict[str, Any]]) -> None:
@@ -142,13 +158,46 @@ class Checkpoints:
         state.step = parts[0]["step"]
 
 
+def _on_all(comm: Communicator, function: Callable[[], None]) -> None:
+    """Calls a function. If it fails on a rank, every rank raises CheckpointError."""
+    problem = ""
+    try:
+        function()
+    except (OSError, SealError, CheckpointError) as error:
+        problem = str(error)
+    problems = [text for text in comm.all_gather_object(problem) if text]
+    if problems:
+        raise CheckpointError(problems[0])
+
+
 def _parts(folder: Path) -> list[Path]:
     """Returns the files of a checkpoint, or nothing if one is missing."""
-    by_size: dict[int, list[Path]] = {}
-    for path in sorted(folder.glob("rank-*.pt")):
-        if named := PART.fullmatch(path.name):
-            by_size.setdefault(int(named[2]), []).append(path)
-    return next((paths for size, paths in sorted(by_size.items()) if len(paths) == size), [])
+    try:
+        found = sorted(name for name in os.listdir(folder) if PART.fullmatch(name))
+    except (FileNotFoundError, NotADirectoryError):  # another rank has just removed it
+        return []
+    complete = [_part_name(rank, len(found)) for rank in range(len(found))]
+    return [folder / name for name in found] if found == complete else []
+
+
+def _part_name(rank: int, size: int) -> str:
+    return f"rank-{rank:05d}-of-{size:05d}.pt"
+
+
+def _place_in(path: Path) -> str:
+    """Returns what a file says of its own place: run, step, rank and number of ranks."""
+    return f"{path.parent.name}/{path.name}"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    part: dict[str, Any] = read_sealed(path)
+    written = part.get("place") if isinstance(part, dict) else None
+    if written != _place_in(path):
+        where = f"was written as {written}" if written else "is no part of a checkpoint"
+        raise CheckpointError(
+            f"{path} {where}. All files of a checkpoint must be where the ranks of one run wrote them"
+        )
+    return part
 
 
 def _share_of(state: State, rank: int, size: int) -> dict[str, Any]:

@@ -28,12 +28,13 @@ def write_sealed(place: Path, state: Any) -> None:
     """Writes a file that torch.load can read.
 
     Because the machine may stop at any moment, the file is written under another name, synced to the disk, and then
-    renamed. The folder, which holds the name, is synced too.
+    renamed. The folder, which holds the name, is made if there is none, and synced too.
 
     Raises:
         OSError: the file cannot be written. Nothing is left of it.
     """
     partial = place.with_name(place.name + PARTIAL)
+    _make_folder(place.parent)
     try:
         with partial.open("wb") as file:
             file.write(sealed(state))
@@ -45,6 +46,13 @@ def write_sealed(place: Path, state: Any) -> None:
         with contextlib.suppress(OSError):
             partial.unlink()
         raise
+
+
+def _make_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync_folder(folder.parent)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -55,13 +55,14 @@ def steps(
     """
     if minimum < 1:
         raise ValueError(f"minimum must be at least 1, not {minimum}")
-    if state.step > count:
-        raise ValueError(f"count is {count}, but the state has done {state.step} steps")
-    how = {"minimum": minimum, "count": count, "settings": settings}
+    _check_count(state, count)
+    every = None if checkpoints is None else checkpoints.every
+    how = {"minimum": minimum, "count": count, "settings": settings, "checkpoints every": every}
     group = Group(state, minimum, timeout, how, joins(state.comm), checkpoints)
     hooks = [_watch(watched, group) for watched in state.watched]
     try:
         group.settle()
+        _check_count(state, count)
         while state.step < count:
             step = Step(group)
             yield step
@@ -81,6 +82,11 @@ def steps(
     finally:
         for remove in hooks:
             remove()
+
+
+def _check_count(state: State, count: int) -> None:
+    if state.step > count:
+        raise ValueError(f"count is {count}, but the state has done {state.step} steps")
 
 
 def _watch(optimizer: Any, group: Group) -> Callable[[], None]:

@@ -34,6 +34,7 @@ class Report:
     size: int  # the number of ranks at that time
     torn: bool
     joined: bool  # rather than there from the start
+    since: int  # of its checkpoints
 
 
 class Settling:
@@ -67,7 +68,8 @@ class Settling:
     def _settle(self) -> None:
         lines = [*self.state.description(), *(f"{key}: {value}" for key, value in self.settings.items())]
         digest = hashlib.sha256("\n".join(lines).encode()).digest()
-        own = Report(self.has_state, digest, self._place, self._size, self.torn, self._joined)
+        since = -1 if self.checkpoints is None else self.checkpoints.since
+        own = Report(self.has_state, digest, self._place, self._size, self.torn, self._joined, since)
         reports: list[Report] = self.comm.all_gather_object(own)
         have = [rank for rank, report in enumerate(reports) if report.has_state]
         if any(report.digest != reports[(have or [0])[0]].digest for report in reports):
@@ -100,7 +102,9 @@ class Settling:
         size_before = max(report.size for report in reports) or comm.size
         torn = [rank for rank, report in enumerate(reports) if report.torn]
         now = Membership(comm, [report.place for report in reports], size_before, torn)
-        seed, switches = 0, []
+        if self.checkpoints is not None:
+            self.checkpoints.begin(comm, max(report.since for report in reports))
+        seed, switches, lost = 0, [], None
         restores = self._restores or (starts and self.checkpoints is not None and self.checkpoints.resume)
         try:
             if starts and not restores and all(report.joined for report in reports):
@@ -109,12 +113,14 @@ class Settling:
                 entry.mend(now)
             seed = self._give_state(have, lack)
             switches = [entry.prepare(now) for entry in state.entries]
-        except StateLost:  # on all ranks
-            if self.checkpoints is None or not self.checkpoints.whole():
+        except StateLost as error:  # on all ranks
+            if self.checkpoints is None:
                 raise
-            restores = True
+            restores, lost = True, error
         if restores and (written_by := self._restore()):
             size_before, switches = written_by, []
+        elif lost is not None:
+            raise lost
         joined = comm.rank in lack and not starts
 
         def switch() -> None:

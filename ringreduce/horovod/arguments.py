@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ringreduce.horovod import job
-from ringreduce.horovod.process_sets import ProcessSet, global_process_set
+from ringreduce.horovod.process_sets import ProcessSet, global_process_set, integers
 from ringreduce.horovod.reductions import Op
 from ringreduce.horovod.request import Operation, Request
 
@@ -46,7 +46,7 @@ def chosen_splits(shape: Sequence[int], splits: Any, ranks: int) -> list[int]:
                 f"the {rows} rows of the tensor do not divide evenly among {ranks} ranks: give splits"
             )
         return [rows // ranks] * ranks
-    counts = [int(count) for count in splits]
+    counts = integers(splits, "splits")
     if len(counts) != ranks or min(counts) < 0 or sum(counts) > rows:
         raise ValueError(f"splits must be {ranks} numbers of rows, {rows} together at most, not {counts}")
     return counts

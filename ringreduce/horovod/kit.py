@@ -10,7 +10,7 @@ __all__ = ["Kit"]
 
 
 class Kit(ABC):
-    """Arrays in CPU memory. All kits' arrays have ``shape`` and ``nbytes``, slices, ``reshape`` and ``//=``."""
+    """Arrays in CPU memory. All kits' arrays have ``shape`` and ``nbytes``, slices and ``reshape``."""
 
     @abstractmethod
     def kind(self, x: Any) -> Hashable:
@@ -46,7 +46,14 @@ class Kit(ABC):
 
     @abstractmethod
     def scaled(self, x: Any, factor: float) -> Any:
-        """Returns x times factor, in x's dtype. Integers are scaled in float64 and truncated."""
+        """Returns x times factor, in x's dtype.
+
+        Floats narrower than float32 are scaled in float32 and rounded once, integers in float64 and truncated.
+        """
+
+    @abstractmethod
+    def quotient(self, x: Any, divisor: int) -> Any:
+        """Returns integers divided by another one, rounded towards zero."""
 
     @abstractmethod
     def wide(self, x: Any) -> Any:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import Any
 
 from ringreduce.horovod.driver import Driver
 
-__all__ = ["ProcessSet", "global_process_set"]
+__all__ = ["ProcessSet", "global_process_set", "integers"]
+
+
+def integers(values: Any, name: str) -> list[int]:
+    """Returns integers of any type as Python's. Raises ValueError if one is none: floats are not rounded."""
+    try:
+        return [index(value) for value in values]
+    except TypeError:
+        raise ValueError(f"{name} must be integers, not {values}") from None
 
 
 class ProcessSet:
@@ -27,7 +36,7 @@ class ProcessSet:
         is_sequence = isinstance(ranks, Sequence) or not hasattr(ranks, "allgather")
         self.process_set_id: int | None = None
         self.mpi_comm: Any = None if is_sequence else ranks
-        self.ranks: list[int] = sorted({int(rank) for rank in ranks}) if is_sequence else []
+        self.ranks: list[int] = sorted(set(integers(ranks, "ranks of a process set"))) if is_sequence else []
         self._rank = -1  # this process's rank in the whole job
         self._driver: Driver | None = None
 

@@ -44,7 +44,7 @@ def reduced(
 ) -> Any:
     """Runs a reduction and returns its result, scaled.
 
-    Integers are scaled in float64 and truncated, and their average is rounded down.
+    Integers are scaled in float64 and truncated, and their average is rounded towards zero.
 
     Args:
         run: reduces a tensor, with the engine's op and factor.
@@ -63,7 +63,7 @@ def reduced(
         if op is Op.Average and floating:
             after /= ranks
         elif op is Op.Average:
-            result //= ranks
+            kit.copy([result], [kit.quotient(result, ranks)])
     if after != 1.0:
         kit.copy([result], [kit.scaled(result, after)])
     return result

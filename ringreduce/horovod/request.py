@@ -102,6 +102,10 @@ class Request:
         if self.then is not None:
             self.then(self)
 
+    def __call__(self) -> Any:
+        """Does what :meth:`wait` does: Horovod's handles of sparse tensors are called."""
+        return self.wait()
+
     def wait(self) -> Any:
         """Waits until it is done, and returns its result or raises its error."""
         if not self.done:

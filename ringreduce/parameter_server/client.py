@@ -6,12 +6,13 @@ import pickle
 from collections.abc import Sequence
 from typing import Any
 
+from ringreduce.data_parallel.rows import Rows
 from ringreduce.errors import Error, PeerLost
 from ringreduce.parameter_server.layout import Layout
 from ringreduce.parameter_server.memory import Gradients
 from ringreduce.parameter_server.service import Service
 from ringreduce.parameter_server.tickets import END, Grant
-from ringreduce.parameter_server.wire import Channel, Kind, Message, Rows
+from ringreduce.parameter_server.wire import Channel, Kind, Message
 
 __all__ = ["Client"]
 

@@ -15,7 +15,7 @@ from ringreduce.sharded_optimizer.kinds import Cut, choose_cut
 from ringreduce.sharded_optimizer.placement import balanced, by_elements, by_parameters
 from ringreduce.sharded_optimizer.shares import ALIGNMENT
 
-__all__ = ["Layout", "Part", "Table", "check_optimizer", "named_parameters", "sparse_names"]
+__all__ = ["Layout", "Part", "Table", "check_optimizer", "named_parameters"]
 
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -113,16 +113,6 @@ def named_parameters(model: nn.Module) -> list[tuple[str, Any]]:
     if not named:
         raise ValueError("model has no parameter that needs a gradient")
     return named
-
-
-def sparse_names(model: nn.Module) -> set[str]:
-    """Returns the names of the weights of all embeddings that were made with sparse=True."""
-    weights = {
-        id(module.weight)
-        for module in model.modules()
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse
-    }
-    return {name for name, p in model.named_parameters() if id(p) in weights and p.requires_grad}
 
 
 def check_optimizer(

@@ -8,8 +8,8 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from ringreduce.data_parallel.bucket import shaped_like
+from ringreduce.data_parallel.rows import Rows, rows_of
 from ringreduce.parameter_server.layout import Layout
-from ringreduce.parameter_server.wire import Rows
 
 __all__ = ["Gradients", "move_in"]
 
@@ -50,17 +50,7 @@ class Gradients:
             elif gradient.data_ptr() != view.data_ptr():
                 view.copy_(gradient)
                 slot.parameter.grad = gradient if keep else view
-        self.rows = []
-        for table in self._layout.tables:
-            gradient = table.slot.parameter.grad
-            if gradient is None:
-                like = table.slot.parameter
-                nothing = torch.empty(1, 0, dtype=torch.int64), like.new_empty(0, *table.row)
-                gradient = torch.sparse_coo_tensor(*nothing, like.shape)
-            elif gradient.layout is torch.strided:
-                gradient = gradient.to_sparse(1)
-            gradient = gradient.coalesce()  # adds up duplicates, and sorts
-            self.rows.append((gradient.indices()[0], gradient.values()))
+        self.rows = [rows_of(table.slot.parameter) for table in self._layout.tables]
 
     def of(self, shard: int) -> tuple[list[Any], list[Rows]]:
         """Returns a shard's ranges of the parts, and its rows, numbered from its first one."""

@@ -16,10 +16,11 @@ from ringreduce._engine import values as checked
 from ringreduce.communicator import Communicator, on_world
 from ringreduce.data_parallel.agreement import check_same, describe
 from ringreduce.data_parallel.broadcast import Broadcast
+from ringreduce.data_parallel.rows import sparse_names
 from ringreduce.errors import ClosedError, Error
 from ringreduce.parameter_server.arguments import check_arguments, group_numbers
 from ringreduce.parameter_server.client import Client
-from ringreduce.parameter_server.layout import Layout, check_optimizer, named_parameters, sparse_names
+from ringreduce.parameter_server.layout import Layout, check_optimizer, named_parameters
 from ringreduce.parameter_server.memory import move_in
 from ringreduce.parameter_server.saving import states_of, whole_state
 from ringreduce.parameter_server.service import Service

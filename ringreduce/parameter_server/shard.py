@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from ringreduce.data_parallel.bucket import allocate
+from ringreduce.data_parallel.rows import Rows
 from ringreduce.parameter_server.compensation import Compensation
 from ringreduce.parameter_server.layout import Layout
 from ringreduce.parameter_server.stepper import Settings, Stepper, averaged
 from ringreduce.parameter_server.tickets import END, Tickets
-from ringreduce.parameter_server.wire import Kind, Message, Rows
+from ringreduce.parameter_server.wire import Kind, Message
 
 __all__ = ["Pool", "Shard"]
 
@@ -120,7 +121,7 @@ class Shard:
         counting = [first + place for place, counts in enumerate(present) if counts]
         messages = [self._waiting[ticket] for ticket in counting if ticket in self._waiting]
         if messages:
-            self._step(averaged(messages, self._layout.tables))
+            self._step(averaged(messages))
         for message in self._waiting.values():
             self.pool.give(message.dense)
         self._waiting.clear()

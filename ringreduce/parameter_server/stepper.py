@@ -9,8 +9,9 @@ from typing import Any
 import torch
 
 from ringreduce.data_parallel.bucket import shaped_like
-from ringreduce.parameter_server.layout import Layout, Table
-from ringreduce.parameter_server.wire import Kind, Message, Rows
+from ringreduce.data_parallel.rows import averaged_rows
+from ringreduce.parameter_server.layout import Layout
+from ringreduce.parameter_server.wire import Kind, Message
 from ringreduce.sharded_optimizer.shares import Piece
 from ringreduce.sharded_optimizer.state import cut
 
@@ -161,7 +162,7 @@ def _shaped_like_piece(piece: Piece, value: Any) -> Any:
     return value.view(piece.parameter.shape) if fits else value
 
 
-def averaged(messages: Sequence[Message], tables: Sequence[Table]) -> Message:
+def averaged(messages: Sequence[Message]) -> Message:
     """Returns a message with the averages of all gradients, added in this order. It takes the first one's memory."""
     first, *others = messages
     dense = []
@@ -171,21 +172,6 @@ def averaged(messages: Sequence[Message], tables: Sequence[Table]) -> Message:
             assert other.dense is not None
             wide.add_(other.dense[place])
         dense.append(own.copy_(wide.mul_(1 / len(messages))))
-    rows = [
-        _average_rows([message.rows[place] for message in messages], table)
-        for place, table in enumerate(tables)
-    ]
+    rows = [averaged_rows(parts, len(parts)) for parts in zip(*(m.rows for m in messages), strict=True)]
     used = [any(flags) for flags in zip(*(message.used for message in messages), strict=True)]
     return Message(Kind.PUSH, options=first.options, used=used, dense=dense, rows=rows)
-
-
-def _average_rows(parts: Sequence[Rows], table: Table) -> Rows:
-    indices, places = torch.unique(torch.cat([own for own, _ in parts]), return_inverse=True)
-    dtype = table.slot.parameter.dtype
-    wide = torch.float32 if dtype.itemsize == 2 else dtype
-    total = torch.zeros((len(indices), *table.row), dtype=wide)
-    begin = 0
-    for own, values in parts:
-        total.index_add_(0, places[begin : begin + len(own)], values.to(wide))
-        begin += len(own)
-    return indices, total.mul_(1 / len(parts)).to(dtype)

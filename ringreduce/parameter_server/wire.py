@@ -13,12 +13,11 @@ import torch
 
 from ringreduce.communicator import Communicator
 from ringreduce.communicator.work import Work
+from ringreduce.data_parallel.rows import Rows
 from ringreduce.parameter_server.layout import Layout, Table
 from ringreduce.parameter_server.tickets import END
 
-__all__ = ["Channel", "Format", "Kind", "Message", "Rows", "connect"]
-
-Rows = tuple[Any, Any]  # numbers of rows, int64 [n], and their values [n, ...]
+__all__ = ["Channel", "Format", "Kind", "Message", "connect"]
 
 
 class Kind(IntEnum):

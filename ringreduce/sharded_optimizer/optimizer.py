@@ -246,6 +246,7 @@ class ShardedOptimizer(Regroupable, torch.optim.Optimizer):
     def _check_parameters(self) -> None:
         for share in self._shares:
             for slot in share.bucket.slots:
+                slot.check_gradient()
                 if not share.holds(slot):
                     raise Error(
                         f"the memory of parameter {slot.number} was replaced after ShardedOptimizer was created: move "

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import IO, Any
 
 from ringreduce.start.orphans import end_with_parent
@@ -41,6 +42,24 @@ class Job:
     bind: bool
     restarts: int = 0
     environment: dict[str, str] = field(default_factory=dict)
+    as_horovod: list[int] = field(
+        default_factory=list
+    )  # each host's number of ranks, for Horovod's variables
+
+
+def _of_horovod(job: Job, local: int) -> dict[str, str]:
+    """Returns the variables that horovodrun sets for a rank."""
+    if not job.as_horovod:
+        return {}
+    host = [*accumulate(job.as_horovod, initial=0)].index(job.first_rank)
+    has_one = [ranks > local for ranks in job.as_horovod]
+    numbers = {
+        "RANK": job.first_rank + local, "SIZE": job.world, "LOCAL_RANK": local, "LOCAL_SIZE": job.ranks,
+        "CROSS_RANK": sum(has_one[:host]), "CROSS_SIZE": sum(has_one),
+    }  # fmt: skip
+    return {f"HOROVOD_{name}": str(number) for name, number in numbers.items()} | {
+        "HOROVOD_HOSTNAME": socket.gethostname()
+    }
 
 
 def status_of(code: int) -> int:
@@ -99,7 +118,7 @@ class _Ranks:
         environment = {
             **os.environ, **job.environment,
             "RANK": str(job.first_rank + local), "WORLD_SIZE": str(job.world),
-            "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(job.ranks),
+            "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(job.ranks), **_of_horovod(job, local),
         }  # fmt: skip
         environment.setdefault("OMP_NUM_THREADS", str(max(share, 1)))
         environment.pop(NEWCOMER, None)

@@ -83,6 +83,7 @@ def run(options: Namespace) -> int:
         restarts=options.restarts,
         ssh=options.ssh,
         variables=variables,
+        as_horovod=options.as_horovod,
     )
 
 

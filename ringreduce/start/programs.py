@@ -76,6 +76,7 @@ def start(
     restarts: int = 0,
     ssh: str = "ssh",
     variables: Mapping[str, str] | None = None,
+    as_horovod: bool = False,
 ) -> int:
     """Starts ranks, in the order of the places, and waits for them.
 
@@ -87,6 +88,7 @@ def start(
         ssh: the command, with its options, that runs a shell command on another host. Environment variables with a
             prefix in PASSED_ON are passed to the host.
         variables: further environment variables of the ranks.
+        as_horovod: whether the ranks have Horovod's variables, too.
 
     Returns:
         The exit status of the first rank that failed, or 0. It is 128 plus the signal if a signal killed the rank.
@@ -101,9 +103,9 @@ def start(
     world = sum(place.ranks for place in places)
     shared = {key: value for key, value in os.environ.items() if key.startswith(PASSED_ON)}
     shared |= _meeting(places, restarts > 0) | dict(variables or {})
-    jobs, first = [], 0
+    jobs, first, hosts = [], 0, [place.ranks for place in places] if as_horovod else []
     for place in places:
-        jobs.append(Job(list(command), world, first, place.ranks, prefix, bind, restarts, shared))
+        jobs.append(Job(list(command), world, first, place.ranks, prefix, bind, restarts, shared, hosts))
         first += place.ranks
     with _terminated_like_interrupted():
         return agent(jobs[0], None) if here else _over(ssh, places, jobs)

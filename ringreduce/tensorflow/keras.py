@@ -26,6 +26,7 @@ from ringreduce.communicator import Communicator
 from ringreduce.communicator.foreign import chosen
 from ringreduce.tensorflow import library
 from ringreduce.tensorflow.calls import all_reduce, broadcast
+from ringreduce.tensorflow.operations import scaled
 
 __all__ = ["data_parallel"]
 
@@ -108,7 +109,7 @@ class _Parallel:
         model.train_step = lambda data: self._train_step(train, data)
         model.test_step = lambda data: test(self._own(data))
         model.get_metrics_result = lambda: self._metrics(result)
-        optimizer.scale_loss = lambda loss: scale(loss * tf.cast(self._weight, loss.dtype))
+        optimizer.scale_loss = lambda loss: scale(scaled(loss, self._weight))
         optimizer.apply = lambda gradients, *rest, **named: apply(self._averages(gradients), *rest, **named)
 
     def _train_step(self, step: Callable[[Any], Any], data: Any) -> Any:

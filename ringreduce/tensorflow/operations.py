@@ -10,6 +10,7 @@ dependencies: keep_order() does.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -105,6 +106,35 @@ def _keep_order_in_gradients(helper: Any) -> Any:
 gradients_util._GradientsHelper = _keep_order_in_gradients(gradients_util._GradientsHelper)
 
 
+# --- values -----------------------------------------------------------------------------------------------------
+
+
+def scaled(x: Any, factor: Any) -> Any:
+    """Returns a tensor, or tf.IndexedSlices, times a factor.
+
+    Floats narrower than float32 are scaled in float32 and rounded once: TensorFlow would round the factor first.
+    """
+    return _in_float32(x, lambda wide: wide * tf.cast(factor, wide.dtype))
+
+
+def divided(x: Any, divisor: Any) -> Any:
+    """Returns a tensor, or tf.IndexedSlices, divided by a number. Narrow floats are divided in float32."""
+    return _in_float32(x, lambda wide: wide / tf.cast(divisor, wide.dtype))
+
+
+def _in_float32(x: Any, function: Callable[[Any], Any]) -> Any:
+    if isinstance(x, tf.IndexedSlices):
+        return tf.IndexedSlices(_in_float32(x.values, function), x.indices, x.dense_shape)
+    narrow = x.dtype.is_floating and x.dtype.size < tf.float32.size
+    return tf.cast(function(tf.cast(x, tf.float32)), x.dtype) if narrow else function(x)
+
+
+def zeros_after(x: Any) -> Any:
+    """Returns zeros like x. In a graph x is still computed: the other ranks take part in it."""
+    with tf.control_dependencies([x]):
+        return tf.zeros_like(x)
+
+
 # --- gradients --------------------------------------------------------------------------------------------------
 
 
@@ -129,12 +159,12 @@ def _gradient(operation: Any, gradient: Any) -> Any:
         )
     if call.name == "broadcast":
         total = run(gradient, replace(call, name="all_reduce"))
-        return total if call.comm.rank == call.root else tf.zeros_like(total)
+        return total if call.comm.rank == call.root else zeros_after(total)
     if call.name == "all_gather":
         return run(gradient, replace(call, name="reduce_scatter"))
     if call.name == "reduce_scatter":
         gathered = run(gradient, replace(call, name="all_gather", op="sum"))
-        return gathered / call.comm.size if call.op == "avg" else gathered
+        return divided(gathered, call.comm.size) if call.op == "avg" else gathered
     if call.name == "sendrecv":
         x = operation.inputs[0]
         back = replace(call, dest=call.source, source=call.dest, result=(tuple(x.shape.as_list()), x.dtype))

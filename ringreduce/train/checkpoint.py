@@ -9,32 +9,33 @@ from typing import Any
 
 from ringreduce.communicator import Communicator
 from ringreduce.elastic.files import PARTIAL, unsealed, write_sealed
+from ringreduce.elastic.runs import Run, checkpoints_in
 from ringreduce.train.config import Config, ConfigError, ToldError, writing
 
 __all__ = ["existing", "find", "load", "on_rank_0", "save"]
 
+SUFFIX = ".pt"
+
 
 def existing(folder: Path) -> list[Path]:
     """Returns the checkpoints in a folder, from old to new."""
-    return sorted(folder.glob("step-????????.pt"))
+    return checkpoints_in(folder, SUFFIX)
 
 
-def save(folder: Path, step: int, state: dict[str, Any], keep: int) -> None:
-    """Writes a checkpoint, and then removes all checkpoints but this one and the newest ``keep - 1`` others.
+def save(folder: Path, run: Run, step: int, state: dict[str, Any], keep: int) -> None:
+    """Writes a checkpoint, and then removes all but the newest ``keep`` ones, also those of earlier runs.
 
     Only one rank calls it. See :func:`ringreduce.elastic.files.write_sealed`.
 
     Raises:
         ConfigError: The file cannot be written. The earlier checkpoints are kept.
     """
-    place = folder / f"step-{step:08d}.pt"
+    place = folder / f"{run.name(step)}{SUFFIX}"
     with writing("checkpoints", place):
-        folder.mkdir(parents=True, exist_ok=True)
         for abandoned in folder.glob(f"*{PARTIAL}"):
             abandoned.unlink()
         write_sealed(place, state)
-        others = [path for path in existing(folder) if path != place]
-        for old in others[: max(len(others) - keep + 1, 0)]:
+        for old in existing(folder)[:-keep]:
             old.unlink()
 
 
@@ -61,7 +62,8 @@ def find(config: Config) -> bytes:
             chosen.open("rb").close()
         except OSError as error:
             raise ConfigError(f"resume: {chosen}: {error.strerror}") from error
-        candidates = [path for path in existing(chosen.parent) if path.name < chosen.name] + [chosen]
+        others = existing(chosen.parent)
+        candidates = [*(others[: others.index(chosen)] if chosen in others else others), chosen]
     damaged: list[str] = []
     for path in reversed(candidates):
         if content := _whole(path):

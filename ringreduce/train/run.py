@@ -15,6 +15,7 @@ import torch._dynamo  # optimizers import it, which takes seconds; here it is im
 
 import ringreduce
 from ringreduce import elastic
+from ringreduce.elastic.runs import Run
 from ringreduce.start.launchers import is_newcomer, launched
 from ringreduce.train import checkpoint
 from ringreduce.train.config import Config, ConfigError, writing
@@ -62,6 +63,7 @@ def _steps(trainer: Trainer, progress: Progress) -> None:
     config, reported = trainer.config, trainer.done
     fresh: list[Step] = []
     folder = Path(config.checkpoints)
+    run = Run.begin(folder, checkpoint.SUFFIX)  # rank 0's
     for step in elastic_steps(trainer) if config.elastic else plain_steps(trainer):
         with step:
             if (
@@ -80,7 +82,7 @@ def _steps(trainer: Trainer, progress: Progress) -> None:
             if due(config.evaluate_every or config.steps):
                 progress.report({"step": done, **trainer.evaluate()})
             if config.checkpoints and not config.elastic and due(config.checkpoint_every):
-                write = partial(checkpoint.save, folder, done, trainer.state_dict(), config.keep)
+                write = partial(checkpoint.save, folder, run, done, trainer.state_dict(), config.keep)
                 checkpoint.on_rank_0(trainer.comm, write)
 
 

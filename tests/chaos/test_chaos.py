@@ -39,3 +39,13 @@ def test_a_campaign(trials):
         timeout=170,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize("folders", ["1", *slowly("12")])
+def test_checkpoints_of_several_jobs(folders):
+    pytest.importorskip("torch")
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.chaos.checkpoints", "--seed", "1", "--campaigns", folders, "--seconds", "120"],
+        cwd=ROOT, capture_output=True, text=True, timeout=170,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr

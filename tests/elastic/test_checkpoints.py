@@ -16,6 +16,7 @@ import torch
 import ringreduce
 from ringreduce import elastic
 from ringreduce.elastic import checkpoints
+from ringreduce.elastic.runs import checkpoints_in
 from tests.elastic.ranks import Job
 from tests.elastic.training import STEPS, Plan, check, train, undisturbed
 
@@ -32,11 +33,16 @@ def run(folder, members, steps, kind, **more):
     return Job(partial(train, plan=plan), members).values(but=tuple(plan.dies))
 
 
+def steps_in(folder):
+    """Returns the steps of all checkpoints, whole or not, from old to new."""
+    return [int(path.name.split("-")[1]) for path in checkpoints_in(folder)]
+
+
 @pytest.mark.parametrize("kind", ["dp", "ddp", "fsdp", "sharded1", "sharded2", "parameters"])
 @pytest.mark.parametrize(("first", "then"), [(3, 2), (2, 4)])
 def test_other_numbers_of_ranks_go_on(kind, first, then, tmp_path, expected):
     run(tmp_path, first, 11, kind)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000010", "step-00000011"]
+    assert steps_in(tmp_path) == [10, 11]
     for own in run(tmp_path, then, STEPS, kind):
         check(own, expected)
         assert own["first"] == 11
@@ -61,8 +67,9 @@ def test_a_lost_shard_without_copies_comes_from_the_checkpoint(tmp_path, expecte
 
 def test_an_incomplete_or_damaged_checkpoint(tmp_path, expected):
     run(tmp_path, 2, 11, "dp")
-    (tmp_path / "step-00000011" / "rank-00001-of-00002.pt").unlink()
-    place = tmp_path / "step-00000010" / "rank-00001-of-00002.pt"
+    before, last = elastic.Checkpoints(tmp_path).whole()
+    (last / "rank-00001-of-00002.pt").unlink()
+    place = before / "rank-00001-of-00002.pt"
     whole = place.read_bytes()
     place.write_bytes(whole[: len(whole) // 2] + b"x" + whole[len(whole) // 2 + 1 :])
     with pytest.raises(elastic.CheckpointError, match=f"{place} is damaged: the checksum does not match"):
@@ -103,7 +110,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
             state.x += 1
             events.append(bool(ours.whole()))
     assert events == [False] * 3
-    assert [path.name for path in ours.whole()] == ["step-00000002", "step-00000003"]
+    assert steps_in(tmp_path) == [2, 3]
     state = elastic.State(comm, x=torch.zeros(3))
     ours._load(state, [checkpoints.read_sealed(next(ours.whole()[0].iterdir()))])
     assert state.x.tolist() == [2.0] * 3  # as it was, and not as it became meanwhile

@@ -59,6 +59,7 @@ class Plan:
     seed: int = 0
     steps: int = STEPS
     checkpoints: tuple[str, int] | None = None
+    resume: bool = True
 
 
 def make(kind: str, comm: ringreduce.Communicator, copies: int = 1, width: int = 37) -> tuple[Any, Any]:
@@ -110,7 +111,9 @@ def train(me: Me, plan: Plan) -> dict[str, Any]:
         )
     tries, first = 0, -1
     chance = random.Random(f"{plan.seed} {me.number}")
-    saved = plan.checkpoints and elastic.Checkpoints(plan.checkpoints[0], every=plan.checkpoints[1])
+    saved = plan.checkpoints and elastic.Checkpoints(
+        plan.checkpoints[0], every=plan.checkpoints[1], resume=plan.resume
+    )
     for step in elastic.steps(
         state, plan.steps, minimum=plan.minimum, timeout=me.timeout, checkpoints=saved or None
     ):

@@ -132,6 +132,25 @@ def test_without_the_option_nothing_is_put_on_the_path():
     assert done.stdout == "[]\n", done.stderr
 
 
+PLACES = """
+import os
+names = "RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"
+print(*[os.environ[f"HOROVOD_{name}"] for name in names])
+assert os.environ["HOROVOD_HOSTNAME"]
+"""
+
+
+def test_the_variables_that_horovodrun_sets(tmp_path):
+    done = ran("-n", 2, sys.executable, "-c", PLACES)
+    assert sorted(done.stdout.splitlines()) == ["0 2 0 2 0 1", "1 2 1 2 0 1"], done.stderr
+    ssh = tmp_path / "ssh"
+    ssh.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
+    ssh.chmod(0o755)
+    done = ran("--hosts", "a:1,b:2,c:2", "--ssh", ssh, sys.executable, "-c", PLACES)
+    wanted = ["0 5 0 1 0 3", "1 5 0 2 1 3", "2 5 1 2 0 2", "3 5 0 2 2 3", "4 5 1 2 1 2"]
+    assert sorted(done.stdout.splitlines()) == wanted, done.stderr
+
+
 def test_variables_of_horovod_reach_other_hosts(tmp_path):
     ssh = tmp_path / "ssh"
     ssh.write_text('#!/bin/sh\nshift\nexec env -u HOROVOD_CYCLE_TIME sh -c "$*"\n')

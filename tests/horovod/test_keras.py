@@ -99,6 +99,32 @@ def test_sparse_and_local_gradients():
         assert common == 8 * 1.5 + 2
 
 
+def fitted_in_a_set():
+    """Ranks 0 and 1 train together on halves of each batch, and rank 2 alone on the whole ones."""
+    own = hvd.add_process_set([0, 1])
+    alone = not own.included()
+    share = slice(None) if alone else slice(4 * hvd.rank(), 4 * hvd.rank() + 4)
+    x, y = (np.concatenate([batch[share] for batch in np.split(data, 4)]) for data in (X, Y))
+    model = model_of(
+        lambda: keras.layers.Dense(5, activation="relu"), lambda: hvd.SyncBatchNormalization(process_set=own)
+    )
+    optimizer = hvdk.DistributedOptimizer(keras.optimizers.SGD(0.05), process_set=own)
+    model.compile(optimizer, "mse", metrics=["mae"], run_eagerly=True)
+    callbacks = [hvdk.callbacks.MetricAverageCallback(process_set=own)]
+    batch = 8 if alone else 4
+    history = model.fit(x, y, batch_size=batch, epochs=2, shuffle=False, verbose=0, callbacks=callbacks)
+    return history.history, [weight.tolist() for weight in model.get_weights()]
+
+
+def test_ranks_outside_a_process_set_train_alone():
+    (logs, weights), second, (own_logs, own_weights) = on_ranks(3, fitted_in_a_set, sets="dynamic")
+    assert second == (logs, weights)
+    for name in logs:
+        np.testing.assert_allclose(logs[name], own_logs[name], rtol=1e-3)
+    for one, other in zip(weights, own_weights, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-4)
+
+
 def fitted(how):
     layers = [lambda: keras.layers.Dense(5, activation="relu")]
     if how == "norm":

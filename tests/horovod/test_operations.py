@@ -193,6 +193,8 @@ def adaptively():
     orthogonal[hvd.rank()] = 1.0
     group = hvd.grouped_allreduce([parallel, orthogonal], op=hvd.Adasum)
     mixed = torch.tensor([1.0, float(hvd.rank() == 1)])
+    with pytest.raises(NotImplementedError, match="another op than Adasum"):
+        hvd.reducescatter(mixed, op=hvd.Adasum)
     return [hvd.allreduce(parallel, op=hvd.Adasum), *group, hvd.allreduce(mixed, op=hvd.Adasum)]
 
 
@@ -211,6 +213,65 @@ def test_adasum_of_four_ranks_is_a_tree():
         assert orthogonal.tolist() == [1.0] * 4
 
 
+FACTORS = [0.7361234, 1e-8, 1 / 3, 3e4]
+
+
+def in_half(dtype):
+    """Values of 16-bit floats with a factor, which differ if the factor is rounded to 16 bits first."""
+    x = (torch.rand(64, generator=torch.Generator().manual_seed(0)) * 200 - 100).to(dtype)
+    found = {}
+    for factor in FACTORS:
+        small = x / 1024 if factor > 1 else x
+        before, after = {"prescale_factor": factor}, {"postscale_factor": factor}
+        own = slice(32 * hvd.rank(), 32 * hvd.rank() + 32)
+        whole = torch.zeros(64, dtype=dtype)
+        whole[own] = hvd.reducescatter(small, op=hvd.Sum, **after)
+        found[factor] = [
+            hvd.allreduce(small, op=hvd.Sum, **before), hvd.allreduce(small, op=hvd.Sum, **after),
+            hvd.allreduce(small, op=hvd.Max, **before), hvd.allreduce(small, op=hvd.Min, **after),
+            hvd.grouped_allreduce([small], op=hvd.Sum, **after)[0], whole[own],
+            hvd.allreduce(small, op=hvd.Adasum, **after), hvd.allreduce(small, op=hvd.Average, **before),
+        ]  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_factors_are_applied_in_float32_and_rounded_once(dtype):
+    x = (torch.rand(64, generator=torch.Generator().manual_seed(0)) * 200 - 100).to(dtype)
+    for rank, results in enumerate(on_ranks(2, in_half, dtype)):
+        for factor, found in results.items():
+            small = x / 1024 if factor > 1 else x
+            once, of_sum = ((number * small.float() * factor).to(dtype) for number in (1, 2))
+            own = slice(32 * rank, 32 * rank + 32)
+            wanted = [(2 * once), of_sum, once, once, of_sum, of_sum[own], once, once]
+            for place, (one, other) in enumerate(zip(found, wanted, strict=True)):
+                assert torch.equal(one, other), (factor, place)
+
+
+def averaged_integers(dtype):
+    x = torch.tensor([-5, -3, -1, 0, 1, 3, 5, 7], dtype=dtype)
+    own = x if hvd.rank() == 0 else torch.zeros_like(x)
+    return [hvd.allreduce(own).tolist(), hvd.reducescatter(torch.cat([own, own]), op=hvd.Average).tolist()]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64])
+def test_averages_of_integers_are_rounded_towards_zero(dtype):
+    assert on_ranks(2, averaged_integers, dtype) == [[[-2, -1, 0, 0, 0, 1, 2, 3]] * 2] * 2
+
+
+def called():
+    x = torch.sparse_coo_tensor([[hvd.rank(), 2]], [1.0, 1.0], (3,))
+    sparse, dense = (
+        hvd.sparse_allreduce_async(x, "s", hvd.Sum),
+        hvd.allreduce_async(torch.ones(1), op=hvd.Sum),
+    )
+    return sparse().to_dense().tolist(), dense().tolist()
+
+
+def test_handles_are_callable():
+    assert on_ranks(2, called) == [([1.0, 1.0, 2.0], [2.0])] * 2
+
+
 def refused():
     x = torch.ones(3)
     calls = {
@@ -224,7 +285,10 @@ def refused():
         "splits must be": lambda: hvd.alltoall(x, [1, 2, 3]),
         "root_rank must be": lambda: hvd.broadcast(x, 3),
         "must be Sum or Average": lambda: hvd.sparse_allreduce_async(x.to_sparse(), "s", hvd.Min),
-        "another op than Adasum": lambda: hvd.reducescatter(torch.tensor(1.0)),
+        "at least one axis": lambda: hvd.reducescatter(torch.tensor(1.0)),
+        "splits must be integers": lambda: hvd.alltoall(x, torch.tensor([1.9, 1.0, 0.1])),
+        "must be integers, not .0.5": lambda: hvd.alltoall(x, [0.5, 1.5, 1]),
+        "ranks of a process set must be integers": lambda: hvd.ProcessSet([0.5, 1]),
     }
     calls["bool have no average"] = lambda: hvd.allreduce(x > 0)  # on all ranks, once they have met
     for text, call in calls.items():

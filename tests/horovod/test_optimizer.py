@@ -140,22 +140,38 @@ def test_misuse_is_named():
     assert on_ranks(2, misused) == [True, True]
 
 
-def of_a_set():
+SET_OPTIONS = {
+    "plain": {},
+    "predivide": {"gradient_predivide_factor": 2.0},
+    "passes": {"backward_passes_per_step": 2},
+    "groups": {"num_groups": 1},
+    "fp16": {"compression": hvd.Compression.fp16},
+}
+
+
+def of_a_set(options, how):
     own = hvd.add_process_set([0, 1])
-    hvd.add_process_set([2])
-    if hvd.rank() == 2:
-        return None
     model = torch.nn.Linear(2, 1, bias=False)
     torch.nn.init.zeros_(model.weight)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), process_set=own)
-    model(torch.full((1, 2), float(hvd.rank()))).sum().backward()
-    optimizer.step()
-    return model.weight.tolist()
+    optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), process_set=own, **options)
+    for _ in range(2):
+        optimizer.zero_grad()
+        for _ in range(options.get("backward_passes_per_step", 1)):
+            model(torch.full((1, 2), float(hvd.rank()))).sum().backward()
+        if how == "synchronize":
+            optimizer.synchronize()
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        else:
+            optimizer.step()
+    return model.weight[0, 0].item() / options.get("backward_passes_per_step", 1)
 
 
-def test_a_process_set_trains():
-    assert on_ranks(3, of_a_set, sets="dynamic") == [[[-0.5, -0.5]], [[-0.5, -0.5]], None]
+@pytest.mark.parametrize("how", ["", "synchronize"])
+@pytest.mark.parametrize("name", SET_OPTIONS)
+def test_a_process_set_trains_and_others_step_with_their_own_gradients(name, how):
+    assert on_ranks(3, of_a_set, SET_OPTIONS[name], how, sets="dynamic") == [-1.0, -1.0, -4.0]
 
 
 def sparse(as_dense):
@@ -174,6 +190,49 @@ def sparse(as_dense):
 @pytest.mark.parametrize("as_dense", [True, False])
 def test_sparse_gradients(as_dense):
     assert on_ranks(2, sparse, as_dense) == [[-1.0, -1.0, 0.0, -2.0]] * 2
+
+
+def sparse_adam(as_dense, zeros_first):
+    table = torch.nn.Embedding(5, 2, sparse=True)
+    torch.nn.init.zeros_(table.weight)
+    inner = torch.optim.SparseAdam(table.parameters(), lr=1.0)
+    optimizer = hvd.DistributedOptimizer(inner, table.named_parameters(), sparse_as_dense=as_dense)
+    for step in range(3):
+        if zeros_first or step:
+            optimizer.zero_grad()
+        table(torch.tensor([hvd.rank(), 3])).sum().backward()
+        optimizer.step()
+        assert table.weight.grad.is_sparse and table.weight.grad.sparse_dim() == 1
+    return table.weight.tolist()
+
+
+@pytest.mark.parametrize("zeros_first", [True, False])
+@pytest.mark.parametrize("as_dense", [True, False])
+def test_sparse_gradients_stay_sparse_for_the_optimizer(as_dense, zeros_first):
+    table = torch.nn.Embedding(5, 2, sparse=True)
+    torch.nn.init.zeros_(table.weight)
+    alone = torch.optim.SparseAdam(table.parameters(), lr=1.0)
+    for _ in range(3):
+        alone.zero_grad()
+        (table(torch.tensor([0, 3, 1, 3])).sum() / 2).backward()
+        alone.step()
+    for found in on_ranks(2, sparse_adam, as_dense, zeros_first):
+        torch.testing.assert_close(torch.tensor(found), table.weight.detach())
+
+
+def wrapped():
+    frozen, free, had = (torch.nn.Parameter(torch.ones(2), requires_grad=n > 0) for n in range(3))
+    had.grad = torch.full((2,), 3.0)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([frozen, free, had], lr=1.0))
+    found = [frozen.grad is None, free.grad.tolist(), had.grad.tolist()]
+    (free * (1 + hvd.rank())).sum().backward()
+    optimizer.step()
+    return [*found, free.tolist(), had.tolist()]
+
+
+def test_gradients_are_zero_after_wrapping():
+    """Programs for Horovod read them before the first backward pass."""
+    assert on_ranks(2, wrapped) == [[True, [0.0, 0.0], [3.0, 3.0], [-0.5, -0.5], [-2.0, -2.0]]] * 2
 
 
 def adaptive():

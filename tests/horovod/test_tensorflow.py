@@ -180,6 +180,112 @@ def test_gradients(compiled):
     assert on_ranks(2, gradients, compiled) == wanted
 
 
+def functions_of_functions():
+    """The gradient of a function is a function of its own, from which TensorFlow removes what nobody needs."""
+    function = tf.function(lambda x: hvd.broadcast(x * 2.0, 1))
+    x = tf.Variable([1.0, 2.0])
+    found = []
+    for _ in range(2):
+        with tf.GradientTape() as tape:
+            y = function(x)
+            loss = tf.reduce_sum(y * float(hvd.rank() + 1))
+        found.append(tape.gradient(loss, x).numpy().tolist())
+    return found, float(hvd.allreduce(tf.constant(1.0)))
+
+
+def test_the_gradient_of_a_broadcast_runs_on_all_ranks():
+    """Those that are not the root get zeros, which do not depend on what the ranks compute together."""
+    wanted = [([[0.0, 0.0]] * 2, 1.0), ([[3.0, 3.0]] * 2, 1.0)]
+    assert on_ranks(2, functions_of_functions) == wanted
+
+
+FACTORS = [0.7361234, 1e-8, 1 / 3, 3e4]
+
+
+def in_half(dtype, compiled):
+    """Values of 16-bit floats with a factor, which differ if the factor is rounded to 16 bits first."""
+    x = tf.constant(np.random.default_rng(0).uniform(-100, 100, 64), dtype)
+    return [
+        text for factor in FACTORS for text in with_factor(x / 1024 if factor > 1 else x, factor, compiled)
+    ]
+
+
+def with_factor(x, factor, compiled):
+    maybe = tf.function if compiled else lambda function: function
+    own = slice(32 * hvd.rank(), 32 * hvd.rank() + 32)
+    wide = tf.cast(x, tf.float32) * factor
+    once, total, half = (tf.cast(y, x.dtype) for y in (wide, 2 * wide, tf.cast(x, tf.float32) / 2))
+    calls = {
+        "before": (lambda x: hvd.allreduce(x, op=hvd.Sum, prescale_factor=factor), once + once),
+        "after": (lambda x: hvd.allreduce(x, op=hvd.Sum, postscale_factor=factor), total),
+        "max": (lambda x: hvd.allreduce(x, op=hvd.Max, prescale_factor=factor), once),
+        "group": (lambda x: hvd.grouped_allreduce([x], op=hvd.Sum, postscale_factor=factor)[0], total),
+        "scatter": (lambda x: hvd.reducescatter(x, op=hvd.Sum, postscale_factor=factor), total[own]),
+    }
+
+    def gradient(x):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = hvd.reducescatter(x, op=hvd.Average, prescale_factor=factor)
+        return tape.gradient(y, x, x[own])
+
+    def local(x):
+        slices = tf.IndexedSlices(x[:, None], tf.range(64), (64, 1))
+        tape = hvd.DistributedGradientTape(tf.GradientTape())
+        tape.register_local_source(slices.values)
+        return tape._reducer.reduce([slices], [slices.values])[0].values[:, 0]
+
+    calls |= {"gradient": (gradient, once), "local": (local, half)}
+    wrong = []
+    for name, (call, wanted) in calls.items():
+        wrong += differences(maybe(call)(x), wanted.numpy(), f"{name} {factor}")
+    return wrong
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_factors_are_applied_in_float32_and_rounded_once(dtype, compiled):
+    assert on_ranks(2, in_half, dtype, compiled) == [[]] * 2
+
+
+def of_integers():
+    x = np.array([-5, -3, -1, 0, 1, 3, 5, 7])
+    found = []
+    for dtype in ("int32", "int64"):
+        own = tf.constant(x if hvd.rank() == 0 else np.zeros_like(x), dtype)
+        found.append(hvd.allreduce(own).numpy().tolist())
+    for splits in ([1.9, 2.1], tf.constant([1.0, 3.0])):
+        with pytest.raises(ValueError, match="splits must be integers, not float32"):
+            hvd.alltoall(tf.zeros(4), splits)
+    return found
+
+
+def test_integers():
+    """Averages are rounded towards zero, and numbers of rows are not rounded at all."""
+    assert on_ranks(2, of_integers) == [[[-2, -1, 0, 0, 0, 1, 2, 3]] * 2] * 2
+
+
+def taped_in_a_set(local):
+    own = hvd.add_process_set([0, 1])
+    dense, table = tf.Variable([1.0, 1.0]), tf.Variable(tf.zeros((4, 1)))
+    with tf.GradientTape() as tape:
+        rows = tf.gather(table, [hvd.rank(), 3])
+        loss = tf.reduce_sum(dense * float(hvd.rank())) + tf.reduce_sum(rows)
+    tape = hvd.DistributedGradientTape(tape, process_set=own)
+    if local:
+        tape.register_local_source(table)
+    of_dense, of_table = tape.gradient(loss, [dense, table])
+    return of_dense.numpy().tolist(), tf.convert_to_tensor(of_table)[:, 0].numpy().tolist()
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_ranks_outside_a_process_set_keep_their_gradients(local):
+    """Local gradients are divided by the number of ranks of the set, also those of tf.IndexedSlices."""
+    found = on_ranks(3, taped_in_a_set, local, sets="dynamic")
+    inside = [[0.5, 0.0, 0.0, 0.5], [0.0, 0.5, 0.0, 0.5]] if local else [[0.5, 0.5, 0.0, 1.0]] * 2
+    assert found == [([0.5, 0.5], inside[0]), ([0.5, 0.5], inside[1]), ([2.0, 2.0], [0.0, 0.0, 1.0, 1.0])]
+
+
 def orders():
     """Ranks make independent calls in opposite orders."""
     names = ["a", "b", "c", "d", "e", "f"]

@@ -18,6 +18,7 @@ if importlib.util.find_spec("torch") is None:
 import torch._dynamo  # noqa: F401  # optimizers import it, which takes seconds: once, before ranks are forked
 
 from ringreduce.train.__main__ import main
+from ringreduce.train.checkpoint import existing
 from ringreduce.train.config import Config, ConfigError
 from tests.forked import forked, launched_ranks
 
@@ -96,7 +97,7 @@ def test_the_trainer_resumes(tmp_path):
     folder += ("--parameter-server", "--staleness", "-1")
     _train(*folder, steps=3)
     _train(*folder, "--resume", "auto", steps=6)
-    assert sorted(path.name for path in tmp_path.iterdir())[-1] == "step-00000006.pt"
+    assert existing(tmp_path)[-1].name.startswith("step-00000006-run-00002-")
 
 
 @pytest.mark.parametrize(

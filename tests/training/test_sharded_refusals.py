@@ -169,6 +169,12 @@ def sparse(comm):
     with pytest.raises(TypeError, match="the gradient of parameter 0 is sparse"):
         table(torch.tensor([1])).sum().backward()
     optimizer.zero_grad()
+    table = nn.Embedding(4, 2, sparse=True)
+    optimizer = ringreduce.ShardedOptimizer(table.parameters(), optim.SGD, comm, stage=1, lr=1.0)
+    ringreduce.DataParallel(table, comm)(torch.tensor([1])).sum().backward()
+    with pytest.raises(TypeError, match="the gradient of parameter 0 is sparse"):
+        optimizer.step()
+    optimizer.zero_grad()
 
 
 def misused(comm):

@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ringreduce
+from ringreduce.elastic.runs import Run
 from ringreduce.train import checkpoint
 from ringreduce.train.__main__ import main
 from ringreduce.train.config import Config, ConfigError
@@ -265,14 +266,35 @@ def test_gpt_does_not_see_what_comes():
 # --- checkpoints ---------------------------------------------------------------------------------------------
 
 
+RUN = Run(1, "0a1b2c3d")
+
+
+def at(folder: Path, step: int, run: Run = RUN) -> Path:
+    return folder / f"{run.name(step)}.pt"
+
+
 def test_checkpoints_of_the_last_steps_are_kept(tmp_path):
-    for step in (5, 10, 100, 15):
-        checkpoint.save(tmp_path, step, {"step": step, "x": torch.ones(3)}, keep=2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000015.pt", "step-00000100.pt"]
+    for step in (5, 10, 100):
+        checkpoint.save(tmp_path, RUN, step, {"step": step, "x": torch.ones(3)}, keep=2)
+    assert sorted(tmp_path.iterdir()) == [at(tmp_path, 10), at(tmp_path, 100)]
     state = checkpoint.load(checkpoint.existing(tmp_path)[-1].read_bytes())
     assert state["step"] == 100
     assert state["x"].tolist() == [1, 1, 1]
     assert checkpoint.existing(tmp_path / "none") == []
+
+
+def test_a_new_run_in_the_folder_of_a_longer_one(tmp_path):
+    (tmp_path / "step-00000900.pt").write_bytes(b"as older versions named it")
+    longer = [some_checkpoints(tmp_path, 100, 200)[-1], some_checkpoints(tmp_path, 10)[-1]]
+    assert [path.name[:13] for path in longer] == ["step-00000200", "step-00000010"]
+    config = Config(checkpoints=str(tmp_path), resume="auto")
+    assert checkpoint.load(checkpoint.find(config))["step"] == 10
+    run = Run.begin(tmp_path, ".pt")
+    assert run.number == 3
+    for step, left in ((5, ["step-00000010", "step-00000005"]), (6, ["step-00000005", "step-00000006"])):
+        checkpoint.save(tmp_path, run, step, {"step": step}, keep=2)
+        assert [path.name[:13] for path in checkpoint.existing(tmp_path)] == left
+    assert len([*tmp_path.iterdir()]) == 2
 
 
 def test_dying_in_the_middle_of_a_checkpoint_leaves_the_last_one(tmp_path):
@@ -281,35 +303,29 @@ def test_dying_in_the_middle_of_a_checkpoint_leaves_the_last_one(tmp_path):
         os.kill(os.getpid(), signal.SIGKILL)
 
     def main():
-        checkpoint.save(tmp_path, 1, {"step": 1, "x": torch.arange(1000)}, keep=1)
+        checkpoint.save(tmp_path, RUN, 1, {"step": 1, "x": torch.arange(1000)}, keep=1)
         os.fsync = write_half
-        checkpoint.save(tmp_path, 2, {"step": 2, "x": torch.arange(1000)}, keep=1)
+        checkpoint.save(tmp_path, RUN, 2, {"step": 2, "x": torch.arange(1000)}, keep=1)
 
     (run,) = forked(main, ["main"])
     assert run.returncode == -signal.SIGKILL
     names = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
-    assert names["step-00000002.pt.partial"] == 2000
+    assert names[f"{at(tmp_path, 2).name}.partial"] == 2000
     state = checkpoint.load(checkpoint.existing(tmp_path)[-1].read_bytes())
     assert state["step"] == 1
     assert state["x"].equal(torch.arange(1000))
-    checkpoint.save(tmp_path, 3, {"step": 3}, keep=1)
-    assert [path.name for path in tmp_path.iterdir()] == ["step-00000003.pt"]
-
-
-def test_the_checkpoint_just_written_is_kept_beside_a_newer_one(tmp_path):
-    checkpoint.save(tmp_path, 7, {"step": 7}, keep=1)
-    checkpoint.save(tmp_path, 3, {"step": 3}, keep=1)
-    assert [path.name for path in tmp_path.iterdir()] == ["step-00000003.pt"]
+    checkpoint.save(tmp_path, RUN, 3, {"step": 3}, keep=1)
+    assert [*tmp_path.iterdir()] == [at(tmp_path, 3)]
 
 
 def test_torch_reads_checkpoints(tmp_path):
-    checkpoint.save(tmp_path, 1, {"step": 1, "x": torch.arange(5)}, keep=1)
-    assert torch.load(tmp_path / "step-00000001.pt", weights_only=True)["x"].tolist() == [0, 1, 2, 3, 4]
+    checkpoint.save(tmp_path, RUN, 1, {"step": 1, "x": torch.arange(5)}, keep=1)
+    assert torch.load(at(tmp_path, 1), weights_only=True)["x"].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_every_flipped_byte_is_found(tmp_path):
-    checkpoint.save(tmp_path, 1, {"step": 1, "x": torch.arange(9)}, keep=1)
-    content = (tmp_path / "step-00000001.pt").read_bytes()
+    checkpoint.save(tmp_path, RUN, 1, {"step": 1, "x": torch.arange(9)}, keep=1)
+    content = at(tmp_path, 1).read_bytes()
     for place in range(len(content)):
         changed = bytearray(content)
         changed[place] ^= 1 << place % 8
@@ -346,9 +362,10 @@ DAMAGES = pytest.mark.parametrize(
 
 
 def some_checkpoints(folder: Path, *steps: int) -> list[Path]:
+    run = Run.begin(folder, ".pt")
     for step in steps:
         state = {"config": {}, "step": step, "model": {"x": torch.ones(999)}, "optimizer": {}, "schedule": {}}
-        checkpoint.save(folder, step, state, keep=len(steps))
+        checkpoint.save(folder, run, step, state, keep=len(steps))
     return checkpoint.existing(folder)
 
 
@@ -365,7 +382,7 @@ def test_a_damaged_checkpoint_is_refused_and_another_one_offered(damage, tmp_pat
     for path in (first, second):
         path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(
-        ConfigError, match=r"step-00000003\.pt is damaged .*, and there is no intact older one"
+        ConfigError, match=r"step-00000003-run-00001-\w+\.pt is damaged .*, and there is no intact older one"
     ):
         checkpoint.find(config)
 
@@ -385,7 +402,7 @@ def test_auto_takes_the_newest_whole_checkpoint(damage, tmp_path, capsys):
         == f"resume: skipping damaged {paths[2]} and {paths[1]}; resuming from {paths[0]}\n"
     )
     paths[0].write_bytes(damage(paths[0].read_bytes()))
-    with pytest.raises(ConfigError, match=r"step-00000003\.pt is damaged"):
+    with pytest.raises(ConfigError, match=r"step-00000003-run-00001-\w+\.pt is damaged"):
         checkpoint.find(config)
 
 
@@ -407,8 +424,8 @@ def test_what_cannot_be_written_leaves_the_checkpoints_before(error, named, tmp_
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(ConfigError) as caught:
-        checkpoint.save(tmp_path, 3, {"step": 3}, keep=2)
-    assert str(caught.value) == f"checkpoints: {tmp_path}/step-00000003.pt: {named}"
+        checkpoint.save(tmp_path, RUN, 3, {"step": 3}, keep=2)
+    assert str(caught.value) == f"checkpoints: {at(tmp_path, 3)}: {named}"
     assert sorted(tmp_path.iterdir()) == paths
 
 

@@ -23,6 +23,7 @@ import torch
 
 from ringreduce.plotting import pyplot
 from ringreduce.train.__main__ import main
+from ringreduce.train.checkpoint import existing
 from ringreduce.train.config import Config
 from ringreduce.train.efficiency import TOGETHER, Efficiency, measure, table
 from ringreduce.train.run import on_ranks
@@ -86,6 +87,12 @@ def test_what_a_run_leaves(tmp_path, capfd):
     assert f"{training[-1]['loss']:.4f}" in told
 
 
+def steps_in(folder: Path) -> list[int]:
+    found = existing(folder)
+    assert sorted(found) == sorted(folder.iterdir())
+    return [int(path.name.split("-")[1]) for path in found]
+
+
 def test_resume_auto_goes_on_and_adds_to_the_log(tmp_path, capfd):
     log, folder = tmp_path / "run.jsonl", tmp_path / "checkpoints"
     files = (
@@ -99,10 +106,10 @@ def test_resume_auto_goes_on_and_adds_to_the_log(tmp_path, capfd):
         "auto",
     )
     assert main([*GPT, *files, "--schedule", "constant", "--steps", "3"]) == 0  # there is none yet
-    assert sorted(path.name for path in folder.iterdir()) == ["step-00000002.pt", "step-00000003.pt"]
+    assert steps_in(folder) == [2, 3]
     assert main([*GPT, *files, "--schedule", "constant", "--ranks", "2"]) == 0
     assert [row["step"] for row in rows_of(log) if "loss" in row] == [1, 2, 3, 4, 5, 6]
-    assert sorted(path.name for path in folder.iterdir()) == ["step-00000004.pt", "step-00000006.pt"]
+    assert steps_in(folder) == [4, 6]
     assert main([*GPT, *files, "--ranks", "2"]) == 0
     assert "there were no steps left to do" in capfd.readouterr().out
 
@@ -193,6 +200,17 @@ def run_train(*arguments: str, ranks: int = 1, cores: set[int] | None = None) ->
     )  # fmt: skip
 
 
+def test_resume_auto_goes_on_from_the_latest_run(tmp_path):
+    log, folder = tmp_path / "run.jsonl", tmp_path / "checkpoints"
+    files = ("--json-log", str(log), "--checkpoints", str(folder), "--checkpoint-every", "1", "--keep", "1")
+    assert main([*GPT, *files, "--schedule", "constant", "--steps", "3"]) == 0
+    assert main([*GPT, *files, "--schedule", "constant", "--steps", "1"]) == 0
+    assert steps_in(folder) == [1]
+    assert main([*GPT, *files, "--schedule", "constant", "--steps", "2", "--resume", "auto"]) == 0
+    assert [row["step"] for row in rows_of(log) if "loss" in row][-2:] == [1, 2]
+    assert steps_in(folder) == [2]
+
+
 # Large enough for the bits of torch's sums to depend on the number of threads.
 WIDE = (
     "--layers", "1", "--heads", "2", "--width", "64", "--context", "64", "--text-bytes", str(1 << 20), "--batch", "8",
@@ -201,7 +219,7 @@ WIDE = (
 
 
 def weights(folder: Path) -> dict[str, Any]:
-    return torch.load(folder / "step-00000004.pt", weights_only=True)["model"]
+    return torch.load(existing(folder)[-1], weights_only=True)["model"]
 
 
 def same_weights(one: Path, other: Path) -> bool:
@@ -228,9 +246,7 @@ def test_going_on_with_fewer_cores_gives_the_same_bits(tmp_path):
     cores = sorted(os.sched_getaffinity(0))
     whole, other = tmp_path / "whole", tmp_path / "other"
     run_train(*WIDE, "--checkpoints", str(whole), cores=set(cores[:2]))
-    run_train(
-        *WIDE, "--checkpoints", str(other), "--resume", str(whole / "step-00000002.pt"), cores={cores[0]}
-    )
+    run_train(*WIDE, "--checkpoints", str(other), "--resume", str(existing(whole)[0]), cores={cores[0]})
     assert same_weights(whole, other)
     run_train(*WIDE, "--checkpoints", str(other), cores={cores[0]})
     assert not same_weights(whole, other)  # else this test would show nothing

@@ -57,7 +57,7 @@ class MetricAverageCallback(Callback):  # type: ignore[misc]
 
     Args:
         device: ignored.
-        process_set: the ranks.
+        process_set: the ranks. Others keep their own metrics.
     """
 
     def __init__(self, device: str = "", process_set: ProcessSet = global_process_set) -> None:
@@ -66,7 +66,7 @@ class MetricAverageCallback(Callback):  # type: ignore[misc]
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         names = sorted(logs or {})
-        if names:
+        if names and self._set.included():
             own = [tf.cast(logs[name], tf.float64) for name in names]
             averages = grouped_allreduce(own, process_set=self._set)
             logs.update({name: float(value) for name, value in zip(names, averages, strict=True)})

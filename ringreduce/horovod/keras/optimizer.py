@@ -13,6 +13,7 @@ from ringreduce.horovod.reductions import Op
 from ringreduce.horovod.tensorflow.compression import Compression
 from ringreduce.horovod.tensorflow.reducing import Reducer
 from ringreduce.horovod.tensorflow.tape import _layers
+from ringreduce.tensorflow.operations import scaled
 
 __all__ = ["DistributedOptimizer", "PartialDistributedOptimizer"]
 
@@ -46,7 +47,7 @@ class Distributed(keras.optimizers.Optimizer):  # type: ignore[misc]  # mypy doe
         def step() -> Any:
             scale = 1 / self._hvd_passes if self._hvd_averages else 1.0
             chosen = [variables[place] for place in places]
-            reduced = self._hvd_reducer.reduce([one * scale for one in sums], chosen)
+            reduced = self._hvd_reducer.reduce([scaled(one, scale) for one in sums], chosen)
             super(Distributed, self).apply(reduced, chosen)
             for one in sums:
                 one.assign(tf.zeros_like(one))

@@ -20,6 +20,7 @@ from ringreduce.horovod.process_sets import ProcessSet
 from ringreduce.horovod.reductions import AllReduce, Op, ReduceScatter
 from ringreduce.horovod.request import Operation
 from ringreduce.horovod.tensorflow.bridge import Call, execute
+from ringreduce.tensorflow.operations import scaled, zeros_after
 
 __all__ = ["AllGatherCall", "AllReduceCall", "AllToAllCall", "BroadcastCall", "ReduceScatterCall", "named"]
 
@@ -84,7 +85,7 @@ class ReduceScatterCall(Call):
 
     def gradients(self, inputs: Sequence[Any], outputs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
         scale = self.before * self.after * (self.process_set.size() if self.op is Op.Sum else 1)
-        return run(AllGatherCall(None, self.process_set), [gradient * scale for gradient in gradients])
+        return run(AllGatherCall(None, self.process_set), [scaled(gradient, scale) for gradient in gradients])
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ class BroadcastCall(Call):
 
     def gradients(self, inputs: Sequence[Any], outputs: Sequence[Any], gradients: Sequence[Any]) -> list[Any]:
         (average,) = averaged(gradients, self.process_set)
-        return [average if job.rank() == self.root else tf.zeros_like(average)]
+        return [average if job.rank() == self.root else zeros_after(average)]
 
 
 @dataclass(frozen=True)

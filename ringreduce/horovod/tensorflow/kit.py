@@ -71,7 +71,11 @@ class NumPyKit(Kit):
         return bool(x.dtype.kind == "b")
 
     def scaled(self, x: Any, factor: float) -> Any:
-        return (x * factor if self.is_float(x) else x.astype(np.float64) * factor).astype(x.dtype)
+        wide = self.wide(x) if self.is_float(x) else x.astype(np.float64)
+        return (wide * factor).astype(x.dtype)
+
+    def quotient(self, x: Any, divisor: int) -> Any:
+        return (x.astype(np.int64) - np.fmod(x, divisor)) // divisor
 
     def wide(self, x: Any) -> Any:
         return x.astype(np.promote_types(x.dtype, np.float32))

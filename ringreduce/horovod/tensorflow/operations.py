@@ -38,6 +38,7 @@ from ringreduce.horovod.tensorflow.calls import (
     ReduceScatterCall,
 )
 from ringreduce.horovod.tensorflow.compression import Compression
+from ringreduce.tensorflow.operations import divided
 
 __all__ = [
     "allgather", "allreduce", "alltoall", "broadcast", "broadcast_", "grouped_allgather", "grouped_allreduce",
@@ -108,7 +109,7 @@ def _sparse_allreduce(slices: Any, op: Op, name: str | None, process_set: Proces
         raise ValueError(f"op of tf.IndexedSlices must be Average or Sum, not {op.name}")
     values, indices = grouped_allgather([slices.values, slices.indices], name, process_set=process_set)
     if op is Op.Average:
-        values /= tf.cast(process_set.size(), values.dtype)
+        values = divided(values, process_set.size())
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
@@ -133,7 +134,7 @@ def grouped_reducescatter(
     """Does what :func:`reducescatter` does, with each of several tensors. Returns a list."""
     op = chosen_op(op, None, process_set)
     if op is Op.Adasum:
-        raise ValueError("reducescatter needs another op than Adasum")
+        raise NotImplementedError("reducescatter needs another op than Adasum")
     call = ReduceScatterCall(name, process_set, op, float(prescale_factor), float(postscale_factor))
     return _compressed(compression, lambda sent: calls.run(call, sent), tensors)
 
@@ -190,7 +191,10 @@ def alltoall(
     Returns:
         The received rows, in rank order. If splits are given, also the number of rows from each rank, int32 [ranks].
     """
-    counts = tf.cast([] if splits is None else splits, tf.int32)
+    counts = tf.constant([], tf.int32) if splits is None else tf.convert_to_tensor(splits)
+    if not counts.dtype.is_integer:
+        raise ValueError(f"splits must be integers, not {counts.dtype.name}")
+    counts = tf.cast(counts, tf.int32)
     rows, received = calls.exchanged(AllToAllCall(name, process_set), _tensor(tensor), counts)
     return rows if splits is None else (rows, received)
 

@@ -11,6 +11,7 @@ from ringreduce.horovod.process_sets import ProcessSet, global_process_set
 from ringreduce.horovod.reductions import Op
 from ringreduce.horovod.tensorflow.compression import Compression
 from ringreduce.horovod.tensorflow.operations import allreduce, grouped_allreduce
+from ringreduce.tensorflow.operations import divided
 
 __all__ = ["Reducer"]
 
@@ -56,8 +57,13 @@ class Reducer:
         self._local |= {_identity(variable) for variable in variables}
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
-        """Returns all ranks' gradients. None stays None, which must be so on all ranks alike."""
+        """Returns all ranks' gradients. None stays None, which must be so on all ranks alike.
+
+        A rank that does not belong to the process set keeps its own.
+        """
         found = list(gradients)
+        if not self._set.included():
+            return found
         dense: list[int] = []
         for place, (gradient, variable) in enumerate(zip(gradients, variables, strict=True)):
             if gradient is None:
@@ -65,7 +71,7 @@ class Reducer:
             if isinstance(gradient, tf.IndexedSlices) and self._dense:
                 found[place] = gradient = tf.convert_to_tensor(gradient)
             if _identity(variable) in self._local:
-                found[place] = gradient / self._set.size() if self._scale_local else gradient
+                found[place] = divided(gradient, self._set.size()) if self._scale_local else gradient
             elif isinstance(gradient, tf.IndexedSlices):
                 found[place] = allreduce(gradient, op=self._op, process_set=self._set)
             else:

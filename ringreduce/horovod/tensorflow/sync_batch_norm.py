@@ -15,7 +15,10 @@ __all__ = ["SyncBatchNormalization"]
 
 
 class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[misc]
-    """``keras.layers.BatchNormalization`` over all ranks of a process set. The arguments are Keras's."""
+    """``keras.layers.BatchNormalization`` over all ranks of a process set. The arguments are Keras's.
+
+    A rank that does not belong to the set normalises its own batches.
+    """
 
     def __init__(self, *args: Any, process_set: ProcessSet = global_process_set, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -23,6 +26,8 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):  # type: ignore[m
         self.supports_jit = False
 
     def _moments(self, inputs: Any, mask: Any) -> tuple[Any, Any]:
+        if not self._process_set.included():
+            return super()._moments(inputs, mask)  # type: ignore[no-any-return]
         axes = self._reduction_axes
         weights = (
             tf.ones_like(inputs)

@@ -41,7 +41,11 @@ class TorchKit(Kit):
         return x.dtype is torch.bool
 
     def scaled(self, x: Any, factor: float) -> Any:
-        return x * factor if self.is_float(x) else (x.double() * factor).to(x.dtype)
+        wide = self.wide(x) if self.is_float(x) else x.double()
+        return (wide * factor).to(x.dtype)
+
+    def quotient(self, x: Any, divisor: int) -> Any:
+        return torch.div(x, divisor, rounding_mode="trunc")
 
     def wide(self, x: Any) -> Any:
         return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -50,7 +50,8 @@ def DistributedOptimizer(
             of ranks over this afterwards.
         num_groups: the number of groups into which parameters are divided, each of which travels as one; 0 for none.
         groups: lists of parameters, each of which travels as one; other parameters travel alone. Or num_groups.
-        sparse_as_dense: makes sparse gradients dense before they are exchanged.
+        sparse_as_dense: makes sparse gradients dense while they are exchanged.
+        process_set: the ranks that take part. Other ranks step with their own gradients.
 
     Raises:
         ValueError: an argument is invalid, or does not fit the optimizer's parameters.
@@ -128,6 +129,21 @@ def _names(optimizer: Any, named_parameters: Any) -> dict[Any, str]:
     return found
 
 
+_Sent = tuple[Any, Any, Any]  # a parameter, what is sent for it, and what restores that
+
+
+def _begin_with_zeros(parameter: Any) -> None:
+    """Gives a parameter a gradient of zeros, which programs for Horovod read before the first backward pass."""
+    zeros = parameter.grad = torch.zeros_like(parameter)
+
+    def first(gradient: Any) -> None:
+        if gradient.is_sparse and parameter.grad is zeros:
+            parameter.grad = None  # a dense gradient would make the sum dense
+        hook.remove()
+
+    hook = parameter.register_hook(first)
+
+
 class _Common(torch.optim.Optimizer):
     """What both kinds of distributed optimizers have."""
 
@@ -135,7 +151,7 @@ class _Common(torch.optim.Optimizer):
         self, named: Any, compression: Any, passes: int, op: Op, predivide: float, sparse_as_dense: bool,
         parts: list[list[Any]], process_set: ProcessSet,
     ) -> None:  # fmt: skip
-        self._hvd_names = _names(self, named)
+        self._parameter_names = _names(self, named)
         self._hvd_compression, self._hvd_parts, self._hvd_set = compression, parts, process_set
         self._hvd_passes, self._hvd_sparse_as_dense = passes, sparse_as_dense
         self._hvd_scale: dict[str, Any] = {"op": op}
@@ -158,8 +174,12 @@ class _Distributed(_Common):
         super()._begin(*settings)
         self._hvd_came: dict[Any, int] = {}  # backward passes since the last exchange, by parameter
         self._hvd_left = [len(part) for part in self._hvd_parts]
-        self._hvd_handles: dict[int, tuple[list[Request], list[tuple[Any, Any, Any]]]] = {}  # by part
+        self._hvd_handles: dict[int, tuple[list[Request], list[_Sent]]] = {}  # by part
         self._hvd_synchronised, self._hvd_synchronises = False, True
+        if not self._hvd_set.included():
+            self._hvd_parts = []  # this rank steps with its own gradients
+        for parameter in (one for part in self._hvd_parts for one in part if one.grad is None):
+            _begin_with_zeros(parameter)
         self._hvd_hooks = [
             parameter.register_post_accumulate_grad_hook(self._hook(number))
             for number, part in enumerate(self._hvd_parts)
@@ -175,7 +195,7 @@ class _Distributed(_Common):
                     self._send(number)
             elif count > self._hvd_passes:
                 raise AssertionError(
-                    f"parameter {self._hvd_names[parameter]!r} got more than {self._hvd_passes} gradients before "
+                    f"parameter {self._parameter_names[parameter]!r} got more than {self._hvd_passes} gradients before "
                     "step() or synchronize(): set backward_passes_per_step"
                 )
 
@@ -183,26 +203,26 @@ class _Distributed(_Common):
 
     def _send(self, number: int) -> None:
         """Hands over the gradients of a part. Parameters without one send zeros: other ranks may have gradients."""
-        dense: list[tuple[Any, Any, Any]] = []  # parameter, what is sent, and what restores it
+        sent: list[_Sent] = []
         handles = []
         for parameter in self._hvd_parts[number]:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            elif parameter.grad.is_sparse and self._hvd_sparse_as_dense:
-                parameter.grad = parameter.grad.to_dense()
-            if parameter.grad.is_sparse:
-                name, scale = self._hvd_names[parameter], self._hvd_scale
-                handle = sparse_allreduce_async(parameter.grad, name, scale["op"], self._hvd_set)
+            gradient = parameter.grad
+            if gradient.is_sparse and not self._hvd_sparse_as_dense:
+                name, scale = self._parameter_names[parameter], self._hvd_scale
+                handle = sparse_allreduce_async(gradient, name, scale["op"], self._hvd_set)
                 handles.append(handle)
-                dense.append((parameter, handle, None))
+                sent.append((parameter, handle, None))
             else:
-                dense.append((parameter, *self._hvd_compression.compress(parameter.grad)))
-        sent = [tensor for _, tensor, _ in dense if isinstance(tensor, torch.Tensor)]
-        if sent:
-            name = self._hvd_names[self._hvd_parts[number][0]]
+                dense = gradient.to_dense() if gradient.is_sparse else gradient
+                sent.append((parameter, *self._hvd_compression.compress(dense)))
+        tensors = [tensor for _, tensor, _ in sent if isinstance(tensor, torch.Tensor)]
+        if tensors:
+            name = self._parameter_names[self._hvd_parts[number][0]]
             scale = {**self._hvd_scale, "process_set": self._hvd_set}
-            handles.append(grouped_allreduce_async_(sent, name=name, **scale))
-        self._hvd_handles[number] = handles, dense
+            handles.append(grouped_allreduce_async_(tensors, name=name, **scale))
+        self._hvd_handles[number] = handles, sent
 
     def synchronize(self) -> None:
         """Waits until the gradients are those of all ranks, for example to clip them.
@@ -224,6 +244,9 @@ class _Distributed(_Common):
             for parameter, tensor, context in sent:
                 if isinstance(tensor, Request):
                     parameter.grad = tensor.wait()
+                elif parameter.grad.is_sparse:
+                    dense = self._hvd_compression.decompress(tensor, context)
+                    parameter.grad = dense.to_sparse(parameter.grad.sparse_dim())
                 elif tensor is not parameter.grad:
                     parameter.grad.copy_(self._hvd_compression.decompress(tensor, context))
         self._hvd_synchronised = True
@@ -242,7 +265,8 @@ class _Distributed(_Common):
         if self._hvd_synchronises:
             if self._hvd_synchronised:
                 warnings.warn(
-                    "step() exchanges the gradients again after synchronize(): call it within skip_synchronize()",
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(): it exchanges the gradients again",
                     stacklevel=2,
                 )
             self.synchronize()

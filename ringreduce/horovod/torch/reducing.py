@@ -184,8 +184,10 @@ def _reducescatter(
     prescale_factor: float, postscale_factor: float,
 ) -> Request:  # fmt: skip
     op = chosen_op(op, None, process_set)
-    if op is Op.Adasum or not all(tensor.dim() for tensor in tensors):
-        raise ValueError("reducescatter needs tensors with at least one axis, and another op than Adasum")
+    if op is Op.Adasum:
+        raise NotImplementedError("reducescatter needs another op than Adasum")
+    if not all(tensor.dim() for tensor in tensors):
+        raise ValueError("reducescatter needs tensors with at least one axis")
     operation = ReduceScatter(KIT, tensors, op, prescale_factor, postscale_factor, grouped)
     return submit(operation, name, process_set, blocking)
 
