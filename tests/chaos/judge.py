@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tests.chaos.plan import ENDS, HANGS, STAYS, Trial
+from tests.chaos.plan import ENDS, HANGS, HARMLESS, STAYS, Trial
 from tests.chaos.run import Outcome, Story
 
 # What can be wrong: another error than promised (or none, or no end at all), another rank blamed, survivors that differ
@@ -55,7 +55,7 @@ def _sides(trial: Trial) -> list[_Side]:
         rest = tuple(rank for rank in every if rank not in trial.victims)
         goes_on = (len(rest), -min(rest)) > (len(trial.victims), -min(trial.victims))
         return [_Side(rest, trial.victims, first, goes_on), _Side(trial.victims, rest, rest, not goes_on)]
-    if trial.kind in ("late", "too late", "mismatch"):  # whoever was late goes on with the others
+    if trial.kind in (*HARMLESS, "too late", "mismatch"):  # whoever was late goes on with the others
         lost = tuple(fault.rank for fault in trial.faults if fault.how in ENDS)
         return [_Side(tuple(rank for rank in every if rank not in lost), lost, first)]
     return [_Side(tuple(rank for rank in every if rank not in trial.victims), trial.victims, first)]
@@ -136,7 +136,7 @@ def _judge_joins(trial: Trial, stories: list[Story], verdict: Verdict) -> None:
 
 def _promised(trial: Trial) -> tuple[str, ...]:
     """The errors that are right; none: nothing may fail."""
-    if trial.kind == "late" and trial.moment != "shrink":
+    if trial.kind in HARMLESS and trial.moment != "shrink":
         return ()
     if trial.moment == "shrink":
         return ("PeerLost",)

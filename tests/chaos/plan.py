@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import ringreduce
@@ -25,12 +25,18 @@ MOMENTS = {
     "late": ("before", "between", "shrink", "init"),
     "too late": ("before", "between"),
     "mismatch": ("before", "between"),
+    "signals": ("before", "between"),
+    "daemon": ("during",),
+    "descriptors": ("init",),
+    "threads": ("before",),
     "join": ("any",),
     "join and kill": ("any",),
     "join and stop": ("any",),
 }
 JOINS = ("join", "join and kill", "join and stop")  # newcomers come at any time, and ranks of all kinds fail
-ENDS = ("kill", "exit", "raise", "close")  # the rank takes no further part, and the others learn it at once
+# The rank takes no further part, and the others learn it at once.
+ENDS = ("kill", "exit", "raise", "close", "daemon", "descriptors", "threads")
+HARMLESS = ("late", "signals")  # nothing may fail
 HANGS = ("stop", "never", "too late")  # the others have to wait for a timeout
 STAYS = ("stop", "never")  # the rank does not end by itself
 # Of threads of one process: what does not end them all.
@@ -151,12 +157,14 @@ def draw_of(seed: int, number: int, transport: str, kind: str, moment: str, time
     while kind == "cut" and len(set(hosts)) == 1:
         hosts = _hosts(dice, transport, world)
     steps = tuple([_step(dice, world) for _ in range(dice.randint(1, 5))] + [_BARRIER])
+    if kind == "threads":  # the first asynchronous call needs one
+        steps = (replace(_BARRIER, background=True), *steps)
     calls = 0 if moment in ("before", "init") else dice.randint(1, 2 * len(steps))
     if kind == "mismatch" and steps[calls % len(steps)].name == "exchange":
         steps = tuple(step for step in steps if step.name != "exchange")
     faults = _faults(dice, transport, kind, moment, world, calls, timeout)
     in_vain = kind in STAYS and (moment in ("shrink", "init") or transport == "local")
-    unseen = moment == "init" and kind != "late"  # one that fails so early may just be missing
+    unseen = moment == "init" and kind not in HARMLESS  # one that fails so early may just be missing
     return Trial(
         seed=seed,
         number=number,

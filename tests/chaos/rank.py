@@ -6,6 +6,8 @@ import atexit
 import contextlib
 import gc
 import os
+import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,8 +17,8 @@ from typing import Any
 import numpy as np
 
 import ringreduce
-from tests.chaos.faults import Boom, Tell, strike, struck_within
-from tests.chaos.plan import Fault, Step, Trial
+from tests.chaos.faults import Boom, Tell, few_descriptors, refuse_threads, strike, struck_within
+from tests.chaos.plan import HARMLESS, Fault, Step, Trial
 from tests.collectives.calls import buffers, expected, make_with
 
 PATIENCE = 15.0  # seconds in which the fault must have come
@@ -64,6 +66,7 @@ class Rank:
     def __init__(self, trial: Trial, rank: int, join: Callable[[], Any], tell: Tell) -> None:
         self.trial, self.rank, self.join, self._tell = trial, rank, join, tell
         self.struck = False
+        self.calls = 0  # that have begun
         self.fault = trial.fault_of(rank)
         self.steps = [Prepared(step, rank, trial.world) for step in trial.steps]
 
@@ -81,6 +84,8 @@ class Rank:
             if self.fault is not None and self.fault.how == "exit":
                 self._play(comm)  # and nobody closes it but the end of the process
                 comm.close()
+            elif self.fault is not None and self.fault.how == "daemon":
+                self._end_beside_a_daemon(comm, self.fault)
             else:
                 with comm:
                     self._play(comm)
@@ -88,6 +93,17 @@ class Rank:
             atexit._run_exitfuncs()  # as when an interpreter ends, which a fork's does not
         except Boom:
             pass
+        finally:
+            if self.fault is not None and self.fault.how == "signals":
+                signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def _end_beside_a_daemon(self, comm: Any, fault: Fault) -> None:
+        """Ends the process while another thread makes calls."""
+        threading.Thread(target=self._play, args=(comm,), daemon=True).start()
+        while self.calls <= fault.calls:
+            time.sleep(1e-4)
+        time.sleep(fault.delay)
+        strike("daemon", self._tell)
 
     def _due(self, moment: str) -> Fault | None:
         return self.fault if self.fault is not None and self.fault.moment == moment else None
@@ -102,6 +118,8 @@ class Rank:
         try:
             if fault is None or fault.how == "late":
                 return self.join()
+            if fault.how == "descriptors":
+                return self._init_with_few_descriptors(fault)
             with struck_within(fault.how, fault.delay, self.tell):
                 comm = self.join()
                 time.sleep(fault.delay + 1)  # it was quicker than the fault
@@ -109,6 +127,16 @@ class Rank:
         except ringreduce.Error as error:
             self._tell_error("init", error, began)
             return None
+
+    def _init_with_few_descriptors(self, fault: Fault) -> None:
+        """Leaves at once if there are enough."""
+        try:
+            with few_descriptors(int(fault.delay * 1000)), self.join():
+                pass
+        except OSError:
+            pass
+        finally:
+            self.tell(fault=time.monotonic())
 
     def _tell_error(self, what: str, error: ringreduce.Error, began: float, **more: Any) -> None:
         found = {
@@ -134,7 +162,7 @@ class Rank:
     def _call_until_error(self, comm: Any) -> bool:
         """Whether there was one."""
         until = time.monotonic() + PATIENCE
-        well = self.trial.kind == "late" and self.trial.moment != "shrink"
+        well = self.trial.kind in HARMLESS and self.trial.moment != "shrink"
         number = 0
         while time.monotonic() < until:
             if well and number >= self.trial.rounds * len(self.steps) + self.trial.faults[0].calls:
@@ -161,7 +189,13 @@ class Rank:
 
     def _call(self, comm: Any, number: int, step: Prepared) -> bool:
         fault = self.fault
-        if fault is None or fault.moment in ("shrink", "init") or number != fault.calls:
+        self.calls = number + 1
+        if (
+            fault is None
+            or fault.moment in ("shrink", "init")
+            or number != fault.calls
+            or fault.how == "daemon"
+        ):
             return step.make(comm, self.trial.timeout)
         if self.trial.kind == "cut":  # by whoever runs the trial
             self.tell(ready=time.monotonic())
@@ -170,6 +204,8 @@ class Rank:
             self.tell(fault=time.monotonic())
             time.sleep(fault.delay)
             return step.make(comm, self.trial.timeout)
+        if fault.how == "threads":
+            self._call_without_threads(comm, step)
         if fault.how == "mismatch":
             self.tell(fault=time.monotonic())
             if step.step.name == "all_reduce":
@@ -185,6 +221,14 @@ class Rank:
                 if not self.steps[(number + more) % len(self.steps)].make(comm, self.trial.timeout):
                     return False
         return True
+
+    def _call_without_threads(self, comm: Any, step: Prepared) -> None:
+        """An asynchronous call that cannot begin must raise. The rank then leaves."""
+        refuse_threads()
+        with contextlib.suppress(ringreduce.Error):
+            step.make(comm, self.trial.timeout)
+        self.tell(fault=time.monotonic())
+        raise Boom
 
     def _shrink(self, comm: Any) -> None:
         fault, began = self._due("shrink"), time.monotonic()
