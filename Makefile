@@ -45,7 +45,7 @@ TORCH := torch==2.13.0
 PIP := flock $(VENV) $(BIN)/python -m pip --disable-pip-version-check -qq
 # The venv's cmake and ninja, whatever else is installed. The compilers' settings come from the environment.
 CMAKE := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cmake
-CONFIGURE := $(CMAKE) -G Ninja -S . -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+CONFIGURE := $(CMAKE) -G Ninja -S . -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DRINGREDUCE_WERROR=ON
 QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
