@@ -57,14 +57,14 @@ def names_and_times(table):
 
 
 def test_all_reduce(run):
-    table = run("gpu_all_reduce.py", *SMALL)
+    table = run("gpu/all_reduce.py", *SMALL)
     ours = ["ringreduce auto", "ringreduce ring", "ringreduce auto, processes"]
     assert [name for name in names_and_times(table) if name.startswith("ringreduce")] == ours
 
 
 @pytest.mark.skipif(not EMULATED_NCCL.exists(), reason="not built: make emulated")
 def test_all_reduce_over_several_gpus_and_nccl():
-    table = run_emulated("gpu_all_reduce.py", *SMALL, "--devices=2", "--peers=nccl", NCCL=str(EMULATED_NCCL))
+    table = run_emulated("gpu/all_reduce.py", *SMALL, "--devices=2", "--peers=nccl", NCCL=str(EMULATED_NCCL))
     assert names_and_times(table) == ["ringreduce auto", "ringreduce ring", "ringreduce nccl"]
     assert [row[4].strip() for row in table[2:]] == [""] * 3  # of the floor
 
@@ -80,6 +80,6 @@ def test_torch_still_has_what_we_compare_with():
 
 def test_reduce(run):
     table = run(
-        "gpu_reduce.py", "--bytes=64K", "--sources=2,3", "--dtypes=float32", "--wires=int8", "--rounds=2"
+        "gpu/reduce.py", "--bytes=64K", "--sources=2,3", "--dtypes=float32", "--wires=int8", "--rounds=2"
     )
     assert len(table) == 2 + 2 + 2 + 1

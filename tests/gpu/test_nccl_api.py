@@ -11,6 +11,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,6 @@ from .ranks import EMULATED_LIBRARY
 from .test_hosts import answers
 
 STAND_IN = nccl_library.STAND_IN
-SOURCES = Path(__file__).parent / "nccl_program"
 SERVED = [
     "AllGather", "AllReduce", "AlltoAll", "Bcast", "Broadcast", "CommAbort", "CommCount", "CommCuDevice",
     "CommDeregister", "CommDestroy", "CommFinalize", "CommGetAsyncError", "CommInitAll", "CommInitRank",
@@ -124,35 +124,20 @@ def test_the_command_line_names_it(capsys):
 def program(tmp_path_factory):
     if HAS_CARD:
         pytest.skip("the program is linked with the emulated GPU")
-    compiler = shutil.which("cc")
-    if compiler is None:
+    if shutil.which("cc") is None:
         pytest.skip("there is no C compiler")
-    made = tmp_path_factory.mktemp("nccl") / "program"
-    subprocess.run(
-        [
-            *(
-                compiler,
-                "-std=c11",
-                "-Wall",
-                "-Wextra",
-                "-Werror",
-                "-O1",
-                str(SOURCES / "program.c"),
-                "-o",
-                str(made),
-            ),
-            *(str(STAND_IN), str(EMULATED_LIBRARY), f"-Wl,-rpath,{EMULATED_LIBRARY.parent}"),
-        ],
-        check=True,
-    )
-    return made
+    folder = tmp_path_factory.mktemp("nccl")
+    libraries = [EMULATED_LIBRARY, STAND_IN.with_name("libringreduce.so"), STAND_IN]
+    subprocess.run([sys.executable, ROOT / "bench" / "gpu" / "kit.py", folder, *libraries], check=True)
+    return folder / "program"
 
 
 def run_program(program, tmp_path, world, each, hosts="", **environment):
     """Processes of so many ranks each; those with the same letter share a host. Loads the library as users do."""
     env = {
         **os.environ,
-        **{"LD_PRELOAD": str(STAND_IN), "RINGREDUCE_CUDA_LIBRARY": str(EMULATED_LIBRARY)},
+        "LD_PRELOAD": str(program.with_name(STAND_IN.name)),
+        "RINGREDUCE_CUDA_LIBRARY": str(program.with_name(EMULATED_LIBRARY.name)),
         **{"RINGREDUCE_EMULATED_BLOCKS": "16", "CUDA_DEVICE_MAX_CONNECTIONS": "32"},
         **environment,
     }
