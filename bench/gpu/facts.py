@@ -74,7 +74,13 @@ def of_the_driver() -> dict[str, object]:
         driver = Driver()
     except OSError as problem:
         return {"driver": str(problem)}
-    return {name: driver.attribute(number) for name, number in ATTRIBUTES.items()}
+    found: dict[str, object] = {}
+    for name, number in ATTRIBUTES.items():
+        try:
+            found[name] = driver.attribute(number)
+        except OSError as problem:  # newer than the driver
+            found[name] = str(problem)
+    return found
 
 
 def of_the_card() -> dict[str, object]:

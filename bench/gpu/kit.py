@@ -55,7 +55,7 @@ def described(folder: Path) -> dict[str, str]:
 
 def compile_program(made: Path, stand_in: Path, cuda_library: Path) -> None:
     """Compiles the program, which finds its libraries beside itself."""
-    files = [PROGRAM / "program.c", "-o", made, stand_in, cuda_library]
+    files = [str(PROGRAM / "program.c"), "-o", str(made), str(stand_in), str(cuda_library)]
     command = ["cc", "-std=c11", "-Wall", "-Wextra", "-O1", *files, "-Wl,-rpath,$ORIGIN"]
     subprocess.run(command, check=True)
 

@@ -97,17 +97,7 @@ def configure() -> None:
         "CMAKE_BUILD_WITH_INSTALL_RPATH": "ON",  # they find each other wherever they are
     }
     listed = [f"-D{name}={value}" for name, value in options.items()]
-    command = [
-        "cmake",
-        "-G",
-        "Ninja",
-        "-S",
-        kit.ROOT,
-        "-B",
-        BUILD,
-        *listed,
-        *os.environ.get("CMAKE_FLAGS", "").split(),
-    ]
+    command = ["cmake", "-G", "Ninja", "-S", str(kit.ROOT), "-B", str(BUILD), *listed]
     subprocess.run(command, check=True)
 
 

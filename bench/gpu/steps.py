@@ -218,16 +218,15 @@ class Table:
         return [
             *self.call_1a(),
             self.reduce("reduce kernels", 40, "--bytes 1G"),
-            *(
-                self.all_reduce(
-                    f"all-reduce, {ranks} ranks", 60, f"--ranks {ranks}", "--algorithms auto --ranks 2"
-                )
-                for ranks in (4, 2, 8)
-            ),
+            *(self.full_table(ranks) for ranks in (4, 2, 8)),
             self.torch("torch, training", 60, "training or ddp", "every_collective and 3"),
             script("random calls", f"-m tests.gpu.random_calls --seconds {seconds}", seconds + 30),
             self.gpu("combine", 60, "float32-sum and every_count", under="racecheck"),
         ]
+
+    def full_table(self, ranks: int) -> Step:
+        options = f"--ranks {ranks} --process-seconds 30"
+        return self.all_reduce(f"all-reduce, {ranks} ranks", 60, options, "--algorithms auto")
 
     def tests_and_memory(self) -> list[Step]:
         """All tests of GPUs, and the smaller ones under compute-sanitizer: not for a visit of minutes."""

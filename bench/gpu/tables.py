@@ -62,11 +62,10 @@ def text(lines: list[Line]) -> str:
             (line["built"], line["how"] if line["ok"] else "**failed**", line["seconds"]) for line in built
         ]
         made += table(["modules", "", "s"], rows)
-    rows = [
-        (line["step"], line["outcome"], line.get("seconds", ""), line.get("why", ""))
-        for line in named(lines, "step")
-    ]
-    made += table(["step", "", "s", ""], rows)
+    keys = ("step", "outcome", "seconds", "why")
+    made += table(
+        ["step", "", "s", ""], ([line.get(key, "") for key in keys] for line in named(lines, "step"))
+    )
     for outcome, names in undone(lines).items():
         made += [f"{outcome.capitalize()}: {'; '.join(names)}", ""]
     bad = [line for line in named(lines, "test") if line["outcome"] not in DONE]
@@ -77,8 +76,8 @@ def text(lines: list[Line]) -> str:
     kinds: dict[tuple[str, ...], list[Line]] = {}
     for line in lines:
         if "figure" in line:
-            keys = tuple(key for key in line if key not in ("seconds", "quartiles"))
-            kinds.setdefault(keys, []).append(line)
-    for keys, figures in kinds.items():
-        made += table(keys, ([line[key] for key in keys] for line in figures))
+            columns = tuple(key for key in line if key not in ("seconds", "quartiles"))
+            kinds.setdefault(columns, []).append(line)
+    for columns, figures in kinds.items():
+        made += table(columns, ([line[key] for key in columns] for line in figures))
     return "\n".join(made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -56,10 +57,21 @@ def names_and_times(table):
     return [row[1].strip() for row in table[2:]]
 
 
-def test_all_reduce(run):
-    table = run("gpu/all_reduce.py", *SMALL)
+def test_all_reduce(run, tmp_path):
+    figures = tmp_path / "figures.jsonl"
+    table = run("gpu/all_reduce.py", *SMALL, f"--json={figures}")
     ours = ["ringreduce auto", "ringreduce ring", "ringreduce auto, processes"]
     assert [name for name in names_and_times(table) if name.startswith("ringreduce")] == ours
+    lines = [json.loads(line)["figure"] for line in figures.read_text().splitlines()]
+    assert [one for one in lines if "ringreduce" in one] == [f"2 ranks, {one}" for one in ours]
+
+
+@pytest.mark.skipif(not EMULATED_LIBRARY.exists(), reason="not built: make emulated")
+def test_figures_are_kept_where_processes_do_not_answer():
+    """Processes come last, and have a time limit of their own."""
+    table = run_emulated("gpu/all_reduce.py", *SMALL, "--process-seconds=0")
+    names = names_and_times(table)
+    assert "ringreduce ring" in names and not [name for name in names if "processes" in name]
 
 
 @pytest.mark.skipif(not EMULATED_NCCL.exists(), reason="not built: make emulated")

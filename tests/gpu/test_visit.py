@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -305,6 +306,37 @@ from importlib import metadata
 assert (found.group, found.name, found.value) == ("torch.backends", "ringreduce", "ringreduce.backend:register")
 """
     subprocess.run([sys.executable, "-c", program, tmp_path], cwd=ROOT, check=True)
+
+
+DRIVER = """
+#include <stdlib.h>
+int cuInit(unsigned flags) { return 0; }
+int cuDeviceGet(int* device, int number) { return *device = number; }
+int cuGetErrorName(int error, const char** text) { return *text = "CUDA_ERROR_INVALID_VALUE", 0; }
+int cuDeviceGetAttribute(int* value, int number, int device) {
+  if (number == 132) return 1;
+  return *value = number == 20 ? atoi(getenv("MODE")) : number, 0;
+}
+int cuDevicePrimaryCtxRetain(void** context, int device) { return atoi(getenv("MODE")) ? abort(), 1 : 0; }
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+@pytest.mark.parametrize("mode", ["0", "3"])
+def test_a_process_holds_the_card_unless_it_is_for_one_process_only(tmp_path, mode):
+    (tmp_path / "driver.c").write_text(DRIVER)
+    library = tmp_path / "libcuda.so.1"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, tmp_path / "driver.c"], check=True)
+    command = [sys.executable, BENCH / "facts.py"]
+    env = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "MODE": mode}
+    how = {"env": env, "text": True, "stdout": subprocess.PIPE}
+    facts = subprocess.run(command, check=True, **how).stdout.splitlines()
+    assert "multicast: cuDeviceGetAttribute: CUDA_ERROR_INVALID_VALUE" in facts
+    assert f"compute mode: {mode}" in facts and "handles, fabric: 128" in facts
+    holder = subprocess.Popen([*command, "hold"], stdin=subprocess.PIPE, **how)
+    assert holder.stdout.readline() == "yes\n"
+    holder.communicate(timeout=30)  # it ends as its stdin does
+    assert holder.returncode == 0
 
 
 @pytest.mark.parametrize("visit", ["1a", "1b", "2a", "2b", "3", "tests"])
