@@ -23,6 +23,7 @@ SOURCES = [
     "csrc",
     "tests/gpu/nccl_program",
 ]
+LIBRARIES = ["libringreduce.so", "libringreduce_nccl.so", "libringreduce_cuda.so"]
 MOST = 64 << 20  # bytes
 
 

@@ -1,10 +1,11 @@
-"""Builds what depends on the machine's Python and torch: the engine, its Python module, and the fronts.
+"""Builds what depends on the machine's Python and torch: the engine's Python module, and torch's backend.
 
     python3 bench/gpu/modules.py KIT RESULTS
 
-Needs cmake and ninja, but neither make nor git. If KIT has the modules of an earlier visit, from the same sources and
-for the same Python and torch, it takes those. It puts the modules into the package, beside the CUDA library of KIT, and
-into RESULTS/modules.tar.gz. It tells the visit when "engine" and "fronts" are there, or cannot be built.
+Needs cmake and ninja, but neither make nor git. If KIT has the modules of an earlier visit, of the same sources and for
+the same Python and torch, it takes those. It puts them into the package, beside the libraries of KIT that they are
+linked with, and into RESULTS/modules.tar.gz. It tells the visit as soon as "engine" and "fronts" are there, or cannot
+be built.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sysconfig
 import tarfile
 import tempfile
 import time
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -29,10 +31,9 @@ from record import append, results
 PACKAGE = kit.ROOT / "ringreduce"
 BUILD = kit.ROOT / "build" / "visit"
 SITE = BUILD / "site"
-TARGETS = ["_engine", "ringreduce_nccl", "torch_backend"]
-PARTS = {
-    "engine": ["libringreduce.so", f"_engine{sysconfig.get_config_var('EXT_SUFFIX')}"],
-    "fronts": ["libringreduce_nccl.so", "_torch-*.so"],
+MODULES = {  # what a part of the package adds to the kit's libraries, and its target
+    "engine": (f"_engine{sysconfig.get_config_var('EXT_SUFFIX')}", "_engine"),
+    "fronts": ("_torch-*.so", "torch_backend"),
 }
 
 
@@ -75,8 +76,8 @@ def pack(archive: Path) -> None:
         entry = tarfile.TarInfo("modules.json")
         entry.size = len(text)
         tar.addfile(entry, io.BytesIO(text))
-        for patterns in PARTS.values():
-            for file in (file for pattern in patterns for file in PACKAGE.glob(pattern)):
+        for pattern, _ in MODULES.values():
+            for file in PACKAGE.glob(pattern):
                 tar.add(file, file.name)
 
 
@@ -91,50 +92,70 @@ def register() -> None:
     (metadata_of_it / "entry_points.txt").write_text(f"[{entry[1]}]\n{entry[2]}{entry[3]}\n")
 
 
-def configure() -> None:
+def configure(engine: Path) -> set[str]:
+    """Returns the targets that can be built: torch's backend is not among them where torch cannot be imported."""
     options = {
-        **{"Python_EXECUTABLE": sys.executable, "RINGREDUCE_CUDA": "OFF"},
+        **{"Python_EXECUTABLE": sys.executable, "RINGREDUCE_CUDA": "OFF", "RINGREDUCE_ENGINE": str(engine)},
         "CMAKE_BUILD_WITH_INSTALL_RPATH": "ON",  # they find each other wherever they are
     }
     listed = [f"-D{name}={value}" for name, value in options.items()]
-    command = ["cmake", "-G", "Ninja", "-S", str(kit.ROOT), "-B", str(BUILD), *listed]
-    subprocess.run(command, check=True)
+    subprocess.run(["cmake", "-G", "Ninja", "-S", str(kit.ROOT), "-B", str(BUILD), *listed], check=True)
+    asked = subprocess.run(
+        ["cmake", "--build", BUILD, "--target", "help"], capture_output=True, text=True, check=True
+    )
+    return {line.partition(":")[0] for line in asked.stdout.splitlines()}
 
 
-def build(part: str, known: set[str]) -> bool:
-    """Builds the targets of a part, all at the same time, and puts them into the package. Some may not be known."""
-    targets = [one for one in TARGETS if (one == "_engine") == (part == "engine") and one in known]
-    done = subprocess.run(["cmake", "--build", BUILD, "-j", str(os.cpu_count()), "--target", *targets])
-    for pattern in PARTS[part]:
-        for file in BUILD.glob(pattern):
-            put(file)
-    return done.returncode == 0
+def build(targets: list[str], made: Callable[[Path], None]) -> None:
+    """Builds some targets, all at the same time. Calls made() with each module as soon as it is linked."""
+    command = [
+        "cmake",
+        "--build",
+        str(BUILD),
+        "-j",
+        str(os.cpu_count()),
+        "--target",
+        *targets,
+        "--",
+        "-k",
+        "0",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as building:
+        assert building.stdout
+        for line in building.stdout:
+            print(line, end="", flush=True)
+            if "Linking CXX shared module " in line and (file := BUILD / line.split()[-1]).exists():
+                made(file)
 
 
 def main() -> None:
-    carried, folder = map(Path, sys.argv[1:])
-    begin = time.monotonic()
+    carried, folder = (Path(one).resolve() for one in sys.argv[1:])
+    begin, told = time.monotonic(), set()
 
     def tell(part: str, is_there: bool, how: str) -> None:
+        told.add(part)
         append(results(), built=part, ok=is_there, how=how, seconds=round(time.monotonic() - begin, 1))
 
+    def made(file: Path) -> None:
+        put(file)
+        tell(next(part for part, (pattern, _) in MODULES.items() if file.match(pattern)), True, "built")
+
     register()
-    for library in carried.glob("libringreduce_cuda.so"):
-        put(library)
+    for name in kit.LIBRARIES:
+        if (carried / name).exists():  # a kit for the emulated GPU has another one for CUDA
+            put(carried / name)
     if unpacked(carried / "modules.tar.gz"):
         shutil.copy(carried / "modules.tar.gz", folder)
-        for part in PARTS:
+        for part in MODULES:
             tell(part, True, "carried")
         return
-    configure()
-    listed = subprocess.run(
-        ["cmake", "--build", BUILD, "--target", "help"], capture_output=True, text=True, check=True
-    ).stdout
-    known = {line.partition(":")[0] for line in listed.splitlines()}
     for old in PACKAGE.glob("_torch-*.so"):
         old.unlink()  # of another engine
-    for part in PARTS:
-        tell(part, build(part, known), "built")
+    known = configure(carried / "libringreduce.so")
+    build([target for _, target in MODULES.values() if target in known], made)
+    for part, (_, target) in MODULES.items():
+        if part not in told:
+            tell(part, target not in known, "built" if target in known else "left out: there is no torch")
     pack(folder / "modules.tar.gz")
 
 

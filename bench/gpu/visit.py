@@ -95,16 +95,17 @@ def main(arguments: list[str], table: Callable[[bool], Table] = Table) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what runs is ended, too
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     visit = Visit(options)
-    keeper = None if options.emulated else Keeper()
-    card = keeper.answer if keeper else "this is a run on the emulated GPU"
-    visit.environment["RINGREDUCE_TEST_CARD"] = card
-    if keeper and card not in ("yes", ""):  # nothing: it has failed itself, and the tests ask
-        print(f"{card}; --emulated is a dry run without one")
-        return 2
+    keeper = None
     try:
-        described = kit.described(options.kit)
-        visit.write(visit=options.visit, date=now(), commit=described.get("commit", ""), sources=kit.digest())
+        commit = kit.described(options.kit).get("commit", "")
+        visit.write(visit=options.visit, date=now(), commit=commit, sources=kit.digest())
         visit.build()
+        keeper = None if options.emulated else Keeper()
+        card = keeper.answer if keeper else "this is a run on the emulated GPU"
+        visit.environment["RINGREDUCE_TEST_CARD"] = card
+        if keeper and card not in ("yes", ""):  # nothing: it has failed itself, and the tests ask
+            print(f"{card}; --emulated is a dry run without one")
+            return 2
         visit.run(steps)
     finally:
         visit.close_all()

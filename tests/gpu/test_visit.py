@@ -294,6 +294,31 @@ assert modules.unpacked(archive) and place.read_text() == "one"
     subprocess.run([sys.executable, "-c", program, tmp_path], cwd=ROOT, check=True)
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_modules_are_built_on_the_engine_of_the_kit(tmp_path, kit):
+    program = """
+import sys, pathlib
+sys.path.insert(0, "bench/gpu")
+import modules
+folder = pathlib.Path(sys.argv[2])
+modules.PACKAGE, modules.BUILD, modules.SITE = folder / "package", folder / "build", folder / "site"
+modules.PACKAGE.mkdir()
+modules.main()
+"""
+    command = [sys.executable, "-c", program, kit, tmp_path]
+    env = {**os.environ, "RINGREDUCE_VISIT_RESULTS": str(tmp_path / "results")}
+    subprocess.run(command, cwd=ROOT, check=True, env=env)
+    told = [json.loads(line) for line in (tmp_path / "results").read_text().splitlines()]
+    assert [(line["built"], line["ok"]) for line in told] == [("engine", True), ("fronts", True)]
+    assert (tmp_path / "modules.tar.gz").exists()
+    program = "import sys; sys.path.insert(0, sys.argv[1]); import _engine; print(_engine.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "package"], check=True, capture_output=True, text=True
+    )
+    assert done.stdout.startswith(str(tmp_path))
+
+
 def test_torch_finds_its_backend_without_an_installation(tmp_path):
     program = """
 import sys, pathlib
