@@ -121,6 +121,8 @@ def compare(options: argparse.Namespace, rate: float, makers: Iterable[Maker]) -
                     contestants.append(make(max(size // 4, 1)))
                 except (Unavailable, ringreduce.Error) as why:
                     print(f"{size:,}: without {why}", file=sys.stderr)
+            if not contestants:  # processes whose time is up
+                break
             measure(contestants, options.rounds)
             report(size, options, rate, contestants)
         finally:

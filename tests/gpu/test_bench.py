@@ -95,3 +95,18 @@ def test_reduce(run):
         "gpu/reduce.py", "--bytes=64K", "--sources=2,3", "--dtypes=float32", "--wires=int8", "--rounds=2"
     )
     assert len(table) == 2 + 2 + 2 + 1
+
+
+def test_a_size_that_no_contestant_can_take_ends_the_table():
+    program = """
+import argparse, sys
+sys.path.insert(0, "bench/gpu")
+import all_reduce
+def gone(count):
+    raise all_reduce.Unavailable("its time is up")
+all_reduce.compare(argparse.Namespace(sizes=[4, 8], rounds=2), 1.0, [gone])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "4: without its time is up\n"
