@@ -11,6 +11,7 @@ be built.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
 import re
@@ -149,8 +150,9 @@ def main() -> None:
         for part in MODULES:
             tell(part, True, "carried")
         return
-    for old in PACKAGE.glob("_torch-*.so"):
-        old.unlink()  # of another engine
+    old = [PACKAGE.glob("_torch-*.so"), *(BUILD.glob(pattern) for pattern, _ in MODULES.values())]
+    for file in itertools.chain(*old):
+        file.unlink()  # of another engine; what is not there is linked, and linking is what build() sees
     known = configure(carried / "libringreduce.so")
     build([target for _, target in MODULES.values() if target in known], made)
     for part, (_, target) in MODULES.items():

@@ -18,7 +18,7 @@ from .ranks import EMULATED_LIBRARY
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(110),
 ]
 EMULATED = {"RINGREDUCE_CUDA_LIBRARY": str(EMULATED_LIBRARY), "RINGREDUCE_EMULATED_BLOCKS": "4"}
 
@@ -43,7 +43,7 @@ def run_emulated(script, *options, NCCL=""):
 
 def table_of(script, options, env, begins=""):
     command = [sys.executable, f"bench/{script}", *options]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, env=env)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith(begins)
     return [line.split("|")[1:-1] for line in done.stdout.splitlines() if line.startswith("|")]

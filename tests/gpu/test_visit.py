@@ -303,14 +303,16 @@ sys.path.insert(0, "bench/gpu")
 import modules
 folder = pathlib.Path(sys.argv[2])
 modules.PACKAGE, modules.BUILD, modules.SITE = folder / "package", folder / "build", folder / "site"
-modules.PACKAGE.mkdir()
+modules.PACKAGE.mkdir(exist_ok=True)
 modules.main()
 """
     command = [sys.executable, "-c", program, kit, tmp_path]
     env = {**os.environ, "RINGREDUCE_VISIT_RESULTS": str(tmp_path / "results")}
-    subprocess.run(command, cwd=ROOT, check=True, env=env)
-    told = [json.loads(line) for line in (tmp_path / "results").read_text().splitlines()]
-    assert [(line["built"], line["ok"]) for line in told] == [("engine", True), ("fronts", True)]
+    for _ in range(2):  # the second time there is nothing to do
+        subprocess.run(command, cwd=ROOT, check=True, env=env)
+        told = [json.loads(line) for line in (tmp_path / "results").read_text().splitlines()]
+        assert {line["built"] for line in told if line["ok"]} == {"engine", "fronts"} and len(told) == 2
+        (tmp_path / "results").unlink()
     assert (tmp_path / "modules.tar.gz").exists()
     program = "import sys; sys.path.insert(0, sys.argv[1]); import _engine; print(_engine.__file__)"
     done = subprocess.run(
