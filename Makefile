@@ -7,9 +7,7 @@
 #   make test-torch  torch's own tests of a torch.distributed backend, beside Gloo's results
 #   make test-horovod HOROVOD=FOLDER  Horovod's own tests for torch, of a checkout of Horovod, with our modules
 #   make test-frameworks  tests with frameworks from PyPI, such as transformers and TensorFlow, in their own environment
-#   make test-gpu  the tests that need a GPU, with the Python, nvcc and cmake that are there
-#   make test-gpu-memory  the smaller ones under CUDA's memcheck and racecheck
-#   make card      all that a GPU can show in 25 minutes (MINUTES=8: in 8), the most valuable first; resumes
+#   make card-kit  builds what bench/gpu/visit.py needs to test and measure on a GPU (docs/gpu.md)
 #   make fuzz      harnesses for libFuzzer over all that reads bytes of other ranks (hours; fuzz-short: a minute)
 #   make docs      the documentation as a site, with the reference of the Python API, in build/docs
 #   make chaos     injects faults for ten minutes, and prints a table of what came of them
@@ -46,17 +44,17 @@ TORCH := torch==2.13.0
 PIP := flock $(VENV) $(BIN)/python -m pip --disable-pip-version-check -qq
 # The venv's cmake and ninja, whatever else is installed. The compilers' settings come from the environment.
 CMAKE := PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/cmake
-CONFIGURE := $(CMAKE) -G Ninja -S . -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python
+CONFIGURE := $(CMAKE) -G Ninja -S . -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python -DRINGREDUCE_WERROR=ON
 QUIETLY = > $@.log 2>&1 || { cat $@.log; exit 1; }
 
 CXX_FILES := $(shell git ls-files --cached --others --exclude-standard '*.cpp' '*.h' '*.c' '*.cu' '*.cuh')
 
 .PHONY: help bench bench-tables train docs test test-all built-for-test test-torch test-horovod test-slurm chaos check lint format engine fronts \
-  emulated-gpu emulated gpu test-gpu test-gpu-memory card cuda cuda-12 cuda-13 machine-code nccl-header asan tsan fuzz fuzz-short clean \
+  emulated-gpu emulated card-kit cuda cuda-12 cuda-13 machine-code nccl-header asan tsan fuzz fuzz-short clean \
   sdist wheel
 .DEFAULT_GOAL := help
 help:
-	@sed -n '2,20s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
+	@sed -n '2,18s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 bench: export RINGREDUCE_BENCH_MPI ?= $(subst $() ,:,$(patsubst %/.ready,%,$(wildcard $(PEER_MPIS:%=.venv-%/.ready))))
 bench: engine $(VENV)/.plot
@@ -107,46 +105,24 @@ chaos: engine $(VENV)/.torch
 	  $(CHAOS_SEED:%=--seed %) $(CHAOS_TRIALS:%=--trials %) $(CHAOS_FLAGS)
 	@$(BIN)/python -m tests.chaos.checkpoints $(CHAOS_SEED:%=--seed %)
 
-# As far as the machine's own Python goes: there may be no package index.
-gpu test-gpu test-gpu-memory card: GPU_PYTHON ?= $(PYTHON)
-gpu: GPU_CMAKE := cmake -G Ninja -S . -B build/gpu -DRINGREDUCE_CUDA=ON \
-  $(GPU_ARCHITECTURES:%=-DRINGREDUCE_CUDA_ARCHITECTURES=%)
-gpu:
-	@mkdir -p build/gpu
-	@$(GPU_CMAKE) -DPython_EXECUTABLE="$$(command -v $(GPU_PYTHON))" > build/gpu/configure.log 2>&1 || \
-	  { cat build/gpu/configure.log; exit 1; }
-	@cmake --build build/gpu -j $(JOBS)
-	@cmake --install build/gpu --prefix . > build/gpu/install.log
+# What a visit to a card takes along, built for its GPU alone (docs/gpu.md). EMULATED=1: for a dry run on the emulated GPU.
+GPU_ARCHITECTURES ?= 90
+KIT_LIBRARIES := libringreduce.so libringreduce_nccl.so
+card-kit: $(if $(EMULATED),emulated,$(VENV)/.build)
+ifdef EMULATED
+	@$(BIN)/python bench/gpu/kit.py build/card-kit-emulated build/tests/libringreduce_cuda_emulated.so \
+	  $(KIT_LIBRARIES:%=ringreduce/%)
+else
+	@mkdir -p build/kit
+	@$(CONFIGURE) -B build/kit -DRINGREDUCE_TORCH=OFF -DRINGREDUCE_CUDA=ON -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON \
+	  -DRINGREDUCE_CUDA_ARCHITECTURES=$(GPU_ARCHITECTURES) > build/kit.log 2>&1 || { cat build/kit.log; exit 1; }
+	@$(CMAKE) --build build/kit -j $(JOBS) --target ringreduce_cuda ringreduce_nccl
+	@$(BIN)/python bench/gpu/kit.py build/card-kit $(addprefix build/kit/,libringreduce_cuda.so $(KIT_LIBRARIES))
+endif
 
-# A test that hangs ends the process that runs it, and the next one goes on with the rest (with --dist loadfile it
-# would begin with the same test again). Tests of torch fork their ranks, which a process that has used the GPU cannot:
-# they have another one. 5: without torch there are none.
-GPU_WORKER := -n 1 --dist load --max-worker-restart 1000
-GPU_TESTS ?= tests/gpu tests/torch/test_cuda.py
 # Programs under srun and sbatch; needs slurm-wlm and munge, and root for network namespaces.
 test-slurm: fronts $(VENV)/.tools
 	@$(BIN)/python -m pytest tests/slurm $(SLURM_FLAGS)
-
-test-gpu: gpu
-	@failed=0; for tests in $(GPU_TESTS); do \
-	  PYTHONPATH=. $(GPU_PYTHON) -m pytest $(GPU_WORKER) $$tests $(GPU_FLAGS) || [ $$? = 5 ] || failed=1; done; \
-	  exit $$failed
-
-# Not the ranks' kernels, which wait for each other: sanitizers may run kernels one after the other.
-SANITIZED := tests/gpu/test_card.py tests/gpu/test_combine.py tests/gpu/test_coded.py
-test-gpu-memory: gpu
-	@for tool in memcheck racecheck; do \
-	  PYTHONPATH=. compute-sanitizer --tool $$tool --target-processes all --error-exitcode 1 \
-	    $(GPU_PYTHON) -m pytest $(GPU_WORKER) $(SANITIZED) \
-	    -k 'not 4_GiB and not large and not errors' $(GPU_FLAGS) || exit 1; done
-
-# EMULATED=1: a dry run on the emulated GPU, with this folder's own Python.
-MINUTES ?= 25
-CARD_DIR ?= build/card
-CARD_FLAGS ?=
-card: GPU_PYTHON := $(if $(EMULATED),$(BIN)/python,$(GPU_PYTHON))
-card:
-	@$(GPU_PYTHON) bench/card.py --minutes $(MINUTES) --folder $(CARD_DIR) $(if $(EMULATED),--emulated) $(CARD_FLAGS)
 
 # --- set-up: a stamp per step --------------------------------------------------------------------------------
 
@@ -186,7 +162,7 @@ $(VENV)/.accelerate: $(VENV)/.train
 	$(PIP) install accelerate
 	@touch $@
 
-# CUDA's part takes as long to compile as all else: make cuda, or make gpu, builds it.
+# CUDA's part takes as long to compile as all else: make cuda builds it.
 DEV := $(CONFIGURE) -B build/dev -DRINGREDUCE_CUDA=OFF
 
 build/dev/build.ninja: $(VENV)/.build
@@ -309,7 +285,7 @@ cuda-13: $(VENV)/.build .venv-cuda13/.ready
 
 # A table of what the ranks' kernels are in machine code. Needs cuobjdump and nvdisasm.
 machine-code: cuda
-	@python3 bench/machine_code.py build/cuda/libringreduce_cuda.so
+	@python3 bench/gpu/machine_code.py build/cuda/libringreduce_cuda.so
 
 # PyPI has no nvcc 12, but its headers: clang reads all sources with them, as host code and as device code.
 cuda-12: $(VENV)/.tools .venv-cuda12/.ready

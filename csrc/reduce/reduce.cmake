@@ -11,7 +11,7 @@ function(ringreduce_kernels isa vector_bytes family)
   set_target_properties(${target} PROPERTIES CXX_VISIBILITY_PRESET hidden)
   # Without no-tree-loop-distribute-patterns, copying loops would become calls of memcpy.
   target_compile_options(${target} PRIVATE
-    -Wall -Wextra -Werror ${ARGN} -ffp-contract=off -fno-math-errno
+    ${ringreduce_warnings} ${ARGN} -ffp-contract=off -fno-math-errno
     $<$<CXX_COMPILER_ID:GNU>:-fno-tree-loop-distribute-patterns>)
   if(RINGREDUCE_SANITIZE)
     target_compile_options(${target} PRIVATE -O1 -g1)  # otherwise the checks in every loop take minutes

@@ -18,7 +18,7 @@ Python_add_library(torch_backend MODULE ${torch_sources})
 target_include_directories(torch_backend PRIVATE ${torch_versions})
 target_include_directories(torch_backend SYSTEM PRIVATE ${torch_includes})
 target_compile_definitions(torch_backend PRIVATE ${torch_definitions})
-target_compile_options(torch_backend PRIVATE -Wall -Wextra -Werror)
+target_compile_options(torch_backend PRIVATE ${ringreduce_warnings})
 target_link_directories(torch_backend PRIVATE ${torch_lib})
 target_link_libraries(torch_backend PRIVATE ringreduce ${torch_libraries})
 set_target_properties(torch_backend PROPERTIES

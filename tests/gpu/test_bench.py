@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from .ranks import EMULATED_LIBRARY
 
 ROOT = Path(__file__).resolve().parents[2]
 
+pytestmark = pytest.mark.timeout(110)
 EMULATED = {"RINGREDUCE_CUDA_LIBRARY": str(EMULATED_LIBRARY), "RINGREDUCE_EMULATED_BLOCKS": "4"}
 
 
@@ -48,15 +52,26 @@ def names_and_times(table):
     return [row[1].strip() for row in table[2:]]
 
 
-def test_all_reduce(run):
-    table = run("gpu_all_reduce.py", *SMALL)
+def test_all_reduce(run, tmp_path):
+    figures = tmp_path / "figures.jsonl"
+    table = run("gpu/all_reduce.py", *SMALL, f"--json={figures}")
     ours = ["ringreduce auto", "ringreduce ring", "ringreduce auto, processes"]
     assert [name for name in names_and_times(table) if name.startswith("ringreduce")] == ours
+    lines = [json.loads(line)["figure"] for line in figures.read_text().splitlines()]
+    assert [one for one in lines if "ringreduce" in one] == [f"2 ranks, {one}" for one in ours]
+
+
+@pytest.mark.skipif(not EMULATED_LIBRARY.exists(), reason="not built: make emulated")
+def test_figures_are_kept_where_processes_do_not_answer():
+    """Processes come last, and have a time limit of their own."""
+    table = run_emulated("gpu/all_reduce.py", *SMALL, "--process-seconds=0")
+    names = names_and_times(table)
+    assert "ringreduce ring" in names and not [name for name in names if "processes" in name]
 
 
 @pytest.mark.skipif(not EMULATED_NCCL.exists(), reason="not built: make emulated")
 def test_all_reduce_over_several_gpus_and_nccl():
-    table = run_emulated("gpu_all_reduce.py", *SMALL, "--devices=2", "--peers=nccl", NCCL=str(EMULATED_NCCL))
+    table = run_emulated("gpu/all_reduce.py", *SMALL, "--devices=2", "--peers=nccl", NCCL=str(EMULATED_NCCL))
     assert names_and_times(table) == ["ringreduce auto", "ringreduce ring", "ringreduce nccl"]
     assert [row[4].strip() for row in table[2:]] == [""] * 3  # of the floor
 
@@ -72,6 +87,21 @@ def test_torch_still_has_what_we_compare_with():
 
 def test_reduce(run):
     table = run(
-        "gpu_reduce.py", "--bytes=64K", "--sources=2,3", "--dtypes=float32", "--wires=int8", "--rounds=2"
+        "gpu/reduce.py", "--bytes=64K", "--sources=2,3", "--dtypes=float32", "--wires=int8", "--rounds=2"
     )
     assert len(table) == 2 + 2 + 2 + 1
+
+
+def test_a_size_that_no_contestant_can_take_ends_the_table():
+    program = """
+import argparse, sys
+sys.path.insert(0, "bench/gpu")
+import all_reduce
+def gone(count):
+    raise all_reduce.Unavailable("its time is up")
+all_reduce.compare(argparse.Namespace(sizes=[4, 8], rounds=2), 1.0, [gone])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == "4: without its time is up\n"

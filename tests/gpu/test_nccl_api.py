@@ -11,6 +11,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,6 @@ from .ranks import EMULATED_LIBRARY, ON_EITHER
 from .test_hosts import answers
 
 STAND_IN = nccl_library.STAND_IN
-SOURCES = Path(__file__).parent / "nccl_program"
 SERVED = [
     "AllGather", "AllReduce", "AlltoAll", "Bcast", "Broadcast", "CommAbort", "CommCount", "CommCuDevice",
     "CommDeregister", "CommDestroy", "CommFinalize", "CommGetAsyncError", "CommInitAll", "CommInitRank",
@@ -133,21 +133,20 @@ def test_the_command_line_names_it(capsys):
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory):
-    compiler = shutil.which("cc")
-    if compiler is None:
+    if shutil.which("cc") is None:
         pytest.skip("there is no C compiler")
-    made, cuda = tmp_path_factory.mktemp("nccl") / "program", library().LIBRARY
-    flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", f"-Wl,-rpath,{cuda.parent}"]
-    sources = [SOURCES / "program.c", STAND_IN, cuda]
-    subprocess.run([compiler, *flags, *map(str, sources), "-o", str(made)], check=True)
-    return made
+    folder = tmp_path_factory.mktemp("nccl")
+    libraries = [library().LIBRARY, STAND_IN.with_name("libringreduce.so"), STAND_IN]
+    subprocess.run([sys.executable, ROOT / "bench" / "gpu" / "kit.py", folder, *libraries], check=True)
+    return folder / "program"
 
 
 def run_program(program, *arguments, status=0, **environment):
     """What it prints. Loads the library as users do."""
     env = {
         **os.environ,
-        **{"LD_PRELOAD": str(STAND_IN), "RINGREDUCE_CUDA_LIBRARY": str(library().LIBRARY)},
+        "LD_PRELOAD": str(program.with_name(STAND_IN.name)),
+        "RINGREDUCE_CUDA_LIBRARY": str(program.with_name(library().LIBRARY.name)),
         **{"RINGREDUCE_EMULATED_BLOCKS": "16", **environment},
     }
     command = [str(program), *map(str, arguments)]

@@ -84,8 +84,9 @@ target_compile_definitions(ringreduce_cuda PRIVATE RINGREDUCE_ISA=device)
 target_include_directories(ringreduce_cuda SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 # Results round as the CPU's do (no fused multiply-add).
 target_compile_options(ringreduce_cuda PRIVATE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Werror>
-  $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false --expt-relaxed-constexpr -Xfatbin=-compress-all -Werror=all-warnings -Xcompiler=-Wall,-Wextra,-Werror>)
+  $<$<COMPILE_LANGUAGE:CXX>:${ringreduce_warnings}>
+  $<$<COMPILE_LANGUAGE:CUDA>:-fmad=false --expt-relaxed-constexpr -Xfatbin=-compress-all -Xcompiler=-Wall,-Wextra>
+  $<$<AND:$<COMPILE_LANGUAGE:CUDA>,$<BOOL:${RINGREDUCE_WERROR}>>:-Werror=all-warnings -Xcompiler=-Werror>)
 set_target_properties(ringreduce_cuda PROPERTIES
   UNITY_BUILD OFF  # its files take long each, and compile side by side
   CUDA_RUNTIME_LIBRARY Static  # loads even if there is no driver

@@ -1,6 +1,6 @@
 """Counts fences, polls, registers and stack in the machine code of the ranks' kernels.
 
-    python3 bench/machine_code.py build/cuda/libringreduce_cuda.so [--architectures sm_90,sm_100]
+    python3 bench/gpu/machine_code.py build/cuda/libringreduce_cuda.so [--architectures sm_90,sm_100]
 
 Prints the table in docs/gpu.md of the kernels in engine/gpu/kernels/cuda, with a line for each GPU and family of
 dtypes. Needs cuobjdump and nvdisasm on the PATH, from the CUDA toolkit or from the packages nvidia-cuda-cuobjdump and

@@ -1,6 +1,6 @@
 """Times all-reduces of ranks that share one GPU, and compares them with the floor and the peers.
 
-    python3 bench/gpu_all_reduce.py [--ranks 4] [--sizes 8K,1M,64M,256M] [--algorithms auto,ring,two_shot] [--json FILE]
+    python3 bench/gpu/all_reduce.py [--ranks 4] [--sizes 8K,1M,64M,256M] [--algorithms auto,ring,two_shot] [--json FILE]
 
 Our ranks are threads of one process. Each captures a graph of several in-place calls on its own array. All ranks launch
 their graphs in turn with the other contestants, in an order that rotates from round to round. A time is that of the
@@ -8,24 +8,24 @@ slowest rank between two CUDA events, divided by the number of calls. Figures ar
 quartiles. The floor is the time for the bytes that must at least be read and written, 2 N S (in a ring 5 (N - 1) S), at
 the rate of the better copy of the same run, CUDA's or ours.
 
-The peers, if they are installed, are: the sum of torch's stacked arrays, copied to each of them; torch's symmetric
-memory, one-shot and two-shot, whose ranks are processes (together with our ranks as processes, because processes take
-turns on a GPU without CUDA's MPS); and NCCL's all-reduce, which needs version 2.30 or later if ranks share a GPU. With
-`--devices`, ranks are spread over several GPUs, and there is no floor.
+The peers, if they are installed, are: the sum of torch's stacked arrays, copied to each of them; NCCL's all-reduce,
+which needs version 2.30 or later if ranks share a GPU; and torch's symmetric memory, one-shot and two-shot, whose ranks
+are processes. Processes take turns on a GPU without CUDA's MPS, which may take very long. So they come last, together
+with our ranks as processes, and for `--process-seconds` at most. With `--devices`, ranks are spread over several GPUs,
+and there is no floor. Each figure is printed, and written to `--json`, as soon as it is known.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-from gpu_contestants import (
+from contestants import (
     Contestant,
     Threads,
     Unavailable,
@@ -34,6 +34,7 @@ from gpu_contestants import (
     stacked,
     threads_over_nccl,
 )
+from record import append
 
 import ringreduce
 from ringreduce.bench.options import byte_count, names, sizes
@@ -60,29 +61,32 @@ def bandwidth(options: argparse.Namespace, stream: Stream) -> float:
     return max(2 * options.copy / one.quartiles()[1] for one in both)
 
 
-def makers(options: argparse.Namespace, ranks: Threads, stack: ExitStack) -> Iterator[Maker]:
-    """Yields a maker for each contestant that is available, and prints why the others are not."""
+def of_threads(options: argparse.Namespace, ranks: Threads) -> Iterator[Maker]:
+    """Yields a maker for each contestant that runs in this process."""
     calls = options.calls
     for name in options.algorithms:
         yield lambda count, name=name: ranks.contestant(name, count, calls)  # type: ignore[misc]
     if "stacked" in options.peers:
         yield lambda count: stacked(options.ranks, count, calls)
-    try:
-        if "nccl" in options.peers:
-            over_nccl = threads_over_nccl(options.ranks, options.devices)
-            yield lambda count: over_nccl.contestant("nccl", count, calls)
-    except (Unavailable, ringreduce.Error) as why:
-        print(f"without NCCL: {why}")
+
+
+def of_nccl(options: argparse.Namespace) -> Iterator[Maker]:
+    if "nccl" in options.peers:
+        over_nccl = threads_over_nccl(options.ranks, options.devices)
+        yield lambda count: over_nccl.contestant("nccl", count, options.calls)
+
+
+def of_processes(options: argparse.Namespace, stack: ExitStack) -> Iterator[Maker]:
+    """Yields a maker for each contestant whose ranks are processes, and prints why the others are not there."""
+    end = time.monotonic() + options.process_seconds
     for way, kinds in (("ringreduce", ("auto",)), ("symmetric", SYMMETRIC)):
-        if "symmetric" not in options.peers:
-            continue
         try:
-            group = stack.enter_context(processes(way, options.ranks, options.devices))
+            group = stack.enter_context(processes(way, options.ranks, options.devices, end))
         except Unavailable as why:
             print(f"without {why}")
             continue
         for kind in kinds:
-            yield lambda count, group=group, kind=kind: group.contestant(kind, count, calls)  # type: ignore[misc]
+            yield lambda count, group=group, kind=kind: group.contestant(kind, count, options.calls)  # type: ignore[misc]
 
 
 def least_bytes(algorithm: str, world: int, size: int) -> int:
@@ -90,37 +94,40 @@ def least_bytes(algorithm: str, world: int, size: int) -> int:
     return 5 * (world - 1) * size if algorithm == "ring" else 2 * world * size
 
 
-def rows(size: int, options: argparse.Namespace, rate: float, contestants: list[Contestant]) -> list[str]:
-    lines = []
+def report(size: int, options: argparse.Namespace, rate: float, contestants: list[Contestant]) -> None:
     for one in contestants:
         low, median, high = one.quartiles()
         floor = least_bytes(one.name.split()[-1], options.ranks, size) / rate
         of_floor = f"{floor / median:.1%}" if options.devices == 1 else ""
-        lines.append(
-            f"| {size:,} | {one.name} | {median * 1e6:,.1f} | {low * 1e6:,.1f} - {high * 1e6:,.1f} | {of_floor} |"
-        )
-    return lines
+        quartiles = f"{low * 1e6:,.1f} - {high * 1e6:,.1f}"
+        print(f"| {size:,} | {one.name} | {median * 1e6:,.1f} | {quartiles} | {of_floor} |", flush=True)
+        figures = {
+            "bytes": size,
+            "us": round(median * 1e6, 2),
+            "of the floor": of_floor,
+            "seconds": one.seconds,
+        }
+        append(options.json, figure=f"{options.ranks} ranks, {one.name}", **figures)
 
 
-def compare(options: argparse.Namespace, rate: float, all_makers: list[Maker]) -> dict[int, object]:
-    """Prints the table, and returns every time by size and contestant."""
-    print("| bytes | | us | quartiles | of the floor |\n|--:|---|--:|--:|--:|")
-    times: dict[int, object] = {}
-    for size in options.sizes:
-        contestants, missing = [], []
-        for make in all_makers:
-            try:
-                contestants.append(make(max(size // 4, 1)))
-            except (Unavailable, ringreduce.Error) as why:
-                missing.append(str(why))
-        measure(contestants, options.rounds)
-        print("\n".join(rows(size, options, rate, contestants)), flush=True)
-        for why in missing:
-            print(f"{size:,}: without {why}", file=sys.stderr)
-        times[size] = {one.name: one.seconds for one in contestants}
-        for contestant in contestants:
-            contestant.close()
-    return times
+def compare(options: argparse.Namespace, rate: float, makers: Iterable[Maker]) -> None:
+    """Measures some contestants in turn, one size after the other."""
+    all_makers = list(makers)
+    for size in options.sizes if all_makers else []:
+        contestants: list[Contestant] = []
+        try:
+            for make in all_makers:
+                try:
+                    contestants.append(make(max(size // 4, 1)))
+                except (Unavailable, ringreduce.Error) as why:
+                    print(f"{size:,}: without {why}", file=sys.stderr)
+            if not contestants:  # processes whose time is up
+                break
+            measure(contestants, options.rounds)
+            report(size, options, rate, contestants)
+        finally:
+            for contestant in contestants:
+                contestant.close()
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -147,7 +154,10 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--calls", type=int, default=10, help="calls in each graph (10)")
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--json", type=Path, help="file for every time measured")
+    parser.add_argument(
+        "--process-seconds", type=float, default=120.0, help="for ranks that are processes (120)"
+    )
+    parser.add_argument("--json", type=Path, help="file that gets a line of JSON for each figure")
     return parser.parse_args()
 
 
@@ -160,19 +170,25 @@ def main() -> int:
         f"{cuda_library.name_of_device()}; {options.ranks} ranks, {options.rounds} rounds of {options.calls} calls"
     )
     rate = bandwidth(options, Stream())
-    with ExitStack() as stack:
-        begin = time.monotonic()
-        ranks = Threads(options.ranks, options.devices)
-        creation = time.monotonic() - begin
-        all_makers = list(makers(options, ranks, stack))
-        print(f"a copy reads and writes {rate / 1e9:,.0f} GB/s\n")
-        times = compare(options, rate, all_makers)
+    print(f"a copy reads and writes {rate / 1e9:,.0f} GB/s")
+    append(options.json, figure="copy", **{"bytes": options.copy, "GB/s": round(rate / 1e9, 1)})
+    begin = time.monotonic()
+    ranks = Threads(options.ranks, options.devices)
+    print(f"the group met in {(time.monotonic() - begin) * 1e3:,.0f} ms\n")
+    print("| bytes | | us | quartiles | of the floor |\n|--:|---|--:|--:|--:|", flush=True)
+    compare(options, rate, of_threads(options, ranks))
     held = np.array([comm.device_memory_held for comm in ranks.comms])
-    print(
-        f"\na rank holds {held.max() / 2**20:.1f} MiB of the GPU's memory; the group met in {creation * 1e3:,.0f} ms"
-    )
-    if options.json:
-        options.json.write_text(json.dumps(times))
+    try:
+        compare(options, rate, of_nccl(options))
+    except (Unavailable, ringreduce.Error) as why:
+        print(f"without NCCL: {why}")
+    if "symmetric" in options.peers:
+        with ExitStack() as stack:
+            try:
+                compare(options, rate, of_processes(options, stack))
+            except Unavailable as why:
+                print(f"no more processes: {why}")
+    print(f"\na rank holds {held.max() / 2**20:.1f} MiB of the GPU's memory")
     return 0
 
 

@@ -1,6 +1,6 @@
-"""One rank of bench/gpu_all_reduce.py in its own process, which takes orders as lines of JSON.
+"""One rank of bench/gpu/all_reduce.py in its own process, which takes orders as lines of JSON.
 
-    python3 bench/gpu_process.py ringreduce|symmetric RANK WORLD DEVICE PLACE
+    python3 bench/gpu/process.py ringreduce|symmetric RANK WORLD DEVICE PLACE
 
 "prepare" captures a graph of several all-reduces, "run" replays it and answers with its seconds, and "drop" deletes it.
 The kinds are the algorithms of ringreduce or, for torch's symmetric memory, one_shot and two_shot.
@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # use the package that is built in this checkout
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # use the package that is built in this checkout
 
-from gpu_contestants import LIMIT, Array, graph_of, seconds_on
+from contestants import BLOCKS, LIMIT, Array, graph_of, seconds_on
 
 import ringreduce
 from ringreduce.cuda import cuda_library
@@ -28,7 +28,7 @@ Run = Callable[[], float]
 class Ours:
     def __init__(self, rank: int, world: int, device: int, place: str) -> None:
         cuda_library.call("choose_device", device)
-        self.comm = ringreduce.init(rank, world, place, timeout=LIMIT)
+        self.comm = ringreduce.init(rank, world, place, timeout=LIMIT, max_blocks=BLOCKS)
         self.stream = cuda_library.Stream()
 
     def prepare(self, kind: str, count: int, calls: int) -> Run:

@@ -1,21 +1,24 @@
 """Compares a GPU's reduce kernels with its copy bandwidth.
 
-    python3 bench/gpu_reduce.py [--bytes 1G] [--sources 2,4,8] [--dtypes float32,bfloat16] [--blocks 0] [--json FILE]
+    python3 bench/gpu/reduce.py [--bytes 1G] [--sources 2,4,8] [--dtypes float32,bfloat16] [--blocks 0] [--json FILE]
 
-Each round launches everything once, between two CUDA events, in an order that rotates from round to round. Figures are
-medians of the rounds, with the quartiles. GB/s count the bytes that must be read and written: 2 S for a copy, and
-(N + 1) S for a sum of N sources. The last column compares with the better copy of the same run, CUDA's or ours.
+Each round launches the copies and all sums of one dtype, between two CUDA events, in an order that rotates from round
+to round. Figures are medians of the rounds, with the quartiles. GB/s count the bytes that must be read and written: 2 S
+for a copy, and (N + 1) S for a sum of N sources. The last column compares with the better copy of the same run, CUDA's
+or ours.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import itertools
 import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from record import append
 
 from ringreduce import _engine
 from ringreduce.bench.options import byte_count, names
@@ -98,15 +101,18 @@ def measure(all_of_them: list[Contestant], rounds: int, stream: Stream) -> None:
             contestant.seconds.append(begin.seconds_until(end))
 
 
-def table(all_of_them: list[Contestant]) -> list[str]:
-    floor = max(contestant.rates()[1] for contestant in all_of_them if contestant.name in COPIES)
-    lines = ["| | GB/s | quartiles | of the copy |", "|---|--:|--:|--:|"]
-    for contestant in all_of_them:
-        low, median, high = contestant.rates()
-        lines.append(
-            f"| {contestant.name} | {median:,.0f} | {low:,.0f} - {high:,.0f} | {median / floor:.1%} |"
-        )
-    return lines
+def report(options: argparse.Namespace, group: list[Contestant], floor: float) -> None:
+    for one in group:
+        low, median, high = one.rates()
+        of_copy = f"{median / floor:.1%}"
+        print(f"| {one.name} | {median:,.0f} | {low:,.0f} - {high:,.0f} | {of_copy} |", flush=True)
+        figures = {
+            "bytes": options.bytes,
+            "GB/s": round(median, 1),
+            "of the copy": of_copy,
+            "seconds": one.seconds,
+        }
+        append(options.json, figure=one.name, **figures)
 
 
 def main() -> int:
@@ -120,20 +126,24 @@ def main() -> int:
         "--blocks", type=int, default=0, help="blocks of each launch; 0 lets the library choose"
     )
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--json", type=Path, help="file for every time measured")
+    parser.add_argument("--json", type=Path, help="file that gets a line of JSON for each figure")
     options = parser.parse_args()
     if problem := cuda_library.why_not():
         print(f"nothing measured: {problem}")
         return 1
     stream = Stream()
     all_of_them = contestants(options, stream)
-    measure(all_of_them, options.rounds, stream)
     print(
         f"{cuda_library.name_of_device()}; {options.bytes:,} bytes per span, {options.op}, {options.rounds} rounds\n"
     )
-    print("\n".join(table(all_of_them)))
-    if options.json:
-        options.json.write_text(json.dumps({one.name: one.seconds for one in all_of_them}))
+    print("| | GB/s | quartiles | of the copy |\n|---|--:|--:|--:|")
+    copies = [one for one in all_of_them if one.name in COPIES]
+    for _, group in itertools.groupby(all_of_them, lambda one: one.name.split(",")[0] * (one not in copies)):
+        others = [one for one in group if one not in copies]
+        for copy in copies:
+            copy.seconds.clear()
+        measure(copies + others, options.rounds, stream)
+        report(options, others or copies, max(copy.rates()[1] for copy in copies))
     return 0
 
 

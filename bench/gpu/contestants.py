@@ -1,4 +1,4 @@
-"""The contestants of bench/gpu_all_reduce.py: our ranks as threads and as processes, copies, torch and NCCL.
+"""The contestants of bench/gpu/all_reduce.py: our ranks as threads and as processes, copies, torch and NCCL.
 
 The contestants run repeatedly in turns. Each run launches a graph of several all-reduces on every rank. Its time is
 that of the slowest rank, between two CUDA events.
@@ -15,8 +15,9 @@ import statistics
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from ringreduce.cuda.cuda_library import Event, Graph, Launch, Memory, Stream, c
 
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # needed if ranks are threads; read on first use
 LIMIT = 60.0  # seconds after which a rank counts as hanging
+BLOCKS = 32  # of a rank: four times what a group has if it does not ask, as there are no other groups
 NCCL_THAT_SHARES_A_GPU = 23000  # version 2.30, in the format of ncclGetVersion
 
 
@@ -86,7 +88,7 @@ class Threads:
 
     def __init__(self, world: int, devices: int = 1) -> None:
         self.devices = [rank % devices for rank in range(world)]
-        self.comms = ringreduce.local_group(world, device=self.devices, timeout=LIMIT)
+        self.comms = ringreduce.local_group(world, device=self.devices, timeout=LIMIT, max_blocks=BLOCKS)
         self.streams: dict[int, Stream] = {}
         self.each(self._make_stream)
 
@@ -175,11 +177,14 @@ NAMES = {"ringreduce": "ringreduce {}, processes", "symmetric": "torch symmetric
 
 
 class Processes:
-    """A process for each rank, which sleeps while other contestants run. The program is bench/gpu_process.py."""
+    """A process for each rank, which sleeps while other contestants run. The program is bench/gpu/process.py.
 
-    def __init__(self, way: str, world: int, devices: int) -> None:
-        self.way = way
-        script = str(Path(__file__).with_name("gpu_process.py"))
+    After `end`, of time.monotonic(), they are unavailable.
+    """
+
+    def __init__(self, way: str, world: int, devices: int, end: float) -> None:
+        self.way, self.end = way, end
+        script = str(Path(__file__).with_name("process.py"))
         place = f"bench/{secrets.token_hex(8)}"
         self.children = [
             subprocess.Popen(
@@ -212,8 +217,9 @@ class Processes:
         answers = []
         for child in self.children:
             assert child.stdout
-            if not select.select([child.stdout], [], [], LIMIT)[0]:
-                raise Unavailable(f"{self.way}: a rank hangs")
+            left = min(self.end - time.monotonic(), LIMIT)
+            if left <= 0 or not select.select([child.stdout], [], [], left)[0]:
+                raise Unavailable(f"{self.way}: a rank has not answered in time")
             answers.append(json.loads(child.stdout.readline() or '{"problem": "it has ended"}'))
         for rank, answer in enumerate(answers):
             if "problem" in answer:
@@ -226,8 +232,12 @@ class Processes:
         return Contestant(
             NAMES[self.way].format(kind),
             lambda: max(self.tell(do="run", key=key)) / calls,
-            lambda: self.tell(do="drop", key=key),
+            lambda: self.drop(key),
         )
+
+    def drop(self, key: str) -> None:
+        with suppress(Unavailable):  # which is said already
+            self.tell(do="drop", key=key)
 
     def close(self) -> None:
         for child in self.children:
@@ -236,8 +246,8 @@ class Processes:
 
 
 @contextmanager
-def processes(way: str, world: int, devices: int) -> Iterator[Processes]:
-    made = Processes(way, world, devices)
+def processes(way: str, world: int, devices: int, end: float) -> Iterator[Processes]:
+    made = Processes(way, world, devices, end)
     try:
         yield made
     finally:

@@ -1,0 +1,110 @@
+"""Times the ranks' all-reduce kernels, one_shot and direct, by size and number of thread blocks.
+
+    python3 bench/gpu/kernels.py [--ranks 4] [--sizes 512,64K,4M] [--kernels one_shot,direct] [--blocks 16] [--emulated]
+
+The ranks are streams of one process. Each replays a graph of several calls on its own array, and a time is that of the
+last rank between two CUDA events. This shows from which size on direct is faster, and how many blocks it wants.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import numpy as np
+from record import append
+
+from ringreduce.bench.options import byte_count, names, sizes
+from ringreduce.cuda import cuda_library
+from tests.gpu.ranks import DoesNotFit, Ranks, emulated_library
+from tests.gpu.test_ranks import errands, parts
+
+
+def graphs_of(ranks: Ranks, kernel: str, count: int, calls: int, spans: list[Any]) -> list[Any]:
+    made = []
+    for rank, errand in zip(
+        ranks.ranks, errands(ranks, "sum", spans, spans, parts(kernel, ranks.world, count, 4)), strict=True
+    ):
+        rank.choose()
+        with ranks.library.captured(rank.stream) as graph:
+            ranks.launch(kernel, [errand] * calls)
+        made.append(graph)
+    return made
+
+
+def replay(ranks: Ranks, graphs: list[Any]) -> float:
+    """Returns the seconds of the slowest rank."""
+    events = []
+    for rank, graph in zip(ranks.ranks, graphs, strict=True):
+        rank.choose()
+        begin, end = ranks.library.Event(), ranks.library.Event()
+        events.append((begin, end))
+        begin.record(rank.stream)
+        graph.launch(rank.stream)
+        end.record(rank.stream)
+    ranks.finish()
+    seconds = max(begin.seconds_until(end) for begin, end in events)
+    for both in events:
+        for event in both:
+            event.close()
+    return float(seconds)
+
+
+def measure(options: argparse.Namespace, library: Any, kernel: str, blocks: int, size: int) -> list[float]:
+    ranks = Ranks(library, options.ranks, blocks=blocks)
+    count = max(size // 4, 1)
+    spans = ranks.spans([np.zeros(count, "float32")] * options.ranks)
+    graphs = graphs_of(ranks, kernel, count, options.calls, spans)
+    replay(ranks, graphs)
+    seconds = [replay(ranks, graphs) / options.calls for _ in range(options.rounds)]
+    for one in (*graphs, *spans, ranks):
+        one.close()
+    return seconds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--sizes", type=sizes, default=[512 << (2 * power) for power in range(7)] + [4 << 20])
+    parser.add_argument("--kernels", type=names, default=["one_shot", "direct"])
+    parser.add_argument(
+        "--one-shot-up-to", type=byte_count, default=1 << 20, help="larger ones take long (1M)"
+    )
+    parser.add_argument("--blocks", type=lambda text: [int(one) for one in text.split(",")], default=[16])
+    parser.add_argument("--calls", type=int, default=20, help="calls in each graph (20)")
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seconds", type=float, default=120.0, help="no further size after so many (120)")
+    parser.add_argument("--emulated", action="store_true")
+    parser.add_argument("--json", type=Path, help="file for a line of JSON for each figure")
+    options = parser.parse_args()
+    library = emulated_library() if options.emulated else cuda_library
+    end = time.monotonic() + options.seconds
+    print("| bytes | kernel | blocks | us | quartiles |\n|--:|---|--:|--:|--:|", flush=True)
+    for size in options.sizes:
+        for kernel in options.kernels:
+            for blocks in options.blocks:
+                if time.monotonic() > end or (kernel == "one_shot" and size > options.one_shot_up_to):
+                    continue
+                try:
+                    seconds = measure(options, library, kernel, blocks, size)
+                except DoesNotFit as problem:
+                    print(f"without {blocks} blocks: {problem}", file=sys.stderr)
+                    continue
+                low, median, high = (1e6 * one for one in statistics.quantiles(seconds, n=4))
+                print(
+                    f"| {size:,} | {kernel} | {blocks} | {median:,.1f} | {low:,.1f} - {high:,.1f} |",
+                    flush=True,
+                )
+                name = f"{options.ranks} ranks, {kernel}, {blocks} blocks"
+                append(options.json, figure=name, bytes=size, us=round(median, 2), quartiles=[low, high])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
