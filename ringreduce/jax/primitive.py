@@ -162,8 +162,14 @@ def _transpose(cotangents: Any, x: Any, *, call: Call) -> Any:
         return call_p.bind(cotangent, call=replace(call, name="reduce_scatter"))
     if call.name == "reduce_scatter":
         (gathered,) = call_p.bind(cotangent, call=replace(call, name="all_gather", op="sum"))
-        return [gathered / call.comm.size if call.op == "avg" else gathered]
+        return [_divided(gathered, call.comm.size) if call.op == "avg" else gathered]
     return call_p.bind(cotangent, call=call)
+
+
+def _divided(x: Any, divisor: int) -> Any:
+    """Returns x / divisor. Narrow floats are divided in float32: in their own dtype JAX would round the divisor."""
+    wide = x.astype(jnp.float32) if x.dtype.itemsize < 4 else x
+    return (wide / divisor).astype(x.dtype)
 
 
 ad.primitive_jvps[call_p] = _jvp

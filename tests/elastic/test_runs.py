@@ -19,7 +19,7 @@ from ringreduce import elastic
 from ringreduce.elastic import checkpoints
 from ringreduce.elastic.runs import Run, checkpoints_in
 from tests.elastic.ranks import Job, kill_self
-from tests.elastic.training import Plan, train
+from tests.elastic.training import STEPS, Plan, check, train, undisturbed
 
 pytestmark = pytest.mark.timeout(120)
 TENSORS = [f"x{number}" for number in range(6)]
@@ -124,6 +124,15 @@ def test_a_new_run_never_goes_back_to_an_older_one(tmp_path):
     plan = Plan("sharded2", copies=0, checkpoints=(str(tmp_path), 100), resume=False, dies={1: 13})
     with pytest.raises(elastic.StateLost, match="rank 1 of 3"):
         Job(partial(train, plan=plan), 3).values(but=(1,))
+
+
+def test_a_new_run_goes_back_to_its_own_checkpoints(tmp_path):
+    Job(partial(train, plan=Plan("sharded2", copies=0, checkpoints=(str(tmp_path), 5))), 3).values()
+    plan = Plan("sharded2", copies=0, checkpoints=(str(tmp_path), 5), resume=False, dies={1: 13})
+    expected = undisturbed()
+    for own in Job(partial(train, plan=plan), 3).values(but=(1,))[::2]:
+        check(own, expected)
+        assert own["first"] == 0 and own["tries"] > STEPS + 3  # steps 10 to 13 again
 
 
 def test_no_more_steps_than_the_checkpoint_has_done(tmp_path):

@@ -62,6 +62,20 @@ def wanted(name, rank):
     return (2 * x * cotangent).tolist()
 
 
+def of_averages(comm, dtype):
+    """The gradient of a reduce-scatter's averages: the cotangents of all ranks, divided by the number of ranks."""
+    x = (jnp.arange(120) + 1).astype(dtype)
+    _, backward = jax.vjp(lambda x: rj.reduce_scatter(x, "avg", comm=comm), x)
+    return backward(x[40 * comm.rank : 40 * comm.rank + 40])[0].astype("float32").tolist()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e5m2"])
+def test_narrow_gradients_are_divided_in_float32(dtype):
+    x = (np.arange(120) + 1).astype(jnp.dtype(dtype))
+    wanted = (x.astype("float32") / 3).astype(x.dtype).astype("float32").tolist()
+    assert ringreduce.run(of_averages, 3, dtype) == [wanted] * 3
+
+
 NAMES = [
     "sum", "avg", "all_gather", "reduce_scatter", "reduce_scatter avg", "all_to_all", "broadcast", "sendrecv",
 ]  # fmt: skip
