@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from ringreduce.descriptors import above_standard
+
 __all__ = ["begin", "drain", "level_of", "say", "waiting"]
 
 _FIRST_WORD = 5.0  # seconds of a wait before the first line
@@ -98,7 +100,8 @@ class _Pipe:
     """The pipe through which the engine's lines reach Python's logging."""
 
     def __init__(self) -> None:
-        self._source, self.end = os.pipe2(os.O_CLOEXEC)
+        with above_standard():
+            self._source, self.end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.end, False)  # a full pipe loses lines, but blocks nobody
         self._drained = threading.Event()
         threading.Thread(target=self._read, name="ringreduce-log", daemon=True).start()

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ringreduce import _engine, log
+from ringreduce.descriptors import above_standard
 from ringreduce.diagnosis import METRICS, METRICS_FILE, REPORT, stacks
 from ringreduce.diagnosis.command import in_full
 from ringreduce.diagnosis.counts import of_process
@@ -44,6 +45,7 @@ def begin(rank: int) -> None:
     )
 
 
+@above_standard()
 def start(
     rank: int,
     *,
@@ -144,9 +146,7 @@ def report(rank: int, why: str, with_stacks: bool = True) -> str:
 
 
 def _print(text: str) -> None:
-    # In one piece, and without the lock of sys.stderr, which the main thread may hold.
-    with suppress(OSError):
-        os.write(2, text.encode())
+    _engine.log.write_to_stderr(text)  # without the lock of sys.stderr, which the main thread may hold
 
 
 @atexit.register
@@ -159,7 +159,8 @@ def finish() -> None:
 def _print_statistics(rank: int) -> None:
     text = report(rank, "at its end", with_stacks=False)
     if text.count("\n") > 1:
-        sys.stderr.flush()
+        if sys.stderr is not None:
+            sys.stderr.flush()
         _print(text)
 
 
@@ -214,7 +215,7 @@ class _Reporter:
                 self._write()
 
     def _answer(self, listens: socket.socket) -> None:
-        with suppress(OSError), listens.accept()[0] as connection:
+        with suppress(OSError), above_standard(), listens.accept()[0] as connection:
             stacks.answer(connection)
 
 

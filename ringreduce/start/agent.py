@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from ringreduce.descriptors import above_standard, with_standard_streams
 from ringreduce.start.orphans import end_with_parent
 
 __all__ = ["GRACE", "INTERRUPTED", "LOOK_EVERY", "Job", "agent", "ending", "status_of"]
@@ -52,6 +53,7 @@ def ending(code: int) -> str:
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
 
 
+@above_standard()
 def agent(job: Job, until: IO[bytes] | None) -> int:
     """Starts a host's ranks and waits for them. Ends them if a byte, or the end of file, is read from `until`."""
     ranks = _Ranks(job)
@@ -227,6 +229,7 @@ class _Ranks:
 
 def _main() -> int:
     """Runs the agent of another host. Its job is the first line of standard input."""
+    with_standard_streams()
     job = Job(**json.loads(sys.stdin.buffer.readline()))
     return agent(job, sys.stdin.buffer)
 

@@ -15,6 +15,7 @@ from ringreduce import _engine, diagnosis, log
 from ringreduce._engine import values
 from ringreduce.annotations import Transport
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
+from ringreduce.descriptors import above_standard
 from ringreduce.errors import Error
 from ringreduce.start.launchers import (
     Launched,
@@ -35,6 +36,7 @@ Exchange = Callable[[bytes], list[bytes]]
 _THROUGH_MPI = ("mpi", "shm+mpi")
 
 
+@above_standard()
 def init(
     rank: int | None = None,
     size: int | None = None,
@@ -121,6 +123,7 @@ def init(
         )
 
 
+@above_standard()
 def join(
     store: Any = None,
     *,

@@ -17,6 +17,7 @@ import weakref
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ringreduce.descriptors import above_standard
 from ringreduce.errors import Error
 from ringreduce.start.frames import AGAIN, DATA, Again, failure, receive, send
 from ringreduce.start.meeting_places import Connection, Place
@@ -96,6 +97,7 @@ class Newcomer:
 class Door:
     """Lets processes wait for the group at a place."""
 
+    @above_standard()
     def __init__(self, place: Place, terms: Terms, deadline: float) -> None:
         """Raises TimeoutError if another process listens at the place until the deadline."""
         self._terms = terms

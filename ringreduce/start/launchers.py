@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ringreduce.descriptors import above_standard
 from ringreduce.start import munge
 from ringreduce.start.orphans import ancestors
 
@@ -215,6 +216,7 @@ def _torchruns_store(known: Launched, env: Mapping[str, str], timeout: float) ->
 _stores: dict[tuple[str, str], Any] = {}  # of agents. A lost agent shows at once on a connection that is open
 
 
+@above_standard()
 def _agents_store(known: Launched, env: Mapping[str, str], timeout: float) -> Any:
     from datetime import timedelta
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from ringreduce.descriptors import above_standard
 from ringreduce.errors import Error, TimeoutError
 from ringreduce.start.meeting_places import Connection, Place, TurnedAway
 
@@ -90,7 +91,7 @@ class Reception:
 
     def _accept(self) -> None:
         try:
-            with _signals_held_back():
+            with _signals_held_back(), above_standard():
                 stranger, _ = self._listener.accept()
         except OSError:
             return  # the connection is gone again
