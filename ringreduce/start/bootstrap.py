@@ -22,11 +22,11 @@ from ringreduce.start.launchers import (
     is_newcomer,
     launched,
     place_to_meet,
-    tell_launcher,
 )
-from ringreduce.start.origin import Origin, fingerprint_of
+from ringreduce.start.origin import Origin, fingerprint_of, place_of
 
 if TYPE_CHECKING:
+    from ringreduce.start.joining import Newcomer
     from ringreduce.start.meeting_places import Place
 
 __all__ = ["Exchange", "init", "join"]
@@ -123,7 +123,6 @@ def init(
         )
 
 
-@above_standard()
 def join(
     store: Any = None,
     *,
@@ -137,6 +136,9 @@ def join(
 
     Waits until the group calls :meth:`Communicator.grow`. The members of the group keep their order, and this process
     becomes one of the last ranks. If a member dies before this process is in, it asks again, until the timeout.
+
+    A process that was started again (RINGREDUCE_NEWCOMER) takes its own place if the others still wait in init() for
+    the one that died.
 
     Args:
         store: how the group can be found: what its ranks gave to :func:`ringreduce.init`, except a function or an
@@ -153,16 +155,26 @@ def join(
             could not be connected with all members.
         TimeoutError: no group let this process in before the timeout.
     """
+    return newcomer(store, timeout, reproducible, transport, encrypt, fingerprint).wait()
+
+
+def newcomer(
+    store: Any,
+    timeout: float = DEFAULT_TIMEOUT,
+    reproducible: bool | None = None,
+    transport: Transport | None = None,
+    encrypt: bool | None = None,
+    fingerprint: str | bytes | None = None,
+) -> Newcomer:
+    """Returns this process as one that joins a group, with the arguments of join()."""
     timeout = check(timeout, reproducible, transport)
-    known = launched(os.environ) if store is None else None
+    known = launched(os.environ) if store is None or is_newcomer() else None
     origin = Origin(store, known, transport or "", encrypt, reproducible)
     digest = fingerprint_of(fingerprint)
     log.begin(0)
     from ringreduce.start.joining import Newcomer  # imports sockets, which only this needs
 
-    comm = Newcomer(origin, digest, timeout).wait()
-    tell_launcher()
-    return comm
+    return Newcomer(origin, digest, timeout)
 
 
 def check(timeout: float, reproducible: bool | None, transport: str | None) -> float:
@@ -219,15 +231,11 @@ def _exchange_for(
     by = f", started by {known.launcher}," if known else ""
     where = f"at {store}" if isinstance(store, str) else f"through a {type(store).__name__}"
     log.say("meeting", log.level_of(rank), rank, f"{size} ranks{by} meet {where}")
-    if isinstance(store, str):
-        return _meet(values.text(store, "store"), rank, size, timeout, encrypt)
     if hasattr(store, "allgather"):
         return _Meeting(store.allgather)
-    if hasattr(store, "set") and hasattr(store, "get"):
-        from ringreduce.start.network_places import PublishedPlace, StoreSpace
-
-        # Rank 0 may have been another process before, whose place is still in the store.
-        return _meet(PublishedPlace(StoreSpace(store), "meeting", changes=True), rank, size, timeout, encrypt)
+    place = place_of(store)
+    if place is not None:
+        return _meet(place, rank, size, timeout, encrypt)
     if callable(store):
         return _Meeting(store)
     raise TypeError(
@@ -235,7 +243,7 @@ def _exchange_for(
     )
 
 
-def _meet(where: str | Place, rank: int, size: int, timeout: float, encrypt: bool) -> _Meeting:
+def _meet(where: Place, rank: int, size: int, timeout: float, encrypt: bool) -> _Meeting:
     deadline = time.monotonic() + timeout
     from ringreduce.start import meeting  # imports sockets, which only this needs
 

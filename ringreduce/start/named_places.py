@@ -44,6 +44,7 @@ class _HostPlace:
     """A place on one host, for processes of one user."""
 
     on_network = False
+    knows = "user"
     proof_size = 0
 
     def __init__(self, name: str) -> None:
@@ -61,7 +62,9 @@ class _HostPlace:
     def challenge(self, stranger: socket.socket) -> bytes | None:
         return b"" if _same_user(stranger) else None
 
-    def accepts(self, stranger: socket.socket, challenge: bytes, greeting: bytes, proof: bytes) -> bool:
+    def accepts(
+        self, stranger: socket.socket, challenge: bytes, greeting: bytes, proof: bytes, wanted: bool
+    ) -> bool:
         return True
 
     def dial(self, timeout: float) -> socket.socket:
