@@ -7,12 +7,13 @@ error would reach them.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["above_standard", "say", "with_standard_streams"]
+__all__ = ["above_standard", "drop_output", "say", "with_standard_streams"]
 
 _lock = threading.Lock()
 _users = 0
@@ -43,6 +44,15 @@ def say(text: str) -> None:
     """Prints a line to standard error, if there is one. (print() would print to standard output instead.)"""
     if sys.stderr is not None:
         print(text, file=sys.stderr, flush=True)
+
+
+def drop_output() -> int:
+    """Makes further output go nowhere: the reader of standard output has gone, like head.
+
+    Returns the exit status of a command that SIGPIPE ends.
+    """
+    os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())
+    return 128 + signal.SIGPIPE
 
 
 def with_standard_streams() -> None:

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from ringreduce.descriptors import above_standard, with_standard_streams
+from ringreduce.descriptors import above_standard, drop_output, with_standard_streams
 from ringreduce.start.orphans import end_with_parent
 
 __all__ = ["GRACE", "INTERRUPTED", "LOOK_EVERY", "Job", "agent", "ending", "status_of"]
@@ -67,6 +67,8 @@ def agent(job: Job, until: IO[bytes] | None) -> int:
             status = ranks.watch(selector, until)
     except KeyboardInterrupt as stop:
         status = (*stop.args, INTERRUPTED)[0]
+    except BrokenPipeError:
+        status = drop_output()
     return ranks.end(status)
 
 

@@ -56,38 +56,82 @@ class Launched(NamedTuple):
 
 
 def launched(env: Mapping[str, str]) -> Launched | None:
-    """Reads the environment variables of torchrun, Open MPI, MPICH and Intel MPI (Hydra), or Slurm."""
+    """Reads the environment variables of torchrun, Open MPI, MPICH and Intel MPI (Hydra), or Slurm.
+
+    Raises:
+        ValueError: they are no numbers, or disagree.
+    """
 
     def read(launcher: str, rank: str, size: str, job: str) -> Launched | None:
-        if rank not in env or size not in env:
+        if not env.get(rank) or not env.get(size):
             return None
-        return Launched(launcher, int(env[rank]), int(env[size]), job)
+        found = Launched(launcher, _number(env, rank), _number(env, size), job)
+        if not 0 <= found.rank < found.size:
+            raise ValueError(
+                f"{rank}={found.rank} and {size}={found.size} disagree: a rank is at least 0 and less than the "
+                "number of ranks. They may be left from different jobs"
+            )
+        return found
 
     def value(*names: str) -> str:
         return "/".join(env.get(name, "") for name in names)
 
-    # A batch script has the variables of a rank, but no step, so it is not a rank. With --mpi=pmi2 srun sets some of
-    # Hydra's variables, and processes that Hydra starts through srun have Slurm's.
+    # A batch script and the shell of salloc have the variables of a rank, but are of no step that srun has started, so
+    # they are no ranks. With --mpi=pmi2 srun sets some of Hydra's variables, and processes that Hydra starts through
+    # srun have Slurm's. SLURM_NTASKS may be that of the job.
     step = env.get("SLURM_STEP_ID")
+    if step and _number(env, "SLURM_STEP_ID") >= _RESERVED_STEPS:
+        step = None
+    size = "SLURM_STEP_NUM_TASKS" if env.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
     hydra = "MPI_LOCALNRANKS" in env or not step
     return (
         read("torchrun", "RANK", "WORLD_SIZE", value("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"))
         or read("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", value("PMIX_NAMESPACE"))
         or (read("hydra", "PMI_RANK", "PMI_SIZE", value("PMI_PORT") or _proxy()) if hydra else None)
-        or (
-            read("slurm", "SLURM_PROCID", "SLURM_NTASKS", value("SLURM_JOB_ID", "SLURM_STEP_ID"))
-            if step
-            else None
-        )
+        or (read("slurm", "SLURM_PROCID", size, value("SLURM_JOB_ID", "SLURM_STEP_ID")) if step else None)
     )
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    try:
+        return int(env[name])
+    except ValueError:
+        raise ValueError(f"{name} must be an integer, not {env[name]!r}") from None
+
+
+def _ancestors_named(*beginnings: str) -> list[int]:
+    found = []
+    for pid in ancestors():
+        with contextlib.suppress(OSError):  # it has just ended
+            if Path(f"/proc/{pid}/comm").read_text().startswith(beginnings):
+                found.append(pid)
+    return found
 
 
 def _proxy() -> str:
     """Returns the pid of Hydra's proxy. Hydra does not name its jobs, but the proxy starts all ranks of a host."""
-    pids = list(ancestors())
-    with contextlib.suppress(OSError):  # a process has just ended
-        pids = [pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().startswith("hydra")] or pids
-    return str(pids[0] if pids else 0)
+    return str(next(iter(_ancestors_named("hydra") or ancestors()), 0))
+
+
+def _require_live(known: Launched, env: Mapping[str, str]) -> None:
+    """Raises ValueError if the variables are left from an mpirun that has ended: nobody would come to the meeting."""
+    if known.launcher == "openmpi":
+        names = "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE"
+        folder = env.get("PMIX_SERVER_TMPDIR", "")
+        live = bool(env.get("PMIX_NAMESPACE")) and (not folder or Path(folder).is_dir())
+    elif known.launcher == "hydra":
+        from ringreduce.start import pmi
+
+        names = "PMI_RANK and PMI_SIZE"
+        live = bool(env.get("PALS_APID") or env.get("FLUX_JOB_ID")) or pmi.is_there()
+    else:
+        return
+    if not live and not _ancestors_named(*_MPIRUNS):
+        raise ValueError(
+            f"{names} say that this is rank {known.rank} of {known.size}, but no mpirun that is running has started "
+            "this process, so the other ranks would not come: unset the variables if they are left from another "
+            "job; or set RANK, WORLD_SIZE and RINGREDUCE_RENDEZVOUS if you start the ranks yourself"
+        )
 
 
 # The launchers' variables for the number of ranks on this host, and of hosts.
@@ -96,7 +140,11 @@ _RANKS_HERE = {
     "openmpi": "OMPI_COMM_WORLD_LOCAL_SIZE",
     "hydra": "MPI_LOCALNRANKS",
 }
-_HOSTS = {"slurm": "SLURM_STEP_NUM_NODES"}
+_HOSTS = {"slurm": "SLURM_STEP_NUM_NODES", "hydra": "FLUX_JOB_NNODES"}
+_RESERVED_STEPS = (
+    0xFFFFFFF0  # numbers of steps that are not srun's: of batch scripts, salloc's shell and others
+)
+_MPIRUNS = ("hydra", "mpirun", "mpiexec", "prte", "orte", "jsm")  # their commands and daemons begin so
 _SLURM_PORTS = range(20_000, 32_000)  # below the ports that systems use for outgoing connections
 
 
@@ -108,9 +156,12 @@ def across_hosts(known: Launched, env: Mapping[str, str]) -> bool:
     """
     if known.launcher == "torchrun" and "LOCAL_WORLD_SIZE" not in env and env.get("MASTER_PORT"):
         return not re.fullmatch(r"localhost|127\.[\d.]+|::1|", env.get("MASTER_ADDR", ""))
-    here = int(env.get(_RANKS_HERE.get(known.launcher, ""), known.size))
-    hosts = int(env.get(_HOSTS.get(known.launcher, ""), 1))
-    return here < known.size or hosts > 1
+    here, hosts = _RANKS_HERE.get(known.launcher, ""), _HOSTS.get(known.launcher, "")
+    if known.launcher == "hydra" and not env.get(here):
+        here = "PMI_LOCAL_SIZE"  # PALS
+    return bool(
+        (env.get(here) and _number(env, here) < known.size) or (env.get(hosts) and _number(env, hosts) > 1)
+    )
 
 
 def place_to_meet(known: Launched, env: Mapping[str, str], timeout: float) -> Any:
@@ -122,6 +173,7 @@ def place_to_meet(known: Launched, env: Mapping[str, str], timeout: float) -> An
     place = env.get("RINGREDUCE_RENDEZVOUS")
     if place:
         return f"tcp://{place}"
+    _require_live(known, env)
     if not across_hosts(known, env):
         # The launchers' own stores need imports of torch or MPI, which ranks on one host can do without.
         return f"{known.launcher}/{known.job}"

@@ -126,20 +126,23 @@ def _terminated_like_interrupted() -> Iterator[None]:
 def _meeting(places: Sequence[Place], elastic: bool) -> dict[str, str]:
     """Returns the variables for the meeting places of ringreduce and torch. An elastic job may lose its first host."""
     here = all(not place.host for place in places)
-    address = "127.0.0.1" if here else places[0].host.rpartition("@")[2]
-    if not here:
-        ports = secrets.SystemRandom().sample(PORTS, 2)
-    else:
-        with socket.socket() as one, socket.socket() as other:
-            for each in (one, other):
-                each.bind((address, 0))
-            ports = [one.getsockname()[1], other.getsockname()[1]]
+    ports = secrets.SystemRandom().sample(PORTS, 2)
+    address, ports[0] = _of_this_host(ports[0]) if here else (places[0].host.rpartition("@")[2], ports[0])
     found = {"MASTER_ADDR": address, "MASTER_PORT": str(ports[0])}
     if not here:
         hosts = [place.host.rpartition("@")[2] for place in places] if elastic else [address]
         found["RINGREDUCE_RENDEZVOUS"] = f"{','.join(dict.fromkeys(hosts))}:{ports[1]}"
         found["RINGREDUCE_SECRET"] = os.environ.get("RINGREDUCE_SECRET") or secrets.token_hex(32)
     return found
+
+
+def _of_this_host(port: int) -> tuple[str, int]:
+    """Returns this host's address for itself, and a free port, or that one if there is no network at all."""
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with contextlib.suppress(OSError), socket.socket(family) as free:
+            free.bind((address, 0))
+            return address, int(free.getsockname()[1])
+    return "127.0.0.1", port
 
 
 def _over(ssh: str, places: Sequence[Place], jobs: Sequence[Job]) -> int:
