@@ -71,6 +71,11 @@ def start(
         ValueError: an argument is invalid.
         ImportError: prometheus_client is missing or too old.
     """
+    if not isinstance(report, Iterable):
+        raise TypeError(f"{REPORT} (report) must name {', '.join(KINDS)}, not {type(report).__name__}")
+    if not isinstance(metrics_file, str | os.PathLike | None):
+        kind = type(metrics_file).__name__
+        raise TypeError(f"{METRICS_FILE} (metrics_file) must be a string or a path, not {kind}")
     kinds = [kind for kind in report.split(",") if kind] if isinstance(report, str) else list(report)
     for kind in kinds:
         if kind not in KINDS:
@@ -84,6 +89,7 @@ def start(
         if from_port is not None and METRICS not in _started:
             _once(METRICS, lambda: _serve(exposition, rank, *from_port))
         if path is not None:
+            _try(exposition, rank, path)
             write = _writer(exposition, rank, path)
     if "exit" in kinds:
         _once("exit", lambda: _at_end.append(lambda: _print_statistics(rank)))
@@ -112,6 +118,16 @@ def _serve(exposition: object, rank: int, host: str, port: int) -> None:
     except (OSError, OverflowError) as error:
         # A job must not end because of its metrics.
         _warn(rank, f"{METRICS}: cannot serve metrics on {host}:{port + rank}: {error}")
+
+
+def _try(exposition: object, rank: int, path: Path) -> None:
+    """A file that can be written now, but not later, does not end a job."""
+    try:
+        exposition.write(rank, path)  # type: ignore[attr-defined]
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{METRICS_FILE} (metrics_file) must be a file that can be written, not {str(path)!r}: {error}"
+        ) from error
 
 
 def _writer(exposition: object, rank: int, path: Path) -> Callable[[], None]:

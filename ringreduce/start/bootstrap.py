@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from ringreduce import _engine, diagnosis, log
 from ringreduce._engine import values
@@ -33,6 +33,7 @@ __all__ = ["Exchange", "init", "join"]
 
 Exchange = Callable[[bytes], list[bytes]]
 
+TRANSPORTS = get_args(Transport)
 _THROUGH_MPI = ("mpi", "shm+mpi")
 
 
@@ -87,7 +88,7 @@ def init(
         TimeoutError: not all ranks arrived in time.
         Error: the ranks disagree, or ``ringreduce run`` has started this rank again, so that it must call :func:`join`.
     """
-    timeout = check(timeout, reproducible, transport)
+    timeout = check(timeout, reproducible, transport, encrypt)
     if store is not None and hasattr(store, "Get_rank"):
         rank = store.Get_rank() if rank is None else rank
         size = store.Get_size() if size is None else size
@@ -167,7 +168,7 @@ def newcomer(
     fingerprint: str | bytes | None = None,
 ) -> Newcomer:
     """Returns this process as one that joins a group, with the arguments of join()."""
-    timeout = check(timeout, reproducible, transport)
+    timeout = check(timeout, reproducible, transport, encrypt)
     known = launched(os.environ) if store is None or is_newcomer() else None
     origin = Origin(store, known, transport or "", encrypt, reproducible)
     digest = fingerprint_of(fingerprint)
@@ -177,10 +178,14 @@ def newcomer(
     return Newcomer(origin, digest, timeout)
 
 
-def check(timeout: float, reproducible: bool | None, transport: str | None) -> float:
+def check(
+    timeout: float, reproducible: bool | None, transport: str | None, encrypt: bool | None = None
+) -> float:
     """Returns the timeout. Raises TypeError or ValueError if an argument is not valid for init()."""
-    if transport is not None:
-        values.text(transport, "transport")
+    if transport is not None and values.text(transport, "transport") and transport not in TRANSPORTS:
+        raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, not {transport!r}")
+    if encrypt is not None:
+        values.flag(encrypt, "encrypt")
     if reproducible is not None:
         values.flag(reproducible, "reproducible")
     if timeout is None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ringreduce.descriptors import above_standard
+from ringreduce.errors import Error
 from ringreduce.start import munge
 from ringreduce.start.orphans import ancestors
 
@@ -66,6 +67,8 @@ def launched(env: Mapping[str, str]) -> Launched | None:
         if not env.get(rank) or not env.get(size):
             return None
         found = Launched(launcher, _number(env, rank), _number(env, size), job)
+        if found.size > 2**31 - 1:
+            raise ValueError(f"{size} must be an integer from 1 to 2147483647, not {found.size}")
         if not 0 <= found.rank < found.size:
             raise ValueError(
                 f"{rank}={found.rank} and {size}={found.size} disagree: a rank is at least 0 and less than the "
@@ -93,10 +96,10 @@ def launched(env: Mapping[str, str]) -> Launched | None:
 
 
 def _number(env: Mapping[str, str], name: str) -> int:
-    try:
-        return int(env[name])
-    except ValueError:
-        raise ValueError(f"{name} must be an integer, not {env[name]!r}") from None
+    given = env.get(name, "")
+    if not re.fullmatch(r"\s*[+-]?\d{1,18}\s*", given, re.ASCII):
+        raise ValueError(f"{name} must be an integer, not {given!r}")
+    return int(given)
 
 
 def _ancestors_named(*beginnings: str) -> list[int]:
@@ -159,6 +162,9 @@ def across_hosts(known: Launched, env: Mapping[str, str]) -> bool:
     here, hosts = _RANKS_HERE.get(known.launcher, ""), _HOSTS.get(known.launcher, "")
     if known.launcher == "hydra" and not env.get(here):
         here = "PMI_LOCAL_SIZE"  # PALS
+    least = min((_number(env, name) for name in (here, hosts) if env.get(name)), default=1)
+    if least < 1:
+        raise ValueError(f"{here or hosts} must be at least 1, not {least}")
     return bool(
         (env.get(here) and _number(env, here) < known.size) or (env.get(hosts) and _number(env, hosts) > 1)
     )
@@ -172,6 +178,13 @@ def place_to_meet(known: Launched, env: Mapping[str, str], timeout: float) -> An
     """
     place = env.get("RINGREDUCE_RENDEZVOUS")
     if place:
+        from ringreduce.start.named_places import addresses  # imports sockets, which only this needs
+
+        if not addresses(place):
+            raise ValueError(
+                "RINGREDUCE_RENDEZVOUS must be host:port, or host,host:port for a rank 0 on any of them, with a port "
+                f"from 1 to 65535, not {place!r}"
+            )
         return f"tcp://{place}"
     _require_live(known, env)
     if not across_hosts(known, env):
@@ -265,7 +278,7 @@ def _torchruns_store(known: Launched, env: Mapping[str, str], timeout: float) ->
     return PrefixStore(f"ringreduce/{known.job}", _agents_store(known, env, timeout))
 
 
-_stores: dict[tuple[str, str], Any] = {}  # of agents. A lost agent shows at once on a connection that is open
+_stores: dict[tuple[str, int], Any] = {}  # of agents. A lost agent shows at once on a connection that is open
 
 
 @above_standard()
@@ -274,14 +287,23 @@ def _agents_store(known: Launched, env: Mapping[str, str], timeout: float) -> An
 
     from torch._C._distributed_c10d import TCPStore
 
-    host, port = env["MASTER_ADDR"], env["MASTER_PORT"]
+    host, port = env.get("MASTER_ADDR", ""), _number(env, "MASTER_PORT")
+    if not host or not 0 < port < 65536:
+        raise ValueError(
+            f"MASTER_ADDR must be rank 0's host and MASTER_PORT a port from 1 to 65535, not {host!r} and {port}"
+        )
     if (host, port) in _stores:
         return _stores[host, port]
     of_agent = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     opened_here = known.rank == 0 and not of_agent
-    store = TCPStore(
-        host, int(port), known.size, opened_here, timedelta(seconds=timeout), wait_for_workers=False
-    )
+    try:
+        store = TCPStore(
+            host, port, known.size, opened_here, timedelta(seconds=timeout), wait_for_workers=False
+        )
+    except RuntimeError as error:
+        raise Error(
+            f"torch's store at MASTER_ADDR={host}, MASTER_PORT={port} cannot be used: {error}"
+        ) from error
     if of_agent:
         _stores[host, port] = store
     return store

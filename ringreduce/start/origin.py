@@ -29,13 +29,20 @@ def fingerprint_of(given: str | bytes | None) -> str:
     return hashlib.sha256(given.encode() if isinstance(given, str) else given).hexdigest()
 
 
+def named(store: str) -> str:
+    """Returns a store that is a name. Raises ValueError if it cannot be one."""
+    if not values.text(store, "store"):
+        raise ValueError("store must not be empty")
+    return store
+
+
 def place_of(store: Any) -> Place | None:
     """Returns the place that a store stands for; None for what is an exchange by itself."""
     from ringreduce.start.named_places import place_named
     from ringreduce.start.network_places import PublishedPlace, StoreSpace
 
     if isinstance(store, str):
-        return place_named(values.text(store, "store"))
+        return place_named(named(store))
     if hasattr(store, "set") and hasattr(store, "get"):
         # Rank 0 may have been another process before, whose place is still in the store.
         return PublishedPlace(StoreSpace(store), "meeting", changes=True)
@@ -96,7 +103,7 @@ class Origin:
             assert self.known is not None
             store = door_of(self.known, os.environ, timeout)
         if isinstance(store, str):
-            name = store if store.startswith(("tcp://", "munge://")) else f"{store}/door"
+            name = store if named(store).startswith(("tcp://", "munge://")) else f"{store}/door"
             place_named(name)  # raises for an invalid one
             return lambda: place_named(name)
         if hasattr(store, "set") and hasattr(store, "get"):
