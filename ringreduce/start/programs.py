@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 
 from ringreduce.start.agent import GRACE, INTERRUPTED, LOOK_EVERY, Job, agent, ending, status_of
 
-__all__ = ["Place", "hosts_named", "start"]
+__all__ = ["Place", "hosts_named", "ssh_words", "start"]
 
 PORTS = range(20_000, 32_000)  # below the ports that systems use for outgoing connections
 PASSED_ON = (
@@ -67,6 +67,21 @@ def hosts_named(text: str, ranks: int | None) -> list[Place]:
     return places
 
 
+def ssh_words(text: str) -> list[str]:
+    """Returns the words of an ssh command.
+
+    Raises:
+        ValueError: it has none.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"--ssh must be a command, not {text!r}: {error}") from None
+    if not words:
+        raise ValueError("--ssh must be a command, but is empty")
+    return words
+
+
 def start(
     command: Sequence[str],
     places: Sequence[Place],
@@ -95,7 +110,7 @@ def start(
         ValueError: the program, or ssh, does not exist.
     """
     here = all(not place.host for place in places)
-    needed = command[0] if here else shlex.split(ssh)[0]
+    needed = command[0] if here else ssh_words(ssh)[0]
     if not shutil.which(needed):
         raise ValueError(f"{needed}: no such program")
     world = sum(place.ranks for place in places)
@@ -153,7 +168,7 @@ def _over(ssh: str, places: Sequence[Place], jobs: Sequence[Job]) -> int:
         for place, job in zip(places, jobs, strict=True):
             words = f"cd {shlex.quote(here)} && exec {shlex.quote(sys.executable)} -m ringreduce.start.agent"
             one = subprocess.Popen(
-                [*shlex.split(ssh), place.host, words], stdin=subprocess.PIPE, start_new_session=True
+                [*ssh_words(ssh), place.host, words], stdin=subprocess.PIPE, start_new_session=True
             )
             agents.append(one)
             assert one.stdin is not None

@@ -197,6 +197,9 @@ def test_hosts_named():
     [
         ([], "name a program"),
         (["-n", "0", "x.py"], "-n must be at least 1, not 0"),
+        (["-n", "99999999", "x.py"], "-n must be at most"),
+        (["-n", "1", "--hosts", "a", "--ssh", "", "x.py"], "--ssh must be a command, but is empty"),
+        (["-n", "1", "--hosts", "a", "--ssh", "'", "x.py"], '--ssh must be a command, not "\'"'),
         (["--hosts", "a", "x.py"], "--hosts: give the number of ranks on a"),
         (["--hosts", "a:0", "x.py"], "--hosts: 'a:0' is not a host"),
         (["--hosts", "a,,b", "-n", "1", "x.py"], "--hosts: '' is not a host"),
