@@ -2,8 +2,12 @@
 
 import sys
 
+from ringreduce.descriptors import above_standard, with_standard_streams
 
+
+@above_standard()
 def main() -> int:
+    with_standard_streams()
     if sys.argv[1:2] == ["run"]:  # do not delay the ranks with imports that it does not need
         from ringreduce.start import command
 

@@ -16,13 +16,14 @@ import shlex
 import shutil
 import stat
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+
+from ringreduce.descriptors import above_standard, say
 
 PACKAGE = Path(__file__).resolve().parent
 LIBRARY = PACKAGE / "libringreduce.so"
@@ -208,7 +209,7 @@ def _writable_folder(recipe: Recipe) -> Path:
     if problem is None:
         return chosen
     if _problem_with(temporary) is None and _is_mine(temporary):
-        print(f"ringreduce: cannot write to {chosen} ({problem}); using {temporary}", file=sys.stderr)
+        say(f"ringreduce: cannot write to {chosen} ({problem}); using {temporary}")
         return temporary
     raise RuntimeError(
         f"ringreduce: cannot write to {chosen} ({problem}), where {recipe.thing} would be kept, nor to "
@@ -229,7 +230,7 @@ def _problem_with(folder: Path) -> str | None:
 def _locked(path: Path, recipe: Recipe) -> Iterator[None]:
     """Holds the lock. If the process that held it before failed, raises its error instead of trying again."""
     start = time.time()
-    with path.open("a+") as lock:
+    with above_standard(), path.open("a+") as lock:
         waited = _wait_for(lock, recipe)
         failure = path.with_name("failure")
         if waited and failure.exists() and failure.stat().st_mtime >= start:
@@ -265,11 +266,7 @@ def _wait_for(lock: IO[str], recipe: Recipe) -> bool:
 
 def _build(recipe: Recipe, made: Path) -> None:
     recipe.command(Path("all.cpp"), made)  # raises if there is no compiler
-    print(
-        f"ringreduce: building {recipe.thing} for {recipe.target} (once, {recipe.takes})...",
-        file=sys.stderr,
-        flush=True,
-    )
+    say(f"ringreduce: building {recipe.thing} for {recipe.target} (once, {recipe.takes})...")
     # Remove what killed processes have left.
     for left in made.parent.glob("building-*"):
         if left.stat().st_mtime < time.time() - PATIENCE:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import signal
 import sys
 from argparse import Action, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from ringreduce import _engine, built, environment
 from ringreduce.bench import command as bench
 from ringreduce.bench import options as bench_options
 from ringreduce.cuda import nccl_library
+from ringreduce.descriptors import drop_output
 from ringreduce.diagnosis import command as diagnose
 from ringreduce.mpi import interposer
 from ringreduce.plotting import PlotError
@@ -392,6 +392,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader has closed the pipe, like head. The exit must not flush the rest
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+    except BrokenPipeError:
+        return drop_output()

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import difflib
+import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["VARIABLES", "Variable", "complaints", "page", "set_here"]
+__all__ = ["VARIABLES", "Variable", "check", "complaints", "page", "set_here"]
 
 PREFIX = "RINGREDUCE_"
 OF_TESTS = ("RINGREDUCE_EMULATED_", "RINGREDUCE_TEST_")
 SECRET = "RINGREDUCE_SECRET"
+LIBRARY, FOLDER = "a file", "a folder"
 
 
 class Variable(NamedTuple):
-    """An environment variable: its values, its default, what it does, and the page that explains it."""
+    """An environment variable: its values, its default, what it does, and the page that explains it.
+
+    ``values`` are all that it can have, or a text that describes them.
+    """
 
     name: str
-    values: str
+    values: str | tuple[str, ...]
     default: str
     text: str
     page: str = ""
@@ -43,7 +47,7 @@ VARIABLES: dict[str, list[Variable]] = {
             "running.md#ranks-that-are-started-again",
         ),
         Variable(
-            "RINGREDUCE_TRANSPORT", "`auto`, `shm`, `tcp`, `shm+tcp`, `mpi`, `shm+mpi`", "`auto`",
+            "RINGREDUCE_TRANSPORT", ("auto", "shm", "tcp", "shm+tcp", "mpi", "shm+mpi"), "`auto`",
             "how bytes travel, like `ringreduce.init(transport=...)`; `auto` is `shm+tcp`", "network.md#settings",
         ),
         Variable(
@@ -55,11 +59,11 @@ VARIABLES: dict[str, list[Variable]] = {
             "a name for this host: ranks with different names do not share memory", "network.md#settings",
         ),
         Variable(
-            "RINGREDUCE_TLS", "`0`, `1`", "`0`",
+            "RINGREDUCE_TLS", ("0", "1"), "`0`",
             "encrypts all sockets, like `ringreduce.init(encrypt=True)`", "network.md#encryption",
         ),
         Variable(
-            "RINGREDUCE_TCP_CHECK", "`0`, `1`", "`0`", "adds a checksum to every frame",
+            "RINGREDUCE_TCP_CHECK", ("0", "1"), "`0`", "adds a checksum to every frame",
             "network.md#bytes-that-change-on-the-way",
         ),
         Variable(
@@ -67,7 +71,7 @@ VARIABLES: dict[str, list[Variable]] = {
             "network.md#settings",
         ),
         Variable(
-            "RINGREDUCE_LINKS", "`auto`, `off`", "`auto`",
+            "RINGREDUCE_LINKS", ("auto", "off"), "`auto`",
             "whether the links between hosts are measured when ranks meet", "network.md#links-of-different-speed",
         ),
     ],
@@ -82,7 +86,7 @@ VARIABLES: dict[str, list[Variable]] = {
             "the table that `auto` looks up before the shipped ones", "studies.md#tuning",
         ),
         Variable(
-            "RINGREDUCE_REPRODUCIBLE", "`0`, `1`", "`0`",
+            "RINGREDUCE_REPRODUCIBLE", ("0", "1"), "`0`",
             "makes reductions add in rank order, like `ringreduce.init(reproducible=True)`",
             "algorithms.md#reproducible-results",
         ),
@@ -93,14 +97,14 @@ VARIABLES: dict[str, list[Variable]] = {
     ],
     "torch": [
         Variable(
-            "RINGREDUCE_TORCH_MEMORY", "`shared`, `private`", "`private`",
+            "RINGREDUCE_TORCH_MEMORY", ("shared", "private"), "`private`",
             "where CPU tensors of at least 256 KiB lie that are made after `init_process_group`: in memory that the "
             "other ranks of the host read in place, or in ordinary memory", "torch.md#memory-of-tensors",
         ),
     ],
     "Looking inside": [
         Variable(
-            "RINGREDUCE_LOG", "`info`, `debug`", "Python's logging decides",
+            "RINGREDUCE_LOG", ("info", "debug"), "Python's logging decides",
             "writes to standard error what was chosen, and which ranks are waited for",
         ),
         Variable(
@@ -119,20 +123,20 @@ VARIABLES: dict[str, list[Variable]] = {
     ],
     "GPUs": [
         Variable(
-            "RINGREDUCE_GPU_TRANSPORT", "`auto`, `cuda`, `nccl`", "`auto`",
+            "RINGREDUCE_GPU_TRANSPORT", ("auto", "cuda", "nccl"), "`auto`",
             "what moves arrays in GPU memory: NCCL, or kernels inside a host and the CPU between hosts",
             "gpu.md#over-nccl",
         ),
         Variable(
-            "RINGREDUCE_CUDA_HANDLES", "`auto`, `ipc`, `fabric`, `file`", "`auto`",
+            "RINGREDUCE_CUDA_HANDLES", ("auto", "ipc", "fabric", "file"), "`auto`",
             "how processes reach each other's GPU memory", "gpu.md#ranks-and-cards",
         ),
         Variable(
-            "RINGREDUCE_CUDA_LIBRARY", "a file", "`libringreduce_cuda.so` beside the engine",
+            "RINGREDUCE_CUDA_LIBRARY", LIBRARY, "`libringreduce_cuda.so` beside the engine",
             "the library that holds the GPU code", "gpu.md#building",
         ),
         Variable(
-            "RINGREDUCE_NCCL_LIBRARY", "a file", "the one that the loader finds or pip installed",
+            "RINGREDUCE_NCCL_LIBRARY", LIBRARY, "the one that the loader finds or pip installed",
             "NCCL's `libnccl.so.2`", "gpu.md#over-nccl",
         ),
     ],
@@ -143,12 +147,12 @@ VARIABLES: dict[str, list[Variable]] = {
             "mpi.md#speed-up-a-program-that-exists",
         ),
         Variable(
-            "RINGREDUCE_MPI_COUNT", "`0`, `1`, `all`", "`0`",
+            "RINGREDUCE_MPI_COUNT", ("0", "1", "all"), "`0`",
             "whether rank 0 (`1`) or every rank (`all`) reports at the end how many calls the interposer served",
             "mpi.md#speed-up-a-program-that-exists",
         ),
         Variable(
-            "RINGREDUCE_CACHE", "a folder", "`$XDG_CACHE_HOME/ringreduce`, or `~/.cache/ringreduce`",
+            "RINGREDUCE_CACHE", FOLDER, "`$XDG_CACHE_HOME/ringreduce`, or `~/.cache/ringreduce`",
             "where libraries built on first use, tuning tables and models are kept", "torch.md#how-it-is-built",
         ),
         Variable(
@@ -201,8 +205,27 @@ def by_name() -> dict[str, Variable]:
     return {variable.name: variable for group in VARIABLES.values() for variable in group}
 
 
+def check(environment: Mapping[str, str]) -> None:
+    """Raises ValueError if a variable has none of its values, also one that nothing reads here. An empty one is unset.
+
+    Other values are checked where they are read.
+    """
+    for name, variable in by_name().items():
+        value, values = environment.get(name), variable.values
+        if not value:
+            continue
+        if isinstance(values, tuple) and value not in values:
+            raise ValueError(f"{name} must be {', '.join(values[:-1])} or {values[-1]}, not {value!r}")
+        if values == FOLDER and os.path.exists(value) and not os.path.isdir(value):
+            raise ValueError(f"{name} must be a folder, not {value!r}")
+        if values == LIBRARY and os.sep in value and not os.path.isfile(value):
+            raise ValueError(f"{name} must be a file, not {value!r}")
+
+
 def complaints(environment: Mapping[str, str]) -> list[str]:
     """Returns a warning for each variable with our prefix that is not in the table: it may be misspelt."""
+    import difflib  # which a process without a misspelt variable need not load
+
     known = by_name()
     endings = [name.removeprefix(PREFIX) for name in known]
     found = []
@@ -239,7 +262,10 @@ def page() -> str:
         parts += [f"## {title}\n", "| variable | values | default | |", "|---|---|---|---|"]
         for one in variables:
             more = f" ([{one.page.partition('.md')[0]}]({one.page}))" if one.page else ""
-            parts.append(f"| `{one.name}` | {one.values} | {one.default} | {one.text}{more} |")
+            values = (
+                one.values if isinstance(one.values, str) else ", ".join(f"`{value}`" for value in one.values)
+            )
+            parts.append(f"| `{one.name}` | {values} | {one.default} | {one.text}{more} |")
         parts.append("")
     return "\n".join(parts) + "\n" + LOG + "\n" + OTHERS
 

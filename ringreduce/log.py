@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from ringreduce.descriptors import above_standard
+
 __all__ = ["begin", "drain", "level_of", "say", "waiting"]
 
 _FIRST_WORD = 5.0  # seconds of a wait before the first line
@@ -32,11 +34,13 @@ def begin(rank: int) -> None:
     """Decides what to log and where, before a communicator is made.
 
     Raises:
-        ValueError: RINGREDUCE_LOG is not a level.
+        ValueError: a variable of ringreduce has an invalid value.
     """
     global _program_decides, _looked_for_unknown
+    from ringreduce import environment
     from ringreduce._engine import log
 
+    environment.check(os.environ)
     with _lock:
         by_variable = log.from_environment() is not None
         _program_decides = not by_variable and _logger.hasHandlers()
@@ -46,8 +50,6 @@ def begin(rank: int) -> None:
             log.to_stderr(logging.WARNING)
         first, _looked_for_unknown = not _looked_for_unknown, True
     if first and rank == 0:
-        from ringreduce import environment
-
         for complaint in environment.complaints(os.environ):
             say("environment", logging.WARNING, rank, complaint)
 
@@ -98,7 +100,8 @@ class _Pipe:
     """The pipe through which the engine's lines reach Python's logging."""
 
     def __init__(self) -> None:
-        self._source, self.end = os.pipe2(os.O_CLOEXEC)
+        with above_standard():
+            self._source, self.end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self.end, False)  # a full pipe loses lines, but blocks nobody
         self._drained = threading.Event()
         threading.Thread(target=self._read, name="ringreduce-log", daemon=True).start()

@@ -18,7 +18,7 @@ STYLE = {
 
 
 class PlotError(Exception):
-    """matplotlib is missing."""
+    """matplotlib is missing, or there is no file to write to."""
 
 
 def pyplot() -> Any:
@@ -36,6 +36,8 @@ def pyplot() -> Any:
 def two_axes(path: Path, title: str, width: float, height: float) -> Iterator[tuple[Any, Any]]:
     """Makes two axes side by side, and writes the picture to path at the end of the block."""
     plt = pyplot()
+    if path.is_dir():  # matplotlib would write a hidden file there
+        raise PlotError(f"a plot must be a file, not the folder {path}")
     with plt.rc_context(STYLE):
         figure, (left, right) = plt.subplots(1, 2, figsize=(width, height), layout="constrained")
         yield left, right

@@ -54,10 +54,9 @@ class Timeline:
     def __init__(
         self, comm: Communicator | None = None, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        if comm is None:
-            from ringreduce.communicator.on_world import world
+        from ringreduce.communicator.foreign import chosen
 
-            comm = world()
+        comm = chosen(comm)
         self._comm, self._clock = comm, clock
         self._spans: list[Span] = []
         self._start = clock_offset(comm, clock)

@@ -17,11 +17,11 @@ std::string elements(std::size_t n) {
   return std::to_string(n) + (n == 1 ? " element" : " elements");
 }
 
-void check_count(const ArrayView& array, const char* name, std::size_t expected) {
-  if (array.count != expected) {
-    throw InvalidArgument(std::string(name) + " has " + elements(array.count) + ", but must have " +
-                          elements(expected));
-  }
+// `counts`: the argument that the number follows from, or null.
+void check_count(const ArrayView& array, const char* name, std::size_t expected, const char* counts) {
+  if (array.count == expected) return;
+  throw InvalidArgument(std::string(name) + " has " + elements(array.count) + ", but must have " +
+                        elements(expected) + (counts ? std::string(", as ") + counts + " says" : ""));
 }
 
 void check_overlap(const ArrayView& input, const ArrayView& output, std::size_t own_offset_in,
@@ -175,8 +175,10 @@ Call make_call(const Communicator& comm, Collective collective, nb::handle input
     output_count = need.output_all ? call.count * world : call.count;
     own_in = own_out = blocks ? call.count * static_cast<std::size_t>(comm.rank()) : 0;
   }
-  if (in) check_count(*in, "x", input_count);
-  if (out) check_count(*out, in && in->data == out->data ? "x" : "out", output_count);
+  const char* const sent = !input_counts ? nullptr : two ? "send_counts" : "counts";
+  const char* const received = two ? "recv_counts" : sent;
+  if (in) check_count(*in, "x", input_count, sent);
+  if (out) check_count(*out, in && in->data == out->data ? "x" : "out", output_count, received);
   if (in && out) {
     check_places(*in, *out);
     if (in->dtype != out->dtype) {

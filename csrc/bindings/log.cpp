@@ -35,6 +35,9 @@ void bind_log(nb::module_& m) {
       "level"_a, "pipe"_a,
       "Sends lines to a pipe, each as a record: the level in two digits, the rank's name, a newline, the "
       "text, a zero byte.");
+  part.def("write_to_stderr", log::write_to_stderr, "text"_a,
+           "Writes in one piece, without the lock of sys.stderr, if the process was started with a stderr.");
+  if (nb::module_::import_("sys").attr("__stderr__").is_none()) log::forget_stderr();
   part.def("says", [](int level) { return log::says(static_cast<log::Level>(level)); }, "level"_a);
   part.def("say", say, "level"_a, "who"_a, "text"_a);
 }

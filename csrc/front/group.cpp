@@ -168,6 +168,10 @@ void say(int rank, const char* text) {
   log::say(log::Level::info, "rank " + std::to_string(rank), text);
 }
 
+void write_to_stderr(const char* text) {
+  log::write_to_stderr(text);
+}
+
 void* allocate_shared(std::size_t bytes) {
   return shared_heap::allocate(bytes);
 }

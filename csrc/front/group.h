@@ -109,6 +109,8 @@ void swap(Communicator& communicator, const Transfer& send, const Transfer& rece
 // The log, at level info: whether its lines are read, and a way to write one.
 bool says();
 void say(int rank, const char* text);
+// Writes to stderr in one piece, if the process was started with one.
+void write_to_stderr(const char* text);
 
 // Memory that ranks of one host access in place, so that collectives need no staging copy. 64-byte aligned,
 // zeroed. Throws std::bad_alloc.

@@ -1,12 +1,12 @@
 #include "nccl/errors.h"
 
-#include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <new>
 #include <string_view>
 
 #include "transport/interface/errors.h"
+#include "transport/interface/log.h"
 
 namespace ringreduce::nccl_api {
 namespace {
@@ -21,7 +21,7 @@ bool shown() {
 }
 
 nccl::Result keep(nccl::Result result, const std::string& text) {
-  if (shown()) std::fprintf(stderr, "ringreduce: %s\n", text.c_str());
+  if (shown()) log::write_to_stderr("ringreduce: " + text + "\n");
   const std::lock_guard lock(mutex);
   last = text;
   return result;

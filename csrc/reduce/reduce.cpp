@@ -18,7 +18,7 @@ const InstructionSet& choose() {
     if (std::string(wanted) == set->name) return *set;
     names += std::string(names.empty() ? "" : ", ") + set->name;
   }
-  throw std::runtime_error("RINGREDUCE_ISA=" + std::string(wanted) + ": this machine has " + names);
+  throw std::invalid_argument("RINGREDUCE_ISA=" + std::string(wanted) + ": this machine has " + names);
 }
 
 const InstructionSet& in_use() {

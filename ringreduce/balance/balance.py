@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from ringreduce.balance.shares import equal_shares, fair_shares, step_time
-from ringreduce.communicator import Communicator, on_world
-from ringreduce.data_parallel.agreement import check_same
+from ringreduce.communicator import Communicator
+from ringreduce.communicator.foreign import chosen
+from ringreduce.data_parallel.agreement import check_number, check_same, check_whole
 from ringreduce.errors import Error
 
 __all__ = ["Balance"]
@@ -56,14 +57,15 @@ class Balance:
         smallest: int = 1,
         ahead: int = 0,
     ) -> None:
-        self.comm = on_world.world() if comm is None else comm
+        self.comm = chosen(comm)
         own = {"batch": batch, "every": every, "tolerance": tolerance, "smallest": smallest, "ahead": ahead}
         check_same(
             self.comm, {name: repr(value) for name, value in own.items()}, "Balance: the ranks' arguments"
         )
         for name, value, least in (("every", every, 1), ("smallest", smallest, 1), ("ahead", ahead, 0)):
-            if value < least:
-                raise ValueError(f"{name} must be at least {least}, not {value}")
+            check_whole(value, name, least)
+        check_whole(batch, "batch", 1)
+        check_number(tolerance, "tolerance")
         if not 0 <= tolerance < 1:
             raise ValueError(f"tolerance must be at least 0 and less than 1, not {tolerance}")
         if batch < smallest * self.comm.size:

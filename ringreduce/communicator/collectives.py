@@ -214,6 +214,7 @@ class Collectives(Base):
         Returns:
             On the root out, or x if out is None. None on all other ranks.
         """
+        values.whole(root, "root", 0, self.size - 1, "a rank")
         target = (x if out is None else out) if self.rank == root else None
         return self._run(
             "reduce", x, target, op=op, factor=factor, root=root,
@@ -255,6 +256,7 @@ class Collectives(Base):
         Returns:
             The result on the root, None on all other ranks.
         """
+        values.whole(root, "root", 0, self.size - 1, "a rank")
         sizes = blocks.sizes(x, counts, self.size)
         if self.rank != root:
             out = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from ringreduce._engine import values
 from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.rows import sparse_names
 from ringreduce.errors import Error
@@ -75,6 +77,32 @@ def kind_of(tensor: Any) -> str:
     dtype = str(tensor.dtype).removeprefix("torch.")
     strides = "" if tensor.is_contiguous() else f" with strides {list(tensor.stride())}"
     return f"{dtype}{list(tensor.shape)}{strides}"
+
+
+def check_number(value: Any, argument: str) -> None:
+    """Raises TypeError if an argument is not a number."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{argument} must be a number, not {type(value).__name__}")
+
+
+def check_module(value: Any, argument: str) -> None:
+    """Raises TypeError if an argument is not a module."""
+    if not isinstance(value, torch.nn.Module):
+        raise TypeError(f"{argument} must be a torch.nn.Module, not {type(value).__name__}")
+
+
+def check_whole(value: Any, argument: str, least: int) -> None:
+    """Raises TypeError or ValueError if an argument is not an integer of at least so much."""
+    values.whole(value, argument, -(2**62))
+    if value < least:
+        raise ValueError(f"{argument} must be at least {least}, not {value}")
+
+
+def check_positive(value: Any, argument: str) -> None:
+    """Raises TypeError or ValueError if an argument is not a positive number."""
+    check_number(value, argument)
+    if not value > 0:
+        raise ValueError(f"{argument} must be positive, not {value}")
 
 
 def check_same(comm: Communicator, own: dict[str, str], what: str) -> None:

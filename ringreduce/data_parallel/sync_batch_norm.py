@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm, _LazyNormBase
 
 from ringreduce.communicator import Communicator
-from ringreduce.communicator.on_world import world
+from ringreduce.communicator.foreign import chosen
 
 __all__ = ["SyncBatchNorm", "convert_sync_batchnorm"]
 
@@ -68,7 +68,7 @@ class SyncBatchNorm(_BatchNorm):
         if not self.training:
             return super().forward(x)
         self._check_input_dim(x)
-        comm = world() if self.comm is None else self.comm
+        comm = chosen(self.comm)
         mean, var, count = batch_statistics(x, comm)
         if self.track_running_stats:
             self._update_running(mean, var * (count / (count - 1)))
@@ -176,7 +176,7 @@ def convert_sync_batchnorm(module: nn.Module, comm: Communicator | None = None) 
     for name, layer in module.named_modules():
         if isinstance(layer, _LazyNormBase):
             raise ValueError(f"layer {name!r} is still lazy: run a batch through the model first")
-    own = (world() if comm is None else comm).split(0)
+    own = chosen(comm).split(0)
     return _converted(module, own, {})
 
 

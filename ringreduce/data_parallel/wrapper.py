@@ -9,9 +9,18 @@ from typing import Any, get_args
 
 import torch
 
+from ringreduce._engine import values
 from ringreduce.annotations import Wire
-from ringreduce.communicator import Communicator, on_world
-from ringreduce.data_parallel.agreement import check_parameters, check_same, describe
+from ringreduce.communicator import Communicator
+from ringreduce.communicator.foreign import chosen
+from ringreduce.data_parallel.agreement import (
+    check_module,
+    check_parameters,
+    check_positive,
+    check_same,
+    check_whole,
+    describe,
+)
 from ringreduce.data_parallel.assignment import Cut
 from ringreduce.data_parallel.broadcast import Broadcast
 from ringreduce.data_parallel.bucket import Slot
@@ -90,7 +99,8 @@ class DataParallel(torch.nn.Module):
         logical_shards: int | None = None,
     ) -> None:
         super().__init__()
-        self.comm = on_world.world() if comm is None else comm
+        check_module(module, "module")
+        self.comm = chosen(comm)
         options: dict[str, Any] = {
             "bucket_mb": bucket_mb,
             "first_bucket_mb": first_bucket_mb,
@@ -267,14 +277,16 @@ class DataParallel(torch.nn.Module):
 def _check(options: dict[str, Any], ranks: int) -> None:
     """Raises ValueError if an option is invalid or cannot be combined with another."""
     for name in ("bucket_mb", "first_bucket_mb"):
-        if not options[name] > 0:
-            raise ValueError(f"{name} must be positive, not {options[name]}")
-    if options["wire"] not in WIRES:
+        check_positive(options[name], name)
+    for name in ("find_unused_parameters", "static_graph", "broadcast_buffers", "gradient_as_bucket_view"):
+        values.flag(options[name], name)
+    if not isinstance(options["wire"], str | None) or options["wire"] not in WIRES:
         raise ValueError(f"wire must be one of {WIRES}, not {options['wire']!r}")
     shards = options["logical_shards"]
     if shards is None:
         return
-    if shards < 1 or shards % ranks:
+    check_whole(shards, "logical_shards", 1)
+    if shards % ranks:
         raise ValueError(f"logical_shards must be a multiple of the number of ranks, {ranks}, not {shards}")
     if options["wire"] is not None or options["static_graph"]:
         raise ValueError("logical_shards cannot be combined with wire or static_graph")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ringreduce.diagnosis.ranks import Rank, add_stacks, found_here
 from ringreduce.diagnosis.verdict import jobs, verdicts
-from ringreduce.start.programs import hosts_named
+from ringreduce.start.programs import hosts_named, ssh_words
 
 __all__ = ["DESCRIPTION", "add_options", "run"]
 
@@ -101,11 +101,11 @@ def _on_hosts(options: Namespace) -> list[Rank]:
     words += ["--no-stacks"] if options.no_stacks else []
     line = f"cd {shlex.quote(os.getcwd())} && exec {shlex.join(words)}"
     hosts = dict.fromkeys(place.host for place in hosts_named(options.hosts, 1))
-    if not shutil.which(shlex.split(options.ssh)[0]):
+    if not shutil.which(ssh_words(options.ssh)[0]):
         raise ValueError(f"{options.ssh}: no such program")
     asked = {
         host: subprocess.Popen(
-            [*shlex.split(options.ssh), host, line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+            [*ssh_words(options.ssh), host, line], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
         )
         for host in hosts
     }

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ringreduce import _engine, log
+from ringreduce.descriptors import above_standard
 from ringreduce.diagnosis import METRICS, METRICS_FILE, REPORT, stacks
 from ringreduce.diagnosis.command import in_full
 from ringreduce.diagnosis.counts import of_process
@@ -44,6 +45,7 @@ def begin(rank: int) -> None:
     )
 
 
+@above_standard()
 def start(
     rank: int,
     *,
@@ -69,6 +71,11 @@ def start(
         ValueError: an argument is invalid.
         ImportError: prometheus_client is missing or too old.
     """
+    if not isinstance(report, Iterable):
+        raise TypeError(f"{REPORT} (report) must name {', '.join(KINDS)}, not {type(report).__name__}")
+    if not isinstance(metrics_file, str | os.PathLike | None):
+        kind = type(metrics_file).__name__
+        raise TypeError(f"{METRICS_FILE} (metrics_file) must be a string or a path, not {kind}")
     kinds = [kind for kind in report.split(",") if kind] if isinstance(report, str) else list(report)
     for kind in kinds:
         if kind not in KINDS:
@@ -82,6 +89,7 @@ def start(
         if from_port is not None and METRICS not in _started:
             _once(METRICS, lambda: _serve(exposition, rank, *from_port))
         if path is not None:
+            _try(exposition, rank, path)
             write = _writer(exposition, rank, path)
     if "exit" in kinds:
         _once("exit", lambda: _at_end.append(lambda: _print_statistics(rank)))
@@ -110,6 +118,16 @@ def _serve(exposition: object, rank: int, host: str, port: int) -> None:
     except (OSError, OverflowError) as error:
         # A job must not end because of its metrics.
         _warn(rank, f"{METRICS}: cannot serve metrics on {host}:{port + rank}: {error}")
+
+
+def _try(exposition: object, rank: int, path: Path) -> None:
+    """A file that can be written now, but not later, does not end a job."""
+    try:
+        exposition.write(rank, path)  # type: ignore[attr-defined]
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{METRICS_FILE} (metrics_file) must be a file that can be written, not {str(path)!r}: {error}"
+        ) from error
 
 
 def _writer(exposition: object, rank: int, path: Path) -> Callable[[], None]:
@@ -144,9 +162,7 @@ def report(rank: int, why: str, with_stacks: bool = True) -> str:
 
 
 def _print(text: str) -> None:
-    # In one piece, and without the lock of sys.stderr, which the main thread may hold.
-    with suppress(OSError):
-        os.write(2, text.encode())
+    _engine.log.write_to_stderr(text)  # without the lock of sys.stderr, which the main thread may hold
 
 
 @atexit.register
@@ -159,7 +175,8 @@ def finish() -> None:
 def _print_statistics(rank: int) -> None:
     text = report(rank, "at its end", with_stacks=False)
     if text.count("\n") > 1:
-        sys.stderr.flush()
+        if sys.stderr is not None:
+            sys.stderr.flush()
         _print(text)
 
 
@@ -214,7 +231,7 @@ class _Reporter:
                 self._write()
 
     def _answer(self, listens: socket.socket) -> None:
-        with suppress(OSError), listens.accept()[0] as connection:
+        with suppress(OSError), above_standard(), listens.accept()[0] as connection:
             stacks.answer(connection)
 
 

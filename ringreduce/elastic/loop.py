@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from ringreduce import errors
+from ringreduce.data_parallel.agreement import check_positive, check_whole
 from ringreduce.elastic.checkpoints import Checkpoints
 from ringreduce.elastic.group import Group, Phase
 from ringreduce.elastic.losses import is_loss
@@ -53,8 +54,13 @@ def steps(
         TimeoutError: fewer ranks than the minimum were left, and no others came in time.
         Error: this rank's state is not like that of the others, or a part of the state was on lost ranks only.
     """
-    if minimum < 1:
-        raise ValueError(f"minimum must be at least 1, not {minimum}")
+    if not isinstance(state, State):
+        raise TypeError(f"state must be a State, not {type(state).__name__}")
+    check_whole(count, "count", 0)
+    check_whole(minimum, "minimum", 1)
+    if not isinstance(checkpoints, Checkpoints | None):
+        raise TypeError(f"checkpoints must be Checkpoints or None, not {type(checkpoints).__name__}")
+    check_positive(timeout, "timeout")
     _check_count(state, count)
     every = None if checkpoints is None else checkpoints.every
     how = {"minimum": minimum, "count": count, "settings": settings, "checkpoints every": every}

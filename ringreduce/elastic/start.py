@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import ringreduce
 from ringreduce.communicator import Communicator
+from ringreduce.start.bootstrap import newcomer
 from ringreduce.start.launchers import is_newcomer, was_started_alone
 
 __all__ = ["joins", "start"]
@@ -23,7 +23,8 @@ def start(store: Any = None, *, timeout: float = 300.0, **arguments: Any) -> Com
     It is that of :func:`ringreduce.init`, unless this process takes the place of a lost rank: RINGREDUCE_NEWCOMER is
     set, or one of several agents of torchrun has started it again on its own. Such a process begins in a group of its
     own, with one rank, and joins the others in :func:`ringreduce.elastic.steps`, when its model and optimizer are
-    ready. They need not wait for it longer than for the state to be sent.
+    ready. They need not wait for it longer than for the state to be sent. If they still wait in :func:`ringreduce.init`
+    for the process that died, it takes that place, and is no newcomer.
 
     Args:
         store: as for :func:`ringreduce.init`.
@@ -32,9 +33,12 @@ def start(store: Any = None, *, timeout: float = 300.0, **arguments: Any) -> Com
     """
     if not is_newcomer() and not was_started_alone(os.environ, timeout):
         return ringreduce.init(store=store, timeout=timeout, **arguments)
-    (alone,) = ringreduce.local_group(1, timeout=timeout, reproducible=arguments.get("reproducible"))
     how = {key: value for key, value in arguments.items() if key not in ("rank", "size")}
-    _to_join[alone] = partial(ringreduce.join, store, timeout=timeout, **how)
+    first = newcomer(store, timeout, **how).wait_for_init()
+    if first is not None:
+        return first
+    (alone,) = ringreduce.local_group(1, timeout=timeout, reproducible=arguments.get("reproducible"))
+    _to_join[alone] = lambda: newcomer(store, timeout, **how).wait(for_init=False)
     return alone
 
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ringreduce.descriptors import above_standard
 from ringreduce.horovod.negotiation import Negotiator
 from ringreduce.horovod.request import Request
 
@@ -31,7 +32,8 @@ class Timeline:
     """
 
     def __init__(self, path: str, mark_cycles: bool) -> None:
-        self._file = Path(path).open("w")  # noqa: SIM115
+        with above_standard():
+            self._file = Path(path).open("w")  # noqa: SIM115
         self._file.write("[\n")
         self._start = time.monotonic()
         self._lock = threading.Lock()  # each process set has its own thread

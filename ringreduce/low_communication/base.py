@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from ringreduce.communicator import Communicator, on_world
-from ringreduce.data_parallel.agreement import check_same, kind_of
+from ringreduce.communicator import Communicator
+from ringreduce.communicator.foreign import chosen
+from ringreduce.data_parallel.agreement import check_same, check_whole, kind_of
 from ringreduce.data_parallel.broadcast import Broadcast
 from ringreduce.data_parallel.timings import StepTimings
 from ringreduce.data_parallel.wrapper import WIRES
@@ -46,7 +47,7 @@ class Outer(ABC):
     def __init__(
         self, parameters: Iterable[Tensor], comm: Communicator | None, every: int, **options: Any
     ) -> None:
-        self.comm = on_world.world() if comm is None else comm
+        self.comm = chosen(comm)
         self.parameters = [parameter for parameter in parameters if parameter.requires_grad]
         self.every = every
         self.steps = self.bytes_sent = 0
@@ -56,7 +57,7 @@ class Outer(ABC):
         own |= {f"parameter {number}": kind_of(p) for number, p in enumerate(self.parameters)}
         self._arguments = own
         check_same(self.comm, own, f"{type(self).__name__}: the ranks' parameters or arguments")
-        self._require("every", every, every >= 1, "at least 1")
+        check_whole(every, "every", 1)
         wire = options.get("wire")
         self._require("wire", wire, wire in WIRES, f"one of {WIRES}")
         if not self.parameters:

@@ -13,12 +13,13 @@ import torch
 from torch import nn
 
 from ringreduce._engine import values as checked
-from ringreduce.communicator import Communicator, on_world
-from ringreduce.data_parallel.agreement import check_same, describe
+from ringreduce.communicator import Communicator
+from ringreduce.communicator.foreign import chosen
+from ringreduce.data_parallel.agreement import check_module, check_same, describe
 from ringreduce.data_parallel.broadcast import Broadcast
 from ringreduce.data_parallel.rows import sparse_names
 from ringreduce.errors import ClosedError, Error
-from ringreduce.parameter_server.arguments import check_arguments, group_numbers
+from ringreduce.parameter_server.arguments import check_arguments, group_numbers, groups_in
 from ringreduce.parameter_server.client import Client
 from ringreduce.parameter_server.layout import Layout, check_optimizer, named_parameters
 from ringreduce.parameter_server.memory import move_in
@@ -100,7 +101,8 @@ class ParameterServer(torch.optim.Optimizer):
         compensation_decay: float | None = None,
         **defaults: Any,
     ) -> None:
-        self.comm = on_world.world() if comm is None else comm
+        self.comm = chosen(comm)
+        check_module(model, "model")
         ranks = list(range(self.comm.size))
         check_arguments(
             self.comm.size, optimizer, staleness, servers, copies, overlap, delay_compensation, compensation_decay
@@ -108,7 +110,7 @@ class ParameterServer(torch.optim.Optimizer):
         self.servers = ranks if servers is None else ranks[-servers:]
         self.workers = ranks if servers is None else ranks[:-servers]
         copies = len(self.servers) > 1 if copies is None else copies
-        groups = None if groups is None else list(groups)
+        groups = None if groups is None else groups_in(groups)
         settings = {
             "groups": groups and [options(group) for group in groups],
             "optimizer": optimizer.__name__, **defaults, "staleness": staleness, "servers": servers, "copies": copies,

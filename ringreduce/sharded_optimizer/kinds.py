@@ -29,10 +29,12 @@ def choose_cut(optimizer: Any, shard: Cut | None) -> Cut:
     Raises:
         ValueError: the class cannot be sharded, or not in the way that shard names.
     """
+    if not isinstance(optimizer, type) or not issubclass(optimizer, optim.Optimizer):
+        raise TypeError(f"optimizer_class must be a class of torch.optim.Optimizer, not {optimizer!r}")
     for refused, why in REFUSED.items():
         if issubclass(optimizer, refused):
             raise ValueError(f"optimizer_class: {refused.__name__} cannot be sharded: {why}")
-    if shard not in (None, "elements", "parameters"):
+    if not isinstance(shard, str | None) or shard not in (None, "elements", "parameters"):
         raise ValueError(f"shard must be 'elements', 'parameters' or None, not {shard!r}")
     if shard == "elements" and optimizer.__name__ in NOT_ELEMENT_WISE:
         raise ValueError(f"shard: {optimizer.__name__} needs whole parameters; use shard='parameters'")

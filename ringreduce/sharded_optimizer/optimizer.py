@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from ringreduce.communicator import Communicator, on_world
-from ringreduce.data_parallel.agreement import check_not_averaged
+from ringreduce.communicator import Communicator
+from ringreduce.communicator.foreign import chosen
+from ringreduce.data_parallel.agreement import check_not_averaged, check_positive, check_whole
 from ringreduce.data_parallel.bucket import Slot
 from ringreduce.data_parallel.timings import StepTimings
 from ringreduce.errors import Error
@@ -80,12 +81,13 @@ class ShardedOptimizer(Regroupable, torch.optim.Optimizer):
         copies: int = 0,
         **defaults: Any,
     ) -> None:
-        if stage not in (1, 2):
+        comm = chosen(comm)
+        if isinstance(stage, bool) or not isinstance(stage, int) or stage not in (1, 2):
             raise ValueError(f"stage must be 1 or 2, not {stage}")
-        if not bucket_mb > 0:
-            raise ValueError(f"bucket_mb must be positive, not {bucket_mb}")
-        if copies < 0:
-            raise ValueError(f"copies must not be negative, not {copies}")
+        check_positive(bucket_mb, "bucket_mb")
+        check_whole(copies, "copies", 0)
+        if not isinstance(params, Iterable):
+            raise TypeError(f"params must be parameters or groups of them, not {type(params).__name__}")
         shard = choose_cut(optimizer_class, shard)
         settings = {
             "optimizer_class": optimizer_class.__name__, "stage": stage, "shard": shard, "bucket_mb": bucket_mb,
@@ -93,7 +95,6 @@ class ShardedOptimizer(Regroupable, torch.optim.Optimizer):
         }  # fmt: skip
         self.timings = StepTimings()
         self.elastic: Any = None  # agrees with other ranks before an update: ringreduce.elastic
-        comm = on_world.world() if comm is None else comm
         self._made_by = optimizer_class, defaults
         self._copies, self._stage = copies, stage
         self._division = Division(comm, Layout(comm, shard, bucket_mb * MB, settings), stage, copies)

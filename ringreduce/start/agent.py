@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import IO, Any
 
+from ringreduce.descriptors import above_standard, drop_output, with_standard_streams
 from ringreduce.start.orphans import end_with_parent
 
 __all__ = ["GRACE", "INTERRUPTED", "LOOK_EVERY", "Job", "agent", "ending", "status_of"]
@@ -71,6 +72,7 @@ def ending(code: int) -> str:
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code}"
 
 
+@above_standard()
 def agent(job: Job, until: IO[bytes] | None) -> int:
     """Starts a host's ranks and waits for them. Ends them if a byte, or the end of file, is read from `until`."""
     ranks = _Ranks(job)
@@ -84,6 +86,8 @@ def agent(job: Job, until: IO[bytes] | None) -> int:
             status = ranks.watch(selector, until)
     except KeyboardInterrupt as stop:
         status = (*stop.args, INTERRUPTED)[0]
+    except BrokenPipeError:
+        status = drop_output()
     return ranks.end(status)
 
 
@@ -246,6 +250,7 @@ class _Ranks:
 
 def _main() -> int:
     """Runs the agent of another host. Its job is the first line of standard input."""
+    with_standard_streams()
     job = Job(**json.loads(sys.stdin.buffer.readline()))
     return agent(job, sys.stdin.buffer)
 

@@ -9,32 +9,35 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from ringreduce import _engine, diagnosis, log
 from ringreduce._engine import values
 from ringreduce.annotations import Transport
 from ringreduce.communicator import DEFAULT_TIMEOUT, Communicator
+from ringreduce.descriptors import above_standard
 from ringreduce.errors import Error
 from ringreduce.start.launchers import (
     Launched,
     is_newcomer,
     launched,
     place_to_meet,
-    tell_launcher,
 )
-from ringreduce.start.origin import Origin, fingerprint_of
+from ringreduce.start.origin import Origin, fingerprint_of, place_of
 
 if TYPE_CHECKING:
+    from ringreduce.start.joining import Newcomer
     from ringreduce.start.meeting_places import Place
 
 __all__ = ["Exchange", "init", "join"]
 
 Exchange = Callable[[bytes], list[bytes]]
 
+TRANSPORTS = get_args(Transport)
 _THROUGH_MPI = ("mpi", "shm+mpi")
 
 
+@above_standard()
 def init(
     rank: int | None = None,
     size: int | None = None,
@@ -93,7 +96,7 @@ def init(
         TimeoutError: not all ranks arrived in time.
         Error: the ranks disagree, or ``ringreduce run`` has started this rank again, so that it must call :func:`join`.
     """
-    timeout = check(timeout, reproducible, transport, max_blocks, priority)
+    timeout = check(timeout, reproducible, transport, encrypt, max_blocks, priority)
     if store is not None and hasattr(store, "Get_rank"):
         rank = store.Get_rank() if rank is None else rank
         size = store.Get_size() if size is None else size
@@ -156,6 +159,9 @@ def join(
     Waits until the group calls :meth:`Communicator.grow`. The members of the group keep their order, and this process
     becomes one of the last ranks. If a member dies before this process is in, it asks again, until the timeout.
 
+    A process that was started again (RINGREDUCE_NEWCOMER) takes its own place if the others still wait in init() for
+    the one that died.
+
     Args:
         store: how the group can be found: what its ranks gave to :func:`ringreduce.init`, except a function or an
             mpi4py communicator. None uses the launcher's settings, which must be those of the group.
@@ -173,29 +179,46 @@ def join(
             could not be connected with all members.
         TimeoutError: no group let this process in before the timeout.
     """
-    timeout = check(timeout, reproducible, transport, max_blocks, priority)
-    known = launched(os.environ) if store is None else None
+    return newcomer(
+        store, timeout, reproducible, transport, encrypt, fingerprint, max_blocks, priority
+    ).wait()
+
+
+def newcomer(
+    store: Any,
+    timeout: float = DEFAULT_TIMEOUT,
+    reproducible: bool | None = None,
+    transport: Transport | None = None,
+    encrypt: bool | None = None,
+    fingerprint: str | bytes | None = None,
+    max_blocks: int | None = None,
+    priority: int | None = None,
+) -> Newcomer:
+    """Returns this process as one that joins a group, with the arguments of join()."""
+    timeout = check(timeout, reproducible, transport, encrypt, max_blocks, priority)
+    known = launched(os.environ) if store is None or is_newcomer() else None
     origin = Origin(store, known, transport or "", encrypt, reproducible, max_blocks, priority)
     digest = fingerprint_of(fingerprint)
     log.begin(0)
     from ringreduce.start.joining import Newcomer  # imports sockets, which only this needs
 
-    comm = Newcomer(origin, digest, timeout).wait()
-    tell_launcher()
-    return comm
+    return Newcomer(origin, digest, timeout)
 
 
 def check(
     timeout: float,
     reproducible: bool | None,
     transport: str | None,
+    encrypt: bool | None = None,
     max_blocks: int | None = None,
     priority: int | None = None,
 ) -> float:
     """Returns the timeout. Raises TypeError or ValueError if an argument is not valid for init()."""
     _engine.check_gpu_options(max_blocks, priority)
-    if transport is not None:
-        values.text(transport, "transport")
+    if transport is not None and values.text(transport, "transport") and transport not in TRANSPORTS:
+        raise ValueError(f"transport must be one of {', '.join(TRANSPORTS)}, not {transport!r}")
+    if encrypt is not None:
+        values.flag(encrypt, "encrypt")
     if reproducible is not None:
         values.flag(reproducible, "reproducible")
     if timeout is None:
@@ -246,15 +269,11 @@ def _exchange_for(
     by = f", started by {known.launcher}," if known else ""
     where = f"at {store}" if isinstance(store, str) else f"through a {type(store).__name__}"
     log.say("meeting", log.level_of(rank), rank, f"{size} ranks{by} meet {where}")
-    if isinstance(store, str):
-        return _meet(values.text(store, "store"), rank, size, timeout, encrypt)
     if hasattr(store, "allgather"):
         return _Meeting(store.allgather)
-    if hasattr(store, "set") and hasattr(store, "get"):
-        from ringreduce.start.network_places import PublishedPlace, StoreSpace
-
-        # Rank 0 may have been another process before, whose place is still in the store.
-        return _meet(PublishedPlace(StoreSpace(store), "meeting", changes=True), rank, size, timeout, encrypt)
+    place = place_of(store)
+    if place is not None:
+        return _meet(place, rank, size, timeout, encrypt)
     if callable(store):
         return _Meeting(store)
     raise TypeError(
@@ -262,7 +281,7 @@ def _exchange_for(
     )
 
 
-def _meet(where: str | Place, rank: int, size: int, timeout: float, encrypt: bool) -> _Meeting:
+def _meet(where: Place, rank: int, size: int, timeout: float, encrypt: bool) -> _Meeting:
     deadline = time.monotonic() + timeout
     from ringreduce.start import meeting  # imports sockets, which only this needs
 

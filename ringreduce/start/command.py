@@ -12,6 +12,8 @@ from ringreduce.start.programs import Place, hosts_named, start
 
 __all__ = ["DESCRIPTION", "USAGE", "add_options", "main", "run"]
 
+_MOST = 1 << 22  # processes of a host: the kernel's highest pid_max
+
 USAGE = "ringreduce run [-n N] [--hosts A,B] [options] PROGRAM [argument ...]"
 
 DESCRIPTION = """\
@@ -63,10 +65,13 @@ def run(options: Namespace) -> int:
     """Returns the exit status of the first rank that failed, or 0. Raises ValueError for an invalid option."""
     if options.hosts is None:
         places = [Place("", _cores() if options.ranks is None else options.ranks)]
-        if places[0].ranks < 1:
-            raise ValueError(f"-n must be at least 1, not {options.ranks}")
     else:
         places = hosts_named(options.hosts, options.ranks)
+    for place in places:
+        if place.ranks < 1:
+            raise ValueError(f"-n must be at least 1, not {place.ranks}")
+        if place.ranks > _MOST:
+            raise ValueError(f"-n must be at most {_MOST}, not {place.ranks}")
     if options.restarts < 0:
         raise ValueError(f"--restarts must be 0 or more, not {options.restarts}")
     program = options.program[1:] if options.program[:1] == ["--"] else options.program

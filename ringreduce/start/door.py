@@ -17,11 +17,12 @@ import weakref
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ringreduce.descriptors import above_standard
 from ringreduce.errors import Error
 from ringreduce.start.frames import AGAIN, DATA, Again, failure, receive, send
 from ringreduce.start.meeting_places import Connection, Place
 from ringreduce.start.network_places import watch
-from ringreduce.start.reception import MAGIC_NEWCOMER, MAGIC_NEWCOMER_TLS, Guest, Reception
+from ringreduce.start.reception import Guest, Kind, Reception
 
 __all__ = ["ANSWER", "Door", "Newcomer", "Terms"]
 
@@ -81,21 +82,26 @@ class Newcomer:
                 return failed, said[ANSWER.size :]
 
     def refuse(self, why: str) -> None:
-        """Tells it, as far as it listens, why it cannot join."""
-        kind, payload = failure(Error(f"the group does not let this process in: {why}"))
-        with contextlib.suppress(Error, OSError):
-            send(self.connection, kind, payload, time.monotonic() + 0.1, self.rank)
-        self.connection.close()
+        refuse(self.connection, why)
 
-    def call_off(self) -> None:
+    def call_off(self, why: str) -> None:
         """Says that the attempt has failed. The next one finds out if the newcomer has died meanwhile."""
         with contextlib.suppress(Error, OSError):
-            send(self.connection, AGAIN, b"", time.monotonic() + 0.1, self.rank)
+            send(self.connection, AGAIN, why.encode()[:4096], time.monotonic() + 0.1, self.rank)
+
+
+def refuse(newcomer: Connection, why: str) -> None:
+    """Tells a newcomer, as far as it listens, why it cannot join."""
+    kind, payload = failure(Error(f"the group does not let this process in: {why}"))
+    with contextlib.suppress(Error, OSError):
+        send(newcomer, kind, payload, time.monotonic() + 0.1, 0)
+    newcomer.close()
 
 
 class Door:
     """Lets processes wait for the group at a place."""
 
+    @above_standard()
     def __init__(self, place: Place, terms: Terms, deadline: float) -> None:
         """Raises TimeoutError if another process listens at the place until the deadline."""
         self._terms = terms
@@ -108,7 +114,7 @@ class Door:
         self._listener.listen(_BACKLOG)
         self._wake, self._woken = socket.socketpair()
         self._selector.register(self._woken, selectors.EVENT_READ)
-        self._reception = Reception(place, self._listener, self._selector, MAGIC_NEWCOMER, MAGIC_NEWCOMER_TLS)
+        self._reception = Reception(place, self._listener, self._selector, Kind.NEWCOMER)
         _open.add(self)
         threading.Thread(target=self._serve, name="ringreduce-door", daemon=True).start()
 
@@ -195,7 +201,9 @@ class Door:
         try:
             send(guest.connection, DATA, b"", deadline, guest.rank)
             terms = Terms(**json.loads(receive(guest.connection, deadline, guest.rank)))
-        except (Error, OSError, ValueError, TypeError, Again):  # TypeError: a version with other terms
+        except (ValueError, TypeError):
+            return refuse(guest.connection, "its version of ringreduce has other terms")
+        except (Error, OSError, Again):
             return guest.connection.close()
         newcomer = Newcomer(guest.connection, terms)
         with self._lock:
@@ -204,6 +212,7 @@ class Door:
                 self._enter(newcomer, len(self._waiting))
         if why:
             newcomer.refuse(why)
+        return None
 
     def _hear(self, newcomer: Newcomer) -> None:
         """One that waits says nothing, except what it had to say in an attempt that has failed."""

@@ -17,7 +17,7 @@ LONGEST = 1 << 20  # bytes of a blob, checked before memory is allocated for it
 
 
 class Again(Exception):
-    """The other end has given up this attempt, and will begin another one."""
+    """The other end has given up this attempt, and will begin another one. The text says why, if that is known."""
 
 
 def failure(error: BaseException) -> tuple[int, bytes]:
@@ -61,7 +61,7 @@ def receive(source: Connection, deadline: float, rank: int) -> bytes:
     if kind == DATA:
         return payload
     if kind == AGAIN:
-        raise Again
+        raise Again(payload.decode(errors="replace"))
     (culprit,) = struct.unpack_from("=i", payload)
     text = payload[4:].decode(errors="replace")
     if kind == ERROR:

@@ -240,7 +240,7 @@ class _Attempt:
             log.say("meeting", log.level_of(0), self._comm.rank, f"a newcomer is turned away: {why}")
             self._guests[place].refuse(why)
         for guest in stay:
-            guest.call_off()
+            guest.call_off(why)
         if self._growth.door is not None:
             self._growth.door.put_back(stay)
         self._guests = []

@@ -9,17 +9,20 @@ from dataclasses import asdict
 
 from ringreduce import _engine
 from ringreduce.communicator import Communicator
+from ringreduce.descriptors import above_standard
 from ringreduce.errors import Error, PeerLost, TimeoutError
 from ringreduce.start.door import ANSWER
 from ringreduce.start.frames import DATA, Again, receive, send
 from ringreduce.start.growth import Growth
+from ringreduce.start.launchers import is_newcomer, tell_launcher
 from ringreduce.start.meeting_places import Connection
 from ringreduce.start.network_places import watch
 from ringreduce.start.origin import Origin
-from ringreduce.start.reception import GREETING, MAGIC_NEWCOMER, MAGIC_NEWCOMER_TLS, dial
+from ringreduce.start.reception import Kind, dial, greeted, greeting_of
 
 __all__ = ["Newcomer"]
 
+_ANSWERS = 1.0  # seconds for the process at a door to answer
 _PAUSE = 0.05  # seconds before the newcomer looks for another door
 
 
@@ -31,6 +34,14 @@ class _Over(Exception):
         self.lost, self.error = lost, error
 
 
+class _Met(Exception):
+    """The group has not started without this process, which was started again, and has taken its place in init()."""
+
+    def __init__(self, comm: Communicator) -> None:
+        super().__init__()
+        self.comm = comm
+
+
 class Newcomer:
     """A process that asks a group in."""
 
@@ -39,9 +50,42 @@ class Newcomer:
         self._growth = Growth(origin, fingerprint)
         self._deadline = time.monotonic() + timeout
         self._find = origin.door(timeout)
+        self._place = origin.meeting(timeout) if self._may_be_awaited() else None
+        self._why = ""  # of the latest attempt that has failed
 
-    def wait(self) -> Communicator:
-        """Returns the communicator. Raises what ringreduce.join() raises."""
+    @above_standard()
+    def wait(self, for_init: bool = True) -> Communicator:
+        """Returns the communicator. Raises what ringreduce.join() raises.
+
+        Args:
+            for_init: whether this may be the first group of the job.
+        """
+        if not for_init:
+            self._place = None
+        try:
+            comm = self._join()
+        except _Met as met:
+            comm = met.comm
+        tell_launcher()
+        return comm
+
+    @above_standard()
+    def wait_for_init(self) -> Communicator | None:
+        """Returns the first group of the job, if it has not started without this process, or None once it runs."""
+        greeting = greeting_of(Kind.NEWCOMER, self._origin.encrypts())
+        while self._place is not None and time.monotonic() < self._deadline:
+            try:
+                self._take_place()
+                greeted(self._find(), greeting, time.monotonic() + _ANSWERS).close()
+                return None  # that was its door
+            except _Met as met:
+                tell_launcher()
+                return met.comm
+            except OSError:
+                time.sleep(_PAUSE)
+        return None
+
+    def _join(self) -> Communicator:
         while True:
             door = self._knock()
             try:
@@ -60,8 +104,11 @@ class Newcomer:
     def _knock(self) -> Connection:
         encrypts = self._origin.encrypts()
         while True:
-            greeting = GREETING.pack(MAGIC_NEWCOMER_TLS if encrypts else MAGIC_NEWCOMER, 0, 0)
-            place, dialled = dial(self._find, greeting, self._deadline, "a group that lets newcomers in")
+            greeting = greeting_of(Kind.NEWCOMER, encrypts)
+            missing = "a group that lets newcomers in" + self._why
+            place, dialled = dial(
+                self._find, Kind.NEWCOMER, greeting, self._deadline, missing, self._take_place
+            )
             watch(dialled.fileno())
             door = place.encrypted(dialled, False) if encrypts else dialled
             try:
@@ -76,15 +123,39 @@ class Newcomer:
                 door.close()
                 raise
 
+    def _may_be_awaited(self) -> bool:
+        return is_newcomer() and self._origin.known is not None and self._origin.known.size > 1
+
+    def _take_place(self) -> None:
+        """Raises _Met if the other ranks of the job still wait for this one, which was killed before it came."""
+        known = self._origin.known
+        if self._place is None or known is None:
+            return
+        from ringreduce.start.meeting import take_place
+
+        # Newcomers under Slurm may be ranks of a step of their own.
+        none_left = known.launcher == "torchrun"
+        encrypts = self._origin.encrypts()
+        group = take_place(self._place, known.rank, known.size, self._deadline, encrypts, none_left)
+        if group is None:
+            return
+        with contextlib.closing(group):
+            try:
+                engine = self._origin.connect(known.rank, known.size, group.exchange, self._timeout)
+            except PeerLost:  # the others, too, begin anew
+                return
+        raise _Met(Communicator(engine, self._timeout, self._origin))
+
     def _hear(self, door: Connection) -> bytes:
         try:
             return receive(door, self._deadline, 0)
-        except Again:
+        except Again as again:
+            self._why = f" (the latest attempt has failed: {again})" if str(again) else self._why
             raise _Over(False) from None
         except PeerLost:
             raise _Over(True) from None
         except TimeoutError:
-            text = f"timed out after {self._timeout:g} s waiting for the group to call grow()"
+            text = f"timed out after {self._timeout:g} s waiting for the group to call grow()" + self._why
             raise _Over(True, TimeoutError(text, 0)) from None
         except Error as refusal:
             raise _Over(True, refusal) from None

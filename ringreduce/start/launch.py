@@ -21,6 +21,7 @@ from ringreduce._engine import values
 from ringreduce.annotations import Transport
 from ringreduce.communicator import DEFAULT_TIMEOUT
 from ringreduce.cuda.cuda_driver import has_initialized_driver
+from ringreduce.descriptors import above_standard
 from ringreduce.errors import Error, PeerLost, RankFailed
 from ringreduce.start.bootstrap import check, init
 from ringreduce.start.orphans import end_with_parent
@@ -30,6 +31,7 @@ __all__ = ["run"]
 LOOK_EVERY = 0.2  # seconds between two looks for ranks that have ended
 
 
+@above_standard()
 def run(
     function: Callable[..., Any],
     ranks: int,
@@ -185,8 +187,9 @@ def _rank_main(
     diagnosis.end()  # the parent ends a rank that has answered
     pipe.send_bytes(message)
     pipe.close()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
     if _is_forked():
         # A forked rank must not run the exit handlers of its parent.
         os._exit(0)

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ringreduce.descriptors import above_standard
+from ringreduce.errors import Error
 from ringreduce.start import munge
 from ringreduce.start.orphans import ancestors
 
@@ -55,38 +57,84 @@ class Launched(NamedTuple):
 
 
 def launched(env: Mapping[str, str]) -> Launched | None:
-    """Reads the environment variables of torchrun, Open MPI, MPICH and Intel MPI (Hydra), or Slurm."""
+    """Reads the environment variables of torchrun, Open MPI, MPICH and Intel MPI (Hydra), or Slurm.
+
+    Raises:
+        ValueError: they are no numbers, or disagree.
+    """
 
     def read(launcher: str, rank: str, size: str, job: str) -> Launched | None:
-        if rank not in env or size not in env:
+        if not env.get(rank) or not env.get(size):
             return None
-        return Launched(launcher, int(env[rank]), int(env[size]), job)
+        found = Launched(launcher, _number(env, rank), _number(env, size), job)
+        if found.size > 2**31 - 1:
+            raise ValueError(f"{size} must be an integer from 1 to 2147483647, not {found.size}")
+        if not 0 <= found.rank < found.size:
+            raise ValueError(
+                f"{rank}={found.rank} and {size}={found.size} disagree: a rank is at least 0 and less than the "
+                "number of ranks. They may be left from different jobs"
+            )
+        return found
 
     def value(*names: str) -> str:
         return "/".join(env.get(name, "") for name in names)
 
-    # A batch script has the variables of a rank, but no step, so it is not a rank. With --mpi=pmi2 srun sets some of
-    # Hydra's variables, and processes that Hydra starts through srun have Slurm's.
+    # A batch script and the shell of salloc have the variables of a rank, but are of no step that srun has started, so
+    # they are no ranks. With --mpi=pmi2 srun sets some of Hydra's variables, and processes that Hydra starts through
+    # srun have Slurm's. SLURM_NTASKS may be that of the job.
     step = env.get("SLURM_STEP_ID")
+    if step and _number(env, "SLURM_STEP_ID") >= _RESERVED_STEPS:
+        step = None
+    size = "SLURM_STEP_NUM_TASKS" if env.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
     hydra = "MPI_LOCALNRANKS" in env or not step
     return (
         read("torchrun", "RANK", "WORLD_SIZE", value("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"))
         or read("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", value("PMIX_NAMESPACE"))
         or (read("hydra", "PMI_RANK", "PMI_SIZE", value("PMI_PORT") or _proxy()) if hydra else None)
-        or (
-            read("slurm", "SLURM_PROCID", "SLURM_NTASKS", value("SLURM_JOB_ID", "SLURM_STEP_ID"))
-            if step
-            else None
-        )
+        or (read("slurm", "SLURM_PROCID", size, value("SLURM_JOB_ID", "SLURM_STEP_ID")) if step else None)
     )
+
+
+def _number(env: Mapping[str, str], name: str) -> int:
+    given = env.get(name, "")
+    if not re.fullmatch(r"\s*[+-]?\d{1,18}\s*", given, re.ASCII):
+        raise ValueError(f"{name} must be an integer, not {given!r}")
+    return int(given)
+
+
+def _ancestors_named(*beginnings: str) -> list[int]:
+    found = []
+    for pid in ancestors():
+        with contextlib.suppress(OSError):  # it has just ended
+            if Path(f"/proc/{pid}/comm").read_text().startswith(beginnings):
+                found.append(pid)
+    return found
 
 
 def _proxy() -> str:
     """Returns the pid of Hydra's proxy. Hydra does not name its jobs, but the proxy starts all ranks of a host."""
-    pids = list(ancestors())
-    with contextlib.suppress(OSError):  # a process has just ended
-        pids = [pid for pid in pids if Path(f"/proc/{pid}/comm").read_text().startswith("hydra")] or pids
-    return str(pids[0] if pids else 0)
+    return str(next(iter(_ancestors_named("hydra") or ancestors()), 0))
+
+
+def _require_live(known: Launched, env: Mapping[str, str]) -> None:
+    """Raises ValueError if the variables are left from an mpirun that has ended: nobody would come to the meeting."""
+    if known.launcher == "openmpi":
+        names = "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE"
+        folder = env.get("PMIX_SERVER_TMPDIR", "")
+        live = bool(env.get("PMIX_NAMESPACE")) and (not folder or Path(folder).is_dir())
+    elif known.launcher == "hydra":
+        from ringreduce.start import pmi
+
+        names = "PMI_RANK and PMI_SIZE"
+        live = bool(env.get("PALS_APID") or env.get("FLUX_JOB_ID")) or pmi.is_there()
+    else:
+        return
+    if not live and not _ancestors_named(*_MPIRUNS):
+        raise ValueError(
+            f"{names} say that this is rank {known.rank} of {known.size}, but no mpirun that is running has started "
+            "this process, so the other ranks would not come: unset the variables if they are left from another "
+            "job; or set RANK, WORLD_SIZE and RINGREDUCE_RENDEZVOUS if you start the ranks yourself"
+        )
 
 
 # The launchers' variables for the number of ranks on this host, and of hosts.
@@ -95,7 +143,11 @@ _RANKS_HERE = {
     "openmpi": "OMPI_COMM_WORLD_LOCAL_SIZE",
     "hydra": "MPI_LOCALNRANKS",
 }
-_HOSTS = {"slurm": "SLURM_STEP_NUM_NODES"}
+_HOSTS = {"slurm": "SLURM_STEP_NUM_NODES", "hydra": "FLUX_JOB_NNODES"}
+_RESERVED_STEPS = (
+    0xFFFFFFF0  # numbers of steps that are not srun's: of batch scripts, salloc's shell and others
+)
+_MPIRUNS = ("hydra", "mpirun", "mpiexec", "prte", "orte", "jsm")  # their commands and daemons begin so
 _SLURM_PORTS = range(20_000, 32_000)  # below the ports that systems use for outgoing connections
 
 
@@ -107,9 +159,15 @@ def across_hosts(known: Launched, env: Mapping[str, str]) -> bool:
     """
     if known.launcher == "torchrun" and "LOCAL_WORLD_SIZE" not in env and env.get("MASTER_PORT"):
         return not re.fullmatch(r"localhost|127\.[\d.]+|::1|", env.get("MASTER_ADDR", ""))
-    here = int(env.get(_RANKS_HERE.get(known.launcher, ""), known.size))
-    hosts = int(env.get(_HOSTS.get(known.launcher, ""), 1))
-    return here < known.size or hosts > 1
+    here, hosts = _RANKS_HERE.get(known.launcher, ""), _HOSTS.get(known.launcher, "")
+    if known.launcher == "hydra" and not env.get(here):
+        here = "PMI_LOCAL_SIZE"  # PALS
+    least = min((_number(env, name) for name in (here, hosts) if env.get(name)), default=1)
+    if least < 1:
+        raise ValueError(f"{here or hosts} must be at least 1, not {least}")
+    return bool(
+        (env.get(here) and _number(env, here) < known.size) or (env.get(hosts) and _number(env, hosts) > 1)
+    )
 
 
 def place_to_meet(known: Launched, env: Mapping[str, str], timeout: float) -> Any:
@@ -120,7 +178,15 @@ def place_to_meet(known: Launched, env: Mapping[str, str], timeout: float) -> An
     """
     place = env.get("RINGREDUCE_RENDEZVOUS")
     if place:
+        from ringreduce.start.named_places import addresses  # imports sockets, which only this needs
+
+        if not addresses(place):
+            raise ValueError(
+                "RINGREDUCE_RENDEZVOUS must be host:port, or host,host:port for a rank 0 on any of them, with a port "
+                f"from 1 to 65535, not {place!r}"
+            )
         return f"tcp://{place}"
+    _require_live(known, env)
     if not across_hosts(known, env):
         # The launchers' own stores need imports of torch or MPI, which ranks on one host can do without.
         return f"{known.launcher}/{known.job}"
@@ -212,22 +278,32 @@ def _torchruns_store(known: Launched, env: Mapping[str, str], timeout: float) ->
     return PrefixStore(f"ringreduce/{known.job}", _agents_store(known, env, timeout))
 
 
-_stores: dict[tuple[str, str], Any] = {}  # of agents. A lost agent shows at once on a connection that is open
+_stores: dict[tuple[str, int], Any] = {}  # of agents. A lost agent shows at once on a connection that is open
 
 
+@above_standard()
 def _agents_store(known: Launched, env: Mapping[str, str], timeout: float) -> Any:
     from datetime import timedelta
 
     from torch._C._distributed_c10d import TCPStore
 
-    host, port = env["MASTER_ADDR"], env["MASTER_PORT"]
+    host, port = env.get("MASTER_ADDR", ""), _number(env, "MASTER_PORT")
+    if not host or not 0 < port < 65536:
+        raise ValueError(
+            f"MASTER_ADDR must be rank 0's host and MASTER_PORT a port from 1 to 65535, not {host!r} and {port}"
+        )
     if (host, port) in _stores:
         return _stores[host, port]
     of_agent = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     opened_here = known.rank == 0 and not of_agent
-    store = TCPStore(
-        host, int(port), known.size, opened_here, timedelta(seconds=timeout), wait_for_workers=False
-    )
+    try:
+        store = TCPStore(
+            host, port, known.size, opened_here, timedelta(seconds=timeout), wait_for_workers=False
+        )
+    except RuntimeError as error:
+        raise Error(
+            f"torch's store at MASTER_ADDR={host}, MASTER_PORT={port} cannot be used: {error}"
+        ) from error
     if of_agent:
         _stores[host, port] = store
     return store

@@ -46,7 +46,7 @@ def local_group(
         Error: a GPU cannot be used, or has too few queues or thread blocks for its ranks.
     """
     values.whole(size, "size", 1, MOST)
-    timeout = check(timeout, reproducible, None, max_blocks, priority)
+    timeout = check(timeout, reproducible, None, max_blocks=max_blocks, priority=priority)
     log.begin(0)
     engines = _engine.local_group(size, timeout, reproducible, max_blocks, priority)
     group = [Communicator(engine, timeout) for engine in engines]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import selectors
+import socket
 import time
 from typing import Any, Protocol
 
@@ -18,10 +19,11 @@ from ringreduce.errors import Error, PeerLost, TimeoutError
 from ringreduce.start.frames import DATA, failure, lost, receive, send
 from ringreduce.start.meeting_places import Connection, Place
 from ringreduce.start.named_places import place_named
-from ringreduce.start.reception import GREETING, MAGIC, MAGIC_TLS, Guest, Reception, dial
+from ringreduce.start.reception import Guest, Kind, Reception, dial, greeted, greeting_of
 
-__all__ = ["Group", "join"]
+__all__ = ["Group", "join", "take_place"]
 
+_WINDOW = 0.3  # seconds that a rank 0 that was started again waits for others, before it looks elsewhere
 _VERDICT = 1.0  # seconds after the deadline for rank 0 to report which ranks are missing
 
 
@@ -51,44 +53,99 @@ def join(where: str | Place, rank: int, size: int, deadline: float, encrypt: boo
     """
     place = place_named(where) if isinstance(where, str) else where
     encrypt = encrypt and place.on_network
-    return (
-        _Host(place, size, deadline, encrypt) if rank == 0 else _Guest(place, rank, size, deadline, encrypt)
-    )
+    if rank == 0:
+        return _Host(place, size, deadline, encrypt)
+    with log.waiting("meeting", rank, lambda: "rank 0 to start"):
+        greeting = greeting_of(Kind.RANK, encrypt, rank, size)
+        _, dialled = dial(lambda: place, Kind.RANK, greeting, deadline, "rank 0 to start")
+    return _Guest(place, dialled, size, deadline, encrypt)
+
+
+def take_place(
+    place: Place, rank: int, size: int, deadline: float, encrypt: bool, none_left: bool = False
+) -> Group | None:
+    """Meets ranks that have been waiting in init() for a process that was killed before it came. Tries it once.
+
+    Args:
+        none_left: whether a place that others have taken, too, shows that the process that had it is dead: if all are
+            taken again, there is no group.
+
+    Returns:
+        None if nobody waits.
+
+    Raises:
+        Error: as for join().
+    """
+    encrypt = encrypt and place.on_network
+    now = time.monotonic()
+    try:
+        if rank == 0:
+            return _Host(place, size, deadline, encrypt, now + _WINDOW, none_left)
+        greeting = greeting_of(Kind.AGAIN, encrypt, rank, size)
+        dialled = greeted(place, greeting, min(deadline, now + _VERDICT))
+    except (OSError, _NobodyCame):  # also of a group that is running, and has its door there
+        return None
+    try:
+        return _Guest(place, dialled, size, deadline, encrypt)
+    except PeerLost:
+        return None
+
+
+class _NobodyCame(Exception):
+    """None but ranks that were started again: the others may have a group already."""
 
 
 class _Host:
-    """Rank 0, which all other ranks connect to."""
+    """Rank 0, which all other ranks connect to.
 
-    def __init__(self, place: Place, size: int, deadline: float, encrypt: bool) -> None:
+    Args:
+        window: when to raise _NobodyCame instead, if this rank was started again.
+        none_left: as for take_place().
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        size: int,
+        deadline: float,
+        encrypt: bool,
+        window: float | None = None,
+        none_left: bool = False,
+    ) -> None:
         self._place = place
         self._encrypt = encrypt
         self._size = size
         self._deadline = deadline
+        self._window = window
         self._peers: dict[int, Connection] = {}
         try:
-            with place.listener(deadline) as listener, selectors.DefaultSelector() as selector:
+            with place.listener(window or deadline) as listener, selectors.DefaultSelector() as selector:
                 listener.listen(size + 16)
                 with (
-                    contextlib.closing(Reception(place, listener, selector, MAGIC, MAGIC_TLS)) as reception,
+                    contextlib.closing(Reception(place, listener, selector, Kind.RANK)) as reception,
                     log.waiting("meeting", 0, lambda: f"ranks {self._missing()} to start"),
                 ):
                     while len(self._peers) < size - 1:
                         self._welcome(reception, selector)
+            if self._window and not none_left:
+                raise _NobodyCame
             place.withdraw()  # before any rank can go on, and publish a place of its own
             self._tell_all([b""])  # all ranks have come, and may send from now on
+        except _NobodyCame:
+            self.close()
+            raise
         except BaseException as error:
             self._fail(error)
             raise
 
     def _welcome(self, reception: Reception, selector: selectors.BaseSelector) -> None:
-        ready = selector.select(max(self._deadline - time.monotonic(), 0))
+        until = self._window or self._deadline
+        ready = selector.select(max(until - time.monotonic(), 0))
+        if self._window and time.monotonic() > self._window:
+            raise _NobodyCame
         if not ready:
             missing = self._missing()
-            text = f"rank 0 timed out waiting for ranks {missing} to start"
-            if reception.refused:
-                text += (
-                    f"; it has turned away {reception.refused} connections with a different RINGREDUCE_SECRET"
-                )
+            text = f"rank 0 timed out waiting for ranks {missing} to start{reception.refusals()}"
             raise TimeoutError(text, missing[0])
         for key, _ in ready:
             talking: Any = key.fileobj
@@ -96,7 +153,7 @@ class _Host:
                 guest = reception.attend(talking)
                 if guest is None:
                     continue
-                if 0 < guest.rank < self._size or guest.size != self._size:
+                if self._expects(guest):
                     self._seat(guest)
                 else:
                     reception.dismiss(guest)
@@ -108,8 +165,17 @@ class _Host:
     def _missing(self) -> list[int]:
         return sorted(set(range(1, self._size)) - set(self._peers))
 
+    def _expects(self, guest: Guest) -> bool:
+        """Returns whether to look at a guest more closely. One that was started again may be of another group."""
+        fits = 0 < guest.rank < self._size and guest.size == self._size
+        if guest.kind is Kind.AGAIN:
+            return fits and guest.rank not in self._peers
+        return fits or guest.size != self._size
+
     def _seat(self, guest: Guest) -> None:
         rank = guest.rank
+        if guest.kind is Kind.RANK:
+            self._window = None
         if guest.size != self._size:
             raise Error(
                 f"ranks disagree about the size: rank {rank} says {guest.size} ranks, rank 0 says {self._size}"
@@ -179,12 +245,11 @@ class _Host:
 class _Guest:
     """Any other rank."""
 
-    def __init__(self, place: Place, rank: int, size: int, deadline: float, encrypt: bool) -> None:
+    def __init__(
+        self, place: Place, dialled: socket.socket, size: int, deadline: float, encrypt: bool
+    ) -> None:
         self._size = size
         self._deadline = deadline
-        with log.waiting("meeting", rank, lambda: "rank 0 to start"):
-            greeting = GREETING.pack(MAGIC_TLS if encrypt else MAGIC, rank, size)
-            _, dialled = dial(lambda: place, greeting, deadline, "rank 0 to start")
         self._host = place.encrypted(dialled, False) if encrypt else dialled
         receive(self._host, deadline + _VERDICT, 0)
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ringreduce.errors import TimeoutError
 
-__all__ = ["Connection", "Place", "Space", "TurnedAway", "bind"]
+__all__ = ["Connection", "Place", "Space", "TurnedAway", "Unwanted", "bind"]
 
 
 class Connection(Protocol):
@@ -26,6 +26,7 @@ class Place(Protocol):
     """A place to meet. A greeting is followed by a proof of ``proof_size`` bytes."""
 
     on_network: bool
+    knows: str  # what proves that a process belongs to the job
     proof_size: int
 
     def listener(self, deadline: float) -> socket.socket:
@@ -37,14 +38,19 @@ class Place(Protocol):
     def challenge(self, stranger: socket.socket) -> bytes | None:
         """Sends a challenge to a new connection, and returns it. None rejects the connection."""
 
-    def accepts(self, stranger: socket.socket, challenge: bytes, greeting: bytes, proof: bytes) -> bool:
-        """Returns whether a greeting comes from a rank of the job. If so, sends it a proof in return."""
+    def accepts(
+        self, stranger: socket.socket, challenge: bytes, greeting: bytes, proof: bytes, wanted: bool
+    ) -> bool:
+        """Returns whether a greeting comes from a rank of the job. If so, sends it a proof in return.
+
+        The proof also says whether the rank is ``wanted`` here, or comes too early or too late.
+        """
 
     def dial(self, timeout: float) -> socket.socket:
         """Connects to the place."""
 
     def greet(self, dialled: socket.socket, greeting: bytes) -> None:
-        """Greets rank 0. Raises TurnedAway if either side does not accept the other."""
+        """Greets rank 0. Raises TurnedAway if either side does not accept the other, and Unwanted if they do."""
 
     def encrypted(self, greeted: socket.socket, begins: bool) -> Connection:
         """Returns the connection encrypted with TLS, if the place is on a network."""
@@ -62,6 +68,10 @@ class Space(Protocol):
 
 class TurnedAway(ConnectionError):
     """A process at rank 0's address cannot meet with this rank. The text says why."""
+
+
+class Unwanted(TurnedAway):
+    """The process there belongs to the job, but waits for others. The text says where it is."""
 
 
 def bind(listener: socket.socket, address: tuple[str, int] | str, deadline: float, taken: str) -> None:

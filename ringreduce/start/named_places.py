@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import socket
 import struct
 
 from ringreduce.start.meeting_places import Connection, Place, TurnedAway, bind
 
-__all__ = ["place_named"]
+__all__ = ["addresses", "place_named"]
+
+
+def addresses(text: str) -> list[str]:
+    """Returns the host:port of each host in host,host:port; none if the text is not of this form."""
+    hosts, _, port = text.rpartition(":")
+    wrong = not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536)
+    if wrong or not all(re.fullmatch(r"[^\s/]+", host) for host in hosts.split(",")):
+        return []
+    return [f"{host}:{port}" for host in hosts.split(",")]
 
 
 def place_named(name: str) -> Place:
@@ -20,13 +30,12 @@ def place_named(name: str) -> Place:
         from ringreduce.start import network_places, pmi, pmix
 
         return network_places.PublishedPlace(pmix if kind == "pmix" else pmi, address)
-    hosts, colon, port = address.rpartition(":")
-    if not (colon and all(hosts.split(",")) and port.isdecimal() and 0 < int(port) < 65536):
+    places = addresses(address)
+    if not places:
         raise ValueError(
             f"store must be a name, tcp://host:port, or tcp://host,host,...:port for a rank 0 on any of them, not "
             f"{name!r}"
         )
-    places = [f"{host}:{port}" for host in hosts.split(",")]
     from ringreduce.start.network_places import MungePlace, NetworkPlace
 
     if kind == "munge":
@@ -44,6 +53,7 @@ class _HostPlace:
     """A place on one host, for processes of one user."""
 
     on_network = False
+    knows = "user"
     proof_size = 0
 
     def __init__(self, name: str) -> None:
@@ -61,7 +71,9 @@ class _HostPlace:
     def challenge(self, stranger: socket.socket) -> bytes | None:
         return b"" if _same_user(stranger) else None
 
-    def accepts(self, stranger: socket.socket, challenge: bytes, greeting: bytes, proof: bytes) -> bool:
+    def accepts(
+        self, stranger: socket.socket, challenge: bytes, greeting: bytes, proof: bytes, wanted: bool
+    ) -> bool:
         return True
 
     def dial(self, timeout: float) -> socket.socket:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ringreduce import _engine
 from ringreduce.start import munge
-from ringreduce.start.meeting_places import Connection, Space, TurnedAway, bind
+from ringreduce.start.meeting_places import Connection, Space, TurnedAway, Unwanted, bind
 
 __all__ = ["MungePlace", "NetworkPlace", "PublishedPlace", "StoreSpace", "first_that_answers", "watch"]
 
@@ -34,7 +34,6 @@ class NetworkPlace:
 
     on_network = True
     proof_size = _NONCE + _PROOF
-
     knows = "RINGREDUCE_SECRET"
 
     def __init__(self, places: list[str], secret: bytes) -> None:
@@ -64,11 +63,13 @@ class NetworkPlace:
         stranger.send(self._invitation + nonce)  # never blocks: the connection is empty
         return nonce
 
-    def accepts(self, stranger: socket.socket, challenge: bytes, greeting: bytes, proof: bytes) -> bool:
+    def accepts(
+        self, stranger: socket.socket, challenge: bytes, greeting: bytes, proof: bytes, wanted: bool
+    ) -> bool:
         nonce, claimed = proof[:_NONCE], proof[_NONCE:]
         if not hmac.compare_digest(claimed, self._proof(b"guest", challenge, nonce, greeting)):
             return False
-        stranger.send(self._proof(b"host", challenge, nonce, greeting))
+        stranger.send(self._proof(b"host" if wanted else b"busy", challenge, nonce, greeting))
         return True
 
     def dial(self, timeout: float) -> socket.socket:
@@ -94,6 +95,8 @@ class NetworkPlace:
             raise TurnedAway(
                 f"{there} closes the connection: its {self.knows} differs from this rank's, or it is not ringreduce"
             ) from error
+        if hmac.compare_digest(answer, self._proof(b"busy", challenge, nonce, greeting)):
+            raise Unwanted(f"at {self._places[-1]}")
         if not hmac.compare_digest(answer, self._proof(b"host", challenge, nonce, greeting)):
             raise TurnedAway(f"{there} does not know this rank's {self.knows}")
 

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import ringreduce
 from ringreduce import _engine
-from ringreduce.start.launchers import Launched, door_of
+from ringreduce._engine import values
+from ringreduce.start.launchers import Launched, door_of, place_to_meet
 
 if TYPE_CHECKING:
     from ringreduce.start.door import Terms
     from ringreduce.start.meeting_places import Place
 
-__all__ = ["Origin", "fingerprint_of"]
+__all__ = ["Origin", "fingerprint_of", "place_of"]
 
 
 def fingerprint_of(given: str | bytes | None) -> str:
@@ -26,6 +27,26 @@ def fingerprint_of(given: str | bytes | None) -> str:
     if not isinstance(given, str | bytes):
         raise TypeError(f"fingerprint must be a string, bytes or None, not {type(given).__name__}")
     return hashlib.sha256(given.encode() if isinstance(given, str) else given).hexdigest()
+
+
+def named(store: str) -> str:
+    """Returns a store that is a name. Raises ValueError if it cannot be one."""
+    if not values.text(store, "store"):
+        raise ValueError("store must not be empty")
+    return store
+
+
+def place_of(store: Any) -> Place | None:
+    """Returns the place that a store stands for; None for what is an exchange by itself."""
+    from ringreduce.start.named_places import place_named
+    from ringreduce.start.network_places import PublishedPlace, StoreSpace
+
+    if isinstance(store, str):
+        return place_named(named(store))
+    if hasattr(store, "set") and hasattr(store, "get"):
+        # Rank 0 may have been another process before, whose place is still in the store.
+        return PublishedPlace(StoreSpace(store), "meeting", changes=True)
+    return None
 
 
 @dataclass(frozen=True)
@@ -84,7 +105,7 @@ class Origin:
             assert self.known is not None
             store = door_of(self.known, os.environ, timeout)
         if isinstance(store, str):
-            name = store if store.startswith(("tcp://", "munge://")) else f"{store}/door"
+            name = store if named(store).startswith(("tcp://", "munge://")) else f"{store}/door"
             place_named(name)  # raises for an invalid one
             return lambda: place_named(name)
         if hasattr(store, "set") and hasattr(store, "get"):
@@ -93,6 +114,13 @@ class Origin:
             f"newcomers cannot find a group that met through a {type(store).__name__}: give init() a name, "
             "tcp://host:port, or a store with set and get"
         )
+
+    def meeting(self, timeout: float) -> Place | None:
+        """Returns where the ranks of this job meet in init(). None: one that is started again cannot."""
+        store = self.store
+        if store is None and self.known is not None:
+            store = place_to_meet(self.known, os.environ, timeout)
+        return place_of(store)
 
     def connect(
         self, rank: int, size: int, exchange: Callable[[bytes], list[bytes]], timeout: float

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 
 from ringreduce.start.agent import GRACE, INTERRUPTED, LOOK_EVERY, Job, agent, ending, status_of
 
-__all__ = ["Place", "hosts_named", "start"]
+__all__ = ["Place", "hosts_named", "ssh_words", "start"]
 
 PORTS = range(20_000, 32_000)  # below the ports that systems use for outgoing connections
 PASSED_ON = (
@@ -67,6 +67,21 @@ def hosts_named(text: str, ranks: int | None) -> list[Place]:
     return places
 
 
+def ssh_words(text: str) -> list[str]:
+    """Returns the words of an ssh command.
+
+    Raises:
+        ValueError: it has none.
+    """
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"--ssh must be a command, not {text!r}: {error}") from None
+    if not words:
+        raise ValueError("--ssh must be a command, but is empty")
+    return words
+
+
 def start(
     command: Sequence[str],
     places: Sequence[Place],
@@ -97,7 +112,7 @@ def start(
         ValueError: the program, or ssh, does not exist.
     """
     here = all(not place.host for place in places)
-    needed = command[0] if here else shlex.split(ssh)[0]
+    needed = command[0] if here else ssh_words(ssh)[0]
     if not shutil.which(needed):
         raise ValueError(f"{needed}: no such program")
     world = sum(place.ranks for place in places)
@@ -128,20 +143,23 @@ def _terminated_like_interrupted() -> Iterator[None]:
 def _meeting(places: Sequence[Place], elastic: bool) -> dict[str, str]:
     """Returns the variables for the meeting places of ringreduce and torch. An elastic job may lose its first host."""
     here = all(not place.host for place in places)
-    address = "127.0.0.1" if here else places[0].host.rpartition("@")[2]
-    if not here:
-        ports = secrets.SystemRandom().sample(PORTS, 2)
-    else:
-        with socket.socket() as one, socket.socket() as other:
-            for each in (one, other):
-                each.bind((address, 0))
-            ports = [one.getsockname()[1], other.getsockname()[1]]
+    ports = secrets.SystemRandom().sample(PORTS, 2)
+    address, ports[0] = _of_this_host(ports[0]) if here else (places[0].host.rpartition("@")[2], ports[0])
     found = {"MASTER_ADDR": address, "MASTER_PORT": str(ports[0])}
     if not here:
         hosts = [place.host.rpartition("@")[2] for place in places] if elastic else [address]
         found["RINGREDUCE_RENDEZVOUS"] = f"{','.join(dict.fromkeys(hosts))}:{ports[1]}"
         found["RINGREDUCE_SECRET"] = os.environ.get("RINGREDUCE_SECRET") or secrets.token_hex(32)
     return found
+
+
+def _of_this_host(port: int) -> tuple[str, int]:
+    """Returns this host's address for itself, and a free port, or that one if there is no network at all."""
+    for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with contextlib.suppress(OSError), socket.socket(family) as free:
+            free.bind((address, 0))
+            return address, int(free.getsockname()[1])
+    return "127.0.0.1", port
 
 
 def _over(ssh: str, places: Sequence[Place], jobs: Sequence[Job]) -> int:
@@ -152,7 +170,7 @@ def _over(ssh: str, places: Sequence[Place], jobs: Sequence[Job]) -> int:
         for place, job in zip(places, jobs, strict=True):
             words = f"cd {shlex.quote(here)} && exec {shlex.quote(sys.executable)} -m ringreduce.start.agent"
             one = subprocess.Popen(
-                [*shlex.split(ssh), place.host, words], stdin=subprocess.PIPE, start_new_session=True
+                [*ssh_words(ssh), place.host, words], stdin=subprocess.PIPE, start_new_session=True
             )
             agents.append(one)
             assert one.stdin is not None

@@ -92,7 +92,7 @@ class Odd:
 
 NO_NUMBERS = ["1", b"1", Odd(), [1], float, 1j, True]
 NO_INTEGERS = [*NO_NUMBERS, 1.5, 1.0, np.float32(1), np.nan, np.ones(2, int)]
-NO_RANKS = [*NO_INTEGERS[:-1], -1, 2, 1 << 31, -(1 << 63), 1 << 64]
+NO_RANKS = [*NO_INTEGERS, np.ones((1, 1)), -1, 2, 1 << 31, -(1 << 63), 1 << 64]
 NO_TEXT = [5, 1.5, True, b"sum", ["sum"], Odd()]
 BAD_TEXT = ["", "no such", "sum\0", "\udcff", "ring\0", "é"]
 NO_TIMEOUT = [*NO_NUMBERS, 0, -1, -0.5, np.nan, -np.inf, -(10**400)]
@@ -104,7 +104,11 @@ NO_COUNTS = [
 NO_ARRAY = [None, 5, 1.5, "text", {}, [1.0], Odd(), np.array(["a"]), np.ones(2, object)]
 NO_DEVICES = ["0", b"01", 1.5, Odd(), -1, 1 << 31, [0], [0, 1.5], [0, -1], [0, 1 << 64], True]
 NO_SHAPES = [None, "1", b"1", Odd(), 1.5, np.nan, True, -1, (2, -1), (2, 1.5), "23", 1 << 62, (1 << 40,) * 3]
+WRONG_SUMS = [[1, 1], [3, 3], [0, 0], [4, 1]]  # of x's four rows, or of this rank's own
 NO_STREAM = [-1, True, 1.5, "0", Odd(), 1 << 70, 7]  # of arrays in the CPU's memory none is right
+
+INTEGERS = ["int8", "uint8", "int32", "int64", "bool"]
+NO_STORES = [5, 1.5, "\udcff", "a\0", "", "tcp://x", "tcp://h:0", "tcp://h:99999", "tcp://h h:80"]
 
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
@@ -119,9 +123,14 @@ def called(comm, name, **given):
     return getattr(comm, name)(**{**x_too, **right, **given})
 
 
-def of(names, argument, bad):
+def of(names, argument, bad, what=""):
     return [
-        (argument, lambda c, v, name=name: called(c, name, **{argument: v}), bad, f"{name} {argument}")
+        (
+            argument,
+            lambda c, v, name=name: called(c, name, **{argument: v}),
+            bad,
+            f"{name} {argument}{what and ' ' + what}",
+        )
         for name in names
     ]
 
@@ -137,6 +146,30 @@ ARGUMENTS = [
     *of(COLLECTIVES, "wire", [*NO_TEXT, *BAD_TEXT]),
     *of(COLLECTIVES, "stream", NO_STREAM),
     *of(("reduce_scatter", "all_gather", "gather", "scatter"), "counts", NO_COUNTS),
+    *of(("all_gather", "gather"), "counts", [[0, 0], [3, 1], [5, 4]], "with a wrong sum"),
+    *of(("reduce_scatter",), "counts", WRONG_SUMS, "with a wrong sum"),
+    ("counts", lambda c, v: c.scatter(x(), counts=v), WRONG_SUMS, "scatter counts with a wrong sum"),
+    (
+        "send_counts",
+        lambda c, v: c.all_to_all(x(), send_counts=v, recv_counts=v),
+        WRONG_SUMS,
+        "send_counts with a wrong sum",
+    ),
+    (
+        "recv_counts",
+        lambda c, v: c.all_to_all(x(), out=x(4), send_counts=[2, 2], recv_counts=v),
+        [[2, 1], [2, 3], [2, 0]],
+        "recv_counts with a wrong sum",
+    ),
+    *[
+        (
+            "factor",
+            lambda c, v, name=name: called(c, name, x=x(4, v), factor=2),
+            INTEGERS,
+            f"{name} factor of integers",
+        )
+        for name in REDUCING
+    ],
     *of(("send",), "dest", [None, *NO_RANKS]),
     *of(("recv",), "source", NO_RANKS),
     *of(("send", "recv"), "tag", [None, *NO_INTEGERS, 1 << 31, -(1 << 31) - 1, 1 << 64]),
@@ -173,7 +206,19 @@ ARGUMENTS = [
     ("timeout", lambda c, v: ringreduce.init(0, 1, timeout=v), [None, *NO_TIMEOUT], "init timeout"),
     ("rank", lambda c, v: ringreduce.init(v, 2, "name"), NO_RANKS, "init rank"),
     ("size", lambda c, v: ringreduce.init(0, v, "name"), [*NO_INTEGERS, 0, -1, 1 << 31], "init size"),
-    ("store", lambda c, v: ringreduce.init(0, 2, v), [5, 1.5, "\udcff", "a\0", Odd()], "init store"),
+    ("store", lambda c, v: ringreduce.init(0, 2, v), [*NO_STORES, Odd()], "init store"),
+    ("encrypt", lambda c, v: ringreduce.init(0, 1, encrypt=v), [0, 1, "yes", np.True_], "init encrypt"),
+    ("store", lambda c, v: ringreduce.join(v, timeout=1), [*NO_STORES, Odd(), print], "join store"),
+    ("timeout", lambda c, v: ringreduce.join("name", timeout=v), [None, *NO_TIMEOUT], "join timeout"),
+    ("encrypt", lambda c, v: ringreduce.join("name", encrypt=v), [0, 1, "yes", np.True_], "join encrypt"),
+    ("reproducible", lambda c, v: ringreduce.join("name", reproducible=v), [0, "yes"], "join reproducible"),
+    (
+        "transport",
+        lambda c, v: ringreduce.join("name", transport=v),
+        [*NO_TEXT, *BAD_TEXT[1:]],
+        "join transport",
+    ),
+    ("fingerprint", lambda c, v: ringreduce.join("name", fingerprint=v), [5, 1.5, [1], Odd()]),
     (
         "transport",
         lambda c, v: ringreduce.init(0, 1, transport=v),

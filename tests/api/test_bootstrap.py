@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import secrets
+import socket
 import subprocess
 import sys
 import threading
@@ -28,6 +29,9 @@ print(comm.rank, comm.size, x.tolist())
 """
 
 
+HYDRA, OF_HYDRA = socket.socketpair()  # this process, an ancestor of the ranks, is at the other end
+
+
 def environments(job):
     """What two ranks find in their environment, by launcher."""
     for rank in range(2):
@@ -35,7 +39,7 @@ def environments(job):
             "torchrun": {"RANK": rank, "WORLD_SIZE": 2, "LOCAL_RANK": rank, "MASTER_ADDR": "localhost",
                          "MASTER_PORT": 1234, "TORCHELASTIC_RUN_ID": job},
             "openmpi": {"OMPI_COMM_WORLD_RANK": rank, "OMPI_COMM_WORLD_SIZE": 2, "PMIX_NAMESPACE": job},
-            "hydra": {"PMI_RANK": rank, "PMI_SIZE": 2, "PMI_FD": 9},
+            "hydra": {"PMI_RANK": rank, "PMI_SIZE": 2, "PMI_FD": OF_HYDRA.fileno()},
             "slurm": {"SLURM_PROCID": rank, "SLURM_NTASKS": 2, "SLURM_JOB_ID": job, "SLURM_STEP_ID": 0},
         }  # fmt: skip
 
@@ -53,7 +57,11 @@ def test_launchers(launcher):
     others = {**os.environ}
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", PROGRAM], env={**others, **env}, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", PROGRAM],
+            env={**others, **env},
+            stdout=subprocess.PIPE,
+            text=True,
+            pass_fds=[OF_HYDRA.fileno()],
         )
         for env in (second, first)
     ]
@@ -77,6 +85,53 @@ def test_no_launcher():
     comm = ringreduce.init()
     assert (comm.rank, comm.size) == (0, 1) and comm.all_reduce(np.ones(2)).tolist() == [1, 1]
     ringreduce.finalize()
+
+
+@pytest.mark.parametrize("step", [4294967290, 4294967291, 4294967292, 4294967293])
+def test_a_shell_of_salloc_is_no_rank(step):
+    """Nor a batch script: srun has started no step that it belongs to. Its SLURM_NTASKS is that of the job."""
+    shell = {"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1", "SLURM_JOB_ID": "7"}
+    assert launched(shell | {"SLURM_STEP_ID": str(step)}) is None
+
+
+def test_the_size_is_that_of_the_step():
+    step = {"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "7"}
+    assert launched(step | {"SLURM_STEP_ID": "3"}) == ("slurm", 1, 2, "7/3")
+
+
+PMI = {"PMI_RANK": "0", "PMI_SIZE": "2"}
+OMPI = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}
+
+
+@pytest.mark.parametrize(
+    ("left", "named"),
+    [
+        (PMI, "PMI_RANK and PMI_SIZE"),
+        (PMI | {"MPI_LOCALNRANKS": "2", "PMI_FD": "800"}, "PMI_RANK and PMI_SIZE"),
+        (PMI | {"MPI_LOCALNRANKS": "1", "PMI_PORT": "localhost:1"}, "PMI_RANK and PMI_SIZE"),
+        (OMPI, "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE"),
+        (OMPI | {"PMIX_NAMESPACE": "a", "PMIX_SERVER_TMPDIR": "/no/such"}, "OMPI_COMM_WORLD_RANK"),
+        ({"RANK": "x", "WORLD_SIZE": "2"}, "^RANK must be an integer, not 'x'"),
+        ({"RANK": "0", "WORLD_SIZE": "1.5"}, "^WORLD_SIZE must be an integer"),
+        ({"RANK": "2", "WORLD_SIZE": "2"}, "^RANK=2 and WORLD_SIZE=2 disagree"),
+        (PMI | {"PMI_SIZE": "-1"}, "^PMI_RANK=0 and PMI_SIZE=-1 disagree"),
+        ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "y"}, "^LOCAL_WORLD_SIZE must be an integer"),
+    ],
+)
+def test_variables_of_no_job_are_named(left, named, monkeypatch):
+    """Instead of waiting for ranks that nobody starts."""
+    for name, value in left.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=named):
+        ringreduce.init(timeout=300)
+
+
+@pytest.mark.parametrize("left", [{"RANK": "0"}, {"PMI_RANK": "3"}, {"RANK": "", "WORLD_SIZE": "4"}])
+def test_a_rank_without_a_size_is_alone(left, monkeypatch):
+    for name, value in left.items():
+        monkeypatch.setenv(name, value)
+    with ringreduce.init(timeout=300) as comm:
+        assert (comm.rank, comm.size) == (0, 1)
 
 
 def test_launchers_that_start_each_other():

@@ -107,6 +107,80 @@ def test_another_secret_is_told(monkeypatch):
     assert values[:2] == [(0, 2, 2.0), (1, 2, 2.0)]
 
 
+def test_a_newcomer_waits_for_a_group_that_still_starts(monkeypatch):
+    """Its greeting comes to the port where the ranks meet, long before the last of them."""
+    from ringreduce.start import reception
+
+    monkeypatch.setattr(reception, "_PATIENCE", 0.3)
+    monkeypatch.setenv("RINGREDUCE_SECRET", "the job's")
+
+    def member(me):
+        if me.number == 1:
+            me.wait_for(0)
+            time.sleep(4 * reception._PATIENCE)
+        me.note()
+        with me.init() as comm:
+            await_newcomers(comm, 1)
+            with comm.grow() as grown:
+                return described(grown)
+
+    def newcomer(me):
+        with me.join() as comm:
+            return described(comm)
+
+    values = Job(member, 2, newcomer, 1, name=f"tcp://127.0.0.1:{_free_port()}").values()
+    assert values == [(0, 3, 3.0), (1, 3, 3.0), (2, 3, 3.0)]
+
+
+def test_a_newcomer_whose_group_never_starts_is_told(monkeypatch):
+    monkeypatch.setenv("RINGREDUCE_SECRET", "the job's")
+
+    def member(me):
+        me.note()
+        with pytest.raises(ringreduce.TimeoutError, match=r"ranks \[1\] to start"):
+            me.init(timeout=6)
+
+    def newcomer(me):
+        if me.number == 2:
+            me.wait_for(0)
+            with pytest.raises(
+                ringreduce.TimeoutError, match=r"the ranks that meet at 127.0.0.1:\d+ are still in init"
+            ):
+                me.join(timeout=2)
+
+    idle = Job(
+        lambda me: member(me) if me.number == 0 else None,
+        2,
+        newcomer,
+        1,
+        name=f"tcp://127.0.0.1:{_free_port()}",
+    )
+    assert idle.values() == [None, None, None]
+
+
+def test_a_rank_that_should_join_is_told(monkeypatch):
+    from ringreduce.start import reception
+
+    monkeypatch.setattr(reception, "_PATIENCE", 0.3)
+    monkeypatch.setenv("RINGREDUCE_SECRET", "the job's")
+
+    def member(me):
+        with me.init() as comm:
+            comm.pending()
+            me.note()
+            await_together(comm, me, 2)
+            return described(comm)
+
+    def newcomer(me):
+        me.wait_for(0)
+        with pytest.raises(ringreduce.Error, match=r"which only ringreduce.join\(\) leads into"):
+            ringreduce.init(1, 2, me.name, timeout=20)
+        me.note()
+
+    values = Job(member, 2, newcomer, 1, name=f"tcp://127.0.0.1:{_free_port()}").values()
+    assert values == [(0, 2, 2.0), (1, 2, 2.0), None]
+
+
 def test_a_group_with_tls_lets_in_who_has_it(monkeypatch):
     monkeypatch.setenv("RINGREDUCE_SECRET", "the job's")
 

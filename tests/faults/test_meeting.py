@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 import ringreduce
 from ringreduce.start import frames, meeting, reception
+from ringreduce.start.named_places import place_named
 from ringreduce.start.network_places import NetworkPlace
 
 pytestmark = pytest.mark.timeout(30)
@@ -74,9 +75,9 @@ class Meeting:
             assert not thread.is_alive(), "a rank hangs"
         return self.found
 
-    def assert_met(self) -> None:
+    def assert_met(self, but: int = -1) -> None:
         everybody = [str(rank).encode() for rank in range(self.size)]
-        assert self.end() == {rank: everybody for rank in range(self.size)}
+        assert self.end() == {rank: everybody for rank in range(self.size) if rank != but}
 
 
 def _greeting(rank: int, size: int, magic: bytes = b"ringrdc1") -> bytes:
@@ -168,6 +169,33 @@ def test_another_secret_is_told_long_before_the_time_is_up(monkeypatch):
         with pytest.raises(ringreduce.Error, match="RINGREDUCE_SECRET differs from this rank's"):
             meeting.join(f"tcp://{address}", 1, 2, time.monotonic() + 300)
         host.result()
+
+
+def test_who_was_turned_away_says_so_when_rank_0_has_gone():
+    """Nobody listens any more when its time is up."""
+    address = _free_address()
+    with ThreadPoolExecutor() as pool:
+        host = pool.submit(_join, address, 0, "one", 0.5)
+        guest = pool.submit(_join, address, 1, "another", 1.5)
+    said = guest.result()
+    assert "timed out waiting for rank 0 to start; this process was turned away" in said
+    assert (
+        f"127.0.0.1:{address.rpartition(':')[2]} closes the connection: its RINGREDUCE_SECRET differs" in said
+    )
+    assert "with a different RINGREDUCE_SECRET, from 127.0.0.1" in host.result()
+
+
+def test_refusals_are_told_to_ranks_that_were_not_refused():
+    address = _free_address()
+    with ThreadPoolExecutor() as pool:
+
+        def join(rank, secret):
+            with pytest.raises(ringreduce.TimeoutError) as late:
+                meeting.join(NetworkPlace([address], secret), rank, 3, time.monotonic() + 1)
+            return str(late.value)
+
+        said = list(pool.map(join, range(3), [b"one", b"one", b"another"]))
+    assert said[0] == said[1] and "waiting for ranks [2] to start; it has turned away" in said[0]
 
 
 @pytest.mark.parametrize(
@@ -315,6 +343,37 @@ def test_strangers_that_speak_while_others_push_them_out():
                     knocker.send(b"r")
         group.start(1)
         group.assert_met()
+
+
+def test_a_rank_that_was_started_again_takes_only_an_empty_place():
+    ranks = Meeting(3)
+    ranks.start(0, 1)
+    place = place_named(ranks.name)
+    with ranks.knock():  # rank 0 listens
+        assert meeting.take_place(place, 1, 4, ranks.deadline, False) is None  # of another size
+    time.sleep(0.2)  # rank 1 has come
+    assert meeting.take_place(place, 1, 3, ranks.deadline, False) is None
+    group = meeting.take_place(place, 2, 3, ranks.deadline, False)
+    group.exchange(b"first")
+    assert group.exchange(b"2") == [b"0", b"1", b"2"]
+    group.close()
+    ranks.assert_met(but=2)
+
+
+@pytest.mark.parametrize("none_left", [False, True])
+def test_ranks_that_were_all_started_again(none_left):
+    """Without the word of their launcher, they may all be newcomers to a group that is running."""
+    place, deadline = place_named(secrets.token_hex(8)), time.monotonic() + 2
+
+    def meet(rank):
+        while time.monotonic() < deadline:
+            group = meeting.take_place(place, rank, 2, deadline + 5, False, none_left)
+            if group is not None:
+                return group.exchange(b"")
+        return None
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(meet, range(2))) == [[b""] * 2 if none_left else None] * 2
 
 
 SAID = st.one_of(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -137,6 +138,35 @@ def test_nothing_is_left_of_a_start_that_is_interrupted(tmp_path):
         time.sleep(0.02)
 
 
+def test_a_reader_that_goes_away_ends_the_job(tmp_path):
+    """Like head: without a word, and without ranks that are left."""
+    script = f"echo $$ > {tmp_path}/$RANK; while :; do echo line || exit 1; done"
+    with subprocess.Popen(
+        [*RUN, "-n", "2", "--prefix", "sh", "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as run:
+        assert run.stdout.readline().endswith(b"] line\n")
+        while len(list(tmp_path.iterdir())) < 2:
+            run.stdout.readline()
+        run.stdout.close()
+        assert run.stderr.read() == b"" and run.wait(60) == 128 + signal.SIGPIPE
+    assert all(gone(int(path.read_text())) for path in tmp_path.iterdir())
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can take a host's addresses away")
+@pytest.mark.parametrize(("left", "transport"), [("::1", "shm"), ("::1", "tcp"), ("nothing", "shm")])
+def test_a_host_without_ipv4(left, transport, program):
+    up = "ip link set lo up && ip address delete 127.0.0.1/8 dev lo" if left == "::1" else "true"
+    words = shlex.join([*RUN, "-n", "2", str(program)])
+    done = subprocess.run(
+        ["unshare", "--net", "sh", "-c", f"{up} && exec {words}"], capture_output=True, text=True, timeout=60,
+        env={**os.environ, "RINGREDUCE_TRANSPORT": transport},
+    )  # fmt: skip
+    if "unshare" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == lines_of(2, [], [(0, 2), (1, 2)])
+
+
 def test_a_rank_that_is_killed():
     done = ran("-n", 1, "sh", "-c", "kill -9 $$")
     assert done.returncode == 137 and done.stderr == "ringreduce: rank 0 was killed by SIGKILL\n"
@@ -167,6 +197,9 @@ def test_hosts_named():
     [
         ([], "name a program"),
         (["-n", "0", "x.py"], "-n must be at least 1, not 0"),
+        (["-n", "99999999", "x.py"], "-n must be at most"),
+        (["-n", "1", "--hosts", "a", "--ssh", "", "x.py"], "--ssh must be a command, but is empty"),
+        (["-n", "1", "--hosts", "a", "--ssh", "'", "x.py"], '--ssh must be a command, not "\'"'),
         (["--hosts", "a", "x.py"], "--hosts: give the number of ranks on a"),
         (["--hosts", "a:0", "x.py"], "--hosts: 'a:0' is not a host"),
         (["--hosts", "a,,b", "-n", "1", "x.py"], "--hosts: '' is not a host"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import runpy
 import shutil
+import socket
 import subprocess
 import sys
 from datetime import timedelta
@@ -114,6 +115,9 @@ def launch(script, environments):
     return [rank.stdout.strip() for rank in ranks]
 
 
+HYDRA, OF_HYDRA = socket.socketpair()  # this process, an ancestor of the ranks, is at the other end
+
+
 def as_launched(launcher: str, rank: int, job: str) -> dict[str, str]:
     """What it puts into the environment of a rank of two."""
     return {
@@ -129,7 +133,12 @@ def as_launched(launcher: str, rank: int, job: str) -> dict[str, str]:
             "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
             "PMIX_NAMESPACE": job,
         },
-        "hydra": {"PMI_RANK": f"{rank}", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2"},
+        "hydra": {
+            "PMI_RANK": f"{rank}",
+            "PMI_SIZE": "2",
+            "MPI_LOCALNRANKS": "2",
+            "PMI_FD": f"{OF_HYDRA.fileno()}",
+        },
         "slurm": {
             "SLURM_PROCID": f"{rank}",
             "SLURM_NTASKS": "2",

@@ -113,7 +113,8 @@ void Planner::check(const Call& call) const {
                           std::to_string(call.root));
   }
   if (reduces(call.collective) && !supports(call.dtype, call.op)) {
-    throw InvalidArgument(std::string("op '") + name_of(call.op) + "' is not defined for dtype " +
+    const char* const why = call.op == Op::premul_sum ? " (a sum with a factor)" : "";
+    throw InvalidArgument(std::string("op '") + name_of(call.op) + "'" + why + " is not defined for dtype " +
                           name_of(call.dtype));
   }
   if (call.wire == Encoding::none) return;

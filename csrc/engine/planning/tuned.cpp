@@ -77,7 +77,8 @@ std::shared_ptr<const Tuned> tuned_rows() {
   if (wanted == "off" || path.empty()) return nullptr;
   std::ifstream file(path);
   if (!file && wanted.empty()) return nullptr;
-  if (!file) throw InvalidArgument("RINGREDUCE_TUNING: cannot read " + path);
+  const std::string whose = wanted.empty() ? "" : "RINGREDUCE_TUNING: ";
+  if (!file) throw InvalidArgument(whose + "cannot read " + path);
   auto tuned = std::make_shared<Tuned>();
   std::string all;
   int number = 0;
@@ -87,11 +88,12 @@ std::shared_ptr<const Tuned> tuned_rows() {
     try {
       tuned->rows.push_back(parse(line));
     } catch (const Error& error) {
-      throw InvalidArgument(path + ", line " + std::to_string(number) + ": " + error.what() +
+      throw InvalidArgument(whose + path + ", line " + std::to_string(number) + ": " + error.what() +
                             "; run ringreduce tune again, or delete the file");
     }
     all += line + '\n';
   }
+  if (file.bad()) throw InvalidArgument(whose + "cannot read " + path);  // a directory
   tuned->digest = fnv(all);
   tuned->file = path;
   return tuned->rows.empty() ? nullptr : tuned;

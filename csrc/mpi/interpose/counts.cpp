@@ -1,12 +1,13 @@
 #include "mpi/interpose/counts.h"
 
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <mutex>
 #include <string>
 #include <string_view>
+
+#include "front/group.h"
 
 namespace ringreduce::mpi {
 namespace {
@@ -54,7 +55,7 @@ void report_counts(int rank) {
     text += "ringreduce: rank " + std::to_string(rank) + ": " + std::string(function) + ": " +
             std::to_string(tally.served) + " served, " + std::to_string(tally.handed_on) + " handed on\n";
   }
-  std::fputs(text.c_str(), stderr);  // in one piece, because other ranks write too
+  write_to_stderr(text.c_str());  // in one piece, because other ranks write too
 }
 
 }  // namespace ringreduce::mpi

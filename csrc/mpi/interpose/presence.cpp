@@ -1,5 +1,6 @@
 #include "mpi/interpose/presence.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -63,7 +64,10 @@ struct Name {
 
 void show_presence(int world_rank) {
   const Name name(world_rank);
-  shown = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const int made = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  shown =
+      fcntl(made, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);  // the program may have been started without stderr
+  ::close(made);
   is_own = ::bind(shown, name.at(), name.length) == 0;
 }
 

@@ -1,8 +1,8 @@
 #include "mpi/interpose/seat.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <stdexcept>
+#include <string>
 
 #include "mpi/interpose/presence.h"
 #include "mpi/interpose/runtime.h"
@@ -34,6 +34,10 @@ bool waits_for_all(Function function) {
          function == barrier;
 }
 
+void say(const std::string& why) {
+  write_to_stderr(("ringreduce: " + why + ": collectives are left to MPI\n").c_str());
+}
+
 // Reports a problem once per process, as all its groups share it. Other ranks report their own problems.
 void say_why(const std::exception& error, int rank) {
   static std::atomic<bool> said{false};
@@ -43,7 +47,7 @@ void say_why(const std::exception& error, int rank) {
     if (trouble->outcome == Outcome::refused || of_another) return;
   }
   if (said.exchange(true)) return;
-  std::fprintf(stderr, "ringreduce: %s: collectives are left to MPI\n", error.what());
+  say(error.what());
 }
 
 }  // namespace
@@ -70,10 +74,10 @@ bool Seat::all_present() const {
   const auto absent = std::ranges::find_if_not(ranks, shows_presence);
   if (absent == ranks.end()) return true;
   if (ranks[rank_] == *std::ranges::find_if(ranks, shows_presence) && on_one_host()) {
-    std::fprintf(stderr,
-                 "ringreduce: rank %d of MPI_COMM_WORLD has not loaded libringreduce_mpi.so, or has another "
-                 "value of RINGREDUCE_MPI than rank %d: collectives are left to MPI\n",
-                 *absent, ranks[rank_]);
+    say("rank " + std::to_string(*absent) +
+        " of MPI_COMM_WORLD has not loaded libringreduce_mpi.so, or has another value of RINGREDUCE_MPI than "
+        "rank " +
+        std::to_string(ranks[rank_]));
   }
   return false;
 }

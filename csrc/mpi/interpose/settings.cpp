@@ -1,8 +1,10 @@
 #include "mpi/interpose/settings.h"
 
-#include <cstdio>
 #include <cstdlib>
+#include <string>
 #include <string_view>
+
+#include "front/group.h"
 
 namespace ringreduce::mpi {
 namespace {
@@ -14,7 +16,9 @@ Mode read_mode() {
   if (value == "off" || value == "0") return Mode::off;
   if (value == "all") return Mode::all;
   if (value == "" || value == "auto" || value == "1") return Mode::measured;
-  std::fprintf(stderr, "ringreduce: RINGREDUCE_MPI must be auto, all or off, not '%s'; using off\n", set);
+  const std::string text =
+      "ringreduce: RINGREDUCE_MPI must be auto, all or off, not '" + std::string(value) + "'; using off\n";
+  write_to_stderr(text.c_str());
   return Mode::off;
 }
 

@@ -1,5 +1,6 @@
 #include "transport/interface/log.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +17,7 @@ constexpr const char* names[] = {"debug", "info", "warning"};
 
 std::atomic<Level> least{Level::warning};
 std::atomic<int> pipe_of_records{no_pipe};
+std::atomic<bool> has_stderr{fcntl(STDERR_FILENO, F_GETFD) >= 0};
 
 void send(Level from, int pipe) {
   pipe_of_records = pipe;
@@ -33,12 +35,20 @@ void say(Level level, const std::string& who, const std::string& text) {
   if (!says(level)) return;
   const int pipe = pipe_of_records;
   const auto number = static_cast<int>(level);
-  std::string line = pipe == no_pipe
-                         ? "ringreduce[" + who + "] " + names[number / 10 - 1] + ": " + text + "\n"
-                         : std::to_string(number) + who + "\n" + text;
-  if (pipe != no_pipe) line.resize(std::min(line.size(), longest_record) + 1);
-  [[maybe_unused]] const auto written =
-      write(pipe == no_pipe ? STDERR_FILENO : pipe, line.data(), line.size());
+  if (pipe == no_pipe)
+    return write_to_stderr("ringreduce[" + who + "] " + names[number / 10 - 1] + ": " + text + "\n");
+  std::string line = std::to_string(number) + who + "\n" + text;
+  line.resize(std::min(line.size(), longest_record) + 1);
+  [[maybe_unused]] const auto written = write(pipe, line.data(), line.size());
+}
+
+void write_to_stderr(const std::string& text) {
+  if (has_stderr) [[maybe_unused]]
+    const auto written = write(STDERR_FILENO, text.data(), text.size());
+}
+
+void forget_stderr() {
+  has_stderr = false;
 }
 
 std::optional<Level> by_environment() {

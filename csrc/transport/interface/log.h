@@ -15,6 +15,11 @@ bool says(Level level);
 // anywhere.
 void say(Level level, const std::string& who, const std::string& text);
 
+// Writes to stderr in one piece, and nothing if the process was started without: then 2 may be any of its
+// files.
+void write_to_stderr(const std::string& text);
+void forget_stderr();
+
 // The level of RINGREDUCE_LOG, or nullopt if it is not set. Throws InvalidArgument for an unknown level.
 std::optional<Level> by_environment();
 // If it is set, sends lines of that level and above to stderr.

@@ -7,6 +7,8 @@
 #include <string>
 #include <system_error>
 
+#include "transport/interface/descriptor.h"
+
 #ifndef SYS_pidfd_getfd
 #define SYS_pidfd_getfd 438  // Linux 5.6, on every architecture; Debian 11's headers lack it
 #endif
@@ -31,7 +33,7 @@ PassedFile passed(int file) {
 int take(const PassedFile& passed) {
   const auto process = static_cast<int>(syscall(SYS_pidfd_open, passed.process, 0));
   if (process < 0) fail(errno, passed);
-  const auto file = static_cast<int>(syscall(SYS_pidfd_getfd, process, passed.file, 0));
+  const auto file = above_standard(static_cast<int>(syscall(SYS_pidfd_getfd, process, passed.file, 0)));
   const int error = errno;
   close(process);
   if (file < 0) fail(error, passed);

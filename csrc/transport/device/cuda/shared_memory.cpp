@@ -123,7 +123,7 @@ void share_virtual_memory(Handle& handle, void* memory) {
   if (result == CUDA_SUCCESS) result = driver.export_handle(to, allocation, type_of(handle.kind), 0);
   driver.release(allocation);
   driver.check(result, "sharing memory");
-  handle.file = passed(file);
+  handle.file = passed(above_standard(file));
 }
 
 Handle handle_of(void* memory) {
