@@ -8,6 +8,7 @@ import sys
 import threading
 import warnings
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
@@ -39,8 +40,25 @@ def _register() -> None:
     if dist.is_available() and "RINGREDUCE" not in dist.Backend._plugins:
         from ringreduce.backend import rendezvous
 
-        dist.Backend.register_backend("ringreduce", _create, extended_api=True, devices=["cpu", "cuda"])
+        dist.Backend.register_backend("ringreduce", _create, extended_api=True, devices=["cpu"])
+        dist.Backend.backend_capability["ringreduce"] = _Devices()  # type: ignore[assignment]
         rendezvous.extend()
+
+
+class _Devices(Sequence[str]):
+    """The types of device that a group serves if its backend is named without any: "cuda" only where there is a GPU.
+
+    Some code of torch prefers a GPU's memory wherever the group serves GPUs. torch reads this when a group is made,
+    because programs choose their GPUs after they have imported torch.
+    """
+
+    def __len__(self) -> int:
+        import torch
+
+        return 2 if torch.cuda.device_count() else 1  # asks without initialising CUDA
+
+    def __getitem__(self, at: Any) -> Any:
+        return ["cpu", "cuda"][: len(self)][at]
 
 
 _module: ModuleType | None = None

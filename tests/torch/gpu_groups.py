@@ -14,10 +14,12 @@ from tests.torch.groups import on_process_group
 
 TESTS = Path(__file__).resolve().parents[2] / "build" / "tests"
 MODULE = TESTS / "emulated_cuda.so"
+FOR_BOTH = "cpu:ringreduce,cuda:ringreduce"  # this torch sees no GPU, so the name alone stands for the CPU
 
 
 def on_emulated_gpu(world: int, function: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
     """As on_process_group; function's first argument is the module that gives the streams."""
+    options.setdefault("backend", FOR_BOTH)
     return on_process_group(world, _with_gpu, function, args, **options)
 
 
