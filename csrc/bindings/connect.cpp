@@ -47,7 +47,7 @@ std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange&
       std::make_unique<Communicator>(connect_transport(rank, world, call, transport, mpi, encrypts,
                                                        options.tuned ? options.tuned->digest : 0),
                                      options);
-  const nb::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   communicator->settle();
   return communicator;
 }

@@ -114,7 +114,7 @@ class ReleaseLock final : public BeforeWaiting {
   void operator()() override { released_.emplace(); }
 
  private:
-  std::optional<nb::gil_scoped_release> released_;
+  std::optional<WithoutGil> released_;
 };
 
 // False if the method must make the call.
