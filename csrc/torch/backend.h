@@ -43,6 +43,9 @@ struct RingOptions : c10d::Backend::Options {
   std::optional<bool> reproducible;  // as in Settings
 };
 
+// For the end of the process: leaves all groups, after their running operations or at once.
+void leave_all_groups(bool at_once);
+
 class RingBackend : public Versioned<c10d::Backend> {
  public:
   // Connects the ranks through the store. All of them call it.

@@ -2,6 +2,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "torch/backend.h"
+#include "torch/gil.h"
 
 namespace ringreduce::torch_backend {
 namespace {
@@ -111,6 +112,7 @@ intrusive_ptr<c10d::Work> RingBackend::carry(const std::vector<Carried>& message
 }
 
 intrusive_ptr<c10d::Work> RingBackend::transfer(Tensors& tensors, bool sends, int peer, int tag) {
+  const StaysAtEnd here;
   const char* what = sends ? "send" : "recv";
   const at::Tensor& tensor = only(what, tensors);
   TORCH_CHECK(peer == any_source ? !sends : peer >= 0 && peer < size_, "ringreduce: the peer of ", what,

@@ -6,8 +6,8 @@ import atexit
 import os
 import sys
 import threading
+import time
 import warnings
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,8 +16,6 @@ from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from importlib.util import module_from_spec
 from types import ModuleType
 from typing import Any
-
-_live: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def register() -> None:
@@ -60,6 +58,8 @@ class _Devices(Sequence[str]):
     def __getitem__(self, at: Any) -> Any:
         return ["cpu", "cuda"][: len(self)][at]
 
+
+_RETURN = 0.02  # seconds at the end, in which other threads return from waits inside torch
 
 _module: ModuleType | None = None
 _loading = threading.Lock()
@@ -123,7 +123,7 @@ def _create(options: Any, given: Any) -> Any:
 
     log.begin(options.group_rank)
     diagnosis.begin(options.group_rank)
-    backend = module.create(
+    return module.create(
         options.store,
         options.group_rank,
         options.group_size,
@@ -132,8 +132,6 @@ def _create(options: Any, given: Any) -> Any:
         chosen.reproducible,
         not getattr(options, "enable_reconfigure", False),  # from torch 2.15 on
     )
-    _live.add(backend)
-    return backend
 
 
 @atexit.register
@@ -143,9 +141,9 @@ def _leave_all() -> None:
         return
     from ringreduce import log
 
-    _module.begin_ending()
-    crashed = getattr(sys, "last_value", None) is not None  # set if an exception ends the interpreter
-    for backend in list(_live):
-        backend.abort() if crashed else backend.shutdown()
-    _module.finish_callbacks(1000)
-    log.drain()
+    try:
+        _module.end(getattr(sys, "last_value", None) is not None)  # set if an exception ends the interpreter
+    finally:
+        if threading.active_count() > 1:
+            time.sleep(_RETURN)
+        log.drain()
