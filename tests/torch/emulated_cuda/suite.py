@@ -14,7 +14,7 @@ if importlib.util.find_spec("torch") is None:
 import torch
 import torch.distributed as dist
 
-from tests.torch.gpu_groups import FOR_BOTH, MODULE, on_emulated_gpu
+from tests.torch.gpu_groups import MODULE, on_emulated_gpu
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -345,7 +345,7 @@ def _bind(folder, **options):
     torch.accelerator.current_accelerator = lambda check_available=False: torch.device("cuda")
     torch.accelerator.device_count = lambda: 1
     dist.init_process_group(
-        FOR_BOTH, init_method=f"file://{folder}/bound", rank=rank, world_size=world,
+        "ringreduce", init_method=f"file://{folder}/bound", rank=rank, world_size=world,
         device_id=torch.device("cuda:0"), **options,
     )  # fmt: skip
 

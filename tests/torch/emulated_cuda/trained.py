@@ -74,7 +74,7 @@ def parameters(name: str, comm: Any, device: str) -> list[torch.Tensor]:
 def main(comm: Any, store: str) -> dict[str, list[torch.Tensor]]:
     gpu_groups.emulated_cuda()
     torch.distributed.init_process_group(
-        gpu_groups.FOR_BOTH, init_method=f"file://{store}", rank=comm.rank, world_size=comm.size
+        "ringreduce", init_method=f"file://{store}", rank=comm.rank, world_size=comm.size
     )
     found = {}
     for name in WRAPPERS:
