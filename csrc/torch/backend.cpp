@@ -201,11 +201,15 @@ intrusive_ptr<c10d::Work> RingBackend::launch(const Operation& operation, std::u
 void RingBackend::startCoalescing() {
   const std::lock_guard lock(coalescing_mutex_);
   coalescing_ = true;
+  coalesced_.clear();  // an error may have kept torch from ending the last one
+  coalesced_messages_.clear();
+  refused_message_ = nullptr;
 }
 
 intrusive_ptr<c10d::Work> RingBackend::endCoalescing() {
   const std::lock_guard lock(coalescing_mutex_);
   coalescing_ = false;
+  if (refused_message_) std::rethrow_exception(std::exchange(refused_message_, nullptr));
   const auto messages = std::exchange(coalesced_messages_, {});
   if (!messages.empty()) coalesced_.push_back(carry(messages));
   return c10::make_intrusive<CoalescedWork>(rank_, std::exchange(coalesced_, {}));
