@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 
+#include "front/thread_end.h"
 #include "transport/device/library.h"
 
 namespace nb = nanobind;
@@ -273,11 +274,13 @@ ArrayView view(nb::handle array, const char* argument, bool writable) {
   if (PyArray_Check(array.ptr())) {
     return view_numpy(reinterpret_cast<PyArrayObject*>(array.ptr()), argument, writable);
   }
-  if (is_tensor(array)) return view_tensor(array, argument);
-  if (nb::hasattr(array, "__cuda_array_interface__")) {
-    return view_on_device(nb::cast<nb::dict>(array.attr("__cuda_array_interface__")), argument, writable);
-  }
-  return view_other(array, argument, writable);
+  return or_stay([&] {
+    if (is_tensor(array)) return view_tensor(array, argument);
+    if (nb::hasattr(array, "__cuda_array_interface__")) {
+      return view_on_device(nb::cast<nb::dict>(array.attr("__cuda_array_interface__")), argument, writable);
+    }
+    return view_other(array, argument, writable);
+  });
 }
 
 ArrayView view_on_host(nb::handle array, const char* argument, bool writable) {

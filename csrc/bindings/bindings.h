@@ -3,6 +3,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include "front/gil.h"
+
 namespace ringreduce {
 
 void bind_schedule(nanobind::module_& m);

@@ -28,23 +28,24 @@ namespace {
 
 // The stream that the caller names, or the current one of the array's library. Python finds both.
 std::optional<void*> chosen_stream(nb::handle array, int device, nb::handle stream) {
-  const nb::object streams = nb::module_::import_("ringreduce.arrays.streams");
-  const nb::object found =
-      stream.is_none() ? streams.attr("current")(array, device) : streams.attr("handle_of")(stream);
+  const nb::object found = or_stay([&] {
+    const nb::object streams = nb::module_::import_("ringreduce.arrays.streams");
+    return stream.is_none() ? streams.attr("current")(array, device) : streams.attr("handle_of")(stream);
+  });
   if (found.is_none()) return std::nullopt;
   return reinterpret_cast<void*>(nb::cast<std::uintptr_t>(found));
 }
 
 void enqueue(Communicator& comm, const Call& call, nb::handle array, nb::handle stream) {
   const std::optional<void*> chosen = chosen_stream(array, call.device, stream);
-  const nb::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   comm.enqueue(call, chosen);
 }
 
 std::shared_ptr<GpuWork> enqueue_beside(Communicator& comm, const Call& call, nb::handle array,
                                         nb::handle stream) {
   const std::optional<void*> chosen = chosen_stream(array, call.device, stream);
-  const nb::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   return comm.enqueue_beside(call, chosen);
 }
 
@@ -56,21 +57,23 @@ ArrayView view_on_gpu(nb::handle x) {
 
 void register_memory(Communicator& comm, nb::handle x) {
   const ArrayView array = view_on_gpu(x);
-  const nb::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   comm.register_memory(array.device, array.data, array.bytes());
 }
 
 void deregister_memory(Communicator& comm, nb::handle x) {
   const ArrayView array = view_on_gpu(x);
-  const nb::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   comm.deregister_memory(array.device, array.data);
 }
 
 // Finds the library in pip's packages, which only Python can do. Called without the GIL.
 std::string find_nccl() {
-  const nb::gil_scoped_acquire locked;
+  const WithGil locked;
   try {
-    return nb::cast<std::string>(nb::module_::import_("ringreduce.cuda.nccl_library").attr("find")());
+    return or_stay([] {
+      return nb::cast<std::string>(nb::module_::import_("ringreduce.cuda.nccl_library").attr("find")());
+    });
   } catch (const nb::python_error&) {
     return "";
   }
@@ -105,7 +108,7 @@ nb::object collective(Communicator& comm, const std::string& name, nb::handle in
   refuse_stream(stream);
   std::shared_ptr<Work> work;
   {
-    const nb::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     if (background) {
       work = comm.submit(call);
     } else {
@@ -139,7 +142,7 @@ nb::object transfer(Communicator& comm, bool sends, nb::handle x, nb::handle pee
   std::shared_ptr<Work> work;
   int other = -1;
   {
-    const nb::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     if (background) {
       work = comm.submit(t);
     } else {
@@ -164,13 +167,13 @@ nb::object exchange(Communicator& comm, bool sends, nb::handle x, nb::handle pee
   }
   const std::optional<void*> chosen = chosen_stream(x, array.device, stream);
   if (!flag(async_op, "async_op")) {
-    const nb::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     comm.exchange(array.device, {&t, 1}, chosen);
     return nb::none();
   }
   std::shared_ptr<GpuWork> work;
   {
-    const nb::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     work = comm.exchange_beside(array.device, {&t, 1}, chosen);
   }
   return nb::cast(work);
@@ -182,7 +185,7 @@ void copy_between(Communicator& comm, nb::handle to, nb::handle source, nb::hand
   const bool outwards = from.device != on_host;
   const int device = outwards ? from.device : target.device;
   const std::optional<void*> given = chosen_stream(outwards ? source : to, device, stream);
-  const nb::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   void* const chosen = given ? *given : comm.device_stream();
   const CudaLibrary& cuda = CudaLibrary::get();
   const OnDevice there(cuda, device);
@@ -198,7 +201,7 @@ std::unique_ptr<Communicator> split(Communicator& comm, nb::handle color, nb::ha
   const int own_color = color.is_none() ? -1 : number(color, "color", 0);
   const int own_key = key.is_none() ? comm.rank() : number(key, "key", INT32_MIN);
   const GpuOptions gpu = gpu_options(max_blocks, priority, comm.options().gpu);
-  const nb::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   return comm.split(own_color, own_key, gpu);
 }
 
@@ -220,7 +223,7 @@ std::tuple<std::string_view, std::size_t, int, int, double> synthesised(Communic
 void bind_communicator(nb::module_& m) {
   import_numpy();
   bind_errors();
-  const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
+  const auto unlocked = nb::call_guard<WithoutGil>();
 
   nb::class_<Communicator>(m, "Communicator", "One rank's end of a group; see ringreduce.Communicator.")
       .def_prop_ro("rank", &Communicator::rank)

@@ -37,19 +37,21 @@ std::unique_ptr<Communicator> connect(int rank, int world, const PythonExchange&
   std::optional<bool> encrypts;
   if (!encrypt.is_none()) encrypts = flag(encrypt, "encrypt");
   const Exchange call = [&](const std::string& blob) {
-    std::vector<std::string> blobs;
-    const nb::object answer = exchange(nb::bytes(blob.data(), blob.size()));
-    for (nb::handle one : answer) {
-      const auto bytes = nb::cast<nb::bytes>(one);
-      blobs.emplace_back(bytes.c_str(), bytes.size());
-    }
-    return blobs;
+    return or_stay([&] {
+      std::vector<std::string> blobs;
+      const nb::object answer = exchange(nb::bytes(blob.data(), blob.size()));
+      for (nb::handle one : answer) {
+        const auto bytes = nb::cast<nb::bytes>(one);
+        blobs.emplace_back(bytes.c_str(), bytes.size());
+      }
+      return blobs;
+    });
   };
   auto communicator =
       std::make_unique<Communicator>(connect_transport(rank, world, call, transport, mpi, encrypts,
                                                        options.tuned ? options.tuned->digest : 0),
                                      options);
-  const nb::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   communicator->settle();
   return communicator;
 }

@@ -5,6 +5,7 @@
 
 #include <cstring>
 
+#include "front/thread_end.h"
 #include "transport/interface/errors.h"
 
 namespace nb = nanobind;
@@ -35,10 +36,12 @@ nb::object words_of(const Error& error) {
 
 void raise(const char* name, const Error& error, int rank) {
   try {
-    const nb::object type = nb::module_::import_("ringreduce.errors").attr(name);
-    const nb::object words = words_of(error);
-    const nb::object instance = rank >= 0 ? type(words, rank) : type(words);
-    PyErr_SetObject(type.ptr(), instance.ptr());
+    or_stay([&] {
+      const nb::object type = nb::module_::import_("ringreduce.errors").attr(name);
+      const nb::object words = words_of(error);
+      const nb::object instance = rank >= 0 ? type(words, rank) : type(words);
+      PyErr_SetObject(type.ptr(), instance.ptr());
+    });
   } catch (nb::python_error& problem) {
     problem.restore();
   }

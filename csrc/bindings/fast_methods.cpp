@@ -114,7 +114,7 @@ class ReleaseLock final : public BeforeWaiting {
   void operator()() override { released_.emplace(); }
 
  private:
-  std::optional<nb::gil_scoped_release> released_;
+  std::optional<WithoutGil> released_;
 };
 
 // False if the method must make the call.
@@ -145,12 +145,11 @@ bool run(const Shape& shape, PyObject* const* given, std::size_t count, PyObject
   return true;
 }
 
-PyObject* called(PyObject* self, PyObject* const* given, std::size_t flags, PyObject* keywords) {
-  const auto count = static_cast<std::size_t>(PyVectorcall_NARGS(flags));
+// Like run(), with exceptions as Python's: then the result is null.
+bool run_or_raise(const Shape& shape, PyObject* const* given, std::size_t count, PyObject* keywords,
+                  PyObject*& result) {
   try {
-    PyObject* result = nullptr;
-    if (run(*of(self).shape, given, count, keywords, result)) return result;
-    return PyObject_Vectorcall(of(self).method, given, count, keywords);
+    return run(shape, given, count, keywords, result);
   } catch (nb::python_error& raised) {
     raised.restore();
   } catch (const std::bad_alloc&) {
@@ -158,7 +157,16 @@ PyObject* called(PyObject* self, PyObject* const* given, std::size_t flags, PyOb
   } catch (...) {
     raise_in_python(std::current_exception());
   }
-  return nullptr;
+  return true;
+}
+
+// The method runs outside all handlers of exceptions, as Python may end this thread in it: see
+// front/thread_end.h.
+PyObject* called(PyObject* self, PyObject* const* given, std::size_t flags, PyObject* keywords) {
+  const auto count = static_cast<std::size_t>(PyVectorcall_NARGS(flags));
+  PyObject* result = nullptr;
+  if (run_or_raise(*of(self).shape, given, count, keywords, result)) return result;
+  return PyObject_Vectorcall(of(self).method, given, count, keywords);
 }
 
 // --- the type ---------------------------------------------------------------------------------------------

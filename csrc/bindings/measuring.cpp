@@ -56,7 +56,7 @@ void bind_measuring(nb::module_& m) {
   m.def("crc32c", checksum, "data"_a, "before"_a = 0, "by_table"_a = false,
         "Returns the CRC-32C of data, continuing from `before`, the checksum of the bytes in front of it.");
   m.def(
-      "probe_exchange", probe_exchange, nb::call_guard<nb::gil_scoped_release>(),
+      "probe_exchange", probe_exchange, nb::call_guard<WithoutGil>(),
       "Returns the nanoseconds that a flag takes from core to core, one way; None if it cannot be measured.");
 }
 

@@ -17,7 +17,7 @@ namespace {
 std::shared_ptr<MpiJob> join(const std::string& plugin, std::uintptr_t communicator,
                              const std::string& library, double timeout) {
   const std::chrono::duration<double> patience(std::min(timeout, 1e9));
-  const nb::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   return join_mpi(plugin, reinterpret_cast<const void*>(communicator), library,
                   std::chrono::duration_cast<Clock::duration>(patience));
 }
@@ -26,7 +26,7 @@ nb::list exchange(MpiJob& job, const nb::bytes& blob) {
   const std::string own(blob.c_str(), blob.size());
   std::vector<std::string> all;
   {
-    const nb::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     all = job.exchange(own);
   }
   nb::list blobs;

@@ -76,7 +76,7 @@ void combine(const std::string& dtype_name, const std::string& op_name,
   if (bytes % size_of(dtype) != 0) throw std::invalid_argument("sources end inside an element");
   const auto from = addresses<const void*>(sources, bytes, "sources");
   const auto to = addresses<void*>(destinations, bytes, "destinations");
-  nb::gil_scoped_release release;
+  WithoutGil release;
   function(to.data(), static_cast<int>(to.size()), from.data(), static_cast<int>(from.size()),
            bytes / size_of(dtype), scale);
 }
@@ -89,7 +89,7 @@ void copy_bytes(const std::vector<Destination>& destinations, const Source& sour
     return;
   }
   const InstructionSet& set = set_named(isa);
-  nb::gil_scoped_release release;
+  WithoutGil release;
   set.copy(to.data(), static_cast<int>(to.size()), source.data(), source.size());
 }
 
@@ -113,14 +113,14 @@ Codec codec_between(const std::string& wire_name, std::size_t decoded, std::size
 void encode(const std::string& wire, const Destination& encoded, const Source& values,
             const std::string& isa) {
   const Codec codec = codec_between(wire, values.size(), encoded.size(), isa);
-  const nb::gil_scoped_release release;
+  const WithoutGil release;
   codec.encode(encoded.data(), reinterpret_cast<const float*>(values.data()), values.size() / sizeof(float));
 }
 
 void decode(const std::string& wire, const Destination& values, const Source& encoded,
             const std::string& isa) {
   const Codec codec = codec_between(wire, values.size(), encoded.size(), isa);
-  const nb::gil_scoped_release release;
+  const WithoutGil release;
   codec.decode(reinterpret_cast<float*>(values.data()), encoded.data(), values.size() / sizeof(float));
 }
 

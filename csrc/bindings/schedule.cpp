@@ -43,13 +43,13 @@ std::vector<Schedule> all_from_python(const nb::iterable& schedules) {
 
 std::string check_python(const nb::iterable& schedules) {
   const std::vector<Schedule> all = all_from_python(schedules);
-  const nb::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   return check(all);
 }
 
 bool keeps_rank_order_python(const nb::iterable& schedules) {
   const std::vector<Schedule> all = all_from_python(schedules);
-  const nb::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   return keeps_rank_order(all);
 }
 
@@ -82,7 +82,7 @@ void define_for_all(nb::module_& m, const char* name, Answer answer, const char*
   };
   m.def(name, answered, "collective"_a, "algorithm"_a, "world"_a, "root"_a = 0,
         "groups"_a = std::vector<int>(), "order"_a = std::vector<int>(), "trees"_a = Trees(),
-        nb::call_guard<nb::gil_scoped_release>(), words);
+        nb::call_guard<WithoutGil>(), words);
 }
 
 }  // namespace

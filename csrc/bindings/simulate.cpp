@@ -75,7 +75,7 @@ nb::dict simulate_python(int nodes, const std::vector<int>& node_of, const std::
   };
   Answer answer;
   {
-    const nb::gil_scoped_release unlocked;
+    const WithoutGil unlocked;
     answer = simulate(network, of_catalogue, question);
   }
   return to_python(answer);

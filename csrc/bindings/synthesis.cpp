@@ -23,7 +23,7 @@ Synthesis make(int nodes, const std::vector<int>& node_of, const std::vector<Lin
                const std::vector<int>& groups) {
   Network network{nodes, node_of, std::vector<int>(nodes), {}, {}, 0, {}};
   for (const auto& [from, to, rate, latency] : links) network.links.push_back({from, to, rate, latency});
-  const nb::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   return Synthesis(std::move(network), groups, {});
 }
 
@@ -43,7 +43,7 @@ std::vector<LinkRow> links(const Synthesis& synthesis) {
 
 WayRow fastest(const Synthesis& synthesis, std::size_t bytes, std::string_view algorithm,
                std::size_t slice_bytes, int lanes) {
-  const nb::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   const Way way = synthesis.fastest(bytes, {algorithm, slice_bytes, lanes});
   return {way.algorithm, way.slice_bytes, way.lanes, way.forest, way.seconds};
 }

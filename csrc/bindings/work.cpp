@@ -20,7 +20,7 @@ namespace {
 // handlers in its main thread only. Other threads must not take the GIL, which is gone when Python ends.
 bool check_signals() {
   if (gettid() != getpid()) return false;
-  nb::gil_scoped_acquire locked;
+  WithGil locked;
   return PyErr_CheckSignals() != 0;
 }
 
@@ -36,7 +36,7 @@ void let_wait(const GpuWork& work, std::uintptr_t stream) {
 bool wait(Work& work, nb::handle timeout) {
   std::optional<std::chrono::nanoseconds> limit;
   if (!timeout.is_none()) limit = seconds(timeout, "timeout", true);
-  const nb::gil_scoped_release unlocked;
+  const WithoutGil unlocked;
   return work.wait(limit, break_off_on_signals);
 }
 
@@ -61,7 +61,7 @@ double seconds_at(Work::Time time) {
 
 void bind_work(nb::module_& m) {
   set_interrupt_check(check_signals);
-  const auto unlocked = nb::call_guard<nb::gil_scoped_release>();
+  const auto unlocked = nb::call_guard<WithoutGil>();
 
   nb::class_<Work>(m, "Work", "A call that runs in the progress thread.")
       .def("wait", wait, "timeout"_a = nb::none())

@@ -24,6 +24,13 @@ Communicator::~Communicator() {
   gpu_.disown();
 }
 
+bool Communicator::lacks_a_rank() const {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank() && calls_.transport->is_gone(peer)) return true;
+  }
+  return false;
+}
+
 int Communicator::transfer(const Transfer& transfer) {
   usable();
   int peer = transfer.peer;

@@ -127,6 +127,8 @@ class Communicator {
   // this one.
   void leave();
   bool closed() const { return calls_.transport->fate().is_closed(); }
+  // Whether some rank is known to have ended, or to have left.
+  bool lacks_a_rank() const;
   // Throws Closed, or the group's failure.
   void usable() const { calls_.check_usable(); }
   // The rank that has begun the fewest collectives, if fewer than this rank; else -1. Callable from any

@@ -76,6 +76,7 @@ void Progress::run(Steps& steps) {
       calls_.finish();
     }
   });
+  if (const auto refusal = steps.refusal()) std::rethrow_exception(refusal);
 }
 
 // However a blocking call ends, it does not return while the progress thread may still touch its buffers.
@@ -235,7 +236,7 @@ bool Progress::begin_next() {
 // Begins the next of its steps, if there is one.
 void Progress::begin_call() {
   current_.call = Call();
-  if (!current_.steps->next(current_.call)) return finish_collective(nullptr);
+  if (!current_.steps->next(current_.call)) return finish_collective(current_.steps->refusal());
   current_.started = Clock::now();
   if (current_.begun) {
     calls_.begin_later(current_.call);

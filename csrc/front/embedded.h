@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "front/group.h"
+#include "front/thread_end.h"
 
 // Of Python's stable ABI. They are found in the process, so such a library needs no headers of Python.
 extern "C" {
@@ -80,7 +81,7 @@ inline int raise_again(void*) {
 // Takes the exception, and has Python raise it when the framework has returned: it neither expects nor keeps
 // it.
 inline void postpone_exception() {
-  const int locked = PyGILState_Ensure();
+  const int locked = or_stay(PyGILState_Ensure);
   void *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);
   if (type != nullptr) {

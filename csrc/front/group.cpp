@@ -127,6 +127,10 @@ void Group::submit(const Transfer& transfer, Completion completion) {
   translated([&] { tell(communicator_->submit(transfer), std::move(completion)); });
 }
 
+bool Group::lacks_a_rank() const {
+  return communicator_->lacks_a_rank();
+}
+
 bool Group::oversubscribed() const {
   return communicator_->oversubscribed();
 }

@@ -84,6 +84,9 @@ class Group {
   void exchange(int device, const std::vector<Transfer>& transfers, void* stream);
   void submit(const Transfer& transfer, Completion completion);
 
+  // Whether some rank is known to have ended, or to have left.
+  bool lacks_a_rank() const;
+
   // Whether there are more ranks than cores; the same on all ranks.
   bool oversubscribed() const;
 

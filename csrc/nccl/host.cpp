@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <list>
+#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -27,6 +28,8 @@ constexpr std::size_t most_strangers = 64;
 constexpr seconds stranger_has{10};
 constexpr seconds reader_has{10};
 constexpr int backlog = 4096;
+
+std::timed_mutex answering;  // held during an answer, which the end of the process does not cut off
 
 // A connection: a stranger until its proof arrives.
 struct Guest {
@@ -199,6 +202,7 @@ class Host {
   void answer(const std::vector<const Guest*>& ranks) {
     std::string all;
     for (const Guest* guest : ranks) all += framed(Frame::blob, *guest->blob);
+    const std::lock_guard lock(answering);
     for (Guest& guest : guests_) {
       if (!is_rank(guest)) continue;
       guest.blob.reset();
@@ -253,6 +257,9 @@ nccl::UniqueId invite() {
     listeners.push_back(std::move(socket));
   }
   if (listeners.empty()) throw Error("cannot open a socket to listen on");
+  [[maybe_unused]] static const int at_end = std::atexit([] {
+    if (answering.try_lock_for(reader_has)) answering.unlock();
+  });
   std::thread([host = std::make_shared<Host>(invitation, std::move(listeners))] { host->serve(); }).detach();
   nccl::UniqueId id{};
   std::memcpy(&id, &invitation, sizeof invitation);

@@ -76,7 +76,7 @@ void give_back() {
 // Raises KeyboardInterrupt when TensorFlow has returned, unless the program has a handler that may not raise,
 // for example to stop after the next checkpoint.
 bool raises() {
-  const int locked = PyGILState_Ensure();
+  const int locked = or_stay(PyGILState_Ensure);
   void* module = PyImport_ImportModule("signal");
   void* usual = module ? PyObject_GetAttrString(module, "default_int_handler") : nullptr;
   void* current = module ? PyObject_CallMethod(module, "getsignal", "i", SIGINT) : nullptr;

@@ -10,6 +10,23 @@
 namespace ringreduce::torch_backend {
 namespace {
 
+// The groups that this process has not left. Never destroyed: threads may outlive static objects.
+struct Live {
+  std::mutex mutex;
+  std::vector<std::weak_ptr<Group>> groups;
+
+  void add(const std::shared_ptr<Group>& group) {
+    const std::lock_guard lock(mutex);
+    std::erase_if(groups, [](const auto& one) { return one.expired(); });
+    groups.push_back(group);
+  }
+};
+
+Live& live() {
+  static auto* const all = new Live();
+  return *all;
+}
+
 std::shared_ptr<Group> connect(const intrusive_ptr<c10d::Store>& store, int rank, int size,
                                const Settings& settings) {
   Group::Settings engines;
@@ -20,7 +37,8 @@ std::shared_ptr<Group> connect(const intrusive_ptr<c10d::Store>& store, int rank
   return translated(settings.ranks, [&] {
     StoreMeeting meeting(store, rank, size, settings.timeout);
     auto group = std::make_shared<Group>(rank, size, meeting, engines);
-    meeting.clean_up();
+    meeting.leave(*group);
+    live().add(group);
     return group;
   });
 }
@@ -57,6 +75,25 @@ struct SharedAllocator : public c10::Allocator {
 
 }  // namespace
 
+void leave_all_groups(bool at_once) {
+  std::vector<std::weak_ptr<Group>> groups;
+  {
+    const std::lock_guard lock(live().mutex);
+    groups.swap(live().groups);
+  }
+  std::exception_ptr problem;
+  for (const auto& one : groups) {
+    try {
+      const auto group = one.lock();
+      if (group) at_once ? group->leave() : group->close();
+    } catch (...) {
+      problem = std::current_exception();
+      at_once = true;  // interrupted, for example
+    }
+  }
+  if (problem) std::rethrow_exception(as_torch(problem, {}));
+}
+
 RingBackend::RingBackend(intrusive_ptr<c10d::Store> store, int rank, int size, Settings settings)
     : Versioned(rank, size),
       all_store_(std::move(store)),
@@ -71,7 +108,7 @@ RingBackend::RingBackend(intrusive_ptr<c10d::Store> store, int rank, int size, S
 
 // Running operations end before other members are destroyed. A thread that ends one may need the GIL.
 RingBackend::~RingBackend() {
-  const WithoutGil unlocked;
+  const WithoutGilIfHeld unlocked;
   group_.reset();
 }
 
@@ -95,13 +132,11 @@ void RingBackend::run_here(const intrusive_ptr<RingWork>& work, Run run) {
   try {
     run();
   } catch (const Trouble& trouble) {
-    stay_if_ending();
     const auto problem = as_torch(std::current_exception(), *ranks_);
     work->end(problem, -1);
     failed_by(trouble);
     std::rethrow_exception(problem);
   }
-  stay_if_ending();
   work->end(nullptr, -1);
   completed(*work);
 }
@@ -139,6 +174,7 @@ void RingBackend::collect(const intrusive_ptr<c10d::Work>& work) {
 
 intrusive_ptr<c10d::Work> RingBackend::launch(const Operation& operation, std::unique_ptr<TensorCalls> calls,
                                               const Tensors& inputs, std::vector<Tensors> outputs) {
+  const StaysAtEnd here;
   if (const auto gpu = gpu_of(operation.title, inputs, outputs)) {
     return launch_on(*gpu, operation, *calls, inputs, std::move(outputs));
   }
@@ -153,6 +189,7 @@ intrusive_ptr<c10d::Work> RingBackend::launch(const Operation& operation, std::u
 
 intrusive_ptr<c10d::Work> RingBackend::launch(const Operation& operation, std::unique_ptr<Steps> steps,
                                               const Tensors& inputs, std::vector<Tensors> outputs) {
+  const StaysAtEnd here;
   const auto work = new_work(operation, inputs, std::move(outputs));
   if (operation.asynchronous || coalescing_) {
     hand_over(work, [&](auto completion) { group().submit(std::move(steps), std::move(completion)); });
@@ -166,11 +203,15 @@ intrusive_ptr<c10d::Work> RingBackend::launch(const Operation& operation, std::u
 void RingBackend::startCoalescing() {
   const std::lock_guard lock(coalescing_mutex_);
   coalescing_ = true;
+  coalesced_.clear();  // an error may have kept torch from ending the last one
+  coalesced_messages_.clear();
+  refused_message_ = nullptr;
 }
 
 intrusive_ptr<c10d::Work> RingBackend::endCoalescing() {
   const std::lock_guard lock(coalescing_mutex_);
   coalescing_ = false;
+  if (refused_message_) std::rethrow_exception(std::exchange(refused_message_, nullptr));
   const auto messages = std::exchange(coalesced_messages_, {});
   if (!messages.empty()) coalesced_.push_back(carry(messages));
   return c10::make_intrusive<CoalescedWork>(rank_, std::exchange(coalesced_, {}));
@@ -182,6 +223,7 @@ intrusive_ptr<c10d::Work> RingBackend::endCoalescing() {
 intrusive_ptr<c10d::Backend> RingBackend::derived(const std::string& prefix,
                                                   const intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                   GlobalRanks ranks, const intrusive_ptr<Options>& options) {
+  const StaysAtEnd here;
   // Called once for each type of device, with the same store: one group serves all.
   const std::lock_guard lock(derived_mutex_);
   if (derived_ && derived_->prefix == prefix && derived_->store.lock() == store) {
@@ -236,25 +278,29 @@ intrusive_ptr<c10d::Backend> RingBackend::shrink(const std::vector<std::int64_t>
 }
 
 void RingBackend::eagerConnectSingleDevice(at::Device device) {
-  const WithoutGil unlocked;
+  const StaysAtEnd here;
+  const WithoutGilIfHeld unlocked;
   bound_device_ = device;
   if (!device.is_cpu()) translated(*ranks_, [&] { group().prepare(device.index()); });
 }
 
 void RingBackend::shutdown() {
-  const WithoutGil unlocked;
+  const StaysAtEnd here;
+  const WithoutGilIfHeld unlocked;
   if (group_) translated(*ranks_, [&] { group_->close(); });
 }
 
 void RingBackend::abort() {
-  const WithoutGil unlocked;
+  const StaysAtEnd here;
+  const WithoutGilIfHeld unlocked;
   if (group_) group_->leave();
 }
 
 void RingBackend::regroup(const std::string& prefix, int rank, int size,
                           std::optional<Milliseconds> timeout) {
+  const StaysAtEnd here;
   abort();
-  const WithoutGil unlocked;
+  const WithoutGilIfHeld unlocked;
   const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, all_store_);
   group_ =
       connect(store, rank, size, {bounded(timeout.value_or(timeout_.load())), {}, reproducible_, true, gpu_});

@@ -45,6 +45,9 @@ struct RingOptions : c10d::Backend::Options {
   GpuOptions gpu;
 };
 
+// For the end of the process: leaves all groups, after their running operations or at once.
+void leave_all_groups(bool at_once);
+
 class RingBackend : public Versioned<c10d::Backend> {
  public:
   // Connects the ranks through the store. All of them call it.
@@ -165,6 +168,7 @@ class RingBackend : public Versioned<c10d::Backend> {
   // Keeps it for endCoalescing(), if that will follow.
   void collect(const intrusive_ptr<c10d::Work>& work);
   intrusive_ptr<c10d::Work> transfer(Tensors& tensors, bool sends, int peer, int tag);
+  intrusive_ptr<c10d::Work> begin_transfer(Tensors& tensors, bool sends, int peer, int tag);
   // A message that kernels carry.
   struct Carried {
     Transfer transfer;
@@ -204,6 +208,7 @@ class RingBackend : public Versioned<c10d::Backend> {
   bool coalescing_ = false;
   std::vector<intrusive_ptr<c10d::Work>> coalesced_;
   std::vector<Carried> coalesced_messages_;
+  std::exception_ptr refused_message_;  // torch would not end what it has begun if one of its messages threw
 };
 
 // Some of c10d's options had no asyncOp in early versions, where every call may be asynchronous.

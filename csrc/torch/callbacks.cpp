@@ -1,5 +1,6 @@
 #include "torch/callbacks.h"
 
+#include <c10/util/Exception.h>
 #include <pthread.h>
 
 #include <chrono>
@@ -8,24 +9,22 @@
 #include <mutex>
 #include <thread>
 
+#include "torch/gil.h"
+
 namespace ringreduce::torch_backend {
 namespace {
 
 constexpr auto idle_for = std::chrono::seconds(10);  // after which a thread ends
-constexpr auto needed_for = std::chrono::minutes(1);
-
-struct Callback {
-  std::function<void()> what;
-  bool to_the_end;
-};
+constexpr auto tick_every = std::chrono::milliseconds(20);
+constexpr auto silent_for = std::chrono::seconds(10);
 
 // There is always a thread for the next callback; those that block do not count.
 class Threads {
  public:
-  void post(std::function<void()> what, bool to_the_end) {
+  void post(std::function<void()> what) {
     const std::lock_guard lock(mutex_);
-    waiting_.push_back({std::move(what), to_the_end});
-    needed_ += to_the_end;
+    waiting_.push_back(std::move(what));
+    if (over_) return;
     if (static_cast<int>(waiting_.size()) > idle_) {
       std::thread([this] { serve(); }).detach();
       ++idle_;
@@ -33,26 +32,38 @@ class Threads {
     changed_.notify_one();
   }
 
-  void finish(std::chrono::milliseconds patience) {
+  void finish(const std::function<void()>& tick) {
+    const auto begin = std::chrono::steady_clock::now();
+    bool said = false;
     std::unique_lock lock(mutex_);
-    quiet_.wait_for(lock, patience, [this] { return waiting_.empty() && busy_ == 0; });
-    quiet_.wait_for(lock, needed_for, [this] { return needed_ == 0; });
+    while (!quiet_.wait_for(lock, tick_every, [this] { return waiting_.empty() && busy_ == 0; })) {
+      lock.unlock();
+      tick();
+      if (!said && std::chrono::steady_clock::now() - begin > silent_for) {
+        said = true;
+        TORCH_WARN("ringreduce: the program ends when the callbacks of its futures have returned");
+      }
+      lock.lock();
+    }
+    over_ = true;
   }
 
  private:
   void serve() {
+    awaited_at_end = true;
     std::unique_lock lock(mutex_);
     while (changed_.wait_for(lock, idle_for, [this] { return !waiting_.empty(); })) {
-      const Callback next = std::move(waiting_.front());
+      if (over_) return;
+      auto next = std::move(waiting_.front());
       waiting_.pop_front();
       --idle_;
       ++busy_;
       lock.unlock();
-      next.what();
+      next();
+      next = nullptr;  // which may take the GIL
       lock.lock();
       ++idle_;
       --busy_;
-      needed_ -= next.to_the_end;
       quiet_.notify_all();
     }
     --idle_;
@@ -60,10 +71,10 @@ class Threads {
 
   std::mutex mutex_;
   std::condition_variable changed_, quiet_;
-  std::deque<Callback> waiting_;
+  std::deque<std::function<void()>> waiting_;
   int idle_ = 0;
   int busy_ = 0;
-  int needed_ = 0;  // that must finish
+  bool over_ = false;
 };
 
 Threads* threads = nullptr;
@@ -80,12 +91,12 @@ Threads& the_threads() {
 
 }  // namespace
 
-void call_back(std::function<void()> what, bool to_the_end) {
-  the_threads().post(std::move(what), to_the_end);
+void call_back(std::function<void()> what) {
+  the_threads().post(std::move(what));
 }
 
-void finish_callbacks(int milliseconds) {
-  the_threads().finish(std::chrono::milliseconds(milliseconds));
+void finish_callbacks(const std::function<void()>& tick) {
+  the_threads().finish(tick);
 }
 
 }  // namespace ringreduce::torch_backend

@@ -7,12 +7,11 @@
 
 namespace ringreduce::torch_backend {
 
-// Runs `what` soon, in a thread that does nothing else meanwhile. `to_the_end`: it ends by itself within a
-// minute, and the end of the process must not cut it off.
-void call_back(std::function<void()> what, bool to_the_end = false);
+// Runs `what` soon, in a thread that does nothing else meanwhile.
+void call_back(std::function<void()> what);
 
-// Waits until everything has run, at most this long except for what must not be cut off. For the end of the
-// process.
-void finish_callbacks(int milliseconds);
+// Waits until everything has run, as Python's end waits for its threads; nothing runs afterwards. Callbacks
+// that Python ends halfway would abort the process. Calls `tick` now and then, which may throw.
+void finish_callbacks(const std::function<void()>& tick);
 
 }  // namespace ringreduce::torch_backend

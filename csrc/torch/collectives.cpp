@@ -1,5 +1,6 @@
 // Operations with one tensor in and one out.
 #include "torch/backend.h"
+#include "torch/gil.h"
 #include "torch/meeting.h"
 #include "torch/sparse.h"
 
@@ -134,6 +135,7 @@ intrusive_ptr<c10d::Work> RingBackend::barrier(const c10d::BarrierOptions& optio
 }
 
 void RingBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
+  const StaysAtEnd here;
   const Milliseconds timeout = options.timeout.count() >= 0 ? options.timeout : timeout_.load();
   monitored_barrier(*store_, rank_, size_, monitored_++, timeout, wait_all_ranks);
 }

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "torch/backend.h"
+#include "torch/gil.h"
 
 namespace ringreduce::torch_backend {
 namespace {
@@ -25,13 +26,15 @@ void* handle_of(const Guard& guard, const c10::Stream& stream) {
     }
   }
   namespace py = pybind11;
-  const py::gil_scoped_acquire locked;
-  const py::object same =
-      py::module_::import("torch.cuda")
-          .attr("Stream")(py::arg("stream_id") = stream.id(),
-                          py::arg("device_index") = static_cast<int>(stream.device_index()),
-                          py::arg("device_type") = static_cast<int>(stream.device_type()));
-  return reinterpret_cast<void*>(same.attr("cuda_stream").cast<std::uintptr_t>());
+  const WithGil locked;
+  return or_stay([&] {
+    const py::object same =
+        py::module_::import("torch.cuda")
+            .attr("Stream")(py::arg("stream_id") = stream.id(),
+                            py::arg("device_index") = static_cast<int>(stream.device_index()),
+                            py::arg("device_type") = static_cast<int>(stream.device_type()));
+    return reinterpret_cast<void*>(same.attr("cuda_stream").cast<std::uintptr_t>());
+  });
 }
 
 // The caching allocator must not reuse this memory before the stream has finished with it.
@@ -97,6 +100,7 @@ void DeviceWork::synchronize() {
 }
 
 bool DeviceWork::wait(std::chrono::milliseconds timeout) {
+  const StaysAtEnd here;
   synchronize();
   if (timeout == kNoTimeout) return true;
   const auto start = std::chrono::steady_clock::now();
@@ -140,6 +144,7 @@ intrusive_ptr<c10d::Work> RingBackend::launch_on(const OwnStream& own, const Ope
                                                  const Tensors& used,
                                                  const std::function<void(void*)>& launch,
                                                  const Tensors& inputs, std::vector<Tensors> outputs) {
+  const StaysAtEnd here;
   const VirtualGuardImpl guard(own.stream.device_type());
   const std::uint64_t number = operation.is_message() ? ++transfers_ : ++sequence_;
   const auto work = c10::make_intrusive<DeviceWork>(rank_, operation.type, title_if_asked(operation.title),

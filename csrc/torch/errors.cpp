@@ -8,6 +8,8 @@
 #include <charconv>
 #include <string_view>
 
+#include "front/gil.h"
+
 namespace ringreduce::torch_backend {
 namespace {
 
@@ -47,7 +49,7 @@ void raise(const Trouble& trouble, const GlobalRanks& ranks) {
     case Outcome::refused:
       C10_THROW_ERROR(Error, text);
     case Outcome::interrupted: {
-      const pybind11::gil_scoped_acquire locked;
+      const WithGil locked;
       if (PyErr_Occurred()) throw pybind11::error_already_set();
       C10_THROW_ERROR(Error, text);
     }
@@ -60,7 +62,7 @@ void raise(const Trouble& trouble, const GlobalRanks& ranks) {
 // GIL, which is gone when Python ends.
 void raise_if_interrupted() {
   if (gettid() != getpid()) return;
-  const pybind11::gil_scoped_acquire locked;
+  const WithGil locked;
   if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
 }
 

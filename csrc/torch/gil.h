@@ -1,31 +1,38 @@
-// Releases the GIL for a while, if this thread holds it.
+// torch's own bindings release the GIL around the backend's functions, and take it when these return.
 #pragma once
-
-#include <pybind11/pybind11.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <optional>
 
+#include "front/gil.h"
+
 namespace ringreduce::torch_backend {
 
-class WithoutGil {
+// Releases the GIL for a while, if this thread holds it.
+class WithoutGilIfHeld {
  public:
-  WithoutGil() {
+  WithoutGilIfHeld() {
     if (Py_IsInitialized() && PyGILState_Check()) released_.emplace();
   }
 
  private:
-  std::optional<pybind11::gil_scoped_release> released_;
+  std::optional<WithoutGil> released_;
 };
 
-inline std::atomic<bool> ending{false};  // whether Python is ending
+inline std::atomic<bool> ending{false};           // whether Python is ending
+inline thread_local bool awaited_at_end = false;  // whether the end of Python waits for this thread
 
-// Threads that return from a wait while Python ends must not return to Python, which would end them in the
-// middle of a destructor. Threads other than the main one stay here for the little time that is left.
-inline void stay_if_ending() {
-  if (!ending.load(std::memory_order_relaxed) || gettid() == getpid()) return;
-  while (true) pause();
-}
+// Stands first in each function of the backend that waits. When Python is ending, its thread does not return
+// to torch, which would take the GIL: see front/thread_end.h.
+class StaysAtEnd {
+ public:
+  StaysAtEnd() = default;
+  ~StaysAtEnd() {
+    if (!ending.load(std::memory_order_relaxed) || awaited_at_end || gettid() == getpid()) return;
+    if (!(Py_IsInitialized() && PyGILState_Check())) stay();
+  }
+  StaysAtEnd(const StaysAtEnd&) = delete;
+  StaysAtEnd& operator=(const StaysAtEnd&) = delete;
+};
 
 }  // namespace ringreduce::torch_backend

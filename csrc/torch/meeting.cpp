@@ -11,8 +11,9 @@ using Bytes = std::vector<std::uint8_t>;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds first_word_after{5000};
+constexpr std::chrono::milliseconds look_for_deaths_every{200};  // for ranks that die
 
-const Bytes passed{1};  // rank 0's verdict on a barrier that all ranks have reached
+const Bytes passed{1};  // the verdict on a meeting that all ranks have reached
 
 std::chrono::milliseconds left(Clock::time_point deadline) {
   const auto rest = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
@@ -65,12 +66,22 @@ bool StoreMeeting::arrives_in_time(const std::string& key, int rank, Clock::time
   return arrives(*store_, key, left(deadline));
 }
 
-void StoreMeeting::clean_up() {
+// The process that holds the store may end when its rank goes on. So nobody goes on before all have read
+// everything, unless a rank is gone, and what the store fails to do then is of no consequence.
+void StoreMeeting::leave(const Group& group) {
   if (world_ == 1) return;
-  const std::string leaving = "ringreduce/leaving";
-  if (store_->add(leaving, 1) < world_) return;
-  for (int r = 0; r < world_; ++r) store_->deleteKey(key(rounds_ - 1, r));
-  store_->deleteKey(leaving);
+  const auto deadline = Clock::now() + timeout_;
+  const std::string leaving = "ringreduce/leaving", all_leave = "ringreduce/all", gone = "ringreduce/gone";
+  try {
+    if (store_->add(leaving, 1) == world_) store_->set(all_leave, passed);
+    while (!arrives(*store_, all_leave, std::min(left(deadline), look_for_deaths_every))) {
+      if (Clock::now() > deadline || group.lacks_a_rank()) return;
+    }
+    if (store_->add(gone, 1) < world_) return;
+    for (int r = 0; r < world_; ++r) store_->deleteKey(key(rounds_ - 1, r));
+    for (const std::string& one : {leaving, all_leave, gone}) store_->deleteKey(one);
+  } catch (const std::exception&) {
+  }
 }
 
 void monitored_barrier(c10d::Store& store, int rank, int world, std::uint64_t number,

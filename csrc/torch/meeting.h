@@ -15,8 +15,9 @@ class StoreMeeting : public Meeting {
   StoreMeeting(c10::intrusive_ptr<c10d::Store> store, int rank, int world, std::chrono::milliseconds timeout)
       : store_(std::move(store)), rank_(rank), world_(world), timeout_(timeout) {}
   std::vector<Blob> exchange(const Blob& blob) override;
-  // Removes what the ranks have left in the store, so that the next group may use it again.
-  void clean_up();
+  // Returns when all ranks have read the last exchange. Removes what they have left in the store, so that the
+  // next group may use it again.
+  void leave(const Group& group);
 
  private:
   std::string key(int round, int rank) const;

@@ -2,6 +2,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include "torch/backend.h"
+#include "torch/gil.h"
 
 namespace ringreduce::torch_backend {
 namespace {
@@ -111,8 +112,21 @@ intrusive_ptr<c10d::Work> RingBackend::carry(const std::vector<Carried>& message
 }
 
 intrusive_ptr<c10d::Work> RingBackend::transfer(Tensors& tensors, bool sends, int peer, int tag) {
+  const StaysAtEnd here;
+  try {
+    return begin_transfer(tensors, sends, peer, tag);
+  } catch (...) {
+    const std::lock_guard lock(coalescing_mutex_);
+    if (!coalescing_) throw;
+    if (!refused_message_) refused_message_ = std::current_exception();
+    return nullptr;
+  }
+}
+
+intrusive_ptr<c10d::Work> RingBackend::begin_transfer(Tensors& tensors, bool sends, int peer, int tag) {
   const char* what = sends ? "send" : "recv";
   const at::Tensor& tensor = only(what, tensors);
+  if (!sends) check_writable(tensor);
   TORCH_CHECK(peer == any_source ? !sends : peer >= 0 && peer < size_, "ringreduce: the peer of ", what,
               " must be a rank from 0 to ", size_ - 1, ", not ", peer);
   const Operation operation{sends                ? c10d::OpType::SEND

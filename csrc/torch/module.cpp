@@ -56,14 +56,20 @@ void bind_backend(py::module_& m) {
 
 PYBIND11_MODULE(RINGREDUCE_TORCH_MODULE, m) {
   m.doc() = "The torch.distributed backend.";
-  const auto unlocked = py::call_guard<py::gil_scoped_release>();
+  const auto unlocked = py::call_guard<WithoutGil>();
   bind_backend(m);
   m.def("create", create, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
         py::arg("global_ranks"), py::arg("reproducible"), py::arg("connected"),
         py::arg("max_blocks") = std::nullopt, py::arg("high_priority") = false, unlocked);
   m.def("share_tensors", share_tensors);
-  m.def("begin_ending", [] { ending = true; });
-  m.def("finish_callbacks", finish_callbacks, py::arg("milliseconds"), unlocked);
+  m.def(
+      "end",
+      [](bool at_once) {
+        ending = true;
+        leave_all_groups(at_once);
+        finish_callbacks(raise_if_interrupted);
+      },
+      py::arg("at_once"), unlocked);
 }
 
 }  // namespace ringreduce::torch_backend

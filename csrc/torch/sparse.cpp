@@ -2,9 +2,15 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "front/group.h"
 #include "torch/tensors.h"
 
 namespace ringreduce::torch_backend {
+namespace {
+
+constexpr std::int64_t most_dimensions = 61;
+
+}  // namespace
 
 SparseAllReduce::SparseAllReduce(const at::Tensor& tensor, const c10d::ReduceOp& op, int world,
                                  std::chrono::milliseconds timeout)
@@ -13,7 +19,32 @@ SparseAllReduce::SparseAllReduce(const at::Tensor& tensor, const c10d::ReduceOp&
               "ringreduce: a sparse all_reduce takes sparse COO tensors on the CPU");
   TORCH_CHECK(op.op_ == c10d::ReduceOp::SUM || average_,
               "ringreduce: a sparse all_reduce supports sum and avg only, not ", name_of(op_of(op)));
+  TORCH_CHECK(tensor.dim() <= most_dimensions, "ringreduce: a sparse all_reduce takes at most ",
+              most_dimensions, " dimensions");
   own_ = tensor.coalesce();
+  rehearse();
+}
+
+// Throws now what torch would throw at the end, for example because it cannot add values of this type.
+void SparseAllReduce::rehearse() const {
+  at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const std::vector<std::int64_t> sizes(static_cast<std::size_t>(own_.dim()), 1);
+  std::vector<std::int64_t> of_values(static_cast<std::size_t>(own_.dense_dim()) + 1, 1);
+  of_values[0] = 2;
+  const at::Tensor values = at::zeros(of_values, own_._values().options());
+  const at::Tensor indices = at::zeros({own_.sparse_dim(), 2}, at::kLong);
+  at::empty(sizes, tensor_.options()).copy_(sum_of(indices, values, sizes));
+}
+
+at::Tensor SparseAllReduce::sum_of(const at::Tensor& indices, const at::Tensor& values,
+                                   at::IntArrayRef sizes) const {
+  at::Tensor sum = at::sparse_coo_tensor(indices, values, sizes, tensor_.options()).coalesce();
+  if (average_ && !at::isIntegralType(values.scalar_type(), true)) {
+    sum._values().div_(world_);
+  } else if (average_) {
+    sum._values().div_(world_, "trunc");  // as of dense tensors
+  }
+  return sum;
 }
 
 // Called after each step, when the next one's input is ready.
@@ -27,6 +58,7 @@ bool SparseAllReduce::next(Call& call) {
       gather_shapes(call);
       return true;
     case 1:
+      if (!shapes_agree()) return false;
       gather_indices(call);
       return true;
     case 2:
@@ -40,9 +72,6 @@ bool SparseAllReduce::next(Call& call) {
 
 // A rank's line: its number of entries, its numbers of sparse and dense dimensions, and its sizes.
 void SparseAllReduce::gather_shapes(Call& call) {
-  constexpr std::int64_t most_dimensions = 61;
-  TORCH_CHECK(own_.dim() <= most_dimensions, "ringreduce: a sparse all_reduce takes at most ",
-              most_dimensions, " dimensions");
   shape_ = at::zeros({most_dimensions + 3}, at::kLong);
   auto line = shape_.accessor<std::int64_t, 1>();
   line[0] = own_._nnz();
@@ -56,16 +85,25 @@ void SparseAllReduce::gather_shapes(Call& call) {
   call.output = shapes_.mutable_data_ptr();
 }
 
+bool SparseAllReduce::shapes_agree() {
+  const auto lines = shapes_.accessor<std::int64_t, 2>();
+  for (std::int64_t r = 0; r < world_; ++r) {
+    for (std::int64_t i = 1; i < shapes_.size(1); ++i) {
+      if (lines[r][i] == lines[0][i]) continue;
+      const std::string text = "a sparse all_reduce takes tensors of one shape; rank " + std::to_string(r) +
+                               "'s differs from rank 0's";
+      refusal_ = std::make_exception_ptr(Trouble(Outcome::refused, -1, text.c_str()));
+      return false;
+    }
+  }
+  return true;
+}
+
 void SparseAllReduce::gather_indices(Call& call) {
   const auto lines = shapes_.accessor<std::int64_t, 2>();
   std::vector<std::int64_t> counts;
   std::int64_t entries = 0;
   for (std::int64_t r = 0; r < world_; ++r) {
-    for (std::int64_t i = 1; i < shapes_.size(1); ++i) {
-      TORCH_CHECK(lines[r][i] == lines[0][i],
-                  "ringreduce: a sparse all_reduce takes tensors of one shape; rank ", r,
-                  "'s differs from rank 0's");
-    }
     entries += lines[r][0];
     counts.push_back(lines[r][0] * own_.sparse_dim());
   }
@@ -99,10 +137,7 @@ void SparseAllReduce::gather_values(Call& call) {
 }
 
 void SparseAllReduce::add_up() {
-  at::Tensor sum =
-      at::sparse_coo_tensor(all_indices_.t(), all_values_, tensor_.sizes(), tensor_.options()).coalesce();
-  if (average_) sum._values().div_(world_);
-  tensor_.copy_(sum);
+  tensor_.copy_(sum_of(all_indices_.t(), all_values_, tensor_.sizes()));
 }
 
 }  // namespace ringreduce::torch_backend

@@ -18,9 +18,14 @@ class SparseAllReduce : public Steps {
   SparseAllReduce(const at::Tensor& tensor, const c10d::ReduceOp& op, int world,
                   std::chrono::milliseconds timeout);
   bool next(Call& call) override;
+  // Of tensors that differ in shape, as all ranks learn in the first all-gather.
+  std::exception_ptr refusal() const override { return refusal_; }
 
  private:
+  void rehearse() const;
+  at::Tensor sum_of(const at::Tensor& indices, const at::Tensor& values, at::IntArrayRef sizes) const;
   void gather_shapes(Call& call);
+  bool shapes_agree();
   void gather_indices(Call& call);
   void gather_values(Call& call);
   void add_up();
@@ -31,6 +36,7 @@ class SparseAllReduce : public Steps {
   const std::chrono::milliseconds timeout_;
   at::Tensor own_, shape_, shapes_, indices_, all_indices_, values_, all_values_;
   Extents extents_;
+  std::exception_ptr refusal_;
   int step_ = 0;
 };
 

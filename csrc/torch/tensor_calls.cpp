@@ -9,13 +9,16 @@ void TensorCalls::blocks(Call& call, Extents input, Extents output) {
 }
 
 void TensorCalls::copy_at_the_end(const at::Tensor& from, const at::Tensor& to) {
-  if (!from.is_same(to)) copies_.push_back({to, from.view(to.sizes())});
+  if (from.is_same(to)) return;
+  check_writable(to);
+  copies_.push_back({to, from.view(to.sizes())});
 }
 
 void TensorCalls::copy_at_the_end(const at::Tensor& from, const Tensors& to) {
   if (consecutive(to)) return;
   std::int64_t offset = 0;
   for (const at::Tensor& tensor : to) {
+    check_writable(tensor);
     copies_.push_back({tensor, from.narrow(0, offset, tensor.numel()).view(tensor.sizes())});
     offset += tensor.numel();
   }

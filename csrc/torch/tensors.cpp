@@ -1,5 +1,7 @@
 #include "torch/tensors.h"
 
+#include <ATen/MemoryOverlap.h>
+
 #include <algorithm>
 #include <iterator>
 #include <numeric>
@@ -152,6 +154,14 @@ void check_dense(const char* what, const at::Tensor& tensor) {
               " takes tensors on the CPU or a CUDA GPU, not one on ", tensor.device());
   TORCH_CHECK(tensor.layout() == at::kStrided, "ringreduce: ", what, " takes dense tensors, not ",
               tensor.layout());
+  TORCH_CHECK(tensor.numel() == 0 || tensor.const_data_ptr(), "ringreduce: ", what,
+              " takes tensors that have memory; the storage of one of ", tensor.sizes(), " was freed");
+}
+
+void check_writable(const at::Tensor& tensor) {
+  TORCH_CHECK(tensor.numel() == 0 || at::has_internal_overlap(tensor) != at::MemOverlap::Yes,
+              "ringreduce: several elements of an output of ", tensor.sizes(),
+              " share memory, as after expand(): clone() it before the call");
 }
 
 void check_together(const char* what, const at::Tensor& one, const at::Tensor& other) {

@@ -53,6 +53,8 @@ Extents extents_of(const Tensors& tensors);
 void check_dense(const char* what, const at::Tensor& tensor);
 void check_together(const char* what, const at::Tensor& one, const at::Tensor& other);
 void check_alike(const char* what, const at::Tensor& one, const at::Tensor& other);
+// Throws for a tensor whose elements share memory, into which torch does not copy.
+void check_writable(const at::Tensor& tensor);
 const at::Tensor& only(const char* what, const Tensors& tensors);
 void check_list(const char* what, const Tensors& tensors, std::size_t length, const at::Tensor& like);
 // `whole` must have `world` times the elements of `part`.

@@ -64,6 +64,7 @@ void RingWork::end(const std::exception_ptr& problem, int source) {
 }
 
 bool RingWork::wait(std::chrono::milliseconds timeout) {
+  const StaysAtEnd here;
   const auto start = std::chrono::steady_clock::now();
   while (!over_.load(std::memory_order_acquire)) {
     std::unique_lock lock(mutex_);
@@ -76,7 +77,6 @@ bool RingWork::wait(std::chrono::milliseconds timeout) {
       time_out(timeout);
     }
   }
-  stay_if_ending();
   // A thread that waits for the work finds its future complete as well; its callbacks may still run.
   c10::intrusive_ptr<Future> future;
   {

@@ -143,8 +143,15 @@ def contiguous(x: Array) -> Any:
 
 
 def check_writable(x: Array, name: str) -> None:
-    if not is_tensor(x) and not as_numpy(x).flags.writeable:
-        raise ValueError(f"{name} is read-only, but the result would be written to it")
+    """Raises ValueError now if :func:`unpack` could not write to x."""
+    if not is_tensor(x):
+        if not as_numpy(x).flags.writeable:
+            raise ValueError(f"{name} is read-only, but the result would be written to it")
+    elif x.numel() and any(stride == 0 and n > 1 for stride, n in zip(x.stride(), x.shape, strict=True)):
+        raise ValueError(
+            f"several elements of {name} share memory, as after expand(), but the result would be written to it: "
+            "clone() it before the call"
+        )
 
 
 def unpack(source: Array, target: Any) -> None:

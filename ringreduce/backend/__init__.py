@@ -6,8 +6,9 @@ import atexit
 import os
 import sys
 import threading
+import time
 import warnings
-import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from importlib import import_module
@@ -15,8 +16,6 @@ from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from importlib.util import module_from_spec
 from types import ModuleType
 from typing import Any
-
-_live: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def register() -> None:
@@ -39,9 +38,28 @@ def _register() -> None:
     if dist.is_available() and "RINGREDUCE" not in dist.Backend._plugins:
         from ringreduce.backend import rendezvous
 
-        dist.Backend.register_backend("ringreduce", _create, extended_api=True, devices=["cpu", "cuda"])
+        dist.Backend.register_backend("ringreduce", _create, extended_api=True, devices=["cpu"])
+        dist.Backend.backend_capability["ringreduce"] = _Devices()  # type: ignore[assignment]
         rendezvous.extend()
 
+
+class _Devices(Sequence[str]):
+    """The types of device that a group serves if its backend is named without any: "cuda" only where there is a GPU.
+
+    Some code of torch prefers a GPU's memory wherever the group serves GPUs. torch reads this when a group is made,
+    because programs choose their GPUs after they have imported torch.
+    """
+
+    def __len__(self) -> int:
+        import torch
+
+        return 2 if torch.cuda.device_count() else 1  # asks without initialising CUDA
+
+    def __getitem__(self, at: Any) -> Any:
+        return ["cpu", "cuda"][: len(self)][at]
+
+
+_RETURN = 0.02  # seconds at the end, in which other threads return from waits inside torch
 
 _module: ModuleType | None = None
 _loading = threading.Lock()
@@ -114,7 +132,7 @@ def _create(options: Any, given: Any) -> Any:
     _engine.values.flag(chosen.is_high_priority_stream, "is_high_priority_stream")
     log.begin(options.group_rank)
     diagnosis.begin(options.group_rank)
-    backend = module.create(
+    return module.create(
         options.store,
         options.group_rank,
         options.group_size,
@@ -125,8 +143,6 @@ def _create(options: Any, given: Any) -> Any:
         chosen.max_blocks,
         chosen.is_high_priority_stream,
     )
-    _live.add(backend)
-    return backend
 
 
 @atexit.register
@@ -136,9 +152,9 @@ def _leave_all() -> None:
         return
     from ringreduce import log
 
-    _module.begin_ending()
-    crashed = getattr(sys, "last_value", None) is not None  # set if an exception ends the interpreter
-    for backend in list(_live):
-        backend.abort() if crashed else backend.shutdown()
-    _module.finish_callbacks(1000)
-    log.drain()
+    try:
+        _module.end(getattr(sys, "last_value", None) is not None)  # set if an exception ends the interpreter
+    finally:
+        if threading.active_count() > 1:
+            time.sleep(_RETURN)
+        log.drain()

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ringreduce._engine import values
+from ringreduce.arrays import arrays
 from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.rows import sparse_names
 from ringreduce.errors import Error
@@ -31,13 +32,14 @@ def check_parameters(module: Any) -> list[tuple[str, Any]]:
     """Returns the parameters that need gradients, with names.
 
     Raises:
-        ValueError: there are none, or a parameter has no values.
+        ValueError: there are none, or a parameter has no values, or none of its own for each element.
     """
     for name, parameter in module.named_parameters():
         if torch.nn.parameter.is_lazy(parameter):
             raise ValueError(f"parameter '{name}' has no shape yet: call the module once first")
         if parameter.is_meta:
             raise ValueError(f"parameter '{name}' is on the meta device and has no values")
+        arrays.check_writable(parameter, f"parameter '{name}'")
     named = [(name, parameter) for name, parameter in module.named_parameters() if parameter.requires_grad]
     if not named:
         raise ValueError("module has no parameter that needs a gradient")

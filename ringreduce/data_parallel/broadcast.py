@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ringreduce.arrays import arrays
 from ringreduce.communicator import Communicator
 from ringreduce.data_parallel.assignment import make_buckets
 from ringreduce.data_parallel.bucket import Bucket, Slot
@@ -26,9 +27,15 @@ class Broadcast:
 
     @torch.no_grad()
     def __call__(self, tensors: Sequence[Any], root: int) -> None:
-        """Copies the root's values to every rank's tensors."""
-        kinds = [(tensor.dtype, tensor.shape, tensor.device) for tensor in tensors]
+        """Copies the root's values to every rank's tensors.
+
+        Raises:
+            ValueError: on every rank that has such a tensor, also on the root: several of its elements share memory.
+        """
+        kinds = [(tensor.dtype, tensor.shape, tensor.stride(), tensor.device) for tensor in tensors]
         if kinds != self._kinds:
+            for number, tensor in enumerate(tensors):
+                arrays.check_writable(tensor, f"tensor {number}")
             self._kinds = kinds
             slots = [Slot(number, "", tensor) for number, tensor in enumerate(tensors)]
             self._buckets = make_buckets([slot for slot in slots if slot.parameter.numel()], AT_ONCE, AT_ONCE)

@@ -88,6 +88,25 @@ def test_factors_older_arguments_compression_and_strides():
         assert found[6].dtype == torch.float64
 
 
+def in_place_where_elements_share_memory():
+    calls = [
+        hvd.allreduce_,
+        hvd.allreduce_async_,
+        lambda x: hvd.grouped_allreduce_([torch.ones(2), x]),
+        lambda x: hvd.broadcast_(x, 0),
+        lambda x: hvd.broadcast_async_(x, 0),
+    ]
+    for call in calls:
+        if hvd.rank() == 0:  # the others need not know
+            with pytest.raises(ValueError, match="share memory"):
+                call(torch.ones(1).expand(4))
+    return hvd.allreduce(torch.ones(1).expand(4), op=hvd.Sum).tolist()
+
+
+def test_in_place_where_elements_share_memory():
+    assert on_ranks(2, in_place_where_elements_share_memory) == [[2.0] * 4] * 2
+
+
 def moved():
     rank, size = hvd.rank(), hvd.size()
     rows = values(2 * (rank + 1) * 3, rank).view(-1, 3)

@@ -9,6 +9,7 @@ from importlib.machinery import ExtensionFileLoader, ModuleSpec
 from importlib.util import module_from_spec
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from tests.torch.groups import on_process_group
 
@@ -18,7 +19,14 @@ MODULE = TESTS / "emulated_cuda.so"
 
 def on_emulated_gpu(world: int, function: Callable[..., Any], *args: Any, **options: Any) -> list[Any]:
     """As on_process_group; function's first argument is the module that gives the streams."""
-    return on_process_group(world, _with_gpu, function, args, **options)
+    import torch
+
+    with mock.patch.object(torch.cuda, "device_count", _one_device):  # of the forked ranks, when they meet
+        return on_process_group(world, _with_gpu, function, args, **options)
+
+
+def _one_device() -> int:
+    return 1
 
 
 def _with_gpu(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -33,6 +41,7 @@ def emulated_cuda() -> Any:
     os.environ.setdefault("RINGREDUCE_EMULATED_BLOCKS", "64")  # for all groups of a process
     # These refuse where torch has no CUDA.
     torch.cuda._lazy_init = lambda: None
+    torch.cuda.device_count = _one_device
     torch.cuda.get_device_capability = lambda device=None: (8, 0)
     loader = ExtensionFileLoader("emulated_cuda", str(MODULE))
     module = module_from_spec(ModuleSpec("emulated_cuda", loader, origin=str(MODULE)))

@@ -16,6 +16,7 @@ import pytest
 
 from ringreduce.backend import rendezvous
 from tests.forked import forked
+from tests.torch.groups import on_process_group
 
 pytestmark = pytest.mark.timeout(400)
 PATIENCE = 180.0  # seconds; several interpreters that import torch take long on a machine that is busy
@@ -97,6 +98,54 @@ print(torch.ones(2).sum().item(), hasattr(torch.distributed.Backend, "RINGREDUCE
     assert run.stdout.split() == ["2.0", "False"], run.stderr
     assert "UserWarning: ringreduce cannot register its backend with torch.distributed" in run.stderr
     assert "OSError: no such thing" in run.stderr
+
+
+SERVED = """
+import torch, torch.distributed as dist
+
+def served(name):
+    return dist.BackendConfig(dist.Backend(name)).get_device_backend_map()
+
+print(served("ringreduce"), served("cpu:gloo,cuda:ringreduce"))
+torch.cuda.device_count = lambda: 2  # after the import, as CUDA_VISIBLE_DEVICES may change it
+print(served("ringreduce"), torch.cuda.is_initialized())
+"""
+
+
+def test_the_name_alone_stands_for_gpus_only_where_there_are_any():
+    run = python(SERVED, CUDA_VISIBLE_DEVICES="")
+    both = dict.fromkeys(("cpu", "cuda"), "ringreduce")
+    assert run.stdout.splitlines() == [
+        f"{ {'cpu': 'ringreduce'} } { {'cpu': 'gloo', 'cuda': 'ringreduce'} }",
+        f"{both} False",
+    ], run.stderr
+
+
+def _preferred():
+    """What torch's code asks that would rather use a GPU's memory."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed._shard import sharded_tensor
+    from torch.distributed._shard.sharding_spec import ChunkShardingSpec
+
+    spec = ChunkShardingSpec(dim=0, placements=["rank:0/cpu", "rank:1/cpu"])
+    parts = sharded_tensor.full(spec, (4, 2), 3.0)
+    whole = torch.zeros(4, 2) if dist.get_rank() == 0 else None
+    parts.gather(dst=0, out=whole)
+    objects = [None, None]
+    dist.all_gather_object(objects, dist.get_rank())
+    types = [device.type for device in dist.group.WORLD._device_types]
+    return None if whole is None else whole.tolist(), objects, types
+
+
+@pytest.mark.parametrize("backend", ["ringreduce", "cpu:ringreduce", "cpu:ringreduce,cuda:ringreduce"])
+def test_a_rank_without_a_gpu_is_not_asked_for_one(backend):
+    types = ["cpu", "cuda"] if "cuda" in backend else ["cpu"]
+    found = on_process_group(2, _preferred, backend=backend)
+    assert [(whole, objects, sorted(of)) for whole, objects, of in found] == [
+        ([[3.0, 3.0]] * 4, [0, 1], types),
+        (None, [0, 1], types),
+    ]
 
 
 # --- ranks that a launcher has started ------------------------------------------------------------------------

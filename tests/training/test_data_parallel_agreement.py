@@ -130,3 +130,27 @@ def test_bad_arguments(module, arguments, message):
 def test_without_a_communicator_it_is_the_world():
     with pytest.raises(ringreduce.Error, match=r"call ringreduce\.init\(\) first"):
         DataParallel(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 4)])
+def test_parameters_whose_elements_share_memory(shape):
+    def rank_main(comm):
+        model = nn.Linear(2, 2)
+        model.more = nn.Parameter(torch.ones(1).expand(shape))
+        with pytest.raises(ValueError, match="several elements of parameter 'more' share memory"):
+            DataParallel(model, comm)
+        model.more = nn.Parameter(model.more.detach().clone())
+        DataParallel(model, comm)
+
+    on_ranks(2, rank_main)
+
+
+def test_buffers_whose_elements_share_memory():
+    def rank_main(comm):
+        model = nn.Linear(2, 2)
+        model.register_buffer("mask", torch.ones(1).expand(4))
+        with pytest.raises(ValueError, match="share memory"):
+            DataParallel(model, comm)
+        assert comm.all_reduce(torch.ones(1)).item() == comm.size
+
+    on_ranks(2, rank_main)

@@ -86,6 +86,9 @@ class Steps {
   // because the other ranks are in the middle of the operation; only an InvalidArgument from the first next()
   // does not.
   virtual bool next(Call& call) = 0;
+  // After the last next(): why all ranks alike have found that the operation cannot be done. The group stays
+  // usable.
+  virtual std::exception_ptr refusal() const { return nullptr; }
 };
 
 }  // namespace ringreduce

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from ringreduce.arrays import arrays
 from ringreduce.horovod import job
 from ringreduce.horovod.arguments import EVERYONE, Tensors, chosen_splits, submit
 from ringreduce.horovod.exchanges import AllGather, AllToAll, Broadcast
@@ -74,6 +75,7 @@ def grouped_allgather(
 def _broadcast(
     tensor: Any, result: Any, blocking: bool, root_rank: int, name: str | None, process_set: ProcessSet
 ) -> Request:
+    arrays.check_writable(tensor, "tensor")
     place = process_set.place_of(root_rank, "root_rank")
     return submit(Broadcast(KIT, tensor, root_rank, place, result), name, process_set, blocking)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ringreduce.arrays import arrays
 from ringreduce.horovod.arguments import EVERYONE, Tensors, chosen_op, submit
 from ringreduce.horovod.process_sets import ProcessSet
 from ringreduce.horovod.reductions import AllReduce, Op, ReduceScatter, all_reduce_of_zeros
@@ -40,7 +41,10 @@ def _allreduce(
     """Submits an all-reduce of plain tensors. result: what it returns; None for new tensors."""
     op = chosen_op(op, average, process_set)
     outputs = tensors
-    if not in_place:
+    if in_place:
+        for tensor in tensors:
+            arrays.check_writable(tensor, "tensor")
+    else:
         if len(tensors) == 1 and tensors[0].nbytes <= COPIED:
             tensors = outputs = [tensors[0].clone()]
         else:

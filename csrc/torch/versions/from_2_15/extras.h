@@ -119,7 +119,7 @@ class Versioned : public Base {
         }
       }
     };
-    call_back(tell_all, /*to_the_end=*/true);
+    call_back(tell_all);
   }
 
  private:
