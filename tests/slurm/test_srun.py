@@ -94,6 +94,18 @@ def test_a_second_step_and_a_batch_script(cluster, tmp_path):
     assert sizes == ["1", "2", "2", "1", "2", "2"]
 
 
+def test_a_shell_of_salloc(cluster, tmp_path):
+    """It runs on a node, in a step that has the variables of a rank but is none."""
+    command = " ".join(program(tmp_path, INIT))
+    script = tmp_path / "typed"
+    steps = f"srun {command} < /dev/null\nsrun -n1 -N1 {command} < /dev/null\n"
+    script.write_text(f"echo step $SLURM_STEP_ID\n{command}\n{steps}")
+    done = cluster.run(["sh", "-c", f"salloc -N2 -n2 < {script}"], SHELL="/bin/sh")
+    assert "step 4294967290" in done.stdout, done.stdout + done.stderr
+    sizes = [line.split("; ")[1] for line in done.stdout.splitlines() if line.count("; ") == 4]
+    assert sizes == ["1", "2", "2", "1"], done.stderr
+
+
 def test_trainer(cluster, tmp_path):
     tiny = {"layers": 1, "width": 16, "heads": 2, "context": 16, "batch": 4, "steps": 4}
     options = [f"--{name}={value}" for name, value in tiny.items()]
