@@ -18,9 +18,9 @@ Encoding wire_named(nanobind::handle wire);
 int root_of(const Communicator& comm, nanobind::handle root);
 
 // `input` or `output` may be None if the collective does not need it on this rank. With counts (elements
-// per rank), the extents are filled and the call points to them.
+// per rank), the extents are filled and the call points to them. `held`: as for view().
 Call make_call(const Communicator& comm, Collective collective, nanobind::handle input,
                nanobind::handle output, int root, nanobind::handle input_counts,
-               nanobind::handle output_counts, Extents& input_extents, Extents& output_extents);
+               nanobind::handle output_counts, Extents& input_extents, Extents& output_extents, Held& held);
 
 }  // namespace ringreduce

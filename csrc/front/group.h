@@ -80,7 +80,10 @@ class Group {
   void prepare(int device);
   bool carries_messages() const;
   void exchange(int device, const std::vector<Transfer>& transfers, void* stream);
-  void submit(const Transfer& transfer, Completion completion);
+  void submit(const Transfer& transfer, Arrays arrays, Completion completion);
+
+  // Whether this thread is in a collective of the group, further up its stack: a signal handler runs.
+  bool in_a_call() const;
 
   // Whether there are more ranks than cores; the same on all ranks.
   bool oversubscribed() const;

@@ -1,5 +1,7 @@
 #include "torch/tensors.h"
 
+#include <ATen/EmptyTensor.h>
+
 #include <algorithm>
 #include <iterator>
 #include <numeric>
@@ -152,6 +154,11 @@ void check_dense(const char* what, const at::Tensor& tensor) {
               " takes tensors on the CPU or a CUDA GPU, not one on ", tensor.device());
   TORCH_CHECK(tensor.layout() == at::kStrided, "ringreduce: ", what, " takes dense tensors, not ",
               tensor.layout());
+  const std::size_t reach = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(),
+                                                             tensor.element_size(), tensor.storage_offset());
+  TORCH_CHECK(tensor.numel() == 0 || reach <= tensor.storage().nbytes(), "ringreduce: ", what,
+              " takes tensors with memory for all elements, but the storage of one has been resized to ",
+              tensor.storage().nbytes(), " bytes");
 }
 
 void check_together(const char* what, const at::Tensor& one, const at::Tensor& other) {
