@@ -15,6 +15,7 @@
 #include "nccl/meeting.h"
 #include "transport/interface/environment.h"
 #include "transport/interface/exchange.h"
+#include "transport/interface/thread.h"
 
 namespace ringreduce::nccl_api {
 namespace {
@@ -253,7 +254,8 @@ nccl::UniqueId invite() {
     listeners.push_back(std::move(socket));
   }
   if (listeners.empty()) throw Error("cannot open a socket to listen on");
-  std::thread([host = std::make_shared<Host>(invitation, std::move(listeners))] { host->serve(); }).detach();
+  auto host = std::make_shared<Host>(invitation, std::move(listeners));
+  thread_without_signals([host = std::move(host)] { host->serve(); }).detach();
   nccl::UniqueId id{};
   std::memcpy(&id, &invitation, sizeof invitation);
   return id;

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 namespace ringreduce::torch_backend {
@@ -23,13 +24,13 @@ struct Callback {
 class Threads {
  public:
   void post(std::function<void()> what, bool to_the_end) {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    if (static_cast<int>(waiting_.size()) >= idle_ && !add_thread() && idle_ + busy_ == 0) {
+      lock.unlock();
+      return what();  // in this thread, because there can be no other
+    }
     waiting_.push_back({std::move(what), to_the_end});
     needed_ += to_the_end;
-    if (static_cast<int>(waiting_.size()) > idle_) {
-      std::thread([this] { serve(); }).detach();
-      ++idle_;
-    }
     changed_.notify_one();
   }
 
@@ -40,6 +41,17 @@ class Threads {
   }
 
  private:
+  // If there can be no more threads, what waits is for one that blocks now.
+  bool add_thread() {
+    try {
+      std::thread([this] { serve(); }).detach();
+      ++idle_;
+      return true;
+    } catch (const std::system_error&) {
+      return false;
+    }
+  }
+
   void serve() {
     std::unique_lock lock(mutex_);
     while (changed_.wait_for(lock, idle_for, [this] { return !waiting_.empty(); })) {

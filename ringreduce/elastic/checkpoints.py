@@ -64,10 +64,9 @@ class Checkpoints:
         rank, size = state.comm.rank, state.comm.size
         place = self.folder / f"step-{state.step:08d}" / f"rank-{rank:05d}-of-{size:05d}.pt"
         content = _share_of(state, rank, size)
-        self._thread = threading.Thread(
-            target=self._write, args=(place, content), name="ringreduce-checkpoint"
-        )
-        self._thread.start()
+        thread = threading.Thread(target=self._write, args=(place, content), name="ringreduce-checkpoint")
+        thread.start()
+        self._thread = thread
 
     def _write(self, place: Path, content: dict[str, Any]) -> None:
         try:
